@@ -1,0 +1,85 @@
+"""Imports run one way: ml <- checkpoint, tokenizer <- model <- inference <- cli <- main."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
+
+# What each room may import besides itself. `trace` may be imported by all and imports none of them.
+ALLOWED = {
+    "ml": {"trace"},
+    "trace": set(),
+    "checkpoint": {"ml", "trace"},
+    "tokenizer": {"ml", "trace"},
+    "model": {"ml", "checkpoint", "tokenizer", "nano", "trace"},
+    "inference": {"ml", "checkpoint", "tokenizer", "model", "trace"},
+    "cli": {"ml", "checkpoint", "tokenizer", "model", "inference", "trace"},
+    "main": {"cli"},
+    "nano": {"ml", "checkpoint", "tokenizer", "model", "inference"},
+}
+RUN_TIME_PACKAGES = {
+    "cffi", "ml_dtypes", "numpy", "prompt_toolkit", "regex", "rich", "structlog",
+}  # fmt: skip
+TRAINING_ONLY = {"train.py", "train_tokenizer.py"}
+
+SOURCES = sorted(SRC.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    """Returns the first part of a module's path below src, without its ending."""
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> list[tuple[int, tuple[str, ...] | str]]:
+    """Lists (line, target): a tuple of parts below src when relative, a top-level name otherwise."""
+    found: list[tuple[int, tuple[str, ...] | str]] = []
+    package = path.relative_to(SRC).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name.split(".")[0]) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.append((node.lineno, (node.module or "").split(".")[0]))
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - (node.level - 1)]
+            inner = tuple((node.module or "").split(".")) if node.module else ()
+            names = [(alias.name,) for alias in node.names] if not (base + inner) else [()]
+            found += [(node.lineno, base + inner + name) for name in names]
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(SRC)))
+def test_a_module_imports_only_rooms_below_its_own(path: Path) -> None:
+    own = room(path)
+    if own == "__init__":
+        assert not [t for _, t in imported(path) if isinstance(t, tuple)]
+        return
+    for line, target in imported(path):
+        if isinstance(target, tuple) and target[0] not in (own, "__version__"):
+            assert target[0] in ALLOWED[own], f"{path}:{line}: {own} imports {target[0]}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(SRC)))
+def test_imports_inside_the_package_are_relative_and_the_rest_is_declared(path: Path) -> None:
+    import sys
+
+    for line, target in imported(path):
+        if not isinstance(target, str):
+            continue
+        assert target not in ("src", "llama_bolts"), f"{path}:{line}: absolute import of {target}"
+        if path.parent.name == "nano" and path.name in TRAINING_ONLY:
+            continue
+        known = target in sys.stdlib_module_names or target in RUN_TIME_PACKAGES
+        assert known, f"{path}:{line}: {target} is not a run-time dependency"
+
+
+def test_the_check_sees_an_import_that_runs_the_wrong_way(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(globals(), "SRC", tmp_path)
+    wrong = tmp_path / "ml" / "wrong.py"
+    wrong.parent.mkdir()
+    wrong.write_text("from ..model import load_model\nfrom .. import cli\n")
+    assert imported(wrong) == [(1, ("model",)), (2, ("cli",))]
+    with pytest.raises(AssertionError, match="ml imports model"):
+        test_a_module_imports_only_rooms_below_its_own(wrong)
