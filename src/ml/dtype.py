@@ -1,0 +1,69 @@
+"""Element types, one row each."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from .errors import DTypeError
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DType:
+    """Describe one element type.
+
+    Args:
+        name: what messages and traces show.
+        itemsize: bytes per element.
+        kind: "float", "int" or "complex".
+        numpy_dtype: how NumPy reads the elements.
+        bits_dtype: the unsigned integer of the same width. Copies that only move elements use it:
+            NumPy moves plain integers faster than bfloat16, and no bit pattern of a NaN changes.
+    """
+
+    name: str
+    itemsize: int
+    kind: Literal["float", "int", "complex"]
+    numpy_dtype: "np.dtype[Any]"
+    bits_dtype: "np.dtype[Any]"
+
+    @property
+    def is_float(self) -> bool:
+        """Tell whether elements are real floating-point numbers."""
+        return self.kind == "float"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _row(name: str, kind: Literal["float", "int", "complex"], numpy_type: Any) -> DType:
+    numpy_dtype = np.dtype(numpy_type)
+    return DType(
+        name, numpy_dtype.itemsize, kind, numpy_dtype, np.dtype(f"u{numpy_dtype.itemsize}")
+    )
+
+
+bfloat16 = _row("bfloat16", "float", ml_dtypes.bfloat16)
+float16 = _row("float16", "float", np.float16)
+float32 = _row("float32", "float", np.float32)
+int32 = _row("int32", "int", np.int32)
+uint16 = _row("uint16", "int", np.uint16)
+uint8 = _row("uint8", "int", np.uint8)
+complex64 = _row("complex64", "complex", np.complex64)
+
+DTYPES = (bfloat16, float16, float32, int32, uint16, uint8, complex64)
+_BY_NUMPY_DTYPE = {row.numpy_dtype: row for row in DTYPES}
+
+
+def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:
+    """Find the row of a NumPy dtype.
+
+    Raises:
+        DTypeError: there is no such row (also for foreign byte order).
+    """
+    row = _BY_NUMPY_DTYPE.get(numpy_dtype)
+    if row is None:
+        names = ", ".join(known.name for known in DTYPES)
+        raise DTypeError(f"[from_numpy] array.dtype must be one of {names}: {numpy_dtype!r}")
+    return row
