@@ -1,0 +1,279 @@
+"""Answers: read a prompt in chunks, then choose and run one token after the other."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..model import InferenceContext, Model, token_tensor
+from ..tokenizer import StreamDecoder
+from .chat_format import Message, encode_chat
+from .errors import ContextFullError, InferenceError, NumericError, PromptError
+from .sampling import Logits, Sampler, SamplingArgs
+from .stop_strings import StopStrings
+
+PREFILL_CHUNK = 512
+DEFAULT_SEQUENCE_LENGTH = 4096
+
+# Called with (prompt tokens in the cache, prompt tokens) before the first chunk and after each.
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class GenerationStats:
+    """What one answer took.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt.
+        cached_tokens: How many of them were in the cache already.
+        new_tokens: Tokens chosen, the end token included.
+        prefill_seconds: Time to run the prompt.
+        decode_seconds: Time to choose the tokens and run them; the caller's time between the
+            steps is not counted.
+        seed: Seed of the sampling.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    new_tokens: int
+    prefill_seconds: float
+    decode_seconds: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One chosen token.
+
+    Attributes:
+        token_id: Its id.
+        text: The text that became certain with it; joined over the steps, the answer. Bytes of an
+            unfinished character and the possible beginning of a stop string are held back.
+        stop_reason: None, or in the last step `eot`, `max tokens`, `stop string` or
+            `context full`.
+        stats: In the last step, what the answer took.
+    """
+
+    token_id: int
+    text: str
+    stop_reason: str | None = None
+    stats: GenerationStats | None = None
+
+
+class InferenceEngine:
+    """Answers prompts with one model and one KV cache.
+
+    The cache is kept between prompts: of a new prompt only what differs from the last sequence is
+    run, with the same bits as if all of it were. An iterator of steps may be closed, or an
+    exception thrown into it, at any point; the engine stays usable. Only the newest iterator of an
+    engine can go on.
+
+    Args:
+        model: The model; engines may share it.
+        sequence_length: Positions of the context; min(4096, the model's longest) by default.
+
+    Attributes:
+        last_stats: What the last answer took, also when it was not finished.
+    """
+
+    def __init__(self, model: Model, sequence_length: int | None = None) -> None:
+        if sequence_length is None:
+            sequence_length = min(DEFAULT_SEQUENCE_LENGTH, model.args.max_context_length)
+        self.model = model
+        self.context = InferenceContext(model.args, sequence_length)
+        self.last_stats: GenerationStats | None = None
+        # Invariant: the cache holds keys and values of these tokens at positions 0, 1, ...
+        self._cached_ids: list[int] = []
+        self._newest = 0
+
+    @property
+    def sequence_length(self) -> int:
+        """Returns the positions of the context."""
+        return self.context.sequence_length
+
+    @property
+    def cached_ids(self) -> tuple[int, ...]:
+        """Returns the tokens whose keys and values are in the cache."""
+        return tuple(self._cached_ids)
+
+    def reset(self) -> None:
+        """Forgets the cached tokens."""
+        self._newest += 1
+        self._cached_ids = []
+        self.context.clear()
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        max_new_tokens: int | None = None,
+        sampling: SamplingArgs | None = None,
+        stop: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> Iterator[Step]:
+        """Answers the last message of a conversation; arguments and errors as in `generate`.
+
+        Raises:
+            ChatFormatError: There are no messages.
+        """
+        if self.model.tokenizer is None:
+            raise PromptError("[chat] model must have a tokenizer: its directory holds none")
+        prompt_ids = encode_chat(self.model.tokenizer, messages)
+        return self.generate(prompt_ids, max_new_tokens, sampling, stop, progress)
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int | None = None,
+        sampling: SamplingArgs | None = None,
+        stop: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> Iterator[Step]:
+        """Continues a sequence of tokens.
+
+        Everything is checked before the first step is asked for; a refused call changes nothing.
+
+        Args:
+            prompt_ids: Token ids; at least one, and fewer than the context has positions.
+            max_new_tokens: The most tokens to choose; None goes on until another reason stops.
+            sampling: How to choose; None stands for the defaults.
+            stop: Texts that end the answer and are not part of it.
+            progress: Called while the prompt is read.
+
+        Yields:
+            One step per chosen token. Without a tokenizer the texts are empty and no token ends
+            the answer.
+
+        Raises:
+            PromptError: No prompt, ids outside of the vocabulary, or a limit below 1.
+            ContextFullError: The prompt leaves no room for a token.
+            NumericError: While stepping: the logits are no numbers.
+        """
+        ids = self._checked_prompt(prompt_ids)
+        if max_new_tokens is not None and (
+            isinstance(max_new_tokens, bool)
+            or not isinstance(max_new_tokens, int)
+            or max_new_tokens < 1
+        ):
+            raise PromptError(
+                f"[generate] max_new_tokens must be a whole number >= 1: got {max_new_tokens!r}"
+            )
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        if stops and self.model.tokenizer is None:
+            raise PromptError("[generate] stop needs a tokenizer: the model's directory holds none")
+        text = _AnswerText(self.model, StopStrings(stops))
+        room = self.sequence_length - len(ids)
+        limit = room if max_new_tokens is None else min(room, max_new_tokens)
+        at_limit = "max tokens" if limit == max_new_tokens else "context full"
+        sampler = Sampler(sampling if sampling is not None else SamplingArgs())
+        return self._steps(ids, limit, at_limit, sampler, text, progress)
+
+    def _checked_prompt(self, prompt_ids: Sequence[int]) -> list[int]:
+        """Returns the prompt as a list of ids that the model knows and the context can hold."""
+        if len(prompt_ids) == 0:
+            raise PromptError("[generate] prompt_ids must hold at least one token: got none")
+        if len(prompt_ids) >= self.sequence_length:
+            raise ContextFullError(
+                "[generate] prompt_ids must leave room for an answer in the context: "
+                f"{len(prompt_ids)} tokens >= {self.sequence_length} positions"
+            )
+        ids = token_tensor(prompt_ids, self.model.args.vocab_size)
+        return [int(token) for token in ids.numpy()]
+
+    def _steps(
+        self,
+        ids: list[int],
+        limit: int,
+        at_limit: str,
+        sampler: Sampler,
+        text: "_AnswerText",
+        progress: Progress | None,
+    ) -> Iterator[Step]:
+        """Runs the prompt, then chooses, shows and runs tokens until a reason to stop."""
+        self._newest += 1
+        mine = self._newest
+        stats = GenerationStats(len(ids), self._reusable(ids), 0, 0.0, 0.0, sampler.seed)
+        self.last_stats = stats
+        started = time.perf_counter()
+        logits = self._prefill(ids, stats.cached_tokens, progress)
+        sampler.observe(ids)
+        stats.prefill_seconds = time.perf_counter() - started
+        while True:
+            started = time.perf_counter()
+            token = self._choose(sampler, logits, len(ids) + stats.new_tokens)
+            sampler.observe((token,))
+            stats.new_tokens += 1
+            shown, reason = text.push(token)
+            if reason is None and stats.new_tokens == limit:
+                shown, reason = shown + text.finish(), at_limit
+            stats.decode_seconds += time.perf_counter() - started
+            if reason is not None:
+                yield Step(token, shown, reason, stats)
+                return
+            yield Step(token, shown)
+            if self._newest != mine:
+                raise InferenceError("[generate] this answer was ended by a newer call")
+            started = time.perf_counter()
+            logits = self._run([token])
+            stats.decode_seconds += time.perf_counter() - started
+
+    def _choose(self, sampler: Sampler, logits: Logits, position: int) -> int:
+        """Draws a token; forgets the cache when the logits show that it holds no numbers."""
+        try:
+            return sampler.sample(logits, position)
+        except NumericError:
+            self.reset()
+            raise
+
+    def _reusable(self, ids: list[int]) -> int:
+        """Returns how many tokens of a prompt are cached; its last one always has to be run."""
+        most = min(len(ids) - 1, len(self._cached_ids))
+        for position in range(most):
+            if ids[position] != self._cached_ids[position]:
+                return position
+        return most
+
+    def _prefill(self, ids: list[int], cached: int, progress: Progress | None) -> Logits:
+        """Runs the part of the prompt that is not cached; returns the logits after its end."""
+        del self._cached_ids[cached:]
+        if progress is not None:
+            progress(cached, len(ids))
+        for start in range(cached, len(ids), PREFILL_CHUNK):
+            logits = self._run(ids[start : start + PREFILL_CHUNK])
+            if progress is not None:
+                progress(len(self._cached_ids), len(ids))
+        return logits
+
+    def _run(self, ids: list[int]) -> Logits:
+        """Runs tokens after the cached ones and returns the logits [V] after the last.
+
+        The ids are noted as cached only when the cache holds them: wherever an interrupt falls,
+        what is noted is true.
+        """
+        start_pos = len(self._cached_ids)
+        logits = self.model.transformer.forward(self.context, ids, start_pos)  # [1, V]
+        self._cached_ids.extend(ids)
+        return logits.numpy()[0]
+
+
+class _AnswerText:
+    """Turns chosen tokens into text and sees when the answer ends."""
+
+    def __init__(self, model: Model, stops: StopStrings) -> None:
+        tokenizer = model.tokenizer
+        self._decoder = None if tokenizer is None else StreamDecoder(tokenizer)
+        self._stop_ids = frozenset() if tokenizer is None else tokenizer.stop_ids
+        self._stops = stops
+
+    def push(self, token: int) -> tuple[str, str | None]:
+        """Returns the text that became certain with a token, and the reason to stop, if any."""
+        if token in self._stop_ids:
+            return self.finish(), "eot"
+        if self._decoder is None:
+            return "", None
+        shown = self._stops.push(self._decoder.push(token))
+        return shown, "stop string" if self._stops.found else None
+
+    def finish(self) -> str:
+        """Returns the text that was held back: nothing more comes."""
+        if self._decoder is None:
+            return ""
+        return self._stops.push(self._decoder.finish()) + self._stops.finish()

@@ -1,0 +1,27 @@
+"""What can go wrong between a prompt and its answer."""
+
+from ..ml.errors import LlamaBoltsError
+
+
+class InferenceError(LlamaBoltsError):
+    """A request that the engine cannot answer; its state is as before."""
+
+
+class PromptError(InferenceError):
+    """A prompt or a limit that makes no sense for this model."""
+
+
+class ContextFullError(InferenceError):
+    """A prompt that leaves no room for an answer in the context."""
+
+
+class NumericError(InferenceError):
+    """Logits that are no numbers."""
+
+
+class SamplingError(InferenceError):
+    """A sampling setting outside of its range."""
+
+
+class ChatFormatError(InferenceError):
+    """Messages that the chat format cannot express."""

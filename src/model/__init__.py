@@ -1,0 +1,33 @@
+"""The Llama model: its sizes, its network, its memory, and how it is loaded."""
+
+from .args import ModelArgs, RopeScaling
+from .context import InferenceContext, check_context_fits, kv_cache_bytes
+from .errors import (
+    ModelConfigError,
+    ModelError,
+    NotEnoughMemoryError,
+    PositionError,
+    TokenIdError,
+)
+from .llama import LlamaTransformer, token_tensor
+from .loader import Model, load_model
+from .memory import available_memory, readable_bytes
+
+__all__ = [
+    "InferenceContext",
+    "LlamaTransformer",
+    "Model",
+    "ModelArgs",
+    "ModelConfigError",
+    "ModelError",
+    "NotEnoughMemoryError",
+    "PositionError",
+    "RopeScaling",
+    "TokenIdError",
+    "available_memory",
+    "check_context_fits",
+    "kv_cache_bytes",
+    "load_model",
+    "readable_bytes",
+    "token_tensor",
+]

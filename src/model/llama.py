@@ -1,0 +1,265 @@
+"""The whole Llama network, to be read from top to bottom: parts before wholes.
+
+Attributes have the names of Meta's checkpoint keys, so that loading is a lookup:
+`transformer.layers[3].attention.wq` is the tensor `layers.3.attention.wq.weight`. The letters of
+the shape comments: T new tokens, S cached plus new tokens, D model dimension, H query heads,
+K key/value heads, G = H/K, h head dimension, F feed-forward dimension, V vocabulary.
+
+Source: meta-llama/llama-models, models/llama3/model.py.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import ml
+from .args import ModelArgs
+from .context import InferenceContext
+from .errors import ModelError, TokenIdError
+
+Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
+
+
+class RMSNorm:
+    """Scales each row to a root mean square of 1, then by a learned weight per column.
+
+    x / sqrt(mean(x^2) + eps) * weight
+
+    Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
+    """
+
+    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Tensor], name: str) -> None:
+        self.eps = args.norm_eps
+        self.weight = tensors[f"{name}.weight"]  # [D]
+
+    def forward(self, x: ml.Tensor) -> ml.Tensor:
+        """Normalises the rows of x [T, D]; the result has its shape and dtype."""
+        return ml.rms_norm(x, self.weight, self.eps)
+
+
+class LlamaAttention:
+    """Lets each token read from itself and the tokens before it.
+
+    softmax(q k^T / sqrt(h) + mask) v, for H query heads that share K key/value heads.
+
+    Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023.
+    """
+
+    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Tensor], layer: int) -> None:
+        self.args = args
+        self.layer = layer
+        name = f"layers.{layer}.attention"
+        self.wq = tensors[f"{name}.wq.weight"]  # [H*h, D]
+        self.wk = tensors[f"{name}.wk.weight"]  # [K*h, D]
+        self.wv = tensors[f"{name}.wv.weight"]  # [K*h, D]
+        self.wo = tensors[f"{name}.wo.weight"]  # [D, H*h]
+
+    def forward(
+        self,
+        x: ml.Tensor,
+        context: InferenceContext,
+        start_pos: int,
+        frequencies: ml.Tensor,
+        mask: ml.Tensor | None,
+    ) -> ml.Tensor:
+        """Mixes the values of the positions that each token may see.
+
+        Args:
+            x: Normalised hidden state [T, D].
+            context: KV cache; receives the keys and values of the T new positions.
+            start_pos: Position of the first new token.
+            frequencies: Rotary table of the new positions, complex64 [T, h/2].
+            mask: 0 where a token may look and -inf elsewhere, float32 [T, S]; None for one token,
+                which may look everywhere.
+
+        Returns:
+            [T, D] in the dtype of x.
+        """
+        T, H, K, h = x.shape[0], self.args.n_heads, self.args.n_kv_heads, self.args.head_dim
+
+        # Queries, keys and values
+        xq = ml.linear_transformation(x, self.wq)  # [T, D] -> [T, H*h]
+        xk = ml.linear_transformation(x, self.wk)  # [T, D] -> [T, K*h]
+        xv = ml.linear_transformation(x, self.wv)  # [T, D] -> [T, K*h]
+
+        # Reshape to heads
+        xq = xq.reshape(T, H, h)  # [T, H*h] -> [T, H, h]
+        xk = xk.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
+        xv = xv.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
+
+        # Rotary embedding: position becomes an angle
+        xq = ml.rotary_embedding(xq, frequencies)
+        xk = ml.rotary_embedding(xk, frequencies)
+
+        # KV cache update
+        keys, values = context.update(self.layer, start_pos, xk, xv)  # [T, K, h] -> [S, K, h]
+
+        # Repeat heads and transposes: every query head meets its key/value head
+        keys = ml.repeat_heads(keys, self.args.group_size)  # [S, K, h] -> [S, H, h]
+        values = ml.repeat_heads(values, self.args.group_size)  # [S, K, h] -> [S, H, h]
+        xq = xq.transpose(0, 1)  # [T, H, h] -> [H, T, h]
+        keys = keys.transpose(0, 1).transpose(1, 2)  # [S, H, h] -> [H, h, S]
+        values = values.transpose(0, 1)  # [S, H, h] -> [H, S, h]
+
+        # Scores, mask, softmax: float32 until they are probabilities
+        scores = ml.matmul(xq, keys, dtype=ml.float32)  # [H, T, h] x [H, h, S] -> [H, T, S]
+        scores = ml.div_scalar(scores, math.sqrt(h))
+        if mask is not None:
+            scores = ml.add(scores, mask)
+        scores = ml.softmax(scores, dim=-1).to(x.dtype)
+
+        # Attention output
+        output = ml.matmul(scores, values)  # [H, T, S] x [H, S, h] -> [H, T, h]
+        output = output.transpose(0, 1).reshape(T, H * h)  # [H, T, h] -> [T, H*h]
+        return ml.linear_transformation(output, self.wo)  # [T, H*h] -> [T, D]
+
+
+class LlamaFeedForward:
+    """Transforms each token by itself: w2(silu(w1(x)) * w3(x)).
+
+    Source: Shazeer, GLU Variants Improve Transformer, 2020.
+    """
+
+    def __init__(self, tensors: Mapping[str, ml.Tensor], layer: int) -> None:
+        name = f"layers.{layer}.feed_forward"
+        self.w1 = tensors[f"{name}.w1.weight"]  # [F, D]
+        self.w2 = tensors[f"{name}.w2.weight"]  # [D, F]
+        self.w3 = tensors[f"{name}.w3.weight"]  # [F, D]
+
+    def forward(self, x: ml.Tensor) -> ml.Tensor:
+        """Transforms x [T, D] into [T, D]."""
+        gate = ml.linear_transformation(x, self.w1)  # [T, D] -> [T, F]
+        up = ml.linear_transformation(x, self.w3)  # [T, D] -> [T, F]
+        hidden = ml.swiglu(gate, up)
+        return ml.linear_transformation(hidden, self.w2)  # [T, F] -> [T, D]
+
+
+class LlamaTransformerBlock:
+    """One layer: attention, then feed-forward, each normalised before and added to its input."""
+
+    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Tensor], layer: int) -> None:
+        self.attention_norm = RMSNorm(args, tensors, f"layers.{layer}.attention_norm")
+        self.attention = LlamaAttention(args, tensors, layer)
+        self.ffn_norm = RMSNorm(args, tensors, f"layers.{layer}.ffn_norm")
+        self.feed_forward = LlamaFeedForward(tensors, layer)
+
+    def forward(
+        self,
+        x: ml.Tensor,
+        context: InferenceContext,
+        start_pos: int,
+        frequencies: ml.Tensor,
+        mask: ml.Tensor | None,
+    ) -> ml.Tensor:
+        """Passes x [T, D] through the layer; arguments and result as in the attention."""
+        # Attention pre-norm, attention, attention residual
+        normed = self.attention_norm.forward(x)
+        x = ml.add(x, self.attention.forward(normed, context, start_pos, frequencies, mask))
+        # Feed-forward pre-norm, feed-forward, feed-forward residual
+        normed = self.ffn_norm.forward(x)
+        return ml.add(x, self.feed_forward.forward(normed))
+
+
+class LlamaTransformer:
+    """The network from token ids to logits.
+
+    Args:
+        args: The sizes.
+        tensors: The weights by checkpoint key, of the shapes that `expected_shapes` lists. Without
+            `output.weight` the embedding table serves as output (tied embeddings).
+    """
+
+    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Tensor]) -> None:
+        self.args = args
+        self.tok_embeddings = tensors["tok_embeddings.weight"]  # [V, D]
+        self.layers = [
+            LlamaTransformerBlock(args, tensors, layer) for layer in range(args.n_layers)
+        ]
+        self.norm = RMSNorm(args, tensors, "norm")
+        self.output = tensors.get("output.weight", self.tok_embeddings)  # [V, D]
+
+    def forward(
+        self,
+        context: InferenceContext,
+        tokens: Tokens,
+        start_pos: int = 0,
+        all_positions: bool = False,
+    ) -> ml.Tensor:
+        """Computes what may follow the tokens.
+
+        The logits have the same bits however a sequence is cut into calls.
+
+        Args:
+            context: KV cache; the positions below start_pos are read, those from start_pos on are
+                written, and what lay beyond them is forgotten.
+            tokens: Ids of the new tokens: int32 [T], or any one-dimensional sequence of integers.
+            start_pos: Position of the first new token, at most `context.length`.
+            all_positions: Whether to return the logits after each token, not only the last.
+
+        Returns:
+            Logits float32 [1, V], or [T, V] with all_positions.
+
+        Raises:
+            TokenIdError: No token, or an id that is no row of the embedding table.
+            PositionError: The positions leave a gap or do not fit into the context.
+            ModelError: The context was made for a model of other sizes.
+        """
+        if context.args is not self.args and context.args != self.args:
+            raise ModelError("[forward] context must be made for this model: its sizes differ")
+        ids = token_tensor(tokens, self.args.vocab_size)
+        T = ids.shape[0]
+        context.begin(start_pos, T)
+
+        # Input tensor (embedding), frequencies, mask
+        x = ml.get_rows(self.tok_embeddings, ids).to(self.args.dtype)  # [T] -> [T, D]
+        frequencies = context.frequencies.slice(start_pos, start_pos + T)
+        mask = causal_mask(T, start_pos)
+
+        for layer in self.layers:
+            x = layer.forward(x, context, start_pos, frequencies, mask)
+        context.length = start_pos + T
+
+        # Output norm and logits
+        if not all_positions:
+            x = x.slice(T - 1, T)  # [T, D] -> [1, D]
+        x = self.norm.forward(x)
+        return ml.linear_transformation(x, self.output, dtype=ml.float32)  # [T, D] -> [T, V]
+
+
+def causal_mask(T: int, start_pos: int) -> ml.Tensor | None:
+    """Returns 0 where a token may look, -inf where a token lies ahead: float32 [T, S].
+
+    Row t is position start_pos + t; it sees all cached columns and the new ones up to its own.
+    One token sees everything, and needs no mask.
+    """
+    if T == 1:
+        return None
+    ahead = ml.full((T, start_pos + T), -math.inf, dtype=ml.float32)
+    return ml.triu(ahead, start_pos + 1)
+
+
+def token_tensor(tokens: Tokens, vocab_size: int) -> ml.Tensor:
+    """Returns token ids as int32 [T] after checking each of them.
+
+    Raises:
+        TokenIdError: The ids are not one-dimensional, not whole numbers, none at all, or outside
+            of 0 to vocab_size - 1.
+    """
+    try:
+        ids = np.asarray(tokens.numpy() if isinstance(tokens, ml.Tensor) else tokens)
+    except (ValueError, OverflowError) as error:
+        raise TokenIdError("[forward] tokens must be a sequence of whole numbers") from error
+    if ids.ndim != 1 or ids.size == 0:
+        raise TokenIdError(f"[forward] tokens must have shape [T], T >= 1: got {list(ids.shape)}")
+    if ids.dtype.kind not in "iu":
+        raise TokenIdError(f"[forward] tokens must be whole numbers: got {ids.dtype}")
+    outside = np.flatnonzero((ids < 0) | (ids >= vocab_size))
+    if outside.size:
+        at = int(outside[0])
+        raise TokenIdError(
+            f"[forward] tokens[{at}] must be from 0 to {vocab_size - 1}: got {int(ids[at])}"
+        )
+    return ml.Tensor.from_numpy(np.ascontiguousarray(ids, dtype=np.int32), name="tokens")

@@ -1,0 +1,57 @@
+"""Rotary position embedding: the angle of each position, as a table of complex numbers."""
+
+import math
+
+import numpy as np
+
+from .. import ml
+from .args import ModelArgs, RopeScaling
+
+
+def inverse_frequencies(
+    head_dim: int, theta: float, scaling: RopeScaling | None = None
+) -> ml.Tensor:
+    """Returns how far each pair of a head turns per position, in radians.
+
+    frequency[i] = theta ** (-2 i / h), then scaled as Llama 3.1 does. Computed in float64 and
+    rounded once to float32; in bfloat16 neighbouring positions beyond 256 would coincide.
+
+    Returns:
+        float32 [h/2].
+    """
+    exponents = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
+    frequencies = theta**-exponents
+    if scaling is not None:
+        frequencies = np.array([_scaled(float(f), scaling) for f in frequencies])
+    return ml.Tensor.from_numpy(frequencies.astype(np.float32), name="inverse_frequencies")
+
+
+def _scaled(frequency: float, scaling: RopeScaling) -> float:
+    """Slows a frequency whose wave is long for the original context; keeps the short waves.
+
+    With s = (original / wavelength - low) / (high - low) clamped to 0..1:
+    (1 - s) * frequency / factor + s * frequency.
+
+    Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
+    """
+    wavelength = 2.0 * math.pi / frequency
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    smooth = (scaling.original_context_length / wavelength - low) / (high - low)
+    smooth = min(max(smooth, 0.0), 1.0)
+    return (1.0 - smooth) * frequency / scaling.factor + smooth * frequency
+
+
+def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
+    """Builds the table of e^(i * position * frequency) for the positions 0 to length - 1.
+
+    The row of a position does not depend on the length of the table.
+
+    Returns:
+        complex64 [length, h/2].
+
+    Source: meta-llama/llama-models, models/llama3/model.py, `precompute_freqs_cis`.
+    """
+    frequencies = inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
+    positions = ml.arange(0, length, dtype=ml.float32)  # exact: float32 counts to 2^24
+    angles = ml.outer(positions, frequencies)  # [S], [h/2] -> [S, h/2]
+    return ml.polar(ml.ones_like(angles), angles).with_name("frequencies")
