@@ -11,11 +11,11 @@ from .args import ModelArgs, model_args
 from .errors import ModelConfigError, ModelError
 from .llama import LlamaTransformer
 from .memory import readable_bytes
-from .tensor_names import check_shapes, weight_dtype
 
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "nano" / "model"
 _META_LAYOUT = "params.json, consolidated.00.pth (and further shards) and tokenizer.model"
 _MOST_NAMES_SHOWN = 10
+_MOST_IGNORED_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,7 @@ def load_model(
 def _assemble(directory: Path, checkpoint: Checkpoint, rope_scaling_factor: float | None) -> Model:
     """Checks the parts of a model against each other and puts them together."""
     tensors = checkpoint.tensors
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    dtype = weight_dtype({n: t.dtype for n, t in tensors.items() if t.ndim == 2})
-    args = model_args(checkpoint.params, shapes, dtype, rope_scaling_factor)
-    unused = check_shapes(args, shapes)
+    args = model_args(checkpoint.params, tensors, rope_scaling_factor)
     tokenizer = _find_tokenizer(directory)
     if tokenizer is not None and tokenizer.vocab_size != args.vocab_size:
         raise ModelConfigError(
@@ -119,26 +116,23 @@ def _assemble(directory: Path, checkpoint: Checkpoint, rope_scaling_factor: floa
         transformer=LlamaTransformer(args, tensors),
         checkpoint=checkpoint,
         source_directory=directory,
-        parameter_count=sum(t.size for n, t in tensors.items() if n not in unused),
-        notes=_notes(args, tensors, unused, rope_scaling_factor),
+        parameter_count=sum(tensor.size for tensor in tensors.values()),
+        notes=_notes(args, checkpoint, rope_scaling_factor),
     )
 
 
 def _notes(
-    args: ModelArgs,
-    tensors: Mapping[str, ml.Tensor],
-    unused: tuple[str, ...],
-    rope_scaling_factor: float | None,
+    args: ModelArgs, checkpoint: Checkpoint, rope_scaling_factor: float | None
 ) -> tuple[str, ...]:
     """Says what the files left open and how it was decided."""
     notes = []
     if args.rope_scaling is not None:
         why = "the sizes" if rope_scaling_factor is None else "override"
         notes.append(f"RoPE scaling factor {args.rope_scaling.factor:g} by {why}")
-    if "output.weight" not in tensors:
+    if "output.weight" not in checkpoint.tensors:
         notes.append("output tied to tok_embeddings")
-    if unused:
-        notes.append(f"not used: {', '.join(unused[:5])}")
+    if checkpoint.ignored:
+        notes.append(f"not used: {', '.join(checkpoint.ignored[:_MOST_IGNORED_SHOWN])}")
     return tuple(notes)
 
 
