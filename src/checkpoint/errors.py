@@ -1,0 +1,91 @@
+"""Errors of reading model files: one root class and one text form.
+
+Every text is `<file>: <what>: expected X, got Y`. Whatever comes from a file passes through `shown`
+first, so that a hostile name can neither move the cursor nor fill the screen.
+"""
+
+from __future__ import annotations
+
+from ..ml.errors import LlamaBoltsError
+
+__all__ = [
+    "ArchiveError",
+    "CheckpointError",
+    "FileAccessError",
+    "FileChangedError",
+    "NotACheckpointError",
+    "ParamsError",
+    "PickleRefusedError",
+    "ShardError",
+    "TensorRecordError",
+    "mismatch",
+    "shown",
+    "some_of",
+]
+
+_LONGEST_SHOWN = 80
+_MOST_NAMES_SHOWN = 5
+
+
+class CheckpointError(LlamaBoltsError):
+    """Root of all that can be wrong with the files of a checkpoint."""
+
+
+class FileAccessError(CheckpointError):
+    """A file is missing, unreadable, too large, or not a regular file."""
+
+
+class NotACheckpointError(CheckpointError):
+    """The file is readable but is not a checkpoint of a known layout."""
+
+
+class ArchiveError(CheckpointError):
+    """The zip container is damaged, or built in a way `torch.save` never does."""
+
+
+class PickleRefusedError(CheckpointError):
+    """The pickle program is damaged, or asks for something outside the allow-list."""
+
+
+class TensorRecordError(CheckpointError):
+    """A tensor's size, stride, offset or dtype does not fit the bytes it is said to lie in."""
+
+
+class ShardError(CheckpointError):
+    """The tensors of one or several files are not those of one whole model."""
+
+
+class ParamsError(CheckpointError):
+    """`params.json` is not strict JSON, or has a missing, unknown or impossible key."""
+
+
+class FileChangedError(CheckpointError):
+    """A mapped file was truncated or rewritten after it was opened."""
+
+
+def shown(text: str) -> str:
+    """Quote text from a file for display: not printable characters escaped, at most 80 characters.
+
+    Args:
+        text: any text. Only text: to print a container from a hostile file could recurse.
+
+    Returns:
+        The text between single quotes, cut with `...` where it is too long.
+    """
+    head = text[:_LONGEST_SHOWN]
+    escaped = "".join(c if c.isprintable() and c != "\\" else ascii(c)[1:-1] for c in head)
+    if len(escaped) > _LONGEST_SHOWN or len(text) > _LONGEST_SHOWN:
+        escaped = escaped[: _LONGEST_SHOWN - 3] + "..."
+    return f"'{escaped}'"
+
+
+def mismatch(where: str, what: str, expected: object, got: object) -> str:
+    """Form the text `<where>: <what>: expected X, got Y`; all four are shown as they are."""
+    return f"{where}: {what}: expected {expected}, got {got}"
+
+
+def some_of(names: list[str]) -> str:
+    """Name the first five of a list and count the rest, for example `'a', 'b' (2 in all)`."""
+    head = ", ".join(shown(name) for name in names[:_MOST_NAMES_SHOWN])
+    more = ", ..." if len(names) > _MOST_NAMES_SHOWN else ""
+    return f"{head}{more} ({len(names)} in all)"

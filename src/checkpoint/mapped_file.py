@@ -1,0 +1,150 @@
+"""Model files as read-only memory: the one place that opens them.
+
+Mapping a file costs nothing until its pages are touched, which is what lets a checkpoint of many
+gigabytes open in milliseconds. Everything is decided on the open descriptor (`fstat`), never on the
+path, so a file swapped between the check and the use cannot slip through.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from pathlib import Path
+
+from .errors import FileAccessError, FileChangedError, mismatch, shown
+
+__all__ = ["MappedFile", "read_small_file"]
+
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+)
+
+
+class MappedFile:
+    """One regular file mapped read-only.
+
+    The mapping lives as long as this object or any tensor made from it. `close` lets go of it
+    without pulling the memory from under such tensors.
+
+    Args:
+        path: file to map. An empty file is accepted; its `buffer` is then empty.
+
+    Raises:
+        FileAccessError: the path is missing, unreadable or not a regular file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.label = label_of(path)
+        self.buffer: mmap.mmap | bytes = b""
+        descriptor, status = _open_regular(path)
+        try:
+            self.size = status.st_size
+            self._identity = _identity(status)
+            if self.size:
+                self.buffer = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError, OverflowError) as error:
+            raise FileAccessError(f"{self.label}: cannot be mapped: {_reason(error)}") from None
+        finally:
+            os.close(descriptor)
+
+    def bytes_at(self, start: int, stop: int) -> bytes:
+        """Copy the bytes [start, stop), which must lie inside the file."""
+        if not 0 <= start <= stop <= self.size:
+            raise FileAccessError(
+                mismatch(self.label, "byte range", f"inside 0..{self.size}", f"{start}..{stop}")
+            )
+        return self.buffer[start:stop]
+
+    def check_unchanged(self) -> None:
+        """Check that the bytes under the mapping are still those that were opened.
+
+        A file that was *replaced* (a new file under the old name) is no fault: the mapping keeps
+        the old one. A file that was truncated or rewritten in place is.
+
+        Raises:
+            FileChangedError: the mapped file has another size or a later time of change.
+        """
+        if isinstance(self.buffer, mmap.mmap) and self.buffer.size() < self.size:
+            got = f"{self.buffer.size()} (truncated while in use)"
+            raise FileChangedError(mismatch(self.label, "size in bytes", self.size, got))
+        try:
+            now = _identity(os.stat(self.path))
+        except OSError:
+            return
+        if now[:2] == self._identity[:2] and now != self._identity:
+            got = "another size or time of change (rewritten while in use)"
+            raise FileChangedError(mismatch(self.label, "file", "unchanged since loading", got))
+
+    def close(self) -> None:
+        """Let go of the mapping; it ends when the last tensor made from it does."""
+        buffer, self.buffer, self.size = self.buffer, b"", 0
+        if isinstance(buffer, mmap.mmap):
+            try:
+                buffer.close()
+            except BufferError:
+                return  # Tensors still point into it: the last of them ends the mapping.
+
+
+def read_small_file(path: Path, limit: int) -> bytes:
+    """Read a whole regular file of at most `limit` bytes.
+
+    Args:
+        path: file to read.
+        limit: most bytes accepted.
+
+    Returns:
+        The content.
+
+    Raises:
+        FileAccessError: missing, unreadable, not a regular file, or larger than `limit`.
+    """
+    descriptor, status = _open_regular(path)
+    try:
+        if status.st_size > limit:
+            got = f"{status.st_size} bytes"
+            raise FileAccessError(mismatch(label_of(path), "size", f"at most {limit} bytes", got))
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            content = stream.read(limit + 1)
+    except OSError as error:
+        raise FileAccessError(f"{label_of(path)}: cannot be read: {_reason(error)}") from None
+    finally:
+        os.close(descriptor)
+    if len(content) > limit:
+        raise FileAccessError(mismatch(label_of(path), "size", f"at most {limit} bytes", "more"))
+    return content
+
+
+def label_of(path: Path) -> str:
+    """Show a path in an error: not printable characters escaped, nothing cut."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(path))
+
+
+def _open_regular(path: Path) -> tuple[int, os.stat_result]:
+    """Open a regular file for reading; O_NONBLOCK keeps a FIFO without a writer from blocking."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise FileAccessError(f"{label_of(path)}: cannot be opened: {_reason(error)}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        found = next((text for test, text in _KINDS if test(status.st_mode)), "a special file")
+        raise FileAccessError(mismatch(label_of(path), "kind", "a regular file", found))
+    return descriptor, status
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _reason(error: Exception) -> str:
+    """Say why the system refused, without the path that its message would repeat unescaped."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return shown(str(error))

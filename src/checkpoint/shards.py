@@ -1,0 +1,178 @@
+"""Several files that are one model: checked against the parameters, then merged.
+
+A large model is saved as one file per processor it ran on, `consolidated.00.pth` and on. Each holds
+a part of every matrix and a copy of every norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from .. import ml
+from .errors import ShardError, mismatch, shown, some_of
+from .names import TensorRow, feed_forward_dim, is_harmless, row_of, rows_of, split_dim
+
+__all__ = ["check_shards", "merge_shards"]
+
+Shard = Mapping[str, ml.Tensor]
+
+_MOST_SHOWN = 5
+
+
+def check_shards(
+    shards: Sequence[Shard], labels: Sequence[str], params: Mapping[str, object]
+) -> None:
+    """Check names and shapes of all tensors of all shards, before anything is allocated.
+
+    Args:
+        shards: the tensors of each file, in order.
+        labels: what to call each file in errors.
+        params: checked content of `params.json`.
+
+    Raises:
+        ShardError: missing, extra or wrongly shaped tensors (the first five and how many), or
+            another number of shards than the shapes ask for.
+    """
+    sizes = _sizes(params)
+    layer_count = params["n_layers"]
+    assert isinstance(layer_count, int)
+    rows = dict(rows_of(layer_count))
+    for shard, label in zip(shards, labels, strict=True):
+        _check_names(shard, label, rows)
+    _check_count(shards, labels, sizes)
+    for shard, label in zip(shards, labels, strict=True):
+        _check_shapes(shard, label, rows, sizes, len(shards))
+
+
+def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
+    """Merge the shards of one model; this copies every tensor, unlike reading a single file.
+
+    wq, wk, wv, w1, w3 and output are parts by rows, wo and w2 by columns, the embeddings by columns
+    (Llama 2) or rows (Llama 3), all else is whole in each shard. A single shard is not copied.
+
+    Args:
+        shards: the tensors of each file, in order.
+
+    Returns:
+        The tensors of the whole model by name.
+
+    Raises:
+        ShardError: other names, shapes or dtypes in one shard than in another, replicated tensors
+            that differ, a name that is not in Meta's table, or not enough memory for the copy.
+    """
+    first = shards[0]
+    if len(shards) == 1:
+        return dict(first)
+    for number, shard in enumerate(shards):
+        odd = sorted(first.keys() ^ shard.keys())
+        if odd:
+            where = f"shard {number:02d}"
+            raise ShardError(mismatch(where, "tensor names", "those of shard 00", some_of(odd)))
+    norm = first.get("norm.weight")
+    if norm is None or norm.ndim != 1:
+        raise ShardError(mismatch("shard 00", "'norm.weight'", "one dimension", "none"))
+    try:
+        return {
+            name: _merge_one(name, [shard[name] for shard in shards], norm.shape[0])
+            for name in first
+        }
+    except MemoryError:
+        total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
+        got = "not enough memory"
+        raise ShardError(mismatch("shards", "merged copy", f"{total} bytes", got)) from None
+
+
+def _merge_one(name: str, parts: list[ml.Tensor], dim: int) -> ml.Tensor:
+    first = parts[0]
+    for number, part in enumerate(parts):
+        if (part.shape, part.dtype) != (first.shape, first.dtype):
+            where = f"shard {number:02d}: tensor {shown(name)}"
+            got = f"{part.dtype.name} {list(part.shape)}"
+            expected = f"{first.dtype.name} {list(first.shape)} as in shard 00"
+            raise ShardError(mismatch(where, "dtype and shape", expected, got))
+    row = row_of(name)
+    if row is None and not is_harmless(name):
+        raise ShardError(mismatch("shards", "tensor name", "one of Meta's", shown(name)))
+    axis = split_dim(row, first.shape, dim) if row else None
+    # As plain integers: NumPy moves those faster, and no NaN changes its bits or fails to be equal.
+    arrays = [part.numpy().view(part.dtype.bits_dtype) for part in parts]
+    if axis is None:
+        for number, array in enumerate(arrays):
+            if not np.array_equal(array, arrays[0]):
+                where = f"shard {number:02d}: tensor {shown(name)}"
+                raise ShardError(mismatch(where, "values", "those of shard 00", "others"))
+        whole = arrays[0].copy()
+    else:
+        if axis >= first.ndim:
+            got = f"shape {list(first.shape)}"
+            raise ShardError(mismatch("shards", f"tensor {shown(name)}", "two dimensions", got))
+        whole = np.concatenate(arrays, axis=axis)
+    return ml.Tensor.from_numpy(whole.view(first.dtype.numpy_dtype), name=name)
+
+
+def _sizes(params: Mapping[str, object]) -> dict[str, int]:
+    """Give the sizes that the parameters determine, by letter."""
+    dim, heads = params["dim"], params["n_heads"]
+    kv_heads = params.get("n_kv_heads", heads)
+    vocabulary, hidden = params.get("vocab_size", -1), feed_forward_dim(params)
+    assert isinstance(dim, int)
+    assert isinstance(heads, int)
+    assert isinstance(kv_heads, int)
+    sizes = {"D": dim, "Hh": dim, "Kh": kv_heads * (dim // heads)}
+    if isinstance(vocabulary, int) and vocabulary > 0:
+        sizes["V"] = vocabulary
+    if hidden is not None:
+        sizes["F"] = hidden
+    return sizes
+
+
+def _check_names(shard: Shard, label: str, rows: Mapping[str, TensorRow]) -> None:
+    missing = [name for name, row in rows.items() if name not in shard and not row.optional]
+    if missing:
+        rule = f"{len(rows)} tensors as params.json says"
+        raise ShardError(mismatch(label, "tensors", rule, f"without {some_of(missing)}"))
+    extra = [name for name in shard if name not in rows and not is_harmless(name)]
+    if extra:
+        rule = "only those of the layers that params.json says"
+        raise ShardError(mismatch(label, "tensors", rule, f"also {some_of(extra)}"))
+
+
+def _check_count(shards: Sequence[Shard], labels: Sequence[str], sizes: Mapping[str, int]) -> None:
+    """Compare the number of files with the number that the parts of the first wq make whole."""
+    name = "layers.0.attention.wq.weight"
+    shape = shards[0][name].shape
+    if len(shape) != 2 or not shape[0] or sizes["Hh"] % shape[0]:
+        return
+    count = sizes["Hh"] // shape[0]
+    if count != len(shards):
+        got = f"{len(shards)}, while {name} has {shape[0]} rows of {sizes['Hh']}"
+        if count > len(shards):
+            missing = ", ".join(f"{number:02d}" for number in range(len(shards), count)[:8])
+            got += f" (missing {missing}{', ...' if count - len(shards) > 8 else ''})"
+        raise ShardError(mismatch(labels[0], "shards of the model", count, got))
+
+
+def _check_shapes(
+    shard: Shard, label: str, rows: Mapping[str, TensorRow], sizes: dict[str, int], count: int
+) -> None:
+    wrong = []
+    for name, row in rows.items():
+        tensor = shard.get(name)
+        if tensor is None:
+            continue
+        axis = split_dim(row, tensor.shape, sizes["D"]) if count > 1 else None
+        expected = []
+        for position, letter in enumerate(row.sizes):
+            parts = count if position == axis else 1
+            if letter not in sizes and position < tensor.ndim:
+                sizes[letter] = tensor.shape[position] * parts
+            expected.append(sizes.get(letter, 0) / parts)
+        if list(tensor.shape) != expected or 0 in tensor.shape:
+            whole = [int(size) if size == int(size) else size for size in expected]
+            wrong.append(f"{shown(name)} {list(tensor.shape)} instead of {whole}")
+    if wrong:
+        head = "; ".join(wrong[:_MOST_SHOWN]) + ("; ..." if len(wrong) > _MOST_SHOWN else "")
+        got = f"{head} ({len(wrong)} in all)"
+        raise ShardError(mismatch(label, "shapes", "those of params.json", got))
