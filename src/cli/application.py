@@ -1,0 +1,127 @@
+"""What the command line does, and how it ends."""
+
+import contextlib
+import dataclasses
+import traceback
+
+from .. import ml
+from ..inference import (
+    ChatFormatError,
+    ContextFullError,
+    NumericError,
+    PromptError,
+    SamplingError,
+)
+from ..model import NotEnoughMemoryError
+from .arguments import Options
+from .console import Console, OutputError
+from .errors import UsageError
+from .examples import EXAMPLES
+
+DONE, FAULT, USAGE, BAD_MODEL, NO_MEMORY, NUMERIC = range(6)
+
+# The first class that an error belongs to decides; every other error of ours is a bad model.
+_EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (UsageError, USAGE),
+    (PromptError, USAGE),
+    (ContextFullError, USAGE),
+    (SamplingError, USAGE),
+    (ChatFormatError, USAGE),
+    (NotEnoughMemoryError, NO_MEMORY),
+    (MemoryError, NO_MEMORY),
+    (NumericError, NUMERIC),
+    (ml.LlamaBoltsError, BAD_MODEL),
+)
+
+
+def run(options: Options) -> int:
+    """Does what the command line asks for.
+
+    An error is one line on standard error; a traceback follows only with `--verbose`. Ctrl-C is
+    left to the caller.
+
+    Args:
+        options: the parsed command line.
+
+    Returns:
+        The exit code; see `main`.
+    """
+    console = Console(quiet=options.quiet, verbose=options.verbose)
+    try:
+        return _run_and_report(options, console)
+    except OutputError as error:
+        if error.closed:
+            return DONE  # the reader has what it wanted, as with `| head`
+        with contextlib.suppress(OutputError):
+            console.error(str(error))
+        return FAULT
+
+
+def _run_and_report(options: Options, console: Console) -> int:
+    try:
+        _dispatch(options, console)
+        return DONE
+    except OutputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into one line
+        code = exit_code(error)
+        console.error(_error_text(error, code))
+        if console.verbose:
+            console.reply(traceback.format_exc())
+        return code
+
+
+def exit_code(error: Exception) -> int:
+    """Returns the exit code that an error ends the process with."""
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAULT)
+
+
+def _error_text(error: Exception, code: int) -> str:
+    if code == FAULT:
+        return f"internal fault: {error!r} (--verbose shows where)"
+    return str(error) or "memory: the system gave none"  # a MemoryError of Python has no text
+
+
+def _dispatch(options: Options, console: Console) -> None:
+    """Calls what the command line names; each branch imports only what it needs."""
+    if options.info:
+        from .info import report_info
+
+        report_info(console)
+        return
+    if options.metadata:
+        from .loading import open_model
+        from .metadata import report_metadata
+
+        report_metadata(console, open_model(options))
+        return
+    if options.examples:
+        from .menu import report_examples
+
+        report_examples(options, console)
+        return
+    _answer_or_chat(_with_example(options), console)
+
+
+def _answer_or_chat(options: Options, console: Console) -> None:
+    from .loading import open_session
+    from .one_shot import find_prompt
+
+    prompt = find_prompt(options)
+    session = open_session(options, console)
+    if prompt is None:
+        from .chat import chat
+
+        chat(session)
+    elif not session.ask(prompt).is_complete:
+        raise KeyboardInterrupt
+
+
+def _with_example(options: Options) -> Options:
+    """Returns the options with the prompt of `--example` in its place."""
+    if options.example is None:
+        return options
+    example = EXAMPLES[options.example - 1]
+    return dataclasses.replace(
+        options, prompt=example.prompt, system=example.system, completion=example.completion
+    )

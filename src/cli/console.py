@@ -1,0 +1,176 @@
+"""Where the text of a run goes: answers and reports to standard output, all else to standard error.
+
+Text from models and files passes the escape filter before it reaches a terminal. What goes to a
+file or a pipe from standard output is written as it is.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from rich.console import Console as RichConsole
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .escape import escape_controls, escape_line
+
+_PLAIN_TERMINALS = ("", "dumb", "unknown")
+_UNLIMITED_WIDTH = 1 << 16  # nothing is folded where no window has to hold it
+
+
+class OutputError(Exception):
+    """Standard output or standard error takes no more text.
+
+    Attributes:
+        closed: the reader has gone, as `head` does, which is no fault.
+    """
+
+    def __init__(self, message: str, *, closed: bool) -> None:
+        super().__init__(message)
+        self.closed = closed
+
+
+class Console:
+    """The two streams of a run.
+
+    Args:
+        quiet: show only answers, reports and errors.
+        verbose: show details too.
+    """
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+        self.quiet = quiet
+        self.verbose = verbose
+        self._output = _Output("standard output", sys.stdout)
+        self._notes = _Output("standard error", sys.stderr)
+        self._answer_line_is_open = False
+
+    @property
+    def can_edit_lines(self) -> bool:
+        """Whether standard error is a terminal on which a line editor can draw."""
+        return self._notes.is_terminal and is_capable_terminal()
+
+    def answer(self, text: str) -> None:
+        """Writes a part of an answer to standard output, at once.
+
+        Raises:
+            OutputError: standard output is closed or full.
+        """
+        if text:
+            self._output.write(escape_controls(text) if self._output.is_terminal else text)
+            self._answer_line_is_open = not text.endswith("\n")
+
+    def end_answer(self) -> None:
+        """Ends the line of the answer, if it is open."""
+        if self._answer_line_is_open:
+            self._answer_line_is_open = False
+            self._output.write("\n")
+
+    def report_line(self, text: str = "") -> None:
+        """Writes a line of a report to standard output."""
+        self._output.write(self._output.styled(Text(escape_line(text))))
+
+    def report_heading(self, text: str) -> None:
+        """Writes a heading of a report to standard output, bold where there is colour."""
+        self._output.write(self._output.styled(Text(escape_line(text), style="bold")))
+
+    def report_table(
+        self, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
+    ) -> None:
+        """Writes a table to standard output.
+
+        Args:
+            columns: heading and justification ("left" or "right") of each column.
+            rows: the cells, a sequence per row.
+        """
+        self._output.write(self._output.styled(_table(columns, rows)))
+
+    def note(self, text: str) -> None:
+        """Writes a line to standard error, dimmed where there is colour; nothing when quiet."""
+        if not self.quiet:
+            self._notes.write(self._notes.styled(Text(escape_line(text), style="dim")))
+
+    def detail(self, text: str) -> None:
+        """Writes a line to standard error when verbose."""
+        if self.verbose:
+            self.note(text)
+
+    def reply(self, text: str) -> None:
+        """Writes to standard error what a command of the chat asked for; may hold several lines."""
+        self._notes.write(escape_controls(text) + "\n")
+
+    def error(self, text: str) -> None:
+        """Writes one line `error: ...` to standard error."""
+        self._notes.write(self._notes.styled(Text(f"error: {escape_line(text)}", style="bold red")))
+
+    def ask(self, text: str) -> None:
+        """Writes a question to standard error and stay on its line."""
+        self._notes.write(escape_line(text))
+
+
+class _Output:
+    """One stream, with what its reader can show."""
+
+    def __init__(self, name: str, stream: TextIO | None) -> None:
+        self._name = name
+        if stream is None:  # the process was started with this stream closed
+            stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the end
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that is not UTF-8 shows "?" for what it cannot encode.
+            stream.reconfigure(errors="replace")
+        self._stream = stream
+        self.is_terminal = stream.isatty()
+
+    def write(self, text: str) -> None:
+        """Writes and flush, so that it is seen at once."""
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError as error:
+            closed = isinstance(error, BrokenPipeError)
+            self._discard_what_is_buffered()
+            message = f"{self._name}: {error.strerror}"
+            raise OutputError(message, closed=closed) from None
+
+    def styled(self, renderable: RenderableType) -> str:
+        """Returns text or table as this stream can show it, the last newline included."""
+        has_style = self.is_terminal and has_colour()
+        rendered = io.StringIO()
+        RichConsole(
+            file=rendered,
+            force_terminal=has_style,
+            color_system="auto" if has_style else None,
+            width=None if self.is_terminal else _UNLIMITED_WIDTH,
+            markup=False,
+            highlight=False,
+            emoji=False,
+        ).print(renderable, soft_wrap=isinstance(renderable, Text))
+        return rendered.getvalue()
+
+    def _discard_what_is_buffered(self) -> None:
+        """Points the descriptor elsewhere: the flush at exit would fail again, and aloud."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+
+def is_capable_terminal() -> bool:
+    """Returns whether the terminal understands more than plain text."""
+    return os.environ.get("TERM", "") not in _PLAIN_TERMINALS
+
+
+def has_colour() -> bool:
+    """Returns whether colour is wanted. Source: https://no-color.org."""
+    return is_capable_terminal() and not os.environ.get("NO_COLOR")
+
+
+def _table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading, justification in columns:
+        table.add_column(heading, justify="right" if justification == "right" else "left")
+    for row in rows:
+        table.add_row(*(Text(escape_line(cell)) for cell in row))
+    return table

@@ -1,0 +1,60 @@
+"""The one filter between data and the terminal: control characters are shown, never sent.
+
+A model, a tensor name or a path may hold any character. Sent raw, some of them move the cursor,
+recolour or retitle the terminal, answer back into the keyboard's stream, or reorder what is read.
+The filter looks at one character at a time, so a sequence that is split over several tokens is
+caught as well as one that comes whole: without its first character the rest is plain text.
+"""
+
+import re
+
+_REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+_LINE_CONTROLS = "\n\t"
+
+# C0 and C1 controls and DEL, line and paragraph separators, and the bidirectional controls:
+# marks (061C, 200E, 200F), embeddings and overrides (202A-202E), isolates (2066-2069).
+# Source: Unicode 15.0, DerivedBidiClass.txt and chapter 23.2.
+_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+_UNSAFE = re.compile(_CONTROLS)
+_UNSAFE_IN_ONE_LINE = re.compile(_CONTROLS + r"|[\n\t]")
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+
+
+def replace_surrogates(text: str) -> str:
+    """Replaces what cannot be encoded: each lone surrogate becomes U+FFFD.
+
+    Arguments and typed lines hold one surrogate for each byte that is not UTF-8 (PEP 383).
+    """
+    return _SURROGATES.sub(_REPLACEMENT_CHARACTER, text)
+
+
+def escape_controls(text: str) -> str:
+    r"""Returns text that is safe to show: controls as `\x1b` or `\u202e`, surrogates as U+FFFD.
+
+    Newline and tab stay. escape(a + b) = escape(a) + escape(b) for every split.
+
+    Args:
+        text: any string.
+    """
+    return _UNSAFE.sub(_escaped, replace_surrogates(text))
+
+
+def escape_line(text: str, limit: int | None = None) -> str:
+    r"""Returns text that is safe to show and stays on one line: newline as `\n`, tab as `\t` too.
+
+    Args:
+        text: any string.
+        limit: the longest result in characters; a longer one is cut and ends with an ellipsis.
+    """
+    line = _UNSAFE_IN_ONE_LINE.sub(_escaped, replace_surrogates(text))
+    if limit is not None and len(line) > limit:
+        return line[: limit - 1] + "…"
+    return line
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    if character in _LINE_CONTROLS:
+        return {"\n": r"\n", "\t": r"\t"}[character]
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

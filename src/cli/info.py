@@ -1,0 +1,28 @@
+"""`--info`: versions, kernels, threads and memory of this machine."""
+
+import platform
+from importlib import metadata
+
+from .. import __version__, ml
+from ..model import available_memory, readable_bytes
+from .console import Console
+
+_LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")
+
+
+def report_info(console: Console) -> None:
+    """Writes what this installation runs on to standard output; loads no model."""
+    free = available_memory()
+    rows = [
+        ("llama-bolts", __version__),
+        ("Python", f"{platform.python_version()} ({platform.platform()})"),
+        *((name, metadata.version(name)) for name in _LIBRARIES),
+        *((name.replace("_", " "), _shown(value)) for name, value in ml.build_info().items()),
+        ("threads", str(ml.get_num_threads())),
+        ("free memory", "unknown" if free is None else readable_bytes(free)),
+    ]
+    console.report_table((("what", "left"), ("value", "left")), rows)
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,70 @@
+"""The line editor of the chat: history, completion of commands, blocks and pastes."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.output import create_output
+
+from .reader import CONTINUATION, PROMPT, InterruptedLineError, block_is_open
+
+
+class LineEditor:
+    """Reads messages with prompt_toolkit; it draws on standard error.
+
+    Enter sends the line, except inside an open block of triple quotes, where it starts a new one.
+    A terminal marks what is pasted, so a pasted block becomes one message. The history lasts as
+    long as the process.
+
+    Args:
+        words: the arguments of each command, by the command.
+    """
+
+    def __init__(self, words: Mapping[str, Sequence[str]]) -> None:
+        self._session: PromptSession[str] = PromptSession(
+            PROMPT,
+            prompt_continuation=CONTINUATION,
+            multiline=Condition(lambda: block_is_open(get_app().current_buffer.text)),
+            history=InMemoryHistory(),
+            completer=CommandCompleter(words),
+            output=create_output(stdout=sys.stderr),
+        )
+
+    def read(self) -> str:
+        """Reads a message; see `MessageReader.read`."""
+        try:
+            return self._session.prompt()
+        except KeyboardInterrupt:
+            was_empty = not self._session.default_buffer.text.strip()
+            raise InterruptedLineError(was_empty=was_empty) from None
+
+
+class CommandCompleter(Completer):
+    """Completes a command that starts the line, then its first argument.
+
+    Args:
+        words: the arguments of each command, by the command.
+    """
+
+    def __init__(self, words: Mapping[str, Sequence[str]]) -> None:
+        self._words = words
+
+    def get_completions(
+        self,
+        document: Document,
+        complete_event: CompleteEvent,  # noqa: ARG002 - the signature is prompt_toolkit's
+    ) -> Iterator[Completion]:
+        """Yields the words that can stand at the end of the line."""
+        line = document.text_before_cursor
+        if not line.startswith("/"):
+            return
+        command, space, argument = line.partition(" ")
+        typed = argument if space else command
+        for word in self._words.get(command, ()) if space else self._words:
+            if word.startswith(typed):
+                yield Completion(word, start_position=-len(typed))

@@ -1,0 +1,83 @@
+"""Opening the model that the command line names."""
+
+from .. import ml
+from ..inference import InferenceEngine
+from ..model import Model, ModelError, available_memory, load_model, readable_bytes
+from ..tokenizer import Tokenizer
+from .arguments import DEFAULT_CONTEXT_LENGTH, Options
+from .console import Console
+from .errors import UsageError
+from .session import Session
+from .settings import Settings
+
+
+def open_model(options: Options) -> Model:
+    """Loads the model of the command line, on as many threads as it says.
+
+    Raises:
+        ModelError, CheckpointError, TokenizerError: its files cannot be used.
+    """
+    if options.threads is not None:
+        ml.set_num_threads(options.threads)
+    return load_model(options.model, rope_scaling_factor=options.rope_scaling_factor)
+
+
+def open_session(options: Options, console: Console) -> Session:
+    """Makes everything that a prompt needs, and says in a line what was loaded.
+
+    Raises:
+        SamplingError, UsageError: a setting is out of its range; before anything is loaded.
+        ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
+        NotEnoughMemoryError: the key/value cache does not fit.
+    """
+    settings = Settings.from_options(options)
+    model = open_model(options)
+    tokenizer = _required_tokenizer(model)
+    engine = InferenceEngine(model, context_length(options, model))
+    console.note(loading_line(engine))
+    return Session(
+        engine,
+        tokenizer,
+        console,
+        settings,
+        system=options.system,
+        completion=options.completion,
+        statistics=options.statistics,
+    )
+
+
+def context_length(options: Options, model: Model) -> int:
+    """Returns the positions of the key/value cache: as asked for, or min(4096, the model's).
+
+    Raises:
+        UsageError: more are asked for than the model has.
+    """
+    longest = model.args.max_context_length
+    if options.context_length is None:
+        return min(DEFAULT_CONTEXT_LENGTH, longest)
+    if options.context_length > longest:
+        raise UsageError(
+            f"--context-length: expected at most the model's {longest}, "
+            f"got {options.context_length}"
+        )
+    return options.context_length
+
+
+def loading_line(engine: InferenceEngine) -> str:
+    """Returns one line: the model, its size, its decisions, the cache and the free memory."""
+    context = engine.context
+    free = available_memory()
+    parts = [
+        engine.model.description,
+        f"KV cache {readable_bytes(context.nbytes)} for {context.sequence_length} tokens",
+        f"{'unknown' if free is None else readable_bytes(free)} free",
+    ]
+    return "; ".join(parts)
+
+
+def _required_tokenizer(model: Model) -> Tokenizer:
+    if model.tokenizer is None:
+        raise ModelError(
+            f"{model.source_directory}: tokenizer.model: expected a file of token ranks, got none"
+        )
+    return model.tokenizer

@@ -1,0 +1,158 @@
+"""A conversation: what was said, what is asked next, and what of it the model sees."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..inference import InferenceEngine, Message, Step, encode_chat
+from ..tokenizer import Tokenizer
+from .answer import Answer, statistics_line, stream_answer
+from .console import Console
+from .errors import UsageError
+from .settings import Settings
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question and its whole answer."""
+
+    question: str
+    answer: str
+
+
+class Session:
+    """The state of a chat, or of a series of completions, and the engine that answers.
+
+    The history changes only when an answer is complete. A question that is refused, fails or is
+    interrupted leaves no trace in it, so that the next answer is what it would have been; it is
+    remembered apart, for `/regen`.
+
+    Args:
+        engine: the engine with its model.
+        tokenizer: that of the model.
+        console: where answers and statistics go.
+        settings: sampling, length and stop texts.
+        system: system prompt, or None.
+        completion: continue each text on its own instead of chatting.
+        statistics: write a line of statistics after each answer.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        tokenizer: Tokenizer,
+        console: Console,
+        settings: Settings,
+        *,
+        system: str | None = None,
+        completion: bool = False,
+        statistics: bool = True,
+    ) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.console = console
+        self.settings = settings
+        self.system = system
+        self.completion = completion
+        self.statistics = statistics
+        self.turns: list[Turn] = []
+        self.unanswered: str | None = None
+
+    def ask(self, question: str) -> Answer:
+        """Answers a question and adds both to the history, unless interrupted.
+
+        Args:
+            question: the user's message, or the text to continue.
+
+        Raises:
+            CheckpointError: the model's files were changed; nothing can be run any more.
+            InferenceError: the engine refuses the prompt or fails; the history is as before.
+            OutputError: standard output takes no more.
+        """
+        self.unanswered = question
+        answer = self._answer(question, self.turns)
+        if answer.is_complete:
+            self.unanswered = None
+            self.turns.append(Turn(question, answer.text))
+        return answer
+
+    def regenerate(self) -> Answer:
+        """Answers again what was interrupted, or else the last question.
+
+        Raises:
+            UsageError: nothing was asked yet.
+            InferenceError: as `ask`.
+        """
+        if self.unanswered is not None:
+            return self.ask(self.unanswered)
+        if not self.turns:
+            raise UsageError("there is no question to answer again")
+        *before, last = self.turns
+        answer = self._answer(last.question, before)
+        if answer.is_complete:
+            self.turns[-1] = Turn(last.question, answer.text)
+        return answer
+
+    def undo(self) -> Turn:
+        """Takes the last question and its answer out of the history and returns them.
+
+        Raises:
+            UsageError: the history is empty.
+        """
+        self.unanswered = None
+        if not self.turns:
+            raise UsageError("there is nothing to take back")
+        return self.turns.pop()
+
+    def clear(self) -> None:
+        """Forgets the history; the system prompt and the settings stay."""
+        self.turns.clear()
+        self.unanswered = None
+
+    def history_ids(self) -> list[int]:
+        """Returns the token ids of the history as the model sees them; none when it is empty."""
+        if self.completion:
+            text = self.turns[-1].question + self.turns[-1].answer if self.turns else ""
+            return self.tokenizer.encode(text, bos=True, eos=False) if text else []
+        messages = self.messages(self.turns)
+        if not messages:
+            return []
+        return encode_chat(self.tokenizer, messages, add_generation_prompt=False)
+
+    def messages(self, turns: list[Turn], question: str | None = None) -> list[Message]:
+        """Returns the messages of a conversation.
+
+        Args:
+            turns: the history.
+            question: what is asked next, or None.
+        """
+        messages = [] if self.system is None else [Message("system", self.system)]
+        for turn in turns:
+            messages += [Message("user", turn.question), Message("assistant", turn.answer)]
+        if question is not None:
+            messages.append(Message("user", question))
+        return messages
+
+    def _answer(self, question: str, turns: list[Turn]) -> Answer:
+        """Runs one prompt and writes its answer and its statistics."""
+        self.engine.model.check_unchanged()
+        answer = stream_answer(self.console, lambda: self._steps(question, turns))
+        stats = self.engine.last_stats
+        if self.statistics and stats is not None:
+            self.console.note(
+                statistics_line(stats, answer.stop_reason, self.engine.sequence_length)
+            )
+        return answer
+
+    def _steps(self, question: str, turns: list[Turn]) -> Iterator[Step]:
+        settings = self.settings
+        if self.completion:
+            prompt = self.tokenizer.encode(question, bos=True, eos=False)
+            return self.engine.generate(
+                prompt, settings.max_tokens, settings.sampling, settings.stop
+            )
+        return self.engine.chat(
+            self.messages(turns, question),
+            settings.max_tokens,
+            settings.sampling,
+            settings.stop,
+        )

@@ -1,0 +1,52 @@
+"""Reading numbers that a person typed; flags and `/set` share it."""
+
+import argparse
+import math
+
+
+def integer(text: str) -> int:
+    """Returns a whole number.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number: got {text}") from None
+
+
+def positive_integer(text: str) -> int:
+    """Returns a whole number of at least 1.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    value = integer(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1: got {text}")
+    return value
+
+
+def number(text: str) -> float:
+    """Returns a number.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number: got {text}") from None
+
+
+def positive_number(text: str) -> float:
+    """Returns a finite number above 0.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    value = number(text)
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"must be a finite number above 0: got {text}")
+    return value
