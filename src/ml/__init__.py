@@ -14,7 +14,14 @@ from .dtype import (
     uint8,
     uint16,
 )
-from .errors import DTypeError, IndexOutOfRangeError, LlamaBoltsError, ShapeError, TensorError
+from .errors import (
+    DTypeError,
+    IndexOutOfRangeError,
+    LlamaBoltsError,
+    ShapeError,
+    TensorError,
+    TensorMemoryError,
+)
 from .storage import Storage
 from .tensor import Tensor
 
@@ -28,6 +35,7 @@ __all__ = [
     "Storage",
     "Tensor",
     "TensorError",
+    "TensorMemoryError",
     "bfloat16",
     "complex64",
     "float16",

@@ -20,5 +20,9 @@ class DTypeError(TensorError):
     """A dtype that an op does not take, or dtypes that do not fit together."""
 
 
+class TensorMemoryError(TensorError, MemoryError):
+    """Memory for a tensor that the system does not give."""
+
+
 class IndexOutOfRangeError(TensorError):
     """An index, a dimension or the end of a slice outside of its range."""

@@ -23,6 +23,12 @@ def checked_ints(op: str, what: str, values: Iterable[Any]) -> Shape:
     Raises:
         ShapeError: a value is not an integer.
     """
+    if type(values) is tuple:
+        for value in values:
+            if type(value) is not int:
+                break
+        else:
+            return values
     result = []
     try:
         for value in values:
@@ -105,6 +111,8 @@ def resolve_dim(op: str, dim: int, ndim: int) -> int:
     Raises:
         IndexOutOfRangeError: there is no such dimension.
     """
+    if type(dim) is int and 0 <= dim < ndim:
+        return dim
     number = checked_ints(op, "dim", (dim,))[0]
     if not -ndim <= number < ndim:
         raise IndexOutOfRangeError(f"[{op}] dim must be in [{-ndim}, {ndim}): {number}")
@@ -117,6 +125,14 @@ def resolve_reshape(shape: Shape, size: int, wanted: Sequence[Any]) -> Shape:
     Raises:
         ShapeError: another number of elements, more than one -1, or a -1 that could be anything.
     """
+    known = 1
+    for n in wanted:
+        if type(n) is not int or n < 0:
+            break
+        known *= n
+    else:
+        if known == size and len(wanted) <= MAX_DIMENSIONS:
+            return tuple(wanted)
     sizes = checked_ints("reshape", "sizes", wanted)
     known = 1
     for n in sizes:

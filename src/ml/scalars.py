@@ -9,8 +9,8 @@ from .dtype import DType
 from .errors import DTypeError, TensorError
 
 
-def checked_scalar(op: str, value: Any, dtype: DType) -> Any:
-    """Round a number to `dtype`.
+def checked_number(op: str, value: Any, dtype: DType) -> Any:
+    """Check that a number is of the kind of `dtype`, without rounding it.
 
     Args:
         op: for the text of the error.
@@ -18,7 +18,7 @@ def checked_scalar(op: str, value: Any, dtype: DType) -> Any:
         dtype: where it goes.
 
     Returns:
-        A NumPy scalar of that dtype. Floats beyond the range become infinite.
+        A Python int, float or complex.
 
     Raises:
         DTypeError: not a number of that kind (a complex into a float, a float into an int).
@@ -27,18 +27,28 @@ def checked_scalar(op: str, value: Any, dtype: DType) -> Any:
     try:
         if isinstance(value, (bool, str, bytes)):
             raise TypeError
-        if dtype.kind == "int":
-            number: Any = operator.index(value)
-            limits = np.iinfo(dtype.numpy_dtype)
-            if not limits.min <= number <= limits.max:
-                raise TensorError(
-                    f"[{op}] value must be in [{limits.min}, {limits.max}] for {dtype}: {number}"
-                )
-        else:
-            number = float(value) if dtype.is_float else complex(value)
+        if dtype.is_float:
+            return float(value)
+        if dtype.kind == "complex":
+            return complex(value)
+        number = operator.index(value)
     except (TypeError, OverflowError):
         raise DTypeError(
             f"[{op}] value must be a number of the kind of {dtype}: {type(value).__name__}"
         ) from None
+    limits = np.iinfo(dtype.numpy_dtype)
+    if not limits.min <= number <= limits.max:
+        raise TensorError(
+            f"[{op}] value must be in [{limits.min}, {limits.max}] for {dtype}: {number}"
+        )
+    return number
+
+
+def checked_scalar(op: str, value: Any, dtype: DType) -> Any:
+    """Check a number as `checked_number` does, and round it to a NumPy scalar of `dtype`.
+
+    Floats beyond the range become infinite.
+    """
+    number = checked_number(op, value, dtype)
     with np.errstate(over="ignore", under="ignore"):
         return np.asarray(number).astype(dtype.numpy_dtype)[()]

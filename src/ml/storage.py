@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from cffi import FFI
 
-from .errors import TensorError
+from .errors import TensorMemoryError
 
 _ffi = FFI()
 _allocate = _ffi.new_allocator(should_clear_after_alloc=False)
@@ -46,7 +46,7 @@ class Storage:
         try:
             owner = _allocate("char[]", nbytes)
         except (MemoryError, OverflowError):
-            raise TensorError(f"[empty] bytes must fit into memory: {nbytes}") from None
+            raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
         self._owner = owner
         self._address = int(_ffi.cast(_address_type, owner))
         self._nbytes = nbytes

@@ -1,5 +1,6 @@
 """The Tensor: a shape, strides and a dtype over a flat storage."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
@@ -109,7 +110,7 @@ class Tensor:
 
         Raises:
             ShapeError: a size that is negative or no integer.
-            TensorError: the memory could not be had.
+            TensorMemoryError: the system does not give the memory.
         """
         return cls._empty(checked_shape("empty", shape), dtype, name)
 
@@ -197,10 +198,7 @@ class Tensor:
         view._dtype = dtype or self._dtype
         view._name = self._name
         view._offset = offset
-        size = 1
-        for n in shape:
-            size *= n
-        view._size = size
+        view._size = math.prod(shape)
         view._contiguous = None
         return view
 
@@ -253,10 +251,14 @@ class Tensor:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie in row-major order without gaps."""
+        """Whether the elements lie as an array of C does: row-major, without gaps, aligned."""
         known = self._contiguous
         if known is None:
-            known = is_packed(self._shape, self._strides, self._dtype.itemsize)
+            itemsize = self._dtype.itemsize
+            known = (
+                is_packed(self._shape, self._strides, itemsize)
+                and self.data_pointer % itemsize == 0
+            )
             self._contiguous = known
         return known
 

@@ -1,0 +1,147 @@
+"""Products of matrices. Every element is one dot product, summed in one order (see `native.py`)."""
+
+import itertools
+
+from .. import native
+from ..dtype import DType, bfloat16, float16, float32
+from ..errors import DTypeError, ShapeError
+from ..layout import Shape, broadcast_shapes, broadcast_strides
+from ..tensor import Tensor
+from .support import (
+    as_rows,
+    check_float,
+    check_float_result,
+    check_ndim_at_least,
+    check_same_dtype,
+)
+
+
+def linear_transformation(x: Tensor, weight: Tensor, dtype: DType | None = None) -> Tensor:
+    """Map rows through a weight matrix, as a linear layer without bias does.
+
+    out[..., o] = sum_i x[..., i] * weight[o, i], accumulated in float32, rounded once
+
+    Args:
+        x: a real floating-point tensor [..., in].
+        weight: a tensor [out, in] of the same dtype, or float16 next to a float32 `x`. It is used
+            where it lies: nothing is copied if it is contiguous.
+        dtype: of the result; that of `x` when left out.
+
+    Returns:
+        A tensor [..., out].
+
+    Raises:
+        ShapeError: `x.shape[-1]` differs from `weight.shape[1]`.
+        DTypeError: not floating point, or dtypes that do not go together.
+    """
+    dtype = dtype or x.dtype
+    _check_linear(x, weight, dtype)
+    columns, features = x.shape[-1], weight.shape[0]
+    if x.dtype is float16:
+        x = x.to(float32)
+    out_dtype = _kernel_result(x.dtype, dtype)
+    result = Tensor.empty((*x.shape[:-1], features), out_dtype)
+    native.linear(as_rows(x.contiguous(), columns), weight.contiguous(), as_rows(result, features))
+    return result.to(dtype)
+
+
+def _check_linear(x: Tensor, weight: Tensor, dtype: DType) -> None:
+    check_float("linear_transformation", x, weight)
+    check_float_result("linear_transformation", dtype)
+    check_ndim_at_least("linear_transformation", x, 1)
+    if weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
+        raise ShapeError(
+            f"[linear_transformation] x.shape[-1] must equal weight.shape[1] of a weight "
+            f"[out, in]: {x.shape[-1]} != {weight.shape[-1] if weight.ndim else None} "
+            f"(x {list(x.shape)}, weight {list(weight.shape)})"
+        )
+    if x.dtype is not weight.dtype and (x.dtype, weight.dtype) != (float32, float16):
+        raise DTypeError(
+            f"[linear_transformation] x.dtype must equal weight.dtype, or be float32 next to "
+            f"float16: {x.dtype} != {weight.dtype} "
+            f"(x {list(x.shape)}, weight {list(weight.shape)})"
+        )
+
+
+def _kernel_result(operands: DType, wanted: DType) -> DType:
+    """Choose what the kernel writes: bfloat16 only from bfloat16, else float32."""
+    return bfloat16 if operands is bfloat16 and wanted is bfloat16 else float32
+
+
+def matmul(a: Tensor, b: Tensor, dtype: DType | None = None) -> Tensor:
+    """Multiply matrices, or stacks of them.
+
+    out[..., i, j] = sum_k a[..., i, k] * b[..., k, j], accumulated in float32, rounded once
+
+    A vector counts as one row on the left and as one column on the right, and that dimension is
+    left out of the result. The kernel reads rows of `a` and columns of `b`: what is contiguous
+    along k (a transposed view, say) is used where it lies, the rest is packed first.
+
+    Args:
+        a: a real floating-point tensor [..., m, k] or [k].
+        b: a tensor [..., k, n] or [k] of the same dtype; leading sizes broadcast.
+        dtype: of the result; that of `a` when left out.
+
+    Returns:
+        A tensor [..., m, n].
+
+    Raises:
+        ShapeError: the sizes of k differ, the leading sizes do not broadcast, or there are none.
+        DTypeError: not floating point, or the dtypes differ.
+    """
+    dtype = dtype or a.dtype
+    check_float("matmul", a, b)
+    check_float_result("matmul", dtype)
+    check_same_dtype("matmul", a, b)
+    check_ndim_at_least("matmul", a, 1)
+    check_ndim_at_least("matmul", b, 1)
+    rows = a if a.ndim > 1 else a.reshape(1, a.shape[0])
+    columns = b.transpose(-1, -2) if b.ndim > 1 else b.reshape(1, b.shape[0])
+    if rows.shape[-1] != columns.shape[-1]:
+        raise ShapeError(
+            f"[matmul] a.shape[-1] must equal b.shape[-2]: {rows.shape[-1]} != "
+            f"{columns.shape[-1]} (a {list(a.shape)}, b {list(b.shape)})"
+        )
+    result = _dot_products(_unit_stride(rows), _unit_stride(columns), dtype)
+    shape = result.shape[:-2]
+    shape += result.shape[-2:-1] if a.ndim > 1 else ()
+    shape += result.shape[-1:] if b.ndim > 1 else ()
+    return result.reshape(shape).to(dtype)
+
+
+def _unit_stride(x: Tensor) -> Tensor:
+    """Give a tensor whose last dimension lies side by side, and which the kernels can address."""
+    if x.dtype is float16:
+        return x.to(float32)
+    itemsize = x.dtype.itemsize
+    usable = x.strides[-1] == itemsize and min(x.strides) >= 0
+    if usable and not any(n % itemsize for n in (x.data_pointer, *x.strides)):
+        return x
+    return x.copy()
+
+
+def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
+    """Compute out[..., i, j] = dot(rows[..., i, :], columns[..., j, :]) over broadcast batches."""
+    m, n, k = rows.shape[-2], columns.shape[-2], rows.shape[-1]
+    batch = broadcast_shapes("matmul", rows.shape[:-2], columns.shape[:-2])
+    result = Tensor.empty((*batch, m, n), _kernel_result(rows.dtype, dtype))
+    if result.size == 0:
+        return result
+    wide_rows = _spread(rows, (*batch, m, k))
+    wide_columns = _spread(columns, (*batch, n, k))
+    # The kernel takes one batch dimension; all but the last are walked here.
+    for place in itertools.product(*(range(size) for size in batch[:-1])):
+        native.batched_matmul(
+            _stack(wide_rows[place]), _stack(wide_columns[place]), _stack(result[place])
+        )
+    return result
+
+
+def _spread(x: Tensor, shape: Shape) -> Tensor:
+    """Repeat a tensor over a broadcast shape, without a copy."""
+    return x._view(shape, broadcast_strides(x.shape, x.strides, shape), x.offset)
+
+
+def _stack(x: Tensor) -> Tensor:
+    """See a matrix as a stack of one."""
+    return x if x.ndim == 3 else x._view((1, *x.shape), (0, *x.strides), x.offset)
