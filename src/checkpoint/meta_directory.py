@@ -11,7 +11,6 @@ from pathlib import Path
 from .. import ml
 from .errors import CheckpointError, FileAccessError, ShardError, mismatch
 from .mapped_file import MappedFile, label_of
-from .names import is_harmless
 from .params import read_params
 from .shards import check_shards, merge_shards
 from .torch_pth import map_pth
@@ -26,17 +25,16 @@ class Checkpoint:
     """The tensors and parameters of one model.
 
     Args:
-        tensors: the weights by Meta's names, checked against `params`.
+        tensors: all tensors by Meta's names, checked against `params`; harmless extra ones, such as
+            `rope.freqs`, are among them.
         params: `params.json` as it is in the file, its keys and values checked.
         files: the files that the tensors came from, in order.
-        ignored: names of tensors that were left out, such as `rope.freqs`.
         mapped_bytes: bytes of the files that are mapped; 0 after a merge, which copies.
     """
 
     tensors: Mapping[str, ml.Tensor]
     params: dict[str, object]
     files: list[Path]
-    ignored: list[str]
     mapped_bytes: int
     _mapped: list[MappedFile] = field(repr=False)
 
@@ -84,17 +82,14 @@ def open_meta_checkpoint(directory: Path) -> Checkpoint:
             mapped.append(file)
             shards.append(tensors)
         check_shards(shards, [file.label for file in mapped], params)
-        merged = merge_shards(shards)
+        whole = merge_shards(shards)
     except CheckpointError:
         _close_all(mapped)
         raise
     if len(shards) > 1:
         _close_all(mapped)
         mapped = []
-    ignored = [name for name in merged if is_harmless(name)]
-    tensors = {name: tensor for name, tensor in merged.items() if name not in ignored}
-    mapped_bytes = sum(file.size for file in mapped)
-    return Checkpoint(tensors, params, paths, ignored, mapped_bytes, mapped)
+    return Checkpoint(whole, params, paths, sum(file.size for file in mapped), mapped)
 
 
 def _close_all(files: list[MappedFile]) -> None:

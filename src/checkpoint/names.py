@@ -68,9 +68,7 @@ _BY_LAYER_NAME = {row.name: row for row in _LAYER_ROWS}
 
 _LAYER_NAME = re.compile(r"layers\.(?:0|[1-9][0-9]{0,3})\.([a-z0-9_.]+)", re.ASCII)
 # Tables of rotary frequencies, which follow from params.json.
-_HARMLESS = re.compile(
-    r"(?:layers\.[0-9]{1,4}\.attention\.inner_attention\.)?rope\.freqs", re.ASCII
-)
+_HARMLESS = re.compile(r"(layers\.[0-9]{1,4}\.attention\.inner_attention\.)?rope\.freqs")
 
 
 def rows_of(layer_count: int) -> Iterator[tuple[str, TensorRow]]:

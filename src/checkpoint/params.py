@@ -31,9 +31,9 @@ def _number_in(low: float, high: float) -> tuple[str, Callable[[object], bool]]:
     rule = f"a number in {low:g}..{high:g}"
 
     def check(value: object) -> bool:
-        return (
-            isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
-        )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return low <= value <= high
 
     return rule, check
 
@@ -89,7 +89,8 @@ def read_params(path: Path) -> dict[str, object]:
         path: the file.
 
     Returns:
-        The object as it is in the file; each key is used or harmless, each value in its range.
+        The object as it is in the file; each key is used or harmless, each value in
+        its range or null where the key is optional.
 
     Raises:
         CheckpointError: unreadable, not strict JSON, a key missing, unknown or unsupported, a value
@@ -105,7 +106,7 @@ def read_params(path: Path) -> dict[str, object]:
         raise ParamsError(mismatch(label, "content", "a JSON object", got))
     _check_keys(label, value)
     for key, (rule, check) in USED_KEYS.items():
-        if key in value and not check(value[key]):
+        if value.get(key) is not None and not check(value[key]):
             raise ParamsError(mismatch(label, key, rule, _shown_value(value[key])))
     _check_divisible(label, value)
     return value
@@ -119,7 +120,7 @@ def _check_keys(label: str, params: dict[str, object]) -> None:
     unknown = [key for key in params if key not in USED_KEYS and key not in HARMLESS_KEYS]
     if unknown:
         raise ParamsError(mismatch(label, "keys", "only known ones", some_of(unknown)))
-    missing = [key for key in _NEEDED_KEYS if key not in params]
+    missing = [key for key in _NEEDED_KEYS if params.get(key) is None]
     if missing:
         got = f"without {some_of(missing)}"
         raise ParamsError(mismatch(label, "keys", ", ".join(_NEEDED_KEYS), got))
@@ -127,7 +128,7 @@ def _check_keys(label: str, params: dict[str, object]) -> None:
 
 def _check_divisible(label: str, params: dict[str, object]) -> None:
     dim, heads = params["dim"], params["n_heads"]
-    kv_heads = params.get("n_kv_heads", heads)
+    kv_heads = params.get("n_kv_heads") or heads
     for what, large, small in (
         ("dim % n_heads", dim, heads),
         ("n_heads % n_kv_heads", heads, kv_heads),

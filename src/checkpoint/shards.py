@@ -115,8 +115,8 @@ def _merge_one(name: str, parts: list[ml.Tensor], dim: int) -> ml.Tensor:
 def _sizes(params: Mapping[str, object]) -> dict[str, int]:
     """Give the sizes that the parameters determine, by letter."""
     dim, heads = params["dim"], params["n_heads"]
-    kv_heads = params.get("n_kv_heads", heads)
-    vocabulary, hidden = params.get("vocab_size", -1), feed_forward_dim(params)
+    kv_heads = params.get("n_kv_heads") or heads
+    vocabulary, hidden = params.get("vocab_size"), feed_forward_dim(params)
     assert isinstance(dim, int)
     assert isinstance(heads, int)
     assert isinstance(kv_heads, int)

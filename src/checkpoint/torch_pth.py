@@ -148,10 +148,15 @@ def _tensor_references(file: MappedFile, records: dict[str, Record]) -> dict[str
         got = f"a value of type {type(value).__name__}"
         raise TensorRecordError(mismatch(label, "content", "a dict of tensors by name", got))
     references: dict[str, TensorReference] = {}
+    storages: dict[str, StorageReference] = {}
     for name, item in value.items():
         if not isinstance(item, TensorReference):
             got = f"a value of type {type(item).__name__}"
             raise TensorRecordError(mismatch(label, f"entry {shown(name)}", "a tensor", got))
+        storage = item.storage
+        if storages.setdefault(storage.key, storage) != storage:
+            what = f"record 'data/{storage.key}'"
+            raise TensorRecordError(mismatch(label, what, "one dtype and size", "two"))
         references[name] = item
     return references
 
