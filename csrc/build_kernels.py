@@ -1,0 +1,68 @@
+"""Describes the C extension to cffi: its surface, its sources and its compiler flags.
+
+setup.py names ``ffibuilder`` as a cffi module. No flag here may loosen floating-point arithmetic
+or tie the build to the machine it runs on; instruction sets are chosen at run time.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import cffi
+import setuptools  # noqa: F401  (puts distutils in place on Python 3.12 and later)
+from distutils.ccompiler import new_compiler
+from distutils.errors import CompileError, LinkError
+from distutils.sysconfig import customize_compiler
+
+OPENMP_FLAG = "-fopenmp"
+COMPILE_FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra"]
+OPENMP_PROGRAM = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n"
+
+
+def read_surface(header: Path) -> str:
+    """Return the declarations of kernels.h, which cffi parses as they stand."""
+    text = header.read_text(encoding="utf-8")
+    return text.split("/* cffi: begin */")[1].split("/* cffi: end */")[0]
+
+
+def links_with_openmp() -> bool:
+    """Tell whether a program with OpenMP compiles and links here."""
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory, "openmp.c")
+        source.write_text(OPENMP_PROGRAM, encoding="utf-8")
+        try:
+            objects = compiler.compile(
+                [str(source)], output_dir=os.path.sep, extra_postargs=[OPENMP_FLAG]
+            )
+            compiler.link_executable(
+                objects, str(Path(directory, "openmp")), extra_postargs=[OPENMP_FLAG]
+            )
+        except (CompileError, LinkError):
+            return False
+    return True
+
+
+def make_builder() -> cffi.FFI:
+    """Return the cffi builder of ``llama_bolts.ml._kernels``; run from the repository root."""
+    openmp = [OPENMP_FLAG] if links_with_openmp() else []
+    if not openmp:
+        print("warning: no OpenMP found: the kernels are built for one thread", flush=True)
+    builder = cffi.FFI()
+    builder.cdef(read_surface(Path("csrc/kernels.h")))
+    builder.set_source(
+        "llama_bolts.ml._kernels",
+        '#include "kernels.h"',
+        sources=sorted(path.as_posix() for path in Path("csrc").glob("*.c")),
+        depends=sorted(path.as_posix() for path in Path("csrc").glob("*.h")),
+        include_dirs=["csrc"],
+        extra_compile_args=COMPILE_FLAGS + openmp,
+        extra_link_args=openmp,
+    )
+    return builder
+
+
+ffibuilder = make_builder()

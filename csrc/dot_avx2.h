@@ -1,0 +1,62 @@
+/* AVX2 + FMA + F16C vectors for tile.h: two vectors hold the 16 lanes of a sum. */
+#ifndef LLAMA_BOLTS_DOT_AVX2_H
+#define LLAMA_BOLTS_DOT_AVX2_H
+
+#include <immintrin.h>
+
+#include "scalar.h"
+
+/* Half the lanes of 2 x 6 accumulators, 2 weights, 1 activation and the mask: 16 registers. */
+enum { VEC_LANES = 8, TILE_ROWS = 2, BF16_PHASES = 2 };
+
+typedef __m256 vec;
+
+INLINE vec vec_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+
+INLINE vec vec_load(const float *x)
+{
+    return _mm256_loadu_ps(x);
+}
+
+/* Lanes folded down to four: l + (l + 8), then + 4. */
+INLINE __m128 fold_to_four(const vec *v)
+{
+    const __m256 eight = _mm256_add_ps(v[0], v[1]);
+    return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+}
+
+/* Phase 0 gives the odd elements (upper halves), phase 1 the even ones. */
+INLINE vec load_bf16(const char *block, int phase, int part)
+{
+    const __m256i pairs = _mm256_loadu_si256((const __m256i *)(block + 32 * part));
+    const __m256i wide = phase == 0 ? _mm256_and_si256(pairs, _mm256_set1_epi32(-0x10000))
+                                    : _mm256_slli_epi32(pairs, 16);
+    return _mm256_castsi256_ps(wide);
+}
+
+INLINE vec load_f32(const char *block, int phase, int part)
+{
+    (void)phase;
+    return _mm256_loadu_ps((const float *)(block + 32 * part));
+}
+
+INLINE vec load_f16(const char *block, int phase, int part)
+{
+    (void)phase;
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(block + 16 * part)));
+}
+
+INLINE vec mac_f32(vec acc, vec x, vec w)
+{
+    return _mm256_fmadd_ps(x, w, acc);
+}
+
+INLINE vec mac_bf16(vec acc, vec x, vec w)
+{
+    return _mm256_fmadd_ps(x, w, acc);
+}
+
+#endif

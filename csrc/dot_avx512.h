@@ -1,0 +1,49 @@
+/* AVX-512 vectors for tile.h: one vector holds the 16 lanes of a sum. */
+#ifndef LLAMA_BOLTS_DOT_AVX512_H
+#define LLAMA_BOLTS_DOT_AVX512_H
+
+#include <immintrin.h>
+
+#include "scalar.h"
+
+/* 4 x 6 accumulators, 4 weights, 1 activation and the mask: 30 of 32 registers. */
+enum { VEC_LANES = 16, TILE_ROWS = 4 };
+
+typedef __m512 vec;
+
+INLINE vec vec_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+
+INLINE vec vec_load(const float *x)
+{
+    return _mm512_loadu_ps(x);
+}
+
+/* Lanes folded down to four: l + (l + 8), then + 4. */
+INLINE __m128 fold_to_four(const vec *v)
+{
+    const __m256 upper = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(*v), 1));
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(*v), upper);
+    return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+}
+
+INLINE vec load_f32(const char *block, int phase, int part)
+{
+    (void)phase, (void)part;
+    return _mm512_loadu_ps(block);
+}
+
+INLINE vec load_f16(const char *block, int phase, int part)
+{
+    (void)phase, (void)part;
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)block));
+}
+
+INLINE vec mac_f32(vec acc, vec x, vec w)
+{
+    return _mm512_fmadd_ps(x, w, acc);
+}
+
+#endif

@@ -1,0 +1,14 @@
+/* Plain C11 for every processor; the compiler vectorises it for the machine it builds for. */
+#include "dot_portable.h"
+
+const KernelSet kernel_set_portable = {
+    .panel_block_bytes = {128, 64, 64},
+    .pack_panel = pack_panel_f32,
+    .tile_rows = tile_rows,
+    .softmax_row = softmax_row,
+    .rms_norm_row = rms_norm_row,
+    .rotary_row = rotary_row,
+    .elementwise_span = elementwise_span,
+    .argmax_row = argmax_row,
+    .convert_span = convert_span,
+};

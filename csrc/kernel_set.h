@@ -1,0 +1,90 @@
+/*
+ * What one instruction set provides: the inner functions, each on one row, span or panel.
+ *
+ * Every isa_*.c file fills one KernelSet; the drivers (linear.c, softmax.c, ...) split the work
+ * over threads and call through the set in use. None of these functions is threaded.
+ */
+#ifndef LLAMA_BOLTS_KERNEL_SET_H
+#define LLAMA_BOLTS_KERNEL_SET_H
+
+#include "kernels.h"
+
+/* Lanes of every sum, tokens of a full panel, most weight rows of one tile_rows call. */
+enum { LANES = 16, PANEL_TOKENS = 6, CHUNK_ROWS = 64 };
+
+typedef struct KernelSet {
+    /* Panel bytes per token and block of the product's elements (32 bfloat16 or 16 float32). */
+    ptrdiff_t panel_block_bytes[3];
+
+    /* Lays `tokens` (1..6) rows of `in` elements out as a panel: [block][phase][token][lane]. */
+    void (*pack_panel)(int kind, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+                       void *panel);
+
+    /* out[t * CHUNK_ROWS + r] = panel row t . weight row r, for `rows` <= CHUNK_ROWS. */
+    void (*tile_rows)(int kind, const void *panel, int tokens, const char *weight,
+                      ptrdiff_t weight_stride, ptrdiff_t rows, ptrdiff_t in, float *out);
+
+    void (*softmax_row)(const void *x, int x_type, void *out, int out_type, ptrdiff_t n);
+    void (*rms_norm_row)(const void *x, int x_type, const void *weight, int weight_type, void *out,
+                         int out_type, float eps, ptrdiff_t D);
+    void (*rotary_row)(const void *x, const float *frequencies, void *out, int type,
+                       ptrdiff_t heads, ptrdiff_t h);
+    void (*elementwise_span)(int op, const void *a, const void *b, void *out, int type,
+                             ptrdiff_t n);
+    ptrdiff_t (*argmax_row)(const void *x, int type, ptrdiff_t n);
+    void (*convert_span)(const void *x, int x_type, void *out, int out_type, ptrdiff_t n);
+} KernelSet;
+
+/* The set in use (dispatch.c). */
+const KernelSet *kernel_set(void);
+
+extern const KernelSet kernel_set_portable;
+extern const KernelSet kernel_set_avx2;
+extern const KernelSet kernel_set_avx512;
+extern const KernelSet kernel_set_avx512bf16;
+
+/* Elements that one panel or lane block of a product holds along `in`. */
+static inline ptrdiff_t product_block(int kind)
+{
+    return kind == PRODUCT_BF16 ? 32 : 16;
+}
+
+/* Bytes of one element of x and of the weight. */
+static inline ptrdiff_t product_x_bytes(int kind)
+{
+    return kind == PRODUCT_BF16 ? 2 : 4;
+}
+
+static inline ptrdiff_t product_weight_bytes(int kind)
+{
+    return kind == PRODUCT_F32 ? 4 : 2;
+}
+
+static inline ptrdiff_t type_bytes(int type)
+{
+    return type == TYPE_F32 ? 4 : 2;
+}
+
+static inline ptrdiff_t ceil_div(ptrdiff_t a, ptrdiff_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline ptrdiff_t min_size(ptrdiff_t a, ptrdiff_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Bytes of a panel of `tokens` tokens. */
+static inline ptrdiff_t panel_bytes(const KernelSet *set, int kind, ptrdiff_t tokens, ptrdiff_t in)
+{
+    return ceil_div(in, product_block(kind)) * tokens * set->panel_block_bytes[kind];
+}
+
+/* Scratch comes unaligned from Python; panels start at a cache line. */
+static inline char *align_to_line(void *pointer)
+{
+    return (char *)(((uintptr_t)pointer + 63) & ~(uintptr_t)63);
+}
+
+#endif

@@ -1,0 +1,93 @@
+/*
+ * The whole C surface of llama-bolts: all that Python may call, and nothing else.
+ *
+ * Python (src/ml/native.py) checks dtypes, shapes, layouts, byte lengths and overlaps; the kernels
+ * compute and never allocate, print or exit. Letters of the legend: T new tokens, D model dim,
+ * h head dim. Tensors are row-major and contiguous unless a stride is passed.
+ *
+ * Numeric contract, the same on every instruction set, for any number of threads or rows:
+ *   - a bfloat16 product runs in 16 float32 lanes; lane l takes, for each block of 32 elements,
+ *     acc[l] = fma(x[2l], w[2l], fma(x[2l+1], w[2l+1], acc[l])); a float32 product runs in 16
+ *     lanes, acc[l] = fma(x[l], w[l], acc[l]) for each block of 16; the tail is padded by zeros;
+ *   - the lanes are folded as l + (l + 8), then + 4, then + 2, then + 1;
+ *   - every other sum has the same 16 lanes and the same folding;
+ *   - a result is rounded once, to nearest even; a NaN stays a (quiet) NaN.
+ * AVX512-BF16 alone treats subnormal bfloat16 inputs and subnormal sums as zeros.
+ *
+ * The part between the two marks is read by cffi as it stands: declarations only.
+ */
+#ifndef LLAMA_BOLTS_KERNELS_H
+#define LLAMA_BOLTS_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* cffi: begin */
+
+/* Element types of buffers. */
+enum ElementType { TYPE_BF16 = 0, TYPE_F16 = 1, TYPE_F32 = 2 };
+
+/* Products: the types of x (or a) and of the weight (or b). */
+enum ProductKind { PRODUCT_BF16 = 0, PRODUCT_F32 = 1, PRODUCT_F32_F16 = 2 };
+
+/* Instruction sets, from the slowest to the fastest. */
+enum InstructionSet {
+    ISA_PORTABLE = 0,
+    ISA_AVX2 = 1,
+    ISA_AVX512 = 2,
+    ISA_AVX512BF16 = 3,
+    ISA_COUNT = 4
+};
+
+/* Element-by-element operations. */
+enum ElementwiseOp { OP_ADD = 0, OP_MULTIPLY = 1, OP_SILU = 2, OP_SWIGLU = 3 };
+
+/* dispatch.c: 1 when this build and this machine (processor and system) can run the set. */
+int isa_available(int isa);
+/* dispatch.c: makes the set the one in use; 1 on success, 0 when it is not available. */
+int isa_select(int isa);
+/* dispatch.c: the set in use. */
+int isa_selected(void);
+
+/* threads.c: the OpenMP version date (201511, ...), or 0 in a serial build. */
+int openmp_version(void);
+/* threads.c: the compiler's name and version. */
+const char *compiler_version(void);
+
+/* linear.c: out[t, o] = sum over i of x[t, i] * weight[o, i]. */
+ptrdiff_t linear_scratch_bytes(ptrdiff_t T, ptrdiff_t in_features, int kind);
+void linear(const void *x, const void *weight, void *out, void *scratch, ptrdiff_t T,
+            ptrdiff_t in_features, ptrdiff_t out_features, int kind, int out_type, int threads);
+
+/* matmul.c: out[b, i, j] = sum over l of a[b, i, l] * b[b, j, l]; strides in bytes. */
+ptrdiff_t batched_matmul_scratch_bytes(ptrdiff_t m, ptrdiff_t k, int kind, int threads);
+void batched_matmul(const void *a, ptrdiff_t a_batch_stride, ptrdiff_t a_row_stride, const void *b,
+                    ptrdiff_t b_batch_stride, ptrdiff_t b_row_stride, void *out, void *scratch,
+                    ptrdiff_t batches, ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, int kind,
+                    int out_type, int threads);
+
+/* softmax.c: out[r, :] = exp(x[r, :] - max) / sum. */
+void softmax(const void *x, int x_type, void *out, int out_type, ptrdiff_t rows, ptrdiff_t n,
+             int threads);
+
+/* rms_norm.c: out[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + eps) * weight. */
+void rms_norm(const void *x, int x_type, const void *weight, int weight_type, void *out,
+              int out_type, float eps, ptrdiff_t rows, ptrdiff_t D, int threads);
+
+/* rotary.c: pairs (x[2i], x[2i+1]) of each head, as complex numbers, times frequencies[t, i]. */
+void rotary(const void *x, const float *frequencies, void *out, int type, ptrdiff_t T,
+            ptrdiff_t heads, ptrdiff_t h, int threads);
+
+/* elementwise.c: out[i] = op(a[i], b[i]); b is not read by OP_SILU. */
+void elementwise(int op, const void *a, const void *b, void *out, int type, ptrdiff_t n,
+                 int threads);
+
+/* argmax.c: out[r] = index of the first maximum of x[r, :]; a NaN counts as the maximum. */
+void argmax(const void *x, int type, int32_t *out, ptrdiff_t rows, ptrdiff_t n, int threads);
+
+/* convert.c: out[i] = x[i] in another type. */
+void convert(const void *x, int x_type, void *out, int out_type, ptrdiff_t n, int threads);
+
+/* cffi: end */
+
+#endif

@@ -1,0 +1,25 @@
+#include "kernel_set.h"
+#include "threads.h"
+
+/*
+ * rotary: out[t, k, 2i] + i out[t, k, 2i+1] = (x[t, k, 2i] + i x[t, k, 2i+1]) * frequencies[t, i]
+ *
+ *   x            [T, heads, h]  bfloat16 or float32, h even
+ *   frequencies  [T, h/2]       complex64: cos and sin of position times angle
+ *   out          [T, heads, h]  the type of x; may be x itself
+ *
+ * Pairs are neighbours, as in Meta's checkpoints. Computed in float32 and rounded once. Threads
+ * take tokens, so that one row of frequencies serves all heads of a token from the cache.
+ * Checked by the caller: contiguity and sizes.
+ */
+void rotary(const void *x, const float *frequencies, void *out, int type, ptrdiff_t T,
+            ptrdiff_t heads, ptrdiff_t h, int threads)
+{
+    const KernelSet *set = kernel_set();
+    const ptrdiff_t row_bytes = heads * h * type_bytes(type);
+    const int workers = threads_for(T * heads * h, ELEMENTS_PER_THREAD, threads);
+#pragma omp parallel for schedule(dynamic, 4) num_threads(workers) if (workers > 1)
+    for (ptrdiff_t t = 0; t < T; t++)
+        set->rotary_row((const char *)x + t * row_bytes, frequencies + t * h,
+                        (char *)out + t * row_bytes, type, heads, h);
+}

@@ -1,0 +1,288 @@
+/*
+ * The functions on one row or span, in plain C, compiled once for each instruction set.
+ *
+ * Values pass through blocks of float32, so that a formula is written once for all dtypes. Sums
+ * run in 16 lanes and are folded in one fixed order; everything else is element by element. Both
+ * vectorise without changing a bit.
+ */
+#ifndef LLAMA_BOLTS_ROW_KERNELS_H
+#define LLAMA_BOLTS_ROW_KERNELS_H
+
+#include <math.h>
+
+#include "kernel_set.h"
+#include "scalar.h"
+
+/* Elements handled at a time: a multiple of LANES, small enough to stay in the first cache. */
+enum { BLOCK = 256 };
+
+/* A block holds at most BLOCK elements, or fewer at the end of the row. */
+#define FOR_EACH_BLOCK(start, count, n)                                            \
+    for (ptrdiff_t start = 0, count; start < (n) && ((count = min_size(BLOCK, (n) - start)), 1); \
+         start += BLOCK)
+
+static inline const void *element_at(const void *x, int type, ptrdiff_t index)
+{
+    return (const char *)x + index * type_bytes(type);
+}
+
+static inline void *output_at(void *x, int type, ptrdiff_t index)
+{
+    return (char *)x + index * type_bytes(type);
+}
+
+/* y[0..n) = x[0..n) as float32; exact. */
+static inline void widen(const void *x, int type, ptrdiff_t n, float *restrict y)
+{
+    const uint16_t *half = (const uint16_t *)x;
+    if (type == TYPE_BF16)
+        for (ptrdiff_t i = 0; i < n; i++)
+            y[i] = bf16_to_f32(half[i]);
+    else if (type == TYPE_F16)
+        for (ptrdiff_t i = 0; i < n; i++)
+            y[i] = f16_to_f32(half[i]);
+    else
+        memcpy(y, x, (size_t)n * sizeof(float));
+}
+
+/* y[0..n) = x[0..n) rounded once to the type. */
+static inline void narrow(const float *restrict x, ptrdiff_t n, void *y, int type)
+{
+    uint16_t *half = (uint16_t *)y;
+    if (type == TYPE_BF16)
+        for (ptrdiff_t i = 0; i < n; i++)
+            half[i] = f32_to_bf16(x[i]);
+    else if (type == TYPE_F16)
+        for (ptrdiff_t i = 0; i < n; i++)
+            half[i] = f32_to_f16(x[i]);
+    else
+        memcpy(y, x, (size_t)n * sizeof(float));
+}
+
+/* Widens a block and pads it up to whole lanes; returns the number of elements with the padding. */
+static inline ptrdiff_t widen_lanes(const void *x, int type, ptrdiff_t start, ptrdiff_t count,
+                                    float padding, float *restrict block)
+{
+    const ptrdiff_t padded = ceil_div(count, LANES) * LANES;
+    widen(element_at(x, type, start), type, count, block);
+    for (ptrdiff_t i = count; i < padded; i++)
+        block[i] = padding;
+    return padded;
+}
+
+/* The one order in which 16 lanes become one number. */
+static inline float fold_lanes(float lanes[LANES])
+{
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int l = 0; l < width; l++)
+            lanes[l] += lanes[l + width];
+    return lanes[0];
+}
+
+/* ---- products ---- */
+
+/*
+ * A panel of float32: for each block and phase, for each token, 16 lanes. bfloat16 has two phases
+ * per block of 32 elements, first the odd elements and then the even ones; float32 has one.
+ */
+static inline void pack_panel_f32(int kind, const char *x, ptrdiff_t x_stride, int tokens,
+                                  ptrdiff_t in, void *panel)
+{
+    const int phases = kind == PRODUCT_BF16 ? 2 : 1;
+    const ptrdiff_t block_elements = product_block(kind);
+    for (int t = 0; t < tokens; t++) {
+        const char *row = x + t * x_stride;
+        float *out = (float *)panel + t * LANES;
+        for (ptrdiff_t start = 0; start < in; start += block_elements) {
+            const ptrdiff_t count = min_size(block_elements, in - start);
+            if (kind == PRODUCT_BF16) {
+                uint16_t pairs[2 * LANES] = {0};
+                memcpy(pairs, row + start * 2, (size_t)count * 2);
+                for (int l = 0; l < LANES; l++) {
+                    out[l] = bf16_to_f32(pairs[2 * l + 1]);
+                    out[tokens * LANES + l] = bf16_to_f32(pairs[2 * l]);
+                }
+            } else {
+                float values[LANES] = {0};
+                memcpy(values, row + start * 4, (size_t)count * 4);
+                memcpy(out, values, sizeof values);
+            }
+            out += phases * tokens * LANES;
+        }
+    }
+}
+
+/* ---- softmax ---- */
+
+/* The maximum, passing over NaN (which comes back through exp). */
+static inline float row_maximum(const void *x, int type, ptrdiff_t n)
+{
+    float block[BLOCK], lanes[LANES];
+    for (int l = 0; l < LANES; l++)
+        lanes[l] = -INFINITY;
+    FOR_EACH_BLOCK(start, count, n)
+    {
+        const ptrdiff_t padded = widen_lanes(x, type, start, count, -INFINITY, block);
+        for (ptrdiff_t i = 0; i < padded; i += LANES)
+            for (int l = 0; l < LANES; l++)
+                lanes[l] = block[i + l] > lanes[l] ? block[i + l] : lanes[l];
+    }
+    for (int l = 1; l < LANES; l++)
+        lanes[0] = lanes[l] > lanes[0] ? lanes[l] : lanes[0];
+    return lanes[0];
+}
+
+/* block[i] = exp(x[i] - maximum), padded by zeros. */
+static inline ptrdiff_t exp_block(const void *x, int type, ptrdiff_t start, ptrdiff_t count,
+                                  float maximum, float *restrict block)
+{
+    const ptrdiff_t padded = widen_lanes(x, type, start, count, -INFINITY, block);
+    for (ptrdiff_t i = 0; i < padded; i++)
+        block[i] = exp_f32(block[i] - maximum);
+    return padded;
+}
+
+/* The exponentials are computed twice rather than kept: no scratch, and x may be out. */
+static void softmax_row(const void *x, int x_type, void *out, int out_type, ptrdiff_t n)
+{
+    const float maximum = row_maximum(x, x_type, n);
+    float block[BLOCK], lanes[LANES] = {0};
+    FOR_EACH_BLOCK(start, count, n)
+    {
+        const ptrdiff_t padded = exp_block(x, x_type, start, count, maximum, block);
+        for (ptrdiff_t i = 0; i < padded; i += LANES)
+            for (int l = 0; l < LANES; l++)
+                lanes[l] += block[i + l];
+    }
+    const float sum = fold_lanes(lanes);
+    FOR_EACH_BLOCK(start, count, n)
+    {
+        exp_block(x, x_type, start, count, maximum, block);
+        for (ptrdiff_t i = 0; i < count; i++)
+            block[i] = block[i] / sum;
+        narrow(block, count, output_at(out, out_type, start), out_type);
+    }
+}
+
+/* ---- rms_norm ---- */
+
+static void rms_norm_row(const void *x, int x_type, const void *weight, int weight_type, void *out,
+                         int out_type, float eps, ptrdiff_t D)
+{
+    float block[BLOCK], factors[BLOCK], lanes[LANES] = {0};
+    FOR_EACH_BLOCK(start, count, D)
+    {
+        const ptrdiff_t padded = widen_lanes(x, x_type, start, count, 0.0f, block);
+        for (ptrdiff_t i = 0; i < padded; i += LANES)
+            for (int l = 0; l < LANES; l++)
+                lanes[l] += block[i + l] * block[i + l];
+    }
+    const float scale = 1.0f / sqrtf(fold_lanes(lanes) / (float)D + eps);
+    FOR_EACH_BLOCK(start, count, D)
+    {
+        widen(element_at(x, x_type, start), x_type, count, block);
+        widen(element_at(weight, weight_type, start), weight_type, count, factors);
+        for (ptrdiff_t i = 0; i < count; i++)
+            block[i] = block[i] * scale * factors[i];
+        narrow(block, count, output_at(out, out_type, start), out_type);
+    }
+}
+
+/* ---- rotary ---- */
+
+/* (a + ib)(c + is) = (ac - bs) + i(as + bc) for each pair; one token, all its heads. */
+static void rotary_row(const void *x, const float *frequencies, void *out, int type,
+                       ptrdiff_t heads, ptrdiff_t h)
+{
+    float block[BLOCK], turned[BLOCK];
+    for (ptrdiff_t head = 0; head < heads; head++)
+        FOR_EACH_BLOCK(start, count, h)
+        {
+            const float *f = frequencies + start;
+            const ptrdiff_t at = head * h + start;
+            widen(element_at(x, type, at), type, count, block);
+            for (ptrdiff_t i = 0; i < count / 2; i++) {
+                const float a = block[2 * i], b = block[2 * i + 1];
+                turned[2 * i] = a * f[2 * i] - b * f[2 * i + 1];
+                turned[2 * i + 1] = a * f[2 * i + 1] + b * f[2 * i];
+            }
+            narrow(turned, count, output_at(out, type, at), type);
+        }
+}
+
+/* ---- element by element ---- */
+
+static inline void apply(int op, float *restrict a, const float *restrict b, ptrdiff_t n)
+{
+    if (op == OP_ADD)
+        for (ptrdiff_t i = 0; i < n; i++)
+            a[i] = a[i] + b[i];
+    else if (op == OP_MULTIPLY)
+        for (ptrdiff_t i = 0; i < n; i++)
+            a[i] = a[i] * b[i];
+    else if (op == OP_SILU)
+        for (ptrdiff_t i = 0; i < n; i++)
+            a[i] = silu_f32(a[i]);
+    else
+        for (ptrdiff_t i = 0; i < n; i++)
+            a[i] = silu_f32(a[i]) * b[i];
+}
+
+static void elementwise_span(int op, const void *a, const void *b, void *out, int type, ptrdiff_t n)
+{
+    float left[BLOCK], right[BLOCK];
+    FOR_EACH_BLOCK(start, count, n)
+    {
+        widen(element_at(a, type, start), type, count, left);
+        if (op != OP_SILU)
+            widen(element_at(b, type, start), type, count, right);
+        apply(op, left, right, count);
+        narrow(left, count, output_at(out, type, start), type);
+    }
+}
+
+static void convert_span(const void *x, int x_type, void *out, int out_type, ptrdiff_t n)
+{
+    float block[BLOCK];
+    FOR_EACH_BLOCK(start, count, n)
+    {
+        widen(element_at(x, x_type, start), x_type, count, block);
+        narrow(block, count, output_at(out, out_type, start), out_type);
+    }
+}
+
+/* ---- argmax ---- */
+
+/* 1 when the block of padded elements holds a NaN or a number above the best. */
+static inline int any_better(const float *restrict block, ptrdiff_t padded, float best)
+{
+    int better = 0;
+    for (ptrdiff_t i = 0; i < padded; i++)
+        better |= !(block[i] <= best);
+    return better;
+}
+
+/* Blocks without anything better are passed over whole; the first NaN ends the search. */
+static ptrdiff_t argmax_row(const void *x, int type, ptrdiff_t n)
+{
+    float block[BLOCK];
+    float best = -INFINITY;
+    ptrdiff_t index = 0;
+    FOR_EACH_BLOCK(start, count, n)
+    {
+        const ptrdiff_t padded = widen_lanes(x, type, start, count, -INFINITY, block);
+        if (!any_better(block, padded, best))
+            continue;
+        for (ptrdiff_t i = 0; i < count; i++) {
+            if (block[i] <= best)
+                continue;
+            index = start + i;
+            best = block[i];
+            if (best != best)
+                return index;
+        }
+    }
+    return index;
+}
+
+#endif

@@ -1,0 +1,104 @@
+/*
+ * Conversions and exp of one float32, in plain C without branches, so that loops over them
+ * vectorise; without contraction (-ffp-contract=off) every instruction set gives the same bits.
+ */
+#ifndef LLAMA_BOLTS_SCALAR_H
+#define LLAMA_BOLTS_SCALAR_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+INLINE float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+INLINE float bf16_to_f32(uint16_t x)
+{
+    return float_of((uint32_t)x << 16);
+}
+
+/* To nearest, ties to even; a NaN keeps its sign and upper payload and becomes quiet. */
+INLINE uint16_t f32_to_bf16(float x)
+{
+    const uint32_t u = bits_of(x);
+    const uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
+    const uint32_t quiet = (u >> 16) | 0x40u;
+    return (uint16_t)((int32_t)(u & 0x7FFFFFFFu) > 0x7F800000 ? quiet : rounded);
+}
+
+/*
+ * Exact. Exponent and mantissa move into place, then the exponent bias is mended; a float16
+ * subnormal becomes normal by subtracting 2^-14 from 2^-14 * 1.mantissa.
+ */
+INLINE float f16_to_f32(uint16_t x)
+{
+    const uint32_t magnitude = ((uint32_t)x & 0x7FFFu) << 13;
+    const uint32_t exponent = magnitude & 0x0F800000u;
+    const uint32_t normal = magnitude + 0x38000000u;
+    const uint32_t special = (normal + 0x38000000u) | ((magnitude & 0x7FFFFFu) ? 0x400000u : 0u);
+    const uint32_t subnormal = bits_of(float_of(normal + 0x800000u) - float_of(0x38800000u));
+    const uint32_t value = exponent == 0x0F800000u ? special : exponent == 0 ? subnormal : normal;
+    return float_of(value | (((uint32_t)x & 0x8000u) << 16));
+}
+
+/* To nearest, ties to even; subnormals by an addition that rounds at the right bit. */
+INLINE uint16_t f32_to_f16(float x)
+{
+    const uint32_t u = bits_of(x);
+    const uint32_t magnitude = u & 0x7FFFFFFFu;
+    const uint32_t nan = 0x7E00u | ((magnitude >> 13) & 0x3FFu);
+    const uint32_t large = (int32_t)magnitude > 0x7F800000 ? nan : 0x7C00u;
+    const uint32_t small = bits_of(float_of(magnitude) + 0.5f) - 0x3F000000u;
+    const uint32_t normal = (magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
+    const uint32_t value = (int32_t)magnitude >= 0x47800000   ? large
+                           : (int32_t)magnitude < 0x38800000 ? small
+                                                             : normal;
+    return (uint16_t)(value | ((u >> 16) & 0x8000u));
+}
+
+/*
+ * exp(x) = 2^n * exp(r), n = round(x / ln 2), r = x - n ln 2 in two parts, exp(r) by a polynomial
+ * (coefficients of the Cephes library's expf, S. L. Moshier). Error below 2 units in the last
+ * place; subnormal results, 0, Inf and NaN come out right. 2^n goes in as two factors because n
+ * reaches from -150 to 128. Adding 1.5 * 2^23 rounds to an integer held in the low bits.
+ */
+INLINE float exp_f32(float x)
+{
+    const float low = x < -104.0f ? -104.0f : x;
+    const float clamped = low > 89.0f ? 89.0f : low;
+    const float shifted = clamped * 1.44269504088896341f + 12582912.0f;
+    const float n = shifted - 12582912.0f;
+    const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    const float y = (p * (r * r) + r) + 1.0f;
+    const uint32_t biased = bits_of(shifted) - 0x4B400000u + 256u;
+    const uint32_t half = biased >> 1;
+    return y * float_of((half - 1u) << 23) * float_of((biased - half - 1u) << 23);
+}
+
+/* silu(x) = x / (1 + exp(-x)), by exp(-|x|), which cannot overflow. */
+INLINE float silu_f32(float x)
+{
+    const float magnitude = float_of(bits_of(x) & 0x7FFFFFFFu);
+    const float e = exp_f32(-magnitude);
+    return (x < 0.0f ? x * e : x) / (1.0f + e);
+}
+
+#endif

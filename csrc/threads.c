@@ -1,0 +1,22 @@
+/* What this build was made with. */
+#include "kernels.h"
+
+int openmp_version(void)
+{
+#ifdef _OPENMP
+    return _OPENMP;
+#else
+    return 0;
+#endif
+}
+
+const char *compiler_version(void)
+{
+#if defined(__clang__)
+    return "clang " __clang_version__;
+#elif defined(__GNUC__)
+    return "gcc " __VERSION__;
+#else
+    return "unknown";
+#endif
+}

@@ -1,0 +1,8 @@
+"""Adds the C kernels to the build, and maps `src` to the package `llama_bolts`."""
+
+from setuptools import find_packages, setup
+
+setup(
+    packages=["llama_bolts", *(f"llama_bolts.{name}" for name in find_packages("src"))],
+    cffi_modules=["csrc/build_kernels.py:ffibuilder"],
+)
