@@ -22,7 +22,7 @@ __all__ = ["MOST_OPCODES", "Global", "GlobalFunction", "OrderedDictValue", "Pick
 
 # 405 B parameters in one file are 1 138 tensors of about 50 opcodes each. The limit also bounds
 # the memory of a hostile program: about 100 bytes per opcode.
-MOST_OPCODES = 1 << 18
+MOST_OPCODES = 1 << 17
 
 _LONGEST_GLOBAL_LINE = 256
 _LONGEST_INTEGER = 8

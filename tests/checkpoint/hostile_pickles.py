@@ -1,0 +1,181 @@
+"""Pickle programs that must be refused, and what the refusal must name."""
+
+import struct
+
+from tests.support.pth_writer import (
+    ORDERED_DICT,
+    dict_program,
+    global_name,
+    integer,
+    storage_id,
+    tensor_call,
+    text,
+)
+
+START = b"\x80\x02"
+SYSTEM = global_name("os", "system")
+CALL = b"(" + text("touch /tmp/owned") + b"tR."
+DICT_CLASS = global_name("collections", "OrderedDict")
+FLOAT = global_name("torch", "FloatStorage")
+TENSOR = tensor_call(storage_id("FloatStorage", "0", 1), 0, [1], [1])
+
+# P1: name -> (program, words that the error must contain)
+CODE: dict[str, tuple[bytes, tuple[str, ...]]] = {
+    "GLOBAL os.system": (START + SYSTEM + CALL, ("GLOBAL at byte 2", "'os.system'")),
+    "GLOBAL posix.system": (START + global_name("posix", "system") + CALL, ("'posix.system'",)),
+    "GLOBAL eval": (START + global_name("builtins", "eval") + CALL, ("'builtins.eval'",)),
+    "GLOBAL old eval": (START + global_name("__builtin__", "eval") + CALL, ("'__builtin__.eval'",)),
+    "GLOBAL getattr": (START + global_name("builtins", "getattr") + CALL, ("'builtins.getattr'",)),
+    "GLOBAL resolve_name": (
+        START + global_name("pkgutil", "resolve_name") + CALL,
+        ("GLOBAL at byte 2", "'pkgutil.resolve_name'"),
+    ),
+    "GLOBAL Popen": (START + global_name("subprocess", "Popen") + CALL, ("'subprocess.Popen'",)),
+    "GLOBAL torch.load": (START + global_name("torch", "load") + CALL, ("'torch.load'",)),
+    "GLOBAL torch.hub": (START + global_name("torch.hub", "load") + CALL, ("'torch.hub.load'",)),
+    "GLOBAL storage from bytes": (
+        START + global_name("torch.storage", "_load_from_bytes") + CALL,
+        ("'torch.storage._load_from_bytes'",),
+    ),
+    "GLOBAL other rebuild": (
+        START + global_name("torch._utils", "_rebuild_wrapper_subclass") + CALL,
+        ("'torch._utils._rebuild_wrapper_subclass'",),
+    ),
+    "GLOBAL dotted attribute": (
+        START + global_name("collections", "OrderedDict.__class__") + CALL,
+        ("'collections.OrderedDict.__class__'",),
+    ),
+    "GLOBAL module of an allowed name": (
+        START + global_name("evil", "OrderedDict") + CALL,
+        ("'evil.OrderedDict'",),
+    ),
+    "GLOBAL dot moved": (
+        START + global_name("torch._utils._rebuild_tensor_v2", "") + CALL,
+        ("'torch._utils._rebuild_tensor_v2.'",),
+    ),
+    "GLOBAL with a space": (
+        START + global_name("collections", "OrderedDict ") + CALL,
+        ("'collections.OrderedDict '",),
+    ),
+    "GLOBAL control characters": (
+        START + global_name("os\x1b[2J", "system") + CALL,
+        ("'os\\x1b[2J.system'",),
+    ),
+    "STACK_GLOBAL": (
+        START + text("os") + text("system") + b"\x93" + CALL,
+        ("STACK_GLOBAL at byte 20", "'os.system'"),
+    ),
+    "INST": (START + b"(" + text("id") + b"ios\nsystem\n.", ("INST at byte 10", "'os.system'")),
+    "OBJ": (START + b"(" + DICT_CLASS + b"o.", ("OBJ at byte 28",)),
+    "NEWOBJ": (START + DICT_CLASS + b")\x81.", ("NEWOBJ at byte 28",)),
+    "NEWOBJ_EX": (START + DICT_CLASS + b")}\x92.", ("NEWOBJ_EX at byte 29",)),
+    "EXT1": (START + b"\x82\x01.", ("EXT1 at byte 2",)),
+    "EXT2": (START + b"\x83\x01\x00.", ("EXT2 at byte 2",)),
+    "EXT4": (START + b"\x84\x01\x00\x00\x00.", ("EXT4 at byte 2",)),
+    "PERSID": (START + b"Pos.system\n.", ("PERSID at byte 2",)),
+    "REDUCE of a storage class": (START + FLOAT + b")R.", ("REDUCE", "torch.FloatStorage")),
+    "REDUCE of text": (START + text("os.system") + b")R.", ("REDUCE", "type str")),
+    "REDUCE of a tensor": (START + TENSOR + b")R.", ("REDUCE", "type TensorReference")),
+    "REDUCE without a tuple": (START + DICT_CLASS + b"]R.", ("REDUCE", "type list")),
+    "REDUCE of a global from the memo": (
+        START + SYSTEM + b"q\x000" + text("x") + b"h\x00" + CALL,
+        ("GLOBAL at byte 2", "'os.system'"),
+    ),
+    "memo index set again": (
+        START + DICT_CLASS + b"q\x00" + FLOAT + b"q\x00h\x00)R.",
+        ("BINPUT", "memo index"),
+    ),
+    "MEMOIZE": (START + DICT_CLASS + b"\x94.", ("MEMOIZE",)),
+    "OrderedDict with arguments": (START + DICT_CLASS + b"(]tR.", ("collections.OrderedDict",)),
+    "BUILD of a class": (START + DICT_CLASS + b"}b.", ("BUILD", "collections.OrderedDict")),
+    "protocol 4": (b"\x80\x04}.", ("PROTO at byte 0", "got 4")),
+    "protocol in the middle": (START + b"}\x80\x02.", ("PROTO at byte 3",)),
+    "DUP": (START + b"}2.", ("DUP at byte 3",)),
+    "BYTEARRAY8": (START + b"\x96" + struct.pack("<Q", 1 << 40), ("BYTEARRAY8",)),
+    "no opcode": (START + b"\xff.", ("byte 0xff at byte 2",)),
+}
+
+# P2: containers that are none
+CONTAINERS: dict[str, bytes] = {
+    "BUILD on a dict": START + b"}}b.",
+    "BUILD on a tensor": START + TENSOR + b"}b.",
+    "BUILD with a list": START + ORDERED_DICT + b"]b.",
+    "SETITEM on a tensor": START + TENSOR + text("a") + text("b") + b"s.",
+    "SETITEM on a list": START + b"]" + text("a") + text("b") + b"s.",
+    "SETITEMS on a tuple": START + b")(" + text("a") + text("b") + b"u.",
+    "SETITEMS of an odd number": START + b"}(" + text("a") + b"u.",
+    "SETITEM with an int as key": START + b"}K\x01K\x02s.",
+    "SETITEM with a tuple as key": START + b"})K\x02s.",
+    "the same key twice": START + b"}(" + (text("a") + b"K\x01") * 2 + b"u.",
+    "APPEND on a dict": START + b"}K\x01a.",
+    "APPEND on a class": START + DICT_CLASS + b"K\x01a.",
+    "APPENDS on a tensor": START + TENSOR + b"(K\x01e.",
+}
+
+# P3: programs that end too early or too late, or take what is not there
+DAMAGED: dict[str, bytes] = {
+    "empty": b"",
+    "no STOP": START + b"}",
+    "bytes after STOP": START + b"}..",
+    "a second pickle": START + b"}." + START + b"}.",
+    "two values left": START + b"}}.",
+    "a mark left": START + b"}(.",
+    "STOP on nothing": START + b".",
+    "tuple of nothing": START + b"\x85.",
+    "tuple across a mark": START + b"K\x01(K\x02\x86.",
+    "TUPLE without a mark": START + b"K\x01t.",
+    "SETITEMS without a mark": START + b"}u.",
+    "SETITEM on nothing": START + b"s.",
+    "REDUCE on nothing": START + b"R.",
+    "BINPERSID on nothing": START + b"Q.",
+    "BUILD on nothing": START + b"b.",
+    "BINGET of an unset index": START + b"h\x05.",
+    "LONG_BINGET of an unset index": START + b"j\xff\xff\xff\xff.",
+    "BINPUT of nothing": START + b"q\x00.",
+    "GLOBAL without an end": START + b"cos",
+    "GLOBAL with one line": START + b"cos\nsystem",
+    "not UTF-8": START + b"X\x02\x00\x00\x00\xff\xfe.",
+    "a surrogate": START + text("\ud800") + b".",
+}
+
+# P4: programs that ask for much
+GREEDY: dict[str, bytes] = {
+    "text of 4 GiB": START + b"X\xff\xff\xff\xff.",
+    "text of 2 GiB": START + b"X\xff\xff\xff\x7fabc.",
+    "long of 255 bytes": START + b"\x8a\xff" + b"\x7f" * 255 + b".",
+    "LONG4 of 2 GiB": START + b"\x8b\xff\xff\xff\x7f.",
+    "memo index 2^32-1": START + b"}r\xff\xff\xff\xff.",
+    "10^6 nested tuples": START + b")" + b"\x85" * (1 << 20) + b".",
+    "10^5 nested tuples": START + b")" + b"\x85" * 100_000 + b".",
+    "10^5 nested tuples as storage key": START
+    + b"("
+    + text("storage")
+    + FLOAT
+    + b")"
+    + b"\x85" * 100_000
+    + text("cpu")
+    + b"K\x01tQ.",
+    "10^5 nested lists": START + b"]" * 100_000 + b"a" * 99_999 + b".",
+    "10^6 dicts": START + b"}" * ((1 << 20) - 3) + b".",
+    "10^6 marks": START + b"(" * ((1 << 20) - 3) + b".",
+    "10^6 empty texts": START + text("") * ((1 << 20) // 5) + b".",
+    "dicts kept by the memo": START
+    + b"".join(b"}r" + struct.pack("<I", index) for index in range((1 << 20) // 6)),
+    "a dict in itself": START + b"}q\x00" + text("a") + b"h\x00s.",
+    "a list in itself": START + b"]q\x00h\x00a.",
+    "GLOBAL of 1 MiB": START + b"c" + b"a" * (1 << 20) + b"\n",
+    "a million ints": START + b"(" + b"K\x01" * ((1 << 20) // 2 - 4) + b"t.",
+}
+
+
+def storage_program(**changes: bytes) -> bytes:
+    """Form a valid program of one tensor, with parts of its persistent id changed."""
+    parts = {
+        "tag": text("storage"),
+        "storage": FLOAT,
+        "key": text("0"),
+        "device": text("cpu"),
+        "count": integer(6),
+    } | changes
+    storage = b"(" + b"".join(parts.values()) + b"tQ"
+    return dict_program({"a": tensor_call(storage, 0, [2, 3], [3, 1])})

@@ -1,0 +1,131 @@
+"""The pickle machine builds data and nothing else: rows P1 to P4, each with its valid twin."""
+
+import contextlib
+import tracemalloc
+
+import pytest
+
+from src.checkpoint.errors import PickleRefusedError
+from src.checkpoint.pickle_machine import MOST_OPCODES, OrderedDictValue, PickleMachine
+from src.checkpoint.torch_globals import (
+    TORCH_GLOBALS,
+    StorageReference,
+    TensorReference,
+    load_storage,
+)
+from tests.checkpoint import hostile_pickles as hostile
+from tests.support.pth_writer import dict_program, global_name, integer, text
+
+MIB = 1 << 20
+
+
+def run(program: bytes) -> object:
+    return PickleMachine(program, "model.pth: data.pkl", TORCH_GLOBALS, load_storage).run()
+
+
+@pytest.mark.parametrize(("program", "words"), hostile.CODE.values(), ids=hostile.CODE)
+def test_p1_code_is_refused_naming_opcode_position_and_global(
+    program: bytes, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(PickleRefusedError) as caught:
+        run(program)
+    assert str(caught.value).startswith("model.pth: data.pkl: ")
+    for word in words:
+        assert word in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("program", hostile.CONTAINERS.values(), ids=hostile.CONTAINERS)
+def test_p2_items_are_set_only_in_dicts_and_appended_only_to_lists(program: bytes) -> None:
+    with pytest.raises(PickleRefusedError):
+        run(program)
+
+
+@pytest.mark.parametrize("program", hostile.DAMAGED.values(), ids=hostile.DAMAGED)
+def test_p3_damaged_programs_are_refused_with_the_position(program: bytes) -> None:
+    with pytest.raises(PickleRefusedError, match=r"at byte [0-9]+"):
+        run(program)
+
+
+def test_p3_a_program_cut_at_any_byte_is_refused() -> None:
+    program = dict_program({"a": hostile.TENSOR, "b": hostile.TENSOR})
+    for length in range(len(program)):
+        with pytest.raises(PickleRefusedError, match=r"at byte [0-9]+"):
+            run(program[:length])
+    run(program)
+
+
+@pytest.mark.parametrize("program", hostile.GREEDY.values(), ids=hostile.GREEDY)
+def test_p4_greedy_programs_end_within_64_mib_without_recursion(program: bytes) -> None:
+    assert len(program) <= MIB + 64
+    tracemalloc.start()
+    try:
+        # Deep and cyclic values are data; test_torch_pth shows that they are refused as content.
+        with contextlib.suppress(PickleRefusedError):
+            run(program)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 * MIB
+
+
+def test_the_number_of_opcodes_is_limited() -> None:
+    fitting = hostile.START + b"(" + b"N" * (MOST_OPCODES - 4) + b"t."
+    assert len(run(fitting)) == MOST_OPCODES - 4
+    with pytest.raises(PickleRefusedError, match=f"at most {MOST_OPCODES} opcodes"):
+        run(hostile.START + b"(" + b"N" * (MOST_OPCODES - 3) + b"t.")
+
+
+@pytest.mark.parametrize(
+    "value", [0, 255, 256, 65535, 65536, -1, -(1 << 31), 1 << 31, (1 << 63) - 1]
+)
+def test_integers_of_each_width_are_read(value: int) -> None:
+    assert run(hostile.START + integer(value) + b".") == value
+
+
+def test_values_of_each_kind_are_read() -> None:
+    program = hostile.START + b"(N\x88\x89]" + text("ä\U0001f600") + b"a](K\x01K\x02e)\x85K\x07\x86"
+    expected = (None, True, False, ["ä\U0001f600"], [1, 2], (((),), 7))
+    assert run(program + b"t.") == expected
+
+
+def test_the_memo_gives_back_the_same_object() -> None:
+    first, second = run(hostile.START + b"]q\x00h\x00\x86.")
+    assert first is second
+    first, second = run(hostile.START + b"]r\x00\x01\x00\x00j\x00\x01\x00\x00\x86.")
+    assert first is second
+
+
+def test_attributes_of_an_ordered_dict_are_dropped() -> None:
+    state = b"}" + text("_metadata") + hostile.ORDERED_DICT + b"s"
+    items = b"(" + text("a") + hostile.TENSOR + b"u"
+    value = run(hostile.START + hostile.ORDERED_DICT + items + state + b"b.")
+    assert isinstance(value, OrderedDictValue)
+    assert list(value) == ["a"]
+    assert not hasattr(value, "_metadata")
+
+
+def test_a_parameter_is_its_tensor() -> None:
+    rebuild = global_name("torch._utils", "_rebuild_parameter")
+    value = run(
+        hostile.START + rebuild + b"(" + hostile.TENSOR + b"\x88" + hostile.ORDERED_DICT + b"tR."
+    )
+    assert isinstance(value, TensorReference)
+    assert value.shape == (1,)
+
+
+def test_all_six_globals_resolve_to_inert_values() -> None:
+    assert len(TORCH_GLOBALS) == 6
+    for module, name in TORCH_GLOBALS:
+        value = run(hostile.START + global_name(module, name) + b".")
+        assert type(value).__module__.startswith("src.checkpoint")
+        assert repr(value) == f"{module}.{name}"
+
+
+def test_a_storage_is_only_a_description() -> None:
+    value = run(hostile.storage_program())
+    assert isinstance(value, dict)
+    tensor = value["a"]
+    assert isinstance(tensor, TensorReference)
+    assert tensor.storage == StorageReference(tensor.storage.dtype, "0", 6)
+    assert (tensor.offset, tensor.shape, tensor.strides) == (0, (2, 3), (3, 1))

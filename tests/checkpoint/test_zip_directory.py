@@ -1,0 +1,258 @@
+"""The strict reader of zip directories: rows Z1 to Z4, each with its valid twin."""
+
+import io
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import pytest
+
+from src.checkpoint.errors import ArchiveError
+from src.checkpoint.mapped_file import MappedFile
+from src.checkpoint.zip_directory import Record, read_directory
+from tests.checkpoint.zip_parts import Part, build
+
+CRC = zlib.crc32(b"hello")
+DESCRIPTOR = struct.pack("<4s3L", b"PK\x07\x08", CRC, 5, 5)
+
+
+def directory_of(tmp_path: Path, content: bytes) -> dict[str, Record]:
+    path = tmp_path / "archive.pth"
+    path.write_bytes(content)
+    file = MappedFile(path)
+    try:
+        return read_directory(file)
+    finally:
+        file.close()
+
+
+def parts(**lies: object) -> list[Part]:
+    return [Part(b"a/one", b"hello", **lies), Part(b"a/two", b"world!")]
+
+
+def zip64(*values: int) -> bytes:
+    return struct.pack(f"<2H{len(values)}Q", 1, 8 * len(values), *values)
+
+
+def test_a_valid_archive_gives_each_record_with_its_place(tmp_path: Path) -> None:
+    content = build(parts())
+    records = directory_of(tmp_path, content)
+    assert list(records) == ["a/one", "a/two"]
+    one = records["a/one"]
+    assert content[one.start : one.start + one.size] == b"hello"
+    assert one.crc == CRC
+
+
+def test_the_order_of_the_directory_need_not_be_that_of_the_file(tmp_path: Path) -> None:
+    content = build(parts())
+    start = content.index(b"PK\x01\x02")
+    middle = content.index(b"PK\x01\x02", start + 1)
+    stop = content.index(b"PK\x05\x06")
+    swapped = content[:start] + content[middle:stop] + content[start:middle] + content[stop:]
+    assert list(directory_of(tmp_path, swapped)) == ["a/one", "a/two"]
+
+
+def test_an_archive_written_by_zipfile_is_accepted(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("a/one", b"hello")
+        archive.writestr("a/größe", b"world")
+    assert list(directory_of(tmp_path, stream.getvalue())) == ["a/one", "a/größe"]
+
+
+VALID = {
+    "descriptor of 32 bits": parts(
+        local={"flags": 8, "crc": 0, "size": 0, "packed": 0}, central={"flags": 8}, after=DESCRIPTOR
+    ),
+    "descriptor of 64 bits": parts(
+        local={"flags": 8, "crc": 0, "size": 0, "packed": 0},
+        central={"flags": 8},
+        after=struct.pack("<4sL2Q", b"PK\x07\x08", CRC, 5, 5),
+    ),
+    "zip64 sizes": parts(
+        local={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
+        central={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
+        local_extra=zip64(5, 5),
+        central_extra=zip64(5, 5),
+    ),
+    "zip64 offset": parts(central={"header_at": 0xFFFFFFFF}, central_extra=zip64(0)),
+    "padding": parts(local_extra=b"FB\x03\x00ZZZ"),
+    "UTF-8 flag": parts(local={"flags": 0x800}, central={"flags": 0x800}),
+}
+
+
+@pytest.mark.parametrize("content", VALID.values(), ids=VALID)
+def test_each_form_that_writers_use_is_accepted(tmp_path: Path, content: list[Part]) -> None:
+    assert list(directory_of(tmp_path, build(content))) == ["a/one", "a/two"]
+
+
+Z1 = {
+    "deflated": parts(local={"method": 8}, central={"method": 8}),
+    "deflated, local header denies it": parts(central={"method": 8}),
+    "deflated, directory denies it": parts(local={"method": 8}),
+    "encrypted": parts(local={"flags": 1}, central={"flags": 1}),
+    "strongly encrypted": parts(local={"flags": 0x41}, central={"flags": 0x41}),
+    "masked": parts(local={"flags": 0x2000}, central={"flags": 0x2000}),
+    "patch data": parts(local={"flags": 0x20}, central={"flags": 0x20}),
+    "stored size is smaller": parts(local={"size": 9}, central={"size": 9}),
+    "stored size is larger": parts(local={"packed": 9}, central={"packed": 9}),
+}
+Z2 = {
+    "record past the file": parts(central={"size": 9999, "packed": 9999}),
+    "record over the directory": [
+        Part(b"a/one", b"hello", {"size": 6, "packed": 6}, {"size": 6, "packed": 6})
+    ],
+    "record over the next": parts(
+        local={"size": 20, "packed": 20}, central={"size": 20, "packed": 20}
+    ),
+    "both at the same place": [Part(b"a/one", b"hello"), Part(b"a/one", central={"header_at": 0})],
+    "header inside a record": parts(central={"header_at": 3}),
+    "header past the file": parts(central={"header_at": 1 << 30}),
+    "header in the directory": parts(central={"header_at": 90}),
+    "a gap": [Part(b"a/one", b"hello"), Part(b"a/two", b"world!", gap=b"hidden")],
+    "extra field of the local header past the file": parts(local={"extra_length": 60000}),
+    "name of the local header past the file": parts(local={"name_length": 60000}),
+}
+Z3 = {
+    "same name twice": [Part(b"a/one", b"hello"), Part(b"a/one", b"world")],
+    "two data.pkl": [Part(b"a/data.pkl", b"1"), Part(b"a/data.pkl", b"2")],
+    "parent folder": [Part(b"a/../one")],
+    "this folder": [Part(b"a/./one")],
+    "absolute": [Part(b"/a/one")],
+    "backslash": [Part(b"a\\one")],
+    "NUL": [Part(b"a/one\0two")],
+    "empty name": [Part(b"")],
+    "folder entry": [Part(b"a/")],
+    "no folder": [Part(b"one")],
+    "not UTF-8": [Part(b"a/\xff")],
+    "other local name": parts(local_name=b"a/One"),
+    "shorter local name": parts(local_name=b"a/on"),
+    "other local flags": parts(local={"flags": 0x800}),
+    "other local size": parts(local={"size": 4}),
+    "other local sizes": parts(local={"size": 4, "packed": 4}),
+    "other local CRC": parts(local={"crc": 1}),
+    "local signature": parts(local={"signature": b"PK\x03\x05"}),
+    "central signature": parts(central={"signature": b"PK\x01\x03"}),
+    "Unicode path field": parts(central_extra=struct.pack("<2H", 0x7075, 5) + b"\x01abcd"),
+    "local Unicode path field": parts(local_extra=struct.pack("<2H", 0x7075, 5) + b"\x01abcd"),
+    "part of an extra field": parts(central_extra=b"FB\x09"),
+    "extra field longer than the room": parts(central_extra=b"FB\x09\x00Z"),
+    "no descriptor": parts(local={"flags": 8}, central={"flags": 8}),
+    "descriptor of another size": parts(
+        local={"flags": 8}, central={"flags": 8}, after=DESCRIPTOR[:-1] + b"\x01"
+    ),
+    "descriptor that no flag announces": parts(after=DESCRIPTOR),
+}
+Z4 = {
+    "junk before": build(parts(), before=b"#!/bin/sh\n"),
+    "junk after": build(parts(), after=b"\n"),
+    "a comment": build(parts(), end={"comment_length": 3}, after=b"abc"),
+    "another end record after": build(parts(), after=build([])),
+    "another end record before": build(parts(), between=build([])),
+    "bytes after the directory": build(parts(), between=b"x"),
+    "count too high": build(parts(), end={"count": 3, "here": 3}),
+    "count too low": build(parts(), end={"count": 1, "here": 1}),
+    "counts that differ": build(parts(), end={"here": 1}),
+    "65535 entries": build(parts(), end={"count": 0xFFFF, "here": 0xFFFF}),
+    "10^7 entries": build(parts(), zip64={"end": {"count": 10**7, "here": 10**7}}),
+    "10^7 entries, consistently": build(
+        parts(),
+        end={"count": 0xFFFF, "here": 0xFFFF},
+        zip64={"end": {"count": 10**7, "here": 10**7}},
+    ),
+    "size too large": build(parts(), end={"size": 1 << 31}),
+    "size too small": build(parts(), end={"size": 46}),
+    "start past the file": build(parts(), end={"start": 1 << 31}),
+    "start before": build(parts(), end={"start": 0}),
+    "another disk": build(parts(), end={"disk": 1}),
+    "zip64 disagrees in start": build(parts(), zip64={"end": {"start": 0}}),
+    "zip64 start wraps": build(
+        parts(), end={"start": 0xFFFFFFFF}, zip64={"end": {"start": (1 << 64) - 100}}
+    ),
+    "zip64 size 2^64-1": build(
+        parts(), end={"size": 0xFFFFFFFF}, zip64={"end": {"size": (1 << 64) - 1}}
+    ),
+    "zip64 record of another length": build(parts(), zip64={"end": {"length": 1 << 60}}),
+    "zip64 signature": build(parts(), zip64={"end": {"signature": b"PK\x06\x05"}}),
+    "zip64 on another disk": build(parts(), zip64={"end": {"disk": 1}}),
+    "locator elsewhere": build(parts(), zip64={"locator": {"record_at": 0}}),
+    "locator past the file": build(parts(), zip64={"locator": {"record_at": (1 << 64) - 1}}),
+    "locator on another disk": build(parts(), zip64={"locator": {"disk": 7}}),
+    "locator of several disks": build(parts(), zip64={"locator": {"disks": 2}}),
+    "0xffffffff without zip64": build(parts(central={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF})),
+    "zip64 value left over": build(parts(central_extra=zip64(5, 5, 0))),
+    "zip64 field of odd length": build(parts(central_extra=b"\x01\x00\x05\x00abcde")),
+    "two zip64 fields": build(
+        parts(central={"header_at": 0xFFFFFFFF}, central_extra=zip64(0) + zip64(0))
+    ),
+    "zip64 size 2^63": build(
+        parts(
+            central={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
+            central_extra=zip64(1 << 63, 1 << 63),
+        )
+    ),
+    "local zip64 disagrees": build(
+        parts(
+            local={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
+            local_extra=zip64(6, 6),
+        )
+    ),
+    "only an end record": build([])[:21],
+    "one byte": b"P",
+}
+
+
+@pytest.mark.parametrize("content", Z1.values(), ids=Z1)
+def test_z1_a_compressed_or_encrypted_record_is_refused(
+    tmp_path: Path, content: list[Part]
+) -> None:
+    with pytest.raises(ArchiveError):
+        directory_of(tmp_path, build(content))
+
+
+@pytest.mark.parametrize("content", Z2.values(), ids=Z2)
+def test_z2_overlaps_gaps_and_records_past_the_end_are_refused(
+    tmp_path: Path, content: list[Part]
+) -> None:
+    with pytest.raises(ArchiveError):
+        directory_of(tmp_path, build(content))
+
+
+@pytest.mark.parametrize("content", Z3.values(), ids=Z3)
+def test_z3_bad_names_and_headers_that_disagree_are_refused(
+    tmp_path: Path, content: list[Part]
+) -> None:
+    with pytest.raises(ArchiveError):
+        directory_of(tmp_path, build(content))
+
+
+@pytest.mark.parametrize("content", Z4.values(), ids=Z4)
+def test_z4_an_end_that_lies_is_refused(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(ArchiveError):
+        directory_of(tmp_path, content)
+
+
+def test_z4_twin_zip64_end_records_that_tell_the_truth_are_accepted(tmp_path: Path) -> None:
+    true = {"end": {}, "locator": {}}
+    assert len(directory_of(tmp_path, build(parts(), zip64=true))) == 2
+    wide = {"count": 0xFFFF, "here": 0xFFFF, "size": 0xFFFFFFFF, "start": 0xFFFFFFFF}
+    assert len(directory_of(tmp_path, build(parts(), zip64=true, end=wide))) == 2
+
+
+def test_a_compressed_record_is_named_and_never_inflated(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data.pkl", bytes(1 << 26))
+    with pytest.raises(ArchiveError, match=r"'a/data.pkl'.*must be stored uncompressed"):
+        directory_of(tmp_path, stream.getvalue())
+
+
+def test_a_hostile_name_is_shown_escaped_and_cut(tmp_path: Path) -> None:
+    hostile = b"a/\x1b]0;title\x07\xe2\x80\xae" + b"x" * 5000
+    with pytest.raises(ArchiveError) as caught:
+        directory_of(tmp_path, build([Part(hostile, local={"method": 8})]))
+    text = str(caught.value)
+    assert text.isprintable()
+    assert "\\x1b]0;title\\x07\\u202e" in text
+    assert len(text) < 300 + len(str(tmp_path))
