@@ -1,0 +1,30 @@
+"""What can go wrong between text and token ids."""
+
+from ..ml.errors import LlamaBoltsError
+
+_SHOWN_CHARS = 80
+
+
+class TokenizerError(LlamaBoltsError):
+    """A tokenizer file that cannot be used, or a call with something that is no text or no id."""
+
+
+class TokenizerNotFoundError(TokenizerError):
+    """A directory that holds no tokenizer file at all."""
+
+
+def shown(value: object) -> str:
+    """Make text from outside fit for an error: no control characters, and not too long.
+
+    Args:
+        value: text, bytes or a path.
+
+    Returns:
+        Printable text; whatever else was there is escaped as in a Python string.
+    """
+    if isinstance(value, bytes):
+        text = value[: _SHOWN_CHARS + 1].decode("utf-8", errors="backslashreplace")
+    else:
+        text = str(value)
+    cut = "..." if len(text) > _SHOWN_CHARS else ""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_SHOWN_CHARS]) + cut
