@@ -28,6 +28,7 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SamplingError, USAGE),
     (ChatFormatError, USAGE),
     (NotEnoughMemoryError, NO_MEMORY),
+    (ml.TensorMemoryError, NO_MEMORY),
     (MemoryError, NO_MEMORY),
     (NumericError, NUMERIC),
     (ml.LlamaBoltsError, BAD_MODEL),

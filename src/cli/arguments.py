@@ -97,7 +97,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     """
     parser = build_parser()
     values = vars(parser.parse_args(arguments))
-    values["standard_input"] = values["standard_input"] is not None
+    if values["standard_input"] not in (None, "-"):
+        parser.error(f"a prompt is given with -p TEXT: got {values['standard_input']}")
+    values["standard_input"] = values["standard_input"] == "-"
     values["stop"] = tuple(values["stop"])
     _refuse_contradictions(parser, values)
     return Options(**values)
@@ -141,7 +143,6 @@ def _add_prompt_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "standard_input",
         nargs="?",
-        type=_dash,
         metavar="-",
         help="the prompt is on standard input (also without this, where that is no terminal)",
     )
@@ -292,9 +293,3 @@ def _example_number(text: str) -> int:
     if not 1 <= value <= len(EXAMPLES):
         raise argparse.ArgumentTypeError(f"must be 1 to {len(EXAMPLES)}: got {text}")
     return value
-
-
-def _dash(text: str) -> str:
-    if text != "-":
-        raise argparse.ArgumentTypeError(f"a prompt is given with -p TEXT: got {text}")
-    return text

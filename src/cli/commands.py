@@ -101,6 +101,7 @@ def _set(session: Session, argument: str) -> None:
     if not value:
         raise UsageError(f"/set wants a name and a value: one of {', '.join(SETTING_NAMES)}")
     session.settings = session.settings.changed(name, value.strip())
+    session.console.reply("\n".join(session.settings.lines()))
 
 
 def _show(session: Session, argument: str) -> None:

@@ -107,7 +107,7 @@ class Console:
         self._notes.write(self._notes.styled(Text(f"error: {escape_line(text)}", style="bold red")))
 
     def ask(self, text: str) -> None:
-        """Writes a question to standard error and stay on its line."""
+        """Writes a question to standard error and stays on its line."""
         self._notes.write(escape_line(text))
 
 
@@ -116,22 +116,22 @@ class _Output:
 
     def __init__(self, name: str, stream: TextIO | None) -> None:
         self._name = name
-        if stream is None:  # the process was started with this stream closed
-            stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the end
+        self._stream = stream  # None: the process was started with it closed
+        self.is_terminal = stream is not None and stream.isatty()
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that is not UTF-8 shows "?" for what it cannot encode.
             stream.reconfigure(errors="replace")
-        self._stream = stream
-        self.is_terminal = stream.isatty()
 
     def write(self, text: str) -> None:
-        """Writes and flush, so that it is seen at once."""
+        """Writes and flushes, so that it is seen at once."""
+        if self._stream is None:
+            return
         try:
             self._stream.write(text)
             self._stream.flush()
         except OSError as error:
             closed = isinstance(error, BrokenPipeError)
-            self._discard_what_is_buffered()
+            _discard_what_is_buffered(self._stream)
             message = f"{self._name}: {error.strerror}"
             raise OutputError(message, closed=closed) from None
 
@@ -149,12 +149,6 @@ class _Output:
             emoji=False,
         ).print(renderable, soft_wrap=isinstance(renderable, Text))
         return rendered.getvalue()
-
-    def _discard_what_is_buffered(self) -> None:
-        """Points the descriptor elsewhere: the flush at exit would fail again, and aloud."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
 
 
 def is_capable_terminal() -> bool:
@@ -174,3 +168,10 @@ def _table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) ->
     for row in rows:
         table.add_row(*(Text(escape_line(cell)) for cell in row))
     return table
+
+
+def _discard_what_is_buffered(stream: TextIO) -> None:
+    """Points the descriptor elsewhere: the flush at exit would fail again, and aloud."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

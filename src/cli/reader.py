@@ -90,7 +90,8 @@ def block_is_open(text: str) -> bool:
 
 def unquoted(text: str) -> tuple[str, bool]:
     """Returns the message in what was typed, and whether it stood between triple quotes."""
+    text = replace_surrogates(text)
     stripped = text.strip()
     if stripped.startswith(_QUOTES) and not block_is_open(text):
         return stripped[len(_QUOTES) : -len(_QUOTES)].strip("\n"), True
-    return replace_surrogates(text), False
+    return text, False

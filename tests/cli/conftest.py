@@ -1,0 +1,103 @@
+"""Models with known answers, and ways to run the command line on them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from tests.cli.reciting_model import write_reciting_directory
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAM = (sys.executable, "-m", "src.main")
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+# Begin of text; <|start_header_id|> user <|end_header_id|> and two newlines; <|eot_id|>; the same
+# header of the assistant. The names are bytes of one token each.
+FORMAT_TOKENS = 1 + (1 + 4 + 1 + 2) + 1 + (1 + 9 + 1 + 2)
+SECONDS = 30  # until a test gives up; never a bound on speed
+
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+Spawn = Callable[..., "pexpect.spawn[str]"]
+
+
+@pytest.fixture(scope="session")
+def alphabet_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that answers with the alphabet."""
+    return write_reciting_directory(tmp_path_factory.mktemp("alphabet"), ALPHABET.encode())
+
+
+@pytest.fixture(scope="session")
+def endless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that answers with the alphabet over and over."""
+    directory = tmp_path_factory.mktemp("endless")
+    return write_reciting_directory(directory, ALPHABET.encode(), endless=True)
+
+
+@pytest.fixture
+def reciting(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a model that answers with the given bytes."""
+
+    def write(answer: bytes, **options: Any) -> Path:
+        return write_reciting_directory(tmp_path / "reciting", answer, **options)
+
+    return write
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Returns an environment in which a terminal is capable and a test hears no other settings."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES")}
+    # The pseudo-terminal of a test does not answer where its cursor is.
+    return kept | {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"} | changes
+
+
+@pytest.fixture
+def run() -> Run:
+    """Runs the command line with pipes."""
+
+    def run_program(
+        *arguments: str | Path, stdin: bytes = b"", **changes: str
+    ) -> "subprocess.CompletedProcess[bytes]":
+        return subprocess.run(
+            [*PROGRAM, *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            cwd=REPOSITORY,
+            env=environment(**changes),
+            timeout=SECONDS,
+            check=False,
+        )
+
+    return run_program
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    """Runs the command line in a pseudo-terminal, after the words of another command."""
+    children: list[pexpect.spawn[str]] = []
+
+    def spawn_program(
+        *arguments: str | Path,
+        dimensions: tuple[int, int] = (24, 80),
+        prefix: Sequence[str] = (),
+        **changes: str,
+    ) -> "pexpect.spawn[str]":
+        command = [*prefix, *PROGRAM, *map(str, arguments)]
+        child = pexpect.spawn(
+            command[0],
+            command[1:],
+            cwd=REPOSITORY,
+            env=environment(**changes),
+            timeout=SECONDS,
+            encoding="utf-8",
+            dimensions=dimensions,
+        )
+        children.append(child)
+        return child
+
+    yield spawn_program
+    for child in children:
+        child.close(force=True)

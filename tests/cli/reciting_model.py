@@ -1,0 +1,89 @@
+"""A model whose answer is known: it recites given bytes, one token each, then ends its turn.
+
+Each token has a dimension of its own, attention and feed-forward add nothing, and the output matrix
+says which token follows which. So the next token depends on the last one alone, with a lead that no
+sampling setting overturns.
+"""
+
+import base64
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from tests.support.pth_writer import write_pth
+
+BYTE_TOKENS = 256
+VOCABULARY = 512  # 256 single bytes and 256 special tokens
+EOT_ID = 256 + 9
+HEADS, KV_HEADS, FFN = 4, 2, 8
+LONGEST_CONTEXT = 1 << 20
+_LEAD = 10.0
+
+
+def write_reciting_directory(
+    directory: Path,
+    answer: bytes,
+    *,
+    endless: bool = False,
+    poisoned: bool = False,
+    longest_context: int = LONGEST_CONTEXT,
+) -> Path:
+    """Writes a model directory in Meta's layout.
+
+    Args:
+        directory: made if absent.
+        answer: bytes that differ from each other and from the newline, after which it starts.
+        endless: start again instead of ending the turn.
+        poisoned: the logits are not a number.
+        longest_context: what the parameters say of it.
+    """
+    assert len(set(answer)) == len(answer)
+    assert b"\n" not in answer
+    directory.mkdir(parents=True, exist_ok=True)
+    params = {
+        "dim": VOCABULARY,
+        "n_layers": 1,
+        "n_heads": HEADS,
+        "n_kv_heads": KV_HEADS,
+        "vocab_size": VOCABULARY,
+        "norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "use_scaled_rope": True,
+        "max_seq_len": longest_context,
+    }
+    (directory / "params.json").write_text(json.dumps(params))
+    ranks = [f"{base64.b64encode(bytes([rank])).decode()} {rank}\n" for rank in range(BYTE_TOKENS)]
+    (directory / "tokenizer.model").write_text("".join(ranks))
+    write_pth(directory / "consolidated.00.pth", _tensors(answer, endless, poisoned))
+    return directory
+
+
+def _tensors(answer: bytes, endless: bool, poisoned: bool) -> "dict[str, np.ndarray]":
+    D, h = VOCABULARY, VOCABULARY // HEADS
+    shapes = {
+        "layers.0.attention.wq.weight": (D, D),
+        "layers.0.attention.wk.weight": (KV_HEADS * h, D),
+        "layers.0.attention.wv.weight": (KV_HEADS * h, D),
+        "layers.0.attention.wo.weight": (D, D),
+        "layers.0.feed_forward.w1.weight": (FFN, D),
+        "layers.0.feed_forward.w3.weight": (FFN, D),
+        "layers.0.feed_forward.w2.weight": (D, FFN),
+    }
+    tensors = {"tok_embeddings.weight": np.eye(VOCABULARY)}
+    tensors |= {name: np.zeros(shape) for name, shape in shapes.items()}
+    for norm in ("layers.0.attention_norm", "layers.0.ffn_norm", "norm"):
+        tensors[f"{norm}.weight"] = np.ones(D)
+    output = _LEAD * _successors(answer, endless)
+    tensors["output.weight"] = output * np.nan if poisoned else output
+    return {name: array.astype(ml_dtypes.bfloat16) for name, array in tensors.items()}
+
+
+def _successors(answer: bytes, endless: bool) -> "np.ndarray":
+    """Returns [V, V] with a one at (next token, token)."""
+    follows = np.full(VOCABULARY, answer[0])
+    follows[list(answer)] = [*answer[1:], answer[0] if endless else EOT_ID]
+    matrix = np.zeros((VOCABULARY, VOCABULARY))
+    matrix[follows, np.arange(VOCABULARY)] = 1.0
+    return matrix

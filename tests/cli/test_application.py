@@ -1,0 +1,116 @@
+"""Exit codes, and errors as one line."""
+
+from pathlib import Path
+
+import pytest
+
+from src.cli.application import exit_code
+from src.cli.errors import UsageError
+from src.inference import ContextFullError, NumericError, SamplingError
+from src.ml import ShapeError
+from src.model import ModelConfigError, NotEnoughMemoryError
+from tests.cli.conftest import FORMAT_TOKENS, Run
+from tests.cli.reciting_model import LONGEST_CONTEXT
+
+
+def refusal(run: Run, *arguments: str | Path, stdin: bytes = b"x") -> tuple[int, str]:
+    done = run(*arguments, stdin=stdin)
+    assert done.stdout == b""
+    lines = done.stderr.decode().splitlines()
+    assert len([line for line in lines if line.startswith("error: ")]) == 1
+    assert "Traceback" not in done.stderr.decode()
+    return done.returncode, lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("x"), 2),
+        (SamplingError("x"), 2),
+        (ContextFullError("x"), 2),
+        (ModelConfigError("x"), 3),
+        (ShapeError("x"), 3),
+        (NotEnoughMemoryError("x"), 4),
+        (MemoryError(), 4),
+        (NumericError("x"), 5),
+        (KeyError("x"), 1),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error: Exception, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_a_sampling_setting_out_of_range_is_a_usage_error(run: Run, alphabet_model: Path) -> None:
+    for flags in (["--temperature", "-1"], ["--top-p", "1.5"], ["--temperature", "nan"]):
+        code, line = refusal(run, "-m", alphabet_model, *flags)
+        assert code == 2
+        assert flags[1].lstrip("-") in line
+
+
+def test_a_context_longer_than_the_model_has_is_a_usage_error(
+    run: Run, alphabet_model: Path
+) -> None:
+    code, line = refusal(run, "-m", alphabet_model, "-c", str(LONGEST_CONTEXT + 1))
+    assert code == 2
+    assert line == (
+        f"error: --context-length: expected at most the model's {LONGEST_CONTEXT}, "
+        f"got {LONGEST_CONTEXT + 1}"
+    )
+
+
+def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(
+    run: Run, alphabet_model: Path
+) -> None:
+    around = FORMAT_TOKENS
+    for length in (1, 2, 100):
+        code, line = refusal(run, "-m", alphabet_model, "-c", str(around + 1), stdin=b"x" * length)
+        assert code == 2
+        assert f"{around + length} tokens" in line
+        assert f"{around + 1} positions" in line
+    assert run("-m", alphabet_model, "-c", str(around + 2), stdin=b"x").stdout == b"a\n"
+
+
+def test_a_directory_without_a_model_is_a_bad_model(run: Run, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent"):
+        code, line = refusal(run, "-m", path)
+        assert code == 3
+        assert str(path) in line
+
+
+def test_a_damaged_file_is_a_bad_model(run: Run, reciting) -> None:
+    directory = reciting(b"abc")
+    weights = directory / "consolidated.00.pth"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert refusal(run, "-m", directory)[0] == 3
+
+
+def test_a_missing_tokenizer_is_a_bad_model(run: Run, reciting) -> None:
+    directory = reciting(b"abc")
+    (directory / "tokenizer.model").unlink()
+    code, line = refusal(run, "-m", directory)
+    assert code == 3
+    assert "tokenizer.model" in line
+
+
+def test_a_path_with_control_characters_is_shown_escaped(run: Run, tmp_path: Path) -> None:
+    code, line = refusal(run, "-m", tmp_path / "a\x1b]0;b\x07\u202e")
+    assert code == 3
+    assert r"\x1b]0;b\x07\u202e" in line
+
+
+def test_a_cache_beyond_the_memory_is_refused_with_the_arithmetic(run: Run, reciting) -> None:
+    directory = reciting(b"abc", longest_context=1 << 27)
+    code, line = refusal(run, "-m", directory, "-c", str(1 << 27))
+    assert code == 4
+    assert str(1 << 27) in line
+
+
+def test_logits_that_are_no_numbers_are_a_numeric_error(run: Run, reciting) -> None:
+    code, line = refusal(run, "-m", reciting(b"abc", poisoned=True))
+    assert code == 5
+    assert "nan" in line
+
+
+def test_a_traceback_is_shown_only_when_verbose(run: Run, tmp_path: Path) -> None:
+    assert b"Traceback" not in run("-m", tmp_path, "-p", "x").stderr
+    assert b"Traceback" in run("-m", tmp_path, "-p", "x", "-v").stderr

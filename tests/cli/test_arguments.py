@@ -1,0 +1,140 @@
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from src.cli.arguments import Options, build_parser, parse_arguments
+from src.cli.examples import EXAMPLES
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as exit_info:
+        parse_arguments(arguments)
+    assert exit_info.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_without_arguments_everything_has_its_default() -> None:
+    options = parse_arguments([])
+    given = {k: v for k, v in dataclasses.asdict(options).items() if v not in (None, False, ())}
+    assert given == {"statistics": True}
+
+
+def test_flags_arrive_in_the_record() -> None:
+    options = parse_arguments(
+        ["-p", "hi", "-s", "short", "-m", "dir", "-c", "64", "-t", "2", "-n", "5"]
+        + ["--temperature", "0", "--top-k", "3", "--top-p", "0.5", "--min-p", "0.1"]
+        + ["--repeat-penalty", "1.1", "--seed", "7", "--stop", "END", "--stop", "."]
+        + ["--rope-scaling-factor", "32", "--no-stats", "-v"]
+    )
+    assert options == Options(
+        prompt="hi",
+        file=None,
+        standard_input=False,
+        example=None,
+        examples=False,
+        metadata=False,
+        info=False,
+        system="short",
+        completion=False,
+        stop=("END", "."),
+        model=Path("dir"),
+        rope_scaling_factor=32.0,
+        context_length=64,
+        threads=2,
+        max_tokens=5,
+        temperature=0.0,
+        top_k=3,
+        top_p=0.5,
+        min_p=0.1,
+        repeat_penalty=1.1,
+        seed=7,
+        statistics=False,
+        quiet=False,
+        verbose=True,
+    )
+
+
+def test_a_dash_means_standard_input() -> None:
+    assert parse_arguments(["-"]).standard_input
+    assert not parse_arguments([]).standard_input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["-n", "0"], "argument -n/--max-tokens: must be at least 1: got 0"),
+        (["-n", "-3"], "argument -n/--max-tokens: "),
+        (["-c", "0"], "argument -c/--context-length: must be at least 1: got 0"),
+        (["-c", "1.5"], "must be a whole number: got 1.5"),
+        (["-c", "9" * 5000], "must be a whole number"),
+        (["-t", "none"], "argument -t/--threads: must be a whole number: got none"),
+        (["--temperature", "warm"], "argument --temperature: must be a number: got warm"),
+        (["--rope-scaling-factor", "nan"], "must be a finite number above 0: got nan"),
+        (["--rope-scaling-factor", "0"], "must be a finite number above 0: got 0"),
+        (["--example", "0"], f"must be 1 to {len(EXAMPLES)}: got 0"),
+        (["--example", "7"], "got 7"),
+        (["hello"], "a prompt is given with -p TEXT: got hello"),
+        (["-p", "a", "-f", "b"], "argument --file: not allowed with --prompt"),
+        (["-", "-p", "a"], "not allowed with"),
+        (["--info", "--metadata"], "argument --info: not allowed with --metadata"),
+        (["--example", "1", "-s", "x"], "not allowed with --system"),
+        (["--examples", "--completion"], "not allowed with --system or --completion"),
+        (["--completion", "-s", "x"], "argument --completion: not allowed with --system"),
+        (["-q", "-v"], "argument --quiet: not allowed with --verbose"),
+        (["--temp", "0"], "unrecognized arguments: --temp"),
+        (["-p"], "expected one argument"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
+) -> None:
+    assert reason in refusal(capsys, *arguments)
+
+
+def test_controls_in_a_wrong_argument_are_shown_escaped_and_cut(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = refusal(capsys, "--\x1b[2J" + "x" * 9999)
+    assert "\x1b" not in line
+    assert r"\x1b[2J" in line
+    assert len(line) < 500
+
+
+def test_bytes_of_the_command_line_that_are_not_utf8_become_replacement_characters() -> None:
+    assert parse_arguments(["-p", "a\udcffb"]).prompt == "a\ufffdb"
+
+
+def test_help_names_every_flag_in_a_group_and_fits_the_page() -> None:
+    text = build_parser().format_help()
+    assert max(map(len, text.splitlines())) <= 100
+    for heading in ("prompt:", "model:", "answer:", "reports:", "output:", "exit codes:"):
+        assert f"\n{heading}" in text
+    assert "\noptions:" not in text
+    assert "positional arguments" not in text
+
+
+def test_help_and_a_wrong_argument_load_nothing_heavy() -> None:
+    check = (
+        "import sys\n"
+        "from src.cli.arguments import parse_arguments\n"
+        "import src.main\n"
+        "heavy = {'numpy', 'rich', 'prompt_toolkit', 'cffi', 'regex', 'structlog'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    from src import __version__
+
+    with pytest.raises(SystemExit) as exit_info:
+        parse_arguments(["--version"])
+    assert exit_info.value.code == 0
+    assert capsys.readouterr().out == f"llama-bolts {__version__}\n"

@@ -1,0 +1,279 @@
+"""The chat in a pseudo-terminal: with the line editor, and on a plain terminal."""
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, Spawn
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
+TERMINALS = ("xterm-256color", "dumb")
+SECONDS_TO_STOP = 5  # the promise is one second on an idle machine
+
+
+def answered(child: "pexpect.spawn[str]", prompt_tokens: int, cached: int) -> None:
+    """Waits for one whole answer of the alphabet model, its statistics and the next prompt."""
+    child.expect_exact(ALPHABET)
+    child.expect_exact(f"{prompt_tokens} prompt tokens ({cached} cached)")
+    child.expect_exact("> ")
+
+
+def ended(child: "pexpect.spawn[str]") -> int | None:
+    child.expect(pexpect.EOF)
+    child.close()
+    return child.exitstatus
+
+
+@pytest.fixture(params=TERMINALS)
+def chat(
+    request: pytest.FixtureRequest, spawn: Spawn, alphabet_model: Path
+) -> "pexpect.spawn[str]":
+    child = spawn("-m", alphabet_model, TERM=request.param)
+    child.expect_exact("> ")
+    return child
+
+
+def test_messages_are_answered_and_the_second_turn_uses_the_cache(
+    chat: "pexpect.spawn[str]",
+) -> None:
+    chat.sendline("Hello")
+    answered(chat, FORMAT_TOKENS + 5, 0)
+    chat.sendline("again")
+    prompt = FORMAT_TOKENS + len("Hello")
+    whole_turn = prompt + len(ALPHABET) + 1
+    # The end of the first answer was never run: it is read with what follows it.
+    new = FORMAT_TOKENS - 1 + len("again")
+    chat.expect_exact(f"{whole_turn + new} prompt tokens ({whole_turn - 1} cached)")
+
+
+def test_ctrl_d_leaves_at_once(chat: "pexpect.spawn[str]") -> None:
+    chat.send(CTRL_D)
+    assert ended(chat) == 0
+
+
+def test_exit_leaves(chat: "pexpect.spawn[str]") -> None:
+    chat.sendline("/exit")
+    assert ended(chat) == 0
+
+
+def test_ctrl_c_at_an_empty_prompt_says_how_to_leave(chat: "pexpect.spawn[str]") -> None:
+    chat.send(CTRL_C)
+    chat.expect_exact("Ctrl-D or /exit leaves")
+    chat.send(CTRL_D)
+    assert ended(chat) == 0
+
+
+def test_ctrl_c_while_typing_drops_the_line(chat: "pexpect.spawn[str]") -> None:
+    chat.send("not this")
+    chat.expect_exact("not this")
+    chat.send(CTRL_C)
+    chat.expect_exact("> ")
+    chat.sendline("Hello")
+    answered(chat, FORMAT_TOKENS + 5, 0)
+
+
+def test_an_empty_line_asks_nothing(chat: "pexpect.spawn[str]") -> None:
+    chat.sendline("")
+    chat.expect_exact("> ")
+    chat.sendline("  ")
+    chat.expect_exact("> ")
+    chat.sendline("Hello")
+    answered(chat, FORMAT_TOKENS + 5, 0)
+
+
+def test_triple_quotes_hold_a_message_of_several_lines(chat: "pexpect.spawn[str]") -> None:
+    chat.send('"""one\r')
+    chat.expect_exact("... ")
+    chat.send("/exit\r")
+    chat.expect_exact("... ")
+    chat.send('three"""\r')
+    answered(chat, FORMAT_TOKENS + len("one\n/exit\nthree"), 0)
+
+
+def test_the_end_of_input_inside_a_block_leaves(spawn: Spawn, alphabet_model: Path) -> None:
+    child = spawn("-m", alphabet_model, TERM="dumb")
+    child.expect_exact("> ")
+    child.send('"""one\r')
+    child.expect_exact("... ")
+    child.send(CTRL_D)
+    assert ended(child) == 0
+
+
+def test_a_pasted_block_is_one_message(spawn: Spawn, alphabet_model: Path) -> None:
+    child = spawn("-m", alphabet_model)
+    child.expect_exact("> ")
+    child.send(f"{PASTE_START}/one\rtwo\rthree{PASTE_END}")
+    child.expect_exact("three")
+    child.send("\r")
+    answered(child, FORMAT_TOKENS + len("/one\ntwo\nthree"), 0)
+
+
+def test_the_line_editor_completes_commands_and_their_arguments(
+    spawn: Spawn, alphabet_model: Path
+) -> None:
+    child = spawn("-m", alphabet_model)
+    child.expect_exact("> ")
+    child.send("/sho\t mod\t\r")
+    child.expect_exact("parameters")
+
+
+def test_the_line_editor_recalls_what_was_typed(spawn: Spawn, alphabet_model: Path) -> None:
+    child = spawn("-m", alphabet_model)
+    child.expect_exact("> ")
+    child.sendline("Hello")
+    answered(child, FORMAT_TOKENS + 5, 0)
+    child.sendline("/clear")
+    child.expect_exact("anew")
+    child.expect_exact("> ")
+    child.send("\x1b[A\x1b[A\r")
+    child.expect_exact("28 prompt tokens")
+
+
+@pytest.mark.parametrize("terminal", TERMINALS)
+def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(
+    spawn: Spawn, endless_model: Path, terminal: str
+) -> None:
+    child = spawn("-m", endless_model, "-c", "100000", TERM=terminal)
+    child.expect_exact("> ")
+    for _ in range(2):
+        child.sendline("Hello")
+        child.expect_exact(ALPHABET * 2)
+        started = time.monotonic()
+        child.send(CTRL_C)
+        child.expect_exact("interrupted")
+        child.expect_exact("> ")
+        assert time.monotonic() - started < SECONDS_TO_STOP
+    child.sendline("/show prompt")
+    child.expect_exact("nothing was said yet")
+    child.sendline("/set max_tokens 5")
+    child.expect_exact("> ")
+    child.sendline("/regen")
+    child.expect_exact("28 prompt tokens (27 cached)")
+    child.send(CTRL_D)
+    assert ended(child) == 0
+
+
+def test_an_unknown_command_names_near_ones(chat: "pexpect.spawn[str]") -> None:
+    chat.sendline("/regne")
+    chat.expect_exact("error: no command /regne: expected /regen")
+    chat.sendline("/help")
+    chat.expect_exact("/undo")
+    chat.expect_exact("> ")
+
+
+def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(
+    spawn: Spawn, alphabet_model: Path
+) -> None:
+    child = spawn("-m", alphabet_model, "-c", "100", TERM="dumb")
+    child.expect_exact("> ")
+    child.sendline("Hello")
+    answered(child, FORMAT_TOKENS + 5, 0)
+    child.sendline("x" * 200)
+    child.expect(r"error: .* (\d+) tokens >= 100 positions")
+    child.expect_exact("> ")
+    child.sendline("/show tokens")
+    child.expect_exact(f"{FORMAT_TOKENS + len('Hello') + len(ALPHABET) + 1} tokens")
+    child.send(CTRL_D)
+    assert ended(child) == 0
+
+
+def test_control_characters_of_a_model_never_reach_the_terminal(
+    spawn: Spawn, reciting: Callable[..., Path]
+) -> None:
+    child = spawn("-m", reciting("\x1b[31m\x07\x9b\u202e".encode()), TERM="dumb")
+    child.expect_exact("> ")
+    child.sendline("x")
+    child.expect_exact(r"\x1b[31m\x07\x9b\u202e")
+    child.send(CTRL_D)
+    child.expect(pexpect.EOF)
+    assert "\x1b" not in child.before
+
+
+@pytest.mark.parametrize("changes", [{"TERM": "dumb"}, {"TERM": ""}])
+def test_a_plain_terminal_gets_plain_text(
+    spawn: Spawn, alphabet_model: Path, changes: dict[str, str]
+) -> None:
+    child = spawn("-m", alphabet_model, **changes)
+    child.sendline("Hello")
+    child.expect_exact(ALPHABET)
+    child.sendline("/help")
+    child.send(CTRL_D)
+    everything = ALPHABET + child.read()
+    assert "\x1b" not in everything
+
+
+def test_no_color_means_no_colour(spawn: Spawn, alphabet_model: Path) -> None:
+    child = spawn("-m", alphabet_model, NO_COLOR="1")
+    child.expect_exact("> ")
+    child.sendline("Hello")
+    child.expect_exact(ALPHABET)
+    child.sendline("/no")
+    child.expect_exact("error: ")
+    child.send(CTRL_D)
+    colours = re.findall(r"\x1b\[[0-9;]*m", child.read())
+    assert not [colour for colour in colours if colour not in ("\x1b[0m", "\x1b[m")]
+
+
+@pytest.mark.parametrize("dimensions", [(1, 1), (2, 5), (200, 500)])
+def test_any_size_of_window_works(
+    spawn: Spawn, alphabet_model: Path, dimensions: tuple[int, int]
+) -> None:
+    child = spawn("-m", alphabet_model, "-q", dimensions=dimensions)
+    child.sendline("Hello")
+    child.expect_exact(ALPHABET)
+    child.sendline("/exit")
+    assert ended(child) == 0
+
+
+def test_the_terminal_is_left_as_it_was(spawn: Spawn, alphabet_model: Path) -> None:
+    child = spawn("-m", alphabet_model)
+    child.expect_exact("> ")
+    child.sendline("Hello")
+    child.expect_exact(ALPHABET)
+    child.sendline("/exit")
+    child.expect(pexpect.EOF)
+    assert "Traceback" not in child.before
+
+
+def test_changed_model_files_end_the_chat_with_one_line(
+    spawn: Spawn, reciting: Callable[..., Path]
+) -> None:
+    directory = reciting(b"abc")
+    child = spawn("-m", directory, TERM="dumb")
+    child.expect_exact("> ")
+    weights = directory / "consolidated.00.pth"
+    with weights.open("r+b") as file:
+        file.truncate(1000)
+    child.sendline("Hello")
+    child.expect(r"error: .*consolidated\.00\.pth.*truncated")
+    assert ended(child) == 3
+
+
+def test_completion_in_a_terminal_continues_each_text_on_its_own(
+    spawn: Spawn, alphabet_model: Path
+) -> None:
+    child = spawn("-m", alphabet_model, "--completion", TERM="dumb")
+    child.expect_exact("> ")
+    for _ in range(2):
+        child.sendline("see y")
+        child.expect_exact("z\r\n")
+        child.expect_exact("6 prompt tokens")
+
+
+def test_output_in_a_file_holds_the_answers_alone(
+    spawn: Spawn, alphabet_model: Path, tmp_path: Path
+) -> None:
+    answers = tmp_path / "answers"
+    child = spawn("-m", alphabet_model, prefix=["sh", "-c", f'"$@" > {answers}', "sh"])
+    child.expect_exact("> ")
+    child.sendline("Hello")
+    child.expect_exact("28 prompt tokens")
+    child.expect_exact("> ")
+    child.send(CTRL_D)
+    assert ended(child) == 0
+    assert answers.read_text() == f"{ALPHABET}\n"

@@ -1,0 +1,131 @@
+from pathlib import Path
+
+import pytest
+
+from src.cli.commands import COMMANDS, LeaveChat, completion_words, is_command, run_command
+from src.cli.errors import UsageError
+from src.cli.session import Session
+from src.inference import SamplingError
+from tests.cli.conftest import ALPHABET
+from tests.cli.test_session import session_of
+
+
+@pytest.fixture
+def session(alphabet_model: Path) -> Session:
+    return session_of(alphabet_model, "-c", "300", "--seed", "3")
+
+
+def reply(capsys: pytest.CaptureFixture[str], session: Session, line: str) -> str:
+    capsys.readouterr()
+    run_command(session, line)
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+def test_a_command_is_a_single_line_that_starts_with_a_slash() -> None:
+    assert is_command("/help")
+    assert not is_command("/usr/bin\n/usr/lib")
+    assert not is_command("1/2")
+
+
+def test_help_lists_every_command(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    text = reply(capsys, session, "/help")
+    for name in (*COMMANDS, "Ctrl-C", "Ctrl-D", '"""'):
+        assert f"\n{name} " in f"\n{text}"
+    assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("line", "near"),
+    [("/regne", "/regen"), ("/quit", "/"), ("/", "/"), ("/HELP", "/help"), ("/sytem x", "/system")],
+)
+def test_an_unknown_command_is_one_line_with_near_names(
+    session: Session, line: str, near: str
+) -> None:
+    with pytest.raises(UsageError, match=f"no command {line.split()[0]}: expected .*{near}"):
+        run_command(session, line)
+
+
+def test_exit_leaves(session: Session) -> None:
+    with pytest.raises(LeaveChat):
+        run_command(session, "/exit")
+
+
+def test_system_sets_shows_and_removes_the_prompt(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reply(capsys, session, "/system") == "system prompt: none\n"
+    assert reply(capsys, session, "/system Be  short. ") == "system prompt: Be  short.\n"
+    assert session.system == "Be  short."
+    assert reply(capsys, session, '/system ""') == "system prompt: none\n"
+    assert session.system is None
+
+
+def test_set_changes_one_setting_and_says_so(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "temperature    0.0" in reply(capsys, session, "/set temperature 0")
+    assert session.settings.sampling.temperature == 0.0
+
+
+@pytest.mark.parametrize("line", ["/set", "/set temperature", "/set x 1", "/set temperature x"])
+def test_a_wrong_set_changes_nothing(session: Session, line: str) -> None:
+    before = session.settings
+    with pytest.raises(UsageError):
+        run_command(session, line)
+    with pytest.raises(SamplingError):
+        run_command(session, "/set top_p 7")
+    assert session.settings == before
+
+
+def test_clear_undo_and_regen_do_as_the_session_does(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session.ask("one")
+    session.ask("two")
+    assert reply(capsys, session, "/undo") == "taken back: two\n"
+    run_command(session, "/set max_tokens 2")
+    run_command(session, "/regen")
+    assert [turn.answer for turn in session.turns] == ["ab"]
+    reply(capsys, session, "/clear")
+    assert session.turns == []
+
+
+def test_show_tells_about_each_topic(
+    session: Session, capsys: pytest.CaptureFixture[str], alphabet_model: Path
+) -> None:
+    for topic in ("prompt", "tokens"):
+        assert reply(capsys, session, f"/show {topic}") == "nothing was said yet\n"
+    session.ask("Hello")
+    assert str(alphabet_model) in reply(capsys, session, "/show model")
+    assert "seed           3" in reply(capsys, session, "/show params")
+    prompt = reply(capsys, session, "/show prompt")
+    assert prompt.startswith("<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHello")
+    assert prompt.endswith(f"{ALPHABET}<|eot_id|>\n")
+    tokens = reply(capsys, session, "/show tokens")
+    assert "256 '<|begin_of_text|>'" in tokens
+    assert "72 'H'" in tokens
+    assert "59 of 300 positions" in reply(capsys, session, "/show cache")
+
+
+def test_show_refuses_what_it_does_not_know(session: Session) -> None:
+    for line in ("/show", "/show weather"):
+        with pytest.raises(UsageError, match="model, params, prompt, cache, tokens"):
+            run_command(session, line)
+
+
+def test_show_escapes_bytes_that_are_no_character(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session.system = "é\x1b"
+    shown = reply(capsys, session, "/show tokens")
+    assert r"\xc3" in shown
+    assert "\x1b" not in shown + reply(capsys, session, "/show prompt")
+
+
+def test_every_command_can_be_completed() -> None:
+    words = completion_words()
+    assert set(words) == set(COMMANDS)
+    assert "temperature" in words["/set"]
+    assert "cache" in words["/show"]

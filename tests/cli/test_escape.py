@@ -1,0 +1,77 @@
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from src.cli.escape import escape_controls, escape_line, replace_surrogates
+
+any_text = st.text(
+    st.characters() | st.sampled_from("\x1b\x9b\x07\r\n\t\x7f\u202e\u2066\u2028\u200f\udc9b"),
+    max_size=40,
+)
+BIDI_CONTROLS = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def is_dangerous(character: str) -> bool:
+    return (
+        unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") and character not in "\n\t"
+    ) or character in BIDI_CONTROLS
+
+
+@given(any_text)
+def test_no_control_character_passes(text: str) -> None:
+    assert not [c for c in escape_controls(text) if is_dangerous(c)]
+
+
+@given(any_text)
+def test_a_line_holds_no_line_break_and_no_tab_either(text: str) -> None:
+    line = escape_line(text)
+    assert not [c for c in line if is_dangerous(c) or c in "\n\t"]
+    assert len(line.splitlines()) <= 1
+
+
+@given(any_text, any_text)
+def test_a_sequence_split_over_two_parts_is_escaped_as_if_whole(a: str, b: str) -> None:
+    assert escape_controls(a) + escape_controls(b) == escape_controls(a + b)
+
+
+@given(any_text)
+def test_harmless_characters_stay(text: str) -> None:
+    harmless = "".join(c for c in text if not is_dangerous(c))
+    assert escape_controls(harmless) == harmless
+
+
+@given(any_text, st.integers(1, 30))
+def test_a_limited_line_is_cut_to_the_limit(text: str, limit: int) -> None:
+    assert len(escape_line(text, limit)) <= limit
+
+
+@given(any_text)
+def test_text_without_surrogates_can_be_encoded(text: str) -> None:
+    replace_surrogates(text).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred", r"\x1b[31mred"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("\x9b2J", r"\x9b2J"),
+        ("a\rb", r"a\x0db"),
+        ("\u202egpj.exe", r"\u202egpj.exe"),
+        ("\udcff", "\ufffd"),
+        ("tab\tand\nline", "tab\tand\nline"),
+        ("👨‍👩‍👧 🏴󠁧󠁢󠁳󠁣󠁴󠁿 é 漢字", "👨‍👩‍👧 🏴󠁧󠁢󠁳󠁣󠁴󠁿 é 漢字"),
+    ],
+)
+def test_what_is_shown_for_known_sequences(text: str, shown: str) -> None:
+    assert escape_controls(text) == shown
+
+
+def test_every_character_of_unicode_is_decided() -> None:
+    everything = "".join(map(chr, range(0x110000)))
+    assert not [c for c in escape_controls(everything) if is_dangerous(c)]
+    escaped = re.findall(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}", escape_controls(everything))
+    assert len(escaped) == 63 + len(BIDI_CONTROLS) + 2

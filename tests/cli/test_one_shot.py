@@ -1,0 +1,257 @@
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from src.cli.arguments import parse_arguments
+from src.cli.errors import UsageError
+from src.cli.one_shot import find_prompt
+from tests.cli.conftest import (
+    ALPHABET,
+    FORMAT_TOKENS,
+    PROGRAM,
+    REPOSITORY,
+    SECONDS,
+    Run,
+    environment,
+)
+
+ANSWER = f"{ALPHABET}\n".encode()
+
+
+def test_a_prompt_on_standard_input_is_answered_and_nothing_else_is_printed(
+    run: Run, alphabet_model: Path
+) -> None:
+    done = run("-m", alphabet_model, stdin=b"Hello\n")
+    assert (done.returncode, done.stdout) == (0, ANSWER)
+
+
+@pytest.mark.parametrize("flags", [["-p", "Hello"], ["-f", "FILE"], ["-"]])
+def test_each_way_to_give_a_prompt_gives_the_same_answer(
+    run: Run, alphabet_model: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Hello\n")
+    flags = [str(prompt) if flag == "FILE" else flag for flag in flags]
+    done = run("-m", alphabet_model, *flags, stdin=b"Hello" if flags == ["-"] else b"")
+    assert (done.returncode, done.stdout) == (0, ANSWER)
+    prompt_tokens = FORMAT_TOKENS + len("Hello")
+    assert f"{prompt_tokens} prompt tokens (0 cached)".encode() in done.stderr
+
+
+def test_notes_go_to_standard_error_a_line_each(run: Run, alphabet_model: Path) -> None:
+    loading, statistics = run("-m", alphabet_model, "-p", "x", "--seed", "5").stderr.splitlines()
+    for part in (alphabet_model.name, "parameters", "mapped", "KV cache", "free", "RoPE"):
+        assert part in loading.decode()
+    for part in ("prompt tokens (0 cached)", "27 new", "context 51 of 4096", " eot ", "seed 5"):
+        assert part in statistics.decode()
+
+
+def test_quiet_leaves_the_answer_alone(run: Run, alphabet_model: Path) -> None:
+    done = run("-m", alphabet_model, "-p", "x", "-q")
+    assert (done.stdout, done.stderr) == (ANSWER, b"")
+
+
+def test_statistics_can_be_left_out(run: Run, alphabet_model: Path) -> None:
+    assert run("-m", alphabet_model, "-p", "x", "--no-stats").stderr.count(b"\n") == 1
+
+
+def test_nothing_is_coloured_without_a_terminal(run: Run, alphabet_model: Path) -> None:
+    done = run("-m", alphabet_model, "-p", "x", FORCE_COLOR="1", CLICOLOR_FORCE="1")
+    assert b"\x1b" not in done.stdout + done.stderr
+
+
+def test_the_number_of_tokens_can_be_limited(run: Run, alphabet_model: Path) -> None:
+    done = run("-m", alphabet_model, "-p", "x", "-n", "3")
+    assert done.stdout == b"abc\n"
+    assert b"max tokens" in done.stderr
+
+
+def test_a_stop_text_ends_the_answer_before_it(run: Run, alphabet_model: Path) -> None:
+    done = run("-m", alphabet_model, "-p", "x", "--stop", "no", "--stop", "def")
+    assert done.stdout == b"abc\n"
+    assert b"stop string" in done.stderr
+
+
+def test_the_answer_stops_at_the_end_of_the_context(run: Run, endless_model: Path) -> None:
+    done = run("-m", endless_model, "-p", "x", "-c", "40")
+    assert done.stdout == b"abcdefghijklmnop\n"
+    assert b"context full" in done.stderr
+    assert b"context 40 of 40" in done.stderr
+
+
+def test_a_completion_continues_the_raw_text(run: Run, alphabet_model: Path) -> None:
+    done = run("-m", alphabet_model, "--completion", stdin=b"some w\n")
+    assert done.stdout == b"xyz\n"
+    assert b"7 prompt tokens" in done.stderr
+
+
+def test_a_system_prompt_comes_before_the_message(run: Run, alphabet_model: Path) -> None:
+    without = run("-m", alphabet_model, "-p", "x").stderr
+    system = run("-m", alphabet_model, "-p", "x", "-s", "short").stderr
+    assert b"24 prompt tokens" in without
+    assert b"39 prompt tokens" in system
+
+
+def test_an_example_runs_by_its_number(run: Run, alphabet_model: Path) -> None:
+    done = run("-m", alphabet_model, "--example", "1")
+    assert done.stdout == b"fghijklmnopqrstuvwxyz\n"  # after "Hello, my name is" comes ... "s"
+
+
+def test_an_answer_keeps_its_control_characters_in_a_pipe(run: Run, reciting) -> None:
+    assert run("-m", reciting(b"\x1b[31m"), "-p", "x").stdout == b"\x1b[31m\n"
+
+
+def test_a_character_of_several_tokens_comes_whole(run: Run, reciting) -> None:
+    assert run("-m", reciting("🙂é".encode()), "-p", "x").stdout == "🙂é\n".encode()
+
+
+def test_bytes_that_are_no_utf8_are_read_as_replacement_characters(
+    run: Run, alphabet_model: Path
+) -> None:
+    broken = run("-m", alphabet_model, stdin=b"a\xffb\xc3")
+    whole = run("-m", alphabet_model, stdin="a\ufffdb\ufffd".encode())
+    assert broken.stdout == whole.stdout == ANSWER
+    assert (
+        broken.stderr.split(b"prompt tokens")[0][-3:]
+        == whole.stderr.split(b"prompt tokens")[0][-3:]
+    )
+
+
+def test_a_nul_byte_is_text(run: Run, alphabet_model: Path) -> None:
+    assert run("-m", alphabet_model, stdin=b"a\0b").stdout == ANSWER
+
+
+@pytest.mark.parametrize("stdin", [b"", b"\n", b" \t\r\n"])
+def test_without_a_prompt_it_says_so_and_ends(run: Run, alphabet_model: Path, stdin: bytes) -> None:
+    done = run("-m", alphabet_model, stdin=stdin)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"error: standard input: prompt: expected text, got none\n"
+
+
+def test_a_closed_standard_input_is_an_empty_one(alphabet_model: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$@" <&-', "sh", *PROGRAM, "-m", str(alphabet_model)],
+        capture_output=True,
+        cwd=REPOSITORY,
+        env=environment(),
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+
+
+def test_a_closed_standard_output_ends_quietly(alphabet_model: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *PROGRAM, "-m", str(alphabet_model), "-p", "x", "-q"],
+        capture_output=True,
+        cwd=REPOSITORY,
+        env=environment(),
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_reader_that_stops_ends_the_answer_quietly(endless_model: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", '"$@" | head -c 5; exit ${PIPESTATUS[0]}', "bash"]
+        + [*PROGRAM, "-m", str(endless_model), "-p", "x", "-q", "-c", "4096"],
+        capture_output=True,
+        cwd=REPOSITORY,
+        env=environment(),
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"abcde", b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_is_one_line(alphabet_model: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*PROGRAM, "-m", str(alphabet_model), "-p", "x", "-q"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=REPOSITORY,
+            env=environment(),
+            timeout=SECONDS,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"error: standard output: No space left on device\n",
+    )
+
+
+def test_the_answer_streams_through_a_pipe(endless_model: Path) -> None:
+    process = subprocess.Popen(
+        [*PROGRAM, "-m", str(endless_model), "-p", "x", "-q"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=REPOSITORY,
+        env=environment(),
+    )
+    with process:
+        assert process.stdout is not None
+        assert os.read(process.stdout.fileno(), 100)[:1] == b"a"
+        assert process.poll() is None
+        process.kill()
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(endless_model: Path) -> None:
+    process = subprocess.Popen(
+        [*PROGRAM, "-m", str(endless_model), "-p", "x", "-c", "100000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=REPOSITORY,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    rest, notes = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert rest.endswith(b"\n")
+    assert b"interrupted" in notes
+    assert b"Traceback" not in notes
+
+
+def test_ctrl_c_while_loading_ends_with_130(endless_model: Path, tmp_path: Path) -> None:
+    for wait in (0.1, 0.2, 0.3, 0.4):
+        process = subprocess.Popen(
+            [*PROGRAM, "-m", str(endless_model), "-p", "x"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=REPOSITORY,
+            env=environment(),
+        )
+        time.sleep(wait)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+        # Before the first line of the program runs, the signal is the interpreter's.
+        assert process.returncode in (130, -signal.SIGINT)
+
+
+def test_a_prompt_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "no", "No such file")):
+        with pytest.raises(UsageError, match=reason):
+            find_prompt(parse_arguments(["-f", str(path)]))
+
+
+def test_a_prompt_file_may_be_a_pipe(run: Run, alphabet_model: Path, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with subprocess.Popen(["sh", "-c", f"printf hello > {fifo}"]):
+        assert run("-m", alphabet_model, "-f", fifo).stdout == ANSWER
+
+
+def test_only_the_last_newline_of_a_file_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "prompt"
+    for content, prompt in ((b"a\n", "a"), (b"a\r\n", "a"), (b" a\n\n", " a\n"), (b"a", "a")):
+        path.write_bytes(content)
+        assert find_prompt(parse_arguments(["-f", str(path)])) == prompt

@@ -1,0 +1,204 @@
+"""The history: what it holds after answers, refusals and interrupts."""
+
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from src.cli.answer import INTERRUPTED, statistics_line, stream_answer
+from src.cli.arguments import parse_arguments
+from src.cli.console import Console
+from src.cli.errors import UsageError
+from src.cli.loading import open_session
+from src.cli.session import Session, Turn
+from src.inference import ContextFullError, GenerationStats, Message, Step
+from tests.cli.conftest import ALPHABET
+from tests.support.pth_writer import write_random_meta_directory
+
+
+def session_of(model: Path, *flags: str) -> Session:
+    options = parse_arguments(["-m", str(model), "-q", *flags])
+    return open_session(options, Console(quiet=True))
+
+
+@pytest.fixture
+def session(alphabet_model: Path) -> Session:
+    return session_of(alphabet_model, "-c", "300")
+
+
+@pytest.fixture(scope="module")
+def random_model(tmp_path_factory: pytest.TempPathFactory, alphabet_model: Path) -> Path:
+    """A model whose answer depends on everything before it."""
+    directory = tmp_path_factory.mktemp("random")
+    params = {
+        "dim": 64,
+        "n_layers": 2,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "vocab_size": 512,
+        "multiple_of": 32,
+        "norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "use_scaled_rope": True,
+    }
+    tokenizer = alphabet_model / "tokenizer.model"
+    write_random_meta_directory(directory, params, tokenizer_model=tokenizer)
+    return directory
+
+
+def test_an_answer_goes_to_standard_output_and_into_the_history(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session.ask("Hello")
+    assert capsys.readouterr() == (f"{ALPHABET}\n", "")
+    assert session.turns == [Turn("Hello", ALPHABET)]
+
+
+def test_the_model_sees_system_prompt_history_and_question_in_order(session: Session) -> None:
+    session.ask("Hello")
+    session.system = "short"
+    assert session.messages(session.turns, "more") == [
+        Message("system", "short"),
+        Message("user", "Hello"),
+        Message("assistant", ALPHABET),
+        Message("user", "more"),
+    ]
+
+
+def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(session: Session) -> None:
+    session.ask("Hello")
+    for length in (300, 3000):
+        with pytest.raises(ContextFullError, match="300"):
+            session.ask("x" * length)
+    assert session.turns == [Turn("Hello", ALPHABET)]
+
+
+def test_regenerating_replaces_the_last_answer(session: Session) -> None:
+    session.ask("Hello")
+    session.settings = session.settings.changed("max_tokens", "3")
+    session.regenerate()
+    assert session.turns == [Turn("Hello", "abc")]
+
+
+def test_undoing_takes_the_last_turn_back(session: Session) -> None:
+    session.ask("one")
+    session.ask("two")
+    assert session.undo() == Turn("two", ALPHABET)
+    assert session.turns == [Turn("one", ALPHABET)]
+
+
+def test_clearing_keeps_system_prompt_and_settings(session: Session) -> None:
+    session.system = "short"
+    settings = session.settings
+    session.ask("one")
+    session.clear()
+    assert (session.turns, session.system, session.settings) == ([], "short", settings)
+
+
+def test_there_is_nothing_to_regenerate_or_undo_at_first(session: Session) -> None:
+    with pytest.raises(UsageError, match="no question"):
+        session.regenerate()
+    with pytest.raises(UsageError, match="nothing to take back"):
+        session.undo()
+
+
+def test_the_history_as_ids_is_what_the_cache_holds(session: Session) -> None:
+    session.ask("Hello")
+    ids = session.history_ids()
+    cached = session.engine.cached_ids
+    assert tuple(ids[: len(cached)]) == cached
+    assert len(ids) == len(cached) + 1  # the end token is never run
+
+
+def interrupt_after(session: Session, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sends Ctrl-C while a token is written."""
+    write, count = Console.answer, 0
+
+    def answer(console: Console, text: str) -> None:
+        nonlocal count
+        count += 1
+        if count == tokens:
+            signal.raise_signal(signal.SIGINT)
+        write(console, text)
+
+    monkeypatch.setattr(Console, "answer", answer)
+
+
+def test_an_interrupted_question_leaves_no_trace_and_can_be_asked_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session.ask("one")
+    with monkeypatch.context() as patch:
+        interrupt_after(session, 4, patch)
+        answer = session.ask("two")
+    assert (answer.text, answer.stop_reason) == ("abcd", INTERRUPTED)
+    assert session.turns == [Turn("one", ALPHABET)]
+    assert capsys.readouterr().out.endswith("\nabc\n")
+    session.regenerate()
+    assert session.turns == [Turn("one", ALPHABET), Turn("two", ALPHABET)]
+
+
+def test_an_interrupted_second_attempt_keeps_the_first_answer(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.ask("one")
+    interrupt_after(session, 4, monkeypatch)
+    session.regenerate()
+    assert session.turns == [Turn("one", ALPHABET)]
+
+
+def test_the_handler_of_ctrl_c_is_put_back(session: Session) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    session.ask("one")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_ctrl_c_does_not_disturb_the_end_of_an_answer() -> None:
+    def steps() -> Iterator[Step]:
+        try:
+            yield Step(1, "a")
+            signal.raise_signal(signal.SIGINT)
+            yield Step(2, "b")
+        finally:
+            signal.raise_signal(signal.SIGINT)
+
+    answer = stream_answer(Console(quiet=True), steps)
+    assert (answer.text, answer.stop_reason) == ("a", INTERRUPTED)
+
+
+def test_after_an_interrupt_at_any_moment_the_next_answer_is_what_it_would_have_been(
+    random_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--temperature", "0", "-n", "12", "-c", "1024")
+    fresh = session_of(random_model, *flags)
+    expected = [fresh.ask("How are you?").text, fresh.ask("And now?").text]
+    generator = random.Random(1)
+    for _ in range(12):
+        session = session_of(random_model, *flags)
+        assert session.ask("How are you?").text == expected[0]
+        signal.setitimer(signal.ITIMER_REAL, generator.uniform(0.0005, 0.02))
+        before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+        try:
+            session.ask("Something that takes a while: " + "la " * 200)
+        except KeyboardInterrupt:
+            pass  # the signal fell between the timer and the answer
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        session.turns[1:] = []
+        assert session.ask("And now?").text == expected[1]
+
+
+def test_the_line_of_statistics_says_what_was_run_and_what_was_cached() -> None:
+    stats = GenerationStats(100, 60, 21, 0.5, 2.0, 7)
+    assert statistics_line(stats, "eot", 4096) == (
+        "100 prompt tokens (60 cached) at 80 tok/s · 21 new at 10 tok/s · context 121 of 4096 · "
+        "eot · seed 7"
+    )
+
+
+def test_the_line_of_statistics_knows_no_speed_where_nothing_was_run() -> None:
+    stats = GenerationStats(10, 9, 1, 0.0, 0.0, 7)
+    assert "tok/s" not in statistics_line(stats, "eot", 4096)

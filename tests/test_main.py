@@ -1,0 +1,68 @@
+"""The program as a whole, on the bundled model."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from src.main import main
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+BUNDLED_MODEL = REPOSITORY / "src" / "nano" / "model" / "consolidated.00.pth"
+QUESTION = b"What is the capital of Massachusetts? Answer in one word.\n"
+
+needs_bundled_model = pytest.mark.skipif(
+    not BUNDLED_MODEL.exists(), reason="the bundled model is not in this checkout"
+)
+
+
+def run(*arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
+        [sys.executable, "-m", "src.main", *arguments],
+        input=stdin,
+        capture_output=True,
+        cwd=REPOSITORY,
+        timeout=60,
+        check=False,
+    )
+
+
+@needs_bundled_model
+def test_the_capital_of_massachusetts_is_all_that_is_printed() -> None:
+    done = run("--temperature", "0", stdin=QUESTION)
+    assert (done.returncode, done.stdout) == (0, b"Boston\n")
+
+
+@needs_bundled_model
+@pytest.mark.parametrize("number", range(1, 7))
+def test_each_example_gets_an_answer(number: int) -> None:
+    done = run("--example", str(number), "--temperature", "0", "-n", "64")
+    assert done.returncode == 0
+    assert done.stdout.strip()
+
+
+def test_help_goes_to_standard_output() -> None:
+    done = run("--help")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"usage: llama-bolts ")
+
+
+def test_main_takes_arguments_and_returns_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-m", str(tmp_path), "-p", "x"]) == 3
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_an_interrupt_is_the_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("src.cli.application.run", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert main(["-p", "x"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
