@@ -1,0 +1,175 @@
+"""Opening model files: regular files only, never blocking, and changes noticed (rows P5 and F1)."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from src import ml
+from src.checkpoint import CheckpointError
+from src.checkpoint.errors import FileAccessError, FileChangedError
+from src.checkpoint.mapped_file import MappedFile, read_small_file
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"0123456789abcdef")
+    return path
+
+
+@pytest.fixture
+def _no_blocking() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TimeoutError("blocked")
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(5)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, previous)
+
+
+def test_a_file_is_mapped_whole_and_read_only(path: Path) -> None:
+    file = MappedFile(path)
+    assert file.size == 16
+    assert file.bytes_at(10, 13) == b"abc"
+    assert memoryview(file.buffer).readonly
+
+
+def test_an_empty_file_has_an_empty_buffer(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    file = MappedFile(tmp_path / "empty")
+    assert (file.size, len(file.buffer)) == (0, 0)
+    file.check_unchanged()
+    file.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(-1, 4), (4, 17), (5, 4), (17, 17), (1 << 62, 1 << 63)]
+)
+def test_bytes_outside_the_file_are_refused_and_never_clamped(
+    path: Path, start: int, stop: int
+) -> None:
+    with pytest.raises(FileAccessError, match="byte range"):
+        MappedFile(path).bytes_at(start, stop)
+
+
+def open_both(path: Path) -> list[str]:
+    texts = []
+    for opener in (MappedFile, lambda path: read_small_file(path, 100)):
+        with pytest.raises(FileAccessError) as caught:
+            opener(path)
+        texts.append(str(caught.value))
+    return texts
+
+
+@pytest.mark.usefixtures("_no_blocking")
+def test_p5_a_fifo_is_refused_without_blocking(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert all(
+        "expected a regular file, got a FIFO" in text for text in open_both(tmp_path / "fifo")
+    )
+
+
+def test_p5_what_is_no_regular_file_is_refused_by_its_kind(tmp_path: Path) -> None:
+    assert all("got a directory" in text for text in open_both(tmp_path))
+    assert all("got a character device" in text for text in open_both(Path("/dev/null")))
+    assert all("No such file" in text for text in open_both(tmp_path / "absent"))
+    assert all("cannot be opened" in text for text in open_both(tmp_path / "a\0b"))
+    (tmp_path / "loop").symlink_to("loop")
+    assert all("symbolic links" in text for text in open_both(tmp_path / "loop"))
+    (tmp_path / "dangling").symlink_to("absent")
+    assert all("No such file" in text for text in open_both(tmp_path / "dangling"))
+
+
+def test_p5_a_socket_is_refused(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        open_both(tmp_path / "s")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_p5_an_unreadable_file_is_refused(path: Path) -> None:
+    path.chmod(0)
+    assert all("Permission denied" in text for text in open_both(path))
+
+
+def test_a_link_to_a_regular_file_is_followed(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(path)
+    assert MappedFile(tmp_path / "link").size == 16
+    assert read_small_file(tmp_path / "link", 16) == path.read_bytes()
+
+
+def test_a_path_is_shown_escaped(tmp_path: Path) -> None:
+    assert all("a\\x1b[2Jb" in text for text in open_both(tmp_path / "a\x1b[2Jb"))
+
+
+def test_a_small_file_has_a_limit(path: Path) -> None:
+    assert read_small_file(path, 16) == b"0123456789abcdef"
+    with pytest.raises(FileAccessError, match="at most 15 bytes, got 16 bytes"):
+        read_small_file(path, 15)
+
+
+def test_f1_an_unchanged_file_passes_the_check(path: Path) -> None:
+    file = MappedFile(path)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns))
+    file.check_unchanged()
+
+
+def test_f1_a_truncated_file_is_noticed_before_it_is_touched(path: Path) -> None:
+    file = MappedFile(path)
+    os.truncate(path, 3)
+    with pytest.raises(FileChangedError, match="expected 16, got 3"):
+        file.check_unchanged()
+
+
+def test_f1_a_file_truncated_after_it_was_replaced_is_noticed(path: Path, tmp_path: Path) -> None:
+    file = MappedFile(path)
+    os.link(path, tmp_path / "other")
+    path.unlink()
+    path.write_bytes(b"new")
+    os.truncate(tmp_path / "other", 3)
+    with pytest.raises(FileChangedError):
+        file.check_unchanged()
+
+
+def test_f1_a_rewritten_file_is_noticed(path: Path) -> None:
+    file = MappedFile(path)
+    path.write_bytes(b"fedcba9876543210")
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1_000_000))
+    with pytest.raises(FileChangedError, match="rewritten"):
+        file.check_unchanged()
+    assert issubclass(FileChangedError, CheckpointError)
+
+
+def test_f1_a_replaced_or_removed_file_works_on(path: Path, tmp_path: Path) -> None:
+    file = MappedFile(path)
+    (tmp_path / "new").write_bytes(b"x")
+    os.replace(tmp_path / "new", path)
+    file.check_unchanged()
+    assert file.bytes_at(0, 3) == b"012"
+    path.unlink()
+    file.check_unchanged()
+    assert file.bytes_at(0, 3) == b"012"
+
+
+def test_closing_never_pulls_memory_from_under_a_tensor(path: Path) -> None:
+    file = MappedFile(path)
+    tensor = ml.Tensor.from_buffer(file.buffer, ml.uint8, (3,), offset=10)
+    before = set(os.listdir("/proc/self/fd"))
+    file.close()
+    file.close()
+    assert tensor.numpy().tobytes() == b"abc"
+    del tensor
+    assert len(set(os.listdir("/proc/self/fd"))) < len(before)
+
+
+def test_a_closed_file_gives_no_bytes(path: Path) -> None:
+    file = MappedFile(path)
+    file.close()
+    with pytest.raises(FileAccessError):
+        file.bytes_at(0, 1)

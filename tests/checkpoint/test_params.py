@@ -1,0 +1,146 @@
+"""`params.json`: every key is used, harmless or refused by name; every value in its range (C1)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from src.checkpoint.errors import FileAccessError, ParamsError
+from src.checkpoint.params import HARMLESS_KEYS, REFUSED_KEYS, USED_KEYS, read_params
+
+# As in Meta's files of these models.
+LLAMA_3_1_8B = {
+    "dim": 4096,
+    "ffn_dim_multiplier": 1.3,
+    "multiple_of": 1024,
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "n_layers": 32,
+    "norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "use_scaled_rope": True,
+    "vocab_size": 128256,
+}
+LLAMA_2_7B = {
+    "dim": 4096,
+    "multiple_of": 256,
+    "n_heads": 32,
+    "n_layers": 32,
+    "norm_eps": 1e-05,
+    "vocab_size": -1,
+}
+
+
+def params_of(tmp_path: Path, params: object) -> dict[str, object]:
+    path = tmp_path / "params.json"
+    path.write_text(params if isinstance(params, str) else json.dumps(params))
+    return read_params(path)
+
+
+@pytest.mark.parametrize("params", [LLAMA_3_1_8B, LLAMA_2_7B])
+def test_the_files_of_published_models_are_read_as_they_are(
+    tmp_path: Path, params: dict[str, object]
+) -> None:
+    assert params_of(tmp_path, params) == params
+
+
+@pytest.mark.parametrize("key", sorted(HARMLESS_KEYS | {"max_seq_len"}))
+def test_keys_that_size_buffers_are_accepted(tmp_path: Path, key: str) -> None:
+    assert params_of(tmp_path, LLAMA_2_7B | {key: 512})[key] == 512
+
+
+def test_a_key_that_may_be_absent_may_be_null(tmp_path: Path) -> None:
+    params_of(tmp_path, LLAMA_2_7B | {"n_kv_heads": None, "ffn_dim_multiplier": None})
+    with pytest.raises(ParamsError, match="'dim'"):
+        params_of(tmp_path, LLAMA_2_7B | {"dim": None})
+
+
+@pytest.mark.parametrize("key", REFUSED_KEYS)
+def test_keys_that_change_the_result_are_refused_by_name(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ParamsError, match=f"'{key}'.*not supported"):
+        params_of(tmp_path, LLAMA_3_1_8B | {key: {"scheme": "int8"}})
+
+
+def test_unknown_keys_are_refused_by_name_the_first_five_and_the_count(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match="only known ones, got 'dimm'"):
+        params_of(tmp_path, LLAMA_2_7B | {"dimm": 3})
+    with pytest.raises(ParamsError, match=r"'k0', 'k1', 'k2', 'k3', 'k4', ... \(7 in all\)"):
+        params_of(tmp_path, LLAMA_2_7B | {f"k{number}": 1 for number in range(7)})
+
+
+@pytest.mark.parametrize("key", ["dim", "n_layers", "n_heads", "norm_eps"])
+def test_a_missing_key_is_refused_by_name(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ParamsError, match=f"without '{key}'"):
+        params_of(tmp_path, {name: LLAMA_2_7B[name] for name in LLAMA_2_7B if name != key})
+
+
+BAD_INTEGERS = [0, -1, 1.0, 1.5, True, "8", [8], {"x": 8}, 10**9, 10**30]
+BAD_VALUES = [
+    *[
+        (key, value)
+        for key in ("dim", "n_layers", "n_heads", "n_kv_heads")
+        for value in BAD_INTEGERS
+    ],
+    *[("multiple_of", value) for value in BAD_INTEGERS],
+    *[("max_seq_len", value) for value in BAD_INTEGERS],
+    *[("vocab_size", value) for value in (0, -2, 1.0, True, "x", 10**9)],
+    *[("rope_theta", value) for value in (0, -1, "x", True, [], 1e300)],
+    *[("norm_eps", value) for value in (-1e-5, 2, "x", False, None)],
+    *[("ffn_dim_multiplier", value) for value in (0, -1, 1e9, "x", True)],
+    *[("use_scaled_rope", value) for value in (0, 1, "true", [])],
+]
+
+
+@pytest.mark.parametrize(("key", "value"), BAD_VALUES)
+def test_c1_a_value_outside_its_range_is_refused_by_its_key(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    with pytest.raises(ParamsError, match=key):
+        params_of(tmp_path, LLAMA_3_1_8B | {key: value})
+
+
+def test_c1_heads_must_divide(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match=r"n_heads % n_kv_heads: expected 0, got 32 % 5 = 2"):
+        params_of(tmp_path, LLAMA_3_1_8B | {"n_kv_heads": 5})
+    with pytest.raises(ParamsError, match=r"dim % n_heads: expected 0, got 4096 % 33 = 4"):
+        params_of(tmp_path, LLAMA_2_7B | {"n_heads": 33})
+    with pytest.raises(ParamsError, match="n_heads % n_kv_heads"):
+        params_of(tmp_path, LLAMA_3_1_8B | {"n_kv_heads": 64})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "7",
+        "null",
+        '{"dim": NaN}',
+        '{"dim": 1, "dim": 2}',
+        "[" * 50_000,
+        "{'dim': 1}",
+        "9" * 5000,
+    ],
+)
+def test_what_is_no_strict_json_object_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ParamsError, match=r"params\.json: content: expected"):
+        params_of(tmp_path, text)
+
+
+def test_a_file_beyond_64_kib_is_refused_unread(tmp_path: Path) -> None:
+    with pytest.raises(FileAccessError, match="at most 65536 bytes"):
+        params_of(tmp_path, " " * 65537)
+    assert params_of(tmp_path, json.dumps(LLAMA_2_7B).ljust(65536))
+
+
+def test_hostile_keys_and_values_are_shown_escaped(tmp_path: Path) -> None:
+    for params in (LLAMA_2_7B | {"\x1b[2J\u202e": 1}, LLAMA_2_7B | {"dim": "\x1b[2J" + "x" * 500}):
+        with pytest.raises(ParamsError) as caught:
+            params_of(tmp_path, params)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 250 + len(str(tmp_path))
+
+
+def test_no_key_is_in_two_lists() -> None:
+    lists = [set(USED_KEYS), set(HARMLESS_KEYS), set(REFUSED_KEYS)]
+    assert len(set.union(*lists)) == sum(map(len, lists))
