@@ -75,7 +75,7 @@ def statistics_line(stats: GenerationStats, stop_reason: str, context_length: in
             f"{stats.prompt_tokens} prompt tokens ({stats.cached_tokens} cached)"
             f"{_rate(read, stats.prefill_seconds)}",
             f"{stats.new_tokens} new{_rate(stats.new_tokens - 1, stats.decode_seconds)}",
-            f"context {used} of {context_length}",
+            f"context {used}/{context_length}",
             stop_reason,
             f"seed {stats.seed}",
         )
@@ -83,8 +83,8 @@ def statistics_line(stats: GenerationStats, stop_reason: str, context_length: in
 
 
 def _rate(tokens: int, seconds: float) -> str:
-    """Returns ` at N tok/s`, or nothing where nothing was run."""
-    return f" at {tokens / seconds:.0f} tok/s" if tokens > 0 and seconds > 0 else ""
+    """Returns `, N tok/s`, or nothing where nothing was run."""
+    return f", {tokens / seconds:.0f} tok/s" if tokens > 0 and seconds > 0 else ""
 
 
 @contextmanager

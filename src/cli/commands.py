@@ -101,7 +101,7 @@ def _set(session: Session, argument: str) -> None:
     if not value:
         raise UsageError(f"/set wants a name and a value: one of {', '.join(SETTING_NAMES)}")
     session.settings = session.settings.changed(name, value.strip())
-    session.console.reply("\n".join(session.settings.lines()))
+    session.console.reply(session.settings.line(name))
 
 
 def _show(session: Session, argument: str) -> None:

@@ -13,6 +13,7 @@ from .values import integer, number, positive_integer
 _SAMPLING_NAMES = tuple(field.name for field in dataclasses.fields(SamplingArgs))
 _NONE = "none"
 SETTING_NAMES = (*_SAMPLING_NAMES, "max_tokens", "stop")
+_WIDTH = max(map(len, SETTING_NAMES))
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Settings:
             UsageError: there is no such setting, or the text is no value of it.
             SamplingError: the value is out of its range.
         """
-        name = name.replace("-", "_")
+        name = _canonical(name)
         try:
             if name == "max_tokens":
                 return dataclasses.replace(self, max_tokens=_optional(text, positive_integer))
@@ -63,12 +64,21 @@ class Settings:
             raise UsageError(f"{name}: {error}") from None
         raise UsageError(f"no setting {name}: expected one of {', '.join(SETTING_NAMES)}")
 
+    def line(self, name: str) -> str:
+        """Returns one setting as a line: its name and its value.
+
+        Args:
+            name: one of `SETTING_NAMES`, with hyphens or underscores.
+        """
+        name = _canonical(name)
+        value = getattr(self.sampling if name in _SAMPLING_NAMES else self, name)
+        if name == "stop":
+            value = " ".join(map(repr, value)) or None
+        return f"{name:<{_WIDTH}} {_NONE if value is None else value}"
+
     def lines(self) -> list[str]:
-        """Returns a line for each setting: its name and its value."""
-        values = dataclasses.asdict(self.sampling)
-        values["max_tokens"] = self.max_tokens
-        values["stop"] = " ".join(map(repr, self.stop)) or None
-        return [f"{name:<14} {_NONE if value is None else value}" for name, value in values.items()]
+        """Returns a line for each setting."""
+        return [self.line(name) for name in SETTING_NAMES]
 
     def _changed_sampling(self, name: str, text: str) -> SamplingArgs:
         if name == "seed":
@@ -76,6 +86,10 @@ class Settings:
         if name == "top_k":
             return dataclasses.replace(self.sampling, top_k=integer(text))
         return dataclasses.replace(self.sampling, **{name: number(text)})  # type: ignore[arg-type]
+
+
+def _canonical(name: str) -> str:
+    return name.replace("-", "_")
 
 
 def _optional(text: str, parse: Callable[[str], int]) -> int | None:

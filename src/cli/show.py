@@ -30,8 +30,8 @@ def _model(session: Session) -> str:
 
 
 def _params(session: Session) -> str:
-    system = f"{'system':<14} {session.system or 'none'}"
-    return "\n".join([*session.settings.lines(), system])
+    system = session.system or "none"
+    return "\n".join([*session.settings.lines(), f"system prompt: {system}"])
 
 
 def _prompt(session: Session) -> str:

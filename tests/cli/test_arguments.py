@@ -28,10 +28,11 @@ def test_without_arguments_everything_has_its_default() -> None:
 
 def test_flags_arrive_in_the_record() -> None:
     options = parse_arguments(
-        ["-p", "hi", "-s", "short", "-m", "dir", "-c", "64", "-t", "2", "-n", "5"]
-        + ["--temperature", "0", "--top-k", "3", "--top-p", "0.5", "--min-p", "0.1"]
-        + ["--repeat-penalty", "1.1", "--seed", "7", "--stop", "END", "--stop", "."]
-        + ["--rope-scaling-factor", "32", "--no-stats", "-v"]
+        [
+            *("-phi", "-sshort", "-mdir", "-c64", "-t2", "-n5", "-v", "--no-stats"),
+            *("--temperature=0", "--top-k=3", "--top-p=0.5", "--min-p=0.1", "--seed=7"),
+            *("--repeat-penalty=1.1", "--stop=END", "--stop=.", "--rope-scaling-factor=32"),
+        ]
     )
     assert options == Options(
         prompt="hi",

@@ -10,11 +10,6 @@ from tests.cli.conftest import ALPHABET
 from tests.cli.test_session import session_of
 
 
-@pytest.fixture
-def session(alphabet_model: Path) -> Session:
-    return session_of(alphabet_model, "-c", "300", "--seed", "3")
-
-
 def reply(capsys: pytest.CaptureFixture[str], session: Session, line: str) -> str:
     capsys.readouterr()
     run_command(session, line)
@@ -29,7 +24,8 @@ def test_a_command_is_a_single_line_that_starts_with_a_slash() -> None:
     assert not is_command("1/2")
 
 
-def test_help_lists_every_command(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command(alphabet_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
     text = reply(capsys, session, "/help")
     for name in (*COMMANDS, "Ctrl-C", "Ctrl-D", '"""'):
         assert f"\n{name} " in f"\n{text}"
@@ -41,20 +37,23 @@ def test_help_lists_every_command(session: Session, capsys: pytest.CaptureFixtur
     [("/regne", "/regen"), ("/quit", "/"), ("/", "/"), ("/HELP", "/help"), ("/sytem x", "/system")],
 )
 def test_an_unknown_command_is_one_line_with_near_names(
-    session: Session, line: str, near: str
+    alphabet_model: Path, line: str, near: str
 ) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
     with pytest.raises(UsageError, match=f"no command {line.split()[0]}: expected .*{near}"):
         run_command(session, line)
 
 
-def test_exit_leaves(session: Session) -> None:
+def test_exit_leaves(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
     with pytest.raises(LeaveChat):
         run_command(session, "/exit")
 
 
 def test_system_sets_shows_and_removes_the_prompt(
-    session: Session, capsys: pytest.CaptureFixture[str]
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
     assert reply(capsys, session, "/system") == "system prompt: none\n"
     assert reply(capsys, session, "/system Be  short. ") == "system prompt: Be  short.\n"
     assert session.system == "Be  short."
@@ -63,14 +62,16 @@ def test_system_sets_shows_and_removes_the_prompt(
 
 
 def test_set_changes_one_setting_and_says_so(
-    session: Session, capsys: pytest.CaptureFixture[str]
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
     assert "temperature    0.0" in reply(capsys, session, "/set temperature 0")
     assert session.settings.sampling.temperature == 0.0
 
 
 @pytest.mark.parametrize("line", ["/set", "/set temperature", "/set x 1", "/set temperature x"])
-def test_a_wrong_set_changes_nothing(session: Session, line: str) -> None:
+def test_a_wrong_set_changes_nothing(alphabet_model: Path, line: str) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
     before = session.settings
     with pytest.raises(UsageError):
         run_command(session, line)
@@ -80,8 +81,9 @@ def test_a_wrong_set_changes_nothing(session: Session, line: str) -> None:
 
 
 def test_clear_undo_and_regen_do_as_the_session_does(
-    session: Session, capsys: pytest.CaptureFixture[str]
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
     session.ask("one")
     session.ask("two")
     assert reply(capsys, session, "/undo") == "taken back: two\n"
@@ -93,8 +95,9 @@ def test_clear_undo_and_regen_do_as_the_session_does(
 
 
 def test_show_tells_about_each_topic(
-    session: Session, capsys: pytest.CaptureFixture[str], alphabet_model: Path
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
     for topic in ("prompt", "tokens"):
         assert reply(capsys, session, f"/show {topic}") == "nothing was said yet\n"
     session.ask("Hello")
@@ -109,15 +112,17 @@ def test_show_tells_about_each_topic(
     assert "59 of 300 positions" in reply(capsys, session, "/show cache")
 
 
-def test_show_refuses_what_it_does_not_know(session: Session) -> None:
+def test_show_refuses_what_it_does_not_know(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
     for line in ("/show", "/show weather"):
         with pytest.raises(UsageError, match="model, params, prompt, cache, tokens"):
             run_command(session, line)
 
 
 def test_show_escapes_bytes_that_are_no_character(
-    session: Session, capsys: pytest.CaptureFixture[str]
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
     session.system = "é\x1b"
     shown = reply(capsys, session, "/show tokens")
     assert r"\xc3" in shown

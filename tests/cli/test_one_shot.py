@@ -46,7 +46,7 @@ def test_notes_go_to_standard_error_a_line_each(run: Run, alphabet_model: Path) 
     loading, statistics = run("-m", alphabet_model, "-p", "x", "--seed", "5").stderr.splitlines()
     for part in (alphabet_model.name, "parameters", "mapped", "KV cache", "free", "RoPE"):
         assert part in loading.decode()
-    for part in ("prompt tokens (0 cached)", "27 new", "context 51 of 4096", " eot ", "seed 5"):
+    for part in ("prompt tokens (0 cached)", "27 new", "context 51/4096", " eot ", "seed 5"):
         assert part in statistics.decode()
 
 
@@ -80,7 +80,7 @@ def test_the_answer_stops_at_the_end_of_the_context(run: Run, endless_model: Pat
     done = run("-m", endless_model, "-p", "x", "-c", "40")
     assert done.stdout == b"abcdefghijklmnop\n"
     assert b"context full" in done.stderr
-    assert b"context 40 of 40" in done.stderr
+    assert b"context 40/40" in done.stderr
 
 
 def test_a_completion_continues_the_raw_text(run: Run, alphabet_model: Path) -> None:
@@ -157,9 +157,9 @@ def test_a_closed_standard_output_ends_quietly(alphabet_model: Path) -> None:
 
 
 def test_a_reader_that_stops_ends_the_answer_quietly(endless_model: Path) -> None:
+    pipeline = '"$@" | head -c 5; exit ${PIPESTATUS[0]}'
     done = subprocess.run(
-        ["bash", "-c", '"$@" | head -c 5; exit ${PIPESTATUS[0]}', "bash"]
-        + [*PROGRAM, "-m", str(endless_model), "-p", "x", "-q", "-c", "4096"],
+        ["bash", "-c", pipeline, "bash", *PROGRAM, "-m", str(endless_model), "-p", "x", "-q"],
         capture_output=True,
         cwd=REPOSITORY,
         env=environment(),

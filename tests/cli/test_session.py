@@ -23,11 +23,6 @@ def session_of(model: Path, *flags: str) -> Session:
     return open_session(options, Console(quiet=True))
 
 
-@pytest.fixture
-def session(alphabet_model: Path) -> Session:
-    return session_of(alphabet_model, "-c", "300")
-
-
 @pytest.fixture(scope="module")
 def random_model(tmp_path_factory: pytest.TempPathFactory, alphabet_model: Path) -> Path:
     """A model whose answer depends on everything before it."""
@@ -49,14 +44,16 @@ def random_model(tmp_path_factory: pytest.TempPathFactory, alphabet_model: Path)
 
 
 def test_an_answer_goes_to_standard_output_and_into_the_history(
-    session: Session, capsys: pytest.CaptureFixture[str]
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    session = session_of(alphabet_model, "-c", "300")
     session.ask("Hello")
     assert capsys.readouterr() == (f"{ALPHABET}\n", "")
     assert session.turns == [Turn("Hello", ALPHABET)]
 
 
-def test_the_model_sees_system_prompt_history_and_question_in_order(session: Session) -> None:
+def test_the_model_sees_system_prompt_history_and_question_in_order(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300")
     session.ask("Hello")
     session.system = "short"
     assert session.messages(session.turns, "more") == [
@@ -67,7 +64,8 @@ def test_the_model_sees_system_prompt_history_and_question_in_order(session: Ses
     ]
 
 
-def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(session: Session) -> None:
+def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300")
     session.ask("Hello")
     for length in (300, 3000):
         with pytest.raises(ContextFullError, match="300"):
@@ -75,21 +73,24 @@ def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(session: Sessi
     assert session.turns == [Turn("Hello", ALPHABET)]
 
 
-def test_regenerating_replaces_the_last_answer(session: Session) -> None:
+def test_regenerating_replaces_the_last_answer(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300")
     session.ask("Hello")
     session.settings = session.settings.changed("max_tokens", "3")
     session.regenerate()
     assert session.turns == [Turn("Hello", "abc")]
 
 
-def test_undoing_takes_the_last_turn_back(session: Session) -> None:
+def test_undoing_takes_the_last_turn_back(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300")
     session.ask("one")
     session.ask("two")
     assert session.undo() == Turn("two", ALPHABET)
     assert session.turns == [Turn("one", ALPHABET)]
 
 
-def test_clearing_keeps_system_prompt_and_settings(session: Session) -> None:
+def test_clearing_keeps_system_prompt_and_settings(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300")
     session.system = "short"
     settings = session.settings
     session.ask("one")
@@ -97,14 +98,16 @@ def test_clearing_keeps_system_prompt_and_settings(session: Session) -> None:
     assert (session.turns, session.system, session.settings) == ([], "short", settings)
 
 
-def test_there_is_nothing_to_regenerate_or_undo_at_first(session: Session) -> None:
+def test_there_is_nothing_to_regenerate_or_undo_at_first(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300")
     with pytest.raises(UsageError, match="no question"):
         session.regenerate()
     with pytest.raises(UsageError, match="nothing to take back"):
         session.undo()
 
 
-def test_the_history_as_ids_is_what_the_cache_holds(session: Session) -> None:
+def test_the_history_as_ids_is_what_the_cache_holds(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300")
     session.ask("Hello")
     ids = session.history_ids()
     cached = session.engine.cached_ids
@@ -127,8 +130,9 @@ def interrupt_after(session: Session, tokens: int, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_interrupted_question_leaves_no_trace_and_can_be_asked_again(
-    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    alphabet_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    session = session_of(alphabet_model, "-c", "300")
     session.ask("one")
     with monkeypatch.context() as patch:
         interrupt_after(session, 4, patch)
@@ -141,15 +145,17 @@ def test_an_interrupted_question_leaves_no_trace_and_can_be_asked_again(
 
 
 def test_an_interrupted_second_attempt_keeps_the_first_answer(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+    alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    session = session_of(alphabet_model, "-c", "300")
     session.ask("one")
     interrupt_after(session, 4, monkeypatch)
     session.regenerate()
     assert session.turns == [Turn("one", ALPHABET)]
 
 
-def test_the_handler_of_ctrl_c_is_put_back(session: Session) -> None:
+def test_the_handler_of_ctrl_c_is_put_back(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300")
     before = signal.getsignal(signal.SIGINT)
     session.ask("one")
     assert signal.getsignal(signal.SIGINT) is before
@@ -194,7 +200,7 @@ def test_after_an_interrupt_at_any_moment_the_next_answer_is_what_it_would_have_
 def test_the_line_of_statistics_says_what_was_run_and_what_was_cached() -> None:
     stats = GenerationStats(100, 60, 21, 0.5, 2.0, 7)
     assert statistics_line(stats, "eot", 4096) == (
-        "100 prompt tokens (60 cached) at 80 tok/s · 21 new at 10 tok/s · context 121 of 4096 · "
+        "100 prompt tokens (60 cached), 80 tok/s · 21 new, 10 tok/s · context 121/4096 · "
         "eot · seed 7"
     )
 
