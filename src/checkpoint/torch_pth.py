@@ -103,10 +103,6 @@ def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Rec
         got = ", ".join(shown(prefix) for prefix in sorted(prefixes)[:5])
         raise ArchiveError(mismatch(file.label, "folder of the records", "one", got or "none"))
     stripped = {name.partition("/")[2]: record for name, record in records.items()}
-    if "constants.pkl" in stripped:
-        raise NotACheckpointError(
-            f"{file.label}: not a PyTorch zip checkpoint (found a TorchScript program)"
-        )
     for name in ("data.pkl", "version"):
         if name not in stripped:
             raise ArchiveError(mismatch(file.label, f"record '{name}'", "one", "none"))
@@ -172,11 +168,11 @@ def _tensor(
     for size, stride in zip(reference.shape, reference.strides, strict=True):
         count *= size
         extent += (size - 1) * stride
-    # Fewer elements than the tensor has can only be an expanded view (stride 0), which would let a
-    # few bytes claim any amount of work.
+    # A storage with fewer elements than the tensor means elements that overlap, as in an expanded
+    # view (stride 0): a few bytes could then claim any amount of work.
     needed = reference.offset + (max(extent, count) if count else 0)
     if needed > storage.element_count:
-        rule = f"offset + extent at most {storage.element_count} elements"
+        rule = f"offset + max(extent, count) at most {storage.element_count} elements"
         raise TensorRecordError(mismatch(file.label, what, rule, needed))
     strides = tuple(
         stride * itemsize if size > 1 else itemsize

@@ -178,8 +178,8 @@ class _DirectoryReader:
         raw_name = self._buffer[name_at:extra_at]
         name = self._name(raw_name)
         if method != 0 or flags & _ENCRYPTED:
-            got = "an encrypted record" if flags & _ENCRYPTED else f"compression method {method}"
-            self._refuse_record(name, "must be stored uncompressed and unencrypted", got)
+            rule = "no encryption and method 0 (records must be stored uncompressed)"
+            self._refuse_record(name, rule, f"flags {flags:#06x} and method {method}")
         if flags & ~(_FLAG_DESCRIPTOR | _FLAG_UTF8) or disk:
             rule = "flags within 0x0808 and disk 0"
             self._refuse_record(name, rule, f"{flags:#06x} and {disk}")

@@ -229,12 +229,6 @@ def test_p5_another_kind_of_file_is_refused_by_its_kind(
     assert f"(found {found}" in str(caught.value)
 
 
-def test_p5_a_torchscript_program_is_refused_by_its_kind(path: Path) -> None:
-    path.write_bytes(build([Part(b"m/data.pkl", b"."), Part(b"m/constants.pkl", b".")]))
-    with pytest.raises(NotACheckpointError, match="TorchScript"):
-        read_pth(path)
-
-
 MISSING = {
     "no data.pkl": [Part(b"a/version", b"3\n")],
     "no version": [Part(b"a/data.pkl", b"\x80\x02}.")],
@@ -463,7 +457,7 @@ def test_flipped_bits_of_the_pickle_are_refused_or_harmless(path: Path) -> None:
     program = dict_program({"a": window(0, [4, 6], [1, 4]), "b": window(7, [2], [3])})
     start = content.index(program)
     chance = random.Random(5)
-    positions = chance.sample(range(len(program) * 8), 600)
+    positions = chance.sample(range(len(program) * 8), 300)
     read = 0
     for position in positions:
         flipped = bytearray(program)
@@ -479,7 +473,7 @@ def test_flipped_bits_of_the_pickle_are_refused_or_harmless(path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
 def test_flipped_bits_anywhere_else_are_refused_or_harmless(path: Path) -> None:
     content = small_file(path)
-    for position in random.Random(6).sample(range(len(content) * 8), 1500):
+    for position in random.Random(6).sample(range(len(content) * 8), 700):
         flipped = bytearray(content)
         flipped[position // 8] ^= 1 << position % 8
         read_or_refuse(path, bytes(flipped))

@@ -1,0 +1,95 @@
+"""A hostile file imports nothing, opens nothing else, starts nothing: an audit hook watches."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.checkpoint import hostile_pickles as hostile
+from tests.support.pth_writer import integer, write_archive
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Runs in a process of its own, for an audit hook cannot be taken away again.
+WATCH = """
+import json, resource, sys
+from pathlib import Path
+from src.checkpoint import CheckpointError, read_pth
+
+paths = [Path(line) for line in sys.stdin.read().splitlines()]
+watching, events, outcomes = False, [], []
+
+def hook(event, arguments):
+    if watching:
+        events.append([event, str(arguments[0]) if arguments else ""])
+
+sys.addaudithook(hook)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for path in paths:
+    events.clear()
+    watching = True
+    try:
+        read_pth(path)
+        outcome = "read"
+    except CheckpointError as error:
+        outcome = "refused"
+    finally:
+        watching = False
+    outcomes.append([str(path), outcome, list(events)])
+growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(json.dumps([outcomes, growth]))
+"""
+
+
+def run_alone(program: str, given: str = "") -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        input=given,
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        timeout=120,
+        check=True,
+    )
+    return result.stdout
+
+
+def watch(folder: Path, programs: dict[str, bytes]) -> tuple[list[Any], int]:
+    """Read files with these pickles in a process of its own: (outcomes, memory growth in KiB)."""
+    paths = [folder / f"{number}.pth" for number in range(len(programs))]
+    for path, program in zip(paths, programs.values(), strict=True):
+        write_archive(path, program, {"0": bytes(96)})
+    outcomes, growth = json.loads(run_alone(WATCH, "\n".join(map(str, paths))))
+    assert [outcome[0] for outcome in outcomes] == list(map(str, paths))
+    return outcomes, growth
+
+
+def test_p1_hostile_files_cause_no_import_no_other_open_and_no_process(tmp_path: Path) -> None:
+    programs = {name: program for name, (program, _) in hostile.CODE.items()}
+    outcomes, _ = watch(tmp_path, programs)
+    for path, outcome, events in outcomes:
+        assert outcome == "refused"
+        assert [event for event in events if event[0] == "open"] == [["open", path]]
+        assert {name for name, _ in events} == {"open", "mmap.__new__"}
+
+
+def test_p1_twin_a_good_file_is_read_with_one_open(tmp_path: Path) -> None:
+    programs = {"good": hostile.storage_program(count=integer(24))}
+    [[path, outcome, events]], _ = watch(tmp_path, programs)
+    assert outcome == "read"
+    assert [event for event in events if event[0] == "open"] == [["open", path]]
+
+
+def test_p4_greedy_files_are_refused_within_64_mib(tmp_path: Path) -> None:
+    outcomes, growth = watch(tmp_path, hostile.GREEDY)
+    assert all(outcome == "refused" for _, outcome, _ in outcomes)
+    assert growth < 64 * 1024
+
+
+def test_the_reader_needs_neither_zipfile_nor_pytorch() -> None:
+    modules = run_alone("import sys, src.checkpoint; print(*sys.modules, sep='\\n')").split()
+    assert "src.checkpoint" in modules
+    assert not {"zipfile", "torch"} & set(modules)
