@@ -1,7 +1,21 @@
 """Turn token ids into text one at a time, without ever showing part of a character."""
 
-import codecs
+import re
 from typing import Protocol
+
+# The bytes at the end that begin a character and leave it open: every proper prefix of a row of
+# the Unicode Standard's table 3-7, "Well-Formed UTF-8 Byte Sequences". Python's own incremental
+# decoder also waits after ED A0..BF, which nothing can complete.
+_OPEN_END = re.compile(
+    rb"(?:[\xc2-\xdf]"
+    rb"|\xe0[\xa0-\xbf]?"
+    rb"|[\xe1-\xec\xee\xef][\x80-\xbf]?"
+    rb"|\xed[\x80-\x9f]?"
+    rb"|\xf0(?:[\x90-\xbf][\x80-\xbf]?)?"
+    rb"|[\xf1-\xf3][\x80-\xbf]{0,2}"
+    rb"|\xf4(?:[\x80-\x8f][\x80-\xbf]?)?)\Z"
+)
+_LONGEST_OPEN_END = 3
 
 
 class _TokenBytes(Protocol):
@@ -21,7 +35,7 @@ class StreamDecoder:
 
     def __init__(self, tokenizer: _TokenBytes) -> None:
         self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._open = b""
 
     def push(self, token_id: int) -> str:
         """Take the next id and give the text that is complete with it.
@@ -35,7 +49,11 @@ class StreamDecoder:
         Raises:
             TokenizerError: for an id that the tokenizer does not have; nothing is lost by it.
         """
-        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
+        data = self._open + self._tokenizer.token_bytes(token_id)
+        match = _OPEN_END.search(data, max(0, len(data) - _LONGEST_OPEN_END))
+        end = match.start() if match else len(data)
+        self._open = data[end:]
+        return data[:end].decode(errors="replace")
 
     def finish(self) -> str:
         """End the text: U+FFFD for a character that was begun and never completed, or nothing.
@@ -43,6 +61,5 @@ class StreamDecoder:
         Returns:
             The rest of the text. The decoder is ready for another one.
         """
-        rest = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return rest
+        rest, self._open = self._open, b""
+        return rest.decode(errors="replace")

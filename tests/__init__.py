@@ -1,0 +1,1 @@
+"""Tests; they mirror src path for path."""

@@ -1,0 +1,111 @@
+"""Random and real strings of many kinds, the same for the same seed."""
+
+import random
+import sysconfig
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+# How many strings of each kind the million holds.
+KINDS = {
+    "source lines": 300_000,
+    "source with doubled spaces": 50_000,
+    "printable": 150_000,
+    "words and spaces": 200_000,
+    "spaces": 80_000,
+    "digits and marks": 60_000,
+    "random bytes": 60_000,
+    "code points": 60_000,
+    "scripts and emoji": 39_000,
+    "long": 1_000,
+}
+
+_PRINTABLE = [chr(code) for code in range(32, 127)]
+_SPACES = [" ", " ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u2028", "\x1c"]
+_WORDS = (
+    "the of Llama attention don't I'LL we're HOUSE hOuse Wörter naïve été über мир 日本 слово "
+    '१२३ x1 3.14 e-mail foo_bar camelCase http://a.b/c? (see) "quoted" — … \'tis 😀 👩‍🚀'
+).split(" ")
+_SCRIPTS = [
+    *(range(0xC0, 0x250), range(0x370, 0x530), range(0x5D0, 0x5EB), range(0x620, 0x670)),
+    *(range(0x900, 0x980), range(0xE01, 0xE5C), range(0x3041, 0x30FF), range(0x4E00, 0x9FA6)),
+    *(range(0xAC00, 0xD7A4), range(0x300, 0x340), range(0x1F300, 0x1F700), range(0x1F1E6, 0x1F200)),
+    *(range(0xFE00, 0xFE10), range(0x200B, 0x2010), range(0x1D400, 0x1D800), range(0x20, 0x7F)),
+]
+
+
+def _source_text() -> str:
+    """Read the modules at the top of Python's standard library, in the order of their names."""
+    directory = Path(sysconfig.get_paths()["stdlib"])
+    files = sorted(directory.glob("*.py")) + sorted(directory.glob("pydoc_data/*.py"))
+    return "".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+
+
+def _source_lines(source: random.Random) -> Iterator[str]:
+    lines = _source_text().splitlines(keepends=True)
+    while True:
+        start = source.randrange(len(lines))
+        yield "".join(lines[start : start + source.choice((1, 1, 1, 2, 3))])
+
+
+def _doubled_spaces(source: random.Random) -> Iterator[str]:
+    for text in _source_lines(source):
+        yield text.replace(" ", source.choice(("  ", "   ", " \n", "\n ", "\t ")))
+
+
+def _joined(alphabet: list[str], longest: int) -> Callable[[random.Random], Iterator[str]]:
+    def generate(source: random.Random) -> Iterator[str]:
+        while True:
+            yield "".join(source.choices(alphabet, k=source.randint(0, longest)))
+
+    return generate
+
+
+def _random_bytes(source: random.Random) -> Iterator[str]:
+    while True:
+        yield source.randbytes(source.randint(0, 24)).decode(errors="replace")
+
+
+def _code_points(source: random.Random) -> Iterator[str]:
+    while True:
+        plane = source.choice((0x800, 0x10000, 0x30000, 0x110000))
+        codes = [source.randrange(plane) for _ in range(source.randint(0, 10))]
+        yield "".join(map(chr, codes))
+
+
+def _scripts(source: random.Random) -> Iterator[str]:
+    while True:
+        ranges = source.choices(_SCRIPTS, k=2)
+        yield "".join(
+            chr(source.choice(source.choice(ranges))) for _ in range(source.randint(0, 20))
+        )
+
+
+def _long(source: random.Random) -> Iterator[str]:
+    text = _source_text()
+    makers = [_GENERATORS[kind](source) for kind in KINDS if kind != "long"]
+    while True:
+        start = source.randrange(len(text))
+        yield text[start : start + source.randint(1_000, 20_000)]
+        yield "".join(islice(source.choice(makers), 200))
+        unit = next(source.choice(makers))[:4]
+        yield unit * source.randint(100, 2_000)
+
+
+_GENERATORS: dict[str, Callable[[random.Random], Iterator[str]]] = {
+    "source lines": _source_lines,
+    "source with doubled spaces": _doubled_spaces,
+    "printable": _joined(_PRINTABLE, 30),
+    "words and spaces": _joined(_WORDS + _SPACES, 12),
+    "spaces": _joined([*_SPACES, *_SPACES, *_SPACES, "a", "!", "1"], 12),
+    "digits and marks": _joined(list("0123456789.,:;-+'\"#()[]{}<>|!?/\\$%&*=~`^_@ \n"), 24),
+    "random bytes": _random_bytes,
+    "code points": _code_points,
+    "scripts and emoji": _scripts,
+    "long": _long,
+}
+
+
+def strings(kind: str, seed: int, count: int) -> Iterator[str]:
+    """Make `count` strings of a kind."""
+    return islice(_GENERATORS[kind](random.Random(f"{kind} {seed}")), count)

@@ -1,0 +1,103 @@
+import sys
+import unicodedata
+from bisect import bisect_right
+
+import pytest
+import regex
+from hypothesis import given
+from hypothesis import strategies as st
+
+from src.tokenizer import split as split_module
+from src.tokenizer.split import SPLIT_PATTERN, split
+from src.tokenizer.unicode_16 import UNASSIGNED_BOUNDS
+
+SPACES = " \t\n\r\x0b\x0c\x1c\x85\xa0\u2028\u3000"
+LIVELY = st.text(st.sampled_from("ab Z09'st.!-é日😀\ufffd\ud7ff\u0378" + SPACES), max_size=60)
+
+
+def pieces(text: str) -> list[str]:
+    return [piece for part in split(text) for piece in part]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("Hello, world!", ["Hello", ",", " world", "!"]),
+        ("a  b", ["a", " ", " b"]),  # the look-ahead: the last space goes with the word
+        ("a   b", ["a", "  ", " b"]),
+        ("a  ", ["a", "  "]),
+        ("a \n b", ["a", " \n", " b"]),
+        ("a\n\n  b", ["a", "\n\n", " ", " b"]),
+        ("a\r\nb", ["a", "\r\n", "b"]),
+        ("I'm we'LL 'tis", ["I", "'m", " we", "'LL", " '", "tis"]),
+        ("'s'S'ſ", ["'s", "'S", "'ſ"]),  # U+017F folds to s
+        ("12345 678", ["123", "45", " ", "678"]),
+        ("x!!\n\ny", ["x", "!!\n\n", "y"]),
+        (" \t\tx", [" \t", "\tx"]),
+        ("\u00a0x\u3000\u3000y", ["\u00a0x", "\u3000", "\u3000y"]),
+        ("日本語 テキスト", ["日本語", " テキスト"]),
+        ("😀😀a", ["😀😀", "a"]),
+        ("٣٤٥٦", ["٣٤٥", "٦"]),
+        ("e\u0301t", ["e", "\u0301t"]),  # a combining mark is no letter
+        ("x\x1cy", ["x", "\x1cy"]),  # a space for str.isspace, none for Unicode
+    ],
+)
+def test_texts_split_into_llama_3s_pieces(text: str, expected: list[str]) -> None:
+    assert pieces(text) == expected
+
+
+def test_a_character_newer_than_unicode_16_is_no_letter_whatever_regex_knows() -> None:
+    """U+088F became a letter in Unicode 17.0, U+323B0 an ideograph."""
+    assert pieces("a\u088fb \u088f\u088f") == ["a", "\u088fb", " \u088f\u088f"]
+    assert pieces("日\U000323b0本") == ["日", "\U000323b0本"]
+
+
+@given(st.text())
+def test_the_pieces_join_to_the_text(text: str) -> None:
+    assert "".join(pieces(text)) == text
+
+
+@given(LIVELY, st.integers(1, 5))
+def test_cutting_a_text_into_parts_changes_no_piece(text: str, part_chars: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split_module, "PART_CHARS", part_chars)
+        in_parts = pieces(text)
+    assert in_parts == SPLIT_PATTERN.findall(text)
+
+
+def test_a_long_text_is_handed_out_in_parts() -> None:
+    text = "word and word. " * 40_000
+    parts = list(split(text))
+    assert len(parts) > 5
+    assert max(sum(map(len, part)) for part in parts) < split_module.PART_CHARS + 16
+    assert [piece for part in parts for piece in part] == SPLIT_PATTERN.findall(text)
+
+
+def test_the_table_of_unassigned_code_points_ascends() -> None:
+    assert sorted(set(UNASSIGNED_BOUNDS)) == UNASSIGNED_BOUNDS
+    assert len(UNASSIGNED_BOUNDS) % 2 == 0
+    assert UNASSIGNED_BOUNDS[-1] == sys.maxunicode + 1
+
+
+def test_what_an_older_unicode_has_assigned_is_assigned() -> None:
+    """Python 3.11 knows Unicode 14.0, 3.12 knows 15.0 and 3.13 knows 15.1."""
+    if tuple(map(int, unicodedata.unidata_version.split("."))) > (16, 0, 0):
+        pytest.skip("this Python knows a newer Unicode")
+    for code in range(sys.maxunicode + 1):
+        if bisect_right(UNASSIGNED_BOUNDS, code) % 2:
+            assert unicodedata.category(chr(code)) == "Cn", hex(code)
+
+
+@pytest.mark.parametrize("name", [r"\p{Cn}", r"\p{L}", r"\p{N}", r"\s"])
+def test_every_code_point_is_classed_as_tiktoken_classes_it(name: str) -> None:
+    tiktoken = pytest.importorskip("tiktoken", reason="needs the oracle extra")
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    oracle = tiktoken.Encoding("class", pat_str=name, mergeable_ranks=ranks, special_tokens={})
+    everything = "".join(map(chr, [*range(0xD800), *range(0xE000, sys.maxunicode + 1)]))
+    unassigned = {c for c in everything if bisect_right(UNASSIGNED_BOUNDS, ord(c)) % 2}
+    if name == r"\p{Cn}":
+        ours = unassigned
+    else:
+        ours = set(regex.findall(name, everything)) - unassigned
+    assert ours == set(oracle.decode(oracle.encode_ordinary(everything)))

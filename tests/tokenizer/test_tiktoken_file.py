@@ -1,0 +1,200 @@
+import base64
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from src.ml.errors import LlamaBoltsError
+from src.tokenizer import Tokenizer, TokenizerError
+from src.tokenizer import tiktoken_file as reader
+from tests.support.shared_data import shared_data
+from tests.tokenizer.conftest import SINGLE_BYTES, tiktoken_lines
+
+Write = Callable[[bytes], Path]
+
+TOKENS = (*SINGLE_BYTES, b"he", b"hel", b"hello")
+LINES = tiktoken_lines(TOKENS)
+A, E = 65, 69  # lines of single bytes, counted from 0
+
+
+def joined(lines: list[bytes]) -> bytes:
+    return b"".join(line + b"\n" for line in lines)
+
+
+def with_line(index: int, line: bytes) -> bytes:
+    return joined([*LINES[:index], line, *LINES[index + 1 :]])
+
+
+# (what is wrong, the file, the line named, what the message says)
+MALFORMED = [
+    ("empty", b"", 1, "an empty file"),
+    ("only a newline", b"\n", 1, "'<base64> <rank>', got ''"),
+    ("UTF-8 mark", b"\xef\xbb\xbf" + joined(LINES), 1, "byte order mark"),
+    ("UTF-16 mark", joined(LINES).decode().encode("utf-16"), 1, "byte order mark"),
+    ("base64: bad letter", with_line(A, b"Q!== 65"), 66, "a token in base64, got 'Q!=='"),
+    ("base64: no padding", with_line(A, b"QQ 65"), 66, "a token in base64, got 'QQ'"),
+    ("base64: bits beyond the token", with_line(A, b"QR== 65"), 66, "a token in base64"),
+    ("base64: padding within", with_line(A, b"QQ==QQ== 65"), 66, "a token in base64"),
+    ("base64: URL letters", with_line(255, b"_w== 255"), 256, "a token in base64"),
+    ("empty token", with_line(A, b" 65"), 66, "a token in base64, got ''"),
+    ("token of padding", with_line(A, b"= 65"), 66, "a token in base64, got '='"),
+    ("missing rank", with_line(A, b"QQ=="), 66, "'<base64> <rank>', got 'QQ=='"),
+    ("missing rank, space there", with_line(A, b"QQ== "), 66, "'<base64> <rank>'"),
+    ("negative rank", with_line(A, b"QQ== -65"), 66, "rank 65, got '-65'"),
+    ("rank with a plus", with_line(A, b"QQ== +65"), 66, "rank 65, got '+65'"),
+    ("rank with underscore", with_line(A, b"QQ== 6_5"), 66, "rank 65, got '6_5'"),
+    ("rank with leading zero", with_line(A, b"QQ== 065"), 66, "rank 65, got '065'"),
+    ("rank in other digits", with_line(A, "QQ== ٦٥".encode()), 66, "rank 65"),
+    ("rank is no number", with_line(A, b"QQ== x"), 66, "rank 65, got 'x'"),
+    ("rank is a fraction", with_line(A, b"QQ== 65.0"), 66, "rank 65, got '65.0'"),
+    ("rank of 5 000 digits", with_line(A, b"QQ== " + b"6" * 5000), 66, "rank 65, got '666"),
+    ("duplicate rank", with_line(A, b"QQ== 64"), 66, "rank 65, got '64'"),
+    ("gap", joined([*LINES[:257], LINES[258]]), 258, "rank 257, got '258'"),
+    ("out of order", joined([*LINES[:256], LINES[257], LINES[256], LINES[258]]), 257, "rank 256"),
+    ("duplicate token", with_line(E, b"QQ== 69"), 70, "'QQ==' of line 66 again"),
+    ("third field", with_line(A, b"QQ== 65 1"), 66, "rank 65, got '65 1'"),
+    ("two spaces", with_line(A, b"QQ==  65"), 66, "rank 65, got ' 65'"),
+    ("tab", with_line(A, b"QQ==\t65"), 66, "'<base64> <rank>'"),
+    ("carriage return", with_line(A, b"QQ== 65\r"), 66, r"rank 65, got '65\\r'"),
+    ("blank line within", joined([*LINES[:A], b"", *LINES[A:]]), 66, "'<base64> <rank>', got ''"),
+    ("blank line at the end", joined([*LINES, b""]), 260, "'<base64> <rank>', got ''"),
+    ("no newline at the end", joined(LINES)[:-1], 259, "a newline at the end"),
+    ("text after the end", joined(LINES) + b"x", 260, "a newline at the end"),
+    ("NUL", with_line(A, b"QQ==\0 65"), 66, r"a token in base64, got 'QQ==\\x00'"),
+    ("control characters", with_line(A, b"\x1b[2J\xff 65"), 66, r"got '\\x1b\[2J\\xff'"),
+    (
+        "a single byte missing",
+        joined(tiktoken_lines([*TOKENS[:A], *TOKENS[A + 1 :]])),
+        258,
+        "a token for every single byte, got none for byte 0x41",
+    ),
+    (
+        "token too long",
+        with_line(258, base64.b64encode(b"x" * (reader.MAX_TOKEN_BYTES + 1)) + b" 258"),
+        259,
+        "a token of at most 4096 bytes, got 4097",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "message"), [m[1:] for m in MALFORMED], ids=[m[0] for m in MALFORMED]
+)
+def test_a_malformed_file_is_refused_by_its_line(
+    write_model: Write, data: bytes, line: int, message: str
+) -> None:
+    path = write_model(data)
+    with pytest.raises(TokenizerError, match=rf"tokenizer\.model: line {line}: .*{message}") as got:
+        reader.read_tiktoken_file(path)
+    assert str(got.value).isprintable()
+    assert len(str(got.value)) < 400
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        TOKENS,
+        SINGLE_BYTES,  # nothing ever merges
+        TOKENS[::-1],  # single bytes last
+        (*TOKENS, b"x" * reader.MAX_TOKEN_BYTES),
+        (*TOKENS, b"\0\n\r \xff"),
+    ],
+)
+def test_the_valid_twin_loads_with_every_token(write_model: Write, tokens: list[bytes]) -> None:
+    ranks = reader.read_tiktoken_file(write_model(joined(tiktoken_lines(tokens))))
+    assert list(ranks.items()) == [(token, rank) for rank, token in enumerate(tokens)]
+
+
+def test_a_file_cut_off_anywhere_never_gives_a_short_vocabulary(write_model: Write) -> None:
+    """Between two lines of merged tokens the rest is a vocabulary of its own; nowhere else."""
+    data = joined(LINES)
+    whole_lines = {len(joined(LINES[:count])) for count in range(256, 260)}
+    for size in range(len(data) + 1):
+        path = write_model(data[:size])
+        if size in whole_lines:
+            reader.read_tiktoken_file(path)
+        else:
+            with pytest.raises(TokenizerError, match=r"line \d+: expected"):
+                reader.read_tiktoken_file(path)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_with_a_line_and_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.model"
+    path.write_bytes(data)
+    with pytest.raises(LlamaBoltsError, match=r"line \d+: expected"):
+        reader.read_tiktoken_file(path)
+
+
+@given(st.integers(0, len(joined(LINES)) - 1), st.integers(0, 255))
+def test_one_changed_byte_is_refused_or_gives_another_whole_vocabulary(
+    tmp_path_factory: pytest.TempPathFactory, place: int, byte: int
+) -> None:
+    data = bytearray(joined(LINES))
+    data[place] = byte
+    path = tmp_path_factory.getbasetemp() / "changed.model"
+    path.write_bytes(data)
+    try:
+        ranks = reader.read_tiktoken_file(path)
+    except TokenizerError:
+        return
+    assert joined(tiktoken_lines(ranks)) == data
+    assert len(ranks) == len(LINES)
+
+
+def test_a_fifo_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.model"
+    os.mkfifo(path)
+    with pytest.raises(TokenizerError, match="expected a regular file"):
+        reader.read_tiktoken_file(path)
+
+
+def test_a_directory_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="expected a regular file"):
+        reader.read_tiktoken_file(tmp_path)
+    with pytest.raises(TokenizerError, match="cannot be read: No such file"):
+        reader.read_tiktoken_file(tmp_path / "missing")
+
+
+def test_a_file_beyond_the_cap_is_refused_before_it_is_parsed(
+    write_model: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_model(joined(LINES))
+    monkeypatch.setattr(reader, "MAX_FILE_BYTES", path.stat().st_size)
+    reader.read_tiktoken_file(path)
+    monkeypatch.setattr(reader, "MAX_FILE_BYTES", path.stat().st_size - 1)
+    with pytest.raises(TokenizerError, match="size: expected at most"):
+        reader.read_tiktoken_file(path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\n" * (1 << 20), b"A" * (1 << 20) + b"\n", b"QQ== 0\n" * 149_796, b" " * (1 << 20) + b"\n"],
+    ids=["newlines", "one line", "the same line", "spaces"],
+)
+def test_a_hostile_file_of_1_mib_is_refused_within_64_mib(write_model: Write, data: bytes) -> None:
+    path = write_model(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TokenizerError):
+            reader.read_tiktoken_file(path)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_metas_file_reads_as_tiktoken_reads_it() -> None:
+    pytest.importorskip("tiktoken", reason="needs the oracle extra")
+    from tiktoken.load import load_tiktoken_bpe
+
+    path = shared_data("llama3/tokenizer.model")
+    ranks = reader.read_tiktoken_file(path)
+    assert ranks == load_tiktoken_bpe(str(path))
+    assert Tokenizer(ranks).vocab_size == 128256

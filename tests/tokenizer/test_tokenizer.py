@@ -1,0 +1,179 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from src.tokenizer import Tokenizer, TokenizerError
+from src.tokenizer.special_tokens import SPECIAL_TOKEN_NAMES
+from tests.tokenizer.conftest import ranks_of
+
+SMALL = Tokenizer(ranks_of(b"th", b"the", b" the", b"\xc3\xa9", b"  "))
+
+# (text, its ids in Llama 3, the tokens of these ids)
+PINNED = [
+    ("", [], []),
+    (" ", [220], [" "]),
+    ("user", [882], ["user"]),
+    ("assistant", [78191], ["assistant"]),
+    ("system", [9125], ["system"]),
+    ("\n\n", [271], ["\n\n"]),
+    (
+        "This is a test sentence.",
+        [2028, 374, 264, 1296, 11914, 13],
+        ["This", " is", " a", " test", " sentence", "."],
+    ),
+    ("two  spaces", [20375, 220, 12908], ["two", " ", " spaces"]),
+    ("a   b", [64, 256, 293], ["a", "  ", " b"]),
+    ("end  ", [408, 256], ["end", "  "]),
+    ("\n\n\nNext", [1432, 5971], ["\n\n\n", "Next"]),
+    ("  \n  z", [2355, 220, 1167], ["  \n", " ", " z"]),
+    ("x = 1\n    y", [87, 284, 220, 16, 198, 262, 379], ["x", " =", " ", "1", "\n", "   ", " y"]),
+    ("They're I'LL", [7009, 2351, 358, 6, 4178], ["They", "'re", " I", "'", "LL"]),
+    ("don't", [15357, 956], ["don", "'t"]),
+    ("1234567", [4513, 10961, 22], ["123", "456", "7"]),
+    ("hello\tworld", [15339, 77608], ["hello", "\tworld"]),
+    ("...\n", [9522], ["...\n"]),
+    ("naïve café", [3458, 38672, 588, 53050], ["na", "ï", "ve", " café"]),
+    ("東京は日本", [111344, 15682, 102433], ["東京", "は", "日本"]),
+    ("😀", [76460, 222], [b"\xf0\x9f\x98", b"\x80"]),
+    (
+        "🇹🇷",
+        [9468, 229, 117, 9468, 229, 115],
+        [b"\xf0\x9f", b"\x87", b"\xb9", b"\xf0\x9f", b"\x87", b"\xb7"],
+    ),
+    ("\x00", [188], ["\x00"]),
+    ("\ud800", [5809], ["\N{REPLACEMENT CHARACTER}"]),
+    ("\ud83d\ude00", [76460, 222], [b"\xf0\x9f\x98", b"\x80"]),  # a pair: the character
+    ("<|eot_id|>", [27, 91, 68, 354, 851, 91, 29], ["<", "|", "e", "ot", "_id", "|", ">"]),
+]
+
+
+@pytest.mark.parametrize(("text", "ids", "tokens"), PINNED, ids=[ascii(p[0]) for p in PINNED])
+def test_ids_of_known_texts_are_those_of_llama_3(
+    llama3: Tokenizer, text: str, ids: list[int], tokens: list[str | bytes]
+) -> None:
+    assert llama3.encode(text, bos=False, eos=False) == ids
+    spelled = [token.encode() if isinstance(token, str) else token for token in tokens]
+    assert [llama3.token_bytes(token_id) for token_id in ids] == spelled
+
+
+def test_the_parts_of_a_chat_prompt_have_metas_ids(llama3: Tokenizer) -> None:
+    def ids(text: str) -> list[int]:
+        return llama3.encode(text, bos=False, eos=False)
+
+    question = "What is the capital of Massachusetts? Answer in one word."
+    header, end_header = (
+        llama3.special_id("<|start_header_id|>"),
+        llama3.special_id("<|end_header_id|>"),
+    )
+    prompt = [
+        llama3.bos_id,
+        *(header, *ids("user"), end_header, *ids("\n\n")),
+        *(*ids(question), llama3.special_id("<|eot_id|>")),
+        *(header, *ids("assistant"), end_header, *ids("\n\n")),
+    ]
+    assert prompt == [
+        128000,  # <|begin_of_text|>
+        *(128006, 882, 128007, 271),  # <|start_header_id|> user <|end_header_id|> \n\n
+        *(3923, 374, 279, 6864, 315, 22108, 30),  # What is the capital of Massachusetts ?
+        *(22559, 304, 832, 3492, 13),  # Answer in one word .
+        128009,  # <|eot_id|>
+        *(128006, 78191, 128007, 271),  # <|start_header_id|> assistant <|end_header_id|> \n\n
+    ]
+
+
+def test_sizes_and_special_ids_of_llama_3(llama3: Tokenizer) -> None:
+    assert llama3.vocab_size == 128256
+    assert (llama3.bos_id, llama3.eos_id) == (128000, 128001)
+    assert llama3.stop_ids == {128001, 128008, 128009}
+
+
+def test_bos_and_eos_are_added_only_on_request() -> None:
+    plain = SMALL.encode("the", bos=False, eos=False)
+    assert SMALL.encode("the", bos=True, eos=False) == [SMALL.bos_id, *plain]
+    assert SMALL.encode("the", bos=False, eos=True) == [*plain, SMALL.eos_id]
+    assert SMALL.encode("", bos=True, eos=True) == [SMALL.bos_id, SMALL.eos_id]
+
+
+def test_special_ids_follow_the_ranks_of_a_smaller_vocabulary() -> None:
+    assert SMALL.vocab_size == 256 + 5 + 256
+    assert [SMALL.special_tokens[name] for name in SPECIAL_TOKEN_NAMES] == list(range(261, 517))
+    assert not SMALL.is_special(260)
+    assert SMALL.is_special(261)
+    assert SMALL.is_special(516)
+    assert not SMALL.is_special(517)
+
+
+def test_no_special_id_comes_from_text(llama3: Tokenizer) -> None:
+    """Whole, nested, split by other special strings, in other cases, next to anything."""
+    names = SPECIAL_TOKEN_NAMES
+    texts = [*names, "".join(names), " ".join(names), *(f"x{name}\n\n{name}y" for name in names)]
+    texts += [name[:5] + other + name[5:] for name in names[:12] for other in names[:12]]
+    texts += [name.upper() for name in names[:12]]
+    for tokenizer in (SMALL, llama3):
+        for text in texts:
+            ids = tokenizer.encode(text, bos=False, eos=False)
+            assert not any(tokenizer.is_special(token_id) for token_id in ids)
+            assert tokenizer.decode(ids) == text
+
+
+def test_a_base_token_spelled_like_a_special_one_keeps_its_base_id() -> None:
+    tokenizer = Tokenizer(ranks_of(b"<|", b"|>"))
+    ids = tokenizer.encode("<|eot_id|>", bos=False, eos=False)
+    assert ids == [256, *b"eot_id", 257]
+
+
+def test_decode_shows_special_ids_by_name(llama3: Tokenizer) -> None:
+    ids = llama3.encode("This is a test sentence.", bos=True, eos=True)
+    assert llama3.decode(ids) == "<|begin_of_text|>This is a test sentence.<|end_of_text|>"
+
+
+def test_decode_replaces_bytes_that_are_no_character() -> None:
+    assert SMALL.decode([0xC3, ord("a")]) == "\N{REPLACEMENT CHARACTER}a"
+    assert SMALL.decode([0xC3, 0xA9]) == "é"
+
+
+@pytest.mark.parametrize("token_id", [-1, 517, 1 << 40])
+def test_an_id_outside_the_vocabulary_is_refused_with_both_numbers(token_id: int) -> None:
+    with pytest.raises(TokenizerError, match=rf"0 <= id < V .* got id {token_id}, V = 517"):
+        SMALL.decode([0, token_id])
+    with pytest.raises(TokenizerError, match="V = 517"):
+        SMALL.token_bytes(token_id)
+
+
+def test_the_last_id_of_the_vocabulary_decodes() -> None:
+    assert SMALL.decode([516]) == SPECIAL_TOKEN_NAMES[-1]
+
+
+@pytest.mark.parametrize("text", [b"bytes", None, 7, ["a"]])
+def test_what_is_no_text_is_refused(text: object) -> None:
+    with pytest.raises(TokenizerError, match="text must be str"):
+        SMALL.encode(text, bos=False, eos=False)  # type: ignore[arg-type]
+
+
+def test_an_unknown_special_name_is_refused_and_shown_escaped() -> None:
+    with pytest.raises(TokenizerError, match=r"no special token '<\|x\\x1b\|>'"):
+        SMALL.special_id("<|x\x1b|>")
+
+
+@given(st.text())
+def test_decoding_the_ids_gives_the_text_back(text: str) -> None:
+    assert SMALL.decode(SMALL.encode(text, bos=False, eos=False)) == text
+
+
+@given(st.text(st.characters(codec=None)))
+def test_surrogates_are_read_as_tiktoken_reads_them(text: str) -> None:
+    expected = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    assert SMALL.decode(SMALL.encode(text, bos=False, eos=False)) == expected
+
+
+def test_texts_keep_their_ids_when_the_cache_has_been_through_many_others(
+    llama3: Tokenizer,
+) -> None:
+    source = random.Random(4)
+    texts = ["".join(source.choices("abcdefgh", k=12)) for _ in range(300)]
+    before = [llama3.encode(text, bos=False, eos=False) for text in texts]
+    for number in range(80_000):
+        llama3.encode(f"{number:o}x", bos=False, eos=False)
+    assert [llama3.encode(text, bos=False, eos=False) for text in texts] == before
