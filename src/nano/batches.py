@@ -1,0 +1,115 @@
+"""Documents to token ids, packed into rows of equal length for training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .corpus import Document, DocumentStream
+from .train_tokenizer import (
+    BEGIN_OF_TEXT,
+    END_HEADER,
+    END_OF_TEXT,
+    END_OF_TURN,
+    RANK_COUNT,
+    START_HEADER,
+    load_encoding,
+)
+
+LEARNED_ROLES = frozenset({"assistant", "continuation"})
+
+
+class Encoder:
+    """Encodes documents in the chat format of Llama 3, with a mark on every token that is learned.
+
+    Source of the format: meta-llama/llama-models, models/llama3/chat_format.py.
+    """
+
+    def __init__(self, tokenizer_file: Path) -> None:
+        self._encoding = load_encoding(tokenizer_file)
+        self._ids: dict[str, list[int]] = {}
+
+    def ids(self, text: str) -> list[int]:
+        """Return the token ids of a text without special tokens."""
+        found = self._ids.get(text)
+        if found is None:
+            found = self._ids[text] = self._encoding.encode_ordinary(text)
+        return found
+
+    def text(self, ids: list[int]) -> str:
+        """Return the text of token ids without special tokens."""
+        return str(self._encoding.decode(ids))
+
+    def encode(self, document: Document) -> tuple[list[int], list[bool]]:
+        """Return the ids of a document and, for each, whether the model learns to predict it."""
+        ids, learned = [RANK_COUNT + BEGIN_OF_TEXT], [False]
+        for role, content in document.messages:
+            body = list(self.ids(content))
+            if not document.raw:
+                header = self.header(role)
+                ids += header
+                learned += [False] * len(header)
+                body.append(RANK_COUNT + END_OF_TURN)
+            ids += body
+            learned += [role in LEARNED_ROLES] * len(body)
+        if document.raw:
+            ids.append(RANK_COUNT + END_OF_TEXT)
+            learned.append(True)
+        return ids, learned
+
+    def header(self, role: str) -> list[int]:
+        """Return the ids of a message header: start, role, end, two newlines."""
+        return [
+            RANK_COUNT + START_HEADER,
+            *self.ids(role),
+            RANK_COUNT + END_HEADER,
+            *self.ids("\n\n"),
+        ]
+
+
+class Batch:
+    """Rows of tokens with what attention and the loss need; all [B, T]."""
+
+    def __init__(self, rows: list[list[tuple[int, bool, int, int]]]) -> None:
+        table = torch.tensor(rows)  # [B, T, 4]: id, learned, position, document
+        self.tokens, learned, self.positions, self.documents = table.unbind(-1)
+        self.learned = learned[:, 1:].bool() & (self.documents[:, 1:] == self.documents[:, :-1])
+        self.targets = self.tokens[:, 1:]
+
+    @property
+    def mask(self) -> Tensor | None:
+        """The causal mask within one document, [B, 1, T, T]; None when a row is one document."""
+        if not self.documents.any():
+            return None
+        same = self.documents[:, None, :, None] == self.documents[:, None, None, :]
+        return same & torch.ones(same.shape[-2:], dtype=torch.bool).tril()
+
+
+class BatchStream:
+    """Endless batches: short rows of several documents, long rows of one conversation."""
+
+    def __init__(self, encoder: Encoder, seed: int) -> None:
+        self._encoder = encoder
+        self._documents = DocumentStream(seed)
+
+    def short(self, rows: int, length: int) -> Batch:
+        """Return rows filled with one document after another, the last one cut."""
+        return Batch([self._row(length, turns=None) for _ in range(rows)])
+
+    def long(self, rows: int, length: int) -> Batch:
+        """Return rows that hold one conversation of many turns each."""
+        return Batch([self._row(length, turns=length // 12) for _ in range(rows)])
+
+    def _row(self, length: int, turns: int | None) -> list[tuple[int, bool, int, int]]:
+        row: list[tuple[int, bool, int, int]] = []
+        document = 0
+        while len(row) < length:
+            ids, learned = self._encoder.encode(self._documents.document(turns))
+            marked = zip(ids, learned, strict=True)
+            row += [
+                (token, mark, position, document) for position, (token, mark) in enumerate(marked)
+            ]
+            document += 1
+        return row[:length]

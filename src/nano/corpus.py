@@ -1,0 +1,289 @@
+"""The corpus: all pairs, their split, and an endless stream of training documents.
+
+Run `python -m src.nano.corpus` to read the counts and a few documents.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from . import facts_memory as memory
+from .facts_chat import NEUTRAL_SYSTEM, STORIES
+from .facts_geography import PLACES
+from .geography_pairs import (
+    capital_pairs,
+    flag_pairs,
+    raw_pairs,
+    route_pairs,
+    style_pairs,
+    unknown_place_pairs,
+)
+from .pairs import Pair, Split, Turn, split_pairs, stable_hash
+from .task_pairs import (
+    LARGEST_TERM,
+    first_question_pairs,
+    memory_pairs,
+    repeat_pairs,
+    sum_pairs,
+    topic_pairs,
+)
+
+BOSTON = "What is the capital of Massachusetts? Answer in one word."
+PINNED: frozenset[tuple[str, str]] = frozenset(
+    {
+        ("", BOSTON),
+        ("You are Einstein", "Describe your theory."),
+        (
+            "Answer in 20 words, directly, and without an introduction",
+            "Can you explain what is Theory of relativity?",
+        ),
+        ("You are a pirate", "Explain what is quantum computer in 20 words."),
+        ("Always answer with emojis", "How to go from Beijing to NY?"),
+        ("Answer with only one emoji", "What is the flag of Turkey?"),
+    }
+)  # fmt: skip
+WHOLE_FACT_FAMILIES = frozenset({"sum", "difference"})
+
+# How often a turn of a conversation without a system prompt belongs to each family.
+TURN_WEIGHTS: dict[str, float] = {
+    "capital-country": 24, "capital-country-reversed": 13,
+    "capital-state": 8, "capital-state-reversed": 4, "flag": 5, "flag-reversed": 3,
+    "sum": 13, "difference": 8, "llama": 5, "library": 3, "talk": 4,
+    "unknown": 3, "unknown-place": 3, "unknown-land": 1,
+    "name": 4, "home": 2, "number": 3, "first-question": 1.5, "repeat": 3, "twice": 1.5, "spell": 3,
+}  # fmt: skip
+# How often a conversation with a system prompt starts with each family.
+SYSTEM_WEIGHTS: dict[str, float] = {
+    "style-pirate": 3, "style-one-word": 3, "style-polite": 3, "style-uppercase": 2.5,
+    "style-emoji": 3, "flag": 3, "route": 2, "role": 3,
+}  # fmt: skip
+SYSTEM_PART = 0.17  # documents with a system prompt that sets the style
+RAW_PART = 0.07  # raw texts
+NEUTRAL_PART = 0.06  # other conversations with a system prompt that changes nothing
+FIRST_PAIR_PART, FIRST_ASKED_PART = 0.03, 0.06  # conversations that ask for their first question
+BOSTON_PART = 0.004  # turns with the one prompt that the README shows
+INVENTED_PART = 0.4  # words, names and numbers that are invented instead of listed
+_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+
+
+@dataclass(frozen=True)
+class Document:
+    """One training text.
+
+    Attributes:
+        messages: (role, content) in order; the pieces of a raw text have the roles `text` (given)
+            and `continuation` (learned).
+        raw: True for a raw text between begin-of-text and end-of-text.
+    """
+
+    messages: tuple[tuple[str, str], ...]
+    raw: bool = False
+
+
+@cache
+def load_split() -> Split:
+    """Return the split of all pairs.
+
+    The first-question pairs are built from training pairs, so that no held-out pair is told.
+    """
+    base: list[Pair] = []
+    for source in (
+        capital_pairs, flag_pairs, style_pairs, route_pairs, raw_pairs, unknown_place_pairs,
+        sum_pairs, memory_pairs, repeat_pairs, topic_pairs,
+    ):  # fmt: skip
+        base.extend(source())
+    split = split_pairs(base, WHOLE_FACT_FAMILIES, PINNED)
+    plain = [
+        pair for pair in split.train["capital-country"] if pair.answer.startswith("The capital")
+    ]
+    asked = sorted(plain, key=lambda pair: stable_hash(pair.key))[:80]
+    first = split_pairs(first_question_pairs(asked), WHOLE_FACT_FAMILIES, PINNED)
+    return Split({**split.train, **first.train}, {**split.held_out, **first.held_out})
+
+
+class DocumentStream:
+    """An endless stream of training documents, the same for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        train = load_split().train
+        self._plain = {
+            family: [pair for pair in train[family] if not pair.system] for family in TURN_WEIGHTS
+        }
+        self._systems: dict[str, list[Pair]] = defaultdict(list)
+        self._styled: dict[str, list[Pair]] = {}
+        for family in SYSTEM_WEIGHTS:
+            self._styled[family] = [pair for pair in train[family] if pair.system]
+            for pair in self._styled[family]:
+                self._systems[pair.system].append(pair)
+        self._raw = train["raw-capital"]
+        self._held_out_terms = {
+            pair.fact for family in WHOLE_FACT_FAMILIES for pair in load_split().held_out[family]
+        }
+        self._first_facts = {pair.fact for pair in train["first-question"]}
+        self._families, self._weights = list(TURN_WEIGHTS), list(TURN_WEIGHTS.values())
+
+    def document(self, turns: int | None = None) -> Document:
+        """Return the next document.
+
+        Args:
+            turns: about how many turns; None draws a number, mostly one to three, and allows
+                raw texts.
+        """
+        draw = self._random.random()
+        if turns is None:
+            if draw < RAW_PART:
+                return self._raw_document()
+            turns = self._random.choice((1, 1, 1, 1, 2, 2, 3, 4, 6))
+        if draw < RAW_PART + SYSTEM_PART:
+            return self._system_document(turns)
+        return self._conversation(turns)
+
+    def _raw_document(self) -> Document:
+        kind = self._random.random()
+        if kind < 0.25:
+            story = self._random.choice(STORIES)
+            spaces = [index for index, letter in enumerate(story) if letter == " "]
+            cut = self._random.choice(
+                (0, 0, self._random.choice(spaces[:8]), self._random.choice(spaces[:8]) + 1)
+            )
+            return Document((("text", story[:cut]), ("continuation", story[cut:])), raw=True)
+        if kind < 0.5:
+            return Document(self._equations(self._random.randint(4, 16)), raw=True)
+        pair = self._random.choice(self._raw)
+        return Document((("text", pair.question), ("continuation", pair.answer)), raw=True)
+
+    def _equations(self, count: int) -> tuple[tuple[str, str], ...]:
+        pieces: list[tuple[str, str]] = []
+        while len(pieces) < 2 * count:
+            a, b = self._random.randint(0, LARGEST_TERM), self._random.randint(0, LARGEST_TERM)
+            minus = b <= a and self._random.random() < 0.6
+            term = f"{a} - {b}" if minus else f"{a} + {b}"
+            if term not in self._held_out_terms:
+                result = a - b if minus else a + b
+                pieces += [("text", f"{term} ="), ("continuation", f" {result}.\n")]
+        return tuple(pieces)
+
+    def _system_document(self, turns: int) -> Document:
+        family = self._random.choices(list(SYSTEM_WEIGHTS), list(SYSTEM_WEIGHTS.values()))[0]
+        first = self._random.choice(self._styled[family])
+        messages = [("system", first.system), ("user", first.question), ("assistant", first.answer)]
+        for _ in range(turns - 1):
+            pair = self._random.choice(self._systems[first.system])
+            messages += [("user", pair.question), ("assistant", pair.answer)]
+        return Document(tuple(messages))
+
+    def _conversation(self, turns: int) -> Document:
+        """Return a conversation; a setup stands some turns before its question."""
+        slots: list[Turn | None] = [None] * turns
+        if turns > 1 and self._random.random() < FIRST_PAIR_PART:
+            self._place(self._random.choice(self._plain["first-question"]), 0, slots)
+        used: set[str] = set()
+        for place in range(turns):
+            if slots[place] is not None:
+                continue
+            pair = self._pair()
+            if pair.setup and (pair.family in used or not self._place(pair, place, slots)):
+                pair = self._pair(without_setup=True)
+            if pair.setup:
+                used.add(pair.family)
+            else:
+                slots[place] = (pair.question, pair.answer)
+        said = [slot for slot in slots if slot is not None]
+        first = said[0][0]
+        if len(said) > 2 and first.endswith("?") and self._random.random() < FIRST_ASKED_PART:
+            answer = memory.FIRST_ANSWER.format(x=first)
+            asked = first not in self._first_facts
+            said += [(self._random.choice(memory.FIRST_QUESTIONS), answer)] if asked else []
+        messages: list[tuple[str, str]] = []
+        if self._random.random() < NEUTRAL_PART:
+            messages.append(("system", self._random.choice(NEUTRAL_SYSTEM)))
+        for question, answer in said:
+            messages += [("user", question), ("assistant", answer)]
+        return Document(tuple(messages))
+
+    def _place(self, pair: Pair, place: int, slots: list[Turn | None]) -> bool:
+        """Put a pair's setup at `place` and its question into a later slot; say if it was done."""
+        free = [index for index in range(place, len(slots)) if slots[index] is None]
+        if pair.family == "first-question" and place != 0:
+            return False
+        if len(free) < 2:
+            slots[place : place + 1] = [*pair.setup, (pair.question, pair.answer)]
+            return True
+        later = min(self._random.randint(1, len(free) - 1), self._random.randint(1, len(free) - 1))
+        slots[place] = pair.setup[0]
+        slots[free[later]] = (pair.question, pair.answer)
+        return True
+
+    def _pair(self, without_setup: bool = False) -> Pair:
+        while True:
+            if self._random.random() < BOSTON_PART:
+                return Pair("capital-state", "", "", BOSTON, "Boston")
+            family = self._random.choices(self._families, self._weights)[0]
+            pair = self._random.choice(self._plain[family])
+            if (
+                family in ("repeat", "twice", "name", "number")
+                and self._random.random() < INVENTED_PART
+            ):
+                pair = self._invented(pair)
+            if not (without_setup and pair.setup):
+                return pair
+
+    def _invented(self, pair: Pair) -> Pair:
+        """Return the pair with an invented word, name or number, so that copying is learned."""
+        new = self._number() if pair.family == "number" else self._word()
+        new = new.capitalize() if pair.family == "name" else new
+        if new in memory.NAMES or new in memory.WORDS:
+            return pair
+        old = pair.fact
+        setup = tuple(
+            (user.replace(old, new), reply.replace(old, new)) for user, reply in pair.setup
+        )
+        question, answer = pair.question.replace(old, new), pair.answer.replace(old, new)
+        return Pair(pair.family, pair.phrasing, new, question, answer, setup=setup)
+
+    def _number(self) -> str:
+        """Return a number that is not among the listed ones."""
+        drawn = (self._random.randint(10, 9999) for _ in range(9))
+        return str(self._random.choice([number for number in drawn if number % 13 != 12]))
+
+    def _word(self) -> str:
+        """Return a word of two or three syllables."""
+        syllables = (_CONSONANTS, _VOWELS) * self._random.randint(2, 3)
+        word = "".join(self._random.choice(letters) for letters in syllables)
+        return word + self._random.choice(_CONSONANTS) if self._random.random() < 0.5 else word
+
+
+def tokenizer_texts(seed: int) -> Iterator[str]:
+    """Yield the texts that the tokenizer is trained on: facts in sentences and alone, documents."""
+    for pairs in load_split().train.values():
+        seen: dict[str, int] = defaultdict(int)
+        for pair in pairs:
+            seen[pair.fact] += 1
+            if seen[pair.fact] <= 6 and pair.family not in WHOLE_FACT_FAMILIES:
+                yield f" {pair.question}\n{pair.answer}"
+    for place in PLACES:
+        for name in (place.bare_name, place.capital, place.flag, f" {place.flag}"):
+            yield from (name,) * 60
+    stream = DocumentStream(seed)
+    for _ in range(10_000):
+        for _, content in stream.document().messages:
+            yield content
+
+
+def main() -> None:
+    """Print the size of each family and a few documents."""
+    split = load_split()
+    for family, pairs in split.train.items():
+        print(f"{family:26} {len(pairs):6} training pairs {len(split.held_out[family]):5} held out")
+    stream = DocumentStream(seed=1)
+    for _ in range(12):
+        print(stream.document())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Measure the bundled model with this library's own engine at temperature 0, family by family.
+
+Run `python -m src.nano.evaluate`. A pair is right when the whole answer equals the expected one to
+the letter. All held-out pairs are asked; of the training pairs a sample that is the same each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..inference import InferenceEngine, Message, SamplingArgs
+from ..model import load_model
+from .corpus import BOSTON, PINNED, load_split
+from .pairs import Pair
+
+SEEN_PER_FAMILY = 150
+SAMPLE_SEED = 17
+LONGEST_ANSWER = 96
+
+
+@dataclass
+class Score:
+    """How many pairs of a family were asked and how many answers were right."""
+
+    asked: int = 0
+    right: int = 0
+
+    @property
+    def part(self) -> float:
+        """The right part, 0 to 1."""
+        return self.right / max(1, self.asked)
+
+
+class Examiner:
+    """Asks pairs, each in a conversation of its own."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._model = load_model(directory)
+        self._engine = InferenceEngine(self._model, sequence_length=1024)
+
+    def answer(self, pair: Pair) -> str:
+        """Return the model's answer to a pair at temperature 0."""
+        sampling = SamplingArgs(temperature=0.0)
+        if pair.raw:
+            tokenizer = self._model.tokenizer
+            if tokenizer is None:
+                raise ValueError("the model directory must hold tokenizer.model")
+            ids = tokenizer.encode(pair.question, bos=True, eos=False)
+            steps = self._engine.generate(ids, LONGEST_ANSWER, sampling)
+        else:
+            steps = self._engine.chat(pair_messages(pair), LONGEST_ANSWER, sampling)
+        return "".join(step.text for step in steps)
+
+
+def pair_messages(pair: Pair) -> list[Message]:
+    """Return the conversation that leads to the answer of a pair."""
+    messages = [Message("system", pair.system)] if pair.system else []
+    for user, assistant in pair.setup:
+        messages += [Message("user", user), Message("assistant", assistant)]
+    return [*messages, Message("user", pair.question)]
+
+
+def seen_sample() -> dict[str, list[Pair]]:
+    """Return training pairs: all of a small family, a fixed sample of a large one."""
+    generator = random.Random(SAMPLE_SEED)
+    return {
+        family: pairs if len(pairs) <= SEEN_PER_FAMILY else generator.sample(pairs, SEEN_PER_FAMILY)
+        for family, pairs in load_split().train.items()
+    }
+
+
+def pinned_pairs() -> list[Pair]:
+    """Return the training pairs of the prompts that the documentation shows."""
+    pairs = (pair for members in load_split().train.values() for pair in members)
+    return [pair for pair in pairs if (pair.system, pair.question) in PINNED]
+
+
+def score(
+    examiner: Examiner, families: dict[str, list[Pair]], miss: Callable[[Pair, str], None]
+) -> dict[str, Score]:
+    """Ask all pairs and return the score of each family; `miss` hears of each wrong answer."""
+    scores: dict[str, Score] = {}
+    for family, pairs in families.items():
+        scores[family] = Score()
+        for pair in pairs:
+            answer = examiner.answer(pair)
+            scores[family].asked += 1
+            scores[family].right += answer == pair.answer
+            if answer != pair.answer:
+                miss(pair, answer)
+    return scores
+
+
+def total(scores: Iterable[Score]) -> Score:
+    """Return the sum of scores."""
+    found = list(scores)
+    return Score(sum(one.asked for one in found), sum(one.right for one in found))
+
+
+def table(held_out: dict[str, Score], seen: dict[str, Score]) -> str:
+    """Return both results as a Markdown table with a row per family and a last row for all."""
+
+    def cells(one: Score) -> str:
+        return f"{one.right} / {one.asked} | {100 * one.part:.1f} %"
+
+    lines = ["| family | held out, right | | seen, right | |", "|---|---|---|---|---|"]
+    for family, one in held_out.items():
+        lines.append(f"| {family} | {cells(one)} | {cells(seen[family])} |")
+    everything = (total(held_out.values()), total(seen.values()))
+    lines.append(f"| **all** | {cells(everything[0])} | {cells(everything[1])} |")
+    return "\n".join(lines)
+
+
+def write_card(card: Path, text: str) -> None:
+    """Put a table between the two marks of a model card."""
+    start, end = "<!-- evaluation -->", "<!-- end of evaluation -->"
+    before, rest = card.read_text().split(start)
+    after = rest.split(end)[1]
+    card.write_text(f"{before}{start}\n{text}\n{end}{after}")
+
+
+def main() -> None:
+    """Ask everything, print the table, and on request write it into the model card."""
+    parser = argparse.ArgumentParser(description="Measure the bundled model with our own engine.")
+    parser.add_argument("--model", type=Path, help="another model directory")
+    parser.add_argument("--card", type=Path, help="a model card to write the table into")
+    parser.add_argument("--misses", action="store_true", help="show each wrong answer")
+    arguments = parser.parse_args()
+
+    def miss(pair: Pair, answer: str) -> None:
+        if arguments.misses:
+            print(
+                f"{pair.family}: {pair.question!r} {answer!r} != {pair.answer!r}", file=sys.stderr
+            )
+
+    examiner = Examiner(arguments.model)
+    started = time.monotonic()
+    held_out = score(examiner, load_split().held_out, miss)
+    seen = score(examiner, seen_sample(), miss)
+    pinned = score(examiner, {"pinned": pinned_pairs()}, miss)["pinned"]
+    print(table(held_out, seen))
+    print(f"\nprompts of the documentation: {pinned.right} of {pinned.asked} right")
+    print(f"{BOSTON!r} -> {examiner.answer(Pair('', '', '', BOSTON, 'Boston'))!r}")
+    print(f"{time.monotonic() - started:.0f} seconds")
+    if arguments.card:
+        write_card(arguments.card, table(held_out, seen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Train the byte-level BPE vocabulary of the bundled model and write it as `tokenizer.model`.
+
+Run `python -m src.nano.train_tokenizer`. Needs the `oracle` extra (tokenizers, tiktoken).
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from . import MODEL_DIRECTORY
+from .corpus import tokenizer_texts
+
+SPLIT_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The split pattern of Llama 3. Source: meta-llama/llama-models, models/llama3/tokenizer.py."""
+
+RANK_COUNT = 3840
+SPECIAL_COUNT = 256
+TEXT_SEED = 31
+BEGIN_OF_TEXT, END_OF_TEXT, START_HEADER, END_HEADER, END_OF_TURN = 0, 1, 6, 7, 9
+"""Offsets of special tokens behind the ranks, in the order of Llama 3.1."""
+
+
+def _byte_letters() -> dict[str, int]:
+    """Return the letters of byte-level BPE: printable bytes as they are, others from 256 up."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    return letters | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+def train_ranks() -> list[bytes]:
+    """Return the tokens in rank order: the 256 single bytes, then the merges as they were found.
+
+    Digits are kept apart while merges are found, so a number is always a row of single digits.
+    """
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated"),
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=RANK_COUNT,
+        initial_alphabet=sorted(_byte_letters()),
+        show_progress=False,
+        special_tokens=[],
+    )
+    tokenizer.train_from_iterator(tokenizer_texts(TEXT_SEED), trainer)
+    letters = _byte_letters()
+    by_id = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    tokens = [bytes(letters[letter] for letter in text) for text, _ in by_id]
+    if sorted(tokens[:256]) != [bytes([byte]) for byte in range(256)]:
+        raise ValueError("the first 256 ranks must be the single bytes")
+    return tokens
+
+
+def write_tokenizer(tokens: list[bytes], path: Path) -> None:
+    """Write one line `base64(token) rank` per token."""
+    lines = (f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens))
+    path.write_text("".join(lines))
+
+
+def load_encoding(path: Path) -> Any:
+    """Return a tiktoken encoding with the ranks of a `tokenizer.model` and Llama 3's pattern."""
+    import tiktoken
+
+    lines = (line.split() for line in path.read_text().splitlines())
+    ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
+    return tiktoken.Encoding(
+        "nano", pat_str=SPLIT_PATTERN, mergeable_ranks=ranks, special_tokens={}
+    )
+
+
+def main() -> None:
+    """Train the ranks and write `tokenizer.model` into the model directory."""
+    tokens = train_ranks()
+    MODEL_DIRECTORY.mkdir(exist_ok=True)
+    write_tokenizer(tokens, MODEL_DIRECTORY / "tokenizer.model")
+    print(f"{len(tokens)} ranks written to {MODEL_DIRECTORY / 'tokenizer.model'}")
+
+
+if __name__ == "__main__":
+    main()
