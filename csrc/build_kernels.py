@@ -11,10 +11,9 @@ import tempfile
 from pathlib import Path
 
 import cffi
-import setuptools  # noqa: F401  (puts distutils in place on Python 3.12 and later)
-from distutils.ccompiler import new_compiler
-from distutils.errors import CompileError, LinkError
-from distutils.sysconfig import customize_compiler
+from setuptools._distutils.ccompiler import new_compiler
+from setuptools._distutils.errors import CompileError, LinkError
+from setuptools._distutils.sysconfig import customize_compiler
 
 OPENMP_FLAG = "-fopenmp"
 COMPILE_FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra"]

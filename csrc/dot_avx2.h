@@ -21,6 +21,11 @@ INLINE vec vec_load(const float *x)
     return _mm256_loadu_ps(x);
 }
 
+INLINE void vec_store(float *x, vec v)
+{
+    _mm256_storeu_ps(x, v);
+}
+
 /* Lanes folded down to four: l + (l + 8), then + 4. */
 INLINE __m128 fold_to_four(const vec *v)
 {

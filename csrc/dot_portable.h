@@ -40,21 +40,25 @@ INLINE float multiply_add_bf16(float a, float b, float c)
 #endif
 }
 
-/* The 16 lanes of one phase of a weight block, widened; elements past `count` are zeros. */
-static inline void weight_lanes(int kind, const char *block, ptrdiff_t count, int phase,
-                                float w[LANES])
+/* The 16 lanes of one phase of a block, widened; elements past `count` are zeros. */
+INLINE void widen_block(int kind, const char *block, ptrdiff_t count, int phase,
+                        float *restrict lanes)
 {
-    char padded[64] = {0};
-    memcpy(padded, block, (size_t)(count * product_weight_bytes(kind)));
-    const uint16_t *half = (const uint16_t *)(const void *)padded;
-    if (kind == PRODUCT_BF16)
+    uint32_t words[LANES];
+    uint16_t halves[LANES];
+    if (kind == PRODUCT_F32_F16) {
+        memset(halves, 0, sizeof halves);
+        memcpy(halves, block, (size_t)count * 2);
         for (int l = 0; l < LANES; l++)
-            w[l] = bf16_to_f32(half[2 * l + 1 - phase]);
-    else if (kind == PRODUCT_F32_F16)
-        for (int l = 0; l < LANES; l++)
-            w[l] = f16_to_f32(half[l]);
-    else
-        memcpy(w, padded, LANES * sizeof(float));
+            lanes[l] = f16_to_f32(halves[l]);
+        return;
+    }
+    memset(words, 0, sizeof words);
+    memcpy(words, block, (size_t)(count * product_weight_bytes(kind)));
+    for (int l = 0; l < LANES; l++)
+        lanes[l] = float_of(kind == PRODUCT_F32 ? words[l]
+                            : phase == 0        ? words[l] & 0xFFFF0000u
+                                                : words[l] << 16);
 }
 
 static inline void add_products(int kind, const float *restrict x, const float *restrict w,
@@ -68,36 +72,59 @@ static inline void add_products(int kind, const float *restrict x, const float *
             acc[l] = fused_multiply_add(x[l], w[l], acc[l]);
 }
 
-INLINE void row_times_panel(int kind, const float *x, int tokens, const char *w, ptrdiff_t in,
-                            float *out)
+INLINE void row_times_panel(int kind, const Stretch *s, ptrdiff_t row)
 {
     const int phases = kind == PRODUCT_BF16 ? 2 : 1;
-    const ptrdiff_t block = product_block(kind);
-    float acc[PANEL_TOKENS][LANES] = {{0}}, lanes[LANES];
-    for (ptrdiff_t start = 0; start < in; start += block) {
-        const char *at = w + start * product_weight_bytes(kind);
+    const ptrdiff_t block = product_block(kind), bytes = product_weight_bytes(kind);
+    const char *w = s->weight + row * s->weight_stride;
+    const float *x = s->panel;
+    float *acc = s->lanes + row * PANEL_TOKENS * LANES, lanes[LANES];
+    if (s->first)
+        memset(acc, 0, sizeof(float) * (size_t)s->tokens * LANES);
+    for (ptrdiff_t start = 0; start < s->count; start += block)
         for (int phase = 0; phase < phases; phase++) {
-            weight_lanes(kind, at, min_size(block, in - start), phase, lanes);
-            for (int t = 0; t < tokens; t++, x += LANES)
-                add_products(kind, x, lanes, acc[t]);
+            widen_block(kind, w + start * bytes, min_size(block, s->count - start), phase, lanes);
+            for (int t = 0; t < s->tokens; t++, x += LANES)
+                add_products(kind, x, lanes, acc + t * LANES);
         }
-    }
-    for (int t = 0; t < tokens; t++)
-        out[t * CHUNK_ROWS] = fold_lanes(acc[t]);
+    for (int t = 0; s->last && t < s->tokens; t++)
+        s->out[t * CHUNK_ROWS + row] = fold_lanes(acc + t * LANES);
 }
 
-static void tile_rows(int kind, const void *panel, int tokens, const char *weight,
-                      ptrdiff_t weight_stride, ptrdiff_t rows, ptrdiff_t in, float *out)
+static void multiply_stretch(int kind, const Stretch *stretch)
 {
-    for (ptrdiff_t r = 0; r < rows; r++) {
-        const char *w = weight + r * weight_stride;
+    for (ptrdiff_t row = 0; row < stretch->rows; row++)
         if (kind == PRODUCT_BF16)
-            row_times_panel(PRODUCT_BF16, panel, tokens, w, in, out + r);
+            row_times_panel(PRODUCT_BF16, stretch, row);
         else if (kind == PRODUCT_F32)
-            row_times_panel(PRODUCT_F32, panel, tokens, w, in, out + r);
+            row_times_panel(PRODUCT_F32, stretch, row);
         else
-            row_times_panel(PRODUCT_F32_F16, panel, tokens, w, in, out + r);
-    }
+            row_times_panel(PRODUCT_F32_F16, stretch, row);
+}
+
+INLINE float multiply_one_row(int kind, const char *x, const char *w, ptrdiff_t in)
+{
+    const int phases = kind == PRODUCT_BF16 ? 2 : 1;
+    const int x_kind = kind == PRODUCT_BF16 ? PRODUCT_BF16 : PRODUCT_F32;
+    const ptrdiff_t block = product_block(kind);
+    float acc[LANES] = {0}, x_lanes[LANES], w_lanes[LANES];
+    for (ptrdiff_t start = 0; start < in; start += block)
+        for (int phase = 0; phase < phases; phase++) {
+            const ptrdiff_t count = min_size(block, in - start);
+            widen_block(x_kind, x + start * product_x_bytes(kind), count, phase, x_lanes);
+            widen_block(kind, w + start * product_weight_bytes(kind), count, phase, w_lanes);
+            add_products(kind, x_lanes, w_lanes, acc);
+        }
+    return fold_lanes(acc);
+}
+
+static void multiply_row(int kind, const char *x, const char *weight, ptrdiff_t weight_stride,
+                         ptrdiff_t rows, ptrdiff_t in, float *out)
+{
+    for (ptrdiff_t r = 0; r < rows; r++, weight += weight_stride)
+        out[r] = kind == PRODUCT_BF16  ? multiply_one_row(PRODUCT_BF16, x, weight, in)
+                 : kind == PRODUCT_F32 ? multiply_one_row(PRODUCT_F32, x, weight, in)
+                                       : multiply_one_row(PRODUCT_F32_F16, x, weight, in);
 }
 
 #endif

@@ -17,28 +17,19 @@
 #include "tile.h"
 
 /* bfloat16: [block of 32 elements][token][32], padded by zeros; the rest as everywhere. */
-static void pack_panel_pairs(int kind, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
-                             void *panel)
+static void pack_panel_pairs(int kind, const char *x, ptrdiff_t x_stride, int tokens,
+                             ptrdiff_t count, void *panel)
 {
-    if (kind != PRODUCT_BF16) {
-        pack_panel_f32(kind, x, x_stride, tokens, in, panel);
-        return;
-    }
-    for (int t = 0; t < tokens; t++) {
-        const char *row = x + t * x_stride;
-        char *out = (char *)panel + t * 64;
-        for (ptrdiff_t at = 0; at < 2 * in; at += 64, out += tokens * 64) {
-            char pairs[64] = {0};
-            memcpy(pairs, row + at, (size_t)min_size(64, 2 * in - at));
-            memcpy(out, pairs, sizeof pairs);
-        }
-    }
+    for (int t = 0; t < tokens; t++)
+        pack_row_plain(x + t * x_stride, tokens, count * product_x_bytes(kind),
+                       (float *)panel + t * LANES);
 }
 
 const KernelSet kernel_set_avx512bf16 = {
-    .panel_block_bytes = {64, 64, 64},
+    .panel_element_bytes = {2, 4, 4},
     .pack_panel = pack_panel_pairs,
-    .tile_rows = tile_rows,
+    .multiply_stretch = multiply_stretch,
+    .multiply_row = multiply_row,
     .softmax_row = softmax_row,
     .rms_norm_row = rms_norm_row,
     .rotary_row = rotary_row,

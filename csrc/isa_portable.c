@@ -2,9 +2,10 @@
 #include "dot_portable.h"
 
 const KernelSet kernel_set_portable = {
-    .panel_block_bytes = {128, 64, 64},
+    .panel_element_bytes = {4, 4, 4},
     .pack_panel = pack_panel_f32,
-    .tile_rows = tile_rows,
+    .multiply_stretch = multiply_stretch,
+    .multiply_row = multiply_row,
     .softmax_row = softmax_row,
     .rms_norm_row = rms_norm_row,
     .rotary_row = rotary_row,

@@ -9,20 +9,36 @@
 
 #include "kernels.h"
 
-/* Lanes of every sum, tokens of a full panel, most weight rows of one tile_rows call. */
+/* Lanes of every sum, tokens of a full panel, most weight rows that one call takes. */
 enum { LANES = 16, PANEL_TOKENS = 6, CHUNK_ROWS = 64 };
 
-typedef struct KernelSet {
-    /* Panel bytes per token and block of the product's elements (32 bfloat16 or 16 float32). */
-    ptrdiff_t panel_block_bytes[3];
+/* One stretch along `in` of some weight rows times a panel of tokens. */
+typedef struct Stretch {
+    const void *panel;       /* as pack_panel laid it out */
+    int tokens;              /* 1..PANEL_TOKENS */
+    const char *weight;      /* the stretch's first element of the first row */
+    ptrdiff_t weight_stride; /* bytes from row to row */
+    ptrdiff_t rows;          /* 1..CHUNK_ROWS */
+    ptrdiff_t count;         /* elements along `in`; whole blocks unless it is the last stretch */
+    int first, last;         /* of the sum: begins at zero; ends in out */
+    float *lanes;            /* [CHUNK_ROWS][PANEL_TOKENS][LANES]: the sums between two stretches */
+    float *out;              /* [PANEL_TOKENS][CHUNK_ROWS] */
+} Stretch;
 
-    /* Lays `tokens` (1..6) rows of `in` elements out as a panel: [block][phase][token][lane]. */
-    void (*pack_panel)(int kind, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+typedef struct KernelSet {
+    /* Panel bytes per token and element, by kind. */
+    int panel_element_bytes[3];
+
+    /* Lays `count` elements of `tokens` rows out as a panel: [block][phase][token][lane]. */
+    void (*pack_panel)(int kind, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t count,
                        void *panel);
 
-    /* out[t * CHUNK_ROWS + r] = panel row t . weight row r, for `rows` <= CHUNK_ROWS. */
-    void (*tile_rows)(int kind, const void *panel, int tokens, const char *weight,
-                      ptrdiff_t weight_stride, ptrdiff_t rows, ptrdiff_t in, float *out);
+    /* Adds a stretch to the sums. */
+    void (*multiply_stretch)(int kind, const Stretch *stretch);
+
+    /* out[r] = x . weight row r, for up to CHUNK_ROWS rows and one token. */
+    void (*multiply_row)(int kind, const char *x, const char *weight, ptrdiff_t weight_stride,
+                         ptrdiff_t rows, ptrdiff_t in, float *out);
 
     void (*softmax_row)(const void *x, int x_type, void *out, int out_type, ptrdiff_t n);
     void (*rms_norm_row)(const void *x, int x_type, const void *weight, int weight_type, void *out,
@@ -73,12 +89,6 @@ static inline ptrdiff_t ceil_div(ptrdiff_t a, ptrdiff_t b)
 static inline ptrdiff_t min_size(ptrdiff_t a, ptrdiff_t b)
 {
     return a < b ? a : b;
-}
-
-/* Bytes of a panel of `tokens` tokens. */
-static inline ptrdiff_t panel_bytes(const KernelSet *set, int kind, ptrdiff_t tokens, ptrdiff_t in)
-{
-    return ceil_div(in, product_block(kind)) * tokens * set->panel_block_bytes[kind];
 }
 
 /* Scratch comes unaligned from Python; panels start at a cache line. */

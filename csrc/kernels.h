@@ -54,13 +54,14 @@ int openmp_version(void);
 /* threads.c: the compiler's name and version. */
 const char *compiler_version(void);
 
+/* product.c: bytes of scratch that linear and batched_matmul need for each thread. */
+ptrdiff_t product_scratch_bytes(void);
+
 /* linear.c: out[t, o] = sum over i of x[t, i] * weight[o, i]. */
-ptrdiff_t linear_scratch_bytes(ptrdiff_t T, ptrdiff_t in_features, int kind);
 void linear(const void *x, const void *weight, void *out, void *scratch, ptrdiff_t T,
             ptrdiff_t in_features, ptrdiff_t out_features, int kind, int out_type, int threads);
 
 /* matmul.c: out[b, i, j] = sum over l of a[b, i, l] * b[b, j, l]; strides in bytes. */
-ptrdiff_t batched_matmul_scratch_bytes(ptrdiff_t m, ptrdiff_t k, int kind, int threads);
 void batched_matmul(const void *a, ptrdiff_t a_batch_stride, ptrdiff_t a_row_stride, const void *b,
                     ptrdiff_t b_batch_stride, ptrdiff_t b_row_stride, void *out, void *scratch,
                     ptrdiff_t batches, ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, int kind,

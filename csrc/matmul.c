@@ -1,32 +1,21 @@
-#include "kernel_set.h"
+#include "product.h"
 #include "threads.h"
 
-enum { PRODUCTS_PER_THREAD = 128 * 1024 };
+/* How the work of batched_matmul is cut into units. */
+typedef struct Cut {
+    ptrdiff_t groups;    /* of rows of a, for each member of the batch */
+    ptrdiff_t stretches; /* of rows of b */
+    ptrdiff_t stretch;   /* rows of b in one */
+} Cut;
 
-/* Up to six rows of a with some rows of b, for one member of the batch. */
-static void matmul_unit(const KernelSet *set, int kind, const char *a, ptrdiff_t a_row_stride,
-                        int count, const char *b, ptrdiff_t b_row_stride, ptrdiff_t n, ptrdiff_t k,
-                        char *panel, char *out, ptrdiff_t out_stride, int out_type)
+/* Stretches of b's rows: whole chunks, as long as each thread has several units to take. */
+static Cut cut_work(ptrdiff_t batches, ptrdiff_t m, ptrdiff_t n, int threads)
 {
-    float sums[PANEL_TOKENS * CHUNK_ROWS];
-    set->pack_panel(kind, a, a_row_stride, count, k, panel);
-    for (ptrdiff_t first = 0; first < n; first += CHUNK_ROWS) {
-        const ptrdiff_t rows = min_size(CHUNK_ROWS, n - first);
-        set->tile_rows(kind, panel, count, b + first * b_row_stride, b_row_stride, rows, k, sums);
-        for (int t = 0; t < count; t++)
-            set->convert_span(sums + t * CHUNK_ROWS, TYPE_F32,
-                              out + t * out_stride + first * type_bytes(out_type), out_type, rows);
-    }
-}
-
-static ptrdiff_t thread_panel_bytes(const KernelSet *set, ptrdiff_t m, ptrdiff_t k, int kind)
-{
-    return ceil_div(panel_bytes(set, kind, min_size(m, PANEL_TOKENS), k), 64) * 64;
-}
-
-ptrdiff_t batched_matmul_scratch_bytes(ptrdiff_t m, ptrdiff_t k, int kind, int threads)
-{
-    return thread_panel_bytes(kernel_set(), m, k, kind) * threads + 64;
+    Cut cut = {.groups = ceil_div(m, GROUP_TOKENS)};
+    const ptrdiff_t wanted = ceil_div(4 * (ptrdiff_t)threads, batches * cut.groups);
+    cut.stretch = ceil_div(ceil_div(n, wanted), CHUNK_ROWS) * CHUNK_ROWS;
+    cut.stretches = ceil_div(n, cut.stretch);
+    return cut;
 }
 
 /*
@@ -35,11 +24,10 @@ ptrdiff_t batched_matmul_scratch_bytes(ptrdiff_t m, ptrdiff_t k, int kind, int t
  *   a        [batches, m, k]  bfloat16 | float32   (kind: BF16 | F32), unit stride along k
  *   b        [batches, n, k]  the type of a, unit stride along k
  *   out      [batches, m, n]  bfloat16 or float32, contiguous
- *   scratch  batched_matmul_scratch_bytes(m, k, kind, threads): one panel for each thread
+ *   scratch  threads * product_scratch_bytes() + 64
  *
- * Threads take units of (member of the batch, panel of six rows of a, stretch of b's rows): they
- * are independent, and a thread packs its own panel, so scratch does not grow with m. b's rows are
- * cut into stretches only where batch and m give too few units.
+ * Threads take units of (member of the batch, group of a's rows, stretch of b's rows), which are
+ * independent; b is cut into stretches only where batch and groups give too few units.
  * Checked by the caller: strides (bytes, not negative), sizes, and that out and scratch overlap
  * nothing.
  */
@@ -52,24 +40,32 @@ void batched_matmul(const void *a, ptrdiff_t a_batch_stride, ptrdiff_t a_row_str
         return;
     const KernelSet *set = kernel_set();
     const ptrdiff_t out_bytes = type_bytes(out_type);
-    const ptrdiff_t thread_panel = thread_panel_bytes(set, m, k, kind);
-    char *panels = align_to_line(scratch);
+    char *lines = align_to_line(scratch);
 
     const int workers = threads_for(batches * m * n * (k + 1), PRODUCTS_PER_THREAD, threads);
-    const ptrdiff_t groups = ceil_div(m, PANEL_TOKENS);
-    const ptrdiff_t wanted = ceil_div(4 * (ptrdiff_t)workers, batches * groups);
-    const ptrdiff_t stretch = ceil_div(ceil_div(n, wanted), CHUNK_ROWS) * CHUNK_ROWS;
-    const ptrdiff_t stretches = ceil_div(n, stretch);
-    const ptrdiff_t units = batches * groups * stretches;
+    const Cut cut = cut_work(batches, m, n, workers);
+    const ptrdiff_t units = batches * cut.groups * cut.stretches;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(workers) if (workers > 1)
     for (ptrdiff_t unit = 0; unit < units; unit++) {
-        const ptrdiff_t j = unit % stretches * stretch;
-        const ptrdiff_t i = unit / stretches % groups * PANEL_TOKENS;
-        const ptrdiff_t batch = unit / stretches / groups;
-        matmul_unit(set, kind, (const char *)a + batch * a_batch_stride + i * a_row_stride,
-                    a_row_stride, (int)min_size(PANEL_TOKENS, m - i),
-                    (const char *)b + batch * b_batch_stride + j * b_row_stride, b_row_stride,
-                    min_size(stretch, n - j), k, panels + thread_index() * thread_panel,
-                    (char *)out + ((batch * m + i) * n + j) * out_bytes, n * out_bytes, out_type);
+        const ptrdiff_t begin = unit % cut.stretches * cut.stretch;
+        const ptrdiff_t end = min_size(begin + cut.stretch, n);
+        const ptrdiff_t i = unit / cut.stretches % cut.groups * GROUP_TOKENS;
+        const ptrdiff_t batch = unit / cut.stretches / cut.groups;
+        for (ptrdiff_t j = begin; j < end; j += CHUNK_ROWS) {
+            const Operands operands = {
+                .x = (const char *)a + batch * a_batch_stride + i * a_row_stride,
+                .x_stride = a_row_stride,
+                .tokens = min_size(GROUP_TOKENS, m - i),
+                .weight = (const char *)b + batch * b_batch_stride + j * b_row_stride,
+                .weight_stride = b_row_stride,
+                .rows = min_size(CHUNK_ROWS, end - j),
+                .in = k,
+                .out = (char *)out + ((batch * m + i) * n + j) * out_bytes,
+                .out_stride = n * out_bytes,
+                .kind = kind,
+                .out_type = out_type,
+            };
+            multiply(set, &operands, lines + thread_index() * product_scratch_bytes());
+        }
     }
 }

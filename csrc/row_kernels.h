@@ -82,33 +82,49 @@ static inline float fold_lanes(float lanes[LANES])
 /* ---- products ---- */
 
 /*
- * A panel of float32: for each block and phase, for each token, 16 lanes. bfloat16 has two phases
- * per block of 32 elements, first the odd elements and then the even ones; float32 has one.
+ * A panel of float32: for each block and phase, for each token, 16 lanes; padded by zeros.
+ * bfloat16 has two phases per block of 32 elements, first the odd elements and then the even ones;
+ * a little-endian pair has the odd one in its upper half. float32 has one phase.
  */
-static inline void pack_panel_f32(int kind, const char *x, ptrdiff_t x_stride, int tokens,
-                                  ptrdiff_t in, void *panel)
+static inline void pack_row_bf16(const char *row, int tokens, ptrdiff_t count, float *restrict out)
 {
-    const int phases = kind == PRODUCT_BF16 ? 2 : 1;
-    const ptrdiff_t block_elements = product_block(kind);
-    for (int t = 0; t < tokens; t++) {
-        const char *row = x + t * x_stride;
-        float *out = (float *)panel + t * LANES;
-        for (ptrdiff_t start = 0; start < in; start += block_elements) {
-            const ptrdiff_t count = min_size(block_elements, in - start);
-            if (kind == PRODUCT_BF16) {
-                uint16_t pairs[2 * LANES] = {0};
-                memcpy(pairs, row + start * 2, (size_t)count * 2);
-                for (int l = 0; l < LANES; l++) {
-                    out[l] = bf16_to_f32(pairs[2 * l + 1]);
-                    out[tokens * LANES + l] = bf16_to_f32(pairs[2 * l]);
-                }
-            } else {
-                float values[LANES] = {0};
-                memcpy(values, row + start * 4, (size_t)count * 4);
-                memcpy(out, values, sizeof values);
-            }
-            out += phases * tokens * LANES;
+    for (ptrdiff_t start = 0; start < count; start += 2 * LANES, out += 2 * tokens * LANES) {
+        uint32_t pairs[LANES];
+        if (count - start >= 2 * LANES) {
+            memcpy(pairs, row + start * 2, sizeof pairs);
+        } else {
+            memset(pairs, 0, sizeof pairs);
+            memcpy(pairs, row + start * 2, (size_t)(count - start) * 2);
         }
+        for (int l = 0; l < LANES; l++)
+            out[l] = float_of(pairs[l] & 0xFFFF0000u);
+        for (int l = 0; l < LANES; l++)
+            out[tokens * LANES + l] = float_of(pairs[l] << 16);
+    }
+}
+
+/* One phase: blocks of 64 bytes as they are (16 float32; or 32 bfloat16, for vdpbf16ps). */
+static inline void pack_row_plain(const char *row, int tokens, ptrdiff_t bytes, float *restrict out)
+{
+    for (ptrdiff_t start = 0; start < bytes; start += 64, out += tokens * LANES) {
+        if (bytes - start >= 64) {
+            memcpy(out, row + start, 64);
+        } else {
+            memset(out, 0, 64);
+            memcpy(out, row + start, (size_t)(bytes - start));
+        }
+    }
+}
+
+static inline void pack_panel_f32(int kind, const char *x, ptrdiff_t x_stride, int tokens,
+                                  ptrdiff_t count, void *panel)
+{
+    for (int t = 0; t < tokens; t++) {
+        float *out = (float *)panel + t * LANES;
+        if (kind == PRODUCT_BF16)
+            pack_row_bf16(x + t * x_stride, tokens, count, out);
+        else
+            pack_row_plain(x + t * x_stride, tokens, count * 4, out);
     }
 }
 

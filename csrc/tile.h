@@ -2,7 +2,7 @@
  * Register tiles of dot products, shared by the sets with vector intrinsics.
  *
  * A dot_*.h header defines before this one: vec (VEC_LANES float32), vec_zero, vec_load,
- * fold_vectors, fold_four_rows, TILE_ROWS, and for each product a load (widens one weight vector)
+ * vec_store, fold_vectors, fold_four_rows, TILE_ROWS, and for each product a load (widens one weight vector)
  * and a mac (one step of the sum).
  * The 16 lanes of a sum take 16 / VEC_LANES vectors ("parts"). A tile keeps `parts` of them in
  * registers and passes over the row again for the rest, which is then in the first cache.
@@ -20,12 +20,21 @@ typedef vec (*load_function)(const char *block, int phase, int part);
 typedef vec (*mac_function)(vec acc, vec x, vec w);
 
 typedef struct Product {
-    load_function load;
+    load_function load;   /* of the weight */
+    load_function load_x; /* of x where it is not packed; its blocks have 64 bytes */
     mac_function mac;
-    int phases;              /* steps per block */
-    ptrdiff_t block_bytes;   /* of the weight */
-    ptrdiff_t element_bytes; /* of the weight */
+    int phases;           /* steps per block */
+    ptrdiff_t block_bytes, element_bytes; /* of the weight */
 } Product;
+
+static const Product product_bf16 = {load_bf16, load_bf16, mac_bf16, BF16_PHASES, 64, 2};
+static const Product product_f32 = {load_f32, load_f32, mac_f32, 1, 64, 4};
+static const Product product_f32_f16 = {load_f16, load_f32, mac_f32, 1, 32, 2};
+
+/* Where accumulator i of a tile (token, row, part) rests between two stretches. */
+#define LANES_AT(i)                                                                      \
+    (((i) / parts % rows * PANEL_TOKENS + (i) / parts / rows) * LANES                    \
+     + (first_part + (i) % parts) * VEC_LANES)
 
 /* One block of the sum for rows x tokens accumulators acc[token][row][part]. */
 INLINE void tile_block(const Product p, const int rows, const int tokens, const int parts,
@@ -54,97 +63,143 @@ INLINE void tile_block(const Product p, const int rows, const int tokens, const 
     }
 }
 
-/* out[t * CHUNK_ROWS + r] = panel row t . weight row r; rows, tokens and parts are constants. */
-INLINE void tile(const Product p, const int rows, const int tokens, const int parts,
-                 const float *panel, const char *weight, ptrdiff_t weight_stride, ptrdiff_t in,
-                 float *out)
+/* The blocks of a stretch, from the accumulators' present value; `w` moves along. */
+INLINE void tile_blocks(const Product p, const int rows, const int tokens, const int parts,
+                        int first_part, const char **w, const Stretch *s, vec *acc)
 {
-    const ptrdiff_t whole = in * p.element_bytes / p.block_bytes;
-    const ptrdiff_t tail = in * p.element_bytes % p.block_bytes;
-    const ptrdiff_t panel_step = (ptrdiff_t)p.phases * tokens * LANES;
+    const ptrdiff_t whole = s->count * p.element_bytes / p.block_bytes;
+    const ptrdiff_t tail = s->count * p.element_bytes % p.block_bytes;
+    const float *x = s->panel;
+    for (ptrdiff_t block = 0; block < whole; block++) {
+        tile_block(p, rows, tokens, parts, first_part, w, x, acc);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            w[r] += p.block_bytes;
+        x += p.phases * tokens * LANES;
+    }
+    if (tail) {
+        char padded[TILE_ROWS][64] = {{0}};
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            memcpy(padded[r], w[r], (size_t)tail);
+            w[r] = padded[r];
+        }
+        tile_block(p, rows, tokens, parts, first_part, w, x, acc);
+    }
+}
+
+/* Rows [row, row + rows) of a stretch; rows, tokens and parts are constants where it is inlined. */
+INLINE void tile(const Product p, const int rows, const int tokens, const int parts,
+                 const Stretch *s, ptrdiff_t row)
+{
     vec sums[MAX_TILE];
-    for (int first = 0; first < VEC_PARTS; first += parts) {
+    float *lanes = s->lanes + row * PANEL_TOKENS * LANES;
+    for (int first_part = 0; first_part < VEC_PARTS; first_part += parts) {
         const char *w[TILE_ROWS];
-        const float *x = panel;
         vec acc[MAX_TILE];
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            w[r] = s->weight + (row + r) * s->weight_stride;
 #pragma GCC unroll 24
         for (int i = 0; i < rows * tokens * parts; i++)
             acc[i] = vec_zero();
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++)
-            w[r] = weight + r * weight_stride;
-        for (ptrdiff_t block = 0; block < whole; block++) {
-            tile_block(p, rows, tokens, parts, first, w, x, acc);
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++)
-                w[r] += p.block_bytes;
-            x += panel_step;
-        }
-        if (tail) {
-            char padded[TILE_ROWS][64] = {{0}};
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) {
-                memcpy(padded[r], w[r], (size_t)tail);
-                w[r] = padded[r];
-            }
-            tile_block(p, rows, tokens, parts, first, w, x, acc);
-        }
+        if (!s->first) {
 #pragma GCC unroll 24
-        for (int i = 0; i < rows * tokens; i++)
-#pragma GCC unroll 2
-            for (int part = 0; part < parts; part++)
-                sums[i * VEC_PARTS + first + part] = acc[i * parts + part];
+            for (int i = 0; i < rows * tokens * parts; i++)
+                acc[i] = vec_load(lanes + LANES_AT(i));
+        }
+        tile_blocks(p, rows, tokens, parts, first_part, w, s, acc);
+#pragma GCC unroll 24
+        for (int i = 0; i < rows * tokens * parts; i++)
+            sums[i / parts * VEC_PARTS + first_part + i % parts] = acc[i];
+        if (!s->last) {
+#pragma GCC unroll 24
+            for (int i = 0; i < rows * tokens * parts; i++)
+                vec_store(lanes + LANES_AT(i), acc[i]);
+        }
     }
+    if (!s->last)
+        return;
 #pragma GCC unroll 6
     for (int t = 0; t < tokens; t++) {
         const vec *row_sums = sums + t * rows * VEC_PARTS;
+        float *out = s->out + t * CHUNK_ROWS + row;
         if (rows == 4)
-            fold_four_rows(row_sums, out + t * CHUNK_ROWS);
+            fold_four_rows(row_sums, out);
         else
             for (int r = 0; r < rows; r++)
-                out[t * CHUNK_ROWS + r] = fold_vectors(row_sums + r * VEC_PARTS);
+                out[r] = fold_vectors(row_sums + r * VEC_PARTS);
     }
 }
 
-/* All weight rows for a panel of exactly `tokens` tokens. */
-INLINE void tile_all_rows(const Product p, const int tokens, const float *panel, const char *weight,
-                          ptrdiff_t weight_stride, ptrdiff_t rows, ptrdiff_t in, float *out)
+/* All weight rows of a stretch for a panel of exactly `tokens` tokens. */
+INLINE void tile_all_rows(const Product p, const int tokens, const Stretch *s)
 {
-    ptrdiff_t r = 0;
-    if (tokens > 1)
-        for (; r + TILE_ROWS <= rows; r += TILE_ROWS)
-            tile(p, TILE_ROWS, tokens, 1, panel, weight + r * weight_stride, weight_stride, in,
-                 out + r);
-    for (; r < rows; r++)
-        tile(p, 1, tokens, tokens == 1 ? VEC_PARTS : 1, panel, weight + r * weight_stride,
-             weight_stride, in, out + r);
+    ptrdiff_t row = 0;
+    for (; row + TILE_ROWS <= s->rows; row += TILE_ROWS)
+        tile(p, TILE_ROWS, tokens, 1, s, row);
+    for (; row < s->rows; row++)
+        tile(p, 1, tokens, 1, s, row);
 }
 
-INLINE void tile_any(const Product p, const float *panel, int tokens, const char *weight,
-                     ptrdiff_t weight_stride, ptrdiff_t rows, ptrdiff_t in, float *out)
+INLINE void tile_any(const Product p, const Stretch *s)
 {
-    switch (tokens) {
-    case 1: tile_all_rows(p, 1, panel, weight, weight_stride, rows, in, out); break;
-    case 2: tile_all_rows(p, 2, panel, weight, weight_stride, rows, in, out); break;
-    case 3: tile_all_rows(p, 3, panel, weight, weight_stride, rows, in, out); break;
-    case 4: tile_all_rows(p, 4, panel, weight, weight_stride, rows, in, out); break;
-    case 5: tile_all_rows(p, 5, panel, weight, weight_stride, rows, in, out); break;
-    default: tile_all_rows(p, 6, panel, weight, weight_stride, rows, in, out); break;
+    switch (s->tokens) {
+    case 1: tile_all_rows(p, 1, s); break;
+    case 2: tile_all_rows(p, 2, s); break;
+    case 3: tile_all_rows(p, 3, s); break;
+    case 4: tile_all_rows(p, 4, s); break;
+    case 5: tile_all_rows(p, 5, s); break;
+    default: tile_all_rows(p, 6, s); break;
     }
 }
 
-static void tile_rows(int kind, const void *panel, int tokens, const char *weight,
-                      ptrdiff_t weight_stride, ptrdiff_t rows, ptrdiff_t in, float *out)
+static void multiply_stretch(int kind, const Stretch *stretch)
 {
-    const Product bf16 = {load_bf16, mac_bf16, BF16_PHASES, 64, 2};
-    const Product f32 = {load_f32, mac_f32, 1, 64, 4};
-    const Product f16 = {load_f16, mac_f32, 1, 32, 2};
     if (kind == PRODUCT_BF16)
-        tile_any(bf16, panel, tokens, weight, weight_stride, rows, in, out);
+        tile_any(product_bf16, stretch);
     else if (kind == PRODUCT_F32)
-        tile_any(f32, panel, tokens, weight, weight_stride, rows, in, out);
+        tile_any(product_f32, stretch);
     else
-        tile_any(f16, panel, tokens, weight, weight_stride, rows, in, out);
+        tile_any(product_f32_f16, stretch);
+}
+
+/*
+ * One token: one weight row at a time, both operands widened as they come, one accumulator (all of
+ * its parts at once). This reads memory as fast as a bare sum does; x stays in the first cache.
+ */
+INLINE float multiply_one_row(const Product p, const char *x, const char *w, ptrdiff_t in)
+{
+    const ptrdiff_t whole = in * p.element_bytes / p.block_bytes;
+    const ptrdiff_t tail = in * p.element_bytes % p.block_bytes;
+    vec acc[VEC_PARTS];
+    for (int part = 0; part < VEC_PARTS; part++)
+        acc[part] = vec_zero();
+    for (ptrdiff_t block = 0; block < whole; block++, x += 64, w += p.block_bytes)
+#pragma GCC unroll 2
+        for (int phase = 0; phase < p.phases; phase++)
+#pragma GCC unroll 2
+            for (int part = 0; part < VEC_PARTS; part++)
+                acc[part] = p.mac(acc[part], p.load_x(x, phase, part), p.load(w, phase, part));
+    if (tail) {
+        char padded_x[64] = {0}, padded_w[64] = {0};
+        memcpy(padded_x, x, (size_t)(tail * 64 / p.block_bytes));
+        memcpy(padded_w, w, (size_t)tail);
+        for (int phase = 0; phase < p.phases; phase++)
+            for (int part = 0; part < VEC_PARTS; part++)
+                acc[part] = p.mac(acc[part], p.load_x(padded_x, phase, part),
+                                  p.load(padded_w, phase, part));
+    }
+    return fold_vectors(acc);
+}
+
+static void multiply_row(int kind, const char *x, const char *weight, ptrdiff_t weight_stride,
+                         ptrdiff_t rows, ptrdiff_t in, float *out)
+{
+    for (ptrdiff_t r = 0; r < rows; r++, weight += weight_stride)
+        out[r] = kind == PRODUCT_BF16  ? multiply_one_row(product_bf16, x, weight, in)
+                 : kind == PRODUCT_F32 ? multiply_one_row(product_f32, x, weight, in)
+                                       : multiply_one_row(product_f32_f16, x, weight, in);
 }
 
 #endif

@@ -61,14 +61,15 @@ _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 _local = threading.local()
 
 
-def _scratch(nbytes: int) -> Any:
-    """Return at least `nbytes` bytes that belong to this thread; they are kept for the next call."""
-    buffer = getattr(_local, "scratch", None)
-    if buffer is None or _local.nbytes < nbytes:
-        _local.scratch = None  # frees the old one first
-        buffer = _local.scratch = _allocate("char[]", nbytes)
-        _local.nbytes = nbytes
-    return buffer
+def _scratch(threads: int) -> Any:
+    """Return the products' scratch, a fixed number of bytes for each kernel thread.
+
+    It belongs to the calling thread, so that two threads may compute at once, and is kept.
+    """
+    if getattr(_local, "threads", 0) < threads:
+        _local.scratch = _allocate("char[]", threads * lib.product_scratch_bytes() + 64)
+        _local.threads = threads
+    return _local.scratch
 
 
 def _pointer(x: "Tensor") -> Any:
@@ -88,8 +89,7 @@ def _type_code(op: str, label: str, x: "Tensor", codes: dict[str, int]) -> int:
 def _check_contiguous(op: str, label: str, x: "Tensor") -> None:
     if not x.is_contiguous:
         raise TensorError(
-            f"[{op}] {label} must be contiguous: strides {list(x.strides)} of shape "
-            f"{list(x.shape)}"
+            f"[{op}] {label} must be contiguous: strides {list(x.strides)} of shape {list(x.shape)}"
         )
     _check_aligned(op, label, x)
 
@@ -183,9 +183,8 @@ def linear(x: "Tensor", weight: "Tensor", out: "Tensor") -> None:
     if T == 0 or rows == 0:
         return
     _check_output("linear", out, (x, weight))
-    scratch = _scratch(lib.linear_scratch_bytes(T, columns, kind))
     lib.linear(
-        _pointer(x), _pointer(weight), _pointer(out), scratch, T, columns, rows, kind,
+        _pointer(x), _pointer(weight), _pointer(out), _scratch(threads), T, columns, rows, kind,
         _TYPES[out.dtype.name], threads,
     )  # fmt: skip
 
@@ -238,10 +237,9 @@ def batched_matmul(a: "Tensor", b: "Tensor", out: "Tensor") -> None:
     if out.nbytes == 0:
         return
     _check_output("batched_matmul", out, (a, b))
-    scratch = _scratch(lib.batched_matmul_scratch_bytes(m, k, kind, threads))
     lib.batched_matmul(
         _pointer(a), a.strides[0], a.strides[1], _pointer(b), b.strides[0], b.strides[1],
-        _pointer(out), scratch, batch, m, n, k, kind, _TYPES[out.dtype.name], threads,
+        _pointer(out), _scratch(threads), batch, m, n, k, kind, _TYPES[out.dtype.name], threads,
     )  # fmt: skip
 
 
