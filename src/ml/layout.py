@@ -59,7 +59,7 @@ def checked_shape(op: str, shape: Iterable[Any] | int) -> Shape:
 def packed(shape: Shape, itemsize: int) -> tuple[Shape, int]:
     """Compute the row-major strides of `shape`, and its number of elements.
 
-    A size of 0 counts as 1 in the strides, as in NumPy.
+    A size of 0 counts as 1 in the strides, as in PyTorch.
 
     Raises:
         ShapeError: the bytes are more than an address can count.

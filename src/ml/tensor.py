@@ -395,7 +395,8 @@ class Tensor:
         """
         if self._dtype is not float32:
             raise DTypeError(f"[view_as_complex] dtype must equal float32: {self._dtype}")
-        if not self._shape or self._shape[-1] != 2 or self._strides[-1] != float32.itemsize:
+        in_twos = self._shape[-1:] == (2,)
+        if not in_twos or (self._size and self._strides[-1] != float32.itemsize):
             raise ShapeError(
                 f"[view_as_complex] the last size must equal 2 with a stride of 4 bytes: "
                 f"shape {list(self._shape)}, strides {list(self._strides)}"

@@ -1,0 +1,145 @@
+"""Ops that only attention needs."""
+
+import numpy as np
+import pytest
+
+from src import ml
+from tests.ml.op_checks import FLOAT_DTYPES, check_op, check_same, sample, strided
+
+EVERY_DTYPE = pytest.mark.parametrize("dtype", ml.DTYPES, ids=str)
+EVERY_FLOAT = pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
+
+
+@EVERY_DTYPE
+@pytest.mark.parametrize("shape", [(3, 2, 4), (1, 1, 1), (0, 2, 4), (3, 0, 4), (3, 2, 0)])
+@pytest.mark.parametrize("repeats", [2, 3])
+def test_repeat_heads_puts_the_copies_of_a_head_side_by_side(dtype, shape, repeats):
+    x = sample(shape, dtype)
+    check_same(ml.repeat_heads(x, repeats), np.repeat(x.numpy(), repeats, axis=1))
+
+
+def test_repeat_heads_once_is_the_tensor_itself():
+    x = sample((3, 2, 4))
+    assert ml.repeat_heads(x, 1) is x
+
+
+def test_repeat_heads_of_a_view():
+    x = sample((2, 3, 4)).transpose(0, 1)
+    check_same(ml.repeat_heads(x, 2), np.repeat(x.numpy(), 2, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("x", "repeats", "text"),
+    [
+        (sample((3, 4)), 2, "[repeat_heads] ndim must equal 3: 2 (shape [3, 4])"),
+        (sample((3, 2, 4)), 0, "[repeat_heads] repeats must be >= 1: 0"),
+        (sample((3, 2, 4)), -2, "[repeat_heads] repeats must be >= 1: -2"),
+        (sample((3, 2, 4)), 2.0, "[repeat_heads] repeats must be integers: (2.0,)"),
+    ],
+)
+def test_repeat_heads_refuses_what_does_not_fit(x, repeats, text):
+    with pytest.raises(ml.ShapeError) as caught:
+        ml.repeat_heads(x, repeats)
+    assert str(caught.value) == text
+
+
+def frequencies_of(T, pairs, seed=7):
+    return ml.polar(ml.ones((T, pairs)), sample((T, pairs), seed=seed))
+
+
+def through_complex_numbers(x, frequencies):
+    """Rotate as Meta's code does: pairs as complex numbers, a product, pairs again."""
+    T, heads, h = x.shape
+    pairs = x.to(ml.float32).reshape(T, heads, h // 2, 2).view_as_complex()
+    turned = ml.multiply(pairs, frequencies.reshape(T, 1, h // 2))
+    return turned.view_as_real().reshape(T, heads, h).to(x.dtype)
+
+
+@EVERY_FLOAT
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 2), (3, 2, 4), (5, 3, 6), (2, 4, 32), (7, 2, 34), (3, 8, 64), (2, 3, 128)]
+)
+def test_rotary_embedding_has_the_bits_of_the_way_through_complex_numbers(dtype, shape):
+    x, frequencies = sample(shape, dtype), frequencies_of(shape[0], shape[2] // 2)
+    before = np.array(x.bits())
+    result = ml.rotary_embedding(x, frequencies)
+    check_same(result, through_complex_numbers(x, frequencies).numpy())
+    assert np.array_equal(x.bits(), before)
+
+
+@EVERY_FLOAT
+def test_rotary_embedding_turns_pairs_of_neighbours(dtype):
+    def turn(x, f):
+        pairs = x.reshape(3, 2, 4, 2)
+        z = (pairs[..., 0] + 1j * pairs[..., 1]) * f[:, None]
+        return np.stack([z.real, z.imag], -1).reshape(3, 2, 8)
+
+    def largest(x, f):
+        pairs = x.reshape(3, 2, 4, 2).sum(-1, keepdims=True) * f[:, None, :, None]
+        return np.broadcast_to(pairs, (3, 2, 4, 2)).reshape(3, 2, 8)
+
+    x, frequencies = sample((3, 2, 8), dtype), frequencies_of(3, 4)
+    check_op(ml.rotary_embedding, turn, x, frequencies, terms=3, absolute=largest)
+
+
+def test_rotary_embedding_at_position_zero_changes_nothing():
+    x = sample((2, 3, 8), ml.bfloat16)
+    nothing = ml.polar(ml.ones((2, 4)), ml.zeros((2, 4)))
+    check_same(ml.rotary_embedding(x, nothing), x.numpy())
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 8), (3, 0, 8), (3, 2, 0)])
+def test_rotary_embedding_of_nothing_is_nothing(shape):
+    result = ml.rotary_embedding(sample(shape), frequencies_of(shape[0], shape[2] // 2))
+    assert result.shape == shape
+
+
+def test_rotary_embedding_of_views():
+    x = strided((3, 2, 8), ml.bfloat16)
+    frequencies = frequencies_of(12, 4)[::4]
+    expected = ml.rotary_embedding(x.contiguous(), frequencies.contiguous())
+    check_same(ml.rotary_embedding(x, frequencies), expected.numpy())
+
+
+@pytest.mark.parametrize(
+    ("x", "frequencies", "error", "text"),
+    [
+        (
+            sample((3, 2, 8)),
+            frequencies_of(4, 4),
+            ml.ShapeError,
+            "[rotary_embedding] frequencies.shape must equal (x.shape[0], x.shape[2] / 2): "
+            "[4, 4] != [3, 4] (x [3, 2, 8])",
+        ),
+        (
+            sample((3, 2, 7)),
+            frequencies_of(3, 3),
+            ml.ShapeError,
+            "[rotary_embedding] frequencies.shape must equal (x.shape[0], x.shape[2] / 2): "
+            "[3, 3] != [3, 3.5] (x [3, 2, 7])",
+        ),
+        (
+            sample((3, 8)),
+            frequencies_of(3, 4),
+            ml.ShapeError,
+            "[rotary_embedding] x.ndim must equal 3: 2 (shape [3, 8])",
+        ),
+        (
+            sample((3, 2, 8)),
+            sample((3, 4)),
+            ml.DTypeError,
+            "[rotary_embedding] frequencies.dtype must equal complex64: float32",
+        ),
+        (
+            sample((3, 2, 8), ml.int32),
+            frequencies_of(3, 4),
+            ml.DTypeError,
+            "[rotary_embedding] dtype must be one of bfloat16, float16, float32: int32 "
+            "(shape [3, 2, 8])",
+        ),
+    ],
+)
+def test_rotary_embedding_refuses_what_does_not_fit(x, frequencies, error, text):
+    with pytest.raises(error) as caught:
+        ml.rotary_embedding(x, frequencies)
+    assert str(caught.value) == text

@@ -1,0 +1,130 @@
+"""What stands in square brackets, against NumPy's own."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from src import ml
+from tests.ml.op_checks import sample
+
+shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
+
+
+@st.composite
+def shapes_and_keys(draw):
+    """A shape, and a key for it that stays within its bounds."""
+    shape = draw(shapes)
+    count = draw(st.integers(0, len(shape)))
+    ellipsis_at = draw(st.none() | st.integers(0, count))
+    skipped = len(shape) - count
+    key = []
+    for place in range(count):
+        dim = place + skipped if ellipsis_at is not None and place >= ellipsis_at else place
+        key.append(_part(draw, shape[dim]))
+    if ellipsis_at is not None:
+        key.insert(ellipsis_at, Ellipsis)
+    return shape, key[0] if len(key) == 1 and draw(st.booleans()) else tuple(key)
+
+
+def _part(draw, size):
+    if size and draw(st.booleans()):
+        return draw(st.integers(-size, size - 1))
+    start = draw(st.integers(0, size))
+    stop = draw(st.integers(start, size))
+    step = draw(st.none() | st.integers(1, 5))
+    from_end = draw(st.booleans())
+    first = start - size if from_end and start < size else start
+    return slice(draw(st.sampled_from([first, None])) if start == 0 else first, stop, step)
+
+
+@settings(max_examples=500)
+@given(shapes_and_keys())
+def test_every_key_within_bounds_gives_numpys_view(shape_and_key):
+    shape, key = shape_and_key
+    array = np.arange(int(np.prod(shape)), dtype=np.int32).reshape(shape)
+    expected = array[key]
+    result = ml.Tensor.from_numpy(array)[key]
+    assert result.shape == np.shape(expected)
+    assert np.array_equal(result.numpy(), expected)
+    if result.size > 1:
+        assert np.shares_memory(result.numpy(), array)
+        assert all(
+            mine == other or n == 1
+            for mine, other, n in zip(result.strides, expected.strides, result.shape, strict=True)
+        )
+
+
+@given(shapes_and_keys(), shapes_and_keys())
+def test_a_view_of_a_view_is_a_view_of_the_same_memory(first, second):
+    array = np.arange(int(np.prod(first[0])), dtype=np.float32).reshape(first[0])
+    view, expected = ml.Tensor.from_numpy(array)[first[1]], array[first[1]]
+    try:
+        deeper = view[second[1]]
+    except ml.TensorError:
+        return
+    assert np.array_equal(deeper.numpy(), expected[second[1]])
+
+
+@pytest.mark.parametrize("index", [-4, 3, 10**30, -(10**30)])
+def test_an_index_out_of_range_is_refused(index):
+    with pytest.raises(ml.IndexOutOfRangeError) as caught:
+        sample((2, 3))[1, index]
+    assert str(caught.value) == (
+        f"[getitem] index must be in [-3, 3): {index} (dim 1, shape [2, 3])"
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, 4), (None, 500), (4, None), (-4, 2), (2, 1), (-1, -2), (0, -4)]
+)
+def test_a_slice_is_never_clamped(start, stop):
+    with pytest.raises(ml.IndexOutOfRangeError) as caught:
+        sample((3,))[start:stop]
+    assert str(caught.value) == (
+        f"[getitem] 0 <= start <= stop <= size must hold: start {start}, stop {stop}, "
+        "size 3 (dim 0, shape [3])"
+    )
+
+
+@pytest.mark.parametrize("step", [0, -1, -5])
+def test_a_step_below_one_is_refused(step):
+    with pytest.raises(ml.IndexOutOfRangeError) as caught:
+        sample((3,))[::step]
+    assert str(caught.value) == f"[getitem] step must be >= 1: {step} (dim 0)"
+
+
+def test_more_indices_than_dimensions_are_refused():
+    with pytest.raises(ml.IndexOutOfRangeError) as caught:
+        sample((2, 3))[0, 0, 0]
+    assert str(caught.value) == "[getitem] number of indices must be <= ndim: 3 > 2 (shape [2, 3])"
+
+
+def test_a_second_ellipsis_is_refused():
+    with pytest.raises(ml.TensorError, match=r"^\[getitem\] number of Ellipsis must be <= 1: 2$"):
+        sample((2, 3))[..., ...]
+
+
+@pytest.mark.parametrize("key", [1.0, True, "0", None, [0, 1], np.array([0]), (0, None), (True, 0)])
+def test_what_is_no_index_is_refused(key):
+    with pytest.raises(
+        ml.TensorError, match=r"^\[getitem\] an index must be an integer, a slice or an Ellipsis: "
+    ):
+        sample((2, 3))[key]
+
+
+def test_slices_of_non_integers_are_refused():
+    with pytest.raises(ml.TensorError, match="must be an integer"):
+        sample((3,))[0.0:2]
+
+
+def test_numpy_integers_are_integers():
+    x = sample((2, 3), ml.int32)
+    assert x[np.int64(1), np.uint8(2)].item() == x.numpy()[1, 2]
+
+
+def test_an_empty_view_at_the_end_stays_within_the_storage():
+    x = sample((3, 2))
+    assert x[3:].offset == 0
+    assert x[3:].shape == (0, 2)
+    assert x[:, 2:, ...].numpy().shape == (3, 0)
