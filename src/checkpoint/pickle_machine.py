@@ -17,8 +17,9 @@ from typing import NoReturn
 
 from .errors import PickleRefusedError, shown
 from .pickle_opcodes import opcode_name
+from .pickle_values import Global, GlobalFunction, OrderedDictValue
 
-__all__ = ["MOST_OPCODES", "Global", "GlobalFunction", "OrderedDictValue", "PickleMachine"]
+__all__ = ["MOST_OPCODES", "PickleMachine"]
 
 # 405 B parameters in one file are 1 138 tensors of about 50 opcodes each. The limit also bounds
 # the memory of a hostile program: about 100 bytes per opcode.
@@ -27,39 +28,6 @@ MOST_OPCODES = 1 << 17
 _LONGEST_GLOBAL_LINE = 256
 _LONGEST_INTEGER = 8
 _PROTOCOL = 2
-
-
-class OrderedDictValue(dict[str, object]):
-    """What `collections.OrderedDict` stands for: a dict whose attributes (BUILD) are dropped."""
-
-    __slots__ = ()
-
-
-class Global:
-    """A global that is only ever passed around, for example a storage class."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-class GlobalFunction(Global):
-    """A global that REDUCE may call: `build` checks the arguments and returns an inert value.
-
-    Args:
-        name: dotted name, as shown in errors.
-        build: takes the tuple of arguments; raises ValueError with `rule: got ...` on bad ones.
-    """
-
-    __slots__ = ("build",)
-
-    def __init__(self, name: str, build: Callable[[tuple[object, ...]], object]) -> None:
-        super().__init__(name)
-        self.build = build
 
 
 class PickleMachine:

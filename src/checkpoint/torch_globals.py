@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .. import ml
 from .errors import shown
-from .pickle_machine import Global, GlobalFunction, OrderedDictValue
+from .pickle_values import Global, GlobalFunction, OrderedDictValue
 
 __all__ = ["TORCH_GLOBALS", "StorageReference", "TensorReference", "load_storage"]
 

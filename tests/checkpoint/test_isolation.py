@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.checkpoint import hostile_pickles as hostile
 from tests.support.pth_writer import integer, write_archive
 
@@ -26,7 +28,9 @@ def hook(event, arguments):
         events.append([event, str(arguments[0]) if arguments else ""])
 
 sys.addaudithook(hook)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+most = pages * resource.getpagesize() + 64 * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
 for path in paths:
     events.clear()
     watching = True
@@ -38,8 +42,7 @@ for path in paths:
     finally:
         watching = False
     outcomes.append([str(path), outcome, list(events)])
-growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-print(json.dumps([outcomes, growth]))
+print(json.dumps(outcomes))
 """
 
 
@@ -57,19 +60,19 @@ def run_alone(program: str, given: str = "") -> str:
     return result.stdout
 
 
-def watch(folder: Path, programs: dict[str, bytes]) -> tuple[list[Any], int]:
-    """Read files with these pickles in a process of its own: (outcomes, memory growth in KiB)."""
+def watch(folder: Path, programs: dict[str, bytes]) -> list[Any]:
+    """Read files with these pickles in a process that may grow by 64 MiB; return what happened."""
     paths = [folder / f"{number}.pth" for number in range(len(programs))]
     for path, program in zip(paths, programs.values(), strict=True):
         write_archive(path, program, {"0": bytes(96)})
-    outcomes, growth = json.loads(run_alone(WATCH, "\n".join(map(str, paths))))
+    outcomes: list[Any] = json.loads(run_alone(WATCH, "\n".join(map(str, paths))))
     assert [outcome[0] for outcome in outcomes] == list(map(str, paths))
-    return outcomes, growth
+    return outcomes
 
 
 def test_p1_hostile_files_cause_no_import_no_other_open_and_no_process(tmp_path: Path) -> None:
     programs = {name: program for name, (program, _) in hostile.CODE.items()}
-    outcomes, _ = watch(tmp_path, programs)
+    outcomes = watch(tmp_path, programs)
     for path, outcome, events in outcomes:
         assert outcome == "refused"
         assert [event for event in events if event[0] == "open"] == [["open", path]]
@@ -78,15 +81,20 @@ def test_p1_hostile_files_cause_no_import_no_other_open_and_no_process(tmp_path:
 
 def test_p1_twin_a_good_file_is_read_with_one_open(tmp_path: Path) -> None:
     programs = {"good": hostile.storage_program(count=integer(24))}
-    [[path, outcome, events]], _ = watch(tmp_path, programs)
+    [[path, outcome, events]] = watch(tmp_path, programs)
     assert outcome == "read"
     assert [event for event in events if event[0] == "open"] == [["open", path]]
 
 
 def test_p4_greedy_files_are_refused_within_64_mib(tmp_path: Path) -> None:
-    outcomes, growth = watch(tmp_path, hostile.GREEDY)
+    outcomes = watch(tmp_path, hostile.GREEDY)
     assert all(outcome == "refused" for _, outcome, _ in outcomes)
-    assert growth < 64 * 1024
+
+
+def test_p4_twin_the_limit_of_the_process_that_watches_bites(tmp_path: Path) -> None:
+    large = "bytes(80 << 20)"
+    with pytest.raises(subprocess.CalledProcessError):
+        run_alone(WATCH + f"\n{large}\n")
 
 
 def test_the_reader_needs_neither_zipfile_nor_pytorch() -> None:

@@ -5,7 +5,8 @@ import contextlib
 import pytest
 
 from src.checkpoint.errors import PickleRefusedError
-from src.checkpoint.pickle_machine import MOST_OPCODES, OrderedDictValue, PickleMachine
+from src.checkpoint.pickle_machine import MOST_OPCODES, PickleMachine
+from src.checkpoint.pickle_values import OrderedDictValue
 from src.checkpoint.torch_globals import (
     TORCH_GLOBALS,
     StorageReference,
