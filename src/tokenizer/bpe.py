@@ -11,6 +11,7 @@ import numpy as np
 # Pieces up to this many characters keep their ids in the cache, so that its memory is bounded too.
 CACHED_PIECE_CHARS = 64
 CACHED_PIECES = 1 << 16
+CACHED_PARTS = 1 << 14
 
 # Up to this many bytes, scanning a plain list (in C) beats the bookkeeping of merge_long.
 SHORT_PIECE_BYTES = 80
@@ -34,6 +35,7 @@ class BytePairEncoder:
         self._ranks = ranks
         self._adjacent = adjacent_bytes(ranks)
         self._encode_cached = lru_cache(CACHED_PIECES)(self._encode_piece)
+        self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_short_part)
 
     def encode_pieces(self, pieces: list[str]) -> list[int]:
         """Encode each piece on its own and join the ids.
@@ -60,14 +62,14 @@ class BytePairEncoder:
             return [whole]
         ids: list[int] = []
         for part in self._independent_parts(data):
-            rank = self._ranks.get(part)
-            if rank is not None:
-                ids.append(rank)
-            elif len(part) <= SHORT_PIECE_BYTES:
-                ids += merge_short(part, self._ranks)
+            if len(part) <= SHORT_PIECE_BYTES:
+                ids += self._merge_cached(part)
             else:
                 ids += merge_long(part, self._ranks)
         return ids
+
+    def _merge_short_part(self, part: bytes) -> list[int]:
+        return merge_short(part, self._ranks)
 
     def _independent_parts(self, piece: bytes) -> list[bytes]:
         """Cut a piece where no merge can cross; random bytes fall into parts of a few bytes."""
