@@ -7,6 +7,7 @@ needs them, and zip64 end records always.
 """
 
 import json
+import os
 import shutil
 import struct
 import zlib
@@ -22,6 +23,7 @@ ALIGNMENT = 64
 UINT32_MAX = 0xFFFFFFFF
 _ITEMS_PER_BATCH = 1000
 _ELEMENTS_PER_CHUNK = 1 << 22
+_HOLE = 1 << 20
 
 STORAGE_NAMES = {
     np.dtype(ml_dtypes.bfloat16): "BFloat16Storage",
@@ -106,7 +108,11 @@ class StoredZipWriter:
         self._central: list[bytes] = []
 
     def _write(self, content: bytes) -> None:
-        self._stream.write(content)
+        if len(content) >= _HOLE and not content[0] and content.count(0) == len(content):
+            # A hole in the file: large zero tensors cost no disk.
+            self._stream.seek(len(content), os.SEEK_CUR)
+        else:
+            self._stream.write(content)
         self._position += len(content)
 
     def record(self, name: str, size: int, chunks: Iterable[bytes]) -> None:
