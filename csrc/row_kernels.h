@@ -86,20 +86,27 @@ static inline float fold_lanes(float lanes[LANES])
  * bfloat16 has two phases per block of 32 elements, first the odd elements and then the even ones;
  * a little-endian pair has the odd one in its upper half. float32 has one phase.
  */
-static inline void pack_row_bf16(const char *row, int tokens, ptrdiff_t count, float *restrict out)
+INLINE void split_pairs(const uint32_t *restrict pairs, float *restrict odd, float *restrict even)
 {
-    for (ptrdiff_t start = 0; start < count; start += 2 * LANES, out += 2 * tokens * LANES) {
-        uint32_t pairs[LANES];
-        if (count - start >= 2 * LANES) {
-            memcpy(pairs, row + start * 2, sizeof pairs);
-        } else {
-            memset(pairs, 0, sizeof pairs);
-            memcpy(pairs, row + start * 2, (size_t)(count - start) * 2);
-        }
-        for (int l = 0; l < LANES; l++)
-            out[l] = float_of(pairs[l] & 0xFFFF0000u);
-        for (int l = 0; l < LANES; l++)
-            out[tokens * LANES + l] = float_of(pairs[l] << 16);
+    for (int l = 0; l < LANES; l++)
+        odd[l] = float_of(pairs[l] & 0xFFFF0000u);
+    for (int l = 0; l < LANES; l++)
+        even[l] = float_of(pairs[l] << 16);
+}
+
+static inline void pack_row_bf16(const char *row, int tokens, ptrdiff_t count, float *out)
+{
+    const ptrdiff_t phase = (ptrdiff_t)tokens * LANES;
+    uint32_t pairs[LANES];
+    ptrdiff_t start = 0;
+    for (; count - start >= 2 * LANES; start += 2 * LANES, out += 2 * phase) {
+        memcpy(pairs, row + start * 2, sizeof pairs);
+        split_pairs(pairs, out, out + phase);
+    }
+    if (start < count) {
+        memset(pairs, 0, sizeof pairs);
+        memcpy(pairs, row + start * 2, (size_t)(count - start) * 2);
+        split_pairs(pairs, out, out + phase);
     }
 }
 
@@ -217,7 +224,7 @@ static void rotary_row(const void *x, const float *frequencies, void *out, int t
             const float *f = frequencies + start;
             const ptrdiff_t at = head * h + start;
             widen(element_at(x, type, at), type, count, block);
-            /* Two loops: gcc joins a difference beside a sum into fmaddsub, contraction off or not. */
+            /* Two loops: gcc makes a fused fmaddsub of a difference beside a sum in one. */
             for (ptrdiff_t i = 0; i < count; i += 2)
                 turned[i] = block[i] * f[i] - block[i + 1] * f[i + 1];
             for (ptrdiff_t i = 0; i < count; i += 2)

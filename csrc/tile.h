@@ -69,13 +69,13 @@ INLINE void tile_blocks(const Product p, const int rows, const int tokens, const
 {
     const ptrdiff_t whole = s->count * p.element_bytes / p.block_bytes;
     const ptrdiff_t tail = s->count * p.element_bytes % p.block_bytes;
+    const ptrdiff_t step = (ptrdiff_t)p.phases * tokens * LANES;
     const float *x = s->panel;
-    for (ptrdiff_t block = 0; block < whole; block++) {
+    for (const float *const end = x + whole * step; x != end; x += step) {
         tile_block(p, rows, tokens, parts, first_part, w, x, acc);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
             w[r] += p.block_bytes;
-        x += p.phases * tokens * LANES;
     }
     if (tail) {
         char padded[TILE_ROWS][64] = {{0}};
