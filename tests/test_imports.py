@@ -23,7 +23,7 @@ ALLOWED = {
 RUN_TIME_PACKAGES = {
     "cffi", "ml_dtypes", "numpy", "prompt_toolkit", "regex", "rich", "structlog",
 }  # fmt: skip
-TRAINING_ONLY = {"train.py", "train_tokenizer.py"}
+TRAINING_ONLY = {"batches.py", "torch_llama.py", "train.py", "train_tokenizer.py"}
 
 SOURCES = sorted(SRC.rglob("*.py"))
 
