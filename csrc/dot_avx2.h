@@ -7,7 +7,7 @@
 #include "scalar.h"
 
 /* Half the lanes of 2 x 6 accumulators, 2 weights, 1 activation and the mask: 16 registers. */
-enum { VEC_LANES = 8, TILE_ROWS = 2, BF16_PHASES = 2 };
+enum { VEC_LANES = 8, PASS_LANES = VEC_LANES, TILE_ROWS = 2, BF16_PHASES = 2 };
 
 typedef __m256 vec;
 

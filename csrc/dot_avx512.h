@@ -7,7 +7,7 @@
 #include "scalar.h"
 
 /* 4 x 6 accumulators, 4 weights, 1 activation and the mask: 30 of 32 registers. */
-enum { VEC_LANES = 16, TILE_ROWS = 4 };
+enum { VEC_LANES = 16, PASS_LANES = VEC_LANES, TILE_ROWS = 4 };
 
 typedef __m512 vec;
 

@@ -2,6 +2,8 @@
 #ifndef LLAMA_BOLTS_DOT_PORTABLE_H
 #define LLAMA_BOLTS_DOT_PORTABLE_H
 
+enum { PASS_LANES = 16, BF16_PHASES = 2 };
+
 #include "row_kernels.h"
 
 /*

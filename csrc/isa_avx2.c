@@ -12,8 +12,7 @@
 #include "tile.h"
 
 const KernelSet kernel_set_avx2 = {
-    .panel_element_bytes = {4, 4, 4},
-    .pack_panel = pack_panel_f32,
+    .pack_panel = pack_panel,
     .multiply_stretch = multiply_stretch,
     .multiply_row = multiply_row,
     .softmax_row = softmax_row,

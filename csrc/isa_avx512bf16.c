@@ -1,4 +1,4 @@
-/* x86-64 with AVX-512 F, BW, DQ, VL and BF16. Panels keep bfloat16 pairs, as vdpbf16ps takes. */
+/* x86-64 with AVX-512 F, BW, DQ, VL and BF16. Panels keep bfloat16 pairs (one phase). */
 #if defined(__x86_64__)
 
 #if defined(__clang__)
@@ -16,18 +16,8 @@
 #include "fold_x86.h"
 #include "tile.h"
 
-/* bfloat16: [block of 32 elements][token][32], padded by zeros; the rest as everywhere. */
-static void pack_panel_pairs(int kind, const char *x, ptrdiff_t x_stride, int tokens,
-                             ptrdiff_t count, void *panel)
-{
-    for (int t = 0; t < tokens; t++)
-        pack_row_plain(x + t * x_stride, tokens, count * product_x_bytes(kind),
-                       (float *)panel + t * LANES);
-}
-
 const KernelSet kernel_set_avx512bf16 = {
-    .panel_element_bytes = {2, 4, 4},
-    .pack_panel = pack_panel_pairs,
+    .pack_panel = pack_panel,
     .multiply_stretch = multiply_stretch,
     .multiply_row = multiply_row,
     .softmax_row = softmax_row,

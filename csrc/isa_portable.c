@@ -2,8 +2,7 @@
 #include "dot_portable.h"
 
 const KernelSet kernel_set_portable = {
-    .panel_element_bytes = {4, 4, 4},
-    .pack_panel = pack_panel_f32,
+    .pack_panel = pack_panel,
     .multiply_stretch = multiply_stretch,
     .multiply_row = multiply_row,
     .softmax_row = softmax_row,

@@ -26,10 +26,7 @@ typedef struct Stretch {
 } Stretch;
 
 typedef struct KernelSet {
-    /* Panel bytes per token and element, by kind. */
-    int panel_element_bytes[3];
-
-    /* Lays `count` elements of `tokens` rows out as a panel: [block][phase][token][lane]. */
+    /* Lays `count` elements of `tokens` rows out as a panel (row_kernels.h). */
     void (*pack_panel)(int kind, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t count,
                        void *panel);
 

@@ -82,56 +82,60 @@ static inline float fold_lanes(float lanes[LANES])
 /* ---- products ---- */
 
 /*
- * A panel of float32: for each block and phase, for each token, 16 lanes; padded by zeros.
+ * A panel of float32: [pass][block][phase][token][PASS_LANES], padded by zeros. A set whose vectors
+ * hold fewer than 16 lanes passes over a panel more than once, and finds each pass side by side.
  * bfloat16 has two phases per block of 32 elements, first the odd elements and then the even ones;
  * a little-endian pair has the odd one in its upper half. float32 has one phase.
  */
+enum { PASSES = LANES / PASS_LANES };
+
 INLINE void split_pairs(const uint32_t *restrict pairs, float *restrict odd, float *restrict even)
 {
-    for (int l = 0; l < LANES; l++)
+    for (int l = 0; l < PASS_LANES; l++)
         odd[l] = float_of(pairs[l] & 0xFFFF0000u);
-    for (int l = 0; l < LANES; l++)
+    for (int l = 0; l < PASS_LANES; l++)
         even[l] = float_of(pairs[l] << 16);
 }
 
-static inline void pack_row_bf16(const char *row, int tokens, ptrdiff_t count, float *out)
+/* One block of one token; out is its place in the first pass. */
+INLINE void pack_block(int phases, const uint32_t *block, int tokens, ptrdiff_t pass_size,
+                       float *out)
 {
-    const ptrdiff_t phase = (ptrdiff_t)tokens * LANES;
-    uint32_t pairs[LANES];
-    ptrdiff_t start = 0;
-    for (; count - start >= 2 * LANES; start += 2 * LANES, out += 2 * phase) {
-        memcpy(pairs, row + start * 2, sizeof pairs);
-        split_pairs(pairs, out, out + phase);
+    for (int pass = 0; pass < PASSES; pass++, block += PASS_LANES, out += pass_size)
+        if (phases == 2)
+            split_pairs(block, out, out + tokens * PASS_LANES);
+        else
+            memcpy(out, block, PASS_LANES * sizeof(float));
+}
+
+/* Blocks are 64 bytes: 32 bfloat16 or 16 float32. */
+INLINE void pack_row(int phases, const char *row, int tokens, ptrdiff_t bytes, float *out)
+{
+    const ptrdiff_t step = (ptrdiff_t)phases * tokens * PASS_LANES;
+    const ptrdiff_t pass_size = ceil_div(bytes, 64) * step;
+    uint32_t block[LANES];
+    ptrdiff_t at = 0;
+    for (; at + 64 <= bytes; at += 64, out += step) {
+        memcpy(block, row + at, 64);
+        pack_block(phases, block, tokens, pass_size, out);
     }
-    if (start < count) {
-        memset(pairs, 0, sizeof pairs);
-        memcpy(pairs, row + start * 2, (size_t)(count - start) * 2);
-        split_pairs(pairs, out, out + phase);
+    if (at < bytes) {
+        memset(block, 0, 64);
+        memcpy(block, row + at, (size_t)(bytes - at));
+        pack_block(phases, block, tokens, pass_size, out);
     }
 }
 
-/* One phase: blocks of 64 bytes as they are (16 float32; or 32 bfloat16, for vdpbf16ps). */
-static inline void pack_row_plain(const char *row, int tokens, ptrdiff_t bytes, float *restrict out)
-{
-    for (ptrdiff_t start = 0; start < bytes; start += 64, out += tokens * LANES) {
-        if (bytes - start >= 64) {
-            memcpy(out, row + start, 64);
-        } else {
-            memset(out, 0, 64);
-            memcpy(out, row + start, (size_t)(bytes - start));
-        }
-    }
-}
-
-static inline void pack_panel_f32(int kind, const char *x, ptrdiff_t x_stride, int tokens,
-                                  ptrdiff_t count, void *panel)
+static void pack_panel(int kind, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t count,
+                       void *panel)
 {
     for (int t = 0; t < tokens; t++) {
-        float *out = (float *)panel + t * LANES;
+        const char *row = x + t * x_stride;
+        float *out = (float *)panel + t * PASS_LANES;
         if (kind == PRODUCT_BF16)
-            pack_row_bf16(x + t * x_stride, tokens, count, out);
+            pack_row(BF16_PHASES, row, tokens, count * 2, out);
         else
-            pack_row_plain(x + t * x_stride, tokens, count * 4, out);
+            pack_row(1, row, tokens, count * 4, out);
     }
 }
 

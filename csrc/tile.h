@@ -2,10 +2,10 @@
  * Register tiles of dot products, shared by the sets with vector intrinsics.
  *
  * A dot_*.h header defines before this one: vec (VEC_LANES float32), vec_zero, vec_load,
- * vec_store, fold_vectors, fold_four_rows, TILE_ROWS, and for each product a load (widens one weight vector)
- * and a mac (one step of the sum).
- * The 16 lanes of a sum take 16 / VEC_LANES vectors ("parts"). A tile keeps `parts` of them in
- * registers and passes over the row again for the rest, which is then in the first cache.
+ * vec_store, fold_to_four, TILE_ROWS, and for each product a load (widens one vector) and a mac
+ * (one step of the sum).
+ * The 16 lanes of a sum take 16 / VEC_LANES vectors ("parts"). A tile keeps one of them in
+ * registers and passes over the stretch again for the next one.
  */
 #ifndef LLAMA_BOLTS_TILE_H
 #define LLAMA_BOLTS_TILE_H
@@ -23,56 +23,49 @@ typedef struct Product {
     load_function load;   /* of the weight */
     load_function load_x; /* of x where it is not packed; its blocks have 64 bytes */
     mac_function mac;
-    int phases;           /* steps per block */
-    ptrdiff_t block_bytes, element_bytes; /* of the weight */
+    int phases;              /* steps per block */
+    ptrdiff_t block_bytes;   /* of the weight */
+    ptrdiff_t element_bytes; /* of the weight */
 } Product;
 
 static const Product product_bf16 = {load_bf16, load_bf16, mac_bf16, BF16_PHASES, 64, 2};
 static const Product product_f32 = {load_f32, load_f32, mac_f32, 1, 64, 4};
 static const Product product_f32_f16 = {load_f16, load_f32, mac_f32, 1, 32, 2};
 
-/* Where accumulator i of a tile (token, row, part) rests between two stretches. */
-#define LANES_AT(i)                                                                      \
-    (((i) / parts % rows * PANEL_TOKENS + (i) / parts / rows) * LANES                    \
-     + (first_part + (i) % parts) * VEC_LANES)
-
-/* One block of the sum for rows x tokens accumulators acc[token][row][part]. */
-INLINE void tile_block(const Product p, const int rows, const int tokens, const int parts,
-                       int first_part, const char *const *w, const float *x, vec *acc)
+/* One block of the sum, for one part of rows x tokens accumulators acc[token][row]. */
+INLINE void tile_block(const Product p, const int rows, const int tokens, int part,
+                       const char *const *w, const float *x, vec *acc)
 {
 #pragma GCC unroll 2
     for (int phase = 0; phase < p.phases; phase++) {
-        vec weights[TILE_ROWS * VEC_PARTS];
+        vec weights[TILE_ROWS];
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-            for (int part = 0; part < parts; part++)
-                weights[r * parts + part] = p.load(w[r], phase, first_part + part);
+            weights[r] = p.load(w[r], phase, part);
 #pragma GCC unroll 6
-        for (int t = 0; t < tokens; t++)
-#pragma GCC unroll 2
-            for (int part = 0; part < parts; part++) {
-                const vec lanes = vec_load(x + (phase * tokens + t) * LANES
-                                           + (first_part + part) * VEC_LANES);
+        for (int t = 0; t < tokens; t++) {
+            const vec lanes = vec_load(x + (phase * tokens + t) * VEC_LANES);
 #pragma GCC unroll 4
-                for (int r = 0; r < rows; r++) {
-                    vec *sum = acc + (t * rows + r) * parts + part;
-                    *sum = p.mac(*sum, lanes, weights[r * parts + part]);
-                }
-            }
+            for (int r = 0; r < rows; r++)
+                acc[t * rows + r] = p.mac(acc[t * rows + r], lanes, weights[r]);
+        }
     }
 }
 
-/* The blocks of a stretch, from the accumulators' present value; `w` moves along. */
-INLINE void tile_blocks(const Product p, const int rows, const int tokens, const int parts,
-                        int first_part, const char **w, const Stretch *s, vec *acc)
+/* All blocks of a stretch, for one part, onto the accumulators' present value. */
+INLINE void tile_blocks(const Product p, const int rows, const int tokens, int part,
+                        const Stretch *s, ptrdiff_t row, vec *acc)
 {
     const ptrdiff_t whole = s->count * p.element_bytes / p.block_bytes;
     const ptrdiff_t tail = s->count * p.element_bytes % p.block_bytes;
-    const ptrdiff_t step = (ptrdiff_t)p.phases * tokens * LANES;
-    const float *x = s->panel;
+    const ptrdiff_t step = (ptrdiff_t)p.phases * tokens * VEC_LANES;
+    const float *x = (const float *)s->panel + part * (whole + (tail > 0)) * step;
+    const char *w[TILE_ROWS];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+        w[r] = s->weight + (row + r) * s->weight_stride;
     for (const float *const end = x + whole * step; x != end; x += step) {
-        tile_block(p, rows, tokens, parts, first_part, w, x, acc);
+        tile_block(p, rows, tokens, part, w, x, acc);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
             w[r] += p.block_bytes;
@@ -84,52 +77,52 @@ INLINE void tile_blocks(const Product p, const int rows, const int tokens, const
             memcpy(padded[r], w[r], (size_t)tail);
             w[r] = padded[r];
         }
-        tile_block(p, rows, tokens, parts, first_part, w, x, acc);
+        tile_block(p, rows, tokens, part, w, x, acc);
     }
 }
 
-/* Rows [row, row + rows) of a stretch; rows, tokens and parts are constants where it is inlined. */
-INLINE void tile(const Product p, const int rows, const int tokens, const int parts,
-                 const Stretch *s, ptrdiff_t row)
+/* Folds a tile's sums[token][row][part] into out. */
+INLINE void tile_fold(const int rows, const int tokens, const vec *sums, float *out)
+{
+#pragma GCC unroll 6
+    for (int t = 0; t < tokens; t++, sums += rows * VEC_PARTS, out += CHUNK_ROWS)
+        if (rows == 4)
+            fold_four_rows(sums, out);
+        else
+#pragma GCC unroll 2
+            for (int r = 0; r < rows; r++)
+                out[r] = fold_vectors(sums + r * VEC_PARTS);
+}
+
+/* Rows [row, row + rows) of a stretch; rows and tokens are constants where it is inlined. */
+INLINE void tile(const Product p, const int rows, const int tokens, const Stretch *s,
+                 ptrdiff_t row)
 {
     vec sums[MAX_TILE];
-    float *lanes = s->lanes + row * PANEL_TOKENS * LANES;
-    for (int first_part = 0; first_part < VEC_PARTS; first_part += parts) {
-        const char *w[TILE_ROWS];
-        vec acc[MAX_TILE];
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++)
-            w[r] = s->weight + (row + r) * s->weight_stride;
+    for (int part = 0; part < VEC_PARTS; part++) {
+        /* Where accumulator (token, row) rests between two stretches. */
+        float *rest = s->lanes + row * PANEL_TOKENS * LANES + part * VEC_LANES;
+        vec acc[TILE_ROWS * PANEL_TOKENS];
 #pragma GCC unroll 24
-        for (int i = 0; i < rows * tokens * parts; i++)
+        for (int i = 0; i < rows * tokens; i++)
             acc[i] = vec_zero();
         if (!s->first) {
 #pragma GCC unroll 24
-            for (int i = 0; i < rows * tokens * parts; i++)
-                acc[i] = vec_load(lanes + LANES_AT(i));
+            for (int i = 0; i < rows * tokens; i++)
+                acc[i] = vec_load(rest + (i % rows * PANEL_TOKENS + i / rows) * LANES);
         }
-        tile_blocks(p, rows, tokens, parts, first_part, w, s, acc);
-#pragma GCC unroll 24
-        for (int i = 0; i < rows * tokens * parts; i++)
-            sums[i / parts * VEC_PARTS + first_part + i % parts] = acc[i];
+        tile_blocks(p, rows, tokens, part, s, row, acc);
         if (!s->last) {
 #pragma GCC unroll 24
-            for (int i = 0; i < rows * tokens * parts; i++)
-                vec_store(lanes + LANES_AT(i), acc[i]);
+            for (int i = 0; i < rows * tokens; i++)
+                vec_store(rest + (i % rows * PANEL_TOKENS + i / rows) * LANES, acc[i]);
         }
+#pragma GCC unroll 24
+        for (int i = 0; i < rows * tokens; i++)
+            sums[i * VEC_PARTS + part] = acc[i];
     }
-    if (!s->last)
-        return;
-#pragma GCC unroll 6
-    for (int t = 0; t < tokens; t++) {
-        const vec *row_sums = sums + t * rows * VEC_PARTS;
-        float *out = s->out + t * CHUNK_ROWS + row;
-        if (rows == 4)
-            fold_four_rows(row_sums, out);
-        else
-            for (int r = 0; r < rows; r++)
-                out[r] = fold_vectors(row_sums + r * VEC_PARTS);
-    }
+    if (s->last)
+        tile_fold(rows, tokens, sums, s->out + row);
 }
 
 /* All weight rows of a stretch for a panel of exactly `tokens` tokens. */
@@ -137,9 +130,9 @@ INLINE void tile_all_rows(const Product p, const int tokens, const Stretch *s)
 {
     ptrdiff_t row = 0;
     for (; row + TILE_ROWS <= s->rows; row += TILE_ROWS)
-        tile(p, TILE_ROWS, tokens, 1, s, row);
+        tile(p, TILE_ROWS, tokens, s, row);
     for (; row < s->rows; row++)
-        tile(p, 1, tokens, 1, s, row);
+        tile(p, 1, tokens, s, row);
 }
 
 INLINE void tile_any(const Product p, const Stretch *s)
