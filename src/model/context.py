@@ -58,10 +58,11 @@ class InferenceContext:
         self.length = 0
         shape = (sequence_length, args.n_kv_heads, args.head_dim)
         try:
-            self.keys = [ml.zeros(shape, args.dtype) for _ in range(args.n_layers)]
-            self.values = [ml.zeros(shape, args.dtype) for _ in range(args.n_layers)]
+            # Not filled: the system gives pages as positions are written.
+            self.keys = [ml.Tensor.empty(shape, args.dtype) for _ in range(args.n_layers)]
+            self.values = [ml.Tensor.empty(shape, args.dtype) for _ in range(args.n_layers)]
             self.frequencies = rotary_frequencies(args, sequence_length)
-        except MemoryError as error:
+        except (MemoryError, ml.TensorError) as error:
             raise NotEnoughMemoryError(
                 f"memory: expected {kv_cache_bytes(args, sequence_length)} bytes for the KV "
                 "cache, got a refusal from the system"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from .. import ml
 from ..checkpoint import Checkpoint, open_meta_checkpoint
-from ..tokenizer import Tokenizer, load_tokenizer
+from ..checkpoint.names import is_harmless
+from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
 from .args import ModelArgs, model_args
 from .errors import ModelConfigError, ModelError
 from .llama import LlamaTransformer
@@ -15,7 +16,7 @@ from .memory import readable_bytes
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "nano" / "model"
 _META_LAYOUT = "params.json, consolidated.00.pth (and further shards) and tokenizer.model"
 _MOST_NAMES_SHOWN = 10
-_MOST_IGNORED_SHOWN = 5
+_MOST_UNUSED_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -104,19 +105,14 @@ def _assemble(directory: Path, checkpoint: Checkpoint, rope_scaling_factor: floa
     """Checks the parts of a model against each other and puts them together."""
     tensors = checkpoint.tensors
     args = model_args(checkpoint.params, tensors, rope_scaling_factor)
-    tokenizer = _find_tokenizer(directory)
-    if tokenizer is not None and tokenizer.vocab_size != args.vocab_size:
-        raise ModelConfigError(
-            f"tokenizer.model: expected the model's {args.vocab_size} tokens, "
-            f"got {tokenizer.vocab_size}"
-        )
+    tokenizer = _find_tokenizer(directory, args.vocab_size)
     return Model(
         args=args,
         tokenizer=tokenizer,
         transformer=LlamaTransformer(args, tensors),
         checkpoint=checkpoint,
         source_directory=directory,
-        parameter_count=sum(tensor.size for tensor in tensors.values()),
+        parameter_count=sum(t.size for name, t in tensors.items() if not is_harmless(name)),
         notes=_notes(args, checkpoint, rope_scaling_factor),
     )
 
@@ -131,16 +127,24 @@ def _notes(
         notes.append(f"RoPE scaling factor {args.rope_scaling.factor:g} by {why}")
     if "output.weight" not in checkpoint.tensors:
         notes.append("output tied to tok_embeddings")
-    if checkpoint.ignored:
-        notes.append(f"not used: {', '.join(checkpoint.ignored[:_MOST_IGNORED_SHOWN])}")
+    unused = [name for name in checkpoint.tensors if is_harmless(name)]
+    if unused:
+        notes.append(f"not used: {', '.join(unused[:_MOST_UNUSED_SHOWN])}")
     return tuple(notes)
 
 
-def _find_tokenizer(directory: Path) -> Tokenizer | None:
+def _find_tokenizer(directory: Path, vocab_size: int) -> Tokenizer | None:
     """Loads the tokenizer beside the weights, or returns None where there is none."""
-    if not (directory / "tokenizer.model").exists():
+    try:
+        tokenizer = load_tokenizer(directory)
+    except TokenizerNotFoundError:
         return None
-    return load_tokenizer(directory)
+    if tokenizer.vocab_size != vocab_size:
+        raise ModelConfigError(
+            f"tokenizer.model: expected the model's {vocab_size} tokens, "
+            f"got {tokenizer.vocab_size}"
+        )
+    return tokenizer
 
 
 def find_meta_directory(path: Path) -> Path:

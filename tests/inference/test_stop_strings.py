@@ -1,0 +1,73 @@
+import random
+
+import pytest
+
+from src.inference import PromptError
+from src.inference.stop_strings import StopStrings
+
+
+def passed_on(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
+    filter_ = StopStrings(stops)
+    text = "".join(filter_.push(piece) for piece in pieces)
+    return text + filter_.finish(), filter_.found
+
+
+def test_without_stop_strings_text_passes_at_once() -> None:
+    filter_ = StopStrings(())
+    assert [filter_.push(piece) for piece in ("a", "", "bc")] == ["a", "", "bc"]
+    assert filter_.finish() == ""
+
+
+def test_the_beginning_of_a_stop_string_is_held_back_until_more_text_decides() -> None:
+    filter_ = StopStrings(["\nUser:"])
+    assert filter_.push("Hello\n") == "Hello"
+    assert filter_.push("Us") == ""
+    assert filter_.push("ually") == "\nUsually"
+    assert filter_.push("\nUser") == ""
+    assert filter_.push(": hi") == ""
+    assert filter_.found
+    assert filter_.push("more") == ""
+    assert filter_.finish() == ""
+
+
+def test_what_was_held_back_comes_at_the_end() -> None:
+    filter_ = StopStrings(["END"])
+    assert filter_.push("the EN") == "the "
+    assert filter_.finish() == "EN"
+
+
+def test_the_stop_string_that_begins_first_wins() -> None:
+    assert passed_on(["cd", "bcde", "x"], ["abcd"]) == ("ab", True)
+    assert passed_on(["cd", "bcde"], ["ab", "cde"]) == ("a", True)
+    assert passed_on(["aab"], ["a", "a", "a", "b", "c"]) == ("a", True)
+
+
+def test_a_stop_string_in_the_middle_of_a_piece_cuts_it() -> None:
+    assert passed_on(["."], ["One. Two."]) == ("One", True)
+
+
+@pytest.mark.parametrize("bad", [[""], ["a", ""], [5], [None]])
+def test_a_stop_string_must_be_a_text_of_some_length(bad: list[str]) -> None:
+    with pytest.raises(PromptError, match="stop must hold texts"):
+        StopStrings(bad)
+
+
+def test_pieces_of_any_size_give_what_the_whole_text_gives() -> None:
+    random_ = random.Random(5)
+    for _ in range(2000):
+        text = "".join(random_.choice("ab") for _ in range(random_.randint(0, 12)))
+        stops = ["".join(random_.choices("ab", k=random_.randint(2, 4))) for _ in range(2)]
+        begins = [text.find(stop) for stop in stops if stop in text]
+        expected = text[: min(begins)] if begins else text
+        pieces, rest = [], text
+        while rest:
+            size = random_.randint(1, 3)
+            pieces.append(rest[:size])
+            rest = rest[size:]
+        found, ended = passed_on(stops, pieces)
+        assert ended == bool(begins), (text, stops, pieces)
+        # Letter by letter, the stop string that is complete first is met first; it may begin later
+        # than a longer one that needs more letters.
+        assert text.startswith(found)
+        assert len(found) >= len(expected)
+        assert not any(stop in found for stop in stops)

@@ -1,0 +1,117 @@
+import resource
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from src import ml
+from src.model import (
+    InferenceContext,
+    ModelError,
+    NotEnoughMemoryError,
+    PositionError,
+    check_context_fits,
+    kv_cache_bytes,
+)
+from src.model import memory as memory_module
+from tests.model.tiny import GROUPED
+
+ARGS = GROUPED.args(ml.bfloat16)
+
+
+def block(value: float, count: int) -> ml.Tensor:
+    return ml.full((count, ARGS.n_kv_heads, ARGS.head_dim), value, ml.bfloat16)
+
+
+def test_the_cache_holds_keys_and_values_of_each_layer_in_the_activations_dtype() -> None:
+    context = InferenceContext(ARGS, 33)
+    assert [t.shape for t in context.keys + context.values] == [(33, 2, 8)] * 4
+    assert {t.dtype for t in context.keys + context.values} == {ml.bfloat16}
+    assert context.nbytes == sum(t.nbytes for t in context.keys + context.values)
+    assert context.frequencies.shape == (33, 4)
+    assert context.length == 0
+
+
+def test_update_writes_new_positions_and_returns_all_up_to_them() -> None:
+    context = InferenceContext(ARGS, 8)
+    context.update(1, 0, block(1.0, 3), block(2.0, 3))
+    keys, values = context.update(1, 3, block(3.0, 2), block(4.0, 2))
+    assert keys.shape == values.shape == (5, 2, 8)
+    assert keys.numpy()[:, 0, 0].tolist() == [1, 1, 1, 3, 3]
+    assert values.numpy()[:, 1, 7].tolist() == [2, 2, 2, 4, 4]
+    assert keys.data_pointer == context.keys[1].data_pointer
+
+
+def test_update_touches_no_other_layer() -> None:
+    context = InferenceContext(ARGS, 8)
+    context.update(0, 0, block(1.0, 8), block(1.0, 8))
+    context.update(1, 0, block(5.0, 8), block(5.0, 8))
+    assert np.all(context.keys[0].numpy() == 1.0)
+
+
+@pytest.mark.parametrize("length", [0, -1, 4097, 10**9, 10**30])
+def test_a_length_outside_of_the_models_range_is_refused(length: int) -> None:
+    with pytest.raises(ModelError, match=f"from 1 to the model's longest context 4096: got {length}"):
+        InferenceContext(ARGS, length)
+
+
+@pytest.mark.parametrize("length", [True, 8.0, "8", None])
+def test_a_length_that_is_no_whole_number_is_refused(length: object) -> None:
+    with pytest.raises(ModelError, match="sequence_length must be a whole number"):
+        InferenceContext(ARGS, length)  # type: ignore[arg-type]
+
+
+def test_a_cache_beyond_memory_is_refused_before_it_is_allocated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory_module, "available_memory", lambda: 1 << 20)
+    args = replace(ARGS, max_context_length=1 << 30)
+    assert kv_cache_bytes(args, 1 << 30) == 2 * 2 * (1 << 30) * 2 * 8 * 2
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(NotEnoughMemoryError) as caught:
+        InferenceContext(args, 1 << 30)
+    assert str(caught.value) == (
+        "memory: expected at most 1.0 MiB available, got 160.0 GiB for a KV cache of 2 * 2 layers "
+        "* 1073741824 positions * 2 heads * 8 * 2 bytes and 34359738368 bytes of rotary frequencies"
+    )
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 14
+    check_context_fits(args, 1000)
+
+
+def test_a_refusal_by_the_system_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> ml.Tensor:
+        raise MemoryError
+
+    monkeypatch.setattr(ml.Tensor, "empty", refuse)
+    with pytest.raises(NotEnoughMemoryError, match="got a refusal from the system"):
+        InferenceContext(ARGS, 16)
+
+
+def test_positions_may_be_written_over_but_not_leave_a_gap() -> None:
+    context = InferenceContext(ARGS, 16)
+    context.length = 10
+    context.begin(10, 6)
+    context.length = 10
+    context.begin(4, 2)
+    assert context.length == 4
+    with pytest.raises(PositionError, match="from 0 to the number of cached positions 4: got 5"):
+        context.begin(5, 1)
+    with pytest.raises(PositionError, match="from 0 to the number of cached positions 4: got -1"):
+        context.begin(-1, 1)
+    with pytest.raises(PositionError, match="must be a whole number: got float"):
+        context.begin(1.0, 1)  # type: ignore[arg-type]
+    assert context.length == 4
+
+
+def test_the_end_of_the_context_is_exact() -> None:
+    context = InferenceContext(ARGS, 16)
+    context.begin(0, 16)
+    with pytest.raises(PositionError, match="at most sequence_length: 0 \\+ 17 > 16"):
+        context.begin(0, 17)
+
+
+def test_clear_forgets_all_positions() -> None:
+    context = InferenceContext(ARGS, 16)
+    context.length = 9
+    context.clear()
+    assert context.length == 0

@@ -1,0 +1,332 @@
+import math
+from collections.abc import Iterator
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from src import ml
+from src.ml import native
+from src.model import (
+    InferenceContext,
+    LlamaTransformer,
+    ModelError,
+    PositionError,
+    TokenIdError,
+    token_tensor,
+)
+from src.model.llama import causal_mask
+from tests.model.test_rope import reference_frequencies
+from tests.model.tiny import (
+    CONFIGS,
+    GROUPED,
+    Tiny,
+    Weights,
+    rounded,
+    token_ids,
+    transformer,
+    weights,
+)
+
+CHUNKS = (1, 2, 3, 7, 8, 64)
+THREADS = (1, 2, 3, 4, 7)
+LENGTH = 75
+BIT_CONFIGS = [c for c in CONFIGS if c.name in ("grouped", "scaled_by_8", "head_dim_10", "tied")]
+
+Bits = npt.NDArray[np.uint32]
+
+
+@pytest.fixture(autouse=True)
+def machine_settings() -> Iterator[None]:
+    """Puts the number of threads and the instruction set back."""
+    threads, isa = ml.get_num_threads(), ml.build_info()["isa"]
+    yield
+    ml.set_num_threads(threads)
+    native.set_isa(isa)
+
+
+def reference_logits(config: Tiny, weights: Weights, ids: list[int]) -> npt.NDArray[np.float64]:
+    """Computes the network in float64, written without looking at how `ml` does it."""
+    w = {name: weight.astype(np.float64) for name, weight in weights.items()}
+    T, H, K, h = len(ids), config.heads, config.kv_heads, config.head_dim
+    turn = np.exp(1j * np.arange(T)[:, None] * np.array(reference_frequencies(config)))[:, None]
+
+    def norm(x: npt.NDArray[np.float64], name: str) -> npt.NDArray[np.float64]:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + config.eps) * w[f"{name}.weight"]
+
+    def turned(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        pairs = (x[..., 0::2] + 1j * x[..., 1::2]) * turn
+        return np.stack([pairs.real, pairs.imag], axis=-1).reshape(x.shape)
+
+    x = w["tok_embeddings.weight"][ids]
+    for layer in range(config.layers):
+        prefix = f"layers.{layer}"
+        a = norm(x, f"{prefix}.attention_norm")
+        q, k, v = ((a @ w[f"{prefix}.attention.{n}.weight"].T) for n in ("wq", "wk", "wv"))
+        q, k, v = turned(q.reshape(T, H, h)), turned(k.reshape(T, K, h)), v.reshape(T, K, h)
+        mixed = np.zeros((T, H, h))
+        for head in range(H):
+            shared = head // (H // K)
+            for t in range(T):
+                scores = k[: t + 1, shared] @ q[t, head] / math.sqrt(h)
+                weight = np.exp(scores - scores.max())
+                mixed[t, head] = weight @ v[: t + 1, shared] / weight.sum()
+        x = x + mixed.reshape(T, H * h) @ w[f"{prefix}.attention.wo.weight"].T
+        f = norm(x, f"{prefix}.ffn_norm")
+        gate = f @ w[f"{prefix}.feed_forward.w1.weight"].T
+        up = f @ w[f"{prefix}.feed_forward.w3.weight"].T
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ w[f"{prefix}.feed_forward.w2.weight"].T
+    output = w.get("output.weight", w["tok_embeddings.weight"])
+    return norm(x, "norm") @ output.T
+
+
+def run(
+    model: LlamaTransformer, ids: list[int], chunk: int = 0, length: int = 0
+) -> npt.NDArray[np.float32]:
+    """Returns the logits [T, V] of all positions, computed in chunks (0: in one)."""
+    context = InferenceContext(model.args, length or len(ids))
+    parts = [
+        model.forward(context, ids[at : at + (chunk or len(ids))], at, all_positions=True).numpy()
+        for at in range(0, len(ids), chunk or len(ids))
+    ]
+    return np.concatenate(parts)
+
+
+def bits(logits: npt.NDArray[np.float32]) -> Bits:
+    assert logits.dtype == np.float32
+    return np.ascontiguousarray(logits).view(np.uint32)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.name)
+def test_float32_logits_are_those_of_the_formula_in_float64(config: Tiny) -> None:
+    ids = token_ids(config, 60)
+    found = run(transformer(config), ids)
+    exact = reference_logits(config, weights(config), ids)
+    assert exact.std() > 0.5
+    assert np.abs(found - exact).max() < 1e-4
+
+
+def test_float32_logits_stay_exact_far_beyond_position_256() -> None:
+    ids = token_ids(GROUPED, 600)
+    found = run(transformer(GROUPED), ids, chunk=250)
+    exact = reference_logits(GROUPED, weights(GROUPED), ids)
+    assert np.abs(found[256:] - exact[256:]).max() < 1e-4
+
+
+def test_bfloat16_logits_are_near_the_formula_on_the_rounded_weights() -> None:
+    ids = token_ids(GROUPED, 300)
+    found = run(transformer(GROUPED, ml.bfloat16), ids)
+    exact = reference_logits(GROUPED, rounded(weights(GROUPED)), ids)
+    error = np.abs(found - exact)
+    # Some twenty roundings of 2^-9 each on the way, and a sharp softmax that enlarges them.
+    assert np.sqrt((error**2).mean()) < 0.05 * exact.std()
+    late, early = (error[256:] ** 2).mean(), (error[:256] ** 2).mean()
+    assert late < 2 * early
+
+
+def test_float16_weights_compute_as_their_float32_values() -> None:
+    ids = token_ids(GROUPED, 40)
+    halved = {n: w.astype(np.float16).astype(np.float32) for n, w in weights(GROUPED).items()}
+    found = run(transformer(GROUPED, ml.float16), ids)
+    assert np.abs(found - reference_logits(GROUPED, halved, ids)).max() < 1e-4
+
+
+def test_a_token_sees_those_before_it_and_none_after() -> None:
+    model, ids = transformer(GROUPED), token_ids(GROUPED, 30)
+    changed = [*ids[:20], (ids[20] + 1) % GROUPED.vocab, *ids[21:]]
+    one, other = run(model, ids), run(model, changed)
+    np.testing.assert_array_equal(bits(one[:20]), bits(other[:20]))
+    assert (one[20:] != other[20:]).any(axis=1).all()
+
+
+def test_the_mask_knows_the_cached_columns() -> None:
+    mask = causal_mask(3, 2)
+    assert mask is not None
+    inf = math.inf
+    assert mask.numpy().tolist() == [
+        [0, 0, 0, -inf, -inf],
+        [0, 0, 0, 0, -inf],
+        [0, 0, 0, 0, 0],
+    ]
+    assert mask.dtype is ml.float32
+    assert causal_mask(1, 7) is None
+
+
+def test_the_last_position_alone_has_the_bits_it_has_among_all() -> None:
+    for dtype in (ml.float32, ml.bfloat16):
+        model, ids = transformer(GROUPED, dtype), token_ids(GROUPED, 21)
+        context = InferenceContext(model.args, 32)
+        last = model.forward(context, ids)
+        assert last.shape == (1, GROUPED.vocab)
+        assert last.dtype is ml.float32
+        np.testing.assert_array_equal(bits(last.numpy()), bits(run(model, ids)[-1:]))
+
+
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32, ml.float16], ids=lambda d: d.name)
+@pytest.mark.parametrize("config", BIT_CONFIGS, ids=lambda c: c.name)
+def test_any_chunks_give_the_same_bits_on_every_instruction_set(
+    config: Tiny, dtype: ml.DType
+) -> None:
+    model, ids = transformer(config, dtype), token_ids(config, LENGTH)
+    first: Bits | None = None
+    for isa in ml.build_info()["available_isas"]:
+        native.set_isa(isa)
+        whole = bits(run(model, ids))
+        first = whole if first is None else first
+        np.testing.assert_array_equal(whole, first, err_msg=isa)
+        for chunk in CHUNKS:
+            np.testing.assert_array_equal(bits(run(model, ids, chunk)), whole, err_msg=f"{chunk}")
+
+
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=lambda d: d.name)
+@pytest.mark.parametrize("threads", THREADS)
+def test_any_number_of_threads_gives_the_same_bits(threads: int, dtype: ml.DType) -> None:
+    for config in BIT_CONFIGS:
+        model, ids = transformer(config, dtype), token_ids(config, LENGTH)
+        ml.set_num_threads(1)
+        one = bits(run(model, ids))
+        ml.set_num_threads(threads)
+        for chunk in (0, 1, 7, 64):
+            np.testing.assert_array_equal(bits(run(model, ids, chunk)), one, err_msg=f"{chunk}")
+
+
+def test_a_large_model_is_split_over_threads_with_the_same_bits() -> None:
+    config = Tiny("wide", 512, 1, 8, 2, 1400, 2100, theta=500000.0, scaling=8.0)
+    model, ids = transformer(config, ml.bfloat16), token_ids(config, 130)
+    ml.set_num_threads(1)
+    one = bits(run(model, ids))
+    for threads in THREADS[1:]:
+        ml.set_num_threads(threads)
+        for chunk in (0, 64, 100):
+            np.testing.assert_array_equal(bits(run(model, ids, chunk)), one)
+
+
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=lambda d: d.name)
+def test_a_reused_prefix_gives_the_same_bits(dtype: ml.DType) -> None:
+    model = transformer(GROUPED, dtype)
+    first, second = token_ids(GROUPED, 50, seed=1), token_ids(GROUPED, 50, seed=2)
+    context = InferenceContext(model.args, 64)
+    model.forward(context, first)
+    mixed = first[:23] + second[23:]
+    reused = model.forward(context, mixed[23:], start_pos=23, all_positions=True)
+    np.testing.assert_array_equal(bits(reused.numpy()), bits(run(model, mixed)[23:]))
+    assert context.length == 50
+
+
+def test_a_longer_context_does_not_change_the_bits() -> None:
+    model, ids = transformer(GROUPED, ml.bfloat16), token_ids(GROUPED, 40)
+    np.testing.assert_array_equal(bits(run(model, ids)), bits(run(model, ids, length=1000)))
+
+
+def test_a_context_filled_to_its_last_position_refuses_the_next() -> None:
+    model, ids = transformer(GROUPED), token_ids(GROUPED, 16)
+    context = InferenceContext(model.args, 16)
+    model.forward(context, ids)
+    with pytest.raises(PositionError, match="16 \\+ 1 > 16"):
+        model.forward(context, [1], start_pos=16)
+    assert context.length == 16
+
+
+def test_a_gap_in_the_cache_is_refused_and_changes_nothing() -> None:
+    model = transformer(GROUPED)
+    context = InferenceContext(model.args, 16)
+    model.forward(context, [1, 2, 3])
+    with pytest.raises(PositionError, match="number of cached positions 3: got 4"):
+        model.forward(context, [1], start_pos=4)
+    assert context.length == 3
+
+
+def test_a_step_that_fails_leaves_only_the_positions_before_it() -> None:
+    model = transformer(GROUPED)
+    context = InferenceContext(model.args, 16)
+    model.forward(context, [1, 2, 3, 4, 5])
+    model.layers[1].forward = None  # type: ignore[assignment, method-assign]
+    with pytest.raises(TypeError):
+        model.forward(context, [7], start_pos=3)
+    assert context.length == 3
+
+
+@pytest.mark.parametrize("bad", [-1, GROUPED.vocab, 2**31, 2**40, -(2**31)])
+def test_an_id_outside_of_the_vocabulary_is_refused_before_anything_is_read(bad: int) -> None:
+    model = transformer(GROUPED)
+    context = InferenceContext(model.args, 16)
+    model.forward(context, [1, 2])
+    with pytest.raises(TokenIdError, match=f"tokens\\[1\\] must be from 0 to 100: got {bad}"):
+        model.forward(context, [5, bad], start_pos=0)
+    assert context.length == 2
+
+
+@pytest.mark.parametrize("bad", [[], [[1, 2]], [1.5], ["a"], [True], [2**70], 5, [[1], [1, 2]]])
+def test_what_is_no_sequence_of_ids_is_refused(bad: object) -> None:
+    with pytest.raises(TokenIdError):
+        token_tensor(bad, 100)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        [1, 2, 99],
+        (1, 2, 99),
+        np.array([1, 2, 99]),
+        np.array([1, 2, 99], np.uint8),
+        ml.Tensor.from_numpy(np.array([1, 2, 99], np.int32)),
+        np.array([1, 0, 2, 0, 99, 0])[::2],
+    ],
+    ids=["list", "tuple", "int64", "uint8", "tensor", "strided"],
+)
+def test_ids_may_be_any_sequence_of_integers(good: object) -> None:
+    ids = token_tensor(good, 100)  # type: ignore[arg-type]
+    assert ids.dtype is ml.int32
+    assert ids.numpy().tolist() == [1, 2, 99]
+
+
+def test_a_context_of_another_model_is_refused() -> None:
+    context = InferenceContext(CONFIGS[0].args(), 16)
+    with pytest.raises(ModelError, match="context must be made for this model"):
+        transformer(GROUPED).forward(context, [1])
+
+
+def test_attributes_have_the_names_of_the_checkpoint_keys() -> None:
+    model = transformer(GROUPED)
+    for name in weights(GROUPED):
+        found: object = model
+        for part in name.removesuffix(".weight").split("."):
+            found = found[int(part)] if isinstance(found, list) else getattr(found, part)
+        weight = getattr(found, "weight", found)
+        assert isinstance(weight, ml.Tensor)
+        assert weight.name == name
+
+
+def test_weights_are_used_where_they_lie() -> None:
+    array = weights(GROUPED)["output.weight"].astype(ml_dtypes.bfloat16)
+    tensors = {
+        n: ml.Tensor.from_numpy(w.astype(ml_dtypes.bfloat16)) for n, w in weights(GROUPED).items()
+    }
+    tensors["output.weight"] = ml.Tensor.from_numpy(array)
+    model = LlamaTransformer(GROUPED.args(ml.bfloat16), tensors)
+    assert model.output.data_pointer == array.ctypes.data
+
+
+def test_tied_embeddings_serve_as_output() -> None:
+    tied = next(config for config in CONFIGS if config.tied)
+    model = transformer(tied)
+    assert model.output is model.tok_embeddings
+
+
+def test_not_a_number_in_a_weight_reaches_the_logits() -> None:
+    values = weights(GROUPED)
+    values["layers.1.attention.wv.weight"][3, 5] = np.nan
+    tensors = {n: ml.Tensor.from_numpy(w) for n, w in values.items()}
+    logits = run(LlamaTransformer(GROUPED.args(), tensors), [1, 2, 3])
+    assert np.isnan(logits).all()
+
+
+def test_huge_finite_scores_never_give_not_a_number() -> None:
+    values = weights(GROUPED)
+    for name in values:
+        if ".wq." in name:
+            values[name] *= 1e4
+    tensors = {n: ml.Tensor.from_numpy(w) for n, w in values.items()}
+    logits = run(LlamaTransformer(GROUPED.args(), tensors), token_ids(GROUPED, 20))
+    assert np.isfinite(logits).all()

@@ -1,0 +1,215 @@
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from src import ml
+from src.checkpoint import CheckpointError
+from src.ml.errors import LlamaBoltsError
+from src.model import (
+    InferenceContext,
+    Model,
+    ModelConfigError,
+    ModelError,
+    load_model,
+)
+from src.tokenizer import TokenizerError
+from tests.model.test_llama import bits, run
+from tests.model.tiny import (
+    BYTES_VOCAB,
+    CONFIGS,
+    GROUPED,
+    Tiny,
+    token_ids,
+    transformer,
+    write_byte_tokenizer,
+    write_meta_directory,
+)
+
+TIED = next(config for config in CONFIGS if config.tied)
+SCALED = next(config for config in CONFIGS if config.scaling)
+
+
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float16, ml.float32], ids=lambda d: d.name)
+@pytest.mark.parametrize("config", [GROUPED, SCALED, TIED], ids=lambda c: c.name)
+def test_a_loaded_model_computes_as_one_built_in_memory(
+    tmp_path: Path, config: Tiny, dtype: ml.DType
+) -> None:
+    model = load_model(write_meta_directory(tmp_path, config, dtype))
+    ids = token_ids(config, 30)
+    args = replace(model.args, max_context_length=4096)
+    model.transformer.args = args
+    built = run(transformer(config, dtype), ids)
+    if config.scaling:
+        assert args.rope_scaling is not None
+        assert args.rope_scaling.factor == 8.0
+    np.testing.assert_array_equal(bits(run(model.transformer, ids)), bits(built))
+
+
+def test_a_model_knows_its_parts(tmp_path: Path) -> None:
+    model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, ml.bfloat16, tokenizer=True))
+    assert isinstance(model, Model)
+    assert model.args.vocab_size == 512
+    assert model.tokenizer is not None
+    assert model.tokenizer.vocab_size == 512
+    assert model.source_directory == tmp_path
+    assert model.parameter_count == sum(t.size for t in model.tensors.values())
+    assert model.mapped_bytes == (tmp_path / "consolidated.00.pth").stat().st_size
+    assert model.notes == ("RoPE scaling factor 8 by the sizes",)
+    assert "RoPE scaling factor 8" in model.description
+
+
+def test_weights_are_views_of_the_mapped_file(tmp_path: Path) -> None:
+    model = load_model(write_meta_directory(tmp_path, GROUPED, ml.bfloat16))
+    assert model.transformer.layers[1].attention.wq is model.tensors["layers.1.attention.wq.weight"]
+    assert not model.transformer.tok_embeddings.numpy().flags.writeable
+
+
+def test_the_scaling_factor_can_be_overridden_and_is_said(tmp_path: Path) -> None:
+    model = load_model(write_meta_directory(tmp_path, SCALED), rope_scaling_factor=32.0)
+    assert model.args.rope_scaling is not None
+    assert model.args.rope_scaling.factor == 32.0
+    assert model.notes == ("RoPE scaling factor 32 by override",)
+
+
+def test_tied_embeddings_are_said(tmp_path: Path) -> None:
+    model = load_model(write_meta_directory(tmp_path, TIED))
+    assert model.notes == ("output tied to tok_embeddings",)
+    assert model.transformer.output is model.transformer.tok_embeddings
+
+
+def test_a_directory_that_holds_original_is_loaded_from_there(tmp_path: Path) -> None:
+    write_meta_directory(tmp_path / "original", GROUPED)
+    (tmp_path / "config.json").write_text("{}")
+    assert load_model(tmp_path).source_directory == tmp_path / "original"
+    assert load_model(str(tmp_path)).source_directory == tmp_path / "original"
+
+
+def test_without_a_tokenizer_file_there_is_none_and_the_model_runs(tmp_path: Path) -> None:
+    model = load_model(write_meta_directory(tmp_path, GROUPED))
+    assert model.tokenizer is None
+    context = InferenceContext(model.args, 16)
+    assert model.transformer.forward(context, [1, 2, 3]).shape == (1, GROUPED.vocab)
+
+
+def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path) -> None:
+    write_byte_tokenizer(write_meta_directory(tmp_path, GROUPED) / "tokenizer.model")
+    with pytest.raises(ModelConfigError, match="expected the model's 101 tokens, got 512"):
+        load_model(tmp_path)
+
+
+def test_a_damaged_tokenizer_is_an_error_and_not_none(tmp_path: Path) -> None:
+    write_meta_directory(tmp_path, BYTES_VOCAB, tokenizer=True)
+    assert load_model(tmp_path).tokenizer is not None
+    (tmp_path / "tokenizer.model").write_text("not base64\n")
+    with pytest.raises(TokenizerError):
+        load_model(tmp_path)
+
+
+def test_nothing_and_a_file_are_no_model_directory(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nowhere: expected a model directory, got nothing"):
+        load_model(tmp_path / "nowhere")
+    (tmp_path / "model.pth").write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"model\.pth: expected a model directory, got a file"):
+        load_model(tmp_path / "model.pth")
+
+
+def test_what_was_found_and_what_is_needed_is_listed(tmp_path: Path) -> None:
+    needed = r"expected Meta's layout \(params\.json, consolidated\.00\.pth"
+    with pytest.raises(ModelError, match=f"{needed}.*got an empty directory"):
+        load_model(tmp_path)
+    for number in range(12):
+        (tmp_path / f"file{number:02d}\x1b[31m").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"got file00\\x1b\[31m, .*\.\.\. \(12 names\)") as caught:
+        load_model(tmp_path)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_the_hugging_face_layout_is_recognised(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ModelError, match=f"got the Hugging Face layout.*: {name}"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["params.json", "consolidated.00.pth"])
+def test_half_a_meta_layout_is_refused(tmp_path: Path, missing: str) -> None:
+    write_meta_directory(tmp_path, GROUPED)
+    assert load_model(tmp_path).parameter_count > 0
+    (tmp_path / missing).unlink()
+    with pytest.raises(CheckpointError):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n_heads": 0}, {"n_heads": -8}, {"n_heads": 7}, {"n_heads": 8.0}, {"n_heads": True},
+        {"n_kv_heads": 3}, {"n_kv_heads": 0}, {"n_kv_heads": 4}, {"n_layers": 10**9},
+        {"n_layers": 3}, {"n_layers": 1}, {"dim": 128}, {"dim": 0}, {"rope_theta": 0},
+        {"rope_theta": float("nan")}, {"rope_theta": "500000"}, {"rope_theta": -1},
+        {"norm_eps": 0}, {"norm_eps": float("inf")}, {"norm_eps": None}, {"vocab_size": 100},
+        {"vocab_size": 0}, {"multiple_of": 7}, {"ffn_dim_multiplier": 0, "multiple_of": 90},
+        {"use_scaled_rope": 1}, {"max_seq_len": 0}, {"surprise": 1}, {"lora_args": {}},
+        {"n_heads": 64, "n_kv_heads": 16}, {"dim": 10**400},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_parameters_that_contradict_are_refused_and_the_valid_twin_loads(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    write_meta_directory(tmp_path, GROUPED)
+    assert load_model(tmp_path).args.dim == 64
+    params = {k: v for k, v in (GROUPED.params() | changes).items() if v is not None}
+    (tmp_path / "params.json").write_text(json.dumps(params))
+    with pytest.raises(LlamaBoltsError) as caught:
+        load_model(tmp_path)
+    text = str(caught.value)
+    assert text.startswith(str(tmp_path))
+    assert text.isprintable()
+    assert len(text) < 700
+
+
+def test_the_feed_forward_dimension_follows_metas_formula(tmp_path: Path) -> None:
+    # int(1.3 * int(2 * 4 * 64 / 3)) = 221, rounded up to 224.
+    config = replace(GROUPED, ffn=224)
+    write_meta_directory(tmp_path, config)
+    params = config.params() | {"multiple_of": 32, "ffn_dim_multiplier": 1.3}
+    (tmp_path / "params.json").write_text(json.dumps(params))
+    assert load_model(tmp_path).args.ffn_dim == 224
+    (tmp_path / "params.json").write_text(json.dumps(params | {"multiple_of": 64}))
+    with pytest.raises(CheckpointError):
+        load_model(tmp_path)
+
+
+def test_an_odd_head_dimension_names_the_directory(tmp_path: Path) -> None:
+    config = Tiny("odd", 20, 1, 4, 4, 30, 50)
+    write_meta_directory(tmp_path, config)
+    with pytest.raises(ModelConfigError, match="head dimension: expected an even number") as caught:
+        load_model(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path}: ")
+
+
+def test_a_failed_load_leaves_no_file_open(tmp_path: Path) -> None:
+    write_meta_directory(tmp_path, GROUPED)
+    write_byte_tokenizer(tmp_path / "tokenizer.model")
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    maps = Path("/proc/self/maps")
+    for _ in range(5):
+        with pytest.raises(ModelConfigError):
+            load_model(tmp_path)
+    if maps.exists():
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert str(tmp_path) not in maps.read_text()
+
+
+def test_a_rewritten_file_is_noticed(tmp_path: Path) -> None:
+    model = load_model(write_meta_directory(tmp_path, GROUPED))
+    model.check_unchanged()
+    path = tmp_path / "consolidated.00.pth"
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(CheckpointError, match="rewritten"):
+        model.check_unchanged()

@@ -1,0 +1,98 @@
+import math
+
+import numpy as np
+import pytest
+
+from src.model import RopeScaling
+from src.model.rope import inverse_frequencies, rotary_frequencies
+from tests.model.tiny import CONFIGS, GROUPED, Tiny
+
+
+def reference_frequencies(config: Tiny) -> list[float]:
+    """Follows Meta's `apply_scaling`, branch by branch, in float64."""
+    frequencies = []
+    for index in range(0, config.head_dim, 2):
+        frequency = 1.0 / config.theta ** (index / config.head_dim)
+        if config.scaling:
+            wavelength = 2 * math.pi / frequency
+            if wavelength > 8192 / 1.0:
+                frequency /= config.scaling
+            elif wavelength >= 8192 / 4.0:
+                smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0)
+                frequency = (1 - smooth) * frequency / config.scaling + smooth * frequency
+        frequencies.append(frequency)
+    return frequencies
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.name)
+def test_frequencies_are_the_formula_rounded_once_to_float32(config: Tiny) -> None:
+    scaling = RopeScaling(config.scaling) if config.scaling else None
+    found = inverse_frequencies(config.head_dim, config.theta, scaling).numpy()
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, reference_frequencies(config), rtol=2.0**-23)
+
+
+def test_scaling_has_all_three_cases_in_a_llama_3_1_head() -> None:
+    plain = inverse_frequencies(128, 500000.0).numpy()
+    scaled = inverse_frequencies(128, 500000.0, RopeScaling(8.0)).numpy()
+    ratio = plain / scaled
+    assert np.count_nonzero(ratio == 1.0) == 29
+    assert np.count_nonzero(ratio == 8.0) == 29
+    assert np.count_nonzero((ratio > 1.0) & (ratio < 8.0)) == 6
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.name)
+def test_the_table_is_within_float32_of_the_float64_formula_at_every_position(
+    config: Tiny,
+) -> None:
+    length = 3000
+    table = rotary_frequencies(config.args(), length).numpy()
+    positions = np.arange(length, dtype=np.float64)[:, None]
+    exact = np.exp(1j * positions * np.array(reference_frequencies(config)))
+    assert table.shape == (length, config.head_dim // 2)
+    assert table.dtype == np.complex64
+    # One rounding of the frequency, one of the product, and one ulp of sine and cosine.
+    allowed = positions * np.array(reference_frequencies(config)) * 2.0**-23 + 2.0**-22
+    assert np.all(np.abs(table - exact) <= allowed)
+
+
+def test_neighbouring_positions_differ_beyond_256() -> None:
+    table = rotary_frequencies(GROUPED.args(), 1200).numpy()
+    turned = np.angle(table[1:, 0] / table[:-1, 0])
+    np.testing.assert_allclose(turned, 1.0, atol=1e-3)
+
+
+def test_a_position_has_the_same_bits_in_tables_of_any_length() -> None:
+    args = GROUPED.args()
+    whole = rotary_frequencies(args, 1000).numpy()
+    for length in (1, 2, 3, 5, 17, 64, 999):
+        np.testing.assert_array_equal(rotary_frequencies(args, length).numpy(), whole[:length])
+
+
+def test_the_last_position_of_a_llama_3_1_context_is_reached_on_demand() -> None:
+    config = Tiny("last", 256, 1, 2, 1, 300, 151, theta=500000.0, scaling=8.0)
+    table = rotary_frequencies(config.args(max_context_length=131072), 131072).numpy()
+    exact = np.exp(1j * 131071.0 * np.array(reference_frequencies(config)))
+    assert np.all(np.abs(table[-1] - exact) < 131071 * 2.0**-23)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.name)
+def test_angles_agree_with_transformers_up_to_the_longest_context(config: Tiny) -> None:
+    torch = pytest.importorskip("torch", reason="needs the oracle extra")
+    pytest.importorskip("transformers", reason="needs the oracle extra")
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    from tests.model.oracle import llama_config
+
+    length = 131072
+    rotary = LlamaRotaryEmbedding(llama_config(config, length))
+    positions = torch.tensor([[0, 1, 255, 256, 257, 1000, 4095, 8191, 8192, 50000, length - 1]])
+    cos, sin = rotary(torch.zeros(1, dtype=torch.float32), positions)
+    half = config.head_dim // 2
+    theirs = (cos[0, :, :half] + 1j * sin[0, :, :half]).numpy()
+    ours = rotary_frequencies(config.args(max_context_length=length), length).numpy()
+    ours = ours[positions[0].numpy()]
+    # Both round frequency and angle to float32; each may err by half an ulp of the angle.
+    allowed = positions[0].numpy()[:, None] * 2.0**-22 + 2.0**-21
+    assert np.all(np.abs(ours - theirs) <= allowed)
