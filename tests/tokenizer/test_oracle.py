@@ -2,7 +2,6 @@
 
 import random
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -60,7 +59,7 @@ def test_one_string_over_and_over(
     assert_same_ids(llama3, llama3_tiktoken, "x" + (unit * size)[:size] + "y")
 
 
-def long_pieces() -> Iterator[str]:
+def long_pieces() -> list[str]:
     source = random.Random(11)
     alphabets = [
         "ab",
@@ -69,9 +68,8 @@ def long_pieces() -> Iterator[str]:
         "中文字日本語の",
         "😀😁🚀🇹🇷",
     ]
-    for alphabet in alphabets:
-        for size in (60, 81, 200, 1000, 20_000):
-            yield "".join(source.choices(alphabet, k=size))
+    sizes = (60, 81, 200, 1000, 20_000)
+    return ["".join(source.choices(letters, k=size)) for letters in alphabets for size in sizes]
 
 
 @pytest.mark.parametrize("text", long_pieces(), ids=lambda text: f"{text[:2]}-{len(text)}")
