@@ -111,8 +111,8 @@ def resolve_dim(op: str, dim: int, ndim: int) -> int:
     Raises:
         IndexOutOfRangeError: there is no such dimension.
     """
-    if type(dim) is int and 0 <= dim < ndim:
-        return dim
+    if type(dim) is int and -ndim <= dim < ndim:
+        return dim + ndim if dim < 0 else dim
     number = checked_ints(op, "dim", (dim,))[0]
     if not -ndim <= number < ndim:
         raise IndexOutOfRangeError(f"[{op}] dim must be in [{-ndim}, {ndim}): {number}")

@@ -5,8 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from .dtype import DType
+from .dtype import DType, float32
 from .errors import DTypeError, TensorError
+
+# Below this, rounding to float32 neither overflows nor warns.
+_SAFE = 1e38
 
 
 def checked_number(op: str, value: Any, dtype: DType) -> Any:
@@ -50,5 +53,7 @@ def checked_scalar(op: str, value: Any, dtype: DType) -> Any:
     Floats beyond the range become infinite.
     """
     number = checked_number(op, value, dtype)
+    if dtype is float32 and abs(number) < _SAFE:
+        return np.float32(number)
     with np.errstate(over="ignore", under="ignore"):
         return np.asarray(number).astype(dtype.numpy_dtype)[()]

@@ -33,7 +33,7 @@ def repeat_heads(x: Tensor, repeats: int) -> Tensor:
     if repeats == 1:
         return x
     S, K, h = x.shape
-    result = Tensor.empty((S, K, repeats, h), x.dtype)
+    result = Tensor._empty((S, K, repeats, h), x.dtype)
     result.bits()[...] = x.bits()[:, :, None, :]
     return result.reshape(S, K * repeats, h)
 
@@ -74,6 +74,6 @@ def rotary_embedding(x: Tensor, frequencies: Tensor) -> Tensor:
             f"[rotary_embedding] frequencies.shape must equal (x.shape[0], x.shape[2] / 2): "
             f"{list(frequencies.shape)} != [{T}, {h / 2:g}] (x {list(x.shape)})"
         )
-    result = Tensor.empty(x.shape, kernel_dtype(x.dtype))
+    result = Tensor._empty(x.shape, kernel_dtype(x.dtype))
     native.rotary(kernel_operand(x), frequencies.contiguous(), result)
     return result.to(x.dtype)

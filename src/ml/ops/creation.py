@@ -72,7 +72,7 @@ def full(shape: Iterable[int], value: complex, dtype: DType = float32) -> Tensor
         TensorError: an integer that the dtype cannot hold.
     """
     scalar = checked_scalar("full", value, dtype)
-    result = Tensor.empty(checked_shape("full", shape), dtype)
+    result = Tensor._empty(checked_shape("full", shape), dtype)
     result.numpy()[...] = scalar
     return result
 

@@ -116,7 +116,7 @@ def silu(x: Tensor) -> Tensor:
     Source: Elfwing, Uchibe, Doya, Sigmoid-Weighted Linear Units, 2017.
     """
     check_float("silu", x)
-    result = Tensor.empty(x.shape, kernel_dtype(x.dtype))
+    result = Tensor._empty(x.shape, kernel_dtype(x.dtype))
     native.silu(kernel_operand(x), result)
     return result.to(x.dtype)
 
@@ -254,7 +254,7 @@ def polar(absolute: Tensor, angle: Tensor) -> Tensor:
         if x.dtype is not float32:
             raise DTypeError(f"[polar] dtype must equal float32: {x.dtype} (shape {list(x.shape)})")
     shape = broadcast_shapes("polar", absolute.shape, angle.shape)
-    result = Tensor.empty(shape, complex64)
+    result = Tensor._empty(shape, complex64)
     length, radians = _float64("polar", absolute), _float64("polar", angle)
     parts = result.numpy()
     with np.errstate(all="ignore"):
@@ -289,7 +289,7 @@ def _broadcast(op: str, function: Callable[..., Any], a: Tensor, b: Tensor) -> T
             result = empty_float32(shape)
             function(float32_array(a), float32_array(b), out=result.numpy())
             return result.to(a.dtype)
-        result = Tensor.empty(shape, a.dtype)
+        result = Tensor._empty(shape, a.dtype)
         function(a.numpy(), b.numpy(), out=result.numpy())
         return result
 
@@ -307,7 +307,7 @@ def _with_scalar(op: str, function: Callable[..., Any], x: Tensor, value: comple
             result = empty_float32(x.shape)
             function(float32_array(x), scalar, out=result.numpy())
             return result.to(x.dtype)
-        result = Tensor.empty(x.shape, x.dtype)
+        result = Tensor._empty(x.shape, x.dtype)
         function(x.numpy(), scalar, out=result.numpy())
         return result
 

@@ -40,7 +40,7 @@ def linear_transformation(x: Tensor, weight: Tensor, dtype: DType | None = None)
     if x.dtype is float16:
         x = x.to(float32)
     out_dtype = _kernel_result(x.dtype, dtype)
-    result = Tensor.empty((*x.shape[:-1], features), out_dtype)
+    result = Tensor._empty((*x.shape[:-1], features), out_dtype)
     native.linear(as_rows(x.contiguous(), columns), weight.contiguous(), as_rows(result, features))
     return result.to(dtype)
 
@@ -103,10 +103,11 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | None = None) -> Tensor:
             f"{columns.shape[-1]} (a {list(a.shape)}, b {list(b.shape)})"
         )
     result = _dot_products(_unit_stride(rows), _unit_stride(columns), dtype)
-    shape = result.shape[:-2]
-    shape += result.shape[-2:-1] if a.ndim > 1 else ()
-    shape += result.shape[-1:] if b.ndim > 1 else ()
-    return result.reshape(shape).to(dtype)
+    if a.ndim == 1 or b.ndim == 1:
+        kept_rows = result.shape[-2:-1] if a.ndim > 1 else ()
+        kept_columns = result.shape[-1:] if b.ndim > 1 else ()
+        result = result.reshape(result.shape[:-2] + kept_rows + kept_columns)
+    return result.to(dtype)
 
 
 def _unit_stride(x: Tensor) -> Tensor:
@@ -124,24 +125,23 @@ def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
     """Compute out[..., i, j] = dot(rows[..., i, :], columns[..., j, :]) over broadcast batches."""
     m, n, k = rows.shape[-2], columns.shape[-2], rows.shape[-1]
     batch = broadcast_shapes("matmul", rows.shape[:-2], columns.shape[:-2])
-    result = Tensor.empty((*batch, m, n), _kernel_result(rows.dtype, dtype))
+    result = Tensor._empty((*batch, m, n), _kernel_result(rows.dtype, dtype))
     if result.size == 0:
         return result
-    wide_rows = _spread(rows, (*batch, m, k))
-    wide_columns = _spread(columns, (*batch, n, k))
+    stack = batch or (1,)
+    wide_rows, wide_columns = _spread(rows, (*stack, m, k)), _spread(columns, (*stack, n, k))
+    out = result if batch else result.reshape(1, m, n)
+    if len(stack) == 1:
+        native.batched_matmul(wide_rows, wide_columns, out)
+        return result
     # The kernel takes one batch dimension; all but the last are walked here.
-    for place in itertools.product(*(range(size) for size in batch[:-1])):
-        native.batched_matmul(
-            _stack(wide_rows[place]), _stack(wide_columns[place]), _stack(result[place])
-        )
+    for place in itertools.product(*(range(size) for size in stack[:-1])):
+        native.batched_matmul(wide_rows[place], wide_columns[place], out[place])
     return result
 
 
 def _spread(x: Tensor, shape: Shape) -> Tensor:
     """Repeat a tensor over a broadcast shape, without a copy."""
+    if x.shape == shape:
+        return x
     return x._view(shape, broadcast_strides(x.shape, x.strides, shape), x.offset)
-
-
-def _stack(x: Tensor) -> Tensor:
-    """See a matrix as a stack of one."""
-    return x if x.ndim == 3 else x._view((1, *x.shape), (0, *x.strides), x.offset)

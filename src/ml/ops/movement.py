@@ -43,7 +43,7 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
                 f"{list(first.shape)} != {list(x.shape)} (tensors 0 and {i})"
             )
         total += x.shape[dim]
-    result = Tensor.empty((*first.shape[:dim], total, *first.shape[dim + 1 :]), first.dtype)
+    result = Tensor._empty((*first.shape[:dim], total, *first.shape[dim + 1 :]), first.dtype)
     np.concatenate([x.bits() for x in tensors], axis=dim, out=result.bits())
     return result
 
@@ -69,7 +69,7 @@ def convert(x: Tensor, dtype: DType) -> Tensor:
         DTypeError: from complex64 to a real dtype (`view_as_real` shows both parts).
         TensorError: a value that the integer dtype cannot hold.
     """
-    result = Tensor.empty(x.shape, dtype, x.name)
+    result = Tensor._empty(x.shape, dtype, x.name)
     if x.dtype.is_float and dtype.is_float:
         native.convert(x.contiguous(), result)
     elif dtype.kind == "int":

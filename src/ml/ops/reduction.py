@@ -71,7 +71,7 @@ def softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
     last = x.ndim - 1
     if dim != last:
         return softmax(x.transpose(dim, last), last, dtype).transpose(dim, last)
-    result = Tensor.empty(x.shape, kernel_dtype(dtype))
+    result = Tensor._empty(x.shape, kernel_dtype(dtype))
     columns = x.shape[-1]
     native.softmax(as_rows(kernel_operand(x), columns), as_rows(result, columns))
     return result.to(dtype)
@@ -99,7 +99,7 @@ def argmax(x: Tensor, dim: int = -1) -> Tensor:
     dim = resolve_dim("argmax", dim, x.ndim)
     if x.shape[dim] == 0:
         raise ShapeError(f"[argmax] shape[{dim}] must be >= 1: 0 (shape {list(x.shape)})")
-    result = Tensor.empty((*x.shape[:dim], *x.shape[dim + 1 :]), int32)
+    result = Tensor._empty((*x.shape[:dim], *x.shape[dim + 1 :]), int32)
     if x.dtype.is_float and dim == x.ndim - 1:
         native.argmax(as_rows(kernel_operand(x), x.shape[-1]), result.reshape(result.size))
     else:
@@ -141,7 +141,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
             f"[rms_norm] weight.dtype must equal x.dtype, float16 or float32: {weight.dtype} "
             f"(x {dtype})"
         )
-    result = Tensor.empty(x.shape, kernel_dtype(dtype))
+    result = Tensor._empty(x.shape, kernel_dtype(dtype))
     native.rms_norm(
         as_rows(kernel_operand(x), columns), weight.contiguous(), eps, as_rows(result, columns)
     )

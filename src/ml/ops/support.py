@@ -86,4 +86,4 @@ def float32_array(x: Tensor) -> Array:
 
 def empty_float32(shape: Shape) -> Tensor:
     """Allocate a float32 result that is going to be rounded once, at the end."""
-    return Tensor.empty(shape, float32)
+    return Tensor._empty(shape, float32)
