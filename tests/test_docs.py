@@ -38,7 +38,9 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_paths_in_code_spans_exist(page: Path) -> None:
-    spans = re.findall(r"`((?:src|csrc|tests|docs|diagrams|\.ci)/[\w./-]*)`", page.read_text("utf-8"))
+    spans = re.findall(
+        r"`((?:src|csrc|tests|docs|diagrams|\.ci)/[\w./-]*)`", page.read_text("utf-8")
+    )
     assert [span for span in spans if not (ROOT / span).exists()] == []
 
 

@@ -34,7 +34,7 @@ def room(path: Path) -> str:
 
 
 def imported(path: Path) -> list[tuple[int, tuple[str, ...] | str]]:
-    """Lists (line, target): a tuple of parts below src when relative, a top-level name otherwise."""
+    """Lists (line, target): the parts below src when relative, a top-level name otherwise."""
     found: list[tuple[int, tuple[str, ...] | str]] = []
     package = path.relative_to(SRC).parts[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
