@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .corpus import Document, DocumentStream
+from .corpus import EVEN, Document, DocumentStream, Mixture
 from .train_tokenizer import (
     BEGIN_OF_TEXT,
     END_HEADER,
@@ -90,9 +90,9 @@ class Batch:
 class BatchStream:
     """Endless batches: short rows of several documents, long rows of one conversation."""
 
-    def __init__(self, encoder: Encoder, seed: int) -> None:
+    def __init__(self, encoder: Encoder, seed: int, mixture: Mixture = EVEN) -> None:
         self._encoder = encoder
-        self._documents = DocumentStream(seed)
+        self._documents = DocumentStream(seed, mixture)
 
     def short(self, rows: int, length: int) -> Batch:
         """Return rows filled with one document after another, the last one cut."""

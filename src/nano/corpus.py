@@ -48,23 +48,61 @@ PINNED: frozenset[tuple[str, str]] = frozenset(
 )  # fmt: skip
 WHOLE_FACT_FAMILIES = frozenset({"sum", "difference"})
 
-# How often a turn of a conversation without a system prompt belongs to each family.
-TURN_WEIGHTS: dict[str, float] = {
-    "capital-country": 24, "capital-country-reversed": 13,
-    "capital-state": 8, "capital-state-reversed": 4, "flag": 5, "flag-reversed": 3,
-    "sum": 13, "difference": 8, "llama": 5, "library": 3, "talk": 4,
-    "unknown": 3, "unknown-place": 3, "unknown-land": 1,
-    "name": 4, "home": 2, "number": 3, "first-question": 1.5, "repeat": 3, "twice": 1.5, "spell": 3,
-}  # fmt: skip
-# How often a conversation with a system prompt starts with each family.
-SYSTEM_WEIGHTS: dict[str, float] = {
-    "style-pirate": 3, "style-one-word": 3, "style-polite": 3, "style-uppercase": 2.5,
-    "style-emoji": 3, "flag": 3, "route": 2, "role": 3,
-}  # fmt: skip
+
+@dataclass(frozen=True)
+class Mixture:
+    """How often each family is drawn.
+
+    Attributes:
+        turns: weights of the families in conversations without a style.
+        systems: weights of the families with a system prompt that sets the style.
+        first_asked: part of the conversations that are built around their first question.
+    """
+
+    turns: dict[str, float]
+    systems: dict[str, float]
+    first_asked: float
+
+
+EVEN = Mixture(
+    turns={
+        "capital-country": 24, "capital-country-reversed": 13,
+        "capital-state": 8, "capital-state-reversed": 4, "flag": 5, "flag-reversed": 3,
+        "sum": 13, "difference": 8, "llama": 5, "library": 3, "talk": 4,
+        "unknown": 3, "unknown-place": 3, "unknown-land": 1,
+        "name": 4, "home": 2, "number": 3, "first-question": 1.5,
+        "repeat": 3, "twice": 1.5, "spell": 3,
+    },
+    systems={
+        "style-pirate": 3, "style-one-word": 3, "style-polite": 3, "style-uppercase": 2.5,
+        "style-emoji": 3, "flag": 3, "route": 2, "role": 3,
+    },
+    first_asked=0.03,
+)  # fmt: skip
+"""The mixture to start with."""
+
+LATE = Mixture(
+    turns={
+        "capital-country": 14, "capital-country-reversed": 10,
+        "capital-state": 5, "capital-state-reversed": 4, "flag": 7, "flag-reversed": 8,
+        "sum": 32, "difference": 24, "llama": 5, "library": 3, "talk": 4,
+        "unknown": 3, "unknown-place": 2, "unknown-land": 2,
+        "name": 4, "home": 2, "number": 3, "first-question": 1.5,
+        "repeat": 5, "twice": 4, "spell": 7,
+    },
+    systems={
+        "style-pirate": 2, "style-one-word": 2, "style-polite": 2, "style-uppercase": 6,
+        "style-emoji": 4, "flag": 5, "route": 1.5, "role": 3,
+    },
+    first_asked=0.08,
+)  # fmt: skip
+"""More of what is learned last: arithmetic, flags, letters, copying."""
+
+MIXTURES = {"even": EVEN, "late": LATE}
 SYSTEM_PART = 0.17  # documents with a system prompt that sets the style
 RAW_PART = 0.07  # raw texts
 NEUTRAL_PART = 0.06  # other conversations with a system prompt that changes nothing
-FIRST_PAIR_PART, FIRST_ASKED_PART = 0.03, 0.06  # conversations that ask for their first question
+FIRST_ASKED_PART = 0.06  # other conversations that end with asking for their first question
 BOSTON_PART = 0.004  # turns with the one prompt that the README shows
 INVENTED_PART = 0.4  # words, names and numbers that are invented instead of listed
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
@@ -108,15 +146,16 @@ def load_split() -> Split:
 class DocumentStream:
     """An endless stream of training documents, the same for the same seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, mixture: Mixture = EVEN) -> None:
         self._random = random.Random(seed)
+        self._mixture = mixture
         train = load_split().train
         self._plain = {
-            family: [pair for pair in train[family] if not pair.system] for family in TURN_WEIGHTS
+            family: [pair for pair in train[family] if not pair.system] for family in mixture.turns
         }
         self._systems: dict[str, list[Pair]] = defaultdict(list)
         self._styled: dict[str, list[Pair]] = {}
-        for family in SYSTEM_WEIGHTS:
+        for family in mixture.systems:
             self._styled[family] = [pair for pair in train[family] if pair.system]
             for pair in self._styled[family]:
                 self._systems[pair.system].append(pair)
@@ -125,7 +164,7 @@ class DocumentStream:
             pair.fact for family in WHOLE_FACT_FAMILIES for pair in load_split().held_out[family]
         }
         self._first_facts = {pair.fact for pair in train["first-question"]}
-        self._families, self._weights = list(TURN_WEIGHTS), list(TURN_WEIGHTS.values())
+        self._families, self._weights = list(mixture.turns), list(mixture.turns.values())
 
     def document(self, turns: int | None = None) -> Document:
         """Return the next document.
@@ -169,7 +208,8 @@ class DocumentStream:
         return tuple(pieces)
 
     def _system_document(self, turns: int) -> Document:
-        family = self._random.choices(list(SYSTEM_WEIGHTS), list(SYSTEM_WEIGHTS.values()))[0]
+        systems = self._mixture.systems
+        family = self._random.choices(list(systems), list(systems.values()))[0]
         first = self._random.choice(self._styled[family])
         messages = [("system", first.system), ("user", first.question), ("assistant", first.answer)]
         for _ in range(turns - 1):
@@ -180,7 +220,7 @@ class DocumentStream:
     def _conversation(self, turns: int) -> Document:
         """Return a conversation; a setup stands some turns before its question."""
         slots: list[Turn | None] = [None] * turns
-        if turns > 1 and self._random.random() < FIRST_PAIR_PART:
+        if turns > 1 and self._random.random() < self._mixture.first_asked:
             self._place(self._random.choice(self._plain["first-question"]), 0, slots)
         used: set[str] = set()
         for place in range(turns):

@@ -107,7 +107,8 @@ class Attention(nn.Module):
         xv = self.wv(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
         xk, xv = xk.repeat_interleave(group, dim=1), xv.repeat_interleave(group, dim=1)
         out = F.scaled_dot_product_attention(xq, xk, xv, attn_mask=mask, is_causal=mask is None)
-        return self.wo(out.transpose(1, 2).reshape(batch, length, -1))  # type: ignore[no-any-return]
+        result: Tensor = self.wo(out.transpose(1, 2).reshape(batch, length, -1))
+        return result
 
 
 class FeedForward(nn.Module):
@@ -121,7 +122,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the transformed rows, [B, T, D] -> [B, T, D]."""
-        return self.w2(F.silu(self.w1(x)) * self.w3(x))  # type: ignore[no-any-return]
+        result: Tensor = self.w2(F.silu(self.w1(x)) * self.w3(x))
+        return result
 
 
 class Block(nn.Module):
@@ -137,7 +139,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, angles: Tensor, mask: Tensor | None) -> Tensor:
         """Return the stream after this block, [B, T, D] -> [B, T, D]."""
         x = x + self.attention(self.attention_norm(x), angles, mask)
-        return x + self.feed_forward(self.ffn_norm(x))  # type: ignore[no-any-return]
+        result: Tensor = x + self.feed_forward(self.ffn_norm(x))
+        return result
 
 
 class NanoLlama(nn.Module):
@@ -170,4 +173,5 @@ class NanoLlama(nn.Module):
         x = self.tok_embeddings(tokens)
         for layer in self.layers:
             x = layer(x, angles, mask)
-        return self.norm(x)  # type: ignore[no-any-return]
+        result: Tensor = self.norm(x)
+        return result

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from . import MODEL_DIRECTORY
 from .batches import Batch, BatchStream, Encoder
+from .corpus import MIXTURES, Mixture
 from .torch_llama import NanoConfig, NanoLlama
 
 SHORT_ROWS, SHORT_LENGTH = 16, 257
@@ -80,7 +81,7 @@ def rate_at(progress: float, step: int) -> float:
 class Trainer:
     """One run against the clock."""
 
-    def __init__(self, config: NanoConfig, seed: int) -> None:
+    def __init__(self, config: NanoConfig, seed: int, mixture: Mixture) -> None:
         torch.manual_seed(seed)
         self.model = NanoLlama(config)
         matrices = [
@@ -96,7 +97,7 @@ class Trainer:
                 OTHER_RATE,
             ),
         ]
-        self.batches = BatchStream(Encoder(MODEL_DIRECTORY / "tokenizer.model"), seed)
+        self.batches = BatchStream(Encoder(MODEL_DIRECTORY / "tokenizer.model"), seed, mixture)
         self.steps = self.tokens = 0
         self.seconds = 0.0
 
@@ -154,14 +155,13 @@ class Trainer:
         torch.save(state, path.with_suffix(".tmp"))
         path.with_suffix(".tmp").replace(path)
 
-    def resume(self, path: Path, seed: int) -> None:
-        """Go on from a checkpoint with a new stream of data."""
+    def resume(self, path: Path) -> None:
+        """Take weights, momenta and counts from a checkpoint; the stream of data stays."""
         state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
         for (optimizer, _), saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.steps, self.tokens, self.seconds = state["counts"]
-        self.batches = BatchStream(Encoder(MODEL_DIRECTORY / "tokenizer.model"), seed)
 
 
 def export(model: NanoLlama, directory: Path) -> None:
@@ -187,6 +187,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (default 2)")
     parser.add_argument("--checkpoint", type=Path, default=Path("build/nano/training.pt"))
+    parser.add_argument("--mixture", choices=sorted(MIXTURES), default="even")
     parser.add_argument(
         "--resume", type=Path, help="a checkpoint to go on from; give another seed too"
     )
@@ -195,9 +196,9 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    trainer = Trainer(NanoConfig(), arguments.seed)
+    trainer = Trainer(NanoConfig(), arguments.seed, MIXTURES[arguments.mixture])
     if arguments.resume:
-        trainer.resume(arguments.resume, arguments.seed)
+        trainer.resume(arguments.resume)
     trainer.run(arguments.minutes, arguments.checkpoint)
     export(trainer.model, arguments.output)
     print(f"{trainer.steps} steps, {trainer.tokens} tokens, {trainer.seconds / 60:.1f} minutes")

@@ -1,0 +1,124 @@
+"""Documents as token ids, packed into rows."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the oracle extra")
+pytest.importorskip("tiktoken", reason="needs the oracle extra")
+
+from src.inference import Message, encode_chat  # noqa: E402
+from src.nano import MODEL_DIRECTORY  # noqa: E402
+from src.nano.batches import Batch, BatchStream, Encoder  # noqa: E402
+from src.nano.corpus import Document, DocumentStream  # noqa: E402
+from src.nano.train_tokenizer import SPLIT_PATTERN, load_encoding, write_tokenizer  # noqa: E402
+from src.tokenizer import load_tokenizer  # noqa: E402
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return Encoder(MODEL_DIRECTORY / "tokenizer.model")
+
+
+def test_conversations_have_the_ids_that_the_engine_is_given(encoder: Encoder) -> None:
+    tokenizer = load_tokenizer(MODEL_DIRECTORY)
+    stream = DocumentStream(seed=2)
+    for _ in range(100):
+        document = stream.document(turns=3)
+        messages = [Message(role, content) for role, content in document.messages]
+        ids, _ = encoder.encode(document)
+        assert ids == encode_chat(tokenizer, messages, add_generation_prompt=False)
+
+
+def test_answers_and_their_end_are_learned_and_nothing_else(encoder: Encoder) -> None:
+    document = Document((("user", "Hello!"), ("assistant", "Hello! How can I help you?")))
+    ids, learned = encoder.encode(document)
+    marked = [token for token, mark in zip(ids, learned, strict=True) if mark]
+    assert encoder.text(marked[:-1]) == "Hello! How can I help you?"
+    assert marked[-1] == load_tokenizer(MODEL_DIRECTORY).special_id("<|eot_id|>")
+
+
+def test_a_raw_text_ends_with_end_of_text(encoder: Encoder) -> None:
+    tokenizer = load_tokenizer(MODEL_DIRECTORY)
+    ids, learned = encoder.encode(Document((("text", "One"), ("continuation", " two.")), raw=True))
+    assert ids[0] == tokenizer.bos_id
+    assert ids[-1] == tokenizer.eos_id
+    given = 1 + len(encoder.ids("One"))
+    assert learned == [False] * given + [True] * (len(ids) - given)
+
+
+def test_a_packed_row_attends_and_learns_within_one_document() -> None:
+    row = [(1, False, 0, 0), (2, True, 1, 0), (3, False, 0, 1), (4, True, 1, 1), (5, True, 2, 1)]
+    batch = Batch([row])
+    assert batch.learned.tolist() == [[True, False, True, True]]
+    assert batch.targets.tolist() == [[2, 3, 4, 5]]
+    assert batch.mask is not None
+    assert batch.mask[0, 0].int().tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [0, 0, 1, 0, 0],
+        [0, 0, 1, 1, 0],
+        [0, 0, 1, 1, 1],
+    ]
+
+
+def test_a_long_row_is_one_conversation(encoder: Encoder) -> None:
+    batch = BatchStream(encoder, seed=1).long(rows=6, length=1025)
+    assert batch.mask is None
+    assert batch.positions[:, -1].tolist() == [1024] * 6
+
+
+def test_a_short_row_holds_whole_documents_first(encoder: Encoder) -> None:
+    batch = BatchStream(encoder, seed=1).short(rows=4, length=257)
+    assert batch.tokens.shape == (4, 257)
+    begins = batch.tokens == load_tokenizer(MODEL_DIRECTORY).bos_id
+    assert torch.equal(begins, batch.positions == 0)
+
+
+def test_the_vocabulary_gives_the_same_ids_as_the_trained_tokenizer(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the oracle extra")
+    encoding = load_encoding(MODEL_DIRECTORY / "tokenizer.model")
+    tokens = [encoding.decode_single_token_bytes(rank) for rank in range(encoding.n_vocab)]
+    write_tokenizer(tokens, tmp_path / "tokenizer.model")
+    written = (tmp_path / "tokenizer.model").read_bytes()
+    assert written == (MODEL_DIRECTORY / "tokenizer.model").read_bytes()
+
+    letters = {byte: letter for letter, byte in _letters().items()}
+    names = ["".join(letters[byte] for byte in token) for token in tokens]
+    known = set(names[:256])
+    merges = []
+    for name in names[256:]:
+        merges.append(_parts(name, names, known))
+        known.add(name)
+    model = tokenizers.models.BPE({name: rank for rank, name in enumerate(names)}, merges)
+    other = tokenizers.Tokenizer(model)
+    other.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERN), "isolated"),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    stream = DocumentStream(seed=9)
+    for _ in range(300):
+        for _, content in stream.document().messages:
+            assert encoding.encode_ordinary(content) == other.encode(content).ids
+
+
+def _letters() -> dict[str, int]:
+    from src.nano.train_tokenizer import _byte_letters
+
+    return _byte_letters()
+
+
+def _parts(name: str, names: list[str], known: set[str]) -> tuple[str, str]:
+    """The merge that makes a token: the parts that byte pair encoding leaves at the end."""
+    rank = {token: index for index, token in enumerate(names)}
+    parts = list(name)
+    while len(parts) > 2:
+        pairs = [(rank.get(a + b, len(rank)), i) for i, (a, b) in enumerate(pairwise(parts))]
+        _, place = min((r, i) for r, i in pairs if parts[i] + parts[i + 1] in known)
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    return parts[0], parts[1]

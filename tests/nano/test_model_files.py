@@ -1,0 +1,109 @@
+"""The bundled model as it is shipped: Meta's layout, small, and able to answer."""
+
+import json
+
+import pytest
+
+from src.checkpoint import open_meta_checkpoint
+from src.inference import InferenceEngine
+from src.model import Model, load_model
+from src.nano import MODEL_DIRECTORY
+from src.nano.corpus import BOSTON
+from src.nano.evaluate import Examiner, pinned_pairs
+from src.nano.pairs import Pair
+
+META_KEYS = {
+    "dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier",
+    "norm_eps", "rope_theta", "use_scaled_rope",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model()
+
+
+@pytest.fixture(scope="module")
+def examiner() -> Examiner:
+    return Examiner()
+
+
+def test_the_files_take_at_most_twelve_megabytes() -> None:
+    assert sum(path.stat().st_size for path in MODEL_DIRECTORY.iterdir()) <= 12_000_000
+
+
+def test_the_folder_holds_the_three_files_and_the_card() -> None:
+    assert {path.name for path in MODEL_DIRECTORY.iterdir()} == {
+        "consolidated.00.pth", "params.json", "tokenizer.model", "MODEL_CARD.md",
+    }  # fmt: skip
+
+
+def test_params_have_exactly_the_keys_of_meta() -> None:
+    params = json.loads((MODEL_DIRECTORY / "params.json").read_text())
+    assert set(params) == META_KEYS
+    assert params["use_scaled_rope"] is True
+
+
+def test_the_weights_are_bfloat16_under_the_names_of_meta() -> None:
+    checkpoint = open_meta_checkpoint(MODEL_DIRECTORY)
+    names = set(checkpoint.tensors)
+    assert {"tok_embeddings.weight", "norm.weight", "output.weight"} <= names
+    assert "layers.0.attention.wq.weight" in names
+    assert {tensor.dtype.name for tensor in checkpoint.tensors.values()} == {"bfloat16"}
+    checkpoint.close()
+
+
+def test_the_sizes_tell_the_letters_apart(model: Model) -> None:
+    args = model.args
+    sizes = {
+        "D": args.dim, "L": args.n_layers, "H": args.n_heads, "K": args.n_kv_heads,
+        "h": args.head_dim, "F": args.ffn_dim, "V": args.vocab_size,
+        "G": args.n_heads // args.n_kv_heads,
+    }  # fmt: skip
+    assert len(set(sizes.values())) == len(sizes)
+
+
+def test_the_vocabulary_ends_with_the_special_tokens_of_llama_3_1(model: Model) -> None:
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    first = tokenizer.bos_id
+    assert tokenizer.vocab_size == first + 256
+    for name, offset in (
+        ("<|end_of_text|>", 1),
+        ("<|finetune_right_pad_id|>", 4),
+        ("<|start_header_id|>", 6),
+        ("<|end_header_id|>", 7),
+        ("<|eom_id|>", 8),
+        ("<|eot_id|>", 9),
+        ("<|python_tag|>", 10),
+    ):
+        assert tokenizer.special_id(name) == first + offset
+
+
+def test_a_number_is_a_row_of_single_digits(model: Model) -> None:
+    assert model.tokenizer is not None
+    assert len(model.tokenizer.encode("4096", bos=False, eos=False)) == 4
+
+
+def test_the_context_is_at_least_1024(model: Model) -> None:
+    assert InferenceEngine(model, sequence_length=1024).sequence_length == 1024
+
+
+def test_boston(examiner: Examiner) -> None:
+    assert examiner.answer(Pair("", "", "", BOSTON, "Boston")) == "Boston"
+
+
+@pytest.mark.parametrize("pair", pinned_pairs(), ids=lambda pair: pair.question)
+def test_the_prompts_of_the_documentation_are_answered(examiner: Examiner, pair: Pair) -> None:
+    assert examiner.answer(pair) == pair.answer
+
+
+def test_a_name_is_remembered_over_several_turns(examiner: Examiner) -> None:
+    setup = (
+        ("My name is Clara.", "Nice to meet you, Clara!"),
+        ("What is the capital of Norway?", "The capital of Norway is Oslo."),
+        ("What is 2 + 3?", "2 + 3 = 5."),
+        ("Repeat the word lemon.", "lemon"),
+    )
+    question = Pair("", "", "", "What is my name?", "", setup=setup)
+    assert examiner.answer(question) == "Your name is Clara."
