@@ -24,8 +24,9 @@ class Message:
         if self.role not in ROLES:
             shown = ascii(self.role)[:80]
             raise ChatFormatError(f"[message] role must be one of {', '.join(ROLES)}: got {shown}")
-        if not isinstance(self.content, str):
-            kind = type(self.content).__name__
+        content: object = self.content
+        if not isinstance(content, str):
+            kind = type(content).__name__
             raise ChatFormatError(f"[message] content must be a text: got {kind}")
 
 

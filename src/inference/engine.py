@@ -145,6 +145,7 @@ class InferenceEngine:
         Raises:
             PromptError: No prompt, ids outside of the vocabulary, or a limit below 1.
             ContextFullError: The prompt leaves no room for a token.
+            CheckpointError: The weight files were rewritten since they were loaded.
             NumericError: While stepping: the logits are no numbers.
         """
         ids = self._checked_prompt(prompt_ids)
@@ -159,6 +160,7 @@ class InferenceEngine:
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if stops and self.model.tokenizer is None:
             raise PromptError("[generate] stop needs a tokenizer: the model's directory holds none")
+        self.model.check_unchanged()
         text = _AnswerText(self.model, StopStrings(stops))
         room = self.sequence_length - len(ids)
         limit = room if max_new_tokens is None else min(room, max_new_tokens)
@@ -249,9 +251,10 @@ class InferenceEngine:
         what is noted is true.
         """
         start_pos = len(self._cached_ids)
-        logits = self.model.transformer.forward(self.context, ids, start_pos)  # [1, V]
+        result = self.model.transformer.forward(self.context, ids, start_pos)
         self._cached_ids.extend(ids)
-        return logits.numpy()[0]
+        logits: Logits = result.numpy()[0]  # [1, V] -> [V]
+        return logits
 
 
 class _AnswerText:

@@ -180,8 +180,9 @@ def _softmax(logits: Logits, temperature: float) -> Floats:
     """Returns exp((logit - max) / temperature), normalised, in float64."""
     shifted = logits.astype(np.float64) - float(logits.max())
     with np.errstate(over="ignore", under="ignore"):  # a tiny temperature gives -inf, and exp 0
-        weights = np.exp(shifted / temperature)
-    return weights / weights.sum()
+        weights: Floats = np.exp(shifted / temperature)
+    weights /= weights.sum()
+    return weights
 
 
 def _top_p(probabilities: Floats, top_p: float) -> Ids:

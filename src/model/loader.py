@@ -141,8 +141,7 @@ def _find_tokenizer(directory: Path, vocab_size: int) -> Tokenizer | None:
         return None
     if tokenizer.vocab_size != vocab_size:
         raise ModelConfigError(
-            f"tokenizer.model: expected the model's {vocab_size} tokens, "
-            f"got {tokenizer.vocab_size}"
+            f"tokenizer.model: expected the model's {vocab_size} tokens, got {tokenizer.vocab_size}"
         )
     return tokenizer
 

@@ -51,7 +51,7 @@ def test_update_touches_no_other_layer() -> None:
 
 @pytest.mark.parametrize("length", [0, -1, 4097, 10**9, 10**30])
 def test_a_length_outside_of_the_models_range_is_refused(length: int) -> None:
-    with pytest.raises(ModelError, match=f"from 1 to the model's longest context 4096: got {length}"):
+    with pytest.raises(ModelError, match=f"longest context 4096: got {length}"):
         InferenceContext(ARGS, length)
 
 

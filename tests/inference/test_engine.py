@@ -1,0 +1,447 @@
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml
+from src.checkpoint import CheckpointError
+from src.inference import (
+    ChatFormatError,
+    ContextFullError,
+    InferenceEngine,
+    InferenceError,
+    Message,
+    NumericError,
+    PromptError,
+    SamplingArgs,
+    Step,
+    encode_chat,
+)
+from src.inference import engine as engine_module
+from src.model import Model, ModelError, TokenIdError, load_model
+from src.tokenizer import Tokenizer
+from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
+
+GREEDY = SamplingArgs(temperature=0.0)
+EOT = 265
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A random model with one token per byte."""
+    directory = tmp_path_factory.mktemp("model")
+    return load_model(write_meta_directory(directory, BYTES_VOCAB, ml.bfloat16, tokenizer=True))
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """The same model without a tokenizer."""
+    directory = tmp_path_factory.mktemp("bare")
+    return load_model(write_meta_directory(directory, BYTES_VOCAB, ml.bfloat16))
+
+
+@pytest.fixture
+def scripted(model: Model) -> "Scripted":
+    return Scripted(model)
+
+
+class Scripted:
+    """Stands in for the transformer: after n tokens in all, the largest logit is script[n]."""
+
+    def __init__(self, model: Model) -> None:
+        self.script: dict[int, int] = {}
+        self.runs: list[tuple[int, list[int]]] = []
+        self._model = model
+
+    def forward(self, context: Any, tokens: list[int], start_pos: int) -> ml.Tensor:
+        context.begin(start_pos, len(tokens))
+        self.runs.append((start_pos, list(tokens)))
+        context.length = start_pos + len(tokens)
+        logits = np.zeros((1, 512), np.float32)
+        logits[0, self.script.get(context.length, ord("?"))] = 9.0
+        return ml.Tensor.from_numpy(logits)
+
+    def engine(
+        self, sequence_length: int, answer: bytes | list[int], prompt: int
+    ) -> InferenceEngine:
+        """Returns an engine that gives the answer after a prompt of so many tokens."""
+        self.script = {prompt + at: token for at, token in enumerate(answer)}
+        fake: Any = SimpleNamespace(
+            args=self._model.args, tokenizer=self._model.tokenizer, transformer=self,
+            check_unchanged=lambda: None,
+        )  # fmt: skip
+        return InferenceEngine(fake, sequence_length)
+
+
+def texts(steps: list[Step]) -> list[str]:
+    return [step.text for step in steps]
+
+
+def ids(steps: list[Step]) -> list[int]:
+    return [step.token_id for step in steps]
+
+
+def answer(engine: InferenceEngine, prompt: list[int], count: int = 8, **more: Any) -> list[int]:
+    more.setdefault("sampling", GREEDY)
+    return ids(list(engine.generate(prompt, count, **more)))
+
+
+def test_an_answer_is_what_running_the_whole_sequence_again_and_again_gives(model: Model) -> None:
+    from src.model import InferenceContext
+
+    prompt = token_ids(BYTES_VOCAB, 20)
+    found = answer(InferenceEngine(model, 64), prompt, 12)
+    sequence = list(prompt)
+    for token in found:
+        context = InferenceContext(model.args, 64)
+        logits = model.transformer.forward(context, sequence).numpy()[0]
+        assert int(np.argmax(logits)) == token
+        sequence.append(token)
+
+
+def test_only_the_last_step_says_why_it_stopped_and_what_it_took(scripted: Scripted) -> None:
+    engine = scripted.engine(64, [*b"Hi!", EOT], 5)
+    steps = list(engine.generate([*b"12345"], sampling=replace(GREEDY, seed=3)))
+    assert texts(steps) == ["H", "i", "!", ""]
+    assert [step.stop_reason for step in steps] == [None, None, None, "eot"]
+    assert [step.stats is None for step in steps] == [True, True, True, False]
+    stats = steps[-1].stats
+    assert stats is not None
+    assert (stats.prompt_tokens, stats.cached_tokens, stats.new_tokens) == (5, 0, 4)
+    assert stats.seed == 3
+    assert stats.prefill_seconds > 0
+    assert stats.decode_seconds > 0
+    assert engine.last_stats is stats
+
+
+@pytest.mark.parametrize("end", [257, 264, 265], ids=["end_of_text", "eom", "eot"])
+def test_each_end_token_ends_the_answer_and_is_not_run(scripted: Scripted, end: int) -> None:
+    engine = scripted.engine(64, [*b"ab", end, *b"never"], 3)
+    steps = list(engine.generate([*b"123"]))
+    assert ids(steps) == [ord("a"), ord("b"), end]
+    assert steps[-1].stop_reason == "eot"
+    assert engine.cached_ids == tuple(b"123ab")
+
+
+def test_other_special_tokens_do_not_end_it_and_show_their_name(scripted: Scripted) -> None:
+    engine = scripted.engine(64, [262, EOT], 1)
+    assert texts(list(engine.generate([5]))) == ["<|start_header_id|>", ""]
+
+
+def test_it_stops_after_the_most_tokens_asked_for(scripted: Scripted) -> None:
+    engine = scripted.engine(64, b"abcdef", 3)
+    steps = list(engine.generate([*b"123"], 4))
+    assert "".join(texts(steps)) == "abcd"
+    assert steps[-1].stop_reason == "max tokens"
+    assert scripted.runs == [(0, [*b"123"]), (3, [*b"a"]), (4, [*b"b"]), (5, [*b"c"])]
+
+
+def test_an_end_token_at_the_limit_counts_as_the_end(scripted: Scripted) -> None:
+    engine = scripted.engine(64, [*b"ab", EOT], 3)
+    assert list(engine.generate([*b"123"], 3))[-1].stop_reason == "eot"
+
+
+def test_it_stops_exactly_at_the_end_of_the_context(scripted: Scripted) -> None:
+    engine = scripted.engine(8, b"abcdef", 5)
+    steps = list(engine.generate([*b"12345"]))
+    assert "".join(texts(steps)) == "abc"
+    assert steps[-1].stop_reason == "context full"
+    assert engine.context.length == 7  # the last token fills the context and is not run
+    assert list(engine.generate([*b"12345"], 3))[-1].stop_reason == "max tokens"
+
+
+def test_a_prompt_may_fill_the_context_but_for_one_position(scripted: Scripted) -> None:
+    engine = scripted.engine(8, b"ab", 7)
+    steps = list(engine.generate([*b"1234567"]))
+    assert [(s.text, s.stop_reason) for s in steps] == [("a", "context full")]
+
+
+@pytest.mark.parametrize("count", [8, 9, 80])
+def test_a_prompt_without_room_is_refused_with_both_numbers_and_changes_nothing(
+    scripted: Scripted, count: int
+) -> None:
+    engine = scripted.engine(8, b"ab", 3)
+    before = "".join(texts(list(engine.generate([*b"123"], 2))))
+    cached = engine.cached_ids
+    with pytest.raises(ContextFullError, match=f"{count} tokens >= 8 positions"):
+        engine.generate([1] * count)
+    assert engine.cached_ids == cached
+    assert "".join(texts(list(engine.generate([*b"123"], 2)))) == before
+
+
+@pytest.mark.parametrize("bad", [[-1], [512], [1, 2, 513], [2**40], [-(2**31)]])
+def test_an_unknown_id_is_refused_before_the_first_step(model: Model, bad: list[int]) -> None:
+    engine = InferenceEngine(model, 32)
+    first = answer(engine, [1, 2, 3])
+    cached = engine.cached_ids
+    with pytest.raises(TokenIdError):
+        engine.generate(bad)
+    assert engine.cached_ids == cached
+    assert answer(engine, [1, 2, 3]) == first
+
+
+def test_an_empty_prompt_is_refused(model: Model) -> None:
+    with pytest.raises(PromptError, match="at least one token: got none"):
+        InferenceEngine(model, 32).generate([])
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, "5"])
+def test_a_senseless_limit_is_refused(model: Model, bad: Any) -> None:
+    with pytest.raises(PromptError, match="max_new_tokens must be a whole number >= 1"):
+        InferenceEngine(model, 32).generate([1], bad)
+
+
+@pytest.mark.parametrize("length", [0, -5, 10**9])
+def test_a_senseless_context_is_refused(model: Model, length: int) -> None:
+    with pytest.raises(ModelError):
+        InferenceEngine(model, length)
+
+
+def test_the_context_is_4096_by_default_or_the_models_longest(model: Model) -> None:
+    assert model.args.max_context_length == 131072
+    assert InferenceEngine(model).sequence_length == 4096
+    short: Any = SimpleNamespace(args=replace(model.args, max_context_length=100))
+    assert InferenceEngine(short).sequence_length == 100
+
+
+def test_stop_strings_end_the_answer_and_are_not_part_of_it(scripted: Scripted) -> None:
+    engine = scripted.engine(64, b"Hello\nUser: hi", 2)
+    steps = list(engine.generate([*b"12"], stop=["\nUser:", "##"]))
+    assert "".join(texts(steps)) == "Hello"
+    assert texts(steps)[5:] == [""] * 6
+    assert steps[-1].stop_reason == "stop string"
+
+
+def test_a_single_stop_string_may_stand_alone(scripted: Scripted) -> None:
+    engine = scripted.engine(64, b"one two", 2)
+    assert "".join(texts(list(engine.generate([*b"12"], stop=" ")))) == "one"
+
+
+def test_text_held_back_comes_with_the_last_step_whatever_ends_it(scripted: Scripted) -> None:
+    for ending, limit, reason in (([EOT], None, "eot"), (b"..", 4, "max tokens")):
+        engine = scripted.engine(64, [*b"ab##", *ending], 2)
+        steps = list(engine.generate([*b"12"], limit, stop=["###"]))
+        assert "".join(texts(steps)) == "ab##"
+        assert steps[-1].stop_reason == reason
+
+
+def test_a_character_of_several_tokens_appears_whole(scripted: Scripted) -> None:
+    engine = scripted.engine(64, [*"a🦙é".encode(), EOT], 2)
+    assert [t for t in texts(list(engine.generate([*b"12"]))) if t] == ["a", "🦙", "é"]
+
+
+def test_an_unfinished_character_at_the_end_is_shown_as_such(scripted: Scripted) -> None:
+    for ending, limit in (([EOT], None), (b"", 4)):
+        engine = scripted.engine(64, [*b"a", *"🦙".encode()[:3], *ending], 2)
+        steps = list(engine.generate([*b"12"], limit))
+        assert "".join(texts(steps)) == "a\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_long_prompt_is_read_in_chunks_with_progress(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 4)
+    engine = scripted.engine(64, [EOT], 10)
+    seen: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        seen.append((done, total))
+
+    list(engine.generate([*b"0123456789"], progress=progress))
+    assert seen == [(0, 10), (4, 10), (8, 10), (10, 10)]
+    assert [len(tokens) for _, tokens in scripted.runs] == [4, 4, 2]
+    seen.clear()
+    scripted.script = {12: EOT}
+    list(engine.generate([*b"0123456xyz+-"], progress=progress))
+    assert seen == [(7, 12), (11, 12), (12, 12)]
+
+
+def test_only_what_is_new_of_a_prompt_is_run(scripted: Scripted) -> None:
+    engine = scripted.engine(64, [*b"ab", EOT], 3)
+    list(engine.generate([*b"123"]))
+    scripted.runs.clear()
+    scripted.script = {8: EOT}
+    steps = list(engine.generate([*b"123ab+45"]))
+    assert steps[-1].stats is not None
+    assert steps[-1].stats.cached_tokens == 5
+    assert scripted.runs == [(5, [*b"+45"])]
+
+
+def test_of_a_prompt_that_is_cached_whole_the_last_token_is_run(scripted: Scripted) -> None:
+    engine = scripted.engine(64, [EOT], 3)
+    list(engine.generate([*b"123"]))
+    scripted.runs.clear()
+    steps = list(engine.generate([*b"123"]))
+    assert steps[-1].stats is not None
+    assert steps[-1].stats.cached_tokens == 2
+    assert scripted.runs == [(2, [*b"3"])]
+
+
+def test_a_reused_prefix_changes_nothing(model: Model) -> None:
+    engine = InferenceEngine(model, 128)
+    one, other = token_ids(BYTES_VOCAB, 40, seed=1), token_ids(BYTES_VOCAB, 40, seed=2)
+    for prompt in (one, one[:30] + other[30:], other, one[:5], one, one[:39], one + other):
+        fresh = answer(InferenceEngine(model, 128), prompt)
+        assert answer(engine, prompt) == fresh
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_an_answer_left_early_does_not_change_the_next(model: Model, steps: int) -> None:
+    prompt, following = token_ids(BYTES_VOCAB, 30, seed=3), token_ids(BYTES_VOCAB, 25, seed=4)
+    engine = InferenceEngine(model, 64)
+    iterator: Any = engine.generate(prompt, sampling=GREEDY)
+    for _ in range(steps):
+        next(iterator)
+    iterator.close()
+    assert engine.cached_ids == engine.cached_ids[: engine.context.length]
+    for then in (prompt, following):
+        assert answer(engine, then) == answer(InferenceEngine(model, 64), then)
+
+
+def interruptions(model: Model) -> Iterator[tuple[Any, str]]:
+    """Yields (object, method) of every place where an interrupt may fall during a step."""
+    yield model.transformer.layers[0], "forward"
+    yield model.transformer.layers[1].feed_forward, "forward"
+    yield model.transformer.norm, "forward"
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("call", [1, 2, 3, 5])
+def test_an_interrupt_anywhere_leaves_the_next_answer_what_it_would_have_been(
+    model: Model, monkeypatch: pytest.MonkeyPatch, place: int, call: int
+) -> None:
+    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 16)
+    prompt, following = token_ids(BYTES_VOCAB, 40, seed=3), token_ids(BYTES_VOCAB, 45, seed=3)
+    engine = InferenceEngine(model, 64)
+    owner, name = list(interruptions(model))[place]
+    original, calls = getattr(owner, name), []
+
+    def interrupted(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            answer(engine, prompt)
+    assert engine.last_stats is not None
+    assert answer(engine, following) == answer(InferenceEngine(model, 64), following)
+
+
+def test_only_the_newest_iterator_of_an_engine_goes_on(model: Model) -> None:
+    engine = InferenceEngine(model, 64)
+    old = engine.generate([1, 2, 3], sampling=GREEDY)
+    next(old)
+    new = engine.generate([4, 5, 6], 5, sampling=GREEDY)
+    first = next(new)
+    with pytest.raises(InferenceError, match="ended by a newer call"):
+        next(old)
+    rest = ids([first, *new])
+    assert rest == answer(InferenceEngine(model, 64), [4, 5, 6], 5)
+
+
+def test_reset_forgets_the_cache(model: Model) -> None:
+    engine = InferenceEngine(model, 64)
+    first = answer(engine, [1, 2, 3, 4])
+    engine.reset()
+    assert engine.cached_ids == ()
+    assert engine.context.length == 0
+    steps = list(engine.generate([1, 2, 3, 4], 8, sampling=GREEDY))
+    assert ids(steps) == first
+    assert steps[-1].stats is not None
+    assert steps[-1].stats.cached_tokens == 0
+
+
+def test_engines_share_a_model_without_disturbing_each_other(model: Model) -> None:
+    one, other = InferenceEngine(model, 64), InferenceEngine(model, 64)
+    a = one.generate([1, 2, 3], 8, sampling=GREEDY)
+    b = other.generate([9, 8, 7, 6], 8, sampling=GREEDY)
+    mixed = [(x.token_id, y.token_id) for x, y in zip(a, b, strict=True)]
+    assert [x for x, _ in mixed] == answer(InferenceEngine(model, 64), [1, 2, 3])
+    assert [y for _, y in mixed] == answer(InferenceEngine(model, 64), [9, 8, 7, 6])
+
+
+def test_the_same_seed_gives_the_same_answer_and_is_reported(model: Model) -> None:
+    sampling = SamplingArgs(temperature=1.0, top_k=0, top_p=1.0)
+    steps = list(InferenceEngine(model, 64).generate([1, 2], 20, sampling))
+    assert steps[-1].stats is not None
+    again = replace(sampling, seed=steps[-1].stats.seed)
+    assert answer(InferenceEngine(model, 64), [1, 2], 20, sampling=again) == ids(steps)
+
+
+def test_the_repetition_penalty_knows_prompt_and_answer(model: Model) -> None:
+    found = answer(
+        InferenceEngine(model, 64), [1, 2, 3], 40,
+        sampling=SamplingArgs(temperature=0.0, repeat_penalty=1e6),
+    )  # fmt: skip
+    assert len(set(found)) == len(found)
+    assert not set(found) & {1, 2, 3}
+
+
+def test_without_a_tokenizer_ids_are_generated_without_text_or_end(
+    model: Model, bare: Model
+) -> None:
+    assert bare.tokenizer is None
+    steps = list(InferenceEngine(bare, 64).generate([1, 2, 3], 8, sampling=GREEDY))
+    assert texts(steps) == [""] * 8
+    assert steps[-1].stop_reason == "max tokens"
+    with pytest.raises(PromptError, match="model must have a tokenizer"):
+        InferenceEngine(bare, 64).chat([Message("user", "Hi")])
+    with pytest.raises(PromptError, match="stop needs a tokenizer"):
+        InferenceEngine(bare, 64).generate([1], stop=["x"])
+
+
+def test_a_chat_is_generated_from_its_encoded_messages(model: Model) -> None:
+    messages = [Message("system", "Be brief."), Message("user", "Hi")]
+    assert isinstance(model.tokenizer, Tokenizer)
+    prompt = encode_chat(model.tokenizer, messages)
+    chatted = ids(list(InferenceEngine(model, 128).chat(messages, 8, GREEDY)))
+    assert chatted == answer(InferenceEngine(model, 128), prompt)
+    with pytest.raises(ChatFormatError):
+        InferenceEngine(model, 128).chat([])
+
+
+def test_the_next_turn_of_a_chat_runs_only_what_is_new(scripted: Scripted, model: Model) -> None:
+    assert model.tokenizer is not None
+    first = [Message("user", "Hi")]
+    count = len(encode_chat(model.tokenizer, first))
+    engine = scripted.engine(256, [*b"Yo", EOT], count)
+    list(engine.chat(first))
+    scripted.runs.clear()
+    second = [*first, Message("assistant", "Yo"), Message("user", "Bye")]
+    steps = list(engine.chat(second, 1))
+    assert steps[-1].stats is not None
+    assert steps[-1].stats.cached_tokens == count + 2
+    assert scripted.runs[0][0] == count + 2
+
+
+def test_not_a_number_in_the_weights_is_an_error_and_the_cache_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, tokenizer=True))
+    engine = InferenceEngine(model, 64)
+    good = answer(engine, [1, 2, 3])
+    norm = ml.full((BYTES_VOCAB.dim,), float("nan"))
+    with monkeypatch.context() as patch:
+        patch.setattr(model.transformer.layers[0].ffn_norm, "weight", norm)
+        with pytest.raises(NumericError, match="got nan for token 0 at position 4"):
+            answer(engine, [1, 2, 3, 4])
+    assert engine.cached_ids == ()
+    assert answer(engine, [1, 2, 3]) == good
+
+
+def test_weights_rewritten_under_the_engine_are_noticed_before_the_answer(tmp_path: Path) -> None:
+    import os
+
+    model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, tokenizer=True))
+    engine = InferenceEngine(model, 64)
+    answer(engine, [1, 2, 3])
+    os.utime(tmp_path / "consolidated.00.pth", ns=(1, 1))
+    with pytest.raises(CheckpointError):
+        engine.generate([1, 2, 3])

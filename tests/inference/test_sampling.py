@@ -1,0 +1,228 @@
+import math
+from collections import Counter
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from src.inference import NumericError, Sampler, SamplingArgs, SamplingError
+
+Logits = npt.NDArray[np.float32]
+
+V = 128256
+ALL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1}
+
+
+def random_logits(seed: int = 0, size: int = V) -> Logits:
+    return (4 * np.random.default_rng(seed).standard_normal(size)).astype(np.float32)
+
+
+def sampler(**changes: object) -> Sampler:
+    return Sampler(SamplingArgs(**(ALL | changes)))  # type: ignore[arg-type]
+
+
+def kept(logits: Logits, **changes: object) -> dict[int, float]:
+    ids, probabilities = sampler(**changes).distribution(logits)
+    assert math.isclose(probabilities.sum(), 1.0, rel_tol=1e-12)
+    return dict(zip(ids.tolist(), probabilities.tolist(), strict=True))
+
+
+def log(*probabilities: float) -> Logits:
+    return np.log(np.array(probabilities)).astype(np.float32)
+
+
+def test_the_defaults_are_those_of_the_command_line() -> None:
+    assert SamplingArgs() == SamplingArgs(0.6, 50, 0.9, 0.0, 1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("setting", "bad"),
+    [
+        ("temperature", [-0.1, math.nan, math.inf, -math.inf, "1", None, True, 10**400]),
+        ("top_k", [-1, 1.5, "5", None, True]),
+        ("top_p", [-0.1, 1.1, math.nan, math.inf, "1", None]),
+        ("min_p", [-0.1, 1.1, math.nan, "0", None]),
+        ("repeat_penalty", [0, 0.0, -1.0, math.nan, math.inf, "1"]),
+        ("seed", [-1, 1.0, "1", True]),
+    ],
+)
+def test_a_setting_outside_of_its_range_is_refused_by_name(setting: str, bad: list[object]) -> None:
+    for value in bad:
+        with pytest.raises(SamplingError, match=f"\\[sampling\\] {setting} must be"):
+            sampler(**{setting: value})
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        {"temperature": 0}, {"temperature": 1e-30}, {"temperature": 5e-324}, {"temperature": 1e30},
+        {"top_k": 0}, {"top_k": 1}, {"top_k": 10**9}, {"top_p": 0}, {"top_p": 1e-30}, {"top_p": 1},
+        {"min_p": 1.0}, {"repeat_penalty": 1e-30}, {"repeat_penalty": 1e30}, {"seed": 0},
+        {"seed": 2**70},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_ends_of_each_range_give_a_token(good: dict[str, object]) -> None:
+    drawer = sampler(**good)
+    drawer.observe([1, 2])
+    token = drawer.sample(log(0.1, 0.5, 0.2, 0.2), 0)
+    assert 0 <= token < 4
+
+
+def test_temperature_zero_is_the_first_largest_logit_whatever_else_is_set() -> None:
+    logits = random_logits()
+    logits[[500, 90000]] = logits.max() + 1
+    for changes in ({}, {"top_k": 3}, {"top_p": 0.1}, {"min_p": 0.9}, {"seed": 5}):
+        assert sampler(temperature=0.0, **changes).sample(logits, 0) == 500
+
+
+def test_a_tiny_temperature_takes_the_largest_too() -> None:
+    logits = random_logits()
+    for temperature in (1e-30, 5e-324):
+        assert sampler(temperature=temperature).sample(logits, 0) == int(np.argmax(logits))
+
+
+def test_temperature_divides_the_logits() -> None:
+    logits = random_logits(size=50)
+    for temperature in (0.3, 1.0, 2.5):
+        weights = np.exp(logits.astype(np.float64) / temperature)
+        found = kept(logits, temperature=temperature)
+        np.testing.assert_allclose([found[i] for i in range(50)], weights / weights.sum(), 1e-9)
+
+
+def test_top_k_keeps_the_k_largest_and_equals_of_the_last() -> None:
+    logits = np.array([1, 5, 3, 3, 2, 3, 0], np.float32)
+    assert set(kept(logits, top_k=1)) == {1}
+    assert set(kept(logits, top_k=2)) == {1, 2, 3, 5}
+    assert set(kept(logits, top_k=5)) == {1, 2, 3, 4, 5}
+    assert set(kept(logits, top_k=7)) == set(kept(logits, top_k=0)) == set(range(7))
+
+
+def test_top_p_keeps_the_fewest_that_reach_it() -> None:
+    logits = log(0.1, 0.4, 0.2, 0.3)
+    assert set(kept(logits, top_p=0.0)) == {1}
+    assert set(kept(logits, top_p=0.39)) == {1}
+    assert set(kept(logits, top_p=0.41)) == {1, 3}
+    assert set(kept(logits, top_p=0.69)) == {1, 3}
+    assert set(kept(logits, top_p=0.71)) == {1, 2, 3}
+    assert set(kept(logits, top_p=0.95)) == {0, 1, 2, 3}
+
+
+def test_top_p_counts_what_top_k_left() -> None:
+    logits = log(0.4, 0.3, 0.2, 0.1)
+    # 0.4 / 0.7 = 0.57 of the two that top-k keeps.
+    assert set(kept(logits, top_k=2, top_p=0.55)) == {0}
+    assert set(kept(logits, top_p=0.55)) == {0, 1}
+
+
+def test_min_p_keeps_what_is_near_the_most_probable() -> None:
+    logits = log(0.5, 0.3, 0.15, 0.05)
+    assert set(kept(logits, min_p=0.25)) == {0, 1, 2}
+    assert set(kept(logits, min_p=0.5)) == {0, 1}
+    assert set(kept(logits, min_p=1.0)) == {0}
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999, 0.9999999])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 4.0])
+def test_partial_selection_keeps_what_a_full_sort_keeps(top_p: float, spread: float) -> None:
+    logits = (random_logits(3) * spread).astype(np.float32)
+    weights = np.exp(logits.astype(np.float64) - logits.max())
+    probabilities = weights / weights.sum()
+    order = np.argsort(-probabilities, kind="stable")
+    count = int(np.searchsorted(np.cumsum(probabilities[order]), top_p)) + 1
+    found = kept(logits, top_p=top_p)
+    assert abs(len(found) - count) <= 1  # sums of another order may round to the other side
+    assert set(found) <= set(order[: count + 1].tolist())
+
+
+def test_the_repetition_penalty_divides_positive_and_multiplies_negative_logits() -> None:
+    logits = np.array([2.0, -2.0, 1.0, -1.0, 0.0], np.float32)
+    drawer = sampler(repeat_penalty=2.0)
+    drawer.observe([0, 1, 4, 1, 1])
+    found = dict(zip(*(part.tolist() for part in drawer.distribution(logits)), strict=True))
+    weights = np.exp(np.array([1.0, -4.0, 1.0, -1.0, 0.0]))
+    np.testing.assert_allclose([found[i] for i in range(5)], weights / weights.sum(), 1e-9)
+    assert logits.tolist() == [2.0, -2.0, 1.0, -1.0, 0.0]
+
+
+def test_the_repetition_penalty_comes_before_the_argmax() -> None:
+    logits = np.array([2.0, 1.5, 0.0], np.float32)
+    drawer = sampler(temperature=0.0, repeat_penalty=1.5)
+    assert drawer.sample(logits, 0) == 0
+    drawer.observe([0])
+    assert drawer.sample(logits, 1) == 1
+
+
+def test_a_penalty_never_makes_a_logit_infinite_or_a_banned_token_possible() -> None:
+    logits = np.array([3e38, -3e38, -np.inf, 1.0], np.float32)
+    drawer = sampler(repeat_penalty=1e-20)
+    drawer.observe([0, 1, 2])
+    found = dict(zip(*(part.tolist() for part in drawer.distribution(logits)), strict=True))
+    assert found[0] == 1.0
+    assert found[2] == 0.0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_logits_that_are_no_numbers_are_an_error_naming_the_position(
+    bad: float, temperature: float
+) -> None:
+    logits = random_logits(size=100)
+    logits[37] = bad
+    with pytest.raises(NumericError, match=f"got {bad} for token 37 at position 12"):
+        sampler(temperature=temperature).sample(logits, 12)
+
+
+def test_a_row_of_minus_infinity_is_an_error() -> None:
+    with pytest.raises(NumericError, match="got -inf for token 0 at position 3"):
+        sampler().sample(np.full(10, -np.inf, np.float32), 3)
+
+
+def test_some_logits_of_minus_infinity_are_never_drawn() -> None:
+    logits = np.full(10, -np.inf, np.float32)
+    logits[[2, 7]] = 1.0
+    drawer = sampler()
+    assert {drawer.sample(logits, 0) for _ in range(200)} == {2, 7}
+
+
+def test_the_same_seed_draws_the_same_tokens() -> None:
+    logits = random_logits(size=1000)
+    one, same, other = sampler(seed=9), sampler(seed=9), sampler(seed=10)
+    drawn = [one.sample(logits, 0) for _ in range(50)]
+    assert drawn == [same.sample(logits, 0) for _ in range(50)]
+    assert drawn != [other.sample(logits, 0) for _ in range(50)]
+
+
+def test_without_a_seed_one_is_drawn_and_can_be_used_again() -> None:
+    logits = random_logits(size=1000)
+    first, second = sampler(seed=None), sampler(seed=None)
+    assert first.seed != second.seed
+    again = sampler(seed=first.seed)
+    assert [first.sample(logits, 0) for _ in range(50)] == [
+        again.sample(logits, 0) for _ in range(50)
+    ]
+
+
+def test_a_known_seed_gives_known_tokens() -> None:
+    drawer = sampler(seed=1234, temperature=0.8, top_k=5, top_p=0.9)
+    logits = log(0.05, 0.3, 0.25, 0.2, 0.1, 0.1)
+    # Of tokens 1, 2, 3, 4 with 0.377, 0.300, 0.227, 0.095; the generator gives
+    # 0.977, 0.380, 0.923, 0.262, 0.319, 0.118.
+    assert [drawer.sample(logits, 0) for _ in range(6)] == [4, 2, 4, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"temperature": 0.5}, {"top_k": 4}, {"min_p": 0.2}, {"top_k": 5, "top_p": 0.7}],
+    ids=str,
+)
+def test_tokens_are_drawn_as_often_as_their_probability_says(changes: dict[str, object]) -> None:
+    logits, draws = random_logits(5, size=12) / 3, 5000
+    expected = kept(logits, **changes)
+    drawer = sampler(**changes, seed=77)
+    counts = Counter(drawer.sample(logits, 0) for _ in range(draws))
+    assert set(counts) <= set(expected)
+    for token, probability in expected.items():
+        # Five standard deviations: one run in a million would fail for one token by chance.
+        allowed = 5 * math.sqrt(draws * probability * (1 - probability)) + 1
+        assert abs(counts[token] - draws * probability) <= allowed
