@@ -11,8 +11,6 @@ from .errors import LlamaBoltsError
 
 MAX_THREADS = 256
 ISA_VARIABLE = "LLAMA_BOLTS_ISA"
-# All names that may be asked for, from the fastest to the slowest, with their numbers in kernels.h.
-_ISA_NUMBERS = {"avx512bf16": 3, "avx512": 2, "avx2": 1, "neon": None, "portable": 0}
 # Spins of a waiting thread, about 0.1 ms: longer than the Python between two ops, and short enough
 # not to hold up others for long when the processors are shared.
 _SPIN_COUNT = "2000"
@@ -56,6 +54,16 @@ def _load_kernels() -> Any:
 _kernels = _load_kernels()
 ffi = _kernels.ffi
 lib = _kernels.lib
+
+# All names that may be asked for, from the fastest to the slowest. On Arm the portable set is
+# compiled for NEON, which every 64-bit Arm processor has.
+_ISA_NUMBERS = {
+    "avx512bf16": lib.ISA_AVX512BF16,
+    "avx512": lib.ISA_AVX512,
+    "avx2": lib.ISA_AVX2,
+    "neon": None,
+    "portable": lib.ISA_PORTABLE,
+}
 
 _threads = min(_wanted_threads(os.environ.get("OMP_NUM_THREADS")) or MAX_THREADS, _affinity())
 _most_threads = MAX_THREADS if lib.openmp_version() else 1

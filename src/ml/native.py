@@ -43,16 +43,15 @@ __all__ = [
     "swiglu",
 ]
 
-# enum ElementType and enum ProductKind of kernels.h
-_TYPES = {"bfloat16": 0, "float16": 1, "float32": 2}
-_ACTIVATIONS = {"bfloat16": 0, "float32": 2}
+_TYPES = {"bfloat16": lib.TYPE_BF16, "float16": lib.TYPE_F16, "float32": lib.TYPE_F32}
+_ACTIVATIONS = {"bfloat16": lib.TYPE_BF16, "float32": lib.TYPE_F32}
+# (x, weight, out) of linear; the last has no batched_matmul.
 _PRODUCTS = {
-    ("bfloat16", "bfloat16", "bfloat16"): 0,
-    ("bfloat16", "bfloat16", "float32"): 0,
-    ("float32", "float32", "float32"): 1,
-    ("float32", "float16", "float32"): 2,
+    ("bfloat16", "bfloat16", "bfloat16"): lib.PRODUCT_BF16,
+    ("bfloat16", "bfloat16", "float32"): lib.PRODUCT_BF16,
+    ("float32", "float32", "float32"): lib.PRODUCT_F32,
+    ("float32", "float16", "float32"): lib.PRODUCT_F32_F16,
 }
-_ADD, _MULTIPLY, _SILU, _SWIGLU = range(4)  # enum ElementwiseOp
 _MAX_COLUMNS = 2**31 - 1
 
 _cast = ffi.cast
@@ -87,11 +86,12 @@ def _type_code(op: str, label: str, x: "Tensor", codes: dict[str, int]) -> int:
 
 
 def _check_contiguous(op: str, label: str, x: "Tensor") -> None:
+    """Check that elements lie side by side, at a multiple of their size (as is_contiguous means)."""
     if not x.is_contiguous:
         raise TensorError(
-            f"[{op}] {label} must be contiguous: strides {list(x.strides)} of shape {list(x.shape)}"
+            f"[{op}] {label} must be contiguous and aligned: strides {list(x.strides)} of shape "
+            f"{list(x.shape)} at address {x.data_pointer}"
         )
-    _check_aligned(op, label, x)
 
 
 def _check_aligned(op: str, label: str, x: "Tensor") -> None:
@@ -222,8 +222,8 @@ def batched_matmul(a: "Tensor", b: "Tensor", out: "Tensor") -> None:
     """
     threads = kernel_threads()
     kind = _product_kind("batched_matmul", a, b, out)
-    if kind == 2:
-        raise DTypeError("[batched_matmul] b.dtype must equal a.dtype: float16 != float32")
+    if kind == lib.PRODUCT_F32_F16:
+        raise DTypeError("[batched_matmul] a.dtype must equal b.dtype: float32 != float16")
     _check_strided_rows("batched_matmul", "a", a)
     _check_strided_rows("batched_matmul", "b", b)
     (batch, m, k), (b_batch, n, b_k) = a.shape, b.shape
@@ -359,22 +359,22 @@ def _elementwise(op: str, code: int, inputs: tuple["Tensor", ...], out: "Tensor"
 
 def add(a: "Tensor", b: "Tensor", out: "Tensor") -> None:
     """Compute out = a + b; one shape, one dtype (bfloat16 or float32), contiguous."""
-    _elementwise("add", _ADD, (a, b), out)
+    _elementwise("add", lib.OP_ADD, (a, b), out)
 
 
 def multiply(a: "Tensor", b: "Tensor", out: "Tensor") -> None:
     """Compute out = a * b; one shape, one dtype (bfloat16 or float32), contiguous."""
-    _elementwise("multiply", _MULTIPLY, (a, b), out)
+    _elementwise("multiply", lib.OP_MULTIPLY, (a, b), out)
 
 
 def silu(x: "Tensor", out: "Tensor") -> None:
     """Compute out = x / (1 + exp(-x)); one shape, one dtype (bfloat16 or float32), contiguous."""
-    _elementwise("silu", _SILU, (x,), out)
+    _elementwise("silu", lib.OP_SILU, (x,), out)
 
 
 def swiglu(gate: "Tensor", up: "Tensor", out: "Tensor") -> None:
     """Compute out = silu(gate) * up; one shape, one dtype (bfloat16 or float32), contiguous."""
-    _elementwise("swiglu", _SWIGLU, (gate, up), out)
+    _elementwise("swiglu", lib.OP_SWIGLU, (gate, up), out)
 
 
 def argmax(x: "Tensor", out: "Tensor") -> None:

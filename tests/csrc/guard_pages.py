@@ -1,0 +1,80 @@
+"""Runs every kernel on tensors that end where memory ends: the first byte beyond is forbidden.
+
+A program of its own, because a kernel that reads too far kills it.
+"""
+
+import ctypes
+import mmap
+import sys
+from typing import Any
+
+import numpy as np
+
+from src.ml import native
+
+from .operands import PRODUCTS, bf16, f16, f32, normal, tensor
+
+PAGE = mmap.PAGESIZE
+_libc = ctypes.CDLL(None, use_errno=True)
+_kept: list[mmap.mmap] = []
+
+
+def at_the_end(array: Any) -> Any:
+    """Copy an array to the last bytes before a page that must not be touched."""
+    pages = -(-max(array.nbytes, 1) // PAGE) + 1
+    memory = mmap.mmap(-1, pages * PAGE)
+    _kept.append(memory)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    guard = ctypes.c_void_p(start + (pages - 1) * PAGE)
+    if _libc.mprotect(guard, ctypes.c_size_t(PAGE), 0) != 0:
+        raise OSError(ctypes.get_errno(), "mprotect")
+    offset = (pages - 1) * PAGE - array.nbytes
+    copy = np.frombuffer(memory, array.dtype, array.size, offset).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def guarded(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Make a tensor of normal numbers before a forbidden page."""
+    return tensor(at_the_end(normal(shape, np.dtype(dtype))))
+
+
+def run_products(n: int) -> None:
+    """Run linear and batched_matmul with n columns."""
+    for x, weight, out in PRODUCTS:
+        for tokens in (1, 3, 8):
+            native.linear(
+                guarded((tokens, n), x), guarded((7, n), weight), guarded((tokens, 7), out)
+            )
+            if x == weight:
+                native.batched_matmul(
+                    guarded((2, tokens, n), x), guarded((2, 5, n), x), guarded((2, tokens, 5), out)
+                )
+
+
+def run_rows(n: int) -> None:
+    """Run the other kernels on rows of n."""
+    for dtype in (bf16, f32):
+        row, out = guarded((2, n), dtype), guarded((2, n), dtype)
+        native.softmax(row, out)
+        native.rms_norm(row, guarded((n,), f16), 1e-5, out)
+        native.silu(row, out)
+        native.swiglu(row, row, out)
+        native.argmax(row, tensor(at_the_end(np.zeros(2, np.int32))))
+        native.convert(row, guarded((2, n), f16))
+        native.convert(guarded((2, n), f16), out)
+        angles = tensor(at_the_end(np.ones((2, n), np.complex64)))
+        native.rotary(guarded((2, 3, 2 * n), dtype), angles, guarded((2, 3, 2 * n), dtype))
+
+
+def main() -> None:
+    """Run all kernels on one instruction set."""
+    native.set_isa(sys.argv[1])
+    for n in (1, 2, 7, 15, 16, 17, 31, 33, 63, 65, 257):
+        run_products(n)
+        run_rows(n)
+    print("done")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Random operands, bit comparison and the error bound of a sum in 16 lanes."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from src.ml.tensor import Tensor
+
+Array = np.ndarray[Any, Any]
+
+bf16 = np.dtype(ml_dtypes.bfloat16)
+f16 = np.dtype(np.float16)
+f32 = np.dtype(np.float32)
+
+# x, weight and result of every product
+PRODUCTS = [(bf16, bf16, bf16), (bf16, bf16, f32), (f32, f32, f32), (f32, f16, f32)]
+UNIT_ROUNDOFF = {bf16: 2.0**-8, f32: 2.0**-24}
+
+
+def tensor(array: Array) -> Tensor:
+    """Share an array's memory."""
+    return Tensor.from_numpy(array)
+
+
+def normal(shape: tuple[int, ...], dtype: "np.dtype[Any]", seed: int = 0) -> Array:
+    """Draw normal numbers, rounded to the dtype."""
+    generator = np.random.default_rng([seed, *shape])
+    return generator.standard_normal(shape).astype(dtype)
+
+
+def empty(shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Array:
+    """Make a result that is full of NaN, so that an element left out shows."""
+    return np.full(shape, np.nan, dtype)
+
+
+def bits(array: Array) -> bytes:
+    """Return the bytes of an array, every NaN as one and the same."""
+    words = np.ascontiguousarray(array)
+    nan = np.isnan(words.astype(np.float32))
+    return np.where(nan, np.array(np.nan, words.dtype), words).tobytes()
+
+
+def check_products(out: Array, x: Array, weight: Array) -> None:
+    """Check x [m, k] times weight [n, k] against float64.
+
+    Each of the k/16 steps and 4 folds of a lane rounds once, relative to the sum of absolute
+    products; the result rounds once more.
+    """
+    wide_x, wide_weight = x.astype(np.float64), weight.astype(np.float64)
+    expected = wide_x @ wide_weight.T
+    magnitude = np.abs(wide_x) @ np.abs(wide_weight).T
+    steps = x.shape[-1] / 16 + 6
+    bound = steps * 2.0**-24 * magnitude + UNIT_ROUNDOFF[out.dtype] * np.abs(expected)
+    assert (np.abs(out.astype(np.float64) - expected) <= bound * 1.01).all()

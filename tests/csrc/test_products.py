@@ -1,0 +1,190 @@
+"""linear and batched_matmul: right within the bound, and the same bits however they are cut."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src.ml import native
+
+from .operands import PRODUCTS, bf16, bits, check_products, empty, f32, normal, tensor
+
+COLUMNS = [0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 257]
+# T, in, out: one token, each panel width, several panels, more than a group; row tails of the tile;
+# more columns than one stretch holds
+SHAPES = [
+    (1, 96, 70),
+    (2, 96, 7),
+    (3, 65, 5),
+    (4, 64, 66),
+    (5, 33, 3),
+    (6, 32, 4),
+    (7, 40, 9),
+    (13, 48, 129),
+    (125, 34, 6),
+    (7, 4100, 5),
+    (14, 8225, 7),
+]
+Types = tuple["np.dtype[Any]", "np.dtype[Any]", "np.dtype[Any]"]
+products = pytest.mark.parametrize("types", PRODUCTS, ids=lambda types: "-".join(map(str, types)))
+
+
+def run_linear(x: Any, weight: Any, dtype: Any) -> Any:
+    out = empty((x.shape[0], weight.shape[0]), dtype)
+    native.linear(tensor(x), tensor(weight), tensor(out))
+    return out
+
+
+@products
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_linear_is_right_for_every_tail_of_the_columns(
+    isa: str, types: Types, columns: int
+) -> None:
+    for tokens in (1, 4, 7):
+        x, weight = normal((tokens, columns), types[0]), normal((9, columns), types[1], seed=1)
+        check_products(run_linear(x, weight, types[2]), x, weight)
+
+
+@products
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_linear_is_right_for_every_tail_of_the_tiles(
+    isa: str, types: Types, shape: tuple[int, int, int]
+) -> None:
+    x, weight = normal(shape[:2], types[0]), normal(shape[:0:-1], types[1], seed=1)
+    check_products(run_linear(x, weight, types[2]), x, weight)
+
+
+@products
+@pytest.mark.parametrize("shape", [(0, 8, 4), (3, 8, 0), (0, 0, 0)])
+def test_linear_takes_sizes_of_zero(types: Types, shape: tuple[int, int, int]) -> None:
+    out = run_linear(normal(shape[:2], types[0]), normal(shape[:0:-1], types[1]), types[2])
+    assert out.size == 0
+
+
+@products
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_linear_gives_the_same_bits_on_every_instruction_set(
+    types: Types, shape: tuple[int, int, int]
+) -> None:
+    x, weight = normal(shape[:2], types[0]), normal(shape[:0:-1], types[1], seed=1)
+    results = set()
+    for isa in native.available_isas():
+        native.set_isa(isa)
+        results.add(bits(run_linear(x, weight, types[2])))
+    assert len(results) == 1
+
+
+@products
+def test_linear_gives_the_same_bits_for_any_number_of_threads(isa: str, types: Types) -> None:
+    x, weight = normal((14, 520), types[0]), normal((203, 520), types[1], seed=1)
+    results = set()
+    for threads in (1, 2, 3, 4, 7):
+        native.set_num_threads(threads)
+        results.add(bits(run_linear(x, weight, types[2])))
+    assert len(results) == 1
+
+
+@products
+@pytest.mark.parametrize("columns", [70, 4100])
+def test_linear_gives_the_same_bits_for_any_cut_of_the_rows(
+    isa: str, types: Types, columns: int
+) -> None:
+    x, weight = normal((17, columns), types[0]), normal((11, columns), types[1], seed=1)
+    whole = bits(run_linear(x, weight, types[2]))
+    for rows in (1, 2, 3, 4, 5, 6, 7, 16):
+        parts = [run_linear(x[i : i + rows], weight, types[2]) for i in range(0, 17, rows)]
+        assert bits(np.concatenate(parts)) == whole
+    single = [run_linear(x, weight[i : i + 1], types[2]) for i in range(11)]
+    assert bits(np.concatenate(single, axis=1)) == whole
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@products
+def test_linear_lets_nan_and_infinity_through_to_their_own_row_only(
+    isa: str, types: Types, value: float
+) -> None:
+    x, weight = normal((8, 50), types[0]), np.abs(normal((5, 50), types[1], seed=1)) + 1
+    weight = weight.astype(types[1])
+    x[3, 49] = value
+    out = run_linear(x, weight, types[2]).astype(np.float32)
+    np.testing.assert_array_equal(out[3], np.full(5, value, np.float32))
+    assert np.isfinite(np.delete(out, 3, axis=0)).all()
+
+
+def fused(a: Any, b: Any, c: Any) -> Any:
+    """Compute a * b + c, rounded once: exact in extended precision for operands of 8 bits."""
+    product = a.astype(np.longdouble) * b.astype(np.longdouble)
+    return (product + c.astype(np.longdouble)).astype(np.float32)
+
+
+def test_bfloat16_products_are_summed_in_the_order_that_is_documented(isa: str) -> None:
+    x, w = normal((1, 70), bf16), normal((1, 70), bf16, seed=1)
+    padded = np.zeros((2, 96), np.float32)
+    padded[0, :70], padded[1, :70] = x[0], w[0]
+    lanes = np.zeros(16, np.float32)
+    for a, b in zip(padded[0].reshape(-1, 16, 2), padded[1].reshape(-1, 16, 2), strict=True):
+        lanes = fused(a[:, 0], b[:, 0], fused(a[:, 1], b[:, 1], lanes))
+    for width in (8, 4, 2, 1):
+        lanes = lanes[:width] + lanes[width:]
+    assert run_linear(x, w, f32)[0, 0] == lanes[0]
+
+
+def test_float32_products_are_fused_even_where_rounding_twice_would_show(isa: str) -> None:
+    # 1 + 2^-23 + 2^-24 - 2^-68 lies below a tie; by way of float64 it would become the tie.
+    x, w = np.zeros((1, 32), np.float32), np.zeros((1, 32), np.float32)
+    x[0, 0], w[0, 0] = 1 + 2.0**-23, 1
+    x[0, 16], w[0, 16] = 2.0**-12 * (1 + 2.0**-22), 2.0**-12 * (1 - 2.0**-22)
+    assert run_linear(x, w, f32)[0, 0] == np.float32(1 + 2.0**-23)
+    assert run_linear(-x, w, f32)[0, 0] == -np.float32(1 + 2.0**-23)
+
+
+BATCHES = [
+    (1, 1, 1, 1),
+    (3, 1, 65, 40),
+    (2, 7, 5, 33),
+    (2, 130, 3, 16),
+    (1, 6, 200, 4100),
+    (2, 3, 4, 0),
+]
+
+
+@pytest.mark.parametrize("types", PRODUCTS[:3], ids=lambda types: "-".join(map(str, types)))
+@pytest.mark.parametrize("shape", BATCHES, ids=str)
+def test_batched_matmul_is_right_and_has_the_bits_of_linear(
+    isa: str, types: Types, shape: tuple[int, int, int, int]
+) -> None:
+    batch, m, n, k = shape
+    a, b = normal((batch, m, k), types[0]), normal((batch, n, k), types[1], seed=1)
+    out = empty((batch, m, n), types[2])
+    native.batched_matmul(tensor(a), tensor(b), tensor(out))
+    for i in range(batch):
+        check_products(out[i], a[i], b[i])
+        assert bits(out[i]) == bits(run_linear(a[i], b[i], types[2]))
+
+
+def test_batched_matmul_reads_strided_and_repeated_rows_where_they_lie(isa: str) -> None:
+    a, b = normal((9, 4, 50), bf16), normal((20, 2, 50), bf16, seed=1)
+    heads = np.swapaxes(a, 0, 1)  # [4, 9, 50]
+    shared = np.broadcast_to(np.swapaxes(b, 0, 1)[:1], (4, 20, 50))
+    out = empty((4, 9, 20), f32)
+    native.batched_matmul(tensor(heads), tensor(shared), tensor(out))
+    for head in range(4):
+        check_products(out[head], heads[head], shared[head])
+
+
+def test_batched_matmul_gives_the_same_bits_for_any_number_of_threads(isa: str) -> None:
+    a, b = normal((3, 20, 96), bf16), normal((3, 150, 96), bf16, seed=1)
+    results = set()
+    for threads in (1, 2, 3, 4, 7):
+        native.set_num_threads(threads)
+        out = empty((3, 20, 150), bf16)
+        native.batched_matmul(tensor(a), tensor(b), tensor(out))
+        results.add(bits(out))
+    assert len(results) == 1
+
+
+def test_the_bound_of_the_products_refuses_a_wrong_lane() -> None:
+    x, weight = normal((2, 64), f32), normal((3, 64), f32, seed=1)
+    out = (x[:, 1:] @ weight[:, 1:].T).astype(np.float32)
+    with pytest.raises(AssertionError):
+        check_products(out, x, weight)

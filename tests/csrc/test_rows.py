@@ -1,0 +1,241 @@
+"""The kernels on rows and spans: right within a bound, and the same bits however they are run."""
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from src.ml import native
+
+from .operands import UNIT_ROUNDOFF, Array, bf16, bits, empty, f16, f32, normal, tensor
+
+SIZES = [1, 2, 15, 16, 17, 31, 33, 255, 256, 257, 700]
+activations = pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+
+
+def close(out: Array, expected: Array, float32_error: float) -> None:
+    """Check against float64: one rounding to the dtype and a relative error inside."""
+    error = np.abs(out.astype(np.float64) - expected)
+    bound = (UNIT_ROUNDOFF[out.dtype] + float32_error) * np.abs(expected) + 2.0**-149
+    assert (error <= bound).all()
+
+
+def run_softmax(x: Array, dtype: Any = f32) -> Array:
+    out = empty(x.shape, dtype)
+    native.softmax(tensor(x), tensor(out))
+    return out
+
+
+def run_norm(x: Array, weight: Array, dtype: Any = f32) -> Array:
+    out = empty(x.shape, dtype)
+    native.rms_norm(tensor(x), tensor(weight), 1e-5, tensor(out))
+    return out
+
+
+def run_rotary(x: Array, frequencies: Array) -> Array:
+    out = empty(x.shape, x.dtype)
+    native.rotary(tensor(x), tensor(frequencies), tensor(out))
+    return out
+
+
+def angles(tokens: int, half: int) -> Array:
+    turns = np.random.default_rng(5).uniform(-3, 3, (tokens, half))
+    return np.exp(1j * turns).astype(np.complex64)
+
+
+@activations
+@pytest.mark.parametrize("n", SIZES)
+def test_softmax_is_right(isa: str, dtype: Any, n: int) -> None:
+    x = (8 * normal((3, n), f32)).astype(dtype)
+    wide = x.astype(np.float64)
+    expected = np.exp(wide - wide.max(axis=1, keepdims=True))
+    expected /= expected.sum(axis=1, keepdims=True)
+    for out_dtype in (f32, bf16):
+        # x - max is rounded once, and its error goes through exp as a relative one.
+        close(run_softmax(x, out_dtype), expected, 2.0**-24 * (64 + n / 16))
+
+
+def test_softmax_leaves_bits_alone_when_masked_columns_follow(isa: str) -> None:
+    x = normal((2, 21), f32)
+    alone = run_softmax(x)
+    for masked in (1, 11, 12, 300):
+        tail = np.full((2, masked), -np.inf, np.float32)
+        out = run_softmax(np.concatenate([x, tail], axis=1))
+        assert bits(out[:, :21]) == bits(alone)
+        assert not out[:, 21:].any()
+
+
+def test_softmax_of_finite_scores_is_never_nan(isa: str) -> None:
+    for x in ([3e38, -3e38, 1.0], [1e4, -1e4, 0.0], [-3e38, -3e38, -3e38], [0.0, -0.0, 1e-45]):
+        out = run_softmax(np.array([x], np.float32))
+        assert np.isfinite(out).all()
+        assert abs(out.sum() - 1) < 1e-6
+
+
+def test_softmax_of_a_masked_row_or_of_nan_is_nan_as_in_pytorch(isa: str) -> None:
+    x = np.zeros((4, 20), np.float32)
+    x[0] = -np.inf
+    x[1, 17] = np.nan
+    x[2, 3] = np.inf
+    out = run_softmax(x)
+    assert np.isnan(out[:3]).all()
+    np.testing.assert_array_equal(out[3], np.full(20, 0.05, np.float32))
+
+
+def test_exp_is_within_two_units_and_right_at_the_extremes(isa: str) -> None:
+    # softmax of [0, x] is exp(x) / (1 + exp(x)): for x far below 0, exp(x) itself.
+    x = np.concatenate([np.linspace(-87.3, -17, 20001), np.linspace(-103.9, -87.4, 500)])
+    x = x.astype(np.float32)
+    rows = np.stack([np.zeros_like(x), x], axis=1)
+    out = run_softmax(rows)[:, 1].astype(np.float64)
+    expected = np.exp(x.astype(np.float64)) / (1 + np.exp(x.astype(np.float64)))
+    unit = np.spacing(expected.astype(np.float32)).astype(np.float64)
+    assert (np.abs(out - expected) <= 2.5 * unit).all()
+    ends = np.array([[0, -103.0], [0, -104.0], [0, -1e30], [0, -np.inf]], np.float32)
+    np.testing.assert_array_equal(run_softmax(ends)[:, 1], np.float32([1e-45, 0, 0, 0]))
+
+
+@activations
+@pytest.mark.parametrize("n", SIZES)
+def test_rms_norm_is_right(isa: str, dtype: Any, n: int) -> None:
+    x = normal((3, n), dtype)
+    wide = x.astype(np.float64)
+    for weight_dtype in (bf16, f16, f32):
+        weight = normal((n,), weight_dtype, seed=1)
+        scale = 1 / np.sqrt((wide**2).mean(axis=1, keepdims=True) + 1e-5)
+        for out_dtype in (bf16, f32):
+            out = run_norm(x, weight, out_dtype)
+            close(out, wide * scale * weight.astype(np.float64), 2.0**-24 * (10 + n / 16))
+
+
+def test_rms_norm_of_zeros_is_zero_and_of_nan_is_nan(isa: str) -> None:
+    x = np.zeros((2, 40), np.float32)
+    x[1, 39] = np.nan
+    out = run_norm(x, np.ones(40, np.float32))
+    assert not out[0].any()
+    assert np.isnan(out[1]).all()
+
+
+@activations
+@pytest.mark.parametrize("shape", [(1, 1, 2), (3, 2, 6), (5, 3, 64), (2, 2, 514)], ids=str)
+def test_rotary_is_multiplication_by_complex_numbers(
+    isa: str, dtype: Any, shape: tuple[int, int, int]
+) -> None:
+    x = normal(shape, dtype)
+    frequencies = angles(shape[0], shape[2] // 2)
+    pairs = x.astype(np.float64).reshape(*shape[:2], -1, 2)
+    turned = (pairs[..., 0] + 1j * pairs[..., 1]) * frequencies.astype(np.complex128)[:, None]
+    expected = np.stack([turned.real, turned.imag], axis=-1).reshape(shape)
+    error = np.abs(run_rotary(x, frequencies).astype(np.float64) - expected)
+    size = np.repeat(np.abs(turned), 2, axis=-1)
+    assert (error <= (UNIT_ROUNDOFF[dtype] + 2.0**-22) * size).all()
+
+
+def sigmoid_product(x: Array, y: Array) -> Array:
+    return x / (1 + np.exp(-x)) * y
+
+
+ELEMENTWISE: list[tuple[str, Callable[..., Array], float]] = [
+    ("add", np.add, 0),
+    ("multiply", np.multiply, 0),
+    ("swiglu", sigmoid_product, 2.0**-21),
+]
+
+
+@activations
+@pytest.mark.parametrize(("name", "formula", "error"), ELEMENTWISE, ids=lambda v: str(v)[:8])
+@pytest.mark.parametrize("n", SIZES)
+def test_two_operands_are_combined_in_float32_and_rounded_once(
+    isa: str, dtype: Any, name: str, formula: Callable[..., Array], error: float, n: int
+) -> None:
+    a, b, out = normal((n,), dtype), normal((n,), dtype, seed=1), empty((n,), dtype)
+    getattr(native, name)(tensor(a), tensor(b), tensor(out))
+    close(out, formula(a.astype(np.float64), b.astype(np.float64)), error + 2.0**-24)
+
+
+@activations
+@pytest.mark.parametrize("n", SIZES)
+def test_silu_is_right(isa: str, dtype: Any, n: int) -> None:
+    x, out = (6 * normal((n,), f32)).astype(dtype), empty((n,), dtype)
+    native.silu(tensor(x), tensor(out))
+    close(out, sigmoid_product(x.astype(np.float64), np.float64(1)), 2.0**-21)
+
+
+def test_silu_does_not_overflow_and_passes_nan_on(isa: str) -> None:
+    x = np.array([-3e38, -1000, -90, 0, 90, 3e38, np.inf, np.nan], np.float32)
+    out = empty(x.shape, f32)
+    native.silu(tensor(x), tensor(out))
+    np.testing.assert_array_equal(out[[0, 1, 3, 4, 5, 6]], np.float32([0, 0, 0, 90, 3e38, np.inf]))
+    assert abs(out[2] / (-90 * np.exp(-90.0)) - 1) < 1e-5
+    assert np.isnan(out[7])
+
+
+@activations
+def test_elementwise_results_may_replace_an_operand(isa: str, dtype: Any) -> None:
+    a, b = normal((1000,), dtype), normal((1000,), dtype, seed=1)
+    apart, together = empty((1000,), dtype), a.copy()
+    native.swiglu(tensor(a), tensor(b), tensor(apart))
+    native.swiglu(tensor(together), tensor(b), tensor(together))
+    assert bits(apart) == bits(together)
+
+
+@activations
+@pytest.mark.parametrize("n", SIZES)
+def test_argmax_finds_the_first_maximum(isa: str, dtype: Any, n: int) -> None:
+    x = np.random.default_rng(n).integers(-3, 4, (6, n)).astype(dtype)
+    x[0] = -np.inf
+    x[1, n - 1] = np.inf
+    x[2, [n // 2, n - 1]] = np.nan
+    x[3, n // 3] = np.inf
+    x[3, n - 1] = np.nan
+    out = np.full(6, -1, np.int32)
+    native.argmax(tensor(x), tensor(out))
+    np.testing.assert_array_equal(out, x.astype(np.float32).argmax(axis=1))
+
+
+def test_widening_is_exact_for_every_pattern(isa: str) -> None:
+    patterns = np.arange(65536, dtype=np.uint16)
+    for dtype in (bf16, f16):
+        x, out = patterns.view(dtype), empty((65536,), f32)
+        native.convert(tensor(x), tensor(out))
+        assert bits(out) == bits(x.astype(np.float32))
+
+
+def sampled_patterns() -> Array:
+    """Take float32 patterns at an odd stride, and all around the ties of both narrow types."""
+    spread = np.arange(0, 2**32, 16411, dtype=np.uint64)
+    upper = np.arange(0, 2**32, 2**20, dtype=np.uint64)
+    lower = np.array([0, 1, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001, 0x18000, 0x3000])
+    near = (upper[:, None] + lower.astype(np.uint64)).ravel()
+    return np.concatenate([spread, near]).astype(np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+def test_narrowing_rounds_to_nearest_even_and_keeps_nan_a_nan(isa: str, dtype: Any) -> None:
+    x = sampled_patterns()
+    out = empty(x.shape, dtype)
+    native.convert(tensor(x), tensor(out))
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = x.astype(dtype)
+    assert bits(out) == bits(expected)
+    signs = out.view(np.uint16) >> 15
+    np.testing.assert_array_equal(signs, x.view(np.uint32) >> 31)
+
+
+def test_every_row_kernel_gives_the_same_bits_on_every_instruction_set_and_thread_count() -> None:
+    x = (5 * normal((9, 4500), f32)).astype(ml_dtypes.bfloat16)
+    weight, frequencies = normal((4500,), bf16, seed=1), angles(9, 15)
+    results = set()
+    for isa in native.available_isas():
+        native.set_isa(isa)
+        for threads in (1, 2, 3, 4, 7):
+            native.set_num_threads(threads)
+            gated, narrow = empty(x.shape, bf16), empty(x.shape, f16)
+            native.swiglu(tensor(x), tensor(x), tensor(gated))
+            native.convert(tensor(x), tensor(narrow))
+            turned = run_rotary(x.reshape(9, 150, 30), frequencies)
+            parts = [run_softmax(x), run_norm(x, weight), turned, gated, narrow]
+            results.add(b"".join(bits(part) for part in parts))
+    assert len(results) == 1
