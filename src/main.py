@@ -2,7 +2,11 @@
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .cli.arguments import Options
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -21,14 +25,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .cli.arguments import parse_arguments
 
         options = parse_arguments(arguments)
-        # What is heavy (NumPy, the kernels, rich) waits until the arguments are known to be good.
-        from .cli.application import run
-
-        return run(options)
+        return _import_run()(options)
     except KeyboardInterrupt:
         # A second Ctrl-C, while buffers are flushed or memory is freed, ends the process at once.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return INTERRUPTED
+
+
+def _import_run() -> "Callable[[Options], int]":
+    """Imports what is heavy (NumPy, the kernels, rich), now that the arguments are good.
+
+    Ctrl-C waits until that is done: extension modules turn it into an ImportError.
+    """
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    try:
+        from .cli.application import run
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+    return run
 
 
 if __name__ == "__main__":

@@ -60,8 +60,9 @@ class Console:
             OutputError: standard output is closed or full.
         """
         if text:
-            self._output.write(escape_controls(text) if self._output.is_terminal else text)
+            # Noted first: Ctrl-C may fall between the two.
             self._answer_line_is_open = not text.endswith("\n")
+            self._output.write(escape_controls(text) if self._output.is_terminal else text)
 
     def end_answer(self) -> None:
         """Ends the line of the answer, if it is open."""

@@ -10,6 +10,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.output import create_output
+from prompt_toolkit.shortcuts import CompleteStyle
 
 from .reader import CONTINUATION, PROMPT, InterruptedLineError, block_is_open
 
@@ -32,6 +33,9 @@ class LineEditor:
             multiline=Condition(lambda: block_is_open(get_app().current_buffer.text)),
             history=InMemoryHistory(),
             completer=CommandCompleter(words),
+            # A menu below the line would keep eight lines free for itself and move the prompt up.
+            complete_style=CompleteStyle.READLINE_LIKE,
+            complete_while_typing=False,
             output=create_output(stdout=sys.stderr),
         )
 

@@ -1,15 +1,18 @@
 """Models with known answers, and ways to run the command line on them."""
 
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pexpect
 import pytest
 
+from src.main import main
 from tests.cli.reciting_model import write_reciting_directory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -20,7 +23,7 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 FORMAT_TOKENS = 1 + (1 + 4 + 1 + 2) + 1 + (1 + 9 + 1 + 2)
 SECONDS = 30  # until a test gives up; never a bound on speed
 
-Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+Run = Callable[..., "Outcome"]
 Spawn = Callable[..., "pexpect.spawn[str]"]
 
 
@@ -54,14 +57,37 @@ def environment(**changes: str) -> dict[str, str]:
     return kept | {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"} | changes
 
 
-@pytest.fixture
-def run() -> Run:
-    """Runs the command line with pipes."""
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of the command line left behind."""
 
-    def run_program(
-        *arguments: str | Path, stdin: bytes = b"", **changes: str
-    ) -> "subprocess.CompletedProcess[bytes]":
-        return subprocess.run(
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command line in this process, with streams that are no terminals."""
+
+    def run_main(*arguments: str | Path, stdin: bytes = b"") -> Outcome:
+        output, notes = io.BytesIO(), io.BytesIO()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+            patch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="utf-8"))
+            patch.setattr(sys, "stderr", io.TextIOWrapper(notes, encoding="utf-8"))
+            code = main([str(argument) for argument in arguments])
+            return Outcome(code, output.getvalue(), notes.getvalue())
+
+    return run_main
+
+
+@pytest.fixture
+def run_process() -> Run:
+    """Runs the command line in a process of its own, with pipes."""
+
+    def run_program(*arguments: str | Path, stdin: bytes = b"", **changes: str) -> Outcome:
+        done = subprocess.run(
             [*PROGRAM, *map(str, arguments)],
             input=stdin,
             capture_output=True,
@@ -70,6 +96,7 @@ def run() -> Run:
             timeout=SECONDS,
             check=False,
         )
+        return Outcome(done.returncode, done.stdout, done.stderr)
 
     return run_program
 

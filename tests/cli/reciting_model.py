@@ -28,7 +28,6 @@ def write_reciting_directory(
     *,
     endless: bool = False,
     poisoned: bool = False,
-    longest_context: int = LONGEST_CONTEXT,
 ) -> Path:
     """Writes a model directory in Meta's layout.
 
@@ -37,7 +36,6 @@ def write_reciting_directory(
         answer: bytes that differ from each other and from the newline, after which it starts.
         endless: start again instead of ending the turn.
         poisoned: the logits are not a number.
-        longest_context: what the parameters say of it.
     """
     assert len(set(answer)) == len(answer)
     assert b"\n" not in answer
@@ -51,7 +49,7 @@ def write_reciting_directory(
         "norm_eps": 1e-5,
         "rope_theta": 500000.0,
         "use_scaled_rope": True,
-        "max_seq_len": longest_context,
+        "max_seq_len": LONGEST_CONTEXT,
     }
     (directory / "params.json").write_text(json.dumps(params))
     ranks = [f"{base64.b64encode(bytes([rank])).decode()} {rank}\n" for rank in range(BYTE_TOKENS)]

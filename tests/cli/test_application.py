@@ -98,11 +98,16 @@ def test_a_path_with_control_characters_is_shown_escaped(run: Run, tmp_path: Pat
     assert r"\x1b]0;b\x07\u202e" in line
 
 
-def test_a_cache_beyond_the_memory_is_refused_with_the_arithmetic(run: Run, reciting) -> None:
-    directory = reciting(b"abc", longest_context=1 << 27)
-    code, line = refusal(run, "-m", directory, "-c", str(1 << 27))
+def test_a_cache_beyond_the_memory_is_refused_with_the_arithmetic(
+    run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("src.model.memory.available_memory", lambda: 1 << 20)
+    code, line = refusal(run, "-m", alphabet_model, "-c", "2000")
     assert code == 4
-    assert str(1 << 27) in line
+    assert "1.0 MiB" in line
+    assert "2 * 1 layers * 2000 positions * 2 heads * 128 * 2 bytes" in line
+    monkeypatch.undo()
+    assert run("-m", alphabet_model, "-c", "2000", stdin=b"x").returncode == 0
 
 
 def test_logits_that_are_no_numbers_are_a_numeric_error(run: Run, reciting) -> None:

@@ -12,6 +12,8 @@ from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, Spawn
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
+PROMPT = r"> |\x1b\[0m>"  # the line editor draws the blank by moving the cursor
+CONTINUATION = r"\.\.\."
 TERMINALS = ("xterm-256color", "dumb")
 SECONDS_TO_STOP = 5  # the promise is one second on an idle machine
 
@@ -20,7 +22,7 @@ def answered(child: "pexpect.spawn[str]", prompt_tokens: int, cached: int) -> No
     """Waits for one whole answer of the alphabet model, its statistics and the next prompt."""
     child.expect_exact(ALPHABET)
     child.expect_exact(f"{prompt_tokens} prompt tokens ({cached} cached)")
-    child.expect_exact("> ")
+    child.expect(PROMPT)
 
 
 def ended(child: "pexpect.spawn[str]") -> int | None:
@@ -34,7 +36,7 @@ def chat(
     request: pytest.FixtureRequest, spawn: Spawn, alphabet_model: Path
 ) -> "pexpect.spawn[str]":
     child = spawn("-m", alphabet_model, TERM=request.param)
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     return child
 
 
@@ -72,41 +74,41 @@ def test_ctrl_c_while_typing_drops_the_line(chat: "pexpect.spawn[str]") -> None:
     chat.send("not this")
     chat.expect_exact("not this")
     chat.send(CTRL_C)
-    chat.expect_exact("> ")
+    chat.expect(PROMPT)
     chat.sendline("Hello")
     answered(chat, FORMAT_TOKENS + 5, 0)
 
 
 def test_an_empty_line_asks_nothing(chat: "pexpect.spawn[str]") -> None:
     chat.sendline("")
-    chat.expect_exact("> ")
+    chat.expect(PROMPT)
     chat.sendline("  ")
-    chat.expect_exact("> ")
+    chat.expect(PROMPT)
     chat.sendline("Hello")
     answered(chat, FORMAT_TOKENS + 5, 0)
 
 
 def test_triple_quotes_hold_a_message_of_several_lines(chat: "pexpect.spawn[str]") -> None:
     chat.send('"""one\r')
-    chat.expect_exact("... ")
+    chat.expect(CONTINUATION)
     chat.send("/exit\r")
-    chat.expect_exact("... ")
+    chat.expect(CONTINUATION)
     chat.send('three"""\r')
     answered(chat, FORMAT_TOKENS + len("one\n/exit\nthree"), 0)
 
 
 def test_the_end_of_input_inside_a_block_leaves(spawn: Spawn, alphabet_model: Path) -> None:
     child = spawn("-m", alphabet_model, TERM="dumb")
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.send('"""one\r')
-    child.expect_exact("... ")
+    child.expect(CONTINUATION)
     child.send(CTRL_D)
     assert ended(child) == 0
 
 
 def test_a_pasted_block_is_one_message(spawn: Spawn, alphabet_model: Path) -> None:
     child = spawn("-m", alphabet_model)
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.send(f"{PASTE_START}/one\rtwo\rthree{PASTE_END}")
     child.expect_exact("three")
     child.send("\r")
@@ -117,19 +119,19 @@ def test_the_line_editor_completes_commands_and_their_arguments(
     spawn: Spawn, alphabet_model: Path
 ) -> None:
     child = spawn("-m", alphabet_model)
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.send("/sho\t mod\t\r")
     child.expect_exact("parameters")
 
 
 def test_the_line_editor_recalls_what_was_typed(spawn: Spawn, alphabet_model: Path) -> None:
     child = spawn("-m", alphabet_model)
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.sendline("Hello")
     answered(child, FORMAT_TOKENS + 5, 0)
     child.sendline("/clear")
     child.expect_exact("anew")
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.send("\x1b[A\x1b[A\r")
     child.expect_exact("28 prompt tokens")
 
@@ -139,19 +141,19 @@ def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(
     spawn: Spawn, endless_model: Path, terminal: str
 ) -> None:
     child = spawn("-m", endless_model, "-c", "100000", TERM=terminal)
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     for _ in range(2):
         child.sendline("Hello")
         child.expect_exact(ALPHABET * 2)
         started = time.monotonic()
         child.send(CTRL_C)
         child.expect_exact("interrupted")
-        child.expect_exact("> ")
+        child.expect(PROMPT)
         assert time.monotonic() - started < SECONDS_TO_STOP
     child.sendline("/show prompt")
     child.expect_exact("nothing was said yet")
     child.sendline("/set max_tokens 5")
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.sendline("/regen")
     child.expect_exact("28 prompt tokens (27 cached)")
     child.send(CTRL_D)
@@ -163,19 +165,19 @@ def test_an_unknown_command_names_near_ones(chat: "pexpect.spawn[str]") -> None:
     chat.expect_exact("error: no command /regne: expected /regen")
     chat.sendline("/help")
     chat.expect_exact("/undo")
-    chat.expect_exact("> ")
+    chat.expect(PROMPT)
 
 
 def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(
     spawn: Spawn, alphabet_model: Path
 ) -> None:
     child = spawn("-m", alphabet_model, "-c", "100", TERM="dumb")
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.sendline("Hello")
     answered(child, FORMAT_TOKENS + 5, 0)
     child.sendline("x" * 200)
     child.expect(r"error: .* (\d+) tokens >= 100 positions")
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.sendline("/show tokens")
     child.expect_exact(f"{FORMAT_TOKENS + len('Hello') + len(ALPHABET) + 1} tokens")
     child.send(CTRL_D)
@@ -186,7 +188,7 @@ def test_control_characters_of_a_model_never_reach_the_terminal(
     spawn: Spawn, reciting: Callable[..., Path]
 ) -> None:
     child = spawn("-m", reciting("\x1b[31m\x07\x9b\u202e".encode()), TERM="dumb")
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.sendline("x")
     child.expect_exact(r"\x1b[31m\x07\x9b\u202e")
     child.send(CTRL_D)
@@ -209,7 +211,7 @@ def test_a_plain_terminal_gets_plain_text(
 
 def test_no_color_means_no_colour(spawn: Spawn, alphabet_model: Path) -> None:
     child = spawn("-m", alphabet_model, NO_COLOR="1")
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.sendline("Hello")
     child.expect_exact(ALPHABET)
     child.sendline("/no")
@@ -232,7 +234,7 @@ def test_any_size_of_window_works(
 
 def test_the_terminal_is_left_as_it_was(spawn: Spawn, alphabet_model: Path) -> None:
     child = spawn("-m", alphabet_model)
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.sendline("Hello")
     child.expect_exact(ALPHABET)
     child.sendline("/exit")
@@ -245,7 +247,7 @@ def test_changed_model_files_end_the_chat_with_one_line(
 ) -> None:
     directory = reciting(b"abc")
     child = spawn("-m", directory, TERM="dumb")
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     weights = directory / "consolidated.00.pth"
     with weights.open("r+b") as file:
         file.truncate(1000)
@@ -258,7 +260,7 @@ def test_completion_in_a_terminal_continues_each_text_on_its_own(
     spawn: Spawn, alphabet_model: Path
 ) -> None:
     child = spawn("-m", alphabet_model, "--completion", TERM="dumb")
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     for _ in range(2):
         child.sendline("see y")
         child.expect_exact("z\r\n")
@@ -270,10 +272,10 @@ def test_output_in_a_file_holds_the_answers_alone(
 ) -> None:
     answers = tmp_path / "answers"
     child = spawn("-m", alphabet_model, prefix=["sh", "-c", f'"$@" > {answers}', "sh"])
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.sendline("Hello")
     child.expect_exact("28 prompt tokens")
-    child.expect_exact("> ")
+    child.expect(PROMPT)
     child.send(CTRL_D)
     assert ended(child) == 0
     assert answers.read_text() == f"{ALPHABET}\n"

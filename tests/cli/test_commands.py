@@ -109,7 +109,7 @@ def test_show_tells_about_each_topic(
     tokens = reply(capsys, session, "/show tokens")
     assert "256 '<|begin_of_text|>'" in tokens
     assert "72 'H'" in tokens
-    assert "59 of 300 positions" in reply(capsys, session, "/show cache")
+    assert "54 of 300 positions" in reply(capsys, session, "/show cache")
 
 
 def test_show_refuses_what_it_does_not_know(alphabet_model: Path) -> None:
