@@ -29,7 +29,7 @@ _NAMES = {
 }
 
 
-def llama_config(config: Tiny, max_positions: int = 4096) -> Any:
+def llama_config(config: Tiny, max_positions: int = 16384) -> Any:
     """Returns the Hugging Face configuration of the same sizes."""
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": config.theta}
     if config.scaling:
