@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from rich.console import Console as RichConsole
-from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -72,11 +71,11 @@ class Console:
 
     def report_line(self, text: str = "") -> None:
         """Writes a line of a report to standard output."""
-        self._output.write(self._output.styled(Text(escape_line(text))))
+        self._output.write_line(text)
 
     def report_heading(self, text: str) -> None:
         """Writes a heading of a report to standard output, bold where there is colour."""
-        self._output.write(self._output.styled(Text(escape_line(text), style="bold")))
+        self._output.write_line(text, "bold")
 
     def report_table(
         self, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
@@ -87,12 +86,12 @@ class Console:
             columns: heading and justification ("left" or "right") of each column.
             rows: the cells, a sequence per row.
         """
-        self._output.write(self._output.styled(_table(columns, rows)))
+        self._output.write(self._output.rendered(_table(columns, rows)))
 
     def note(self, text: str) -> None:
         """Writes a line to standard error, dimmed where there is colour; nothing when quiet."""
         if not self.quiet:
-            self._notes.write(self._notes.styled(Text(escape_line(text), style="dim")))
+            self._notes.write_line(text, "dim")
 
     def detail(self, text: str) -> None:
         """Writes a line to standard error when verbose."""
@@ -105,7 +104,7 @@ class Console:
 
     def error(self, text: str) -> None:
         """Writes one line `error: ...` to standard error."""
-        self._notes.write(self._notes.styled(Text(f"error: {escape_line(text)}", style="bold red")))
+        self._notes.write_line(f"error: {text}", "bold red")
 
     def ask(self, text: str) -> None:
         """Writes a question to standard error and stays on its line."""
@@ -136,20 +135,29 @@ class _Output:
             message = f"{self._name}: {error.strerror}"
             raise OutputError(message, closed=closed) from None
 
-    def styled(self, renderable: RenderableType) -> str:
-        """Returns text or table as this stream can show it, the last newline included."""
-        has_style = self.is_terminal and has_colour()
-        rendered = io.StringIO()
+    def write_line(self, text: str, style: str = "") -> None:
+        """Writes text that stays on one line, in a style where there is colour."""
+        line = escape_line(text)
+        has_style = bool(style) and self._has_colour
+        self.write(self.rendered(Text(line, style)) if has_style else f"{line}\n")
+
+    def rendered(self, renderable: Text | Table) -> str:
+        """Returns what this stream can show of a line or a table, its last newline included."""
+        text = io.StringIO()
         RichConsole(
-            file=rendered,
-            force_terminal=has_style,
-            color_system="auto" if has_style else None,
+            file=text,
+            force_terminal=self._has_colour,
+            color_system="auto" if self._has_colour else None,
             width=None if self.is_terminal else _UNLIMITED_WIDTH,
             markup=False,
             highlight=False,
             emoji=False,
         ).print(renderable, soft_wrap=isinstance(renderable, Text))
-        return rendered.getvalue()
+        return text.getvalue()
+
+    @property
+    def _has_colour(self) -> bool:
+        return self.is_terminal and has_colour()
 
 
 def is_capable_terminal() -> bool:

@@ -15,18 +15,18 @@ def test_without_a_terminal_there_is_a_list_and_no_menu(run: Run, tmp_path: Path
 
 def test_in_a_terminal_examples_are_chosen_by_number(spawn: Spawn, alphabet_model: Path) -> None:
     child = spawn("--examples", "-m", alphabet_model)
-    for typed in ("0", "7", "x", "²", "9" * 5000):
+    for typed in ("0", "7", "x", "²", "9" * 200):
         child.expect_exact("Enter to leave: ")
-        child.sendline(typed[:200])
+        child.sendline(typed)
         child.expect_exact("error: expected a number from 1 to 6, got ")
     child.expect_exact("Enter to leave: ")
     child.sendline("1")
-    child.expect_exact("fghijklmnopqrstuvwxyz")
+    child.expect_exact("tuvwxyz")
     child.expect_exact("18 prompt tokens")
     child.expect_exact("Enter to leave: ")
     child.sendline("6")
     child.expect_exact("abcdefghijklmnopqrstuvwxyz")
-    child.expect_exact("(0 cached)")
+    child.expect_exact("(1 cached)")
     child.expect_exact("Enter to leave: ")
     child.sendline("")
     child.expect(pexpect.EOF)

@@ -2,18 +2,17 @@
 
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from src.cli.answer import INTERRUPTED, statistics_line, stream_answer
+from src.cli.answer import INTERRUPTED
 from src.cli.arguments import parse_arguments
 from src.cli.console import Console
 from src.cli.errors import UsageError
 from src.cli.loading import open_session
 from src.cli.session import Session, Turn
-from src.inference import ContextFullError, GenerationStats, Message, Step
+from src.inference import ContextFullError, Message
 from tests.cli.conftest import ALPHABET
 from tests.support.pth_writer import write_random_meta_directory
 
@@ -161,19 +160,6 @@ def test_the_handler_of_ctrl_c_is_put_back(alphabet_model: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_second_ctrl_c_does_not_disturb_the_end_of_an_answer() -> None:
-    def steps() -> Iterator[Step]:
-        try:
-            yield Step(1, "a")
-            signal.raise_signal(signal.SIGINT)
-            yield Step(2, "b")
-        finally:
-            signal.raise_signal(signal.SIGINT)
-
-    answer = stream_answer(Console(quiet=True), steps)
-    assert (answer.text, answer.stop_reason) == ("a", INTERRUPTED)
-
-
 def test_after_an_interrupt_at_any_moment_the_next_answer_is_what_it_would_have_been(
     random_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,16 +181,3 @@ def test_after_an_interrupt_at_any_moment_the_next_answer_is_what_it_would_have_
             signal.signal(signal.SIGALRM, before)
         session.turns[1:] = []
         assert session.ask("And now?").text == expected[1]
-
-
-def test_the_line_of_statistics_says_what_was_run_and_what_was_cached() -> None:
-    stats = GenerationStats(100, 60, 21, 0.5, 2.0, 7)
-    assert statistics_line(stats, "eot", 4096) == (
-        "100 prompt tokens (60 cached), 80 tok/s · 21 new, 10 tok/s · context 121/4096 · "
-        "eot · seed 7"
-    )
-
-
-def test_the_line_of_statistics_knows_no_speed_where_nothing_was_run() -> None:
-    stats = GenerationStats(10, 9, 1, 0.0, 0.0, 7)
-    assert "tok/s" not in statistics_line(stats, "eot", 4096)
