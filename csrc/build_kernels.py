@@ -39,9 +39,7 @@ def builds(program: str, flag: str) -> bool:
         source.write_text(program, encoding="utf-8")
         try:
             objects = compiler.compile([str(source)], output_dir=os.path.sep, extra_postargs=[flag])
-            compiler.link_executable(
-                objects, str(Path(directory, "probe")), extra_postargs=[flag]
-            )
+            compiler.link_executable(objects, str(Path(directory, "probe")), extra_postargs=[flag])
         except (CompileError, LinkError):
             return False
     return True

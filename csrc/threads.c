@@ -12,7 +12,9 @@ int openmp_version(void)
 
 const char *compiler_version(void)
 {
-#if defined(__clang__)
+#if defined(LLAMA_BOLTS_EMULATE_BF16)
+    return "test build, vdpbf16ps emulated";
+#elif defined(__clang__)
     return "clang " __clang_version__;
 #elif defined(__GNUC__)
     return "gcc " __VERSION__;

@@ -4,6 +4,7 @@ The OpenMP library reads its environment while it is loaded, prints about values
 understand and spins for long between parallel regions; so the environment is put right first.
 """
 
+import importlib
 import os
 from typing import Any
 
@@ -40,7 +41,7 @@ def _load_kernels() -> Any:
     os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
     text = os.environ.pop("OMP_NUM_THREADS", None)
     try:
-        from . import _kernels
+        return importlib.import_module("._kernels", __package__)
     except ImportError as error:
         raise ImportError(
             f"the C kernels are not built ({error}): run `pip install -e .` in the repository"
@@ -48,7 +49,6 @@ def _load_kernels() -> Any:
     finally:
         if text is not None:
             os.environ["OMP_NUM_THREADS"] = text
-    return _kernels
 
 
 _kernels = _load_kernels()

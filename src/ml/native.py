@@ -46,7 +46,7 @@ __all__ = [
 _TYPES = {"bfloat16": lib.TYPE_BF16, "float16": lib.TYPE_F16, "float32": lib.TYPE_F32}
 _ACTIVATIONS = {"bfloat16": lib.TYPE_BF16, "float32": lib.TYPE_F32}
 # (x, weight, out) of linear; the last has no batched_matmul.
-_PRODUCTS = {
+_PRODUCTS: dict[tuple[str, str, str], int] = {
     ("bfloat16", "bfloat16", "bfloat16"): lib.PRODUCT_BF16,
     ("bfloat16", "bfloat16", "float32"): lib.PRODUCT_BF16,
     ("float32", "float32", "float32"): lib.PRODUCT_F32,
@@ -86,7 +86,7 @@ def _type_code(op: str, label: str, x: "Tensor", codes: dict[str, int]) -> int:
 
 
 def _check_contiguous(op: str, label: str, x: "Tensor") -> None:
-    """Check that elements lie side by side, at a multiple of their size (as is_contiguous means)."""
+    """Check that elements lie side by side, and at a multiple of their size."""
     if not x.is_contiguous:
         raise TensorError(
             f"[{op}] {label} must be contiguous and aligned: strides {list(x.strides)} of shape "

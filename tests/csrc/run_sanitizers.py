@@ -1,0 +1,82 @@
+"""Runs the kernel tests on kernels built with AddressSanitizer and UndefinedBehaviorSanitizer.
+
+    python -m tests.csrc.run_sanitizers [what pytest is to run]
+
+Works in a copy of the repository, which it deletes. In this build vdpbf16ps is emulated by AVX-512
+instructions, so that the tiles of avx512bf16 are tested on processors that lack it. Ends with 0 if
+every test passed and no sanitizer had anything to report.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = ["tests/csrc", "tests/ml/test_native.py"]
+FLAGS = [
+    "-std=c11", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-fopenmp", "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DLLAMA_BOLTS_EMULATE_BF16",
+]  # fmt: skip
+
+
+def copy_repository(copy: Path) -> None:
+    """Copy what the kernel tests need, without compiled kernels."""
+    ignore = shutil.ignore_patterns("*.so", "__pycache__", "*.pth")
+    for name in ("src", "csrc", "tests"):
+        shutil.copytree(ROOT / name, copy / name, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", copy)
+
+
+def build(copy: Path, compiler: str) -> None:
+    """Compile the kernels of the copy into its package."""
+    spec = importlib.util.spec_from_file_location("build_kernels", copy / "csrc/build_kernels.py")
+    if spec is None or spec.loader is None:
+        raise ImportError("csrc/build_kernels.py")
+    os.chdir(copy)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.ffibuilder.emit_c_code("kernels_module.c")
+    include = ["-Icsrc", f"-I{sysconfig.get_path('include')}"]
+
+    def compile_one(source: str) -> str:
+        result = f"{Path(source).stem}.o"
+        subprocess.run([compiler, *FLAGS, *include, "-c", source, "-o", result], check=True)
+        return result
+
+    sources = [str(path) for path in sorted(Path("csrc").glob("*.c"))] + ["kernels_module.c"]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compile_one, sources))
+    target = f"src/ml/_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
+    subprocess.run([compiler, *FLAGS, "-shared", *objects, "-o", target], check=True)
+
+
+def main() -> int:
+    """Build and test the copy; return pytest's exit code."""
+    compiler = os.environ.get("CC", "gcc")
+    library = subprocess.run(
+        [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    environment = os.environ | {
+        "LD_PRELOAD": library,
+        # Python keeps memory until it ends, which is no leak of the kernels.
+        "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory)
+        copy_repository(copy)
+        build(copy, compiler)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        done = subprocess.run([*command, *(sys.argv[1:] or TESTS)], cwd=copy, env=environment)
+        os.chdir(ROOT)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
