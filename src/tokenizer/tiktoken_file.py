@@ -71,16 +71,17 @@ def is_sentencepiece_file(path: Path) -> bool:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for a writer
             raise TokenizerError(f"{shown(path)}: expected a regular file, got something else")
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        if status.st_size > MAX_FILE_BYTES:
+            raise TokenizerError(
+                f"{shown(path)}: size: expected at most {MAX_FILE_BYTES} bytes, "
+                f"got {status.st_size}"
+            )
+        data = path.read_bytes()
     except OSError as error:
         raise TokenizerError(f"{shown(path)}: cannot be read: {error.strerror}") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise TokenizerError(
-            f"{shown(path)}: size: expected at most {MAX_FILE_BYTES} bytes, got more"
-        )
     if not data:
         raise _error(path, 1, "'<base64> <rank>'", "an empty file")
     return data

@@ -9,7 +9,7 @@ from tests.tokenizer.conftest import ranks_of
 
 BYTES = Tokenizer(ranks_of())
 LUMPS = Tokenizer(
-    ranks_of(b"\xf0\x9f", b"\x98\x80", b"a\xf0", b"\x9f\x98\x80b", b"\xe2\x82", b"\xc3")
+    ranks_of(b"\xf0\x9f", b"\x98\x80", b"a\xf0", b"\x9f\x98\x80b", b"\xe2\x82", b"\x82\xac")
 )
 MARK = "\N{REPLACEMENT CHARACTER}"
 

@@ -45,7 +45,7 @@ MALFORMED = [
     ("missing rank", with_line(A, b"QQ=="), 66, "'<base64> <rank>', got 'QQ=='"),
     ("missing rank, space there", with_line(A, b"QQ== "), 66, "'<base64> <rank>'"),
     ("negative rank", with_line(A, b"QQ== -65"), 66, "rank 65, got '-65'"),
-    ("rank with a plus", with_line(A, b"QQ== +65"), 66, "rank 65, got '+65'"),
+    ("rank with a plus", with_line(A, b"QQ== +65"), 66, r"rank 65, got '\+65'"),
     ("rank with underscore", with_line(A, b"QQ== 6_5"), 66, "rank 65, got '6_5'"),
     ("rank with leading zero", with_line(A, b"QQ== 065"), 66, "rank 65, got '065'"),
     ("rank in other digits", with_line(A, "QQ== ٦٥".encode()), 66, "rank 65"),
