@@ -7,7 +7,7 @@ tensor is refused here. Every function writes into `out`, which the caller has a
 import threading
 from typing import TYPE_CHECKING, Any
 
-from .errors import DTypeError, ShapeError, TensorError
+from .errors import DTypeError, ShapeError
 from .kernel_settings import (
     KernelSettingError,
     available_isas,
@@ -18,6 +18,17 @@ from .kernel_settings import (
     lib,
     set_isa,
     set_num_threads,
+)
+from .native_checks import (
+    check_apart,
+    check_apart_or_same,
+    check_dtype,
+    check_ndim,
+    check_shape,
+    dense,
+    output,
+    strided_rows,
+    type_code,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +67,8 @@ _MAX_COLUMNS = 2**31 - 1
 
 _cast = ffi.cast
 _VOID_POINTER = ffi.typeof("void *")
+_FLOAT_POINTER = ffi.typeof("float *")
+_INT32_POINTER = ffi.typeof("int32_t *")
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 _local = threading.local()
 
@@ -71,77 +84,12 @@ def _scratch(threads: int) -> Any:
     return _local.scratch
 
 
-def _pointer(x: "Tensor") -> Any:
-    return _cast(_VOID_POINTER, x.data_pointer)
-
-
-def _type_code(op: str, label: str, x: "Tensor", codes: dict[str, int]) -> int:
-    code = codes.get(x.dtype.name)
-    if code is None:
-        raise DTypeError(
-            f"[{op}] {label}.dtype must be one of {', '.join(codes)}: {x.dtype.name} "
-            f"({label} {list(x.shape)})"
-        )
-    return code
-
-
-def _check_contiguous(op: str, label: str, x: "Tensor") -> None:
-    """Check that elements lie side by side, and at a multiple of their size."""
-    if not x.is_contiguous:
-        raise TensorError(
-            f"[{op}] {label} must be contiguous and aligned: strides {list(x.strides)} of shape "
-            f"{list(x.shape)} at address {x.data_pointer}"
-        )
-
-
-def _check_aligned(op: str, label: str, x: "Tensor") -> None:
-    if x.data_pointer % x.dtype.itemsize:
-        raise TensorError(
-            f"[{op}] {label} must be aligned to its elements: address {x.data_pointer} % "
-            f"{x.dtype.itemsize} != 0"
-        )
-
-
-def _check_shape(op: str, label: str, x: "Tensor", shape: tuple[int, ...]) -> None:
-    if x.shape != shape:
-        raise ShapeError(f"[{op}] {label}.shape must equal {list(shape)}: {list(x.shape)}")
-
-
-def _check_ndim(op: str, label: str, x: "Tensor", ndim: int) -> None:
-    if len(x.shape) != ndim:
-        raise ShapeError(
-            f"[{op}] {label}.ndim must equal {ndim}: {len(x.shape)} ({label} {list(x.shape)})"
-        )
-
-
-def _byte_range(x: "Tensor") -> tuple[int, int]:
-    """Return the addresses of the first byte and past the last one (strides not negative)."""
-    start = x.data_pointer
-    if x.is_contiguous:
-        return start, start + x.nbytes
-    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.strides, strict=True))
-    return start, start + last + x.dtype.itemsize
-
-
-def _check_output(
-    op: str, out: "Tensor", inputs: tuple["Tensor", ...], in_place: bool = False
-) -> None:
-    """Check that out may be written, and overlaps no input (but may be one, if `in_place`)."""
-    if not out.storage.writable:
-        raise TensorError(f"[{op}] out must be writable: it is read-only (out {list(out.shape)})")
-    start, end = _byte_range(out)
-    for x in inputs:
-        low, high = _byte_range(x)
-        if low < end and start < high:
-            if in_place and low == start and x.dtype.itemsize == out.dtype.itemsize:
-                continue
-            raise TensorError(
-                f"[{op}] out must not overlap an input: bytes [{start}, {end}) and [{low}, {high})"
-            )
+def _pointer(address: int) -> Any:
+    return _cast(_VOID_POINTER, address)
 
 
 def _product_kind(op: str, x: "Tensor", weight: "Tensor", out: "Tensor") -> int:
-    names = (x.dtype.name, weight.dtype.name, out.dtype.name)
+    names = (x._dtype.name, weight._dtype.name, out._dtype.name)
     kind = _PRODUCTS.get(names)
     if kind is None:
         known = "; ".join(f"{a} x {b} -> {c}" for a, b, c in _PRODUCTS)
@@ -168,41 +116,25 @@ def linear(x: "Tensor", weight: "Tensor", out: "Tensor") -> None:
     """
     threads = kernel_threads()
     kind = _product_kind("linear", x, weight, out)
-    _check_ndim("linear", "x", x, 2)
-    _check_ndim("linear", "weight", weight, 2)
-    (T, columns), (rows, weight_columns) = x.shape, weight.shape
+    check_ndim("linear", "x", x, 2)
+    check_ndim("linear", "weight", weight, 2)
+    (T, columns), (rows, weight_columns) = x._shape, weight._shape
     if columns != weight_columns:
         raise ShapeError(
             f"[linear] x.shape[1] must equal weight.shape[1]: {columns} != {weight_columns} "
             f"(x {list(x.shape)}, weight {list(weight.shape)})"
         )
-    _check_shape("linear", "out", out, (T, rows))
-    _check_contiguous("linear", "x", x)
-    _check_contiguous("linear", "weight", weight)
-    _check_contiguous("linear", "out", out)
-    if T == 0 or rows == 0:
+    check_shape("linear", "out", out, (T, rows))
+    x_at, weight_at = dense("linear", "x", x), dense("linear", "weight", weight)
+    out_at = output("linear", out)
+    if out._size == 0:
         return
-    _check_output("linear", out, (x, weight))
+    check_apart("linear", out, out_at, x_at, x.nbytes)
+    check_apart("linear", out, out_at, weight_at, weight.nbytes)
     lib.linear(
-        _pointer(x), _pointer(weight), _pointer(out), _scratch(threads), T, columns, rows, kind,
-        _TYPES[out.dtype.name], threads,
+        _pointer(x_at), _pointer(weight_at), _pointer(out_at), _scratch(threads), T, columns, rows,
+        kind, _TYPES[out._dtype.name], threads,
     )  # fmt: skip
-
-
-def _check_strided_rows(op: str, label: str, x: "Tensor") -> None:
-    _check_ndim(op, label, x, 3)
-    itemsize = x.dtype.itemsize
-    batch_stride, row_stride, stride = x.strides
-    if stride != itemsize and x.shape[2] > 1:
-        raise TensorError(
-            f"[{op}] {label}.strides[2] must equal {itemsize}: {stride} (shape {list(x.shape)})"
-        )
-    if batch_stride < 0 or row_stride < 0 or batch_stride % itemsize or row_stride % itemsize:
-        raise TensorError(
-            f"[{op}] {label}.strides must be multiples of {itemsize}, not negative: "
-            f"{list(x.strides)}"
-        )
-    _check_aligned(op, label, x)
 
 
 def batched_matmul(a: "Tensor", b: "Tensor", out: "Tensor") -> None:
@@ -224,22 +156,22 @@ def batched_matmul(a: "Tensor", b: "Tensor", out: "Tensor") -> None:
     kind = _product_kind("batched_matmul", a, b, out)
     if kind == lib.PRODUCT_F32_F16:
         raise DTypeError("[batched_matmul] a.dtype must equal b.dtype: float32 != float16")
-    _check_strided_rows("batched_matmul", "a", a)
-    _check_strided_rows("batched_matmul", "b", b)
-    (batch, m, k), (b_batch, n, b_k) = a.shape, b.shape
+    (a_at, a_bytes), (b_at, b_bytes) = strided_rows("a", a), strided_rows("b", b)
+    (batch, m, k), (b_batch, n, b_k) = a._shape, b._shape
     if batch != b_batch or k != b_k:
         raise ShapeError(
             f"[batched_matmul] a.shape[0] and a.shape[2] must equal b's: {batch} and {k} != "
             f"{b_batch} and {b_k} (a {list(a.shape)}, b {list(b.shape)})"
         )
-    _check_shape("batched_matmul", "out", out, (batch, m, n))
-    _check_contiguous("batched_matmul", "out", out)
-    if out.nbytes == 0:
+    check_shape("batched_matmul", "out", out, (batch, m, n))
+    out_at = output("batched_matmul", out)
+    if out._size == 0:
         return
-    _check_output("batched_matmul", out, (a, b))
+    check_apart("batched_matmul", out, out_at, a_at, a_bytes)
+    check_apart("batched_matmul", out, out_at, b_at, b_bytes)
     lib.batched_matmul(
-        _pointer(a), a.strides[0], a.strides[1], _pointer(b), b.strides[0], b.strides[1],
-        _pointer(out), _scratch(threads), batch, m, n, k, kind, _TYPES[out.dtype.name], threads,
+        _pointer(a_at), *a._strides[:2], _pointer(b_at), *b._strides[:2], _pointer(out_at),
+        _scratch(threads), batch, m, n, k, kind, _TYPES[out._dtype.name], threads,
     )  # fmt: skip
 
 
@@ -259,17 +191,15 @@ def softmax(x: "Tensor", out: "Tensor") -> None:
         ShapeError, DTypeError, TensorError: as for `linear`.
     """
     threads = kernel_threads()
-    x_type = _type_code("softmax", "x", x, _ACTIVATIONS)
-    out_type = _type_code("softmax", "out", out, _ACTIVATIONS)
-    _check_ndim("softmax", "x", x, 2)
-    _check_shape("softmax", "out", out, x.shape)
-    _check_contiguous("softmax", "x", x)
-    _check_contiguous("softmax", "out", out)
-    if out.nbytes == 0:
+    x_type = type_code("softmax", "x", x, _ACTIVATIONS)
+    out_type = type_code("softmax", "out", out, _ACTIVATIONS)
+    check_ndim("softmax", "x", x, 2)
+    check_shape("softmax", "out", out, x._shape)
+    x_at, out_at = dense("softmax", "x", x), output("softmax", out)
+    if out._size == 0:
         return
-    _check_output("softmax", out, (x,), in_place=True)
-    rows, n = x.shape
-    lib.softmax(_pointer(x), x_type, _pointer(out), out_type, rows, n, threads)
+    check_apart_or_same("softmax", out, out_at, x_at, x)
+    lib.softmax(_pointer(x_at), x_type, _pointer(out_at), out_type, *x._shape, threads)
 
 
 def rms_norm(x: "Tensor", weight: "Tensor", eps: float, out: "Tensor") -> None:
@@ -287,23 +217,22 @@ def rms_norm(x: "Tensor", weight: "Tensor", eps: float, out: "Tensor") -> None:
         ShapeError, DTypeError, TensorError: as for `linear`.
     """
     threads = kernel_threads()
-    x_type = _type_code("rms_norm", "x", x, _ACTIVATIONS)
-    weight_type = _type_code("rms_norm", "weight", weight, _TYPES)
-    out_type = _type_code("rms_norm", "out", out, _ACTIVATIONS)
-    _check_ndim("rms_norm", "x", x, 2)
-    rows, D = x.shape
-    _check_shape("rms_norm", "weight", weight, (D,))
-    _check_shape("rms_norm", "out", out, (rows, D))
-    _check_contiguous("rms_norm", "x", x)
-    _check_contiguous("rms_norm", "weight", weight)
-    _check_contiguous("rms_norm", "out", out)
-    if out.nbytes == 0:
+    x_type = type_code("rms_norm", "x", x, _ACTIVATIONS)
+    weight_type = type_code("rms_norm", "weight", weight, _TYPES)
+    out_type = type_code("rms_norm", "out", out, _ACTIVATIONS)
+    check_ndim("rms_norm", "x", x, 2)
+    rows, D = x._shape
+    check_shape("rms_norm", "weight", weight, (D,))
+    check_shape("rms_norm", "out", out, (rows, D))
+    x_at, weight_at = dense("rms_norm", "x", x), dense("rms_norm", "weight", weight)
+    out_at = output("rms_norm", out)
+    if out._size == 0:
         return
-    _check_output("rms_norm", out, (x,), in_place=True)
-    _check_output("rms_norm", out, (weight,))
+    check_apart_or_same("rms_norm", out, out_at, x_at, x)
+    check_apart("rms_norm", out, out_at, weight_at, weight.nbytes)
     lib.rms_norm(
-        _pointer(x), x_type, _pointer(weight), weight_type, _pointer(out), out_type, eps, rows, D,
-        threads,
+        _pointer(x_at), x_type, _pointer(weight_at), weight_type, _pointer(out_at), out_type, eps,
+        rows, D, threads,
     )  # fmt: skip
 
 
@@ -321,60 +250,60 @@ def rotary(x: "Tensor", frequencies: "Tensor", out: "Tensor") -> None:
         ShapeError, DTypeError, TensorError: as for `linear`.
     """
     threads = kernel_threads()
-    code = _type_code("rotary", "x", x, _ACTIVATIONS)
-    _type_code("rotary", "frequencies", frequencies, {"complex64": 0})
-    _type_code("rotary", "out", out, {x.dtype.name: code})
-    _check_ndim("rotary", "x", x, 3)
-    T, heads, h = x.shape
+    code = type_code("rotary", "x", x, _ACTIVATIONS)
+    type_code("rotary", "frequencies", frequencies, {"complex64": 0})
+    check_dtype("rotary", "out", out, x)
+    check_ndim("rotary", "x", x, 3)
+    T, heads, h = x._shape
     if h % 2:
         raise ShapeError(f"[rotary] x.shape[2] must be even: {h} (x {list(x.shape)})")
-    _check_shape("rotary", "frequencies", frequencies, (T, h // 2))
-    _check_shape("rotary", "out", out, x.shape)
-    _check_contiguous("rotary", "x", x)
-    _check_contiguous("rotary", "frequencies", frequencies)
-    _check_contiguous("rotary", "out", out)
-    if out.nbytes == 0:
+    check_shape("rotary", "frequencies", frequencies, (T, h // 2))
+    check_shape("rotary", "out", out, x._shape)
+    x_at, turns_at = dense("rotary", "x", x), dense("rotary", "frequencies", frequencies)
+    out_at = output("rotary", out)
+    if out._size == 0:
         return
-    _check_output("rotary", out, (x,), in_place=True)
-    _check_output("rotary", out, (frequencies,))
-    angles = ffi.cast("float *", frequencies.data_pointer)
-    lib.rotary(_pointer(x), angles, _pointer(out), code, T, heads, h, threads)
+    check_apart_or_same("rotary", out, out_at, x_at, x)
+    check_apart("rotary", out, out_at, turns_at, frequencies.nbytes)
+    turns = _cast(_FLOAT_POINTER, turns_at)
+    lib.rotary(_pointer(x_at), turns, _pointer(out_at), code, T, heads, h, threads)
 
 
-def _elementwise(op: str, code: int, inputs: tuple["Tensor", ...], out: "Tensor") -> None:
+def _elementwise(op: str, code: int, a: "Tensor", b: "Tensor", out: "Tensor") -> None:
     threads = kernel_threads()
-    type_code = _type_code(op, "out", out, _ACTIVATIONS)
-    for x in inputs:
-        _type_code(op, "input", x, {out.dtype.name: type_code})
-        _check_shape(op, "input", x, out.shape)
-        _check_contiguous(op, "input", x)
-    _check_contiguous(op, "out", out)
-    if out.nbytes == 0:
-        return
-    _check_output(op, out, inputs, in_place=True)
+    code_of_type = type_code(op, "out", out, _ACTIVATIONS)
+    out_at = output(op, out)
+    addresses = []
+    for x in (a, b):
+        check_dtype(op, "input", x, out)
+        check_shape(op, "input", x, out._shape)
+        addresses.append(dense(op, "input", x))
+        if out._size:
+            check_apart_or_same(op, out, out_at, addresses[-1], x)
+    a_at, b_at = addresses
     lib.elementwise(
-        code, _pointer(inputs[0]), _pointer(inputs[-1]), _pointer(out), type_code, out.size, threads
+        code, _pointer(a_at), _pointer(b_at), _pointer(out_at), code_of_type, out._size, threads
     )
 
 
 def add(a: "Tensor", b: "Tensor", out: "Tensor") -> None:
     """Compute out = a + b; one shape, one dtype (bfloat16 or float32), contiguous."""
-    _elementwise("add", lib.OP_ADD, (a, b), out)
+    _elementwise("add", lib.OP_ADD, a, b, out)
 
 
 def multiply(a: "Tensor", b: "Tensor", out: "Tensor") -> None:
     """Compute out = a * b; one shape, one dtype (bfloat16 or float32), contiguous."""
-    _elementwise("multiply", lib.OP_MULTIPLY, (a, b), out)
+    _elementwise("multiply", lib.OP_MULTIPLY, a, b, out)
 
 
 def silu(x: "Tensor", out: "Tensor") -> None:
     """Compute out = x / (1 + exp(-x)); one shape, one dtype (bfloat16 or float32), contiguous."""
-    _elementwise("silu", lib.OP_SILU, (x,), out)
+    _elementwise("silu", lib.OP_SILU, x, x, out)
 
 
 def swiglu(gate: "Tensor", up: "Tensor", out: "Tensor") -> None:
     """Compute out = silu(gate) * up; one shape, one dtype (bfloat16 or float32), contiguous."""
-    _elementwise("swiglu", lib.OP_SWIGLU, (gate, up), out)
+    _elementwise("swiglu", lib.OP_SWIGLU, gate, up, out)
 
 
 def argmax(x: "Tensor", out: "Tensor") -> None:
@@ -388,20 +317,18 @@ def argmax(x: "Tensor", out: "Tensor") -> None:
         ShapeError, DTypeError, TensorError: as for `linear`.
     """
     threads = kernel_threads()
-    code = _type_code("argmax", "x", x, _ACTIVATIONS)
-    _type_code("argmax", "out", out, {"int32": 0})
-    _check_ndim("argmax", "x", x, 2)
-    rows, n = x.shape
-    _check_shape("argmax", "out", out, (rows,))
+    code = type_code("argmax", "x", x, _ACTIVATIONS)
+    type_code("argmax", "out", out, {"int32": 0})
+    check_ndim("argmax", "x", x, 2)
+    rows, n = x._shape
+    check_shape("argmax", "out", out, (rows,))
     if not 0 < n <= _MAX_COLUMNS:
         raise ShapeError(f"[argmax] x.shape[1] must be in [1, {_MAX_COLUMNS}]: {n}")
-    _check_contiguous("argmax", "x", x)
-    _check_contiguous("argmax", "out", out)
+    x_at, out_at = dense("argmax", "x", x), output("argmax", out)
     if rows == 0:
         return
-    _check_output("argmax", out, (x,))
-    indices = ffi.cast("int32_t *", out.data_pointer)
-    lib.argmax(_pointer(x), code, indices, rows, n, threads)
+    check_apart("argmax", out, out_at, x_at, x.nbytes)
+    lib.argmax(_pointer(x_at), code, _cast(_INT32_POINTER, out_at), rows, n, threads)
 
 
 def convert(x: "Tensor", out: "Tensor") -> None:
@@ -415,12 +342,11 @@ def convert(x: "Tensor", out: "Tensor") -> None:
         ShapeError, DTypeError, TensorError: as for `linear`.
     """
     threads = kernel_threads()
-    x_type = _type_code("convert", "x", x, _TYPES)
-    out_type = _type_code("convert", "out", out, _TYPES)
-    _check_shape("convert", "out", out, x.shape)
-    _check_contiguous("convert", "x", x)
-    _check_contiguous("convert", "out", out)
-    if out.nbytes == 0:
+    x_type = type_code("convert", "x", x, _TYPES)
+    out_type = type_code("convert", "out", out, _TYPES)
+    check_shape("convert", "out", out, x._shape)
+    x_at, out_at = dense("convert", "x", x), output("convert", out)
+    if out._size == 0:
         return
-    _check_output("convert", out, (x,))
-    lib.convert(_pointer(x), x_type, _pointer(out), out_type, x.size, threads)
+    check_apart("convert", out, out_at, x_at, x.nbytes)
+    lib.convert(_pointer(x_at), x_type, _pointer(out_at), out_type, x._size, threads)

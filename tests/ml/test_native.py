@@ -70,8 +70,8 @@ DTYPE_REFUSALS: list[tuple[Callable[..., None], tuple[Any, ...], str]] = [
     (native.softmax, (zeros(2, 3), ints(2, 3)), r"out.dtype.*: int32"),
     (native.rms_norm, (zeros(2, 3), ints(3), 1e-5, zeros(2, 3)), r"weight.dtype.*: int32"),
     (native.rotary, (zeros(2, 1, 4), zeros(2, 2), zeros(2, 1, 4)), r"frequencies.dtype"),
-    (native.rotary, (zeros(2, 1, 4), turns(2, 2), brain(2, 1, 4)), r"out.dtype.*: bfloat16"),
-    (native.add, (zeros(2), brain(2), zeros(2)), r"dtype must be one of float32: bfloat16"),
+    (native.rotary, (zeros(2, 1, 4), turns(2, 2), brain(2, 1, 4)), r"out.dtype.*32: bfloat16"),
+    (native.add, (zeros(2), brain(2), zeros(2)), r"dtype must equal float32: bfloat16"),
     (native.argmax, (zeros(2, 3), zeros(2)), r"out.dtype.*: float32"),
     (native.convert, (ints(2), zeros(2)), r"x.dtype.*: int32"),
 ]
@@ -115,7 +115,7 @@ def rest() -> tuple[Tensor, Tensor]:
 
 def test_rows_that_run_backwards_are_refused() -> None:
     backwards = Tensor.from_numpy(np.zeros((1, 4, 3), np.float32)[:, ::-1])
-    with pytest.raises(TensorError, match="not negative"):
+    with pytest.raises(TensorError, match="strides must be >= 0"):
         native.batched_matmul(backwards, *rest())
 
 
