@@ -12,6 +12,7 @@ from ..inference import (
     PromptError,
     SamplingError,
 )
+from ..ml.kernel_settings import KernelSettingError
 from ..model import NotEnoughMemoryError
 from .arguments import Options
 from .console import Console, OutputError
@@ -27,6 +28,7 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (ContextFullError, USAGE),
     (SamplingError, USAGE),
     (ChatFormatError, USAGE),
+    (KernelSettingError, USAGE),  # an instruction set or a number of threads
     (NotEnoughMemoryError, NO_MEMORY),
     (ml.TensorMemoryError, NO_MEMORY),
     (MemoryError, NO_MEMORY),

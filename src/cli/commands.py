@@ -115,7 +115,7 @@ COMMANDS = {
     "/regen": Command("", "answer the last question again", _regenerate),
     "/undo": Command("", "take back the last question and its answer", _undo),
     "/system": Command("TEXT", 'set the system prompt; "" removes it; no TEXT shows it', _system),
-    "/set": Command("NAME VALUE", f"one of {', '.join(SETTING_NAMES)}", _set, SETTING_NAMES),
+    "/set": Command("NAME VALUE", "change a setting; /show params lists them", _set, SETTING_NAMES),
     "/show": Command("|".join(TOPICS), "what the chat runs with", _show, tuple(TOPICS)),
 }
 

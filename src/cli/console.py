@@ -153,7 +153,9 @@ class _Output:
             highlight=False,
             emoji=False,
         ).print(renderable, soft_wrap=isinstance(renderable, Text))
-        return text.getvalue()
+        if self._has_colour:
+            return text.getvalue()
+        return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
     @property
     def _has_colour(self) -> bool:

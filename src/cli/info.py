@@ -18,7 +18,6 @@ def report_info(console: Console) -> None:
         ("Python", f"{platform.python_version()} ({platform.platform()})"),
         *((name, metadata.version(name)) for name in _LIBRARIES),
         *((name.replace("_", " "), _shown(value)) for name, value in ml.build_info().items()),
-        ("threads", str(ml.get_num_threads())),
         ("free memory", "unknown" if free is None else readable_bytes(free)),
     ]
     console.report_table((("what", "left"), ("value", "left")), rows)

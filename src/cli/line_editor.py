@@ -68,7 +68,11 @@ class CommandCompleter(Completer):
         if not line.startswith("/"):
             return
         command, space, argument = line.partition(" ")
-        typed = argument if space else command
-        for word in self._words.get(command, ()) if space else self._words:
-            if word.startswith(typed):
-                yield Completion(word, start_position=-len(typed))
+        if space:
+            choices, typed = list(self._words.get(command, ())), argument
+        else:
+            choices = [f"{name} " if words else name for name, words in self._words.items()]
+            typed = command
+        for choice in choices:
+            if choice.startswith(typed):
+                yield Completion(choice, start_position=-len(typed))

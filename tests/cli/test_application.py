@@ -8,6 +8,7 @@ from src.cli.application import exit_code
 from src.cli.errors import UsageError
 from src.inference import ContextFullError, NumericError, SamplingError
 from src.ml import ShapeError
+from src.ml.kernel_settings import KernelSettingError
 from src.model import ModelConfigError, NotEnoughMemoryError
 from tests.cli.conftest import FORMAT_TOKENS, Run
 from tests.cli.reciting_model import LONGEST_CONTEXT
@@ -28,6 +29,7 @@ def refusal(run: Run, *arguments: str | Path, stdin: bytes = b"x") -> tuple[int,
         (UsageError("x"), 2),
         (SamplingError("x"), 2),
         (ContextFullError("x"), 2),
+        (KernelSettingError("x"), 2),
         (ModelConfigError("x"), 3),
         (ShapeError("x"), 3),
         (NotEnoughMemoryError("x"), 4),

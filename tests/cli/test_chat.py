@@ -120,7 +120,7 @@ def test_the_line_editor_completes_commands_and_their_arguments(
 ) -> None:
     child = spawn("-m", alphabet_model)
     child.expect(PROMPT)
-    child.send("/sho\t mod\t\r")
+    child.send("/sho\tmod\t\r")
     child.expect_exact("parameters")
 
 

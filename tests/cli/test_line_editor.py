@@ -10,8 +10,8 @@ WORDS = {"/set": ("seed", "stop", "temperature"), "/show": ("model",), "/exit": 
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [
-        ("/", ["/set", "/show", "/exit"]),
-        ("/s", ["/set", "/show"]),
+        ("/", ["/set ", "/show ", "/exit"]),
+        ("/s", ["/set ", "/show "]),
         ("/set s", ["seed", "stop"]),
         ("/set ", ["seed", "stop", "temperature"]),
         ("/set seed 4", []),

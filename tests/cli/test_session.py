@@ -2,7 +2,9 @@
 
 import random
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -160,24 +162,36 @@ def test_the_handler_of_ctrl_c_is_put_back(alphabet_model: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.fixture
+def ctrl_c_by_timer() -> Iterator[None]:
+    """Lets the timer of the process press Ctrl-C, as long as an answer listens to it."""
+    idle = signal.getsignal(signal.SIGINT)
+
+    def press(_number: int, _frame: FrameType | None) -> None:
+        if signal.getsignal(signal.SIGINT) is not idle:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGALRM, press)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_by_timer")
 def test_after_an_interrupt_at_any_moment_the_next_answer_is_what_it_would_have_been(
-    random_model: Path, capsys: pytest.CaptureFixture[str]
+    random_model: Path,
 ) -> None:
     flags = ("--temperature", "0", "-n", "12", "-c", "1024")
     fresh = session_of(random_model, *flags)
     expected = [fresh.ask("How are you?").text, fresh.ask("And now?").text]
     generator = random.Random(1)
+    reasons = []
     for _ in range(12):
         session = session_of(random_model, *flags)
         assert session.ask("How are you?").text == expected[0]
         signal.setitimer(signal.ITIMER_REAL, generator.uniform(0.0005, 0.02))
-        before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-        try:
-            session.ask("Something that takes a while: " + "la " * 200)
-        except KeyboardInterrupt:
-            pass  # the signal fell between the timer and the answer
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+        reasons.append(session.ask("Something that takes a while: " + "la " * 200).stop_reason)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         session.turns[1:] = []
         assert session.ask("And now?").text == expected[1]
+    assert INTERRUPTED in reasons
