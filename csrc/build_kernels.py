@@ -17,6 +17,7 @@ from setuptools._distutils.sysconfig import customize_compiler
 
 COMPILE_FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra"]
 OPENMP_FLAG = "-fopenmp"
+SERIAL_FLAGS = ["-Wno-unknown-pragmas", "-Wno-unused-variable"]
 OPENMP_PROGRAM = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n"
 # Intel processors from Skylake to Cascade Lake decode a loop anew each time round if its jump
 # crosses 32 bytes (the "JCC erratum"): the tiles then ran at 0.7 of their speed.
@@ -59,7 +60,7 @@ def make_builder() -> cffi.FFI:
         sources=sorted(path.as_posix() for path in Path("csrc").glob("*.c")),
         depends=sorted(path.as_posix() for path in Path("csrc").glob("*.h")),
         include_dirs=["csrc"],
-        extra_compile_args=COMPILE_FLAGS + branches + openmp,
+        extra_compile_args=COMPILE_FLAGS + branches + (openmp or SERIAL_FLAGS),
         extra_link_args=openmp,
     )
     return builder
