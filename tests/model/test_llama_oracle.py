@@ -65,7 +65,6 @@ def greedy(model: Any, ids: list[int], count: int) -> tuple[list[int], npt.NDArr
         ("grouped", ml.float32),
         ("scaled_by_8", ml.bfloat16),
         pytest.param("deep", ml.float32, marks=pytest.mark.slow),
-        pytest.param("deep", ml.bfloat16, marks=pytest.mark.slow),
         pytest.param("head_dim_10", ml.bfloat16, marks=pytest.mark.slow),
         pytest.param("head_dim_128", ml.float32, marks=pytest.mark.slow),
     ],
