@@ -5,6 +5,9 @@ Attributes have the names of Meta's checkpoint keys, so that loading is a lookup
 the shape comments: T new tokens, S cached plus new tokens, D model dimension, H query heads,
 K key/value heads, G = H/K, h head dimension, F feed-forward dimension, V vocabulary.
 
+The residual stream, to which each part adds, is float32; between the ops of a part, activations
+have the dtype that goes with the weights.
+
 Source: meta-llama/llama-models, models/llama3/model.py.
 """
 
@@ -33,11 +36,12 @@ class RMSNorm:
 
     def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Tensor], name: str) -> None:
         self.eps = args.norm_eps
+        self.dtype = args.dtype
         self.weight = tensors[f"{name}.weight"]  # [D]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
-        """Normalises the rows of x [T, D]; the result has its shape and dtype."""
-        return ml.rms_norm(x, self.weight, self.eps)
+        """Normalises the rows of the residual stream x [T, D]; the result is an activation."""
+        return ml.rms_norm(x, self.weight, self.eps, dtype=self.dtype)
 
 
 class LlamaAttention:
@@ -76,7 +80,7 @@ class LlamaAttention:
                 which may look everywhere.
 
         Returns:
-            [T, D] in the dtype of x.
+            What to add to the residual stream: float32 [T, D].
         """
         T, H, K, h = x.shape[0], self.args.n_heads, self.args.n_kv_heads, self.args.head_dim
 
@@ -109,12 +113,12 @@ class LlamaAttention:
         scores = ml.div_scalar(scores, math.sqrt(h))
         if mask is not None:
             scores = ml.add(scores, mask)
-        scores = ml.softmax(scores, dim=-1).to(x.dtype)
+        scores = ml.softmax(scores, dim=-1, dtype=x.dtype)
 
         # Attention output
         output = ml.matmul(scores, values)  # [H, T, S] x [H, S, h] -> [H, T, h]
         output = output.transpose(0, 1).reshape(T, H * h)  # [H, T, h] -> [T, H*h]
-        return ml.linear_transformation(output, self.wo)  # [T, H*h] -> [T, D]
+        return ml.linear_transformation(output, self.wo, dtype=ml.float32)  # [T, H*h] -> [T, D]
 
 
 class LlamaFeedForward:
@@ -130,11 +134,11 @@ class LlamaFeedForward:
         self.w3 = tensors[f"{name}.w3.weight"]  # [F, D]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
-        """Transforms x [T, D] into [T, D]."""
+        """Transforms x [T, D] into what to add to the residual stream: float32 [T, D]."""
         gate = ml.linear_transformation(x, self.w1)  # [T, D] -> [T, F]
         up = ml.linear_transformation(x, self.w3)  # [T, D] -> [T, F]
         hidden = ml.swiglu(gate, up)
-        return ml.linear_transformation(hidden, self.w2)  # [T, F] -> [T, D]
+        return ml.linear_transformation(hidden, self.w2, dtype=ml.float32)  # [T, F] -> [T, D]
 
 
 class LlamaTransformerBlock:
@@ -154,7 +158,10 @@ class LlamaTransformerBlock:
         frequencies: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
-        """Passes x [T, D] through the layer; arguments and result as in the attention."""
+        """Passes the residual stream x, float32 [T, D], through the layer.
+
+        The other arguments are as in the attention.
+        """
         # Attention pre-norm, attention, attention residual
         normed = self.attention_norm.forward(x)
         x = ml.add(x, self.attention.forward(normed, context, start_pos, frequencies, mask))
@@ -168,7 +175,7 @@ class LlamaTransformer:
 
     Args:
         args: The sizes.
-        tensors: The weights by checkpoint key, of the shapes that `expected_shapes` lists. Without
+        tensors: The weights by checkpoint key; `checkpoint/names.py` has their shapes. Without
             `output.weight` the embedding table serves as output (tied embeddings).
     """
 
@@ -214,7 +221,7 @@ class LlamaTransformer:
         context.begin(start_pos, T)
 
         # Input tensor (embedding), frequencies, mask
-        x = ml.get_rows(self.tok_embeddings, ids).to(self.args.dtype)  # [T] -> [T, D]
+        x = ml.get_rows(self.tok_embeddings, ids).to(ml.float32)  # [T] -> [T, D]
         frequencies = context.frequencies.slice(start_pos, start_pos + T)
         mask = causal_mask(T, start_pos)
 

@@ -56,26 +56,34 @@ def build(copy: Path, compiler: str) -> None:
     subprocess.run([compiler, *FLAGS, "-shared", *objects, "-o", target], check=True)
 
 
-def main() -> int:
-    """Build and test the copy; return pytest's exit code."""
-    compiler = os.environ.get("CC", "gcc")
+def environment_of(compiler: str, log: Path) -> dict[str, str]:
+    """Load the sanitizer before Python, and have reports written where pytest cannot hide them."""
     library = subprocess.run(
         [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    environment = os.environ | {
+    options = f"halt_on_error=1:log_path={log}"
+    return os.environ | {
         "LD_PRELOAD": library,
         # Python keeps memory until it ends, which is no leak of the kernels.
-        "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1",
-        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        "ASAN_OPTIONS": f"detect_leaks=0:{options}",
+        "UBSAN_OPTIONS": f"print_stacktrace=1:{options}",
     }
+
+
+def main() -> int:
+    """Build and test the copy; return pytest's exit code, or 1 if there was a report."""
+    compiler = os.environ.get("CC", "gcc")
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory)
         copy_repository(copy)
         build(copy, compiler)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        environment = environment_of(compiler, copy / "report")
         done = subprocess.run([*command, *(sys.argv[1:] or TESTS)], cwd=copy, env=environment)
+        reports = [path.read_text(errors="replace") for path in sorted(copy.glob("report.*"))]
         os.chdir(ROOT)
-    return done.returncode
+    print(*reports, f"sanitizer reports: {len(reports)}", sep="\n")
+    return done.returncode or int(bool(reports))
 
 
 if __name__ == "__main__":

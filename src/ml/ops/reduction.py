@@ -3,7 +3,7 @@
 import numpy as np
 
 from .. import native
-from ..dtype import DType, float16, float32, int32
+from ..dtype import DType, int32
 from ..errors import DTypeError, ShapeError
 from ..layout import resolve_dim
 from ..tensor import Tensor
@@ -108,38 +108,35 @@ def argmax(x: Tensor, dim: int = -1) -> Tensor:
     return result
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | None = None) -> Tensor:
     """Scale rows to a root mean square of 1, and then each column by its weight.
 
     out = x / sqrt(mean(x * x) + eps) * weight, along the last dimension, in float32, rounded once
 
     Args:
         x: a real floating-point tensor [..., D].
-        weight: a tensor [D] of the dtype of `x`, float16 or float32.
+        weight: a real floating-point tensor [D].
         eps: keeps rows of zeros from a division by zero.
+        dtype: of the result; that of `x` when left out.
 
     Returns:
-        A tensor of the shape and dtype of `x`.
+        A tensor of the shape of `x`.
 
     Raises:
-        DTypeError: not floating point, or a weight of less precision than `x`.
+        DTypeError: not floating point.
         ShapeError: `weight.shape` is not (D,).
 
     Source: Zhang, Sennrich, Root Mean Square Layer Normalization, 2019.
     """
+    dtype = dtype or x.dtype
     check_float("rms_norm", x, weight)
+    check_float_result("rms_norm", dtype)
     check_ndim_at_least("rms_norm", x, 1)
     columns = x.shape[-1]
     if weight.shape != (columns,):
         raise ShapeError(
             f"[rms_norm] weight.shape must equal (x.shape[-1],): {list(weight.shape)} != "
             f"[{columns}] (x {list(x.shape)})"
-        )
-    dtype = x.dtype
-    if weight.dtype not in (dtype, float16, float32):
-        raise DTypeError(
-            f"[rms_norm] weight.dtype must equal x.dtype, float16 or float32: {weight.dtype} "
-            f"(x {dtype})"
         )
     result = Tensor._empty(x.shape, kernel_dtype(dtype))
     native.rms_norm(

@@ -208,6 +208,14 @@ def test_rms_norm_takes_weights_of_more_precision(dtype, weight_dtype):
     assert result.dtype is dtype
 
 
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float16, ml.float32])
+def test_rms_norm_rounds_once_to_the_dtype_asked_for(dtype):
+    x, weight = sample((3, 40)), sample((40,), ml.bfloat16)
+    result = ml.rms_norm(x, weight, 1e-5, dtype=dtype)
+    check_same(result, ml.rms_norm(x, weight, 1e-5).to(dtype).numpy())
+    assert result.dtype is dtype
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0), (2, 0, 5)])
 def test_rms_norm_of_nothing_is_nothing(shape):
     assert ml.rms_norm(sample(shape), sample(shape[-1:]), 1e-5).shape == shape
@@ -250,9 +258,9 @@ def test_rms_norm_agrees_with_the_parts_it_is_made_of():
         ),
         (
             sample((5,)),
-            sample((5,), ml.bfloat16),
+            sample((5,), ml.int32),
             ml.DTypeError,
-            "[rms_norm] weight.dtype must equal x.dtype, float16 or float32: bfloat16 (x float32)",
+            "[rms_norm] dtype must be one of bfloat16, float16, float32: int32 (shape [5])",
         ),
         (
             sample((5,), ml.int32),
