@@ -19,8 +19,7 @@ from tests.model import oracle
 pytestmark = pytest.mark.oracle
 
 FLOAT32_BOUND = 1e-4
-# A rounding of theirs less is allowed to be missed by chance, not by design.
-SHARE_OF_THEIR_ERROR = 1.1
+SHARE_OF_THEIR_ERROR = 1.0  # the float32 residual stream leaves room: 0.5 to 0.8 in practice
 GREEDY_TOKENS = 1000
 
 
