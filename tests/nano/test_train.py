@@ -105,4 +105,5 @@ def test_an_exported_model_gives_the_same_logits_in_our_engine(tmp_path: Path) -
     ids = torch.from_numpy(tokens.astype(np.int64))[None]
     with torch.no_grad():
         expected = model.output(model(ids, torch.arange(40)[None], None))[0].numpy()
-    assert np.abs(logits - expected).max() < 0.03 * np.abs(expected).max()
+    error = np.sqrt(np.mean((logits - expected) ** 2) / np.mean(expected**2))
+    assert error < 0.02  # what bfloat16 activations do to these sharp weights is 0.012 to 0.014
