@@ -57,11 +57,19 @@ class Mixture:
         turns: weights of the families in conversations without a style.
         systems: weights of the families with a system prompt that sets the style.
         first_asked: part of the conversations that are built around their first question.
+        lengths: numbers of turns, each drawn as often as the others.
+        again: how often a later turn asks once more for what was said.
+        invented: families in which words, names or numbers are often invented instead of listed.
+        long_every: one step of training in this many has long conversations.
     """
 
     turns: dict[str, float]
     systems: dict[str, float]
     first_asked: float
+    lengths: tuple[int, ...] = (1, 1, 1, 1, 2, 2, 3, 4, 6)
+    again: float = 0.0
+    invented: frozenset[str] = frozenset({"repeat", "twice", "name", "number"})
+    long_every: int = 8
 
 
 EVEN = Mixture(
@@ -98,7 +106,18 @@ LATE = Mixture(
 )  # fmt: skip
 """More of what is learned last: arithmetic, flags, letters, copying."""
 
-MIXTURES = {"even": EVEN, "late": LATE}
+CONTEXT = Mixture(
+    turns={**LATE.turns, "sum": 26, "difference": 24, "name": 12, "home": 8, "number": 4},
+    systems=LATE.systems,
+    first_asked=0.2,
+    lengths=(1, 1, 2, 3, 4, 6, 8, 10),
+    again=0.12,
+    invented=LATE.invented | {"home"},
+    long_every=3,
+)
+"""More of what has to be recalled over many turns."""
+
+MIXTURES = {"even": EVEN, "late": LATE, "context": CONTEXT}
 SYSTEM_PART = 0.17  # documents with a system prompt that sets the style
 RAW_PART = 0.07  # raw texts
 NEUTRAL_PART = 0.06  # other conversations with a system prompt that changes nothing
@@ -163,6 +182,12 @@ class DocumentStream:
         self._held_out_terms = {
             pair.fact for family in WHOLE_FACT_FAMILIES for pair in load_split().held_out[family]
         }
+        self._questions: dict[tuple[Turn, ...], list[str]] = defaultdict(list)
+        self._family_questions: dict[str, list[str]] = defaultdict(list)
+        for family in mixture.turns:
+            for pair in self._plain[family] if self._plain[family][0].setup else ():
+                self._questions[pair.setup].append(pair.question)
+                self._family_questions[family].append(pair.question)
         self._first_facts = {pair.fact for pair in train["first-question"]}
         self._families, self._weights = list(mixture.turns), list(mixture.turns.values())
 
@@ -177,7 +202,7 @@ class DocumentStream:
         if turns is None:
             if draw < RAW_PART:
                 return self._raw_document()
-            turns = self._random.choice((1, 1, 1, 1, 2, 2, 3, 4, 6))
+            turns = self._random.choice(self._mixture.lengths)
         if draw < RAW_PART + SYSTEM_PART:
             return self._system_document(turns)
         return self._conversation(turns)
@@ -257,6 +282,10 @@ class DocumentStream:
         later = min(self._random.randint(1, len(free) - 1), self._random.randint(1, len(free) - 1))
         slots[place] = pair.setup[0]
         slots[free[later]] = (pair.question, pair.answer)
+        questions = self._questions.get(pair.setup, self._family_questions[pair.family])
+        for index in free[1:] if self._mixture.again else ():
+            if slots[index] is None and self._random.random() < self._mixture.again:
+                slots[index] = (self._random.choice(questions), pair.answer)
         return True
 
     def _pair(self, without_setup: bool = False) -> Pair:
@@ -265,10 +294,7 @@ class DocumentStream:
                 return Pair("capital-state", "", "", BOSTON, "Boston")
             family = self._random.choices(self._families, self._weights)[0]
             pair = self._random.choice(self._plain[family])
-            if (
-                family in ("repeat", "twice", "name", "number")
-                and self._random.random() < INVENTED_PART
-            ):
+            if family in self._mixture.invented and self._random.random() < INVENTED_PART:
                 pair = self._invented(pair)
             if not (without_setup and pair.setup):
                 return pair
@@ -276,7 +302,7 @@ class DocumentStream:
     def _invented(self, pair: Pair) -> Pair:
         """Return the pair with an invented word, name or number, so that copying is learned."""
         new = self._number() if pair.family == "number" else self._word()
-        new = new.capitalize() if pair.family == "name" else new
+        new = new.capitalize() if pair.family in ("name", "home") else new
         if new in memory.NAMES or new in memory.WORDS:
             return pair
         old = pair.fact

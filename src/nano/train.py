@@ -24,7 +24,7 @@ from .corpus import MIXTURES, Mixture
 from .torch_llama import NanoConfig, NanoLlama
 
 SHORT_ROWS, SHORT_LENGTH = 16, 257
-LONG_ROWS, LONG_LENGTH, LONG_EVERY = 4, 1025, 8
+LONG_ROWS, LONG_LENGTH = 4, 1025
 MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
 WARMUP_STEPS, FULL_PART = 40, 0.35
 CLIP, SAVE_SECONDS, LOG_STEPS = 1.0, 240.0, 25
@@ -98,10 +98,11 @@ class Trainer:
             ),
         ]
         self.batches = BatchStream(Encoder(MODEL_DIRECTORY / "tokenizer.model"), seed, mixture)
+        self._long_every = mixture.long_every
         self.steps = self.tokens = 0
         self.seconds = 0.0
 
-    def run(self, minutes: float, checkpoint: Path) -> None:
+    def run(self, minutes: float, checkpoint: Path, full_rate: float = 1.0) -> None:
         """Train for `minutes`, with a line of log and a checkpoint now and then."""
         start = last_save = time.monotonic()
         for layer in self.model.layers:
@@ -110,8 +111,8 @@ class Trainer:
             )  # fuses the elementwise work, about half of the time of a step
         before, shown = self.seconds, 0.0
         while (elapsed := time.monotonic() - start) < 60 * minutes:
-            rate = rate_at(elapsed / (60 * minutes), self.steps)
-            long = self.steps % LONG_EVERY == LONG_EVERY - 1
+            rate = full_rate * rate_at(elapsed / (60 * minutes), self.steps)
+            long = self.steps % self._long_every == self._long_every - 1
             batch = (
                 self.batches.long(LONG_ROWS, LONG_LENGTH)
                 if long
@@ -187,6 +188,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (default 2)")
     parser.add_argument("--checkpoint", type=Path, default=Path("build/nano/training.pt"))
+    parser.add_argument("--rate", type=float, default=1.0, help="part of the learning rate")
     parser.add_argument("--mixture", choices=sorted(MIXTURES), default="even")
     parser.add_argument(
         "--resume", type=Path, help="a checkpoint to go on from; give another seed too"
@@ -199,7 +201,7 @@ def main() -> None:
     trainer = Trainer(NanoConfig(), arguments.seed, MIXTURES[arguments.mixture])
     if arguments.resume:
         trainer.resume(arguments.resume)
-    trainer.run(arguments.minutes, arguments.checkpoint)
+    trainer.run(arguments.minutes, arguments.checkpoint, arguments.rate)
     export(trainer.model, arguments.output)
     print(f"{trainer.steps} steps, {trainer.tokens} tokens, {trainer.seconds / 60:.1f} minutes")
 
