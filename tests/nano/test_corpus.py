@@ -163,6 +163,15 @@ def test_held_out_sums_are_in_no_list_of_equations() -> None:
                 assert role != "text" or content.removesuffix(" =") not in terms
 
 
+def test_the_context_mixture_asks_again_for_what_was_said() -> None:
+    for mixture, again in ((EVEN, False), (MIXTURES["context"], True)):
+        most = 0
+        for document in documents(8, 200, mixture):
+            answers = [content for role, content in document.messages if role == "assistant"]
+            most = max(most, sum(answer.startswith("Your name is ") for answer in answers))
+        assert (most > 1) is again
+
+
 def test_a_long_conversation_recalls_what_was_said_many_turns_ago() -> None:
     distances = []
     for document in documents(7, 400):
