@@ -11,7 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..inference import InferenceEngine, Message, SamplingArgs
@@ -22,6 +22,11 @@ from .pairs import Pair
 SEEN_PER_FAMILY = 150
 SAMPLE_SEED = 17
 LONGEST_ANSWER = 96
+RECALL_FAMILIES = ("name", "home", "number", "first-question")
+FILLING_FAMILIES = ("capital-country", "capital-state", "sum", "talk", "unknown", "repeat")
+RECALL_DISTANCES = (0, 1, 2, 4, 8, 16)
+RECALLED_PER_FAMILY = 40
+RECALL_TITLE = "Held-out pairs asked after other turns, right of those asked:"
 
 
 @dataclass
@@ -73,6 +78,32 @@ def seen_sample() -> dict[str, list[Pair]]:
         family: pairs if len(pairs) <= SEEN_PER_FAMILY else generator.sample(pairs, SEEN_PER_FAMILY)
         for family, pairs in load_split().train.items()
     }
+
+
+def recall_pairs(family: str, distance: int) -> list[Pair]:
+    """Return held-out pairs with `distance` other turns, always the same, before the question."""
+    split, generator = load_split(), random.Random(SAMPLE_SEED + distance)
+    others = [pair for name in FILLING_FAMILIES for pair in split.train[name] if not pair.setup]
+    asked = split.held_out[family][:RECALLED_PER_FAMILY]
+    fillings = (generator.sample(others, distance) for _ in asked)
+    return [
+        replace(pair, setup=pair.setup + tuple((turn.question, turn.answer) for turn in turns))
+        for pair, turns in zip(asked, fillings, strict=True)
+    ]
+
+
+def recall_table(examiner: Examiner, miss: Callable[[Pair, str], None]) -> str:
+    """Return a Markdown table: the right part of each recalling family by turns in between."""
+    lines = [
+        f"| turns in between | {' | '.join(RECALL_FAMILIES)} |",
+        f"|---|{'---|' * len(RECALL_FAMILIES)}",
+    ]
+    for distance in RECALL_DISTANCES:
+        pairs = {family: recall_pairs(family, distance) for family in RECALL_FAMILIES}
+        scores = score(examiner, pairs, miss).values()
+        cells = " | ".join(f"{one.right} / {one.asked}" for one in scores)
+        lines.append(f"| {distance} | {cells} |")
+    return "\n".join(lines)
 
 
 def pinned_pairs() -> list[Pair]:
@@ -143,13 +174,15 @@ def main() -> None:
     started = time.monotonic()
     held_out = score(examiner, load_split().held_out, miss)
     seen = score(examiner, seen_sample(), miss)
+    recall = recall_table(examiner, miss)
     pinned = score(examiner, {"pinned": pinned_pairs()}, miss)["pinned"]
-    print(table(held_out, seen))
+    text = f"{table(held_out, seen)}\n\n{RECALL_TITLE}\n\n{recall}"
+    print(text)
     print(f"\nprompts of the documentation: {pinned.right} of {pinned.asked} right")
     print(f"{BOSTON!r} -> {examiner.answer(Pair('', '', '', BOSTON, 'Boston'))!r}")
     print(f"{time.monotonic() - started:.0f} seconds")
     if arguments.card:
-        write_card(arguments.card, table(held_out, seen))
+        write_card(arguments.card, text)
 
 
 if __name__ == "__main__":

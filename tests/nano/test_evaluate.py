@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from src.inference import Message
 from src.nano.evaluate import (
+    RECALL_FAMILIES,
     SEEN_PER_FAMILY,
     Score,
     pair_messages,
+    recall_pairs,
     seen_sample,
     table,
     total,
@@ -29,6 +33,16 @@ def test_the_sample_of_training_pairs_is_the_same_each_time() -> None:
     sample = seen_sample()
     assert sample == seen_sample()
     assert max(len(pairs) for pairs in sample.values()) == SEEN_PER_FAMILY
+
+
+@pytest.mark.parametrize("family", RECALL_FAMILIES)
+def test_recall_is_asked_after_other_turns(family: str) -> None:
+    near, far = recall_pairs(family, 0), recall_pairs(family, 8)
+    assert far == recall_pairs(family, 8)
+    for one, other in zip(near, far, strict=True):
+        assert one.question == other.question
+        assert other.setup[:1] == one.setup
+        assert len(other.setup) == 9
 
 
 def test_a_score_of_nothing_is_zero() -> None:
