@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import traceback
 
-from .. import ml
+from .. import ml, trace
 from ..inference import (
     ChatFormatError,
     ContextFullError,
@@ -58,6 +58,8 @@ def run(options: Options) -> int:
         with contextlib.suppress(OutputError):
             console.error(str(error))
         return FAULT
+    finally:
+        trace.stop()
 
 
 def _run_and_report(options: Options, console: Console) -> int:

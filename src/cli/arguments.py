@@ -13,11 +13,13 @@ from typing import NoReturn
 from .. import __version__
 from .escape import escape_line, replace_surrogates
 from .examples import EXAMPLES
-from .values import integer, number, positive_integer, positive_number
+from .values import integer, number, positive_integer, positive_number, ranges
 
 DEFAULT_CONTEXT_LENGTH = 4096
+DEFAULT_DEBUG_LOG = Path("debug.log")
 USAGE_ERROR = 2
 _LONGEST_MESSAGE = 400
+_LAST_STAGE = 21
 
 _DESCRIPTION = """\
 Chat with a Llama in the terminal; with a prompt, answer once and exit. The answer goes to standard
@@ -55,6 +57,9 @@ class Options:
         threads: threads of the kernels.
         max_tokens: most new tokens of an answer.
         temperature, top_k, top_p, min_p, repeat_penalty, seed: fields of `SamplingArgs`.
+        debug_log, trace_json: files of the trace.
+        trace_layers, trace_stages: what of it to write; None is the default of each file.
+        trace_statistics: numbers about the elements of each result, in the trace.
         statistics: show a line of statistics after each answer.
         quiet: only answers and errors.
         verbose: details and tracebacks.
@@ -81,6 +86,11 @@ class Options:
     min_p: float | None
     repeat_penalty: float | None
     seed: int | None
+    debug_log: Path | None
+    trace_json: Path | None
+    trace_layers: tuple[range, ...] | None
+    trace_stages: tuple[range, ...] | None
+    trace_statistics: bool
     statistics: bool
     quiet: bool
     verbose: bool
@@ -119,6 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_prompt_flags(parser)
     _add_model_flags(parser)
     _add_answer_flags(parser)
+    _add_trace_flags(parser)
     _add_report_flags(parser)
     _add_output_flags(parser)
     return parser
@@ -238,6 +249,38 @@ def _add_answer_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_trace_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("trace", "the shape of every tensor, stage by stage")
+    group.add_argument(
+        "--debug-log",
+        nargs="?",
+        const=DEFAULT_DEBUG_LOG,
+        type=_trace_path,
+        metavar="PATH",
+        help=f"write a log for people, a line per step (without PATH: {DEFAULT_DEBUG_LOG})",
+    )
+    group.add_argument(
+        "--trace-json", type=_trace_path, metavar="PATH", help="write JSON lines for programs"
+    )
+    group.add_argument(
+        "--trace-layers",
+        type=ranges,
+        metavar="RANGES",
+        help="layers in full, such as 0,3-5 (default: the first in the log, all in the JSON lines)",
+    )
+    group.add_argument(
+        "--trace-stages",
+        type=_stage_ranges,
+        metavar="RANGES",
+        help=f"stages, such as 8-13 (default: all, 1-{_LAST_STAGE})",
+    )
+    group.add_argument(
+        "--trace-statistics",
+        action="store_true",
+        help="least, greatest, mean, root mean square, first and last values of each result",
+    )
+
+
 def _add_report_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reports", "print and exit")
     group.add_argument(
@@ -286,6 +329,12 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         parser.error("argument --completion: not allowed with --system")
     if values["quiet"] and values["verbose"]:
         parser.error("argument --quiet: not allowed with --verbose")
+    logs = [values[name] for name in ("debug_log", "trace_json") if values[name] is not None]
+    if len(logs) == 2 and logs[0] == logs[1]:
+        parser.error("argument --trace-json: must be another file than --debug-log")
+    for flag in ("--trace-layers", "--trace-stages", "--trace-statistics"):
+        if values[flag[2:].replace("-", "_")] and not logs:
+            parser.error(f"argument {flag}: needs --debug-log or --trace-json")
 
 
 def _example_number(text: str) -> int:
@@ -293,3 +342,16 @@ def _example_number(text: str) -> int:
     if not 1 <= value <= len(EXAMPLES):
         raise argparse.ArgumentTypeError(f"must be 1 to {len(EXAMPLES)}: got {text}")
     return value
+
+
+def _trace_path(text: str) -> Path:
+    if text in ("", "-"):
+        raise argparse.ArgumentTypeError(f"must be a file: got {text or 'nothing'}")
+    return Path(text)
+
+
+def _stage_ranges(text: str) -> tuple[range, ...]:
+    stages = ranges(text)
+    if not all(numbers.start >= 1 and numbers.stop <= _LAST_STAGE + 1 for numbers in stages):
+        raise argparse.ArgumentTypeError(f"must be stages from 1 to {_LAST_STAGE}: got {text}")
+    return stages

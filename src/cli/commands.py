@@ -104,6 +104,17 @@ def _set(session: Session, argument: str) -> None:
     session.console.reply(session.settings.line(name))
 
 
+def _trace(session: Session, argument: str) -> None:
+    if argument == "on":
+        session.trace.turn_on()
+        session.console.reply(f"trace: {', '.join(map(str, session.trace.paths))}")
+    elif argument == "off":
+        session.trace.turn_off()
+        session.console.reply("trace: off")
+    else:
+        raise UsageError(f"/trace wants on or off: got {argument or 'nothing'}")
+
+
 def _show(session: Session, argument: str) -> None:
     session.console.reply(topic_text(session, argument))
 
@@ -117,6 +128,7 @@ COMMANDS = {
     "/system": Command("TEXT", 'set the system prompt; "" removes it; no TEXT shows it', _system),
     "/set": Command("NAME VALUE", "change a setting; /show params lists them", _set, SETTING_NAMES),
     "/show": Command("|".join(TOPICS), "what the chat runs with", _show, tuple(TOPICS)),
+    "/trace": Command("on|off", "write the shape of every tensor to a log", _trace, ("on", "off")),
 }
 
 

@@ -102,6 +102,10 @@ class Console:
         """Writes to standard error what a command of the chat asked for; may hold several lines."""
         self._notes.write(escape_controls(text) + "\n")
 
+    def warn(self, text: str) -> None:
+        """Writes one line `warning: ...` to standard error."""
+        self._notes.write_line(f"warning: {text}", "bold yellow")
+
     def error(self, text: str) -> None:
         """Writes one line `error: ...` to standard error."""
         self._notes.write_line(f"error: {text}", "bold red")

@@ -9,6 +9,7 @@ from .console import Console
 from .errors import UsageError
 from .session import Session
 from .settings import Settings
+from .tracing import TraceSwitch
 
 
 def open_model(options: Options) -> Model:
@@ -26,7 +27,8 @@ def open_session(options: Options, console: Console) -> Session:
     """Makes everything that a prompt needs, and says in a line what was loaded.
 
     Raises:
-        SamplingError, UsageError: a setting is out of its range; before anything is loaded.
+        SamplingError, UsageError: a setting is out of its range, before anything is loaded; or a
+            file of the trace cannot be written.
         ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
         NotEnoughMemoryError: the key/value cache does not fit.
     """
@@ -35,11 +37,15 @@ def open_session(options: Options, console: Console) -> Session:
     tokenizer = _required_tokenizer(model)
     engine = InferenceEngine(model, context_length(options, model))
     console.note(loading_line(engine))
+    trace = TraceSwitch(options, console, model.args.sizes)
+    if options.debug_log is not None or options.trace_json is not None:
+        trace.turn_on()
     return Session(
         engine,
         tokenizer,
         console,
         settings,
+        trace,
         system=options.system,
         completion=options.completion,
         statistics=options.statistics,

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from ..inference import InferenceEngine, Message, Step, encode_chat
 from ..tokenizer import Tokenizer
+from ..trace import mark
 from .answer import Answer, statistics_line, stream_answer
 from .console import Console
 from .errors import UsageError
 from .settings import Settings
+from .tracing import TraceSwitch
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Session:
         tokenizer: that of the model.
         console: where answers and statistics go.
         settings: sampling, length and stop texts.
+        trace: turns the trace on and off.
         system: system prompt, or None.
         completion: continue each text on its own instead of chatting.
         statistics: write a line of statistics after each answer.
@@ -42,6 +45,7 @@ class Session:
         tokenizer: Tokenizer,
         console: Console,
         settings: Settings,
+        trace: TraceSwitch,
         *,
         system: str | None = None,
         completion: bool = False,
@@ -51,6 +55,7 @@ class Session:
         self.tokenizer = tokenizer
         self.console = console
         self.settings = settings
+        self.trace = trace
         self.system = system
         self.completion = completion
         self.statistics = statistics
@@ -147,6 +152,7 @@ class Session:
         settings = self.settings
         if self.completion:
             prompt = self.tokenizer.encode(question, bos=True, eos=False)
+            mark(1, details={"text": question, "ids": prompt})
             return self.engine.generate(
                 prompt, settings.max_tokens, settings.sampling, settings.stop
             )

@@ -28,6 +28,24 @@ def positive_integer(text: str) -> int:
     return value
 
 
+def ranges(text: str) -> tuple[range, ...]:
+    """Returns numbers and ranges, such as `0,3-5`, both ends included.
+
+    Raises:
+        ArgumentTypeError: a part is no whole number and no range of them.
+    """
+    found = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+            raise argparse.ArgumentTypeError(f"must be numbers and ranges like 0,3-5: got {text}")
+        start, end = integer(first), integer(last if dash else first)
+        if end < start:
+            raise argparse.ArgumentTypeError(f"must be a range from low to high: got {part}")
+        found.append(range(start, end + 1))
+    return tuple(found)
+
+
 def number(text: str) -> float:
     """Returns a number.
 

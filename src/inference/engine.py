@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..model import InferenceContext, Model, token_tensor
 from ..tokenizer import StreamDecoder
+from ..trace import mark
 from .chat_format import Message, encode_chat
 from .errors import ContextFullError, InferenceError, NumericError, PromptError
 from .sampling import Logits, Sampler, SamplingArgs
@@ -117,6 +118,7 @@ class InferenceEngine:
         if self.model.tokenizer is None:
             raise PromptError("[chat] model must have a tokenizer: its directory holds none")
         prompt_ids = encode_chat(self.model.tokenizer, messages)
+        mark(1, details={"messages": messages, "ids": prompt_ids})
         return self.generate(prompt_ids, max_new_tokens, sampling, stop, progress)
 
     def generate(
@@ -178,6 +180,7 @@ class InferenceEngine:
                 f"{len(prompt_ids)} tokens >= {self.sequence_length} positions"
             )
         ids = token_tensor(prompt_ids, self.model.args.vocab_size)
+        mark(2, position=0, T=len(prompt_ids), outputs={"tokens": ids})
         return [int(token) for token in ids.numpy()]
 
     def _steps(
@@ -200,12 +203,20 @@ class InferenceEngine:
         stats.prefill_seconds = time.perf_counter() - started
         while True:
             started = time.perf_counter()
-            token = self._choose(sampler, logits, len(ids) + stats.new_tokens)
+            position = len(ids) + stats.new_tokens
+            token = self._choose(sampler, logits, position)
             sampler.observe((token,))
             stats.new_tokens += 1
+            mark(
+                20,
+                position=position,
+                inputs={"logits": logits},
+                details={"sampling": sampler.args, "seed": sampler.seed, "token": token},
+            )
             shown, reason = text.push(token)
             if reason is None and stats.new_tokens == limit:
                 shown, reason = shown + text.finish(), at_limit
+            mark(21, details={"token": token, "text": shown, "stop_reason": reason})
             stats.decode_seconds += time.perf_counter() - started
             if reason is not None:
                 yield Step(token, shown, reason, stats)
@@ -251,6 +262,7 @@ class InferenceEngine:
         what is noted is true.
         """
         start_pos = len(self._cached_ids)
+        mark(3, position=start_pos, T=len(ids))
         result = self.model.transformer.forward(self.context, ids, start_pos)
         self._cached_ids.extend(ids)
         logits: Logits = result.numpy()[0]  # [1, V] -> [V]

@@ -1,8 +1,9 @@
 """The tensor library: dtypes, the Tensor, and the ops on it.
 
-It imports nothing else of the package.
+It imports nothing else of the package but the trace, to which its ops report.
 """
 
+from .. import trace as _trace
 from .dtype import (
     DTYPES,
     DType,
@@ -53,6 +54,7 @@ from .ops import (
     zeros,
     zeros_like,
 )
+from .reporting import report_ops_to
 from .storage import Storage
 from .tensor import Tensor
 
@@ -93,6 +95,7 @@ __all__ = [
     "polar",
     "pow",
     "repeat_heads",
+    "report_ops_to",
     "rms_norm",
     "rotary_embedding",
     "rsqrt",
@@ -106,3 +109,5 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+_trace.add_reporter(report_ops_to)

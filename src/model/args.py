@@ -74,6 +74,20 @@ class ModelArgs:
         """Returns G, the query heads that share one key/value head: H / K."""
         return self.n_heads // self.n_kv_heads
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Returns the sizes by the letters of the legend."""
+        return {
+            "D": self.dim,
+            "H": self.n_heads,
+            "K": self.n_kv_heads,
+            "G": self.group_size,
+            "h": self.head_dim,
+            "F": self.ffn_dim,
+            "V": self.vocab_size,
+            "L": self.n_layers,
+        }
+
 
 def model_args(
     params: Mapping[str, object],

@@ -1,6 +1,7 @@
 """What a model remembers of a sequence: the keys and values of all its positions."""
 
 from .. import ml
+from ..trace import mark
 from .args import ModelArgs
 from .errors import ModelError, NotEnoughMemoryError, PositionError
 from .memory import require_memory
@@ -57,10 +58,11 @@ class InferenceContext:
         self.sequence_length = sequence_length
         self.length = 0
         shape = (sequence_length, args.n_kv_heads, args.head_dim)
+        layers = range(args.n_layers)
         try:
             # Not filled: the system gives pages as positions are written.
-            self.keys = [ml.Tensor.empty(shape, args.dtype) for _ in range(args.n_layers)]
-            self.values = [ml.Tensor.empty(shape, args.dtype) for _ in range(args.n_layers)]
+            self.keys = [ml.Tensor.empty(shape, args.dtype, "cache_k") for _ in layers]
+            self.values = [ml.Tensor.empty(shape, args.dtype, "cache_v") for _ in layers]
             self.frequencies = rotary_frequencies(args, sequence_length)
         except (MemoryError, ml.TensorError) as error:
             raise NotEnoughMemoryError(
@@ -111,6 +113,7 @@ class InferenceContext:
         Returns:
             Views of the cached keys and values, [S, K, h] each, with S = start_pos + T.
         """
+        mark(11)  # KV cache update
         stop = start_pos + xk.shape[0]
         self.keys[layer].set_slice(start_pos, stop, xk)
         self.values[layer].set_slice(start_pos, stop, xv)

@@ -3,7 +3,8 @@
 Attributes have the names of Meta's checkpoint keys, so that loading is a lookup:
 `transformer.layers[3].attention.wq` is the tensor `layers.3.attention.wq.weight`. The letters of
 the shape comments: T new tokens, S cached plus new tokens, D model dimension, H query heads,
-K key/value heads, G = H/K, h head dimension, F feed-forward dimension, V vocabulary.
+K key/value heads, G = H/K, h head dimension, F feed-forward dimension, V vocabulary. `mark(8)` says
+that stage 8 of the trace begins; it calculates nothing.
 
 The residual stream, to which each part adds, is float32; between the ops of a part, activations
 have the dtype that goes with the weights.
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import ml
+from ..trace import mark
 from .args import ModelArgs
 from .context import InferenceContext
 from .errors import ModelError, TokenIdError
@@ -82,40 +84,41 @@ class LlamaAttention:
         Returns:
             What to add to the residual stream: float32 [T, D].
         """
+        mark(7)  # attention
         T, H, K, h = x.shape[0], self.args.n_heads, self.args.n_kv_heads, self.args.head_dim
 
-        # Queries, keys and values
+        mark(8)  # queries, keys and values
         xq = ml.linear_transformation(x, self.wq)  # [T, D] -> [T, H*h]
         xk = ml.linear_transformation(x, self.wk)  # [T, D] -> [T, K*h]
         xv = ml.linear_transformation(x, self.wv)  # [T, D] -> [T, K*h]
 
-        # Reshape to heads
+        mark(9)  # reshape to heads
         xq = xq.reshape(T, H, h)  # [T, H*h] -> [T, H, h]
         xk = xk.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
         xv = xv.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
 
-        # Rotary embedding: position becomes an angle
+        mark(10)  # rotary embedding: position becomes an angle
         xq = ml.rotary_embedding(xq, frequencies)
         xk = ml.rotary_embedding(xk, frequencies)
 
-        # KV cache update
+        # Stage 11, KV cache update
         keys, values = context.update(self.layer, start_pos, xk, xv)  # [T, K, h] -> [S, K, h]
 
-        # Repeat heads and transposes: every query head meets its key/value head
+        mark(12)  # repeat heads and transposes: every query head meets its key/value head
         keys = ml.repeat_heads(keys, self.args.group_size)  # [S, K, h] -> [S, H, h]
         values = ml.repeat_heads(values, self.args.group_size)  # [S, K, h] -> [S, H, h]
         xq = xq.transpose(0, 1)  # [T, H, h] -> [H, T, h]
         keys = keys.transpose(0, 1).transpose(1, 2)  # [S, H, h] -> [H, h, S]
         values = values.transpose(0, 1)  # [S, H, h] -> [H, S, h]
 
-        # Scores, mask, softmax: float32 until they are probabilities
+        mark(13)  # scores, mask, softmax: float32 until they are probabilities
         scores = ml.matmul(xq, keys, dtype=ml.float32)  # [H, T, h] x [H, h, S] -> [H, T, S]
         scores = ml.div_scalar(scores, math.sqrt(h))
         if mask is not None:
             scores = ml.add(scores, mask)
         scores = ml.softmax(scores, dim=-1, dtype=x.dtype)
 
-        # Attention output
+        mark(14)  # attention output
         output = ml.matmul(scores, values)  # [H, T, S] x [H, S, h] -> [H, T, h]
         output = output.transpose(0, 1).reshape(T, H * h)  # [H, T, h] -> [T, H*h]
         return ml.linear_transformation(output, self.wo, dtype=ml.float32)  # [T, H*h] -> [T, D]
@@ -135,6 +138,7 @@ class LlamaFeedForward:
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
         """Transforms x [T, D] into what to add to the residual stream: float32 [T, D]."""
+        mark(17)  # feed-forward
         gate = ml.linear_transformation(x, self.w1)  # [T, D] -> [T, F]
         up = ml.linear_transformation(x, self.w3)  # [T, D] -> [T, F]
         hidden = ml.swiglu(gate, up)
@@ -145,6 +149,7 @@ class LlamaTransformerBlock:
     """One layer: attention, then feed-forward, each normalised before and added to its input."""
 
     def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Tensor], layer: int) -> None:
+        self.layer = layer
         self.attention_norm = RMSNorm(args, tensors, f"layers.{layer}.attention_norm")
         self.attention = LlamaAttention(args, tensors, layer)
         self.ffn_norm = RMSNorm(args, tensors, f"layers.{layer}.ffn_norm")
@@ -162,12 +167,17 @@ class LlamaTransformerBlock:
 
         The other arguments are as in the attention.
         """
-        # Attention pre-norm, attention, attention residual
+        mark(5, layer=self.layer)  # each transformer block
+        mark(6)  # attention pre-norm
         normed = self.attention_norm.forward(x)
-        x = ml.add(x, self.attention.forward(normed, context, start_pos, frequencies, mask))
-        # Feed-forward pre-norm, feed-forward, feed-forward residual
+        attention = self.attention.forward(normed, context, start_pos, frequencies, mask)
+        mark(15)  # attention residual
+        x = ml.add(x, attention)
+        mark(16)  # feed-forward pre-norm
         normed = self.ffn_norm.forward(x)
-        return ml.add(x, self.feed_forward.forward(normed))
+        feed_forward = self.feed_forward.forward(normed)
+        mark(18)  # feed-forward residual
+        return ml.add(x, feed_forward)
 
 
 class LlamaTransformer:
@@ -220,7 +230,7 @@ class LlamaTransformer:
         T = ids.shape[0]
         context.begin(start_pos, T)
 
-        # Input tensor (embedding), frequencies, mask
+        mark(4, position=start_pos, T=T)  # input tensor (embedding), frequencies, mask
         x = ml.get_rows(self.tok_embeddings, ids).to(ml.float32)  # [T] -> [T, D]
         frequencies = context.frequencies.slice(start_pos, start_pos + T)
         mask = causal_mask(T, start_pos)
@@ -229,7 +239,7 @@ class LlamaTransformer:
             x = layer.forward(x, context, start_pos, frequencies, mask)
         context.length = start_pos + T
 
-        # Output norm and logits
+        mark(19)  # output norm and logits
         if not all_positions:
             x = x.slice(T - 1, T)  # [T, D] -> [1, D]
         x = self.norm.forward(x)

@@ -31,6 +31,8 @@ def test_flags_arrive_in_the_record() -> None:
         [
             *("-phi", "-sshort", "-mdir", "-c64", "-t2", "-n5", "-v", "--no-stats"),
             *("--temperature=0", "--top-k=3", "--top-p=0.5", "--min-p=0.1", "--seed=7"),
+            *("--debug-log", "--trace-json=t", "--trace-layers=0,3-5", "--trace-stages=8"),
+            "--trace-statistics",
             *("--repeat-penalty=1.1", "--stop=END", "--stop=.", "--rope-scaling-factor=32"),
         ]
     )
@@ -56,6 +58,11 @@ def test_flags_arrive_in_the_record() -> None:
         min_p=0.1,
         repeat_penalty=1.1,
         seed=7,
+        debug_log=Path("debug.log"),
+        trace_json=Path("t"),
+        trace_layers=(range(1), range(3, 6)),
+        trace_stages=(range(8, 9),),
+        trace_statistics=True,
         statistics=False,
         quiet=False,
         verbose=True,
@@ -89,6 +96,17 @@ def test_a_dash_means_standard_input() -> None:
         (["--examples", "--completion"], "not allowed with --system or --completion"),
         (["--completion", "-s", "x"], "argument --completion: not allowed with --system"),
         (["-q", "-v"], "argument --quiet: not allowed with --verbose"),
+        (["--debug-log="], "argument --debug-log: must be a file: got nothing"),
+        (["--trace-json", "-"], "argument --trace-json: must be a file: got -"),
+        (["--debug-log", "a", "--trace-json", "a"], "must be another file than --debug-log"),
+        (["--debug-log", "--trace-layers", "a"], "must be numbers and ranges like 0,3-5: got a"),
+        (["--debug-log", "--trace-layers", "1,"], "must be numbers and ranges like 0,3-5: got 1,"),
+        (["--debug-log", "--trace-layers", "5-3"], "must be a range from low to high: got 5-3"),
+        (["--debug-log", "--trace-layers", "9" * 5000], "must be a whole number"),
+        (["--debug-log", "--trace-stages", "0-3"], "must be stages from 1 to 21: got 0-3"),
+        (["--debug-log", "--trace-stages", "22"], "must be stages from 1 to 21: got 22"),
+        (["--trace-layers", "0"], "argument --trace-layers: needs --debug-log or --trace-json"),
+        (["--trace-statistics"], "argument --trace-statistics: needs --debug-log or --trace-json"),
         (["--temp", "0"], "unrecognized arguments: --temp"),
         (["-p"], "expected one argument"),
     ],
@@ -115,7 +133,7 @@ def test_bytes_of_the_command_line_that_are_not_utf8_become_replacement_characte
 def test_help_names_every_flag_in_a_group_and_fits_the_page() -> None:
     text = build_parser().format_help()
     assert max(map(len, text.splitlines())) <= 100
-    for heading in ("prompt:", "model:", "answer:", "reports:", "output:", "exit codes:"):
+    for heading in ("prompt:", "model:", "answer:", "trace:", "reports:", "output:", "exit codes:"):
         assert f"\n{heading}" in text
     assert "\noptions:" not in text
     assert "positional arguments" not in text

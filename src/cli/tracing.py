@@ -1,0 +1,104 @@
+"""The trace of a run: its files, turned on by flags of the command line and by `/trace`."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal, TextIO
+
+from .. import trace
+from ..trace.logger import TraceLog
+from .arguments import DEFAULT_DEBUG_LOG, Options
+from .console import Console
+from .errors import UsageError
+
+
+class TraceSwitch:
+    """Turns the trace on and off.
+
+    Files are begun anew when the trace is first turned on, and continued after that. When one takes
+    no more, a warning says so and the run goes on without it.
+
+    Args:
+        options: which files, layers, stages and statistics.
+        console: takes the warnings.
+        sizes: the model's sizes by letter.
+
+    Raises:
+        UsageError: a layer is asked for that the model does not have.
+    """
+
+    def __init__(self, options: Options, console: Console, sizes: Mapping[str, int]) -> None:
+        for layers in options.trace_layers or ():
+            if layers.stop > sizes["L"]:
+                raise UsageError(
+                    f"--trace-layers: expected layers from 0 to {sizes['L'] - 1}, "
+                    f"got {layers.stop - 1}"
+                )
+        self._options = options
+        self._console = console
+        self._sizes = sizes
+        self._mode: Literal["w", "a"] = "w"
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files of the trace: those of the command line, or else `debug.log`."""
+        named = (self._options.debug_log, self._options.trace_json)
+        return tuple(path for path in named if path is not None) or (DEFAULT_DEBUG_LOG,)
+
+    def turn_on(self) -> None:
+        """Turns the trace on, if it is not.
+
+        Raises:
+            UsageError: a file cannot be written.
+        """
+        if trace.is_on():
+            return
+        try:
+            log = self._open()
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            name = error.filename if isinstance(error, OSError) else self.paths[0]
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise UsageError(f"{name}: trace: expected a writable file, got {reason}") from None
+        self._mode = "a"
+        tracer = trace.Tracer(
+            self._sizes,
+            log.write,
+            wants=log.wants,
+            statistics=self._options.trace_statistics,
+        )
+        trace.start(tracer, log.close)
+
+    def turn_off(self) -> None:
+        """Turns the trace off, if it is on."""
+        trace.stop()
+
+    def _open(self) -> TraceLog:
+        options = self._options
+        json_path = options.trace_json
+        debug_path = options.debug_log
+        if debug_path is None and json_path is None:
+            debug_path = DEFAULT_DEBUG_LOG
+        with ExitStack() as opened:
+            log = TraceLog(
+                self._sizes,
+                debug_log=self._file(debug_path, opened),
+                json_lines=self._file(json_path, opened),
+                layers=options.trace_layers,
+                stages=options.trace_stages,
+                on_failure=lambda line: self._warn(line, log),
+            )
+            opened.pop_all()
+        return log
+
+    def _warn(self, line: str, log: TraceLog) -> None:
+        self._console.warn(line)
+        if not log.is_open:
+            trace.stop()
+
+    def _file(self, path: Path | None, opened: ExitStack) -> TextIO | None:
+        if path is None:
+            return None
+        # A name of the checkpoint can hold what UTF-8 cannot.
+        return opened.enter_context(
+            open(path, self._mode, encoding="utf-8", errors="backslashreplace")
+        )

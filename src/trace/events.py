@@ -1,0 +1,235 @@
+"""The registry of the 21 stages.
+
+A stage lists the steps that its lines of code make: the op, and the name and letters of its result.
+The letters are those of docs/LEGEND.md. A result gets its name from here, so that the code of the
+model needs none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .records import Letters
+
+
+@dataclass(frozen=True)
+class Step:
+    """One op of a stage and what its result is called.
+
+    Attributes:
+        op: the op's name.
+        name: of the result.
+        letters: one per dimension of the result: a letter of the legend, a product or a half.
+    """
+
+    op: str
+    name: str
+    letters: Letters
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of the 21 stages.
+
+    Attributes:
+        number: from 1, in run order.
+        name: a few words.
+        module: of the function that runs it, below the package.
+        function: its qualified name.
+        steps: its ops in run order. One may be left out by a run: one token needs no mask.
+    """
+
+    number: int
+    name: str
+    module: str
+    function: str
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def code(self) -> str:
+        """Where its code is: the file and the function."""
+        return f"src/{self.module.replace('.', '/')}.py: {self.function}"
+
+
+def _steps(*lines: str) -> tuple[Step, ...]:
+    """Reads steps: the op, the name of the result, and its letters between brackets."""
+    steps = []
+    for line in lines:
+        op, name, letters = line.split(maxsplit=2)
+        steps.append(Step(op, name, tuple(letters.strip("[]").split(", "))))
+    return tuple(steps)
+
+
+_TRANSFORMER = ("model.llama", "LlamaTransformer.forward")
+_BLOCK = ("model.llama", "LlamaTransformerBlock.forward")
+_ATTENTION = ("model.llama", "LlamaAttention.forward")
+
+_STAGES = (
+    Stage(1, "tokenization", "tokenizer.tokenizer", "Tokenizer.encode"),
+    Stage(2, "tokens tensor", "model.llama", "token_tensor", _steps("mark tokens [T]")),
+    Stage(3, "loop over the sequence", "inference.engine", "InferenceEngine._steps"),
+    Stage(
+        4,
+        "input tensor (embedding), frequencies, mask",
+        *_TRANSFORMER,
+        _steps(
+            "get_rows x [T, D]",
+            "to x [T, D]",
+            "slice frequencies [T, h/2]",
+            "full mask [T, S]",
+            "triu mask [T, S]",
+        ),
+    ),
+    Stage(5, "each transformer block", *_BLOCK),
+    Stage(6, "attention pre-norm", *_BLOCK, _steps("rms_norm normed [T, D]")),
+    Stage(7, "attention", *_ATTENTION),
+    Stage(
+        8,
+        "xq, xk, xv",
+        *_ATTENTION,
+        _steps(
+            "linear_transformation xq [T, H*h]",
+            "linear_transformation xk [T, K*h]",
+            "linear_transformation xv [T, K*h]",
+        ),
+    ),
+    Stage(
+        9,
+        "reshape to heads",
+        *_ATTENTION,
+        _steps("reshape xq [T, H, h]", "reshape xk [T, K, h]", "reshape xv [T, K, h]"),
+    ),
+    Stage(
+        10,
+        "rotary embedding",
+        *_ATTENTION,
+        _steps("rotary_embedding xq [T, H, h]", "rotary_embedding xk [T, K, h]"),
+    ),
+    Stage(
+        11,
+        "KV cache update",
+        "model.context",
+        "InferenceContext.update",
+        _steps(
+            "set_slice cache_k [T, K, h]",
+            "set_slice cache_v [T, K, h]",
+            "slice keys [S, K, h]",
+            "slice values [S, K, h]",
+        ),
+    ),
+    Stage(
+        12,
+        "repeat heads and transposes",
+        *_ATTENTION,
+        _steps(
+            "repeat_heads keys [S, H, h]",
+            "repeat_heads values [S, H, h]",
+            "transpose xq [H, T, h]",
+            "transpose keys [H, S, h]",
+            "transpose keys [H, h, S]",
+            "transpose values [H, S, h]",
+        ),
+    ),
+    Stage(
+        13,
+        "scores, mask, softmax",
+        *_ATTENTION,
+        _steps(
+            "matmul scores [H, T, S]",
+            "div_scalar scores [H, T, S]",
+            "add scores [H, T, S]",
+            "softmax scores [H, T, S]",
+        ),
+    ),
+    Stage(
+        14,
+        "attention output",
+        *_ATTENTION,
+        _steps(
+            "matmul output [H, T, h]",
+            "transpose output [T, H, h]",
+            "reshape output [T, H*h]",
+            "linear_transformation attention [T, D]",
+        ),
+    ),
+    Stage(15, "attention residual", *_BLOCK, _steps("add x [T, D]")),
+    Stage(16, "feed-forward pre-norm", *_BLOCK, _steps("rms_norm normed [T, D]")),
+    Stage(
+        17,
+        "feed-forward",
+        "model.llama",
+        "LlamaFeedForward.forward",
+        _steps(
+            "linear_transformation gate [T, F]",
+            "linear_transformation up [T, F]",
+            "swiglu hidden [T, F]",
+            "linear_transformation feed_forward [T, D]",
+        ),
+    ),
+    Stage(18, "feed-forward residual", *_BLOCK, _steps("add x [T, D]")),
+    Stage(
+        19,
+        "output norm and logits",
+        *_TRANSFORMER,
+        _steps(
+            "slice x [1, D]",
+            "rms_norm x [1, D]",
+            "rms_norm x [T, D]",
+            "linear_transformation logits [1, V]",
+            "linear_transformation logits [T, V]",
+        ),
+    ),
+    Stage(20, "sampling", "inference.sampling", "Sampler.sample"),
+    Stage(21, "token to text, stop check", "inference.engine", "_AnswerText.push"),
+)
+
+STAGES: Mapping[int, Stage] = {stage.number: stage for stage in _STAGES}
+
+# What is read but is no step's result: weights by the end of their checkpoint key, and the logits
+# of the last token, which is what sampling sees.
+_READ_LETTERS: Mapping[str, Letters] = {
+    "tok_embeddings.weight": ("V", "D"),
+    "attention_norm.weight": ("D",),
+    "attention.wq.weight": ("H*h", "D"),
+    "attention.wk.weight": ("K*h", "D"),
+    "attention.wv.weight": ("K*h", "D"),
+    "attention.wo.weight": ("D", "H*h"),
+    "ffn_norm.weight": ("D",),
+    "feed_forward.w1.weight": ("F", "D"),
+    "feed_forward.w2.weight": ("D", "F"),
+    "feed_forward.w3.weight": ("F", "D"),
+    "norm.weight": ("D",),
+    "output.weight": ("V", "D"),
+    "logits": ("V",),
+    "tokens": ("T",),
+}
+
+
+def read_letters(name: str) -> Letters | None:
+    """Returns the letters of a weight, by its checkpoint key, or of another tensor that is read."""
+    prefix, _, rest = name.partition(".")
+    if prefix == "layers":
+        rest = rest.partition(".")[2]
+        return _READ_LETTERS.get(rest)
+    return _READ_LETTERS.get(name)
+
+
+def size_of(letter: str, sizes: Mapping[str, int]) -> int | None:
+    """Returns the number that a letter, a product (`H*h`), a half (`h/2`) or a digit stands for.
+
+    None where a letter has no size yet.
+    """
+    size = 1
+    for factor in letter.split("*"):
+        name, _, divisor = factor.partition("/")
+        number = int(name) if name.isdecimal() else sizes.get(name)
+        if number is None:
+            return None
+        size *= number // int(divisor or 1)
+    return size
+
+
+def fits(letters: Letters, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
+    """Returns whether letters stand for a shape."""
+    return len(letters) == len(shape) and all(
+        size_of(letter, sizes) == n for letter, n in zip(letters, shape, strict=True)
+    )

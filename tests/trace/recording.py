@@ -1,0 +1,75 @@
+"""Runs with a trace on, and a network whose sizes all differ."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from src import ml, trace
+from src.model import LlamaTransformer, ModelArgs
+from tests.model.tiny import uniform
+
+# T 22 or 4, S 22 or 26, D 20, H 12, K 3, h 10, H*h 120, K*h 30, h/2 5, F 50, V 131: a letter that
+# stands for the wrong dimension shows.
+DIFFERENT = ModelArgs(
+    dim=20,
+    n_layers=2,
+    n_heads=12,
+    n_kv_heads=3,
+    head_dim=10,
+    ffn_dim=50,
+    vocab_size=131,
+    norm_eps=1e-5,
+    rope_theta=10000.0,
+    rope_scaling=None,
+    max_context_length=64,
+    dtype=ml.bfloat16,
+)
+
+
+def weight_shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of each weight by its checkpoint key."""
+    D, F, V, h = args.dim, args.ffn_dim, args.vocab_size, args.head_dim
+    q, kv = args.n_heads * h, args.n_kv_heads * h
+    block = {
+        "attention_norm": (D,), "attention.wq": (q, D), "attention.wk": (kv, D),
+        "attention.wv": (kv, D), "attention.wo": (D, q), "ffn_norm": (D,),
+        "feed_forward.w1": (F, D), "feed_forward.w2": (D, F), "feed_forward.w3": (F, D),
+    }  # fmt: skip
+    shapes: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (V, D)}
+    for layer in range(args.n_layers):
+        shapes |= {f"layers.{layer}.{name}.weight": shape for name, shape in block.items()}
+    return shapes | {"norm.weight": (D,), "output.weight": (V, D)}
+
+
+def different_transformer() -> LlamaTransformer:
+    """Returns a random network of the sizes `DIFFERENT`."""
+    tensors = {}
+    for seed, (name, shape) in enumerate(weight_shapes(DIFFERENT).items(), 1):
+        values = uniform(seed, int(np.prod(shape))).reshape(shape)
+        tensors[name] = ml.Tensor.from_numpy(values.astype(ml_dtypes.bfloat16), name=name)
+    return LlamaTransformer(DIFFERENT, tensors)
+
+
+@contextmanager
+def recorded(args: ModelArgs, **options: Any) -> Iterator[list[trace.Event]]:
+    """Turns a trace on and gives the list that its events come into."""
+    events: list[trace.Event] = []
+    trace.start(trace.Tracer(args.sizes, events.append, **options))
+    try:
+        yield events
+    finally:
+        trace.stop()
+
+
+def shapes_by_step(events: list[trace.Event]) -> list[tuple[int, str, str, tuple[int, ...]]]:
+    """Returns (stage, op, name, shape) of each result, in order."""
+    return [(e.stage, e.op, x.name, x.shape) for e in events for x in e.outputs]
+
+
+def source_files() -> list[Path]:
+    """Returns the modules of the package."""
+    return sorted((Path(__file__).resolve().parents[2] / "src").rglob("*.py"))

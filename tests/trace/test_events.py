@@ -1,0 +1,63 @@
+import importlib
+import re
+from functools import reduce
+
+import pytest
+
+from src import ml
+from src.ml.reporting import REPORTED_METHODS
+from src.trace import STAGES
+from src.trace.events import fits, read_letters, size_of
+from tests.trace.recording import DIFFERENT, source_files, weight_shapes
+
+# The names that docs, diagrams and code go by.
+NAMES = (
+    "tokenization", "tokens tensor", "loop over the sequence",
+    "input tensor (embedding), frequencies, mask", "each transformer block", "attention pre-norm",
+    "attention", "xq, xk, xv", "reshape to heads", "rotary embedding", "KV cache update",
+    "repeat heads and transposes", "scores, mask, softmax", "attention output",
+    "attention residual", "feed-forward pre-norm", "feed-forward", "feed-forward residual",
+    "output norm and logits", "sampling", "token to text, stop check",
+)  # fmt: skip
+
+
+def test_the_registry_holds_the_21_stages_in_run_order() -> None:
+    assert [stage.number for stage in STAGES.values()] == list(STAGES) == list(range(1, 22))
+    assert tuple(stage.name for stage in STAGES.values()) == NAMES
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
+def test_the_function_of_a_stage_exists(stage) -> None:
+    module = importlib.import_module(f"src.{stage.module}")
+    assert callable(reduce(getattr, stage.function.split("."), module))
+    assert stage.code == f"src/{stage.module.replace('.', '/')}.py: {stage.function}"
+
+
+def test_every_stage_is_marked_at_one_place_and_tokenization_at_the_two_that_encode() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in source_files())
+    marked = [int(number) for number in re.findall(r"^ +mark\(\s*(\d+)", text, flags=re.MULTILINE)]
+    assert sorted(marked) == [1, *STAGES]
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
+def test_the_steps_of_a_stage_are_ops_that_report_themselves(stage) -> None:
+    known = {*ml.ops.__all__, *REPORTED_METHODS, "mark"}
+    assert {step.op for step in stage.steps} <= known
+
+
+def test_a_letter_a_product_a_half_and_a_digit_stand_for_sizes() -> None:
+    sizes = {"H": 12, "h": 10}
+    assert [size_of(letter, sizes) for letter in ("H", "H*h", "h/2", "1")] == [12, 120, 5, 1]
+    assert size_of("T", sizes) is None
+    assert fits(("H", "h"), (12, 10), sizes)
+    assert not fits(("H", "h"), (10, 12), sizes)
+    assert not fits(("H",), (12, 1), sizes)
+
+
+def test_every_weight_has_letters_and_they_are_its_sizes() -> None:
+    for name, shape in weight_shapes(DIFFERENT).items():
+        letters = read_letters(name)
+        assert letters is not None
+        assert fits(letters, shape, DIFFERENT.sizes)
+    assert read_letters("layers.0.norm.weight") == ("D",)
+    assert read_letters("rope.freqs") is None

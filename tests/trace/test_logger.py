@@ -1,0 +1,187 @@
+import ast
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from src import trace
+from src.model import InferenceContext
+from src.trace import STAGES, TensorInfo
+from src.trace.logger import TraceLog, tensor_text
+from src.trace.reader import read_trace
+from tests.trace.recording import DIFFERENT, different_transformer
+
+PROMPT = list(range(22))
+NASTY = "a\nb\r\t\"c\" 'd' {} {0} %s \u2028\u2029\x85\x1b[31m\u202e \ud800 İ 🙂 \\n"
+
+
+def logged(
+    *prompts: Sequence[int],
+    layers: Sequence[range] | None = None,
+    stages: Sequence[range] | None = None,
+    statistics: bool = False,
+) -> tuple[list[str], list[str]]:
+    """Runs prompts one after the other; returns the lines for people and the JSON lines."""
+    debug_log, json_lines = io.StringIO(), io.StringIO()
+    log = TraceLog(
+        DIFFERENT.sizes, debug_log=debug_log, json_lines=json_lines, layers=layers, stages=stages
+    )
+    trace.start(trace.Tracer(DIFFERENT.sizes, log.write, wants=log.wants, statistics=statistics))
+    try:
+        context = InferenceContext(DIFFERENT, 64)
+        for prompt in prompts:
+            different_transformer().forward(context, prompt, context.length)
+    finally:
+        trace.stop()
+    return debug_log.getvalue().splitlines(), json_lines.getvalue().splitlines()
+
+
+def test_a_line_shows_the_letters_beside_the_numbers() -> None:
+    info = TensorInfo("xq", (22, 32, 128), ("T", "H", "h"), "bfloat16")
+    assert tensor_text(info) == "xq [T, H, h] = [22, 32, 128] bfloat16"
+    assert tensor_text(TensorInfo("", (4, 2), (), "float32")) == "[4, 2] float32"
+    assert "\n" not in tensor_text(TensorInfo("a\nb", (), (), "float32"))
+
+
+def test_the_log_begins_with_the_legend_and_its_columns() -> None:
+    legend, columns, *_ = logged(PROMPT)[0]
+    assert legend.startswith("# T new tokens, S cached plus new tokens, D = 20 model dimension, ")
+    assert columns.split() == [
+        "stage", "layer", "position", "op", "time", "result", "<-", "inputs,", "arguments",
+    ]  # fmt: skip
+
+
+def test_a_stage_has_a_heading_with_its_number_name_layer_and_code() -> None:
+    lines = logged(PROMPT)[0]
+    heading = "# 8 xq, xk, xv, layer 0 (src/model/llama.py: LlamaAttention.forward)"
+    at = lines.index(heading)
+    assert lines[at + 1].split()[:4] == ["8", "0", "0", "linear_transformation"]
+    assert "xq [T, H*h] = [22, 120] bfloat16" in lines[at + 1]
+    read = "<- normed [T, D] = [22, 20] bfloat16, layers.0.attention.wq.weight [H*h, D] = [120, 20]"
+    assert read in lines[at + 1]
+
+
+def test_the_columns_are_aligned() -> None:
+    lines = [line for line in logged(PROMPT)[0] if not line.startswith("#")]
+    results = {line.index("  ", line.index(" ms")) for line in lines if " ms" in line}
+    assert len(results) == 1
+    assert len({line.index("<-") for line in lines if "<-" in line}) == 1
+
+
+def test_the_first_layer_is_in_full_and_every_other_is_one_line() -> None:
+    lines = logged(PROMPT)[0]
+    second = [line for line in lines if line.split()[1:2] == ["1"] and line[0] != "#"]
+    assert len(second) == 1
+    assert second[0].split()[:4] == ["5", "1", "0", "layer"]
+    assert "x [T, D] = [22, 20] float32" in second[0]
+    assert sum(line.split()[1:2] == ["0"] for line in lines if line[0] != "#") > 30
+    assert not [line for line in lines if line.startswith("#") and "layer 1" in line]
+
+
+def test_json_lines_hold_every_layer() -> None:
+    events = [json.loads(line) for line in logged(PROMPT)[1][1:]]
+    per_layer = [sum(e["layer"] == layer for e in events) for layer in (0, 1)]
+    assert per_layer[0] == per_layer[1] > 30
+    assert list(events[0]) == [
+        "op", "stage", "name", "layer", "position", "inputs", "outputs", "seconds", "details",
+    ]  # fmt: skip
+
+
+def test_layers_and_stages_can_be_chosen() -> None:
+    lines, records = logged(PROMPT, layers=(range(1, 2),), stages=(range(5, 6), range(8, 10)))
+    events = [json.loads(record) for record in records[1:]]
+    assert {(e["stage"], e["layer"]) for e in events} == {(5, 1), (8, 1), (9, 1)}
+    shown = {tuple(line.split()[:2]) for line in lines[2:] if line[0] != "#"}
+    assert shown == {("5", "0"), ("5", "1"), ("8", "1"), ("9", "1")}
+
+
+def test_statistics_stand_at_the_end_of_the_line_and_in_the_record() -> None:
+    lines, records = logged(PROMPT, statistics=True)
+    (mask,) = (line for line in lines if " triu " in line)
+    assert mask.endswith("; min -inf max 0 mean -inf rms inf first 0 -inf -inf last 0 0 0")
+    (record,) = (r for r in map(json.loads, records) if r.get("op") == "triu")
+    assert record["outputs"][0]["statistics"] == {
+        "min": "-inf", "max": 0.0, "mean": "-inf", "rms": "inf",
+        "first": [0.0, "-inf", "-inf"], "last": [0.0, 0.0, 0.0],
+    }  # fmt: skip
+
+
+def test_a_prompt_of_any_characters_is_one_line_and_comes_back(tmp_path: Path) -> None:
+    ids = list(range(100))
+    with (
+        open(tmp_path / "debug.log", "w", encoding="utf-8") as debug_log,
+        open(tmp_path / "trace.jsonl", "w", encoding="utf-8") as json_lines,
+    ):
+        log = TraceLog(DIFFERENT.sizes, debug_log=debug_log, json_lines=json_lines)
+        trace.start(trace.Tracer(DIFFERENT.sizes, log.write, wants=log.wants))
+        trace.mark(1, details={"text": NASTY, "ids": ids})
+        trace.stop()
+    _legend, _columns, heading, line = (tmp_path / "debug.log").read_text("utf-8").splitlines()
+    assert heading == "# 1 tokenization (src/tokenizer/tokenizer.py: Tokenizer.encode)"
+    assert all(character.isprintable() for character in line)
+    text = line.partition(" <- text = ")[2].partition(", ids = ")[0]
+    assert ast.literal_eval(text) == NASTY
+    assert line.endswith("31] and 68 more")
+    written = (tmp_path / "trace.jsonl").read_text("ascii")
+    assert len(written.splitlines()) == 2
+    (event,) = read_trace(tmp_path / "trace.jsonl").events
+    assert event.details == {"text": NASTY, "ids": ids}
+    assert event.name == STAGES[1].name
+
+
+class FullFile(io.StringIO):
+    """A file on a disk that fills up after some lines."""
+
+    name = "full.log"
+
+    def __init__(self, lines: int) -> None:
+        super().__init__()
+        self.left = lines
+
+    def write(self, text: str) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+def run_with(debug_log: TextIO, json_lines: TextIO, warnings: list[str]) -> TraceLog:
+    log = TraceLog(
+        DIFFERENT.sizes, debug_log=debug_log, json_lines=json_lines, on_failure=warnings.append
+    )
+    trace.start(trace.Tracer(DIFFERENT.sizes, log.write, wants=log.wants))
+    try:
+        different_transformer().forward(InferenceContext(DIFFERENT, 64), PROMPT)
+    finally:
+        trace.stop()
+    return log
+
+
+def test_a_file_that_takes_no_more_is_left_out_after_one_warning() -> None:
+    warnings: list[str] = []
+    whole = io.StringIO()
+    log = run_with(FullFile(3), whole, warnings)
+    assert warnings == ["full.log: the trace ends here: No space left on device"]
+    assert log.is_open
+    assert len(whole.getvalue().splitlines()) > 80
+    log.close()
+    assert not log.is_open
+    log.close()
+
+
+def test_a_log_whose_files_are_full_wants_nothing() -> None:
+    warnings: list[str] = []
+    log = run_with(FullFile(3), FullFile(5), warnings)
+    assert len(warnings) == 2
+    assert not log.is_open
+    assert not log.wants(1, None)
+
+
+@pytest.mark.parametrize("which", ["debug_log", "json_lines"])
+def test_a_file_that_does_not_take_its_beginning_is_an_error_with_its_name(which: str) -> None:
+    with pytest.raises(OSError, match="No space left") as error:
+        TraceLog(DIFFERENT.sizes, **{which: FullFile(0)})
+    assert error.value.filename == "full.log"

@@ -1,0 +1,344 @@
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml, trace
+from src.inference import InferenceEngine, Message, SamplingArgs, encode_chat
+from src.model import InferenceContext, LlamaTransformer, Model, load_model
+from src.tokenizer import load_tokenizer
+from src.trace import STAGES, Event
+from src.trace.tracer import statistics
+from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
+from tests.support.shared_data import shared_data
+from tests.trace.recording import (
+    DIFFERENT,
+    different_transformer,
+    recorded,
+    shapes_by_step,
+    weight_shapes,
+)
+
+GREEDY = SamplingArgs(temperature=0.0)
+PROMPT = [number * 5 for number in range(22)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A random model with one token per byte."""
+    directory = tmp_path_factory.mktemp("model")
+    return load_model(write_meta_directory(directory, BYTES_VOCAB, ml.bfloat16, tokenizer=True))
+
+
+def expected_shapes(args: Any, T: int) -> list[tuple[int, str, str, tuple[int, ...]]]:
+    """Returns what a pass over T tokens makes: stage, op, name and shape of each result."""
+    D, H, K, h = args.dim, args.n_heads, args.n_kv_heads, args.head_dim
+    F, V, S = args.ffn_dim, args.vocab_size, T
+    linear = "linear_transformation"
+    block = [
+        (6, "rms_norm", "normed", (T, D)),
+        (8, linear, "xq", (T, H * h)),
+        (8, linear, "xk", (T, K * h)),
+        (8, linear, "xv", (T, K * h)),
+        (9, "reshape", "xq", (T, H, h)),
+        (9, "reshape", "xk", (T, K, h)),
+        (9, "reshape", "xv", (T, K, h)),
+        (10, "rotary_embedding", "xq", (T, H, h)),
+        (10, "rotary_embedding", "xk", (T, K, h)),
+        (11, "set_slice", "cache_k", (T, K, h)),
+        (11, "set_slice", "cache_v", (T, K, h)),
+        (11, "slice", "keys", (S, K, h)),
+        (11, "slice", "values", (S, K, h)),
+        (12, "repeat_heads", "keys", (S, H, h)),
+        (12, "repeat_heads", "values", (S, H, h)),
+        (12, "transpose", "xq", (H, T, h)),
+        (12, "transpose", "keys", (H, S, h)),
+        (12, "transpose", "keys", (H, h, S)),
+        (12, "transpose", "values", (H, S, h)),
+        (13, "matmul", "scores", (H, T, S)),
+        (13, "div_scalar", "scores", (H, T, S)),
+        (13, "add", "scores", (H, T, S)),
+        (13, "softmax", "scores", (H, T, S)),
+        (14, "matmul", "output", (H, T, h)),
+        (14, "transpose", "output", (T, H, h)),
+        (14, "reshape", "output", (T, H * h)),
+        (14, linear, "attention", (T, D)),
+        (15, "add", "x", (T, D)),
+        (16, "rms_norm", "normed", (T, D)),
+        (17, linear, "gate", (T, F)),
+        (17, linear, "up", (T, F)),
+        (17, "swiglu", "hidden", (T, F)),
+        (17, linear, "feed_forward", (T, D)),
+        (18, "add", "x", (T, D)),
+        (5, "layer", "x", (T, D)),
+    ]
+    return [
+        (4, "get_rows", "x", (T, D)),
+        (4, "to", "x", (T, D)),
+        (4, "slice", "frequencies", (T, h // 2)),
+        (4, "full", "mask", (T, S)),
+        (4, "triu", "mask", (T, S)),
+        *(block * args.n_layers),
+        (19, "slice", "x", (1, D)),
+        (19, "rms_norm", "x", (1, D)),
+        (19, linear, "logits", (1, V)),
+    ]
+
+
+def test_a_prompt_of_22_tokens_shows_every_shape_in_order() -> None:
+    transformer = different_transformer()
+    with recorded(DIFFERENT) as events:
+        transformer.forward(InferenceContext(DIFFERENT, 64), PROMPT)
+    assert shapes_by_step(events) == expected_shapes(DIFFERENT, 22)
+    dtypes = {x.name: x.dtype for e in events for x in e.outputs}
+    assert dtypes["mask"] == dtypes["logits"] == dtypes["attention"] == "float32"
+    assert dtypes["frequencies"] == "complex64"
+    assert dtypes["xq"] == dtypes["keys"] == dtypes["hidden"] == "bfloat16"
+
+
+def test_the_stages_of_an_answer_come_in_run_order(model: Model) -> None:
+    engine = InferenceEngine(model, 64)
+    with recorded(model.args) as events:
+        steps = list(engine.chat([Message("user", "hi")], 2, GREEDY))
+    marks = [e.stage for e in events if e.op == "mark"]
+    passes = [3, 4, *(list(range(5, 19)) * 2), 19, 20, 21]
+    assert marks == [1, 2, *passes, *passes]
+    first, second = (e for e in events if e.stage == 21)
+    assert [first.details["token"], second.details["token"]] == [s.token_id for s in steps]
+    assert second.details["stop_reason"] == "max tokens"
+    prompt = encode_chat(model.tokenizer, [Message("user", "hi")])
+    (encoded,) = (e for e in events if e.stage == 1)
+    assert encoded.details["messages"] == [{"role": "user", "content": "hi"}]
+    assert encoded.details["ids"] == prompt
+    assert [e.position for e in events if e.stage == 20] == [len(prompt), len(prompt) + 1]
+
+
+def numbers(letters: tuple[str, ...], T: int, S: int) -> tuple[int, ...]:
+    """Evaluates letters as Python would."""
+    sizes = DIFFERENT.sizes | {"T": T, "S": S}
+    return tuple(int(eval(letter, {}, sizes)) for letter in letters)
+
+
+@pytest.mark.parametrize("all_positions", [False, True])
+def test_every_tensor_shows_letters_that_are_its_sizes(all_positions: bool) -> None:
+    transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
+    for start_pos, T in ((0, 22), (22, 4), (26, 1)):
+        with recorded(DIFFERENT) as events:
+            transformer.forward(context, PROMPT[:T], start_pos, all_positions)
+        for event in events:
+            for x in (*event.inputs, *event.outputs):
+                if x.shape[0] == 64:  # the cache and its frequencies: the context has no letter
+                    assert x.name in ("cache_k", "cache_v", "frequencies")
+                    continue
+                assert numbers(x.letters, T, start_pos + T) == x.shape, (event.op, x)
+                assert x.name
+
+
+def test_every_step_of_the_registry_is_taken_by_a_run(model: Model) -> None:
+    taken = set()
+    for all_positions in (False, True):
+        transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
+        with recorded(DIFFERENT) as events:
+            transformer.forward(context, PROMPT, 0, all_positions)
+        taken |= {(e.stage, e.op, x.name, x.letters) for e in events for x in e.outputs}
+    with recorded(model.args) as events:
+        list(InferenceEngine(model, 64).generate([1, 2, 3], 1, GREEDY))
+    taken |= {(e.stage, e.op, x.name, x.letters) for e in events for x in e.outputs}
+    listed = {(s.number, t.op, t.name, t.letters) for s in STAGES.values() for t in s.steps}
+    assert taken - {(5, "layer", "x", ("T", "D"))} == listed
+
+
+def test_events_carry_layer_position_duration_and_arguments() -> None:
+    transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
+    transformer.forward(context, PROMPT)
+    with recorded(DIFFERENT) as events:
+        transformer.forward(context, [1, 2, 3, 4], 22)
+    assert {e.position for e in events} == {22}
+    assert {e.layer for e in events if e.stage in range(5, 19)} == {0, 1}
+    assert {e.layer for e in events if e.stage not in range(5, 19)} == {None}
+    assert all((e.seconds is None) == (e.op == "mark") for e in events)
+    layers = [e for e in events if e.op == "layer"]
+    for layer in layers:
+        ops = [e for e in events if e.layer == layer.layer and e.op != "layer"]
+        assert layer.seconds == pytest.approx(sum(e.seconds or 0.0 for e in ops))
+    (scaled, _) = (e for e in events if e.op == "div_scalar")
+    assert scaled.details == {"value": 10**0.5}
+    (norm, *_) = (e for e in events if e.op == "rms_norm")
+    assert [x.name for x in norm.inputs] == ["x", "layers.0.attention_norm.weight"]
+    assert norm.details == {"eps": 1e-5, "dtype": "bfloat16"}
+
+
+def test_only_what_is_wanted_is_written_and_names_stay_right() -> None:
+    transformer = different_transformer()
+    with recorded(DIFFERENT, wants=lambda stage, layer: layer is None and stage == 19) as events:
+        transformer.forward(InferenceContext(DIFFERENT, 64), PROMPT)
+    assert [(e.stage, e.op) for e in events] == [
+        (19, "mark"), (19, "slice"), (19, "rms_norm"), (19, "linear_transformation"),
+    ]  # fmt: skip
+    assert events[1].inputs[0].name == "x"
+
+
+def test_statistics_are_those_of_the_elements_and_come_only_on_request() -> None:
+    transformer = different_transformer()
+    with recorded(DIFFERENT) as plain:
+        transformer.forward(InferenceContext(DIFFERENT, 64), PROMPT)
+    assert not [x for e in plain for x in (*e.inputs, *e.outputs) if x.statistics]
+    with recorded(DIFFERENT, statistics=True) as events:
+        logits = transformer.forward(InferenceContext(DIFFERENT, 64), PROMPT).numpy()
+    found = events[-1].outputs[0].statistics
+    assert found is not None
+    values = logits.astype(np.float64).ravel()
+    assert (found.minimum, found.maximum) == (values.min(), values.max())
+    assert found.mean == pytest.approx(values.mean())
+    assert found.rms == pytest.approx(np.sqrt((values**2).mean()))
+    assert found.first == tuple(values[:3])
+    assert found.last == tuple(values[-3:])
+
+
+def test_statistics_take_infinities_complex_numbers_and_no_elements() -> None:
+    mask = statistics(np.array([0.0, -np.inf], dtype=np.float32))
+    assert mask is not None
+    assert (mask.minimum, mask.mean, mask.rms) == (-np.inf, -np.inf, np.inf)
+    turned = statistics(np.array([3 + 4j], dtype=np.complex64))
+    assert turned is not None
+    assert turned.first == (3.0, 4.0)
+    assert statistics(np.zeros((0, 3))) is None
+
+
+def test_the_same_bits_come_out_with_the_trace_on_or_off(model: Model) -> None:
+    def answer() -> list[int]:
+        engine = InferenceEngine(model, 64)
+        steps = engine.generate(token_ids(BYTES_VOCAB, 9), 8, SamplingArgs(seed=3))
+        return [step.token_id for step in steps]
+
+    def logits() -> bytes:
+        context = InferenceContext(DIFFERENT, 64)
+        return different_transformer().forward(context, PROMPT).numpy().tobytes()
+
+    off = answer(), logits()
+    with recorded(model.args, statistics=True):
+        assert (answer(), logits()) == off
+    assert (answer(), logits()) == off
+
+
+def test_an_interrupted_pass_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
+    with recorded(DIFFERENT) as events:
+        with monkeypatch.context() as patch:
+            patch.setattr(ml, "swiglu", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                transformer.forward(context, PROMPT)
+        events.clear()
+        transformer.forward(context, PROMPT)
+    assert shapes_by_step(events) == expected_shapes(DIFFERENT, 22)
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def calls_during(run: Callable[[], object], part: str) -> int:
+    """Counts the calls of Python functions in files whose path holds `part`."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call" and part in frame.f_code.co_filename
+
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_off_the_trace_costs_one_look_at_a_variable_per_stage_and_nothing_per_op() -> None:
+    transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
+    with recorded(DIFFERENT):
+        transformer.forward(context, PROMPT)
+    assert not trace.is_on()
+
+    def decode() -> None:
+        transformer.forward(context, [5], 22)
+
+    marks_per_block = len(range(5, 19))
+    expected = 2 + marks_per_block * DIFFERENT.n_layers
+    assert calls_during(decode, f"src{'/'}trace") == expected
+    assert calls_during(decode, "reporting.py") == 0
+
+
+def test_a_mark_outside_of_a_trace_makes_no_event() -> None:
+    trace.mark(8)
+    with recorded(DIFFERENT) as events:
+        pass
+    trace.mark(8, layer=3, position=1, T=2)
+    assert events == []
+
+
+def test_an_op_outside_of_a_stage_makes_no_event() -> None:
+    with recorded(DIFFERENT) as events:
+        ml.zeros((2, 3), ml.float32).reshape(3, 2)
+    assert events == []
+
+
+def test_a_result_that_fits_no_step_keeps_its_name_and_shows_no_letters() -> None:
+    with recorded(DIFFERENT) as events:
+        trace.mark(8, position=0, T=22)
+        x = ml.zeros((2, 3), ml.float32).with_name("mine")
+        assert ml.add(x, x).name == ""
+        assert x.reshape(3, 2).name == "mine"
+    assert [(e.op, e.outputs[0].name, e.outputs[0].letters) for e in events[1:]] == [
+        ("zeros", "", ()), ("add", "", ()), ("reshape", "mine", ()),
+    ]  # fmt: skip
+
+
+def engine_events(model: Model, prompt: list[int]) -> list[Event]:
+    with recorded(model.args) as events:
+        list(InferenceEngine(model, 64).generate(prompt, 1, GREEDY))
+    return events
+
+
+def test_the_tokens_tensor_is_the_prompt(model: Model) -> None:
+    events = engine_events(model, list(range(22)))
+    (tokens,) = (x for e in events if e.stage == 2 for x in e.outputs)
+    assert (tokens.name, tokens.shape, tokens.letters, tokens.dtype) == (
+        "tokens", (22,), ("T",), "int32",
+    )  # fmt: skip
+    (sampling,) = (e for e in events if e.stage == 20)
+    assert [(x.name, x.letters) for x in sampling.inputs] == [("logits", ("V",))]
+    assert sampling.details["sampling"]["temperature"] == 0.0
+
+
+def test_llama_3_1_8b_shows_the_documented_shapes_for_22_tokens() -> None:
+    tokenizer = load_tokenizer(Path(shared_data("llama3/tokenizer.model")).parent)
+    text = "What is the capital of Massachusetts? Answer in one word."
+    ids = encode_chat(tokenizer, [Message("user", text)])
+    assert len(ids) == 22
+    args = DIFFERENT.__class__(
+        dim=4096, n_layers=1, n_heads=32, n_kv_heads=8, head_dim=128, ffn_dim=14336,
+        vocab_size=128256, norm_eps=1e-5, rope_theta=500000.0, rope_scaling=None,
+        max_context_length=64, dtype=ml.bfloat16,
+    )  # fmt: skip
+    # Shapes do not depend on values, and zeros that are never written take no memory.
+    tensors = {
+        name: ml.Tensor.from_numpy(np.zeros(shape, ml.bfloat16.numpy_dtype), name=name)
+        for name, shape in weight_shapes(args).items()
+    }
+    with recorded(args) as events:
+        LlamaTransformer(args, tensors).forward(InferenceContext(args, 64), ids)
+    found = shapes_by_step(events)
+    assert found == expected_shapes(args, 22)
+    for step in (
+        (8, "linear_transformation", "xq", (22, 4096)),
+        (9, "reshape", "xk", (22, 8, 128)),
+        (12, "transpose", "keys", (32, 128, 22)),
+        (13, "softmax", "scores", (32, 22, 22)),
+        (17, "swiglu", "hidden", (22, 14336)),
+        (19, "linear_transformation", "logits", (1, 128256)),
+    ):
+        assert step in found
