@@ -1,5 +1,5 @@
 /*
- * One token goes straight to multiply_row: weights stream from memory, one row after the other.
+ * One token goes straight to multiply_row: weights stream from memory, a few rows at a time.
  *
  * More tokens are packed into panels of six and multiplied stretch by stretch along `in`, so that
  * all that is read again and again is near. From the innermost loop to the outermost:

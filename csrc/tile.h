@@ -2,8 +2,8 @@
  * Register tiles of dot products, shared by the sets with vector intrinsics.
  *
  * A dot_*.h header defines before this one: vec (VEC_LANES float32), vec_zero, vec_load,
- * vec_store, fold_to_four, TILE_ROWS, and for each product a load (widens one vector) and a mac
- * (one step of the sum).
+ * vec_store, fold_to_four, TILE_ROWS, STREAM_ROWS, and for each product a load (widens one vector)
+ * and a mac (one step of the sum).
  * The 16 lanes of a sum take 16 / VEC_LANES vectors ("parts"). A tile keeps one of them in
  * registers and passes over the stretch again for the next one.
  */
@@ -158,41 +158,66 @@ static void multiply_stretch(int kind, const Stretch *stretch)
 }
 
 /*
- * One token: one weight row at a time, both operands widened as they come, one accumulator (all of
- * its parts at once). This reads memory as fast as a bare sum does; x stays in the first cache.
+ * One token: STREAM_ROWS weight rows side by side, one accumulator (all of its parts) for each, both
+ * operands widened as they come; x stays in the first cache. How many rows keep most reads from
+ * memory in flight differs between processors, so each dot_*.h says it. It changes no bit.
  */
-INLINE float multiply_one_row(const Product p, const char *x, const char *w, ptrdiff_t in)
+INLINE void multiply_some_rows(const Product p, const int rows, const char *x, const char *weight,
+                               ptrdiff_t weight_stride, ptrdiff_t in, float *out)
 {
-    const ptrdiff_t whole = in * p.element_bytes / p.block_bytes;
-    const ptrdiff_t tail = in * p.element_bytes % p.block_bytes;
-    vec acc[VEC_PARTS];
-    for (int part = 0; part < VEC_PARTS; part++)
-        acc[part] = vec_zero();
-    for (ptrdiff_t block = 0; block < whole; block++, x += 64, w += p.block_bytes)
+    const ptrdiff_t whole = in * p.element_bytes / p.block_bytes * p.block_bytes;
+    const ptrdiff_t tail = in * p.element_bytes - whole;
+    vec acc[STREAM_ROWS * VEC_PARTS];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows * VEC_PARTS; i++)
+        acc[i] = vec_zero();
+    for (ptrdiff_t at = 0; at < whole; at += p.block_bytes, x += 64)
 #pragma GCC unroll 2
         for (int phase = 0; phase < p.phases; phase++)
 #pragma GCC unroll 2
+            for (int part = 0; part < VEC_PARTS; part++) {
+                const vec lanes = p.load_x(x, phase, part);
+#pragma GCC unroll 4
+                for (int r = 0; r < rows; r++) {
+                    const char *block = weight + r * weight_stride + at;
+                    vec *sum = acc + r * VEC_PARTS + part;
+                    *sum = p.mac(*sum, lanes, p.load(block, phase, part));
+                }
+            }
+    char padded_x[64] = {0};
+    memcpy(padded_x, x, (size_t)(tail * 64 / p.block_bytes));
+    for (int r = 0; r < rows; r++) {
+        char padded_w[64] = {0};
+        memcpy(padded_w, weight + r * weight_stride + whole, (size_t)tail);
+        for (int phase = 0; tail && phase < p.phases; phase++)
             for (int part = 0; part < VEC_PARTS; part++)
-                acc[part] = p.mac(acc[part], p.load_x(x, phase, part), p.load(w, phase, part));
-    if (tail) {
-        char padded_x[64] = {0}, padded_w[64] = {0};
-        memcpy(padded_x, x, (size_t)(tail * 64 / p.block_bytes));
-        memcpy(padded_w, w, (size_t)tail);
-        for (int phase = 0; phase < p.phases; phase++)
-            for (int part = 0; part < VEC_PARTS; part++)
-                acc[part] = p.mac(acc[part], p.load_x(padded_x, phase, part),
-                                  p.load(padded_w, phase, part));
+                acc[r * VEC_PARTS + part] =
+                    p.mac(acc[r * VEC_PARTS + part], p.load_x(padded_x, phase, part),
+                          p.load(padded_w, phase, part));
+        out[r] = fold_vectors(acc + r * VEC_PARTS);
     }
-    return fold_vectors(acc);
+}
+
+INLINE void multiply_rows(const Product p, const char *x, const char *weight,
+                          ptrdiff_t weight_stride, ptrdiff_t rows, ptrdiff_t in, float *out)
+{
+    ptrdiff_t r = 0;
+    for (; r + STREAM_ROWS <= rows; r += STREAM_ROWS)
+        multiply_some_rows(p, STREAM_ROWS, x, weight + r * weight_stride, weight_stride, in,
+                           out + r);
+    for (; r < rows; r++)
+        multiply_some_rows(p, 1, x, weight + r * weight_stride, weight_stride, in, out + r);
 }
 
 static void multiply_row(int kind, const char *x, const char *weight, ptrdiff_t weight_stride,
                          ptrdiff_t rows, ptrdiff_t in, float *out)
 {
-    for (ptrdiff_t r = 0; r < rows; r++, weight += weight_stride)
-        out[r] = kind == PRODUCT_BF16  ? multiply_one_row(product_bf16, x, weight, in)
-                 : kind == PRODUCT_F32 ? multiply_one_row(product_f32, x, weight, in)
-                                       : multiply_one_row(product_f32_f16, x, weight, in);
+    if (kind == PRODUCT_BF16)
+        multiply_rows(product_bf16, x, weight, weight_stride, rows, in, out);
+    else if (kind == PRODUCT_F32)
+        multiply_rows(product_f32, x, weight, weight_stride, rows, in, out);
+    else
+        multiply_rows(product_f32_f16, x, weight, weight_stride, rows, in, out);
 }
 
 #endif
