@@ -165,6 +165,13 @@ class Trainer:
         self.steps, self.tokens, self.seconds = state["counts"]
 
 
+def average_with(model: NanoLlama, path: Path) -> None:
+    """Replace the weights by the mean of them and of a checkpoint's from the same line of runs."""
+    other = torch.load(path, weights_only=True)["model"]
+    mine = model.state_dict()
+    model.load_state_dict({name: (weight + other[name]) / 2 for name, weight in mine.items()})
+
+
 def export(model: NanoLlama, directory: Path) -> None:
     """Write `consolidated.00.pth` (a plain dict, bfloat16) and `params.json` as Meta does."""
     weights = {
@@ -194,6 +201,9 @@ def main() -> None:
         "--resume", type=Path, help="a checkpoint to go on from; give another seed too"
     )
     parser.add_argument(
+        "--average", type=Path, help="a checkpoint to average the final weights with"
+    )
+    parser.add_argument(
         "--output", type=Path, default=MODEL_DIRECTORY, help="where the model is written"
     )
     arguments = parser.parse_args()
@@ -202,6 +212,8 @@ def main() -> None:
     if arguments.resume:
         trainer.resume(arguments.resume)
     trainer.run(arguments.minutes, arguments.checkpoint, arguments.rate)
+    if arguments.average:
+        average_with(trainer.model, arguments.average)
     export(trainer.model, arguments.output)
     print(f"{trainer.steps} steps, {trainer.tokens} tokens, {trainer.seconds / 60:.1f} minutes")
 

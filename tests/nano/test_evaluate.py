@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from src.inference import Message
+from src.nano.corpus import load_split
 from src.nano.evaluate import (
     RECALL_FAMILIES,
     SEEN_PER_FAMILY,
@@ -14,6 +15,7 @@ from src.nano.evaluate import (
     seen_sample,
     table,
     total,
+    weighted_part,
     write_card,
 )
 from src.nano.pairs import Pair
@@ -51,6 +53,12 @@ def test_a_score_of_nothing_is_zero() -> None:
 
 def test_the_total_counts_answers_not_families() -> None:
     assert total([Score(10, 10), Score(30, 20)]) == Score(40, 30)
+
+
+def test_a_large_family_weighs_more() -> None:
+    sizes = {family: len(load_split().train[family]) for family in ("sum", "spell")}
+    part = weighted_part({"sum": Score(10, 10), "spell": Score(10, 0)})
+    assert part == pytest.approx(sizes["sum"] / (sizes["sum"] + sizes["spell"]))
 
 
 def test_the_table_has_a_row_per_family_and_one_for_all() -> None:

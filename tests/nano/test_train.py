@@ -14,7 +14,7 @@ from src.nano import MODEL_DIRECTORY  # noqa: E402
 from src.nano.batches import BatchStream, Encoder  # noqa: E402
 from src.nano.corpus import EVEN, LATE  # noqa: E402
 from src.nano.torch_llama import NanoConfig, NanoLlama, rope_frequencies, rotate  # noqa: E402
-from src.nano.train import Trainer, batch_loss, export, orthogonalized, rate_at  # noqa: E402
+from src.nano.train import Trainer, average_with, batch_loss, export, orthogonalized, rate_at  # noqa: E402
 
 pytestmark = pytest.mark.oracle
 
@@ -88,6 +88,14 @@ def test_a_checkpoint_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     assert one._step(batch, 1.0) == two._step(batch, 1.0)
     for mine, other in zip(one.model.parameters(), two.model.parameters(), strict=True):
         assert torch.equal(mine, other)
+
+
+def test_weights_are_averaged_with_a_checkpoint(tmp_path: Path) -> None:
+    one, two = Trainer(TINY, 1, EVEN), Trainer(TINY, 2, EVEN)
+    two.save(tmp_path / "training.pt")
+    expected = (one.model.output.weight + two.model.output.weight) / 2
+    average_with(one.model, tmp_path / "training.pt")
+    assert torch.equal(one.model.output.weight, expected)
 
 
 def test_an_exported_model_gives_the_same_logits_in_our_engine(tmp_path: Path) -> None:
