@@ -186,7 +186,8 @@ def main() -> None:
     text = (
         f"{table(held_out, seen)}\n\n"
         "With each family weighted by its number of training pairs, "
-        f"{100 * weighted_part(seen):.1f} % of the seen pairs are right.\n\n{RECALL_TITLE}\n\n{recall}"
+        f"{100 * weighted_part(seen):.1f} % of the seen pairs are right.\n\n"
+        f"{RECALL_TITLE}\n\n{recall}"
     )
     print(text)
     print(f"\nprompts of the documentation: {pinned.right} of {pinned.asked} right")
