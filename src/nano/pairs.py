@@ -68,8 +68,7 @@ def split_pairs(
 
     Within a family the pairs are ordered by hash and the first tenth is held out; a pair whose fact
     or phrasing would then have no training pair left stays in training and the next one takes its
-    place. In a family of `whole_fact_families` a held-out fact is held out in all phrasings, and
-    one of them, chosen by hash, is asked.
+    place. In a family of `whole_fact_families` a held-out fact is held out in all phrasings.
 
     Args:
         pairs: all pairs, each (family, phrasing, fact) once.
@@ -122,9 +121,4 @@ def _split_by_fact(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
     wanted = -(-len(by_fact) // HELD_OUT_PART)
     chosen = set(sorted(by_fact, key=stable_hash)[:wanted])
     train = [pair for fact, members in by_fact.items() if fact not in chosen for pair in members]
-    asked = [
-        min(by_fact[fact], key=lambda pair: stable_hash(pair.key))
-        for fact in by_fact
-        if fact in chosen
-    ]
-    return train, asked
+    return train, [pair for fact in by_fact if fact in chosen for pair in by_fact[fact]]
