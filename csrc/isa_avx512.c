@@ -13,17 +13,7 @@
 #include "fold_x86.h"
 #include "tile.h"
 
-const KernelSet kernel_set_avx512 = {
-    .pack_panel = pack_panel,
-    .multiply_stretch = multiply_stretch,
-    .multiply_row = multiply_row,
-    .softmax_row = softmax_row,
-    .rms_norm_row = rms_norm_row,
-    .rotary_row = rotary_row,
-    .elementwise_span = elementwise_span,
-    .argmax_row = argmax_row,
-    .convert_span = convert_span,
-};
+DEFINE_KERNEL_SET(kernel_set_avx512);
 
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -48,6 +48,20 @@ typedef struct KernelSet {
     void (*convert_span)(const void *x, int x_type, void *out, int out_type, ptrdiff_t n);
 } KernelSet;
 
+/* A set of the functions that the including file has compiled under these names. */
+#define DEFINE_KERNEL_SET(name)              \
+    const KernelSet name = {                 \
+        .pack_panel = pack_panel,            \
+        .multiply_stretch = multiply_stretch,\
+        .multiply_row = multiply_row,        \
+        .softmax_row = softmax_row,          \
+        .rms_norm_row = rms_norm_row,        \
+        .rotary_row = rotary_row,            \
+        .elementwise_span = elementwise_span,\
+        .argmax_row = argmax_row,            \
+        .convert_span = convert_span,        \
+    }
+
 /* The set in use (dispatch.c). */
 const KernelSet *kernel_set(void);
 
