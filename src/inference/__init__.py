@@ -1,6 +1,7 @@
-"""From prompts to answers: the engine, sampling, and the chat format."""
+"""From prompts to answers: the engine, sampling, and the chat formats."""
 
-from .chat_format import Message, encode_chat
+from .chat_format import FoundFormat, encode_chat, end_ids, find_chat_format
+from .chat_formats import CHAT_FORMATS, ChatFormat
 from .engine import GenerationStats, InferenceEngine, Progress, Step
 from .errors import (
     ChatFormatError,
@@ -10,11 +11,15 @@ from .errors import (
     PromptError,
     SamplingError,
 )
+from .message import Message
 from .sampling import Sampler, SamplingArgs
 
 __all__ = [
+    "CHAT_FORMATS",
+    "ChatFormat",
     "ChatFormatError",
     "ContextFullError",
+    "FoundFormat",
     "GenerationStats",
     "InferenceEngine",
     "InferenceError",
@@ -27,4 +32,6 @@ __all__ = [
     "SamplingError",
     "Step",
     "encode_chat",
+    "end_ids",
+    "find_chat_format",
 ]

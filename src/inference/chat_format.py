@@ -1,74 +1,121 @@
-"""The chat format of Llama 3: messages become token ids, part by part."""
+"""From messages to token ids, in the chat format that belongs to a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..tokenizer import Tokenizer
+from .chat_formats import CHAT_FORMATS, ChatFormat
+from .chat_parts import encode_parts
+from .chat_template import format_of_template, format_of_tokens, read_template
 from .errors import ChatFormatError
-
-ROLES = ("system", "user", "assistant")
+from .message import Message
 
 
 @dataclass(frozen=True)
-class Message:
-    """One turn of a conversation.
+class FoundFormat:
+    """The chat format of a model and what told it.
 
-    Raises:
-        ChatFormatError: The role is not one of system, user, assistant, or a part is no text.
+    Attributes:
+        name: A key of `CHAT_FORMATS`.
+        by: `chat template`, `special tokens` or `layout`.
     """
 
-    role: str
-    content: str
+    name: str
+    by: str
 
-    def __post_init__(self) -> None:
-        if self.role not in ROLES:
-            shown = ascii(self.role)[:80]
-            raise ChatFormatError(f"[message] role must be one of {', '.join(ROLES)}: got {shown}")
-        content: object = self.content
-        if not isinstance(content, str):
-            kind = type(content).__name__
-            raise ChatFormatError(f"[message] content must be a text: got {kind}")
+
+def find_chat_format(directory: Path, tokenizer: Tokenizer) -> FoundFormat:
+    """Finds the chat format of a model: by its template's text, or else by its special tokens.
+
+    A template that is not known decides too: the special tokens are then not asked, since the
+    model was made for another format than theirs. Meta's layout of Llama 2 has neither a template
+    nor special tokens for turns; there the layout tells.
+
+    Args:
+        directory: The model's files.
+        tokenizer: The model's tokenizer.
+
+    Raises:
+        ChatFormatError: The format is not known.
+        TokenizerError: A file with the template is damaged.
+    """
+    template = read_template(directory)
+    if template is not None:
+        name = format_of_template(template)
+        if name is None:
+            raise _unknown(directory, "has a chat template that is not among the known ones")
+        return FoundFormat(name, "chat template")
+    name = format_of_tokens(tokenizer.special_tokens)
+    if name is not None:
+        return FoundFormat(name, "special tokens")
+    if (directory / "params.json").exists() and "<s>" in tokenizer.special_tokens:
+        return FoundFormat("llama2", "layout")
+    raise _unknown(directory, "has no chat template, and its special tokens belong to no format")
 
 
 def encode_chat(
-    tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool = True
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    add_generation_prompt: bool = True,
+    chat_format: str | None = None,
 ) -> list[int]:
-    r"""Encodes a conversation as Llama 3 was trained on it.
+    """Encodes a conversation as a model was trained on it.
 
-    <|begin_of_text|>, then for each message
-    <|start_header_id|> role <|end_header_id|> "\n\n" stripped content <|eot_id|>, and at the end
-    the header of the assistant. Special tokens are placed as ids; text never becomes one. Without
-    a system message there is no system block.
+    Special tokens are placed as ids; text never becomes one.
 
     Args:
-        tokenizer: A tokenizer with the special tokens of Llama 3.
+        tokenizer: The model's tokenizer.
         messages: The conversation so far.
-        add_generation_prompt: Whether to open the assistant's next message.
+        add_generation_prompt: Whether to open the assistant's next message; formats without a
+            header for it have nothing to open.
+        chat_format: A key of `CHAT_FORMATS`; None stands for the format of the special tokens.
 
     Raises:
-        ChatFormatError: There are no messages.
+        ChatFormatError: There are no messages, the format is not known, or it cannot express the
+            order of the roles.
         TokenizerError: The tokenizer lacks a special token of the format.
-
-    Source: meta-llama/llama-models, models/llama3/chat_format.py.
     """
     if not messages:
         raise ChatFormatError("[chat] messages must hold at least one message: got none")
-    end_of_turn = tokenizer.special_id("<|eot_id|>")
-    ids = [tokenizer.bos_id]
-    for message in messages:
-        ids += _header(tokenizer, message.role)
-        ids += tokenizer.encode(message.content.strip(), bos=False, eos=False)
-        ids.append(end_of_turn)
-    if add_generation_prompt:
-        ids += _header(tokenizer, "assistant")
-    return ids
+    chosen = _format(tokenizer, chat_format)
+    return encode_parts(tokenizer, chosen.build(messages, add_generation_prompt))
 
 
-def _header(tokenizer: Tokenizer, role: str) -> list[int]:
-    """Returns the ids that open a message."""
-    return [
-        tokenizer.special_id("<|start_header_id|>"),
-        *tokenizer.encode(role, bos=False, eos=False),
-        tokenizer.special_id("<|end_header_id|>"),
-        *tokenizer.encode("\n\n", bos=False, eos=False),
-    ]
+def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[int]:
+    """Returns the ids that end an answer in a chat: the format's and the tokenizer's.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        chat_format: As in `encode_chat`.
+
+    Raises:
+        ChatFormatError: The format is not known.
+    """
+    known = tokenizer.special_tokens
+    chosen = _format(tokenizer, chat_format)
+    return tokenizer.stop_ids | {known[name] for name in chosen.end_names if name in known}
+
+
+def _format(tokenizer: Tokenizer, name: str | None) -> ChatFormat:
+    """Looks a format up by its name, or by the special tokens where none is given."""
+    if name is None:
+        name = format_of_tokens(tokenizer.special_tokens)
+        if name is None:
+            raise ChatFormatError(
+                "[chat] chat_format must be given for a tokenizer whose special tokens belong to "
+                f"no format: one of {', '.join(CHAT_FORMATS)}"
+            )
+    if name not in CHAT_FORMATS:
+        raise ChatFormatError(
+            f"[chat] chat_format must be one of {', '.join(CHAT_FORMATS)}: got {ascii(name)[:80]}"
+        )
+    return CHAT_FORMATS[name]
+
+
+def _unknown(directory: Path, why: str) -> ChatFormatError:
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(directory))
+    return ChatFormatError(
+        f"{shown}: chat format: the model {why}; name one with --chat-format "
+        f"({', '.join(CHAT_FORMATS)}), or continue raw text with --completion"
+    )

@@ -1,14 +1,16 @@
 """Answers: read a prompt in chunks, then choose and run one token after the other."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..model import InferenceContext, Model, token_tensor
 from ..tokenizer import StreamDecoder
 from ..trace import mark
-from .chat_format import Message, encode_chat
+from .chat_format import FoundFormat, encode_chat, end_ids, find_chat_format
 from .errors import ContextFullError, InferenceError, NumericError, PromptError
+from .message import Message
 from .sampling import Logits, Sampler, SamplingArgs
 from .stop_strings import StopStrings
 
@@ -96,6 +98,19 @@ class InferenceEngine:
         """Returns the tokens whose keys and values are in the cache."""
         return tuple(self._cached_ids)
 
+    @cached_property
+    def chat_format(self) -> FoundFormat:
+        """Finds the model's chat format.
+
+        Raises:
+            ChatFormatError: It is not known.
+            TokenizerError: The file with the chat template is damaged.
+            PromptError: The model has no tokenizer.
+        """
+        if self.model.tokenizer is None:
+            raise PromptError("[chat] model must have a tokenizer: its directory holds none")
+        return find_chat_format(self.model.source_directory, self.model.tokenizer)
+
     def reset(self) -> None:
         """Forgets the cached tokens."""
         self._newest += 1
@@ -109,17 +124,26 @@ class InferenceEngine:
         sampling: SamplingArgs | None = None,
         stop: Sequence[str] = (),
         progress: Progress | None = None,
+        chat_format: str | None = None,
     ) -> Iterator[Step]:
         """Answers the last message of a conversation; arguments and errors as in `generate`.
 
+        Args:
+            chat_format: A key of `CHAT_FORMATS`; None stands for the model's own.
+
         Raises:
-            ChatFormatError: There are no messages.
+            ChatFormatError: There are no messages, or the format is not known or cannot express
+                them.
+            TokenizerError: The tokenizer lacks a special token of the format.
         """
-        if self.model.tokenizer is None:
+        tokenizer = self.model.tokenizer
+        if tokenizer is None:
             raise PromptError("[chat] model must have a tokenizer: its directory holds none")
-        prompt_ids = encode_chat(self.model.tokenizer, messages)
+        name = self.chat_format.name if chat_format is None else chat_format
+        prompt_ids = encode_chat(tokenizer, messages, chat_format=name)
         mark(1, details={"messages": messages, "ids": prompt_ids})
-        return self.generate(prompt_ids, max_new_tokens, sampling, stop, progress)
+        ends = end_ids(tokenizer, name)
+        return self.generate(prompt_ids, max_new_tokens, sampling, stop, progress, ends)
 
     def generate(
         self,
@@ -128,6 +152,7 @@ class InferenceEngine:
         sampling: SamplingArgs | None = None,
         stop: Sequence[str] = (),
         progress: Progress | None = None,
+        end_ids: Collection[int] = (),
     ) -> Iterator[Step]:
         """Continues a sequence of tokens.
 
@@ -139,6 +164,7 @@ class InferenceEngine:
             sampling: How to choose; None stands for the defaults.
             stop: Texts that end the answer and are not part of it.
             progress: Called while the prompt is read.
+            end_ids: Ids that end the answer, beside those of the tokenizer.
 
         Yields:
             One step per chosen token. Without a tokenizer the texts are empty and no token ends
@@ -163,7 +189,7 @@ class InferenceEngine:
         if stops and self.model.tokenizer is None:
             raise PromptError("[generate] stop needs a tokenizer: the model's directory holds none")
         self.model.check_unchanged()
-        text = _AnswerText(self.model, StopStrings(stops))
+        text = _AnswerText(self.model, StopStrings(stops), end_ids)
         room = self.sequence_length - len(ids)
         limit = room if max_new_tokens is None else min(room, max_new_tokens)
         at_limit = "max tokens" if limit == max_new_tokens else "context full"
@@ -272,10 +298,10 @@ class InferenceEngine:
 class _AnswerText:
     """Turns chosen tokens into text and sees when the answer ends."""
 
-    def __init__(self, model: Model, stops: StopStrings) -> None:
+    def __init__(self, model: Model, stops: StopStrings, end_ids: Collection[int]) -> None:
         tokenizer = model.tokenizer
         self._decoder = None if tokenizer is None else StreamDecoder(tokenizer)
-        self._stop_ids = frozenset() if tokenizer is None else tokenizer.stop_ids
+        self._stop_ids = frozenset() if tokenizer is None else tokenizer.stop_ids.union(end_ids)
         self._stops = stops
 
     def push(self, token: int) -> tuple[str, str | None]:
