@@ -2,6 +2,7 @@
 
 from .errors import CheckpointError
 from .meta_directory import Checkpoint, open_meta_checkpoint
+from .safetensors import read_safetensors
 from .shards import merge_shards
 from .torch_pth import read_pth
 
@@ -11,4 +12,5 @@ __all__ = [
     "merge_shards",
     "open_meta_checkpoint",
     "read_pth",
+    "read_safetensors",
 ]

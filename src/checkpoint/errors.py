@@ -16,6 +16,7 @@ __all__ = [
     "NotACheckpointError",
     "ParamsError",
     "PickleRefusedError",
+    "SafetensorsError",
     "ShardError",
     "TensorRecordError",
     "mismatch",
@@ -47,6 +48,10 @@ class PickleRefusedError(CheckpointError):
     """The pickle program is damaged, or asks for something outside the allow-list."""
 
 
+class SafetensorsError(CheckpointError):
+    """The header of a safetensors file, or the index of several, breaks a rule of the format."""
+
+
 class TensorRecordError(CheckpointError):
     """A tensor's size, stride, offset or dtype does not fit the bytes it is said to lie in."""
 
@@ -56,7 +61,7 @@ class ShardError(CheckpointError):
 
 
 class ParamsError(CheckpointError):
-    """`params.json` is not strict JSON, or has a missing, unknown or impossible key."""
+    """A file of hyperparameters is not strict JSON, or has a missing, unknown or impossible key."""
 
 
 class FileChangedError(CheckpointError):

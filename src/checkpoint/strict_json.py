@@ -59,11 +59,11 @@ def _check_depth(text: str) -> None:
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for position, key in enumerate(keys) if key in keys[:position])
-        raise ValueError(f"expected each key once, got {shown(twice)} twice")
+    result: dict[str, object] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"expected each key once, got {shown(key)} twice")
+        result[key] = value
     return result
 
 

@@ -20,6 +20,7 @@ from .errors import (
     mismatch,
     shown,
 )
+from .file_kinds import HEAD_BYTES, found_kind
 from .mapped_file import MappedFile
 from .pickle_machine import PickleMachine
 from .torch_globals import TORCH_GLOBALS, StorageReference, TensorReference, load_storage
@@ -30,19 +31,6 @@ __all__ = ["map_pth", "read_pth"]
 _MOST_PICKLE_BYTES = 16 << 20
 _MOST_WORD_BYTES = 64
 _VERSIONS = range(1, 11)
-
-_OTHER_FORMATS = (
-    (0, b"\x1f\x8b", "a gzip file"),
-    (0, b"\x93NUMPY", "a NumPy .npy file"),
-    (0, b"GGUF", "a GGUF file"),
-    (0, b"\x89HDF", "an HDF5 file"),
-    (0, b"version https://git-lfs", "a Git LFS pointer, not the file itself"),
-    (0, b"PK\x05\x06", "an empty zip archive"),
-    (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9", "a PyTorch file from before the zip format"),
-    (257, b"ustar", "a tar file, PyTorch's oldest format"),
-    (8, b'{"', "a safetensors file"),
-    (0, b"<", "a text file that starts with '<', perhaps an error page"),
-)
 
 
 def read_pth(path: Path) -> dict[str, ml.Tensor]:
@@ -79,21 +67,11 @@ def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
 
 
 def _check_format(file: MappedFile) -> None:
-    head = file.buffer[:512]
+    head = file.buffer[:HEAD_BYTES]
     if head.startswith(b"PK\x03\x04"):
         return
-    raise NotACheckpointError(f"{file.label}: not a PyTorch zip checkpoint (found {_found(head)})")
-
-
-def _found(head: bytes) -> str:
-    if not head:
-        return "an empty file"
-    for offset, magic, description in _OTHER_FORMATS:
-        if head[offset : offset + len(magic)] == magic:
-            return description
-    if head[0] == 0x80 and head[1:2] <= b"\x05":
-        return "a bare pickle"
-    return f"bytes {head[:8].hex(' ')}"
+    found = found_kind(head)
+    raise NotACheckpointError(f"{file.label}: not a PyTorch zip checkpoint (found {found})")
 
 
 def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Record]:

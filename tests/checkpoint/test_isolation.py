@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.checkpoint import hostile_pickles as hostile
 from tests.support.pth_writer import integer, write_archive
+from tests.support.safetensors_writer import file_bytes, write_safetensors
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -18,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 WATCH = """
 import json, resource, sys
 from pathlib import Path
-from src.checkpoint import CheckpointError, read_pth
+from src.checkpoint import CheckpointError, read_pth, read_safetensors
 
 paths = [Path(line) for line in sys.stdin.read().splitlines()]
 watching, events, outcomes = False, [], []
@@ -35,7 +37,7 @@ for path in paths:
     events.clear()
     watching = True
     try:
-        read_pth(path)
+        (read_safetensors if path.suffix == ".safetensors" else read_pth)(path)
         outcome = "read"
     except CheckpointError as error:
         outcome = "refused"
@@ -65,6 +67,11 @@ def watch(folder: Path, programs: dict[str, bytes]) -> list[Any]:
     paths = [folder / f"{number}.pth" for number in range(len(programs))]
     for path, program in zip(paths, programs.values(), strict=True):
         write_archive(path, program, {"0": bytes(96)})
+    return watch_files(paths)
+
+
+def watch_files(paths: list[Path]) -> list[Any]:
+    """Read files in a process that may grow by 64 MiB; return what happened."""
     outcomes: list[Any] = json.loads(run_alone(WATCH, "\n".join(map(str, paths))))
     assert [outcome[0] for outcome in outcomes] == list(map(str, paths))
     return outcomes
@@ -89,6 +96,30 @@ def test_p1_twin_a_good_file_is_read_with_one_open(tmp_path: Path) -> None:
 def test_p4_greedy_files_are_refused_within_64_mib(tmp_path: Path) -> None:
     outcomes = watch(tmp_path, hostile.GREEDY)
     assert all(outcome == "refused" for _, outcome, _ in outcomes)
+
+
+GREEDY_HEADERS = {
+    "one key twice": b'{"x":0,' + b"".join(b'"%06d":0,' % n for n in range(95_000)) + b'"x":0}',
+    "empty lists": b'{"a":[' + b"[]," * 340_000 + b"[]]}",
+    "numbers": b'{"a":[' + b"1," * 500_000 + b"1]}",
+    "one long name": b'{"' + b"a" * 1_000_000 + b'":3}',
+    "open brackets": b'{"a":' + b"[" * 1_000_000,
+    "backslashes": b'{"' + b"\\" * 1_000_000,
+    "metadata": b'{"__metadata__":{"a":"' + b"b" * 1_000_000 + b'"},"t":0}',
+}
+
+
+def test_s1_greedy_safetensors_files_are_refused_within_64_mib(tmp_path: Path) -> None:
+    paths = []
+    for number, header in enumerate(GREEDY_HEADERS.values()):
+        assert len(header) <= 1.1e6
+        paths.append(tmp_path / f"{number}.safetensors")
+        paths[-1].write_bytes(file_bytes(header))
+    write_safetensors(tmp_path / "good.safetensors", {"a": np.ones(3, np.float32)})
+    outcomes = watch_files([*paths, tmp_path / "good.safetensors"])
+    assert [outcome for _, outcome, _ in outcomes] == ["refused"] * len(paths) + ["read"]
+    for path, _, events in outcomes:
+        assert [event for event in events if event[0] == "open"] == [["open", path]]
 
 
 def test_p4_twin_the_limit_of_the_process_that_watches_bites(tmp_path: Path) -> None:

@@ -1,0 +1,322 @@
+"""Reading safetensors files: rows S1 and S2 of the bad inputs, each with its valid twin."""
+
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from src import ml
+from src.checkpoint import CheckpointError, read_safetensors
+from src.checkpoint.errors import NotACheckpointError, SafetensorsError, TensorRecordError
+from src.checkpoint.safetensors import SafetensorsFile
+from tests.support.safetensors_writer import entry, file_bytes, padded, write_safetensors
+
+GOOD = {"a": entry("F32", [2], 0, 8), "b": entry("BF16", [3], 8, 14)}
+DATA = np.array([1.5, -2.0], np.float32).tobytes() + bytes(6)
+
+
+def arrays() -> dict[str, "np.ndarray[Any, Any]"]:
+    generator = np.random.default_rng(1)
+    return {
+        "matrix": generator.standard_normal((3, 5)).astype(ml_dtypes.bfloat16),
+        "half": generator.standard_normal(7).astype(np.float16),
+        "float": generator.standard_normal((2, 1, 4)).astype(np.float32),
+        "bytes": np.arange(9, dtype=np.uint8),
+        "whole": np.arange(-3, 3, dtype=np.int32),
+        "scalar": np.array(2.5, np.float32),
+        "empty": np.zeros((0, 4), np.float32),
+    }
+
+
+def read(path: Path, content: bytes) -> dict[str, ml.Tensor]:
+    path.write_bytes(content)
+    return read_safetensors(path)
+
+
+def refusal(tmp_path: Path, content: bytes) -> str:
+    """Read a bad file, and return the one line that says what is wrong with it."""
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(CheckpointError) as caught:
+        read(path, content)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ")
+    assert text.isprintable()
+    assert len(text) < 500 + len(str(path))
+    return text
+
+
+def test_tensors_are_read_bit_for_bit(tmp_path: Path) -> None:
+    path, expected = tmp_path / "a.safetensors", arrays()
+    write_safetensors(path, expected, {"format": "pt"})
+    tensors = read_safetensors(path)
+    assert tensors.keys() == expected.keys()
+    for name, array in expected.items():
+        assert tensors[name].name == name
+        assert tensors[name].shape == array.shape
+        assert tensors[name].numpy().dtype == array.dtype
+        assert tensors[name].numpy().tobytes() == array.tobytes()
+
+
+def test_tensors_are_read_only_views_of_the_mapped_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    write_safetensors(path, arrays())
+    source = SafetensorsFile(path)
+    start = np.frombuffer(source.file.buffer, np.uint8).ctypes.data
+    for name, record in source.entries.items():
+        tensor = source.tensor(record, name)
+        assert tensor.data_pointer == start + record.start
+        assert not tensor.is_writable
+        assert tensor.is_contiguous
+
+
+@pytest.mark.parametrize("askew", [1, 2, 3])
+def test_a_tensor_that_lies_askew_is_copied_and_nothing_else(tmp_path: Path, askew: int) -> None:
+    path, expected = tmp_path / "a.safetensors", arrays()
+    write_safetensors(path, expected, askew=askew)
+    source = SafetensorsFile(path)
+    for name, record in source.entries.items():
+        tensor = source.tensor(record, "renamed")
+        copied = tensor.is_writable
+        assert copied == source.is_askew(record) == (askew % expected[name].itemsize != 0)
+        assert tensor.is_contiguous
+        assert tensor.name == "renamed"
+        assert tensor.numpy().tobytes() == expected[name].tobytes()
+
+
+def test_metadata_is_kept_and_may_be_absent(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    write_safetensors(path, arrays(), {"format": "pt", "é": ""})
+    assert SafetensorsFile(path).metadata == {"format": "pt", "é": ""}
+    write_safetensors(path, arrays())
+    assert SafetensorsFile(path).metadata == {}
+
+
+def test_a_file_without_tensors_is_valid(tmp_path: Path) -> None:
+    assert read(tmp_path / "a", file_bytes(b"{}")) == {}
+
+
+@pytest.mark.parametrize("dtype", ["F64", "I64", "I16", "U32", "BOOL", "F8_E4M3", "F8_E5M2"])
+def test_a_dtype_that_ml_lacks_is_named_only_when_its_tensor_is_asked_for(
+    tmp_path: Path, dtype: str
+) -> None:
+    width = {"F64": 8, "I64": 8, "I16": 2, "U32": 4}.get(dtype, 1)
+    header = {
+        "odd": entry(dtype, [2], 0, 2 * width),
+        "good": entry("F32", [], 2 * width, 2 * width + 4),
+    }
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(file_bytes(header, bytes(2 * width + 4)))
+    source = SafetensorsFile(path)
+    assert source.tensor(source.entries["good"], "good").shape == ()
+    with pytest.raises(TensorRecordError, match=rf"tensor 'odd': dtype: .*got {dtype}$"):
+        source.tensor(source.entries["odd"], "odd")
+    with pytest.raises(TensorRecordError, match=dtype):
+        read_safetensors(path)
+
+
+@pytest.mark.parametrize("length", [0, 1, 7])
+def test_s1_a_file_of_a_few_bytes_is_refused(tmp_path: Path, length: int) -> None:
+    text = refusal(tmp_path, bytes(length))
+    assert "not a safetensors file" in text
+    assert ("an empty file" if not length else f"{length} bytes") in text
+
+
+LENGTHS = {
+    "empty header": (file_bytes(b""), "'{' as first byte, got an empty header"),
+    "one byte": (file_bytes(b"{"), "header: expected JSON"),
+    "beyond the file": (file_bytes(GOOD, DATA, length=10_000), "header length: expected at most"),
+    "all ones": (file_bytes(GOOD, DATA, length=2**64 - 1), "expected at most 100000000 bytes"),
+    "over the limit": (file_bytes(b"{}", length=100_000_001), "expected at most 100000000 bytes"),
+    "one too long": (file_bytes(b"{}", length=3), "expected at most the 2 bytes after it, got 3"),
+    "a space first": (file_bytes(b" {}     "), "'{' as first byte, got byte 0x20"),
+    "an array": (file_bytes(b"[]      "), "'{' as first byte"),
+    "NUL at the end": (file_bytes(b"{}\0\0"), "header: expected JSON"),
+    "two objects": (file_bytes(b"{}{}"), "header: expected JSON"),
+    "not UTF-8": (file_bytes(b'{"\xff": 1}'), "expected UTF-8, got other bytes at byte 2"),
+    "UTF-16": (file_bytes(b"{\0}\0"), "header: expected JSON"),
+    "cut": (file_bytes(json.dumps(GOOD).encode()[:-3], DATA), "header: expected JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "words"), LENGTHS.values(), ids=LENGTHS)
+def test_s1_a_wrong_header_is_refused_with_its_reason(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    assert words in refusal(tmp_path, content)
+
+
+def test_s1_twin_the_same_header_as_the_format_has_it_is_read(tmp_path: Path) -> None:
+    tensors = read(tmp_path / "a", file_bytes(GOOD, DATA))
+    assert tensors["a"].numpy().tolist() == [1.5, -2.0]
+    # Padding of any length, and JSON's own white space inside.
+    spaced = json.dumps(GOOD, indent=1).encode() + b" " * 1001
+    assert read(tmp_path / "b", file_bytes(spaced, DATA))["a"].numpy().tolist() == [1.5, -2.0]
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 9, 40, 80, 100])
+def test_s1_a_file_cut_anywhere_is_refused(tmp_path: Path, size: int) -> None:
+    content = file_bytes(GOOD, DATA)
+    assert size < len(content)
+    refusal(tmp_path, content[:size])
+    refusal(tmp_path, content[:-1])
+    refusal(tmp_path, content + b"\0")
+
+
+def with_entry(text: str) -> bytes:
+    return file_bytes(padded(f'{{"a": {text}}}'.encode()), bytes(8))
+
+
+def text_of(
+    shape: str = "[2]", offsets: str = "[0,8]", dtype: str = '"F32"', more: str = ""
+) -> str:
+    return f'{{"dtype":{dtype},"shape":{shape},"data_offsets":{offsets}{more}}}'
+
+
+ENTRIES = {
+    "NaN": (text_of("[NaN]"), "finite number, got NaN"),
+    "1.0": (text_of("[2.0]"), "integers, got a value of type float"),
+    "true": (text_of("[true]", dtype='"F64"'), "integers, got a value of type bool"),
+    "text": (text_of('["2"]'), "integers, got a value of type str"),
+    "5 000 digits": (text_of(f"[{'9' * 5000}]"), "32 digits"),
+    "exponent": (text_of("[2e0]"), "type float"),
+    "negative": (text_of("[-2]"), "0..281474976710656, got -2"),
+    "two negative": (text_of("[-1,-2]"), "got -1"),
+    "no list": (text_of("2"), "a list, got a value of type int"),
+    "nine sizes": (text_of("[2,1,1,1,1,1,1,1,1]"), "at most 8 sizes, got 9"),
+    "unknown dtype": (text_of(dtype='"F33"'), "one that the format knows, got 'F33'"),
+    "lower case": (text_of(dtype='"f32"'), "got 'f32'"),
+    "dtype of ESC": (text_of(dtype='"\\u001b[2J"'), r"'\x1b[2J'"),
+    "dtype list": (text_of(dtype='["F32"]'), "type list"),
+    "dtype null": (text_of(dtype="null"), "type NoneType"),
+    "one offset": (text_of(offsets="[8]"), "[begin, end]"),
+    "three offsets": (text_of(offsets="[0,4,8]"), "[begin, end]"),
+    "reversed": (text_of(offsets="[8,0]"), "begin <= end, got [8, 0]"),
+    "negative offset": (text_of(offsets="[-8,0]"), "got -8"),
+    "past the end": (text_of("[4]", "[0,16]"), "inside the 8 bytes of the buffer"),
+    "huge offset": (text_of(offsets=f"[0,{2**63}]"), "got 9223372036854775808"),
+    "no offsets": ('{"dtype":"F32","shape":[2]}', "dtype, shape and data_offsets, got 'dtype'"),
+    "another key": (text_of(more=',"x":1'), "'x'"),
+    "a key twice": (text_of(more=',"shape":[2]'), "'shape' twice"),
+    "no object": ("3", "got a value of type int"),
+    "null": ("null", "got a value of type NoneType"),
+    "deep": ("[" * 100_000, "32 levels"),
+    "wraps": (text_of(f"[{2**32},{2**32}]", "[0,0]"), "bits, got 0 bits"),
+    "a million": (text_of("[1000000]", "[0,4]"), "32000000 bits, got 32 bits"),
+    "too few": (text_of("[1]"), "32 bits, got 64 bits"),
+    "half a byte": (text_of("[15]", dtype='"F4"'), "60 bits, got 64 bits"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), ENTRIES.values(), ids=ENTRIES)
+def test_s1_s2_a_wrong_entry_is_refused_with_its_reason(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    assert words in refusal(tmp_path, with_entry(text))
+
+
+def test_s1_s2_twin_the_same_entry_put_right_is_read(tmp_path: Path) -> None:
+    assert read(tmp_path / "a", with_entry(text_of()))["a"].shape == (2,)
+    assert read(tmp_path / "b", with_entry(text_of("[2,1,1,1,1,1,1,1]")))["a"].ndim == 8
+
+
+METADATA: dict[str, tuple[object, str]] = {
+    "list": ([], "a map of text to text, got list"),
+    "null": (None, "a map of text to text, got NoneType"),
+    "number": ({"format": 1}, "'format': expected text, got a value of type int"),
+    "nested": ({"format": {"a": "b"}}, "type dict"),
+}
+
+
+@pytest.mark.parametrize(("metadata", "words"), METADATA.values(), ids=METADATA)
+def test_s1_metadata_must_map_text_to_text(tmp_path: Path, metadata: object, words: str) -> None:
+    assert words in refusal(tmp_path, file_bytes({"__metadata__": metadata} | GOOD, DATA))
+
+
+def test_s1_duplicate_names_are_refused(tmp_path: Path) -> None:
+    one = json.dumps(GOOD)[1:-1]
+    header = padded(f"{{{one}, {one}}}".encode())
+    assert "each key once, got 'a' twice" in refusal(tmp_path, file_bytes(header, DATA))
+
+
+BUFFERS = {
+    "overlap": ([(0, 8), (4, 12)], 12, "8, the end of the one before, got 4, an overlap"),
+    "same bytes": ([(0, 8), (0, 8)], 8, "got 0, an overlap"),
+    "hole": ([(0, 8), (12, 20)], 20, "8, the end of the one before, got 12, a hole before it"),
+    "hole at the start": ([(4, 12)], 12, "0, the end of the one before, got 4"),
+    "bytes after the last": ([(0, 8)], 12, "tensors up to its end, 12 bytes, got 8"),
+    "no tensors": ([], 4, "tensors up to its end, 4 bytes, got 0"),
+}
+
+
+@pytest.mark.parametrize(("spans", "size", "words"), BUFFERS.values(), ids=BUFFERS)
+def test_s2_the_tensors_must_cover_the_buffer_exactly(
+    tmp_path: Path, spans: list[tuple[int, int]], size: int, words: str
+) -> None:
+    header = {f"t{n}": entry("F32", [(e - b) // 4], b, e) for n, (b, e) in enumerate(spans)}
+    assert words in refusal(tmp_path, file_bytes(header, bytes(size)))
+
+
+def test_s2_twin_tensors_in_any_order_of_names_and_empty_ones_between_are_read(
+    tmp_path: Path,
+) -> None:
+    header = {
+        "z": entry("F32", [1], 0, 4),
+        "a": entry("F32", [1], 4, 8),
+        "nothing": entry("F32", [0], 4, 4),
+        "end": entry("F32", [3, 0], 8, 8),
+    }
+    tensors = read(tmp_path / "a", file_bytes(header, struct.pack("<2f", 1, 2)))
+    assert tensors["z"].numpy().tolist() == [1]
+    assert tensors["a"].numpy().tolist() == [2]
+    assert tensors["end"].shape == (3, 0)
+
+
+def test_s2_100_000_tensors_are_refused_and_a_thousand_are_read(tmp_path: Path) -> None:
+    def header(count: int) -> dict[str, object]:
+        return {str(n): entry("U8", [0], 0, 0) for n in range(count)}
+
+    assert "at most 65536, got 100000" in refusal(tmp_path, file_bytes(header(100_000)))
+    assert len(read(tmp_path / "a", file_bytes(header(1000)))) == 1000
+
+
+def test_names_from_the_file_are_shown_escaped_and_cut(tmp_path: Path) -> None:
+    name = "\x1b]0;title\x07" + "n" * 1000
+    text = refusal(tmp_path, file_bytes({name: entry("F32", [3], 0, 8)}, bytes(8)))
+    assert r"\x1b]0;title\x07" in text
+
+
+KINDS = {
+    "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a Git LFS pointer"),
+    "zip": (b"PK\x03\x04" + bytes(60), "a zip archive"),
+    "GGUF": (b"GGUF" + bytes(60), "a GGUF file"),
+    "page": (b"<!DOCTYPE html>" + bytes(60), "an error page"),
+}
+
+
+@pytest.mark.parametrize(("content", "kind"), KINDS.values(), ids=KINDS)
+def test_another_kind_of_file_is_named(tmp_path: Path, content: bytes, kind: str) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(NotACheckpointError, match=f"not a safetensors file .found .*{kind}"):
+        read_safetensors(path)
+
+
+def test_a_directory_a_fifo_and_nothing_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("fifo", ".", "absent"):
+        with pytest.raises(CheckpointError):
+            read_safetensors(tmp_path / name)
+
+
+def test_a_refused_file_is_not_left_open(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(file_bytes(GOOD, DATA + b"x"))
+    with pytest.raises(SafetensorsError):
+        read_safetensors(path)
+    if (maps := Path("/proc/self/maps")).exists():
+        assert str(path) not in maps.read_text()
