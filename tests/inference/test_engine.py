@@ -57,7 +57,9 @@ class Scripted:
         self.runs: list[tuple[int, list[int]]] = []
         self._model = model
 
-    def forward(self, context: Any, tokens: list[int], start_pos: int) -> ml.Tensor:
+    def forward(
+        self, context: Any, tokens: list[int], start_pos: int, all_positions: bool = False
+    ) -> ml.Tensor:
         context.begin(start_pos, len(tokens))
         self.runs.append((start_pos, list(tokens)))
         context.length = start_pos + len(tokens)

@@ -1,0 +1,331 @@
+"""Drafts change how long an answer takes, and nothing else."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import trace
+from src.inference import InferenceEngine, NumericError, SamplingArgs, Step
+from src.inference import speculation as speculation_module
+from src.inference.speculation import LONGEST_DRAFT, Drafter, DraftLength, TextIndex
+from src.ml import bfloat16
+from src.model import Model, load_model
+from src.trace import Tracer
+from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
+
+GREEDY = SamplingArgs(temperature=0.0)
+SAMPLED = SamplingArgs(temperature=0.5, top_k=8, seed=1)
+PENALISED = SamplingArgs(temperature=0.4, top_k=0, top_p=0.8, repeat_penalty=1.1, seed=6)
+SETTINGS = pytest.mark.parametrize(
+    "sampling", [GREEDY, SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"]
+)
+# One phrase again and again, as texts have them.
+PROMPT = token_ids(BYTES_VOCAB, 9, seed=5) * 4
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    directory = tmp_path_factory.mktemp("model")
+    return load_model(write_meta_directory(directory, BYTES_VOCAB, bfloat16, tokenizer=True))
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts as many tokens as allowed, whether it pays or not."""
+    monkeypatch.setattr(DraftLength, "best", lambda self, end_length, most: most)
+
+
+@pytest.fixture
+def prophet(monkeypatch: pytest.MonkeyPatch, model: Model) -> "Prophet":
+    return Prophet(monkeypatch, model)
+
+
+class Prophet:
+    """Drafts what a plain run gave, with one wrong token at chosen places."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
+        self._monkeypatch = monkeypatch
+        self._model = model
+
+    def foretell(self, answer: Sequence[int], length: int, wrong: set[int]) -> None:
+        told = [token ^ 1 if at in wrong else token for at, token in enumerate(answer)]
+
+        def draft(drafter: Any, most: int) -> list[int]:
+            seen = len(drafter._text._ids) - len(PROMPT)
+            tokens = told[seen : seen + min(most, length)]
+            drafter._guess = speculation_module._Guess(2, tokens) if tokens else None
+            return tokens
+
+        self._monkeypatch.setattr(Drafter, "draft", draft)
+
+
+def recorded(engine: InferenceEngine, steps: Iterator[Step]) -> list[Any]:
+    """Returns what a caller can see at each step, and the state that the engine is in."""
+    seen = []
+    for step in steps:
+        counts = None
+        if step.stats is not None:
+            counts = (step.stats.prompt_tokens, step.stats.cached_tokens, step.stats.new_tokens)
+        state = (engine.cached_ids, engine.context.length)
+        seen.append((step.token_id, step.text, step.stop_reason, counts, state))
+    return seen
+
+
+def both(model: Model, length: int, *arguments: Any, **more: Any) -> tuple[list[Any], Any]:
+    """Checks that an answer with drafts is the plain one; returns it and the stats."""
+    plain = InferenceEngine(model, length, speculation=False)
+    drafting = InferenceEngine(model, length)
+    expected = recorded(plain, plain.generate(*arguments, **more))
+    assert recorded(drafting, drafting.generate(*arguments, **more)) == expected
+    return expected, drafting.last_stats
+
+
+@SETTINGS
+def test_an_answer_with_drafts_is_the_plain_one_step_by_step(
+    model: Model, eager: None, sampling: SamplingArgs
+) -> None:
+    seen, stats = both(model, 256, PROMPT, 100, sampling)
+    assert len(seen) == 100
+    assert stats.drafted_tokens > stats.accepted_tokens
+    assert stats.accepted_tokens > 0 or sampling is PENALISED
+
+
+@SETTINGS
+@pytest.mark.parametrize("length", [1, 4, 7])
+@pytest.mark.parametrize("wrong", [set(), {2}, {5, 6, 20}], ids=str)
+def test_drafts_right_and_wrong_at_any_place_change_nothing(
+    model: Model, prophet: Prophet, sampling: SamplingArgs, length: int, wrong: set[int]
+) -> None:
+    plain = InferenceEngine(model, 128, speculation=False)
+    answer = [step.token_id for step in plain.generate(PROMPT, 32, sampling)]
+    prophet.foretell(answer, length, wrong)
+    seen, stats = both(model, 128, PROMPT, 32, sampling)
+    assert [step[0] for step in seen] == answer
+    if not wrong:
+        # The first token comes with the prompt; each step gives its draft and one more.
+        assert stats.accepted_tokens == stats.drafted_tokens == 31 - (31 + length) // (length + 1)
+
+
+def test_the_context_is_filled_to_the_same_position(model: Model, prophet: Prophet) -> None:
+    length = len(PROMPT) + 20
+    plain = InferenceEngine(model, length, speculation=False)
+    prophet.foretell([step.token_id for step in plain.generate(PROMPT, None, GREEDY)], 7, set())
+    seen, _ = both(model, length, PROMPT, None, GREEDY)
+    assert seen[-1][2] == "context full"
+    assert len(seen) == 20
+
+
+@pytest.mark.parametrize("ending", ["stop string", "eot"])
+@pytest.mark.parametrize("at", range(1, 9))
+def test_an_answer_ends_at_the_same_token_within_a_draft(
+    model: Model, prophet: Prophet, monkeypatch: pytest.MonkeyPatch, ending: str, at: int
+) -> None:
+    plain = InferenceEngine(model, 128, speculation=False)
+    sampling = SamplingArgs(temperature=3.0, top_k=0, top_p=1.0, seed=3)
+    steps = list(plain.generate(PROMPT, 30, sampling))
+    answer = [step.token_id for step in steps]
+    prophet.foretell(answer, 5, {8})
+    more: dict[str, Any] = {}
+    assert model.tokenizer is not None
+    if ending == "stop string":
+        more["stop"] = [steps[at].text or "never there"]
+    else:
+        monkeypatch.setattr(model.tokenizer, "stop_ids", frozenset({answer[at]}))
+    seen, _ = both(model, 128, PROMPT, 30, sampling, **more)
+    assert seen[-1][2] == ending if more.get("stop") != ["never there"] else "max tokens"
+
+
+@pytest.mark.parametrize("steps", range(1, 11))
+def test_an_answer_left_within_a_draft_leaves_the_state_of_a_plain_one(
+    model: Model, prophet: Prophet, steps: int
+) -> None:
+    plain = InferenceEngine(model, 128, speculation=False)
+    prophet.foretell([step.token_id for step in plain.generate(PROMPT, 30, GREEDY)], 5, {7})
+    plain, drafting = InferenceEngine(model, 128, speculation=False), InferenceEngine(model, 128)
+    for engine in (plain, drafting):
+        iterator: Any = engine.generate(PROMPT, 30, GREEDY)
+        for _ in range(steps):
+            next(iterator)
+        iterator.close()
+    assert drafting.cached_ids == plain.cached_ids
+    assert drafting.context.length == plain.context.length == len(plain.cached_ids)
+    following = [*plain.cached_ids, 1, 2, 3]
+    results = [
+        recorded(engine, engine.generate(following, 10, GREEDY)) for engine in (plain, drafting)
+    ]
+    assert results[0] == results[1]
+
+
+def test_logits_that_are_no_numbers_are_an_error_at_the_same_token(
+    model: Model, prophet: Prophet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = InferenceEngine(model, 128, speculation=False)
+    prophet.foretell([step.token_id for step in plain.generate(PROMPT, 30, GREEDY)], 5, set())
+    forward, bad = model.transformer.forward, len(PROMPT) + 8
+
+    def poisoned(context: Any, tokens: Any, start_pos: int = 0, **more: Any) -> Any:
+        result = forward(context, tokens, start_pos, **more)
+        rows = result.numpy()
+        first = start_pos + len(tokens) - len(rows)
+        rows[max(0, bad - 1 - first) :] = np.nan if bad <= first + len(rows) else rows[-1]
+        return result
+
+    monkeypatch.setattr(model.transformer, "forward", poisoned)
+    for speculation in (False, True):
+        engine = InferenceEngine(model, 128, speculation=speculation)
+        steps = []
+        with pytest.raises(NumericError, match=f"at position {bad}$"):
+            steps.extend(engine.generate(PROMPT, 30, GREEDY))
+        assert engine.last_stats is not None
+        assert engine.last_stats.new_tokens == 8
+        assert engine.cached_ids == ()
+
+
+def test_a_trace_sees_one_token_per_step(model: Model, prophet: Prophet) -> None:
+    engine = InferenceEngine(model, 256)
+    counts: list[int] = []
+    forward = model.transformer.forward
+
+    def counting(context: Any, tokens: Any, *more: Any, **named: Any) -> Any:
+        counts.append(len(tokens))
+        return forward(context, tokens, *more, **named)
+
+    plain = InferenceEngine(model, 256, speculation=False)
+    expected = [step.token_id for step in plain.generate(PROMPT, 40, GREEDY)]
+    prophet.foretell(expected, 5, set())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.transformer, "forward", counting)
+        iterator: Any = engine.generate(PROMPT, 40, GREEDY)
+        steps = [next(iterator) for _ in range(13)]
+        assert counts == [len(PROMPT), 6, 6]
+        counts.clear()
+        trace.start(Tracer(model.args.sizes, lambda event: None))
+        try:
+            steps += [next(iterator) for _ in range(10)]
+            assert counts == [1] * 10
+        finally:
+            trace.stop()
+        steps += iterator
+    assert [step.token_id for step in steps] == expected
+
+
+def test_without_speculation_nothing_is_drafted(model: Model, eager: None) -> None:
+    engine = InferenceEngine(model, 256, speculation=False)
+    list(engine.generate(PROMPT, 40, GREEDY))
+    assert engine.last_stats is not None
+    assert engine.last_stats.drafted_tokens == engine.last_stats.accepted_tokens == 0
+
+
+def test_repetition_is_found_and_saves_steps(model: Model) -> None:
+    engine = InferenceEngine(model, 512)
+    list(engine.generate(PROMPT, 300, GREEDY))
+    stats = engine.last_stats
+    assert stats is not None
+    assert 0 < stats.accepted_tokens <= stats.drafted_tokens
+
+
+def test_the_longest_end_that_stood_earlier_is_found_where_it_stood_last() -> None:
+    text = TextIndex([1, 2, 3, 9, 2, 3, 8, 1, 2, 3])
+    assert text.match() == (3, 3)  # 1 2 3 was followed by the 9
+    text.append(7)
+    assert text.match() is None
+    for token in (2, 3):
+        text.append(token)
+    assert text.match() == (2, 10)  # 2 3 stood last before the 7
+
+
+def test_a_text_that_is_indexed_at_once_or_by_tokens_gives_the_same() -> None:
+    ids = [int(n) for n in np.random.default_rng(3).integers(0, 4, 300)]
+    growing = TextIndex(ids[:1])
+    for end in range(1, len(ids)):
+        assert growing.match() == TextIndex(ids[:end]).match()
+        growing.append(ids[end])
+
+
+@pytest.mark.parametrize("ids", [[], [1], [1, 1], [1, 2, 3]])
+def test_a_text_too_short_to_repeat_itself_has_no_match(ids: list[int]) -> None:
+    text = TextIndex(ids)
+    assert text.match() is None
+    text.append(5)
+
+
+def test_a_copy_that_reaches_the_end_goes_on_with_itself() -> None:
+    text = TextIndex([1, 2, 3, 4, 5])
+    assert text.copied(2, 2) == [3, 4]
+    assert text.copied(3, 7) == [4, 5, 4, 5, 4, 5, 4]
+
+
+def test_of_a_very_long_text_the_end_is_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculation_module, "_LONGEST_TEXT", 6)
+    text = TextIndex([5, 6, 1, 2, 3, 4, 5, 6])
+    assert text.match() is None
+    assert len(text._places) == 4 + 3 + 2
+
+
+def test_drafts_get_longer_while_they_are_right_and_stop_when_they_are_wrong() -> None:
+    length = DraftLength()
+    length.note_step(0, 1.0)
+    first = length.best(3, 7)
+    for _ in range(30):
+        length.note_guess(3, True)
+    assert first < length.best(3, 7) == 7
+    for _ in range(60):
+        length.note_guess(3, False)
+    assert length.best(3, 7) == 0
+    assert length.best(2, 7) == first  # what is true of one length says nothing of another
+
+
+def test_drafts_stop_while_a_step_over_several_tokens_costs_too_much() -> None:
+    length = DraftLength()
+    length.note_step(0, 1.0)
+    for drafted in range(1, LONGEST_DRAFT + 1):
+        for _ in range(20):
+            length.note_step(drafted, 1.0 + drafted)
+    assert length.best(3, 7) == 0
+    for _ in range(400):
+        length.note_step(0, 1.0)
+    assert length.best(3, 7) > 0  # it is tried again in the end
+
+
+def test_one_step_that_was_held_up_does_not_decide() -> None:
+    length = DraftLength()
+    for _ in range(5):
+        length.note_step(0, 1.0)
+    before = length.best(4, 7)
+    length.note_step(before, 1000.0)
+    assert length.best(4, 7) > 0
+    length.note_step(0, 1000.0)
+    for _ in range(10):
+        length.note_step(0, 1.0)
+    assert length._plain_seconds < 1.5
+
+
+def test_a_draft_is_never_longer_than_asked_for() -> None:
+    length = DraftLength()
+    for most in range(8):
+        assert length.best(4, most) <= most
+
+
+def test_a_guess_that_was_not_drafted_still_teaches() -> None:
+    drafter = Drafter([1, 2, 3, 1, 2])
+    before = drafter._length._acceptance[2]
+    assert drafter.draft(0) == []
+    assert drafter.observe(3) is None
+    assert drafter._length._acceptance[2] > before
+
+
+def test_rows_are_given_out_until_a_token_differs() -> None:
+    rows = np.arange(12, dtype=np.float32).reshape(4, 3)
+    for drawn, given in (([3, 1, 2, 9], [0, 1, 2, None]), ([3, 1, 9], [0, 1, None]), ([7], [None])):
+        drafter = Drafter([1, 2, 3, 1, 2])
+        drafted = drafter.draft(3)
+        assert drafted == [3, 1, 2]
+        drafter.note_step(3, rows[1:], 1.0)
+        for token, row in zip(drawn, given, strict=True):
+            found = drafter.observe(token)
+            if row is None:
+                assert found is None
+            else:
+                np.testing.assert_array_equal(found, rows[1 + row])
