@@ -18,6 +18,21 @@ from .values import integer, number, positive_integer, positive_number, ranges
 DEFAULT_CONTEXT_LENGTH = 4096
 DEFAULT_DEBUG_LOG = Path("debug.log")
 USAGE_ERROR = 2
+# The keys of `CHAT_FORMATS`, in its order; a test compares them.
+CHAT_FORMAT_NAMES = (
+    "llama3",
+    "llama2",
+    "chatml",
+    "chatml-bos",
+    "smollm2",
+    "zephyr",
+    "mistral-v1",
+    "mistral-v3",
+    "mistral-v0.1-2023",
+    "mistral-v0.2-2023",
+    "deepseek-r1",
+    "deepseek-r1-2025-01",
+)
 _LONGEST_MESSAGE = 400
 _LAST_STAGE = 21
 
@@ -50,6 +65,7 @@ class Options:
         examples, metadata, info: the menu and the two reports.
         system: system prompt.
         completion: continue raw text instead of chatting.
+        chat_format: name of the format to write conversations in; None is the model's own.
         stop: texts that end an answer.
         model: model directory; None is the bundled model.
         rope_scaling_factor: overrides the factor of the model's files.
@@ -74,6 +90,7 @@ class Options:
     info: bool
     system: str | None
     completion: bool
+    chat_format: str | None
     stop: tuple[str, ...]
     model: Path | None
     rope_scaling_factor: float | None
@@ -167,6 +184,12 @@ def _add_prompt_flags(parser: argparse.ArgumentParser) -> None:
         "-s", "--system", type=replace_surrogates, metavar="TEXT", help="system prompt"
     )
     group.add_argument("--completion", action="store_true", help="continue raw text, do not chat")
+    group.add_argument(
+        "--chat-format",
+        choices=CHAT_FORMAT_NAMES,
+        metavar="NAME",
+        help=f"write the chat as NAME (default: the model's own): {', '.join(CHAT_FORMAT_NAMES)}",
+    )
 
 
 def _add_model_flags(parser: argparse.ArgumentParser) -> None:
@@ -325,6 +348,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     fixed_by_example = values["example"] is not None or values["examples"]
     if fixed_by_example and (values["system"] is not None or values["completion"]):
         parser.error(f"argument {given[0]}: not allowed with --system or --completion")
+    if values["completion"] and values["chat_format"] is not None:
+        parser.error("argument --completion: not allowed with --chat-format")
     if values["completion"] and values["system"] is not None:
         parser.error("argument --completion: not allowed with --system")
     if values["quiet"] and values["verbose"]:

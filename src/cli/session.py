@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..inference import InferenceEngine, Message, Step, encode_chat
+from ..inference import FoundFormat, InferenceEngine, Message, Step, encode_chat
 from ..tokenizer import Tokenizer
 from ..trace import mark
 from .answer import Answer, statistics_line, stream_answer
@@ -36,6 +36,7 @@ class Session:
         trace: turns the trace on and off.
         system: system prompt, or None.
         completion: continue each text on its own instead of chatting.
+        chat_format: the format to write the conversation in; None is the model's own.
         statistics: write a line of statistics after each answer.
     """
 
@@ -49,6 +50,7 @@ class Session:
         *,
         system: str | None = None,
         completion: bool = False,
+        chat_format: FoundFormat | None = None,
         statistics: bool = True,
     ) -> None:
         self.engine = engine
@@ -58,6 +60,7 @@ class Session:
         self.trace = trace
         self.system = system
         self.completion = completion
+        self._chat_format = chat_format
         self.statistics = statistics
         self.turns: list[Turn] = []
         self.unanswered: str | None = None
@@ -113,6 +116,25 @@ class Session:
         self.turns.clear()
         self.unanswered = None
 
+    @property
+    def chat_format(self) -> FoundFormat:
+        """The chat format in use, and what told it.
+
+        Raises:
+            ChatFormatError: none was asked for, and the model's own is not known.
+        """
+        return self.engine.chat_format if self._chat_format is None else self._chat_format
+
+    def prompt_ids(self) -> list[int]:
+        """Returns the token ids of the last prompt, as it was sent; none before there is one."""
+        question, before = self.unanswered, self.turns
+        if question is None:
+            if not self.turns:
+                return self.history_ids()
+            *before, last = self.turns
+            question = last.question
+        return self._prompt(question, before)
+
     def history_ids(self) -> list[int]:
         """Returns the token ids of the history as the model sees them; none when it is empty."""
         if self.completion:
@@ -121,7 +143,8 @@ class Session:
         messages = self.messages(self.turns)
         if not messages:
             return []
-        return encode_chat(self.tokenizer, messages, add_generation_prompt=False)
+        name = self.chat_format.name
+        return encode_chat(self.tokenizer, messages, False, name)
 
     def messages(self, turns: list[Turn], question: str | None = None) -> list[Message]:
         """Returns the messages of a conversation.
@@ -151,7 +174,7 @@ class Session:
     def _steps(self, question: str, turns: list[Turn]) -> Iterator[Step]:
         settings = self.settings
         if self.completion:
-            prompt = self.tokenizer.encode(question, bos=True, eos=False)
+            prompt = self._prompt(question, turns)
             mark(1, details={"text": question, "ids": prompt})
             return self.engine.generate(
                 prompt, settings.max_tokens, settings.sampling, settings.stop
@@ -161,4 +184,12 @@ class Session:
             settings.max_tokens,
             settings.sampling,
             settings.stop,
+            chat_format=self.chat_format.name,
         )
+
+    def _prompt(self, question: str, turns: list[Turn]) -> list[int]:
+        """Returns the token ids that ask a question after a history."""
+        if self.completion:
+            return self.tokenizer.encode(question, bos=True, eos=False)
+        messages = self.messages(turns, question)
+        return encode_chat(self.tokenizer, messages, chat_format=self.chat_format.name)

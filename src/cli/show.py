@@ -31,11 +31,15 @@ def _model(session: Session) -> str:
 
 def _params(session: Session) -> str:
     system = session.system or "none"
-    return "\n".join([*session.settings.lines(), f"system prompt: {system}"])
+    lines = [*session.settings.lines(), f"system prompt: {system}"]
+    if not session.completion:
+        found = session.chat_format
+        lines.append(f"chat format: {found.name} (by {found.by})")
+    return "\n".join(lines)
 
 
 def _prompt(session: Session) -> str:
-    return session.tokenizer.decode(session.history_ids()) or _NOTHING_YET
+    return session.tokenizer.decode(session.prompt_ids()) or _NOTHING_YET
 
 
 def _tokens(session: Session) -> str:

@@ -18,7 +18,7 @@ class FoundFormat:
 
     Attributes:
         name: A key of `CHAT_FORMATS`.
-        by: `chat template`, `special tokens` or `layout`.
+        by: `chat template`, `special tokens`, `layout`, or what the user named it with.
     """
 
     name: str
@@ -72,9 +72,8 @@ def encode_chat(
         chat_format: A key of `CHAT_FORMATS`; None stands for the format of the special tokens.
 
     Raises:
-        ChatFormatError: There are no messages, the format is not known, or it cannot express the
-            order of the roles.
-        TokenizerError: The tokenizer lacks a special token of the format.
+        ChatFormatError: There are no messages, the format is not known, it cannot express the
+            order of the roles, or the tokenizer lacks a special token of it.
     """
     if not messages:
         raise ChatFormatError("[chat] messages must hold at least one message: got none")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..tokenizer import Tokenizer
+from .errors import ChatFormatError
 
 
 class Edge(Enum):
@@ -43,7 +44,7 @@ def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part]) -> list[int]:
         parts: The prompt in order.
 
     Raises:
-        TokenizerError: The tokenizer lacks a special token that is required; the text names it.
+        ChatFormatError: The tokenizer lacks a special token that is required; the text names it.
     """
     ids: list[int] = []
     waiting: list[str] = []
@@ -65,9 +66,13 @@ def _token(tokenizer: Tokenizer, part: Special | Edge) -> int | str:
     if part is Edge.END_OF_TEXT:
         return tokenizer.eos_id
     assert isinstance(part, Special)
-    if part.required or part.name in tokenizer.special_tokens:
-        return tokenizer.special_id(part.name)
-    return part.name
+    found = tokenizer.special_tokens.get(part.name)
+    if found is None and part.required:
+        raise ChatFormatError(
+            f"[chat] the tokenizer must have the special token {part.name} of the chat format: "
+            "it has none of that name"
+        )
+    return part.name if found is None else found
 
 
 def _encode_text(tokenizer: Tokenizer, text: str) -> list[int]:

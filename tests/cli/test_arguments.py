@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from src.cli.arguments import Options, build_parser, parse_arguments
+from src.cli.arguments import CHAT_FORMAT_NAMES, Options, build_parser, parse_arguments
 from src.cli.examples import EXAMPLES
+from src.inference import CHAT_FORMATS
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -34,6 +35,7 @@ def test_flags_arrive_in_the_record() -> None:
             *("--debug-log", "--trace-json=t", "--trace-layers=0,3-5", "--trace-stages=8"),
             "--trace-statistics",
             *("--repeat-penalty=1.1", "--stop=END", "--stop=.", "--rope-scaling-factor=32"),
+            "--chat-format=llama2",
         ]
     )
     assert options == Options(
@@ -46,6 +48,7 @@ def test_flags_arrive_in_the_record() -> None:
         info=False,
         system="short",
         completion=False,
+        chat_format="llama2",
         stop=("END", "."),
         model=Path("dir"),
         rope_scaling_factor=32.0,
@@ -67,6 +70,12 @@ def test_flags_arrive_in_the_record() -> None:
         quiet=False,
         verbose=True,
     )
+
+
+def test_every_chat_format_can_be_named_and_help_lists_them() -> None:
+    assert tuple(CHAT_FORMATS) == CHAT_FORMAT_NAMES
+    text = " ".join(build_parser().format_help().split())
+    assert ", ".join(CHAT_FORMATS) in text
 
 
 def test_a_dash_means_standard_input() -> None:
@@ -95,6 +104,8 @@ def test_a_dash_means_standard_input() -> None:
         (["--example", "1", "-s", "x"], "not allowed with --system"),
         (["--examples", "--completion"], "not allowed with --system or --completion"),
         (["--completion", "-s", "x"], "argument --completion: not allowed with --system"),
+        (["--completion", "--chat-format", "zephyr"], "not allowed with --chat-format"),
+        (["--chat-format", "llama9"], "argument --chat-format: invalid choice: 'llama9'"),
         (["-q", "-v"], "argument --quiet: not allowed with --verbose"),
         (["--debug-log="], "argument --debug-log: must be a file: got nothing"),
         (["--trace-json", "-"], "argument --trace-json: must be a file: got -"),

@@ -4,7 +4,6 @@ import pytest
 
 from src.cli.commands import run_command
 from src.cli.errors import UsageError
-from tests.cli.conftest import ALPHABET
 from tests.cli.test_commands import reply
 from tests.cli.test_session import session_of
 
@@ -17,10 +16,12 @@ def test_show_tells_about_each_topic(
         assert reply(capsys, session, f"/show {topic}") == "nothing was said yet\n"
     session.ask("Hello")
     assert str(alphabet_model) in reply(capsys, session, "/show model")
-    assert "seed           3" in reply(capsys, session, "/show params")
+    params = reply(capsys, session, "/show params")
+    assert "seed           3" in params
+    assert "chat format: llama3 (by special tokens)" in params
     prompt = reply(capsys, session, "/show prompt")
     assert prompt.startswith("<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHello")
-    assert prompt.endswith(f"{ALPHABET}<|eot_id|>\n")
+    assert prompt.endswith("Hello<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n\n")
     tokens = reply(capsys, session, "/show tokens")
     assert "256 '<|begin_of_text|>'" in tokens
     assert "72 'H'" in tokens

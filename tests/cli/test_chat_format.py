@@ -1,0 +1,104 @@
+"""The chat format in the terminal: found, named with a flag, or refused before a question."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from src.cli.arguments import parse_arguments
+from src.cli.console import Console
+from src.cli.loading import loading_line, open_session
+from src.inference import CHAT_FORMATS
+from tests.cli.conftest import ALPHABET, Run
+from tests.cli.test_commands import reply
+from tests.cli.test_session import session_of
+
+UNKNOWN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+@pytest.fixture
+def with_template(alphabet_model: Path, tmp_path: Path) -> Path:
+    """The model of the alphabet with a chat template that the table does not know."""
+    directory = tmp_path / "model"
+    shutil.copytree(alphabet_model, directory)
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": UNKNOWN}))
+    return directory
+
+
+def test_show_prompt_tells_what_was_sent_in_the_named_format(
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--chat-format", "zephyr")
+    session.system = "Be brief."
+    session.ask("Hello")
+    assert reply(capsys, session, "/show prompt") == (
+        "<|system|>\nBe brief.<|end_of_text|>\n<|user|>\nHello<|end_of_text|>\n<|assistant|>\n\n"
+    )
+    assert "chat format: zephyr (by --chat-format)" in reply(capsys, session, "/show params")
+
+
+def test_show_prompt_after_a_refused_question_tells_what_was_to_be_sent(
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = session_of(alphabet_model, "-c", "300")
+    session.ask("one")
+    session.unanswered = "two"
+    prompt = reply(capsys, session, "/show prompt")
+    assert prompt.index("one") < prompt.index(ALPHABET) < prompt.index("two")
+
+
+def test_show_prompt_of_a_completion_is_its_text(
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--completion")
+    session.ask("Once")
+    assert reply(capsys, session, "/show prompt") == "<|begin_of_text|>Once\n"
+    assert "chat format" not in reply(capsys, session, "/show params")
+
+
+def test_an_unknown_template_is_refused_in_one_line_that_names_the_flag(
+    run: Run, with_template: Path
+) -> None:
+    outcome = run("-m", with_template, "-p", "Hello")
+    assert outcome.returncode == 2
+    assert outcome.stdout == b""
+    (line,) = outcome.stderr.decode().splitlines()
+    assert "has a chat template that is not among the known ones" in line
+    assert "--chat-format" in line
+    assert "--completion" in line
+    assert all(name in line for name in CHAT_FORMATS)
+
+
+def test_with_the_flag_or_as_a_completion_the_same_model_answers(
+    run: Run, with_template: Path
+) -> None:
+    for flags in (("--chat-format", "llama3"), ("--completion",)):
+        outcome = run("-m", with_template, "-q", "-p", "Hello\n", *flags)
+        assert (outcome.returncode, outcome.stdout) == (0, f"{ALPHABET}\n".encode())
+
+
+def test_a_format_whose_tokens_the_tokenizer_lacks_is_refused_by_name(
+    run: Run, alphabet_model: Path
+) -> None:
+    outcome = run("-m", alphabet_model, "-p", "Hello", "--chat-format", "chatml")
+    assert outcome.returncode == 2
+    (line,) = outcome.stderr.decode().splitlines()
+    assert "<|im_start|>" in line
+
+
+def test_a_damaged_configuration_of_the_tokenizer_is_a_bad_model(
+    run: Run, with_template: Path
+) -> None:
+    (with_template / "tokenizer_config.json").write_text("{")
+    outcome = run("-m", with_template, "-p", "Hello")
+    assert outcome.returncode == 3
+    assert b"tokenizer_config.json: expected JSON" in outcome.stderr
+
+
+def test_the_loading_line_tells_the_format_and_what_told_it(alphabet_model: Path) -> None:
+    options = parse_arguments(["-m", str(alphabet_model), "-c", "64"])
+    session = open_session(options, Console(quiet=True))
+    assert "chat format llama3 by special tokens" in loading_line(
+        session.engine, session.chat_format
+    )
