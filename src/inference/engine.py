@@ -7,11 +7,12 @@ from functools import cached_property
 
 from ..model import InferenceContext, Model, token_tensor
 from ..tokenizer import StreamDecoder
-from ..trace import mark
+from ..trace import is_on, mark
 from .chat_format import FoundFormat, encode_chat, end_ids, find_chat_format
 from .errors import ContextFullError, InferenceError, NumericError, PromptError
 from .message import Message
 from .sampling import Logits, Sampler, SamplingArgs
+from .speculation import Drafter
 from .stop_strings import StopStrings
 
 PREFILL_CHUNK = 512
@@ -33,6 +34,8 @@ class GenerationStats:
         decode_seconds: Time to choose the tokens and run them; the caller's time between the
             steps is not counted.
         seed: Seed of the sampling.
+        drafted_tokens: Tokens that were guessed and run along with the one before them.
+        accepted_tokens: How many of them were then drawn: so many steps were saved.
     """
 
     prompt_tokens: int
@@ -41,6 +44,8 @@ class GenerationStats:
     prefill_seconds: float
     decode_seconds: float
     seed: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,16 +78,21 @@ class InferenceEngine:
     Args:
         model: The model; engines may share it.
         sequence_length: Positions of the context; min(4096, the model's longest) by default.
+        speculation: Whether a step may check guessed tokens along with the newest one, where that
+            saves time. The answers are the same, bit for bit.
 
     Attributes:
         last_stats: What the last answer took, also when it was not finished.
     """
 
-    def __init__(self, model: Model, sequence_length: int | None = None) -> None:
+    def __init__(
+        self, model: Model, sequence_length: int | None = None, *, speculation: bool = True
+    ) -> None:
         if sequence_length is None:
             sequence_length = min(DEFAULT_SEQUENCE_LENGTH, model.args.max_context_length)
         self.model = model
         self.context = InferenceContext(model.args, sequence_length)
+        self.speculation = speculation
         self.last_stats: GenerationStats | None = None
         # Invariant: the cache holds keys and values of these tokens at positions 0, 1, ...
         self._cached_ids: list[int] = []
@@ -225,6 +235,7 @@ class InferenceEngine:
         started = time.perf_counter()
         logits = self._prefill(ids, stats.cached_tokens, progress)
         sampler.observe(ids)
+        drafter = Drafter(ids) if self.speculation else None
         stats.prefill_seconds = time.perf_counter() - started
         while True:
             started = time.perf_counter()
@@ -250,7 +261,10 @@ class InferenceEngine:
             if self._newest != mine:
                 raise InferenceError("[generate] this answer was ended by a newer call")
             started = time.perf_counter()
-            logits = self._run([token])
+            if drafter is None:
+                logits = self._run([token])
+            else:
+                logits = self._run_drafted(token, drafter, limit - stats.new_tokens - 1, stats)
             stats.decode_seconds += time.perf_counter() - started
 
     def _choose(self, sampler: Sampler, logits: Logits, position: int) -> int:
@@ -279,6 +293,43 @@ class InferenceEngine:
             if progress is not None:
                 progress(len(self._cached_ids), len(ids))
         return logits
+
+    def _run_drafted(
+        self, token: int, drafter: Drafter, most: int, stats: GenerationStats
+    ) -> Logits:
+        """Returns the logits [V] after a drawn token, which may be there already.
+
+        Of a step that checks drafted tokens, only the token that was drawn counts as cached; each
+        of the others joins it when it is drawn. So the cache is at any time what it would be
+        without drafts. A trace shows one token per step.
+        """
+        row = drafter.observe(token)
+        if row is not None and not is_on():
+            stats.accepted_tokens += 1
+            self.context.length += 1
+            self._cached_ids.append(token)
+            return row
+        drafted = drafter.draft(0 if is_on() else most)
+        stats.drafted_tokens += len(drafted)
+        started = time.perf_counter()
+        logits, rows = self._run_checking(token, drafted) if drafted else (self._run([token]), None)
+        drafter.note_step(len(drafted), rows, time.perf_counter() - started)
+        return logits
+
+    def _run_checking(self, token: int, drafted: list[int]) -> tuple[Logits, Logits]:
+        """Runs a token and what may follow it.
+
+        Returns:
+            The logits [V] after the token, and those after each of the n others [n, V].
+        """
+        start_pos = len(self._cached_ids)
+        result = self.model.transformer.forward(
+            self.context, [token, *drafted], start_pos, all_positions=True
+        )
+        self.context.length = start_pos + 1
+        self._cached_ids.append(token)
+        logits: Logits = result.numpy()  # [1 + n, V]
+        return logits[0], logits[1:]
 
     def _run(self, ids: list[int]) -> Logits:
         """Runs tokens after the cached ones and returns the logits [V] after the last.
