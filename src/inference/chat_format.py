@@ -92,8 +92,8 @@ def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[i
         ChatFormatError: The format is not known.
     """
     known = tokenizer.special_tokens
-    chosen = _format(tokenizer, chat_format)
-    return tokenizer.stop_ids | {known[name] for name in chosen.end_names if name in known}
+    named = {known[name] for name in _format(tokenizer, chat_format).end_names if name in known}
+    return tokenizer.stop_ids | named | {tokenizer.eos_id}
 
 
 def _format(tokenizer: Tokenizer, name: str | None) -> ChatFormat:

@@ -152,7 +152,8 @@ def _uniform(template: str) -> str:
     r"""Writes what templates write in different ways in one: `\n`, quotes, attributes, spaces."""
     text = template.replace("\\n", "\n").replace('"', "'")
     text = re.sub(r"\bmessage\.(role|content)\b", r"message['\1']", text)
-    return re.sub(r"[ \t]*([+|])[ \t]*", r"\1", text)
+    text = re.sub(r"[ \t]+", " ", text)  # first, so that the next pattern is linear in the length
+    return re.sub(r" ?([+|]) ?", r"\1", text)
 
 
 def _read(path: Path) -> bytes | None:

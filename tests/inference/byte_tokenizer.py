@@ -1,0 +1,61 @@
+"""A tokenizer whose ids can be read: one per byte, and special ones after them."""
+
+from collections.abc import Iterable, Sequence
+
+
+class ByteTokenizer:
+    """Does what the chat formats ask of a tokenizer; notes the texts that it encodes."""
+
+    def __init__(self, bos: str, eos: str, *others: str) -> None:
+        names = (bos, eos, *others)
+        self.special_tokens = {name: 256 + index for index, name in enumerate(names)}
+        self.bos_id, self.eos_id = 256, 257
+        self.stop_ids = frozenset([self.eos_id])
+        self.texts: list[str] = []
+
+    def encode(self, text: str, *, bos: bool, eos: bool) -> list[int]:
+        assert not bos
+        assert not eos
+        self.texts.append(text)
+        return list(text.encode())
+
+
+def spelled(tokenizer: ByteTokenizer, ids: Iterable[int], brackets: bool = True) -> str:
+    """Writes ids as text; special ones in curly brackets, if asked."""
+    form = "{{{}}}" if brackets else "{}"
+    names = [form.format(name).encode() for name in tokenizer.special_tokens]
+    return b"".join(bytes([i]) if i < 256 else names[i - 256] for i in ids).decode()
+
+
+LLAMA3 = (
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+)
+LLAMA2 = ("<s>", "</s>")
+CHATML = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+HERMES = ("<|begin_of_text|>", "<|im_end|>", "<|im_start|>")
+MISTRAL = ("<s>", "</s>", "[INST]", "[/INST]")
+R1 = (
+    *("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
+    *("<think>", "</think>", *LLAMA3),
+)
+
+# The special tokens of the models that a format belongs to, begin and end of text first.
+TOKENS: dict[str, Sequence[str]] = {
+    "llama3": LLAMA3,
+    "llama2": LLAMA2,
+    "chatml": CHATML,
+    "chatml-bos": HERMES,
+    "smollm2": CHATML,
+    "zephyr": LLAMA2,
+    "mistral-v1": LLAMA2,
+    "mistral-v3": MISTRAL,
+    "mistral-v0.1-2023": LLAMA2,
+    "mistral-v0.2-2023": LLAMA2,
+    "deepseek-r1": R1,
+    "deepseek-r1-2025-01": R1,
+}

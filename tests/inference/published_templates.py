@@ -1,0 +1,162 @@
+r"""Chat templates to compare with. They are run by transformers in tests, and never by the engine.
+
+Copied as published, with the licence of the model they come with: TINYLLAMA (Apache-2.0,
+TinyLlama/TinyLlama-1.1B-Chat-v1.0), SMOLLM2 (Apache-2.0, HuggingFaceTB/SmolLM2-1.7B-Instruct),
+SMOLLM (Apache-2.0, HuggingFaceTB/SmolLM-1.7B-Instruct), MISTRAL_V1 (Apache-2.0,
+mistralai/Mistral-7B-Instruct-v0.2 since 2024) and the two of 2023 (Apache-2.0,
+mistralai/Mistral-7B-Instruct-v0.1 and -v0.2, first revisions). MISTRAL_V3 (Apache-2.0,
+mistralai/Mistral-7B-Instruct-v0.3) and DEEPSEEK_R1 (MIT, deepseek-ai/DeepSeek-R1-Distill-Llama-8B)
+are cut: what they say of tools is left out.
+
+Written for these tests, with the same results, after the rules that Meta publishes: LLAMA2
+(meta-llama/Llama-2-7b-chat-hf: each question with its own begin of text, contents stripped, the
+system message in the first question), LLAMA3 (meta-llama/Meta-Llama-3-8B-Instruct: headers,
+stripped contents) and LLAMA3_1 (meta-llama/Llama-3.1-8B-Instruct: two lines of dates open the
+system message, which is always there).
+"""
+
+LLAMA3 = r"""
+{%- for message in messages %}
+{%- if loop.first %}{{ bos_token }}{% endif %}
+{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' }}
+{{- message['content'] | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}
+"""
+
+LLAMA3_1_DATES = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+
+LLAMA3_1 = r"""
+{%- set has_system = messages[0]['role'] == 'system' %}
+{{- bos_token + '<|start_header_id|>system<|end_header_id|>\n\n' }}
+{{- 'Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n' }}
+{{- (messages[0]['content'] | trim if has_system else '') + '<|eot_id|>' }}
+{%- for message in (messages[1:] if has_system else messages) %}
+{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' }}
+{{- message['content'] | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}
+"""
+
+LLAMA2 = r"""
+{%- set has_system = messages[0]['role'] == 'system' %}
+{%- set frame = '<<SYS>>\n' + messages[0]['content'] + '\n<</SYS>>\n\n' if has_system else '' %}
+{%- for message in (messages[1:] if has_system else messages) %}
+{%- set content = (frame if loop.first else '') + message['content'] %}
+{%- if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}
+{%- else %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}
+{%- endfor %}
+"""
+
+SMOLLM = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] "
+    "+ '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+CHATML_BOS = "{{bos_token}}" + SMOLLM
+
+SMOLLM2 = SMOLLM.replace(
+    "{{'<|im_start|>' + m",
+    "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a "
+    "helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + m",
+)
+
+TINYLLAMA = """{% for message in messages %}
+{% if message['role'] == 'user' %}
+{{ '<|user|>\n' + message['content'] + eos_token }}
+{% elif message['role'] == 'system' %}
+{{ '<|system|>\n' + message['content'] + eos_token }}
+{% elif message['role'] == 'assistant' %}
+{{ '<|assistant|>\n'  + message['content'] + eos_token }}
+{% endif %}
+{% if loop.last and add_generation_prompt %}
+{{ '<|assistant|>' }}
+{% endif %}
+{% endfor %}"""
+
+MISTRAL_V1 = r"""{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content'] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('roles must alternate') }}
+    {%- endif %}
+    {%- if message['role'] == 'user' %}
+        {%- if loop.first and system_message is defined %}
+            {{- ' [INST] ' + system_message + '\n\n' + message['content'] + ' [/INST]' }}
+        {%- else %}
+            {{- ' [INST] ' + message['content'] + ' [/INST]' }}
+        {%- endif %}
+    {%- elif message['role'] == 'assistant' %}
+        {{- ' ' + message['content'] + eos_token}}
+    {%- endif %}
+{%- endfor %}
+"""
+
+MISTRAL_V3 = r"""{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if message["role"] == "user" %}
+        {%- if loop.last and system_message is defined %}
+            {{- "[INST] " + system_message + "\n\n" + message["content"] + "[/INST]" }}
+        {%- else %}
+            {{- "[INST] " + message["content"] + "[/INST]" }}
+        {%- endif %}
+    {%- elif message["role"] == "assistant" %}
+        {{- " " + message["content"]|trim + eos_token}}
+    {%- endif %}
+{%- endfor %}
+"""
+
+MISTRAL_V02_2023 = (
+    "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != "
+    "(loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token}}{% endif %}"
+    "{% endfor %}"
+)
+
+MISTRAL_V01_2023 = MISTRAL_V02_2023.replace("eos_token}}", "eos_token + ' ' }}")
+
+DEEPSEEK_R1 = (
+    "{% set ns = namespace(system_prompt='') %}{%- for message in messages %}"
+    "{%- if message['role'] == 'system' %}{% set ns.system_prompt = message['content'] %}"
+    "{%- endif %}{%- endfor %}{{bos_token}}{{ns.system_prompt}}{%- for message in messages %}"
+    "{%- if message['role'] == 'user' %}{{'<｜User｜>' + message['content']}}{%- endif %}"
+    "{%- if message['role'] == 'assistant' and message['content'] is not none %}"
+    "{% set content = message['content'] %}{% if '</think>' in content %}"
+    "{% set content = content.split('</think>')[-1] %}{% endif %}"
+    "{{'<｜Assistant｜>' + content + '<｜end▁of▁sentence｜>'}}{%- endif %}{%- endfor -%}"
+    "{% if add_generation_prompt %}{{'<｜Assistant｜><think>\\n'}}{% endif %}"
+)
+
+DEEPSEEK_R1_2025_01 = DEEPSEEK_R1.replace("<think>\\n", "")
+
+# By the name of the format that writes the same.
+PUBLISHED = {
+    "llama3": LLAMA3,
+    "llama2": LLAMA2,
+    "chatml": SMOLLM,
+    "chatml-bos": CHATML_BOS,
+    "smollm2": SMOLLM2,
+    "zephyr": TINYLLAMA,
+    "mistral-v1": MISTRAL_V1,
+    "mistral-v3": MISTRAL_V3,
+    "mistral-v0.1-2023": MISTRAL_V01_2023,
+    "mistral-v0.2-2023": MISTRAL_V02_2023,
+    "deepseek-r1": DEEPSEEK_R1,
+    "deepseek-r1-2025-01": DEEPSEEK_R1_2025_01,
+}

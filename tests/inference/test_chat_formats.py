@@ -1,0 +1,240 @@
+"""Each chat format, written out; the comparison with the published templates is an oracle test."""
+
+from typing import Any
+
+import pytest
+
+from src.inference import CHAT_FORMATS, ChatFormatError, Message, encode_chat, end_ids
+from src.inference.chat_parts import Special
+from tests.inference.byte_tokenizer import LLAMA2, LLAMA3, TOKENS, ByteTokenizer, spelled
+
+S, U1, A1, U2 = (
+    Message("system", "Be kind."),
+    Message("user", " Hi\n"),
+    Message("assistant", " Hello! "),
+    Message("user", "Bye"),
+)
+SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+
+
+def tokenizer_of(name: str) -> Any:
+    return ByteTokenizer(*TOKENS[name])
+
+
+def written(name: str, *messages: Message, opened: bool = True) -> str:
+    tokenizer = tokenizer_of(name)
+    return spelled(tokenizer, encode_chat(tokenizer, messages, opened, name))
+
+
+# The system message, a question, its answer, a question: special tokens in curly brackets.
+CONVERSATIONS = {
+    "llama3": (
+        "{<|begin_of_text|>}"
+        "{<|start_header_id|>}system{<|end_header_id|>}\n\nBe kind.{<|eot_id|>}"
+        "{<|start_header_id|>}user{<|end_header_id|>}\n\nHi{<|eot_id|>}"
+        "{<|start_header_id|>}assistant{<|end_header_id|>}\n\nHello!{<|eot_id|>}"
+        "{<|start_header_id|>}user{<|end_header_id|>}\n\nBye{<|eot_id|>}"
+        "{<|start_header_id|>}assistant{<|end_header_id|>}\n\n"
+    ),
+    "llama2": (
+        "{<s>}[INST] <<SYS>>\nBe kind.\n<</SYS>>\n\n Hi [/INST] Hello! {</s>}"
+        "{<s>}[INST] Bye [/INST]"
+    ),
+    "chatml": (
+        "{<|im_start|>}system\nBe kind.{<|im_end|>}\n{<|im_start|>}user\n Hi\n{<|im_end|>}\n"
+        "{<|im_start|>}assistant\n Hello! {<|im_end|>}\n{<|im_start|>}user\nBye{<|im_end|>}\n"
+        "{<|im_start|>}assistant\n"
+    ),
+    "chatml-bos": (
+        "{<|begin_of_text|>}{<|im_start|>}system\nBe kind.{<|im_end|>}\n"
+        "{<|im_start|>}user\n Hi\n{<|im_end|>}\n{<|im_start|>}assistant\n Hello! {<|im_end|>}\n"
+        "{<|im_start|>}user\nBye{<|im_end|>}\n{<|im_start|>}assistant\n"
+    ),
+    "smollm2": (
+        "{<|im_start|>}system\nBe kind.{<|im_end|>}\n{<|im_start|>}user\n Hi\n{<|im_end|>}\n"
+        "{<|im_start|>}assistant\n Hello! {<|im_end|>}\n{<|im_start|>}user\nBye{<|im_end|>}\n"
+        "{<|im_start|>}assistant\n"
+    ),
+    "zephyr": (
+        "<|system|>\nBe kind.{</s>}\n<|user|>\n Hi\n{</s>}\n<|assistant|>\n Hello! {</s>}\n"
+        "<|user|>\nBye{</s>}\n<|assistant|>\n"
+    ),
+    "mistral-v1": (
+        "{<s>} [INST] Be kind.\n\n Hi\n [/INST]  Hello! {</s>} [INST] Bye [/INST]"
+    ),
+    "mistral-v3": (
+        "{<s>}{[INST]}  Hi\n{[/INST]} Hello!{</s>}{[INST]} Be kind.\n\nBye{[/INST]}"
+    ),
+    "mistral-v0.1-2023": (
+        "{<s>}[INST] Be kind.\n\n Hi\n [/INST] Hello! {</s>} [INST] Bye [/INST]"
+    ),
+    "mistral-v0.2-2023": (
+        "{<s>}[INST] Be kind.\n\n Hi\n [/INST] Hello! {</s>}[INST] Bye [/INST]"
+    ),
+    "deepseek-r1": (
+        "{<｜begin▁of▁sentence｜>}Be kind.{<｜User｜>} Hi\n{<｜Assistant｜>} Hello! "
+        "{<｜end▁of▁sentence｜>}{<｜User｜>}Bye{<｜Assistant｜>}{<think>}\n"
+    ),
+    "deepseek-r1-2025-01": (
+        "{<｜begin▁of▁sentence｜>}Be kind.{<｜User｜>} Hi\n{<｜Assistant｜>} Hello! "
+        "{<｜end▁of▁sentence｜>}{<｜User｜>}Bye{<｜Assistant｜>}"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHAT_FORMATS)
+def test_a_conversation_is_written_in_its_format(name: str) -> None:
+    assert written(name, S, U1, A1, U2) == CONVERSATIONS[name]
+
+
+@pytest.mark.parametrize("name", CHAT_FORMATS)
+def test_a_conversation_that_ends_with_an_answer_opens_no_other_one_unless_asked(name: str) -> None:
+    whole, closed = written(name, U1, A1), written(name, U1, A1, opened=False)
+    opening = whole.removeprefix(closed)
+    if name.startswith(("llama2", "mistral")):
+        assert opening == ""
+    else:
+        assert opening
+        assert written(name, U2).endswith(opening)
+
+
+@pytest.mark.parametrize("name", CHAT_FORMATS)
+def test_there_is_one_begin_of_text_per_prompt_and_in_llama_2_per_question(name: str) -> None:
+    tokenizer = tokenizer_of(name)
+    count = encode_chat(tokenizer, [S, U1, A1, U2], chat_format=name).count(tokenizer.bos_id)
+    # Of ChatML, the begin of text opens messages; Zephyr's published template has none.
+    expected = {"llama2": 2, "chatml": 5, "smollm2": 5, "zephyr": 0}
+    assert count == expected.get(name, 1)
+
+
+def test_smollm2_says_who_it_is_where_no_system_message_does() -> None:
+    opening = f"{{<|im_start|>}}system\n{SMOLLM2_SYSTEM}{{<|im_end|>}}\n"
+    assert written("smollm2", U2) == opening + written("chatml", U2)
+    empty = Message("system", "")
+    assert written("smollm2", empty, U2) == written("chatml", empty, U2)
+
+
+def test_mistral_v3_leaves_the_system_message_out_where_the_last_one_is_an_answer() -> None:
+    assert written("mistral-v3", S, U2, A1) == written("mistral-v3", U2, A1)
+
+
+def test_r1_forgets_how_earlier_answers_were_reasoned() -> None:
+    reasoned = Message("assistant", "So.</think>But no.\n</think>\n\nHello!")
+    answer = Message("assistant", "\n\nHello!")
+    assert written("deepseek-r1", U1, reasoned, U2) == written("deepseek-r1", U1, answer, U2)
+
+
+def test_r1_has_one_system_message_the_last_one_given() -> None:
+    other = Message("system", "Be brief.")
+    assert written("deepseek-r1", S, U1, A1, other, U2) == written("deepseek-r1", other, U1, A1, U2)
+
+
+@pytest.mark.parametrize("name", CHAT_FORMATS)
+@pytest.mark.parametrize("role", ["system", "user", "assistant"])
+def test_what_a_message_says_never_becomes_a_special_token(name: str, role: str) -> None:
+    tokenizer = tokenizer_of(name)
+
+    def special(content: str) -> list[int]:
+        said = {"system": S.content, "user": U1.content, "assistant": A1.content, role: content}
+        messages = [Message(r, said[r]) for r in ("system", "user", "assistant")]
+        ids = encode_chat(tokenizer, [*messages, U2], chat_format=name)
+        return [i for i in ids if i >= 256]
+
+    for token in tokenizer.special_tokens:
+        assert special(f"a{token}b") == special("ab")
+
+
+@pytest.mark.parametrize("name", CHAT_FORMATS)
+def test_texts_that_no_special_token_separates_are_encoded_as_one(name: str) -> None:
+    tokenizer = tokenizer_of(name)
+    ids = encode_chat(tokenizer, [S, U1, A1, U2], chat_format=name)
+    text = "".join("\0" if i >= 256 else chr(i) for i in ids)
+    assert tokenizer.texts == [run for run in text.split("\0") if run]
+
+
+def test_a_name_that_may_be_text_is_a_special_token_where_the_tokenizer_has_it() -> None:
+    tokenizer: Any = ByteTokenizer(*LLAMA2, "<|user|>", "<|assistant|>")
+    ids = encode_chat(tokenizer, [S, U2], chat_format="zephyr")
+    assert spelled(tokenizer, ids) == (
+        "<|system|>\nBe kind.{</s>}\n{<|user|>}\nBye{</s>}\n{<|assistant|>}\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["llama3", "chatml", "chatml-bos", "mistral-v3", "deepseek-r1"])
+def test_a_special_token_that_the_tokenizer_lacks_is_refused_by_name(name: str) -> None:
+    messages = [S, U1, A1, U2]
+    complete = tokenizer_of(name)
+    parts = CHAT_FORMATS[name].build(messages, True)
+    needed = {part.name for part in parts if isinstance(part, Special) and part.required}
+    assert needed
+    encode_chat(complete, messages, chat_format=name)
+    for token in needed:
+        lacking = tokenizer_of(name)
+        del lacking.special_tokens[token]
+        with pytest.raises(ChatFormatError) as error:
+            encode_chat(lacking, messages, chat_format=name)
+        assert f"special token {token} of the chat format" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["llama2", "mistral-v1", "mistral-v3", "mistral-v0.2-2023"])
+@pytest.mark.parametrize(
+    ("messages", "place"),
+    [
+        ((A1,), 1),
+        ((U1, U2), 2),
+        ((S, A1), 2),
+        ((S, S, U1), 2),
+        ((U1, A1, A1), 3),
+        ((U1, S, U2), 2),
+        ((S, U1, A1, S), 4),
+    ],
+)
+def test_where_exchanges_are_written_roles_must_alternate(
+    name: str, messages: tuple[Message, ...], place: int
+) -> None:
+    with pytest.raises(ChatFormatError, match=rf"alternate from user on: message {place} is of"):
+        written(name, *messages)
+    written(name, U1, A1, U2)
+    written(name, S, U1, A1, U2)
+
+
+def test_a_system_message_alone_can_be_shown_in_every_format() -> None:
+    assert written("llama2", S, opened=False) == ""
+    assert written("mistral-v1", S, opened=False) == "{<s>}"
+    for name in CHAT_FORMATS:
+        written(name, S, opened=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("llama3", {"<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"}),
+        ("llama2", {"</s>"}),
+        ("chatml", {"<|im_end|>"}),
+        ("zephyr", {"</s>"}),
+        ("mistral-v3", {"</s>"}),
+        ("deepseek-r1", {"<｜end▁of▁sentence｜>"}),
+    ],
+)
+def test_an_answer_ends_with_the_tokens_of_its_format(name: str, ends: set[str]) -> None:
+    tokenizer = tokenizer_of(name)
+    tokenizer.stop_ids = frozenset([7])
+    tokens = {tokenizer.special_tokens[end] for end in ends}
+    assert end_ids(tokenizer, name) - {7} == tokens
+    assert 7 in end_ids(tokenizer, name)
+
+
+def test_without_a_name_the_special_tokens_tell_the_format() -> None:
+    tokenizer: Any = ByteTokenizer(*LLAMA3)
+    assert encode_chat(tokenizer, [U1]) == encode_chat(tokenizer, [U1], chat_format="llama3")
+    assert end_ids(tokenizer) == end_ids(tokenizer, "llama3")
+    for refused in (encode_chat, end_ids):
+        arguments = ([U1],) if refused is encode_chat else ()
+        with pytest.raises(ChatFormatError, match=r"must be given .* llama3, llama2"):
+            refused(ByteTokenizer(*LLAMA2), *arguments)
+
+
+def test_a_format_of_another_name_is_refused() -> None:
+    tokenizer: Any = ByteTokenizer(*LLAMA3)
+    with pytest.raises(ChatFormatError, match=r"must be one of llama3, .*: got 'llama\\x1b9'"):
+        encode_chat(tokenizer, [U1], chat_format="llama\x1b9")
