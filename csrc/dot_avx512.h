@@ -26,6 +26,11 @@ INLINE void vec_store(float *x, vec v)
     _mm512_storeu_ps(x, v);
 }
 
+INLINE vec vec_xor(vec a, vec b)
+{
+    return _mm512_xor_ps(a, b);
+}
+
 /* Lanes folded down to four: l + (l + 8), then + 4. */
 INLINE __m128 fold_to_four(const vec *v)
 {

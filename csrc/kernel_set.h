@@ -12,6 +12,9 @@
 /* Lanes of every sum, tokens of a full panel, most weight rows that one call takes. */
 enum { LANES = 16, PANEL_TOKENS = 6, CHUNK_ROWS = 64 };
 
+/* Most places that a probe reads from side by side. */
+enum { PROBE_STREAMS = 8 };
+
 /* One stretch along `in` of some weight rows times a panel of tokens. */
 typedef struct Stretch {
     const void *panel;       /* as pack_panel laid it out */
@@ -45,6 +48,12 @@ typedef struct KernelSet {
     void (*elementwise_span)(int op, const void *a, const void *b, void *out, int type,
                              ptrdiff_t n);
     ptrdiff_t (*argmax_row)(const void *x, int type, ptrdiff_t n);
+
+    /* The machine's limits, for probe.c. */
+    uint32_t (*read_span)(const char *bytes, ptrdiff_t count, int streams);
+    ptrdiff_t (*multiply_add_chains)(int kind, const float *seeds, ptrdiff_t rounds,
+                                     float *result);
+
     void (*convert_span)(const void *x, int x_type, void *out, int out_type, ptrdiff_t n);
 } KernelSet;
 
@@ -59,6 +68,8 @@ typedef struct KernelSet {
         .rotary_row = rotary_row,            \
         .elementwise_span = elementwise_span,\
         .argmax_row = argmax_row,            \
+        .read_span = read_span,              \
+        .multiply_add_chains = multiply_add_chains, \
         .convert_span = convert_span,        \
     }
 

@@ -86,6 +86,12 @@ void elementwise(int op, const void *a, const void *b, void *out, int type, ptrd
 /* argmax.c: out[r] = index of the first maximum of x[r, :]; a NaN counts as the maximum. */
 void argmax(const void *x, int type, int32_t *out, ptrdiff_t rows, ptrdiff_t n, int threads);
 
+/* probe.c: the exclusive or of the 32-bit words of a buffer. */
+uint32_t probe_read(const void *bytes, ptrdiff_t count, int streams, int threads);
+
+/* probe.c: multiply-adds in registers; returns the operations done, 0 where none are timed. */
+ptrdiff_t probe_multiply_add(int kind, ptrdiff_t rounds, float *result, int threads);
+
 /* convert.c: out[i] = x[i] in another type. */
 void convert(const void *x, int x_type, void *out, int out_type, ptrdiff_t n, int threads);
 

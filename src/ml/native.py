@@ -45,6 +45,8 @@ __all__ = [
     "get_num_threads",
     "linear",
     "multiply",
+    "probe_multiply_add",
+    "probe_read",
     "rms_norm",
     "rotary",
     "set_isa",
@@ -350,3 +352,34 @@ def convert(x: "Tensor", out: "Tensor") -> None:
         return
     check_apart("convert", out, out_at, x_at, x.nbytes)
     lib.convert(_pointer(x_at), x_type, _pointer(out_at), out_type, x._size, threads)
+
+
+def probe_read(x: "Tensor", streams: int) -> int:
+    """Read all bytes of a tensor once, on all threads, as fast as the machine can.
+
+    result = exclusive or of its 32-bit words; an end of less than 4 bytes is left out
+
+    Args:
+        x: any shape and dtype, contiguous.
+        streams: 1, 2, 4 or 8 places that each thread reads from in turn.
+
+    Raises:
+        TensorError: not contiguous.
+    """
+    threads = kernel_threads()
+    x_at = dense("probe_read", "x", x)
+    return int(lib.probe_read(_pointer(x_at), x.nbytes, streams, threads)) if x._size else 0
+
+
+def probe_multiply_add(dtype: str, rounds: int) -> int:
+    """Run the multiply-adds of a product in registers, on all threads.
+
+    Args:
+        dtype: bfloat16 or float32, of both operands.
+        rounds: how often each thread goes through its sums.
+
+    Returns:
+        The multiplications and additions done; 0 where the instruction set has no vectors.
+    """
+    kind = lib.PRODUCT_BF16 if dtype == "bfloat16" else lib.PRODUCT_F32
+    return int(lib.probe_multiply_add(kind, rounds, ffi.new("float *"), kernel_threads()))

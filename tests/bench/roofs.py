@@ -1,47 +1,71 @@
-"""Measures the machine's roofs, in the same run as what is compared with them."""
+"""The machine's roofs, probed in a process of their own over the very file that is measured."""
 
-import os
-import subprocess
-import tempfile
+import statistics
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from cffi import FFI
+from src import ml
+from src.ml import native, roofs
+from src.model import load_model
 
-SOURCE = Path(__file__).with_name("probes.c")
-SURFACE = """
-double read_rate(const char *buffer, ptrdiff_t bytes, int threads, uint64_t *sum);
-double multiply_add_rate(const char *isa, ptrdiff_t rounds, int threads);
-"""
-PROBE_BYTES = 256 * 2**20
-PROBE_ROUNDS = 4_000_000
+from .shapes import weights_of_a_token
+
+SAMPLE_BYTES = 1 << 30  # enough to find how to read, far more than any cache
 
 
 class Roofs:
-    """The probes, compiled for this process."""
+    """Probes of reading and of multiplying.
 
-    def __init__(self, isa: str, threads: int) -> None:
-        self._ffi = FFI()
-        self._ffi.cdef(SURFACE)
-        with tempfile.TemporaryDirectory() as directory:
-            library = str(Path(directory, "probes.so"))
-            compiler = os.environ.get("CC", "gcc")
-            flags = ["-O2", "-ftree-vectorize", "-fopenmp", "-fPIC", "-shared"]
-            subprocess.run([compiler, *flags, str(SOURCE), "-o", library], check=True)
-            self._lib: Any = self._ffi.dlopen(library)
-        self._isa, self._threads = isa.encode(), threads
-        self._buffer = np.ones(PROBE_BYTES, np.uint8)
+    Args:
+        directory: a model, whose mapped weights are read; None leaves only the multiply-adds.
+        threads: of the probes.
+        isa: whose multiply-adds are probed; reading takes whatever set reads fastest.
+    """
 
-    def read_gigabytes(self) -> float:
-        """Return the best of three passes over 256 MiB, in GB/s."""
-        buffer, total = self._ffi.from_buffer(self._buffer), self._ffi.new("uint64_t *")
-        passes = [self._lib.read_rate(buffer, PROBE_BYTES, self._threads, total) for _ in range(3)]
-        return float(max(passes)) / 1e9
+    def __init__(self, directory: Path | None, threads: int, isa: str) -> None:
+        ml.set_num_threads(threads)
+        self.isa, self.threads = isa, threads
+        if directory is not None:
+            self._model = load_model(directory)
+            self._weights = weights_of_a_token(self._model)
+            # The file's pages are made present once, then the fastest way of reading is found.
+            roofs.read_seconds(self._weights, 4)
+            self.fastest = roofs.fastest_reading(_first_bytes(self._weights, SAMPLE_BYTES))
 
-    def gigaflops(self) -> float:
-        """Return the best of three runs of the multiply-adds that the kernels use, in GFLOPS."""
-        runs = [
-            self._lib.multiply_add_rate(self._isa, PROBE_ROUNDS, self._threads) for _ in range(3)
-        ]
-        return float(max(runs)) / 1e9
+    def facts(self) -> dict[str, Any]:
+        """Return how this machine reads fastest, and how many bytes are read."""
+        isa, streams = self.fastest
+        return {"isa": isa, "streams": streams, "bytes": self.read_bytes()}
+
+    def read_bytes(self) -> int:
+        """Return the bytes of one pass: those that a decode step reads."""
+        return sum(tensor.nbytes for tensor in self._weights)
+
+    def read_rate(self, passes: int = 3) -> float:
+        """Return the median rate of some passes over the weights, in bytes per second."""
+        isa, streams = self.fastest
+        native.set_isa(isa)
+        seconds = [roofs.read_seconds(self._weights, streams) for _ in range(passes)]
+        return self.read_bytes() / statistics.median(seconds)
+
+    def multiply_rate(self, dtype: str = "bfloat16", isa: str | None = None) -> float | None:
+        """Return multiplications and additions per second; None where the set has no vectors."""
+        native.set_isa(isa or self.isa)
+        return roofs.multiply_add_rate(dtype)
+
+    def peaks(self) -> dict[str, dict[str, float | None]]:
+        """Return the multiply-add peak of each instruction set and dtype."""
+        return {
+            isa: {dtype: self.multiply_rate(dtype, isa) for dtype in ("bfloat16", "float32")}
+            for isa in native.available_isas()
+        }
+
+
+def _first_bytes(tensors: list[Any], count: int) -> list[Any]:
+    """Return the first tensors that hold so many bytes together, or all."""
+    taken: list[Any] = []
+    for tensor in tensors:
+        if sum(one.nbytes for one in taken) >= count:
+            break
+        taken.append(tensor)
+    return taken

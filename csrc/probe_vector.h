@@ -1,0 +1,72 @@
+/* The probes of probe.c for a set with vector intrinsics; included after its dot_*.h and tile.h. */
+#ifndef LLAMA_BOLTS_PROBE_VECTOR_H
+#define LLAMA_BOLTS_PROBE_VECTOR_H
+
+#include "tile.h"
+
+/* Sums side by side: more than the steps of a multiply-add in flight on any processor known. */
+enum { CHAINS = 12, VEC_BYTES = VEC_LANES * 4 };
+
+/* Exclusive or of all 32-bit words; `streams` parts of the span are read side by side. */
+INLINE uint32_t read_streams(const int streams, const char *bytes, ptrdiff_t count)
+{
+    const ptrdiff_t part = count / streams / VEC_BYTES * VEC_BYTES;
+    vec acc[PROBE_STREAMS];
+#pragma GCC unroll 8
+    for (int s = 0; s < streams; s++)
+        acc[s] = vec_zero();
+    for (ptrdiff_t at = 0; at < part; at += VEC_BYTES)
+#pragma GCC unroll 8
+        for (int s = 0; s < streams; s++)
+            acc[s] = vec_xor(acc[s], load_f32(bytes + s * part + at, 0, 0));
+    uint32_t words[VEC_LANES], all = 0;
+    for (int s = 0; s < streams; s++) {
+        memcpy(words, acc + s, sizeof words);
+        for (int l = 0; l < VEC_LANES; l++)
+            all ^= words[l];
+    }
+    for (ptrdiff_t at = streams * part; at + 4 <= count; at += 4) {
+        memcpy(words, bytes + at, 4);
+        all ^= words[0];
+    }
+    return all;
+}
+
+static uint32_t read_span(const char *bytes, ptrdiff_t count, int streams)
+{
+    switch (streams) {
+    case 1: return read_streams(1, bytes, count);
+    case 2: return read_streams(2, bytes, count);
+    case 4: return read_streams(4, bytes, count);
+    default: return read_streams(PROBE_STREAMS, bytes, count);
+    }
+}
+
+/* The seeds differ, so that no two chains are the same sum. */
+INLINE float run_chains(const mac_function mac, const float *seeds, ptrdiff_t rounds)
+{
+    const vec x = vec_load(seeds), w = vec_load(seeds + 1);
+    vec acc[CHAINS];
+    float lanes[VEC_LANES];
+#pragma GCC unroll 12
+    for (int i = 0; i < CHAINS; i++)
+        acc[i] = vec_load(seeds + i);
+    for (ptrdiff_t r = 0; r < rounds; r++)
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++)
+            acc[i] = mac(acc[i], x, w);
+    for (int i = 1; i < CHAINS; i++)
+        acc[0] = mac(acc[0], acc[i], w);
+    vec_store(lanes, acc[0]);
+    return lanes[0];
+}
+
+static ptrdiff_t multiply_add_chains(int kind, const float *seeds, ptrdiff_t rounds, float *result)
+{
+    const int pairs = kind == PRODUCT_BF16 && BF16_PHASES == 1;
+    *result = kind == PRODUCT_BF16 ? run_chains(mac_bf16, seeds, rounds)
+                                   : run_chains(mac_f32, seeds, rounds);
+    return rounds * CHAINS * VEC_LANES * (pairs ? 4 : 2);
+}
+
+#endif

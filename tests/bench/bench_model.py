@@ -1,0 +1,161 @@
+"""Times whole models: llama-bolts, transformers and llama.cpp on the same random weights.
+
+    python -m tests.bench.bench_model --shape 1b [--layers N] [--pairs 8] [--threads 2]
+        [--engines llama-bolts transformers llama.cpp] [--measures prefill decode ...]
+
+Each engine has a process of its own, and the same weights, token ids and threads. Logits are first
+verified against a float32 reference. Then timings alternate in order, A B B A, with a probe of the
+machine's roof among them; a ratio is taken within one round. The roof is probed before and after
+each measure too, and a measure whose roof drifted by more than 5 % is repeated. The last line is
+JSON.
+"""
+
+import argparse
+import json
+import platform
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from src.model import load_model
+
+from . import measures
+from .engines import ENGINES, LLAMA_CPP, OURS, Setup
+from .processes import Served
+from .reference import BOUND, reference_logits, relative_error
+from .report import goal_rows, print_rounds
+from .roofs import Roofs
+from .shapes import find_checkpoint, find_gguf
+from .timed import Timed, TimedOurs
+
+VERIFIED_STEPS = 12
+
+
+@dataclass
+class Bench:
+    """One run: what is served, what was asked for, and what has come out."""
+
+    options: argparse.Namespace
+    directory: Path
+    args: Any
+    served: dict[str, Served]
+    roofs: Served
+    ids: list[int]
+    results: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--shape", default="1b", help="1b, 8b, tiny, or a model directory")
+    parser.add_argument("--layers", type=int, help="instead of the shape's own")
+    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES))
+    parser.add_argument("--measures", nargs="+", choices=list(measures.ALL), default=list(measures.ALL))
+    parser.add_argument("--pairs", type=int, default=8, help="rounds of each measure")
+    parser.add_argument("--repeats", type=int, default=1, help="when the roof has drifted")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--prompts", type=int, nargs="+", default=[22, 128, 512])
+    parser.add_argument("--steps", type=int, default=12, help="tokens of one decode timing")
+    parser.add_argument("--positions", type=int, nargs="+", default=[4096, 8192])
+    parser.add_argument("--isa", help="instruction set of llama-bolts, instead of the fastest")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path(tempfile.gettempdir(), "llama-bolts-bench"),
+        help="where random models are kept between runs",
+    )
+    return parser.parse_args()
+
+
+def start(options: argparse.Namespace) -> Bench:
+    """Write what is missing, and start a process for each engine and one for the roofs."""
+    options.directory.mkdir(parents=True, exist_ok=True)
+    directory = find_checkpoint(options.shape, options.layers, options.directory)
+    args = load_model(directory).args
+    gguf = find_gguf(directory) if LLAMA_CPP in options.engines else None
+    longest = max(options.prompts) + VERIFIED_STEPS
+    environment = {"OMP_NUM_THREADS": str(options.threads)}
+    served = {}
+    for name in options.engines:
+        if name == OURS:
+            positions = max(longest, *options.positions) + 512
+            isa = {"LLAMA_BOLTS_ISA": options.isa} if options.isa else {}
+            setup = Setup(directory, options.threads, positions)
+            served[name] = Served(TimedOurs, setup, environment=environment | isa)
+        else:
+            setup = Setup(directory, options.threads, longest, gguf)
+            served[name] = Served(Timed, name, setup, environment=environment)
+    isa = options.isa or served[OURS].ask("facts")["isa"] if OURS in served else "avx2"
+    roofs = Served(Roofs, directory, options.threads, isa)
+    ids = np.random.default_rng(7).integers(0, args.vocab_size, longest).tolist()
+    return Bench(options, directory, args, served, roofs, ids)
+
+
+def verify(bench: Bench) -> dict[str, dict[str, float]]:
+    """Hold the logits of every prompt, and of steps, against the reference; stop if one is off."""
+    prompts = sorted(bench.options.prompts)
+    rows = [length - 1 for length in prompts] + [VERIFIED_STEPS - 1]
+    reference = reference_logits(bench.directory, bench.ids[: max(rows) + 1], rows)
+    errors: dict[str, dict[str, float]] = {}
+    for name, served in bench.served.items():
+        cases = {f"prompt of {n}": (bench.ids[:n], []) for n in prompts}
+        cases[f"{VERIFIED_STEPS} steps"] = ([], bench.ids[:VERIFIED_STEPS])
+        errors[name] = {
+            case: relative_error(served.ask("logits", *what), row)
+            for (case, what), row in zip(cases.items(), reference, strict=True)
+        }
+        if not all(error <= BOUND for error in errors[name].values()):
+            raise SystemExit(f"{name} is wrong: {errors[name]} > {BOUND}; nothing is timed")
+    shown = {name: max(found.values()) for name, found in errors.items()}
+    print("verified against float32, greatest relative error of the logits:", shown, flush=True)
+    return errors
+
+
+def machine() -> dict[str, Any]:
+    """Describe the processor and the system."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    models = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
+    return {
+        "processor": models[0] if models else platform.processor(),
+        "processors": len(models),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def main() -> None:
+    """Print tables, then rows for docs/PERFORMANCE.md, then JSON."""
+    options = parse_options()
+    bench = start(options)
+    facts = {name: served.ask("facts") for name, served in bench.served.items()}
+    facts["roofs"] = bench.roofs.ask("facts")
+    facts["peaks"] = bench.roofs.ask("peaks")
+    for name, what in {"machine": machine(), **facts}.items():
+        print(f"{name}: {what}", flush=True)
+    errors = verify(bench)
+    for name in options.measures:
+        if OURS not in bench.served and name in measures.ONLY_OURS:
+            continue
+        for title, result in measures.ALL[name](bench).items():
+            bench.results[title] = result
+            print_rounds(title, result)
+    print()
+    print("\n".join(goal_rows(bench.results)))
+    record = {
+        "machine": machine(),
+        "facts": facts,
+        "errors": errors,
+        "options": {key: str(value) for key, value in vars(options).items()},
+        "results": {title: result.record() for title, result in bench.results.items()},
+    }
+    for served in (*bench.served.values(), bench.roofs):
+        served.close()
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""The engines that are compared, each to be run in a process of its own.
+
+An engine starts with an empty cache; `run` passes tokens through the network after those that are
+cached and returns the logits after the last, float32 [V]; `reset` empties the cache.
+"""
+
+import ctypes
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+OURS, TRANSFORMERS, LLAMA_CPP = "llama-bolts", "transformers", "llama.cpp"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every engine is told: the model directory, threads, positions, and the GGUF file."""
+
+    directory: Path
+    threads: int
+    positions: int
+    gguf: Path | None = None
+
+
+class Engine(Protocol):
+    """What the benchmark needs of an engine."""
+
+    def reset(self) -> None: ...
+    def run(self, ids: list[int]) -> Any: ...
+    def facts(self) -> dict[str, Any]: ...
+
+
+class Ours:
+    """llama-bolts."""
+
+    def __init__(self, setup: Setup) -> None:
+        from src import ml
+        from src.model import InferenceContext, load_model
+
+        ml.set_num_threads(setup.threads)
+        self.model = load_model(setup.directory)
+        self.context = InferenceContext(self.model.args, setup.positions)
+        self.info = ml.build_info()
+        self._is_filled = False
+
+    def reset(self) -> None:
+        self.context.clear()
+
+    def run(self, ids: list[int]) -> Any:
+        start = self.context.length
+        return self.model.transformer.forward(self.context, ids, start).numpy()[0]
+
+    def run_all(self, ids: list[int]) -> Any:
+        """Return the logits after each of the tokens: a step that checks a draft."""
+        start = self.context.length
+        forward = self.model.transformer.forward
+        return forward(self.context, ids, start, all_positions=True).numpy()
+
+    def seek(self, position: int) -> None:
+        """Take the positions before one as filled: with noise as keys and values, made once."""
+        if not self._is_filled:
+            for tensor in (*self.context.keys, *self.context.values):
+                fill_with_noise(tensor.numpy())
+            self._is_filled = True
+        self.context.length = position
+
+    def facts(self) -> dict[str, Any]:
+        return {**self.info, "parameters": self.model.parameter_count}
+
+
+def fill_with_noise(array: Any) -> None:
+    """Overwrite an array with normal numbers that repeat, without a second array of its size."""
+    noise = np.random.default_rng(1).standard_normal(1 << 16, np.float32).astype(array.dtype)
+    flat = array.reshape(-1)
+    assert np.shares_memory(flat, array)
+    for start in range(0, flat.size, noise.size):
+        part = flat[start : start + noise.size]
+        part[...] = noise[: part.size]
+
+
+class Transformers:
+    """LlamaForCausalLM in bfloat16 on PyTorch, its weights mapped from Meta's file."""
+
+    def __init__(self, setup: Setup) -> None:
+        import torch
+        import transformers
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+        from src.model import load_model
+
+        torch.set_num_threads(setup.threads)
+        self.torch, self.transformers = torch, transformers
+        config = _llama_config(transformers, load_model(setup.directory).args)
+        with torch.device("meta"):
+            self.model = transformers.LlamaForCausalLM(config)
+        state = _hugging_face_state(torch, setup.directory, config.head_dim)
+        missing, unexpected = self.model.load_state_dict(state, strict=False, assign=True)
+        assert not unexpected
+        assert set(missing) <= {"lm_head.weight"}
+        self.model.tie_weights()
+        # Its buffer is in no file, and was left without memory.
+        self.model.model.rotary_emb = LlamaRotaryEmbedding(config)
+        self.model.eval()
+        self.seconds = {name: self._time(name) for name in ("eager", "sdpa")}
+        self.model.set_attn_implementation(min(self.seconds, key=self.seconds.__getitem__))
+        self.reset()
+
+    def reset(self) -> None:
+        self.cache = self.transformers.DynamicCache(config=self.model.config)
+
+    def run(self, ids: list[int]) -> Any:
+        torch = self.torch
+        with torch.inference_mode():
+            result = self.model(
+                torch.tensor([ids]), past_key_values=self.cache, use_cache=True, logits_to_keep=1
+            )
+        return result.logits[0, -1].float().numpy()
+
+    def _time(self, attention: str) -> float:
+        """Time a prompt of 128 tokens and a few steps with an implementation of attention."""
+        self.model.set_attn_implementation(attention)
+        for _ in range(2):
+            self.reset()
+            start = time.perf_counter()
+            self.run(list(range(128)))
+            for token in range(4):
+                self.run([token])
+            seconds = time.perf_counter() - start
+        return seconds
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "transformers": self.transformers.__version__,
+            "torch": self.torch.__version__,
+            "attention": self.model.config._attn_implementation,
+            "seconds_of_each_attention": self.seconds,
+            "cpu": self.torch.backends.cpu.get_cpu_capability(),
+        }
+
+
+def _llama_config(transformers: Any, args: Any) -> Any:
+    """Give the Hugging Face configuration of the same sizes."""
+    rope: dict[str, object] = {"rope_type": "default", "rope_theta": args.rope_theta}
+    if args.rope_scaling is not None:
+        rope |= {
+            "rope_type": "llama3",
+            "factor": args.rope_scaling.factor,
+            "low_freq_factor": args.rope_scaling.low_freq_factor,
+            "high_freq_factor": args.rope_scaling.high_freq_factor,
+            "original_max_position_embeddings": args.rope_scaling.original_context_length,
+        }
+    return transformers.LlamaConfig(
+        vocab_size=args.vocab_size,
+        hidden_size=args.dim,
+        intermediate_size=args.ffn_dim,
+        num_hidden_layers=args.n_layers,
+        num_attention_heads=args.n_heads,
+        num_key_value_heads=args.n_kv_heads,
+        head_dim=args.head_dim,
+        max_position_embeddings=args.max_context_length,
+        rms_norm_eps=args.norm_eps,
+        rope_parameters=rope,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+
+
+_HUGGING_FACE_NAMES = {
+    "attention.wo": "self_attn.o_proj",
+    "attention.wq": "self_attn.q_proj",
+    "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj",
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "tok_embeddings": "model.embed_tokens",
+    "norm": "model.norm",
+    "output": "lm_head",
+}
+
+
+def _hugging_face_state(torch: Any, directory: Path, head_dim: int) -> dict[str, Any]:
+    """Map the weights and name them as Hugging Face does; only q and k are copied, reordered."""
+    state = {}
+    mapped = torch.load(directory / "consolidated.00.pth", mmap=True, weights_only=True)
+    for name, tensor in mapped.items():
+        parts = name.removesuffix(".weight").split(".")
+        block = f"model.layers.{parts[1]}." if parts[0] == "layers" else ""
+        if name.endswith((".wq.weight", ".wk.weight")):
+            # Meta pairs neighbouring rows (2j, 2j + 1), Hugging Face halves (j, j + h/2).
+            heads = tensor.view(-1, head_dim // 2, 2, tensor.shape[1])
+            tensor = heads.transpose(1, 2).reshape(tensor.shape)
+        known = _HUGGING_FACE_NAMES[".".join(parts[2:] if block else parts)]
+        state[f"{block}{known}.weight"] = tensor
+    return state
+
+
+class LlamaCpp:
+    """llama.cpp, through the C functions of llama-cpp-python; its own defaults but the threads."""
+
+    def __init__(self, setup: Setup) -> None:
+        import llama_cpp
+
+        self.lib = llama_cpp
+        self._quiet = llama_cpp.llama_log_callback(lambda *_: None)
+        llama_cpp.llama_log_set(self._quiet, ctypes.c_void_p(0))
+        llama_cpp.llama_backend_init()
+        self.model = llama_cpp.llama_model_load_from_file(
+            str(setup.gguf).encode(), llama_cpp.llama_model_default_params()
+        )
+        assert self.model, f"llama.cpp refuses {setup.gguf}"
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = setup.positions, 512, 512
+        params.n_threads = params.n_threads_batch = setup.threads
+        self.context = llama_cpp.llama_init_from_model(self.model, params)
+        assert self.context, "llama.cpp makes no context"
+        vocabulary = llama_cpp.llama_model_get_vocab(self.model)
+        self.vocabulary_size = llama_cpp.llama_vocab_n_tokens(vocabulary)
+
+    def reset(self) -> None:
+        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
+
+    def run(self, ids: list[int]) -> Any:
+        for start in range(0, len(ids), 512):
+            part = ids[start : start + 512]
+            tokens = (self.lib.llama_token * len(part))(*part)
+            batch = self.lib.llama_batch_get_one(tokens, len(part))
+            if self.lib.llama_decode(self.context, batch) != 0:
+                raise SystemExit("llama.cpp could not decode")
+        logits = self.lib.llama_get_logits_ith(self.context, -1)
+        return np.ctypeslib.as_array(logits, (self.vocabulary_size,)).copy()
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "llama_cpp_python": self.lib.__version__,
+            "system": self.lib.llama_print_system_info().decode(),
+        }
+
+
+ENGINES: dict[str, type[Any]] = {OURS: Ours, TRANSFORMERS: Transformers, LLAMA_CPP: LlamaCpp}

@@ -1,0 +1,213 @@
+"""What bench_model measures; each function returns results by their titles."""
+
+import functools
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import fresh
+from .engines import OURS, Setup
+from .processes import Rounds, Served, interleave
+from .shapes import find_checkpoint
+from .timed import TimedOurs
+
+if TYPE_CHECKING:
+    from .bench_model import Bench
+
+ROOF = "roof"
+CHUNK = 512
+TINY_STEPS = 500
+
+
+@dataclass(frozen=True)
+class Value:
+    """One number that is no ratio of rates, with the least and the greatest of its repetitions."""
+
+    median: float
+    least: float
+    greatest: float
+    unit: str
+
+    def record(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+def value_of(numbers: list[float], unit: str) -> Value:
+    """Sum repetitions up."""
+    return Value(statistics.median(numbers), min(numbers), max(numbers), unit)
+
+
+Results = dict[str, Rounds | Value]
+
+
+def prefill(bench: "Bench") -> Results:
+    """Prompts from an empty cache, with logits after the last token only."""
+    results: Results = {}
+    for length in bench.options.prompts:
+        ids = bench.ids[:length]
+        participants = {
+            name: functools.partial(served.ask, "prefill_rate", ids)
+            for name, served in bench.served.items()
+        }
+        work = prefill_operations(bench.args, length) / length
+        results[f"prefill {length}"] = _against_peak(bench, participants, work)
+    return results
+
+
+def prefill_operations(args: Any, length: int) -> float:
+    """Count the multiplications and additions of a prompt from an empty cache.
+
+    2 T (layers' matrices) + 2 (output matrix) + 4 H h (sum of the positions each token sees) L
+    """
+    D, F, h = args.dim, args.ffn_dim, args.head_dim
+    matrices = 2 * D * args.n_heads * h + 2 * D * args.n_kv_heads * h + 3 * D * F
+    linear = 2.0 * length * matrices * args.n_layers + 2.0 * D * args.vocab_size
+    return linear + attention_operations(args, 0, length)
+
+
+def attention_operations(args: Any, position: int, rows: int) -> float:
+    """Count those of attention alone: 4 H h L times the positions that all rows see."""
+    seen = rows * position + rows * (rows + 1) // 2
+    return 4.0 * args.n_heads * args.head_dim * args.n_layers * seen
+
+
+def decode(bench: "Bench") -> Results:
+    """Steps of one token from an empty cache on."""
+    ids = bench.ids[: bench.options.steps]
+    participants = {
+        name: functools.partial(served.ask, "decode_rate", ids)
+        for name, served in bench.served.items()
+    }
+    return {"decode": _against_reading(bench, participants)}
+
+
+def context(bench: "Bench") -> Results:
+    """Steps of one token behind a filled cache over the same behind an empty one."""
+    ours, ids = bench.served[OURS], bench.ids[: bench.options.steps]
+    participants = {
+        f"at {position}": functools.partial(ours.ask, "decode_rate_at", position, ids)
+        for position in (0, *bench.options.positions)
+    }
+    return {"decode in context": _against_reading(bench, participants)}
+
+
+def rows(bench: "Bench") -> Results:
+    """Steps of a few rows with the logits of each."""
+    ours, count = bench.served[OURS], bench.options.steps
+    participants = {
+        f"{number} rows": functools.partial(ours.ask, "rows_rate", number, count)
+        for number in (1, 4, 8)
+    }
+    return {"steps of rows": _against_reading(bench, participants)}
+
+
+def attention(bench: "Bench") -> Results:
+    """The last part of a long prompt; what it takes longer than the first part is attention."""
+    ours, ids = bench.served[OURS], bench.ids[:CHUNK]
+    results: Results = {}
+    for end in bench.options.positions:
+        start = end - CHUNK
+        participants = {
+            "first": functools.partial(ours.ask, "chunk_rate_at", 0, ids),
+            "last": functools.partial(ours.ask, "chunk_rate_at", start, ids),
+        }
+        work = attention_operations(bench.args, start, CHUNK)
+        work -= attention_operations(bench.args, 0, CHUNK)
+        found = _against_peak(bench, participants, work)
+        pairs = zip(found.rates["first"], found.rates["last"], strict=True)
+        # Chunks of attention alone per second; a last part cannot be faster but by noise.
+        found.rates["attention"] = [1 / max(1 / last - 1 / first, 1e-9) for first, last in pairs]
+        results[f"attention at {end}"] = found
+    return results
+
+
+def calls(bench: "Bench") -> Results:
+    """C calls of a decode step, and the time of it that is spent outside of them."""
+    ours, ids = bench.served[OURS], bench.ids[: bench.options.steps]
+    found = [ours.ask("calls", ids) for _ in range(bench.options.pairs)]
+    return {
+        "C calls of a step": value_of([one["calls_per_step"] for one in found], ""),
+        "Python and dispatch": value_of([one["share_outside"] for one in found], "of a step"),
+        "time outside of C": value_of([one["microseconds_outside"] for one in found], "us"),
+    }
+
+
+def sampling(bench: "Bench") -> Results:
+    """The choice of a token by the default settings."""
+    found = [1e3 * bench.served[OURS].ask("sampling_seconds") for _ in range(bench.options.pairs)]
+    return {"sampling": value_of(found, "ms")}
+
+
+def ready(bench: "Bench") -> Results:
+    """From the start of the command line's process to the line that says what is loaded."""
+    fresh.seconds_to_ready(bench.directory)  # whatever is cold gets warm
+    found = [fresh.seconds_to_ready(bench.directory) for _ in range(bench.options.pairs)]
+    return {"start to ready": value_of(found, "s")}
+
+
+def memory(bench: "Bench") -> Results:
+    """Anonymous memory at most, less the cache, of a long context and of twice as long a one."""
+    results: Results = {}
+    for position in bench.options.positions:
+        found = fresh.peak_memory(
+            bench.directory, bench.options.threads, position, max(bench.options.prompts)
+        )
+        above = (found["anonymous"] - found["cache"]) / 1e6
+        results[f"memory above the cache at {position}"] = Value(above, above, above, "MB")
+        results[f"cache at {position}"] = value_of([found["cache"] / 1e6], "MB")
+    return results
+
+
+def tiny(bench: "Bench") -> Results:
+    """Steps of a model so small that only the calls count."""
+    options = bench.options
+    directory = find_checkpoint("tiny", None, options.directory)
+    served = Served(TimedOurs, Setup(directory, options.threads, 1024))
+    ids = [token % 512 for token in range(TINY_STEPS)]
+    found = [served.ask("decode_rate", ids) for _ in range(options.pairs)]
+    served.close()
+    return {"tiny model": value_of(found, "tokens/s")}
+
+
+def _against_reading(bench: "Bench", participants: dict[str, Callable[[], float]]) -> Rounds:
+    """Interleave with the reading of the bytes of one step; the roof is steps per second."""
+
+    def probe() -> float:
+        return float(bench.roofs.ask("read_rate")) / bench.roofs.ask("read_bytes")
+
+    return _interleave(bench, participants, probe)
+
+
+def _against_peak(
+    bench: "Bench", participants: dict[str, Callable[[], float]], operations: float
+) -> Rounds:
+    """Interleave with multiply-adds in registers; the roof is pieces of work per second."""
+
+    def probe() -> float:
+        return float(bench.roofs.ask("multiply_rate") or 0.0) / operations
+
+    return _interleave(bench, participants, probe)
+
+
+def _interleave(
+    bench: "Bench", participants: dict[str, Callable[[], float]], probe: Callable[[], float]
+) -> Rounds:
+    options = bench.options
+    return interleave({**participants, ROOF: probe}, options.pairs, probe, options.repeats)
+
+
+ALL: dict[str, Callable[["Bench"], Results]] = {
+    "decode": decode,
+    "prefill": prefill,
+    "context": context,
+    "rows": rows,
+    "attention": attention,
+    "calls": calls,
+    "sampling": sampling,
+    "ready": ready,
+    "memory": memory,
+    "tiny": tiny,
+}
+ONLY_OURS = ("context", "rows", "attention", "calls", "sampling")

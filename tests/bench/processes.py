@@ -1,0 +1,126 @@
+"""Things to be timed, each in a process of its own, asked in turn: A B B A."""
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+PAUSE = 0.02  # seconds before each timing: the threads of the others stop spinning
+DRIFT = 0.05  # of a roof, from before a measurement to after it
+
+
+class Served:
+    """An object in a process of its own; `ask` calls one of its methods.
+
+    Args:
+        make: builds the object there; a function or class that can be pickled by name.
+        arguments: of `make`.
+        environment: variables of the process, on top of this one's.
+    """
+
+    def __init__(
+        self, make: Callable[..., Any], *arguments: Any, environment: Mapping[str, str] | None = None
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, end = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(end, make, arguments, dict(environment or {})), daemon=True
+        )
+        self._process.start()
+        end.close()  # so that its death is seen here as the end of the pipe
+        self.ask("__class__")  # it is ready
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Call a method there and wait for its result."""
+        self._pipe.send((name, arguments))
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            self._process.join()
+            code = self._process.exitcode
+            raise SystemExit(f"a measured process ended with {code}: nothing is reported") from None
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()
+        self._process.join()
+
+
+def _serve(
+    pipe: Connection, make: Callable[..., Any], arguments: Sequence[Any], environment: Any
+) -> None:
+    os.environ.update(environment)
+    served = make(*arguments)
+    while True:
+        try:
+            name, parts = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(None if name == "__class__" else getattr(served, name)(*parts))
+
+
+@dataclass
+class Rounds:
+    """Rates of several participants, one of each per round, and how the roof drifted meanwhile."""
+
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    roof_before: float = 0.0
+    roof_after: float = 0.0
+    attempts: int = 1
+
+    @property
+    def drift(self) -> float:
+        """Return by how much the roof changed."""
+        if not self.roof_before:
+            return 0.0
+        return abs(self.roof_after / self.roof_before - 1)
+
+    def rate(self, name: str) -> float:
+        """Return the median rate of a participant."""
+        return statistics.median(self.rates[name])
+
+    def ratio(self, name: str, other: str) -> tuple[float, float, float]:
+        """Return the median of the ratios within each round, the least and the greatest."""
+        pairs = zip(self.rates[name], self.rates[other], strict=True)
+        ratios = [one / two for one, two in pairs]
+        return statistics.median(ratios), min(ratios), max(ratios)
+
+    def record(self) -> dict[str, Any]:
+        """Return all of it for JSON."""
+        roof = {"before": self.roof_before, "after": self.roof_after, "drift": self.drift}
+        return {"rates": self.rates, "roof": roof, "attempts": self.attempts}
+
+
+def interleave(
+    participants: Mapping[str, Callable[[], float]],
+    pairs: int,
+    probe: Callable[[], float] | None = None,
+    repeats: int = 0,
+) -> Rounds:
+    """Time all participants once per round, in turned order every other round.
+
+    Args:
+        participants: each takes one timing and returns a rate.
+        pairs: rounds.
+        probe: measures the roof, before and after.
+        repeats: how often to start again when the roof has drifted; the steadiest attempt counts.
+    """
+    best: Rounds | None = None
+    for attempt in range(1, repeats + 2):
+        rounds = Rounds({name: [] for name in participants}, probe() if probe else 0.0)
+        for number in range(pairs):
+            order = list(participants)
+            for name in order if number % 2 == 0 else order[::-1]:
+                time.sleep(PAUSE)
+                rounds.rates[name].append(participants[name]())
+        rounds.roof_after = probe() if probe else 0.0
+        best = rounds if best is None or rounds.drift < best.drift else best
+        best.attempts = attempt
+        if best.drift <= DRIFT:
+            break
+    assert best is not None
+    return best

@@ -1,0 +1,78 @@
+"""The network once more, in plain float32 NumPy: what every engine's logits are held against."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from src.model import Model, load_model
+from src.model.rope import inverse_frequencies
+
+# Of the root mean square of the reference, for engines that round activations to bfloat16. Unrelated
+# logits are off by 1.4, a wrong rotation of q and k by about as much.
+BOUND = 0.05
+
+
+def relative_error(logits: Any, reference: Any) -> float:
+    """Give the root mean square of the difference over that of the reference."""
+    difference = logits.astype(np.float64) - reference
+    return float(np.sqrt((difference**2).mean() / (reference.astype(np.float64) ** 2).mean()))
+
+
+def reference_logits(directory: Path, ids: list[int], rows: list[int]) -> Any:
+    """Compute the logits after some of the tokens.
+
+    Args:
+        directory: of the model.
+        ids: token ids.
+        rows: positions whose logits are wanted.
+
+    Returns:
+        float32 [len(rows), V].
+    """
+    model = load_model(directory)
+    args = model.args
+    angles = np.outer(
+        np.arange(len(ids)),
+        inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling).numpy(),
+    )
+    turns = np.exp(1j * angles).astype(np.complex64)[:, None, :]
+    x = _wide(model, "tok_embeddings", ids)
+    for layer in range(args.n_layers):
+        name = f"layers.{layer}."
+        x += _attention(model, name, _norm(model, f"{name}attention_norm", x), turns)
+        normed = _norm(model, f"{name}ffn_norm", x)
+        gate = normed @ _wide(model, f"{name}feed_forward.w1").T
+        up = normed @ _wide(model, f"{name}feed_forward.w3").T
+        x += (gate / (1 + np.exp(-gate)) * up) @ _wide(model, f"{name}feed_forward.w2").T
+    output = "output" if "output.weight" in model.tensors else "tok_embeddings"
+    return _norm(model, "norm", x[rows]) @ _wide(model, output).T
+
+
+def _wide(model: Model, name: str, rows: Any = slice(None)) -> Any:
+    """Give some rows of a weight as float32."""
+    array = model.tensors[f"{name}.weight"].numpy()[rows]
+    return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+def _norm(model: Model, name: str, x: Any) -> Any:
+    scale = 1 / np.sqrt((x**2).mean(axis=1, keepdims=True) + np.float32(model.args.norm_eps))
+    return x * scale * _wide(model, name)
+
+
+def _attention(model: Model, name: str, x: Any, turns: Any) -> Any:
+    """Attend head by head; every matrix of scores is [T, T]."""
+    args, T = model.args, x.shape[0]
+    q, k, v = (
+        (x @ _wide(model, f"{name}attention.{part}").T).reshape(T, -1, args.head_dim)
+        for part in ("wq", "wk", "wv")
+    )
+    q, k = ((part.view(np.complex64) * turns).view(np.float32) for part in (q, k))
+    ahead = np.triu(np.full((T, T), -np.inf, np.float32), 1)
+    out = np.empty_like(q)
+    for head in range(args.n_heads):
+        group = head // args.group_size
+        scores = q[:, head] @ k[:, group].T / np.float32(np.sqrt(args.head_dim)) + ahead
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        out[:, head] = weights / weights.sum(axis=1, keepdims=True) @ v[:, group]
+    return out.reshape(T, -1) @ _wide(model, f"{name}attention.wo").T

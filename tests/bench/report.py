@@ -1,0 +1,106 @@
+"""Tables of a run for people, and its rows for docs/PERFORMANCE.md."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from .engines import LLAMA_CPP, OURS, TRANSFORMERS
+from .measures import ROOF, Value
+from .processes import DRIFT, Rounds
+
+Results = Mapping[str, Rounds | Value]
+Found = tuple[float, float, float]  # median, least, greatest
+
+
+def print_rounds(title: str, result: Rounds | Value) -> None:
+    """Print one result: a line, or a line for each participant."""
+    if isinstance(result, Value):
+        spread = f"({result.least:.4g} to {result.greatest:.4g})"
+        print(f"\n{title}: {result.median:.4g} {result.unit} {spread}", flush=True)
+        return
+    unsteady = "" if result.drift <= DRIFT else f", after {result.attempts} attempts"
+    print(f"\n{title}  (the roof drifted by {100 * result.drift:.1f} %{unsteady})")
+    first = next(iter(result.rates))
+    for name in result.rates:
+        median, least, greatest = result.ratio(first, name)
+        print(
+            f"  {name:14s} {result.rate(name):10.3f} per s   "
+            f"{first} is {median:6.3f} x this ({least:.3f} to {greatest:.3f})",
+            flush=True,
+        )
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A line of the table of goals: how its number is found, and what it is to be."""
+
+    what: str
+    find: Callable[[Results], Found | None]
+    bound: float
+    at_least: bool = True
+    unit: str = ""
+
+
+def ratio(title: str, name: str, other: str) -> Callable[[Results], Found | None]:
+    """Find the ratio of two participants of a measure."""
+
+    def find(results: Results) -> Found | None:
+        result = results.get(title)
+        if not isinstance(result, Rounds) or not {name, other} <= set(result.rates):
+            return None
+        return result.ratio(name, other)
+
+    return find
+
+
+def number(title: str) -> Callable[[Results], Found | None]:
+    """Find a value."""
+
+    def find(results: Results) -> Found | None:
+        result = results.get(title)
+        if not isinstance(result, Value):
+            return None
+        return result.median, result.least, result.greatest
+
+    return find
+
+
+GOALS = [
+    Goal("decode over the read roof", ratio("decode", OURS, ROOF), 0.95),
+    Goal("decode over llama.cpp", ratio("decode", OURS, LLAMA_CPP), 1.0),
+    Goal("decode over transformers", ratio("decode", OURS, TRANSFORMERS), 2.5),
+    Goal("prefill 512 over the peak", ratio("prefill 512", OURS, ROOF), 0.85),
+    Goal("prefill 512 over transformers", ratio("prefill 512", OURS, TRANSFORMERS), 1.1),
+    Goal("prefill 512 over llama.cpp", ratio("prefill 512", OURS, LLAMA_CPP), 1.6),
+    Goal("prefill 22 over llama.cpp", ratio("prefill 22", OURS, LLAMA_CPP), 1.4),
+    Goal("prefill 22 over transformers", ratio("prefill 22", OURS, TRANSFORMERS), 2.0),
+    Goal("a step of 4 rows over 1", ratio("steps of rows", "1 rows", "4 rows"), 1.05, False),
+    Goal("a step of 8 rows over 1", ratio("steps of rows", "1 rows", "8 rows"), 1.15, False),
+    Goal("attention at 4096 over the peak", ratio("attention at 4096", "attention", ROOF), 0.45),
+    Goal("attention at 8192 over the peak", ratio("attention at 8192", "attention", ROOF), 0.45),
+    Goal("decode at 8192 over empty", ratio("decode in context", "at 8192", "at 0"), 0.83),
+    Goal("tiny model", number("tiny model"), 2000.0, True, "tokens/s"),
+    Goal("Python and dispatch", number("Python and dispatch"), 0.03, False),
+    Goal("sampling over the vocabulary", number("sampling"), 1.0, False, "ms"),
+    Goal("process start to ready", number("start to ready"), 0.8, False, "s"),
+    Goal(
+        "anonymous memory above the cache at 8192",
+        number("memory above the cache at 8192"), 150.0, False, "MB",
+    ),
+]  # fmt: skip
+
+
+def goal_rows(results: Results) -> list[str]:
+    """Return the rows of the goals that this run says something about, in Markdown."""
+    rows = ["| what | goal | measured | range | |", "|---|---|---|---|---|"]
+    for goal in GOALS:
+        found = goal.find(results)
+        if found is None:
+            continue
+        median, least, greatest = found
+        met = median >= goal.bound if goal.at_least else median <= goal.bound
+        sign, unit = ">=" if goal.at_least else "<=", f" {goal.unit}" if goal.unit else ""
+        rows.append(
+            f"| {goal.what} | {sign} {goal.bound:g}{unit} | {median:.4g}{unit} | "
+            f"{least:.4g} - {greatest:.4g} | {'met' if met else 'not met'} |"
+        )
+    return rows

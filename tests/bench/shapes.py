@@ -1,0 +1,180 @@
+"""Random checkpoints of real shapes, in Meta's layout and as GGUF, from the same numbers."""
+
+import base64
+import itertools
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from src.model import Model, load_model
+from src.model.rope import inverse_frequencies
+from tests.support.pth_writer import write_random_meta_directory
+
+SPECIAL_TOKENS = 256
+_LLAMA_3 = {
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "vocab_size": 128256,
+    "norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "use_scaled_rope": True,
+    "max_seq_len": 131072,
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of one model: `params.json`, and whether its output is its embedding table."""
+
+    params: Mapping[str, Any]
+    tied: bool
+
+
+SHAPES = {
+    "1b": Shape(
+        _LLAMA_3 | {"dim": 2048, "n_layers": 16, "multiple_of": 256, "ffn_dim_multiplier": 1.5},
+        tied=True,
+    ),
+    "8b": Shape(
+        _LLAMA_3 | {"dim": 4096, "n_layers": 32, "multiple_of": 1024, "ffn_dim_multiplier": 1.3},
+        tied=False,
+    ),
+    "tiny": Shape(
+        _LLAMA_3
+        | {
+            "dim": 64, "n_layers": 5, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 512,
+            "multiple_of": 32, "max_seq_len": 16384,
+        },
+        tied=True,
+    ),
+}  # fmt: skip
+
+
+def find_checkpoint(shape: str, layers: int | None, directory: Path) -> Path:
+    """Give the model directory of a shape; write it if it is not there.
+
+    Args:
+        shape: a name of `SHAPES`, or the path of a model directory.
+        layers: instead of the shape's own number.
+        directory: where random models are kept.
+    """
+    if shape not in SHAPES:
+        if layers is not None:
+            raise SystemExit(f"--layers goes with one of {', '.join(SHAPES)}, not with {shape}")
+        return Path(shape)
+    known = SHAPES[shape]
+    params = dict(known.params)
+    if layers is not None:
+        params["n_layers"] = layers
+    target = directory / f"{shape}-{params['n_layers']}-layers"
+    if not target.exists():
+        print(f"writing {target}", flush=True)
+        unfinished = target.with_name(f"{target.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        write_random_meta_directory(unfinished, params, tied=known.tied)
+        write_ranks(unfinished / "tokenizer.model", params["vocab_size"] - SPECIAL_TOKENS)
+        unfinished.rename(target)
+    return target
+
+
+def write_ranks(path: Path, count: int) -> None:
+    """Write a tokenizer of as many ranks as Llama's: all single bytes, pairs, and triples."""
+    lengths = (itertools.product(range(256), repeat=length) for length in itertools.count(1))
+    tokens = itertools.islice(itertools.chain.from_iterable(lengths), count)
+    lines = (
+        f"{base64.b64encode(bytes(token)).decode()} {rank}\n" for rank, token in enumerate(tokens)
+    )
+    path.write_text("".join(lines))
+
+
+def weights_of_a_token(model: Model) -> list[Any]:
+    """Give the tensors that a decode step reads as a whole: all but an untied embedding table."""
+    tied = "output.weight" not in model.tensors
+    return [
+        tensor for name, tensor in model.tensors.items()
+        if tied or name != "tok_embeddings.weight"
+    ]  # fmt: skip
+
+
+def find_gguf(directory: Path) -> Path:
+    """Give the GGUF file of a model directory; write it if it is not there."""
+    target = directory / "model.gguf"
+    if not target.exists():
+        print(f"writing {target}", flush=True)
+        unfinished = target.with_suffix(".unfinished")
+        write_gguf(load_model(directory), unfinished)
+        unfinished.rename(target)
+    return target
+
+
+_GGUF_NAMES = {
+    "tok_embeddings": "token_embd",
+    "norm": "output_norm",
+    "output": "output",
+    "attention.wq": "attn_q",
+    "attention.wk": "attn_k",
+    "attention.wv": "attn_v",
+    "attention.wo": "attn_output",
+    "attention_norm": "attn_norm",
+    "feed_forward.w1": "ffn_gate",
+    "feed_forward.w2": "ffn_down",
+    "feed_forward.w3": "ffn_up",
+    "ffn_norm": "ffn_norm",
+}
+
+
+def write_gguf(model: Model, path: Path) -> None:
+    """Write the weights for llama.cpp, in bfloat16 as they are, without a vocabulary.
+
+    Its `llama` architecture turns neighbouring rows of q and k, as Meta's files have them.
+    """
+    import gguf
+
+    args = model.args
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_vocab_size(args.vocab_size)
+    writer.add_tokenizer_model("no_vocab")
+    writer.add_context_length(args.max_context_length)
+    writer.add_embedding_length(args.dim)
+    writer.add_block_count(args.n_layers)
+    writer.add_feed_forward_length(args.ffn_dim)
+    writer.add_head_count(args.n_heads)
+    writer.add_head_count_kv(args.n_kv_heads)
+    writer.add_rope_dimension_count(args.head_dim)
+    writer.add_rope_freq_base(args.rope_theta)
+    writer.add_layer_norm_rms_eps(args.norm_eps)
+    for name, array, is_bfloat16 in _gguf_tensors(model):
+        kind = gguf.GGMLQuantizationType.BF16 if is_bfloat16 else None
+        writer.add_tensor(name, array, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _gguf_tensors(model: Model) -> Iterator[tuple[str, Any, bool]]:
+    """Yield (name, array, whether its bytes are bfloat16): matrices as bytes, norms as float32."""
+    for name, tensor in model.tensors.items():
+        parts = name.removesuffix(".weight").split(".")
+        block = f"blk.{parts[1]}." if parts[0] == "layers" else ""
+        gguf_name = f"{block}{_GGUF_NAMES['.'.join(parts[2:] if block else parts)]}.weight"
+        array = tensor.numpy()
+        if array.ndim == 2:
+            yield gguf_name, array.view(np.uint8), True
+        else:
+            yield gguf_name, array.astype(np.float32), False
+    if model.args.rope_scaling is not None:
+        yield "rope_freqs.weight", rope_divisors(model), False
+
+
+def rope_divisors(model: Model) -> Any:
+    """Give what llama.cpp divides each rotary frequency by: float32 [h/2]."""
+    args = model.args
+    plain = inverse_frequencies(args.head_dim, args.rope_theta).numpy()
+    scaled = inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling).numpy()
+    return (plain / scaled).astype(np.float32)
