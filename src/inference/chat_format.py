@@ -93,7 +93,7 @@ def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[i
     """
     known = tokenizer.special_tokens
     named = {known[name] for name in _format(tokenizer, chat_format).end_names if name in known}
-    return tokenizer.stop_ids | named | {tokenizer.eos_id}
+    return tokenizer.stop_ids | named
 
 
 def _format(tokenizer: Tokenizer, name: str | None) -> ChatFormat:

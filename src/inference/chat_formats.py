@@ -25,7 +25,7 @@ class ChatFormat:
         name: What `--chat-format` calls it.
         models: Whose format it is.
         build: Gives the parts of a conversation of at least one message.
-        end_names: Special tokens that end an answer, beside the tokenizer's end of text.
+        end_names: Special tokens that end an answer, beside those that the tokenizer knows.
     """
 
     name: str
@@ -185,33 +185,38 @@ def _alternating(messages: Sequence[Message]) -> tuple[str | None, Sequence[Mess
 
 _SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 _THINK: tuple[Part, ...] = (Special("<think>", required=False), "\n")
-_IM_END, _SENTENCE_END = ("<|im_end|>",), ("<｜end▁of▁sentence｜>",)
+_EOS, _IM_END, _SENTENCE_END = ("</s>",), ("<|im_end|>",), ("<｜end▁of▁sentence｜>",)
 _LLAMA3_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
 
 _ROWS = (
     ChatFormat("llama3", "Llama 3, 3.1, 3.2, 3.3", _llama3, _LLAMA3_ENDS),
-    ChatFormat("llama2", "Llama 2 Chat, Code Llama Instruct", _llama2),
-    ChatFormat("chatml", "SmolLM and others", _ChatML(), _IM_END),
+    ChatFormat("llama2", "Llama 2 Chat, Code Llama Instruct", _llama2, _EOS),
+    ChatFormat("chatml", "SmolLM", _ChatML(), _IM_END),
     ChatFormat("chatml-bos", "Hermes 3", _ChatML(begin=(BEGIN,)), _IM_END),
     ChatFormat("smollm2", "SmolLM2", _ChatML(default_system=_SMOLLM2_SYSTEM), _IM_END),
-    ChatFormat("zephyr", "TinyLlama Chat, Zephyr", _zephyr),
+    ChatFormat("zephyr", "TinyLlama Chat, Zephyr", _zephyr, _EOS),
     ChatFormat(
-        "mistral-v1",
-        "Mistral 7B Instruct v0.1, v0.2",
-        _Mistral(before=" ", answer=" "),
+        "mistral-v1", "Mistral 7B Instruct v0.1, v0.2", _Mistral(before=" ", answer=" "), _EOS
     ),
     ChatFormat(
         "mistral-v3",
         "Mistral 7B Instruct v0.3",
         _Mistral(required=True, question_end="", answer=" ", in_last=True, strip=True),
+        _EOS,
     ),
     ChatFormat(
-        "mistral-v0.1-2023", "Mistral 7B Instruct v0.1, first template", _Mistral(after=" ")
+        "mistral-v0.1-2023",
+        "Mistral 7B Instruct v0.1, first template",
+        _Mistral(after=" "),
+        _EOS,
     ),
-    ChatFormat("mistral-v0.2-2023", "Mistral 7B Instruct v0.2, first template", _Mistral()),
+    ChatFormat("mistral-v0.2-2023", "Mistral 7B Instruct v0.2, first template", _Mistral(), _EOS),
     ChatFormat("deepseek-r1", "R1-Distill-Llama", _deepseek_r1(_THINK), _SENTENCE_END),
     ChatFormat(
-        "deepseek-r1-2025-01", "R1-Distill-Llama, first template", _deepseek_r1(()), _SENTENCE_END
+        "deepseek-r1-2025-01",
+        "R1-Distill-Llama, first template",
+        _deepseek_r1(()),
+        _SENTENCE_END,
     ),
 )
 

@@ -1,7 +1,24 @@
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from src.inference import ChatFormatError, Message, encode_chat
+from src.inference import (
+    ChatFormatError,
+    FoundFormat,
+    InferenceEngine,
+    Message,
+    PromptError,
+    SamplingArgs,
+    encode_chat,
+    find_chat_format,
+)
+from src.model import load_model
 from src.tokenizer import Tokenizer, load_tokenizer
+from tests.cli.reciting_model import write_reciting_directory
+from tests.inference.byte_tokenizer import LLAMA2, LLAMA3, ByteTokenizer
+from tests.inference.published_templates import PUBLISHED, TINYLLAMA
 from tests.support.shared_data import shared_data
 
 BOS, START, END, EOT = 256, 262, 263, 265
@@ -97,3 +114,78 @@ def test_content_must_be_a_text(content: str) -> None:
 def test_a_conversation_needs_a_message(byte_tokenizer: Tokenizer) -> None:
     with pytest.raises(ChatFormatError, match="at least one message"):
         encode_chat(byte_tokenizer, [])
+
+
+def write_template(directory: Path, template: str) -> None:
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_template_tells_the_format_whatever_the_special_tokens_are(
+    tmp_path: Path, name: str
+) -> None:
+    tokenizer: Any = ByteTokenizer(*LLAMA3)
+    assert find_chat_format(tmp_path, tokenizer) == FoundFormat("llama3", "special tokens")
+    write_template(tmp_path, PUBLISHED[name])
+    assert find_chat_format(tmp_path, tokenizer) == FoundFormat(name, "chat template")
+
+
+def test_an_unknown_template_is_refused_even_with_known_special_tokens(tmp_path: Path) -> None:
+    write_template(tmp_path, "{{ messages }}")
+    tokenizer: Any = ByteTokenizer(*LLAMA3)
+    with pytest.raises(ChatFormatError, match="template that is not among the known") as error:
+        find_chat_format(tmp_path, tokenizer)
+    assert "--chat-format (llama3, llama2, " in str(error.value)
+
+
+def test_the_vocabulary_of_llama_2_tells_a_format_only_in_metas_layout(tmp_path: Path) -> None:
+    tokenizer: Any = ByteTokenizer(*LLAMA2)
+    with pytest.raises(ChatFormatError, match="has no chat template, and its special tokens"):
+        find_chat_format(tmp_path, tokenizer)
+    (tmp_path / "params.json").write_text("{}")
+    assert find_chat_format(tmp_path, tokenizer) == FoundFormat("llama2", "layout")
+
+
+@pytest.fixture(scope="module")
+def reciting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that answers with `abcdef` and ends its turn."""
+    return write_reciting_directory(tmp_path_factory.mktemp("reciting"), b"abcdef")
+
+
+def test_the_engine_chats_in_the_format_that_it_is_told(reciting: Path) -> None:
+    engine = InferenceEngine(load_model(reciting), 300)
+    tokenizer, messages = engine.model.tokenizer, [Message("user", "Hi")]
+    assert tokenizer is not None
+    assert engine.chat_format == FoundFormat("llama3", "special tokens")
+    for given, name in ((None, "llama3"), ("zephyr", "zephyr"), ("llama2", "llama2")):
+        steps = list(engine.chat(messages, sampling=SamplingArgs(seed=1), chat_format=given))
+        prompt = encode_chat(tokenizer, messages, chat_format=name)
+        assert list(engine.cached_ids[: len(prompt)]) == prompt
+        assert "".join(step.text for step in steps) == "abcdef"
+        assert steps[-1].stop_reason == "eot"
+
+
+def test_the_engine_finds_the_format_by_the_template_beside_the_weights(tmp_path: Path) -> None:
+    directory = write_reciting_directory(tmp_path, b"abc")
+    write_template(directory, TINYLLAMA)
+    engine = InferenceEngine(load_model(directory), 300)
+    assert engine.chat_format == FoundFormat("zephyr", "chat template")
+    write_template(directory, "unknown")
+    unknown = InferenceEngine(load_model(directory), 300)
+    with pytest.raises(ChatFormatError, match="--chat-format"):
+        unknown.chat([Message("user", "Hi")])
+    assert "".join(s.text for s in unknown.chat([Message("user", "Hi")], chat_format="zephyr"))
+
+
+def test_an_answer_ends_with_the_ids_that_the_caller_names_too(reciting: Path) -> None:
+    engine = InferenceEngine(load_model(reciting), 300)
+    steps = list(engine.generate([ord("\n")], end_ids={ord("c")}))
+    assert ("".join(s.text for s in steps), steps[-1].stop_reason) == ("ab", "eot")
+
+
+def test_without_a_tokenizer_there_is_no_format(tmp_path: Path) -> None:
+    directory = write_reciting_directory(tmp_path, b"abc")
+    (directory / "tokenizer.model").unlink()
+    engine = InferenceEngine(load_model(directory), 300)
+    with pytest.raises(PromptError, match="must have a tokenizer"):
+        _ = engine.chat_format

@@ -1,5 +1,7 @@
 """Each chat format, written out; the comparison with the published templates is an oracle test."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ S, U1, A1, U2 = (
     Message("assistant", " Hello! "),
     Message("user", "Bye"),
 )
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "CHAT-FORMATS.md"
 SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 
@@ -238,3 +241,18 @@ def test_a_format_of_another_name_is_refused() -> None:
     tokenizer: Any = ByteTokenizer(*LLAMA3)
     with pytest.raises(ChatFormatError, match=r"must be one of llama3, .*: got 'llama\\x1b9'"):
         encode_chat(tokenizer, [U1], chat_format="llama\x1b9")
+
+
+def test_the_page_about_formats_shows_what_they_write() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^### `([\w.-]+)`\n\n```\n(.*?)\n```$", page, flags=re.M | re.S))
+    told_in_words = {"chatml-bos", "smollm2", "deepseek-r1-2025-01"}
+    assert set(shown) == set(CHAT_FORMATS) - told_in_words
+    messages = (S, Message("user", "Hi"), Message("assistant", "Hello!"), U2)
+    for name, text in shown.items():
+        assert text == written(name, *messages)
+
+
+def test_the_page_about_formats_lists_them_with_their_models() -> None:
+    rows = re.findall(r"^\| `([\w.-]+)` \| (.+?) \|", PAGE.read_text("utf-8"), flags=re.M)
+    assert rows == [(row.name, row.models) for row in CHAT_FORMATS.values()]
