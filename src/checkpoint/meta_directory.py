@@ -4,56 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import ml
+from .checkpoint import Checkpoint
 from .errors import CheckpointError, FileAccessError, ShardError, mismatch
 from .mapped_file import MappedFile, label_of
+from .names import is_harmless
 from .params import read_params
 from .shards import check_shards, merge_shards
 from .torch_pth import map_pth
 
-__all__ = ["Checkpoint", "open_meta_checkpoint"]
+__all__ = ["open_meta_checkpoint"]
 
 _SHARD_NAME = re.compile(r"consolidated\.([0-9]{2})\.pth", re.ASCII)
-
-
-@dataclass
-class Checkpoint:
-    """The tensors and parameters of one model.
-
-    Args:
-        tensors: all tensors by Meta's names, checked against `params`; harmless extra ones, such as
-            `rope.freqs`, are among them.
-        params: `params.json` as it is in the file, its keys and values checked.
-        files: the files that the tensors came from, in order.
-        mapped_bytes: bytes of the files that are mapped; 0 after a merge, which copies.
-    """
-
-    tensors: Mapping[str, ml.Tensor]
-    params: dict[str, object]
-    files: list[Path]
-    mapped_bytes: int
-    _mapped: list[MappedFile] = field(repr=False)
-
-    def check_unchanged(self) -> None:
-        """Check that no mapped file was truncated or rewritten since it was opened.
-
-        Raises:
-            FileChangedError: one was. A file that was replaced by a new one is no fault.
-        """
-        for file in self._mapped:
-            file.check_unchanged()
-
-    def close(self) -> None:
-        """Let go of tensors and files; tensors still held elsewhere stay valid."""
-        self.tensors = {}
-        for file in self._mapped:
-            file.close()
-        self._mapped = []
-        self.mapped_bytes = 0
 
 
 def open_meta_checkpoint(directory: Path) -> Checkpoint:
@@ -89,7 +52,16 @@ def open_meta_checkpoint(directory: Path) -> Checkpoint:
     if len(shards) > 1:
         _close_all(mapped)
         mapped = []
-    return Checkpoint(whole, params, paths, sum(file.size for file in mapped), mapped)
+    files = "a PyTorch file" if len(paths) == 1 else f"{len(paths)} PyTorch files merged"
+    return Checkpoint(
+        tensors=whole,
+        params=params,
+        files=paths,
+        mapped_bytes=sum(file.size for file in mapped),
+        source_format=f"Meta, {files}",
+        mapped=mapped,
+        unused=tuple(name for name in whole if is_harmless(name)),
+    )
 
 
 def _close_all(files: list[MappedFile]) -> None:

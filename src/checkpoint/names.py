@@ -1,24 +1,31 @@
-"""The tensors of a Meta checkpoint: their names, their sizes, and how each is split over shards.
+"""The tensors of a Llama: their names, their sizes, and how Meta splits each over shards.
+
+One table has Meta's names, which are those of the model's attributes, and Hugging Face's. The rows
+of wq and wk lie in another order in Hugging Face's files: the two halves of each head, where Meta
+has pairs of neighbours. Nothing here moves them; `ml.rotary_embedding` pairs them as they lie.
 
 Sizes are written with the letters of the legend: `D` model dim, `Hh` query heads x head dim, `Kh`
 key/value heads x head dim, `F` feed-forward dim, `V` vocabulary.
 
 Source: meta-llama/llama `llama/model.py` and meta-llama/llama-models `models/llama3/model.py`
 (`ColumnParallelLinear` splits the rows of a weight stored `[out, in]`, `RowParallelLinear` its
-columns); transformers `convert_llama_weights_to_hf.py` for the embeddings of Llama 2 and 3.
+columns); transformers `convert_llama_weights_to_hf.py` for the embeddings of Llama 2 and 3 and for
+the names.
 """
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 __all__ = [
+    "Bias",
     "Split",
     "TensorRow",
     "feed_forward_dim",
+    "hugging_face_names",
     "is_harmless",
     "row_of",
     "rows_of",
@@ -36,58 +43,100 @@ class Split(enum.Enum):
     EMBEDDINGS = "rows or columns"
 
 
+class Bias(enum.Enum):
+    """Which setting of a Hugging Face model gives a tensor; Meta's models have no biases."""
+
+    ATTENTION = "attention_bias"
+    FEED_FORWARD = "mlp_bias"
+
+
 @dataclass(frozen=True, slots=True)
 class TensorRow:
-    """One line of the table: a name, its split, and its sizes in letters of the legend."""
+    """One line of the table: two names, a split, and the sizes in letters of the legend."""
 
     name: str
+    hugging_face: str
     split: Split
     sizes: tuple[str, ...]
     optional: bool = False
+    bias: Bias | None = None
 
 
 _MODEL_ROWS = (
-    TensorRow("tok_embeddings.weight", Split.EMBEDDINGS, ("V", "D")),
-    TensorRow("norm.weight", Split.REPLICATED, ("D",)),
+    TensorRow("tok_embeddings.weight", "model.embed_tokens.weight", Split.EMBEDDINGS, ("V", "D")),
+    TensorRow("norm.weight", "model.norm.weight", Split.REPLICATED, ("D",)),
     # Absent where the embeddings serve as output layer too.
-    TensorRow("output.weight", Split.ROWS, ("V", "D"), optional=True),
+    TensorRow("output.weight", "lm_head.weight", Split.ROWS, ("V", "D"), optional=True),
 )
+_ATTENTION, _FEED_FORWARD = Bias.ATTENTION, Bias.FEED_FORWARD
 _LAYER_ROWS = (
-    TensorRow("attention_norm.weight", Split.REPLICATED, ("D",)),
-    TensorRow("attention.wq.weight", Split.ROWS, ("Hh", "D")),
-    TensorRow("attention.wk.weight", Split.ROWS, ("Kh", "D")),
-    TensorRow("attention.wv.weight", Split.ROWS, ("Kh", "D")),
-    TensorRow("attention.wo.weight", Split.COLUMNS, ("D", "Hh")),
-    TensorRow("ffn_norm.weight", Split.REPLICATED, ("D",)),
-    TensorRow("feed_forward.w1.weight", Split.ROWS, ("F", "D")),
-    TensorRow("feed_forward.w2.weight", Split.COLUMNS, ("D", "F")),
-    TensorRow("feed_forward.w3.weight", Split.ROWS, ("F", "D")),
+    TensorRow("attention_norm.weight", "input_layernorm.weight", Split.REPLICATED, ("D",)),
+    TensorRow("attention.wq.weight", "self_attn.q_proj.weight", Split.ROWS, ("Hh", "D")),
+    TensorRow("attention.wk.weight", "self_attn.k_proj.weight", Split.ROWS, ("Kh", "D")),
+    TensorRow("attention.wv.weight", "self_attn.v_proj.weight", Split.ROWS, ("Kh", "D")),
+    TensorRow("attention.wo.weight", "self_attn.o_proj.weight", Split.COLUMNS, ("D", "Hh")),
+    TensorRow("ffn_norm.weight", "post_attention_layernorm.weight", Split.REPLICATED, ("D",)),
+    TensorRow("feed_forward.w1.weight", "mlp.gate_proj.weight", Split.ROWS, ("F", "D")),
+    TensorRow("feed_forward.w2.weight", "mlp.down_proj.weight", Split.COLUMNS, ("D", "F")),
+    TensorRow("feed_forward.w3.weight", "mlp.up_proj.weight", Split.ROWS, ("F", "D")),
+)
+_BIAS_ROWS = (
+    TensorRow("attention.wq.bias", "self_attn.q_proj.bias", Split.ROWS, ("Hh",), bias=_ATTENTION),
+    TensorRow("attention.wk.bias", "self_attn.k_proj.bias", Split.ROWS, ("Kh",), bias=_ATTENTION),
+    TensorRow("attention.wv.bias", "self_attn.v_proj.bias", Split.ROWS, ("Kh",), bias=_ATTENTION),
+    TensorRow("attention.wo.bias", "self_attn.o_proj.bias", Split.ROWS, ("D",), bias=_ATTENTION),
+    TensorRow("feed_forward.w1.bias", "mlp.gate_proj.bias", Split.ROWS, ("F",), bias=_FEED_FORWARD),
+    TensorRow("feed_forward.w2.bias", "mlp.down_proj.bias", Split.ROWS, ("D",), bias=_FEED_FORWARD),
+    TensorRow("feed_forward.w3.bias", "mlp.up_proj.bias", Split.ROWS, ("F",), bias=_FEED_FORWARD),
 )
 _BY_NAME = {row.name: row for row in _MODEL_ROWS}
 _BY_LAYER_NAME = {row.name: row for row in _LAYER_ROWS}
 
 _LAYER_NAME = re.compile(r"layers\.(?:0|[1-9][0-9]{0,3})\.([a-z0-9_.]+)", re.ASCII)
-# Tables of rotary frequencies, which follow from params.json.
-_HARMLESS = re.compile(r"(layers\.[0-9]{1,4}\.attention\.inner_attention\.)?rope\.freqs")
+# Tables of rotary frequencies, which follow from the hyperparameters: Meta's and Hugging Face's.
+_HARMLESS = re.compile(
+    r"(layers\.[0-9]{1,4}\.attention\.inner_attention\.)?rope\.freqs"
+    r"|model\.(layers\.[0-9]{1,4}\.self_attn\.)?rotary_emb\.inv_freq"
+)
 
 
-def rows_of(layer_count: int) -> Iterator[tuple[str, TensorRow]]:
-    """Give (full name, row) of each tensor that a model of so many layers has."""
+def rows_of(layer_count: int, biases: Collection[Bias] = ()) -> Iterator[tuple[str, TensorRow]]:
+    """Give (full name, row) of each tensor that a model has.
+
+    Args:
+        layer_count: how many layers it has.
+        biases: which biases it has.
+    """
     for row in _MODEL_ROWS:
         yield row.name, row
     for layer in range(layer_count):
-        for row in _LAYER_ROWS:
+        for row in _layer_rows(biases):
             yield f"layers.{layer}.{row.name}", row
 
 
+def hugging_face_names(
+    layer_count: int, biases: Collection[Bias] = ()
+) -> Iterator[tuple[str, str]]:
+    """Give (name in Hugging Face's files, Meta's name) of each tensor, as `rows_of` orders them."""
+    for row in _MODEL_ROWS:
+        yield row.hugging_face, row.name
+    for layer in range(layer_count):
+        for row in _layer_rows(biases):
+            yield f"model.layers.{layer}.{row.hugging_face}", f"layers.{layer}.{row.name}"
+
+
+def _layer_rows(biases: Collection[Bias]) -> tuple[TensorRow, ...]:
+    return _LAYER_ROWS + tuple(row for row in _BIAS_ROWS if row.bias in biases)
+
+
 def row_of(name: str) -> TensorRow | None:
-    """Look up the row of a full name, for example `layers.3.attention.wq.weight`."""
+    """Look up the row of a full name of Meta's, for example `layers.3.attention.wq.weight`."""
     match = _LAYER_NAME.fullmatch(name)
     return _BY_LAYER_NAME.get(match[1]) if match else _BY_NAME.get(name)
 
 
 def is_harmless(name: str) -> bool:
-    """Tell whether a tensor outside the table may be ignored: `rope.freqs`, alone or per layer."""
+    """Tell whether a tensor outside the table may be ignored: rotary tables, alone or per layer."""
     return _HARMLESS.fullmatch(name) is not None
 
 

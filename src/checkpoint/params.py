@@ -8,49 +8,35 @@ Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from .errors import ParamsError, mismatch, shown, some_of
-from .mapped_file import label_of, read_small_file
-from .strict_json import parse_strict_json
+from .key_rules import (
+    LARGEST_SIZE,
+    MOST_LAYERS,
+    boolean,
+    check_values,
+    integer_in,
+    number_in,
+    read_object,
+)
+from .mapped_file import label_of
 
 __all__ = ["HARMLESS_KEYS", "REFUSED_KEYS", "USED_KEYS", "read_params"]
 
-_MOST_BYTES = 1 << 16
-_LARGEST = 1 << 24
-_MOST_LAYERS = 1 << 10
-
-
-def _integer_in(low: int, high: int) -> tuple[str, Callable[[object], bool]]:
-    rule = f"an integer in {low}..{high}"
-    return rule, lambda value: type(value) is int and low <= value <= high
-
-
-def _number_in(low: float, high: float) -> tuple[str, Callable[[object], bool]]:
-    rule = f"a number in {low:g}..{high:g}"
-
-    def check(value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        return low <= value <= high
-
-    return rule, check
-
-
 USED_KEYS = {
-    "dim": _integer_in(1, _LARGEST),
-    "n_layers": _integer_in(1, _MOST_LAYERS),
-    "n_heads": _integer_in(1, _LARGEST),
-    "n_kv_heads": _integer_in(1, _LARGEST),
+    "dim": integer_in(1, LARGEST_SIZE),
+    "n_layers": integer_in(1, MOST_LAYERS),
+    "n_heads": integer_in(1, LARGEST_SIZE),
+    "n_kv_heads": integer_in(1, LARGEST_SIZE),
     # Llama 2 writes -1 for "as many as the tokenizer has".
-    "vocab_size": ("-1 or " + _integer_in(1, _LARGEST)[0], lambda value: _vocabulary(value)),
-    "multiple_of": _integer_in(1, _LARGEST),
-    "ffn_dim_multiplier": _number_in(1e-3, 1e3),
-    "norm_eps": _number_in(0, 1),
-    "rope_theta": _number_in(1, 1e12),
-    "use_scaled_rope": ("true or false", lambda value: isinstance(value, bool)),
-    "max_seq_len": _integer_in(1, _LARGEST),
+    "vocab_size": ("-1 or " + integer_in(1, LARGEST_SIZE)[0], lambda value: _vocabulary(value)),
+    "multiple_of": integer_in(1, LARGEST_SIZE),
+    "ffn_dim_multiplier": number_in(1e-3, 1e3),
+    "norm_eps": number_in(0, 1),
+    "rope_theta": number_in(1, 1e12),
+    "use_scaled_rope": boolean(),
+    "max_seq_len": integer_in(1, LARGEST_SIZE),
 }
 """The keys that say what is computed: the rule in words and its check."""
 
@@ -97,17 +83,9 @@ def read_params(path: Path) -> dict[str, object]:
             out of range, or heads that do not divide.
     """
     label = label_of(path)
-    try:
-        value = parse_strict_json(read_small_file(path, _MOST_BYTES))
-    except ValueError as error:
-        raise ParamsError(f"{label}: content: {error}") from None
-    if not isinstance(value, dict):
-        got = f"a value of type {type(value).__name__}"
-        raise ParamsError(mismatch(label, "content", "a JSON object", got))
+    value = read_object(path)
     _check_keys(label, value)
-    for key, (rule, check) in USED_KEYS.items():
-        if value.get(key) is not None and not check(value[key]):
-            raise ParamsError(mismatch(label, key, rule, _shown_value(value[key])))
+    check_values(label, value, USED_KEYS)
     _check_divisible(label, value)
     return value
 
@@ -140,11 +118,4 @@ def _check_divisible(label: str, params: dict[str, object]) -> None:
 
 
 def _vocabulary(value: object) -> bool:
-    return type(value) is int and (value == -1 or 1 <= value <= _LARGEST)
-
-
-def _shown_value(value: object) -> str:
-    """Show a scalar; a container from a file is only named."""
-    if isinstance(value, dict | list):
-        return f"a value of type {type(value).__name__}"
-    return shown(str(value))
+    return type(value) is int and (value == -1 or 1 <= value <= LARGEST_SIZE)

@@ -12,13 +12,12 @@ import numpy as np
 
 from .. import ml
 from .errors import ShardError, mismatch, shown, some_of
-from .names import TensorRow, feed_forward_dim, is_harmless, row_of, rows_of, split_dim
+from .names import feed_forward_dim, is_harmless, row_of, rows_of, split_dim
+from .tensor_checks import check_names, check_shapes
 
 __all__ = ["check_shards", "merge_shards"]
 
 Shard = Mapping[str, ml.Tensor]
-
-_MOST_SHOWN = 5
 
 
 def check_shards(
@@ -40,10 +39,10 @@ def check_shards(
     assert isinstance(layer_count, int)
     rows = dict(rows_of(layer_count))
     for shard, label in zip(shards, labels, strict=True):
-        _check_names(shard, label, rows)
+        check_names(shard, label, rows, "params.json")
     _check_count(shards, labels, sizes)
     for shard, label in zip(shards, labels, strict=True):
-        _check_shapes(shard, label, rows, sizes, len(shards))
+        check_shapes(shard, label, rows, sizes, "params.json", len(shards))
 
 
 def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
@@ -128,17 +127,6 @@ def _sizes(params: Mapping[str, object]) -> dict[str, int]:
     return sizes
 
 
-def _check_names(shard: Shard, label: str, rows: Mapping[str, TensorRow]) -> None:
-    missing = [name for name, row in rows.items() if name not in shard and not row.optional]
-    if missing:
-        rule = f"{len(rows)} tensors as params.json says"
-        raise ShardError(mismatch(label, "tensors", rule, f"without {some_of(missing)}"))
-    extra = [name for name in shard if name not in rows and not is_harmless(name)]
-    if extra:
-        rule = "only those of the layers that params.json says"
-        raise ShardError(mismatch(label, "tensors", rule, f"also {some_of(extra)}"))
-
-
 def _check_count(shards: Sequence[Shard], labels: Sequence[str], sizes: Mapping[str, int]) -> None:
     """Compare the number of files with the number that the parts of the first wq make whole."""
     name = "layers.0.attention.wq.weight"
@@ -152,27 +140,3 @@ def _check_count(shards: Sequence[Shard], labels: Sequence[str], sizes: Mapping[
             missing = ", ".join(f"{number:02d}" for number in range(len(shards), count)[:8])
             got += f" (missing {missing}{', ...' if count - len(shards) > 8 else ''})"
         raise ShardError(mismatch(labels[0], "shards of the model", count, got))
-
-
-def _check_shapes(
-    shard: Shard, label: str, rows: Mapping[str, TensorRow], sizes: dict[str, int], count: int
-) -> None:
-    wrong = []
-    for name, row in rows.items():
-        tensor = shard.get(name)
-        if tensor is None:
-            continue
-        axis = split_dim(row, tensor.shape, sizes["D"]) if count > 1 else None
-        expected = []
-        for position, letter in enumerate(row.sizes):
-            parts = count if position == axis else 1
-            if letter not in sizes and position < tensor.ndim:
-                sizes[letter] = tensor.shape[position] * parts
-            expected.append(sizes.get(letter, 0) / parts)
-        if list(tensor.shape) != expected or 0 in tensor.shape:
-            whole = [int(size) if size == int(size) else size for size in expected]
-            wrong.append(f"{shown(name)} {list(tensor.shape)} instead of {whole}")
-    if wrong:
-        head = "; ".join(wrong[:_MOST_SHOWN]) + ("; ..." if len(wrong) > _MOST_SHOWN else "")
-        got = f"{head} ({len(wrong)} in all)"
-        raise ShardError(mismatch(label, "shapes", "those of params.json", got))

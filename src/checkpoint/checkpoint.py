@@ -1,0 +1,60 @@
+"""The tensors and hyperparameters of one model, whatever layout its files have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .. import ml
+from .hugging_face_config import HuggingFaceConfig
+from .mapped_file import MappedFile
+
+__all__ = ["Checkpoint"]
+
+
+@dataclass
+class Checkpoint:
+    """The tensors and hyperparameters of one model.
+
+    Args:
+        tensors: all tensors by Meta's names, checked against the hyperparameters. In Meta's layout
+            harmless extra ones, such as `rope.freqs`, are among them.
+        params: `params.json` or `config.json` as it is in the file, its keys and values checked.
+        files: the files that the tensors came from, in order.
+        mapped_bytes: bytes of the files that are mapped; 0 after a merge, which copies.
+        source_format: the layout and the number of files, in words.
+        mapped: the mapped files themselves.
+        config: what `config.json` and `generation_config.json` say; None in Meta's layout.
+        names_in_files: the name of each tensor in its file, where it is another one.
+        unused: names of harmless tensors that the model does not use.
+        copied: names, as in the files, of tensors that lay askew and were copied.
+    """
+
+    tensors: Mapping[str, ml.Tensor]
+    params: dict[str, object]
+    files: list[Path]
+    mapped_bytes: int
+    source_format: str
+    mapped: list[MappedFile] = field(repr=False)
+    config: HuggingFaceConfig | None = None
+    names_in_files: Mapping[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
+
+    def check_unchanged(self) -> None:
+        """Check that no mapped file was truncated or rewritten since it was opened.
+
+        Raises:
+            FileChangedError: one was. A file that was replaced by a new one is no fault.
+        """
+        for file in self.mapped:
+            file.check_unchanged()
+
+    def close(self) -> None:
+        """Let go of tensors and files; tensors still held elsewhere stay valid."""
+        self.tensors = {}
+        for file in self.mapped:
+            file.close()
+        self.mapped = []
+        self.mapped_bytes = 0

@@ -1,0 +1,145 @@
+"""A model directory in Hugging Face's layout: `config.json` and safetensors, one file or several.
+
+The weights are used where they lie in the files, under Meta's names. The rows of wq and wk keep the
+order of the files; `names.py` says what that means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from .checkpoint import Checkpoint
+from .errors import CheckpointError, FileAccessError, ShardError, mismatch, some_of
+from .hugging_face_config import HuggingFaceConfig, read_hugging_face_config
+from .mapped_file import label_of
+from .names import Bias, hugging_face_names, is_harmless, rows_of
+from .safetensors import SafetensorsFile
+from .safetensors_header import TensorEntry
+from .safetensors_index import read_index
+from .tensor_checks import check_names, check_shapes
+
+__all__ = ["WEIGHT_FILES", "open_hugging_face_checkpoint"]
+
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
+"""All weights in one file, or the index of several; the first goes before the second."""
+
+Found = dict[str, tuple[SafetensorsFile, TensorEntry]]
+
+
+def open_hugging_face_checkpoint(directory: Path) -> Checkpoint:
+    """Open a model directory in Hugging Face's layout.
+
+    Args:
+        directory: holds `config.json`, and `model.safetensors` or, where that is absent, the
+            files of `model.safetensors.index.json`; `generation_config.json` too if there is one.
+
+    Returns:
+        The checkpoint: all tensors that the configuration asks for, by Meta's names, with the
+        shapes it asks for. They are views of the mapped files.
+
+    Raises:
+        CheckpointError: something is missing, damaged, unsupported or contradictory; the text says
+            which file, what was expected and what was found.
+    """
+    directory = Path(directory)
+    config = read_hugging_face_config(directory)
+    sources: list[SafetensorsFile] = []
+    try:
+        label, found = _find_tensors(directory, sources)
+        return _assemble(config, label, found, sources)
+    except CheckpointError:
+        for source in sources:
+            source.file.close()
+        raise
+
+
+def _find_tensors(directory: Path, sources: list[SafetensorsFile]) -> tuple[str, Found]:
+    """Map the files, adding each to `sources`; give what to call them, and their tensors."""
+    single, index = (directory / name for name in WEIGHT_FILES)
+    if single.exists():
+        source = SafetensorsFile(single)
+        sources.append(source)
+        return source.file.label, {n: (source, entry) for n, entry in source.entries.items()}
+    if not index.exists():
+        rule = " or ".join(WEIGHT_FILES)
+        raise FileAccessError(mismatch(label_of(directory), "weights", rule, "neither"))
+    label, found = label_of(index), Found()
+    listed = read_index(index)
+    owners = {name: path for path, names in listed.items() for name in names}
+    for path, names in listed.items():
+        source = SafetensorsFile(path)
+        sources.append(source)
+        _check_shard(label, source, names, owners)
+        found |= {name: (source, entry) for name, entry in source.entries.items()}
+    return label, found
+
+
+def _check_shard(
+    label: str, source: SafetensorsFile, names: list[str], owners: Mapping[str, Path]
+) -> None:
+    """Check that a file holds what the index says, and nothing that the index does not know."""
+    what = f"tensors of {source.file.path.name}"
+    missing = [name for name in names if name not in source.entries]
+    if missing:
+        rule = f"{len(names)} as the index says"
+        raise ShardError(mismatch(label, what, rule, f"without {some_of(missing)}"))
+    listed = set(names)
+    elsewhere = [name for name in source.entries if name in owners and name not in listed]
+    if elsewhere:
+        got = f"{some_of(elsewhere)} of other files too"
+        raise ShardError(mismatch(label, what, "each tensor in one file", got))
+    unknown = [n for n in source.entries if n not in listed and not is_harmless(n)]
+    if unknown:
+        got = f"also {some_of(unknown)}"
+        raise ShardError(mismatch(label, what, "only those of the index", got))
+
+
+def _assemble(
+    config: HuggingFaceConfig, label: str, found: Found, sources: list[SafetensorsFile]
+) -> Checkpoint:
+    """Check all names and shapes, and make the tensors that the model uses."""
+    entries = {name: entry for name, (_, entry) in found.items()}
+    biases = _biases(config)
+    names = dict(hugging_face_names(config.layers, biases))
+    rows_by_name = dict(rows_of(config.layers, biases))
+    rows = {name: rows_by_name[ours] for name, ours in names.items()}
+    check_names(entries, label, rows, "config.json")
+    if not config.tied and "lm_head.weight" not in entries:
+        rule = "'lm_head.weight', because tie_word_embeddings is not true"
+        raise ShardError(mismatch(label, "tensors", rule, "none"))
+    check_shapes(entries, label, rows, _sizes(config), "config.json")
+    used = {name: found[name] for name in names if name in found}
+    files = "a safetensors file" if len(sources) == 1 else f"{len(sources)} safetensors files"
+    return Checkpoint(
+        tensors={names[n]: source.tensor(entry, names[n]) for n, (source, entry) in used.items()},
+        params=config.given,
+        files=[source.file.path for source in sources],
+        mapped_bytes=sum(source.file.size for source in sources),
+        source_format=f"Hugging Face, {files}",
+        mapped=[source.file for source in sources],
+        config=config,
+        names_in_files={names[name]: name for name in used},
+        unused=tuple(name for name in found if name not in names),
+        copied=tuple(_askew(used.values())),
+    )
+
+
+def _askew(used: Iterable[tuple[SafetensorsFile, TensorEntry]]) -> Iterable[str]:
+    return (entry.name for source, entry in used if source.is_askew(entry))
+
+
+def _biases(config: HuggingFaceConfig) -> set[Bias]:
+    wanted = {Bias.ATTENTION: config.attention_bias, Bias.FEED_FORWARD: config.mlp_bias}
+    return {bias for bias, is_there in wanted.items() if is_there}
+
+
+def _sizes(config: HuggingFaceConfig) -> dict[str, int]:
+    """Give the sizes by the letters of `names.py`."""
+    return {
+        "D": config.hidden_size,
+        "Hh": config.heads * config.head_dim,
+        "Kh": config.kv_heads * config.head_dim,
+        "F": config.intermediate_size,
+        "V": config.vocab_size,
+    }

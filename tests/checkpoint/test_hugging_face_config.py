@@ -1,0 +1,427 @@
+"""`config.json` and `generation_config.json`: every key is used, harmless or refused (C1)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.checkpoint import CheckpointError, HuggingFaceConfig
+from src.checkpoint.errors import ParamsError
+from src.checkpoint.hugging_face_config import read_hugging_face_config
+from src.checkpoint.hugging_face_keys import (
+    GENERATION_HARMLESS_KEYS,
+    HARMLESS_KEYS,
+    NEUTRAL_VALUES,
+    REFUSED_KEYS,
+    RULES,
+)
+from src.checkpoint.hugging_face_rope import RopeParameters
+from tests.support.hugging_face_writer import CONFIG
+
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+# As in the published files of these models.
+LLAMA_2_7B = {
+    "_name_or_path": "meta-llama/Llama-2-7b-hf",
+    "architectures": ["LlamaForCausalLM"],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 4096,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float16",
+    "transformers_version": "4.31.0.dev0",
+    "use_cache": True,
+    "vocab_size": 32000,
+}
+LLAMA_3_2_1B = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": LLAMA3 | {"factor": 32.0},
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.45.0.dev0",
+    "use_cache": True,
+    "vocab_size": 128256,
+}
+SMOLLM2_135M = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 576,
+    "initializer_range": 0.041666666666666664,
+    "intermediate_size": 1536,
+    "is_llama_config": True,
+    "max_position_embeddings": 8192,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 9,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 3,
+    "pad_token_id": 2,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_interleaved": False,
+    "rope_scaling": None,
+    "rope_theta": 100000,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
+    "transformers_version": "4.42.3",
+    "use_cache": True,
+    "vocab_size": 49152,
+}
+MISTRAL_7B_V01 = {
+    "architectures": ["MistralForCausalLM"],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "model_type": "mistral",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.34.0.dev0",
+    "use_cache": True,
+    "vocab_size": 32000,
+}
+PUBLISHED = {
+    "Llama 2 7B": LLAMA_2_7B,
+    "Llama 3.2 1B": LLAMA_3_2_1B,
+    "SmolLM2 135M": SMOLLM2_135M,
+    "Mistral 7B v0.1": MISTRAL_7B_V01,
+    "ours": CONFIG,
+}
+
+
+def read(directory: Path, config: object, generation: object | None = None) -> HuggingFaceConfig:
+    for name, value in (("config.json", config), ("generation_config.json", generation)):
+        if value is not None:
+            text = value if isinstance(value, str) else json.dumps(value)
+            (directory / name).write_text(text)
+    return read_hugging_face_config(directory)
+
+
+def refusal(directory: Path, config: object, generation: object | None = None) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        read(directory, config, generation)
+    text = str(caught.value)
+    assert text.startswith(str(directory))
+    assert text.isprintable()
+    assert len(text) < len(str(directory)) + 700
+    return text
+
+
+@pytest.mark.parametrize("config", PUBLISHED.values(), ids=PUBLISHED)
+def test_the_files_of_published_models_are_read_as_they_are(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    found = read(tmp_path, config)
+    assert found.given == config
+    assert found.hidden_size == config["hidden_size"]
+    assert found.layers == config["num_hidden_layers"]
+    assert found.head_dim * found.heads == config["hidden_size"]
+    assert found.kv_heads == config["num_key_value_heads"]
+    assert found.tied == config["tie_word_embeddings"]
+
+
+def test_scaled_rope_and_several_end_tokens_are_read(tmp_path: Path) -> None:
+    found = read(tmp_path, LLAMA_3_2_1B)
+    assert found.rope == RopeParameters("llama3", 500000.0, 32.0, 1.0, 4.0, 8192)
+    assert found.end_ids == (128001, 128008, 128009)
+    assert found.bos_id == 128000
+    assert found.context_length == 131072
+
+
+def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path) -> None:
+    sizes = {
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 100, "vocab_size": 50,
+        "num_hidden_layers": 2, "num_attention_heads": 16,
+    }  # fmt: skip
+    llama = read(tmp_path, sizes)
+    assert (llama.kv_heads, llama.head_dim, llama.norm_eps) == (16, 4, 1e-6)
+    assert llama.rope == RopeParameters("default", 10000.0)
+    assert (llama.context_length, llama.sliding_window) == (2048, None)
+    assert (llama.tied, llama.attention_bias, llama.mlp_bias) == (False, False, False)
+    assert (llama.bos_id, llama.end_ids) == (None, ())
+    mistral = read(tmp_path, sizes | {"model_type": "mistral"})
+    assert mistral.kv_heads == 8
+    assert (mistral.context_length, mistral.sliding_window) == (4096, 4096)
+
+
+@pytest.mark.parametrize("key", ["head_dim", "num_key_value_heads"])
+def test_null_is_as_good_as_absent(tmp_path: Path, key: str) -> None:
+    found = read(tmp_path, LLAMA_2_7B | {key: None})
+    assert (found.head_dim, found.kv_heads) == (128, 32)
+    with pytest.raises(ParamsError, match="'hidden_size'"):
+        read(tmp_path, LLAMA_2_7B | {"hidden_size": None})
+
+
+def test_head_dim_may_differ_from_the_quotient(tmp_path: Path) -> None:
+    assert read(tmp_path, CONFIG | {"head_dim": 10}).head_dim == 10
+    assert read(tmp_path, CONFIG | {"head_dim": 10, "hidden_size": 25}).hidden_size == 25
+    text = refusal(tmp_path, CONFIG | {"head_dim": None, "hidden_size": 25})
+    assert "hidden_size % num_attention_heads: expected 0, got 25 % 4 = 1" in text
+
+
+def test_end_tokens_of_the_generation_configuration_go_first(tmp_path: Path) -> None:
+    assert read(tmp_path, CONFIG).end_ids == (2,)
+    assert read(tmp_path, CONFIG, {"eos_token_id": [5, 7]}).end_ids == (5, 7)
+    assert read(tmp_path, CONFIG, {"bos_token_id": 9}).end_ids == (2,)
+    assert read(tmp_path, CONFIG, {"bos_token_id": 9}).bos_id == 9
+    assert read(tmp_path, CONFIG | {"eos_token_id": None}, {}).end_ids == ()
+    assert read(tmp_path, CONFIG | {"eos_token_id": [3]}, {"eos_token_id": 0}).end_ids == (0,)
+
+
+def test_the_sampling_of_a_generation_configuration_is_read_over(tmp_path: Path) -> None:
+    generation = {
+        "_from_model_config": True, "bos_token_id": 128000, "do_sample": True, "temperature": 0.6,
+        "top_p": 0.9, "eos_token_id": [128001, 128009], "transformers_version": "4.45.0",
+    }  # fmt: skip
+    assert read(tmp_path, CONFIG, generation).end_ids == (128001, 128009)
+
+
+@pytest.mark.parametrize("key", sorted(GENERATION_HARMLESS_KEYS))
+def test_harmless_keys_are_accepted(tmp_path: Path, key: str) -> None:
+    read(tmp_path, CONFIG, {key: "anything"})
+    if key in HARMLESS_KEYS:
+        read(tmp_path, CONFIG | {key: {"any": ["thing"]}})
+
+
+@pytest.mark.parametrize("key", REFUSED_KEYS)
+def test_keys_of_other_models_are_refused_by_name(tmp_path: Path, key: str) -> None:
+    assert f"key '{key}': " in refusal(tmp_path, CONFIG | {key: {"bits": 4}})
+    assert "which is not supported" in refusal(tmp_path, CONFIG | {key: 3})
+    read(tmp_path, CONFIG | {key: None})
+    read(tmp_path, CONFIG | {key: False})
+
+
+@pytest.mark.parametrize("key", NEUTRAL_VALUES)
+def test_keys_that_must_be_neutral_are_refused_by_name_otherwise(tmp_path: Path, key: str) -> None:
+    for value in (None, *NEUTRAL_VALUES[key]):
+        read(tmp_path, CONFIG | {key: value})
+        read(tmp_path, CONFIG, {key: value})
+    (tmp_path / "generation_config.json").unlink()
+    for other in (7, 0.5, "x", [3]):
+        assert f"key '{key}': " in refusal(tmp_path, CONFIG | {key: other})
+    assert f"generation_config.json: key '{key}'" in refusal(tmp_path, CONFIG, {key: 7})
+
+
+def test_unknown_keys_are_refused_by_name_the_first_five_and_the_count(tmp_path: Path) -> None:
+    assert "only known ones, got 'num_headz'" in refusal(tmp_path, CONFIG | {"num_headz": 3})
+    many = {f"k{number}": 1 for number in range(7)}
+    assert "'k0', 'k1', 'k2', 'k3', 'k4', ... (7 in all)" in refusal(tmp_path, CONFIG | many)
+    assert "'\\x1b[2J'" in refusal(tmp_path, CONFIG | {"\x1b[2J": 1})
+    assert "generation_config.json: keys" in refusal(tmp_path, CONFIG, {"surprise": 1})
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+     "vocab_size"],
+)  # fmt: skip
+def test_a_missing_size_is_refused_by_name(tmp_path: Path, key: str) -> None:
+    assert f"without '{key}'" in refusal(tmp_path, {k: CONFIG[k] for k in CONFIG if k != key})
+
+
+BAD_INTEGERS = [0, -1, 1.0, True, "8", [8], {"x": 8}, 10**9, 10**30]
+BAD_VALUES = [
+    *[(k, v) for k in RULES if RULES[k] is RULES["hidden_size"] for v in BAD_INTEGERS],
+    *[("num_hidden_layers", value) for value in BAD_INTEGERS],
+    *[("rope_theta", value) for value in (0, -1, "x", True, [], 1e300)],
+    *[("rms_norm_eps", value) for value in (-1e-5, 2, "x", False)],
+    *[("hidden_act", value) for value in ("gelu", "SiLU", 1, ["silu"])],
+    *[("model_type", value) for value in ("qwen2", "gpt2", "llama4", 3, ["llama"])],
+    *[("architectures", value) for value in (["LlamaModel"], "LlamaForCausalLM", [3], [[]])],
+    *[("tie_word_embeddings", value) for value in (0, 1, "true", [])],
+    *[("attention_bias", value) for value in (1, "yes")],
+    *[("mlp_bias", value) for value in (1, {})],
+    *[("eos_token_id", value) for value in (-1, 1.5, True, "2", [], [2, "3"], [True], [[2]])],
+    *[("eos_token_id", value) for value in (2**24, list(range(65)), {"a": 1})],
+    *[("bos_token_id", value) for value in (-1, [1], "1", False)],
+    *[("rope_scaling", value) for value in ([], "llama3", 8, True)],
+    *[("rope_parameters", value) for value in ([1], "default", 8)],
+]
+
+
+@pytest.mark.parametrize(("key", "value"), BAD_VALUES)
+def test_c1_a_value_outside_its_range_is_refused_by_its_key(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    assert f"{key}: expected" in refusal(tmp_path, CONFIG | {key: value})
+
+
+def test_c1_heads_must_divide(tmp_path: Path) -> None:
+    text = refusal(tmp_path, CONFIG | {"num_key_value_heads": 3})
+    assert "num_attention_heads % num_key_value_heads: expected 0, got 4 % 3 = 1" in text
+
+
+TEXTS = {
+    "empty": ("", "line 1 column 1"),
+    "list": ("[]", "a JSON object, got a value of type list"),
+    "NaN": ('{"rms_norm_eps": NaN}', "finite number, got NaN"),
+    "duplicate": ('{"vocab_size": 1, "vocab_size": 2}', "'vocab_size' twice"),
+    "deep": ('{"a":' * 5000, "32 levels"),
+    "large": (" " * 70_000 + "{}", "at most 65536 bytes"),
+    "not UTF-8": ('{"a": "\udcff"}', "expected UTF-8"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_files_that_are_no_strict_json_are_refused(
+    tmp_path: Path, text: str, words: str, name: str
+) -> None:
+    read(tmp_path, CONFIG, {})
+    (tmp_path / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(CheckpointError) as caught:
+        read_hugging_face_config(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / name}: ")
+    assert words in str(caught.value)
+
+
+def without_rope(**changes: object) -> dict[str, object]:
+    return {k: v for k, v in CONFIG.items() if k != "rope_parameters"} | changes
+
+
+LINEAR = RopeParameters("linear", 10000.0, 2.0)
+SCALED = RopeParameters("llama3", 500000.0, 8.0, 1.0, 4.0, 8192)
+SPELLINGS = {
+    "none": ({}, RopeParameters("default", 10000.0)),
+    "base": ({"rope_theta": 130000}, RopeParameters("default", 130000.0)),
+    "null": ({"rope_scaling": None}, RopeParameters("default", 10000.0)),
+    "empty": ({"rope_parameters": {}, "rope_theta": 7}, RopeParameters("default", 7.0)),
+    "default": ({"rope_scaling": {"type": "default"}}, RopeParameters("default", 10000.0)),
+    "null type": ({"rope_scaling": {"rope_type": None}}, RopeParameters("default", 10000.0)),
+    "old linear": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, LINEAR),
+    "linear": ({"rope_scaling": {"rope_type": "linear", "factor": 2}}, LINEAR),
+    "both words": (
+        {"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2}},
+        LINEAR,
+    ),
+    "new linear": ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, LINEAR),
+    "llama3": ({"rope_scaling": LLAMA3, "rope_theta": 500000.0}, SCALED),
+    "new llama3": ({"rope_parameters": LLAMA3 | {"rope_theta": 500000.0}}, SCALED),
+    "base twice": ({"rope_parameters": LLAMA3 | {"rope_theta": 5e5}, "rope_theta": 500000}, SCALED),
+    "both": (
+        {
+            "rope_scaling": LLAMA3,
+            "rope_theta": 5e5,
+            "rope_parameters": LLAMA3 | {"rope_theta": 5e5},
+        },
+        SCALED,
+    ),
+    "whole head": (
+        {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1.0}},
+        RopeParameters("default", 10000.0),
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "rope"), SPELLINGS.values(), ids=SPELLINGS)
+def test_both_spellings_of_the_rotary_embedding_are_read(
+    tmp_path: Path, changes: dict[str, object], rope: RopeParameters
+) -> None:
+    assert read(tmp_path, without_rope(**changes)).rope == rope
+
+
+BAD_ROPES = {
+    "yarn": ({"rope_type": "yarn", "factor": 4}, "one of default, linear, llama3, got 'yarn'"),
+    "dynamic": ({"type": "dynamic", "factor": 2}, "got 'dynamic'"),
+    "longrope": ({"rope_type": "longrope"}, "got 'longrope'"),
+    "mrope": ({"rope_type": "default", "mrope_section": [1]}, "'default', got 'mrope_section'"),
+    "list": ({"rope_type": ["linear"]}, "got a value of type list"),
+    "two kinds": ({"rope_type": "linear", "type": "llama3"}, "rope_type 'linear', got another"),
+    "per layer": ({"full_attention": {"rope_type": "default"}}, "'full_attention'"),
+    "no factor": ({"rope_type": "linear"}, "without 'factor'"),
+    "factor null": ({"rope_type": "linear", "factor": None}, "without 'factor'"),
+    "factor 0": ({"rope_type": "linear", "factor": 0}, "factor: expected a number in 1..1e+06"),
+    "factor below 1": ({"rope_type": "linear", "factor": 0.5}, "got '0.5'"),
+    "factor true": ({"rope_type": "linear", "factor": True}, "got 'True'"),
+    "factor text": ({"rope_type": "linear", "factor": "2"}, "factor: expected"),
+    "extra": ({"rope_type": "linear", "factor": 2, "beta_fast": 1}, "'beta_fast'"),
+    "half a llama3": ({"rope_type": "llama3", "factor": 8}, "without 'low_freq_factor', 'high"),
+    "equal factors": (LLAMA3 | {"low_freq_factor": 4.0}, "below high_freq_factor 4.0, got 4.0"),
+    "low 0": (LLAMA3 | {"low_freq_factor": 0}, "low_freq_factor: expected"),
+    "original": (LLAMA3 | {"original_max_position_embeddings": 8192.0}, "an integer in"),
+    "partial": ({"rope_type": "default", "partial_rotary_factor": 0.5}, "1, the whole head"),
+    "base": (LLAMA3 | {"rope_theta": -1}, "rope_theta: expected"),
+}
+
+
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize(("rope", "words"), BAD_ROPES.values(), ids=BAD_ROPES)
+def test_other_kinds_of_rotary_embedding_are_refused_aloud(
+    tmp_path: Path, key: str, rope: dict[str, object], words: str
+) -> None:
+    text = refusal(tmp_path, without_rope(**{key: rope}))
+    assert key in text
+    assert words in text
+
+
+def test_two_spellings_that_say_different_things_are_refused(tmp_path: Path) -> None:
+    linear = {"rope_type": "linear", "factor": 2.0}
+    both = without_rope(rope_scaling=linear, rope_parameters=linear | {"factor": 4.0})
+    assert "the same as rope_scaling, got others" in refusal(tmp_path, both)
+    bases = without_rope(rope_parameters=linear | {"rope_theta": 5.0}, rope_theta=6.0)
+    assert "rope_theta: expected one value, got 5.0, and 6.0 beside it" in refusal(tmp_path, bases)
+
+
+@pytest.mark.parametrize(
+    ("window", "context", "limit"),
+    [(None, 32768, None), (4096, 4096, 4096), (32768, 32768, None), (65536, 32768, None)],
+)
+def test_a_sliding_window_caps_the_context_of_a_mistral(
+    tmp_path: Path, window: int | None, context: int, limit: int | None
+) -> None:
+    found = read(tmp_path, MISTRAL_7B_V01 | {"sliding_window": window})
+    assert (found.context_length, found.sliding_window) == (context, limit)
+
+
+def test_a_sliding_window_of_a_llama_is_refused(tmp_path: Path) -> None:
+    assert "key 'sliding_window'" in refusal(tmp_path, CONFIG | {"sliding_window": 4096})
+    read(tmp_path, CONFIG | {"sliding_window": None})

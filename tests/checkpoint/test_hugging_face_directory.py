@@ -1,0 +1,317 @@
+"""Opening a model directory in Hugging Face's layout, whole or in shards (S3, T5)."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from src.checkpoint import CheckpointError, open_hugging_face_checkpoint
+from src.checkpoint.errors import FileChangedError, ShardError
+from src.checkpoint.names import Bias, hugging_face_names, rows_of
+from tests.support.hugging_face_writer import (
+    CONFIG,
+    random_arrays,
+    tensor_shapes,
+    write_hugging_face_directory,
+)
+from tests.support.pth_writer import LazyArray, whole
+from tests.support.safetensors_writer import INDEX, write_index, write_safetensors, write_sharded
+
+Q = "model.layers.1.self_attn.q_proj.weight"
+BIASED = CONFIG | {"attention_bias": True, "mlp_bias": True}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "model"
+
+
+def write(directory: Path, config: dict[str, Any] = CONFIG, **options: Any) -> dict[str, LazyArray]:
+    arrays = random_arrays(config)
+    write_hugging_face_directory(directory, config, arrays, **options)
+    return arrays
+
+
+def rewrite_index(directory: Path, **changes: object) -> None:
+    """Change the file that the index names for some tensors; None takes a tensor out."""
+    weight_map = json.loads((directory / INDEX).read_text())["weight_map"] | changes
+    write_index(directory, {name: file for name, file in weight_map.items() if file is not None})
+
+
+def refusal(directory: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        open_hugging_face_checkpoint(directory)
+    text = str(caught.value)
+    assert text.startswith(str(directory))
+    assert text.isprintable()
+    return text
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
+@pytest.mark.parametrize("shards", [1, 2, 5])
+def test_every_tensor_is_found_by_metas_name_bit_for_bit(
+    directory: Path, dtype: Any, shards: int
+) -> None:
+    arrays = random_arrays(CONFIG, dtype)
+    write_hugging_face_directory(directory, CONFIG, arrays, shards=shards)
+    checkpoint = open_hugging_face_checkpoint(directory)
+    names = dict(hugging_face_names(3))
+    assert len(checkpoint.tensors) == len(arrays) == 3 + 9 * 3
+    for name, array in arrays.items():
+        tensor = checkpoint.tensors[names[name]]
+        assert tensor.name == names[name]
+        assert checkpoint.names_in_files[tensor.name] == name
+        assert tensor.numpy().tobytes() == whole(array).tobytes()
+        assert not tensor.is_writable
+    assert checkpoint.params == CONFIG
+    assert len(checkpoint.files) == shards
+    assert checkpoint.mapped_bytes == sum(file.stat().st_size for file in checkpoint.files)
+    words = "a safetensors file" if shards == 1 else f"{shards} safetensors files"
+    assert checkpoint.source_format == f"Hugging Face, {words}"
+    checkpoint.close()
+
+
+def test_a_tied_model_needs_no_output_layer_and_another_one_does(directory: Path) -> None:
+    tied = CONFIG | {"tie_word_embeddings": True}
+    write(directory, tied)
+    assert "output.weight" not in open_hugging_face_checkpoint(directory).tensors
+    write_hugging_face_directory(directory, tied, random_arrays(CONFIG))
+    assert "output.weight" in open_hugging_face_checkpoint(directory).tensors
+    write_hugging_face_directory(directory, CONFIG, random_arrays(tied))
+    assert "'lm_head.weight', because tie_word_embeddings is not true" in refusal(directory)
+
+
+@pytest.mark.parametrize("key", ["attention_bias", "mlp_bias"])
+def test_biases_are_there_exactly_if_the_configuration_says_so(directory: Path, key: str) -> None:
+    config = CONFIG | {key: True}
+    write(directory, config)
+    found = [n for n in open_hugging_face_checkpoint(directory).tensors if n.endswith(".bias")]
+    assert len(found) == 3 * (4 if key == "attention_bias" else 3)
+    write_hugging_face_directory(directory, config, random_arrays(CONFIG))
+    assert f"without 'model.layers.0.{'self_attn' if 'att' in key else 'mlp'}." in refusal(
+        directory
+    )
+    write_hugging_face_directory(directory, CONFIG, random_arrays(config))
+    assert "also 'model.layers.0." in refusal(directory)
+
+
+def test_the_table_has_both_names_of_every_tensor_once() -> None:
+    both = list(hugging_face_names(3, set(Bias)))
+    assert [ours for _, ours in both] == [name for name, _ in rows_of(3, set(Bias))]
+    assert len({theirs for theirs, _ in both}) == len({ours for _, ours in both}) == 3 + 16 * 3
+    assert {theirs for theirs, _ in both} == set(tensor_shapes(BIASED))
+
+
+def test_rotary_tables_of_old_files_are_not_used_and_named(directory: Path) -> None:
+    table = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    arrays = random_arrays(CONFIG) | {table: np.ones(3, np.float64)}
+    write_hugging_face_directory(directory, CONFIG, arrays, shards=2)
+    rewrite_index(directory, **{table: None})
+    for _ in range(2):
+        checkpoint = open_hugging_face_checkpoint(directory)
+        assert checkpoint.unused == (table,)
+        assert len(checkpoint.tensors) == 30
+        write_hugging_face_directory(directory, CONFIG, arrays)
+
+
+def test_t5_missing_extra_and_wrongly_shaped_tensors_are_listed(directory: Path) -> None:
+    arrays: dict[str, Any] = dict(write(directory))
+    del arrays[Q]
+    write_hugging_face_directory(directory, CONFIG, arrays)
+    assert f"30 tensors as config.json says, got without '{Q}' (1 in all)" in refusal(directory)
+    arrays = dict(random_arrays(CONFIG)) | {f"model.layers.{n}.x": np.ones(1) for n in range(7)}
+    write_hugging_face_directory(directory, CONFIG, arrays)
+    assert "also 'model.layers.0.x'" in refusal(directory)
+    assert ", ... (7 in all)" in refusal(directory)
+    wide = CONFIG | {"head_dim": 8}
+    write_hugging_face_directory(directory, wide, random_arrays(CONFIG))
+    text = refusal(directory)
+    assert "those of config.json" in text
+    assert "'model.layers.0.self_attn.q_proj.weight' [24, 24] instead of [32, 24]" in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_size": 36, "head_dim": 9}, {"intermediate_size": 57}, {"num_hidden_layers": 2},
+        {"num_hidden_layers": 4}, {"num_key_value_heads": 4}, {"vocab_size": 41},
+        {"num_attention_heads": 8, "head_dim": None}, {"num_hidden_layers": 1024},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_c1_a_configuration_that_contradicts_the_tensors_is_refused(
+    directory: Path, changes: dict[str, object]
+) -> None:
+    arrays = write(directory)
+    open_hugging_face_checkpoint(directory)
+    write_hugging_face_directory(directory, CONFIG | changes, arrays)
+    refusal(directory)
+
+
+def test_a_tensor_whose_dtype_ml_lacks_is_named(directory: Path) -> None:
+    arrays: dict[str, Any] = dict(random_arrays(CONFIG))
+    arrays[Q] = whole(arrays[Q]).astype(np.float64)
+    write_hugging_face_directory(directory, CONFIG, arrays)
+    assert f"tensor '{Q}': dtype: expected one of BF16" in refusal(directory)
+
+
+def test_tensors_that_lie_askew_are_counted(directory: Path) -> None:
+    arrays = write(directory)
+    assert open_hugging_face_checkpoint(directory).copied == ()
+    write_safetensors(directory / "model.safetensors", arrays, askew=1)
+    checkpoint = open_hugging_face_checkpoint(directory)
+    assert len(checkpoint.copied) == 30
+    assert (
+        checkpoint.tensors["norm.weight"].numpy().tobytes()
+        == whole(arrays["model.norm.weight"]).tobytes()
+    )
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
+def test_half_a_directory_is_refused(directory: Path, missing: str) -> None:
+    write(directory)
+    (directory / missing).unlink()
+    assert missing in refusal(directory)
+
+
+def test_one_file_goes_before_an_index(directory: Path) -> None:
+    write(directory, shards=2)
+    write(directory)
+    assert [file.name for file in open_hugging_face_checkpoint(directory).files] == [
+        "model.safetensors"
+    ]
+
+
+ESCAPES = (
+    "../x.safetensors", "..", ".", "", "/etc/passwd", "/tmp/x.safetensors", "a/b.safetensors",
+    "./x.safetensors", "a\\b.safetensors", "C:x.safetensors", "x.safetensors\0", "x.bin",
+    "x\n.safetensors", "..\\..\\x.safetensors", 3, None, ["x.safetensors"], {"a": 1},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ESCAPES, ids=str)
+def test_s3_an_index_cannot_lead_out_of_the_directory(directory: Path, name: object) -> None:
+    write(directory, shards=2)
+    open_hugging_face_checkpoint(directory)
+    weight_map = json.loads((directory / INDEX).read_text())["weight_map"] | {Q: name}
+    write_index(directory, weight_map)
+    write_safetensors(directory.parent / "x.safetensors", {Q: np.ones((24, 24), np.float32)})
+    assert f"file of tensor '{Q}'" in refusal(directory)
+
+
+def test_s3_a_link_that_leads_elsewhere_is_refused(directory: Path) -> None:
+    arrays = write(directory, shards=2)
+    shard = sorted(directory.glob("model-*"))[1]
+    shard.rename(directory.parent / "elsewhere.safetensors")
+    shard.symlink_to(directory.parent / "elsewhere.safetensors")
+    assert "inside its directory, got a link that leads elsewhere" in refusal(directory)
+    shard.unlink()
+    (directory.parent / "elsewhere.safetensors").rename(directory / "here.safetensors")
+    shard.symlink_to("here.safetensors")
+    assert len(open_hugging_face_checkpoint(directory).tensors) == len(arrays)
+    (directory.parent / "alias").symlink_to(directory)
+    assert len(open_hugging_face_checkpoint(directory.parent / "alias").tensors) == len(arrays)
+
+
+def test_s3_the_cache_of_the_hub_links_into_its_blobs_and_nowhere_else(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--x" / "snapshots" / "abc", tmp_path / "models--x" / "blobs"
+    arrays = write(snapshot, shards=2)
+    blobs.mkdir()
+    for number, file in enumerate(sorted(snapshot.iterdir())):
+        file.rename(blobs / str(number))
+        file.symlink_to(f"../../blobs/{number}")
+    assert len(open_hugging_face_checkpoint(snapshot).tensors) == len(arrays)
+    blobs.rename(tmp_path / "elsewhere")
+    blobs.symlink_to(tmp_path / "elsewhere")
+    assert "got a link that leads elsewhere" in refusal(snapshot)
+
+
+def test_s3_a_missing_shard_is_named(directory: Path) -> None:
+    write(directory, shards=3)
+    for shard in sorted(directory.glob("model-*"))[1:]:
+        shard.unlink()
+    text = refusal(directory)
+    assert "without 'model-00002-of-00003.safetensors', 'model-00003" in text
+    assert "(2 in all)" in text
+
+
+def test_s3_a_tensor_in_two_shards_is_refused(directory: Path) -> None:
+    arrays = write(directory, shards=2)
+    first, second = sorted(directory.glob("model-*"))
+    names = list(arrays)
+    write_safetensors(first, {name: arrays[name] for name in [*names[::2], names[1]]})
+    assert f"each tensor in one file, got '{names[1]}' (1 in all) of other" in refusal(directory)
+    write_sharded(directory, arrays, 2)
+    assert second.exists()
+    open_hugging_face_checkpoint(directory)
+
+
+def test_s3_an_index_and_its_files_must_agree(directory: Path) -> None:
+    write(directory, shards=2)
+    first, second = sorted(path.name for path in directory.glob("model-*"))
+    rewrite_index(directory, **{"model.norm.weight": None})
+    assert "only those of the index, got also 'model.norm.weight'" in refusal(directory)
+    write(directory, shards=2)
+    owner = json.loads((directory / INDEX).read_text())["weight_map"][Q]
+    rewrite_index(directory, **{Q: first if owner == second else second})
+    assert f"without '{Q}'" in refusal(directory) or f"got '{Q}'" in refusal(directory)
+    write(directory, shards=2)
+    rewrite_index(directory, **{"model.layers.0.surprise": first})
+    assert "without 'model.layers.0.surprise'" in refusal(directory)
+
+
+BAD_INDEXES = {
+    "empty": ("", "line 1 column 1"),
+    "list": ("[]", "metadata and weight_map"),
+    "no map": ('{"metadata": {}}', "a map of tensor names to file names, got NoneType"),
+    "list map": ('{"weight_map": []}', "got list"),
+    "empty map": ('{"weight_map": {}}', "a map of tensor names"),
+    "another key": ('{"weight_map": {"a": "b.safetensors"}, "x": 1}', "'x'"),
+    "a name twice": ('{"weight_map": {"a": "b.safetensors", "a": "c.safetensors"}}', "'a' twice"),
+    "deep": ('{"weight_map": ' + "[" * 10_000, "32 levels"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), BAD_INDEXES.values(), ids=BAD_INDEXES)
+def test_s3_a_bad_index_is_refused(directory: Path, text: str, words: str) -> None:
+    write(directory, shards=2)
+    (directory / INDEX).write_text(text)
+    assert words in refusal(directory)
+
+
+def test_s3_a_fifo_for_a_shard_does_not_block(directory: Path) -> None:
+    write(directory, shards=2)
+    shard = sorted(directory.glob("model-*"))[0]
+    shard.unlink()
+    os.mkfifo(shard)
+    assert "a regular file, got a FIFO" in refusal(directory)
+
+
+def test_a_refused_directory_leaves_no_file_mapped(directory: Path) -> None:
+    write(directory, shards=2)
+    rewrite_index(directory, **{"model.norm.weight": None})
+    refusal(directory)
+    if (maps := Path("/proc/self/maps")).exists():
+        assert str(directory) not in maps.read_text()
+
+
+def test_a_rewritten_shard_is_noticed(directory: Path) -> None:
+    write(directory, shards=2)
+    checkpoint = open_hugging_face_checkpoint(directory)
+    checkpoint.check_unchanged()
+    os.utime(checkpoint.files[1], ns=(1, 1))
+    with pytest.raises(FileChangedError):
+        checkpoint.check_unchanged()
+
+
+def test_names_of_shards_are_checked_for_the_whole_model(directory: Path) -> None:
+    arrays = write(directory, shards=2)
+    write_hugging_face_directory(
+        directory, CONFIG, {name: a for name, a in arrays.items() if name != Q}, shards=2
+    )
+    with pytest.raises(ShardError, match=f"{INDEX}: tensors: .* without '{Q}'"):
+        open_hugging_face_checkpoint(directory)
