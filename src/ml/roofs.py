@@ -13,7 +13,7 @@ from .kernel_settings import available_isas, build_info, set_isa
 from .tensor import Tensor
 
 STREAMS = (1, 2, 4, 8)
-_ROUNDS = 2_000_000
+_ROUNDS = 10_000_000
 
 
 def read_seconds(tensors: Iterable[Tensor], streams: int) -> float:

@@ -12,7 +12,6 @@ JSON.
 
 import argparse
 import json
-import platform
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from . import measures
 from .engines import ENGINES, LLAMA_CPP, OURS, Setup
 from .processes import Served
 from .reference import BOUND, reference_logits, relative_error
-from .report import goal_rows, print_rounds
+from .report import goal_rows, machine, print_rounds
 from .roofs import Roofs
 from .shapes import find_checkpoint, find_gguf
 from .timed import Timed, TimedOurs
@@ -113,18 +112,6 @@ def verify(bench: Bench) -> dict[str, dict[str, float]]:
     shown = {name: max(found.values()) for name, found in errors.items()}
     print("verified against float32, greatest relative error of the logits:", shown, flush=True)
     return errors
-
-
-def machine() -> dict[str, Any]:
-    """Describe the processor and the system."""
-    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    models = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
-    return {
-        "processor": models[0] if models else platform.processor(),
-        "processors": len(models),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-    }
 
 
 def main() -> None:

@@ -62,13 +62,20 @@ class Ours:
     def seek(self, position: int) -> None:
         """Take the positions before one as filled: with noise as keys and values, made once."""
         if not self._is_filled:
-            for tensor in (*self.context.keys, *self.context.values):
+            for tensor in cache_tensors(self.context):
                 fill_with_noise(tensor.numpy())
             self._is_filled = True
         self.context.length = position
 
     def facts(self) -> dict[str, Any]:
         return {**self.info, "parameters": self.model.parameter_count}
+
+
+def cache_tensors(context: Any) -> list[Any]:
+    """Give the tensors that hold the keys and values of all layers."""
+    if hasattr(context, "caches"):
+        return [tensor for cache in context.caches for tensor in (cache.keys, cache.values)]
+    return [*context.keys, *context.values]
 
 
 def fill_with_noise(array: Any) -> None:

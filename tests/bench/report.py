@@ -1,7 +1,10 @@
 """Tables of a run for people, and its rows for docs/PERFORMANCE.md."""
 
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from .engines import LLAMA_CPP, OURS, TRANSFORMERS
 from .measures import ROOF, Value
@@ -9,6 +12,18 @@ from .processes import DRIFT, Rounds
 
 Results = Mapping[str, Rounds | Value]
 Found = tuple[float, float, float]  # median, least, greatest
+
+
+def machine() -> dict[str, Any]:
+    """Describe the processor and the system."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    models = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
+    return {
+        "processor": models[0] if models else platform.processor(),
+        "processors": len(models),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
 
 
 def print_rounds(title: str, result: Rounds | Value) -> None:

@@ -4,6 +4,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from src import ml
 from src.ml import native, roofs
 from src.model import load_model
@@ -17,20 +19,22 @@ class Roofs:
     """Probes of reading and of multiplying.
 
     Args:
-        directory: a model, whose mapped weights are read; None leaves only the multiply-adds.
+        path: a model directory, whose weights are read, or any file.
         threads: of the probes.
         isa: whose multiply-adds are probed; reading takes whatever set reads fastest.
     """
 
-    def __init__(self, directory: Path | None, threads: int, isa: str) -> None:
+    def __init__(self, path: Path, threads: int, isa: str) -> None:
         ml.set_num_threads(threads)
         self.isa, self.threads = isa, threads
-        if directory is not None:
-            self._model = load_model(directory)
+        if path.is_dir():
+            self._model = load_model(path)
             self._weights = weights_of_a_token(self._model)
-            # The file's pages are made present once, then the fastest way of reading is found.
-            roofs.read_seconds(self._weights, 4)
-            self.fastest = roofs.fastest_reading(_first_bytes(self._weights, SAMPLE_BYTES))
+        else:
+            self._weights = [ml.Tensor.from_numpy(np.memmap(path, np.uint8, "r"))]
+        # The file's pages are made present once, then the fastest way of reading is found.
+        roofs.read_seconds(self._weights, 4)
+        self.fastest = roofs.fastest_reading(_first_bytes(self._weights, SAMPLE_BYTES))
 
     def facts(self) -> dict[str, Any]:
         """Return how this machine reads fastest, and how many bytes are read."""

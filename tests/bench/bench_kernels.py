@@ -1,0 +1,189 @@
+"""Times each kernel against the machine's roofs, and linear products against PyTorch's on request.
+
+    python -m tests.bench.bench_kernels [--shapes 1b 8b] [--rows 1 4 8 22 128 512] [--pytorch]
+        [--isas avx512 avx2] [--pairs 5] [--threads 2]
+
+Every weight of the models' shapes, in bfloat16, cut one after another from a mapped file larger
+than any cache; and attention at the end of a long cache. Results are verified against float64
+first. Each round times all engines and both roofs; a share is taken within one round. The last line
+is JSON.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from src import ml
+from src.ml import native
+
+from .kernels import (
+    MOST_ROWS,
+    OURS,
+    PYTORCH,
+    SHOWN_COLUMNS,
+    Attention,
+    Kernels,
+    Linear,
+    linear_shapes,
+    map_pool,
+    write_pool,
+)
+from .processes import Rounds, Served, interleave
+from .report import machine
+from .roofs import Roofs
+from .shapes import SHAPES
+
+SECONDS = 0.2  # of one timing
+READ, PEAK = "read roof", "peak"
+ATTENTION_BOUND = 0.02  # values have a standard deviation of 1, and are rounded to bfloat16
+
+
+def parse_options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["1b", "8b"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 8, 22, 128, MOST_ROWS])
+    parser.add_argument("--positions", type=int, nargs="+", default=[4096, 8192])
+    parser.add_argument("--isas", nargs="+", help="default: all that have vectors")
+    parser.add_argument("--pytorch", action="store_true", help="time PyTorch's linear too")
+    parser.add_argument("--pairs", type=int, default=5, help="rounds of each line")
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args()
+
+
+def sizes_of(shape: str) -> dict[str, int]:
+    """Give the sizes of a shape by the letters of the legend."""
+    from tests.support.pth_writer import tensor_shapes
+
+    params = SHAPES[shape].params
+    F, D = tensor_shapes(params)["layers.0.feed_forward.w1.weight"]
+    H, K = params["n_heads"], params["n_kv_heads"]
+    return {"D": D, "F": F, "H": H, "K": K, "h": D // H, "V": params["vocab_size"]}
+
+
+def verify_linear(served: dict[str, Served], pool: Path, shape: Linear, rows: list[int]) -> None:
+    """Stop if a result is off by more than its rounding and a little float32 error."""
+    patterns = map_pool(pool)
+
+    def wide(count: int, step: int) -> Any:
+        part = patterns[: count * shape.columns].reshape(count, shape.columns)[::step]
+        return (part.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+    x, weight = wide(max(rows), 1), wide(shape.features, shape.features // SHOWN_COLUMNS)
+    for name, engine in served.items():
+        for count in rows:
+            shown = engine.ask("shown", shape, count).astype(np.float64)
+            expected = x[:count] @ weight.T
+            magnitude = np.abs(x[:count]) @ np.abs(weight.T)
+            bound = 2.0**-8 * np.abs(expected) + 2.0**-16 * magnitude
+            if not (np.abs(shown - expected) <= bound).all():
+                raise SystemExit(f"{name} is wrong at {shape}, {count} rows: nothing is timed")
+
+
+def time_linear(
+    served: dict[str, Served], roofs: Served, shape: Linear, rows: int, pairs: int
+) -> Rounds:
+    """Time one shape; the roofs are in products per second too."""
+    operations = 2.0 * rows * shape.features * shape.columns
+    participants = {
+        name: (lambda engine=engine: engine.ask("rate", shape, rows, SECONDS))
+        for name, engine in served.items()
+    }
+    participants[READ] = lambda: roofs.ask("read_rate", 1) / shape.nbytes
+    participants[PEAK] = lambda: (roofs.ask("multiply_rate") or np.nan) / operations
+    return interleave(participants, pairs)
+
+
+def show(label: str, rows: int, rounds: Rounds, operations: float, nbytes: float) -> None:
+    """Print one line of the table."""
+    rate = rounds.rate(OURS)
+    shares = "  ".join(
+        f"{rounds.ratio(OURS, name)[0]:5.2f} of {name} "
+        f"({rounds.ratio(OURS, name)[1]:.2f} - {rounds.ratio(OURS, name)[2]:.2f})"
+        for name in rounds.rates
+        if name != OURS
+    )
+    print(
+        f"{label:24s} {rows:4d} rows {1e-9 * rate * operations:7.1f} GFLOPS "
+        f"{1e-9 * rate * nbytes:6.1f} GB/s  {shares}",
+        flush=True,
+    )
+
+
+def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofs: Served) -> list[Any]:
+    """Time every weight of the shapes with one instruction set."""
+    names = [OURS, PYTORCH] if options.pytorch else [OURS]
+    served = {name: Served(Kernels, name, pool, options.threads, isa) for name in names}
+    lines = []
+    for model in options.shapes:
+        for shape in linear_shapes(sizes_of(model)):
+            verify_linear(served, pool, shape, options.rows)
+            for rows in options.rows:
+                rounds = time_linear(served, roofs, shape, rows, options.pairs)
+                operations = 2.0 * rows * shape.features * shape.columns
+                show(f"{model} {shape.name}", rows, rounds, operations, shape.nbytes)
+                about = {"isa": isa, "model": model, "rows": rows, **vars(shape)}
+                lines.append({**about, **rounds.record()})
+    for engine in served.values():
+        engine.close()
+    return lines
+
+
+def bench_attention(options: argparse.Namespace, isa: str, roofs: Served) -> list[Any]:
+    """Time attention of a decode step and of a part of a prompt, at the end of a long cache."""
+    lines = []
+    for model in options.shapes:
+        sizes = sizes_of(model)
+        for positions in options.positions:
+            served = Served(Attention, sizes, positions, options.threads, isa)
+            if not (error := served.ask("verify")) <= ATTENTION_BOUND:
+                raise SystemExit(f"attention is wrong by {error}: nothing is timed")
+            for rows in (1, MOST_ROWS):
+                seen = rows * (positions - rows) + rows * (rows + 1) // 2
+                operations = 4.0 * sizes["H"] * sizes["h"] * seen
+                nbytes = 4.0 * sizes["K"] * sizes["h"] * positions
+                participants = {
+                    OURS: lambda rows=rows, served=served: served.ask("rate", rows, SECONDS),
+                    READ: lambda nbytes=nbytes: roofs.ask("read_rate", 1) / nbytes,
+                    PEAK: lambda operations=operations: (
+                        (roofs.ask("multiply_rate") or np.nan) / operations
+                    ),
+                }
+                rounds = interleave(participants, options.pairs)
+                show(f"{model} attention {positions}", rows, rounds, operations, nbytes)
+                about = {"isa": isa, "model": model, "positions": positions, "rows": rows}
+                lines.append({**about, **rounds.record()})
+            served.close()
+    return lines
+
+
+def main() -> None:
+    """Print tables, and then JSON."""
+    options = parse_options()
+    available = native.available_isas()
+    isas = options.isas or [isa for isa in available if isa != "portable"] or available
+    largest = max(
+        shape.nbytes for model in options.shapes for shape in linear_shapes(sizes_of(model))
+    )
+    lines = []
+    print(machine(), flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        pool = Path(name, "pool")
+        write_pool(pool, max(largest, 256 << 20))
+        for isa in isas:
+            roofs = Served(Roofs, pool, options.threads, isa)
+            print(f"\n{isa}, {options.threads} threads", flush=True)
+            lines += bench_linear(options, isa, pool, roofs)
+            if hasattr(ml, "attention"):
+                lines += bench_attention(options, isa, roofs)
+            roofs.close()
+    print(json.dumps({"machine": machine(), "pairs": options.pairs, "lines": lines}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""The kernels that bench_kernels times, each engine in a process of its own."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+OURS, PYTORCH = "llama-bolts", "PyTorch"
+MOST_ROWS = 512
+MOST_WEIGHTS = 512  # of one size, cut from the pool
+SHOWN_COLUMNS = 32  # of a result, spread over all of them, for the verification
+_TILE = 32 << 20  # elements; the pool repeats them
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A weight of a model."""
+
+    name: str
+    features: int
+    columns: int
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the weight in bfloat16."""
+        return 2 * self.features * self.columns
+
+
+def linear_shapes(args: dict[str, int]) -> list[Linear]:
+    """Give the different weights of a model of sizes D, H, K, h, F and V."""
+    D, h = args["D"], args["h"]
+    return [
+        Linear("wq wo", args["H"] * h, D),
+        Linear("wk wv", args["K"] * h, D),
+        Linear("w1 w3", args["F"], D),
+        Linear("w2", D, args["F"]),
+        Linear("output", args["V"], D),
+    ]
+
+
+def write_pool(path: Path, nbytes: int) -> None:
+    """Write random bfloat16 numbers, from which every weight and input is cut."""
+    if path.exists() and path.stat().st_size == nbytes:
+        return
+    values = np.random.default_rng(0).standard_normal(_TILE, np.float32)
+    tile = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    with path.open("wb") as stream:
+        for start in range(0, nbytes, len(tile)):
+            stream.write(tile[: nbytes - start])
+
+
+def map_pool(path: Path) -> Any:
+    """Map the pool: uint16 patterns."""
+    return np.memmap(path, np.uint16, "r")
+
+
+class Kernels:
+    """Products with weights from the pool, one after another, so that none is found in a cache.
+
+    Args:
+        engine: OURS or PYTORCH.
+        pool: file of patterns.
+        threads: of the kernels.
+        isa: instruction set of ours; None takes the fastest.
+    """
+
+    def __init__(self, engine: str, pool: Path, threads: int, isa: str | None) -> None:
+        self._pool = map_pool(pool)
+        if engine == OURS:
+            import ml_dtypes
+
+            from src import ml
+            from src.ml import native
+
+            ml.set_num_threads(threads)
+            if isa:
+                native.set_isa(isa)
+            self._ml = ml
+            self._make = lambda part: ml.Tensor.from_numpy(part.view(ml_dtypes.bfloat16))
+            self._multiply = ml.linear_transformation
+            self._widen = lambda result: result.numpy().astype(np.float32)
+        else:
+            import torch
+
+            torch.set_num_threads(threads)
+            torch.set_grad_enabled(False)
+            # Mapped; from_numpy would warn that the pool is read-only.
+            self._whole = torch.from_file(
+                str(pool), shared=False, size=self._pool.size, dtype=torch.bfloat16
+            )
+            self._multiply = torch.nn.functional.linear
+            self._widen = lambda result: result.float().numpy()
+        self._engine = engine
+
+    def _cut(self, start: int, rows: int, columns: int) -> Any:
+        if self._engine == OURS:
+            return self._make(self._pool[start : start + rows * columns].reshape(rows, columns))
+        return self._whole[start : start + rows * columns].view(rows, columns)
+
+    def shown(self, shape: Linear, rows: int) -> Any:
+        """Return some columns of the product with the pool's first weight, as float32."""
+        x = self._cut(0, rows, shape.columns)
+        result = self._widen(self._multiply(x, self._cut(0, shape.features, shape.columns)))
+        return result[:, :: shape.features // SHOWN_COLUMNS]
+
+    def rate(self, shape: Linear, rows: int, seconds: float) -> float:
+        """Return products per second, of about so many seconds."""
+        size = shape.features * shape.columns
+        x = self._cut(0, rows, shape.columns)
+        weights = [
+            self._cut(start, shape.features, shape.columns)
+            for start in range(0, self._pool.size - size + 1, size)[:MOST_WEIGHTS]
+        ]
+        count, at = 0, self._next(shape)
+        start = time.perf_counter()
+        while (spent := time.perf_counter() - start) < seconds:
+            self._multiply(x, weights[(at + count) % len(weights)])
+            count += 1
+        self._places[shape] = at + count
+        return count / spent
+
+    def _next(self, shape: Linear) -> int:
+        """Return which weight of the pool comes next: not one that was just used."""
+        if not hasattr(self, "_places"):
+            self._places: dict[Linear, int] = {}
+        return self._places.get(shape, 0)
+
+
+class Attention:
+    """Our fused attention over a filled cache.
+
+    Args:
+        sizes: H, K and h.
+        positions: of the cache.
+        threads, isa: as for `Kernels`.
+    """
+
+    def __init__(self, sizes: dict[str, int], positions: int, threads: int, isa: str | None) -> None:
+        import ml_dtypes
+
+        from src import ml
+        from src.ml import native
+
+        from .engines import fill_with_noise
+
+        ml.set_num_threads(threads)
+        if isa:
+            native.set_isa(isa)
+        self._ml, self._positions = ml, positions
+        H, K, h = sizes["H"], sizes["K"], sizes["h"]
+        self._cache = ml.KeyValueCache(positions, K, h, ml.bfloat16)
+        for tensor in (self._cache.keys, self._cache.values):
+            fill_with_noise(tensor.numpy())
+        queries = np.random.default_rng(2).standard_normal((MOST_ROWS, H, h), np.float32)
+        self._queries = ml.Tensor.from_numpy(queries.astype(ml_dtypes.bfloat16))
+
+    def verify(self) -> float:
+        """Return the greatest error of the last row, in units of the values' standard deviation."""
+        keys, values = self._ml.read_cache(self._cache, 0, self._positions)
+        keys, values = (part.numpy().astype(np.float64) for part in (keys, values))
+        out = self._attend(MOST_ROWS).numpy()[-1].astype(np.float64)
+        query = self._queries.numpy()[-1].astype(np.float64)
+        group = query.shape[0] // keys.shape[1]
+        error = 0.0
+        for head, row in enumerate(query):
+            scores = keys[:, head // group] @ row / np.sqrt(row.size)
+            weights = np.exp(scores - scores.max())
+            expected = weights / weights.sum() @ values[:, head // group]
+            error = max(error, float(np.abs(out[head] - expected).max()))
+        return error
+
+    def _attend(self, rows: int) -> Any:
+        queries = self._queries.slice(0, rows)
+        return self._ml.attention(queries, self._cache, self._positions - rows)
+
+    def rate(self, rows: int, seconds: float) -> float:
+        """Return calls per second at the end of the cache, of about so many seconds."""
+        count, start = 0, time.perf_counter()
+        while (spent := time.perf_counter() - start) < seconds:
+            self._attend(rows)
+            count += 1
+        return count / spent
