@@ -43,7 +43,7 @@ typedef struct KernelSet {
     void (*softmax_row)(const void *x, int x_type, void *out, int out_type, ptrdiff_t n);
     void (*rms_norm_row)(const void *x, int x_type, const void *weight, int weight_type, void *out,
                          int out_type, float eps, ptrdiff_t D);
-    void (*rotary_row)(const void *x, const float *frequencies, void *out, int type,
+    void (*rotary_row)(const void *x, const float *frequencies, void *out, int type, int halves,
                        ptrdiff_t heads, ptrdiff_t h);
     void (*elementwise_span)(int op, const void *a, const void *b, void *out, int type,
                              ptrdiff_t n);

@@ -75,8 +75,9 @@ void softmax(const void *x, int x_type, void *out, int out_type, ptrdiff_t rows,
 void rms_norm(const void *x, int x_type, const void *weight, int weight_type, void *out,
               int out_type, float eps, ptrdiff_t rows, ptrdiff_t D, int threads);
 
-/* rotary.c: pairs (x[2i], x[2i+1]) of each head, as complex numbers, times frequencies[t, i]. */
-void rotary(const void *x, const float *frequencies, void *out, int type, ptrdiff_t T,
+/* rotary.c: pairs (x[2i], x[2i+1]), or with halves (x[i], x[i + h/2]), of each head, as complex
+ * numbers, times frequencies[t, i]; the results lie at 2i and 2i+1 either way. */
+void rotary(const void *x, const float *frequencies, void *out, int type, int halves, ptrdiff_t T,
             ptrdiff_t heads, ptrdiff_t h, int threads);
 
 /* elementwise.c: out[i] = op(a[i], b[i]); b is not read by OP_SILU. */

@@ -2,17 +2,20 @@
 #include "threads.h"
 
 /*
- * rotary: out[t, k, 2i] + i out[t, k, 2i+1] = (x[t, k, 2i] + i x[t, k, 2i+1]) * frequencies[t, i]
+ * rotary: out[t, k, 2i] + i out[t, k, 2i+1] = (a + i b) * frequencies[t, i], where a and b are
+ * x[t, k, 2i] and x[t, k, 2i+1], or with halves x[t, k, i] and x[t, k, i + h/2]
  *
  *   x            [T, heads, h]  bfloat16 or float32, h even
  *   frequencies  [T, h/2]       complex64: cos and sin of position times angle
- *   out          [T, heads, h]  the type of x; may be x itself
+ *   out          [T, heads, h]  the type of x; may be x itself without halves
  *
- * Pairs are neighbours, as in Meta's checkpoints. Computed in float32 and rounded once. Threads
- * take tokens, so that one row of frequencies serves all heads of a token from the cache.
- * Checked by the caller: contiguity and sizes.
+ * A query or key from Meta's weights has its pairs as neighbours, one from Hugging Face's weights
+ * in the two halves of a head. The result has neighbours either way: all that follows is the same
+ * arithmetic in the same order, and no weight is ever permuted. Computed in float32 and rounded
+ * once. Threads take tokens, so that one row of frequencies serves all heads of a token from the
+ * cache. Checked by the caller: contiguity and sizes.
  */
-void rotary(const void *x, const float *frequencies, void *out, int type, ptrdiff_t T,
+void rotary(const void *x, const float *frequencies, void *out, int type, int halves, ptrdiff_t T,
             ptrdiff_t heads, ptrdiff_t h, int threads)
 {
     const KernelSet *set = kernel_set();
@@ -21,5 +24,5 @@ void rotary(const void *x, const float *frequencies, void *out, int type, ptrdif
 #pragma omp parallel for schedule(dynamic, 4) num_threads(workers) if (workers > 1)
     for (ptrdiff_t t = 0; t < T; t++)
         set->rotary_row((const char *)x + t * row_bytes, frequencies + t * h,
-                        (char *)out + t * row_bytes, type, heads, h);
+                        (char *)out + t * row_bytes, type, halves, heads, h);
 }

@@ -217,8 +217,21 @@ static void rms_norm_row(const void *x, int x_type, const void *weight, int weig
 
 /* ---- rotary ---- */
 
+/* Widens pairs that lie half a head apart, and lays them side by side; count is even. */
+static inline void widen_halves(const void *x, int type, ptrdiff_t half, ptrdiff_t count,
+                                float *restrict block)
+{
+    float first[BLOCK / 2], second[BLOCK / 2];
+    widen(x, type, count / 2, first);
+    widen(element_at(x, type, half), type, count / 2, second);
+    for (ptrdiff_t i = 0; i < count / 2; i++) {
+        block[2 * i] = first[i];
+        block[2 * i + 1] = second[i];
+    }
+}
+
 /* (a + ib)(c + is) = (ac - bs) + i(as + bc) for each pair; one token, all its heads. */
-static void rotary_row(const void *x, const float *frequencies, void *out, int type,
+static void rotary_row(const void *x, const float *frequencies, void *out, int type, int halves,
                        ptrdiff_t heads, ptrdiff_t h)
 {
     float block[BLOCK], turned[BLOCK];
@@ -227,7 +240,10 @@ static void rotary_row(const void *x, const float *frequencies, void *out, int t
         {
             const float *f = frequencies + start;
             const ptrdiff_t at = head * h + start;
-            widen(element_at(x, type, at), type, count, block);
+            if (halves)
+                widen_halves(element_at(x, type, head * h + start / 2), type, h / 2, count, block);
+            else
+                widen(element_at(x, type, at), type, count, block);
             /* Two loops: gcc makes a fused fmaddsub of a difference beside a sum in one. */
             for (ptrdiff_t i = 0; i < count; i += 2)
                 turned[i] = block[i] * f[i] - block[i + 1] * f[i + 1];

@@ -238,15 +238,17 @@ def rms_norm(x: "Tensor", weight: "Tensor", eps: float, out: "Tensor") -> None:
     )  # fmt: skip
 
 
-def rotary(x: "Tensor", frequencies: "Tensor", out: "Tensor") -> None:
-    """Turn neighbouring pairs of each head by the angles of their position.
+def rotary(x: "Tensor", frequencies: "Tensor", out: "Tensor", halves: bool = False) -> None:
+    """Turn the pairs of each head by the angles of their position.
 
-    out[t, k, 2i] + i out[t, k, 2i+1] = (x[t, k, 2i] + i x[t, k, 2i+1]) * frequencies[t, i]
+    out[t, k, 2i] + i out[t, k, 2i+1] = (a + i b) * frequencies[t, i], where a and b are
+    x[t, k, 2i] and x[t, k, 2i+1], or with halves x[t, k, i] and x[t, k, i + h/2]
 
     Args:
         x: [T, heads, h] bfloat16 or float32, h even.
         frequencies: [T, h/2] complex64.
-        out: [T, heads, h] the dtype of x; may be `x`.
+        out: [T, heads, h] the dtype of x; may be `x` without halves.
+        halves: whether the pairs of x lie half a head apart; those of out are neighbours always.
 
     Raises:
         ShapeError, DTypeError, TensorError: as for `linear`.
@@ -265,10 +267,13 @@ def rotary(x: "Tensor", frequencies: "Tensor", out: "Tensor") -> None:
     out_at = output("rotary", out)
     if out._size == 0:
         return
-    check_apart_or_same("rotary", out, out_at, x_at, x)
+    if halves:
+        check_apart("rotary", out, out_at, x_at, x.nbytes)
+    else:
+        check_apart_or_same("rotary", out, out_at, x_at, x)
     check_apart("rotary", out, out_at, turns_at, frequencies.nbytes)
     turns = _cast(_FLOAT_POINTER, turns_at)
-    lib.rotary(_pointer(x_at), turns, _pointer(out_at), code, T, heads, h, threads)
+    lib.rotary(_pointer(x_at), turns, _pointer(out_at), code, halves, T, heads, h, threads)
 
 
 def _elementwise(op: str, code: int, a: "Tensor", b: "Tensor", out: "Tensor") -> None:

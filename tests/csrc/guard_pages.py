@@ -64,7 +64,9 @@ def run_rows(n: int) -> None:
         native.convert(row, guarded((2, n), f16))
         native.convert(guarded((2, n), f16), out)
         angles = tensor(at_the_end(np.ones((2, n), np.complex64)))
-        native.rotary(guarded((2, 3, 2 * n), dtype), angles, guarded((2, 3, 2 * n), dtype))
+        for halves in (False, True):
+            heads, turned = guarded((2, 3, 2 * n), dtype), guarded((2, 3, 2 * n), dtype)
+            native.rotary(heads, angles, turned, halves)
 
 
 def main() -> None:

@@ -34,9 +34,9 @@ def run_norm(x: Array, weight: Array, dtype: Any = f32) -> Array:
     return out
 
 
-def run_rotary(x: Array, frequencies: Array) -> Array:
+def run_rotary(x: Array, frequencies: Array, halves: bool = False) -> Array:
     out = empty(x.shape, x.dtype)
-    native.rotary(tensor(x), tensor(frequencies), tensor(out))
+    native.rotary(tensor(x), tensor(frequencies), tensor(out), halves)
     return out
 
 
@@ -131,6 +131,16 @@ def test_rotary_is_multiplication_by_complex_numbers(
     error = np.abs(run_rotary(x, frequencies).astype(np.float64) - expected)
     size = np.repeat(np.abs(turned), 2, axis=-1)
     assert (error <= (UNIT_ROUNDOFF[dtype] + 2.0**-22) * size).all()
+
+
+@activations
+@pytest.mark.parametrize("h", [2, 6, 64, 254, 256, 258, 770])
+def test_rotary_of_halves_has_the_bits_of_the_pairs_put_side_by_side(
+    isa: str, dtype: Any, h: int
+) -> None:
+    x, frequencies = normal((5, 3, h), dtype), angles(5, h // 2)
+    halves = np.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1)
+    assert bits(run_rotary(halves, frequencies, halves=True)) == bits(run_rotary(x, frequencies))
 
 
 def sigmoid_product(x: Array, y: Array) -> Array:
@@ -235,7 +245,8 @@ def test_every_row_kernel_gives_the_same_bits_on_every_instruction_set_and_threa
             gated, narrow = empty(x.shape, bf16), empty(x.shape, f16)
             native.swiglu(tensor(x), tensor(x), tensor(gated))
             native.convert(tensor(x), tensor(narrow))
-            turned = run_rotary(x.reshape(9, 150, 30), frequencies)
-            parts = [run_softmax(x), run_norm(x, weight), turned, gated, narrow]
+            heads = x.reshape(9, 150, 30)
+            turned = [run_rotary(heads, frequencies, halves) for halves in (False, True)]
+            parts = [run_softmax(x), run_norm(x, weight), *turned, gated, narrow]
             results.add(b"".join(bits(part) for part in parts))
     assert len(results) == 1

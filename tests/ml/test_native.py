@@ -145,6 +145,10 @@ def test_a_result_that_overlaps_an_input_is_refused() -> None:
     with pytest.raises(TensorError, match="must not overlap"):
         native.linear(zeros(3, 3), square, square)
     native.silu(x, x)
+    heads = zeros(2, 1, 4)
+    with pytest.raises(TensorError, match="must not overlap"):
+        native.rotary(heads, turns(2, 2), heads, halves=True)
+    native.rotary(heads, turns(2, 2), heads)
 
 
 def test_two_python_threads_compute_at_once_without_mixing_their_scratch() -> None:

@@ -1,8 +1,10 @@
 """Ops that only attention needs."""
 
+from typing import Literal
+
 from .. import native
 from ..dtype import complex64
-from ..errors import DTypeError, ShapeError
+from ..errors import DTypeError, ShapeError, TensorError
 from ..layout import checked_ints
 from ..tensor import Tensor
 from .support import check_float, kernel_dtype, kernel_operand
@@ -38,17 +40,25 @@ def repeat_heads(x: Tensor, repeats: int) -> Tensor:
     return result.reshape(S, K * repeats, h)
 
 
-def rotary_embedding(x: Tensor, frequencies: Tensor) -> Tensor:
-    """Turn pairs of neighbours by the angle of their position.
+def rotary_embedding(
+    x: Tensor, frequencies: Tensor, pairs: Literal["interleaved", "halves"] = "interleaved"
+) -> Tensor:
+    """Turn pairs of elements by the angle of their position.
 
-    out[t, n, 2j] + i out[t, n, 2j + 1] = (x[t, n, 2j] + i x[t, n, 2j + 1]) * frequencies[t, j],
-    in float32, rounded once
+    out[t, n, 2j] + i out[t, n, 2j + 1] = (a + i b) * frequencies[t, j], in float32, rounded once
+
+    `a` and `b` are x[t, n, 2j] and x[t, n, 2j + 1] for interleaved pairs, as Meta's weights make
+    them, and x[t, n, j] and x[t, n, j + h / 2] for halves. Hugging Face's files have the rows of wq
+    and wk in another order, so that the pairs of a head come out in its two halves. They are put
+    side by side here, and no weight is moved. The result is interleaved either way: all that
+    follows has the same bits for both layouts of the same weights.
 
     The same bits as `multiply` gives for the pairs read as complex numbers.
 
     Args:
         x: a real floating-point tensor [T, heads, h], queries or keys.
         frequencies: a complex64 tensor [T, h / 2], cos + i sin for each position and pair.
+        pairs: which elements of `x` make a pair.
 
     Returns:
         A tensor of the shape and dtype of `x`.
@@ -56,9 +66,15 @@ def rotary_embedding(x: Tensor, frequencies: Tensor) -> Tensor:
     Raises:
         DTypeError: not floating point, or frequencies that are not complex64.
         ShapeError: the sizes do not fit together.
+        TensorError: an unknown kind of pairs.
 
-    Source: Su et al., RoFormer, 2021; `apply_rotary_emb` of meta-llama/llama-models.
+    Source: Su et al., RoFormer, 2021; `apply_rotary_emb` of meta-llama/llama-models; `permute` of
+    transformers, convert_llama_weights_to_hf.py.
     """
+    if pairs not in ("interleaved", "halves"):
+        raise TensorError(
+            f"[rotary_embedding] pairs must be 'interleaved' or 'halves': {ascii(pairs)[:80]}"
+        )
     check_float("rotary_embedding", x)
     if frequencies.dtype is not complex64:
         raise DTypeError(
@@ -75,5 +91,5 @@ def rotary_embedding(x: Tensor, frequencies: Tensor) -> Tensor:
             f"{list(frequencies.shape)} != [{T}, {h / 2:g}] (x {list(x.shape)})"
         )
     result = Tensor._empty(x.shape, kernel_dtype(x.dtype))
-    native.rotary(kernel_operand(x), frequencies.contiguous(), result)
+    native.rotary(kernel_operand(x), frequencies.contiguous(), result, pairs == "halves")
     return result.to(x.dtype)

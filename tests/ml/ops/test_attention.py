@@ -82,6 +82,24 @@ def test_rotary_embedding_turns_pairs_of_neighbours(dtype):
     check_op(ml.rotary_embedding, turn, x, frequencies, terms=3, absolute=largest)
 
 
+@EVERY_FLOAT
+@pytest.mark.parametrize("shape", [(1, 1, 2), (3, 2, 4), (5, 3, 6), (2, 4, 34), (2, 3, 128)])
+def test_rotary_embedding_of_halves_has_the_bits_of_interleaved_pairs(dtype, shape):
+    x, frequencies = sample(shape, dtype), frequencies_of(shape[0], shape[2] // 2)
+    array = x.numpy()
+    halves = ml.Tensor.from_numpy(np.concatenate([array[..., 0::2], array[..., 1::2]], axis=-1))
+    expected = ml.rotary_embedding(x, frequencies, pairs="interleaved")
+    check_same(ml.rotary_embedding(halves, frequencies, pairs="halves"), expected.numpy())
+    check_same(ml.rotary_embedding(x, frequencies), expected.numpy())
+
+
+def test_rotary_embedding_refuses_unknown_pairs():
+    with pytest.raises(ml.TensorError) as caught:
+        ml.rotary_embedding(sample((3, 2, 8)), frequencies_of(3, 4), pairs="neox")
+    text = "[rotary_embedding] pairs must be 'interleaved' or 'halves': 'neox'"
+    assert str(caught.value) == text
+
+
 def test_rotary_embedding_at_position_zero_changes_nothing():
     x = sample((2, 3, 8), ml.bfloat16)
     nothing = ml.polar(ml.ones((2, 4)), ml.zeros((2, 4)))
