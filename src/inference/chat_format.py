@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..tokenizer import Tokenizer
 from .chat_formats import CHAT_FORMATS, ChatFormat
-from .chat_parts import encode_parts
+from .chat_parts import encode_parts, token_id
 from .chat_template import format_of_template, format_of_tokens, read_template
 from .errors import ChatFormatError
 from .message import Message
@@ -46,7 +46,7 @@ def find_chat_format(directory: Path, tokenizer: Tokenizer) -> FoundFormat:
         if name is None:
             raise _unknown(directory, "has a chat template that is not among the known ones")
         return FoundFormat(name, "chat template")
-    name = format_of_tokens(tokenizer.special_tokens)
+    name = _format_of_tokens(tokenizer)
     if name is not None:
         return FoundFormat(name, "special tokens")
     if (directory / "params.json").exists() and "<s>" in tokenizer.special_tokens:
@@ -91,15 +91,15 @@ def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[i
     Raises:
         ChatFormatError: The format is not known.
     """
-    known = tokenizer.special_tokens
-    named = {known[name] for name in _format(tokenizer, chat_format).end_names if name in known}
-    return tokenizer.stop_ids | named
+    names = _format(tokenizer, chat_format).end_names
+    found = (token_id(tokenizer, name) for name in names)
+    return tokenizer.stop_ids | {token for token in found if token is not None}
 
 
 def _format(tokenizer: Tokenizer, name: str | None) -> ChatFormat:
     """Looks a format up by its name, or by the special tokens where none is given."""
     if name is None:
-        name = format_of_tokens(tokenizer.special_tokens)
+        name = _format_of_tokens(tokenizer)
         if name is None:
             raise ChatFormatError(
                 "[chat] chat_format must be given for a tokenizer whose special tokens belong to "
@@ -110,6 +110,10 @@ def _format(tokenizer: Tokenizer, name: str | None) -> ChatFormat:
             f"[chat] chat_format must be one of {', '.join(CHAT_FORMATS)}: got {ascii(name)[:80]}"
         )
     return CHAT_FORMATS[name]
+
+
+def _format_of_tokens(tokenizer: Tokenizer) -> str | None:
+    return format_of_tokens(lambda name: token_id(tokenizer, name) is not None)
 
 
 def _unknown(directory: Path, why: str) -> ChatFormatError:

@@ -1,8 +1,10 @@
 """Parts of a chat prompt, special tokens and texts, and how they become token ids."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 
 from ..tokenizer import Tokenizer
 from .errors import ChatFormatError
@@ -37,7 +39,9 @@ def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part]) -> list[int]:
     """Turns parts into token ids.
 
     Texts that no special token separates are joined before they are encoded, so the ids are those
-    of the whole prompt cut at its special tokens.
+    of the whole prompt cut at its special tokens. A tokenizer file may list tokens of a format as
+    plain words, as that of R1-Distill-Llama does with `<｜User｜>`; a text that holds one is cut
+    inside of it, so that no message can make one.
 
     Args:
         tokenizer: Knows the ids.
@@ -46,34 +50,60 @@ def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part]) -> list[int]:
     Raises:
         ChatFormatError: The tokenizer lacks a special token that is required; the text names it.
     """
+    parts = list(parts)
+    named = {part.name for part in parts if isinstance(part, Special)}
+    tokens = {name: token_id(tokenizer, name) for name in named}
+    words = [n for n in named if tokens[n] is not None and n not in tokenizer.special_tokens]
+    found_in_text = re.compile("|".join(map(re.escape, sorted(words)))) if words else None
     ids: list[int] = []
-    waiting: list[str] = []
-    for part in parts:
-        token = part if isinstance(part, str) else _token(tokenizer, part)
+    text: list[str] = []
+    for part in (*parts, None):
+        token = part if isinstance(part, str) else _token(tokenizer, part, tokens)
         if isinstance(token, str):
-            waiting.append(token)
-        else:
-            ids += _encode_text(tokenizer, "".join(waiting))
-            ids.append(token)
-            waiting = []
-    return ids + _encode_text(tokenizer, "".join(waiting))
+            text.append(token)
+            continue
+        for piece in _cut_inside("".join(text), found_in_text):
+            ids += tokenizer.encode(piece, bos=False, eos=False)
+        text = []
+        ids += token
+    return ids
 
 
-def _token(tokenizer: Tokenizer, part: Special | Edge) -> int | str:
-    """Returns the id of a special token, or its name where it may be text."""
-    if part is Edge.BEGIN_OF_TEXT:
-        return tokenizer.bos_id
-    if part is Edge.END_OF_TEXT:
-        return tokenizer.eos_id
-    assert isinstance(part, Special)
-    found = tokenizer.special_tokens.get(part.name)
+def token_id(tokenizer: Tokenizer, name: str) -> int | None:
+    """Returns the id of a token that a format calls by its name, or None where there is none.
+
+    Args:
+        tokenizer: Has it among its special tokens, or as a word that is a token of its own.
+        name: Such as `<|im_start|>`.
+    """
+    known = tokenizer.special_tokens.get(name)
+    if known is not None:
+        return known
+    ids = tokenizer.encode(name, bos=False, eos=False)
+    if len(ids) == 1 and tokenizer.token_bytes(ids[0]) == name.encode():
+        return ids[0]
+    return None
+
+
+def _token(
+    tokenizer: Tokenizer, part: Special | Edge | None, tokens: Mapping[str, int | None]
+) -> list[int] | str:
+    """Returns the id of a special token, or its name where it may be text; none for no part."""
+    if part is None:
+        return []
+    if isinstance(part, Edge):
+        return [tokenizer.bos_id if part is Edge.BEGIN_OF_TEXT else tokenizer.eos_id]
+    found = tokens[part.name]
     if found is None and part.required:
         raise ChatFormatError(
             f"[chat] the tokenizer must have the special token {part.name} of the chat format: "
             "it has none of that name"
         )
-    return part.name if found is None else found
+    return part.name if found is None else [found]
 
 
-def _encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode(text, bos=False, eos=False) if text else []
+def _cut_inside(text: str, words: re.Pattern[str] | None) -> list[str]:
+    """Cuts a text after the first character of each word; without words it stays in one piece."""
+    found = words.finditer(text) if words is not None else ()
+    bounds = [0, *(match.start() + 1 for match in found), len(text)]
+    return [text[start:end] for start, end in pairwise(bounds) if start < end]

@@ -5,7 +5,7 @@ names, and a template that the table does not know is unknown.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
@@ -79,14 +79,14 @@ def format_of_template(template: str) -> str | None:
     return None
 
 
-def format_of_tokens(names: Collection[str]) -> str | None:
+def format_of_tokens(has: Callable[[str], bool]) -> str | None:
     """Returns the name of the format that special tokens belong to, or None.
 
     Args:
-        names: The special tokens of a tokenizer.
+        has: Tells whether a tokenizer has a token of a name.
     """
     for name, needed in _TOKEN_RULES:
-        if all(token in names for token in needed):
+        if all(map(has, needed)):
             return name
     return None
 

@@ -1,29 +1,47 @@
 """A tokenizer whose ids can be read: one per byte, and special ones after them."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 
 class ByteTokenizer:
-    """Does what the chat formats ask of a tokenizer; notes the texts that it encodes."""
+    """Does what the chat formats ask of a tokenizer; notes the texts that it encodes.
 
-    def __init__(self, bos: str, eos: str, *others: str) -> None:
-        names = (bos, eos, *others)
-        self.special_tokens = {name: 256 + index for index, name in enumerate(names)}
+    Args:
+        bos: name of the token that begins a text.
+        eos: name of the token that ends one.
+        others: the other special tokens.
+        words: tokens that are plain words, so that a text that holds one becomes it.
+    """
+
+    def __init__(self, bos: str, eos: str, *others: str, words: Sequence[str] = ()) -> None:
+        self.names = (bos, eos, *others, *words)
+        ids = {name: 256 + index for index, name in enumerate(self.names)}
+        self.special_tokens = {name: ids[name] for name in self.names if name not in words}
         self.bos_id, self.eos_id = 256, 257
         self.stop_ids = frozenset([self.eos_id])
         self.texts: list[str] = []
+        self._words = {name: ids[name] for name in words}
 
     def encode(self, text: str, *, bos: bool, eos: bool) -> list[int]:
         assert not bos
         assert not eos
         self.texts.append(text)
-        return list(text.encode())
+        if not self._words:
+            return list(text.encode())
+        ids: list[int] = []
+        for part in re.split(f"({'|'.join(map(re.escape, self._words))})", text):
+            ids += [self._words[part]] if part in self._words else part.encode()
+        return ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else self.names[token_id - 256].encode()
 
 
 def spelled(tokenizer: ByteTokenizer, ids: Iterable[int], brackets: bool = True) -> str:
     """Writes ids as text; special ones in curly brackets, if asked."""
     form = "{{{}}}" if brackets else "{}"
-    names = [form.format(name).encode() for name in tokenizer.special_tokens]
+    names = [form.format(name).encode() for name in tokenizer.names]
     return b"".join(bytes([i]) if i < 256 else names[i - 256] for i in ids).decode()
 
 
@@ -39,10 +57,8 @@ LLAMA2 = ("<s>", "</s>")
 CHATML = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 HERMES = ("<|begin_of_text|>", "<|im_end|>", "<|im_start|>")
 MISTRAL = ("<s>", "</s>", "[INST]", "[/INST]")
-R1 = (
-    *("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
-    *("<think>", "</think>", *LLAMA3),
-)
+R1_WORDS = ("<｜User｜>", "<｜Assistant｜>", "<think>", "</think>")
+R1 = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", *R1_WORDS, *LLAMA3)
 
 # The special tokens of the models that a format belongs to, begin and end of text first.
 TOKENS: dict[str, Sequence[str]] = {
