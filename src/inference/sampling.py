@@ -14,13 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import NumericError, SamplingError
+from .selection import (
+    MANY,
+    Ids,
+    Weights,
+    at_least_kth_largest,
+    draw,
+    keep_at_least,
+    keep_top_p,
+)
 
-Ids = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Logits = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
 
-# How many of the largest probabilities top-p looks at first; nearly always enough.
-_FIRST_GUESS = 256
+_SMALLEST_RATE, _LARGEST_RATE = 1e-37, 1e38
 
 
 @dataclass(frozen=True)
@@ -96,11 +103,19 @@ class Sampler:
         self.seed = secrets.randbits(32) if args.seed is None else args.seed
         self._random = np.random.default_rng(self.seed)
         self._seen: set[int] = set()
+        self._seen_ids = np.empty(0, np.int64)
+        # Arrays over a vocabulary take longer to get from the system than to fill: they are kept.
+        self._changed: Logits = np.empty(0, np.float32)
+        self._weighed: Logits = np.empty(0, np.float32)
 
     def observe(self, ids: Iterable[int]) -> None:
         """Adds tokens of the prompt or the answer to those that the penalty applies to."""
         if self.args.repeat_penalty != 1.0:
-            self._seen.update(ids)
+            new = set(ids) - self._seen
+            if new:
+                self._seen |= new
+                added = np.fromiter(new, dtype=np.int64, count=len(new))
+                self._seen_ids = np.concatenate((self._seen_ids, added))
 
     def sample(self, logits: Logits, position: int) -> int:
         """Chooses one token.
@@ -119,11 +134,10 @@ class Sampler:
                 f"position {position}"
             )
         if self.args.temperature == 0.0:
-            return int(np.argmax(self._penalised(logits)))
-        ids, probabilities = self.distribution(logits)
-        cumulative = np.cumsum(probabilities)
-        drawn = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
-        return int(ids[min(int(drawn), ids.size - 1)])
+            return int(self._penalised(logits).argmax())
+        ids, weights = self._weights(logits)
+        place = draw(weights, self._random.random())
+        return place if ids is None else int(ids[place])
 
     def distribution(self, logits: Logits) -> tuple[Ids, Floats]:
         """Returns the tokens that can be drawn and their probabilities, which add up to 1.
@@ -134,68 +148,64 @@ class Sampler:
             logits: float32 [V].
 
         Returns:
-            Ids int64 [n] and probabilities float64 [n], in no particular but a fixed order.
+            Ids int64 [n], ascending, and probabilities float64 [n].
         """
-        ids, kept = _keep_top_k(self._penalised(logits), self.args.top_k)
-        probabilities = _softmax(kept, self.args.temperature)
-        if self.args.top_p < 1.0:
-            chosen = _top_p(probabilities, self.args.top_p)
-            ids, probabilities = ids[chosen], probabilities[chosen]
-        if self.args.min_p > 0.0:
-            chosen = np.flatnonzero(probabilities >= self.args.min_p * probabilities.max())
-            ids, probabilities = ids[chosen], probabilities[chosen]
-        return ids, probabilities / probabilities.sum()
+        ids, weights = self._weights(logits)
+        kept = np.flatnonzero(weights)
+        probabilities = weights[kept].astype(np.float64)
+        return kept if ids is None else ids[kept], probabilities / probabilities.sum()
+
+    def _weights(self, logits: Logits) -> tuple[Ids | None, Weights]:
+        """Returns the tokens that top-k keeps and how probable each is beside the first of them.
+
+        Returns:
+            Ids int64 [n], ascending, or None for the whole vocabulary; weights [n], the largest
+            1, and 0 for what cannot be drawn: float64, or float32 if n is above 4096. They may lie
+            in memory that the next call overwrites.
+        """
+        args, ids = self.args, None
+        logits = self._penalised(logits)
+        if 0 < args.top_k < logits.size:
+            ids = at_least_kth_largest(logits, args.top_k)
+            logits = logits[ids]
+        weights = self._exponentials(logits)
+        if args.top_p < 1.0:
+            keep_top_p(weights, args.top_p)
+        if args.min_p > 0.0:
+            keep_at_least(weights, args.min_p)
+        return ids, weights
 
     def _penalised(self, logits: Logits) -> Logits:
         """Returns the logits with those of seen tokens pushed down."""
-        if not self._seen:
+        seen = self._seen_ids
+        if not seen.size:
             return logits
-        seen = np.fromiter(self._seen, dtype=np.int64, count=len(self._seen))
-        logits = logits.copy()
+        if self._changed.size != logits.size:
+            self._changed = np.empty_like(logits)
+        changed = self._changed
+        np.copyto(changed, logits)
         values = logits[seen].astype(np.float64)
         penalty = self.args.repeat_penalty
         with np.errstate(over="ignore"):
             pushed = np.where(values > 0.0, values / penalty, values * penalty)
         # A penalty near 0 or huge must not turn a finite logit into an infinite one.
         limit = float(np.finfo(np.float32).max)
-        logits[seen] = np.where(np.isfinite(values), np.clip(pushed, -limit, limit), values)
-        return logits
+        changed[seen] = np.where(np.isfinite(values), np.clip(pushed, -limit, limit), values)
+        return changed
 
-
-def _keep_top_k(logits: Logits, k: int) -> tuple[Ids, Logits]:
-    """Returns the ids, ascending, and values of the k largest logits; equals of the last stay."""
-    if k == 0 or k >= logits.size:
-        return np.arange(logits.size), logits
-    ids = _at_least_kth_largest(logits, k)
-    return ids, logits[ids]
-
-
-def _at_least_kth_largest(values: npt.NDArray[np.floating], k: int) -> Ids:
-    """Returns the indices, ascending, of all values not below the kth largest; no full sort."""
-    kth = np.partition(values, values.size - k)[values.size - k]
-    return np.flatnonzero(values >= kth)
-
-
-def _softmax(logits: Logits, temperature: float) -> Floats:
-    """Returns exp((logit - max) / temperature), normalised, in float64."""
-    shifted = logits.astype(np.float64) - float(logits.max())
-    with np.errstate(over="ignore", under="ignore"):  # a tiny temperature gives -inf, and exp 0
-        weights: Floats = np.exp(shifted / temperature)
-    weights /= weights.sum()
-    return weights
-
-
-def _top_p(probabilities: Floats, top_p: float) -> Ids:
-    """Returns the indices, most probable first, of the fewest tokens that reach top_p together.
-
-    Only as many of the largest as are needed are sorted.
-    """
-    count = min(_FIRST_GUESS, probabilities.size)
-    while True:
-        largest = _at_least_kth_largest(probabilities, count)
-        order = largest[np.argsort(-probabilities[largest], kind="stable")]
-        cumulative = np.cumsum(probabilities[order])
-        if cumulative[-1] >= top_p or order.size == probabilities.size:
-            reached = int(np.searchsorted(cumulative, top_p, side="left"))
-            return order[: reached + 1]
-        count = min(count * 8, probabilities.size)
+    def _exponentials(self, logits: Logits) -> Weights:
+        """Computes exp((logit - max) / temperature), in float32 for very many logits."""
+        largest, temperature = logits.max(), self.args.temperature
+        # A tiny temperature gives -inf, and exp 0; so does a logit of -inf, at any temperature.
+        with np.errstate(over="ignore", under="ignore"):
+            if logits.size <= MANY:
+                few: Floats = (logits.astype(np.float64) - float(largest)) / temperature
+                return np.exp(few, out=few)
+            if self._weighed.size < logits.size:
+                self._weighed = np.empty(logits.size, np.float32)
+            weights = self._weighed[: logits.size]
+            np.subtract(logits, largest, out=weights)
+            # In float32, an infinite rate times the 0 of the maximum would be no number.
+            rate = min(max(1.0 / temperature, _SMALLEST_RATE), _LARGEST_RATE)
+            np.multiply(weights, np.float32(rate), out=weights)
+            return np.exp(weights, out=weights)

@@ -159,7 +159,7 @@ def test_a_penalty_never_makes_a_logit_infinite_or_a_banned_token_possible() -> 
     drawer.observe([0, 1, 2])
     found = dict(zip(*(part.tolist() for part in drawer.distribution(logits)), strict=True))
     assert found[0] == 1.0
-    assert found[2] == 0.0
+    assert 2 not in found
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
