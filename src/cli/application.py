@@ -100,6 +100,13 @@ def _dispatch(options: Options, console: Console) -> None:
 
         report_metadata(console, open_model(options))
         return
+    if options.bench:
+        from .bench import report_bench
+        from .loading import context_length, open_model
+
+        model = open_model(options)
+        report_bench(console, model, context_length(options, model))
+        return
     if options.examples:
         from .menu import report_examples
 

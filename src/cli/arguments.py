@@ -62,7 +62,7 @@ class Options:
         file: file that holds the one prompt.
         standard_input: `-` was given: the prompt is on standard input.
         example: number of the predefined prompt to run, from 1.
-        examples, metadata, info: the menu and the two reports.
+        examples, metadata, info, bench: the menu and the three reports.
         system: system prompt.
         completion: continue raw text instead of chatting.
         chat_format: name of the format to write conversations in; None is the model's own.
@@ -88,6 +88,7 @@ class Options:
     examples: bool
     metadata: bool
     info: bool
+    bench: bool
     system: str | None
     completion: bool
     chat_format: str | None
@@ -315,6 +316,9 @@ def _add_report_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--info", action="store_true", help="versions, instruction set, threads, memory"
     )
+    group.add_argument(
+        "--bench", action="store_true", help="tokens per second, and this machine's limits"
+    )
     group.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     group.add_argument("-h", "--help", action="help", help="this text")
 
@@ -341,6 +345,7 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         "--examples": values["examples"],
         "--metadata": values["metadata"],
         "--info": values["info"],
+        "--bench": values["bench"],
     }
     given = [flag for flag, is_given in actions.items() if is_given]
     if len(given) > 1:

@@ -6,53 +6,64 @@ minute: so they are measured in the same run as what is compared with them.
 
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from . import native
 from .kernel_settings import available_isas, build_info, set_isa
 from .tensor import Tensor
 
 STREAMS = (1, 2, 4, 8)
+_SAMPLE_BYTES = 1 << 28  # far more than a cache holds
 _ROUNDS = 10_000_000
 
 
-def read_seconds(tensors: Iterable[Tensor], streams: int) -> float:
-    """Times one pass over the bytes of tensors, where they lie.
+def read_rate(tensors: Iterable[Tensor], isa: str, streams: int) -> float:
+    """Reads the bytes of tensors once, where they lie, by all threads.
 
     Args:
-        tensors: contiguous; they are read one after the other, each by all threads.
+        tensors: contiguous; they are read one after the other.
+        isa: instruction set that reads, one of `available_isas()`.
         streams: places that a thread reads from in turn, one of `STREAMS`.
+
+    Returns:
+        Bytes per second.
     """
-    start = time.perf_counter()
-    for tensor in tensors:
-        native.probe_read(tensor, streams)
-    return time.perf_counter() - start
+    before, nbytes = str(build_info()["isa"]), 0
+    set_isa(isa)
+    try:
+        start = time.perf_counter()
+        for tensor in tensors:
+            native.probe_read(tensor, streams)
+            nbytes += tensor.nbytes
+        return nbytes / (time.perf_counter() - start)
+    finally:
+        set_isa(before)
 
 
-def fastest_reading(tensors: Sequence[Tensor], passes: int = 2) -> tuple[str, int]:
+def fastest_reading(tensors: Iterable[Tensor], passes: int = 2) -> tuple[str, int]:
     """Finds how this machine reads fastest.
 
     Processors differ: one stream of wide loads is the fastest on some, four are on others. The
     kernels choose the same way, so the limit is that of the best.
 
     Args:
-        tensors: what is read.
-        passes: over all of it, for each way.
+        tensors: what is read; no more of them than a sample.
+        passes: over the sample, for each way; the best counts.
 
     Returns:
         The instruction set and the number of streams.
     """
-    before = str(build_info()["isa"])
-    seconds: dict[tuple[str, int], float] = {}
-    try:
-        for isa in available_isas():
-            set_isa(isa)
-            for streams in STREAMS:
-                times = [read_seconds(tensors, streams) for _ in range(passes)]
-                seconds[isa, streams] = min(times)
-    finally:
-        set_isa(before)
-    return min(seconds, key=seconds.__getitem__)
+    sample: list[Tensor] = []
+    for tensor in tensors:
+        sample.append(tensor)
+        if sum(one.nbytes for one in sample) >= _SAMPLE_BYTES:
+            break
+    rates = {
+        (isa, streams): max(read_rate(sample, isa, streams) for _ in range(passes))
+        for isa in available_isas()
+        for streams in STREAMS
+    }
+    return max(rates, key=rates.__getitem__)
 
 
 def multiply_add_rate(dtype: str, rounds: int = _ROUNDS, runs: int = 3) -> float | None:

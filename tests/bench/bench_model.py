@@ -53,7 +53,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--shape", default="1b", help="1b, 8b, tiny, or a model directory")
     parser.add_argument("--layers", type=int, help="instead of the shape's own")
     parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES))
-    parser.add_argument("--measures", nargs="+", choices=list(measures.ALL), default=list(measures.ALL))
+    parser.add_argument(
+        "--measures", nargs="+", choices=list(measures.ALL), default=list(measures.ALL)
+    )
     parser.add_argument("--pairs", type=int, default=8, help="rounds of each measure")
     parser.add_argument("--repeats", type=int, default=1, help="when the roof has drifted")
     parser.add_argument("--threads", type=int, default=2)

@@ -137,7 +137,9 @@ class Attention:
         threads, isa: as for `Kernels`.
     """
 
-    def __init__(self, sizes: dict[str, int], positions: int, threads: int, isa: str | None) -> None:
+    def __init__(
+        self, sizes: dict[str, int], positions: int, threads: int, isa: str | None
+    ) -> None:
         import ml_dtypes
 
         from src import ml

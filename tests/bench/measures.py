@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from src.cli.bench import attention_operations, operations
+
 from . import fresh
 from .engines import OURS, Setup
 from .processes import Rounds, Served, interleave
@@ -51,26 +53,9 @@ def prefill(bench: "Bench") -> Results:
             name: functools.partial(served.ask, "prefill_rate", ids)
             for name, served in bench.served.items()
         }
-        work = prefill_operations(bench.args, length) / length
+        work = operations(bench.args, 0, length) / length
         results[f"prefill {length}"] = _against_peak(bench, participants, work)
     return results
-
-
-def prefill_operations(args: Any, length: int) -> float:
-    """Count the multiplications and additions of a prompt from an empty cache.
-
-    2 T (layers' matrices) + 2 (output matrix) + 4 H h (sum of the positions each token sees) L
-    """
-    D, F, h = args.dim, args.ffn_dim, args.head_dim
-    matrices = 2 * D * args.n_heads * h + 2 * D * args.n_kv_heads * h + 3 * D * F
-    linear = 2.0 * length * matrices * args.n_layers + 2.0 * D * args.vocab_size
-    return linear + attention_operations(args, 0, length)
-
-
-def attention_operations(args: Any, position: int, rows: int) -> float:
-    """Count those of attention alone: 4 H h L times the positions that all rows see."""
-    seen = rows * position + rows * (rows + 1) // 2
-    return 4.0 * args.n_heads * args.head_dim * args.n_layers * seen
 
 
 def decode(bench: "Bench") -> Results:

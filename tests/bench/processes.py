@@ -23,7 +23,10 @@ class Served:
     """
 
     def __init__(
-        self, make: Callable[..., Any], *arguments: Any, environment: Mapping[str, str] | None = None
+        self,
+        make: Callable[..., Any],
+        *arguments: Any,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, end = context.Pipe()

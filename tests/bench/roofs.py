@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 
 from src import ml
+from src.cli.bench import weights_of_a_step
 from src.ml import native, roofs
 from src.model import load_model
-
-from .shapes import weights_of_a_token
-
-SAMPLE_BYTES = 1 << 30  # enough to find how to read, far more than any cache
 
 
 class Roofs:
@@ -29,12 +26,12 @@ class Roofs:
         self.isa, self.threads = isa, threads
         if path.is_dir():
             self._model = load_model(path)
-            self._weights = weights_of_a_token(self._model)
+            self._weights = weights_of_a_step(self._model)
         else:
             self._weights = [ml.Tensor.from_numpy(np.memmap(path, np.uint8, "r"))]
         # The file's pages are made present once, then the fastest way of reading is found.
-        roofs.read_seconds(self._weights, 4)
-        self.fastest = roofs.fastest_reading(_first_bytes(self._weights, SAMPLE_BYTES))
+        roofs.read_rate(self._weights, isa, 1)
+        self.fastest = roofs.fastest_reading(self._weights)
 
     def facts(self) -> dict[str, Any]:
         """Return how this machine reads fastest, and how many bytes are read."""
@@ -47,10 +44,8 @@ class Roofs:
 
     def read_rate(self, passes: int = 3) -> float:
         """Return the median rate of some passes over the weights, in bytes per second."""
-        isa, streams = self.fastest
-        native.set_isa(isa)
-        seconds = [roofs.read_seconds(self._weights, streams) for _ in range(passes)]
-        return self.read_bytes() / statistics.median(seconds)
+        rates = [roofs.read_rate(self._weights, *self.fastest) for _ in range(passes)]
+        return statistics.median(rates)
 
     def multiply_rate(self, dtype: str = "bfloat16", isa: str | None = None) -> float | None:
         """Return multiplications and additions per second; None where the set has no vectors."""
@@ -63,13 +58,3 @@ class Roofs:
             isa: {dtype: self.multiply_rate(dtype, isa) for dtype in ("bfloat16", "float32")}
             for isa in native.available_isas()
         }
-
-
-def _first_bytes(tensors: list[Any], count: int) -> list[Any]:
-    """Return the first tensors that hold so many bytes together, or all."""
-    taken: list[Any] = []
-    for tensor in tensors:
-        if sum(one.nbytes for one in taken) >= count:
-            break
-        taken.append(tensor)
-    return taken

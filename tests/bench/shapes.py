@@ -91,15 +91,6 @@ def write_ranks(path: Path, count: int) -> None:
     path.write_text("".join(lines))
 
 
-def weights_of_a_token(model: Model) -> list[Any]:
-    """Give the tensors that a decode step reads as a whole: all but an untied embedding table."""
-    tied = "output.weight" not in model.tensors
-    return [
-        tensor for name, tensor in model.tensors.items()
-        if tied or name != "tok_embeddings.weight"
-    ]  # fmt: skip
-
-
 def find_gguf(directory: Path) -> Path:
     """Give the GGUF file of a model directory; write it if it is not there."""
     target = directory / "model.gguf"

@@ -46,6 +46,7 @@ def test_flags_arrive_in_the_record() -> None:
         examples=False,
         metadata=False,
         info=False,
+        bench=False,
         system="short",
         completion=False,
         chat_format="llama2",

@@ -67,6 +67,9 @@ def run_rows(n: int) -> None:
         for halves in (False, True):
             heads, turned = guarded((2, 3, 2 * n), dtype), guarded((2, 3, 2 * n), dtype)
             native.rotary(heads, angles, turned, halves)
+    for streams in (1, 2, 4, 8):
+        native.probe_read(tensor(at_the_end(np.ones(n, np.uint8))), streams)
+        native.probe_read(guarded((9, n), f32), streams)
 
 
 def main() -> None:

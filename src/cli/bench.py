@@ -1,0 +1,190 @@
+"""`--bench`: how fast this machine runs a model, and how fast it could at most."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import ml
+from ..inference import NumericError
+from ..ml import roofs
+from ..model import InferenceContext, Model, ModelArgs, kv_cache_bytes, readable_bytes
+from .console import Console
+from .errors import UsageError
+
+PROMPT_TOKENS = 128
+STEPS = 8
+ROUNDS = 3
+BUDGET_SECONDS = 8.0  # after which no further round is begun
+_SPEEDS = (
+    ("speed", "left"),
+    ("tokens/s", "right"),
+    ("this machine's limit", "right"),
+    ("share", "right"),
+)
+_FACTS = (("what", "left"), ("value", "left"))
+
+
+@dataclass
+class _Measured:
+    """Rates of one kind of work, in tokens per second, and the limit beside each."""
+
+    rates: list[float]
+    limits: list[float | None]
+
+    def row(self, title: str) -> tuple[str, str, str, str]:
+        """Returns the cells of the table; a share is taken within one round."""
+        known = [(r, limit) for r, limit in zip(self.rates, self.limits, strict=True) if limit]
+        speed = _readable(statistics.median(self.rates))
+        if not known:
+            return title, speed, "unknown", ""
+        share = statistics.median(rate / limit for rate, limit in known)
+        limit = statistics.median(limit for _, limit in known)
+        return title, speed, _readable(limit), f"{100 * share:.0f} %"
+
+
+def report_bench(console: Console, model: Model, positions: int) -> None:
+    """Writes the speed of a model to standard output, beside the limits of the machine.
+
+    A prompt is limited by multiply-adds, a single token by reading the weights and its part of the
+    cache. Both limits are measured in turn with the model, over the same mapped weights.
+
+    Args:
+        console: the streams of this run.
+        model: the loaded model.
+        positions: of the key/value cache; the prompt is shorter where they are few.
+
+    Raises:
+        UsageError: there is no room for a prompt and a token.
+        NotEnoughMemoryError: the cache does not fit.
+        NumericError: the logits are no numbers.
+    """
+    if positions < 2:
+        raise UsageError(f"--context-length: expected at least 2 for --bench, got {positions}")
+    steps = min(STEPS, positions // 2)
+    prompt = min(PROMPT_TOKENS, positions - steps)
+    console.note(
+        f"measuring a prompt of {prompt} and {steps} tokens after it, up to {ROUNDS} times"
+    )
+    runner = _Runner(model, positions)
+    reading, decoding = _measure(runner, prompt, steps)
+    console.report_heading(model.description)
+    console.report_line()
+    console.report_table(
+        _SPEEDS, [reading.row("prompt"), decoding.row("one token after the other")]
+    )
+    console.report_line()
+    console.report_table(_FACTS, runner.facts(prompt, steps))
+
+
+def weights_of_a_step(model: Model) -> list[ml.Tensor]:
+    """Returns the tensors that every token reads as a whole: all but an untied embedding table."""
+    tied = "output.weight" not in model.tensors
+    return [
+        tensor for name, tensor in model.tensors.items() if tied or name != "tok_embeddings.weight"
+    ]
+
+
+def operations(args: ModelArgs, position: int, rows: int) -> float:
+    """Counts the multiplications and additions that tokens take, with logits after the last.
+
+    rows * 2 * (matrices of all layers) + 2 * D * V + attention
+    """
+    D, F, h = args.dim, args.ffn_dim, args.head_dim
+    matrices = 2 * D * args.n_heads * h + 2 * D * args.n_kv_heads * h + 3 * D * F
+    linear = 2.0 * rows * matrices * args.n_layers + 2.0 * D * args.vocab_size
+    return linear + attention_operations(args, position, rows)
+
+
+def attention_operations(args: ModelArgs, position: int, rows: int) -> float:
+    """Counts those of attention alone: 4 * H * h * L * (positions that all rows see together)."""
+    seen = rows * position + rows * (rows + 1) // 2
+    return 4.0 * args.n_heads * args.head_dim * args.n_layers * seen
+
+
+class _Runner:
+    """A model with a cache, and the probes of the machine over the model's weights."""
+
+    def __init__(self, model: Model, positions: int) -> None:
+        self._model = model
+        self._context = InferenceContext(model.args, positions)
+        self._weights = weights_of_a_step(model)
+        self.weight_bytes = sum(tensor.nbytes for tensor in self._weights)
+        self.run(1)  # whatever lies on disk only is read now
+        self._isa, self._streams = roofs.fastest_reading(self._weights)
+        self.read_rates: list[float] = []
+        self.multiply_rates: list[float] = []
+
+    def run(self, prompt: int, steps: int = 0) -> tuple[float, list[float]]:
+        """Runs a prompt from an empty cache and single tokens after it; returns the seconds."""
+        self._context.clear()
+        ids = [token % self._model.args.vocab_size for token in range(prompt + steps)]
+        reading = self._time(ids[:prompt])
+        return reading, [self._time([token]) for token in ids[prompt:]]
+
+    def _time(self, ids: Sequence[int]) -> float:
+        start = time.perf_counter()
+        position = self._context.length
+        logits = self._model.transformer.forward(self._context, ids, position)
+        seconds = time.perf_counter() - start
+        if not np.isfinite(logits.numpy()).all():
+            raise NumericError(f"[bench] logits at position {position} must be numbers: got nan")
+        return seconds
+
+    def read_limit(self, position: int) -> float:
+        """Returns the tokens per second at which all that a token reads can be read."""
+        rate = roofs.read_rate(self._weights, self._isa, self._streams)
+        self.read_rates.append(rate)
+        return rate / (self.weight_bytes + kv_cache_bytes(self._model.args, position))
+
+    def multiply_limit(self, prompt: int) -> float | None:
+        """Returns the tokens per second at which a prompt's products can be added up."""
+        rate = roofs.multiply_add_rate(self._model.args.dtype.name)
+        if rate is None:
+            return None
+        self.multiply_rates.append(rate)
+        return rate * prompt / operations(self._model.args, 0, prompt)
+
+    def facts(self, prompt: int, steps: int) -> list[tuple[str, str]]:
+        """Returns what the limits follow from."""
+        info = ml.build_info()
+        cache = kv_cache_bytes(self._model.args, prompt)
+        peak = f"{_median(self.multiply_rates, 'GFLOPS')}, {info['isa']}"
+        return [
+            ("prompt tokens", str(prompt)),
+            ("tokens one after the other", str(steps)),
+            ("bytes per token, weights", _bytes(self.weight_bytes)),
+            ("bytes per token, cache of the prompt", _bytes(cache)),
+            ("reading the weights", _median(self.read_rates, "GB/s")),
+            ("multiply-adds", peak),
+            ("threads", str(info["threads"])),
+        ]
+
+
+def _measure(runner: _Runner, prompt: int, steps: int) -> tuple[_Measured, _Measured]:
+    """Measures prompt, tokens and both limits in rounds, within a budget of time."""
+    reading, decoding = _Measured([], []), _Measured([], [])
+    end = time.perf_counter() + BUDGET_SECONDS
+    for _ in range(ROUNDS):
+        reading.limits.append(runner.multiply_limit(prompt))
+        decoding.limits.append(runner.read_limit(prompt))
+        seconds, each = runner.run(prompt, steps)
+        reading.rates.append(prompt / seconds)
+        decoding.rates.append(1 / statistics.median(each))
+        if time.perf_counter() > end:
+            break
+    return reading, decoding
+
+
+def _median(rates: Sequence[float], unit: str) -> str:
+    return f"{1e-9 * statistics.median(rates):.1f} {unit}" if rates else "unknown"
+
+
+def _bytes(count: int) -> str:
+    return f"{count} ({readable_bytes(count)})" if count >= 1024 else str(count)
+
+
+def _readable(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.2g}" if rate < 1 else f"{rate:.1f}"

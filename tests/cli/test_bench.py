@@ -1,0 +1,123 @@
+"""`--bench`: a table of speeds beside the machine's limits; no test asserts a speed."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from src.cli import bench
+from src.cli.bench import attention_operations, operations, weights_of_a_step
+from src.model import load_model
+from tests.cli.conftest import Run
+from tests.cli.reciting_model import LONGEST_CONTEXT
+from tests.support.pth_writer import write_random_meta_directory
+
+PARAMS = {
+    "dim": 12, "n_layers": 3, "n_heads": 6, "n_kv_heads": 3, "vocab_size": 40, "multiple_of": 20,
+    "norm_eps": 1e-5, "rope_theta": 10000.0,
+}  # fmt: skip
+
+
+def cells(output: bytes) -> dict[str, list[str]]:
+    """Returns the cells of each line by its first one."""
+    rows = [re.split(r"  +", line.strip()) for line in output.decode().splitlines()]
+    return {row[0]: row[1:] for row in rows}
+
+
+@pytest.fixture
+def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "ROUNDS", 1)
+    monkeypatch.setattr("src.ml.roofs._ROUNDS", 1000)
+
+
+def test_the_bundled_model_gets_a_table_of_speeds_and_limits(run_process: Run) -> None:
+    done = run_process("--bench", "-t", "1")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == 1  # what is being measured
+    table = cells(done.stdout)
+    assert table["speed"] == ["tokens/s", "this machine's limit", "share"]
+    for work in ("prompt", "one token after the other"):
+        speed, _limit, _share = table[work]
+        assert float(speed) > 0
+    weights = weights_of_a_step(load_model())
+    assert table["bytes per token, weights"][0].startswith(f"{sum(t.nbytes for t in weights)} (")
+    assert table["prompt tokens"] == ["128"]
+    assert table["threads"] == ["1"]
+    assert table["reading the weights"][0].endswith("GB/s")
+
+
+def test_the_context_length_shortens_the_prompt(
+    run: Run, alphabet_model: Path, one_round: None
+) -> None:
+    for positions, prompt, steps in ((2, 1, 1), (3, 2, 1), (20, 12, 8), (2000, 128, 8)):
+        table = cells(run("-m", alphabet_model, "--bench", "-c", str(positions)).stdout)
+        assert table["prompt tokens"] == [str(prompt)]
+        assert table["tokens one after the other"] == [str(steps)]
+
+
+def test_a_context_without_room_is_a_usage_error(run: Run, alphabet_model: Path) -> None:
+    for positions in (1, LONGEST_CONTEXT + 1):
+        done = run("-m", alphabet_model, "--bench", "-c", str(positions))
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert f"got {positions}" in done.stderr.decode()
+
+
+def test_no_tokenizer_is_needed(run: Run, reciting: Callable[..., Path], one_round: None) -> None:
+    directory = reciting(b"abc")
+    (directory / "tokenizer.model").unlink()
+    assert run("-m", directory, "--bench").returncode == 0
+
+
+def test_logits_that_are_no_numbers_are_a_numeric_error(
+    run: Run, reciting: Callable[..., Path]
+) -> None:
+    done = run("-m", reciting(b"abc", poisoned=True), "--bench")
+    assert (done.returncode, done.stdout) == (5, b"")
+
+
+def test_a_bad_model_has_no_table(run: Run, tmp_path: Path) -> None:
+    done = run("-m", tmp_path, "--bench")
+    assert (done.returncode, done.stdout) == (3, b"")
+
+
+def test_a_directory_with_control_characters_is_shown_escaped(
+    run: Run, reciting: Callable[..., Path], tmp_path: Path, one_round: None
+) -> None:
+    directory = reciting(b"abc").rename(tmp_path / "a\x1b]0;b\x07")
+    done = run("-m", directory, "--bench")
+    assert done.returncode == 0
+    assert rb"a\x1b]0;b\x07" in done.stdout
+    assert b"\x1b" not in done.stdout
+
+
+def test_a_limit_that_is_unknown_has_no_share(
+    run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch, one_round: None
+) -> None:
+    monkeypatch.setattr("src.ml.roofs.multiply_add_rate", lambda _dtype: None)
+    table = cells(run("-m", alphabet_model, "--bench").stdout)
+    assert table["prompt"][1:] == ["unknown"]
+    assert table["multiply-adds"][0].startswith("unknown")
+    assert len(table["one token after the other"]) == 3
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_operations_are_those_of_all_matrices(tmp_path: Path, tied: bool) -> None:
+    write_random_meta_directory(tmp_path, PARAMS, tied=tied)
+    model = load_model(tmp_path)
+    read = weights_of_a_step(model)
+    output = model.tensors.get("output.weight", model.tensors["tok_embeddings.weight"])
+    assert any(tensor is output for tensor in read)
+    assert len(read) == 2 + 9 * PARAMS["n_layers"]
+    matrices = [tensor for tensor in read if tensor.ndim == 2]
+    of_layers = sum(tensor.size for tensor in matrices) - output.size
+    expected = 2 * 7 * of_layers + 2 * output.size + attention_operations(model.args, 5, 7)
+    assert operations(model.args, 5, 7) == expected
+
+
+def test_the_operations_of_attention_are_two_products_with_every_position_seen() -> None:
+    args = load_model().args
+    seen = int(np.tril(np.ones((7, 12)), 5).sum())
+    per_position = 2 * 2 * args.n_heads * args.head_dim * args.n_layers
+    assert attention_operations(args, 5, 7) == per_position * seen
