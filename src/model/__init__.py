@@ -1,6 +1,6 @@
 """The Llama model: its sizes, its network, its memory, and how it is loaded."""
 
-from .args import ModelArgs, RopeScaling
+from .args import LinearRopeScaling, ModelArgs, RopeScaling
 from .context import InferenceContext, check_context_fits, kv_cache_bytes
 from .errors import (
     ModelConfigError,
@@ -15,6 +15,7 @@ from .memory import available_memory, readable_bytes
 
 __all__ = [
     "InferenceContext",
+    "LinearRopeScaling",
     "LlamaTransformer",
     "Model",
     "ModelArgs",

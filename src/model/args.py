@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from .. import ml
 from .errors import ModelConfigError
@@ -31,11 +32,22 @@ class RopeScaling:
 
 
 @dataclass(frozen=True)
+class LinearRopeScaling:
+    """How a context is stretched by making all rotary frequencies slower by one factor.
+
+    Source: transformers, modeling_rope_utils.py, `_compute_linear_scaling_rope_parameters`.
+    """
+
+    factor: float
+
+
+@dataclass(frozen=True)
 class ModelArgs:
     """The sizes and constants of one model, in the words of `params.json`.
 
     `dtype` is that of the activations and of the KV cache: bfloat16 for bfloat16 weights, float32
-    for float32 and float16 weights.
+    for float32 and float16 weights. `rope_pairs` says which elements of a query or key turn
+    together: neighbours with Meta's weights, those of the two halves with Hugging Face's.
 
     Raises:
         ModelConfigError: Heads that do not divide evenly, or an odd head dimension.
@@ -50,9 +62,10 @@ class ModelArgs:
     vocab_size: int
     norm_eps: float
     rope_theta: float
-    rope_scaling: RopeScaling | None
+    rope_scaling: RopeScaling | LinearRopeScaling | None
     max_context_length: int
     dtype: ml.DType
+    rope_pairs: Literal["interleaved", "halves"] = "interleaved"
 
     def __post_init__(self) -> None:
         if self.n_heads % self.n_kv_heads:
@@ -124,7 +137,7 @@ def model_args(
         max_context_length=_whole(
             params, "max_seq_len", default=_family_context_length(scaled, rope_theta)
         ),
-        dtype=_activation_dtype(tensors),
+        dtype=activation_dtype(tensors),
     )
 
 
@@ -156,11 +169,16 @@ def _rope_scaling(
         return None
     if override is None:
         return RopeScaling(_KNOWN_SCALED_ROPE_FACTORS.get(sizes, _SCALED_ROPE_FACTOR))
+    return RopeScaling(checked_rope_factor(override))
+
+
+def checked_rope_factor(override: float) -> float:
+    """Returns a factor that replaces the one of the files, in its range."""
     if not 1.0 <= override <= _LARGEST_ROPE_FACTOR:  # NaN lies in no range
         raise ModelConfigError(
             f"rope_scaling_factor: expected 1 to {_LARGEST_ROPE_FACTOR:g}, got {override:g}"
         )
-    return RopeScaling(float(override))
+    return float(override)
 
 
 def _family_context_length(scaled: bool, rope_theta: float) -> int:
@@ -174,7 +192,7 @@ def _family_context_length(scaled: bool, rope_theta: float) -> int:
     return 8192 if rope_theta >= 500000.0 else 4096
 
 
-def _activation_dtype(tensors: Mapping[str, ml.Tensor]) -> ml.DType:
+def activation_dtype(tensors: Mapping[str, ml.Tensor]) -> ml.DType:
     """Returns the dtype that goes with the matrices, all of which must have the same one."""
     found = {tensor.dtype for tensor in tensors.values() if tensor.ndim == 2}
     if len(found) != 1:

@@ -98,8 +98,8 @@ class LlamaAttention:
         xv = xv.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
 
         mark(10)  # rotary embedding: position becomes an angle
-        xq = ml.rotary_embedding(xq, frequencies)
-        xk = ml.rotary_embedding(xk, frequencies)
+        xq = ml.rotary_embedding(xq, frequencies, self.args.rope_pairs)
+        xk = ml.rotary_embedding(xk, frequencies, self.args.rope_pairs)
 
         # Stage 11, KV cache update
         keys, values = context.update(self.layer, start_pos, xk, xv)  # [T, K, h] -> [S, K, h]

@@ -1,21 +1,21 @@
-"""Loading: find the layout of a directory, map the weights, check that the parts fit together."""
+"""Loading: map the weights of a directory, whatever its layout, and fit the parts together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import ml
-from ..checkpoint import Checkpoint, open_meta_checkpoint
+from ..checkpoint import Checkpoint, open_hugging_face_checkpoint, open_meta_checkpoint
 from ..checkpoint.names import is_harmless
 from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
 from .args import ModelArgs, model_args
-from .errors import ModelConfigError, ModelError
+from .errors import ModelConfigError
+from .hugging_face_args import hugging_face_args
+from .layout import find_model_directory, label_of
 from .llama import LlamaTransformer
 from .memory import readable_bytes
 
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "nano" / "model"
-_META_LAYOUT = "params.json, consolidated.00.pth (and further shards) and tokenizer.model"
-_MOST_NAMES_SHOWN = 10
 _MOST_UNUSED_SHOWN = 5
 
 
@@ -52,11 +52,21 @@ class Model:
         return self.checkpoint.tensors
 
     @property
+    def stop_ids(self) -> frozenset[int]:
+        """Returns the tokens that end an answer.
+
+        Those that `generation_config.json` or `config.json` names, and those of the tokenizer.
+        """
+        config = self.checkpoint.config
+        named = () if config is None else config.end_ids
+        return frozenset(named) | (self.tokenizer.stop_ids if self.tokenizer else frozenset())
+
+    @property
     def description(self) -> str:
-        """Returns one line for people: where from, how large, what was decided."""
+        """Returns one line for people: where from, which format, how large, what was decided."""
         args = self.args
         parts = [
-            str(self.source_directory),
+            f"{self.source_directory} ({self.checkpoint.source_format})",
             f"{self.parameter_count / 1e6:.1f} M parameters, {args.n_layers} layers, "
             f"D {args.dim}, {args.n_heads}/{args.n_kv_heads} heads",
             f"{readable_bytes(self.mapped_bytes)} mapped",
@@ -79,33 +89,43 @@ def load_model(
     """Loads a model; its weights are mapped, not read.
 
     Args:
-        path: A directory in Meta's layout, or one that holds such a directory as `original/`.
-            None stands for the bundled model.
-        rope_scaling_factor: Replaces the factor of a scaled RoPE: 8, or 32 for the sizes of
-            Llama 3.2 1B and 3B.
+        path: A directory in Meta's or Hugging Face's layout, or one that holds a directory in
+            Meta's layout as `original/`. None stands for the bundled model.
+        rope_scaling_factor: Replaces the factor of a scaled RoPE. Meta's layout does not say it:
+            it is 8, or 32 for the sizes of Llama 3.2 1B and 3B.
 
     Raises:
         ModelError: The directory holds no layout that can be loaded, or parts do not fit together.
-        CheckpointError: A weight file or `params.json` is damaged.
+        CheckpointError: A weight file or a file of hyperparameters is damaged or unsupported.
         TokenizerError: The tokenizer file is damaged.
     """
-    directory = find_meta_directory(BUNDLED_MODEL if path is None else Path(path))
-    checkpoint = open_meta_checkpoint(directory)
+    top = BUNDLED_MODEL if path is None else Path(path)
+    found = find_model_directory(top)
+    is_meta = found.layout == "Meta"
+    open_checkpoint = open_meta_checkpoint if is_meta else open_hugging_face_checkpoint
+    checkpoint = open_checkpoint(found.path)
     try:
-        return _assemble(directory, checkpoint, rope_scaling_factor)
+        return _assemble(found.path, top, checkpoint, rope_scaling_factor)
     except ModelConfigError as error:
         checkpoint.close()
-        raise ModelConfigError(f"{_label(directory)}: {error}") from None
+        raise ModelConfigError(f"{label_of(found.path)}: {error}") from None
     except BaseException:
         checkpoint.close()
         raise
 
 
-def _assemble(directory: Path, checkpoint: Checkpoint, rope_scaling_factor: float | None) -> Model:
+def _assemble(
+    directory: Path, top: Path, checkpoint: Checkpoint, rope_scaling_factor: float | None
+) -> Model:
     """Checks the parts of a model against each other and puts them together."""
     tensors = checkpoint.tensors
-    args = model_args(checkpoint.params, tensors, rope_scaling_factor)
-    tokenizer = _find_tokenizer(directory, args.vocab_size)
+    if checkpoint.config is None:
+        args = model_args(checkpoint.params, tensors, rope_scaling_factor)
+    else:
+        args = hugging_face_args(checkpoint.config, tensors, rope_scaling_factor)
+    tokenizer = _find_tokenizer(directory, top)
+    if tokenizer is not None:
+        _check_vocabulary(tokenizer.vocab_size, args.vocab_size, checkpoint.config is not None)
     return Model(
         args=args,
         tokenizer=tokenizer,
@@ -120,73 +140,49 @@ def _assemble(directory: Path, checkpoint: Checkpoint, rope_scaling_factor: floa
 def _notes(
     args: ModelArgs, checkpoint: Checkpoint, rope_scaling_factor: float | None
 ) -> tuple[str, ...]:
-    """Says what the files left open and how it was decided."""
-    notes = []
+    """Says what the files left open or settled in an unusual way, and how it was decided."""
+    config, notes = checkpoint.config, []
     if args.rope_scaling is not None:
-        why = "the sizes" if rope_scaling_factor is None else "override"
+        why = "the sizes" if config is None else "config.json"
+        why = why if rope_scaling_factor is None else "override"
         notes.append(f"RoPE scaling factor {args.rope_scaling.factor:g} by {why}")
     if "output.weight" not in checkpoint.tensors:
         notes.append("output tied to tok_embeddings")
-    unused = [name for name in checkpoint.tensors if is_harmless(name)]
-    if unused:
-        notes.append(f"not used: {', '.join(unused[:_MOST_UNUSED_SHOWN])}")
+    elif config is not None and config.tied:
+        notes.append("lm_head.weight is there and used, although tie_word_embeddings is true")
+    if config is not None and config.sliding_window is not None:
+        notes.append(f"context limited to the sliding window of {config.sliding_window}")
+    if checkpoint.copied:
+        notes.append(f"{len(checkpoint.copied)} tensors copied, which lie askew in their file")
+    if checkpoint.unused:
+        notes.append(f"not used: {_some_of(checkpoint.unused)}")
     return tuple(notes)
 
 
-def _find_tokenizer(directory: Path, vocab_size: int) -> Tokenizer | None:
-    """Loads the tokenizer beside the weights, or returns None where there is none."""
-    try:
-        tokenizer = load_tokenizer(directory)
-    except TokenizerNotFoundError:
-        return None
-    if tokenizer.vocab_size != vocab_size:
-        raise ModelConfigError(
-            f"tokenizer.model: expected the model's {vocab_size} tokens, got {tokenizer.vocab_size}"
-        )
-    return tokenizer
+def _some_of(names: tuple[str, ...]) -> str:
+    """Names the first few and counts the rest."""
+    head = ", ".join(names[:_MOST_UNUSED_SHOWN])
+    more = len(names) - _MOST_UNUSED_SHOWN
+    return f"{head} and {more} more" if more > 0 else head
 
 
-def find_meta_directory(path: Path) -> Path:
-    """Returns the directory that holds Meta's files: the given one or its `original/`.
+def _find_tokenizer(directory: Path, top: Path) -> Tokenizer | None:
+    """Loads the tokenizer beside the weights, or one level up where `original/` has none."""
+    for place in dict.fromkeys((directory, top)):
+        try:
+            return load_tokenizer(place)
+        except TokenizerNotFoundError:
+            continue
+    return None
 
-    Raises:
-        ModelError: Neither does; the text lists what was found and what is needed.
+
+def _check_vocabulary(tokens: int, rows: int, may_be_padded: bool) -> None:
+    """Compares a tokenizer with the rows of the embeddings.
+
+    Meta's have the same number. Hugging Face's may have more rows than tokens, because training
+    pads them to a round number.
     """
-    for directory in (path, path / "original"):
-        if _is_meta(directory):
-            return directory
-    if not path.is_dir():
-        found = "a file" if path.exists() else "nothing"
-        raise ModelError(f"{_label(path)}: expected a model directory, got {found}")
-    names = _names(path)
-    hugging_face = (path / "config.json").exists() or any(n.endswith(".safetensors") for n in names)
-    shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:_MOST_NAMES_SHOWN])
-    if len(names) > _MOST_NAMES_SHOWN:
-        shown += f", ... ({len(names)} names)"
-    kind = "the Hugging Face layout, which cannot be loaded: " if hugging_face else ""
-    raise ModelError(
-        f"{_label(path)}: expected Meta's layout ({_META_LAYOUT}, here or in original/), "
-        f"got {kind}{shown or 'an empty directory'}"
-    )
-
-
-def _is_meta(directory: Path) -> bool:
-    """Tells Meta's layout by its parameters or by a shard; what else is missing shows later."""
-    if not directory.is_dir():
-        return False
-    return (directory / "params.json").exists() or any(directory.glob("consolidated.*.pth"))
-
-
-def _names(directory: Path) -> list[str]:
-    """Lists the names in a directory in order."""
-    try:
-        return sorted(entry.name for entry in directory.iterdir())
-    except OSError as error:
-        raise ModelError(
-            f"{_label(directory)}: expected a readable directory, got {error.strerror}"
-        ) from None
-
-
-def _label(path: Path) -> str:
-    """Shows a path without control characters."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(path))
+    if tokens == rows or (may_be_padded and tokens < rows):
+        return
+    rule = f"at most the model's {rows}" if may_be_padded else f"the model's {rows}"
+    raise ModelConfigError(f"tokenizer: expected {rule} tokens, got {tokens}")

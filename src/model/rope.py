@@ -5,23 +5,26 @@ import math
 import numpy as np
 
 from .. import ml
-from .args import ModelArgs, RopeScaling
+from .args import LinearRopeScaling, ModelArgs, RopeScaling
 
 
 def inverse_frequencies(
-    head_dim: int, theta: float, scaling: RopeScaling | None = None
+    head_dim: int, theta: float, scaling: RopeScaling | LinearRopeScaling | None = None
 ) -> ml.Tensor:
     """Returns how far each pair of a head turns per position, in radians.
 
-    frequency[i] = theta ** (-2 i / h), then scaled as Llama 3.1 does. Computed in float64 and
-    rounded once to float32; in bfloat16 neighbouring positions beyond 256 would coincide.
+    frequency[i] = theta ** (-2 i / h), then scaled: as Llama 3.1 does, or all by one factor.
+    Computed in float64 and rounded once to float32; in bfloat16 neighbouring positions beyond 256
+    would coincide.
 
     Returns:
         float32 [h/2].
     """
     exponents = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
     frequencies = theta**-exponents
-    if scaling is not None:
+    if isinstance(scaling, LinearRopeScaling):
+        frequencies = frequencies / scaling.factor
+    elif scaling is not None:
         frequencies = np.array([_scaled(float(f), scaling) for f in frequencies])
     return ml.Tensor.from_numpy(frequencies.astype(np.float32), name="inverse_frequencies")
 

@@ -7,6 +7,7 @@ from ..dtype import DType, bfloat16, float16, float32
 from ..errors import DTypeError, ShapeError
 from ..layout import Shape, broadcast_shapes, broadcast_strides
 from ..tensor import Tensor
+from .elementwise import add
 from .support import (
     as_rows,
     check_float,
@@ -16,25 +17,33 @@ from .support import (
 )
 
 
-def linear_transformation(x: Tensor, weight: Tensor, dtype: DType | None = None) -> Tensor:
-    """Map rows through a weight matrix, as a linear layer without bias does.
+def linear_transformation(
+    x: Tensor, weight: Tensor, dtype: DType | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """Map rows through a weight matrix, as a linear layer does.
 
-    out[..., o] = sum_i x[..., i] * weight[o, i], accumulated in float32, rounded once
+    out[..., o] = sum_i x[..., i] * weight[o, i] + bias[o], accumulated in float32, rounded once
 
     Args:
         x: a real floating-point tensor [..., in].
         weight: a tensor [out, in] of the same dtype, or float16 next to a float32 `x`. It is used
             where it lies: nothing is copied if it is contiguous.
         dtype: of the result; that of `x` when left out.
+        bias: a real floating-point tensor [out], added before the rounding; nothing when left out.
 
     Returns:
         A tensor [..., out].
 
     Raises:
-        ShapeError: `x.shape[-1]` differs from `weight.shape[1]`.
+        ShapeError: `x.shape[-1]` differs from `weight.shape[1]`, or the bias is not [out].
         DTypeError: not floating point, or dtypes that do not go together.
     """
     dtype = dtype or x.dtype
+    if bias is not None:
+        _check_bias(weight, bias)
+        product = linear_transformation(x, weight, dtype=float32)
+        check_float_result("linear_transformation", dtype)
+        return add(product, bias.to(float32)).to(dtype)
     _check_linear(x, weight, dtype)
     columns, features = x.shape[-1], weight.shape[0]
     if x.dtype is float16:
@@ -60,6 +69,15 @@ def _check_linear(x: Tensor, weight: Tensor, dtype: DType) -> None:
             f"[linear_transformation] x.dtype must equal weight.dtype, or be float32 next to "
             f"float16: {x.dtype} != {weight.dtype} "
             f"(x {list(x.shape)}, weight {list(weight.shape)})"
+        )
+
+
+def _check_bias(weight: Tensor, bias: Tensor) -> None:
+    check_float("linear_transformation", bias)
+    if bias.shape != weight.shape[:1]:
+        raise ShapeError(
+            f"[linear_transformation] bias.shape must equal weight.shape[:1]: {list(bias.shape)} "
+            f"!= {list(weight.shape[:1])} (weight {list(weight.shape)})"
         )
 
 

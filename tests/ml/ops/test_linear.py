@@ -46,6 +46,36 @@ def test_linear_maps_rows_through_a_weight(dtype, shape, features):
 
 
 @EVERY_FLOAT
+@pytest.mark.parametrize("bias_dtype", FLOAT_DTYPES, ids=str)
+def test_linear_adds_a_bias_before_it_rounds(dtype, bias_dtype):
+    x, weight = sample((2, 3, 40), dtype), sample((6, 40), dtype, seed=1)
+    bias = sample((6,), bias_dtype, seed=2)
+    for target in (None, *FLOAT_DTYPES):
+        wide = ml.linear_transformation(x, weight, ml.float32).numpy() + bias.to(ml.float32).numpy()
+        result = ml.linear_transformation(x, weight, target, bias=bias)
+        assert result.dtype is (target or dtype)
+        check_same(result, ml.Tensor.from_numpy(wide).to(target or dtype).numpy())
+
+
+@pytest.mark.parametrize(
+    ("bias", "error", "text"),
+    [
+        (
+            sample((3,)),
+            ml.ShapeError,
+            "bias.shape must equal weight.shape[:1]: [3] != [4] (weight [4, 5])",
+        ),
+        (sample((1, 4)), ml.ShapeError, "[1, 4] != [4] (weight [4, 5])"),
+        (sample((4,), ml.int32), ml.DTypeError, "dtype must be one of"),
+    ],
+)
+def test_linear_refuses_a_bias_that_does_not_fit(bias, error, text):
+    with pytest.raises(error) as caught:
+        ml.linear_transformation(sample((2, 5)), sample((4, 5)), bias=bias)
+    assert text in str(caught.value)
+
+
+@EVERY_FLOAT
 @pytest.mark.parametrize("columns", [1, 15, 16, 17, 31, 32, 33, 64, 100, 257])
 def test_linear_takes_any_number_of_columns(dtype, columns):
     check_linear(sample((3, columns), dtype), sample((6, columns), dtype, seed=1))

@@ -1,0 +1,91 @@
+"""Which layout a model directory has, found by looking at what is there."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..checkpoint import HUGGING_FACE_CONFIG_FILE, HUGGING_FACE_WEIGHT_FILES
+from .errors import ModelError
+
+_META_FILES = "params.json, consolidated.00.pth (and further shards) and tokenizer.model"
+_HUGGING_FACE_FILES = (
+    "config.json, model.safetensors (or model.safetensors.index.json and its shards) and "
+    "tokenizer.json or tokenizer.model"
+)
+_MOST_NAMES_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class ModelDirectory:
+    """A directory that holds weights, and the layout of its files."""
+
+    layout: Literal["Meta", "Hugging Face"]
+    path: Path
+
+
+def find_model_directory(path: Path) -> ModelDirectory:
+    """Returns where the weights are: in the given directory, or in its `original/`.
+
+    Downloads from Hugging Face's hub may hold both layouts, Meta's in `original/`, or one of them
+    only in part. The files at the top go first if they are whole: Hugging Face's, then Meta's.
+
+    Raises:
+        ModelError: There are no such files; the text lists what was found and what is needed.
+    """
+    if _is_hugging_face(path):
+        return ModelDirectory("Hugging Face", path)
+    for directory in (path, path / "original"):
+        if _is_meta(directory):
+            return ModelDirectory("Meta", directory)
+    if not path.is_dir():
+        found = "a file" if path.exists() else "nothing"
+        raise ModelError(f"{label_of(path)}: expected a model directory, got {found}")
+    names = _names(path)
+    shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:_MOST_NAMES_SHOWN])
+    if len(names) > _MOST_NAMES_SHOWN:
+        shown += f", ... ({len(names)} names)"
+    raise ModelError(
+        f"{label_of(path)}: expected Meta's layout ({_META_FILES}; here or in original/) or "
+        f"Hugging Face's ({_HUGGING_FACE_FILES}), got {_lacking(path, names)}"
+        f"{shown or 'an empty directory'}"
+    )
+
+
+def _is_hugging_face(directory: Path) -> bool:
+    """Tells Hugging Face's layout by its configuration beside weights, in one file or several."""
+    names = (directory / name for name in HUGGING_FACE_WEIGHT_FILES)
+    return (directory / HUGGING_FACE_CONFIG_FILE).exists() and any(name.exists() for name in names)
+
+
+def _is_meta(directory: Path) -> bool:
+    """Tells Meta's layout by its parameters or by a shard; what else is missing shows later."""
+    if not directory.is_dir():
+        return False
+    return (directory / "params.json").exists() or any(directory.glob("consolidated.*.pth"))
+
+
+def _lacking(directory: Path, names: list[str]) -> str:
+    """Says which half of Hugging Face's layout is missing, if the other one is there."""
+    if any(name.endswith(".safetensors") for name in names):
+        whole = any((directory / name).exists() for name in HUGGING_FACE_WEIGHT_FILES)
+        missing = HUGGING_FACE_CONFIG_FILE if whole else HUGGING_FACE_WEIGHT_FILES[1]
+    elif (directory / HUGGING_FACE_CONFIG_FILE).exists():
+        missing = HUGGING_FACE_WEIGHT_FILES[0]
+    else:
+        return ""
+    return f"the latter without {missing}: "
+
+
+def _names(directory: Path) -> list[str]:
+    """Lists the names in a directory in order."""
+    try:
+        return sorted(entry.name for entry in directory.iterdir())
+    except OSError as error:
+        raise ModelError(
+            f"{label_of(directory)}: expected a readable directory, got {error.strerror}"
+        ) from None
+
+
+def label_of(path: Path) -> str:
+    """Shows a path without control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(path))

@@ -1,0 +1,236 @@
+"""Models in Hugging Face's layout: the same bits as in Meta's, and what the loader says of them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml
+from src.checkpoint import CheckpointError
+from src.model import (
+    InferenceContext,
+    LinearRopeScaling,
+    Model,
+    ModelConfigError,
+    RopeScaling,
+    load_model,
+)
+from src.model.rope import inverse_frequencies
+from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
+from tests.model.test_llama import bits
+from tests.model.tiny import (
+    BYTES_VOCAB,
+    CONFIGS,
+    GROUPED,
+    Tiny,
+    token_ids,
+    weights,
+    write_byte_tokenizer,
+    write_meta_directory,
+)
+from tests.support.hugging_face_writer import write_hugging_face_directory
+from tests.support.safetensors_writer import write_safetensors
+
+DTYPES = pytest.mark.parametrize(
+    "dtype", [ml.bfloat16, ml.float16, ml.float32], ids=lambda d: d.name
+)
+TIED = next(config for config in CONFIGS if config.tied)
+
+
+def run(model: Model, ids: list[int], step: int | None = None) -> "np.ndarray[Any, Any]":
+    """Returns the logits of all positions, the ids given in pieces of `step`."""
+    context, parts = InferenceContext(model.args, len(ids)), []
+    for start in range(0, len(ids), step or len(ids)):
+        piece = ids[start : start + (step or len(ids))]
+        parts.append(model.transformer.forward(context, piece, start, all_positions=True).numpy())
+    return np.concatenate(parts)
+
+
+@DTYPES
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.name)
+def test_both_layouts_of_the_same_weights_give_the_same_bits(
+    tmp_path: Path, config: Tiny, dtype: ml.DType
+) -> None:
+    write_meta_directory(tmp_path / "meta", config, dtype)
+    meta = load_model(tmp_path / "meta", rope_scaling_factor=config.scaling or None)
+    ours = load_model(write_tiny(tmp_path / "hf", config, dtype))
+    assert (meta.args.rope_pairs, ours.args.rope_pairs) == ("interleaved", "halves")
+    ids = token_ids(config, 40)
+    expected = bits(run(meta, ids))
+    np.testing.assert_array_equal(bits(run(ours, ids)), expected)
+    np.testing.assert_array_equal(bits(run(ours, ids, step=7)), expected)
+
+
+def test_both_layouts_leave_the_same_bits_in_the_cache(tmp_path: Path) -> None:
+    directories = write_meta_directory(tmp_path / "a", GROUPED), write_tiny(tmp_path / "b", GROUPED)
+    caches = []
+    for directory in directories:
+        model = load_model(directory)
+        context = InferenceContext(model.args, 16)
+        model.transformer.forward(context, token_ids(GROUPED, 16))
+        caches.append(b"".join(part.tobytes() for part in cached(context)))
+    assert caches[0] == caches[1]
+
+
+def cached(context: InferenceContext) -> "list[np.ndarray[Any, Any]]":
+    return [
+        part.bits() for cache in context.caches for part in ml.read_cache(cache, 0, context.length)
+    ]
+
+
+@pytest.mark.parametrize("shards", [2, 5])
+def test_shards_give_the_same_bits_as_one_file(tmp_path: Path, shards: int) -> None:
+    one = load_model(write_tiny(tmp_path / "one", GROUPED))
+    several = load_model(write_tiny(tmp_path / "several", GROUPED, shards=shards))
+    assert len(several.checkpoint.files) == shards
+    ids = token_ids(GROUPED, 20)
+    np.testing.assert_array_equal(bits(run(several, ids)), bits(run(one, ids)))
+
+
+def test_tensors_that_lie_askew_give_the_same_bits_and_are_told(tmp_path: Path) -> None:
+    directory = write_tiny(tmp_path, GROUPED)
+    expected = bits(run(load_model(directory), token_ids(GROUPED, 9)))
+    write_safetensors(directory / "model.safetensors", renamed(GROUPED, weights(GROUPED)), askew=3)
+    model = load_model(directory)
+    assert model.notes == ("21 tensors copied, which lie askew in their file",)
+    np.testing.assert_array_equal(bits(run(model, token_ids(GROUPED, 9))), expected)
+
+
+@DTYPES
+def test_weights_are_views_of_the_mapped_file(tmp_path: Path, dtype: ml.DType) -> None:
+    model = load_model(write_tiny(tmp_path, GROUPED, dtype))
+    assert model.transformer.layers[1].attention.wq is model.tensors["layers.1.attention.wq.weight"]
+    assert not any(tensor.is_writable for tensor in model.tensors.values())
+    assert {tensor.dtype for tensor in model.tensors.values()} == {dtype}
+    assert model.args.dtype is (ml.bfloat16 if dtype is ml.bfloat16 else ml.float32)
+
+
+def test_a_model_says_where_it_is_from_and_what_was_decided(tmp_path: Path) -> None:
+    scaled = next(config for config in CONFIGS if config.scaling == 32)
+    model = load_model(write_tiny(tmp_path / "a", scaled, ml.bfloat16, shards=2))
+    assert f"{tmp_path / 'a'} (Hugging Face, 2 safetensors files)" in model.description
+    assert model.notes == ("RoPE scaling factor 32 by config.json",)
+    assert model.args.rope_scaling == RopeScaling(32.0, 1.0, 4.0, 8192)
+    assert model.parameter_count == sum(tensor.size for tensor in model.tensors.values())
+    tied = load_model(write_tiny(tmp_path / "b", TIED))
+    assert tied.notes == ("output tied to tok_embeddings",)
+    assert tied.transformer.output is tied.transformer.tok_embeddings
+
+
+def test_an_output_layer_beside_tied_embeddings_is_used_and_told(tmp_path: Path) -> None:
+    expected = bits(run(load_model(write_tiny(tmp_path, GROUPED)), token_ids(GROUPED, 9)))
+    model = load_model(write_tiny(tmp_path, GROUPED, tie_word_embeddings=True))
+    assert model.notes == (
+        "lm_head.weight is there and used, although tie_word_embeddings is true",
+    )
+    np.testing.assert_array_equal(bits(run(model, token_ids(GROUPED, 9))), expected)
+
+
+def test_rotary_tables_of_old_files_are_named(tmp_path: Path) -> None:
+    tables = {
+        f"model.layers.{n}.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32) for n in range(7)
+    }
+    arrays = renamed(GROUPED, weights(GROUPED)) | tables
+    write_hugging_face_directory(tmp_path, config_of(GROUPED), arrays)
+    (note,) = load_model(tmp_path).notes
+    assert note.startswith("not used: model.layers.0.self_attn.rotary_emb.inv_freq, ")
+    assert note.endswith(" and 2 more")
+
+
+def test_end_tokens_come_from_the_configuration_and_the_tokenizer(tmp_path: Path) -> None:
+    model = load_model(write_tiny(tmp_path, BYTES_VOCAB, eos_token_id=[3, 7]))
+    assert model.stop_ids == {3, 7}
+    model = load_model(write_tiny(tmp_path, BYTES_VOCAB, generation={"eos_token_id": 9}))
+    assert model.stop_ids == {9}
+    write_byte_tokenizer(tmp_path / "tokenizer.model")
+    model = load_model(tmp_path)
+    assert model.tokenizer is not None
+    assert model.stop_ids == {9} | model.tokenizer.stop_ids
+    assert load_model(write_meta_directory(tmp_path / "m", GROUPED)).stop_ids == set()
+
+
+def test_a_tokenizer_may_have_fewer_tokens_than_the_embeddings_have_rows(tmp_path: Path) -> None:
+    padded = replace(BYTES_VOCAB, vocab=520)
+    write_byte_tokenizer(write_tiny(tmp_path, padded) / "tokenizer.model")
+    assert load_model(tmp_path).args.vocab_size == 520
+    write_tiny(tmp_path, replace(BYTES_VOCAB, vocab=511))
+    with pytest.raises(ModelConfigError, match="expected at most the model's 511 tokens, got 512"):
+        load_model(tmp_path)
+
+
+def test_a_sliding_window_caps_the_context(tmp_path: Path) -> None:
+    mistral: dict[str, Any] = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+    model = load_model(write_tiny(tmp_path, GROUPED, **mistral, sliding_window=32))
+    assert model.args.max_context_length == 32
+    assert model.notes == ("context limited to the sliding window of 32",)
+    assert load_model(write_tiny(tmp_path, GROUPED, **mistral, sliding_window=None)).notes == ()
+
+
+def test_linear_scaling_divides_all_frequencies() -> None:
+    plain = inverse_frequencies(64, 10000.0).numpy()
+    scaled = inverse_frequencies(64, 10000.0, LinearRopeScaling(4.0)).numpy()
+    np.testing.assert_array_equal(scaled, plain / 4)
+
+
+def test_the_scaling_factor_can_be_overridden_and_is_said(tmp_path: Path) -> None:
+    linear = {"rope_type": "linear", "factor": 2.0}
+    write_tiny(tmp_path, GROUPED, rope_parameters=linear)
+    assert load_model(tmp_path).args.rope_scaling == LinearRopeScaling(2.0)
+    model = load_model(tmp_path, rope_scaling_factor=4.0)
+    assert model.args.rope_scaling == LinearRopeScaling(4.0)
+    assert model.notes == ("RoPE scaling factor 4 by override",)
+    with pytest.raises(ModelConfigError, match="expected 1 to"):
+        load_model(tmp_path, rope_scaling_factor=0.5)
+    write_tiny(tmp_path, GROUPED)
+    with pytest.raises(ModelConfigError, match=r"whose config\.json scales RoPE") as caught:
+        load_model(tmp_path, rope_scaling_factor=4.0)
+    assert str(caught.value).startswith(f"{tmp_path}: ")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head_dim": 9}, {"rms_norm_eps": 0}, {"rms_norm_eps": 1e-300}, {"hidden_act": "gelu"},
+        {"rope_scaling": {"type": "yarn", "factor": 4.0}}, {"quantization_config": {"bits": 4}},
+        {"attention_bias": True}, {"mlp_bias": True}, {"num_local_experts": 8}, {"surprise": 1},
+        {"num_hidden_layers": 10**9}, {"model_type": "gemma"}, {"vocab_size": 100},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_c1_what_is_not_supported_or_contradicts_is_refused_in_a_line(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    write_tiny(tmp_path, GROUPED)
+    load_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config_of(GROUPED) | changes))
+    with pytest.raises((CheckpointError, ModelConfigError)) as caught:
+        load_model(tmp_path)
+    assert str(caught.value).startswith(str(tmp_path))
+    assert str(caught.value).isprintable()
+
+
+def test_biases_are_added(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = dict(renamed(GROUPED, weights(GROUPED)))
+    for layer in range(GROUPED.layers):
+        for name, rows in BIASED_ROWS.items():
+            arrays[f"model.layers.{layer}.{name}.bias"] = np.zeros(rows, np.float32)
+    config = config_of(GROUPED, attention_bias=True, mlp_bias=True)
+    plain = run(load_model(write_tiny(tmp_path / "plain", GROUPED)), token_ids(GROUPED, 9))
+    write_hugging_face_directory(tmp_path / "biased", config, arrays)
+    zero = run(load_model(tmp_path / "biased"), token_ids(GROUPED, 9))
+    np.testing.assert_array_equal(zero, plain)
+    for name, rows in BIASED_ROWS.items():
+        changed = arrays | {f"model.layers.1.{name}.bias": np.full(rows, 0.5, np.float32)}
+        write_hugging_face_directory(tmp_path / "biased", config, changed)
+        moved = np.abs(run(load_model(tmp_path / "biased"), token_ids(GROUPED, 9)) - plain).max()
+        # The same number on all keys of a head changes no weight where positions turn slowly.
+        assert moved > 1e-4, name
+
+
+BIASED_ROWS = {
+    "self_attn.q_proj": 64, "self_attn.k_proj": 16, "self_attn.v_proj": 16, "self_attn.o_proj": 64,
+    "mlp.gate_proj": 90, "mlp.up_proj": 90, "mlp.down_proj": 64,
+}  # fmt: skip
