@@ -31,7 +31,7 @@ class Roofs:
             self._weights = [ml.Tensor.from_numpy(np.memmap(path, np.uint8, "r"))]
         # The file's pages are made present once, then the fastest way of reading is found.
         roofs.read_rate(self._weights, isa, 1)
-        self.fastest = roofs.fastest_reading(self._weights)
+        self.fastest = roofs.fastest_reading(self._weights, passes=6)
 
     def facts(self) -> dict[str, Any]:
         """Return how this machine reads fastest, and how many bytes are read."""

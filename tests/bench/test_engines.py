@@ -1,0 +1,136 @@
+"""The benchmark's models, and the check that stands before every timing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src.model import load_model
+from src.tokenizer import load_tokenizer
+from tests.bench.engines import LLAMA_CPP, TRANSFORMERS, Ours, Setup, cache_tensors
+from tests.bench.reference import BOUND, reference_logits, relative_error
+from tests.bench.shapes import find_checkpoint, find_gguf, rope_divisors, write_ranks
+from tests.bench.timed import CountedCalls, Timed, TimedOurs
+
+IDS = np.random.default_rng(3).integers(0, 512, 40).tolist()
+POSITIONS = 64
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return find_checkpoint("tiny", None, tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture(scope="module")
+def reference(directory: Path) -> Any:
+    return reference_logits(directory, IDS, [21, 39])
+
+
+@pytest.fixture
+def ours(directory: Path) -> TimedOurs:
+    return TimedOurs(Setup(directory, 1, POSITIONS))
+
+
+def test_a_random_checkpoint_is_written_once_and_has_a_tokenizer(directory: Path) -> None:
+    written = (directory / "consolidated.00.pth").stat().st_mtime_ns
+    assert find_checkpoint("tiny", None, directory.parent) == directory
+    assert (directory / "consolidated.00.pth").stat().st_mtime_ns == written
+    assert load_model(directory).tokenizer is not None
+
+
+def test_another_number_of_layers_is_another_checkpoint(tmp_path: Path) -> None:
+    directory = find_checkpoint("tiny", 2, tmp_path)
+    assert load_model(directory).args.n_layers == 2
+    with pytest.raises(SystemExit):
+        find_checkpoint(str(directory), 2, tmp_path)
+    assert find_checkpoint(str(directory), None, tmp_path) == directory
+
+
+def test_as_many_ranks_are_written_as_asked_for_without_a_repetition(tmp_path: Path) -> None:
+    write_ranks(tmp_path / "tokenizer.model", 256 + 65536 + 10)
+    assert load_tokenizer(tmp_path).vocab_size == 256 + 65536 + 10 + 256
+
+
+def test_our_logits_are_the_reference_s(ours: TimedOurs, reference: Any) -> None:
+    assert relative_error(ours.logits(IDS[:22], []), reference[0]) <= BOUND
+    assert relative_error(ours.logits([], IDS), reference[1]) <= BOUND
+    assert relative_error(ours.logits(IDS[:22], IDS[22:]), reference[1]) <= BOUND
+
+
+def test_the_bound_refuses_another_position_and_another_rotation(
+    ours: TimedOurs, reference: Any
+) -> None:
+    """The check can fail: by one token too few, and by q and k of one layer that are swapped."""
+    assert relative_error(ours.logits(IDS[:21], []), reference[0]) > 10 * BOUND
+    attention = ours.engine.model.transformer.layers[0].attention
+    rows = attention.wq.numpy().copy()
+    halves = np.concatenate([rows[0::2], rows[1::2]])
+    attention.wq = type(attention.wq).from_numpy(halves)
+    assert relative_error(ours.logits(IDS[:22], []), reference[0]) > BOUND
+
+
+def test_rates_are_positive_and_a_filled_cache_holds_numbers(ours: TimedOurs) -> None:
+    assert ours.prefill_rate(IDS[:5]) > 0
+    assert ours.decode_rate(IDS[:5]) > 0
+    assert ours.rows_rate(4, 2) > 0
+    assert ours.chunk_rate_at(30, IDS[:5]) > 0
+    assert ours.decode_rate_at(50, IDS[:5]) > 0
+    assert ours.engine.context.length == 55
+    assert np.isfinite(ours.engine.run([1])).all()
+    assert all(tensor.numpy().any() for tensor in cache_tensors(ours.engine.context))
+
+
+def test_calls_are_counted_and_the_library_comes_back(ours: TimedOurs) -> None:
+    from src.ml import native
+
+    lib = native.lib
+    with CountedCalls() as calls:
+        ours.engine.run([1])
+        assert native.lib is not lib
+    assert native.lib is lib
+    assert calls.count > 5 * 5
+    found = ours.calls(IDS[:3])
+    assert found["calls_per_step"] == calls.count
+    assert 0 < found["share_outside"] < 1
+
+
+def test_a_token_is_sampled(ours: TimedOurs) -> None:
+    assert ours.sampling_seconds(3) > 0
+
+
+def test_the_divisors_of_the_rotation_reach_from_1_to_the_factor(directory: Path) -> None:
+    divisors = rope_divisors(load_model(directory))
+    assert (divisors[0], divisors[-1]) == (1, 8)
+
+
+@pytest.mark.oracle
+def test_the_gguf_file_holds_the_same_bytes(directory: Path) -> None:
+    gguf = pytest.importorskip("gguf", reason="needs the bench extra")
+    tensors = {t.name: t.data for t in gguf.GGUFReader(find_gguf(directory)).tensors}
+    model = load_model(directory)
+    assert len(tensors) == len(model.tensors) + 1
+    query = model.tensors["layers.1.attention.wq.weight"].numpy()
+    assert tensors["blk.1.attn_q.weight"].tobytes() == query.tobytes()
+    norm = model.tensors["norm.weight"].numpy().astype(np.float32)
+    assert tensors["output_norm.weight"].tobytes() == norm.tobytes()
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+@pytest.mark.parametrize(("name", "module"), [(TRANSFORMERS, "torch"), (LLAMA_CPP, "llama_cpp")])
+def test_the_other_engines_compute_the_same(
+    directory: Path, reference: Any, name: str, module: str
+) -> None:
+    pytest.importorskip(module, reason="needs the bench extra")
+    gguf = find_gguf(directory) if name == LLAMA_CPP else None
+    engine = Timed(name, Setup(directory, 1, POSITIONS, gguf))
+    assert relative_error(engine.logits(IDS[:22], []), reference[0]) <= BOUND
+    assert relative_error(engine.logits([], IDS), reference[1]) <= BOUND
+    assert engine.prefill_rate(IDS) > 0
+    assert engine.decode_rate(IDS[:3]) > 0
+    assert engine.facts()
+
+
+def test_ours_takes_the_context_of_the_setup(directory: Path) -> None:
+    assert Ours(Setup(directory, 1, 17)).context.sequence_length == 17

@@ -1,0 +1,73 @@
+"""Timings are taken in turns, and what goes wrong in a process is said."""
+
+import pytest
+
+from tests.bench import processes
+from tests.bench.processes import Rounds, Served, interleave
+
+
+class Counter:
+    def __init__(self, start: int) -> None:
+        self.value = start
+
+    def add(self, number: int) -> int:
+        self.value += number
+        return self.value
+
+    def variable(self, name: str) -> str | None:
+        import os
+
+        return os.environ.get(name)
+
+    def die(self) -> None:
+        import os
+
+        os._exit(3)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PAUSE", 0)
+
+
+def test_an_object_in_its_own_process_answers_and_keeps_its_state() -> None:
+    served = Served(Counter, 5, environment={"LLAMA_BOLTS_BENCH_TEST": "set"})
+    assert [served.ask("add", 2), served.ask("add", 3)] == [7, 10]
+    assert served.ask("variable", "LLAMA_BOLTS_BENCH_TEST") == "set"
+    served.close()
+
+
+def test_a_process_that_dies_ends_the_run_instead_of_hanging() -> None:
+    served = Served(Counter, 0)
+    with pytest.raises(SystemExit, match="ended with 3"):
+        served.ask("die")
+
+
+def test_the_order_turns_every_other_round() -> None:
+    order: list[str] = []
+    participants = {
+        name: (lambda name=name: order.append(name) or 1.0)  # type: ignore[func-returns-value]
+        for name in "AB"
+    }
+    interleave(participants, 4)
+    assert "".join(order) == "ABBAABBA"
+
+
+def test_a_ratio_is_taken_within_each_round() -> None:
+    rounds = Rounds({"ours": [2.0, 20.0, 9.0], "theirs": [1.0, 5.0, 3.0]})
+    assert rounds.ratio("ours", "theirs") == (3.0, 2.0, 4.0)
+    assert rounds.rate("ours") == 9.0
+
+
+def test_a_measure_whose_roof_drifts_is_repeated_and_the_steadiest_counts() -> None:
+    probes = iter([1.0, 1.5, 1.0, 1.2, 1.0, 1.3])
+    numbers = iter([1.0, 2.0, 3.0])
+    rounds = interleave({"A": lambda: next(numbers)}, 1, lambda: next(probes), repeats=2)
+    assert (rounds.rates, rounds.attempts) == ({"A": [2.0]}, 3)
+    assert rounds.drift == pytest.approx(0.2)
+
+
+def test_a_measure_whose_roof_is_steady_is_not_repeated() -> None:
+    probes = iter([1.0, 1.04])
+    rounds = interleave({"A": lambda: 1.0}, 1, lambda: next(probes), repeats=2)
+    assert (rounds.attempts, rounds.record()["roof"]["before"]) == (1, 1.0)

@@ -1,0 +1,80 @@
+"""Rows for docs/PERFORMANCE.md, and the benchmark from end to end on a tiny model."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench.engines import LLAMA_CPP, OURS
+from tests.bench.measures import Value
+from tests.bench.processes import Rounds
+from tests.bench.report import GOALS, goal_rows
+
+ROOT = Path(__file__).parents[2]
+HEADING = 2
+
+
+def test_a_goal_is_met_or_not_by_its_median() -> None:
+    results = {
+        "decode": Rounds({OURS: [9.0, 11.0, 10.0], "roof": [10.0, 10.0, 10.0]}),
+        "start to ready": Value(0.9, 0.7, 1.0, "s"),
+        "sampling": Value(0.5, 0.4, 0.6, "ms"),
+    }
+    assert goal_rows(results)[HEADING:] == [
+        "| decode over the read roof | >= 0.95 | 1 | 0.9 - 1.1 | met |",
+        "| sampling over the vocabulary | <= 1 ms | 0.5 ms | 0.4 - 0.6 | met |",
+        "| process start to ready | <= 0.8 s | 0.9 s | 0.7 - 1 | not met |",
+    ]
+
+
+def test_a_step_of_rows_is_compared_by_its_time_not_its_rate() -> None:
+    results = {"steps of rows": Rounds({"1 rows": [10.0], "4 rows": [8.0], "8 rows": [10.0]})}
+    assert goal_rows(results)[HEADING:] == [
+        "| a step of 4 rows over 1 | <= 1.05 | 1.25 | 1.25 - 1.25 | not met |",
+        "| a step of 8 rows over 1 | <= 1.15 | 1 | 1 - 1 | met |",
+    ]
+
+
+def test_an_engine_that_was_left_out_has_no_row() -> None:
+    assert goal_rows({"decode": Rounds({LLAMA_CPP: [1.0]})})[HEADING:] == []
+    assert all(goal.find({}) is None for goal in GOALS)
+
+
+def run(*arguments: str) -> dict[str, object]:
+    """Runs a benchmark; returns the JSON of its last line."""
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(record, dict)
+    return record
+
+
+@pytest.mark.slow
+def test_every_measure_of_ours_runs_on_a_tiny_model(tmp_path: Path) -> None:
+    record = run(
+        "tests.bench.bench_model", "--shape", "tiny", "--engines", OURS, "--pairs", "1",
+        "--repeats", "0", "--prompts", "22", "--positions", "600", "--directory", str(tmp_path),
+    )  # fmt: skip
+    results = record["results"]
+    assert isinstance(results, dict)
+    assert {"decode", "prefill 22", "steps of rows", "attention at 600", "tiny model"} < set(
+        results
+    )
+    assert set(results["decode"]["rates"]) == {OURS, "roof"}
+
+
+@pytest.mark.slow
+def test_every_kernel_runs_on_a_tiny_model() -> None:
+    record = run(
+        "tests.bench.bench_kernels", "--shapes", "tiny", "--pairs", "1", "--rows", "1", "7",
+        "--positions", "600",
+    )  # fmt: skip
+    lines = record["lines"]
+    assert isinstance(lines, list)
+    assert {"wq wo", "w2", "output"} <= {line.get("name") for line in lines}
