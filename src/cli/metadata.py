@@ -1,13 +1,14 @@
 """`--metadata`: what is in a model's files and what follows from it."""
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 
-from ..ml import Tensor
-from ..model import Model, kv_cache_bytes, readable_bytes
+from ..model import LinearRopeScaling, Model, kv_cache_bytes, readable_bytes
 from .console import Console
 
 _VALUES = (("name", "left"), ("value", "left"))
 _TENSORS = (("name", "left"), ("shape", "left"), ("dtype", "left"), ("bytes", "right"))
+_NAMES_IN_FILES = (("name in the file", "left"),)
 _LONGEST_VALUE = 80
 
 
@@ -19,10 +20,13 @@ def report_metadata(console: Console, model: Model) -> None:
         model: the loaded model; no weight is read.
     """
     console.report_heading(str(model.source_directory))
+    given = "params.json" if model.checkpoint.config is None else "config.json"
+    names = model.checkpoint.names_in_files
     for title, columns, rows in (
-        ("hyperparameters given (params.json)", _VALUES, _given(model)),
+        ("source", _VALUES, _source(model)),
+        (f"hyperparameters given ({given})", _VALUES, list(_given(model.checkpoint.params))),
         ("hyperparameters used, derived ones included", _VALUES, _used(model)),
-        ("tensors", _TENSORS, [_tensor_row(*item) for item in model.tensors.items()]),
+        ("tensors", (*_TENSORS, *(_NAMES_IN_FILES if names else ())), list(_tensors(model))),
         ("sizes", _VALUES, _sizes(model)),
     ):
         console.report_line()
@@ -30,8 +34,22 @@ def report_metadata(console: Console, model: Model) -> None:
         console.report_table(columns, rows)
 
 
-def _given(model: Model) -> list[tuple[str, str]]:
-    return [(name, str(value)[:_LONGEST_VALUE]) for name, value in model.checkpoint.params.items()]
+def _source(model: Model) -> list[tuple[str, str]]:
+    """Returns the format, the files, and what was decided while loading."""
+    return [
+        ("format", model.checkpoint.source_format),
+        *(("file", file.name) for file in model.checkpoint.files),
+        *(("note", note) for note in model.notes),
+    ]
+
+
+def _given(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the content of a file of hyperparameters; an object's values one by one."""
+    for name, value in params.items():
+        if isinstance(value, dict) and not prefix:
+            yield from _given(value, f"{name}.")
+        else:
+            yield f"{prefix}{name}", str(value)[:_LONGEST_VALUE]
 
 
 def _used(model: Model) -> list[tuple[str, str]]:
@@ -41,16 +59,22 @@ def _used(model: Model) -> list[tuple[str, str]]:
     fields["dtype"] = args.dtype.name
     scaling = fields.pop("rope_scaling")
     if scaling is not None:
+        fields["rope_scaling"] = "linear" if isinstance(scaling, LinearRopeScaling) else "llama3"
         fields |= {f"rope_scaling.{k}": v for k, v in dataclasses.asdict(scaling).items()}
     fields["group_size (n_heads / n_kv_heads)"] = args.group_size
     fields["RoPE pairs per head (head_dim / 2)"] = args.head_dim // 2
     if model.tokenizer is not None:
         fields["special tokens"] = len(model.tokenizer.special_tokens)
+    fields["tokens that end an answer"] = ", ".join(map(str, sorted(model.stop_ids))) or "none"
     return [(name, str(value)) for name, value in fields.items()]
 
 
-def _tensor_row(name: str, tensor: Tensor) -> tuple[str, str, str, str]:
-    return name, str(list(tensor.shape)), tensor.dtype.name, str(tensor.nbytes)
+def _tensors(model: Model) -> Iterator[tuple[str, ...]]:
+    """Yields name, shape, dtype and bytes of each tensor, and its name in the file if another."""
+    names = model.checkpoint.names_in_files
+    for name, tensor in model.tensors.items():
+        row = name, str(list(tensor.shape)), tensor.dtype.name, str(tensor.nbytes)
+        yield (*row, names[name]) if names else row
 
 
 def _sizes(model: Model) -> list[tuple[str, str]]:

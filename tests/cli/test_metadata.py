@@ -1,7 +1,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from src import ml
 from tests.cli.conftest import Run
+from tests.model.hugging_face_tiny import write_tiny
+from tests.model.tiny import GROUPED
 
 
 def rows(output: bytes, title: str) -> dict[str, list[str]]:
@@ -15,6 +18,9 @@ def test_the_report_holds_parameters_tensors_and_sizes(run: Run, alphabet_model:
     done = run("-m", alphabet_model, "--metadata")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode().startswith(f"{alphabet_model}\n")
+    source = rows(done.stdout, "source")
+    assert source["format"] == ["Meta, a PyTorch file"]
+    assert source["file"] == ["consolidated.00.pth"]
     given = rows(done.stdout, "hyperparameters given (params.json)")
     assert given["dim"] == ["512"]
     assert given["use_scaled_rope"] == ["True"]
@@ -22,7 +28,9 @@ def test_the_report_holds_parameters_tensors_and_sizes(run: Run, alphabet_model:
     assert used["head_dim"] == ["128"]
     assert used["ffn_dim"] == ["8"]
     assert used["group_size (n_heads / n_kv_heads)"] == ["2"]
+    assert used["rope_scaling"] == ["llama3"]
     assert used["rope_scaling.factor"] == ["8.0"]
+    assert used["rope_pairs"] == ["interleaved"]
     assert used["dtype"] == ["bfloat16"]
     assert used["special tokens"] == ["256"]
     tensors = rows(done.stdout, "tensors")
@@ -37,6 +45,43 @@ def test_the_report_holds_parameters_tensors_and_sizes(run: Run, alphabet_model:
     mapped = (alphabet_model / "consolidated.00.pth").stat().st_size
     assert sizes["bytes of mapped files"][0].startswith(f"{mapped} (")
     assert sizes["KV cache bytes per token"] == [f"{2 * 2 * 128 * 2} (1.0 KiB)"]
+
+
+def test_a_model_of_hugging_face_is_reported_with_both_names_of_its_tensors(
+    run: Run, tmp_path: Path
+) -> None:
+    linear = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
+    directory = write_tiny(
+        tmp_path / "model",
+        GROUPED,
+        ml.bfloat16,
+        shards=2,
+        generation={"eos_token_id": [3, 7]},
+        rope_parameters=linear,
+        _name_or_path="\x1b[2Jname",
+    )
+    done = run("-m", directory, "--metadata")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\x1b" not in done.stdout
+    source = rows(done.stdout, "source")
+    assert source["format"] == ["Hugging Face, 2 safetensors files"]
+    assert source["note"] == ["RoPE scaling factor 2 by config.json"]
+    given = rows(done.stdout, "hyperparameters given (config.json)")
+    assert given["rope_parameters.rope_type"] == ["linear"]
+    assert given["hidden_size"] == ["64"]
+    used = rows(done.stdout, "hyperparameters used, derived ones included")
+    assert (used["head_dim"], used["rope_pairs"]) == (["8"], ["halves"])
+    assert (used["rope_scaling"], used["rope_scaling.factor"]) == (["linear"], ["2.0"])
+    assert used["tokens that end an answer"] == ["3, 7"]
+    tensors = rows(done.stdout, "tensors")
+    assert tensors["layers.1.attention.wk.weight"] == [
+        "[16, 64]", "bfloat16", "2048", "model.layers.1.self_attn.k_proj.weight",
+    ]  # fmt: skip
+    assert len(tensors) == 1 + 3 + 9 * GROUPED.layers
+    sizes = rows(done.stdout, "sizes")
+    assert sizes["tensors"] == [str(3 + 9 * GROUPED.layers)]
+    mapped = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
+    assert sizes["bytes of mapped files"][0].startswith(f"{mapped} (")
 
 
 def test_a_bad_model_has_no_report(run: Run, tmp_path: Path) -> None:
