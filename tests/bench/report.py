@@ -1,7 +1,7 @@
 """Tables of a run for people, and its rows for docs/PERFORMANCE.md."""
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,17 +97,22 @@ GOALS = [
     Goal("Python and dispatch", number("Python and dispatch"), 0.03, False),
     Goal("sampling over the vocabulary", number("sampling"), 1.0, False, "ms"),
     Goal("process start to ready", number("start to ready"), 0.8, False, "s"),
-    Goal(
-        "anonymous memory above the cache at 8192",
-        number("memory above the cache at 8192"), 150.0, False, "MB",
+    *(
+        Goal(f"anonymous {memory}", number(memory), 150.0, False, "MB")
+        for memory in ("memory above the cache at 4096", "memory above the cache at 8192")
     ),
-]  # fmt: skip
+]
+# Of a slower instruction set than the machine has, against its own multiply-adds.
+FORCED_GOALS = [
+    Goal("decode over the read roof", ratio("decode", OURS, ROOF), 0.9),
+    Goal("prefill 512 over the peak", ratio("prefill 512", OURS, ROOF), 0.45),
+]
 
 
-def goal_rows(results: Results) -> list[str]:
+def goal_rows(results: Results, goals: Sequence[Goal] = GOALS) -> list[str]:
     """Return the rows of the goals that this run says something about, in Markdown."""
     rows = ["| what | goal | measured | range | |", "|---|---|---|---|---|"]
-    for goal in GOALS:
+    for goal in goals:
         found = goal.find(results)
         if found is None:
             continue

@@ -11,7 +11,7 @@ import pytest
 from tests.bench.engines import LLAMA_CPP, OURS
 from tests.bench.measures import Value
 from tests.bench.processes import Rounds
-from tests.bench.report import GOALS, goal_rows
+from tests.bench.report import FORCED_GOALS, GOALS, goal_rows
 
 ROOT = Path(__file__).parents[2]
 HEADING = 2
@@ -53,6 +53,13 @@ def run(*arguments: str) -> dict[str, object]:
     record = json.loads(done.stdout.splitlines()[-1])
     assert isinstance(record, dict)
     return record
+
+
+def test_the_page_has_a_row_for_every_goal() -> None:
+    page = (ROOT / "docs" / "PERFORMANCE.md").read_text(encoding="utf-8")
+    for goal in (*GOALS, *FORCED_GOALS):
+        sign = ">=" if goal.at_least else "<="
+        assert f"| {goal.what} | {sign} {goal.bound:g}" in page
 
 
 @pytest.mark.slow
