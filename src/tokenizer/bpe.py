@@ -1,226 +1,224 @@
-"""Byte pair encoding: of all neighbours that join to a token, the lowest ranked merge first."""
+"""Byte pair encoding over token ids: of all neighbours that merge, the lowest ranked pair first.
 
-from collections.abc import Mapping
-from functools import lru_cache
+What a tokenizer file says about merges comes here as `Merges`; where the symbols of a text come
+from, bytes or characters, is the business of the callers. All ways of merging below give the same
+ids; they differ in what they cost.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from sys import maxsize
+from typing import AnyStr, Generic
 
-import numpy as np
+NO_MERGE = maxsize
 
-# Pieces up to this many characters keep their ids in the cache, so that its memory is bounded too.
-CACHED_PIECE_CHARS = 64
-CACHED_PIECES = 1 << 16
-CACHED_PARTS = 1 << 14
+# A pair of ids as one number: left << PAIR_SHIFT | right.
+PAIR_SHIFT = 24
+MOST_IDS = 1 << PAIR_SHIFT
+_RIGHT_ID = MOST_IDS - 1
 
-# Up to this many bytes, scanning a plain list (in C) beats the bookkeeping of merge_long.
-SHORT_PIECE_BYTES = 80
+# Up to this many symbols, scanning a plain list (in C) beats the bookkeeping of merge_long.
+SHORT_SYMBOLS = 80
 
-# Merging in whole passes pays while few different tokens are there and many of them merge at once.
-_PASS_TOKENS = 64
+# What is looked up once is remembered, for this many pairs at most.
+REMEMBERED_PAIRS = 1 << 17
+
+# Merging in whole passes pays while few different symbols are there and many of them merge at once.
+_PASS_SYMBOLS = 64
 _PASS_SHARE = 16
 
-_NO_TOKEN = maxsize
 
+@dataclass(frozen=True)
+class Merges:
+    """Which pairs of ids merge, in what order, and to what.
 
-class BytePairEncoder:
-    """Turn the pieces of a text into token ids by ranks.
-
-    Args:
-        ranks: every token's bytes with its rank, which is also its id. All 256 single bytes
-            must be among them, so that every piece has an encoding.
+    Attributes:
+        ranks: the rank of every pair; `NO_MERGE` for those that do not merge. Equal ranks merge
+            from left to right.
+        joined: the id that a pair merges to, for pairs that do.
     """
 
-    def __init__(self, ranks: Mapping[bytes, int]) -> None:
-        self._ranks = ranks
-        self._adjacent = adjacent_bytes(ranks)
-        self._encode_cached = lru_cache(CACHED_PIECES)(self._encode_piece)
-        self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_short_part)
-
-    def encode_pieces(self, pieces: list[str]) -> list[int]:
-        """Encode each piece on its own and join the ids.
-
-        Args:
-            pieces: parts of a text without lone surrogates; no merge crosses from one to the next.
-
-        Returns:
-            The ids of all pieces, in order.
-        """
-        cached = self._encode_cached
-        ids: list[int] = []
-        for piece in pieces:
-            if len(piece) <= CACHED_PIECE_CHARS:
-                ids += cached(piece)
-            else:
-                ids += self._encode_piece(piece)
-        return ids
-
-    def _encode_piece(self, piece: str) -> list[int]:
-        data = piece.encode()
-        whole = self._ranks.get(data)
-        if whole is not None:
-            return [whole]
-        ids: list[int] = []
-        for part in self._independent_parts(data):
-            if len(part) <= SHORT_PIECE_BYTES:
-                ids += self._merge_cached(part)
-            else:
-                ids += merge_long(part, self._ranks)
-        return ids
-
-    def _merge_short_part(self, part: bytes) -> list[int]:
-        return merge_short(part, self._ranks)
-
-    def _independent_parts(self, piece: bytes) -> list[bytes]:
-        """Cut a piece where no merge can cross; random bytes fall into parts of a few bytes."""
-        adjacent = self._adjacent
-        cuts = [
-            place
-            for place, (left, right) in enumerate(pairwise(piece), start=1)
-            if not adjacent[left << 8 | right]
-        ]
-        bounds = [0, *cuts, len(piece)]
-        return [piece[start:end] for start, end in pairwise(bounds)]
+    ranks: Mapping[int, int]
+    joined: Mapping[int, int]
 
 
-def adjacent_bytes(ranks: Mapping[bytes, int]) -> list[bool]:
-    """Tell for each two bytes whether any token holds them next to each other.
-
-    Where two bytes of a piece never are, no token reaches across, so no merge does: what is to
-    the left and to the right can be encoded apart.
+def listed_merges(pairs: Sequence[int], joined: Sequence[int]) -> Merges:
+    """Merge the pairs of a list and no others, the first of the list first.
 
     Args:
-        ranks: every token's bytes with its rank.
-
-    Returns:
-        65 536 answers, for the bytes a, b at a * 256 + b.
+        pairs: left << PAIR_SHIFT | right for each merge, all different.
+        joined: the id that each merges to.
     """
-    data = np.frombuffer(b"".join(ranks), dtype=np.uint8).astype(np.uint16)
-    within = np.ones(len(data), dtype=np.bool_)
-    within[np.cumsum([len(token) for token in ranks]) - 1] = False  # the next byte: another token
-    answers = np.zeros(1 << 16, dtype=np.bool_)
-    answers[(data[:-1] << 8 | data[1:])[within[:-1]]] = True
-    return answers.tolist()
+    ranks = _Listed(zip(pairs, range(len(pairs)), strict=True))
+    return Merges(ranks, _ListedIds(ranks, joined))
 
 
-def merge_short(piece: bytes, ranks: Mapping[bytes, int]) -> list[int]:
-    """Merge the lowest ranked pair, the leftmost of equals, until no pair is a token.
-
-    Quadratic in the length, with a small constant: the scans are `min` and `list.index`.
+def spelled_merges(
+    texts: Sequence[AnyStr], rank_of: Mapping[AnyStr, int], id_of: Mapping[AnyStr, int]
+) -> Merges:
+    """Merge every pair whose texts joined are a token; the token's rank is the pair's.
 
     Args:
-        piece: at least one byte.
-        ranks: every token's bytes with its rank; all single bytes are there.
+        texts: the text or the bytes of each id.
+        rank_of: the rank of each token by its text or bytes.
+        id_of: the id of each token by its text or bytes.
+    """
+    return Merges(_Spelled(texts, rank_of), _Spelled(texts, id_of))
+
+
+class _Listed(dict[int, int]):
+    def __missing__(self, pair: int) -> int:
+        return NO_MERGE
+
+
+class _ListedIds(dict[int, int]):
+    def __init__(self, ranks: Mapping[int, int], joined: Sequence[int]) -> None:
+        super().__init__()
+        self._ranks, self._joined = ranks, joined
+
+    def __missing__(self, pair: int) -> int:
+        return self.setdefault(pair, self._joined[self._ranks[pair]])
+
+
+class _Spelled(dict[int, int], Generic[AnyStr]):
+    """What a table by text says of pairs, for the last pairs that it was asked for."""
+
+    def __init__(self, texts: Sequence[AnyStr], found: Mapping[AnyStr, int]) -> None:
+        super().__init__()
+        self._texts: Sequence[AnyStr] = texts
+        self._found: Mapping[AnyStr, int] = found
+
+    def __missing__(self, pair: int) -> int:
+        if len(self) >= REMEMBERED_PAIRS:
+            self.clear()
+        text = self._texts[pair >> PAIR_SHIFT] + self._texts[pair & _RIGHT_ID]
+        value: int = self._found.get(text, NO_MERGE)
+        self[pair] = value
+        return value
+
+
+def merge(ids: list[int], merges: Merges) -> list[int]:
+    """Merge the lowest ranked pair, the leftmost of equals, until no pair merges.
+
+    Args:
+        ids: the symbols of a piece; taken over, not kept as they are.
+        merges: what merges.
 
     Returns:
-        The ranks of the parts that are left, in order.
+        The ids that are left, in order.
+    """
+    return merge_short(ids, merges) if len(ids) <= SHORT_SYMBOLS else merge_long(ids, merges)
+
+
+def merge_short(ids: list[int], merges: Merges) -> list[int]:
+    """Merge as `merge` says: quadratic in the length, with a small constant.
+
+    The scans are `min` and `list.index`.
+
+    Args:
+        ids: the symbols; changed in place.
+        merges: what merges.
 
     Source: `_byte_pair_merge` in openai/tiktoken src/lib.rs, commit 02d132e.
     """
-    rank_of = ranks.get
-    bounds = list(range(len(piece) + 1))  # part i is piece[bounds[i]:bounds[i + 1]]
-    pairs = [rank_of(piece[i : i + 2], _NO_TOKEN) for i in range(len(piece) - 1)]
-    while pairs:
-        lowest = min(pairs)
-        if lowest == _NO_TOKEN:
+    rank_of, joined = merges.ranks, merges.joined
+    ranks = [rank_of[left << PAIR_SHIFT | right] for left, right in pairwise(ids)]
+    while ranks:
+        lowest = min(ranks)
+        if lowest == NO_MERGE:
             break
-        at = pairs.index(lowest)
-        del bounds[at + 1], pairs[at]
-        if at < len(pairs):
-            pairs[at] = rank_of(piece[bounds[at] : bounds[at + 2]], _NO_TOKEN)
-        if at > 0:
-            pairs[at - 1] = rank_of(piece[bounds[at - 1] : bounds[at + 1]], _NO_TOKEN)
-    return [ranks[piece[start:end]] for start, end in pairwise(bounds)]
+        at = ranks.index(lowest)
+        ids[at] = symbol = joined[ids[at] << PAIR_SHIFT | ids[at + 1]]
+        del ids[at + 1], ranks[at]
+        if at < len(ranks):
+            ranks[at] = rank_of[symbol << PAIR_SHIFT | ids[at + 1]]
+        if at:
+            ranks[at - 1] = rank_of[ids[at - 1] << PAIR_SHIFT | symbol]
+    return ids
 
 
-def merge_long(piece: bytes, ranks: Mapping[bytes, int]) -> list[int]:
-    """Give what `merge_short` gives, in O(n log n) for n bytes.
+def merge_long(ids: list[int], merges: Merges) -> list[int]:
+    """Merge as `merge` says, in O(n log n) for n symbols.
 
     Args:
-        piece: at least one byte.
-        ranks: every token's bytes with its rank; all single bytes are there.
-
-    Returns:
-        The ranks of the parts that are left, in order.
+        ids: the symbols.
+        merges: what merges.
     """
-    text, spelling = piece.decode("latin-1"), {chr(byte): bytes([byte]) for byte in range(256)}
     merged_all = False
-    if len(set(text)) <= _PASS_TOKENS:
-        text, merged_all = merge_passes(text, spelling, ranks)
-    if merged_all:
-        rank_of = {symbol: ranks[spelling[symbol]] for symbol in set(text)}
-        return [rank_of[symbol] for symbol in text]
-    return merge_batches([spelling[symbol] for symbol in text], ranks)
+    if len(set(ids)) <= _PASS_SYMBOLS:
+        ids, merged_all = merge_passes(ids, merges)
+    return ids if merged_all else merge_batches(ids, merges)
 
 
-def merge_passes(
-    text: str, spelling: dict[str, bytes], ranks: Mapping[bytes, int]
-) -> tuple[str, bool]:
+def merge_passes(ids: list[int], merges: Merges) -> tuple[list[int], bool]:
     """Do the first merges of a repetitive piece, each pass merging one pair wherever it occurs.
 
-    A pass is one `str.replace`, which also takes the leftmost of overlapping pairs. It is exact
-    only if no merge of it can make a pair that has to go before the next one; where that is not
-    certain, and where passes do not pay, the rest is left to `merge_batches`.
+    A pass is one `str.replace` on a text that has one character per symbol; it takes the leftmost
+    of overlapping pairs too. A pass is exact only if no merge of it can make a pair that has to go
+    before the next one; where that is not certain, and where passes do not pay, the rest is left
+    to `merge_batches`.
 
     Args:
-        text: the piece, one character per part.
-        spelling: the bytes of every character; a character is added for each token made.
-        ranks: every token's bytes with its rank.
+        ids: the symbols.
+        merges: what merges.
 
     Returns:
-        The piece, one character per part; and whether no two neighbours make a token any more.
+        The ids; and whether no two neighbours merge any more.
     """
+    symbols = list(dict.fromkeys(ids))  # the id that each character stands for
+    letter = {symbol: chr(number) for number, symbol in enumerate(symbols)}
+    text = "".join([letter[symbol] for symbol in ids])
+    rank_of = merges.ranks
     while True:
-        symbols = set(text)
-        pairs = {left + right for left, right in set(pairwise(text))}
-        ranked = [(ranks.get(spelling[p[0]] + spelling[p[1]], _NO_TOKEN), p) for p in pairs]
-        ranked.sort()
-        if not ranked or ranked[0][0] == _NO_TOKEN:
-            return text, True
-        rank, pair = ranked[0]
-        joined = spelling[pair[0]] + spelling[pair[1]]
-        symbol = chr(len(spelling))
-        spelling[symbol] = joined
-        around = [spelling[other] for other in symbols] + [joined]
+        left_over, merged_all = set(text), False
+        pairs = {
+            left + right: symbols[ord(left)] << PAIR_SHIFT | symbols[ord(right)]
+            for left, right in set(pairwise(text))
+        }
+        ranked = sorted((rank_of[pair], letters) for letters, pair in pairs.items())
+        if not ranked or ranked[0][0] == NO_MERGE:
+            merged_all = True
+            break
+        rank, letters = ranked[0]
+        joined = merges.joined[pairs[letters]]
+        around = [symbols[ord(other)] for other in left_over] + [joined]
         if (
-            len(symbols) > _PASS_TOKENS
-            or text.count(pair) * _PASS_SHARE < len(text)
-            or [other for other, _ in ranked[:2]] == [rank, rank]  # two spellings may overlap
-            or any(ranks.get(part + joined, _NO_TOKEN) <= rank for part in around)
-            or any(ranks.get(joined + part, _NO_TOKEN) <= rank for part in around)
+            len(left_over) > _PASS_SYMBOLS
+            or text.count(letters) * _PASS_SHARE < len(text)
+            or [other for other, _ in ranked[:2]] == [rank, rank]  # two pairs may overlap
+            or any(rank_of[part << PAIR_SHIFT | joined] <= rank for part in around)
+            or any(rank_of[joined << PAIR_SHIFT | part] <= rank for part in around)
         ):
-            return text, False
-        text = text.replace(pair, symbol)
+            break
+        text = text.replace(letters, chr(len(symbols)))
+        symbols.append(joined)
+    return [symbols[ord(letter)] for letter in text], merged_all
 
 
-def merge_batches(parts: list[bytes], ranks: Mapping[bytes, int]) -> list[int]:
-    """Merge the lowest ranked pair, the leftmost of equals, until no pair is a token.
+def merge_batches(ids: list[int], merges: Merges) -> list[int]:
+    """Merge the lowest ranked pair, the leftmost of equals, until no pair merges.
 
-    Parts are a linked list over byte positions. The pairs that wait for one rank share a batch
-    of positions, so the heap holds one entry per distinct rank instead of one per pair, and most
-    pairs cost one append. A pair that ranks below the batch in work must go before the rest
-    of that batch; such pairs are rare and have a heap of their own.
+    Symbols are a linked list over positions. The pairs that wait for one rank share a batch of
+    positions, so the heap holds one entry per distinct rank instead of one per pair, and most
+    pairs cost one append. A pair that ranks below the batch in work must go before the rest of
+    that batch; such pairs are rare and have a heap of their own.
 
     Args:
-        parts: the piece, cut into tokens.
-        ranks: every token's bytes with its rank.
-
-    Returns:
-        The ranks of the parts that are left, in order.
+        ids: the symbols; changed in place.
+        merges: what merges.
     """
-    piece, rank_of = b"".join(parts), ranks.get
-    size = len(piece)
-    starts = list(accumulate(map(len, parts), initial=0))
-    after = [size] * size  # where the part that starts here ends
-    before = [0] * size  # where the part before the one that starts here starts
-    pair_rank: list[int | None] = [None] * size  # of the part that starts here and the next
+    rank_of, joined = merges.ranks, merges.joined
+    size = len(ids)
+    after = list(range(1, size + 1))  # where the symbol after the one at this place is
+    before = list(range(-1, size - 1))
+    ranks = [rank_of[left << PAIR_SHIFT | right] for left, right in pairwise(ids)]
+    ranks.append(NO_MERGE)  # of the symbol at this place and the next
     batches = _Batches()
-    for left, right, end in zip(starts, starts[1:], starts[2:], strict=False):
-        after[left] = right
-        before[right] = left
-        pair_rank[left] = found = rank_of(piece[left:end])
-        if found is not None:
-            batches[found].append(left)
+    for place, rank in enumerate(ranks):
+        if rank != NO_MERGE:
+            batches[rank].append(place)
     urgent: list[tuple[int, int]] = []
     while batches.waiting:
         batch_rank = heappop(batches.waiting)
@@ -232,34 +230,33 @@ def merge_batches(parts: list[bytes], ranks: Mapping[bytes, int]) -> list[int]:
             else:
                 rank = batch_rank
                 left = batch.pop()
-            if pair_rank[left] != rank:
-                continue  # one of its parts has merged with another since
+            if ranks[left] != rank:
+                continue  # one of its symbols has merged with another since
             right = after[left]
+            ids[left] = symbol = joined[ids[left] << PAIR_SHIFT | ids[right]]
             after[left] = end = after[right]
-            pair_rank[right] = None
+            ranks[right] = ranks[left] = NO_MERGE
             if end < size:
                 before[end] = left
-                pair_rank[left] = found = rank_of(piece[left : after[end]])
-                if found is not None:
-                    if found > batch_rank:
+                ranks[left] = found = rank_of[symbol << PAIR_SHIFT | ids[end]]
+                if found > batch_rank:
+                    if found != NO_MERGE:
                         batches[found].append(left)
-                    else:
-                        heappush(urgent, (found, left))
-            else:
-                pair_rank[left] = None
-            if left:
-                start = before[left]
-                pair_rank[start] = found = rank_of(piece[start:end])
-                if found is not None:
-                    if found > batch_rank:
+                else:
+                    heappush(urgent, (found, left))
+            start = before[left]
+            if start >= 0:
+                ranks[start] = found = rank_of[ids[start] << PAIR_SHIFT | symbol]
+                if found > batch_rank:
+                    if found != NO_MERGE:
                         batches[found].append(start)
-                    else:
-                        heappush(urgent, (found, start))
-    ids, start = [], 0
-    while start < size:
-        ids.append(ranks[piece[start : after[start]]])
-        start = after[start]
-    return ids
+                else:
+                    heappush(urgent, (found, start))
+    place, left_over = 0, []
+    while place < size:
+        left_over.append(ids[place])
+        place = after[place]
+    return left_over
 
 
 class _Batches(dict[int, list[int]]):

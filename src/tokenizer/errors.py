@@ -28,3 +28,15 @@ def shown(value: object) -> str:
         text = str(value)
     cut = "..." if len(text) > _SHOWN_CHARS else ""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_SHOWN_CHARS]) + cut
+
+
+def mismatch(path: object, what: str, expected: object, got: object) -> TokenizerError:
+    """Form the error `<file>: <what>: expected X, got Y`.
+
+    Args:
+        path: the file; shown escaped.
+        what: the part of it that is wrong.
+        expected: what should be there.
+        got: what is there; text from a file has to pass through `shown` first.
+    """
+    return TokenizerError(f"{shown(path)}: {what}: expected {expected}, got {got}")

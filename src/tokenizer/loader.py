@@ -1,51 +1,54 @@
-"""Find the tokenizer of a model directory."""
+"""Find the tokenizer of a model directory, and tell its kind."""
 
 from pathlib import Path
 
 from .errors import TokenizerError, TokenizerNotFoundError, shown
-from .tiktoken_file import is_sentencepiece_file, read_tiktoken_file
+from .roles import CONFIG_FILE, read_settings
+from .sentencepiece_file import is_sentencepiece_file, read_sentencepiece_model
+from .sentencepiece_text import sentencepiece_tokenizer
+from .tiktoken_file import llama3_tokenizer, read_tiktoken_file
 from .tokenizer import Tokenizer
+from .tokenizer_json import read_tokenizer_json
 
+_JSON_FILE = "tokenizer.json"
 _MODEL_FILES = ("tokenizer.model", "original/tokenizer.model")
+_HUGGING_FACE_FILES = ("config.json", CONFIG_FILE)
 
 
 def load_tokenizer(directory: str | Path) -> Tokenizer:
     """Load the tokenizer of a model directory; weights are not needed.
 
+    A Hugging Face directory (one with `config.json` or `tokenizer_config.json`) is read by its
+    `tokenizer.json`, any other by its `tokenizer.model`; either way the other file serves where
+    that one is missing. Whether a `tokenizer.model` holds base64 ranks or a SentencePiece model
+    is seen in its bytes.
+
     Args:
-        directory: holds `tokenizer.model`, or `original/tokenizer.model` as downloads from
-            Hugging Face do.
+        directory: holds `tokenizer.json`, `tokenizer.model`, or `original/tokenizer.model`.
 
     Returns:
         The tokenizer.
 
     Raises:
         TokenizerNotFoundError: for a directory without a tokenizer file.
-        TokenizerError: for a tokenizer file in another format, or a bad one.
+        TokenizerError: for a tokenizer file that is damaged or of a kind that is not known.
     """
     directory = Path(directory)
     try:
         names = sorted(entry.name for entry in directory.iterdir())
-        found = [directory / name for name in _MODEL_FILES if (directory / name).exists()]
+        models = [directory / name for name in _MODEL_FILES if (directory / name).exists()]
     except OSError as error:
         raise TokenizerError(f"{shown(directory)}: cannot be read: {error.strerror}") from error
-    if not found:
-        raise _nothing_to_read(directory, names)
-    path = found[0]
+    hugging_face = any(name in names for name in _HUGGING_FACE_FILES)
+    if _JSON_FILE in names and (hugging_face or not models):
+        return read_tokenizer_json(directory / _JSON_FILE)
+    if not models:
+        listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
+        raise TokenizerNotFoundError(
+            f"{shown(directory)}: tokenizer: expected tokenizer.json or tokenizer.model, "
+            f"got {shown(listed)}"
+        )
+    path = models[0]
     if is_sentencepiece_file(path):
-        raise TokenizerError(
-            f"{shown(path)}: format: expected base64 ranks (Llama 3), got a SentencePiece model"
-        )
-    return Tokenizer(read_tiktoken_file(path))
-
-
-def _nothing_to_read(directory: Path, names: list[str]) -> TokenizerError:
-    if "tokenizer.json" in names:
-        return TokenizerError(
-            f"{shown(directory)}: tokenizer: expected tokenizer.model (base64 ranks), "
-            "got only tokenizer.json"
-        )
-    listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
-    return TokenizerNotFoundError(
-        f"{shown(directory)}: tokenizer: expected tokenizer.model, got {shown(listed)}"
-    )
+        return sentencepiece_tokenizer(read_sentencepiece_model(path), read_settings(path.parent))
+    return llama3_tokenizer(read_tiktoken_file(path))

@@ -1,7 +1,8 @@
 """Turn token ids into text one at a time, without ever showing part of a character."""
 
 import re
-from typing import Protocol
+
+from .tokenizer import Tokenizer
 
 # The bytes at the end that begin a character and leave it open: every proper prefix of a row of
 # the Unicode Standard's table 3-7, "Well-Formed UTF-8 Byte Sequences". Python's own incremental
@@ -18,10 +19,6 @@ _OPEN_END = re.compile(
 _LONGEST_OPEN_END = 3
 
 
-class _TokenBytes(Protocol):
-    def token_bytes(self, token_id: int) -> bytes: ...
-
-
 class StreamDecoder:
     """Decode ids as they come; the texts joined are what decoding all ids at once gives.
 
@@ -31,10 +28,14 @@ class StreamDecoder:
 
     Args:
         tokenizer: what knows the bytes of each id.
+        first: whether the ids begin a text. A SentencePiece-style tokenizer puts a space before a
+            text, which is not shown; ids that go on from a text keep their spaces.
     """
 
-    def __init__(self, tokenizer: _TokenBytes) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, first: bool = True) -> None:
         self._tokenizer = tokenizer
+        self._first = first and tokenizer.decoding.drops_first_space
+        self._at_start = self._first
         self._open = b""
 
     def push(self, token_id: int) -> str:
@@ -49,11 +50,14 @@ class StreamDecoder:
         Raises:
             TokenizerError: for an id that the tokenizer does not have; nothing is lost by it.
         """
-        data = self._open + self._tokenizer.token_bytes(token_id)
+        data = self._tokenizer.token_bytes(token_id)
+        if self._at_start and not self._tokenizer.is_special(token_id):
+            data, self._at_start = data.removeprefix(b" "), False
+        data = self._open + data
         match = _OPEN_END.search(data, max(0, len(data) - _LONGEST_OPEN_END))
         end = match.start() if match else len(data)
         self._open = data[end:]
-        return data[:end].decode(errors="replace")
+        return self._tokenizer.text_of(data[:end])
 
     def finish(self) -> str:
         """End the text: U+FFFD for a character that was begun and never completed, or nothing.
@@ -62,4 +66,5 @@ class StreamDecoder:
             The rest of the text. The decoder is ready for another one.
         """
         rest, self._open = self._open, b""
-        return rest.decode(errors="replace")
+        self._at_start = self._first
+        return self._tokenizer.text_of(rest)

@@ -1,13 +1,20 @@
 """Read Meta's `tokenizer.model` for Llama 3: one token per line, `<base64> <rank>`."""
 
 import binascii
-import stat
+from collections.abc import Mapping
 from pathlib import Path
 
+from .added_tokens import PlainText
+from .bpe import spelled_merges
+from .byte_level_text import ByteLevelText
 from .errors import TokenizerError, shown
+from .files import read_bytes
+from .pieces import BytePieces
+from .special_tokens import BEGIN_OF_TEXT, END_OF_TEXT, SPECIAL_TOKEN_NAMES, STOP_TOKEN_NAMES
+from .split import LLAMA_3
+from .tokenizer import Decoding, Roles, Tokenizer
 
-# Llama 3's own file has 2.2 MB, 128 000 ranks and tokens of up to 128 bytes.
-MAX_FILE_BYTES = 64 << 20
+# Llama 3's own file has tokens of up to 128 bytes.
 MAX_TOKEN_BYTES = 4096
 
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
@@ -31,7 +38,9 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
     Raises:
         TokenizerError: naming the file and the line, where the file is not exactly that.
     """
-    data = _read_bytes(path)
+    data = read_bytes(path)
+    if not data:
+        raise _error(path, 1, "'<base64> <rank>'", "an empty file")
     if data.startswith(_BYTE_ORDER_MARKS):
         raise _error(path, 1, "base64 text", f"a byte order mark ({data[:3].hex(' ')})")
     lines = data.split(b"\n")
@@ -59,32 +68,28 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
     return ranks
 
 
-def is_sentencepiece_file(path: Path) -> bool:
-    """Tell whether a `tokenizer.model` is a SentencePiece model, as Llama 2 has.
+def llama3_tokenizer(ranks: Mapping[bytes, int]) -> Tokenizer:
+    """Form the tokenizer of Llama 3: base ranks first, then 256 special ids.
 
-    Such a file is a protobuf message: it begins with field 1, a piece, whose first field is the
-    piece's text; the piece of id 0 is `<unk>`.
+    Args:
+        ranks: every token's bytes with its rank, which is also its id, in the order of ranks
+            0, 1, 2..., as `read_tiktoken_file` gives them; all 256 single bytes are among them.
     """
-    head = _read_bytes(path)[:64]
-    return head.startswith(b"\n") and b"\n\x05<unk>" in head
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for a writer
-            raise TokenizerError(f"{shown(path)}: expected a regular file, got something else")
-        if status.st_size > MAX_FILE_BYTES:
-            raise TokenizerError(
-                f"{shown(path)}: size: expected at most {MAX_FILE_BYTES} bytes, "
-                f"got {status.st_size}"
-            )
-        data = path.read_bytes()
-    except OSError as error:
-        raise TokenizerError(f"{shown(path)}: cannot be read: {error.strerror}") from error
-    if not data:
-        raise _error(path, 1, "'<base64> <rank>'", "an empty file")
-    return data
+    tokens = list(ranks)
+    pieces = BytePieces(ranks, spelled_merges(tokens, ranks, ranks), whole=True)
+    special = {name: number for number, name in enumerate(SPECIAL_TOKEN_NAMES, start=len(ranks))}
+    return Tokenizer(
+        [*tokens, *(name.encode() for name in SPECIAL_TOKEN_NAMES)],
+        special,
+        PlainText(ByteLevelText(pieces, LLAMA_3)),
+        Roles(
+            bos_id=special[BEGIN_OF_TEXT],
+            eos_id=special[END_OF_TEXT],
+            stop_ids=frozenset(special[name] for name in STOP_TOKEN_NAMES),
+            adds_bos=True,
+        ),
+        Decoding(),
+    )
 
 
 def _line_error(path: Path, number: int, line: bytes, ranks: dict[bytes, int]) -> TokenizerError:

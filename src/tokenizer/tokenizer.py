@@ -1,61 +1,131 @@
-"""Text to token ids and back."""
+"""Text to token ids and back: what all kinds of tokenizers have in common."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
-from .bpe import BytePairEncoder
 from .errors import TokenizerError, shown
-from .special_tokens import BEGIN_OF_TEXT, END_OF_TEXT, SPECIAL_TOKEN_NAMES, STOP_TOKEN_NAMES
-from .split import split
+
+_ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
+
+
+class TextEncoder(Protocol):
+    """The part in which kinds of tokenizers differ: text without surrogates to ids."""
+
+    def encode(self, text: str, *, first: bool) -> list[int]:
+        """Encode text, none of it as a special token."""
+        ...
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the special ids of a vocabulary are for.
+
+    Attributes:
+        bos_id: begins a text; None where the vocabulary has no such token.
+        eos_id: ends a text; likewise.
+        stop_ids: what a model may end its answer with.
+        adds_bos: whether texts for the model begin with `bos_id`.
+    """
+
+    bos_id: int | None = None
+    eos_id: int | None = None
+    stop_ids: frozenset[int] = frozenset()
+    adds_bos: bool = False
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How ids become text again.
+
+    Attributes:
+        drops_first_space: one space at the beginning of a text was put there by encoding.
+        mark_per_byte: every byte that is no UTF-8 becomes U+FFFD, as SentencePiece has it;
+            otherwise each longest beginning of a character becomes one, as tiktoken has it.
+    """
+
+    drops_first_space: bool = False
+    mark_per_byte: bool = False
 
 
 class Tokenizer:
-    """The byte pair tokenizer of Llama 3: base ranks first, then 256 special ids.
+    """A tokenizer of any kind.
 
     Args:
-        ranks: every token's bytes with its rank, in the order of ranks 0, 1, 2..., as
-            `read_tiktoken_file` gives them; all 256 single bytes are among them.
+        token_bytes: the bytes of every id 0, 1, 2...; those of special ids are their names.
+        special_tokens: the id of each special name.
+        encoder: turns text into ids.
+        roles: what special ids are for.
+        decoding: how ids become text again.
 
     Attributes:
-        vocab_size: V, base ranks and special ids together.
+        vocab_size: V, the number of ids. A model may have more rows than that, never fewer.
         special_tokens: the id of each special name.
-        bos_id: the id of `<|begin_of_text|>`.
-        eos_id: the id of `<|end_of_text|>`.
         stop_ids: the ids a model may end its answer with.
+        adds_bos: whether texts for the model begin with `bos_id`.
+        decoding: how ids become text again.
     """
 
-    def __init__(self, ranks: Mapping[bytes, int]) -> None:
-        self._encoder = BytePairEncoder(ranks)
-        self._token_bytes = [*ranks, *(name.encode() for name in SPECIAL_TOKEN_NAMES)]
-        self._first_special_id = len(ranks)
-        self.vocab_size = len(self._token_bytes)
-        self.special_tokens: Mapping[str, int] = MappingProxyType(
-            {name: number for number, name in enumerate(SPECIAL_TOKEN_NAMES, start=len(ranks))}
-        )
-        self.bos_id = self.special_id(BEGIN_OF_TEXT)
-        self.eos_id = self.special_id(END_OF_TEXT)
-        self.stop_ids = frozenset(self.special_id(name) for name in STOP_TOKEN_NAMES)
+    def __init__(
+        self,
+        token_bytes: Sequence[bytes],
+        special_tokens: Mapping[str, int],
+        encoder: TextEncoder,
+        roles: Roles,
+        decoding: Decoding,
+    ) -> None:
+        self._token_bytes = token_bytes
+        self._encoder = encoder
+        self._roles = roles
+        self._special_ids = frozenset(special_tokens.values())
+        self.vocab_size = len(token_bytes)
+        self.special_tokens: Mapping[str, int] = MappingProxyType(dict(special_tokens))
+        self.stop_ids = roles.stop_ids
+        self.adds_bos = roles.adds_bos
+        self.decoding = decoding
 
-    def encode(self, text: str, *, bos: bool, eos: bool) -> list[int]:
+    @property
+    def bos_id(self) -> int:
+        """The id that begins a text.
+
+        Raises:
+            TokenizerError: where the vocabulary has none.
+        """
+        return _required(self._roles.bos_id, "begins a text")
+
+    @property
+    def eos_id(self) -> int:
+        """The id that ends a text.
+
+        Raises:
+            TokenizerError: where the vocabulary has none.
+        """
+        return _required(self._roles.eos_id, "ends a text")
+
+    def encode(self, text: str, *, bos: bool, eos: bool, first: bool = True) -> list[int]:
         """Encode text. What looks like a special token in it is text like any other.
 
         Args:
             text: any string; a lone surrogate is read as U+FFFD, and a pair of surrogates as
                 the character they stand for, as tiktoken does.
-            bos: whether `<|begin_of_text|>` goes before.
-            eos: whether `<|end_of_text|>` goes after.
+            bos: whether `bos_id` goes before.
+            eos: whether `eos_id` goes after.
+            first: whether nothing stands before the text. Some SentencePiece-style tokenizers put
+                a space before the first text of a prompt and before no other; for all others it
+                makes no difference.
 
         Returns:
             The token ids.
 
         Raises:
-            TokenizerError: for anything but a string.
+            TokenizerError: for anything but a string, or an id that the vocabulary does not have.
         """
         if not isinstance(text, str):
             raise TokenizerError(f"[encode] text must be str: got {type(text).__name__}")
         ids = [self.bos_id] if bos else []
-        for pieces in split(_without_surrogates(text)):
-            ids += self._encoder.encode_pieces(pieces)
+        ids += self._encoder.encode(_without_surrogates(text), first=first)
         if eos:
             ids.append(self.eos_id)
         return ids
@@ -67,12 +137,25 @@ class Tokenizer:
             ids: each 0 <= id < V.
 
         Returns:
-            The text.
+            The text, without the one space that a SentencePiece-style tokenizer puts before it.
 
         Raises:
             TokenizerError: for an id outside the vocabulary.
         """
-        return b"".join([self.token_bytes(token_id) for token_id in ids]).decode(errors="replace")
+        parts: list[bytes] = []
+        at_start = self.decoding.drops_first_space
+        for token_id in ids:
+            data = self.token_bytes(token_id)
+            if at_start and not self.is_special(token_id):
+                data, at_start = data.removeprefix(b" "), False
+            parts.append(data)
+        return self.text_of(b"".join(parts))
+
+    def text_of(self, data: bytes) -> str:
+        """Decode bytes as UTF-8; what is none becomes U+FFFD."""
+        if self.decoding.mark_per_byte:
+            return _ESCAPED_BYTES.sub("\ufffd", data.decode(errors="surrogateescape"))
+        return data.decode(errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         """Look up the bytes of a token.
@@ -102,7 +185,7 @@ class Tokenizer:
             Its id.
 
         Raises:
-            TokenizerError: for a name that is none of the 256.
+            TokenizerError: for a name that is none of the special tokens.
         """
         try:
             return self.special_tokens[name]
@@ -110,8 +193,14 @@ class Tokenizer:
             raise TokenizerError(f"[special_id] no special token '{shown(name)}'") from None
 
     def is_special(self, token_id: int) -> bool:
-        """Tell whether an id is one of the 256 special ones."""
-        return self._first_special_id <= token_id < self.vocab_size
+        """Tell whether an id is a special one, which no text is encoded to."""
+        return token_id in self._special_ids
+
+
+def _required(token_id: int | None, purpose: str) -> int:
+    if token_id is None:
+        raise TokenizerError(f"[encode] no token of the vocabulary {purpose}")
+    return token_id
 
 
 def _without_surrogates(text: str) -> str:

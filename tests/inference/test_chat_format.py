@@ -16,6 +16,7 @@ from src.inference import (
 )
 from src.model import load_model
 from src.tokenizer import Tokenizer, load_tokenizer
+from src.tokenizer.tiktoken_file import llama3_tokenizer
 from tests.cli.reciting_model import write_reciting_directory
 from tests.inference.byte_tokenizer import LLAMA2, LLAMA3, ByteTokenizer
 from tests.inference.published_templates import PUBLISHED, TINYLLAMA
@@ -27,7 +28,7 @@ BOS, START, END, EOT = 256, 262, 263, 265
 @pytest.fixture(scope="module")
 def byte_tokenizer() -> Tokenizer:
     """One token per byte, special ids from 256 on."""
-    return Tokenizer({bytes([n]): n for n in range(256)})
+    return llama3_tokenizer({bytes([n]): n for n in range(256)})
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from types import FrameType
 from typing import Any
@@ -9,58 +9,93 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from src.tokenizer import Tokenizer, bpe
+from src.tokenizer import bpe
 from src.tokenizer.bpe import (
-    BytePairEncoder,
-    adjacent_bytes,
+    NO_MERGE,
+    PAIR_SHIFT,
+    Merges,
+    listed_merges,
+    merge,
     merge_batches,
     merge_long,
+    merge_passes,
     merge_short,
+    spelled_merges,
 )
 from tests.tokenizer.conftest import ranks_of
 
 
-def merged_by_definition(piece: bytes, ranks: Mapping[bytes, int]) -> list[int]:
+def merged_by_definition(ids: list[int], merges: Merges) -> list[int]:
     """The rule, step by step: the lowest rank, the leftmost of equals, one merge at a time."""
-    parts = [bytes([byte]) for byte in piece]
+    ids = list(ids)
     while True:
-        ranked = [
-            (ranks[left + right], place)
-            for place, (left, right) in enumerate(pairwise(parts))
-            if left + right in ranks
-        ]
-        if not ranked:
-            return [ranks[part] for part in parts]
-        place = min(ranked)[1]
-        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+        pairs = [left << PAIR_SHIFT | right for left, right in pairwise(ids)]
+        ranked = [(merges.ranks[pair], place) for place, pair in enumerate(pairs)]
+        rank, place = min(ranked, default=(NO_MERGE, 0))
+        if rank == NO_MERGE:
+            return ids
+        ids[place : place + 2] = [merges.joined[pairs[place]]]
 
 
-def merged_in_batches(piece: bytes, ranks: Mapping[bytes, int]) -> list[int]:
-    return merge_batches([bytes([byte]) for byte in piece], ranks)
+def by_spelling(*tokens: bytes) -> Merges:
+    """Every pair that joins to one of the tokens merges, at the token's place."""
+    ranks = ranks_of(*tokens)
+    return spelled_merges(list(ranks), ranks, ranks)
+
+
+def merged_in_passes(ids: list[int], merges: Merges) -> list[int]:
+    return merge_batches(merge_passes(ids, merges)[0], merges)
 
 
 # Tokens over three letters, ranked in any order: also such as no training would give.
-VOCABULARIES = st.lists(
+TOKENS = st.lists(
     st.lists(st.sampled_from(b"abc"), min_size=2, max_size=7).map(bytes), unique=True, max_size=25
-).map(lambda tokens: ranks_of(*tokens))
-PIECES = st.lists(st.sampled_from(b"abc"), min_size=1, max_size=40).map(bytes)
+)
+
+
+@st.composite
+def merge_lists(draw: st.DrawFn) -> Merges:
+    """Any pairs of the symbols 0 to 9 in any order; several may give the same symbol."""
+    pairs = draw(
+        st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), unique=True, max_size=25)
+    )
+    joined = [draw(st.integers(3, 9)) for _ in pairs]
+    return listed_merges([left << PAIR_SHIFT | right for left, right in pairs], joined)
+
+
+@st.composite
+def equal_ranks(draw: st.DrawFn) -> Merges:
+    """Tokens of which several have the same rank, as pieces of SentencePiece may."""
+    tokens = ranks_of(*draw(TOKENS))
+    ranks = {token: draw(st.integers(0, 4)) for token in tokens}
+    return spelled_merges(list(tokens), ranks, tokens)
+
+
+MERGES = st.one_of(TOKENS.map(lambda tokens: by_spelling(*tokens)), merge_lists(), equal_ranks())
+PIECES = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 REPETITIVE = st.builds(
     lambda start, unit, times, end: start + unit * times + end,
     *(PIECES.map(lambda p: p[:3]), PIECES.map(lambda p: p[:6]), st.integers(1, 30), PIECES),
 )
-MERGES = [merge_short, merge_long, merged_in_batches]
+WAYS = [merge, merge_short, merge_long, merge_batches, merged_in_passes]
 
 
-@pytest.mark.parametrize("merge", MERGES)
-@given(ranks=VOCABULARIES, piece=st.one_of(PIECES, REPETITIVE))
+def letters(merges: Merges, ids: list[int]) -> list[int]:
+    """The symbols 0, 1, 2 for lists, the letters a, b, c for spelled tokens."""
+    return ids if isinstance(merges.ranks, bpe._Listed) else [number + ord("a") for number in ids]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(merges=MERGES, piece=st.one_of(PIECES, REPETITIVE))
 @settings(max_examples=150)
-def test_every_way_of_merging_follows_the_rule_for_any_vocabulary(
-    merge: Callable[..., list[int]], ranks: dict[bytes, int], piece: bytes
+def test_every_way_of_merging_follows_the_rule_for_any_merges(
+    way: Callable[..., list[int]], merges: Merges, piece: list[int]
 ) -> None:
-    assert merge(piece, ranks) == merged_by_definition(piece, ranks)
+    ids = letters(merges, piece)
+    assert way(list(ids), merges) == merged_by_definition(ids, merges)
 
 
-@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("tokens", "piece", "expected"),
     [
@@ -75,49 +110,39 @@ def test_every_way_of_merging_follows_the_rule_for_any_vocabulary(
     ],
 )
 def test_known_pieces_merge_as_the_rule_says(
-    merge: Callable[..., list[int]], tokens: list[bytes], piece: bytes, expected: list[bytes]
+    way: Callable[..., list[int]], tokens: list[bytes], piece: bytes, expected: list[bytes]
 ) -> None:
-    ranks = ranks_of(*tokens)
-    assert merge(piece, ranks) == [ranks[token] for token in expected]
-    assert merged_by_definition(piece, ranks) == [ranks[token] for token in expected]
+    ranks, merges = ranks_of(*tokens), by_spelling(*tokens)
+    assert way(list(piece), merges) == [ranks[token] for token in expected]
+    assert merged_by_definition(list(piece), merges) == [ranks[token] for token in expected]
 
 
-@given(VOCABULARIES, st.text(st.sampled_from("abcé"), min_size=1, max_size=120))
-@settings(max_examples=150)
-def test_a_piece_is_one_token_if_it_can_be_and_is_merged_otherwise(
-    ranks: dict[bytes, int], piece: str
-) -> None:
-    whole = ranks.get(piece.encode())
-    expected = merged_by_definition(piece.encode(), ranks) if whole is None else [whole]
-    assert BytePairEncoder(ranks).encode_pieces([piece, piece]) == expected * 2
+def test_a_list_merges_only_what_it_names() -> None:
+    """Of the two ways to put "aab" together, the second is not in the list."""
+    a, b, aa, ab, aab = range(5)
+
+    def listed(*merges: tuple[int, int, int]) -> Merges:
+        pairs = [left << PAIR_SHIFT | right for left, right, _ in merges]
+        return listed_merges(pairs, [joined for _, _, joined in merges])
+
+    assert merge([a, a, b], listed((a, b, ab), (a, a, aa), (a, ab, aab))) == [aab]
+    assert merge([a, a, b], listed((a, a, aa), (a, b, ab), (a, ab, aab))) == [aa, b]
 
 
-def test_a_whole_piece_is_looked_up_before_anything_merges() -> None:
-    """The token "abc" cannot be reached by merges: neither "ab" nor "bc" is a token."""
-    encoder = BytePairEncoder(ranks_of(b"abc"))
-    assert encoder.encode_pieces(["abc"]) == [256]
-    assert encoder.encode_pieces(["abcd"]) == [*b"abcd"]
+def test_of_equal_ranks_the_leftmost_merges_first_whatever_its_id() -> None:
+    tokens = ranks_of(b"bc", b"ab")
+    equal = spelled_merges(list(tokens), dict.fromkeys(tokens, 0), tokens)
+    for way in WAYS:
+        assert way([*b"abc"], equal) == [tokens[b"ab"], ord("c")]
 
 
-def test_a_part_between_two_cuts_is_not_looked_up_as_a_whole_piece() -> None:
-    """No token holds "c!": "abc" stands alone there, but as a part it must be merged."""
-    encoder = BytePairEncoder(ranks_of(b"abc"))
-    assert encoder.encode_pieces(["abc!"]) == [*b"abc!"]
-
-
-def test_bytes_are_adjacent_where_a_token_holds_them_so() -> None:
-    answers = adjacent_bytes(ranks_of(b"xyz", b"\xff\x00"))
-    found = {divmod(place, 256) for place, answer in enumerate(answers) if answer}
-    assert found == {(ord("x"), ord("y")), (ord("y"), ord("z")), (0xFF, 0x00)}
-
-
-def test_the_cache_is_bounded_in_entries_and_in_their_size() -> None:
-    encoder = BytePairEncoder(ranks_of())
-    encoder.encode_pieces(["x" * (bpe.CACHED_PIECE_CHARS + 1)])
-    assert encoder._encode_cached.cache_info().currsize == 0
-    encoder.encode_pieces(["x" * bpe.CACHED_PIECE_CHARS])
-    assert encoder._encode_cached.cache_info().currsize == 1
-    assert encoder._encode_cached.cache_info().maxsize == bpe.CACHED_PIECES
+def test_the_remembered_pairs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bpe, "REMEMBERED_PAIRS", 100)
+    merges = by_spelling(b"ab", b"cd", b"abcd")
+    for left in range(256):
+        assert merges.ranks[left << PAIR_SHIFT | ord("x")] == NO_MERGE
+        assert len(merges.ranks) <= 100
+        assert merge([*b"xabcdx"], merges) == [ord("x"), 258, ord("x")]
 
 
 def steps_of(run: Callable[[], object]) -> int:
@@ -157,11 +182,17 @@ LONG_PIECES = {
 
 
 @pytest.mark.parametrize("kind", LONG_PIECES)
-def test_work_grows_no_faster_than_n_log_n(llama3: Tokenizer, kind: str) -> None:
+def test_work_grows_no_faster_than_n_log_n(llama3: Any, kind: str) -> None:
     """Counted in instructions, not in seconds; a quadratic step would give a ratio near 4."""
+
+    pieces: Any = llama3._encoder._encoder._pieces
 
     def steps(size: int) -> int:
         text = LONG_PIECES[kind](size)
+        for remembered in (pieces._merges.ranks, pieces._merges.joined):
+            remembered.clear()
+        for cache in (pieces._encode_cached, pieces._merge_cached):
+            cache.cache_clear()
         return steps_of(lambda: llama3.encode(text, bos=False, eos=False))
 
     assert steps(8192) <= 2.6 * steps(4096)
@@ -169,20 +200,26 @@ def test_work_grows_no_faster_than_n_log_n(llama3: Tokenizer, kind: str) -> None
 
 def test_the_growth_test_sees_quadratic_work() -> None:
     """Its negative: the rule followed step by step, which is in a directory of the same name."""
-    ranks = ranks_of(b"aa", b"aaaa")
+    merges = by_spelling(b"aa", b"aaaa")
 
     def steps(size: int) -> int:
-        return steps_of(lambda: merged_by_definition(b"a" * size, ranks))
+        return steps_of(lambda: merged_by_definition([ord("a")] * size, merges))
 
     assert steps(80) > 3.5 * steps(40)
 
 
 def test_a_hostile_vocabulary_cannot_make_the_batches_quadratic() -> None:
     """Every merge of the first batch makes a pair that ranks lower and must go first."""
-    ranks = ranks_of(b"abc", b"ab")
+    merges = by_spelling(b"abc", b"ab")
 
     def steps(size: int) -> int:
-        return steps_of(lambda: merged_in_batches(b"abc" * size, ranks))
+        return steps_of(lambda: merge_batches([*b"abc" * size], merges))
 
-    assert merged_in_batches(b"abc" * 50, ranks) == [256] * 50
+    assert merge_batches([*b"abc" * 50], merges) == [256] * 50
     assert steps(2000) <= 2.6 * steps(1000)
+
+
+def test_letters_that_repeat_in_a_long_piece_still_merge_in_order() -> None:
+    merges = by_spelling(b"ba", b"ab", b"bab", b"aab")
+    ids = random.Random(3).choices(b"ab", k=2000)
+    assert merge_long(list(ids), merges) == merge_short(list(ids), merges)

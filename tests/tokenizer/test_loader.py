@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from src.tokenizer import TokenizerError, TokenizerNotFoundError, load_tokenizer
-from tests.support.shared_data import shared_data
 from tests.tokenizer.conftest import SINGLE_BYTES, tiktoken_lines
 
 VALID = b"".join(line + b"\n" for line in tiktoken_lines([*SINGLE_BYTES, b"ab"]))
@@ -17,39 +16,17 @@ def test_a_directory_with_base64_ranks_loads(write_model: Callable[[bytes], Path
 
 
 def test_a_download_that_keeps_the_file_in_original_loads(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "original").mkdir()
     (tmp_path / "original" / "tokenizer.model").write_bytes(VALID)
     assert load_tokenizer(tmp_path).vocab_size == 257 + 256
 
 
 def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerNotFoundError, match=r"expected tokenizer\.model, got nothing"):
+    with pytest.raises(TokenizerNotFoundError, match=r"expected .*tokenizer\.model, got nothing"):
         load_tokenizer(tmp_path)
     (tmp_path / "params.json").touch()
     with pytest.raises(TokenizerNotFoundError, match=r"got params\.json"):
         load_tokenizer(tmp_path)
-
-
-def test_only_tokenizer_json_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(TokenizerError, match=r"got only tokenizer\.json") as caught:
-        load_tokenizer(tmp_path)
-    assert not isinstance(caught.value, TokenizerNotFoundError)
-
-
-def test_a_sentencepiece_model_is_refused_by_name() -> None:
-    directory = shared_data("llama2/tokenizer.model").parent
-    with pytest.raises(TokenizerError, match=r"tokenizer\.model: format: .* SentencePiece"):
-        load_tokenizer(directory)
-
-
-def test_the_first_bytes_of_a_sentencepiece_model_are_enough(
-    write_model: Callable[[bytes], Path],
-) -> None:
-    path = write_model(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
-    with pytest.raises(TokenizerError, match="SentencePiece"):
-        load_tokenizer(path.parent)
 
 
 def test_what_is_no_directory_is_refused(write_model: Callable[[bytes], Path]) -> None:

@@ -8,15 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from src.tokenizer import split as split_module
-from src.tokenizer.split import SPLIT_PATTERN, split
+from src.tokenizer.split import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, MARKED_WORDS, Splitter
 from src.tokenizer.unicode_16 import UNASSIGNED_BOUNDS
 
 SPACES = " \t\n\r\x0b\x0c\x1c\x85\xa0\u2028\u3000"
-LIVELY = st.text(st.sampled_from("ab Z09'st.!-é日😀\ufffd\ud7ff\u0378" + SPACES), max_size=60)
+LIVELY = st.text(st.sampled_from("ab\u2581 Z09'st.!-é日😀\ufffd\ud7ff\u0378" + SPACES), max_size=60)
 
 
-def pieces(text: str) -> list[str]:
-    return [piece for part in split(text) for piece in part]
+SPLITTERS = {
+    "Llama 3": LLAMA_3,
+    "GPT-2": GPT_2,
+    "digits": DIGITS_THEN_GPT_2,
+    "marked words": MARKED_WORDS,
+}
+
+
+def pieces(text: str, splitter: Splitter = LLAMA_3) -> list[str]:
+    return [piece for part in splitter.split(text) for piece in part]
 
 
 @pytest.mark.parametrize(
@@ -53,25 +61,64 @@ def test_a_character_newer_than_unicode_16_is_no_letter_whatever_regex_knows() -
     assert pieces("日\U000323b0本") == ["日", "\U000323b0本"]
 
 
-@given(st.text())
-def test_the_pieces_join_to_the_text(text: str) -> None:
-    assert "".join(pieces(text)) == text
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("I'm we'LL 'tis", ["I", "'m", " we", "'", "LL", " '", "tis"]),
+        ("12345 678", ["12345", " 678"]),
+        ("a  1", ["a", " ", " 1"]),
+        ("a\n\nb", ["a", "\n", "\n", "b"]),
+        ("a.\n b", ["a", ".", "\n", " b"]),
+    ],
+)
+def test_texts_split_into_gpt_2s_pieces(text: str, expected: list[str]) -> None:
+    assert pieces(text, GPT_2) == expected
 
 
-@given(LIVELY, st.integers(1, 5))
-def test_cutting_a_text_into_parts_changes_no_piece(text: str, part_chars: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("12345 678", ["1", "2", "3", "4", "5", " ", "6", "7", "8"]),
+        ("a  1", ["a", "  ", "1"]),  # all spaces before a digit stay together
+        ("a  b", ["a", " ", " b"]),
+        ("x²³ ٣", ["x", "²", "³", " ", "٣"]),
+        ("'s1's", ["'s", "1", "'s"]),
+    ],
+)
+def test_texts_split_into_pieces_around_single_digits(text: str, expected: list[str]) -> None:
+    assert pieces(text, DIGITS_THEN_GPT_2) == expected
+
+
+def test_marked_words_begin_with_their_spaces() -> None:
+    assert pieces("\u2581\u2581ab\u2581c\u2581", MARKED_WORDS) == [
+        "\u2581\u2581ab",
+        "\u2581c",
+        "\u2581",
+    ]
+
+
+@pytest.mark.parametrize("name", SPLITTERS)
+@given(text=st.text())
+def test_the_pieces_join_to_the_text(name: str, text: str) -> None:
+    assert "".join(pieces(text, SPLITTERS[name])) == text
+
+
+@pytest.mark.parametrize("name", SPLITTERS)
+@given(text=LIVELY, part_chars=st.integers(1, 5))
+def test_cutting_a_text_into_parts_changes_no_piece(name: str, text: str, part_chars: int) -> None:
+    splitter = SPLITTERS[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(split_module, "PART_CHARS", part_chars)
-        in_parts = pieces(text)
-    assert in_parts == SPLIT_PATTERN.findall(text)
+        in_parts = pieces(text, splitter)
+    assert in_parts == splitter.pattern.findall(text)
 
 
 def test_a_long_text_is_handed_out_in_parts() -> None:
     text = "word and word. " * 40_000
-    parts = list(split(text))
+    parts = list(LLAMA_3.split(text))
     assert len(parts) > 5
     assert max(sum(map(len, part)) for part in parts) < split_module.PART_CHARS + 16
-    assert [piece for part in parts for piece in part] == SPLIT_PATTERN.findall(text)
+    assert [piece for part in parts for piece in part] == LLAMA_3.pattern.findall(text)
 
 
 def test_the_table_of_unassigned_code_points_ascends() -> None:

@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from src.tokenizer import StreamDecoder, Tokenizer, TokenizerError
+from src.tokenizer.tiktoken_file import llama3_tokenizer
 from tests.tokenizer.conftest import ranks_of
 
-BYTES = Tokenizer(ranks_of())
-LUMPS = Tokenizer(
+BYTES = llama3_tokenizer(ranks_of())
+LUMPS = llama3_tokenizer(
     ranks_of(b"\xf0\x9f", b"\x98\x80", b"a\xf0", b"\x9f\x98\x80b", b"\xe2\x82", b"\x82\xac")
 )
 MARK = "\N{REPLACEMENT CHARACTER}"

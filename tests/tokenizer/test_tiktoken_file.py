@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from src.ml.errors import LlamaBoltsError
-from src.tokenizer import Tokenizer, TokenizerError
+from src.tokenizer import TokenizerError, files
 from src.tokenizer import tiktoken_file as reader
 from tests.support.shared_data import shared_data
 from tests.tokenizer.conftest import SINGLE_BYTES, tiktoken_lines
@@ -167,9 +167,9 @@ def test_a_file_beyond_the_cap_is_refused_before_it_is_parsed(
     write_model: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_model(joined(LINES))
-    monkeypatch.setattr(reader, "MAX_FILE_BYTES", path.stat().st_size)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", path.stat().st_size)
     reader.read_tiktoken_file(path)
-    monkeypatch.setattr(reader, "MAX_FILE_BYTES", path.stat().st_size - 1)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", path.stat().st_size - 1)
     with pytest.raises(TokenizerError, match="size: expected at most"):
         reader.read_tiktoken_file(path)
 
@@ -197,4 +197,4 @@ def test_metas_file_reads_as_tiktoken_reads_it() -> None:
     path = shared_data("llama3/tokenizer.model")
     ranks = reader.read_tiktoken_file(path)
     assert ranks == load_tiktoken_bpe(str(path))
-    assert Tokenizer(ranks).vocab_size == 128256
+    assert reader.llama3_tokenizer(ranks).vocab_size == 128256

@@ -1,0 +1,258 @@
+"""Read Hugging Face's `tokenizer.json`: byte-level and SentencePiece-style BPE.
+
+Ids are those of the `tokenizers` package, with one difference: text never becomes a special id.
+What `tokenizers` does with `encode_special_tokens = True` is done always; and a token of the form
+`<|...|>` or `<｜...｜>`, or one that is named for a role, is special even where its flag does not
+say so, as that of R1-Distill's `<｜User｜>` does not.
+
+`truncation` and `padding` are not used, as transformers does not use what the file says there.
+"""
+
+import gc
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import numpy as np
+
+from .added_tokens import (
+    AddedToken,
+    AddedTokenFinder,
+    NormalizedEncoder,
+    PlainText,
+    TextWithAddedTokens,
+)
+from .byte_level_text import ByteLevelText
+from .errors import mismatch, shown
+from .files import kind_of, read_json
+from .json_shapes import ByteLevelShape, MarkedShape, read_shape, read_template
+from .json_vocabulary import Vocabulary, read_merges, read_vocabulary
+from .marked_text import SPACE_MARK, MarkedText, Prefix, mark_spaces, words_are_independent
+from .pieces import BytePieces, CharacterPieces, character_symbols
+from .roles import Template, read_settings
+from .tokenizer import Decoding, TextEncoder, Tokenizer
+
+_FILE_KEYS = {
+    *("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer"),
+    *("post_processor", "decoder", "model"),
+}
+_MODEL_KEYS = {
+    *("type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"),
+    *("fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"),
+}
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+# These bytes are in no UTF-8, so no text needs tokens for them.
+_NEVER_IN_TEXT = {0xC0, 0xC1, *range(0xF5, 0x100)}
+
+
+def read_tokenizer_json(path: Path) -> Tokenizer:
+    """Read a `tokenizer.json`, and what the files beside it say about special tokens.
+
+    Args:
+        path: the file.
+
+    Raises:
+        TokenizerError: for a file that is damaged or asks for what is not known.
+    """
+    settings = read_settings(path.parent)
+    with _collector_paused():
+        file = read_json(path)
+        model = _read_model(path, file)
+        template = read_template(path, file.get("post_processor"))
+        named = {*settings.names.values(), *_template_names(template)}
+        vocabulary = read_vocabulary(path, model["vocab"], file.get("added_tokens"), named)
+        for name in _template_names(template):
+            if name not in vocabulary.special:
+                got = f"'{shown(name)}'"
+                raise mismatch(path, "post_processor", "a token of the vocabulary", got)
+        shape = read_shape(path, file)
+        if isinstance(shape, ByteLevelShape):
+            encoder, token_bytes = _byte_level(path, model, vocabulary, shape)
+            decoding = Decoding()
+        else:
+            encoder, token_bytes = _marked(path, model, vocabulary, shape)
+            decoding = Decoding(shape.drops_first_space, mark_per_byte=True)
+    return Tokenizer(
+        token_bytes,
+        vocabulary.special,
+        _with_added_tokens(encoder, vocabulary),
+        settings.roles(vocabulary.special, len(vocabulary.names), template),
+        decoding,
+    )
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Hold the garbage collector back: half a million new strings would make it run in vain."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _template_names(template: Template | None) -> list[str]:
+    named = (template.begin, template.end) if template else ()
+    return [name for name in named if name is not None]
+
+
+def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
+    """Check the model but for its vocabulary and merges."""
+    for where, keys, value in (("", _FILE_KEYS, file), ("model: ", _MODEL_KEYS, file.get("model"))):
+        if not isinstance(value, dict):
+            raise mismatch(path, "model", "an object", kind_of(value))
+        for key in value:
+            if key not in keys:
+                raise mismatch(path, f"{where}keys", ", ".join(sorted(keys)), f"'{shown(key)}'")
+        model = value
+    kind = model.get("type", "BPE" if "merges" in model else None)
+    if kind != "BPE":
+        raise mismatch(path, "model: type", "BPE", f"'{shown(kind)}'")
+    for key, default in (
+        *(("dropout", None), ("continuing_subword_prefix", None), ("end_of_word_suffix", None)),
+    ):
+        value = model.get(key)
+        if value not in (default, "", 0):
+            raise mismatch(path, f"model: {key}", "null", f"'{shown(value)}'")
+    for key in ("fuse_unk", "byte_fallback", "ignore_merges"):
+        if not isinstance(model.setdefault(key, False), bool):
+            raise mismatch(path, f"model: {key}", "true or false", kind_of(model[key]))
+    unknown = model.get("unk_token")
+    if unknown is not None and not isinstance(unknown, str):
+        raise mismatch(path, "model: unk_token", "a text or null", kind_of(unknown))
+    model.setdefault("vocab", None)
+    return model
+
+
+# Byte-level
+
+
+def _byte_level(
+    path: Path, model: Mapping[str, object], vocabulary: Vocabulary, shape: ByteLevelShape
+) -> tuple[NormalizedEncoder, list[bytes]]:
+    merges = read_merges(path, model.get("merges"), vocabulary)
+    token_bytes = bytes_of_byte_level(vocabulary.names)
+    for name, number in vocabulary.special.items():
+        token_bytes[number] = name.encode()
+    tokens = {token_bytes[number]: number for number in vocabulary.tokens.values()}
+    missing = [b for b in range(256) if bytes([b]) not in tokens and b not in _NEVER_IN_TEXT]
+    if missing and (model.get("unk_token") or model.get("byte_fallback")):
+        got = f"none for byte 0x{missing[0]:02x}"
+        raise mismatch(path, "vocab", "a token for every single byte", got)
+    pieces = BytePieces(tokens, merges, whole=bool(model["ignore_merges"]))
+    text = ByteLevelText(pieces, shape.splitter, prefix_space=shape.prefix_space)
+    return text, token_bytes
+
+
+def bytes_of_byte_level(names: Sequence[str]) -> list[bytes]:
+    """Turn tokens in GPT-2's letters for bytes into bytes.
+
+    Each byte is written as one printable character: those of Latin-1 that are printable stand for
+    themselves, the others are U+0100 and on, in their order. A token with a character that is no
+    such letter stands for its own text.
+
+    Args:
+        names: the tokens.
+
+    Source: `bytes_to_unicode` in openai/gpt-2 src/encoder.py, commit
+    9b63575ef42771a015060c964af2c3da4cf7c8ab.
+    """
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in plain]
+    byte_of = np.full(0x100 + len(others), -1, np.int16)
+    byte_of[plain] = plain
+    byte_of[0x100:] = others
+    codes = np.frombuffer("".join(names).encode("utf-32-le"), np.uint32)
+    found = byte_of[np.minimum(codes, len(byte_of) - 1)]
+    found[codes >= len(byte_of)] = -1
+    data = found.astype(np.uint8).tobytes()
+    bounds = list(accumulate(map(len, names), initial=0))
+    tokens = [data[start:end] for start, end in pairwise(bounds)]
+    for place in np.flatnonzero(found < 0):
+        number = int(np.searchsorted(bounds, place, "right")) - 1
+        tokens[number] = names[number].encode()
+    return tokens
+
+
+# SentencePiece-style
+
+
+def _marked(
+    path: Path, model: Mapping[str, object], vocabulary: Vocabulary, shape: MarkedShape
+) -> tuple[NormalizedEncoder, list[bytes]]:
+    names = vocabulary.names
+    fallback, unmerged = _fallback(path, model, vocabulary)
+    merges = read_merges(path, model.get("merges"), vocabulary, unmerged)
+    tokens = vocabulary.tokens
+    pieces = CharacterPieces(
+        character_symbols(tokens, len(names)),
+        tokens,
+        merges,
+        fallback,
+        whole=bool(model["ignore_merges"]),
+    )
+    before = shape.prefix if shape.normalizes else Prefix.NEVER
+    after = Prefix.NEVER if shape.normalizes else shape.prefix
+    # A whole text that is one token can be found only if the text is one piece.
+    apart = words_are_independent(tokens) and not model["ignore_merges"]
+    text = MarkedText(
+        pieces,
+        normalize=(lambda text: mark_spaces(text, before)) if shape.normalizes else str,
+        words=shape.words or apart,
+        prefix=after,
+        fused_id=unmerged[0] if model["fuse_unk"] and not model["byte_fallback"] else None,
+    )
+    special = set(vocabulary.special.values())
+    return text, [_marked_bytes(name, number in special) for number, name in enumerate(names)]
+
+
+def _marked_bytes(name: str, special: bool) -> bytes:
+    if special:
+        return name.encode()
+    byte = _BYTE_TOKEN.fullmatch(name)
+    return bytes([int(byte[1], 16)]) if byte else name.replace(SPACE_MARK, " ").encode()
+
+
+def _fallback(
+    path: Path, model: Mapping[str, object], vocabulary: Vocabulary
+) -> tuple[Callable[[str], list[int]], list[int]]:
+    """Give what a character becomes that is no token, and the ids that stand for such ones."""
+    ids = {name: number for number, name in enumerate(vocabulary.names)}
+    if model["byte_fallback"]:
+        names = [f"<0x{byte:02X}>" for byte in range(256)]
+        missing = [name for name in names if name not in ids]
+        if missing:
+            raise mismatch(path, "vocab", "a token for every single byte", f"no {missing[0]}")
+        byte_ids = [ids[name] for name in names]
+        return lambda character: [byte_ids[byte] for byte in character.encode()], byte_ids
+    unknown = model.get("unk_token")
+    if not isinstance(unknown, str) or unknown not in ids:
+        got = "null" if unknown is None else f"'{shown(unknown)}'"
+        raise mismatch(path, "model: unk_token", "a token, as byte_fallback is off", got)
+    return lambda _: [ids[unknown]], [ids[unknown]]
+
+
+# Added tokens
+
+
+def _with_added_tokens(encoder: NormalizedEncoder, vocabulary: Vocabulary) -> TextEncoder:
+    if all(token.special for token in vocabulary.added):
+        return PlainText(encoder)
+    raw = [token for token in vocabulary.added if not token.normalized]
+    normalized = [
+        AddedToken(
+            encoder.normalize(token.text),
+            token.token_id,
+            token.special,
+            takes_left=token.takes_left,
+            takes_right=token.takes_right,
+        )
+        for token in vocabulary.added
+        if token.normalized
+    ]
+    return TextWithAddedTokens(encoder, AddedTokenFinder(raw), AddedTokenFinder(normalized))

@@ -1,0 +1,121 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from src.tokenizer import pieces as pieces_module
+from src.tokenizer.bpe import PAIR_SHIFT, Merges, listed_merges, merge, spelled_merges
+from src.tokenizer.pieces import BytePieces, CharacterPieces, adjacent_bytes, character_symbols
+from tests.tokenizer.conftest import ranks_of
+
+TOKENS = st.lists(
+    st.lists(st.sampled_from(b"abc"), min_size=2, max_size=7).map(bytes), unique=True, max_size=25
+)
+
+
+def spelled(ranks: dict[bytes, int]) -> Merges:
+    return spelled_merges(list(ranks), ranks, ranks)
+
+
+def byte_pieces(*tokens: bytes, whole: bool = True) -> BytePieces:
+    ranks = ranks_of(*tokens)
+    return BytePieces(ranks, spelled(ranks), whole=whole)
+
+
+def character_pieces(*tokens: str, whole: bool = False) -> CharacterPieces:
+    """Tokens ranked in their order; characters without one fall back to minus their number."""
+    ids = {token: number for number, token in enumerate(tokens)}
+    symbols = character_symbols(ids, len(ids))
+    texts = [*tokens, *(c for c, number in symbols.items() if number >= len(ids))]
+    merges = spelled_merges(texts, ids, ids)
+    return CharacterPieces(symbols, ids, merges, lambda c: [-ord(c)], whole=whole)
+
+
+@given(TOKENS, st.text(st.sampled_from("abcé"), min_size=1, max_size=120))
+@settings(max_examples=150)
+def test_a_piece_is_one_token_if_it_can_be_and_is_merged_otherwise(
+    tokens: list[bytes], piece: str
+) -> None:
+    ranks = ranks_of(*tokens)
+    merged = merge([*piece.encode()], spelled(ranks))
+    whole = ranks.get(piece.encode())
+    expected = merged if whole is None else [whole]
+    assert byte_pieces(*tokens).encode_pieces([piece, piece]) == expected * 2
+    assert byte_pieces(*tokens, whole=False).encode_pieces([piece, piece]) == merged * 2
+
+
+def test_a_whole_piece_is_looked_up_before_anything_merges() -> None:
+    """The token "abc" cannot be reached by merges: neither "ab" nor "bc" is a token."""
+    encoder = byte_pieces(b"abc")
+    assert encoder.encode_pieces(["abc"]) == [256]
+    assert encoder.encode_pieces(["abcd"]) == [*b"abcd"]
+    assert byte_pieces(b"abc", whole=False).encode_pieces(["abc"]) == [*b"abc"]
+    assert character_pieces("a", "b", "c", "abc", whole=True).encode_pieces(["abc"]) == [3]
+    assert character_pieces("a", "b", "c", "abc").encode_pieces(["abc"]) == [0, 1, 2]
+
+
+def test_a_part_between_two_cuts_is_not_looked_up_as_a_whole_piece() -> None:
+    """No token holds "c!": "abc" stands alone there, but as a part it must be merged."""
+    assert byte_pieces(b"abc").encode_pieces(["abc!"]) == [*b"abc!"]
+    pieces = character_pieces("a", "b", "c", "!", "abc", whole=True)
+    assert pieces.encode_pieces(["abc!"]) == [0, 1, 2, 3]
+
+
+def test_bytes_are_adjacent_where_a_token_holds_them_so() -> None:
+    answers = adjacent_bytes(ranks_of(b"xyz", b"\xff\x00"))
+    found = {divmod(place, 256) for place, answer in enumerate(answers) if answer}
+    assert found == {(ord("x"), ord("y")), (ord("y"), ord("z")), (0xFF, 0x00)}
+
+
+def test_the_cache_is_bounded_in_entries_and_in_their_size() -> None:
+    encoder = byte_pieces()
+    encoder.encode_pieces(["x" * (pieces_module.CACHED_PIECE_CHARS + 1)])
+    assert encoder._encode_cached.cache_info().currsize == 0
+    encoder.encode_pieces(["x" * pieces_module.CACHED_PIECE_CHARS])
+    assert encoder._encode_cached.cache_info().currsize == 1
+    assert encoder._encode_cached.cache_info().maxsize == pieces_module.CACHED_PIECES
+
+
+def test_a_byte_without_a_token_is_left_out_before_anything_merges() -> None:
+    tokens = {b"a": 0, b"b": 1, b"ab": 2}
+    encoder = BytePieces(tokens, spelled(tokens), whole=True)
+    assert encoder.encode_pieces(["a!b", "!", "b"]) == [2, 1]
+
+
+def test_a_character_without_a_token_falls_back_and_merges_with_nothing() -> None:
+    encoder = character_pieces("a", "b", "ab")
+    assert encoder.encode_pieces(["a!b", "ab"]) == [0, -ord("!"), 1, 2]
+
+
+def test_a_character_that_only_longer_tokens_hold_merges_and_falls_back_where_it_is_left() -> None:
+    """SentencePiece joins texts, so "x" may merge though it is no token itself."""
+    encoder = character_pieces("a", "ax")
+    assert encoder.encode_pieces(["ax", "xa", "x", "aax"]) == [1, -120, 0, -120, 0, 1]
+
+
+@given(
+    st.lists(st.text("ab\u2581", min_size=1, max_size=5), unique=True, max_size=20),
+    st.text("ab\u2581c", max_size=100),
+)
+def test_cutting_a_piece_where_no_token_reaches_across_changes_no_id(
+    tokens: list[str], piece: str
+) -> None:
+    tokens = list(dict.fromkeys(["a", "b", "\u2581", "c", *tokens]))
+    ids = {token: number for number, token in enumerate(tokens)}
+    merged = merge([ids[c] for c in piece], spelled_merges(tokens, ids, ids)) if piece else []
+    assert character_pieces(*tokens).encode_pieces([piece] if piece else []) == merged
+
+
+def test_merges_of_a_list_work_on_bytes_too() -> None:
+    """Listed: a and b merge, ab and c do not, though "abc" is a token."""
+    ranks = ranks_of(b"ab", b"abc")
+    merges = listed_merges([ord("a") << PAIR_SHIFT | ord("b")], [256])
+    assert BytePieces(ranks, merges, whole=False).encode_pieces(["abc"]) == [256, ord("c")]
+    assert BytePieces(ranks, merges, whole=True).encode_pieces(["abc"]) == [257]
+
+
+@pytest.mark.parametrize("size", [63, 64, 65, 79, 80, 81, 500])
+def test_pieces_of_every_length_merge_alike(size: int) -> None:
+    text = ("ab" * size)[:size]
+    ranks = ranks_of(b"ab", b"abab")
+    expected = merge([*text.encode()], spelled(ranks))
+    assert byte_pieces(b"ab", b"abab").encode_pieces([text]) == expected
