@@ -1,0 +1,174 @@
+"""Directories that transformers wrote, against its float32 run (eager) and its 16-bit ones."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src.model import InferenceContext, Model, load_model
+
+pytest.importorskip("torch", reason="needs the oracle extra")
+pytest.importorskip("transformers", reason="needs the oracle extra")
+
+import torch
+import transformers
+
+from tests.model import oracle
+
+pytestmark = pytest.mark.oracle
+
+FLOAT32_BOUND = 1e-4
+SHARE_OF_THEIR_ERROR = 1.1
+TOKENS = 300
+GREEDY_TOKENS = 150
+
+
+def llama3(factor: float) -> dict[str, object]:
+    return {
+        "rope_type": "llama3", "rope_theta": 500000.0, "factor": factor, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+    }  # fmt: skip
+
+
+def sizes(D: int, H: int, K: int, F: int, V: int, L: int, **more: object) -> dict[str, Any]:
+    return {
+        "hidden_size": D, "num_attention_heads": H, "num_key_value_heads": K,
+        "intermediate_size": F, "vocab_size": V, "num_hidden_layers": L, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 16384, **more,
+    }  # fmt: skip
+
+
+PLAIN_500000 = {"rope_type": "default", "rope_theta": 500000.0}
+# In their proportions; all sizes of a configuration differ where the shape allows it.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "Llama 2 7B, multi-head": sizes(64, 4, 4, 172, 131, 3),
+    "Llama 3 8B": sizes(64, 8, 2, 224, 127, 3, rope_parameters=PLAIN_500000),
+    "Llama 3.1 8B, scaled by 8": sizes(96, 6, 2, 250, 113, 3, rope_parameters=llama3(8.0)),
+    "Llama 3.2 1B, tied, scaled by 32": sizes(
+        64, 4, 1, 256, 149, 2, rope_parameters=llama3(32.0), tie_word_embeddings=True, head_dim=16
+    ),
+    "head dimension above D/H": sizes(48, 4, 2, 110, 101, 2, head_dim=20),
+    "head dimension below D/H": sizes(80, 5, 1, 150, 103, 2, head_dim=6),
+    "biases of attention": sizes(48, 4, 2, 100, 107, 2, attention_bias=True),
+    "biases everywhere": sizes(
+        60, 6, 3, 90, 109, 3, attention_bias=True, mlp_bias=True, eos_token_id=[3, 5]
+    ),
+    "SmolLM2 135M, tied": sizes(
+        72, 9, 3, 192, 163, 4, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
+    ),
+    "TinyLlama 1.1B": sizes(128, 16, 2, 352, 137, 3, max_position_embeddings=2048),
+    "Mistral 7B v0.3": sizes(
+        128, 8, 2, 448, 139, 2, model_type="mistral", sliding_window=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    ),
+    "Mistral 7B v0.1, a window as long as the text": sizes(
+        96, 8, 2, 300, 151, 2, model_type="mistral", sliding_window=TOKENS
+    ),
+    "linear scaling by 4": sizes(
+        64, 4, 2, 120, 157, 2,
+        rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    ),
+    "shards": sizes(64, 4, 2, 130, 167, 3, max_shard_size="60KB"),
+}  # fmt: skip
+EVERY_CONFIG = pytest.mark.parametrize("name", CONFIGS)
+SAVED_AS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def randomise(model: Any, tied: bool) -> None:
+    """Draws weights so large that attention looks around and logits spread, as in `tiny.py`."""
+    generator = torch.Generator().manual_seed(1)
+    for name, weight in model.named_parameters():
+        values = 2 * torch.rand(weight.shape, generator=generator) - 1
+        if "norm" in name:
+            values = 1 + 0.4 * values
+        elif name.endswith(".bias"):
+            values = 0.5 * values
+        elif "embed_tokens" in name:
+            values = values * (0.35 if tied else 1.5)
+        else:
+            values = values * (5.0 if "lm_head" in name else 2.0) / weight.shape[1] ** 0.5
+        weight.data.copy_(values)
+
+
+def save(directory: Path, name: str, dtype: str) -> Path:
+    """Writes a random model with `save_pretrained`."""
+    values = dict(CONFIGS[name])
+    limit = values.pop("max_shard_size", "5GB")
+    kind = values.pop("model_type", "llama")
+    config = transformers.AutoConfig.for_model(kind, **values)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    randomise(model, bool(values.get("tie_word_embeddings")))
+    model.to(SAVED_AS[dtype]).save_pretrained(directory, max_shard_size=limit)
+    return directory
+
+
+def read(directory: Path, dtype: str = "float32") -> Any:
+    """Reads a model with transformers, computing in a dtype."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=SAVED_AS[dtype], attn_implementation="eager"
+    )
+    return model.eval()
+
+
+def ids_for(name: str, count: int = TOKENS, seed: int = 7) -> list[int]:
+    generator = np.random.default_rng(seed)
+    ids: list[int] = generator.integers(0, CONFIGS[name]["vocab_size"], count).tolist()
+    return ids
+
+
+def ours(model: Model, ids: list[int]) -> "np.ndarray[Any, Any]":
+    context = InferenceContext(model.args, len(ids))
+    return model.transformer.forward(context, ids, all_positions=True).numpy()
+
+
+@EVERY_CONFIG
+def test_float32_logits_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+    directory, ids = save(tmp_path, name, "float32"), ids_for(name)
+    exact = oracle.logits(read(directory), ids)
+    assert exact.std() > 0.5
+    assert oracle.errors(ours(load_model(directory), ids), exact)[0] < FLOAT32_BOUND
+
+
+@EVERY_CONFIG
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bit_logits_are_no_further_off_than_those_of_transformers(
+    tmp_path: Path, name: str, dtype: str
+) -> None:
+    directory, ids = save(tmp_path, name, dtype), ids_for(name)
+    exact = oracle.logits(read(directory), ids)
+    theirs = oracle.errors(oracle.logits(read(directory, dtype), ids), exact)
+    found = oracle.errors(ours(load_model(directory), ids), exact)
+    assert found[0] <= SHARE_OF_THEIR_ERROR * theirs[0]
+    assert found[1] <= SHARE_OF_THEIR_ERROR * theirs[1]
+
+
+@pytest.mark.slow
+@EVERY_CONFIG
+@pytest.mark.parametrize("dtype", SAVED_AS)
+def test_greedy_tokens_are_equal_where_the_choice_is_clear(
+    tmp_path: Path, name: str, dtype: str
+) -> None:
+    directory, prompt = save(tmp_path, name, dtype), ids_for(name, 12)
+    chosen, exact = oracle.greedy(read(directory), prompt, GREEDY_TOKENS)
+    bound = FLOAT32_BOUND
+    if dtype != "float32":
+        ids = (prompt + chosen)[:-1]
+        low = oracle.logits(read(directory, dtype), ids)[len(prompt) - 1 :]
+        bound = 2 * oracle.errors(low, exact)[0]
+    least_clear = {"float32": 0.95, "float16": 0.8, "bfloat16": 0.2}[dtype]
+    model = load_model(directory).transformer
+    oracle.assert_same_choices(model, prompt, chosen, exact, bound, least_clear)
+
+
+def test_several_files_were_written_where_the_limit_asks_for_them(tmp_path: Path) -> None:
+    model = load_model(save(tmp_path, "shards", "bfloat16"))
+    assert len(model.checkpoint.files) > 2
+    assert (tmp_path / "model.safetensors.index.json").exists()
+
+
+def test_end_tokens_are_those_that_transformers_stops_at(tmp_path: Path) -> None:
+    directory = save(tmp_path, "biases everywhere", "bfloat16")
+    assert load_model(directory).stop_ids == {3, 5}
+    assert read(directory).generation_config.eos_token_id == [3, 5]
