@@ -139,7 +139,8 @@ class Session:
         """Returns the token ids of the history as the model sees them; none when it is empty."""
         if self.completion:
             text = self.turns[-1].question + self.turns[-1].answer if self.turns else ""
-            return self.tokenizer.encode(text, bos=True, eos=False) if text else []
+            bos = self.tokenizer.adds_bos
+            return self.tokenizer.encode(text, bos=bos, eos=False) if text else []
         messages = self.messages(self.turns)
         if not messages:
             return []
@@ -190,6 +191,6 @@ class Session:
     def _prompt(self, question: str, turns: list[Turn]) -> list[int]:
         """Returns the token ids that ask a question after a history."""
         if self.completion:
-            return self.tokenizer.encode(question, bos=True, eos=False)
+            return self.tokenizer.encode(question, bos=self.tokenizer.adds_bos, eos=False)
         messages = self.messages(turns, question)
         return encode_chat(self.tokenizer, messages, chat_format=self.chat_format.name)

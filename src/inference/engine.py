@@ -152,7 +152,9 @@ class InferenceEngine:
         prompt_ids = encode_chat(tokenizer, messages, chat_format=name)
         mark(1, details={"messages": messages, "ids": prompt_ids})
         ends = end_ids(tokenizer, name)
-        return self.generate(prompt_ids, max_new_tokens, sampling, stop, progress, ends)
+        return self.generate(
+            prompt_ids, max_new_tokens, sampling, stop, progress, ends, new_text=True
+        )
 
     def generate(
         self,
@@ -162,6 +164,7 @@ class InferenceEngine:
         stop: Sequence[str] = (),
         progress: Progress | None = None,
         end_ids: Collection[int] = (),
+        new_text: bool = False,
     ) -> Iterator[Step]:
         """Continues a sequence of tokens.
 
@@ -174,6 +177,8 @@ class InferenceEngine:
             stop: Texts that end the answer and are not part of it.
             progress: Called while the prompt is read.
             end_ids: Ids that end the answer, beside those of the tokenizer.
+            new_text: Whether the answer begins a text, so that the space which some tokenizers
+                put before one is not shown; otherwise it goes on from the prompt.
 
         Yields:
             One step per chosen token. Without a tokenizer the texts are empty and no token ends
@@ -198,7 +203,7 @@ class InferenceEngine:
         if stops and self.model.tokenizer is None:
             raise PromptError("[generate] stop needs a tokenizer: the model's directory holds none")
         self.model.check_unchanged()
-        text = _AnswerText(self.model, StopStrings(stops), end_ids)
+        text = _AnswerText(self.model, StopStrings(stops), end_ids, new_text)
         room = self.sequence_length - len(ids)
         limit = room if max_new_tokens is None else min(room, max_new_tokens)
         at_limit = "max tokens" if limit == max_new_tokens else "context full"
@@ -348,9 +353,11 @@ class InferenceEngine:
 class _AnswerText:
     """Turns chosen tokens into text and sees when the answer ends."""
 
-    def __init__(self, model: Model, stops: StopStrings, end_ids: Collection[int]) -> None:
+    def __init__(
+        self, model: Model, stops: StopStrings, end_ids: Collection[int], new_text: bool
+    ) -> None:
         tokenizer = model.tokenizer
-        self._decoder = None if tokenizer is None else StreamDecoder(tokenizer)
+        self._decoder = None if tokenizer is None else StreamDecoder(tokenizer, first=new_text)
         self._stop_ids = frozenset() if tokenizer is None else tokenizer.stop_ids.union(end_ids)
         self._stops = stops
 
