@@ -8,13 +8,14 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TextIO
-
-from rich.console import Console as RichConsole
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, TextIO
 
 from .escape import escape_controls, escape_line
+
+# rich takes a while to load, and an answer to a pipe needs nothing of it.
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 _PLAIN_TERMINALS = ("", "dumb", "unknown")
 _UNLIMITED_WIDTH = 1 << 16  # nothing is folded where no window has to hold it
@@ -142,11 +143,18 @@ class _Output:
     def write_line(self, text: str, style: str = "") -> None:
         """Writes text that stays on one line, in a style where there is colour."""
         line = escape_line(text)
-        has_style = bool(style) and self._has_colour
-        self.write(self.rendered(Text(line, style)) if has_style else f"{line}\n")
+        if not (style and self._has_colour):
+            self.write(f"{line}\n")
+            return
+        from rich.text import Text
 
-    def rendered(self, renderable: Text | Table) -> str:
+        self.write(self.rendered(Text(line, style)))
+
+    def rendered(self, renderable: "Text | Table") -> str:
         """Returns what this stream can show of a line or a table, its last newline included."""
+        from rich.console import Console as RichConsole
+        from rich.text import Text
+
         text = io.StringIO()
         RichConsole(
             file=text,
@@ -176,7 +184,10 @@ def has_colour() -> bool:
     return is_capable_terminal() and not os.environ.get("NO_COLOR")
 
 
-def _table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> Table:
+def _table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading, justification in columns:
         table.add_column(heading, justify="right" if justification == "right" else "left")

@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from .. import trace
-from ..trace.logger import TraceLog
 from .arguments import DEFAULT_DEBUG_LOG, Options
 from .console import Console
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    from ..trace.logger import TraceLog
 
 
 class TraceSwitch:
@@ -72,7 +74,9 @@ class TraceSwitch:
         """Turns the trace off, if it is on."""
         trace.stop()
 
-    def _open(self) -> TraceLog:
+    def _open(self) -> "TraceLog":
+        from ..trace.logger import TraceLog  # structlog takes a while to load
+
         options = self._options
         json_path = options.trace_json
         debug_path = options.debug_log
@@ -90,7 +94,7 @@ class TraceSwitch:
             opened.pop_all()
         return log
 
-    def _warn(self, line: str, log: TraceLog) -> None:
+    def _warn(self, line: str, log: "TraceLog") -> None:
         self._console.warn(line)
         if not log.is_open:
             trace.stop()

@@ -6,7 +6,7 @@ with the largest (penalised) logit is taken, the lowest id among equals, and not
 """
 
 import math
-import secrets
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -100,7 +100,7 @@ class Sampler:
 
     def __init__(self, args: SamplingArgs) -> None:
         self.args = args
-        self.seed = secrets.randbits(32) if args.seed is None else args.seed
+        self.seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
         self._random = np.random.default_rng(self.seed)
         self._seen: set[int] = set()
         self._seen_ids = np.empty(0, np.int64)

@@ -3,13 +3,12 @@
 from typing import Any
 
 import numpy as np
-from cffi import FFI
 
 from .errors import TensorMemoryError
+from .kernel_settings import ffi
 
-_ffi = FFI()
-_allocate = _ffi.new_allocator(should_clear_after_alloc=False)
-_address_type = _ffi.typeof("uintptr_t")
+_allocate = ffi.new_allocator(should_clear_after_alloc=False)
+_address_type = ffi.typeof("uintptr_t")
 
 
 class _ByteRange:
@@ -48,7 +47,7 @@ class Storage:
         except (MemoryError, OverflowError):
             raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
         self._owner = owner
-        self._address = int(_ffi.cast(_address_type, owner))
+        self._address = int(ffi.cast(_address_type, owner))
         self._nbytes = nbytes
         self._writable = True
 
@@ -90,4 +89,4 @@ class Storage:
     def buffer(self) -> Any:
         """Give the bytes as an object with the buffer protocol, which keeps them alive."""
         owner = self._owner
-        return owner if isinstance(owner, np.ndarray) else _ffi.buffer(owner)
+        return owner if isinstance(owner, np.ndarray) else ffi.buffer(owner)
