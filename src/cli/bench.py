@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import ml
+from ..checkpoint.names import is_harmless
 from ..inference import NumericError
 from ..ml import roofs
 from ..model import InferenceContext, Model, ModelArgs, kv_cache_bytes, readable_bytes
