@@ -25,8 +25,10 @@ _DTYPES: Mapping[str, ml.DType] = {
     "F16": ml.float16,
     "F32": ml.float32,
     "U8": ml.uint8,
+    "I8": ml.int8,
     "U16": ml.uint16,
     "I32": ml.int32,
+    "I64": ml.int64,
     "C64": ml.complex64,
 }
 

@@ -47,12 +47,14 @@ def _row(name: str, kind: Literal["float", "int", "complex"], numpy_type: Any) -
 bfloat16 = _row("bfloat16", "float", ml_dtypes.bfloat16)
 float16 = _row("float16", "float", np.float16)
 float32 = _row("float32", "float", np.float32)
+int64 = _row("int64", "int", np.int64)
 int32 = _row("int32", "int", np.int32)
 uint16 = _row("uint16", "int", np.uint16)
+int8 = _row("int8", "int", np.int8)
 uint8 = _row("uint8", "int", np.uint8)
 complex64 = _row("complex64", "complex", np.complex64)
 
-DTYPES = (bfloat16, float16, float32, int32, uint16, uint8, complex64)
+DTYPES = (bfloat16, float16, float32, int64, int32, uint16, int8, uint8, complex64)
 _BY_NUMPY_DTYPE = {row.numpy_dtype: row for row in DTYPES}
 
 

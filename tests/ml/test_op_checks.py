@@ -77,7 +77,7 @@ def test_check_same_refuses_another_bit_shape_or_dtype(dtype):
     with pytest.raises(AssertionError, match="shape"):
         check_same(x, x.numpy().reshape(3, 2))
     with pytest.raises(AssertionError, match="dtype"):
-        check_same(x, np.zeros((2, 3), np.int8))
+        check_same(x, np.zeros((2, 3), np.int16))
 
 
 def test_check_same_tells_zero_from_minus_zero_but_not_nan_from_nan():
