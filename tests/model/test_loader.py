@@ -25,9 +25,11 @@ from tests.model.tiny import (
     Tiny,
     token_ids,
     transformer,
+    weights,
     write_byte_tokenizer,
     write_meta_directory,
 )
+from tests.support.pth_writer import split_tensor, write_pth
 
 TIED = next(config for config in CONFIGS if config.tied)
 SCALED = next(config for config in CONFIGS if config.scaling)
@@ -108,6 +110,37 @@ def test_a_damaged_tokenizer_is_an_error_and_not_none(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_text("not base64\n")
     with pytest.raises(TokenizerError):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [ml.float16, ml.bfloat16], ids=lambda d: d.name)
+def test_llama_2_in_shards_as_meta_has_it_gives_the_bits_of_one_file(
+    tmp_path: Path, dtype: ml.DType
+) -> None:
+    # int(2 * 4 * 32 / 3) = 85, rounded up to 96; embeddings by columns; no rope_theta.
+    config = replace(CONFIGS[0], ffn=96, vocab=132)
+    params: dict[str, object] = {
+        "dim": 32, "multiple_of": 48, "n_heads": 4, "n_layers": 2, "norm_eps": 1e-05,
+        "vocab_size": -1,
+    }  # fmt: skip
+    arrays = {n: w.astype(dtype.numpy_dtype) for n, w in weights(config).items()}
+    for shards in (1, 2):
+        directory = tmp_path / str(shards)
+        directory.mkdir()
+        (directory / "params.json").write_text(json.dumps(params))
+        parts = {name: split_tensor(name, array, shards, 1) for name, array in arrays.items()}
+        for number in range(shards):
+            part = {name: pieces[number] for name, pieces in parts.items()}
+            write_pth(directory / f"consolidated.{number:02d}.pth", part)
+    one, two = load_model(tmp_path / "1"), load_model(tmp_path / "2")
+    assert one.args == two.args
+    assert (one.args.vocab_size, one.args.rope_theta) == (132, 10000.0)
+    assert (one.args.n_kv_heads, one.args.max_context_length) == (4, 4096)
+    assert one.args.dtype is (ml.float32 if dtype is ml.float16 else ml.bfloat16)
+    assert two.checkpoint.source_format == "Meta, 2 PyTorch files merged"
+    ids = token_ids(config, 30)
+    expected = bits(run(transformer(config, dtype), ids))
+    for model in (one, two):
+        np.testing.assert_array_equal(bits(run(model.transformer, ids)), expected)
 
 
 @pytest.mark.parametrize("missing", ["params.json", "consolidated.00.pth"])

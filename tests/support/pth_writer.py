@@ -326,16 +326,17 @@ def write_random_meta_directory(
         return tensors
     parts: list[dict[str, Any]] = [{} for _ in range(shards)]
     for name, tensor in tensors.items():
-        for number, piece in enumerate(_split(name, whole(tensor), shards, embeddings_split)):
+        for number, piece in enumerate(split_tensor(name, whole(tensor), shards, embeddings_split)):
             parts[number][name] = piece
     for number, part in enumerate(parts):
         write_pth(directory / f"consolidated.{number:02d}.pth", part)
     return tensors
 
 
-def _split(
+def split_tensor(
     name: str, array: "np.ndarray[Any, Any]", shards: int, embeddings_split: int
 ) -> list["np.ndarray[Any, Any]"]:
+    """Split one tensor of Meta's names over the shards of a model."""
     if array.ndim == 1:
         return [array] * shards
     if name == "tok_embeddings.weight":
