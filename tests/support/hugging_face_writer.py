@@ -1,7 +1,8 @@
 """Write model directories in Hugging Face's layout, without transformers: of any size, or bad."""
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,28 @@ def random_arrays(
     """Describe random tensors of all names of a configuration."""
     return {
         name: random_tensor(name, shape, np.dtype(dtype), seed)
+        for name, shape in tensor_shapes(config).items()
+    }
+
+
+def zero_arrays(config: Mapping[str, Any], dtype: Any = ml_dtypes.bfloat16) -> dict[str, LazyArray]:
+    """Describe tensors of zeros of all names of a configuration, which cost neither disk nor time.
+
+    Vectors are ones, so that norms let through what there is.
+    """
+    block = np.zeros(1 << 22, dtype)
+
+    def chunks(shape: tuple[int, ...]) -> Iterator["np.ndarray[Any, Any]"]:
+        if len(shape) == 1:
+            yield np.ones(shape, dtype)
+            return
+        left = int(np.prod(shape))
+        while left:
+            yield block[: min(left, block.size)]
+            left -= min(left, block.size)
+
+    return {
+        name: LazyArray(shape, np.dtype(dtype), functools.partial(chunks, shape))
         for name, shape in tensor_shapes(config).items()
     }
 

@@ -5,6 +5,7 @@ spaces to a multiple of 8 bytes.
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ DTYPE_NAMES = {
     np.dtype(np.complex64): "C64",
 }
 Arrays = Mapping[str, "np.ndarray[Any, Any] | LazyArray"]
+_HOLE = 1 << 20
 INDEX = "model.safetensors.index.json"
 
 
@@ -54,7 +56,10 @@ def padded(header: bytes) -> bytes:
 def write_safetensors(
     path: Path, arrays: Arrays, metadata: Mapping[str, str] | None = None, askew: int = 0
 ) -> None:
-    """Write named arrays; `askew` moves the buffer by so many bytes from an aligned place."""
+    """Write named arrays; `askew` moves the buffer by so many bytes from an aligned place.
+
+    Zeros of a mebibyte and more become holes in the file: large zero tensors cost no disk.
+    """
     ordered = sorted(arrays.items(), key=lambda item: (-np.dtype(item[1].dtype).itemsize, item[0]))
     header: dict[str, object] = {}
     if metadata is not None:
@@ -70,7 +75,12 @@ def write_safetensors(
         stream.write(len(text).to_bytes(8, "little") + text)
         for _, array in ordered:
             for chunk in array.chunks() if isinstance(array, LazyArray) else [array]:
-                stream.write(np.ascontiguousarray(chunk).tobytes())
+                content = np.ascontiguousarray(chunk).tobytes()
+                if len(content) >= _HOLE and content.count(0) == len(content):
+                    stream.seek(len(content), os.SEEK_CUR)
+                else:
+                    stream.write(content)
+        stream.truncate()
 
 
 def write_sharded(directory: Path, arrays: Arrays, count: int) -> list[Path]:
