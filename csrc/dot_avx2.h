@@ -12,6 +12,9 @@
  */
 enum { VEC_LANES = 8, PASS_LANES = VEC_LANES, TILE_ROWS = 2, BF16_PHASES = 2, STREAM_ROWS = 4 };
 
+/* Attention: 6 x 2 accumulators, 2 keys or values, 1 query or weight and the mask. */
+enum { TILE_VECTORS = 2 };
+
 typedef __m256 vec;
 
 INLINE vec vec_zero(void)
@@ -32,6 +35,44 @@ INLINE void vec_store(float *x, vec v)
 INLINE vec vec_xor(vec a, vec b)
 {
     return _mm256_xor_ps(a, b);
+}
+
+INLINE vec vec_all(const float *x)
+{
+    return _mm256_broadcast_ss(x);
+}
+
+INLINE vec vec_add(vec a, vec b)
+{
+    return _mm256_add_ps(a, b);
+}
+
+/* The larger one; b where either is a NaN. */
+INLINE vec vec_maximum(vec a, vec b)
+{
+    return _mm256_max_ps(a, b);
+}
+
+typedef __m256i word_mask;
+
+INLINE word_mask first_words(ptrdiff_t count)
+{
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), lanes);
+}
+
+INLINE vec load_words(const float *x, word_mask mask)
+{
+    return _mm256_maskload_ps(x, mask);
+}
+
+/* Phase 0 gives the odd elements (upper halves), phase 1 the even ones. */
+INLINE vec widen_words(vec words, int phase)
+{
+    const __m256i pairs = _mm256_castps_si256(words);
+    const __m256i wide = phase == 0 ? _mm256_and_si256(pairs, _mm256_set1_epi32(-0x10000))
+                                    : _mm256_slli_epi32(pairs, 16);
+    return _mm256_castsi256_ps(wide);
 }
 
 /* Lanes folded down to four: l + (l + 8), then + 4. */

@@ -7,7 +7,7 @@
 #include "scalar.h"
 
 /* 4 x 6 accumulators, 4 weights, 1 activation and the mask: 30 of 32 registers. */
-enum { VEC_LANES = 16, PASS_LANES = VEC_LANES, TILE_ROWS = 4 };
+enum { VEC_LANES = 16, PASS_LANES = VEC_LANES, TILE_ROWS = 4, TILE_VECTORS = 4 };
 
 typedef __m512 vec;
 
@@ -29,6 +29,43 @@ INLINE void vec_store(float *x, vec v)
 INLINE vec vec_xor(vec a, vec b)
 {
     return _mm512_xor_ps(a, b);
+}
+
+INLINE vec vec_all(const float *x)
+{
+    return _mm512_set1_ps(*x);
+}
+
+INLINE vec vec_add(vec a, vec b)
+{
+    return _mm512_add_ps(a, b);
+}
+
+/* The larger one; b where either is a NaN. */
+INLINE vec vec_maximum(vec a, vec b)
+{
+    return _mm512_max_ps(a, b);
+}
+
+typedef __mmask16 word_mask;
+
+INLINE word_mask first_words(ptrdiff_t count)
+{
+    return (word_mask)((1u << count) - 1u);
+}
+
+INLINE vec load_words(const float *x, word_mask mask)
+{
+    return _mm512_maskz_loadu_ps(mask, x);
+}
+
+/* Phase 0 gives the odd elements (upper halves), phase 1 the even ones. */
+INLINE vec widen_words(vec words, int phase)
+{
+    const __m512i pairs = _mm512_castps_si512(words);
+    const __m512i wide = phase == 0 ? _mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000))
+                                    : _mm512_slli_epi32(pairs, 16);
+    return _mm512_castsi512_ps(wide);
 }
 
 /* Lanes folded down to four: l + (l + 8), then + 4. */

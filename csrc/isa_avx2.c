@@ -9,7 +9,7 @@
 
 #include "dot_avx2.h"
 #include "fold_x86.h"
-#include "tile.h"
+#include "attention_tile.h"
 #include "probe_vector.h"
 
 DEFINE_KERNEL_SET(kernel_set_avx2);

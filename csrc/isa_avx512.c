@@ -11,7 +11,7 @@
 
 #include "dot_avx512_widened.h"
 #include "fold_x86.h"
-#include "tile.h"
+#include "attention_tile.h"
 #include "probe_vector.h"
 
 DEFINE_KERNEL_SET(kernel_set_avx512);

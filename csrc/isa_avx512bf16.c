@@ -14,7 +14,7 @@
 
 #include "dot_avx512bf16.h"
 #include "fold_x86.h"
-#include "tile.h"
+#include "attention_tile.h"
 #include "probe_vector.h"
 
 DEFINE_KERNEL_SET(kernel_set_avx512bf16);

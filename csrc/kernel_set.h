@@ -55,6 +55,20 @@ typedef struct KernelSet {
                                      float *result);
 
     void (*convert_span)(const void *x, int x_type, void *out, int out_type, ptrdiff_t n);
+
+    /* Lays a query out as one row of a panel (attention_rows.h). */
+    void (*pack_query)(int type, const char *x, ptrdiff_t words, int rows, float *panel);
+    /* scores[r][16 * g + l] = query of row r . key of lane l in group g. */
+    void (*attention_scores)(int type, const float *panel, int rows, const char *keys,
+                             ptrdiff_t groups, ptrdiff_t words, float *scores);
+    /* The scores of one row and block become weights; the state gets their maximum and sum. */
+    void (*attention_weights)(float *scores, ptrdiff_t count, float scale, float *state);
+    /* mix[r] += sum over `count` positions s, in order, of weights[r][s] * values[s]. */
+    void (*attention_mix)(int type, const float *weights, int rows, const char *values,
+                          ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, float *mix);
+    void (*attention_begin)(float *state, ptrdiff_t floats);
+    void (*attention_merge)(float *state, const float *block, ptrdiff_t floats);
+    void (*attention_finish)(int type, const float *state, ptrdiff_t h, void *out);
 } KernelSet;
 
 /* A set of the functions that the including file has compiled under these names. */
@@ -71,6 +85,13 @@ typedef struct KernelSet {
         .read_span = read_span,              \
         .multiply_add_chains = multiply_add_chains, \
         .convert_span = convert_span,        \
+        .pack_query = pack_query,            \
+        .attention_scores = attention_scores,\
+        .attention_weights = attention_weights,\
+        .attention_mix = attention_mix,      \
+        .attention_begin = attention_begin,  \
+        .attention_merge = attention_merge,  \
+        .attention_finish = attention_finish,\
     }
 
 /* The set in use (dispatch.c). */

@@ -3,7 +3,8 @@
  *
  * Python (src/ml/native.py) checks dtypes, shapes, layouts, byte lengths and overlaps; the kernels
  * compute and never allocate, print or exit. Letters of the legend: T new tokens, D model dim,
- * h head dim. Tensors are row-major and contiguous unless a stride is passed.
+ * H query heads, K key/value heads, h head dim; and C, the positions that a cache holds. Tensors
+ * are row-major and contiguous unless a stride is passed.
  *
  * Numeric contract, the same on every instruction set, for any number of threads or rows:
  *   - a bfloat16 product runs in 16 float32 lanes; lane l takes, for each block of 32 elements,
@@ -11,6 +12,13 @@
  *     lanes, acc[l] = fma(x[l], w[l], acc[l]) for each block of 16; the tail is padded by zeros;
  *   - the lanes are folded as l + (l + 8), then + 4, then + 2, then + 1;
  *   - every other sum has the same 16 lanes and the same folding;
+ *   - attention: a score is one chain along the head, acc = fma(q[2i], k[2i], fma(q[2i+1],
+ *     k[2i+1], acc)) for bfloat16 and acc = fma(q[i], k[i], acc) for float32. Positions are
+ *     cut into blocks of 256 that begin at multiples of 256. In a block, m is the scale times the
+ *     largest visible score, p[s] = 2^fma(score[s], scale, -m), l the sum of p, and a[d] the chain
+ *     fma(p[s], v[s, d], a[d]) along the visible positions. Blocks are merged in order, each of
+ *     l and a as x * 2^(m - M) + x_block * 2^(m_block - M) with M the larger maximum. A power
+ *     below 2^-125 is 0;
  *   - a result is rounded once, to nearest even; a NaN stays a (quiet) NaN.
  * AVX512-BF16 alone treats subnormal bfloat16 inputs and subnormal sums as zeros.
  *
@@ -83,6 +91,20 @@ void rotary(const void *x, const float *frequencies, void *out, int type, int ha
 /* elementwise.c: out[i] = op(a[i], b[i]); b is not read by OP_SILU. */
 void elementwise(int op, const void *a, const void *b, void *out, int type, ptrdiff_t n,
                  int threads);
+
+/* attention.c: bytes of scratch that attention needs for these sizes. */
+ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
+                                  ptrdiff_t h, int type, int threads);
+
+/* attention.c: out[t, i] = sum of 2^z[s] * v[s] over sum of 2^z[s], z[s] = scale * xq[t, i] . k[s],
+ * for s <= start_pos + t; with scale = log2(e) / sqrt(h), the softmax of the scores. */
+void attention(const void *xq, const void *keys, const void *values, void *out, void *scratch,
+               ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K, ptrdiff_t h,
+               ptrdiff_t C, int type, float scale, int threads);
+
+/* write_cache.c: keys and values of T positions from start_pos on, into their places. */
+void write_cache(const void *xk, const void *xv, void *keys, void *values, ptrdiff_t T,
+                 ptrdiff_t start_pos, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C, int type, int threads);
 
 /* argmax.c: out[r] = index of the first maximum of x[r, :]; a NaN counts as the maximum. */
 void argmax(const void *x, int type, int32_t *out, ptrdiff_t rows, ptrdiff_t n, int threads);

@@ -78,15 +78,15 @@ def _tensors(model: Model) -> Iterator[tuple[str, ...]]:
 
 
 def _sizes(model: Model) -> list[tuple[str, str]]:
-    per_token = kv_cache_bytes(model.args, 1)
     longest = model.args.max_context_length
+    longest_bytes = kv_cache_bytes(model.args, longest)
     return [
         ("tensors", str(len(model.tensors))),
         ("parameters", str(model.parameter_count)),
         ("bytes of tensors", _bytes(sum(tensor.nbytes for tensor in model.tensors.values()))),
         ("bytes of mapped files", _bytes(model.mapped_bytes)),
-        ("KV cache bytes per token", _bytes(per_token)),
-        (f"KV cache bytes for {longest} tokens", _bytes(per_token * longest)),
+        ("KV cache bytes per token", _bytes(longest_bytes // longest)),
+        (f"KV cache bytes for {longest} tokens", _bytes(longest_bytes)),
     ]
 
 

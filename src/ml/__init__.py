@@ -25,12 +25,14 @@ from .errors import (
     TensorError,
     TensorMemoryError,
 )
+from .key_value_cache import KeyValueCache
 from .native import build_info, get_num_threads, set_num_threads
 from .ops import (
     add,
     add_scalar,
     arange,
     argmax,
+    attention,
     concatenate,
     div_scalar,
     full,
@@ -45,6 +47,7 @@ from .ops import (
     outer,
     polar,
     pow,  # noqa: A004 (the field's word)
+    read_cache,
     repeat_heads,
     rms_norm,
     rotary_embedding,
@@ -53,6 +56,7 @@ from .ops import (
     softmax,
     swiglu,
     triu,
+    write_cache,
     zeros,
     zeros_like,
 )
@@ -65,6 +69,7 @@ __all__ = [
     "DType",
     "DTypeError",
     "IndexOutOfRangeError",
+    "KeyValueCache",
     "LlamaBoltsError",
     "ShapeError",
     "Storage",
@@ -75,6 +80,7 @@ __all__ = [
     "add_scalar",
     "arange",
     "argmax",
+    "attention",
     "bfloat16",
     "build_info",
     "complex64",
@@ -98,6 +104,7 @@ __all__ = [
     "outer",
     "polar",
     "pow",
+    "read_cache",
     "repeat_heads",
     "report_ops_to",
     "rms_norm",
@@ -110,6 +117,7 @@ __all__ = [
     "triu",
     "uint8",
     "uint16",
+    "write_cache",
     "zeros",
     "zeros_like",
 ]

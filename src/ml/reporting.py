@@ -21,6 +21,13 @@ Function = Callable[..., Any]
 REPORTED_METHODS = ("reshape", "transpose", "slice", "set_slice", "to")
 
 _FUNCTIONS: dict[str, Function] = {name: getattr(ops, name) for name in ops.__all__}
+# What an op without a result of its own has changed.
+_CHANGED: dict[str, Callable[[dict[str, Any]], tuple[Tensor, ...]]] = {
+    "set_slice": lambda given: (given["self"].slice(given["start"], given["stop"]),),
+    "write_cache": lambda given: _FUNCTIONS["read_cache"](
+        given["cache"], given["start_pos"], given["start_pos"] + given["xk"].shape[0]
+    ),
+}
 _METHODS: dict[str, Function] = {name: Tensor.__dict__[name] for name in REPORTED_METHODS}
 
 
@@ -69,15 +76,40 @@ class _Reporter:
         return reporting
 
     def _report(self, op: str, given: dict[str, Any], result: Any, seconds: float) -> Any:
-        tensors = [x for value in given.values() for x in _tensors(value)]
-        if op == "set_slice":
-            changed = given["self"].slice(given["start"], given["stop"])
-            self._tracer.op(op, tensors[1:], changed, _scalars(given), seconds)
-            return result
         if op in _METHODS and result is given["self"]:
             return result  # nothing was done, as by `to` with the dtype that is there
-        name = self._tracer.op(op, tensors, result, _scalars(given), seconds)
-        return result if name == result.name else result.with_name(name)
+        if op in _CHANGED:
+            self._report_each(op, given, _CHANGED[op](given), seconds)
+            return result
+        if isinstance(result, tuple):
+            return self._report_each(op, given, result, seconds)
+        return self._report_each(op, given, (result,), seconds)[0]
+
+    def _report_each(
+        self, op: str, given: dict[str, Any], results: tuple[Tensor, ...], seconds: float
+    ) -> tuple[Tensor, ...]:
+        """Reports each result in a line of its own, the first with all of the time.
+
+        Of an argument that is a sequence with one tensor for each result, a line shows its own.
+        """
+        named = []
+        for number, result in enumerate(results):
+            tensors = _inputs(op, given, number, len(results))
+            name = self._tracer.op(op, tensors, result, _scalars(given), 0.0 if number else seconds)
+            named.append(result if name == result.name else result.with_name(name))
+        return tuple(named)
+
+
+def _inputs(op: str, given: dict[str, Any], number: int, results: int) -> list[Tensor]:
+    """Returns the tensors that went into one of an op's results."""
+    tensors: list[Tensor] = []
+    for name, value in given.items():
+        if op == "set_slice" and name == "self":
+            continue
+        found = _tensors(value)
+        one_each = not isinstance(value, Tensor) and len(found) == results > 1
+        tensors += found[number : number + 1] if one_each else found
+    return tensors
 
 
 def _tensors(value: Any) -> Sequence[Tensor]:

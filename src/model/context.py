@@ -1,19 +1,20 @@
 """What a model remembers of a sequence: the keys and values of all its positions."""
 
 from .. import ml
-from ..trace import mark
+from ..trace import is_on, mark
 from .args import ModelArgs
 from .errors import ModelError, NotEnoughMemoryError, PositionError
 from .memory import require_memory
 from .rope import rotary_frequencies
 
+ATTENTIONS = ("fused", "eager")
 _COMPLEX_BYTES = 8
 
 
 def kv_cache_bytes(args: ModelArgs, sequence_length: int) -> int:
-    """Returns the size of a KV cache: 2 * L * S * K * h * itemsize."""
-    per_position = args.n_kv_heads * args.head_dim * args.dtype.itemsize
-    return 2 * args.n_layers * sequence_length * per_position
+    """Returns the bytes of a KV cache: 2 * L * C * K * h * itemsize, C the length in 16s."""
+    layer = ml.KeyValueCache.bytes_for(sequence_length, args.n_kv_heads, args.head_dim, args.dtype)
+    return args.n_layers * layer
 
 
 def check_context_fits(args: ModelArgs, sequence_length: int) -> None:
@@ -46,23 +47,30 @@ class InferenceContext:
     Attributes:
         args: The sizes of the model that it was made for.
         sequence_length: The most positions it can hold.
+        attention: "fused" for one op per layer, or "eager" for every stage as an op of its own.
         length: The positions that are filled, from 0 on.
-        keys: For each layer, the rotated keys [sequence_length, K, h] in the activations' dtype.
-        values: For each layer, the values [sequence_length, K, h].
+        caches: For each layer, the rotated keys and the values in the activations' dtype.
         frequencies: complex64 [sequence_length, h/2].
+
+    Raises:
+        ModelError: The length is out of range, or there is no such attention.
+        NotEnoughMemoryError: The KV cache does not fit.
     """
 
-    def __init__(self, args: ModelArgs, sequence_length: int) -> None:
+    def __init__(self, args: ModelArgs, sequence_length: int, attention: str = "fused") -> None:
+        if attention not in ATTENTIONS:
+            raise ModelError(
+                f"[context] attention must be one of {', '.join(ATTENTIONS)}: "
+                f"got {ascii(attention)[:80]}"
+            )
         check_context_fits(args, sequence_length)
         self.args = args
         self.sequence_length = sequence_length
+        self.attention = attention
         self.length = 0
-        shape = (sequence_length, args.n_kv_heads, args.head_dim)
-        layers = range(args.n_layers)
+        sizes = (sequence_length, args.n_kv_heads, args.head_dim)
         try:
-            # Not filled: the system gives pages as positions are written.
-            self.keys = [ml.Tensor.empty(shape, args.dtype, "cache_k") for _ in layers]
-            self.values = [ml.Tensor.empty(shape, args.dtype, "cache_v") for _ in layers]
+            self.caches = [ml.KeyValueCache(*sizes, args.dtype) for _ in range(args.n_layers)]
             self.frequencies = rotary_frequencies(args, sequence_length)
         except (MemoryError, ml.TensorError) as error:
             raise NotEnoughMemoryError(
@@ -74,6 +82,11 @@ class InferenceContext:
     def nbytes(self) -> int:
         """Returns the bytes of the KV cache."""
         return kv_cache_bytes(self.args, self.sequence_length)
+
+    @property
+    def is_eager(self) -> bool:
+        """Returns whether every stage of attention is to be an op: if asked for, or traced."""
+        return self.attention == "eager" or is_on()
 
     def begin(self, start_pos: int, count: int) -> None:
         """Opens the positions from start_pos on for writing; those below it stay.
@@ -99,10 +112,8 @@ class InferenceContext:
             )
         self.length = start_pos
 
-    def update(
-        self, layer: int, start_pos: int, xk: ml.Tensor, xv: ml.Tensor
-    ) -> tuple[ml.Tensor, ml.Tensor]:
-        """Writes the keys and values of new positions and returns all up to them.
+    def update(self, layer: int, start_pos: int, xk: ml.Tensor, xv: ml.Tensor) -> ml.KeyValueCache:
+        """Writes the keys and values of new positions.
 
         Args:
             layer: Index of the layer.
@@ -111,13 +122,12 @@ class InferenceContext:
             xv: Values [T, K, h].
 
         Returns:
-            Views of the cached keys and values, [S, K, h] each, with S = start_pos + T.
+            The layer's cache, which holds all positions up to them.
         """
         mark(11)  # KV cache update
-        stop = start_pos + xk.shape[0]
-        self.keys[layer].set_slice(start_pos, stop, xk)
-        self.values[layer].set_slice(start_pos, stop, xv)
-        return self.keys[layer].slice(0, stop), self.values[layer].slice(0, stop)
+        cache = self.caches[layer]
+        ml.write_cache(cache, start_pos, xk, xv)
+        return cache
 
     def clear(self) -> None:
         """Forgets all positions."""

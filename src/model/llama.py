@@ -79,7 +79,7 @@ class LlamaAttention:
             start_pos: Position of the first new token.
             frequencies: Rotary table of the new positions, complex64 [T, h/2].
             mask: 0 where a token may look and -inf elsewhere, float32 [T, S]; None for one token,
-                which may look everywhere.
+                which may look everywhere, and for fused attention, which needs none.
 
         Returns:
             What to add to the residual stream: float32 [T, D].
@@ -102,7 +102,30 @@ class LlamaAttention:
         xk = ml.rotary_embedding(xk, frequencies, self.args.rope_pairs)
 
         # Stage 11, KV cache update
-        keys, values = context.update(self.layer, start_pos, xk, xv)  # [T, K, h] -> [S, K, h]
+        cache = context.update(self.layer, start_pos, xk, xv)
+
+        if context.is_eager:
+            output = self.eager(xq, cache, start_pos, mask)  # [T, H, h]
+        else:
+            output = ml.attention(xq, cache, start_pos)  # [T, H, h]
+        output = output.reshape(T, H * h)  # [T, H, h] -> [T, H*h]
+        return ml.linear_transformation(output, self.wo, dtype=ml.float32)  # [T, H*h] -> [T, D]
+
+    def eager(
+        self, xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, mask: ml.Tensor | None
+    ) -> ml.Tensor:
+        """Does what `ml.attention` does, each stage an op of its own.
+
+        Args:
+            xq: Rotated queries [T, H, h].
+            cache: The layer's keys and values; the new ones have been written.
+            start_pos: Position of the first new token.
+            mask: As in `forward`.
+
+        Returns:
+            The values that each query head mixes [T, H, h].
+        """
+        keys, values = ml.read_cache(cache, 0, start_pos + xq.shape[0])  # [S, K, h]
 
         mark(12)  # repeat heads and transposes: every query head meets its key/value head
         keys = ml.repeat_heads(keys, self.args.group_size)  # [S, K, h] -> [S, H, h]
@@ -113,15 +136,14 @@ class LlamaAttention:
 
         mark(13)  # scores, mask, softmax: float32 until they are probabilities
         scores = ml.matmul(xq, keys, dtype=ml.float32)  # [H, T, h] x [H, h, S] -> [H, T, S]
-        scores = ml.div_scalar(scores, math.sqrt(h))
+        scores = ml.div_scalar(scores, math.sqrt(self.args.head_dim))
         if mask is not None:
             scores = ml.add(scores, mask)
-        scores = ml.softmax(scores, dim=-1, dtype=x.dtype)
+        scores = ml.softmax(scores, dim=-1, dtype=xq.dtype)
 
         mark(14)  # attention output
         output = ml.matmul(scores, values)  # [H, T, S] x [H, S, h] -> [H, T, h]
-        output = output.transpose(0, 1).reshape(T, H * h)  # [H, T, h] -> [T, H*h]
-        return ml.linear_transformation(output, self.wo, dtype=ml.float32)  # [T, H*h] -> [T, D]
+        return output.transpose(0, 1)  # [H, T, h] -> [T, H, h]
 
 
 class LlamaFeedForward:
@@ -233,7 +255,7 @@ class LlamaTransformer:
         mark(4, position=start_pos, T=T)  # input tensor (embedding), frequencies, mask
         x = ml.get_rows(self.tok_embeddings, ids).to(ml.float32)  # [T] -> [T, D]
         frequencies = context.frequencies.slice(start_pos, start_pos + T)
-        mask = causal_mask(T, start_pos)
+        mask = causal_mask(T, start_pos) if context.is_eager else None
 
         for layer in self.layers:
             x = layer.forward(x, context, start_pos, frequencies, mask)

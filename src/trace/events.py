@@ -62,6 +62,7 @@ def _steps(*lines: str) -> tuple[Step, ...]:
 _TRANSFORMER = ("model.llama", "LlamaTransformer.forward")
 _BLOCK = ("model.llama", "LlamaTransformerBlock.forward")
 _ATTENTION = ("model.llama", "LlamaAttention.forward")
+_EAGER = ("model.llama", "LlamaAttention.eager")
 
 _STAGES = (
     Stage(1, "tokenization", "tokenizer.tokenizer", "Tokenizer.encode"),
@@ -110,16 +111,16 @@ _STAGES = (
         "model.context",
         "InferenceContext.update",
         _steps(
-            "set_slice cache_k [T, K, h]",
-            "set_slice cache_v [T, K, h]",
-            "slice keys [S, K, h]",
-            "slice values [S, K, h]",
+            "write_cache cache_k [T, K, h]",
+            "write_cache cache_v [T, K, h]",
+            "read_cache keys [S, K, h]",
+            "read_cache values [S, K, h]",
         ),
     ),
     Stage(
         12,
         "repeat heads and transposes",
-        *_ATTENTION,
+        *_EAGER,
         _steps(
             "repeat_heads keys [S, H, h]",
             "repeat_heads values [S, H, h]",
@@ -132,7 +133,7 @@ _STAGES = (
     Stage(
         13,
         "scores, mask, softmax",
-        *_ATTENTION,
+        *_EAGER,
         _steps(
             "matmul scores [H, T, S]",
             "div_scalar scores [H, T, S]",
@@ -143,7 +144,7 @@ _STAGES = (
     Stage(
         14,
         "attention output",
-        *_ATTENTION,
+        *_EAGER,
         _steps(
             "matmul output [H, T, h]",
             "transpose output [T, H, h]",

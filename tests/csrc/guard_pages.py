@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from src.ml import native
+from src.ml import native, native_attention
+from src.ml.dtype import bfloat16, float32
+from src.ml.key_value_cache import KeyValueCache
 
 from .operands import PRODUCTS, bf16, f16, f32, normal, tensor
 
@@ -72,12 +74,28 @@ def run_rows(n: int) -> None:
         native.probe_read(guarded((9, n), f32), streams)
 
 
+def run_attention(h: int) -> None:
+    """Run write_cache and attention with heads of h, over one block and over several."""
+    for dtype, kind in ((bf16, bfloat16), (f32, float32)):
+        for positions, T in ((1, 1), (16, 7), (33, 33), (513, 2), (528, 40)):
+            cache = KeyValueCache(positions, 2, h, kind)
+            cache.keys = guarded(cache.keys.shape, dtype)
+            cache.values = guarded(cache.values.shape, dtype)
+            start = positions - T
+            new = guarded((T, 2, h), dtype)
+            native_attention.write_cache(cache, start, new, new)
+            rows = (T, 6, h)
+            native_attention.attention(guarded(rows, dtype), cache, start, guarded(rows, dtype))
+
+
 def main() -> None:
     """Run all kernels on one instruction set."""
     native.set_isa(sys.argv[1])
     for n in (1, 2, 7, 15, 16, 17, 31, 33, 63, 65, 257):
         run_products(n)
         run_rows(n)
+    for h in (2, 6, 10, 34, 64, 80, 130):
+        run_attention(h)
     print("done")
 
 

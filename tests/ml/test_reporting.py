@@ -8,7 +8,7 @@ import pytest
 
 from src import ml
 from src.ml import ops
-from src.ml.reporting import REPORTED_METHODS, report_ops_to
+from src.ml.reporting import REPORTED_METHODS, _Reporter, report_ops_to
 from src.ml.tensor import Tensor
 
 
@@ -70,6 +70,30 @@ def test_an_op_inside_an_op_and_a_conversion_to_the_same_dtype_are_not_reported(
 def test_sequences_of_tensors_are_inputs(listener: Listener) -> None:
     ml.concatenate([tensor(1, 2), tensor(3, 2)])
     assert listener.reports == [("concatenate", ["mine", "mine"], (4, 2), {})]
+
+
+def test_an_op_with_several_results_reports_each_and_returns_them_named(
+    listener: Listener,
+) -> None:
+    cache = ml.KeyValueCache(8, 2, 4, ml.float32)
+    xk, xv = tensor(3, 2, 4).with_name("xk"), tensor(3, 2, 4).with_name("xv")
+    assert ml.write_cache(cache, 2, xk, xv) is None
+    keys, values = ml.read_cache(cache, 2, 5)
+    assert (keys.name, values.name) == ("seen", "seen")
+    np.testing.assert_array_equal(keys.numpy(), xk.numpy())
+    written = ("write_cache", ["xk", "xv"], (3, 2, 4), {"start_pos": 2})
+    read = ("read_cache", [], (3, 2, 4), {"start": 2, "stop": 5})
+    assert listener.reports == [written, written, read, read]
+
+
+def test_of_a_sequence_with_one_tensor_per_result_a_line_shows_its_own() -> None:
+    def doubled(x: ml.Tensor, others: tuple[ml.Tensor, ...]) -> tuple[ml.Tensor, ...]:
+        return tuple(ml.add(x, other) for other in others)
+
+    listener = Listener()
+    x, others = tensor(2).with_name("x"), [tensor(2).with_name(name) for name in "abc"]
+    _Reporter(listener).wrapped("doubled", doubled)(x, others)  # type: ignore[arg-type]
+    assert [inputs for _, inputs, *_ in listener.reports] == [["x", "a"], ["x", "b"], ["x", "c"]]
 
 
 def test_an_op_that_fails_raises_its_error_and_the_next_one_reports(listener: Listener) -> None:

@@ -25,28 +25,47 @@ def block(value: float, count: int) -> ml.Tensor:
 
 def test_the_cache_holds_keys_and_values_of_each_layer_in_the_activations_dtype() -> None:
     context = InferenceContext(ARGS, 33)
-    assert [t.shape for t in context.keys + context.values] == [(33, 2, 8)] * 4
-    assert {t.dtype for t in context.keys + context.values} == {ml.bfloat16}
-    assert context.nbytes == sum(t.nbytes for t in context.keys + context.values)
+    assert [(c.positions, c.heads, c.head_dim) for c in context.caches] == [(33, 2, 8)] * 2
+    assert {c.dtype for c in context.caches} == {ml.bfloat16}
+    assert context.nbytes == sum(c.nbytes for c in context.caches)
     assert context.frequencies.shape == (33, 4)
     assert context.length == 0
 
 
-def test_update_writes_new_positions_and_returns_all_up_to_them() -> None:
+def test_the_bytes_are_those_of_whole_groups_of_16_positions() -> None:
+    per_position = 2 * ARGS.n_layers * ARGS.n_kv_heads * ARGS.head_dim * 2
+    for length in (1, 16, 17, 33):
+        held = InferenceContext(ARGS, length).nbytes
+        assert held == kv_cache_bytes(ARGS, length) == per_position * -(-length // 16) * 16
+
+
+def test_update_writes_new_positions_and_returns_the_layers_cache() -> None:
     context = InferenceContext(ARGS, 8)
     context.update(1, 0, block(1.0, 3), block(2.0, 3))
-    keys, values = context.update(1, 3, block(3.0, 2), block(4.0, 2))
-    assert keys.shape == values.shape == (5, 2, 8)
+    cache = context.update(1, 3, block(3.0, 2), block(4.0, 2))
+    assert cache is context.caches[1]
+    keys, values = ml.read_cache(cache, 0, 5)
     assert keys.numpy()[:, 0, 0].tolist() == [1, 1, 1, 3, 3]
     assert values.numpy()[:, 1, 7].tolist() == [2, 2, 2, 4, 4]
-    assert keys.data_pointer == context.keys[1].data_pointer
 
 
 def test_update_touches_no_other_layer() -> None:
     context = InferenceContext(ARGS, 8)
     context.update(0, 0, block(1.0, 8), block(1.0, 8))
     context.update(1, 0, block(5.0, 8), block(5.0, 8))
-    assert np.all(context.keys[0].numpy() == 1.0)
+    assert all(np.all(x.numpy() == 1.0) for x in ml.read_cache(context.caches[0], 0, 8))
+
+
+def test_attention_is_fused_unless_asked_otherwise() -> None:
+    assert not InferenceContext(ARGS, 8).is_eager
+    assert InferenceContext(ARGS, 8, attention="eager").is_eager
+
+
+@pytest.mark.parametrize("name", ["flash", "", None, "x" * 1000])
+def test_an_unknown_attention_is_refused(name: str) -> None:
+    with pytest.raises(ModelError, match="attention must be one of fused, eager: got") as caught:
+        InferenceContext(ARGS, 8, attention=name)
+    assert len(str(caught.value)) < 150
 
 
 @pytest.mark.parametrize("length", [0, -1, 4097, 10**9, 10**30])

@@ -49,10 +49,10 @@ def expected_shapes(args: Any, T: int) -> list[tuple[int, str, str, tuple[int, .
         (9, "reshape", "xv", (T, K, h)),
         (10, "rotary_embedding", "xq", (T, H, h)),
         (10, "rotary_embedding", "xk", (T, K, h)),
-        (11, "set_slice", "cache_k", (T, K, h)),
-        (11, "set_slice", "cache_v", (T, K, h)),
-        (11, "slice", "keys", (S, K, h)),
-        (11, "slice", "values", (S, K, h)),
+        (11, "write_cache", "cache_k", (T, K, h)),
+        (11, "write_cache", "cache_v", (T, K, h)),
+        (11, "read_cache", "keys", (S, K, h)),
+        (11, "read_cache", "values", (S, K, h)),
         (12, "repeat_heads", "keys", (S, H, h)),
         (12, "repeat_heads", "values", (S, H, h)),
         (12, "transpose", "xq", (H, T, h)),
@@ -131,8 +131,8 @@ def test_every_tensor_shows_letters_that_are_its_sizes(all_positions: bool) -> N
             transformer.forward(context, PROMPT[:T], start_pos, all_positions)
         for event in events:
             for x in (*event.inputs, *event.outputs):
-                if x.shape[0] == 64:  # the cache and its frequencies: the context has no letter
-                    assert x.name in ("cache_k", "cache_v", "frequencies")
+                if x.shape[0] == 64:  # of all positions: the context has no letter
+                    assert x.name == "frequencies"
                     continue
                 assert numbers(x.letters, T, start_pos + T) == x.shape, (event.op, x)
                 assert x.name
@@ -209,20 +209,20 @@ def test_statistics_take_infinities_complex_numbers_and_no_elements() -> None:
     assert statistics(np.zeros((0, 3))) is None
 
 
-def test_the_same_bits_come_out_with_the_trace_on_or_off(model: Model) -> None:
+def test_a_trace_shows_eager_attention_and_changes_no_bit_of_it(model: Model) -> None:
     def answer() -> list[int]:
         engine = InferenceEngine(model, 64)
         steps = engine.generate(token_ids(BYTES_VOCAB, 9), 8, SamplingArgs(seed=3))
         return [step.token_id for step in steps]
 
-    def logits() -> bytes:
-        context = InferenceContext(DIFFERENT, 64)
+    def logits(attention: str) -> bytes:
+        context = InferenceContext(DIFFERENT, 64, attention)
         return different_transformer().forward(context, PROMPT).numpy().tobytes()
 
-    off = answer(), logits()
+    tokens, eager, fused = answer(), logits("eager"), logits("fused")
     with recorded(model.args, statistics=True):
-        assert (answer(), logits()) == off
-    assert (answer(), logits()) == off
+        assert (answer(), logits("eager"), logits("fused")) == (tokens, eager, eager)
+    assert (answer(), logits("eager"), logits("fused")) == (tokens, eager, fused)
 
 
 def test_an_interrupted_pass_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,8 +266,9 @@ def test_off_the_trace_costs_one_look_at_a_variable_per_stage_and_nothing_per_op
     def decode() -> None:
         transformer.forward(context, [5], 22)
 
-    marks_per_block = len(range(5, 19))
-    expected = 2 + marks_per_block * DIFFERENT.n_layers
+    # Stages 5 to 11 and 15 to 18 of each block; and whether attention is to be eager.
+    marks, questions = 2 + 11 * DIFFERENT.n_layers, 1 + DIFFERENT.n_layers
+    expected = marks + questions
     assert calls_during(decode, f"src{'/'}trace") == expected
     assert calls_during(decode, "reporting.py") == 0
 

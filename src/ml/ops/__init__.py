@@ -1,6 +1,6 @@
 """The ops, one file per family: functions from tensors to new tensors."""
 
-from .attention import repeat_heads, rotary_embedding
+from .attention import attention, read_cache, repeat_heads, rotary_embedding, write_cache
 from .creation import arange, full, full_like, ones, ones_like, triu, zeros, zeros_like
 from .elementwise import (
     add,
@@ -24,6 +24,7 @@ __all__ = [
     "add_scalar",
     "arange",
     "argmax",
+    "attention",
     "concatenate",
     "div_scalar",
     "full",
@@ -38,6 +39,7 @@ __all__ = [
     "outer",
     "polar",
     "pow",
+    "read_cache",
     "repeat_heads",
     "rms_norm",
     "rotary_embedding",
@@ -46,6 +48,7 @@ __all__ = [
     "softmax",
     "swiglu",
     "triu",
+    "write_cache",
     "zeros",
     "zeros_like",
 ]

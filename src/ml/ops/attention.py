@@ -2,10 +2,11 @@
 
 from typing import Literal
 
-from .. import native
+from .. import native, native_attention
 from ..dtype import complex64
 from ..errors import DTypeError, ShapeError, TensorError
-from ..layout import checked_ints
+from ..key_value_cache import GROUP_POSITIONS, KeyValueCache
+from ..layout import check_slice, checked_ints
 from ..tensor import Tensor
 from .support import check_float, kernel_dtype, kernel_operand
 
@@ -93,3 +94,76 @@ def rotary_embedding(
     result = Tensor._empty(x.shape, kernel_dtype(x.dtype))
     native.rotary(kernel_operand(x), frequencies.contiguous(), result, pairs == "halves")
     return result.to(x.dtype)
+
+
+def write_cache(cache: KeyValueCache, start_pos: int, xk: Tensor, xv: Tensor) -> None:
+    """Write the keys and values of new positions into a cache.
+
+    Args:
+        cache: of K heads of size h.
+        start_pos: position of the first new token.
+        xk: rotated keys [T, K, h] in the dtype of the cache.
+        xv: values [T, K, h], likewise.
+
+    Raises:
+        ShapeError: sizes that are not the cache's, or positions that it does not have.
+        DTypeError: another dtype.
+    """
+    start_pos = checked_ints("write_cache", "start_pos", (start_pos,))[0]
+    native_attention.write_cache(cache, start_pos, xk.contiguous(), xv.contiguous())
+
+
+def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Tensor]:
+    """Copy the keys and values of positions `start <= s < stop` out of a cache.
+
+    Args:
+        cache: of K heads of size h; the positions have been written.
+        start: at least 0.
+        stop: at most `cache.positions`; nothing is clamped.
+
+    Returns:
+        The keys and the values, tensors [stop - start, K, h] each.
+
+    Raises:
+        IndexOutOfRangeError: `0 <= start <= stop <= cache.positions` does not hold.
+    """
+    start, stop = checked_ints("read_cache", "start and stop", (start, stop))
+    check_slice("read_cache", start, stop, cache.positions)
+    K, h = cache.heads, cache.head_dim
+    keys, values = (Tensor._empty((stop - start, K, h), cache.dtype) for _ in range(2))
+    values.bits()[...] = cache.values.bits()[:, start:stop].swapaxes(0, 1)
+    first, last = start // GROUP_POSITIONS, -(-stop // GROUP_POSITIONS)
+    # [K, groups, words, 16, in a word] -> [groups, 16, K, words, in a word] -> [positions, K, h]
+    groups = cache.keys.bits()[:, first:last].transpose(1, 3, 0, 2, 4).reshape(-1, K, h)
+    skipped = first * GROUP_POSITIONS
+    keys.bits()[...] = groups[start - skipped : stop - skipped]
+    return keys, values
+
+
+def attention(xq: Tensor, cache: KeyValueCache, start_pos: int) -> Tensor:
+    """Mix the cached values of all positions that each token may see, without a matrix of scores.
+
+    out[t, i] = sum over s <= start_pos + t of softmax over s of (xq[t, i] . k[s, j] / sqrt(h))
+    * v[s, j], j = i // G, in float32, rounded once
+
+    The order of every sum is fixed by the positions (see `csrc/kernels.h`): the same bits for any
+    way to cut the tokens into calls and for any number of threads.
+
+    Args:
+        xq: rotated queries [T, H, h] in the dtype of the cache, H a multiple of its K heads.
+        cache: the positions below start_pos + T have been written.
+        start_pos: position of the first token.
+
+    Returns:
+        A tensor [T, H, h] in the dtype of `xq`.
+
+    Raises:
+        ShapeError: the sizes do not fit together, or the cache does not have the positions.
+        DTypeError: another dtype than that of the cache.
+
+    Source: Dao et al., FlashAttention, 2022, for the merging of blocks; Ainslie et al., GQA, 2023.
+    """
+    start_pos = checked_ints("attention", "start_pos", (start_pos,))[0]
+    result = Tensor._empty(xq.shape, xq.dtype)
+    native_attention.attention(xq.contiguous(), cache, start_pos, result)
+    return result

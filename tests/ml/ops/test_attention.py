@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from src import ml
-from tests.ml.op_checks import FLOAT_DTYPES, check_op, check_same, sample, strided
+from tests.ml.op_checks import (
+    FLOAT_DTYPES,
+    UNIT_ROUNDOFF,
+    check_op,
+    check_same,
+    exact,
+    sample,
+    strided,
+)
 
 EVERY_DTYPE = pytest.mark.parametrize("dtype", ml.DTYPES, ids=str)
 EVERY_FLOAT = pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
@@ -161,3 +169,83 @@ def test_rotary_embedding_refuses_what_does_not_fit(x, frequencies, error, text)
     with pytest.raises(error) as caught:
         ml.rotary_embedding(x, frequencies)
     assert str(caught.value) == text
+
+
+def attention_reference(q, k, v, start):
+    """Attends in float64: q [T, H, h], k and v [S, K, h]."""
+    repeats = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, repeats, 1), np.repeat(v, repeats, 1)
+    scores = np.einsum("thd,shd->hts", q, k) / np.sqrt(q.shape[2])
+    scores[:, np.arange(len(k)) > start + np.arange(len(q))[:, None]] = -np.inf
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("hts,shd->thd", weights / weights.sum(-1, keepdims=True), v)
+
+
+def filled_cache(positions, heads, head_dim, dtype):
+    xk, xv = (sample((positions, heads, head_dim), dtype, seed) for seed in (1, 2))
+    cache = ml.KeyValueCache(positions, heads, head_dim, dtype)
+    ml.write_cache(cache, 0, xk, xv)
+    return cache, xk, xv
+
+
+EVERY_CACHE_DTYPE = pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
+
+
+@EVERY_CACHE_DTYPE
+@pytest.mark.parametrize(("start", "T"), [(0, 1), (0, 9), (30, 1), (27, 4), (31, 0)])
+def test_attention_mixes_the_values_that_each_token_sees(dtype, start, T):
+    cache, xk, xv = filled_cache(31, 2, 10, dtype)
+    result = check_op(
+        lambda q: ml.attention(q, cache, start),
+        lambda q: attention_reference(q, exact(xk)[: start + T], exact(xv)[: start + T], start),
+        sample((T, 6, 10), dtype),
+        terms=100,
+        absolute=lambda q: np.full(q.shape, np.abs(exact(xv)).max()),
+    )
+    assert result.dtype is dtype
+
+
+@EVERY_CACHE_DTYPE
+def test_attention_of_a_view_is_that_of_its_copy(dtype):
+    cache, *_ = filled_cache(20, 2, 4, dtype)
+    q = sample((4, 3, 4), dtype).transpose(0, 1)
+    check_same(ml.attention(q, cache, 5), ml.attention(q.copy(), cache, 5).numpy())
+
+
+@EVERY_CACHE_DTYPE
+def test_fused_attention_stays_within_a_bound_of_the_separate_ops(dtype):
+    T, H, K, h, start = 40, 6, 2, 34, 300
+    cache, *_ = filled_cache(start + T, K, h, dtype)
+    q = sample((T, H, h), dtype)
+    keys, values = (ml.repeat_heads(x, H // K) for x in ml.read_cache(cache, 0, start + T))
+    scores = ml.matmul(q.transpose(0, 1), keys.transpose(0, 1).transpose(1, 2), dtype=ml.float32)
+    scores = ml.div_scalar(scores, np.sqrt(h))
+    mask = ml.triu(ml.full((T, start + T), -np.inf, ml.float32), start + 1)
+    weights = ml.softmax(ml.add(scores, mask), dim=-1, dtype=dtype)
+    eager = exact(ml.matmul(weights, values.transpose(0, 1)).transpose(0, 1))
+    fused = exact(ml.attention(q, cache, start))
+    # The separate ops round each weight to the dtype; both round the result.
+    bound = 2 * UNIT_ROUNDOFF[dtype] * np.abs(exact(values)).max() + 1e-5
+    assert np.abs(fused - eager).max() < bound
+    assert np.abs(fused - eager).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "start", "error", "text"),
+    [
+        ((1, 4), ml.float32, 0, ml.ShapeError, "[attention] xq.ndim must equal 3: 2 (xq [1, 4])"),
+        ((1, 4, 6), ml.float32, 0, ml.ShapeError, "must equal cache.head_dim: 6 != 4"),
+        ((1, 3, 4), ml.float32, 0, ml.ShapeError, "must be a multiple of cache.heads: 3 and 2"),
+        ((2, 4, 4), ml.float32, 7, ml.ShapeError, "in [0, cache.positions]: 7 and 9, 8"),
+        ((2, 4, 4), ml.float32, -1, ml.ShapeError, "in [0, cache.positions]: -1 and 1, 8"),
+        ((2, 4, 4), ml.float32, True, ml.ShapeError, "start_pos must be integers: (True,)"),
+        ((2, 4, 4), ml.bfloat16, 0, ml.DTypeError, "xq.dtype must be one of float32: bfloat16"),
+        ((2, 4, 4), ml.int32, 0, ml.DTypeError, "xq.dtype must be one of float32: int32"),
+    ],
+)
+def test_attention_refuses_what_does_not_fit_the_cache(shape, dtype, start, error, text):
+    cache, *_ = filled_cache(8, 2, 4, ml.float32)
+    with pytest.raises(error) as caught:
+        ml.attention(sample(shape, dtype), cache, start)
+    assert text in str(caught.value)
+    ml.attention(sample((2, 4, 4)), cache, 6)

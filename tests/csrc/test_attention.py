@@ -1,0 +1,223 @@
+"""Attention over the cache: right within the bound, and the same bits however it is cut."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src.ml import native, native_attention
+from src.ml.dtype import bfloat16, float32
+from src.ml.kernel_settings import lib
+from src.ml.key_value_cache import KeyValueCache
+
+from .operands import UNIT_ROUNDOFF, Array, bf16, bits, empty, f32, normal, tensor
+
+# H, K, h: shared heads and not; whole vectors, tails of words, several tiles of columns
+HEADS = [(4, 2, 64), (6, 2, 10), (3, 3, 6), (8, 1, 80), (2, 2, 2), (7, 7, 34), (2, 1, 256)]
+# start_pos, T: one token, whole and cut panels, one block and several, both sides of their edges
+PLACES = [(0, 1), (0, 7), (250, 20), (255, 1), (256, 1), (257, 2), (511, 3), (600, 1), (0, 300)]
+types = pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
+heads = pytest.mark.parametrize("sizes", HEADS, ids=str)
+
+
+def poisoned_cache(positions: int, K: int, h: int, dtype: Any) -> KeyValueCache:
+    """Make a cache in which whatever has not been written is a NaN."""
+    cache = KeyValueCache(positions, K, h, bfloat16 if dtype == bf16 else float32)
+    cache.keys.bits()[...] = cache.values.bits()[...] = np.iinfo(cache.keys.bits().dtype).max
+    return cache
+
+
+def operands(sizes: tuple[int, int, int], start: int, T: int, dtype: Any) -> tuple[Array, ...]:
+    """Draw queries [T, H, h], keys and values [S, K, h]."""
+    H, K, h = sizes
+    shapes = (T, H, h), (start + T, K, h), (start + T, K, h)
+    q, k, v = (normal(shape, dtype, seed) for seed, shape in enumerate(shapes))
+    return q, k, v
+
+
+def attend(q: Array, k: Array, v: Array, start: int, chunk: int = 0) -> Array:
+    """Write the positions before start at once, and then write and attend chunk by chunk."""
+    T, _, h = q.shape
+    cache = poisoned_cache(start + T + 5, k.shape[1], h, q.dtype)
+    native_attention.write_cache(cache, 0, tensor(k[:start]), tensor(v[:start]))
+    out = empty(q.shape, q.dtype)
+    for at in range(0, T, chunk or T):
+        rows, new = slice(at, at + (chunk or T)), slice(start + at, start + at + (chunk or T))
+        native_attention.write_cache(cache, start + at, tensor(k[new]), tensor(v[new]))
+        native_attention.attention(tensor(q[rows]), cache, start + at, tensor(out[rows]))
+    return out
+
+
+def check_attention(out: Array, q: Array, k: Array, v: Array, start: int) -> None:
+    """Check against float64.
+
+    A score is a chain of h steps, and its distance from the maximum is rounded once more; that is
+    the relative error of a weight, which counts twice (in the sum of values and in the sum of
+    weights). The chains along positions take 256 steps, some 4 for each block and the exponentials.
+    """
+    T, H, h = q.shape
+    S, K, _ = k.shape
+    wide_q = q.astype(np.float64)
+    wide_k, wide_v = (np.repeat(x.astype(np.float64), H // K, 1) for x in (k, v))
+    unseen = np.arange(S) > start + np.arange(T)[:, None]
+    scores = np.einsum("thd,shd->hts", wide_q, wide_k) / np.sqrt(h)
+    scores[:, unseen] = -np.inf
+    distance = scores - scores.max(-1, keepdims=True)
+    weights = np.exp(distance) / np.exp(distance).sum(-1, keepdims=True)
+    size = np.einsum("thd,shd->hts", np.abs(wide_q), np.abs(wide_k)) / np.sqrt(h)
+    step = 2.0**-24
+    error = 2 * step * ((h + 3) * size + np.where(unseen, 0, np.abs(distance)))
+    steps = 256 + 4 * (S / 256 + 1) + 24
+    expected = np.einsum("hts,shd->thd", weights, wide_v)
+    average = np.einsum("hts,hts->ht", weights, error).T[..., None]
+    bound = np.einsum("hts,shd->thd", weights * (error + steps * step), np.abs(wide_v))
+    bound += average * np.abs(expected) + UNIT_ROUNDOFF[out.dtype] * np.abs(expected)
+    assert (np.abs(out.astype(np.float64) - expected) <= bound * 1.01 + 1e-40).all()
+
+
+@types
+@heads
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_attention_is_right_for_every_shape_and_both_sides_of_a_block(
+    isa: str, dtype: Any, sizes: tuple[int, int, int], place: tuple[int, int]
+) -> None:
+    start, T = place
+    q, k, v = operands(sizes, start, T, dtype)
+    check_attention(attend(q, k, v, start), q, k, v, start)
+
+
+@types
+def test_the_bound_refuses_a_result_that_misses_a_position_or_sees_one_too_many(dtype: Any) -> None:
+    q, k, v = operands((4, 2, 64), 40, 4, dtype)
+    check_attention(attend(q, k, v, 40), q, k, v, 40)
+    for start in (39, 41):
+        cut = operands((4, 2, 64), 41, 4, dtype)
+        out = attend(q, np.concatenate([k, cut[1]])[: start + 4],
+                     np.concatenate([v, cut[2]])[: start + 4], start)  # fmt: skip
+        with pytest.raises(AssertionError):
+            check_attention(out, q, k, v, 40)
+
+
+@types
+@heads
+def test_attention_gives_the_same_bits_on_every_instruction_set_and_thread_count(
+    dtype: Any, sizes: tuple[int, int, int]
+) -> None:
+    for start, T in ((510, 9), (700, 1), (0, 40)):
+        q, k, v = operands(sizes, start, T, dtype)
+        results = set()
+        for isa in native.available_isas():
+            native.set_isa(isa)
+            for threads in (1, 2, 3, 4, 7):
+                native.set_num_threads(threads)
+                results.add(bits(attend(q, k, v, start)))
+        assert len(results) == 1
+
+
+@types
+@pytest.mark.parametrize("threads", [1, 3])
+def test_attention_gives_the_same_bits_for_any_cut_into_calls(
+    isa: str, dtype: Any, threads: int
+) -> None:
+    native.set_num_threads(threads)
+    q, k, v = operands((6, 2, 10), 190, 340, dtype)
+    whole = bits(attend(q, k, v, 190))
+    for chunk in (1, 2, 3, 7, 64, 256):
+        assert bits(attend(q, k, v, 190, chunk)) == whole
+
+
+@types
+@pytest.mark.parametrize("position", [254, 255, 256, 257, 511, 512, 513])
+def test_a_row_has_the_same_bits_alone_and_among_others(
+    isa: str, dtype: Any, position: int
+) -> None:
+    q, k, v = operands((4, 1, 34), 0, 520, dtype)
+    among = attend(q, k, v, 0)[position : position + 1]
+    upto = slice(0, position + 1)
+    alone = attend(q[position : position + 1], k[upto], v[upto], position)
+    assert bits(alone) == bits(among)
+
+
+def test_a_call_is_bounded_and_the_cut_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = operands((4, 2, 64), 300, 50, bf16)
+    whole = bits(attend(q, k, v, 300))
+    calls = []
+    run = lib.attention
+
+    class Counting:
+        attention_scratch_bytes = lib.attention_scratch_bytes
+        write_cache = lib.write_cache
+
+        @staticmethod
+        def attention(*args: Any) -> None:
+            calls.append(args[5])
+            run(*args)
+
+    monkeypatch.setattr(native_attention, "lib", Counting)
+    for most in (1, 2 * 4 * 64 * 350 * 7, 2**33):
+        calls.clear()
+        monkeypatch.setattr(native_attention, "_CALL_MULTIPLY_ADDS", most)
+        assert bits(attend(q, k, v, 300)) == whole
+        assert max(calls) == min(50, max(1, most // (2 * 4 * 64 * 350)))
+        assert sum(calls) == 50
+
+
+def test_scratch_does_not_grow_with_tokens_times_positions() -> None:
+    def scratch(T: int, start: int, threads: int) -> int:
+        return int(lib.attention_scratch_bytes(T, start, 32, 8, 64, lib.TYPE_BF16, threads))
+
+    assert scratch(512, 0, 2) == scratch(512, 2**17, 2) == scratch(8192, 2**17, 2)
+    assert scratch(512, 2**17, 2) < 2**18
+    # One token: for each head and block a state, 1/4 of the bytes of the block's keys.
+    assert scratch(1, 2**17, 2) - scratch(1, 2**16, 2) == 32 * 2**16 // 256 * (16 + 64) * 4
+
+
+@types
+def test_large_scores_do_not_overflow(isa: str, dtype: Any) -> None:
+    q, k, v = operands((2, 1, 64), 300, 3, dtype)
+    q, k = (q * 100).astype(dtype), (k * 100).astype(dtype)
+    out = attend(q, k, v, 300)
+    assert np.isfinite(out.astype(np.float32)).all()
+    check_attention(out, q, k, v, 300)
+
+
+@types
+def test_a_nan_or_infinity_reaches_the_rows_that_see_it_and_no_others(isa: str, dtype: Any) -> None:
+    q, k, v = operands((4, 2, 10), 250, 12, dtype)
+    clean = attend(q, k, v, 250)
+    for bad in (np.nan, np.inf, -np.inf):
+        for array in (k, v):
+            kept = array[257, 1, 3]
+            array[257, 1, 3] = bad
+            out = attend(q, k, v, 250)
+            array[257, 1, 3] = kept
+            assert bits(out[:7]) == bits(clean[:7])  # before position 257
+            assert bits(out[:, :2]) == bits(clean[:, :2])  # the other key/value head
+            if array is v or np.isnan(bad):
+                assert not np.isfinite(out[7:, 2:].astype(np.float32)).all(axis=2).any()
+
+
+def test_a_block_whose_scores_are_all_minus_infinity_weighs_nothing(isa: str) -> None:
+    q, k, v = operands((1, 1, 2), 299, 1, f32)
+    q[...] = 1
+    k[:256] = -np.inf
+    expected = attend(q, k[256:], v[256:], 43)
+    np.testing.assert_allclose(attend(q, k, v, 299), expected, rtol=1e-6)
+    k[...] = -np.inf
+    assert np.isnan(attend(q, k, v, 299)).all()
+
+
+@types
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_cache_gives_back_what_was_written_and_nothing_else_is_touched(
+    dtype: Any, threads: int
+) -> None:
+    native.set_num_threads(threads)
+    k, v = normal((700, 3, 10), dtype), normal((700, 3, 10), dtype, seed=1)
+    cache = poisoned_cache(721, 3, 10, dtype)
+    native_attention.write_cache(cache, 13, tensor(k), tensor(v))
+    words = cache.keys.bits().transpose(1, 3, 0, 2, 4).reshape(736, 3, 10)
+    for found, given in ((words, k), (cache.values.bits().swapaxes(0, 1), v)):
+        np.testing.assert_array_equal(found[13:713], given.view(found.dtype))
+        assert (found[:13] == np.iinfo(found.dtype).max).all()
+        assert (found[713:] == np.iinfo(found.dtype).max).all()

@@ -1,0 +1,124 @@
+"""The cache's sizes, its layout, and what it refuses."""
+
+import numpy as np
+import pytest
+
+from src import ml
+from tests.ml.op_checks import sample
+
+
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
+def test_sizes_are_rounded_up_to_groups_and_counted_before_anything_is_allocated(dtype):
+    words = 6 * dtype.itemsize // 4
+    for positions, capacity in ((1, 16), (16, 16), (17, 32), (100, 112)):
+        cache = ml.KeyValueCache(positions, 3, 6, dtype)
+        assert (cache.positions, cache.capacity) == (positions, capacity)
+        assert cache.keys.shape == (3, capacity // 16, words, 16, 6 // words)
+        assert cache.values.shape == (3, capacity, 6)
+        assert cache.nbytes == 2 * 3 * 6 * capacity * dtype.itemsize
+        assert cache.nbytes == ml.KeyValueCache.bytes_for(positions, 3, 6, dtype)
+        assert cache.keys.data_pointer % 64 == cache.values.data_pointer % 64 == 0
+
+
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
+def test_sixteen_positions_of_a_word_lie_side_by_side(dtype):
+    cache = ml.KeyValueCache(40, 2, 6, dtype)
+    xk, xv = sample((40, 2, 6), dtype), sample((40, 2, 6), dtype, seed=1)
+    ml.write_cache(cache, 0, xk, xv)
+    in_word = 4 // dtype.itemsize
+    for position, head, element in ((0, 0, 0), (15, 1, 5), (16, 0, 1), (39, 1, 4)):
+        place = head, position // 16, element // in_word, position % 16, element % in_word
+        assert cache.keys.numpy()[place] == xk.numpy()[position, head, element]
+        assert cache.values.numpy()[head, position, element] == xv.numpy()[position, head, element]
+
+
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
+def test_what_is_written_is_read_back_bit_for_bit(dtype):
+    cache = ml.KeyValueCache(50, 2, 6, dtype)
+    xk, xv = sample((50, 2, 6), dtype), sample((50, 2, 6), dtype, seed=1)
+    for start, stop in ((0, 1), (1, 20), (20, 50)):
+        ml.write_cache(cache, start, xk.slice(start, stop), xv.slice(start, stop))
+    for start, stop in ((0, 50), (0, 0), (3, 9), (15, 17), (16, 32), (49, 50), (50, 50)):
+        keys, values = ml.read_cache(cache, start, stop)
+        np.testing.assert_array_equal(keys.bits(), xk.bits()[start:stop])
+        np.testing.assert_array_equal(values.bits(), xv.bits()[start:stop])
+
+
+def test_what_is_read_is_a_copy():
+    cache = ml.KeyValueCache(4, 1, 2, ml.float32)
+    ml.write_cache(cache, 0, ml.ones((4, 1, 2), ml.float32), ml.ones((4, 1, 2), ml.float32))
+    keys, values = ml.read_cache(cache, 0, 4)
+    ml.write_cache(cache, 0, ml.zeros((4, 1, 2), ml.float32), ml.zeros((4, 1, 2), ml.float32))
+    assert np.all(keys.numpy() == 1)
+    assert np.all(values.numpy() == 1)
+
+
+def test_views_are_packed_before_they_are_written():
+    cache = ml.KeyValueCache(5, 3, 4, ml.float32)
+    x = sample((3, 5, 4)).transpose(0, 1)
+    ml.write_cache(cache, 0, x, x)
+    keys, values = ml.read_cache(cache, 0, 5)
+    np.testing.assert_array_equal(keys.numpy(), x.numpy())
+    np.testing.assert_array_equal(values.numpy(), x.numpy())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "error", "text"),
+    [
+        ((0, 2, 4), ml.float32, ml.ShapeError, "must be >= 1: (0, 2, 4)"),
+        ((8, 0, 4), ml.float32, ml.ShapeError, "must be >= 1: (8, 0, 4)"),
+        ((8, 2, -4), ml.float32, ml.ShapeError, "must be >= 1: (8, 2, -4)"),
+        ((8, 2, 5), ml.bfloat16, ml.ShapeError, "head_dim must be even: 5"),
+        ((8, 2.0, 4), ml.bfloat16, ml.ShapeError, "sizes must be integers: (8, 2.0, 4)"),
+        ((8, 2, 4), ml.float16, ml.DTypeError, "one of bfloat16, float32: float16"),
+        ((8, 2, 4), ml.int32, ml.DTypeError, "one of bfloat16, float32: int32"),
+        ((2**60, 2, 4), ml.float32, ml.TensorMemoryError, "bytes must fit into memory"),
+    ],
+)
+def test_sizes_that_make_no_cache_are_refused(sizes, dtype, error, text):
+    with pytest.raises(error) as caught:
+        ml.KeyValueCache(*sizes, dtype)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("start", "xk", "xv", "error", "text"),
+    [
+        (7, (2, 2, 4), (2, 2, 4), ml.ShapeError, "in [0, cache.positions]: 7 and 9, 8"),
+        (-1, (2, 2, 4), (2, 2, 4), ml.ShapeError, "in [0, cache.positions]: -1 and 1, 8"),
+        (1.0, (2, 2, 4), (2, 2, 4), ml.ShapeError, "start_pos must be integers: (1.0,)"),
+        (0, (2, 1, 4), (2, 1, 4), ml.ShapeError, "xk.shape must equal [2, 2, 4]: [2, 1, 4]"),
+        (0, (2, 2, 4), (1, 2, 4), ml.ShapeError, "xv.shape must equal [2, 2, 4]: [1, 2, 4]"),
+        (0, (2, 2, 6), (2, 2, 6), ml.ShapeError, "must equal cache.head_dim: 6 != 4"),
+        (0, (2, 8), (2, 8), ml.ShapeError, "xk.ndim must equal 3: 2"),
+    ],
+)
+def test_a_write_that_does_not_fit_is_refused(start, xk, xv, error, text):
+    cache = ml.KeyValueCache(8, 2, 4, ml.float32)
+    with pytest.raises(error) as caught:
+        ml.write_cache(cache, start, sample(xk), sample(xv))
+    assert text in str(caught.value)
+    ml.write_cache(cache, 6, sample((2, 2, 4)), sample((2, 2, 4)))
+
+
+def test_a_write_of_another_dtype_is_refused():
+    cache = ml.KeyValueCache(8, 2, 4, ml.bfloat16)
+    x, other = sample((2, 2, 4), ml.bfloat16), sample((2, 2, 4), ml.float32)
+    for xk, xv, label in ((other, x, "xk"), (x, other, "xv")):
+        with pytest.raises(ml.DTypeError, match=rf"{label}.dtype must be one of bfloat16: float32"):
+            ml.write_cache(cache, 0, xk, xv)
+
+
+def test_a_write_from_the_cache_into_itself_is_refused():
+    cache = ml.KeyValueCache(8, 2, 4, ml.float32)
+    values = cache.values
+    own = ml.Tensor(values.storage, (2, 2, 4), (32, 16, 4), ml.float32, "", values.offset)
+    with pytest.raises(ml.TensorError, match="out must not overlap an input"):
+        ml.write_cache(cache, 0, own, sample((2, 2, 4)))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 9), (9, 9)])
+def test_positions_that_are_not_there_are_refused(start, stop):
+    cache = ml.KeyValueCache(8, 2, 4, ml.float32)
+    with pytest.raises(ml.IndexOutOfRangeError, match="read_cache"):
+        ml.read_cache(cache, start, stop)
