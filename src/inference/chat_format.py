@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..model.layout import label_of
 from ..tokenizer import Tokenizer
 from .chat_formats import CHAT_FORMATS, ChatFormat
 from .chat_parts import encode_parts, token_id
@@ -117,8 +118,7 @@ def _format_of_tokens(tokenizer: Tokenizer) -> str | None:
 
 
 def _unknown(directory: Path, why: str) -> ChatFormatError:
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(directory))
     return ChatFormatError(
-        f"{shown}: chat format: the model {why}; name one with --chat-format "
+        f"{label_of(directory)}: chat format: the model {why}; name one with --chat-format "
         f"({', '.join(CHAT_FORMATS)}), or continue raw text with --completion"
     )

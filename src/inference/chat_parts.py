@@ -63,7 +63,7 @@ def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part]) -> list[int]:
             text.append(token)
             continue
         for piece in _cut_inside("".join(text), found_in_text):
-            ids += tokenizer.encode(piece, bos=False, eos=False)
+            ids += tokenizer.encode(piece, bos=False, eos=False, first=not ids)
         text = []
         ids += token
     return ids
@@ -79,7 +79,7 @@ def token_id(tokenizer: Tokenizer, name: str) -> int | None:
     known = tokenizer.special_tokens.get(name)
     if known is not None:
         return known
-    ids = tokenizer.encode(name, bos=False, eos=False)
+    ids = tokenizer.encode(name, bos=False, eos=False, first=False)
     if len(ids) == 1 and tokenizer.token_bytes(ids[0]) == name.encode():
         return ids[0]
     return None

@@ -8,13 +8,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from stat import S_ISREG
 
-from ..checkpoint.strict_json import parse_strict_json
-from ..tokenizer import TokenizerError
+from ..tokenizer.errors import mismatch
+from ..tokenizer.files import kind_of, read_bytes, read_json
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
-MAX_FILE_BYTES = 32 << 20
 
 _QUESTION, _ANSWER = "'[INST] '+message['content']+", "message['content']+eos_token"
 _CHATML = "'<|im_start|>'+message['role']+'\n'+message['content']+'<|im_end|>'"
@@ -104,26 +102,14 @@ def read_template(directory: Path) -> str | None:
     Raises:
         TokenizerError: A file cannot be read or is not what it has to be.
     """
-    data = _read(directory / TEMPLATE_FILE)
-    if data is not None:
+    path = directory / TEMPLATE_FILE
+    if path.exists():
         try:
-            return data.decode("utf-8")
+            return read_bytes(path).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise TokenizerError(
-                f"{_shown(directory / TEMPLATE_FILE)}: text: expected UTF-8, "
-                f"got other bytes at byte {error.start}"
-            ) from None
+            raise mismatch(path, "text", "UTF-8", f"other bytes at byte {error.start}") from None
     path = directory / CONFIG_FILE
-    data = _read(path)
-    if data is None:
-        return None
-    try:
-        config = parse_strict_json(data)
-    except ValueError as error:
-        raise TokenizerError(f"{_shown(path)}: {error}") from None
-    if not isinstance(config, dict):
-        raise TokenizerError(f"{_shown(path)}: expected an object, got {type(config).__name__}")
-    return _default_template(path, config.get("chat_template"))
+    return _default_template(path, read_json(path).get("chat_template")) if path.exists() else None
 
 
 def _default_template(path: Path, value: object) -> str | None:
@@ -131,19 +117,14 @@ def _default_template(path: Path, value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise TokenizerError(
-            f"{_shown(path)}: chat_template: expected a text or a list of named texts, "
-            f"got {type(value).__name__}"
-        )
+        raise mismatch(path, "chat_template", "a text or a list of named texts", kind_of(value))
     named: dict[str, str] = {}
     for entry in value:
         name = entry.get("name") if isinstance(entry, dict) else None
         text = entry.get("template") if isinstance(entry, dict) else None
         if not isinstance(name, str) or not isinstance(text, str):
-            raise TokenizerError(
-                f"{_shown(path)}: chat_template: expected a name and a template in each entry, "
-                "got something else"
-            )
+            rule = "a name and a template in each entry"
+            raise mismatch(path, "chat_template", rule, "something else")
         named[name] = text
     return named.get("default")
 
@@ -154,26 +135,3 @@ def _uniform(template: str) -> str:
     text = re.sub(r"\bmessage\.(role|content)\b", r"message['\1']", text)
     text = re.sub(r"[ \t]+", " ", text)  # first, so that the next pattern is linear in the length
     return re.sub(r" ?([+|]) ?", r"\1", text)
-
-
-def _read(path: Path) -> bytes | None:
-    """Reads a file of bounded size, or returns None where there is none."""
-    try:
-        status = path.stat()
-        if not S_ISREG(status.st_mode):  # opening a FIFO would wait for a writer
-            raise TokenizerError(f"{_shown(path)}: expected a regular file, got something else")
-        if status.st_size > MAX_FILE_BYTES:
-            raise TokenizerError(
-                f"{_shown(path)}: size: expected at most {MAX_FILE_BYTES} bytes, "
-                f"got {status.st_size}"
-            )
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise TokenizerError(f"{_shown(path)}: cannot be read: {error.strerror}") from None
-
-
-def _shown(path: Path) -> str:
-    """Shows a path without control characters."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(path))

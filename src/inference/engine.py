@@ -176,7 +176,7 @@ class InferenceEngine:
             sampling: How to choose; None stands for the defaults.
             stop: Texts that end the answer and are not part of it.
             progress: Called while the prompt is read.
-            end_ids: Ids that end the answer, beside those of the tokenizer.
+            end_ids: Ids that end the answer, beside those of the model.
             new_text: Whether the answer begins a text, so that the space which some tokenizers
                 put before one is not shown; otherwise it goes on from the prompt.
 
@@ -358,7 +358,7 @@ class _AnswerText:
     ) -> None:
         tokenizer = model.tokenizer
         self._decoder = None if tokenizer is None else StreamDecoder(tokenizer, first=new_text)
-        self._stop_ids = frozenset() if tokenizer is None else tokenizer.stop_ids.union(end_ids)
+        self._stop_ids = frozenset() if tokenizer is None else model.stop_ids.union(end_ids)
         self._stops = stops
 
     def push(self, token: int) -> tuple[str, str | None]:

@@ -93,7 +93,7 @@ def test_a_damaged_configuration_of_the_tokenizer_is_a_bad_model(
     (with_template / "tokenizer_config.json").write_text("{")
     outcome = run("-m", with_template, "-p", "Hello")
     assert outcome.returncode == 3
-    assert b"tokenizer_config.json: expected JSON" in outcome.stderr
+    assert b"text: expected JSON" in outcome.stderr
 
 
 def test_the_loading_line_tells_the_format_and_what_told_it(alphabet_model: Path) -> None:

@@ -21,12 +21,14 @@ class ByteTokenizer:
         self.bos_id, self.eos_id = 256, 257
         self.stop_ids = frozenset([self.eos_id])
         self.texts: list[str] = []
+        self.firsts: list[bool] = []
         self._words = {name: ids[name] for name in words}
 
-    def encode(self, text: str, *, bos: bool, eos: bool) -> list[int]:
+    def encode(self, text: str, *, bos: bool, eos: bool, first: bool = True) -> list[int]:
         assert not bos
         assert not eos
         self.texts.append(text)
+        self.firsts.append(first)
         if not self._words:
             return list(text.encode())
         ids: list[int] = []

@@ -174,6 +174,14 @@ def test_texts_that_no_special_token_separates_are_encoded_as_one(name: str) -> 
     assert encoded == [run for run in text.split("\0") if run]
 
 
+@pytest.mark.parametrize("name", CHAT_FORMATS)
+def test_only_text_that_begins_a_prompt_is_the_first_one(name: str) -> None:
+    tokenizer = tokenizer_of(name)
+    encode_chat(tokenizer, [S, U1, A1, U2], chat_format=name)
+    begins_with_text = not CONVERSATIONS[name].startswith("{")
+    assert tokenizer.firsts.count(True) == begins_with_text
+
+
 def test_a_name_that_may_be_text_is_a_special_token_where_the_tokenizer_has_it() -> None:
     tokenizer: Any = ByteTokenizer(*LLAMA2, "<|user|>", "<|assistant|>")
     ids = encode_chat(tokenizer, [S, U2], chat_format="zephyr")

@@ -1,14 +1,19 @@
 """Chat prompts are those of transformers' `apply_chat_template` with the published templates."""
 
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from src.inference import CHAT_FORMATS, Message, encode_chat
+from src.tokenizer import Tokenizer, load_tokenizer
 from tests.inference.byte_tokenizer import TOKENS, ByteTokenizer, spelled
+from tests.inference.chat_tokenizers import TOKENIZERS, llama2, llama3, smollm2
 from tests.inference.published_templates import LLAMA3_1, LLAMA3_1_DATES, PUBLISHED
+from tests.support.shared_data import shared_data
 
 pytestmark = pytest.mark.oracle
 pytest.importorskip("transformers", reason="needs the oracle extra")
@@ -93,3 +98,121 @@ def test_the_dates_of_llama_3_1_are_a_system_message_of_metas_format() -> None:
         ids = encode_chat(tokenizer, [dated, *messages[1:]], chat_format="llama3")
         text = spelled(tokenizer, ids, brackets=False)
         assert text == rendered(LLAMA3_1, messages, bos, eos, True)
+
+
+Pair = tuple[Tokenizer, Any]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[Path], Path]], Pair]:
+    """Loads a tokenizer here and in transformers; each one once."""
+    from transformers import PreTrainedTokenizerFast
+
+    loaded: dict[str, Pair] = {}
+
+    def load(write: Callable[[Path], Path]) -> Pair:
+        name = write.__name__
+        if name not in loaded:
+            directory = write(tmp_path_factory.mktemp("tokenizers") / name)
+            ours = load_tokenizer(directory)
+            theirs = PreTrainedTokenizerFast(
+                tokenizer_file=str(directory / "tokenizer.json"),
+                bos_token=ours.decode([ours.bos_id]),
+                eos_token=ours.decode([ours.eos_id]),
+            )
+            loaded[name] = ours, theirs
+        return loaded[name]
+
+    return load
+
+
+def added_tokens(theirs: Any) -> set[str]:
+    return {token.content for token in theirs.added_tokens_decoder.values()}
+
+
+def as_dicts(messages: list[Message]) -> list[dict[str, str]]:
+    return [{"role": m.role, "content": m.content} for m in messages]
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [(name, write) for name, writers in TOKENIZERS.items() for write in writers],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_prompt_has_the_ids_of_apply_chat_template(
+    pair: Callable[[Callable[[Path], Path]], Pair], name: str, write: Callable[[Path], Path]
+) -> None:
+    ours, theirs = pair(write)
+    names, compared = added_tokens(theirs), 0
+    for messages in conversations():
+        pretending = any(token in m.content for m in messages for token in names)
+        if pretending or not supported(name, messages):
+            continue
+        for opened in (True, False):
+            expected = theirs.apply_chat_template(
+                as_dicts(messages),
+                chat_template=PUBLISHED[name],
+                add_generation_prompt=opened,
+                return_dict=False,
+            )
+            assert encode_chat(ours, messages, opened, name) == expected
+        compared += 1
+    assert compared > 80
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("llama3", llama3), ("llama2", llama2), ("zephyr", llama2), ("chatml", smollm2)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_message_that_spells_special_tokens_has_the_ids_of_its_text(
+    pair: Callable[[Callable[[Path], Path]], Pair], name: str, write: Callable[[Path], Path]
+) -> None:
+    """The template is run with other characters in their place, and cut at its own tokens."""
+    ours, theirs = pair(write)
+    names = sorted(added_tokens(theirs))
+    disguise = {token: chr(0xE000 + index) for index, token in enumerate(names)}
+    disguised = re.compile("|".join(map(re.escape, names)))
+    revealed = {mark: token for token, mark in disguise.items()}
+    compared = 0
+    for messages in conversations():
+        if not any(token in m.content for m in messages for token in names):
+            continue
+        hidden = [
+            Message(m.role, disguised.sub(lambda match: disguise[match[0]], m.content))
+            for m in messages
+        ]
+        text = rendered(PUBLISHED[name], hidden, theirs.bos_token, theirs.eos_token, True)
+        expected: list[int] = []
+        for piece in re.split(f"({disguised.pattern})", text):
+            if piece in disguise:
+                expected.append(theirs.convert_tokens_to_ids(piece))
+            elif piece:
+                said = "".join(revealed.get(c, c) for c in piece)
+                expected += theirs.encode(said, add_special_tokens=False, split_special_tokens=True)
+        assert encode_chat(ours, messages, chat_format=name) == expected
+        compared += 1
+    assert compared > 50
+
+
+def test_llama_2_has_the_ids_of_metas_own_code(tmp_path: Path) -> None:
+    """Meta's `chat_completion` encodes each exchange with SentencePiece as one text."""
+    sentencepiece = pytest.importorskip("sentencepiece", reason="needs the oracle extra")
+    model = shared_data("llama2/tokenizer.model")
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    (tmp_path / "tokenizer.model").symlink_to(model)
+    ours = load_tokenizer(tmp_path)
+    for messages in conversations():
+        turns = list(messages)
+        if turns[0].role == "system":
+            system, first = turns[0].content, turns[1].content
+            framed = f"<<SYS>>\n{system}\n<</SYS>>\n\n{first}"
+            turns[:2] = [Message("user", framed)]
+        expected: list[int] = []
+        for question, answer in zip(turns[::2], turns[1::2], strict=False):
+            text = f"[INST] {question.content.strip()} [/INST] {answer.content.strip()} "
+            expected += [theirs.bos_id(), *theirs.encode(text), theirs.eos_id()]
+        if turns[-1].role == "user":
+            text = f"[INST] {turns[-1].content.strip()} [/INST]"
+            expected += [theirs.bos_id(), *theirs.encode(text)]
+        assert encode_chat(ours, messages, chat_format="llama2") == expected
