@@ -84,7 +84,9 @@ def weights_of_a_step(model: Model) -> list[ml.Tensor]:
     """Returns the tensors that every token reads as a whole: all but an untied embedding table."""
     tied = "output.weight" not in model.tensors
     return [
-        tensor for name, tensor in model.tensors.items() if tied or name != "tok_embeddings.weight"
+        tensor
+        for name, tensor in model.tensors.items()
+        if not is_harmless(name) and (tied or name != "tok_embeddings.weight")
     ]
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from src import ml
 from src.ml import native
 
 from .kernels import (
@@ -179,8 +178,7 @@ def main() -> None:
             roofs = Served(Roofs, pool, options.threads, isa)
             print(f"\n{isa}, {options.threads} threads", flush=True)
             lines += bench_linear(options, isa, pool, roofs)
-            if hasattr(ml, "attention"):
-                lines += bench_attention(options, isa, roofs)
+            lines += bench_attention(options, isa, roofs)
             roofs.close()
     print(json.dumps({"machine": machine(), "pairs": options.pairs, "lines": lines}))
 

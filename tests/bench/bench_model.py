@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from src.ml import native
 from src.model import load_model
 
 from . import measures
@@ -78,7 +79,7 @@ def start(options: argparse.Namespace) -> Bench:
     directory = find_checkpoint(options.shape, options.layers, options.directory)
     args = load_model(directory).args
     gguf = find_gguf(directory) if LLAMA_CPP in options.engines else None
-    longest = max(options.prompts) + VERIFIED_STEPS
+    longest = max(*options.prompts, options.steps, measures.CHUNK) + VERIFIED_STEPS
     environment = {"OMP_NUM_THREADS": str(options.threads)}
     served = {}
     for name in options.engines:
@@ -90,7 +91,7 @@ def start(options: argparse.Namespace) -> Bench:
         else:
             setup = Setup(directory, options.threads, longest, gguf)
             served[name] = Served(Timed, name, setup, environment=environment)
-    isa = options.isa or served[OURS].ask("facts")["isa"] if OURS in served else "avx2"
+    isa = options.isa or native.build_info()["isa"]
     roofs = Served(Roofs, directory, options.threads, isa)
     ids = np.random.default_rng(7).integers(0, args.vocab_size, longest).tolist()
     return Bench(options, directory, args, served, roofs, ids)

@@ -91,6 +91,7 @@ def rows(bench: "Bench") -> Results:
 def attention(bench: "Bench") -> Results:
     """The last part of a long prompt; what it takes longer than the first part is attention."""
     ours, ids = bench.served[OURS], bench.ids[:CHUNK]
+    assert len(ids) == CHUNK
     results: Results = {}
     for end in bench.options.positions:
         start = end - CHUNK
@@ -137,7 +138,7 @@ def memory(bench: "Bench") -> Results:
     results: Results = {}
     for position in bench.options.positions:
         found = fresh.peak_memory(
-            bench.directory, bench.options.threads, position, max(bench.options.prompts)
+            bench.directory, bench.options.threads, position, min(CHUNK, position // 2)
         )
         above = (found["anonymous"] - found["cache"]) / 1e6
         results[f"memory above the cache at {position}"] = Value(above, above, above, "MB")
