@@ -62,6 +62,11 @@ class LlamaAttention:
         self.wk = tensors[f"{name}.wk.weight"]  # [K*h, D]
         self.wv = tensors[f"{name}.wv.weight"]  # [K*h, D]
         self.wo = tensors[f"{name}.wo.weight"]  # [D, H*h]
+        # Meta's models have no biases; some of Hugging Face's do.
+        self.wq_bias = tensors.get(f"{name}.wq.bias")  # [H*h]
+        self.wk_bias = tensors.get(f"{name}.wk.bias")  # [K*h]
+        self.wv_bias = tensors.get(f"{name}.wv.bias")  # [K*h]
+        self.wo_bias = tensors.get(f"{name}.wo.bias")  # [D]
 
     def forward(
         self,
@@ -88,9 +93,9 @@ class LlamaAttention:
         T, H, K, h = x.shape[0], self.args.n_heads, self.args.n_kv_heads, self.args.head_dim
 
         mark(8)  # queries, keys and values
-        xq = ml.linear_transformation(x, self.wq)  # [T, D] -> [T, H*h]
-        xk = ml.linear_transformation(x, self.wk)  # [T, D] -> [T, K*h]
-        xv = ml.linear_transformation(x, self.wv)  # [T, D] -> [T, K*h]
+        xq = ml.linear_transformation(x, self.wq, bias=self.wq_bias)  # [T, D] -> [T, H*h]
+        xk = ml.linear_transformation(x, self.wk, bias=self.wk_bias)  # [T, D] -> [T, K*h]
+        xv = ml.linear_transformation(x, self.wv, bias=self.wv_bias)  # [T, D] -> [T, K*h]
 
         mark(9)  # reshape to heads
         xq = xq.reshape(T, H, h)  # [T, H*h] -> [T, H, h]
@@ -109,7 +114,8 @@ class LlamaAttention:
         else:
             output = ml.attention(xq, cache, start_pos)  # [T, H, h]
         output = output.reshape(T, H * h)  # [T, H, h] -> [T, H*h]
-        return ml.linear_transformation(output, self.wo, dtype=ml.float32)  # [T, H*h] -> [T, D]
+        # [T, H*h] -> [T, D]
+        return ml.linear_transformation(output, self.wo, dtype=ml.float32, bias=self.wo_bias)
 
     def eager(
         self, xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, mask: ml.Tensor | None
@@ -157,14 +163,18 @@ class LlamaFeedForward:
         self.w1 = tensors[f"{name}.w1.weight"]  # [F, D]
         self.w2 = tensors[f"{name}.w2.weight"]  # [D, F]
         self.w3 = tensors[f"{name}.w3.weight"]  # [F, D]
+        self.w1_bias = tensors.get(f"{name}.w1.bias")  # [F]
+        self.w2_bias = tensors.get(f"{name}.w2.bias")  # [D]
+        self.w3_bias = tensors.get(f"{name}.w3.bias")  # [F]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
         """Transforms x [T, D] into what to add to the residual stream: float32 [T, D]."""
         mark(17)  # feed-forward
-        gate = ml.linear_transformation(x, self.w1)  # [T, D] -> [T, F]
-        up = ml.linear_transformation(x, self.w3)  # [T, D] -> [T, F]
+        gate = ml.linear_transformation(x, self.w1, bias=self.w1_bias)  # [T, D] -> [T, F]
+        up = ml.linear_transformation(x, self.w3, bias=self.w3_bias)  # [T, D] -> [T, F]
         hidden = ml.swiglu(gate, up)
-        return ml.linear_transformation(hidden, self.w2, dtype=ml.float32)  # [T, F] -> [T, D]
+        # [T, F] -> [T, D]
+        return ml.linear_transformation(hidden, self.w2, dtype=ml.float32, bias=self.w2_bias)
 
 
 class LlamaTransformerBlock:

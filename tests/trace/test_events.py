@@ -7,6 +7,7 @@ import pytest
 from src import ml
 from src.ml.reporting import REPORTED_METHODS
 from src.trace import STAGES
+from src.checkpoint.names import Bias, rows_of
 from src.trace.events import fits, read_letters, size_of
 from tests.trace.recording import DIFFERENT, source_files, weight_shapes
 
@@ -60,4 +61,11 @@ def test_every_weight_has_letters_and_they_are_its_sizes() -> None:
         assert letters is not None
         assert fits(letters, shape, DIFFERENT.sizes)
     assert read_letters("layers.0.norm.weight") == ("D",)
+    for name, row in rows_of(1, set(Bias)):
+        if row.bias is not None:
+            letters = read_letters(name)
+            assert letters is not None
+            assert fits(
+                letters, weight_shapes(DIFFERENT)[f"{name[:-4]}weight"][:1], DIFFERENT.sizes
+            )
     assert read_letters("rope.freqs") is None
