@@ -65,11 +65,18 @@ def read_json(path: Path) -> dict[str, object]:
     return value
 
 
+_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "a truth value"}
+_KINDS |= {int: "a number", float: "a number", type(None): "null"}
+
+
 def kind_of(value: object) -> str:
     """Name the kind of a JSON value, for errors."""
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value"}
-    names |= {int: "a number", float: "a number", type(None): "null"}
-    return names[type(value)]
+    return _KINDS[type(value)]
+
+
+def described(value: object) -> str:
+    """Show a JSON value where it is a text, and its kind otherwise, for errors."""
+    return f"'{shown(value)}'" if isinstance(value, str) else kind_of(value)
 
 
 class _RefusedError(ValueError):

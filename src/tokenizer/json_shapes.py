@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from .errors import TokenizerError, mismatch, shown
+from .errors import TokenizerError, mismatch
+from .files import described
 from .marked_text import SPACE_MARK, Prefix
 from .roles import Template
 from .split import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, Splitter
@@ -66,6 +67,9 @@ _PATTERNS = (
     (GPT_2.pattern.pattern, GPT_2),
     (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", GPT_2),
 )
+# Known shapes are not deeper than this.
+_DEEPEST = 8
+
 _AFTER_SPLIT = _byte_level(prefix_space=False, use_regex=False)
 
 # What comes before byte-level BPE. Both ways of splitting keep every match as a piece, and the
@@ -216,23 +220,32 @@ def _is_type(value: object, name: str) -> bool:
     return isinstance(value, dict) and value.get("type") == name
 
 
-def _plain(value: object) -> object:
+def _plain(value: object, depth: int = 0) -> object:
     """Write a shape as the tables do: without what concerns offsets only, with all defaults."""
+    if depth > _DEEPEST:
+        return "too deep to be known"
     if isinstance(value, list):
-        return [_plain(part) for part in value]
+        return [_plain(part, depth + 1) for part in value]
     if not isinstance(value, dict):
         return value
-    plain = {key: _plain(part) for key, part in value.items() if key != "trim_offsets"}
+    plain = {key: _plain(part, depth + 1) for key, part in value.items() if key != "trim_offsets"}
     if plain.get("type") == "ByteLevel":
         plain.setdefault("use_regex", True)
     if plain.get("type") == "Metaspace":
-        plain.pop("str_rep", None)
-        old_flag = plain.pop("add_prefix_space", True)
-        plain.setdefault("prepend_scheme", "always" if old_flag else "never")
-        plain.setdefault("split", True)
+        _write_metaspace_anew(plain)
     if plain.get("type") == "Sequence" and [] in plain.values():
         return None
     return plain
+
+
+def _write_metaspace_anew(plain: dict[str, object]) -> None:
+    """Write the older flag for a prefix as the newer scheme, unless the two contradict."""
+    plain.pop("str_rep", None)
+    flag = plain.pop("add_prefix_space", True)
+    scheme = plain.setdefault("prepend_scheme", "always" if flag else "never")
+    if not flag and scheme != "never":
+        plain["add_prefix_space"] = flag
+    plain.setdefault("split", True)
 
 
 def _look_up(table: list[tuple[object, _T]], value: object) -> _T | None:
@@ -245,18 +258,15 @@ def _unknown(path: Path, what: str, expected: str, value: object) -> TokenizerEr
 
 def _described(value: object) -> str:
     """Name a shape: its type, that of its parts, and a pattern where there is one."""
-    if value is None:
-        return "null"
     if not isinstance(value, dict):
-        return "something else"
+        return described(value)
     parts = [part for listed in value.values() if isinstance(listed, list) for part in listed]
-    inner = [shown(part.get("type")) for part in parts[:5] if isinstance(part, dict)]
+    parts = [part for part in parts[:5] if isinstance(part, dict)]
+    inner = ", ".join(described(part.get("type")) for part in parts)
     patterns = [
-        f"pattern '{shown(text)}'"
-        for part in (value, *parts[:5])
-        if isinstance(part, dict) and isinstance(part.get("pattern"), dict)
-        for text in part["pattern"].values()
+        f", pattern {described(text)}"
+        for part in (value, *parts)
+        if isinstance(part.get("pattern"), dict)
+        for text in list(part["pattern"].values())[:1]
     ]
-    return ", ".join(
-        [shown(value.get("type")) + (f" of {', '.join(inner)}" if inner else ""), *patterns[:2]]
-    )
+    return described(value.get("type")) + (f" of {inner}" if inner else "") + "".join(patterns)

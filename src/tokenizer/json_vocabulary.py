@@ -11,7 +11,7 @@ import numpy as np
 from .added_tokens import AddedToken
 from .bpe import MOST_IDS, PAIR_SHIFT, Merges, listed_merges
 from .errors import mismatch, shown
-from .files import kind_of
+from .files import described, kind_of
 
 MAX_TOKEN_CHARS = 4096
 
@@ -27,12 +27,14 @@ class Vocabulary:
 
     Attributes:
         names: the token of each id, as the file spells it.
+        ids: the id of each token.
         tokens: the ids of those that text can become by merging.
         added: the added tokens.
         special: the ids of those that text never becomes.
     """
 
     names: Sequence[str]
+    ids: Mapping[str, int]
     tokens: Mapping[str, int]
     added: Sequence[AddedToken]
     special: Mapping[str, int]
@@ -70,10 +72,17 @@ def read_vocabulary(
     special |= {token.text: token.token_id for token in added if token.special}
     return Vocabulary(
         names=names,
-        tokens={name: number for name, number in vocab.items() if name not in special},
+        ids=ids,
+        tokens=_without(vocab, special),
         added=added,
         special=dict(sorted(special.items(), key=lambda item: item[1])),
     )
+
+
+def _without(vocab: dict[str, int], names: Mapping[str, int]) -> dict[str, int]:
+    if names.keys().isdisjoint(vocab):
+        return vocab
+    return {name: number for name, number in vocab.items() if name not in names}
 
 
 def _read_added(path: Path, value: object, special_names: Collection[str]) -> list[AddedToken]:
@@ -137,7 +146,7 @@ def _by_id(path: Path, ids: Mapping[str, int]) -> list[str]:
 
 
 def read_merges(
-    path: Path, value: object, vocabulary: Vocabulary, unmerged: Collection[int] = ()
+    path: Path, value: object, vocabulary: Vocabulary, unmerged: Sequence[int] = ()
 ) -> Merges:
     """Check a list of merges, each written as `"a b"` or as `["a", "b"]`.
 
@@ -160,28 +169,34 @@ def read_merges(
     if set(map(type, written)) - {list} or set(map(len, written)) - {2}:
         pairs_of_two = (type(pair) is list and len(pair) == 2 for pair in written)
         wrong = list(pairs_of_two).index(False)
-        raise mismatch(path, f"merges[{wrong}]", "two tokens", _merge_shown(value[wrong]))
-    lefts, rights = [pair[0] for pair in written], [pair[1] for pair in written]
-    find = vocabulary.tokens.__getitem__
+        raise mismatch(path, f"merges[{wrong}]", "two tokens", described(value[wrong]))
     try:
-        left_ids, right_ids = list(map(find, lefts)), list(map(find, rights))
-        joined = list(map(find, map(add, lefts, rights)))
+        return _listed(path, written, vocabulary, unmerged)
     except (KeyError, TypeError):
         kept = [n for n in range(len(written)) if _is_mergeable(path, n, written[n], vocabulary)]
-        left_ids, right_ids = [find(lefts[n]) for n in kept], [find(rights[n]) for n in kept]
-        joined = [find(lefts[n] + rights[n]) for n in kept]
-    if unmerged and not set(unmerged).isdisjoint([*left_ids, *right_ids]):
-        both = zip(left_ids, right_ids, strict=True)
-        wrong = next(n for n, pair in enumerate(both) if not set(unmerged).isdisjoint(pair))
-        got = f"'{shown(vocabulary.names[left_ids[wrong]] + vocabulary.names[right_ids[wrong]])}'"
+        return _listed(path, [written[n] for n in kept], vocabulary, unmerged)
+
+
+def _listed(
+    path: Path, pairs: list[list[str]], vocabulary: Vocabulary, unmerged: Sequence[int]
+) -> Merges:
+    """Look the tokens of merges up, all of which must be there."""
+    lefts, rights = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    find = vocabulary.tokens.__getitem__
+    left_ids = np.fromiter(map(find, lefts), np.int64, len(pairs))
+    right_ids = np.fromiter(map(find, rights), np.int64, len(pairs))
+    joined = list(map(find, map(add, lefts, rights)))
+    barred = np.flatnonzero(np.isin(left_ids, unmerged) | np.isin(right_ids, unmerged))
+    if unmerged and len(barred):
+        got = " and ".join(f"'{shown(name)}'" for name in pairs[barred[0]])
         raise mismatch(path, "merges", "no merge of bytes or of the unknown token", got)
-    pairs = (np.array(left_ids, np.int64) << PAIR_SHIFT | np.array(right_ids, np.int64)).tolist()
-    merges = listed_merges(pairs, joined)
-    if len(merges.ranks) != len(pairs):
+    keys = (left_ids << PAIR_SHIFT | right_ids).tolist()
+    merges = listed_merges(keys, joined)
+    if len(merges.ranks) != len(keys):
         # The last of equal pairs gives the rank, so the first one is not where it says.
-        twice = next(n for n, pair in enumerate(pairs) if merges.ranks[pair] != n)
-        got = f"'{shown(vocabulary.names[left_ids[twice]])}' and what follows it twice"
-        raise mismatch(path, "merges", "each once", got)
+        twice = next(n for n, key in enumerate(keys) if merges.ranks[key] != n)
+        got = " and ".join(f"'{shown(name)}'" for name in pairs[twice])
+        raise mismatch(path, "merges", "each once", f"{got} twice")
     return merges
 
 
@@ -189,13 +204,9 @@ def _is_mergeable(path: Path, number: int, pair: Sequence[object], vocabulary: V
     """Tell whether a merge is one of text; refuse it where it names what is no token."""
     left, right = pair
     if not isinstance(left, str) or not isinstance(right, str):
-        raise mismatch(path, f"merges[{number}]", "two texts", _merge_shown(pair))
+        raise mismatch(path, f"merges[{number}]", "two texts", described(pair))
     for name in (left, right, left + right):
         if name not in vocabulary.tokens and name not in vocabulary.special:
             expected = "tokens of the vocabulary"
-            raise mismatch(path, f"merges[{number}]", expected, f"'{shown(name)}'")
+            raise mismatch(path, f"merges[{number}]", expected, described(name))
     return all(name in vocabulary.tokens for name in (left, right, left + right))
-
-
-def _merge_shown(value: object) -> str:
-    return f"'{shown(value)}'" if isinstance(value, str) else kind_of(value)

@@ -50,7 +50,8 @@ class MarkedText:
         normalize: marks the spaces of a whole text, before added tokens are looked for in it.
         words: whether words are encoded apart: because the file says so, or because no token
             reaches from one to the next, so that the ids are the same.
-        prefix: the rule for a space mark after added tokens have been cut out.
+        prefix: the rule for marks after added tokens have been cut out; None where all spaces are
+            marked before that.
         fused_id: neighbouring ids of this number become one; None for no number.
     """
 
@@ -60,7 +61,7 @@ class MarkedText:
         *,
         normalize: Callable[[str], str],
         words: bool,
-        prefix: Prefix = Prefix.NEVER,
+        prefix: Prefix | None = None,
         fused_id: int | None = None,
     ) -> None:
         self._pieces = pieces
@@ -71,7 +72,8 @@ class MarkedText:
 
     def encode_normalized(self, text: str, *, first: bool) -> list[int]:
         """Encode a text, or what is between two added tokens of it."""
-        text = mark_spaces(text, self._prefix, first=first)
+        if self._prefix is not None:
+            text = mark_spaces(text, self._prefix, first=first)
         ids: list[int] = []
         if self._words:
             for words in MARKED_WORDS.split(text):

@@ -54,7 +54,13 @@ def sentencepiece_tokenizer(model: SentencePieceModel, settings: Settings) -> To
         special,
         _encoder(model, ids),
         settings.roles(special, len(pieces), template),
-        Decoding(drops_first_space=model.add_dummy_prefix, mark_per_byte=True),
+        Decoding(
+            drops_first_space=model.add_dummy_prefix or model.remove_extra_whitespaces,
+            drops_more_spaces=model.remove_extra_whitespaces,
+            unknown_id=_unknown_id(model),
+            own_space_ids=frozenset(n for n, p in enumerate(pieces) if p.kind == BYTE),
+            mark_per_byte=True,
+        ),
     )
 
 
@@ -62,10 +68,14 @@ def _spelled(text: str, special: bool) -> bytes:
     return (text if special else text.replace(SPACE_MARK, " ")).encode()
 
 
+def _unknown_id(model: SentencePieceModel) -> int:
+    return next(number for number, piece in enumerate(model.pieces) if piece.kind == UNKNOWN)
+
+
 def _encoder(model: SentencePieceModel, ids: dict[str, int]) -> TextWithAddedTokens:
     pieces = model.pieces
     tokens = {piece.text: ids[piece.text] for piece in pieces if piece.kind == NORMAL}
-    unknown = next(number for number, piece in enumerate(pieces) if piece.kind == UNKNOWN)
+    unknown = _unknown_id(model)
 
     def fallback(character: str) -> list[int]:
         if not model.byte_fallback:

@@ -50,9 +50,7 @@ class StreamDecoder:
         Raises:
             TokenizerError: for an id that the tokenizer does not have; nothing is lost by it.
         """
-        data = self._tokenizer.token_bytes(token_id)
-        if self._at_start and not self._tokenizer.is_special(token_id):
-            data, self._at_start = data.removeprefix(b" "), False
+        data, self._at_start = self._tokenizer.text_bytes(token_id, at_start=self._at_start)
         data = self._open + data
         match = _OPEN_END.search(data, max(0, len(data) - _LONGEST_OPEN_END))
         end = match.start() if match else len(data)

@@ -42,11 +42,17 @@ class Decoding:
 
     Attributes:
         drops_first_space: one space at the beginning of a text was put there by encoding.
+        drops_more_spaces: tokens that are nothing but such a space do not begin the text.
+        unknown_id: stands for text that has no token; a text may begin with it.
+        own_space_ids: tokens whose space is the text's own.
         mark_per_byte: every byte that is no UTF-8 becomes U+FFFD, as SentencePiece has it;
             otherwise each longest beginning of a character becomes one, as tiktoken has it.
     """
 
     drops_first_space: bool = False
+    drops_more_spaces: bool = False
+    unknown_id: int | None = None
+    own_space_ids: frozenset[int] = frozenset()
     mark_per_byte: bool = False
 
 
@@ -145,11 +151,30 @@ class Tokenizer:
         parts: list[bytes] = []
         at_start = self.decoding.drops_first_space
         for token_id in ids:
-            data = self.token_bytes(token_id)
-            if at_start and not self.is_special(token_id):
-                data, at_start = data.removeprefix(b" "), False
+            data, at_start = self.text_bytes(token_id, at_start=at_start)
             parts.append(data)
         return self.text_of(b"".join(parts))
+
+    def text_bytes(self, token_id: int, *, at_start: bool) -> tuple[bytes, bool]:
+        """Look up the bytes that a token gives in a text.
+
+        Args:
+            token_id: 0 <= token_id < V.
+            at_start: whether the text has still to begin, and its first space is to be dropped.
+
+        Returns:
+            The bytes, and whether the text has still to begin.
+
+        Raises:
+            TokenizerError: for an id outside the vocabulary.
+        """
+        data = self.token_bytes(token_id)
+        unknown = token_id == self.decoding.unknown_id
+        if not at_start or (self.is_special(token_id) and not unknown):
+            return data, at_start
+        if token_id not in self.decoding.own_space_ids:
+            data = data.removeprefix(b" ")
+        return data, self.decoding.drops_more_spaces and not data
 
     def text_of(self, data: bytes) -> str:
         """Decode bytes as UTF-8; what is none becomes U+FFFD."""

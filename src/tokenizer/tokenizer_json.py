@@ -26,10 +26,10 @@ from .added_tokens import (
 )
 from .byte_level_text import ByteLevelText
 from .errors import mismatch, shown
-from .files import kind_of, read_json
+from .files import described, kind_of, read_json
 from .json_shapes import ByteLevelShape, MarkedShape, read_shape, read_template
 from .json_vocabulary import Vocabulary, read_merges, read_vocabulary
-from .marked_text import SPACE_MARK, MarkedText, Prefix, mark_spaces, words_are_independent
+from .marked_text import SPACE_MARK, MarkedText, mark_spaces, words_are_independent
 from .pieces import BytePieces, CharacterPieces, character_symbols
 from .roles import Template, read_settings
 from .tokenizer import Decoding, TextEncoder, Tokenizer
@@ -74,7 +74,8 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
             decoding = Decoding()
         else:
             encoder, token_bytes = _marked(path, model, vocabulary, shape)
-            decoding = Decoding(shape.drops_first_space, mark_per_byte=True)
+            unknown_id = vocabulary.ids.get(str(model.get("unk_token")))
+            decoding = Decoding(shape.drops_first_space, unknown_id=unknown_id, mark_per_byte=True)
     return Tokenizer(
         token_bytes,
         vocabulary.special,
@@ -112,13 +113,11 @@ def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
         model = value
     kind = model.get("type", "BPE" if "merges" in model else None)
     if kind != "BPE":
-        raise mismatch(path, "model: type", "BPE", f"'{shown(kind)}'")
-    for key, default in (
-        *(("dropout", None), ("continuing_subword_prefix", None), ("end_of_word_suffix", None)),
-    ):
+        raise mismatch(path, "model: type", "BPE", described(kind))
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         value = model.get(key)
-        if value not in (default, "", 0):
-            raise mismatch(path, f"model: {key}", "null", f"'{shown(value)}'")
+        if value not in (None, "", 0):
+            raise mismatch(path, f"model: {key}", "null", described(value))
     for key in ("fuse_unk", "byte_fallback", "ignore_merges"):
         if not isinstance(model.setdefault(key, False), bool):
             raise mismatch(path, f"model: {key}", "true or false", kind_of(model[key]))
@@ -137,8 +136,8 @@ def _byte_level(
 ) -> tuple[NormalizedEncoder, list[bytes]]:
     merges = read_merges(path, model.get("merges"), vocabulary)
     token_bytes = bytes_of_byte_level(vocabulary.names)
-    for name, number in vocabulary.special.items():
-        token_bytes[number] = name.encode()
+    for name in (*vocabulary.special, *(token.text for token in vocabulary.added)):
+        token_bytes[vocabulary.ids[name]] = name.encode()
     tokens = {token_bytes[number]: number for number in vocabulary.tokens.values()}
     missing = [b for b in range(256) if bytes([b]) not in tokens and b not in _NEVER_IN_TEXT]
     if missing and (model.get("unk_token") or model.get("byte_fallback")):
@@ -196,24 +195,25 @@ def _marked(
         fallback,
         whole=bool(model["ignore_merges"]),
     )
-    before = shape.prefix if shape.normalizes else Prefix.NEVER
-    after = Prefix.NEVER if shape.normalizes else shape.prefix
     # A whole text that is one token can be found only if the text is one piece.
     apart = words_are_independent(tokens) and not model["ignore_merges"]
     text = MarkedText(
         pieces,
-        normalize=(lambda text: mark_spaces(text, before)) if shape.normalizes else str,
+        normalize=(lambda text: mark_spaces(text, shape.prefix)) if shape.normalizes else str,
         words=shape.words or apart,
-        prefix=after,
+        prefix=None if shape.normalizes else shape.prefix,
         fused_id=unmerged[0] if model["fuse_unk"] and not model["byte_fallback"] else None,
     )
-    special = set(vocabulary.special.values())
-    return text, [_marked_bytes(name, number in special) for number, name in enumerate(names)]
+    token_bytes = [_marked_bytes(name) for name in names]
+    for token in vocabulary.added:
+        if token.normalized:  # found with the space before it, which it stands for too
+            token_bytes[token.token_id] = _marked_bytes(text.normalize(token.text))
+    for name, number in vocabulary.special.items():
+        token_bytes[number] = name.encode()
+    return text, token_bytes
 
 
-def _marked_bytes(name: str, special: bool) -> bytes:
-    if special:
-        return name.encode()
+def _marked_bytes(name: str) -> bytes:
     byte = _BYTE_TOKEN.fullmatch(name)
     return bytes([int(byte[1], 16)]) if byte else name.replace(SPACE_MARK, " ").encode()
 
@@ -222,7 +222,7 @@ def _fallback(
     path: Path, model: Mapping[str, object], vocabulary: Vocabulary
 ) -> tuple[Callable[[str], list[int]], list[int]]:
     """Give what a character becomes that is no token, and the ids that stand for such ones."""
-    ids = {name: number for number, name in enumerate(vocabulary.names)}
+    ids = vocabulary.ids
     if model["byte_fallback"]:
         names = [f"<0x{byte:02X}>" for byte in range(256)]
         missing = [name for name in names if name not in ids]
@@ -232,8 +232,8 @@ def _fallback(
         return lambda character: [byte_ids[byte] for byte in character.encode()], byte_ids
     unknown = model.get("unk_token")
     if not isinstance(unknown, str) or unknown not in ids:
-        got = "null" if unknown is None else f"'{shown(unknown)}'"
-        raise mismatch(path, "model: unk_token", "a token, as byte_fallback is off", got)
+        expected = "a token of the vocabulary, as byte_fallback is off"
+        raise mismatch(path, "model: unk_token", expected, described(unknown))
     return lambda _: [ids[unknown]], [ids[unknown]]
 
 
