@@ -5,9 +5,9 @@ from functools import reduce
 import pytest
 
 from src import ml
+from src.checkpoint.names import Bias, rows_of
 from src.ml.reporting import REPORTED_METHODS
 from src.trace import STAGES
-from src.checkpoint.names import Bias, rows_of
 from src.trace.events import fits, read_letters, size_of
 from tests.trace.recording import DIFFERENT, source_files, weight_shapes
 
