@@ -20,6 +20,7 @@ from src.tokenizer.tiktoken_file import llama3_tokenizer
 from tests.cli.reciting_model import write_reciting_directory
 from tests.inference.byte_tokenizer import LLAMA2, LLAMA3, ByteTokenizer
 from tests.inference.published_templates import PUBLISHED, TINYLLAMA
+from tests.support.hugging_face_writer import random_arrays, write_hugging_face_directory
 from tests.support.shared_data import shared_data
 
 BOS, START, END, EOT = 256, 262, 263, 265
@@ -36,6 +37,14 @@ def llama3() -> Tokenizer:
     return load_tokenizer(shared_data("llama3/tokenizer.model").parent)
 
 
+@pytest.fixture(scope="module")
+def llama2(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """The tokenizer of Llama 2, from Meta's file."""
+    directory = tmp_path_factory.mktemp("llama2")
+    (directory / "tokenizer.model").symlink_to(shared_data("llama2/tokenizer.model"))
+    return load_tokenizer(directory)
+
+
 def header(role: str) -> list[int]:
     return [START, *role.encode(), END, *b"\n\n"]
 
@@ -49,6 +58,26 @@ def test_the_prompt_of_llama_3_has_exactly_these_ids(llama3: Tokenizer) -> None:
         22559, 304, 832, 3492, 13,  # Answer in one word.
         128009,  # <|eot_id|>
         128006, 78191, 128007, 271,  # <|start_header_id|>assistant<|end_header_id|>\n\n
+    ]  # fmt: skip
+
+
+def test_the_prompt_of_llama_2_has_exactly_these_ids(llama2: Tokenizer) -> None:
+    messages = [Message("system", "Be kind."), Message("user", "Hi")]
+    messages += [Message("assistant", "Hello!"), Message("user", "Bye")]
+    assert encode_chat(llama2, messages, chat_format="llama2") == [
+        1, 518, 25580, 29962,  # <s> [INST]
+        3532, 14816, 29903, 6778, 13, 3629, 2924, 29889, 13,  # <<SYS>>\nBe kind.\n
+        29966, 829, 14816, 29903, 6778, 13, 13,  # <</SYS>>\n\n
+        18567, 518, 29914, 25580, 29962,  # Hi [/INST]
+        15043, 29991, 29871, 2,  # Hello! </s>
+        1, 518, 25580, 29962, 2648, 29872, 518, 29914, 25580, 29962,  # <s> [INST] Bye [/INST]
+    ]  # fmt: skip
+
+
+def test_the_prompt_of_tinyllama_has_exactly_these_ids(llama2: Tokenizer) -> None:
+    assert encode_chat(llama2, [Message("user", "Hi")], chat_format="zephyr") == [
+        529, 29989, 1792, 29989, 29958, 13, 18567, 2,  # <|user|>\nHi</s>
+        29871, 13, 29966, 29989, 465, 22137, 29989, 29958, 13,  # \n<|assistant|>\n
     ]  # fmt: skip
 
 
@@ -190,3 +219,22 @@ def test_without_a_tokenizer_there_is_no_format(tmp_path: Path) -> None:
     engine = InferenceEngine(load_model(directory), 300)
     with pytest.raises(PromptError, match="must have a tokenizer"):
         _ = engine.chat_format
+
+
+def test_a_model_in_hugging_faces_layout_chats_in_the_format_of_its_template(
+    tmp_path: Path,
+) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "vocab_size": 32000,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 256,
+    }  # fmt: skip
+    write_hugging_face_directory(tmp_path, config, random_arrays(config))
+    (tmp_path / "tokenizer.json").symlink_to(shared_data("llama2/tokenizer.json"))
+    write_template(tmp_path, TINYLLAMA)
+    engine = InferenceEngine(load_model(tmp_path))
+    assert engine.chat_format == FoundFormat("zephyr", "chat template")
+    tokenizer, messages = engine.model.tokenizer, [Message("user", "Hi")]
+    assert tokenizer is not None
+    list(engine.chat(messages, 3))
+    prompt = encode_chat(tokenizer, messages, chat_format="zephyr")
+    assert list(engine.cached_ids[: len(prompt)]) == prompt
