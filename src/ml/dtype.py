@@ -17,6 +17,7 @@ class DType:
         name: what messages and traces show.
         itemsize: bytes per element.
         kind: "float", "int" or "complex".
+        is_float: whether elements are real floating-point numbers.
         numpy_dtype: how NumPy reads the elements.
         bits_dtype: the unsigned integer of the same width. Copies that only move elements use it:
             NumPy moves plain integers faster than bfloat16, and no bit pattern of a NaN changes.
@@ -25,13 +26,9 @@ class DType:
     name: str
     itemsize: int
     kind: Literal["float", "int", "complex"]
+    is_float: bool
     numpy_dtype: "np.dtype[Any]"
     bits_dtype: "np.dtype[Any]"
-
-    @property
-    def is_float(self) -> bool:
-        """Tell whether elements are real floating-point numbers."""
-        return self.kind == "float"
 
     def __repr__(self) -> str:
         return self.name
@@ -39,9 +36,8 @@ class DType:
 
 def _row(name: str, kind: Literal["float", "int", "complex"], numpy_type: Any) -> DType:
     numpy_dtype = np.dtype(numpy_type)
-    return DType(
-        name, numpy_dtype.itemsize, kind, numpy_dtype, np.dtype(f"u{numpy_dtype.itemsize}")
-    )
+    bits_dtype = np.dtype(f"u{numpy_dtype.itemsize}")
+    return DType(name, numpy_dtype.itemsize, kind, kind == "float", numpy_dtype, bits_dtype)
 
 
 bfloat16 = _row("bfloat16", "float", ml_dtypes.bfloat16)

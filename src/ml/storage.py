@@ -7,6 +7,7 @@ import numpy as np
 from .errors import TensorMemoryError
 from .kernel_settings import ffi
 
+_CHARS = ffi.typeof("char[]")
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 _address_type = ffi.typeof("uintptr_t")
 
@@ -43,7 +44,7 @@ class Storage:
     def __init__(self, nbytes: int) -> None:
         """Allocate `nbytes` bytes, uninitialised."""
         try:
-            owner = _allocate("char[]", nbytes)
+            owner = _allocate(_CHARS, nbytes)
         except (MemoryError, OverflowError):
             raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
         self._owner = owner

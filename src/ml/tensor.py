@@ -461,9 +461,7 @@ class Tensor:
 
     def contiguous(self) -> Self:
         """Return this tensor if it is contiguous, otherwise a packed copy."""
-        if self.is_contiguous:
-            return self
-        return self.copy()
+        return self if self._contiguous or self.is_contiguous else self.copy()
 
     def copy(self) -> Self:
         """Copy the elements into a new contiguous tensor."""

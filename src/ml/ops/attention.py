@@ -77,23 +77,23 @@ def rotary_embedding(
             f"[rotary_embedding] pairs must be 'interleaved' or 'halves': {ascii(pairs)[:80]}"
         )
     check_float("rotary_embedding", x)
-    if frequencies.dtype is not complex64:
+    if frequencies._dtype is not complex64:
         raise DTypeError(
             f"[rotary_embedding] frequencies.dtype must equal complex64: {frequencies.dtype}"
         )
-    if x.ndim != 3:
+    if len(x._shape) != 3:
         raise ShapeError(
             f"[rotary_embedding] x.ndim must equal 3: {x.ndim} (shape {list(x.shape)})"
         )
-    T, _, h = x.shape
-    if h % 2 or frequencies.shape != (T, h // 2):
+    T, _, h = x._shape
+    if h % 2 or frequencies._shape != (T, h // 2):
         raise ShapeError(
             f"[rotary_embedding] frequencies.shape must equal (x.shape[0], x.shape[2] / 2): "
             f"{list(frequencies.shape)} != [{T}, {h / 2:g}] (x {list(x.shape)})"
         )
-    result = Tensor._empty(x.shape, kernel_dtype(x.dtype))
+    result = Tensor._empty(x._shape, kernel_dtype(x._dtype))
     native.rotary(kernel_operand(x), frequencies.contiguous(), result, pairs == "halves")
-    return result.to(x.dtype)
+    return result if result._dtype is x._dtype else result.to(x._dtype)
 
 
 def write_cache(cache: KeyValueCache, start_pos: int, xk: Tensor, xv: Tensor) -> None:
@@ -164,6 +164,6 @@ def attention(xq: Tensor, cache: KeyValueCache, start_pos: int) -> Tensor:
     Source: Dao et al., FlashAttention, 2022, for the merging of blocks; Ainslie et al., GQA, 2023.
     """
     start_pos = checked_ints("attention", "start_pos", (start_pos,))[0]
-    result = Tensor._empty(xq.shape, xq.dtype)
+    result = Tensor._empty(xq._shape, xq._dtype)
     native_attention.attention(xq.contiguous(), cache, start_pos, result)
     return result

@@ -265,17 +265,17 @@ def polar(absolute: Tensor, angle: Tensor) -> Tensor:
 
 def _kernel_takes(a: Tensor, b: Tensor) -> bool:
     return (
-        a.dtype is b.dtype
-        and a.dtype in KERNEL_DTYPES
-        and a.shape == b.shape
-        and a.is_contiguous
-        and b.is_contiguous
+        a._dtype is b._dtype
+        and a._dtype in KERNEL_DTYPES
+        and a._shape == b._shape
+        and (a._contiguous or a.is_contiguous)
+        and (b._contiguous or b.is_contiguous)
     )
 
 
 def _run(kernel: Kernel2, a: Tensor, b: Tensor) -> Tensor:
     """Run a kernel on contiguous operands of equal shape and dtype."""
-    result = Tensor._empty(a.shape, a.dtype)
+    result = Tensor._empty(a._shape, a._dtype)
     kernel(a, b, result)
     return result
 

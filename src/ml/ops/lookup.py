@@ -37,6 +37,6 @@ def get_rows(table: Tensor, ids: Tensor) -> Tensor:
                 f"[get_rows] ids must be in [0, {rows}): {low if low < 0 else high} "
                 f"(table {list(table.shape)}, ids {list(ids.shape)})"
             )
-    result = Tensor.empty((*ids.shape, *table.shape[1:]), table.dtype)
+    result = Tensor._empty((*ids.shape, *table.shape[1:]), table.dtype)
     result.bits()[...] = table.bits()[numbers]
     return result

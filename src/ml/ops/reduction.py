@@ -128,18 +128,18 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | None = None) 
 
     Source: Zhang, Sennrich, Root Mean Square Layer Normalization, 2019.
     """
-    dtype = dtype or x.dtype
+    dtype = dtype or x._dtype
     check_float("rms_norm", x, weight)
     check_float_result("rms_norm", dtype)
     check_ndim_at_least("rms_norm", x, 1)
-    columns = x.shape[-1]
-    if weight.shape != (columns,):
+    columns = x._shape[-1]
+    if weight._shape != (columns,):
         raise ShapeError(
             f"[rms_norm] weight.shape must equal (x.shape[-1],): {list(weight.shape)} != "
             f"[{columns}] (x {list(x.shape)})"
         )
-    result = Tensor._empty(x.shape, kernel_dtype(dtype))
+    result = Tensor._empty(x._shape, kernel_dtype(dtype))
     native.rms_norm(
         as_rows(kernel_operand(x), columns), weight.contiguous(), eps, as_rows(result, columns)
     )
-    return result.to(dtype)
+    return result if result._dtype is dtype else result.to(dtype)

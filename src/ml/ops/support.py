@@ -15,7 +15,7 @@ def check_same_dtype(op: str, a: Tensor, b: Tensor) -> None:
     Raises:
         DTypeError: they differ.
     """
-    if a.dtype is not b.dtype:
+    if a._dtype is not b._dtype:
         raise DTypeError(
             f"[{op}] a.dtype must equal b.dtype: {a.dtype} != {b.dtype} "
             f"(a {list(a.shape)}, b {list(b.shape)})"
@@ -29,7 +29,7 @@ def check_float(op: str, *tensors: Tensor) -> None:
         DTypeError: one does not.
     """
     for x in tensors:
-        if not x.dtype.is_float:
+        if not x._dtype.is_float:
             raise DTypeError(
                 f"[{op}] dtype must be one of bfloat16, float16, float32: {x.dtype} "
                 f"(shape {list(x.shape)})"
@@ -52,15 +52,15 @@ def check_ndim_at_least(op: str, x: Tensor, ndim: int) -> None:
     Raises:
         ShapeError: too few.
     """
-    if x.ndim < ndim:
+    if len(x._shape) < ndim:
         raise ShapeError(f"[{op}] ndim must be >= {ndim}: {x.ndim} (shape {list(x.shape)})")
 
 
 def kernel_operand(x: Tensor) -> Tensor:
     """Give a real floating-point tensor in a form that the kernels take: contiguous, no float16."""
-    if x.dtype is float16:
+    if x._dtype is float16:
         return x.to(float32)
-    return x if x.is_contiguous else x.contiguous()
+    return x if x._contiguous else x.contiguous()
 
 
 def kernel_dtype(dtype: DType) -> DType:
@@ -70,7 +70,7 @@ def kernel_dtype(dtype: DType) -> DType:
 
 def as_rows(x: Tensor, columns: int) -> Tensor:
     """Look at a contiguous tensor [..., columns] as [rows, columns]."""
-    shape = x.shape
+    shape = x._shape
     if len(shape) == 2:
         return x
     rows = 1
