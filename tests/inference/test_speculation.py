@@ -31,6 +31,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return load_model(write_meta_directory(directory, BYTES_VOCAB, bfloat16, tokenizer=True))
 
 
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """The same model without a tokenizer: no token ends an answer."""
+    return load_model(write_meta_directory(tmp_path_factory.mktemp("bare"), BYTES_VOCAB, bfloat16))
+
+
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts as many tokens as allowed, whether it pays or not."""
@@ -38,16 +44,15 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def prophet(monkeypatch: pytest.MonkeyPatch, model: Model) -> "Prophet":
-    return Prophet(monkeypatch, model)
+def prophet(monkeypatch: pytest.MonkeyPatch) -> "Prophet":
+    return Prophet(monkeypatch)
 
 
 class Prophet:
     """Drafts what a plain run gave, with one wrong token at chosen places."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
-        self._model = model
 
     def foretell(self, answer: Sequence[int], length: int, wrong: set[int]) -> None:
         told = [token ^ 1 if at in wrong else token for at, token in enumerate(answer)]
@@ -84,35 +89,34 @@ def both(model: Model, length: int, *arguments: Any, **more: Any) -> tuple[list[
 
 @SETTINGS
 def test_an_answer_with_drafts_is_the_plain_one_step_by_step(
-    model: Model, eager: None, sampling: SamplingArgs
+    bare: Model, eager: None, sampling: SamplingArgs
 ) -> None:
-    seen, stats = both(model, 256, PROMPT, 100, sampling)
+    seen, stats = both(bare, 256, PROMPT, 100, sampling)
     assert len(seen) == 100
     assert stats.drafted_tokens > stats.accepted_tokens
-    assert stats.accepted_tokens > 0 or sampling is PENALISED
 
 
 @SETTINGS
 @pytest.mark.parametrize("length", [1, 4, 7])
 @pytest.mark.parametrize("wrong", [set(), {2}, {5, 6, 20}], ids=str)
 def test_drafts_right_and_wrong_at_any_place_change_nothing(
-    model: Model, prophet: Prophet, sampling: SamplingArgs, length: int, wrong: set[int]
+    bare: Model, prophet: Prophet, sampling: SamplingArgs, length: int, wrong: set[int]
 ) -> None:
-    plain = InferenceEngine(model, 128, speculation=False)
+    plain = InferenceEngine(bare, 128, speculation=False)
     answer = [step.token_id for step in plain.generate(PROMPT, 32, sampling)]
     prophet.foretell(answer, length, wrong)
-    seen, stats = both(model, 128, PROMPT, 32, sampling)
+    seen, stats = both(bare, 128, PROMPT, 32, sampling)
     assert [step[0] for step in seen] == answer
     if not wrong:
         # The first token comes with the prompt; each step gives its draft and one more.
         assert stats.accepted_tokens == stats.drafted_tokens == 31 - (31 + length) // (length + 1)
 
 
-def test_the_context_is_filled_to_the_same_position(model: Model, prophet: Prophet) -> None:
+def test_the_context_is_filled_to_the_same_position(bare: Model, prophet: Prophet) -> None:
     length = len(PROMPT) + 20
-    plain = InferenceEngine(model, length, speculation=False)
+    plain = InferenceEngine(bare, length, speculation=False)
     prophet.foretell([step.token_id for step in plain.generate(PROMPT, None, GREEDY)], 7, set())
-    seen, _ = both(model, length, PROMPT, None, GREEDY)
+    seen, _ = both(bare, length, PROMPT, None, GREEDY)
     assert seen[-1][2] == "context full"
     assert len(seen) == 20
 
@@ -211,15 +215,15 @@ def test_a_trace_sees_one_token_per_step(model: Model, prophet: Prophet) -> None
     assert [step.token_id for step in steps] == expected
 
 
-def test_without_speculation_nothing_is_drafted(model: Model, eager: None) -> None:
-    engine = InferenceEngine(model, 256, speculation=False)
+def test_without_speculation_nothing_is_drafted(bare: Model, eager: None) -> None:
+    engine = InferenceEngine(bare, 256, speculation=False)
     list(engine.generate(PROMPT, 40, GREEDY))
     assert engine.last_stats is not None
     assert engine.last_stats.drafted_tokens == engine.last_stats.accepted_tokens == 0
 
 
-def test_repetition_is_found_and_saves_steps(model: Model) -> None:
-    engine = InferenceEngine(model, 512)
+def test_repetition_is_found_and_saves_steps(bare: Model) -> None:
+    engine = InferenceEngine(bare, 512)
     list(engine.generate(PROMPT, 300, GREEDY))
     stats = engine.last_stats
     assert stats is not None
