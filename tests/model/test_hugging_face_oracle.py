@@ -22,6 +22,7 @@ FLOAT32_BOUND = 1e-4
 SHARE_OF_THEIR_ERROR = 1.1
 TOKENS = 300
 GREEDY_TOKENS = 150
+TEXT_SEEDS = (7, 8, 9, 10)
 
 
 def llama3(factor: float) -> dict[str, object]:
@@ -136,10 +137,13 @@ def test_float32_logits_are_those_of_transformers(tmp_path: Path, name: str) -> 
 def test_16_bit_logits_are_no_further_off_than_those_of_transformers(
     tmp_path: Path, name: str, dtype: str
 ) -> None:
-    directory, ids = save(tmp_path, name, dtype), ids_for(name)
-    exact = oracle.logits(read(directory), ids)
-    theirs = oracle.errors(oracle.logits(read(directory, dtype), ids), exact)
-    found = oracle.errors(ours(load_model(directory), ids), exact)
+    directory = save(tmp_path, name, dtype)
+    wide, narrow, model = read(directory), read(directory, dtype), load_model(directory)
+    # The largest difference on one text is a matter of chance; on several it is not.
+    texts = [ids_for(name, seed=seed) for seed in TEXT_SEEDS]
+    exact = np.concatenate([oracle.logits(wide, ids) for ids in texts])
+    theirs = oracle.errors(np.concatenate([oracle.logits(narrow, ids) for ids in texts]), exact)
+    found = oracle.errors(np.concatenate([ours(model, ids) for ids in texts]), exact)
     assert found[0] <= SHARE_OF_THEIR_ERROR * theirs[0]
     assert found[1] <= SHARE_OF_THEIR_ERROR * theirs[1]
 
