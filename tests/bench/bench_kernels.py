@@ -101,17 +101,39 @@ def time_linear(
 def show(label: str, rows: int, rounds: Rounds, operations: float, nbytes: float) -> None:
     """Print one line of the table."""
     rate = rounds.rate(OURS)
-    shares = "  ".join(
-        f"{rounds.ratio(OURS, name)[0]:5.2f} of {name} "
-        f"({rounds.ratio(OURS, name)[1]:.2f} - {rounds.ratio(OURS, name)[2]:.2f})"
-        for name in rounds.rates
-        if name != OURS
-    )
+    shares = []
+    for name in rounds.rates:
+        median, least, greatest = rounds.ratio(OURS, name)
+        if name != OURS:
+            shares.append(f"{median:5.2f} of {name} ({least:.2f} - {greatest:.2f})")
     print(
         f"{label:24s} {rows:4d} rows {1e-9 * rate * operations:7.1f} GFLOPS "
-        f"{1e-9 * rate * nbytes:6.1f} GB/s  {shares}",
+        f"{1e-9 * rate * nbytes:6.1f} GB/s  {'  '.join(shares)}",
         flush=True,
     )
+
+
+def share_of_limit(rates: dict[str, list[float]]) -> float:
+    """Return the median share of the nearer roof, taken within each round."""
+    limits = np.nanmin([rates[READ], rates[PEAK]], axis=0)
+    return float(np.median(np.asarray(rates[OURS]) / limits))
+
+
+def share_rows(lines: list[dict[str, Any]]) -> list[str]:
+    """Return the shares of the nearer roof in Markdown: a row per kernel, a column per rows."""
+    counts = sorted({line["rows"] for line in lines})
+    table = [
+        "| | " + " | ".join(f"{count} rows" for count in counts) + " |",
+        "|---" * (len(counts) + 1) + "|",
+    ]
+    for label in dict.fromkeys(line["label"] for line in lines):
+        found = {line["rows"]: line for line in lines if line["label"] == label}
+        cells = [
+            f"{share_of_limit(found[count]['rates']):.2f}" if count in found else ""
+            for count in counts
+        ]
+        table.append(f"| {label} | {' | '.join(cells)} |")
+    return table
 
 
 def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofs: Served) -> list[Any]:
@@ -125,8 +147,9 @@ def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofs: Serve
             for rows in options.rows:
                 rounds = time_linear(served, roofs, shape, rows, options.pairs)
                 operations = 2.0 * rows * shape.features * shape.columns
-                show(f"{model} {shape.name}", rows, rounds, operations, shape.nbytes)
-                about = {"isa": isa, "model": model, "rows": rows, **vars(shape)}
+                label = f"{model} {shape.name}"
+                show(label, rows, rounds, operations, shape.nbytes)
+                about = {"isa": isa, "label": label, "rows": rows, **vars(shape)}
                 lines.append({**about, **rounds.record()})
     for engine in served.values():
         engine.close()
@@ -154,8 +177,9 @@ def bench_attention(options: argparse.Namespace, isa: str, roofs: Served) -> lis
                     ),
                 }
                 rounds = interleave(participants, options.pairs)
-                show(f"{model} attention {positions}", rows, rounds, operations, nbytes)
-                about = {"isa": isa, "model": model, "positions": positions, "rows": rows}
+                label = f"{model} attention at {positions}"
+                show(label, rows, rounds, operations, nbytes)
+                about = {"isa": isa, "label": label, "rows": rows}
                 lines.append({**about, **rounds.record()})
             served.close()
     return lines
@@ -177,8 +201,9 @@ def main() -> None:
         for isa in isas:
             roofs = Served(Roofs, pool, options.threads, isa)
             print(f"\n{isa}, {options.threads} threads", flush=True)
-            lines += bench_linear(options, isa, pool, roofs)
-            lines += bench_attention(options, isa, roofs)
+            found = bench_linear(options, isa, pool, roofs) + bench_attention(options, isa, roofs)
+            print("\n" + "\n".join(share_rows(found)), flush=True)
+            lines += found
             roofs.close()
     print(json.dumps({"machine": machine(), "pairs": options.pairs, "lines": lines}))
 

@@ -1,5 +1,6 @@
 """The kernels that bench_kernels times, each engine in a process of its own."""
 
+import itertools
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,27 +17,44 @@ _TILE = 32 << 20  # elements; the pool repeats them
 
 @dataclass(frozen=True)
 class Linear:
-    """A weight of a model."""
+    """Weights of a model that the same rows are multiplied by, in one call.
+
+    Attributes:
+        name: for the table.
+        parts: features of each weight.
+        columns: of all of them.
+    """
 
     name: str
-    features: int
+    parts: tuple[int, ...]
     columns: int
 
     @property
+    def features(self) -> int:
+        """Return the features of all weights together."""
+        return sum(self.parts)
+
+    @property
     def nbytes(self) -> int:
-        """Return the bytes of the weight in bfloat16."""
+        """Return the bytes of the weights in bfloat16."""
         return 2 * self.features * self.columns
 
 
-def linear_shapes(args: dict[str, int]) -> list[Linear]:
-    """Give the different weights of a model of sizes D, H, K, h, F and V."""
-    D, h = args["D"], args["h"]
+def linear_shapes(sizes: dict[str, int]) -> list[Linear]:
+    """Give the products of a model: each weight by itself, and those that share their rows.
+
+    Args:
+        sizes: D, H, K, h, F and V.
+    """
+    D, F, query, key = sizes["D"], sizes["F"], sizes["H"] * sizes["h"], sizes["K"] * sizes["h"]
     return [
-        Linear("wq wo", args["H"] * h, D),
-        Linear("wk wv", args["K"] * h, D),
-        Linear("w1 w3", args["F"], D),
-        Linear("w2", D, args["F"]),
-        Linear("output", args["V"], D),
+        Linear("wq, wo", (query,), D),
+        Linear("wk, wv", (key,), D),
+        Linear("w1, w3", (F,), D),
+        Linear("w2", (D,), F),
+        Linear("output", (sizes["V"],), D),
+        Linear("wq + wk + wv", (query, key, key), D),
+        Linear("w1 + w3", (F, F), D),
     ]
 
 
@@ -77,9 +95,13 @@ class Kernels:
             ml.set_num_threads(threads)
             if isa:
                 native.set_isa(isa)
-            self._ml = ml
             self._make = lambda part: ml.Tensor.from_numpy(part.view(ml_dtypes.bfloat16))
-            self._multiply = ml.linear_transformation
+            self._one = linear = ml.linear_transformation
+            self._several = getattr(
+                ml,
+                "linear_transformations",
+                lambda x, weights: [linear(x, weight) for weight in weights],
+            )
             self._widen = lambda result: result.numpy().astype(np.float32)
         else:
             import torch
@@ -90,7 +112,9 @@ class Kernels:
             self._whole = torch.from_file(
                 str(pool), shared=False, size=self._pool.size, dtype=torch.bfloat16
             )
-            self._multiply = torch.nn.functional.linear
+            linear = torch.nn.functional.linear
+            self._one = linear
+            self._several = lambda x, weights: [linear(x, weight) for weight in weights]
             self._widen = lambda result: result.float().numpy()
         self._engine = engine
 
@@ -99,20 +123,31 @@ class Kernels:
             return self._make(self._pool[start : start + rows * columns].reshape(rows, columns))
         return self._whole[start : start + rows * columns].view(rows, columns)
 
+    def _weights(self, shape: Linear, start: int) -> list[Any]:
+        """Cut the weights of a product, one after the other."""
+        starts = itertools.accumulate(shape.parts, initial=0)
+        return [
+            self._cut(start + before * shape.columns, features, shape.columns)
+            for before, features in zip(starts, shape.parts, strict=False)
+        ]
+
+    def _multiply(self, x: Any, weights: list[Any]) -> Any:
+        return self._one(x, weights[0]) if len(weights) == 1 else self._several(x, weights)
+
     def shown(self, shape: Linear, rows: int) -> Any:
-        """Return some columns of the product with the pool's first weight, as float32."""
+        """Return some columns of the product with the pool's first weights, as float32."""
         x = self._cut(0, rows, shape.columns)
-        result = self._widen(self._multiply(x, self._cut(0, shape.features, shape.columns)))
-        return result[:, :: shape.features // SHOWN_COLUMNS]
+        results = self._multiply(x, self._weights(shape, 0))
+        parts = [results] if len(shape.parts) == 1 else results
+        wide = np.concatenate([self._widen(part) for part in parts], axis=1)
+        return wide[:, :: shape.features // SHOWN_COLUMNS]
 
     def rate(self, shape: Linear, rows: int, seconds: float) -> float:
         """Return products per second, of about so many seconds."""
         size = shape.features * shape.columns
         x = self._cut(0, rows, shape.columns)
-        weights = [
-            self._cut(start, shape.features, shape.columns)
-            for start in range(0, self._pool.size - size + 1, size)[:MOST_WEIGHTS]
-        ]
+        starts = range(0, self._pool.size - size + 1, size)[:MOST_WEIGHTS]
+        weights = [self._weights(shape, start) for start in starts]
         count, at = 0, self._next(shape)
         start = time.perf_counter()
         while (spent := time.perf_counter() - start) < seconds:

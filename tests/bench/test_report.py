@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.bench_kernels import share_rows
 from tests.bench.engines import LLAMA_CPP, OURS
 from tests.bench.measures import Value
 from tests.bench.processes import Rounds
@@ -62,6 +63,21 @@ def test_the_page_has_a_row_for_every_goal() -> None:
         assert f"| {goal.what} | {sign} {goal.bound:g}" in page
 
 
+def test_a_kernel_is_held_against_the_nearer_roof_within_each_round() -> None:
+    rates = {"llama-bolts": [4.0, 9.0], "read roof": [5.0, 10.0], "peak": [8.0, 100.0]}
+    lines = [
+        {"label": "w2", "rows": 1, "rates": rates},
+        {"label": "w2", "rows": 8, "rates": rates | {"peak": [float("nan"), float("nan")]}},
+        {"label": "attention", "rows": 1, "rates": rates | {"peak": [4.0, 9.0]}},
+    ]
+    assert share_rows(lines) == [
+        "| | 1 rows | 8 rows |",
+        "|---|---|---|",
+        "| w2 | 0.85 | 0.85 |",
+        "| attention | 1.00 |  |",
+    ]
+
+
 @pytest.mark.slow
 def test_every_measure_of_ours_runs_on_a_tiny_model(tmp_path: Path) -> None:
     record = run(
@@ -84,4 +100,4 @@ def test_every_kernel_runs_on_a_tiny_model() -> None:
     )  # fmt: skip
     lines = record["lines"]
     assert isinstance(lines, list)
-    assert {"wq wo", "w2", "output"} <= {line.get("name") for line in lines}
+    assert {"wq, wo", "w2", "w1 + w3"} <= {line.get("name") for line in lines}
