@@ -1,0 +1,263 @@
+import re
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from src.ml.errors import LlamaBoltsError
+from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from src.tokenizer.sentencepiece_file import is_sentencepiece_file, read_sentencepiece_model
+from tests.support.sentencepiece_writer import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    RESERVED,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    bytes_field,
+    float_field,
+    model_message,
+    number_field,
+    piece_message,
+    ranked,
+    varint,
+)
+from tests.support.shared_data import shared_data
+
+Write = Callable[[bytes], Path]
+
+PIECES = [*RESERVED, *ranked("th", "▁th", "▁the", "▁", "t", "h", "e")]
+TH, THE, MARK, T, H, E = 259, 261, 262, 263, 264, 265
+VALID = model_message(PIECES)
+
+
+def loaded(write_model: Write, data: bytes) -> Tokenizer:
+    return load_tokenizer(write_model(data).parent)
+
+
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, bos=False, eos=False)
+
+
+def test_a_model_is_told_by_its_bytes_and_loads(write_model: Write) -> None:
+    tokenizer = loaded(write_model, VALID)
+    assert encode(tokenizer, "the the") == [THE, THE]
+    assert tokenizer.encode("the", bos=True, eos=True) == [1, THE, 2]
+    assert tokenizer.decode([THE, THE]) == "the the"
+    assert tokenizer.vocab_size == len(PIECES)
+    assert tokenizer.special_tokens == {"<unk>": 0, "<s>": 1, "</s>": 2}
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.adds_bos) == (1, 2, True)
+    assert tokenizer.stop_ids == {2}
+
+
+def test_the_highest_score_merges_first_and_of_equals_the_leftmost(write_model: Write) -> None:
+    letters = ranked(*"▁abc")
+    high_right = [*RESERVED, *letters, ("ab", -9.0, NORMAL), ("bc", -8.0, NORMAL)]
+    assert encode(loaded(write_model, model_message(high_right)), "abc") == [259, 260, 264]
+    equal = [*RESERVED, *letters, ("bc", -8.0, NORMAL), ("ab", -8.0, NORMAL)]
+    assert encode(loaded(write_model, model_message(equal)), "abc") == [259, 264, 262]
+
+
+def test_a_character_that_is_no_piece_becomes_its_bytes_or_is_unknown(write_model: Write) -> None:
+    tokenizer = loaded(write_model, VALID)
+    assert encode(tokenizer, "é\n") == [MARK, 3 + 0xC3, 3 + 0xA9, 3 + 0x0A]
+    assert tokenizer.decode(encode(tokenizer, "é\n")) == "é\n"
+    few = [*RESERVED[:3], *ranked("▁", "a")]
+    tokenizer = loaded(write_model, model_message(few, {35: 0}))
+    assert encode(tokenizer, "axyzaz") == [3, 4, 0, 4, 0]
+
+
+def test_text_never_becomes_a_control_piece_or_a_byte(write_model: Write) -> None:
+    pieces = [*PIECES, *ranked(*"<s>/0xA<>"[:-2])]
+    tokenizer = loaded(write_model, model_message(pieces))
+    for text in ("<s>", "</s>", "<unk>", "<0x0A>"):
+        ids = encode(tokenizer, text)
+        assert tokenizer.decode(ids) == text
+        assert not any(map(tokenizer.is_special, ids))
+        assert 3 + 0x0A not in ids
+
+
+def test_user_defined_pieces_are_found_in_text_and_merge_with_nothing(write_model: Write) -> None:
+    pieces = [*PIECES, ("<think>", 0.0, USER_DEFINED), ("the", 0.0, USER_DEFINED)]
+    tokenizer = loaded(write_model, model_message(pieces))
+    assert encode(tokenizer, "the<think>th") == [MARK, 267, 266, TH]
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "text", "back"),
+    [
+        ({}, " the  the ", " the  the "),
+        ({3: 0}, " the  the ", " the  the "),
+        ({4: 1}, " the  the ", "the the"),
+        ({3: 0, 4: 1}, " the  the ", "the the"),
+    ],
+)
+def test_spaces_are_treated_as_the_model_says(
+    write_model: Write, normalizer: dict[int, Any], text: str, back: str
+) -> None:
+    tokenizer = loaded(write_model, model_message(PIECES, normalizer=normalizer))
+    assert tokenizer.decode(encode(tokenizer, text)) == back
+
+
+def test_the_dummy_prefix_can_be_off(write_model: Write) -> None:
+    tokenizer = loaded(write_model, model_message(PIECES, normalizer={3: 0}))
+    assert encode(tokenizer, "the the") == [TH, E, THE]
+    assert tokenizer.decode([THE]) == " the"
+
+
+def test_other_names_of_begin_and_end_are_found(write_model: Write) -> None:
+    pieces = [("<unk>", 0.0, UNKNOWN), ("[B]", 0.0, CONTROL), ("[E]", 0.0, CONTROL)]
+    pieces += [*RESERVED[3:], *ranked("▁")]
+    tokenizer = loaded(write_model, model_message(pieces, {46: "[B]", 47: "[E]"}))
+    assert (tokenizer.bos_id, tokenizer.eos_id) == (1, 2)
+    without = loaded(write_model, model_message(pieces))
+    with pytest.raises(TokenizerError, match="no token of the vocabulary begins a text"):
+        without.encode("", bos=True, eos=False)
+
+
+def test_fields_that_are_not_known_are_skipped_by_their_wire_type(write_model: Write) -> None:
+    strange = float_field(200, 1.5) + varint(201 << 3 | 1) + b"\0" * 8 + bytes_field(202, b"\xff")
+    piece = piece_message("x", -9.0, NORMAL) + strange + number_field(203, 1 << 63)
+    assert loaded(write_model, VALID + bytes_field(1, piece)).vocab_size == len(PIECES) + 1
+
+
+def with_piece(*fields: bytes) -> bytes:
+    return VALID + bytes_field(1, b"".join(fields))
+
+
+MALFORMED = [
+    ("unigram", model_message(PIECES, {3: 1}), "model_type: expected BPE, got unigram"),
+    ("word", model_message(PIECES, {3: 3}), "model_type: expected BPE, got word"),
+    ("another type", model_message(PIECES, {3: 99}), "model_type: expected BPE, got 99"),
+    ("no settings", bytes_field(1, piece_message("a", 0, NORMAL)), "expected BPE, got unigram"),
+    ("suffix", model_message(PIECES, {24: 1}), "treat_whitespace_as_suffix: expected false"),
+    ("characters", model_message(PIECES, normalizer={2: b"xyz"}), "charsmap: expected none, got 3"),
+    ("denormalizer", VALID + bytes_field(5, bytes_field(2, b"xy")), "expected none, got 2 bytes"),
+    ("no pieces", model_message([]), "pieces: expected 1 to"),
+    ("same piece", with_piece(piece_message("th", -9, NORMAL)), "'th' of piece 259 again"),
+    ("empty piece", with_piece(piece_message("", -9, NORMAL)), "1 to 4096 characters, got 0"),
+    ("long piece", with_piece(piece_message("x" * 4097, -9, NORMAL)), "characters, got 4097"),
+    ("no text", with_piece(float_field(2, 1.0)), "1 to 4096 characters, got 0"),
+    ("not UTF-8", with_piece(piece_message(b"\xff\xfe", -9, NORMAL)), r"UTF-8, got '\\xff\\xfe'"),
+    (
+        "NaN",
+        with_piece(piece_message("x", float("nan"), NORMAL)),
+        "score: expected a finite number",
+    ),
+    ("infinite", with_piece(piece_message("x", float("inf"), NORMAL)), "a finite number, got inf"),
+    ("unused", with_piece(piece_message("x", -9, UNUSED)), "expected a piece that is used"),
+    ("type 0", with_piece(piece_message("x", -9, 0)), "type: expected a number from 1 to 6, got 0"),
+    ("type 7", with_piece(piece_message("x", -9, 7)), "type: expected a number from 1 to 6, got 7"),
+    ("two unknown", with_piece(piece_message("x", -9, UNKNOWN)), "of the type unknown, got 2"),
+    ("no unknown", model_message(PIECES[1:]), "one of the type unknown, got 0"),
+    ("byte missing", model_message([*RESERVED[:-1], *ranked("▁")]), "'<0xFF>': expected a byte"),
+    ("byte of no byte", with_piece(piece_message("<0xZZ>", 0, BYTE)), "expected no byte piece of"),
+    ("bytes, no fallback", model_message(PIECES, {35: 0}), "'<0x00>': expected no byte piece of"),
+    ("text twice", with_piece(bytes_field(1, "a"), bytes_field(1, "b")), "piece: expected it once"),
+    ("text a number", with_piece(number_field(1, 5)), "piece: expected bytes, got a number"),
+    (
+        "score a number",
+        with_piece(bytes_field(1, "x"), number_field(2, 5)),
+        "4 bytes, got a number",
+    ),
+    ("settings twice", VALID + bytes_field(2, b""), "trainer_spec: expected it once, got it twice"),
+    ("piece a number", VALID + number_field(1, 5), "pieces: expected bytes, got a number"),
+    ("unknown field", VALID + bytes_field(6, b""), "field: expected a number from 1 to 5, got 6"),
+    (
+        "user defined",
+        model_message([*PIECES, ("x", 0.0, 4)], normalizer={4: 1}),
+        "expected false bes",
+    ),
+    ("group", VALID + varint(9 << 3 | 3), "wire type 0, 1, 2 or 5 at byte .*, got 3"),
+    ("field 0", VALID + bytes_field(0, b""), "a field number from 1 to 536870911, got 0"),
+    ("length beyond", VALID + varint(1 << 3 | 2) + varint(1 << 40), "got 1099511627776 bytes"),
+    ("length within", with_piece(varint(1 << 3 | 2) + varint(9) + b"x"), "field 1 .*, got 9 bytes"),
+    (
+        "short float",
+        with_piece(bytes_field(1, "x") + varint(2 << 3 | 5) + b"\0"),
+        "4 bytes of field 2",
+    ),
+    ("endless number", VALID + b"\xff" * 11, "at most 64 bits"),
+    ("number cut off", VALID + b"\x80", "got no end of it"),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED]
+)
+def test_a_malformed_model_is_refused_by_what_is_wrong(
+    write_model: Write, data: bytes, message: str
+) -> None:
+    path = write_model(data)
+    with pytest.raises(TokenizerError, match=message) as caught:
+        read_sentencepiece_model(path)
+    assert re.fullmatch(r".*tokenizer\.model: .+: expected .+, got .+", str(caught.value))
+
+
+def test_a_model_cut_off_anywhere_is_refused_or_shorter_by_whole_messages(
+    write_model: Write,
+) -> None:
+    """The settings stand last: without them the kind of the model is unknown."""
+    small = model_message([*RESERVED[:3], *ranked("▁", "a")], {35: 0})
+    settings_start = len(small) - len(model_message([], {35: 0}))
+    path = write_model(small)
+    assert len(read_sentencepiece_model(path).pieces) == 5
+    trainer_end = settings_start + small[settings_start + 1] + 2
+    for end in range(len(small)):
+        path.write_bytes(small[:end])
+        if end == trainer_end:
+            continue  # only the normalizer is missing, whose fields all have defaults
+        with pytest.raises(TokenizerError):
+            read_sentencepiece_model(path)
+
+
+@given(data=st.binary(max_size=200))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_are_refused_with_an_error_of_ours(write_model: Write, data: bytes) -> None:
+    path = write_model(VALID[:-30] + data)
+    try:
+        load_tokenizer(path.parent)
+    except LlamaBoltsError:
+        return
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\n\x02\n\x00" * (1 << 18),
+        bytes_field(1, piece_message("x", 0, NORMAL)) * 80_000,
+        b"".join(bytes_field(1, bytes_field(1, f"{n:x}")) for n in range(120_000)),
+        b"\n\x00" * (1 << 19),
+        b"\x1a\x00" * (1 << 19),
+        VALID + bytes_field(4, b"\x80" * (1 << 20)) + b"\xff",
+    ],
+    ids=["empty texts", "same piece", "no settings", "empty pieces", "normalizers", "self-test"],
+)
+def test_a_hostile_model_of_1_mib_is_refused_within_64_mib(write_model: Write, data: bytes) -> None:
+    path = write_model(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TokenizerError):
+            read_sentencepiece_model(path)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_ranks_are_not_taken_for_a_model(write_model: Write) -> None:
+    for data in (b"\nIQ== 0\n", b"\n", b"IQ== 0\n", b"\n\x0a", b""):
+        assert not is_sentencepiece_file(write_model(data))
+    assert is_sentencepiece_file(write_model(VALID))
+
+
+def test_metas_file_has_the_sizes_of_llama_2() -> None:
+    model = read_sentencepiece_model(shared_data("llama2/tokenizer.model"))
+    kinds = [piece.kind for piece in model.pieces]
+    assert (len(kinds), kinds.count(BYTE), kinds.count(CONTROL)) == (32000, 256, 2)
+    assert (model.byte_fallback, model.add_dummy_prefix) == (True, True)
+    assert (model.remove_extra_whitespaces, model.escape_whitespaces) == (False, True)

@@ -1,0 +1,377 @@
+import json
+import re
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from src.tokenizer import Tokenizer, TokenizerError, files, load_tokenizer
+from src.tokenizer.tokenizer_json import bytes_of_byte_level
+from tests.tokenizer.json_files import (
+    BYTE_LEVEL,
+    MARKED_DECODER,
+    SPLIT,
+    Json,
+    added,
+    byte_letters,
+    byte_level_file,
+    changed,
+    marked_file,
+    metaspace,
+    sequence,
+    template,
+    write_json,
+)
+from tests.tokenizer.malformed_json import MALFORMED, B, M
+
+LETTERS = byte_letters()
+THE, MARKED_THE = 257, 265
+
+
+def encode(tokenizer: Tokenizer, text: str, *, first: bool = True) -> list[int]:
+    return tokenizer.encode(text, bos=False, eos=False, first=first)
+
+
+# Byte level
+
+
+def test_a_byte_level_file_encodes_by_its_merges(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_json(tmp_path, byte_level_file()))
+    assert encode(tokenizer, "the é1") == [THE, 0x20, 0xC3, 0xA9, 0x31]
+    assert tokenizer.decode([THE, 0xC3, 0xA9]) == "theé"
+    assert tokenizer.vocab_size == 256 + 2 + 3
+
+
+def test_merges_may_be_written_as_one_string(tmp_path: Path) -> None:
+    file = byte_level_file()
+    file["model"]["merges"] = ["t h", "th e"]
+    assert encode(load_tokenizer(write_json(tmp_path, file)), "the") == [THE]
+
+
+def test_what_is_not_listed_does_not_merge_though_it_is_a_token(tmp_path: Path) -> None:
+    file = byte_level_file()
+    file["model"]["merges"] = [["t", "h"]]
+    assert encode(load_tokenizer(write_json(tmp_path, file)), "the") == [256, ord("e")]
+    whole = changed(file, model={"ignore_merges": True})
+    assert encode(load_tokenizer(write_json(tmp_path, whole)), "the") == [THE]
+    assert encode(load_tokenizer(tmp_path), "them") == [256, ord("e"), ord("m")]
+
+
+@pytest.mark.parametrize(
+    ("pre_tokenizer", "text", "pieces"),
+    [
+        (BYTE_LEVEL, "a 12", ["a", " 12"]),
+        (BYTE_LEVEL | {"use_regex": True}, "a 12", ["a", " 12"]),
+        (BYTE_LEVEL | {"add_prefix_space": True}, "a 12", [" a", " 12"]),
+        (sequence({"type": "Digits", "individual_digits": True}, BYTE_LEVEL), "a 12", "a 12"),
+        (sequence(SPLIT, BYTE_LEVEL | {"use_regex": False}), "a 1234", ["a", " ", "123", "4"]),
+        (
+            sequence(
+                SPLIT | {"behavior": "Removed", "invert": True}, BYTE_LEVEL | {"use_regex": False}
+            ),
+            "a 1234",
+            ["a", " ", "123", "4"],
+        ),
+    ],
+)
+def test_every_known_split_is_recognised(
+    tmp_path: Path, pre_tokenizer: Json, text: str, pieces: list[str]
+) -> None:
+    """Whole pieces are tokens here, so the ids show where the text was split."""
+    file = byte_level_file(
+        [("Ġ", "1"), ("Ġ1", "2"), ("1", "2"), ("12", "3"), ("3", "4"), ("Ġ", "a")]
+    )
+    tokenizer = load_tokenizer(write_json(tmp_path, changed(file, pre_tokenizer=pre_tokenizer)))
+    assert [tokenizer.decode([number]) for number in encode(tokenizer, text)] == list(pieces)
+
+
+def test_gpt_2s_older_file_without_a_model_type_loads(tmp_path: Path) -> None:
+    file = changed(byte_level_file(), model={"unk_token": "", "end_of_word_suffix": ""})
+    del file["model"]["type"]
+    assert encode(load_tokenizer(write_json(tmp_path, file)), "the") == [THE]
+
+
+def test_gpt_2s_letters_are_read_as_bytes() -> None:
+    assert bytes_of_byte_level(["".join(LETTERS), "Ġthe", "日", "Ġ日", "é"]) == [
+        bytes(range(256)),
+        b" the",
+        "日".encode(),
+        "Ġ日".encode(),
+        b"\xe9",
+    ]
+
+
+def test_a_byte_that_the_vocabulary_lacks_is_left_out_as_tokenizers_does(tmp_path: Path) -> None:
+    file = byte_level_file(names=())
+    vocab = [token for token in file["model"]["vocab"] if token not in "xy"]
+    file["model"]["vocab"] = {token: number for number, token in enumerate(vocab)}
+    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    assert tokenizer.decode(encode(tokenizer, "axbyyc")) == "abc"
+    with_unknown = changed(file, model={"unk_token": "a"})
+    with pytest.raises(TokenizerError, match="single byte, got none for byte 0x78"):
+        load_tokenizer(write_json(tmp_path, with_unknown))
+
+
+# SentencePiece style
+
+
+def test_a_marked_file_encodes_words_with_their_spaces(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_json(tmp_path, marked_file()))
+    assert encode(tokenizer, "the the") == [MARKED_THE, MARKED_THE]
+    assert tokenizer.decode([MARKED_THE, MARKED_THE]) == "the the"
+    assert encode(tokenizer, "") == []
+    assert tokenizer.adds_bos
+
+
+def test_a_character_without_a_token_becomes_its_bytes(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_json(tmp_path, marked_file()))
+    mark = tokenizer.encode(" ", bos=False, eos=False)[0]
+    assert encode(tokenizer, "é\n") == [mark, 3 + 0xC3, 3 + 0xA9, 3 + 0x0A]
+    assert tokenizer.decode(encode(tokenizer, "é\n")) == "é\n"
+
+
+def test_without_bytes_it_becomes_the_unknown_token_once_or_each_time(tmp_path: Path) -> None:
+    for fuse, expected in ((True, [0]), (False, [0, 0, 0])):
+        file = marked_file(byte_fallback=False, fuse_unk=fuse)
+        tokenizer = load_tokenizer(write_json(tmp_path, file))
+        assert encode(tokenizer, "thexyz")[1:] == expected
+
+
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize(
+    ("scheme", "at_start", "later", "spaced"),
+    [
+        ("always", "▁the", "▁the", "▁the"),
+        ("first", "▁the", "the", "▁the"),
+        ("never", "the", "the", "▁the"),
+    ],
+)
+def test_metaspace_puts_a_mark_where_its_scheme_says(
+    tmp_path: Path, scheme: str, at_start: str, later: str, spaced: str, split: bool
+) -> None:
+    pre_tokenizer = metaspace(scheme, split=split)
+    file = changed(marked_file(), normalizer=None, pre_tokenizer=pre_tokenizer)
+    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    vocab = file["model"]["vocab"]
+    names = {number: name for name, number in vocab.items()}
+
+    def spelled(text: str, *, first: bool) -> str:
+        return "".join(names[number] for number in encode(tokenizer, text, first=first))
+
+    assert spelled("the", first=True) == at_start
+    assert spelled("the", first=False) == later
+    assert spelled(" the", first=True) == spelled(" the", first=False) == spaced
+
+
+@pytest.mark.parametrize(
+    ("shape", "same_as"),
+    [
+        ({"type": "Metaspace", "replacement": "▁", "add_prefix_space": True}, "always"),
+        ({"type": "Metaspace", "replacement": "▁", "add_prefix_space": False}, "never"),
+        (
+            metaspace("first", split=True) | {"add_prefix_space": True, "str_rep": "▁"},
+            "first",
+        ),
+    ],
+)
+def test_the_older_spellings_of_metaspace_are_known(
+    tmp_path: Path, shape: Json, same_as: str
+) -> None:
+    def ids(pre_tokenizer: Json) -> list[list[int]]:
+        file = changed(marked_file(), normalizer=None, pre_tokenizer=pre_tokenizer)
+        tokenizer = load_tokenizer(write_json(tmp_path, file))
+        return [encode(tokenizer, "the", first=first) for first in (True, False)]
+
+    assert ids(shape) == ids(metaspace(same_as, split=True))
+
+
+def test_decoding_keeps_the_first_space_where_the_file_does_not_strip_it(tmp_path: Path) -> None:
+    decoder = {"type": "Sequence", "decoders": MARKED_DECODER["decoders"][:-1]}
+    file = changed(marked_file(), decoder=decoder)
+    assert load_tokenizer(write_json(tmp_path, file)).decode([MARKED_THE]) == " the"
+
+
+# Special and added tokens
+
+SPECIAL_TEXTS = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|endoftext|>", "<｜User｜>", "a<s>b"]
+
+
+@pytest.mark.parametrize("make", [byte_level_file, marked_file])
+def test_text_never_becomes_a_special_id(tmp_path: Path, make: Callable[[], Json]) -> None:
+    tokenizer = load_tokenizer(write_json(tmp_path, make()))
+    for text in SPECIAL_TEXTS:
+        ids = encode(tokenizer, text)
+        assert not any(tokenizer.is_special(number) for number in ids)
+        assert tokenizer.decode(ids) == text
+
+
+def test_merges_that_would_make_a_special_token_are_left_out(tmp_path: Path) -> None:
+    merges = (("<", "s"), ("<s", ">"), ("t", "h"))
+    file = marked_file(merges, "▁the<s>/")
+    del file["model"]["vocab"]["<s>"]
+    tokens = list(file["model"]["vocab"])
+    tokens.insert(1, "<s>")
+    file["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
+    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    ids = encode(tokenizer, "<s>th")
+    assert [tokenizer.token_bytes(number) for number in ids] == [b" ", b"<s", b">", b"th"]
+
+
+def test_a_whole_piece_never_is_a_special_token(tmp_path: Path) -> None:
+    file = changed(
+        marked_file(ignore_merges=True),
+        normalizer=None,
+        pre_tokenizer=metaspace("never", split=False),
+    )
+    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    assert tokenizer.decode(encode(tokenizer, "</s>")) == "</s>"
+    assert not any(map(tokenizer.is_special, encode(tokenizer, "</s>")))
+
+
+def test_added_tokens_that_are_not_special_are_found_in_text(tmp_path: Path) -> None:
+    file = byte_level_file(names=())
+    file["added_tokens"] = [added(258, "<think>"), added(259, "<thinking>")]
+    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    assert encode(tokenizer, "a<think>the<thinking>") == [ord("a"), 258, THE, 259]
+    assert tokenizer.decode([258, THE]) == "<think>the"
+    assert not tokenizer.is_special(258)
+
+
+def test_added_tokens_take_the_spaces_beside_them_as_their_flags_say(tmp_path: Path) -> None:
+    file = byte_level_file(names=())
+    file["added_tokens"] = [
+        added(258, "<l>", lstrip=True),
+        added(259, "<r>", rstrip=True),
+        added(260, "<n>"),
+    ]
+    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    a, space = ord("a"), ord(" ")
+    assert encode(tokenizer, "a \n<l> a") == [a, 258, space, a]
+    assert encode(tokenizer, "a <r>\u3000 a") == [a, space, 259, a]
+    assert encode(tokenizer, "a <n> a") == [a, space, 260, space, a]
+    assert encode(tokenizer, "<r> <l>") == [259, 258]
+
+
+@pytest.mark.parametrize("name", ["<|User|>", "<｜User｜>", "<｜tool▁calls▁begin｜>"])
+def test_what_is_written_as_a_marker_is_special_whatever_its_flag_says(
+    tmp_path: Path, name: str
+) -> None:
+    file = byte_level_file(names=())
+    file["added_tokens"] = [added(258, name)]
+    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    assert tokenizer.special_tokens == {name: 258}
+    assert 258 not in encode(tokenizer, name)
+
+
+def test_a_template_names_the_begin_and_the_end(tmp_path: Path) -> None:
+    file = marked_file()
+    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.adds_bos) == (1, 2, True)
+    for processor, adds in (
+        (template("<s>", "A", "</s>"), True),
+        ({"type": "Sequence", "processors": [BYTE_LEVEL, template("<s>", "A")]}, True),
+        (template("A"), False),
+        (BYTE_LEVEL, True),  # says nothing; the name does
+        (None, True),
+    ):
+        directory = write_json(tmp_path, changed(file, post_processor=processor))
+        assert load_tokenizer(directory).adds_bos == adds
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("file", "message"), [m[1:] for m in MALFORMED], ids=[m[0] for m in MALFORMED]
+)
+def test_a_malformed_file_is_refused_by_what_is_wrong(
+    tmp_path: Path, file: Json, message: str
+) -> None:
+    write_json(tmp_path, file)
+    with pytest.raises(TokenizerError, match=message) as caught:
+        load_tokenizer(tmp_path)
+    assert re.fullmatch(r".*tokenizer\.json: .+: expected .+, got .+", str(caught.value))
+
+
+@pytest.mark.parametrize("file", [B, M], ids=["byte level", "marked"])
+def test_the_valid_twins_load(tmp_path: Path, file: Json) -> None:
+    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    assert tokenizer.decode(encode(tokenizer, "the twin é\n")) == "the twin é\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "text: expected JSON"),
+        (b"{}", "model: expected an object, got null"),
+        (b"[]", "text: expected an object, got a list"),
+        (b'{"version": "1.0", "version": "1.0"}', "each key once, got 'version' twice"),
+        (b'{"version": NaN}', "a finite number, got NaN"),
+        (b'{"version": -Infinity}', "a finite number, got -Infinity"),
+        (b'{"version": ' + b"9" * 5000 + b"}", "numbers of a few digits"),
+        (b'{"version": "\xff"}', "UTF-8, got other bytes at byte 13"),
+        (b"[" * 100_000, "nesting, got very many"),
+        (b'{"a":' * 100_000, "nesting, got very many"),
+        (b'\xef\xbb\xbf{"version": "1.0"}', "text: expected JSON"),
+        (b'{"version": "1.0"', "text: expected JSON"),
+    ],
+    ids=lambda value: ascii(value[:20]),
+)
+def test_what_is_no_strict_json_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    write_json(tmp_path, data)
+    with pytest.raises(TokenizerError, match=message):
+        load_tokenizer(tmp_path)
+
+
+def test_a_file_beyond_the_cap_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (write_json(tmp_path, B) / "tokenizer.json").stat().st_size
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", size)
+    load_tokenizer(tmp_path)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", size - 1)
+    with pytest.raises(TokenizerError, match=f"size: expected at most {size - 1} bytes"):
+        load_tokenizer(tmp_path)
+
+
+def hostile() -> dict[str, bytes]:
+    vocab = {f"{number:x}": 0 for number in range(70_000)}
+    added_tokens = [{"id": n, "content": f"{n:x}"} for n in range(30_000)]
+    return {
+        "every id 0": json.dumps(changed(B, model={"vocab": vocab})).encode(),
+        "the same merge": json.dumps(changed(B, model={"merges": ["t h"] * 120_000})).encode(),
+        "unknown merges": json.dumps(changed(B, model={"merges": ["zz h"] * 120_000})).encode(),
+        "added tokens": json.dumps(changed(B, added_tokens=added_tokens)).encode(),
+        "lists": b"[" + b"[]," * 340_000 + b"[]]",
+        "one text": b'{"version": "' + b"x" * (1 << 20) + b'"}',
+        "keys": b"{" + b",".join(b'"%x":1' % n for n in range(100_000)) + b"}",
+    }
+
+
+@pytest.mark.parametrize("name", hostile())
+def test_a_hostile_file_of_1_mib_is_refused_within_64_mib(tmp_path: Path, name: str) -> None:
+    write_json(tmp_path, hostile()[name])
+    tracemalloc.start()
+    try:
+        with pytest.raises(TokenizerError) as caught:
+            load_tokenizer(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(str(caught.value)) < 500 + len(str(tmp_path))
+
+
+def test_text_of_a_file_is_shown_escaped(tmp_path: Path) -> None:
+    write_json(tmp_path, changed(B, pre_tokenizer={"type": "\x1b[2J\u202e"}))
+    with pytest.raises(TokenizerError) as caught:
+        load_tokenizer(tmp_path)
+    assert r"\x1b[2J\u202e" in str(caught.value)
+
+
+def test_the_collector_runs_again_after_a_refusal(tmp_path: Path) -> None:
+    import gc
+
+    with pytest.raises(TokenizerError):
+        load_tokenizer(write_json(tmp_path, changed(B, decoder=None)))
+    assert gc.isenabled()
