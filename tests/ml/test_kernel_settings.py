@@ -55,6 +55,42 @@ def test_omp_num_threads_is_honoured_when_it_is_a_number() -> None:
     assert run("print(native.get_num_threads())", OMP_NUM_THREADS="1").stdout == "1\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no masks")
+def test_threads_are_as_many_as_the_affinity_mask_has_processors() -> None:
+    first = min(os.sched_getaffinity(0))
+    program = f"""
+import os, sys
+os.sched_setaffinity(0, {{{first}}})
+from src.ml import native
+print(native.get_num_threads())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_waiting_threads_spin_for_a_bounded_time_unless_the_user_says_otherwise() -> None:
+    shown = "print(__import__('os').environ['GOMP_SPINCOUNT'])"
+    assert run(shown, GOMP_SPINCOUNT="77").stdout == "77\n"
+    without = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"from src.ml import native; {shown}"],
+        cwd=ROOT, env=without, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert 0 < int(done.stdout) <= 10_000
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"OMP_THREAD_LIMIT": "1"}, {"OMP_DYNAMIC": "true"}, {"OMP_WAIT_POLICY": "passive"}],
+    ids=str,
+)
+def test_fewer_threads_than_asked_for_give_the_same_bits(environment: dict[str, str]) -> None:
+    program = "import hashlib; print(hashlib.sha256(product(4)).hexdigest())"
+    assert run(program, **environment).stdout == run(program).stdout != ""
+
+
 @pytest.mark.parametrize(
     ("name", "reason"), [("sse9", "unknown"), ("neon\x1b[2J", "unknown"), ("AVX2", "unknown")]
 )
