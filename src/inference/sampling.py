@@ -20,8 +20,8 @@ from .selection import (
     Weights,
     at_least_kth_largest,
     draw,
-    keep_at_least,
-    keep_top_p,
+    leave_out,
+    smallest_of_top_p,
 )
 
 Logits = npt.NDArray[np.float32]
@@ -169,10 +169,15 @@ class Sampler:
             ids = at_least_kth_largest(logits, args.top_k)
             logits = logits[ids]
         weights = self._exponentials(logits)
-        if args.top_p < 1.0:
-            keep_top_p(weights, args.top_p)
-        if args.min_p > 0.0:
-            keep_at_least(weights, args.min_p)
+        if args.top_p < 1.0 or args.min_p > 0.0:
+            smallest, count = args.min_p, weights.size
+            if args.top_p < 1.0:
+                last, ties = smallest_of_top_p(weights, args.top_p)
+                if last >= smallest:
+                    smallest, count = last, ties
+            chosen, weights = leave_out(weights, smallest, count)
+            if chosen is not None:
+                ids = chosen if ids is None else ids[chosen]
         return ids, weights
 
     def _penalised(self, logits: Logits) -> Logits:

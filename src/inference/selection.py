@@ -20,6 +20,8 @@ MANY = 4096
 _GROUPS_PER_RANK = 8
 _LEAST_GROUP = 4
 _BIN_BITS = 12
+# One of so many is few: then indices are shorter than an array with a 0 for each of the others.
+_FEW = 4
 # Counted so many at a time: what is computed for them on the way stays in the cache.
 _PART = 16384
 # Sums of so many weights at a time: the order of the summation in `draw`.
@@ -33,49 +35,51 @@ def at_least_kth_largest(values: Weights, k: int) -> Ids:
         values: [n], no NaN.
         k: from 1 to n.
     """
-    near = np.flatnonzero(values >= _bound_of_kth_largest(values, k))
-    kept = values[near]
-    kth = np.partition(kept, kept.size - k)[kept.size - k]
-    chosen: Ids = near[kept >= kth]
-    return chosen
-
-
-def _bound_of_kth_largest(values: Weights, k: int) -> Any:
-    """Returns a number that the kth largest value is not below, and most others are.
-
-    The values are dealt into groups. k of the groups have a maximum that is not below the kth
-    largest maximum, so k values at least are not. (The few values that fill no group are left
-    aside: with them the kth largest can only be larger.)
-    """
     groups = k * _GROUPS_PER_RANK
     length = values.size // groups
     if length < _LEAST_GROUP:
-        return np.partition(values, values.size - k)[values.size - k]
+        return np.flatnonzero(values >= np.partition(values, values.size - k)[values.size - k])
+    # k of the groups have a maximum that is not below the kth largest maximum, so k values at least
+    # are not. (The few values that fill no group can only raise the kth largest value.)
     maxima = values[: length * groups].reshape(length, groups).max(axis=0)
-    return np.partition(maxima, groups - k)[groups - k]
+    near = np.flatnonzero(values >= np.partition(maxima, groups - k)[groups - k])
+    kept = values[near]
+    chosen: Ids = near[kept >= np.partition(kept, kept.size - k)[kept.size - k]]
+    return chosen
 
 
-def keep_top_p(weights: Weights, top_p: float) -> None:
-    """Sets to 0 all but the fewest largest weights that add up to at least top_p of the whole.
-
-    Of equal weights the first ones are kept.
+def leave_out(weights: Weights, smallest: float, count: int) -> tuple[Ids | None, Weights]:
+    """Leaves out weights below a limit, and of those that equal it all but the first ones.
 
     Args:
-        weights: [n], changed in place; float32 if n is above 4096.
-        top_p: from 0 to 1.
+        weights: [n]; may be changed.
+        smallest: the limit.
+        count: how many of the weights that equal the limit stay.
+
+    Returns:
+        If few stay, their indices, ascending, and the weights of these. Otherwise None and all
+        weights, with 0 for those that are left out.
     """
-    smallest, count = _smallest_of_top_p(weights, top_p)
-    keep_at_least(weights, smallest)
+    kept, indices = weights >= smallest, None
+    if np.count_nonzero(kept) <= weights.size // _FEW:
+        indices = np.flatnonzero(kept)
+        weights = weights[indices]
+    else:
+        np.multiply(weights, kept, out=weights)
     weights[np.flatnonzero(weights == smallest)[count:]] = 0.0
+    return indices, weights
 
 
-def keep_at_least(weights: Weights, smallest: float) -> None:
-    """Sets to 0 what is smaller."""
-    np.multiply(weights, weights >= smallest, out=weights)
+def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
+    """Finds the fewest weights, the largest first, that add up to at least top_p of the whole.
 
+    Args:
+        weights: [n]; float32 if n is above 4096.
+        top_p: from 0 to 1.
 
-def _smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
-    """Returns the smallest weight that top-p keeps, and how many of its size it keeps."""
+    Returns:
+        The smallest of them, and how many of its size are among them.
+    """
     if weights.size <= MANY:
         return _crossing(weights, 0.0, top_p * float(weights.sum(dtype=np.float64)))
     # The bits of floats that are not negative, read as integers, have the order of the floats; so

@@ -5,7 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from src.inference.selection import MANY, at_least_kth_largest, draw, keep_at_least, keep_top_p
+from src.inference.selection import (
+    MANY,
+    at_least_kth_largest,
+    draw,
+    leave_out,
+    smallest_of_top_p,
+)
 
 SIZES = [1, 2, 255, 256, 257, MANY, MANY + 1, 30000]
 
@@ -26,6 +32,16 @@ def values(size: int, kind: str) -> "np.ndarray":
 KINDS = pytest.mark.parametrize("kind", ["spread", "flat", "few", "equal", "zeros"])
 
 
+def top_p_of(given: "np.ndarray", top_p: float) -> "np.ndarray":
+    """Returns the weights with 0 for those that top-p leaves out."""
+    indices, weights = leave_out(given.copy(), *smallest_of_top_p(given, top_p))
+    if indices is None:
+        return weights
+    kept = np.zeros_like(given)
+    kept[indices] = weights
+    return kept
+
+
 @KINDS
 @pytest.mark.parametrize("size", SIZES)
 def test_the_k_largest_and_their_equals_are_found(size: int, kind: str) -> None:
@@ -43,8 +59,7 @@ def test_the_k_largest_and_their_equals_are_found(size: int, kind: str) -> None:
 @pytest.mark.parametrize("top_p", [0.0, 1e-9, 0.3, 0.9, 0.999999, 1.0])
 def test_top_p_keeps_the_fewest_largest_that_reach_it(size: int, kind: str, top_p: float) -> None:
     given = values(size, kind)
-    kept = given.copy()
-    keep_top_p(kept, top_p)
+    kept = top_p_of(given, top_p)
     chosen = np.flatnonzero(kept)
     np.testing.assert_array_equal(kept[chosen], given[chosen])
     order = np.argsort(-given, kind="stable")
@@ -57,16 +72,20 @@ def test_top_p_keeps_the_fewest_largest_that_reach_it(size: int, kind: str, top_
 
 
 def test_of_equal_weights_top_p_keeps_the_first() -> None:
-    for size in (100, 3 * MANY):
-        weights = np.ones(size, np.float32)
-        keep_top_p(weights, 0.25)
-        np.testing.assert_array_equal(np.flatnonzero(weights), np.arange(size // 4))
+    for size in (104, 3 * MANY):
+        for top_p, kept in ((0.125, size // 8), (0.25, size // 4), (0.5, size // 2)):
+            weights = top_p_of(np.ones(size, np.float32), top_p)
+            np.testing.assert_array_equal(np.flatnonzero(weights), np.arange(kept))
 
 
-def test_what_is_too_small_is_set_to_zero() -> None:
-    weights = np.array([0.1, 0.5, 1.0, 0.25])
-    keep_at_least(weights, 0.25)
-    assert weights.tolist() == [0.0, 0.5, 1.0, 0.25]
+def test_what_is_left_out_is_zero_or_absent() -> None:
+    weights = np.array([0.1, 0.5, 1.0, 0.25, 0.25])
+    indices, kept = leave_out(weights.copy(), 0.25, 1)
+    assert indices is None
+    assert kept.tolist() == [0.0, 0.5, 1.0, 0.25, 0.0]
+    indices, kept = leave_out(weights.copy(), 1.0, 5)
+    assert indices is not None
+    assert (indices.tolist(), kept.tolist()) == ([2], [1.0])
 
 
 @pytest.mark.parametrize("size", SIZES)
