@@ -167,6 +167,20 @@ def test_s1_a_file_cut_anywhere_is_refused(tmp_path: Path, size: int) -> None:
     refusal(tmp_path, content + b"\0")
 
 
+def test_a_file_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None:
+    content, path = file_bytes(GOOD, DATA), tmp_path / "model.safetensors"
+    refused = 0
+    for position, byte in enumerate(content):
+        for other in {0, 0x22, 0x2D, 0x39, 0x5D, 0x7B, 0xFF, byte ^ 1} - {byte}:
+            path.write_bytes(content[:position] + bytes([other]) + content[position + 1 :])
+            try:
+                read_safetensors(path)
+            except CheckpointError as error:
+                refused += 1
+                assert str(error).isprintable()
+    assert refused > 4 * (len(content) - len(DATA))
+
+
 def with_entry(text: str) -> bytes:
     return file_bytes(padded(f'{{"a": {text}}}'.encode()), bytes(8))
 
