@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from struct import pack, unpack
+from typing import cast
 
 from .errors import TokenizerError, mismatch, shown
 from .files import read_bytes
-from .protobuf import BYTES, FIXED_32, VARINT, WIRE_NAMES, WireError, fields
+from .protobuf import BYTES, FIXED_32, VARINT, WIRE_NAMES, Value, WireError, fields
 
 # SentencePiece.Type
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -22,6 +23,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MAX_PIECE_CHARS = 4096
 MAX_PIECES = 1 << 20
 
+_KINDS = {NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE}
 _MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 _BPE = 2
 
@@ -83,6 +85,9 @@ _NORMALIZER = {
 }
 
 
+_Bounds = tuple[int, int]
+
+
 def is_sentencepiece_file(path: Path) -> bool:
     """Tell a SentencePiece model by its bytes: it begins with a piece, which begins with its text.
 
@@ -121,8 +126,36 @@ def read_sentencepiece_model(path: Path) -> SentencePieceModel:
 
 
 def _read_model(path: Path, data: bytes) -> SentencePieceModel:
-    pieces: list[Piece] = []
-    specs: dict[str, tuple[int, int]] = {}
+    piece_bounds, specs = _read_outline(path, data)
+    trainer = _Settings(path, "trainer_spec", data, specs.get("trainer_spec"), _TRAINER)
+    normalizer = _Settings(path, "normalizer_spec", data, specs.get("normalizer_spec"), _NORMALIZER)
+    back = _Settings(path, "denormalizer_spec", data, specs.get("denormalizer_spec"), _NORMALIZER)
+    for spec in (normalizer, back):
+        charsmap = spec.bytes("precompiled_charsmap")
+        if charsmap:
+            raise mismatch(path, "precompiled_charsmap", "none", f"{len(charsmap)} bytes")
+    model_type = trainer.number("model_type", 1)
+    if model_type != _BPE:
+        raise mismatch(path, "model_type", "BPE", _MODEL_TYPES.get(model_type, model_type))
+    if trainer.number("treat_whitespace_as_suffix", 0):
+        raise mismatch(path, "treat_whitespace_as_suffix", "false", "true")
+    model = SentencePieceModel(
+        pieces=_read_pieces(path, data, piece_bounds),
+        byte_fallback=bool(trainer.number("byte_fallback", 0)),
+        bos_piece=trainer.text("bos_piece", "<s>"),
+        eos_piece=trainer.text("eos_piece", "</s>"),
+        add_dummy_prefix=bool(normalizer.number("add_dummy_prefix", 1)),
+        remove_extra_whitespaces=bool(normalizer.number("remove_extra_whitespaces", 1)),
+        escape_whitespaces=bool(normalizer.number("escape_whitespaces", 1)),
+    )
+    _check(path, model)
+    return model
+
+
+def _read_outline(path: Path, data: bytes) -> tuple[list[_Bounds], dict[str, _Bounds]]:
+    """Find where the pieces and the settings are."""
+    pieces: list[_Bounds] = []
+    specs: dict[str, _Bounds] = {}
     for number, wire, value in fields(data, 0, len(data)):
         name = _MODEL.get(number)
         if name is None:
@@ -130,117 +163,116 @@ def _read_model(path: Path, data: bytes) -> SentencePieceModel:
         if not isinstance(value, tuple):
             raise mismatch(path, name, WIRE_NAMES[BYTES], WIRE_NAMES[wire])
         if name == "pieces":
-            pieces.append(_read_piece(path, data, value, len(pieces)))
+            if value[0] == value[1]:
+                raise mismatch(path, f"piece {len(pieces)}", "a text", "nothing")
+            pieces.append(value)
         elif name in specs:
             raise mismatch(path, name, "it once", "it twice")
         else:
             specs[name] = value
-    trainer = _Message(path, "trainer_spec", data, specs.get("trainer_spec"), _TRAINER)
-    normalizer = _Message(path, "normalizer_spec", data, specs.get("normalizer_spec"), _NORMALIZER)
-    back = _Message(path, "denormalizer_spec", data, specs.get("denormalizer_spec"), _NORMALIZER)
-    for spec in (normalizer, back):
-        charsmap = spec.get_bytes("precompiled_charsmap", b"")
-        if charsmap:
-            raise mismatch(path, "precompiled_charsmap", "none", f"{len(charsmap)} bytes")
-    model_type = trainer.get_number("model_type", 1)
-    if model_type != _BPE:
-        raise mismatch(path, "model_type", "BPE", _MODEL_TYPES.get(model_type, model_type))
-    if trainer.get_number("treat_whitespace_as_suffix", 0):
-        raise mismatch(path, "treat_whitespace_as_suffix", "false", "true")
-    model = SentencePieceModel(
-        pieces=tuple(pieces),
-        byte_fallback=bool(trainer.get_number("byte_fallback", 0)),
-        bos_piece=trainer.get_text("bos_piece", b"<s>"),
-        eos_piece=trainer.get_text("eos_piece", b"</s>"),
-        add_dummy_prefix=bool(normalizer.get_number("add_dummy_prefix", 1)),
-        remove_extra_whitespaces=bool(normalizer.get_number("remove_extra_whitespaces", 1)),
-        escape_whitespaces=bool(normalizer.get_number("escape_whitespaces", 1)),
-    )
-    _check(path, model)
-    return model
+    return pieces, specs
 
 
-class _Message:
-    """The fields of one message by name, each at most once and of its wire type."""
+def _read_fields(
+    path: Path, what: str, data: bytes, bounds: _Bounds, known: dict[int, tuple[str, int]]
+) -> dict[str, Value]:
+    """Read the known fields of a message by name, each at most once and of its wire type."""
+    values: dict[str, Value] = {}
+    for number, wire, value in fields(data, *bounds):
+        if number not in known:
+            continue
+        name, expected = known[number]
+        if wire != expected:
+            got = WIRE_NAMES[wire]
+            raise mismatch(path, f"{what}: {name}", WIRE_NAMES[expected], got)
+        if name in values:
+            raise mismatch(path, f"{what}: {name}", "it once", "it twice")
+        values[name] = value
+    return values
+
+
+class _Settings:
+    """The fields of a message of settings, with their defaults."""
 
     def __init__(
         self,
         path: Path,
         what: str,
         data: bytes,
-        bounds: tuple[int, int] | None,
+        bounds: _Bounds | None,
         known: dict[int, tuple[str, int]],
     ) -> None:
         self._path, self._what, self._data = path, what, data
-        self._values: dict[str, int | tuple[int, int]] = {}
-        for number, wire, value in fields(data, *(bounds or (0, 0))):
-            if number not in known:
-                continue
-            name, expected = known[number]
-            if wire != expected:
-                got = WIRE_NAMES[wire]
-                raise mismatch(path, f"{what}: {name}", WIRE_NAMES[expected], got)
-            if name in self._values:
-                raise mismatch(path, f"{what}: {name}", "it once", "it twice")
-            self._values[name] = value
+        self._values = _read_fields(path, what, data, bounds or (0, 0), known)
 
-    def get_number(self, name: str, default: int) -> int:
+    def number(self, name: str, default: int) -> int:
         value = self._values.get(name, default)
         assert isinstance(value, int)
         return value
 
-    def get_bytes(self, name: str, default: bytes) -> bytes:
+    def bytes(self, name: str) -> bytes | None:
         value = self._values.get(name)
-        return self._data[value[0] : value[1]] if isinstance(value, tuple) else default
+        return self._data[value[0] : value[1]] if isinstance(value, tuple) else None
 
-    def get_text(self, name: str, default: bytes) -> str:
-        data = self.get_bytes(name, default)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            where = f"{self._what}: {name}"
-            raise mismatch(self._path, where, "UTF-8", f"'{shown(data)}'") from None
+    def text(self, name: str, default: str) -> str:
+        data = self.bytes(name)
+        return default if data is None else _decoded(self._path, f"{self._what}: {name}", data)
 
 
-def _read_piece(path: Path, data: bytes, bounds: tuple[int, int], number: int) -> Piece:
+def _decoded(path: Path, what: str, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise mismatch(path, what, "UTF-8", f"'{shown(data)}'") from None
+
+
+def _read_pieces(path: Path, data: bytes, bounds: list[_Bounds]) -> tuple[Piece, ...]:
+    if not 0 < len(bounds) <= MAX_PIECES:
+        raise mismatch(path, "pieces", f"1 to {MAX_PIECES}", len(bounds))
+    pieces: dict[str, Piece] = {}
+    for number, span in enumerate(bounds):
+        piece = _read_piece(path, data, span, number)
+        if piece.text in pieces:
+            got = f"'{shown(piece.text)}' of piece {list(pieces).index(piece.text)} again"
+            raise mismatch(path, f"piece {number}", "a new text", got)
+        pieces[piece.text] = piece
+    return tuple(pieces.values())
+
+
+def _read_piece(path: Path, data: bytes, bounds: _Bounds, number: int) -> Piece:
     what = f"piece {number}"
-    message = _Message(path, what, data, bounds, _PIECE)
-    text = message.get_text("piece", b"")
-    score: float = unpack("<f", pack("<I", message.get_number("score", 0)))[0]
-    kind = message.get_number("type", NORMAL)
+    values = _read_fields(path, what, data, bounds, _PIECE)
+    start, end = cast(_Bounds, values.get("piece", (0, 0)))
+    text = _decoded(path, what, data[start:end])
+    score: float = unpack("<f", pack("<I", values.get("score", 0)))[0]
+    kind = values.get("type", NORMAL)
     if not text or len(text) > MAX_PIECE_CHARS:
         raise mismatch(path, what, f"1 to {MAX_PIECE_CHARS} characters", len(text))
     if not isfinite(score):
         raise mismatch(path, f"{what}: score", "a finite number", score)
     if kind == UNUSED:
         raise mismatch(path, f"{what}: type", "a piece that is used", "an unused one")
-    if not NORMAL <= kind <= BYTE:
+    if kind not in _KINDS:
         raise mismatch(path, f"{what}: type", f"a number from {NORMAL} to {BYTE}", kind)
     return Piece(text, score, kind)
 
 
 def _check(path: Path, model: SentencePieceModel) -> None:
-    """Check the pieces against each other."""
+    """Check the pieces against each other and the settings."""
     pieces = model.pieces
-    if not pieces or len(pieces) > MAX_PIECES:
-        raise mismatch(path, "pieces", f"1 to {MAX_PIECES}", len(pieces))
-    ids: dict[str, int] = {}
-    for number, piece in enumerate(pieces):
-        if piece.text in ids:
-            got = f"'{shown(piece.text)}' of piece {ids[piece.text]} again"
-            raise mismatch(path, f"piece {number}", "a new text", got)
-        ids[piece.text] = number
     unknown = [number for number, piece in enumerate(pieces) if piece.kind == UNKNOWN]
     if len(unknown) != 1:
         raise mismatch(path, "pieces", "one of the type unknown", len(unknown))
     wanted = {byte_piece(byte) for byte in range(256)} if model.byte_fallback else set()
-    got_bytes = {piece.text for piece in pieces if piece.kind == BYTE}
-    for text in sorted(got_bytes ^ wanted):
-        expected = "a byte piece" if text in wanted else "no byte piece of this text"
+    present = {piece.text for piece in pieces if piece.kind == BYTE}
+    for text in sorted(present ^ wanted):
         where = f"pieces: '{shown(text)}'"
-        raise mismatch(path, where, expected, "none" if text in wanted else "one")
+        if text in wanted:
+            raise mismatch(path, where, "a byte piece", "none")
+        raise mismatch(path, where, "no byte piece of this text", "one")
     if model.remove_extra_whitespaces and any(p.kind == USER_DEFINED for p in pieces):
-        raise mismatch(path, "remove_extra_whitespaces", "false beside user defined pieces", "true")
+        expected = "false beside user defined pieces"
+        raise mismatch(path, "remove_extra_whitespaces", expected, "true")
 
 
 def byte_piece(byte: int) -> str:

@@ -35,7 +35,7 @@ _SCRIPTS = [
 ]
 
 
-def _source_text() -> str:
+def source_text() -> str:
     """Read the modules at the top of Python's standard library, in the order of their names."""
     directory = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(directory.glob("*.py")) + sorted(directory.glob("pydoc_data/*.py"))
@@ -43,7 +43,7 @@ def _source_text() -> str:
 
 
 def _source_lines(source: random.Random) -> Iterator[str]:
-    lines = _source_text().splitlines(keepends=True)
+    lines = source_text().splitlines(keepends=True)
     while True:
         start = source.randrange(len(lines))
         yield "".join(lines[start : start + source.choice((1, 1, 1, 2, 3))])
@@ -83,7 +83,7 @@ def _scripts(source: random.Random) -> Iterator[str]:
 
 
 def _long(source: random.Random) -> Iterator[str]:
-    text = _source_text()
+    text = source_text()
     makers = [_GENERATORS[kind](source) for kind in KINDS if kind != "long"]
     while True:
         start = source.randrange(len(text))

@@ -229,7 +229,7 @@ def test_any_bytes_are_refused_with_an_error_of_ours(write_model: Write, data: b
 @pytest.mark.parametrize(
     "data",
     [
-        b"\n\x02\n\x00" * (1 << 18),
+        b"\n\x02\n\x00" * (1 << 18) + bytes_field(2, number_field(3, 2)),
         bytes_field(1, piece_message("x", 0, NORMAL)) * 80_000,
         b"".join(bytes_field(1, bytes_field(1, f"{n:x}")) for n in range(120_000)),
         b"\n\x00" * (1 << 19),

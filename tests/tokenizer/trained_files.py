@@ -1,0 +1,113 @@
+"""Tokenizer files of other models' shapes, made by the `tokenizers` trainers from real text."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.tokenizer.json_files import Json, added, write_json
+from tests.tokenizer.strings import source_text
+
+_OTHER_TEXT = "naïve café 東京は日本 привет мир 😀🚀 ١٢٣ don't 12345   x\t\n\n y "
+_PARTS = [source_text()[start : start + 2000] for start in range(0, 400_000, 2000)]
+_CORPUS = _PARTS + [_OTHER_TEXT] * 20
+_SIZE = 3000
+
+# Tokens that are found in text, with every flag that matters, and one that is not.
+ADDED: list[dict[str, Any]] = [
+    {"content": "<think>"},
+    {"content": "</think>", "lstrip": True},
+    {"content": "two words", "rstrip": True},
+    {"content": "klass", "normalized": True},
+    {"content": " deff", "normalized": True, "lstrip": True, "rstrip": True},
+    {"content": "<tool>", "special": True},
+    {"content": "tool"},
+    {"content": "  "},
+]
+
+
+def smollm2(*, tokens: Iterable[dict[str, Any]] = ()) -> Json:
+    """Single digits, GPT-2's pattern, byte level, special tokens first."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_SIZE,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_CORPUS, trainer)
+    return with_added(json.loads(tokenizer.to_str()), tokens)
+
+
+def mistral(
+    normalizer: Json | None,
+    pre_tokenizer: Json | None,
+    *,
+    byte_fallback: bool = True,
+    fuse_unk: bool = True,
+    tokens: Iterable[dict[str, Any]] = (),
+) -> Json:
+    """Marked words, byte fallback, a begin token: trained on words, then given another shape."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    names = ["<unk>", "<s>", "</s>"]
+    bytes_of = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
+    tokenizer = Tokenizer(
+        models.BPE(unk_token="<unk>", byte_fallback=byte_fallback, fuse_unk=fuse_unk)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=True)
+    trainer = trainers.BpeTrainer(
+        vocab_size=_SIZE,
+        special_tokens=names + bytes_of,
+        limit_alphabet=150,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_CORPUS, trainer)
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B:1", special_tokens=[("<s>", 1)]
+    )
+    file = json.loads(tokenizer.to_str())
+    file["added_tokens"] = file["added_tokens"][: len(names)]
+    return with_added(file | {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer}, tokens)
+
+
+def with_added(file: Json, tokens: Iterable[dict[str, Any]]) -> Json:
+    """Add tokens, those that the vocabulary does not have yet after its last id."""
+    vocab, more = file["model"]["vocab"], list(file["added_tokens"])
+    free = max(vocab.values()) + 1
+    for token in tokens:
+        known = vocab.get(token["content"])
+        more.append(added(free if known is None else known, **{"special": False} | token))
+        free += known is None
+    return file | {"added_tokens": more}
+
+
+def write_both(directory: Path, file: Json) -> Any:
+    """Write the file and give what `tokenizers` makes of it, with our rule for special tokens."""
+    from tokenizers import Tokenizer
+
+    return oracle(write_json(directory, file) / "tokenizer.json", Tokenizer)
+
+
+def oracle(path: Path, tokenizer_class: Any) -> Any:
+    """Read a file with `tokenizers`; text never becomes a special id."""
+    tokenizer = tokenizer_class.from_file(str(path))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
