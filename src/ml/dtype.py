@@ -52,6 +52,8 @@ complex64 = _row("complex64", "complex", np.complex64)
 
 DTYPES = (bfloat16, float16, float32, int64, int32, uint16, int8, uint8, complex64)
 _BY_NUMPY_DTYPE = {row.numpy_dtype: row for row in DTYPES}
+# Types hash much faster than dtypes do.
+_BY_NUMPY_TYPE = {row.numpy_dtype.type: row for row in DTYPES}
 
 
 def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:
@@ -60,7 +62,9 @@ def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:
     Raises:
         DTypeError: there is no such row (also for foreign byte order).
     """
-    row = _BY_NUMPY_DTYPE.get(numpy_dtype)
+    row = _BY_NUMPY_TYPE.get(numpy_dtype.type) if numpy_dtype.isnative else None
+    if row is None:
+        row = _BY_NUMPY_DTYPE.get(numpy_dtype)
     if row is None:
         names = ", ".join(known.name for known in DTYPES)
         raise DTypeError(f"[from_numpy] array.dtype must be one of {names}: {numpy_dtype!r}")

@@ -56,10 +56,11 @@ class Storage:
     def from_bytes_array(cls, array: "np.ndarray[Any, np.dtype[np.uint8]]") -> "Storage":
         """Wrap a contiguous one-dimensional uint8 array, sharing its memory."""
         self = cls.__new__(cls)
+        address, is_read_only = array.__array_interface__["data"]  # sooner than ctypes.data
         self._owner = array
-        self._address = array.ctypes.data
+        self._address = address
         self._nbytes = array.nbytes
-        self._writable = array.flags.writeable
+        self._writable = not is_read_only
         return self
 
     @classmethod

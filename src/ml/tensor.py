@@ -147,10 +147,13 @@ class Tensor:
         if not isinstance(array, np.ndarray):
             raise TensorError(f"[from_numpy] type must equal numpy.ndarray: {type(array).__name__}")
         dtype = from_numpy_dtype(array.dtype)
-        low, high = byte_extent(array.shape, array.strides, dtype.itemsize)
-        storage = Storage.from_range(
-            array, array.ctypes.data + low, high - low, array.flags.writeable
-        )
+        if array.flags.c_contiguous and array.flags.aligned:
+            low = 0
+            storage = Storage.from_bytes_array(array.reshape(-1).view(np.uint8))
+        else:
+            low, high = byte_extent(array.shape, array.strides, dtype.itemsize)
+            address = array.ctypes.data + low
+            storage = Storage.from_range(array, address, high - low, array.flags.writeable)
         return cls(storage, array.shape, array.strides, dtype, name, -low)
 
     @classmethod
