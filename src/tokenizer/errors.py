@@ -17,7 +17,7 @@ def shown(value: object) -> str:
     """Make text from outside fit for an error: no control characters, and not too long.
 
     Args:
-        value: text, bytes or a path.
+        value: text or bytes.
 
     Returns:
         Printable text; whatever else was there is escaped as in a Python string.
@@ -27,7 +27,16 @@ def shown(value: object) -> str:
     else:
         text = str(value)
     cut = "..." if len(text) > _SHOWN_CHARS else ""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_SHOWN_CHARS]) + cut
+    return _escaped(text[:_SHOWN_CHARS]) + cut
+
+
+def label(path: object) -> str:
+    """Show a path in an error: escaped as by `shown`, and nothing cut."""
+    return _escaped(str(path))
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def mismatch(path: object, what: str, expected: object, got: object) -> TokenizerError:
@@ -39,4 +48,4 @@ def mismatch(path: object, what: str, expected: object, got: object) -> Tokenize
         expected: what should be there.
         got: what is there; text from a file has to pass through `shown` first.
     """
-    return TokenizerError(f"{shown(path)}: {what}: expected {expected}, got {got}")
+    return TokenizerError(f"{label(path)}: {what}: expected {expected}, got {got}")

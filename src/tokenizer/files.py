@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 from typing import NoReturn
 
-from .errors import TokenizerError, mismatch, shown
+from .errors import TokenizerError, label, mismatch, shown
 
 # The largest that are in use, Llama 3's own in JSON, have about 17 MB.
 MAX_FILE_BYTES = 64 << 20
@@ -24,12 +24,12 @@ def read_bytes(path: Path) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for a writer
-            raise TokenizerError(f"{shown(path)}: expected a regular file, got something else")
+            raise TokenizerError(f"{label(path)}: expected a regular file, got something else")
         if status.st_size > MAX_FILE_BYTES:
             raise mismatch(path, "size", f"at most {MAX_FILE_BYTES} bytes", status.st_size)
         return path.read_bytes()
     except OSError as error:
-        raise TokenizerError(f"{shown(path)}: cannot be read: {error.strerror}") from error
+        raise TokenizerError(f"{label(path)}: cannot be read: {error.strerror}") from error
 
 
 def read_json(path: Path) -> dict[str, object]:
@@ -59,7 +59,7 @@ def read_json(path: Path) -> dict[str, object]:
         raise mismatch(path, "text", "a few levels of nesting", "very many") from None
     except ValueError as error:
         # A key that is there twice, NaN, or a number beyond Python's limit of 4300 digits.
-        raise TokenizerError(f"{shown(path)}: text: {_safe(error)}") from None
+        raise TokenizerError(f"{label(path)}: text: {_safe(error)}") from None
     if not isinstance(value, dict):
         raise mismatch(path, "text", "an object", kind_of(value))
     return value

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from .errors import TokenizerError, TokenizerNotFoundError, shown
+from .errors import TokenizerError, TokenizerNotFoundError, label, shown
 from .roles import CONFIG_FILE, read_settings
 from .sentencepiece_file import is_sentencepiece_file, read_sentencepiece_model
 from .sentencepiece_text import sentencepiece_tokenizer
@@ -38,14 +38,14 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
         names = sorted(entry.name for entry in directory.iterdir())
         models = [directory / name for name in _MODEL_FILES if (directory / name).exists()]
     except OSError as error:
-        raise TokenizerError(f"{shown(directory)}: cannot be read: {error.strerror}") from error
+        raise TokenizerError(f"{label(directory)}: cannot be read: {error.strerror}") from error
     hugging_face = any(name in names for name in _HUGGING_FACE_FILES)
     if _JSON_FILE in names and (hugging_face or not models):
         return read_tokenizer_json(directory / _JSON_FILE)
     if not models:
         listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
         raise TokenizerNotFoundError(
-            f"{shown(directory)}: tokenizer: expected tokenizer.json or tokenizer.model, "
+            f"{label(directory)}: tokenizer: expected tokenizer.json or tokenizer.model, "
             f"got {shown(listed)}"
         )
     path = models[0]

@@ -12,7 +12,7 @@ from pathlib import Path
 from struct import pack, unpack
 from typing import cast
 
-from .errors import TokenizerError, mismatch, shown
+from .errors import TokenizerError, label, mismatch, shown
 from .files import read_bytes
 from .protobuf import BYTES, FIXED_32, VARINT, WIRE_NAMES, Value, WireError, fields
 
@@ -122,7 +122,7 @@ def read_sentencepiece_model(path: Path) -> SentencePieceModel:
     try:
         return _read_model(path, data)
     except WireError as error:
-        raise TokenizerError(f"{shown(path)}: message: {error}") from None
+        raise TokenizerError(f"{label(path)}: message: {error}") from None
 
 
 def _read_model(path: Path, data: bytes) -> SentencePieceModel:

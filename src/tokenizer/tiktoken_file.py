@@ -7,7 +7,7 @@ from pathlib import Path
 from .added_tokens import PlainText
 from .bpe import spelled_merges
 from .byte_level_text import ByteLevelText
-from .errors import TokenizerError, shown
+from .errors import TokenizerError, label, shown
 from .files import read_bytes
 from .pieces import BytePieces
 from .special_tokens import BEGIN_OF_TEXT, END_OF_TEXT, SPECIAL_TOKEN_NAMES, STOP_TOKEN_NAMES
@@ -112,4 +112,4 @@ def _line_error(path: Path, number: int, line: bytes, ranks: dict[bytes, int]) -
 
 
 def _error(path: Path, line: int, expected: str, got: str) -> TokenizerError:
-    return TokenizerError(f"{shown(path)}: line {line}: expected {expected}, got {got}")
+    return TokenizerError(f"{label(path)}: line {line}: expected {expected}, got {got}")

@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 
 from src.tokenizer import TokenizerError, TokenizerNotFoundError, load_tokenizer
+from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
 from tests.tokenizer.conftest import SINGLE_BYTES, tiktoken_lines
+from tests.tokenizer.json_files import marked_file, write_json
 
 VALID = b"".join(line + b"\n" for line in tiktoken_lines([*SINGLE_BYTES, b"ab"]))
 
@@ -19,6 +21,36 @@ def test_a_download_that_keeps_the_file_in_original_loads(tmp_path: Path) -> Non
     (tmp_path / "original").mkdir()
     (tmp_path / "original" / "tokenizer.model").write_bytes(VALID)
     assert load_tokenizer(tmp_path).vocab_size == 257 + 256
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_in_a_hugging_face_directory_tokenizer_json_wins(
+    write_model: Callable[[bytes], Path], name: str
+) -> None:
+    directory = write_json(write_model(VALID).parent, marked_file())
+    assert load_tokenizer(directory).encode("ab", bos=False, eos=False) == [256]
+    (directory / name).write_text("{}")
+    assert load_tokenizer(directory).special_tokens == {"<unk>": 0, "<s>": 1, "</s>": 2}
+
+
+def test_either_file_alone_serves_in_either_kind_of_directory(
+    write_model: Callable[[bytes], Path],
+) -> None:
+    path = write_model(VALID)
+    (path.parent / "config.json").write_text("{}")
+    assert load_tokenizer(path.parent).vocab_size == 257 + 256
+    path.unlink()
+    (path.parent / "config.json").unlink()
+    write_json(path.parent, marked_file())
+    assert load_tokenizer(path.parent).vocab_size == 266
+
+
+def test_the_kind_of_tokenizer_model_is_seen_in_its_bytes(
+    write_model: Callable[[bytes], Path],
+) -> None:
+    model = model_message([*RESERVED, *ranked("\u2581", "a", "b")])
+    assert load_tokenizer(write_model(VALID).parent).vocab_size == 257 + 256
+    assert load_tokenizer(write_model(model).parent).vocab_size == 259 + 3
 
 
 def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path: Path) -> None:

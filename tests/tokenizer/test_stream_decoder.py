@@ -1,12 +1,14 @@
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.tokenizer import StreamDecoder, Tokenizer, TokenizerError
+from src.tokenizer import StreamDecoder, Tokenizer, TokenizerError, load_tokenizer
 from src.tokenizer.tiktoken_file import llama3_tokenizer
 from tests.tokenizer.conftest import ranks_of
+from tests.tokenizer.json_files import marked_file, write_json
 
 BYTES = llama3_tokenizer(ranks_of())
 LUMPS = llama3_tokenizer(
@@ -112,3 +114,50 @@ def test_valid_text_never_shows_a_mark_that_it_does_not_hold(text: str) -> None:
     parts = streamed(LUMPS, LUMPS.encode(text, bos=False, eos=False))
     assert "".join(parts) == text
     assert all(MARK not in part or MARK in text for part in parts)
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Tokenizer:
+    """SentencePiece style: a space goes before every text, and decoding drops it."""
+    return load_tokenizer(write_json(tmp_path, marked_file()))
+
+
+def streamed_on(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    decoder = StreamDecoder(tokenizer, first=False)
+    return [*map(decoder.push, ids), decoder.finish()]
+
+
+def test_the_space_before_a_text_is_not_shown_and_every_other_one_is(marked: Tokenizer) -> None:
+    ids = marked.encode("the the  the", bos=False, eos=False)
+    assert streamed(marked, ids) == ["the", " the", " ", " the", ""]
+
+
+def test_ids_that_go_on_from_a_text_keep_their_first_space(marked: Tokenizer) -> None:
+    ids = marked.encode("the", bos=False, eos=False)
+    assert streamed_on(marked, ids) == [" the", ""]
+    prompt = marked.encode("the the", bos=True, eos=False)
+    for cut in range(1, len(prompt)):
+        begun = marked.decode(prompt[1:cut])
+        joined = begun + "".join(streamed_on(marked, prompt[cut:]))
+        assert joined.removeprefix(" ") == "the the"
+
+
+def test_special_ids_before_a_text_do_not_begin_it(marked: Tokenizer) -> None:
+    ids = marked.encode("the", bos=True, eos=False)
+    assert streamed(marked, ids) == ["<s>", "the", ""]
+    assert marked.decode(ids) == "<s>the"
+
+
+def test_a_finished_decoder_drops_the_space_again(marked: Tokenizer) -> None:
+    ids = marked.encode("the", bos=False, eos=False)
+    decoder = StreamDecoder(marked)
+    for _ in range(2):
+        assert "".join([*map(decoder.push, ids), decoder.finish()]) == "the"
+
+
+def test_each_byte_that_is_no_character_is_a_mark_as_sentencepiece_has_it(
+    marked: Tokenizer,
+) -> None:
+    broken = [3 + byte for byte in b"\xe2\x82a\xf0\x9f"]
+    assert streamed(marked, broken) == ["", "", MARK * 2 + "a", "", "", MARK * 2]
+    assert marked.decode(broken) == MARK * 2 + "a" + MARK * 2
