@@ -126,14 +126,14 @@ class Session:
         return self.engine.chat_format if self._chat_format is None else self._chat_format
 
     def prompt_ids(self) -> list[int]:
-        """Returns the token ids of the last prompt, as it was sent; none before there is one."""
-        question, before = self.unanswered, self.turns
-        if question is None:
-            if not self.turns:
-                return self.history_ids()
-            *before, last = self.turns
-            question = last.question
-        return self._prompt(question, before)
+        """Returns the token ids of the last prompt that was answered, as it was sent.
+
+        Before there is one, those of the system message, or none.
+        """
+        if not self.turns:
+            return self.history_ids()
+        *before, last = self.turns
+        return self._prompt(last.question, before)
 
     def history_ids(self) -> list[int]:
         """Returns the token ids of the history as the model sees them; none when it is empty."""

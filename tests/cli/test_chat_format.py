@@ -38,14 +38,20 @@ def test_show_prompt_tells_what_was_sent_in_the_named_format(
     assert "chat format: zephyr (by --chat-format)" in reply(capsys, session, "/show params")
 
 
-def test_show_prompt_after_a_refused_question_tells_what_was_to_be_sent(
+def test_a_question_without_an_answer_leaves_no_trace_in_show_prompt(
     alphabet_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = session_of(alphabet_model, "-c", "300")
-    session.ask("one")
-    session.unanswered = "two"
+    session.unanswered = "one"
+    assert reply(capsys, session, "/show prompt") == "nothing was said yet\n"
+    session.ask("two")
     prompt = reply(capsys, session, "/show prompt")
-    assert prompt.index("one") < prompt.index(ALPHABET) < prompt.index("two")
+    session.unanswered = "three"
+    assert reply(capsys, session, "/show prompt") == prompt
+    assert "two" in prompt
+    session.ask("four")
+    prompt = reply(capsys, session, "/show prompt")
+    assert prompt.index("two") < prompt.index(ALPHABET) < prompt.index("four")
 
 
 def test_show_prompt_of_a_completion_is_its_text(
