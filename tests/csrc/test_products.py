@@ -31,7 +31,7 @@ products = pytest.mark.parametrize("types", PRODUCTS, ids=lambda types: "-".join
 
 def run_linear(x: Any, weight: Any, dtype: Any) -> Any:
     out = empty((x.shape[0], weight.shape[0]), dtype)
-    native.linear(tensor(x), tensor(weight), tensor(out))
+    native.linear(tensor(x), [tensor(weight)], [tensor(out)])
     return out
 
 
