@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Multiply-adds of one call of linear, at most: Python sees an interrupt between two calls.
 PRODUCTS_PER_CALL = 2**33
-_PANEL = lib.PANEL_TOKENS
+_PANEL: int = lib.PANEL_TOKENS
 
 # (x, weight, out) of linear; the last has no batched_matmul.
 _PRODUCTS: dict[tuple[str, str, str], int] = {
