@@ -61,6 +61,16 @@ SHAPE_REFUSALS: list[tuple[Callable[..., None], tuple[Any, ...], str]] = [
     (native.argmax, (zeros(2, 3), ints(3)), r"out.shape"),
     (native.convert, (zeros(2), half(3)), r"out.shape"),
 ]
+SEVERAL_REFUSALS: list[tuple[list[Tensor], list[Tensor], str]] = [
+    ([], [], r"len\(weights\) must equal len\(outs\) and be >= 1: 0 != 0"),
+    ([zeros(4, 3)], [zeros(2, 4), zeros(2, 4)], r"and be >= 1: 1 != 2"),
+    ([zeros(4, 3), zeros(4, 2)], [zeros(2, 4), zeros(2, 4)], r"x.shape\[1\].*: 3 != 2"),
+    ([zeros(4, 3), half(4, 3)], [zeros(2, 4), zeros(2, 4)], r"weight.dtype must equal float32"),
+    ([zeros(4, 3), zeros(4, 3)], [zeros(2, 4), brain(2, 4)], r"out.dtype must equal float32"),
+    ([zeros(4, 3), zeros(4, 3)], [zeros(2, 4), zeros(2, 3)], r"out.shape.*\[2, 4\]: \[2, 3\]"),
+]
+
+
 DTYPE_REFUSALS: list[tuple[Callable[..., None], tuple[Any, ...], str]] = [
     (native.linear, (brain(2, 3), [zeros(4, 3)], [zeros(2, 4)]), r"bfloat16 x float32 -> float32"),
     (native.linear, (zeros(2, 3), [zeros(4, 3)], [brain(2, 4)]), r"float32 x float32 -> bfloat16"),
@@ -91,6 +101,22 @@ def test_dtypes_without_a_kernel_are_refused_by_name(
 ) -> None:
     with pytest.raises(DTypeError, match=text):
         kernel(*arguments)
+
+
+@pytest.mark.parametrize(("weights", "outs", "text"), SEVERAL_REFUSALS)
+def test_each_of_several_weights_is_checked(
+    weights: list[Tensor], outs: list[Tensor], text: str
+) -> None:
+    with pytest.raises((ShapeError, DTypeError), match=text):
+        native.linear(zeros(2, 3), weights, outs)
+
+
+def test_results_of_several_weights_overlap_neither_a_weight_nor_one_another() -> None:
+    memory = Tensor.from_numpy(np.zeros((3, 3), np.float32))
+    with pytest.raises(TensorError, match="must not overlap"):
+        native.linear(zeros(3, 3), [zeros(3, 3), memory], [memory, zeros(3, 3)])
+    with pytest.raises(TensorError, match="must not overlap"):
+        native.linear(zeros(3, 3), [zeros(3, 3), zeros(3, 3)], [memory, memory])
 
 
 def test_tensors_with_gaps_are_refused() -> None:
