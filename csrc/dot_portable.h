@@ -79,7 +79,7 @@ INLINE void row_times_panel(int kind, const Stretch *s, ptrdiff_t row)
     const int phases = kind == PRODUCT_BF16 ? 2 : 1;
     const ptrdiff_t block = product_block(kind), bytes = product_weight_bytes(kind);
     const char *w = s->weight + row * s->weight_stride;
-    const float *x = s->panel;
+    const float *x = s->panel + s->start / block * phases * s->tokens * LANES;
     float *acc = s->lanes + row * PANEL_TOKENS * LANES, lanes[LANES];
     if (s->first)
         memset(acc, 0, sizeof(float) * (size_t)s->tokens * LANES);
@@ -102,6 +102,13 @@ static void multiply_stretch(int kind, const Stretch *stretch)
             row_times_panel(PRODUCT_F32, stretch, row);
         else
             row_times_panel(PRODUCT_F32_F16, stretch, row);
+}
+
+/* The compiler's code for a row gains nothing from weights widened before. */
+static int keeps_widened(int kind)
+{
+    (void)kind;
+    return 0;
 }
 
 INLINE float multiply_one_row(int kind, const char *x, const char *w, ptrdiff_t in)

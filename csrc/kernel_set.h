@@ -9,29 +9,51 @@
 
 #include "kernels.h"
 
-/* Lanes of every sum, tokens of a full panel, most weight rows that one call takes. */
-enum { LANES = 16, PANEL_TOKENS = 6, CHUNK_ROWS = 64 };
+/* Lanes of every sum, most weight rows that one call takes, bytes of a cache line. */
+enum { LANES = 16, CHUNK_ROWS = 64, LINE = 64 };
+
+/* Where a tile finds its weights, widened to float32 or not. */
+enum WeightSource {
+    WEIGHTS_AS_STORED, /* in the weight's rows */
+    WEIGHTS_KEPT_NOW,  /* there too, and their widened form is put into `widened` */
+    WEIGHTS_WIDENED    /* in `widened` */
+};
+
+/* Bytes that will be read soon. */
+typedef struct Ahead {
+    const char *at;         /* the row that is next */
+    ptrdiff_t stride, rows; /* bytes from row to row; rows that are left */
+    ptrdiff_t bytes, done;  /* of a row; of the next one, those already asked for */
+} Ahead;
 
 /* Most places that a probe reads from side by side. */
 enum { PROBE_STREAMS = 8 };
 
 /* One stretch along `in` of some weight rows times a panel of tokens. */
 typedef struct Stretch {
-    const void *panel;       /* as pack_panel laid it out */
+    const float *panel;      /* as pack_panel laid it out, for all of `in` */
+    const float *next_panel; /* read after this one; NULL if none is known */
     int tokens;              /* 1..PANEL_TOKENS */
+    ptrdiff_t in, start;     /* elements that the panel holds; where the stretch begins */
     const char *weight;      /* the stretch's first element of the first row */
     ptrdiff_t weight_stride; /* bytes from row to row */
     ptrdiff_t rows;          /* 1..CHUNK_ROWS */
     ptrdiff_t count;         /* elements along `in`; whole blocks unless it is the last stretch */
+    int source;              /* of the weights */
+    float *widened;          /* tile after tile: [rows of the tile] x whole blocks of the stretch */
     int first, last;         /* of the sum: begins at zero; ends in out */
     float *lanes;            /* [CHUNK_ROWS][PANEL_TOKENS][LANES]: the sums between two stretches */
     float *out;              /* [PANEL_TOKENS][CHUNK_ROWS] */
+    Ahead ahead;             /* weights to ask for meanwhile */
 } Stretch;
 
 typedef struct KernelSet {
+    /* Whether several panels read weights of a kind faster if the first one keeps them widened. */
+    int (*keeps_widened)(int kind);
+
     /* Lays `count` elements of `tokens` rows out as a panel (row_kernels.h). */
     void (*pack_panel)(int kind, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t count,
-                       void *panel);
+                       float *panel);
 
     /* Adds a stretch to the sums. */
     void (*multiply_stretch)(int kind, const Stretch *stretch);
@@ -74,6 +96,7 @@ typedef struct KernelSet {
 /* A set of the functions that the including file has compiled under these names. */
 #define DEFINE_KERNEL_SET(name)              \
     const KernelSet name = {                 \
+        .keeps_widened = keeps_widened,      \
         .pack_panel = pack_panel,            \
         .multiply_stretch = multiply_stretch,\
         .multiply_row = multiply_row,        \

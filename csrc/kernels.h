@@ -47,6 +47,9 @@ enum InstructionSet {
     ISA_COUNT = 4
 };
 
+/* Rows of x that a product takes side by side. */
+enum { PANEL_TOKENS = 6 };
+
 /* Element-by-element operations. */
 enum ElementwiseOp { OP_ADD = 0, OP_MULTIPLY = 1, OP_SILU = 2, OP_SWIGLU = 3 };
 
@@ -62,12 +65,19 @@ int openmp_version(void);
 /* threads.c: the compiler's name and version. */
 const char *compiler_version(void);
 
-/* product.c: bytes of scratch that linear and batched_matmul need for each thread. */
-ptrdiff_t product_scratch_bytes(void);
+/* product.c: bytes of scratch that linear and batched_matmul need for rows of `in` elements. */
+ptrdiff_t product_scratch_bytes(ptrdiff_t in, int threads);
 
-/* linear.c: out[t, o] = sum over i of x[t, i] * weight[o, i]. */
-void linear(const void *x, const void *weight, void *out, void *scratch, ptrdiff_t T,
-            ptrdiff_t in_features, ptrdiff_t out_features, int kind, int out_type, int threads);
+/* One weight of linear, and where its results go. */
+typedef struct LinearPart {
+    const void *weight;
+    void *out;
+    ptrdiff_t out_features;
+} LinearPart;
+
+/* linear.c: out[t, o] = sum over i of x[t, i] * weight[o, i] for each of some weights. */
+void linear(const void *x, const LinearPart *parts, int count, void *scratch, ptrdiff_t T,
+            ptrdiff_t in_features, int kind, int out_type, int threads);
 
 /* matmul.c: out[b, i, j] = sum over l of a[b, i, l] * b[b, j, l]; strides in bytes. */
 void batched_matmul(const void *a, ptrdiff_t a_batch_stride, ptrdiff_t a_row_stride, const void *b,

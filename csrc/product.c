@@ -1,76 +1,170 @@
 /*
  * One token goes straight to multiply_row: weights stream from memory, a few rows at a time.
  *
- * More tokens are packed into panels of six and multiplied stretch by stretch along `in`, so that
- * all that is read again and again is near. From the innermost loop to the outermost:
+ * More tokens have been packed into panels of six. A few of them stay in the second cache, and the
+ * weights stream from memory past them, four whole rows at a time.
+ *
+ * Many are multiplied stretch by stretch along `in`, so that all that is read again and again is
+ * near. From the innermost loop to the outermost:
  *   - a tile of 4 weight rows x 6 tokens (2 x 6 with AVX2) lives in registers;
- *   - a panel's stretch is passed over by all weight rows of the chunk, and a stretch of those rows
- *     (WEIGHT_BYTES, which stays in the second cache) by all panels of the group;
+ *   - a panel's stretch lies in the first cache while all weight rows of the chunk pass over it;
+ *   - the first panel reads the weights where they are, and leaves them widened to float32 in the
+ *     second cache for the other panels of the group;
  *   - between two stretches the lanes of the sums rest in scratch, as they are: where a row is cut
  *     changes no bit.
  */
 #include "product.h"
 
 enum {
-    /* A stretch of a chunk's weight rows, and its share of one row. */
-    WEIGHT_BYTES = 512 * 1024,
-    WEIGHT_ROW_BYTES = WEIGHT_BYTES / CHUNK_ROWS,
-    /* Activations take at most twice the bytes of the weights beside them (bfloat16 widened). */
-    PANEL_BYTES = 2 * WEIGHT_ROW_BYTES * PANEL_TOKENS,
+    /* Elements of a stretch, at most: a panel's takes 12 KB of the first cache. */
+    STRETCH = 512,
+    WIDENED_BYTES = CHUNK_ROWS * STRETCH * (int)sizeof(float),
+    /* Tokens that are few, and the bytes that their panels may take. */
+    FEW_TOKENS = 2 * PANEL_TOKENS,
+    FEW_BYTES = 512 * 1024,
+    /* Room for the panels of an op: as many tokens as fit, but at least one panel per thread. */
+    PANELS_BYTES = 8 * 1024 * 1024,
     PANEL_LANES = CHUNK_ROWS * PANEL_TOKENS * LANES,
-    LANES_BYTES = GROUP_TOKENS / PANEL_TOKENS * PANEL_LANES * (int)sizeof(float)
+    LANES_BYTES = GROUP_TOKENS / PANEL_TOKENS * PANEL_LANES * (int)sizeof(float),
+    THREAD_BYTES = WIDENED_BYTES + LANES_BYTES
 };
 
-ptrdiff_t product_scratch_bytes(void)
+ptrdiff_t panel_room(ptrdiff_t in)
 {
-    return PANEL_BYTES + LANES_BYTES;
+    return ceil_div(in, 32) * 32 * PANEL_TOKENS;
+}
+
+static ptrdiff_t panels_bytes(ptrdiff_t in, int threads)
+{
+    const ptrdiff_t least = threads * panel_room(in) * (ptrdiff_t)sizeof(float);
+    return least < PANELS_BYTES ? PANELS_BYTES : least;
+}
+
+ptrdiff_t product_scratch_bytes(ptrdiff_t in, int threads)
+{
+    return LINE + panels_bytes(in, threads) + (ptrdiff_t)threads * THREAD_BYTES;
+}
+
+Scratch cut_scratch(void *scratch, ptrdiff_t in, int threads)
+{
+    char *start = align_to_line(scratch);
+    const ptrdiff_t bytes = panels_bytes(in, threads);
+    const ptrdiff_t panels = in ? bytes / (panel_room(in) * (ptrdiff_t)sizeof(float)) : 1024;
+    return (Scratch){(float *)start, start + bytes, panels * PANEL_TOKENS};
+}
+
+void pack_tokens(const KernelSet *set, int kind, const char *x, ptrdiff_t x_stride,
+                 ptrdiff_t tokens, ptrdiff_t in, float *panel)
+{
+    set->pack_panel(kind, x, x_stride, (int)min_size(PANEL_TOKENS, tokens), in, panel);
 }
 
 static void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_token,
-                       ptrdiff_t tokens, const float *sums)
+                       ptrdiff_t tokens, ptrdiff_t row, ptrdiff_t rows, const float *sums)
 {
+    char *out = o->out + first_token * o->out_stride + row * type_bytes(o->out_type);
     for (ptrdiff_t t = 0; t < tokens; t++)
-        set->convert_span(sums + t * CHUNK_ROWS, TYPE_F32,
-                          o->out + (first_token + t) * o->out_stride, o->out_type, o->rows);
+        set->convert_span(sums + t * CHUNK_ROWS, TYPE_F32, out + t * o->out_stride, o->out_type,
+                          rows);
 }
 
-/* Elements [start, start + count) along `in` for the panel that begins at a token. */
+static void multiply_one(const KernelSet *set, const Operands *o)
+{
+    float sums[CHUNK_ROWS];
+    set->multiply_row(o->kind, o->x, o->weight, o->weight_stride, o->rows, o->in, sums);
+    store_rows(set, o, 0, 1, 0, o->rows, sums);
+}
+
+/* A stretch of all of `in`, for some rows of the chunk and the panel that begins at a token. */
+static Stretch whole_stretch(const Operands *o, ptrdiff_t token, ptrdiff_t row, ptrdiff_t rows)
+{
+    return (Stretch){
+        .panel = o->panels + token / PANEL_TOKENS * panel_room(o->in),
+        .tokens = (int)min_size(PANEL_TOKENS, o->tokens - token),
+        .in = o->in,
+        .weight = o->weight + row * o->weight_stride,
+        .weight_stride = o->weight_stride,
+        .rows = rows,
+        .count = o->in,
+        .source = WEIGHTS_AS_STORED,
+        .first = 1,
+        .last = 1,
+    };
+}
+
+static void multiply_few(const KernelSet *set, const Operands *o, float *lanes)
+{
+    enum { ROWS = 4 };
+    for (ptrdiff_t row = 0; row < o->rows; row += ROWS)
+        for (ptrdiff_t token = 0; token < o->tokens; token += PANEL_TOKENS) {
+            float sums[PANEL_TOKENS * CHUNK_ROWS];
+            Stretch stretch = whole_stretch(o, token, row, min_size(ROWS, o->rows - row));
+            stretch.lanes = lanes;
+            stretch.out = sums;
+            set->multiply_stretch(o->kind, &stretch);
+            store_rows(set, o, token, stretch.tokens, row, stretch.rows, sums);
+        }
+}
+
+/* The weights of the next stretch that this panel asks for, so that each panel has its share. */
+static Ahead weights_ahead(const Operands *o, const Stretch *s, ptrdiff_t token, ptrdiff_t step)
+{
+    const ptrdiff_t bytes = product_weight_bytes(o->kind), others = (o->tokens - 1) / PANEL_TOKENS;
+    const ptrdiff_t share = token / PANEL_TOKENS - 1;
+    if (share < 0 || s->last)
+        return (Ahead){0};
+    const ptrdiff_t row = o->rows * share / others, end = o->rows * (share + 1) / others;
+    return (Ahead){
+        .at = s->weight + step * bytes + row * o->weight_stride,
+        .stride = o->weight_stride,
+        .rows = end - row,
+        .bytes = min_size(step, o->in - s->start - step) * bytes,
+    };
+}
+
+/* Elements [start, start + step) along `in` for the panel that begins at a token. */
 static void multiply_panel(const KernelSet *set, const Operands *o, ptrdiff_t token,
-                           ptrdiff_t start, ptrdiff_t count, char *panel, float *lanes)
+                           ptrdiff_t start, ptrdiff_t step, float *widened, float *lanes)
 {
     float sums[PANEL_TOKENS * CHUNK_ROWS];
-    const Stretch stretch = {
-        .panel = panel,
-        .tokens = (int)min_size(PANEL_TOKENS, o->tokens - token),
-        .weight = o->weight + start * product_weight_bytes(o->kind),
-        .weight_stride = o->weight_stride,
-        .rows = o->rows,
-        .count = count,
-        .first = start == 0,
-        .last = start + count == o->in,
-        .lanes = lanes,
-        .out = sums,
-    };
-    set->pack_panel(o->kind, o->x + token * o->x_stride + start * product_x_bytes(o->kind),
-                    o->x_stride, stretch.tokens, count, panel);
+    Stretch stretch = whole_stretch(o, token, 0, o->rows);
+    stretch.start = start;
+    stretch.count = min_size(step, o->in - start);
+    stretch.weight += start * product_weight_bytes(o->kind);
+    stretch.first = start == 0;
+    stretch.last = start + stretch.count == o->in;
+    if (token + PANEL_TOKENS < o->tokens)
+        stretch.next_panel = stretch.panel + panel_room(o->in);
+    if (o->tokens > PANEL_TOKENS && set->keeps_widened(o->kind))
+        stretch.source = token == 0 ? WEIGHTS_KEPT_NOW : WEIGHTS_WIDENED;
+    stretch.widened = widened;
+    stretch.ahead = weights_ahead(o, &stretch, token, step);
+    stretch.lanes = lanes;
+    stretch.out = sums;
     set->multiply_stretch(o->kind, &stretch);
     if (stretch.last)
-        store_rows(set, o, token, stretch.tokens, sums);
+        store_rows(set, o, token, stretch.tokens, 0, o->rows, sums);
 }
 
-void multiply(const KernelSet *set, const Operands *o, char *scratch)
+static void multiply_many(const KernelSet *set, const Operands *o, float *widened, float *lanes)
 {
-    if (o->tokens == 1) {
-        float sums[CHUNK_ROWS];
-        set->multiply_row(o->kind, o->x, o->weight, o->weight_stride, o->rows, o->in, sums);
-        store_rows(set, o, 0, 1, sums);
-        return;
-    }
-    float *lanes = (float *)(scratch + PANEL_BYTES);
-    const ptrdiff_t step = WEIGHT_ROW_BYTES / product_weight_bytes(o->kind);
+    const ptrdiff_t stretches = ceil_div(o->in, STRETCH);
+    const ptrdiff_t step = ceil_div(ceil_div(o->in, stretches), 32) * 32;
     const ptrdiff_t panel_lanes = o->in > step ? PANEL_LANES : 0;
-    for (ptrdiff_t start = 0; start < o->in || start == 0; start += step)
+    for (ptrdiff_t start = 0; start < o->in; start += step)
         for (ptrdiff_t token = 0; token < o->tokens; token += PANEL_TOKENS)
-            multiply_panel(set, o, token, start, min_size(step, o->in - start), scratch,
+            multiply_panel(set, o, token, start, step, widened,
                            lanes + token / PANEL_TOKENS * panel_lanes);
+}
+
+void multiply(const KernelSet *set, const Operands *o, const Scratch *scratch, int thread)
+{
+    char *own = scratch->threads + thread * (ptrdiff_t)THREAD_BYTES;
+    float *lanes = (float *)(own + WIDENED_BYTES);
+    if (o->tokens == 1)
+        multiply_one(set, o);
+    else if (o->in == 0 || (o->tokens <= FEW_TOKENS && o->tokens * o->in * 4 <= FEW_BYTES))
+        multiply_few(set, o, lanes);
+    else
+        multiply_many(set, o, (float *)own, lanes);
 }

@@ -14,6 +14,7 @@ enum {
 typedef struct Operands {
     const char *x; /* [tokens, in] */
     ptrdiff_t x_stride;
+    float *panels;    /* the same tokens as pack_tokens laid them out; not read for one token */
     ptrdiff_t tokens; /* at most GROUP_TOKENS */
     const char *weight; /* [rows, in] */
     ptrdiff_t weight_stride;
@@ -24,7 +25,23 @@ typedef struct Operands {
     int kind, out_type;
 } Operands;
 
-/* Computes out; scratch: product_scratch_bytes() for this thread, at a cache line. */
-void multiply(const KernelSet *set, const Operands *o, char *scratch);
+/* How the scratch of an op is used; panels belong to the op, the rest to each thread. */
+typedef struct Scratch {
+    float *panels;
+    char *threads;
+    ptrdiff_t panel_tokens; /* that `panels` has room for */
+} Scratch;
+
+Scratch cut_scratch(void *scratch, ptrdiff_t in, int threads);
+
+/* Floats between two panels of one op. */
+ptrdiff_t panel_room(ptrdiff_t in);
+
+/* Lays one panel out; x is its first token, of `tokens` that are left. */
+void pack_tokens(const KernelSet *set, int kind, const char *x, ptrdiff_t x_stride,
+                 ptrdiff_t tokens, ptrdiff_t in, float *panel);
+
+/* Computes out on a thread. */
+void multiply(const KernelSet *set, const Operands *o, const Scratch *scratch, int thread);
 
 #endif

@@ -127,11 +127,11 @@ INLINE void pack_row(int phases, const char *row, int tokens, ptrdiff_t bytes, f
 }
 
 static void pack_panel(int kind, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t count,
-                       void *panel)
+                       float *panel)
 {
     for (int t = 0; t < tokens; t++) {
         const char *row = x + t * x_stride;
-        float *out = (float *)panel + t * PASS_LANES;
+        float *out = panel + t * PASS_LANES;
         if (kind == PRODUCT_BF16)
             pack_row(BF16_PHASES, row, tokens, count * 2, out);
         else

@@ -14,6 +14,9 @@
 
 enum { VEC_PARTS = LANES / VEC_LANES, MAX_TILE = TILE_ROWS * PANEL_TOKENS * VEC_PARTS };
 
+/* Lines that a tile asks for, for the next panel and for the next stretch of the weights. */
+enum { AHEAD_X = 16, AHEAD_WEIGHTS = 6 };
+
 /* The vector of lanes [part * VEC_LANES, ...) of one weight block's phase, widened. */
 typedef vec (*load_function)(const char *block, int phase, int part);
 /* acc + x * w, lane by lane. */
@@ -33,15 +36,20 @@ static const Product product_f32 = {load_f32, load_f32, mac_f32, 1, 64, 4};
 static const Product product_f32_f16 = {load_f16, load_f32, mac_f32, 1, 32, 2};
 
 /* One block of the sum, for one part of rows x tokens accumulators acc[token][row]. */
-INLINE void tile_block(const Product p, const int rows, const int tokens, int part,
-                       const char *const *w, const float *x, vec *acc)
+INLINE void tile_block(const Product p, const int source, const int rows, const int tokens,
+                       int part, const char *const *w, float *widened, const float *x, vec *acc)
 {
 #pragma GCC unroll 2
     for (int phase = 0; phase < p.phases; phase++) {
+        float *const kept = widened + phase * rows * VEC_LANES;
         vec weights[TILE_ROWS];
 #pragma GCC unroll 4
-        for (int r = 0; r < rows; r++)
-            weights[r] = p.load(w[r], phase, part);
+        for (int r = 0; r < rows; r++) {
+            weights[r] = source == WEIGHTS_WIDENED ? vec_load(kept + r * VEC_LANES)
+                                                   : p.load(w[r], phase, part);
+            if (source == WEIGHTS_KEPT_NOW)
+                vec_store(kept + r * VEC_LANES, weights[r]);
+        }
 #pragma GCC unroll 6
         for (int t = 0; t < tokens; t++) {
             const vec lanes = vec_load(x + (phase * tokens + t) * VEC_LANES);
@@ -52,23 +60,38 @@ INLINE void tile_block(const Product p, const int rows, const int tokens, int pa
     }
 }
 
-/* All blocks of a stretch, for one part, onto the accumulators' present value. */
-INLINE void tile_blocks(const Product p, const int rows, const int tokens, int part,
-                        const Stretch *s, ptrdiff_t row, vec *acc)
+/* Floats before the stretch in a panel, for one part. */
+INLINE ptrdiff_t panel_at(const Product p, const Stretch *s, int part)
 {
-    const ptrdiff_t whole = s->count * p.element_bytes / p.block_bytes;
-    const ptrdiff_t tail = s->count * p.element_bytes % p.block_bytes;
+    const ptrdiff_t elements = p.block_bytes / p.element_bytes;
+    const ptrdiff_t block = part * ceil_div(s->in, elements) + s->start / elements;
+    return block * p.phases * s->tokens * VEC_LANES;
+}
+
+/* All blocks of a stretch, for one part, onto the accumulators' present value. */
+INLINE void tile_blocks(const Product p, const int source, const int rows, const int tokens,
+                        int part, const Stretch *s, ptrdiff_t row, vec *acc)
+{
+    const ptrdiff_t bytes = s->count * p.element_bytes;
+    const ptrdiff_t blocks = ceil_div(bytes, p.block_bytes);
+    const ptrdiff_t tail = source == WEIGHTS_WIDENED ? 0 : bytes % p.block_bytes;
     const ptrdiff_t step = (ptrdiff_t)p.phases * tokens * VEC_LANES;
-    const float *x = (const float *)s->panel + part * (whole + (tail > 0)) * step;
+    const ptrdiff_t kept = (ptrdiff_t)p.phases * rows * VEC_LANES;
+    const float *x = s->panel + panel_at(p, s, part);
+    float *widened = s->widened;
+    if (source != WEIGHTS_AS_STORED)
+        widened += row * blocks * p.phases * LANES + part * blocks * kept;
     const char *w[TILE_ROWS];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
         w[r] = s->weight + (row + r) * s->weight_stride;
-    for (const float *const end = x + whole * step; x != end; x += step) {
-        tile_block(p, rows, tokens, part, w, x, acc);
+    for (const float *const end = x + (blocks - (tail > 0)) * step; x != end; x += step) {
+        tile_block(p, source, rows, tokens, part, w, widened, x, acc);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
             w[r] += p.block_bytes;
+        if (source != WEIGHTS_AS_STORED)
+            widened += kept;
     }
     if (tail) {
         char padded[TILE_ROWS][64] = {{0}};
@@ -77,7 +100,7 @@ INLINE void tile_blocks(const Product p, const int rows, const int tokens, int p
             memcpy(padded[r], w[r], (size_t)tail);
             w[r] = padded[r];
         }
-        tile_block(p, rows, tokens, part, w, x, acc);
+        tile_block(p, source, rows, tokens, part, w, widened, x, acc);
     }
 }
 
@@ -95,8 +118,8 @@ INLINE void tile_fold(const int rows, const int tokens, const vec *sums, float *
 }
 
 /* Rows [row, row + rows) of a stretch; rows and tokens are constants where it is inlined. */
-INLINE void tile(const Product p, const int rows, const int tokens, const Stretch *s,
-                 ptrdiff_t row)
+INLINE void tile(const Product p, const int source, const int rows, const int tokens,
+                 const Stretch *s, ptrdiff_t row)
 {
     vec sums[MAX_TILE];
     for (int part = 0; part < VEC_PARTS; part++) {
@@ -111,7 +134,7 @@ INLINE void tile(const Product p, const int rows, const int tokens, const Stretc
             for (int i = 0; i < rows * tokens; i++)
                 acc[i] = vec_load(rest + (i % rows * PANEL_TOKENS + i / rows) * LANES);
         }
-        tile_blocks(p, rows, tokens, part, s, row, acc);
+        tile_blocks(p, source, rows, tokens, part, s, row, acc);
         if (!s->last) {
 #pragma GCC unroll 24
             for (int i = 0; i < rows * tokens; i++)
@@ -125,36 +148,85 @@ INLINE void tile(const Product p, const int rows, const int tokens, const Stretc
         tile_fold(rows, tokens, sums, s->out + row);
 }
 
-/* All weight rows of a stretch for a panel of exactly `tokens` tokens. */
-INLINE void tile_all_rows(const Product p, const int tokens, const Stretch *s)
+/* Asks for the next `lines` lines of what will be read soon. */
+INLINE void prefetch_lines(Ahead *ahead, int lines)
 {
-    ptrdiff_t row = 0;
-    for (; row + TILE_ROWS <= s->rows; row += TILE_ROWS)
-        tile(p, TILE_ROWS, tokens, s, row);
-    for (; row < s->rows; row++)
-        tile(p, 1, tokens, s, row);
+    for (; lines > 0 && ahead->rows > 0; lines--) {
+        __builtin_prefetch(ahead->at + ahead->done, 0, 2);
+        ahead->done += LINE;
+        if (ahead->done >= ahead->bytes) {
+            ahead->done = 0;
+            ahead->at += ahead->stride;
+            ahead->rows--;
+        }
+    }
 }
 
-INLINE void tile_any(const Product p, const Stretch *s)
+/* The same stretch of the panel that is read next; its first part, where there are several. */
+INLINE Ahead panel_ahead(const Product p, const Stretch *s)
+{
+    if (s->next_panel == NULL)
+        return (Ahead){0};
+    const ptrdiff_t blocks = ceil_div(s->count * p.element_bytes, p.block_bytes);
+    return (Ahead){
+        .at = (const char *)(s->next_panel + panel_at(p, s, 0)),
+        .rows = 1,
+        .bytes = blocks * p.phases * s->tokens * VEC_LANES * (ptrdiff_t)sizeof(float),
+    };
+}
+
+/* All weight rows of a stretch for a panel of exactly `tokens` tokens. */
+INLINE void tile_all_rows(const Product p, const int source, const int tokens, const Stretch *s)
+{
+    ptrdiff_t row = 0;
+    Ahead x = panel_ahead(p, s), weights = s->ahead;
+    for (; row + TILE_ROWS <= s->rows; row += TILE_ROWS) {
+        prefetch_lines(&x, AHEAD_X);
+        prefetch_lines(&weights, AHEAD_WEIGHTS);
+        tile(p, source, TILE_ROWS, tokens, s, row);
+    }
+    for (; row < s->rows; row++)
+        tile(p, source, 1, tokens, s, row);
+}
+
+INLINE void tile_any(const Product p, const int source, const Stretch *s)
 {
     switch (s->tokens) {
-    case 1: tile_all_rows(p, 1, s); break;
-    case 2: tile_all_rows(p, 2, s); break;
-    case 3: tile_all_rows(p, 3, s); break;
-    case 4: tile_all_rows(p, 4, s); break;
-    case 5: tile_all_rows(p, 5, s); break;
-    default: tile_all_rows(p, 6, s); break;
+    case 1: tile_all_rows(p, source, 1, s); break;
+    case 2: tile_all_rows(p, source, 2, s); break;
+    case 3: tile_all_rows(p, source, 3, s); break;
+    case 4: tile_all_rows(p, source, 4, s); break;
+    case 5: tile_all_rows(p, source, 5, s); break;
+    default: tile_all_rows(p, source, 6, s); break;
     }
+}
+
+INLINE void tile_any_source(const Product p, const Stretch *s)
+{
+    if (s->source == WEIGHTS_AS_STORED)
+        tile_any(p, WEIGHTS_AS_STORED, s);
+    else if (s->source == WEIGHTS_KEPT_NOW)
+        tile_any(p, WEIGHTS_KEPT_NOW, s);
+    else
+        tile_any(p, WEIGHTS_WIDENED, s);
+}
+
+/* float32 is as it must be, and so are pairs of bfloat16 where one instruction takes them. */
+static int keeps_widened(int kind)
+{
+    return kind == PRODUCT_F32_F16 || (kind == PRODUCT_BF16 && BF16_PHASES == 2);
 }
 
 static void multiply_stretch(int kind, const Stretch *stretch)
 {
-    if (kind == PRODUCT_BF16)
-        tile_any(product_bf16, stretch);
-    else if (kind == PRODUCT_F32)
-        tile_any(product_f32, stretch);
+    if (kind == PRODUCT_F32)
+        tile_any(product_f32, WEIGHTS_AS_STORED, stretch);
+    else if (kind == PRODUCT_F32_F16)
+        tile_any_source(product_f32_f16, stretch);
+    else if (BF16_PHASES == 2)
+        tile_any_source(product_bf16, stretch);
     else
-        tile_any(product_f32_f16, stretch);
+        tile_any(product_bf16, WEIGHTS_AS_STORED, stretch);
 }
 
 /*

@@ -1,13 +1,13 @@
 """The only door to C: checks dtypes, layouts, sizes and overlaps, and then calls a kernel.
 
 The kernels compute and check nothing, so whatever could make them read or write outside of a
-tensor is refused here. Every function writes into `out`, which the caller has allocated.
+tensor is refused here and, for the products, in `native_products.py`. Every function writes into
+`out`, which the caller has allocated.
 """
 
-import threading
 from typing import TYPE_CHECKING, Any
 
-from .errors import DTypeError, ShapeError
+from .errors import ShapeError
 from .kernel_settings import (
     KernelSettingError,
     available_isas,
@@ -27,9 +27,9 @@ from .native_checks import (
     check_shape,
     dense,
     output,
-    strided_rows,
     type_code,
 )
+from .native_products import batched_matmul, linear
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -58,123 +58,16 @@ __all__ = [
 
 _TYPES = {"bfloat16": lib.TYPE_BF16, "float16": lib.TYPE_F16, "float32": lib.TYPE_F32}
 _ACTIVATIONS = {"bfloat16": lib.TYPE_BF16, "float32": lib.TYPE_F32}
-# (x, weight, out) of linear; the last has no batched_matmul.
-_PRODUCTS: dict[tuple[str, str, str], int] = {
-    ("bfloat16", "bfloat16", "bfloat16"): lib.PRODUCT_BF16,
-    ("bfloat16", "bfloat16", "float32"): lib.PRODUCT_BF16,
-    ("float32", "float32", "float32"): lib.PRODUCT_F32,
-    ("float32", "float16", "float32"): lib.PRODUCT_F32_F16,
-}
 _MAX_COLUMNS = 2**31 - 1
 
 _cast = ffi.cast
 _VOID_POINTER = ffi.typeof("void *")
 _FLOAT_POINTER = ffi.typeof("float *")
 _INT32_POINTER = ffi.typeof("int32_t *")
-_allocate = ffi.new_allocator(should_clear_after_alloc=False)
-_local = threading.local()
-
-
-def _scratch(threads: int) -> Any:
-    """Return the products' scratch, a fixed number of bytes for each kernel thread.
-
-    It belongs to the calling thread, so that two threads may compute at once, and is kept.
-    """
-    if getattr(_local, "threads", 0) < threads:
-        _local.scratch = _allocate("char[]", threads * lib.product_scratch_bytes() + 64)
-        _local.threads = threads
-    return _local.scratch
 
 
 def _pointer(address: int) -> Any:
     return _cast(_VOID_POINTER, address)
-
-
-def _product_kind(op: str, x: "Tensor", weight: "Tensor", out: "Tensor") -> int:
-    names = (x._dtype.name, weight._dtype.name, out._dtype.name)
-    kind = _PRODUCTS.get(names)
-    if kind is None:
-        known = "; ".join(f"{a} x {b} -> {c}" for a, b, c in _PRODUCTS)
-        raise DTypeError(
-            f"[{op}] dtypes must be one of {known}: {names[0]} x {names[1]} -> {names[2]}"
-        )
-    return kind
-
-
-def linear(x: "Tensor", weight: "Tensor", out: "Tensor") -> None:
-    """Multiply rows by a weight stored [out, in].
-
-    out[t, o] = sum over i of x[t, i] * weight[o, i]
-
-    Args:
-        x: [T, in] bfloat16 or float32.
-        weight: [out, in] bfloat16 with bfloat16; float32 or float16 with float32.
-        out: [T, out] bfloat16 or float32 from bfloat16; float32 from float32.
-
-    Raises:
-        ShapeError: sizes that do not fit together.
-        DTypeError: a combination of dtypes that has no kernel.
-        TensorError: not contiguous, not aligned, read-only or overlapping.
-    """
-    threads = kernel_threads()
-    kind = _product_kind("linear", x, weight, out)
-    check_ndim("linear", "x", x, 2)
-    check_ndim("linear", "weight", weight, 2)
-    (T, columns), (rows, weight_columns) = x._shape, weight._shape
-    if columns != weight_columns:
-        raise ShapeError(
-            f"[linear] x.shape[1] must equal weight.shape[1]: {columns} != {weight_columns} "
-            f"(x {list(x.shape)}, weight {list(weight.shape)})"
-        )
-    check_shape("linear", "out", out, (T, rows))
-    x_at, weight_at = dense("linear", "x", x), dense("linear", "weight", weight)
-    out_at = output("linear", out)
-    if out._size == 0:
-        return
-    check_apart("linear", out, out_at, x_at, x.nbytes)
-    check_apart("linear", out, out_at, weight_at, weight.nbytes)
-    lib.linear(
-        _pointer(x_at), _pointer(weight_at), _pointer(out_at), _scratch(threads), T, columns, rows,
-        kind, _TYPES[out._dtype.name], threads,
-    )  # fmt: skip
-
-
-def batched_matmul(a: "Tensor", b: "Tensor", out: "Tensor") -> None:
-    """Multiply the rows of a by the rows of b, for each member of a batch.
-
-    out[i, r, s] = sum over l of a[i, r, l] * b[i, s, l]
-
-    Args:
-        a: [batch, m, k] bfloat16 or float32, unit stride along k, others any that are not negative.
-        b: [batch, n, k] the dtype of a, laid out likewise.
-        out: [batch, m, n] bfloat16 or float32 from bfloat16, float32 from float32; contiguous.
-
-    Raises:
-        ShapeError: sizes that do not fit together.
-        DTypeError: a combination of dtypes that has no kernel.
-        TensorError: a layout that has no kernel, read-only or overlapping.
-    """
-    threads = kernel_threads()
-    kind = _product_kind("batched_matmul", a, b, out)
-    if kind == lib.PRODUCT_F32_F16:
-        raise DTypeError("[batched_matmul] a.dtype must equal b.dtype: float32 != float16")
-    (a_at, a_bytes), (b_at, b_bytes) = strided_rows("a", a), strided_rows("b", b)
-    (batch, m, k), (b_batch, n, b_k) = a._shape, b._shape
-    if batch != b_batch or k != b_k:
-        raise ShapeError(
-            f"[batched_matmul] a.shape[0] and a.shape[2] must equal b's: {batch} and {k} != "
-            f"{b_batch} and {b_k} (a {list(a.shape)}, b {list(b.shape)})"
-        )
-    check_shape("batched_matmul", "out", out, (batch, m, n))
-    out_at = output("batched_matmul", out)
-    if out._size == 0:
-        return
-    check_apart("batched_matmul", out, out_at, a_at, a_bytes)
-    check_apart("batched_matmul", out, out_at, b_at, b_bytes)
-    lib.batched_matmul(
-        _pointer(a_at), *a._strides[:2], _pointer(b_at), *b._strides[:2], _pointer(out_at),
-        _scratch(threads), batch, m, n, k, kind, _TYPES[out._dtype.name], threads,
-    )  # fmt: skip
 
 
 def softmax(x: "Tensor", out: "Tensor") -> None:

@@ -44,9 +44,11 @@ def guarded(shape: tuple[int, ...], dtype: Any) -> Any:
 def run_products(n: int) -> None:
     """Run linear and batched_matmul with n columns."""
     for x, weight, out in PRODUCTS:
-        for tokens in (1, 3, 8):
+        for tokens in (1, 3, 8, 13):
             native.linear(
-                guarded((tokens, n), x), guarded((7, n), weight), guarded((tokens, 7), out)
+                guarded((tokens, n), x),
+                [guarded((7, n), weight), guarded((2, n), weight)],
+                [guarded((tokens, 7), out), guarded((tokens, 2), out)],
             )
             if x == weight:
                 native.batched_matmul(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src.ml import native
+from src.ml import native, native_products
 
 from .operands import PRODUCTS, bf16, bits, check_products, empty, f32, normal, tensor
 
@@ -31,7 +31,7 @@ products = pytest.mark.parametrize("types", PRODUCTS, ids=lambda types: "-".join
 
 def run_linear(x: Any, weight: Any, dtype: Any) -> Any:
     out = empty((x.shape[0], weight.shape[0]), dtype)
-    native.linear(tensor(x), tensor(weight), tensor(out))
+    native.linear(tensor(x), [tensor(weight)], [tensor(out)])
     return out
 
 
@@ -188,3 +188,79 @@ def test_the_bound_of_the_products_refuses_a_wrong_lane() -> None:
     out = (x[:, 1:] @ weight[:, 1:].T).astype(np.float32)
     with pytest.raises(AssertionError):
         check_products(out, x, weight)
+
+
+# ---- several weights, and calls of bounded length -----------------------------------------------
+
+
+@products
+@pytest.mark.parametrize("tokens", [1, 2, 7, 13, 125])
+@pytest.mark.parametrize("columns", [33, 1100])
+def test_several_weights_give_the_bits_of_each_alone(
+    isa: str, types: Types, tokens: int, columns: int
+) -> None:
+    x = normal((tokens, columns), types[0])
+    weights = [normal((n, columns), types[1], seed=n) for n in (70, 3, 0, 5)]
+    alone = [bits(run_linear(x, weight, types[2])) for weight in weights]
+    for threads in (1, 2, 7):
+        native.set_num_threads(threads)
+        outs = [empty((tokens, len(weight)), types[2]) for weight in weights]
+        native.linear(tensor(x), [tensor(w) for w in weights], [tensor(out) for out in outs])
+        assert [bits(out) for out in outs] == alone
+
+
+@products
+def test_linear_packs_no_more_tokens_than_its_scratch_holds(types: Types) -> None:
+    # 8 MiB hold 174 tokens of 12 000 elements.
+    x, weight = normal((190, 12_000), types[0]), normal((3, 12_000), types[1], seed=1)
+    whole = run_linear(x, weight, types[2])
+    parts = [run_linear(x[i : i + 95], weight, types[2]) for i in (0, 95)]
+    assert bits(np.concatenate(parts)) == bits(whole)
+
+
+def test_scratch_grows_with_threads_and_with_very_long_rows_only() -> None:
+    size = native_products.lib.product_scratch_bytes
+    assert size(1, 2) == size(128_256, 2) < 10 * 2**20
+    assert size(4096, 4) - size(4096, 2) < 2 * 2**20
+    assert size(10**6, 1) < 7 * 4 * 10**6
+
+
+class CountedCalls:
+    """The kernels, with the rows of each call of linear written down."""
+
+    def __init__(self, lib: Any) -> None:
+        self._lib = lib
+        self.rows: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lib, name)
+
+    def linear(self, *arguments: Any) -> None:
+        self.rows.append(arguments[4])
+        self._lib.linear(*arguments)
+
+
+@products
+def test_a_long_product_is_several_calls_with_the_bits_of_one(
+    monkeypatch: pytest.MonkeyPatch, types: Types
+) -> None:
+    x = normal((100, 64), types[0])
+    weights = [normal((n, 64), types[1], seed=n) for n in (40, 24)]
+    whole = [bits(run_linear(x, weight, types[2])) for weight in weights]
+    for per_call, rows in [(2**33, [100]), (64 * 64 * 60, [54, 46]), (1, [1] * 100)]:
+        calls = CountedCalls(native_products.lib)
+        monkeypatch.setattr(native_products, "lib", calls)
+        monkeypatch.setattr(native_products, "PRODUCTS_PER_CALL", per_call)
+        outs = [empty((100, len(weight)), types[2]) for weight in weights]
+        native.linear(tensor(x), [tensor(w) for w in weights], [tensor(out) for out in outs])
+        monkeypatch.undo()
+        assert calls.rows == rows
+        assert [bits(out) for out in outs] == whole
+
+
+@pytest.mark.parametrize("T", [1, 22, 512, 8192])
+@pytest.mark.parametrize("per_row", [4096, 4096 * 28672, 2048 * 128256, 2**33, 2**34])
+def test_no_call_has_more_products_than_may_be_but_for_a_single_row(T: int, per_row: int) -> None:
+    rows = native_products.rows_per_call(T, per_row)
+    assert rows >= 1
+    assert rows == 1 or rows * per_row <= native_products.PRODUCTS_PER_CALL

@@ -21,7 +21,7 @@ def product(threads=None):
     if threads: native.set_num_threads(threads)
     x = np.random.default_rng(0).standard_normal((30, 600)).astype(np.float32)
     out = np.empty((30, 30), np.float32)
-    native.linear(Tensor.from_numpy(x), Tensor.from_numpy(x.copy()), Tensor.from_numpy(out))
+    native.linear(Tensor.from_numpy(x), [Tensor.from_numpy(x.copy())], [Tensor.from_numpy(out)])
     return out.tobytes()
 """
 

@@ -36,9 +36,9 @@ def turns(*shape: int) -> Tensor:
 
 
 SHAPE_REFUSALS: list[tuple[Callable[..., None], tuple[Any, ...], str]] = [
-    (native.linear, (zeros(2, 3), zeros(4, 5), zeros(2, 4)), r"x.shape\[1\].*: 3 != 5"),
-    (native.linear, (zeros(2, 3), zeros(4, 3), zeros(4, 2)), r"out.shape.*\[2, 4\]: \[4, 2\]"),
-    (native.linear, (zeros(3), zeros(4, 3), zeros(1, 4)), r"x.ndim must equal 2: 1"),
+    (native.linear, (zeros(2, 3), [zeros(4, 5)], [zeros(2, 4)]), r"x.shape\[1\].*: 3 != 5"),
+    (native.linear, (zeros(2, 3), [zeros(4, 3)], [zeros(4, 2)]), r"out.shape.*\[2, 4\]: \[4, 2\]"),
+    (native.linear, (zeros(3), [zeros(4, 3)], [zeros(1, 4)]), r"x.ndim must equal 2: 1"),
     (
         native.batched_matmul,
         (zeros(1, 2, 3), zeros(2, 2, 3), zeros(1, 2, 2)),
@@ -61,10 +61,20 @@ SHAPE_REFUSALS: list[tuple[Callable[..., None], tuple[Any, ...], str]] = [
     (native.argmax, (zeros(2, 3), ints(3)), r"out.shape"),
     (native.convert, (zeros(2), half(3)), r"out.shape"),
 ]
+SEVERAL_REFUSALS: list[tuple[list[Tensor], list[Tensor], str]] = [
+    ([], [], r"len\(weights\) must equal len\(outs\) and be >= 1: 0 != 0"),
+    ([zeros(4, 3)], [zeros(2, 4), zeros(2, 4)], r"and be >= 1: 1 != 2"),
+    ([zeros(4, 3), zeros(4, 2)], [zeros(2, 4), zeros(2, 4)], r"x.shape\[1\].*: 3 != 2"),
+    ([zeros(4, 3), half(4, 3)], [zeros(2, 4), zeros(2, 4)], r"weight.dtype must equal float32"),
+    ([zeros(4, 3), zeros(4, 3)], [zeros(2, 4), brain(2, 4)], r"out.dtype must equal float32"),
+    ([zeros(4, 3), zeros(4, 3)], [zeros(2, 4), zeros(2, 3)], r"out.shape.*\[2, 4\]: \[2, 3\]"),
+]
+
+
 DTYPE_REFUSALS: list[tuple[Callable[..., None], tuple[Any, ...], str]] = [
-    (native.linear, (brain(2, 3), zeros(4, 3), zeros(2, 4)), r"bfloat16 x float32 -> float32"),
-    (native.linear, (zeros(2, 3), zeros(4, 3), brain(2, 4)), r"float32 x float32 -> bfloat16"),
-    (native.linear, (ints(2, 3), ints(4, 3), ints(2, 4)), r"int32 x int32"),
+    (native.linear, (brain(2, 3), [zeros(4, 3)], [zeros(2, 4)]), r"bfloat16 x float32 -> float32"),
+    (native.linear, (zeros(2, 3), [zeros(4, 3)], [brain(2, 4)]), r"float32 x float32 -> bfloat16"),
+    (native.linear, (ints(2, 3), [ints(4, 3)], [ints(2, 4)]), r"int32 x int32"),
     (native.batched_matmul, (zeros(1, 2, 3), half(1, 2, 3), zeros(1, 2, 2)), r"float32 != float16"),
     (native.softmax, (half(2, 3), zeros(2, 3)), r"x.dtype.*: float16"),
     (native.softmax, (zeros(2, 3), ints(2, 3)), r"out.dtype.*: int32"),
@@ -93,10 +103,26 @@ def test_dtypes_without_a_kernel_are_refused_by_name(
         kernel(*arguments)
 
 
+@pytest.mark.parametrize(("weights", "outs", "text"), SEVERAL_REFUSALS)
+def test_each_of_several_weights_is_checked(
+    weights: list[Tensor], outs: list[Tensor], text: str
+) -> None:
+    with pytest.raises((ShapeError, DTypeError), match=text):
+        native.linear(zeros(2, 3), weights, outs)
+
+
+def test_results_of_several_weights_overlap_neither_a_weight_nor_one_another() -> None:
+    memory = Tensor.from_numpy(np.zeros((3, 3), np.float32))
+    with pytest.raises(TensorError, match="must not overlap"):
+        native.linear(zeros(3, 3), [zeros(3, 3), memory], [memory, zeros(3, 3)])
+    with pytest.raises(TensorError, match="must not overlap"):
+        native.linear(zeros(3, 3), [zeros(3, 3), zeros(3, 3)], [memory, memory])
+
+
 def test_tensors_with_gaps_are_refused() -> None:
     gaps = Tensor.from_numpy(np.zeros((4, 6), np.float32)[:, ::2])
     with pytest.raises(TensorError, match="x must be contiguous"):
-        native.linear(gaps, zeros(2, 3), zeros(4, 2))
+        native.linear(gaps, [zeros(2, 3)], [zeros(4, 2)])
     with pytest.raises(TensorError, match="out must be contiguous"):
         native.softmax(zeros(4, 3), gaps)
     with pytest.raises(TensorError, match=r"a.strides\[2\] must equal 4: 8"):
@@ -141,14 +167,18 @@ def test_a_result_that_overlaps_an_input_is_refused() -> None:
         native.convert(x, x)
     square = Tensor.from_numpy(memory[:9].reshape(3, 3))
     with pytest.raises(TensorError, match="must not overlap"):
-        native.linear(square, zeros(3, 3), square)
+        native.linear(square, [zeros(3, 3)], [square])
     with pytest.raises(TensorError, match="must not overlap"):
-        native.linear(zeros(3, 3), square, square)
+        native.linear(zeros(3, 3), [square], [square])
     native.silu(x, x)
     heads = zeros(2, 1, 4)
     with pytest.raises(TensorError, match="must not overlap"):
         native.rotary(heads, turns(2, 2), heads, halves=True)
     native.rotary(heads, turns(2, 2), heads)
+
+
+def run_linear(x: Any, weight: Any, out: Any) -> None:
+    native.linear(Tensor.from_numpy(x), [Tensor.from_numpy(weight)], [Tensor.from_numpy(out)])
 
 
 def test_two_python_threads_compute_at_once_without_mixing_their_scratch() -> None:
@@ -158,11 +188,11 @@ def test_two_python_threads_compute_at_once_without_mixing_their_scratch() -> No
     expected = [np.empty((20, 90), np.float32) for _ in x]
     results = [np.empty((20, 90), np.float32) for _ in x]
     for one, out in zip(x, expected, strict=True):
-        native.linear(Tensor.from_numpy(one), Tensor.from_numpy(weight), Tensor.from_numpy(out))
+        run_linear(one, weight, out)
 
     def repeat(i: int) -> None:
         for _ in range(30):
-            native.linear(*(Tensor.from_numpy(array) for array in (x[i], weight, results[i])))
+            run_linear(x[i], weight, results[i])
 
     workers = [threading.Thread(target=repeat, args=(i,)) for i in range(4)]
     for worker in workers:

@@ -14,7 +14,7 @@ from .elementwise import (
     silu,
     swiglu,
 )
-from .linear import linear_transformation, matmul
+from .linear import linear_transformation, linear_transformations, matmul
 from .lookup import get_rows
 from .movement import concatenate
 from .reduction import argmax, mean, rms_norm, softmax
@@ -31,6 +31,7 @@ __all__ = [
     "full_like",
     "get_rows",
     "linear_transformation",
+    "linear_transformations",
     "matmul",
     "mean",
     "multiply",

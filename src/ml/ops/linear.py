@@ -1,6 +1,7 @@
 """Products of matrices. Every element is one dot product, summed in one order (see `native.py`)."""
 
 import itertools
+from collections.abc import Sequence
 
 from .. import native
 from ..dtype import DType, bfloat16, float16, float32
@@ -38,45 +39,99 @@ def linear_transformation(
         ShapeError: `x.shape[-1]` differs from `weight.shape[1]`, or the bias is not [out].
         DTypeError: not floating point, or dtypes that do not go together.
     """
+    return _linear("linear_transformation", x, (weight,), dtype, (bias,))[0]
+
+
+def linear_transformations(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    dtype: DType | None = None,
+    biases: Sequence[Tensor | None] | None = None,
+) -> tuple[Tensor, ...]:
+    """Map rows through several weight matrices at once, reading the rows once.
+
+    out_p[..., o] = sum_i x[..., i] * weight_p[o, i] + bias_p[o], accumulated in float32, rounded
+    once
+
+    Args:
+        x: a real floating-point tensor [..., in].
+        weights: tensors [out_p, in] of one dtype: that of `x`, or float16 next to a float32 `x`.
+            They are used where they lie: nothing is copied if they are contiguous.
+        dtype: of the results; that of `x` when left out.
+        biases: for each weight a real floating-point tensor [out_p], or None; all None when left
+            out.
+
+    Returns:
+        A tensor [..., out_p] for each weight, in their order: the bits of `linear_transformation`.
+
+    Raises:
+        ShapeError: `x.shape[-1]` differs from a `weight.shape[1]`, a bias is not [out_p], there
+            are not as many biases as weights, or there is no weight.
+        DTypeError: not floating point, or dtypes that do not go together.
+    """
+    op = "linear_transformations"
+    biases = (None,) * len(weights) if biases is None else biases
+    if not 0 < len(weights) == len(biases):
+        raise ShapeError(
+            f"[{op}] len(biases) must equal len(weights) >= 1: {len(biases)} != {len(weights)}"
+        )
+    return _linear(op, x, weights, dtype, biases)
+
+
+def _linear(
+    op: str,
+    x: Tensor,
+    weights: Sequence[Tensor],
+    dtype: DType | None,
+    biases: Sequence[Tensor | None],
+) -> tuple[Tensor, ...]:
     dtype = dtype or x.dtype
-    if bias is not None:
-        _check_bias(weight, bias)
-        product = linear_transformation(x, weight, dtype=float32)
-        check_float_result("linear_transformation", dtype)
-        return add(product, bias.to(float32)).to(dtype)
-    _check_linear(x, weight, dtype)
-    columns, features = x.shape[-1], weight.shape[0]
+    for weight, bias in zip(weights, biases, strict=True):
+        _check_linear(op, x, weight, weights[0], dtype)
+        if bias is not None:
+            _check_bias(op, weight, bias)
     if x.dtype is float16:
         x = x.to(float32)
-    out_dtype = _kernel_result(x.dtype, dtype)
-    result = Tensor._empty((*x.shape[:-1], features), out_dtype)
-    native.linear(as_rows(x.contiguous(), columns), weight.contiguous(), as_rows(result, features))
-    return result.to(dtype)
+    # What is still to be added to is not rounded before.
+    wanted = dtype if all(bias is None for bias in biases) else float32
+    out_dtype, columns = _kernel_result(x.dtype, wanted), x.shape[-1]
+    results = [Tensor._empty((*x.shape[:-1], w.shape[0]), out_dtype) for w in weights]
+    native.linear(
+        as_rows(x.contiguous(), columns),
+        [weight.contiguous() for weight in weights],
+        [as_rows(result, result.shape[-1]) for result in results],
+    )
+    return tuple(
+        (result if bias is None else add(result, bias.to(float32))).to(dtype)
+        for result, bias in zip(results, biases, strict=True)
+    )
 
 
-def _check_linear(x: Tensor, weight: Tensor, dtype: DType) -> None:
-    check_float("linear_transformation", x, weight)
-    check_float_result("linear_transformation", dtype)
-    check_ndim_at_least("linear_transformation", x, 1)
+def _check_linear(op: str, x: Tensor, weight: Tensor, first: Tensor, dtype: DType) -> None:
+    check_float(op, x, weight)
+    check_float_result(op, dtype)
+    check_ndim_at_least(op, x, 1)
     if weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
         raise ShapeError(
-            f"[linear_transformation] x.shape[-1] must equal weight.shape[1] of a weight "
+            f"[{op}] x.shape[-1] must equal weight.shape[1] of a weight "
             f"[out, in]: {x.shape[-1]} != {weight.shape[-1] if weight.ndim else None} "
             f"(x {list(x.shape)}, weight {list(weight.shape)})"
         )
     if x.dtype is not weight.dtype and (x.dtype, weight.dtype) != (float32, float16):
         raise DTypeError(
-            f"[linear_transformation] x.dtype must equal weight.dtype, or be float32 next to "
+            f"[{op}] x.dtype must equal weight.dtype, or be float32 next to "
             f"float16: {x.dtype} != {weight.dtype} "
             f"(x {list(x.shape)}, weight {list(weight.shape)})"
         )
+    if weight.dtype is not first.dtype:
+        raise DTypeError(f"[{op}] weights must have one dtype: {first.dtype} != {weight.dtype}")
 
 
-def _check_bias(weight: Tensor, bias: Tensor) -> None:
-    check_float("linear_transformation", bias)
+def _check_bias(op: str, weight: Tensor, bias: Tensor) -> None:
+    check_float(op, bias)
     if bias.shape != weight.shape[:1]:
         raise ShapeError(
-            f"[linear_transformation] bias.shape must equal weight.shape[:1]: {list(bias.shape)} "
+            f"[{op}] bias.shape must equal weight.shape[:1]: {list(bias.shape)} "
             f"!= {list(weight.shape[:1])} (weight {list(weight.shape)})"
         )
 

@@ -184,6 +184,69 @@ def test_linear_refuses_what_does_not_fit(x, weight, dtype, error, text):
     assert str(caught.value) == text
 
 
+# ---- linear_transformations ---------------------------------------------------------------------
+
+
+@EVERY_FLOAT
+@pytest.mark.parametrize("shape", [(1, 33), (3, 33), (2, 7, 33), (0, 33)])
+@pytest.mark.parametrize("target", [None, *FLOAT_DTYPES], ids=str)
+def test_several_weights_give_what_each_gives_alone(dtype, shape, target):
+    x = sample(shape, dtype)
+    weights = [sample((n, 33), dtype, seed=n) for n in (5, 1, 9)]
+    biases = [None, sample((1,), dtype, seed=4), None]
+    for added in (None, biases):
+        results = ml.linear_transformations(x, weights, target, biases=added)
+        assert isinstance(results, tuple)
+        for result, weight, bias in zip(results, weights, added or (None,) * 3, strict=True):
+            alone = ml.linear_transformation(x, weight, target, bias=bias)
+            assert result.dtype is alone.dtype
+            check_same(result, alone.numpy())
+
+
+def test_several_weights_are_one_call_of_the_kernel(monkeypatch):
+    calls = []
+    monkeypatch.setattr(ml.native, "linear", lambda x, weights, outs: calls.append(len(weights)))
+    ml.linear_transformations(sample((3, 8)), [sample((4, 8)), sample((2, 8))])
+    assert calls == [2]
+
+
+@pytest.mark.parametrize(
+    ("weights", "biases", "error", "text"),
+    [
+        ([], None, ml.ShapeError, "len(biases) must equal len(weights) >= 1: 0 != 0"),
+        (
+            [sample((4, 5))],
+            [None, None],
+            ml.ShapeError,
+            "len(biases) must equal len(weights) >= 1: 2 != 1",
+        ),
+        (
+            [sample((4, 5)), sample((4, 6))],
+            None,
+            ml.ShapeError,
+            "x.shape[-1] must equal weight.shape[1] of a weight [out, in]: 5 != 6 "
+            "(x [2, 5], weight [4, 6])",
+        ),
+        (
+            [sample((4, 5)), sample((4, 5), ml.float16)],
+            None,
+            ml.DTypeError,
+            "weights must have one dtype: float32 != float16",
+        ),
+        (
+            [sample((4, 5))],
+            [sample((3,))],
+            ml.ShapeError,
+            "bias.shape must equal weight.shape[:1]: [3] != [4] (weight [4, 5])",
+        ),
+    ],
+)
+def test_several_weights_that_do_not_fit_are_refused(weights, biases, error, text):
+    with pytest.raises(error) as caught:
+        ml.linear_transformations(sample((2, 5)), weights, biases=biases)
+    assert str(caught.value) == f"[linear_transformations] {text}"
+
+
 # ---- matmul -------------------------------------------------------------------------------------
 
 SHAPES = [
