@@ -102,15 +102,19 @@ def _template_names(template: Template | None) -> list[str]:
     return [name for name in named if name is not None]
 
 
+def _check_keys(path: Path, what: str, value: Mapping[str, object], known: set[str]) -> None:
+    for key in value:
+        if key not in known:
+            raise mismatch(path, what, ", ".join(sorted(known)), f"'{shown(key)}'")
+
+
 def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
     """Check the model but for its vocabulary and merges."""
-    for where, keys, value in (("", _FILE_KEYS, file), ("model: ", _MODEL_KEYS, file.get("model"))):
-        if not isinstance(value, dict):
-            raise mismatch(path, "model", "an object", kind_of(value))
-        for key in value:
-            if key not in keys:
-                raise mismatch(path, f"{where}keys", ", ".join(sorted(keys)), f"'{shown(key)}'")
-        model = value
+    _check_keys(path, "keys", file, _FILE_KEYS)
+    model = file.get("model")
+    if not isinstance(model, dict):
+        raise mismatch(path, "model", "an object", kind_of(model))
+    _check_keys(path, "model: keys", model, _MODEL_KEYS)
     kind = model.get("type", "BPE" if "merges" in model else None)
     if kind != "BPE":
         raise mismatch(path, "model: type", "BPE", described(kind))
@@ -135,10 +139,13 @@ def _byte_level(
     path: Path, model: Mapping[str, object], vocabulary: Vocabulary, shape: ByteLevelShape
 ) -> tuple[NormalizedEncoder, list[bytes]]:
     merges = read_merges(path, model.get("merges"), vocabulary)
-    token_bytes = bytes_of_byte_level(vocabulary.names)
+    token_bytes, foreign = bytes_of_byte_level(vocabulary.names)
     for name in (*vocabulary.special, *(token.text for token in vocabulary.added)):
         token_bytes[vocabulary.ids[name]] = name.encode()
-    tokens = {token_bytes[number]: number for number in vocabulary.tokens.values()}
+    merged = vocabulary.tokens.values()
+    tokens = {token_bytes[number]: number for number in merged if number not in foreign}
+    if not tokens:
+        raise mismatch(path, "vocab", "tokens in letters for bytes", "none")
     missing = [b for b in range(256) if bytes([b]) not in tokens and b not in _NEVER_IN_TEXT]
     if missing and (model.get("unk_token") or model.get("byte_fallback")):
         got = f"none for byte 0x{missing[0]:02x}"
@@ -148,7 +155,7 @@ def _byte_level(
     return text, token_bytes
 
 
-def bytes_of_byte_level(names: Sequence[str]) -> list[bytes]:
+def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
     """Turn tokens in GPT-2's letters for bytes into bytes.
 
     Each byte is written as one printable character: those of Latin-1 that are printable stand for
@@ -157,6 +164,9 @@ def bytes_of_byte_level(names: Sequence[str]) -> list[bytes]:
 
     Args:
         names: the tokens.
+
+    Returns:
+        The bytes of each token, and the places of those that stand for their own text.
 
     Source: `bytes_to_unicode` in openai/gpt-2 src/encoder.py, commit
     9b63575ef42771a015060c964af2c3da4cf7c8ab.
@@ -172,10 +182,11 @@ def bytes_of_byte_level(names: Sequence[str]) -> list[bytes]:
     data = found.astype(np.uint8).tobytes()
     bounds = list(accumulate(map(len, names), initial=0))
     tokens = [data[start:end] for start, end in pairwise(bounds)]
-    for place in np.flatnonzero(found < 0):
-        number = int(np.searchsorted(bounds, place, "right")) - 1
+    places = np.searchsorted(bounds, np.flatnonzero(found < 0), "right") - 1
+    foreign = set(places.tolist())
+    for number in foreign:
         tokens[number] = names[number].encode()
-    return tokens
+    return tokens, foreign
 
 
 # SentencePiece-style

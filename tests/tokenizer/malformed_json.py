@@ -69,6 +69,11 @@ MALFORMED: list[tuple[str, Json, str]] = [
     ("long token", vocab_with(B, **{"x" * 4097: NEXT}), "each token, got 4097"),
     ("surrogate", vocab_with(B, **{"\ud800": NEXT}), "without surrogates, got a lone surrogate"),
     ("no bytes", vocab_with(M, **{"<0x0A>": 99999}), "ids: "),
+    (
+        "no letters for bytes",
+        changed(byte_level_file(names=()), model={"vocab": {"日": 0}, "merges": []}),
+        "vocab: expected tokens in letters for bytes, got none",
+    ),
     ("merges missing", changed(B, model={"merges": None}), "merges: expected a list, got null"),
     ("merge of one", changed(B, model={"merges": [["t", "h"], ["th"]]}), r"merges\[1\]: .*two tok"),
     ("merge of three", changed(B, model={"merges": ["t h", "t h e"]}), r"merges\[1\]: .*'t h e'"),

@@ -93,13 +93,21 @@ def test_gpt_2s_older_file_without_a_model_type_loads(tmp_path: Path) -> None:
 
 
 def test_gpt_2s_letters_are_read_as_bytes() -> None:
-    assert bytes_of_byte_level(["".join(LETTERS), "Ġthe", "日", "Ġ日", "é"]) == [
-        bytes(range(256)),
-        b" the",
-        "日".encode(),
-        "Ġ日".encode(),
-        b"\xe9",
-    ]
+    tokens, foreign = bytes_of_byte_level(["".join(LETTERS), "Ġthe", "日", "Ġ日", "é"])
+    assert tokens == [bytes(range(256)), b" the", "日".encode(), "Ġ日".encode(), b"\xe9"]
+    assert foreign == {2, 3}
+
+
+def test_a_token_in_other_letters_takes_no_text_from_the_one_in_letters_for_bytes(
+    tmp_path: Path,
+) -> None:
+    file = byte_level_file([("Ġ", "a")], names=())
+    file["model"]["vocab"] |= {" a": 257, "日": 258}
+    file["model"]["ignore_merges"] = True
+    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    assert encode(tokenizer, " a") == [256]
+    assert encode(tokenizer, "日") == [*"日".encode()]
+    assert tokenizer.decode([258]) == "日"
 
 
 def test_a_byte_that_the_vocabulary_lacks_is_left_out_as_tokenizers_does(tmp_path: Path) -> None:
