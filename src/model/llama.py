@@ -93,9 +93,11 @@ class LlamaAttention:
         T, H, K, h = x.shape[0], self.args.n_heads, self.args.n_kv_heads, self.args.head_dim
 
         mark(8)  # queries, keys and values
-        xq = ml.linear_transformation(x, self.wq, bias=self.wq_bias)  # [T, D] -> [T, H*h]
-        xk = ml.linear_transformation(x, self.wk, bias=self.wk_bias)  # [T, D] -> [T, K*h]
-        xv = ml.linear_transformation(x, self.wv, bias=self.wv_bias)  # [T, D] -> [T, K*h]
+        xq, xk, xv = ml.linear_transformations(  # [T, D] -> [T, H*h], [T, K*h], [T, K*h]
+            x,
+            (self.wq, self.wk, self.wv),
+            biases=(self.wq_bias, self.wk_bias, self.wv_bias),
+        )
 
         mark(9)  # reshape to heads
         xq = xq.reshape(T, H, h)  # [T, H*h] -> [T, H, h]
@@ -170,8 +172,9 @@ class LlamaFeedForward:
     def forward(self, x: ml.Tensor) -> ml.Tensor:
         """Transforms x [T, D] into what to add to the residual stream: float32 [T, D]."""
         mark(17)  # feed-forward
-        gate = ml.linear_transformation(x, self.w1, bias=self.w1_bias)  # [T, D] -> [T, F]
-        up = ml.linear_transformation(x, self.w3, bias=self.w3_bias)  # [T, D] -> [T, F]
+        gate, up = ml.linear_transformations(  # [T, D] -> [T, F], [T, F]
+            x, (self.w1, self.w3), biases=(self.w1_bias, self.w3_bias)
+        )
         hidden = ml.swiglu(gate, up)
         # [T, F] -> [T, D]
         return ml.linear_transformation(hidden, self.w2, dtype=ml.float32, bias=self.w2_bias)

@@ -88,9 +88,9 @@ _STAGES = (
         "xq, xk, xv",
         *_ATTENTION,
         _steps(
-            "linear_transformation xq [T, H*h]",
-            "linear_transformation xk [T, K*h]",
-            "linear_transformation xv [T, K*h]",
+            "linear_transformations xq [T, H*h]",
+            "linear_transformations xk [T, K*h]",
+            "linear_transformations xv [T, K*h]",
         ),
     ),
     Stage(
@@ -160,8 +160,8 @@ _STAGES = (
         "model.llama",
         "LlamaFeedForward.forward",
         _steps(
-            "linear_transformation gate [T, F]",
-            "linear_transformation up [T, F]",
+            "linear_transformations gate [T, F]",
+            "linear_transformations up [T, F]",
             "swiglu hidden [T, F]",
             "linear_transformation feed_forward [T, D]",
         ),

@@ -96,12 +96,8 @@ class Kernels:
             if isa:
                 native.set_isa(isa)
             self._make = lambda part: ml.Tensor.from_numpy(part.view(ml_dtypes.bfloat16))
-            self._one = linear = ml.linear_transformation
-            self._several = getattr(
-                ml,
-                "linear_transformations",
-                lambda x, weights: [linear(x, weight) for weight in weights],
-            )
+            self._one = ml.linear_transformation
+            self._several = ml.linear_transformations
             self._widen = lambda result: result.numpy().astype(np.float32)
         else:
             import torch

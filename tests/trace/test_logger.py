@@ -58,7 +58,7 @@ def test_a_stage_has_a_heading_with_its_number_name_layer_and_code() -> None:
     lines = logged(PROMPT)[0]
     heading = "# 8 xq, xk, xv, layer 0 (src/model/llama.py: LlamaAttention.forward)"
     at = lines.index(heading)
-    assert lines[at + 1].split()[:4] == ["8", "0", "0", "linear_transformation"]
+    assert lines[at + 1].split()[:4] == ["8", "0", "0", "linear_transformations"]
     assert "xq [T, H*h] = [22, 120] bfloat16" in lines[at + 1]
     read = "<- normed [T, D] = [22, 20] bfloat16, layers.0.attention.wq.weight [H*h, D] = [120, 20]"
     assert read in lines[at + 1]

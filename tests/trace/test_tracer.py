@@ -38,12 +38,12 @@ def expected_shapes(args: Any, T: int) -> list[tuple[int, str, str, tuple[int, .
     """Returns what a pass over T tokens makes: stage, op, name and shape of each result."""
     D, H, K, h = args.dim, args.n_heads, args.n_kv_heads, args.head_dim
     F, V, S = args.ffn_dim, args.vocab_size, T
-    linear = "linear_transformation"
+    linear, linears = "linear_transformation", "linear_transformations"
     block = [
         (6, "rms_norm", "normed", (T, D)),
-        (8, linear, "xq", (T, H * h)),
-        (8, linear, "xk", (T, K * h)),
-        (8, linear, "xv", (T, K * h)),
+        (8, linears, "xq", (T, H * h)),
+        (8, linears, "xk", (T, K * h)),
+        (8, linears, "xv", (T, K * h)),
         (9, "reshape", "xq", (T, H, h)),
         (9, "reshape", "xk", (T, K, h)),
         (9, "reshape", "xv", (T, K, h)),
@@ -69,8 +69,8 @@ def expected_shapes(args: Any, T: int) -> list[tuple[int, str, str, tuple[int, .
         (14, linear, "attention", (T, D)),
         (15, "add", "x", (T, D)),
         (16, "rms_norm", "normed", (T, D)),
-        (17, linear, "gate", (T, F)),
-        (17, linear, "up", (T, F)),
+        (17, linears, "gate", (T, F)),
+        (17, linears, "up", (T, F)),
         (17, "swiglu", "hidden", (T, F)),
         (17, linear, "feed_forward", (T, D)),
         (18, "add", "x", (T, D)),
@@ -335,7 +335,7 @@ def test_llama_3_1_8b_shows_the_documented_shapes_for_22_tokens() -> None:
     found = shapes_by_step(events)
     assert found == expected_shapes(args, 22)
     for step in (
-        (8, "linear_transformation", "xq", (22, 4096)),
+        (8, "linear_transformations", "xq", (22, 4096)),
         (9, "reshape", "xk", (22, 8, 128)),
         (12, "transpose", "keys", (32, 128, 22)),
         (13, "softmax", "scores", (32, 22, 22)),
