@@ -5,6 +5,10 @@ What `tokenizers` does with `encode_special_tokens = True` is done always; and a
 `<|...|>` or `<｜...｜>`, or one that is named for a role, is special even where its flag does not
 say so, as that of R1-Distill's `<｜User｜>` does not.
 
+Decoding shows special tokens by name, and drops the space that was put before a text also after
+them, as SentencePiece does. Of bytes that are no UTF-8 each becomes one U+FFFD, as SentencePiece
+has it; `tokenizers` marks the characters beside them too.
+
 `truncation` and `padding` are not used, as transformers does not use what the file says there.
 """
 

@@ -1,9 +1,6 @@
 import random
-import sys
 from collections.abc import Callable
 from itertools import pairwise
-from types import FrameType
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +20,7 @@ from src.tokenizer.bpe import (
     spelled_merges,
 )
 from tests.tokenizer.conftest import ranks_of
+from tests.tokenizer.growth import steps_of
 
 
 def merged_by_definition(ids: list[int], merges: Merges) -> list[int]:
@@ -143,59 +141,6 @@ def test_the_remembered_pairs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         assert merges.ranks[left << PAIR_SHIFT | ord("x")] == NO_MERGE
         assert len(merges.ranks) <= 100
         assert merge([*b"xabcdx"], merges) == [ord("x"), 258, ord("x")]
-
-
-def steps_of(run: Callable[[], object]) -> int:
-    """Count the bytecode instructions that a call executes in the tokenizer's own modules."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal count
-        if "tokenizer" not in frame.f_code.co_filename:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
-    return count
-
-
-def random_letters(size: int) -> str:
-    return "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyz", k=size))
-
-
-LONG_PIECES = {
-    "one letter": lambda size: "a" * size,
-    "spaces": lambda size: " " * size,
-    "emoji": lambda size: "😀" * (size // 4),
-    "newlines": lambda size: "\n" * size,
-    "random letters": random_letters,
-    "Cyrillic": lambda size: "".join(random.Random(8).choices("абвгдежзийклмнопрстуфхцч", k=size)),
-    "ideographs": lambda size: "中文" * (size // 6),
-}
-
-
-@pytest.mark.parametrize("kind", LONG_PIECES)
-def test_work_grows_no_faster_than_n_log_n(llama3: Any, kind: str) -> None:
-    """Counted in instructions, not in seconds; a quadratic step would give a ratio near 4."""
-
-    pieces: Any = llama3._encoder._encoder._pieces
-
-    def steps(size: int) -> int:
-        text = LONG_PIECES[kind](size)
-        for remembered in (pieces._merges.ranks, pieces._merges.joined):
-            remembered.clear()
-        for cache in (pieces._encode_cached, pieces._merge_cached):
-            cache.cache_clear()
-        return steps_of(lambda: llama3.encode(text, bos=False, eos=False))
-
-    assert steps(8192) <= 2.6 * steps(4096)
 
 
 def test_the_growth_test_sees_quadratic_work() -> None:
