@@ -16,9 +16,13 @@
 #include "product.h"
 
 enum {
-    /* Elements of a stretch, at most: a panel's takes 12 KB of the first cache. */
-    STRETCH = 512,
-    WIDENED_BYTES = CHUNK_ROWS * STRETCH * (int)sizeof(float),
+    /* Bytes of a stretch of one weight row, at most; a chunk's stays in the second cache. */
+    STRETCH_BYTES = 8 * 1024,
+    /* The same in elements where weights are kept widened; a panel's takes 12 KB. */
+    KEPT_STRETCH = 512,
+    WIDENED_BYTES = CHUNK_ROWS * KEPT_STRETCH * (int)sizeof(float),
+    /* From here on a group has the panels to gain from that. */
+    KEPT_TOKENS = 8 * PANEL_TOKENS,
     /* Tokens that are few, and the bytes that their panels may take. */
     FEW_TOKENS = 2 * PANEL_TOKENS,
     FEW_BYTES = 512 * 1024,
@@ -60,19 +64,18 @@ void pack_tokens(const KernelSet *set, int kind, const char *x, ptrdiff_t x_stri
 }
 
 static void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_token,
-                       ptrdiff_t tokens, ptrdiff_t row, ptrdiff_t rows, const float *sums)
+                       ptrdiff_t tokens, const float *sums)
 {
-    char *out = o->out + first_token * o->out_stride + row * type_bytes(o->out_type);
     for (ptrdiff_t t = 0; t < tokens; t++)
-        set->convert_span(sums + t * CHUNK_ROWS, TYPE_F32, out + t * o->out_stride, o->out_type,
-                          rows);
+        set->convert_span(sums + t * CHUNK_ROWS, TYPE_F32,
+                          o->out + (first_token + t) * o->out_stride, o->out_type, o->rows);
 }
 
 static void multiply_one(const KernelSet *set, const Operands *o)
 {
     float sums[CHUNK_ROWS];
     set->multiply_row(o->kind, o->x, o->weight, o->weight_stride, o->rows, o->in, sums);
-    store_rows(set, o, 0, 1, 0, o->rows, sums);
+    store_rows(set, o, 0, 1, sums);
 }
 
 /* A stretch of all of `in`, for some rows of the chunk and the panel that begins at a token. */
@@ -95,15 +98,15 @@ static Stretch whole_stretch(const Operands *o, ptrdiff_t token, ptrdiff_t row, 
 static void multiply_few(const KernelSet *set, const Operands *o, float *lanes)
 {
     enum { ROWS = 4 };
+    float sums[FEW_TOKENS * CHUNK_ROWS];
     for (ptrdiff_t row = 0; row < o->rows; row += ROWS)
         for (ptrdiff_t token = 0; token < o->tokens; token += PANEL_TOKENS) {
-            float sums[PANEL_TOKENS * CHUNK_ROWS];
             Stretch stretch = whole_stretch(o, token, row, min_size(ROWS, o->rows - row));
             stretch.lanes = lanes;
-            stretch.out = sums;
+            stretch.out = sums + token * CHUNK_ROWS + row;
             set->multiply_stretch(o->kind, &stretch);
-            store_rows(set, o, token, stretch.tokens, row, stretch.rows, sums);
         }
+    store_rows(set, o, 0, o->tokens, sums);
 }
 
 /* The weights of the next stretch that this panel asks for, so that each panel has its share. */
@@ -135,7 +138,7 @@ static void multiply_panel(const KernelSet *set, const Operands *o, ptrdiff_t to
     stretch.last = start + stretch.count == o->in;
     if (token + PANEL_TOKENS < o->tokens)
         stretch.next_panel = stretch.panel + panel_room(o->in);
-    if (o->tokens > PANEL_TOKENS && set->keeps_widened(o->kind))
+    if (widened)
         stretch.source = token == 0 ? WEIGHTS_KEPT_NOW : WEIGHTS_WIDENED;
     stretch.widened = widened;
     stretch.ahead = weights_ahead(o, &stretch, token, step);
@@ -143,17 +146,18 @@ static void multiply_panel(const KernelSet *set, const Operands *o, ptrdiff_t to
     stretch.out = sums;
     set->multiply_stretch(o->kind, &stretch);
     if (stretch.last)
-        store_rows(set, o, token, stretch.tokens, 0, o->rows, sums);
+        store_rows(set, o, token, stretch.tokens, sums);
 }
 
 static void multiply_many(const KernelSet *set, const Operands *o, float *widened, float *lanes)
 {
-    const ptrdiff_t stretches = ceil_div(o->in, STRETCH);
-    const ptrdiff_t step = ceil_div(ceil_div(o->in, stretches), 32) * 32;
+    const int keep = o->tokens >= KEPT_TOKENS && set->keeps_widened(o->kind);
+    const ptrdiff_t most = keep ? KEPT_STRETCH : STRETCH_BYTES / product_weight_bytes(o->kind);
+    const ptrdiff_t step = ceil_div(ceil_div(o->in, ceil_div(o->in, most)), 32) * 32;
     const ptrdiff_t panel_lanes = o->in > step ? PANEL_LANES : 0;
     for (ptrdiff_t start = 0; start < o->in; start += step)
         for (ptrdiff_t token = 0; token < o->tokens; token += PANEL_TOKENS)
-            multiply_panel(set, o, token, start, step, widened,
+            multiply_panel(set, o, token, start, step, keep ? widened : NULL,
                            lanes + token / PANEL_TOKENS * panel_lanes);
 }
 
