@@ -61,6 +61,7 @@ from .ops import (
     zeros,
     zeros_like,
 )
+from .recording import Replay
 from .reporting import report_ops_to
 from .storage import Storage
 from .tensor import Tensor
@@ -72,6 +73,7 @@ __all__ = [
     "IndexOutOfRangeError",
     "KeyValueCache",
     "LlamaBoltsError",
+    "Replay",
     "ShapeError",
     "Storage",
     "Tensor",

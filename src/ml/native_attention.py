@@ -128,9 +128,10 @@ def attention(xq: "Tensor", cache: "KeyValueCache", start_pos: int, out: "Tensor
     rows = max(1, _CALL_MULTIPLY_ADDS // (2 * H * h * (start_pos + T)))
     for t in range(0, T, rows):
         count, offset = min(rows, T - t), t * H * h * xq._dtype.itemsize
-        sizes = (count, start_pos + t, H, K, h)
-        scratch = _scratch(lib.attention_scratch_bytes(*sizes, code, threads))
+        # Enough for any position of the cache, so that a recorded call can be made again at each.
+        last = cache.positions - count
+        scratch = _scratch(lib.attention_scratch_bytes(count, last, H, K, h, code, threads))
         lib.attention(
-            _pointer(xq_at + offset), keys, values, _pointer(out_at + offset), scratch, *sizes,
-            cache.capacity, code, scale, threads,
+            _pointer(xq_at + offset), keys, values, _pointer(out_at + offset), scratch, count,
+            start_pos + t, H, K, h, cache.capacity, code, scale, threads,
         )  # fmt: skip

@@ -8,6 +8,8 @@ from .memory import require_memory
 from .rope import rotary_frequencies
 
 ATTENTIONS = ("fused", "eager")
+# Steps of at most so many tokens are repeated as recorded: of more, the Python does not show.
+REPLAYED_TOKENS = 8
 _COMPLEX_BYTES = 8
 
 
@@ -51,6 +53,7 @@ class InferenceContext:
         length: The positions that are filled, from 0 on.
         caches: For each layer, the rotated keys and the values in the activations' dtype.
         frequencies: complex64 [sequence_length, h/2].
+        replays: For each small number of tokens from 1 on, its recorded kernel calls.
 
     Raises:
         ModelError: The length is out of range, or there is no such attention.
@@ -68,6 +71,7 @@ class InferenceContext:
         self.sequence_length = sequence_length
         self.attention = attention
         self.length = 0
+        self.replays = [ml.Replay() for _ in range(REPLAYED_TOKENS)]
         sizes = (sequence_length, args.n_kv_heads, args.head_dim)
         try:
             self.caches = [ml.KeyValueCache(*sizes, args.dtype) for _ in range(args.n_layers)]
@@ -87,6 +91,10 @@ class InferenceContext:
     def is_eager(self) -> bool:
         """Returns whether every stage of attention is to be an op: if asked for, or traced."""
         return self.attention == "eager" or is_on()
+
+    def replays_steps_of(self, count: int) -> bool:
+        """Returns whether the layers of a step of so many tokens run as recorded kernel calls."""
+        return count <= len(self.replays) and not self.is_eager
 
     def begin(self, start_pos: int, count: int) -> None:
         """Opens the positions from start_pos on for writing; those below it stay.

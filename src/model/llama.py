@@ -14,6 +14,7 @@ Source: meta-llama/llama-models, models/llama3/model.py.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -267,11 +268,11 @@ class LlamaTransformer:
 
         mark(4, position=start_pos, T=T)  # input tensor (embedding), frequencies, mask
         x = ml.get_rows(self.tok_embeddings, ids).to(ml.float32)  # [T] -> [T, D]
-        frequencies = context.frequencies.slice(start_pos, start_pos + T)
-        mask = causal_mask(T, start_pos) if context.is_eager else None
-
-        for layer in self.layers:
-            x = layer.forward(x, context, start_pos, frequencies, mask)
+        if context.replays_steps_of(T):
+            step = partial(self.run_layers, context)
+            x = context.replays[T - 1].run(self, step, x, start_pos)
+        else:
+            x = self.run_layers(context, x, start_pos)
         context.length = start_pos + T
 
         mark(19)  # output norm and logits
@@ -279,6 +280,15 @@ class LlamaTransformer:
             x = x.slice(T - 1, T)  # [T, D] -> [1, D]
         x = self.norm.forward(x)
         return ml.linear_transformation(x, self.output, dtype=ml.float32)  # [T, D] -> [T, V]
+
+    def run_layers(self, context: InferenceContext, x: ml.Tensor, start_pos: int) -> ml.Tensor:
+        """Passes the residual stream x, float32 [T, D], through all layers."""
+        T = x.shape[0]
+        frequencies = context.frequencies.slice(start_pos, start_pos + T)
+        mask = causal_mask(T, start_pos) if context.is_eager else None
+        for layer in self.layers:
+            x = layer.forward(x, context, start_pos, frequencies, mask)
+        return x
 
 
 def causal_mask(T: int, start_pos: int) -> ml.Tensor | None:

@@ -1,0 +1,194 @@
+"""Runs the same kernels again without the Python around them.
+
+Each token of an answer takes the kernel calls of the token before: the same weights, shapes and
+buffers, only the position has moved on. While a large model streams through the caches, the Python
+of an op is itself read from memory anew each time, and costs ten times what it costs when it is
+timed alone. So the calls of one step are recorded with their arguments, and repeated as they stand.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from . import native, native_attention, native_products, storage
+from .kernel_settings import ffi, kernel_threads, lib
+from .tensor import Tensor
+
+Step = Callable[[Tensor, int], Tensor]
+# A kernel and its arguments.
+Call = tuple[Callable[..., Any], list[Any]]
+
+_KERNELS = frozenset(
+    ("attention", "convert", "elementwise", "linear", "rms_norm", "rotary", "write_cache")
+)
+_HARMLESS = frozenset(("attention_scratch_bytes", "product_scratch_bytes"))
+_CALLERS: tuple[Any, ...] = (native, native_attention, native_products)
+
+# Which argument of a kernel is the position of the first token.
+_POSITION_AT = {"write_cache": 5, "attention": 6}
+# Rotary's is a pointer to a row of the table, h floats long.
+_FREQUENCIES_AT, _HEAD_DIM_AT, _FLOAT_BYTES = 1, 7, 4
+
+_one_at_a_time = threading.Lock()
+
+_FLOAT_POINTER = ffi.typeof("float *")
+_ADDRESS = ffi.typeof("uintptr_t")
+
+
+class Replay:
+    """Repeats a step: a function of a tensor and of a position.
+
+    The first run records the kernel calls of the function; later ones make these calls alone, and
+    give the same bits. A function that computes anything outside of these kernels is run as it is.
+    It is recorded anew for another owner, number of threads, Python thread, or form of x.
+    """
+
+    __slots__ = ("_calls", "_kept", "_key", "_moving", "_result", "_x")
+
+    def __init__(self) -> None:
+        self._key: tuple[object, ...] = ()
+
+    def run(self, owner: object, step: Step, x: Tensor, position: int) -> Tensor:
+        """Returns step(x, position).
+
+        Args:
+            owner: what the step computes with; kept alive. The same owner means the same step.
+            step: its kernel calls depend on the values of `x` and, in the rotary embedding, the
+                cache and attention, on the position; on nothing else.
+            x: contiguous.
+            position: of the first token. The caller has checked that the cache holds all of them.
+
+        Returns:
+            The result; the next run may overwrite it.
+        """
+        key = (id(owner), kernel_threads(), threading.get_ident(), x._shape, x._dtype)
+        if key != self._key:
+            return self._record(key, owner, step, x, position)
+        if not self._calls:
+            return step(x, position)
+        ffi.memmove(self._x, ffi.cast("char *", x.data_pointer), x.nbytes)
+        for arguments, index, value_at in self._moving:
+            arguments[index] = value_at(position)
+        for kernel, arguments in self._calls:
+            kernel(*arguments)
+        return self._result
+
+    def _record(
+        self, key: tuple[object, ...], owner: object, step: Step, x: Tensor, position: int
+    ) -> Tensor:
+        self._key = ()
+        if not _one_at_a_time.acquire(blocking=False):
+            return step(x, position)
+        with _recording() as recorder:
+            own = Tensor._empty(x._shape, x._dtype)
+            ffi.memmove(own._storage.owner, ffi.cast("char *", x.data_pointer), x.nbytes)
+            result = step(own, position)
+        self._calls: list[Call] = recorder.calls if recorder.is_complete else []
+        self._moving = list(_moving(recorder.names, self._calls, position))
+        self._x, self._result, self._kept = own._storage.owner, result, (owner, recorder.memory)
+        self._key = key
+        return result
+
+
+class _Recorder:
+    """Stands in for the kernels' library, and notes what one Python thread calls.
+
+    Attributes:
+        names, calls: of the kernels, in order.
+        memory: what was allocated meanwhile, so that no two results share a place.
+        is_complete: whether nothing was computed but by these calls.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.calls: list[Call] = []
+        self.memory: list[object] = []
+        self.is_complete = True
+        self._thread = threading.get_ident()
+
+    def is_mine(self) -> bool:
+        """Tells whether the calling thread is the one that records."""
+        return threading.get_ident() == self._thread
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(lib, name)
+        if not callable(found) or name in _HARMLESS or not self.is_mine():
+            return found
+        if name not in _KERNELS:
+            self.is_complete = False
+            return found
+
+        def noting(*arguments: Any) -> None:
+            self.names.append(name)
+            self.calls.append((found, list(arguments)))
+            found(*arguments)
+
+        return noting
+
+    def noting_memory(self, allocate: Callable[..., object]) -> Callable[..., object]:
+        """Returns an allocator whose memory is kept."""
+
+        def noting(*arguments: Any) -> object:
+            memory = allocate(*arguments)
+            if self.is_mine():
+                self.memory.append(memory)
+            return memory
+
+        return noting
+
+    def noting_views(self, view: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+        """Returns a method that gives an array: what is done with it is not seen here."""
+
+        def noting(x: Tensor) -> Any:
+            self.is_complete &= not self.is_mine()
+            return view(x)
+
+        return noting
+
+
+@contextmanager
+def _recording() -> Iterator[_Recorder]:
+    """Puts a recorder in the place of the library, of the allocator and of the ways to NumPy.
+
+    Lets go of the lock, which the caller holds.
+    """
+    recorder = _Recorder()
+    allocate, views = storage._allocate, {name: getattr(Tensor, name) for name in ("numpy", "bits")}
+    try:
+        for module in _CALLERS:
+            module.lib = recorder
+        storage._allocate = recorder.noting_memory(allocate)
+        for name, view in views.items():
+            setattr(Tensor, name, recorder.noting_views(view))
+        yield recorder
+    finally:
+        for module in _CALLERS:
+            module.lib = lib
+        storage._allocate = allocate
+        for name, view in views.items():
+            setattr(Tensor, name, view)
+        _one_at_a_time.release()
+
+
+def _moving(
+    names: list[str], calls: list[Call], position: int
+) -> Iterator[tuple[list[Any], int, Callable[[int], Any]]]:
+    """Yields the arguments that depend on the position: their list, their index, and their value.
+
+    Args:
+        names: of the kernels.
+        calls: their arguments at a position.
+        position: that one.
+    """
+    for name, (_, arguments) in zip(names, calls, strict=False):
+        if name in _POSITION_AT:
+            yield arguments, _POSITION_AT[name], int
+        elif name == "rotary":
+            row_bytes = arguments[_HEAD_DIM_AT] * _FLOAT_BYTES
+            first = int(ffi.cast(_ADDRESS, arguments[_FREQUENCIES_AT])) - position * row_bytes
+            yield arguments, _FREQUENCIES_AT, _row_pointer(first, row_bytes)
+
+
+def _row_pointer(first: int, row_bytes: int) -> Callable[[int], Any]:
+    return lambda position: ffi.cast(_FLOAT_POINTER, first + position * row_bytes)
