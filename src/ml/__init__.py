@@ -61,7 +61,7 @@ from .ops import (
     zeros,
     zeros_like,
 )
-from .recording import Replay
+from .recording import Replay, forget_recordings
 from .reporting import report_ops_to
 from .storage import Storage
 from .tensor import Tensor
@@ -91,6 +91,7 @@ __all__ = [
     "div_scalar",
     "float16",
     "float32",
+    "forget_recordings",
     "full",
     "full_like",
     "get_num_threads",

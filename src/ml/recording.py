@@ -31,9 +31,17 @@ _POSITION_AT = {"write_cache": 5, "attention": 6}
 _FREQUENCIES_AT, _HEAD_DIM_AT, _FLOAT_BYTES = 1, 7, 4
 
 _one_at_a_time = threading.Lock()
+# Recordings of an earlier generation are void.
+_generation = 0
 
 _FLOAT_POINTER = ffi.typeof("float *")
 _ADDRESS = ffi.typeof("uintptr_t")
+
+
+def forget_recordings() -> None:
+    """Makes all recordings void: what they were made with has changed."""
+    global _generation
+    _generation += 1
 
 
 class Replay:
@@ -41,7 +49,8 @@ class Replay:
 
     The first run records the kernel calls of the function; later ones make these calls alone, and
     give the same bits. A function that computes anything outside of these kernels is run as it is.
-    It is recorded anew for another owner, number of threads, Python thread, or form of x.
+    It is recorded anew for another owner, number of threads, Python thread, or form of x, and after
+    `forget_recordings`.
     """
 
     __slots__ = ("_calls", "_kept", "_key", "_moving", "_result", "_x")
@@ -62,7 +71,9 @@ class Replay:
         Returns:
             The result; the next run may overwrite it.
         """
-        key = (id(owner), kernel_threads(), threading.get_ident(), x._shape, x._dtype)
+        key = (
+            id(owner), _generation, kernel_threads(), threading.get_ident(), x._shape, x._dtype
+        )  # fmt: skip
         if key != self._key:
             return self._record(key, owner, step, x, position)
         if not self._calls:

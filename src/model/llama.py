@@ -29,7 +29,19 @@ from .errors import ModelError, TokenIdError
 Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
 
 
-class RMSNorm:
+class Part:
+    """A part of the network. To set an attribute, a weight say, makes recorded steps void."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        ml.forget_recordings()
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        ml.forget_recordings()
+
+
+class RMSNorm(Part):
     """Scales each row to a root mean square of 1, then by a learned weight per column.
 
     x / sqrt(mean(x^2) + eps) * weight
@@ -47,7 +59,7 @@ class RMSNorm:
         return ml.rms_norm(x, self.weight, self.eps, dtype=self.dtype)
 
 
-class LlamaAttention:
+class LlamaAttention(Part):
     """Lets each token read from itself and the tokens before it.
 
     softmax(q k^T / sqrt(h) + mask) v, for H query heads that share K key/value heads.
@@ -155,7 +167,7 @@ class LlamaAttention:
         return output.transpose(0, 1)  # [H, T, h] -> [T, H, h]
 
 
-class LlamaFeedForward:
+class LlamaFeedForward(Part):
     """Transforms each token by itself: w2(silu(w1(x)) * w3(x)).
 
     Source: Shazeer, GLU Variants Improve Transformer, 2020.
@@ -181,7 +193,7 @@ class LlamaFeedForward:
         return ml.linear_transformation(hidden, self.w2, dtype=ml.float32, bias=self.w2_bias)
 
 
-class LlamaTransformerBlock:
+class LlamaTransformerBlock(Part):
     """One layer: attention, then feed-forward, each normalised before and added to its input."""
 
     def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Tensor], layer: int) -> None:
@@ -216,7 +228,7 @@ class LlamaTransformerBlock:
         return ml.add(x, feed_forward)
 
 
-class LlamaTransformer:
+class LlamaTransformer(Part):
     """The network from token ids to logits.
 
     Args:
@@ -228,9 +240,9 @@ class LlamaTransformer:
     def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Tensor]) -> None:
         self.args = args
         self.tok_embeddings = tensors["tok_embeddings.weight"]  # [V, D]
-        self.layers = [
+        self.layers = tuple(
             LlamaTransformerBlock(args, tensors, layer) for layer in range(args.n_layers)
-        ]
+        )
         self.norm = RMSNorm(args, tensors, "norm")
         self.output = tensors.get("output.weight", self.tok_embeddings)  # [V, D]
 

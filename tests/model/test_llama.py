@@ -292,7 +292,7 @@ def test_attributes_have_the_names_of_the_checkpoint_keys() -> None:
     for name in weights(GROUPED):
         found: object = model
         for part in name.removesuffix(".weight").split("."):
-            found = found[int(part)] if isinstance(found, list) else getattr(found, part)
+            found = found[int(part)] if isinstance(found, tuple) else getattr(found, part)
         weight = getattr(found, "weight", found)
         assert isinstance(weight, ml.Tensor)
         assert weight.name == name

@@ -111,3 +111,16 @@ def test_an_interrupt_between_any_two_kernels_leaves_the_step_to_be_made_again()
         assert context.length == 4
         calls[at] = call
     assert (bits(model.forward(context, ids[4:], 4).numpy()) == bits(expected)).all()
+
+
+def test_a_weight_that_is_replaced_counts_from_the_next_step_on() -> None:
+    model, ids = transformer(GROUPED, ml.bfloat16), token_ids(GROUPED, 6)
+    context, plain = (InferenceContext(model.args, 6) for _ in range(2))
+    plain.replays = []
+    for position, token in enumerate(ids):
+        if position == 3:
+            feed_forward = model.layers[0].feed_forward
+            feed_forward.w1 = feed_forward.w3
+        found = model.forward(context, [token], position)
+        expected = model.forward(plain, [token], position)
+        assert (bits(found.numpy()) == bits(expected.numpy())).all()
