@@ -89,9 +89,11 @@ def test_calls_are_counted_and_the_library_comes_back(ours: TimedOurs) -> None:
         ours.engine.run([1])
         assert native.lib is not lib
     assert native.lib is lib
-    assert calls.count > 5 * 5
+    # 13 kernels in each of 5 layers; to float32, norm, and the size and the product of logits.
+    repeated = 13 * 5 + 4
+    assert calls.count > repeated  # while it is recorded, sizes of scratch are asked for too
+    assert ours.calls(IDS[:3])["calls_per_step"] == repeated
     found = ours.calls(IDS[:3])
-    assert found["calls_per_step"] == calls.count
     assert 0 < found["share_outside"] < 1
 
 
