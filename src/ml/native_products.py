@@ -1,8 +1,7 @@
 """The products' part of the door to C (see `native.py`)."""
 
-import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .errors import DTypeError, ShapeError
 from .kernel_settings import ffi, kernel_threads, lib
@@ -15,6 +14,7 @@ from .native_checks import (
     output,
     strided_rows,
 )
+from .native_memory import pointer, scratch
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -32,27 +32,7 @@ _PRODUCTS: dict[tuple[str, str, str], int] = {
 }
 _RESULTS = {"bfloat16": lib.TYPE_BF16, "float32": lib.TYPE_F32}
 
-_cast = ffi.cast
-_VOID_POINTER = ffi.typeof("void *")
 _LINEAR_PARTS = ffi.typeof("LinearPart[]")
-_allocate = ffi.new_allocator(should_clear_after_alloc=False)
-_local = threading.local()
-
-
-def _scratch(columns: int, threads: int) -> Any:
-    """Return the products' scratch, whose size depends on nothing else but for very long rows.
-
-    It belongs to the calling thread, so that two threads may compute at once, and is kept.
-    """
-    wanted = lib.product_scratch_bytes(columns, threads)
-    if getattr(_local, "bytes", 0) < wanted:
-        _local.scratch = _allocate("char[]", wanted)
-        _local.bytes = wanted
-    return _local.scratch
-
-
-def _pointer(address: int) -> Any:
-    return _cast(_VOID_POINTER, address)
 
 
 def _product_kind(op: str, x: "Tensor", weight: "Tensor", out: "Tensor") -> int:
@@ -97,14 +77,15 @@ def linear(x: "Tensor", weights: "Sequence[Tensor]", outs: "Sequence[Tensor]") -
         return
     out_type, out_bytes = _RESULTS[outs[0]._dtype.name], outs[0]._dtype.itemsize
     row_bytes, step = columns * x._dtype.itemsize, rows_per_call(T, columns * features)
+    shared = scratch(lib.product_scratch_bytes(columns, threads))
     for t in range(0, T, step):
         places = [
-            (_pointer(weight_at), _pointer(out_at + t * rows * out_bytes), rows)
+            (pointer(weight_at), pointer(out_at + t * rows * out_bytes), rows)
             for weight_at, out_at, rows in parts
         ]
         lib.linear(
-            _pointer(x_at + t * row_bytes), ffi.new(_LINEAR_PARTS, places), len(places),
-            _scratch(columns, threads), min(step, T - t), columns, kind, out_type, threads,
+            pointer(x_at + t * row_bytes), ffi.new(_LINEAR_PARTS, places), len(places),
+            shared, min(step, T - t), columns, kind, out_type, threads,
         )  # fmt: skip
 
 
@@ -172,7 +153,8 @@ def batched_matmul(a: "Tensor", b: "Tensor", out: "Tensor") -> None:
         return
     check_apart("batched_matmul", out, out_at, a_at, a_bytes)
     check_apart("batched_matmul", out, out_at, b_at, b_bytes)
+    shared = scratch(lib.product_scratch_bytes(k, threads))
     lib.batched_matmul(
-        _pointer(a_at), *a._strides[:2], _pointer(b_at), *b._strides[:2], _pointer(out_at),
-        _scratch(k, threads), batch, m, n, k, kind, _RESULTS[out._dtype.name], threads,
+        pointer(a_at), *a._strides[:2], pointer(b_at), *b._strides[:2], pointer(out_at),
+        shared, batch, m, n, k, kind, _RESULTS[out._dtype.name], threads,
     )  # fmt: skip

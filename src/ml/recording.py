@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import native, native_attention, native_products, storage
+from . import native, native_attention, native_memory, native_products
 from .kernel_settings import ffi, kernel_threads, lib
+from .native_memory import pointer
 from .tensor import Tensor
 
 Step = Callable[[Tensor, int], Tensor]
@@ -34,7 +35,6 @@ _one_at_a_time = threading.Lock()
 # Recordings of an earlier generation are void.
 _generation = 0
 
-_FLOAT_POINTER = ffi.typeof("float *")
 _ADDRESS = ffi.typeof("uintptr_t")
 
 
@@ -165,18 +165,19 @@ def _recording() -> Iterator[_Recorder]:
     Lets go of the lock, which the caller holds.
     """
     recorder = _Recorder()
-    allocate, views = storage._allocate, {name: getattr(Tensor, name) for name in ("numpy", "bits")}
+    allocate = native_memory.allocate
+    views = {name: getattr(Tensor, name) for name in ("numpy", "bits")}
     try:
         for module in _CALLERS:
             module.lib = recorder
-        storage._allocate = recorder.noting_memory(allocate)
+        native_memory.allocate = recorder.noting_memory(allocate)
         for name, view in views.items():
             setattr(Tensor, name, recorder.noting_views(view))
         yield recorder
     finally:
         for module in _CALLERS:
             module.lib = lib
-        storage._allocate = allocate
+        native_memory.allocate = allocate
         for name, view in views.items():
             setattr(Tensor, name, view)
         _one_at_a_time.release()
@@ -202,4 +203,4 @@ def _moving(
 
 
 def _row_pointer(first: int, row_bytes: int) -> Callable[[int], Any]:
-    return lambda position: ffi.cast(_FLOAT_POINTER, first + position * row_bytes)
+    return lambda position: pointer(first + position * row_bytes)
