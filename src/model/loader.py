@@ -25,7 +25,8 @@ class Model:
 
     Attributes:
         args: Its sizes.
-        tokenizer: None when the directory has no tokenizer file.
+        tokenizer: None when the directory has no tokenizer file. It has as many ids as the model
+            has rows; those beyond its tokens decode to nothing.
         transformer: The network; its weights lie in the mapped files.
         checkpoint: The files, their parameters and tensors.
         source_directory: Where the files are.
@@ -126,6 +127,7 @@ def _assemble(
     tokenizer = _find_tokenizer(directory, top)
     if tokenizer is not None:
         _check_vocabulary(tokenizer.vocab_size, args.vocab_size, checkpoint.config is not None)
+        tokenizer = tokenizer.padded_to(args.vocab_size)
     return Model(
         args=args,
         tokenizer=tokenizer,
