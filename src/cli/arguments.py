@@ -33,8 +33,9 @@ CHAT_FORMAT_NAMES = (
     "deepseek-r1",
     "deepseek-r1-2025-01",
 )
+# How many `STAGES` there are; a test compares them.
+LAST_STAGE = 21
 _LONGEST_MESSAGE = 400
-_LAST_STAGE = 21
 
 _DESCRIPTION = """\
 Chat with a Llama in the terminal; with a prompt, answer once and exit. The answer goes to standard
@@ -296,7 +297,7 @@ def _add_trace_flags(parser: argparse.ArgumentParser) -> None:
         "--trace-stages",
         type=_stage_ranges,
         metavar="RANGES",
-        help=f"stages, such as 8-13 (default: all, 1-{_LAST_STAGE})",
+        help=f"stages, such as 8-13 (default: all, 1-{LAST_STAGE})",
     )
     group.add_argument(
         "--trace-statistics",
@@ -382,6 +383,6 @@ def _trace_path(text: str) -> Path:
 
 def _stage_ranges(text: str) -> tuple[range, ...]:
     stages = ranges(text)
-    if not all(numbers.start >= 1 and numbers.stop <= _LAST_STAGE + 1 for numbers in stages):
-        raise argparse.ArgumentTypeError(f"must be stages from 1 to {_LAST_STAGE}: got {text}")
+    if not all(numbers.start >= 1 and numbers.stop <= LAST_STAGE + 1 for numbers in stages):
+        raise argparse.ArgumentTypeError(f"must be stages from 1 to {LAST_STAGE}: got {text}")
     return stages

@@ -2,7 +2,7 @@
 
 from .. import ml
 from ..inference import FoundFormat, InferenceEngine, Message, encode_chat
-from ..model import Model, ModelError, available_memory, load_model, readable_bytes
+from ..model import Model, available_memory, load_model, missing_tokenizer, readable_bytes
 from ..tokenizer import Tokenizer
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console
@@ -110,7 +110,5 @@ def _chat_format(
 
 def _required_tokenizer(model: Model) -> Tokenizer:
     if model.tokenizer is None:
-        raise ModelError(
-            f"{model.source_directory}: tokenizer.model: expected a file of token ranks, got none"
-        )
+        raise missing_tokenizer(model.source_directory)
     return model.tokenizer

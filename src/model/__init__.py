@@ -9,6 +9,7 @@ from .errors import (
     PositionError,
     TokenIdError,
 )
+from .layout import missing_tokenizer
 from .llama import LlamaTransformer, token_tensor
 from .loader import Model, load_model
 from .memory import available_memory, readable_bytes
@@ -29,6 +30,7 @@ __all__ = [
     "check_context_fits",
     "kv_cache_bytes",
     "load_model",
+    "missing_tokenizer",
     "readable_bytes",
     "token_tensor",
 ]

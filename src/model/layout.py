@@ -40,14 +40,19 @@ def find_model_directory(path: Path) -> ModelDirectory:
     if not path.is_dir():
         found = "a file" if path.exists() else "nothing"
         raise ModelError(f"{label_of(path)}: expected a model directory, got {found}")
-    names = _names(path)
-    shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:_MOST_NAMES_SHOWN])
-    if len(names) > _MOST_NAMES_SHOWN:
-        shown += f", ... ({len(names)} names)"
     raise ModelError(
         f"{label_of(path)}: expected Meta's layout ({_META_FILES}; here or in original/) or "
-        f"Hugging Face's ({_HUGGING_FACE_FILES}), got {_lacking(path, names)}"
-        f"{shown or 'an empty directory'}"
+        f"Hugging Face's ({_HUGGING_FACE_FILES}), got {_lacking(path, _names(path))}"
+        f"{_listing(path)}"
+    )
+
+
+def missing_tokenizer(directory: Path) -> ModelError:
+    """Makes the error for a directory with weights and no tokenizer file."""
+    return ModelError(
+        f"{label_of(directory)}: tokenizer: expected tokenizer.model for Meta's layout (base64 "
+        "ranks for Llama 3, SentencePiece for Llama 2) or tokenizer.json or tokenizer.model "
+        f"(SentencePiece) for Hugging Face's, got {_listing(directory)}"
     )
 
 
@@ -74,6 +79,15 @@ def _lacking(directory: Path, names: list[str]) -> str:
     else:
         return ""
     return f"the latter without {missing}: "
+
+
+def _listing(directory: Path) -> str:
+    """Names the first of what is in a directory, and counts the rest."""
+    names = _names(directory)
+    shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:_MOST_NAMES_SHOWN])
+    if len(names) > _MOST_NAMES_SHOWN:
+        shown += f", ... ({len(names)} names)"
+    return shown or "an empty directory"
 
 
 def _names(directory: Path) -> list[str]:
