@@ -12,6 +12,7 @@ from ..outside import shown
 __all__ = [
     "ArchiveError",
     "CheckpointError",
+    "CheckpointMemoryError",
     "FileAccessError",
     "FileChangedError",
     "NotACheckpointError",
@@ -62,6 +63,10 @@ class ShardError(CheckpointError):
 
 class ParamsError(CheckpointError):
     """A file of hyperparameters is not strict JSON, or has a missing, unknown or impossible key."""
+
+
+class CheckpointMemoryError(CheckpointError, MemoryError):
+    """A merged copy of several files that does not fit; the text carries the arithmetic."""
 
 
 class FileChangedError(CheckpointError):

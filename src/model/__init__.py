@@ -1,5 +1,6 @@
 """The Llama model: its sizes, its network, its memory, and how it is loaded."""
 
+from ..ml.memory import available_memory, readable_bytes
 from .args import LinearRopeScaling, ModelArgs, RopeScaling
 from .context import InferenceContext, check_context_fits, kv_cache_bytes
 from .errors import (
@@ -12,7 +13,6 @@ from .errors import (
 from .layout import missing_tokenizer
 from .llama import LlamaTransformer, token_tensor
 from .loader import Model, load_model
-from .memory import available_memory, readable_bytes
 
 __all__ = [
     "InferenceContext",

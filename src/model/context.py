@@ -1,10 +1,10 @@
 """What a model remembers of a sequence: the keys and values of all its positions."""
 
 from .. import ml
+from ..ml.memory import memory_shortage
 from ..trace import is_on, mark
 from .args import ModelArgs
 from .errors import ModelError, NotEnoughMemoryError, PositionError
-from .memory import require_memory
 from .rope import rotary_frequencies
 
 ATTENTIONS = ("fused", "eager")
@@ -35,12 +35,14 @@ def check_context_fits(args: ModelArgs, sequence_length: int) -> None:
             f"{args.max_context_length}: got {sequence_length}"
         )
     table = sequence_length * (args.head_dim // 2) * _COMPLEX_BYTES
-    require_memory(
+    shortage = memory_shortage(
         kv_cache_bytes(args, sequence_length) + table,
         f"a KV cache of 2 * {args.n_layers} layers * {sequence_length} positions * "
         f"{args.n_kv_heads} heads * {args.head_dim} * {args.dtype.itemsize} bytes "
         f"and {table} bytes of rotary frequencies",
     )
+    if shortage is not None:
+        raise NotEnoughMemoryError(shortage)
 
 
 class InferenceContext:

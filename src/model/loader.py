@@ -7,13 +7,13 @@ from pathlib import Path
 from .. import ml
 from ..checkpoint import Checkpoint, open_hugging_face_checkpoint, open_meta_checkpoint
 from ..checkpoint.names import is_harmless
+from ..ml.memory import readable_bytes
 from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
 from .args import ModelArgs, model_args
 from .errors import ModelConfigError
 from .hugging_face_args import hugging_face_args
 from .layout import find_model_directory, label_of
 from .llama import LlamaTransformer
-from .memory import readable_bytes
 
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "nano" / "model"
 _MOST_UNUSED_SHOWN = 5

@@ -1,9 +1,7 @@
-"""How much memory is free, and whether a KV cache fits into it."""
+"""How much memory is free, and whether what is about to be allocated fits into it."""
 
 import os
 from pathlib import Path
-
-from .errors import NotEnoughMemoryError
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -66,15 +64,17 @@ def readable_bytes(count: int) -> str:
     return f"{value:.1f} GiB"
 
 
-def require_memory(needed: int, arithmetic: str) -> None:
-    """Refuses an allocation that cannot succeed.
+def memory_shortage(needed: int, arithmetic: str) -> str | None:
+    """Returns the text of an error where more bytes are needed than are available, or None.
 
-    Raises:
-        NotEnoughMemoryError: More bytes are needed than are available.
+    Args:
+        needed: bytes that are about to be allocated.
+        arithmetic: how that number comes about.
     """
     available = available_memory()
-    if available is not None and needed > available:
-        raise NotEnoughMemoryError(
-            f"memory: expected at most {readable_bytes(available)} available, got "
-            f"{readable_bytes(needed)} for {arithmetic}"
-        )
+    if available is None or needed <= available:
+        return None
+    return (
+        f"memory: expected at most {readable_bytes(available)} available, got "
+        f"{readable_bytes(needed)} for {arithmetic}"
+    )
