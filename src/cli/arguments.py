@@ -116,7 +116,7 @@ class Options:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
-    """Parses the command line.
+    """Parse the command line.
 
     Args:
         arguments: the arguments after the program's name; those of the process when None.
@@ -135,7 +135,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of all flags, in the groups that `--help` shows."""
+    """Return the parser of all flags, in the groups that `--help` shows."""
     parser = _OneLineErrorParser(
         prog="llama-bolts",
         usage="%(prog)s [options] [-p TEXT | -f FILE | -]",
@@ -337,7 +337,7 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str, object]) -> None:
-    """Refuses two of the flags that each say what this run is to do."""
+    """Refuse two of the flags that each say what this run is to do."""
     actions = {
         "--prompt": values["prompt"] is not None,
         "--file": values["file"] is not None,

@@ -8,7 +8,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
-    """Returns the bytes that can still be allocated, or None where the system does not say.
+    """Return the bytes that can still be allocated, or None where the system does not say.
 
     The smaller of what the kernel calls available and what is left below the limit of the
     control group; elsewhere than on Linux the free pages that sysconf reports.
@@ -18,7 +18,7 @@ def available_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | 
 
 
 def _from_meminfo(path: Path) -> int | None:
-    """Reads the line `MemAvailable:  123 kB`."""
+    """Read the line `MemAvailable:  123 kB`."""
     try:
         text = path.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -31,7 +31,7 @@ def _from_meminfo(path: Path) -> int | None:
 
 
 def _from_cgroup(path: Path) -> int | None:
-    """Reads the limit of a control group less what its processes hold; `max` is no limit."""
+    """Read the limit of a control group less what its processes hold; `max` is no limit."""
     try:
         limit = (path / "memory.max").read_text(encoding="ascii", errors="replace").strip()
         used = (path / "memory.current").read_text(encoding="ascii", errors="replace").strip()
@@ -47,7 +47,7 @@ def _from_cgroup(path: Path) -> int | None:
 
 
 def _from_sysconf() -> int | None:
-    """Asks the C library for free pages."""
+    """Ask the C library for free pages."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -55,7 +55,7 @@ def _from_sysconf() -> int | None:
 
 
 def readable_bytes(count: int) -> str:
-    """Writes a number of bytes with one decimal: `1.5 GiB`."""
+    """Write a number of bytes with one decimal: `1.5 GiB`."""
     value = float(count)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
@@ -65,7 +65,7 @@ def readable_bytes(count: int) -> str:
 
 
 def memory_shortage(needed: int, arithmetic: str) -> str | None:
-    """Returns the text of an error where more bytes are needed than are available, or None.
+    """Return the text of an error where more bytes are needed than are available, or None.
 
     Args:
         needed: bytes that are about to be allocated.

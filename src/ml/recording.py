@@ -39,7 +39,7 @@ _ADDRESS = ffi.typeof("uintptr_t")
 
 
 def forget_recordings() -> None:
-    """Makes all recordings void: what they were made with has changed."""
+    """Make all recordings void: what they were made with has changed."""
     global _generation
     _generation += 1
 
@@ -59,7 +59,7 @@ class Replay:
         self._key: tuple[object, ...] = ()
 
     def run(self, owner: object, step: Step, x: Tensor, position: int) -> Tensor:
-        """Returns step(x, position).
+        """Return step(x, position).
 
         Args:
             owner: what the step computes with; kept alive. The same owner means the same step.
@@ -119,7 +119,7 @@ class _Recorder:
         self._thread = threading.get_ident()
 
     def is_mine(self) -> bool:
-        """Tells whether the calling thread is the one that records."""
+        """Tell whether the calling thread is the one that records."""
         return threading.get_ident() == self._thread
 
     def __getattr__(self, name: str) -> Any:
@@ -138,7 +138,7 @@ class _Recorder:
         return noting
 
     def noting_memory(self, allocate: Callable[..., object]) -> Callable[..., object]:
-        """Returns an allocator whose memory is kept."""
+        """Return an allocator whose memory is kept."""
 
         def noting(*arguments: Any) -> object:
             memory = allocate(*arguments)
@@ -149,7 +149,7 @@ class _Recorder:
         return noting
 
     def noting_views(self, view: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
-        """Returns a method that gives an array: what is done with it is not seen here."""
+        """Return a method that gives an array: what is done with it is not seen here."""
 
         def noting(x: Tensor) -> Any:
             self.is_complete &= not self.is_mine()
@@ -160,9 +160,9 @@ class _Recorder:
 
 @contextmanager
 def _recording() -> Iterator[_Recorder]:
-    """Puts a recorder in the place of the library, of the allocator and of the ways to NumPy.
+    """Put a recorder in the place of the library, of the allocator and of the ways to NumPy.
 
-    Lets go of the lock, which the caller holds.
+    Let go of the lock, which the caller holds.
     """
     recorder = _Recorder()
     allocate = native_memory.allocate
@@ -186,7 +186,7 @@ def _recording() -> Iterator[_Recorder]:
 def _moving(
     names: list[str], calls: list[Call], position: int
 ) -> Iterator[tuple[list[Any], int, Callable[[int], Any]]]:
-    """Yields the arguments that depend on the position: their list, their index, and their value.
+    """Yield the arguments that depend on the position: their list, their index, and their value.
 
     Args:
         names: of the kernels.

@@ -32,7 +32,7 @@ _METHODS: dict[str, Function] = {name: Tensor.__dict__[name] for name in REPORTE
 
 
 def report_ops_to(tracer: trace.Tracer | None) -> None:
-    """Lets every op of the library report to a tracer, or, with None, to nobody.
+    """Let every op of the library report to a tracer, or, with None, to nobody.
 
     The functions are those exported by `ml.ops`, under the names `ml.add` and `ml.ops.add`. An op
     that another op uses is part of that one and is not reported.
@@ -56,7 +56,7 @@ class _Reporter:
         self._is_inside = False
 
     def wrapped(self, op: str, function: Function) -> Function:
-        """Returns a function that does the same and reports it."""
+        """Return a function that does the same and reports it."""
         signature = inspect.signature(function)
 
         @functools.wraps(function)
@@ -88,7 +88,7 @@ class _Reporter:
     def _report_each(
         self, op: str, given: dict[str, Any], results: tuple[Tensor, ...], seconds: float
     ) -> tuple[Tensor, ...]:
-        """Reports each result in a line of its own, the first with all of the time.
+        """Report each result in a line of its own, the first with all of the time.
 
         Of an argument that is a sequence with one tensor for each result, a line shows its own.
         """
@@ -101,7 +101,7 @@ class _Reporter:
 
 
 def _inputs(op: str, given: dict[str, Any], number: int, results: int) -> list[Tensor]:
-    """Returns the tensors that went into one of an op's results."""
+    """Return the tensors that went into one of an op's results."""
     tensors: list[Tensor] = []
     for name, value in given.items():
         if op == "set_slice" and name == "self":
@@ -113,7 +113,7 @@ def _inputs(op: str, given: dict[str, Any], number: int, results: int) -> list[T
 
 
 def _tensors(value: Any) -> Sequence[Tensor]:
-    """Returns the tensors of an argument: itself, or those of a sequence."""
+    """Return the tensors of an argument: itself, or those of a sequence."""
     if isinstance(value, Tensor):
         return (value,)
     if isinstance(value, list | tuple):
@@ -122,6 +122,6 @@ def _tensors(value: Any) -> Sequence[Tensor]:
 
 
 def _scalars(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments that are single values."""
+    """Return the arguments that are single values."""
     kinds = (bool, int, float, complex, DType)
     return {name: value for name, value in given.items() if isinstance(value, kinds)}
