@@ -35,6 +35,7 @@ CHAT_FORMAT_NAMES = (
 )
 _LONGEST_MESSAGE = 400
 _LAST_STAGE = 21
+_REPORTS = ("--examples", "--metadata", "--info", "--bench")
 
 _DESCRIPTION = """\
 Chat with a Llama in the terminal; with a prompt, answer once and exit. The answer goes to standard
@@ -76,6 +77,7 @@ class Options:
         debug_log, trace_json: files of the trace.
         trace_layers, trace_stages: what of it to write; None is the default of each file.
         trace_statistics: numbers about the elements of each result, in the trace.
+        json: write one JSON record for each answer in the place of its text.
         statistics: show a line of statistics after each answer.
         quiet: only answers and errors.
         verbose: details and tracebacks.
@@ -109,6 +111,7 @@ class Options:
     trace_layers: tuple[range, ...] | None
     trace_stages: tuple[range, ...] | None
     trace_statistics: bool
+    json: bool
     statistics: bool
     quiet: bool
     verbose: bool
@@ -326,6 +329,9 @@ def _add_report_flags(parser: argparse.ArgumentParser) -> None:
 def _add_output_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument(
+        "--json", action="store_true", help="one JSON record per answer in the place of its text"
+    )
+    group.add_argument(
         "--no-stats",
         dest="statistics",
         action="store_false",
@@ -350,6 +356,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     given = [flag for flag, is_given in actions.items() if is_given]
     if len(given) > 1:
         parser.error(f"argument {given[1]}: not allowed with {given[0]}")
+    if values["json"] and (report := next((flag for flag in _REPORTS if values[flag[2:]]), None)):
+        parser.error(f"argument --json: not allowed with {report}")
     fixed_by_example = values["example"] is not None or values["examples"]
     if fixed_by_example and (values["system"] is not None or values["completion"]):
         parser.error(f"argument {given[0]}: not allowed with --system or --completion")

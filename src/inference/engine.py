@@ -17,6 +17,9 @@ from .speculation import Drafter
 from .stop_strings import StopStrings
 
 PREFILL_CHUNK = 512
+# With `progress`, chunks take about this time; the first has so many tokens.
+WATCHED_SECONDS = 1.0
+WATCHED_CHUNK = 64
 DEFAULT_SEQUENCE_LENGTH = 4096
 
 # Called with (prompt tokens in the cache, prompt tokens) before the first chunk and after each.
@@ -307,12 +310,17 @@ class InferenceEngine:
     def _prefill(self, ids: list[int], cached: int, progress: Progress | None) -> Logits:
         """Runs the part of the prompt that is not cached; returns the logits after its end."""
         del self._cached_ids[cached:]
-        if progress is not None:
-            progress(cached, len(ids))
-        for start in range(cached, len(ids), PREFILL_CHUNK):
-            logits = self._run(ids[start : start + PREFILL_CHUNK])
+        is_watched = progress is not None and not is_on()  # a trace shows the same in any window
+        chunk = min(WATCHED_CHUNK, PREFILL_CHUNK) if is_watched else PREFILL_CHUNK
+        while (start := len(self._cached_ids)) < len(ids):
             if progress is not None:
-                progress(len(self._cached_ids), len(ids))
+                progress(start, len(ids))
+            started = time.perf_counter()
+            logits = self._run(ids[start : start + chunk])
+            if is_watched:
+                chunk = _watched_chunk(chunk, time.perf_counter() - started)
+        if progress is not None:
+            progress(len(ids), len(ids))
         return logits
 
     def _run_drafted(
@@ -369,6 +377,15 @@ class InferenceEngine:
 def _check_whole(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise PromptError(f"[generate] {name} must be a whole number >= {least}: got {value!r}")
+
+
+def _watched_chunk(chunk: int, seconds: float) -> int:
+    """Returns the tokens of the next chunk of a prompt, from what the last one took.
+
+    Any chunks give the same bits; longer ones pass over the weights less often.
+    """
+    wanted = int(chunk * WATCHED_SECONDS / max(seconds, 1e-3)) // WATCHED_CHUNK * WATCHED_CHUNK
+    return min(max(wanted, WATCHED_CHUNK), PREFILL_CHUNK)
 
 
 class _AnswerText:

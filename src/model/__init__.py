@@ -9,6 +9,7 @@ from .errors import (
     PositionError,
     TokenIdError,
 )
+from .forecast import MemoryForecast, forecast_memory
 from .llama import LlamaTransformer, token_tensor
 from .loader import Model, load_model
 from .memory import available_memory, readable_bytes
@@ -17,6 +18,7 @@ __all__ = [
     "InferenceContext",
     "LinearRopeScaling",
     "LlamaTransformer",
+    "MemoryForecast",
     "Model",
     "ModelArgs",
     "ModelConfigError",
@@ -27,6 +29,7 @@ __all__ = [
     "TokenIdError",
     "available_memory",
     "check_context_fits",
+    "forecast_memory",
     "kv_cache_bytes",
     "load_model",
     "readable_bytes",
