@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _PLAIN_TERMINALS = ("", "dumb", "unknown")
+_NARROWEST_PROGRESS = 20  # columns
+_CLEAR_TO_END_OF_LINE = "\x1b[K"
 _UNLIMITED_WIDTH = 1 << 16  # nothing is folded where no window has to hold it
 
 
@@ -47,11 +49,30 @@ class Console:
         self._output = _Output("standard output", sys.stdout)
         self._notes = _Output("standard error", sys.stderr)
         self._answer_line_is_open = False
+        self._progress_is_shown = False
 
     @property
     def can_edit_lines(self) -> bool:
         """Whether standard error is a terminal on which a line editor can draw."""
         return self._notes.is_terminal and is_capable_terminal()
+
+    @property
+    def can_show_progress(self) -> bool:
+        """Whether standard error is a terminal that can take back a line, and is not quiet."""
+        return self.can_edit_lines and not self.quiet
+
+    def show_progress(self, text: str) -> None:
+        """Writes a line to the terminal that the next one replaces; nothing where it cannot."""
+        columns = self._notes.columns
+        if self.can_show_progress and columns >= _NARROWEST_PROGRESS:
+            self._progress_is_shown = True
+            self._notes.write(f"\r{escape_line(text, columns - 1)}{_CLEAR_TO_END_OF_LINE}")
+
+    def clear_progress(self) -> None:
+        """Takes back what `show_progress` wrote."""
+        if self._progress_is_shown:
+            self._progress_is_shown = False
+            self._notes.write(f"\r{_CLEAR_TO_END_OF_LINE}")
 
     def answer(self, text: str) -> None:
         """Writes a part of an answer to standard output, at once.
@@ -92,7 +113,11 @@ class Console:
     def note(self, text: str) -> None:
         """Writes a line to standard error, dimmed where there is colour; nothing when quiet."""
         if not self.quiet:
-            self._notes.write_line(text, "dim")
+            self.aside(text)
+
+    def aside(self, text: str) -> None:
+        """Writes a line to standard error, dimmed where there is colour, also when quiet."""
+        self._notes.write_line(text, "dim")
 
     def detail(self, text: str) -> None:
         """Writes a line to standard error when verbose."""
@@ -126,6 +151,14 @@ class _Output:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that is not UTF-8 shows "?" for what it cannot encode.
             stream.reconfigure(errors="replace")
+
+    @property
+    def columns(self) -> int:
+        """The width of the terminal; 0 where there is none, or where it is not known."""
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns if self._stream else 0
+        except (OSError, ValueError):
+            return 0
 
     def write(self, text: str) -> None:
         """Writes and flushes, so that it is seen at once."""
