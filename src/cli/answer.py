@@ -59,7 +59,7 @@ def stream_answer(
             reason = INTERRUPTED
         finally:
             console.clear_progress()
-            console.end_answer()
+            console.end_answer(interrupted=reason == INTERRUPTED)
     assert reason is not None  # the last step carries it
     return Answer("".join(parts), reason)
 

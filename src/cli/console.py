@@ -6,6 +6,7 @@ file or a pipe from standard output is written as it is.
 
 import io
 import os
+import select
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
@@ -85,11 +86,16 @@ class Console:
             self._answer_line_is_open = not text.endswith("\n")
             self._output.write(escape_controls(text) if self._output.is_terminal else text)
 
-    def end_answer(self) -> None:
-        """Ends the line of the answer, if it is open."""
+    def end_answer(self, *, interrupted: bool = False) -> None:
+        """Ends the line of the answer, if it is open.
+
+        Args:
+            interrupted: do not wait for a reader that takes nothing at the moment.
+        """
         if self._answer_line_is_open:
             self._answer_line_is_open = False
-            self._output.write("\n")
+            if not interrupted or self._output.takes_text_now():
+                self._output.write("\n")
 
     def report_line(self, text: str = "") -> None:
         """Writes a line of a report to standard output."""
@@ -148,9 +154,13 @@ class _Output:
         self._name = name
         self._stream = stream  # None: the process was started with it closed
         self.is_terminal = stream is not None and stream.isatty()
+        self._raw: io.RawIOBase | None = None
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that is not UTF-8 shows "?" for what it cannot encode.
             stream.reconfigure(errors="replace")
+            # Past Python's buffer: what Ctrl-C left there would be written at exit, and wait again.
+            if isinstance(stream.buffer, io.BufferedWriter):
+                self._raw = stream.buffer.raw
 
     @property
     def columns(self) -> int:
@@ -161,17 +171,24 @@ class _Output:
             return 0
 
     def write(self, text: str) -> None:
-        """Writes and flushes, so that it is seen at once."""
+        """Writes so that it is seen at once."""
         if self._stream is None:
             return
         try:
-            self._stream.write(text)
-            self._stream.flush()
+            if self._raw is None:
+                self._stream.write(text)
+                self._stream.flush()
+            else:
+                _write_all(self._raw, text.encode(self._stream.encoding, "replace"))
         except OSError as error:
             closed = isinstance(error, BrokenPipeError)
             _discard_what_is_buffered(self._stream)
             message = f"{self._name}: {error.strerror}"
             raise OutputError(message, closed=closed) from None
+
+    def takes_text_now(self) -> bool:
+        """Returns whether a few characters can be written without waiting for the reader."""
+        return self._raw is None or bool(select.select([], [self._raw], [], 0)[1])
 
     def write_line(self, text: str, style: str = "") -> None:
         """Writes text that stays on one line, in a style where there is colour."""
@@ -205,6 +222,16 @@ class _Output:
     @property
     def _has_colour(self) -> bool:
         return self.is_terminal and has_colour()
+
+
+def _write_all(raw: io.RawIOBase, data: bytes) -> None:
+    """Writes bytes to a descriptor, also where the system takes them in parts."""
+    while data:
+        written = raw.write(data)
+        if written is None:  # the descriptor was set not to wait, by another process perhaps
+            select.select([], [raw], [])
+        else:
+            data = data[written:]
 
 
 def is_capable_terminal() -> bool:
