@@ -154,13 +154,13 @@ class _Output:
         self._name = name
         self._stream = stream  # None: the process was started with it closed
         self.is_terminal = stream is not None and stream.isatty()
-        self._raw: io.RawIOBase | None = None
+        self._raw: io.FileIO | None = None
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that is not UTF-8 shows "?" for what it cannot encode.
             stream.reconfigure(errors="replace")
             # Past Python's buffer: what Ctrl-C left there would be written at exit, and wait again.
-            if isinstance(stream.buffer, io.BufferedWriter):
-                self._raw = stream.buffer.raw
+            buffer = getattr(stream.buffer, "raw", stream.buffer)
+            self._raw = buffer if isinstance(buffer, io.FileIO) else None
 
     @property
     def columns(self) -> int:
@@ -224,7 +224,7 @@ class _Output:
         return self.is_terminal and has_colour()
 
 
-def _write_all(raw: io.RawIOBase, data: bytes) -> None:
+def _write_all(raw: io.FileIO, data: bytes) -> None:
     """Writes bytes to a descriptor, also where the system takes them in parts."""
     while data:
         written = raw.write(data)
