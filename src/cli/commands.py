@@ -79,8 +79,8 @@ def _help(session: Session, _argument: str) -> None:
         for name, command in COMMANDS.items()
     ]
     keys = {
-        '"""': "starts and ends a message of several lines; a paste is one message",
-        "Ctrl-C": "stops an answer; its question is forgotten, /regen asks it again",
+        '"""': "around a message of several lines; a paste needs none",
+        "Ctrl-C": "stops an answer and forgets its question; /regen asks it again",
         "Ctrl-D": "leaves",
         "Tab": "completes a command, its argument or the name of a file",
         "Up": "brings back what was typed; kept in memory, never in a file",
