@@ -118,7 +118,7 @@ def _answer_or_chat(options: Options, console: Console) -> None:
     from .loading import open_session
     from .one_shot import find_prompt
 
-    prompt = find_prompt(options)
+    prompt = find_prompt(options, console)
     session = open_session(options, console)
     if prompt is None:
         from .chat import chat

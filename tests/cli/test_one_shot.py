@@ -249,7 +249,7 @@ def test_ctrl_c_at_any_moment_ends_with_130(endless_model: Path, seconds: float)
 def test_a_prompt_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "no", "No such file")):
         with pytest.raises(UsageError, match=reason):
-            find_prompt(parse_arguments(["-f", str(path)]))
+            find_prompt(parse_arguments(["-f", str(path)]), Console())
 
 
 def test_a_prompt_file_may_be_a_pipe(run: Run, alphabet_model: Path, tmp_path: Path) -> None:
@@ -263,4 +263,4 @@ def test_only_the_last_newline_of_a_file_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "prompt"
     for content, prompt in ((b"a\n", "a"), (b"a\r\n", "a"), (b" a\n\n", " a\n"), (b"a", "a")):
         path.write_bytes(content)
-        assert find_prompt(parse_arguments(["-f", str(path)])) == prompt
+        assert find_prompt(parse_arguments(["-f", str(path)]), Console()) == prompt
