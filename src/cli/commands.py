@@ -13,6 +13,7 @@ from .show import TOPICS, topic_text
 from .token_text import token_table
 from .values import positive_integer
 from .why import why_text
+from .words import counted
 
 _NEAR = 0.5  # how alike a name must be to be suggested
 _EMPTY = '""'
@@ -131,8 +132,8 @@ def _tokens(session: Session, argument: str) -> None:
         raise UsageError("/tokens wants a text: got nothing")
     ids = session.tokenizer.encode(argument, bos=False, eos=False)
     session.console.reply(
-        f"{token_table(session.tokenizer, ids)}\n{len(ids)} tokens, {len(argument)} characters, "
-        f"{len(argument.encode())} bytes"
+        f"{token_table(session.tokenizer, ids)}\n{counted(len(ids), 'token')}, "
+        f"{counted(len(argument), 'character')}, {counted(len(argument.encode()), 'byte')}"
     )
 
 

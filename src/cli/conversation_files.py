@@ -6,6 +6,7 @@ from .errors import UsageError
 from .files import named_path, read_text
 from .saved_chat import SavedChat, read_chat, write_chat
 from .session import Session
+from .words import counted
 
 _LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llama
 
@@ -67,9 +68,10 @@ def attach_text(session: Session, argument: str) -> None:
         raise UsageError(f"{label_of(path)}: text: {error}") from None
     session.attached = attached
     session.console.reply(
-        f"read: {len(text)} characters; they go before your next message, {tokens} tokens in all"
+        f"read: {counted(len(text), 'character')}; they go before your next message, "
+        f"{counted(tokens, 'token')} in all"
     )
 
 
 def _answers(count: int) -> str:
-    return f"{count} question{'' if count == 1 else 's'} with answer{'' if count == 1 else 's'}"
+    return f"{counted(count, 'question')} with {'its answer' if count == 1 else 'their answers'}"

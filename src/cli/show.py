@@ -6,6 +6,7 @@ from ..model import readable_bytes
 from .errors import UsageError
 from .session import Session
 from .token_text import token_table
+from .words import counted
 
 _NOTHING_YET = "nothing was said yet"
 
@@ -51,7 +52,7 @@ def _tokens(session: Session) -> str:
     ids = session.history_ids()
     if not ids:
         return _NOTHING_YET
-    return f"{token_table(session.tokenizer, ids)}\n{len(ids)} tokens"
+    return f"{token_table(session.tokenizer, ids)}\n{counted(len(ids), 'token')}"
 
 
 def _cache(session: Session) -> str:
@@ -66,7 +67,7 @@ def _cache(session: Session) -> str:
         f"numbers in {first.dtype}",
         f"bytes: {readable_bytes(len(cached) * layers * per_token)} in use of "
         f"{readable_bytes(context.nbytes)}; {layers * per_token} a position, "
-        f"{layers} layers * {per_token}",
+        f"{counted(layers, 'layer')} * {per_token}",
         f"reuse: {_reuse(session)}",
     ]
     history = session.history_ids()

@@ -5,6 +5,7 @@ from ..tokenizer import StreamDecoder, Tokenizer
 from .answer import INTERRUPTED
 from .session import LastAnswer, Session
 from .token_text import piece
+from .words import counted
 
 
 def why_text(session: Session) -> str:
@@ -33,7 +34,7 @@ def _cause(session: Session, last: LastAnswer, stats: GenerationStats) -> str:
         return f"the model drew {shown} (token {token}), which ends an answer"
     if reason == "max tokens":
         return (
-            f"{stats.new_tokens} tokens were drawn, as many as max_tokens allows; "
+            f"{counted(stats.new_tokens, 'token')} drawn, as many as max_tokens allows; "
             "the model had not ended its answer"
         )
     if reason == "stop string":
@@ -46,8 +47,8 @@ def _cause(session: Session, last: LastAnswer, stats: GenerationStats) -> str:
         )
     assert reason == INTERRUPTED
     return (
-        f"Ctrl-C came after {stats.new_tokens} tokens; question and answer are not in the history, "
-        "/regen asks the question again"
+        f"Ctrl-C came after {counted(stats.new_tokens, 'token')}; question and answer are not in "
+        "the history, /regen asks the question again"
     )
 
 

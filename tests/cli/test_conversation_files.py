@@ -30,14 +30,14 @@ def test_a_saved_chat_goes_on_as_if_it_had_not_ended(
     session.ask("one")
     session.ask("two")
     assert reply(capsys, session, f"/save {file}") == (
-        f"saved: 2 questions with answers and the settings, in {file}\n"
+        f"saved: 2 questions with their answers and the settings, in {file}\n"
     )
     saved = state(session)
     expected = session.ask("three").text
     for fresh in (session_of(random_model, "-c", "600"), session):
         fresh.ask("something else")
         text = reply(capsys, fresh, f"/load {file}")
-        assert text.startswith("loaded: 2 questions with answers and the settings, ")
+        assert text.startswith("loaded: 2 questions with their answers and the settings, ")
         assert text.endswith(" of 600 tokens; system prompt: Be short.\n")
         assert state(fresh) == saved
         assert fresh.ask("three").text == expected

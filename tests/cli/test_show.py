@@ -42,7 +42,7 @@ def test_show_cache_counts_positions_layers_bytes_and_what_was_reused(
         "positions: 108 of 300 hold keys and values",
         "layers: 1, each with keys and values of 2 heads of 128 numbers in bfloat16",
         f"bytes: {readable_bytes(108 * per_token)} in use of {readable_bytes(context.nbytes)}; "
-        f"{per_token} a position, 1 layers * {per_token}",
+        f"{per_token} a position, 1 layer * {per_token}",
         "reuse: of the last prompt's 82 tokens, 54 were in the cache and 28 were run; "
         "27 new ones were drawn",
         "the conversation takes 109 tokens, of which the first 108 need not be run again",

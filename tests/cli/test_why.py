@@ -48,7 +48,7 @@ def test_limits_say_that_the_model_had_not_ended(alphabet_model: Path, capsys: C
     session = session_of(alphabet_model, "-c", "40", "-n", "3")
     session.ask("Hello")
     assert why(session, capsys)[0] == (
-        "max tokens: 3 tokens were drawn, as many as max_tokens allows; "
+        "max tokens: 3 tokens drawn, as many as max_tokens allows; "
         "the model had not ended its answer"
     )
     session.clear()
