@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from .escape import escape_controls, escape_line
+from .tables import table
 
 # rich takes a while to load, and an answer to a pipe needs nothing of it.
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ class Console:
             columns: heading and justification ("left" or "right") of each column.
             rows: the cells, a sequence per row.
         """
-        self._output.write(self._output.rendered(_table(columns, rows)))
+        width = self._output.columns or None
+        self._output.write(self._output.rendered(table(columns, tuple(rows), width)))
 
     def note(self, text: str) -> None:
         """Writes a line to standard error, dimmed where there is colour; nothing when quiet."""
@@ -242,18 +244,6 @@ def is_capable_terminal() -> bool:
 def has_colour() -> bool:
     """Returns whether colour is wanted. Source: https://no-color.org."""
     return is_capable_terminal() and not os.environ.get("NO_COLOR")
-
-
-def _table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading, justification in columns:
-        table.add_column(heading, justify="right" if justification == "right" else "left")
-    for row in rows:
-        table.add_row(*(Text(escape_line(cell)) for cell in row))
-    return table
 
 
 def _discard_what_is_buffered(stream: TextIO) -> None:

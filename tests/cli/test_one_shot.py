@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from src.cli.arguments import parse_arguments
+from src.cli.console import Console
 from src.cli.errors import UsageError
 from src.cli.one_shot import find_prompt
 from tests.cli.conftest import (
