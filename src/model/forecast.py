@@ -63,11 +63,14 @@ class MemoryForecast:
         """
         if self.free is None or self.needed <= self.free:
             return
+        room = self.free - self.copied - self.scratch
+        fitting = min(self.positions, room * self.positions // self.cache) if room > 0 else 0
         copied = f"{readable_bytes(self.copied)} of weights to be merged + " if self.copied else ""
         raise NotEnoughMemoryError(
             f"memory: expected at most {readable_bytes(self.free)} available, got "
             f"{readable_bytes(self.needed)} = {copied}{readable_bytes(self.cache)} of keys and "
             f"values ({self.cache_sizes}) + {readable_bytes(self.scratch)} of intermediate results"
+            + (f"; a context of {fitting} would fit" if fitting else "")
         )
 
     @property
