@@ -10,7 +10,7 @@ from .commands import LeaveChat, completion_words, is_command, run_command
 from .reader import InterruptedLineError, MessageReader, open_reader, unquoted
 from .session import Session
 
-_HOW_TO_MAKE_ROOM = "/undo and /clear make room, --context-length gives more"
+_HOW_TO_MAKE_ROOM = "/undo and /clear make room, a start with --context-length has more"
 _STOPPED = "stopped; the history is as it was before the question, /regen asks it again"
 _HOW_TO_LEAVE = "Ctrl-D or /exit leaves, /help lists the commands"
 
@@ -43,7 +43,8 @@ def _take_turn_or_say_why_not(session: Session, reader: MessageReader) -> bool:
     try:
         _take_turn(session, reader)
     except InterruptedLineError as interrupt:
-        session.console.reply(_HOW_TO_LEAVE if interrupt.was_empty else "")
+        if interrupt.was_empty:
+            session.console.reply(_HOW_TO_LEAVE)
     except KeyboardInterrupt:
         session.console.reply("")
     except EOFError:
@@ -54,7 +55,10 @@ def _take_turn_or_say_why_not(session: Session, reader: MessageReader) -> bool:
     except CheckpointError:
         raise
     except ContextFullError as error:
-        session.console.error(f"{error}; {_HOW_TO_MAKE_ROOM}")
+        session.console.error(
+            f"the message does not fit: with the conversation it takes {error.tokens} tokens, and "
+            f"the context has {error.positions}; {_HOW_TO_MAKE_ROOM}"
+        )
     except LlamaBoltsError as error:
         session.console.error(str(error))
     return True

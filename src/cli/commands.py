@@ -152,7 +152,7 @@ def _probs(session: Session, argument: str) -> None:
     session.candidates = count
     session.console.reply(
         f"candidates: the {count} most probable of each new token, after each step of the "
-        "sampling; > marks the one drawn"
+        "sampling; * marks the one drawn"
     )
 
 

@@ -1,7 +1,7 @@
 """`/save`, `/load` and `/read`: files that hold a conversation, or a part of one."""
 
 from ..checkpoint.mapped_file import label_of
-from ..inference import InferenceError
+from ..inference import ContextFullError, InferenceError
 from .errors import UsageError
 from .files import named_path, read_text
 from .saved_chat import SavedChat, read_chat, write_chat
@@ -40,7 +40,9 @@ def load_chat(session: Session, argument: str) -> None:
         )
     try:
         session.restore(chat.system, chat.turns, chat.settings)
-    except InferenceError as error:
+    except ContextFullError as error:
+        raise UsageError(f"{label_of(path)}: saved chat: {_no_room(error)}") from None
+    except InferenceError as error:  # a system prompt where the chat format has none
         raise UsageError(f"{label_of(path)}: saved chat: {error}") from None
     session.console.reply(
         f"loaded: {_answers(len(chat.turns))} and the settings, {len(session.history_ids())} of "
@@ -64,13 +66,17 @@ def attach_text(session: Session, argument: str) -> None:
     history = 0 if session.completion else len(session.history_ids())
     try:
         session.check_room(history + tokens)
-    except InferenceError as error:
-        raise UsageError(f"{label_of(path)}: text: {error}") from None
+    except ContextFullError as error:
+        raise UsageError(f"{label_of(path)}: text: {_no_room(error)}") from None
     session.attached = attached
     session.console.reply(
         f"read: {counted(len(text), 'character')}; they go before your next message, "
         f"{counted(tokens, 'token')} in all"
     )
+
+
+def _no_room(error: ContextFullError) -> str:
+    return f"expected fewer than the {error.positions} tokens of the context, got {error.tokens}"
 
 
 def _answers(count: int) -> str:

@@ -6,7 +6,7 @@ from ..inference import Candidate, Choice, Stage
 from ..tokenizer import Tokenizer
 from .token_text import piece
 
-_DRAWN = ">"
+_DRAWN = "*"
 _LEFT_OUT = "-"
 _SMALLEST = 0.0001
 _NARROWEST = len("100.00%")  # so that the tables of an answer stand below each other

@@ -64,6 +64,7 @@ class PlainReader:
             while block_is_open(text):
                 text += "\n" + self._line(CONTINUATION)
         except KeyboardInterrupt:
+            self._console.reply("")  # what was typed stands before it
             raise InterruptedLineError(was_empty=not text) from None
         return text
 

@@ -190,10 +190,7 @@ class Session:
             ContextFullError: so many tokens are as many as the context has positions, or more.
         """
         if tokens >= self.engine.sequence_length:
-            raise ContextFullError(
-                f"it would take {tokens} tokens and leave no room for a question in the context "
-                f"of {self.engine.sequence_length}"
-            )
+            raise ContextFullError(tokens, self.engine.sequence_length)
 
     def with_attached(self, question: str) -> str:
         """Returns a question after the text that was attached to it, which is then used up."""

@@ -228,10 +228,7 @@ class InferenceEngine:
         if len(prompt_ids) == 0:
             raise PromptError("[generate] prompt_ids must hold at least one token: got none")
         if len(prompt_ids) >= self.sequence_length:
-            raise ContextFullError(
-                "[generate] prompt_ids must leave room for an answer in the context: "
-                f"{len(prompt_ids)} tokens >= {self.sequence_length} positions"
-            )
+            raise ContextFullError(len(prompt_ids), self.sequence_length)
         ids = token_tensor(prompt_ids, self.model.args.vocab_size)
         mark(2, position=0, T=len(prompt_ids), outputs={"tokens": ids})
         return [int(token) for token in ids.numpy()]

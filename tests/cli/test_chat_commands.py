@@ -65,7 +65,7 @@ def test_every_command_does_what_it_says(typist: Typist, tmp_path: Path) -> None
     typist.type("/tokens Hello", "id", "48 65 6c 6c 6f", "'Hello'", "1 token, ")
     typist.type("/set max_tokens 2", "max_tokens     2")
     typist.type("/probs 2", "candidates: the 2 most probable")
-    typist.type("Hello", "temperature 0", "> ", "100.00%", "tokens have a chance", "max tokens")
+    typist.type("Hello", "temperature 0", "* ", "100.00%", "tokens have a chance", "max tokens")
     typist.type("/probs off", "candidates: off")
     typist.type("/trace on", f"trace: {log}")
     typist.type("Hello", "max tokens")

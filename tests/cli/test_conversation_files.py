@@ -81,7 +81,7 @@ def test_a_chat_that_does_not_fit_is_refused_with_both_numbers(
     session = session_of(alphabet_model, "-c", "100")
     session.ask("Hello")
     before = state(session)
-    with pytest.raises(UsageError, match=r"it would take 150 tokens .* context of 100$"):
+    with pytest.raises(UsageError, match=r"fewer than the 100 tokens of the context, got 150$"):
         run_command(session, f"/load {file}")
     assert state(session) == before
 
@@ -149,7 +149,7 @@ def test_a_text_that_leaves_no_room_is_refused_with_both_numbers(
     session = session_of(alphabet_model, "-c", "300")
     session.ask("Hello")  # 55 tokens
     file.write_text("x" * length)
-    with pytest.raises(UsageError, match=f"it would take {length + 55} tokens .* of 300"):
+    with pytest.raises(UsageError, match=f"fewer than the 300 tokens .*, got {length + 55}"):
         run_command(session, f"/read {file}")
     assert session.attached == ""
     file.write_text("x" * 100)

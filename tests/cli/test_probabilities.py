@@ -26,11 +26,11 @@ def test_each_new_token_gets_its_candidates_and_the_drawn_one_is_marked(
     # The logits are 10 * sqrt(512) for the next letter and 0 for all others.
     assert asked(session, capsys, "Hello") == (
         "    model  temperature 0  position 28\n"
-        "> 100.00%        100.00%  97 'a'\n"
+        "* 100.00%        100.00%  97 'a'\n"
         "      512              1  tokens have a chance\n"
         "\n"
         "    model  temperature 0  position 29\n"
-        "> 100.00%        100.00%  98 'b'\n"
+        "* 100.00%        100.00%  98 'b'\n"
         "      512              1  tokens have a chance\n"
     )
 
