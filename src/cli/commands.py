@@ -19,6 +19,8 @@ _NEAR = 0.5  # how alike a name must be to be suggested
 _EMPTY = '""'
 _ON_OFF = ("on", "off")
 _MOST_CANDIDATES = 100
+# How other chats call them: ollama, llm.
+_OTHER_NAMES = {"/?": "/help", **dict.fromkeys(("/bye", "/quit", "exit", "quit"), "/exit")}
 
 
 class LeaveChat(Exception):  # noqa: N818 - leaving is no error
@@ -45,8 +47,9 @@ class Command:
 
 
 def is_command(line: str) -> bool:
-    """Returns whether what was typed is a command: a single line that starts with a slash."""
-    return line.startswith("/") and "\n" not in line
+    """Returns whether what was typed is a command: a line with a slash first, or to leave."""
+    is_slash = line.startswith("/") and "\n" not in line
+    return is_slash or line.strip() in _OTHER_NAMES
 
 
 def run_command(session: Session, line: str) -> None:
@@ -60,17 +63,23 @@ def run_command(session: Session, line: str) -> None:
         LeaveChat: the command was `/exit`.
         LlamaBoltsError: the command is unknown or cannot be done; nothing has changed.
     """
-    name, _, argument = line.partition(" ")
+    name, _, argument = line.lstrip().partition(" ")
     name = name.strip()
-    command = COMMANDS.get(name)
+    command = COMMANDS.get(_OTHER_NAMES.get(name, name))
     if command is None:
-        near = difflib.get_close_matches(name, COMMANDS, cutoff=_NEAR)
-        raise UsageError(f"no command {name}: expected {', '.join(near or COMMANDS)}")
+        raise UsageError(f"no command {name}: expected {_expected(name)}")
     if not command.keeps_blanks:
         argument = argument.strip()
     if argument and not command.usage:
         raise UsageError(f"{name} takes nothing after it: got {argument}")
     command.run(session, argument)
+
+
+def _expected(name: str) -> str:
+    """Returns what may have been meant by a command that there is not."""
+    if name[1:].replace("-", "_") in SETTING_NAMES:
+        return f"/set {name[1:]} VALUE"
+    return ", ".join(difflib.get_close_matches(name, COMMANDS, cutoff=_NEAR) or COMMANDS)
 
 
 def _help(session: Session, _argument: str) -> None:
@@ -117,10 +126,10 @@ def _undo(session: Session, _argument: str) -> None:
 
 def _set(session: Session, argument: str) -> None:
     name, _, value = argument.partition(" ")
-    if not value:
-        raise UsageError(f"/set wants a name and a value: one of {', '.join(SETTING_NAMES)}")
-    session.settings = session.settings.changed(name, value.strip())
-    session.console.reply(session.settings.line(name))
+    if value:
+        session.settings = session.settings.changed(name, value.strip())
+    lines = [session.settings.line(name)] if name else session.settings.lines()
+    session.console.reply("\n".join(lines))
 
 
 def _show(session: Session, argument: str) -> None:
@@ -187,12 +196,12 @@ def _or(words: Iterable[str]) -> str:
 
 COMMANDS = {
     "/help": Command("", "this list", _help),
-    "/exit": Command("", "leave", _exit),
+    "/exit": Command("", "leave; also /bye, /quit, exit or quit", _exit),
     "/clear": Command("", "forget the conversation; system prompt and settings stay", _clear),
     "/regen": Command("", "answer the last question again", _regenerate),
     "/undo": Command("", "take back the last question and its answer", _undo),
     "/system": Command("TEXT", 'set the system prompt; "" removes it; no TEXT shows it', _system),
-    "/set": Command("NAME VALUE", "change a setting; /show params lists them", _set, SETTING_NAMES),
+    "/set": Command("NAME VALUE", "change a setting; no NAME VALUE lists all", _set, SETTING_NAMES),
     "/show": Command("WHAT", f"WHAT is {_or(TOPICS)}", _show, tuple(TOPICS)),
     "/save": Command("FILE", "write messages and settings to a JSON file", save_chat, None),
     "/load": Command("FILE", "go on with a saved chat, in place of this one", load_chat, None),

@@ -21,6 +21,7 @@ def test_a_command_is_a_single_line_that_starts_with_a_slash() -> None:
     assert is_command("/help")
     assert not is_command("/usr/bin\n/usr/lib")
     assert not is_command("1/2")
+    assert not is_command("exit the room")
 
 
 def test_help_lists_every_command(alphabet_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,7 +34,15 @@ def test_help_lists_every_command(alphabet_model: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize(
     ("line", "near"),
-    [("/regne", "/regen"), ("/quit", "/"), ("/", "/"), ("/HELP", "/help"), ("/sytem x", "/system")],
+    [
+        ("/regne", "/regen"),
+        ("/qit", "/"),
+        ("/", "/"),
+        ("/HELP", "/help"),
+        ("/sytem x", "/system"),
+        ("/temperature 1", "/set temperature VALUE"),
+        ("/top-p", "/set top-p VALUE"),
+    ],
 )
 def test_an_unknown_command_is_one_line_with_near_names(
     alphabet_model: Path, line: str, near: str
@@ -43,10 +52,12 @@ def test_an_unknown_command_is_one_line_with_near_names(
         run_command(session, line)
 
 
-def test_exit_leaves(alphabet_model: Path) -> None:
+@pytest.mark.parametrize("line", ["/exit", "/exit ", "/bye", "/quit", "exit", "quit", " quit "])
+def test_exit_leaves_by_any_of_its_names(alphabet_model: Path, line: str) -> None:
     session = session_of(alphabet_model, "-c", "300", "--seed", "3")
+    assert is_command(line)
     with pytest.raises(LeaveChat):
-        run_command(session, "/exit")
+        run_command(session, line)
 
 
 def test_system_sets_shows_and_removes_the_prompt(
@@ -60,6 +71,14 @@ def test_system_sets_shows_and_removes_the_prompt(
     assert session.system is None
 
 
+def test_set_without_a_value_shows_what_is_set(
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
+    assert reply(capsys, session, "/set top-k") == "top_k          50\n"
+    assert reply(capsys, session, "/set").splitlines() == session.settings.lines()
+
+
 def test_set_changes_one_setting_and_says_so(
     alphabet_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,7 +87,7 @@ def test_set_changes_one_setting_and_says_so(
     assert session.settings.sampling.temperature == 0.0
 
 
-@pytest.mark.parametrize("line", ["/set", "/set temperature", "/set x 1", "/set temperature x"])
+@pytest.mark.parametrize("line", ["/set x", "/set x 1", "/set temperature x"])
 def test_a_wrong_set_changes_nothing(alphabet_model: Path, line: str) -> None:
     session = session_of(alphabet_model, "-c", "300", "--seed", "3")
     before = session.settings
