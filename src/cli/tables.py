@@ -12,14 +12,15 @@ if TYPE_CHECKING:
 
 Columns = Sequence[tuple[str, str]]
 Rows = Sequence[Sequence[str]]
+_NARROWEST = 20  # characters in which two columns can still be read side by side
 _GAP = 2  # blanks between columns, and before what stands below a name
 
 
 def table(columns: Columns, rows: Rows, width: int | None) -> "Table | Text":
     """Returns a table to be rendered; nothing in it is left out, however narrow the window.
 
-    Cells of two columns are folded where they are too wide. With more of them the first cell of a
-    row, its name, gets a line of its own, and the others stand below it.
+    Where two columns are too wide, their cells are folded. Where more of them are, or the window is
+    very narrow, the first cell of a row, its name, gets a line of its own, with the others below.
 
     Args:
         columns: heading and justification ("left" or "right") of each column; no line of headings
@@ -28,7 +29,9 @@ def table(columns: Columns, rows: Rows, width: int | None) -> "Table | Text":
         width: characters in a line; None for as many as are needed.
     """
     cells = [[escape_line(cell) for cell in row] for row in rows]
-    if width is not None and len(columns) > 2 and _needed(columns, cells) > width:
+    if width is None or _needed(columns, cells) <= width:
+        return _plain(columns, cells)
+    if len(columns) > 2 or width < _NARROWEST:
         return _stacked(columns, cells, width)
     return _plain(columns, cells)
 

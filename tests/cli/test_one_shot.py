@@ -125,6 +125,41 @@ def test_bytes_that_are_no_utf8_are_read_as_replacement_characters(
     )
 
 
+def test_bytes_that_are_no_utf8_are_counted_on_standard_input_and_refused_in_a_file(
+    run: Run, alphabet_model: Path, tmp_path: Path
+) -> None:
+    warning = run("-m", alphabet_model, stdin=b"a\xffb\xc3 \xef\xbf\xbd").stderr.splitlines()[0]
+    assert warning == (b"warning: standard input: expected UTF-8, got 2 parts that are not: U+FFFD")
+    assert b"warning" not in run("-m", alphabet_model, stdin="\ufffd é".encode()).stderr
+    path = tmp_path / "prompt"
+    path.write_bytes(b"\x7fELF\xff\x00")
+    done = run("-m", alphabet_model, "-f", path)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.endswith(b": prompt: expected UTF-8, got other bytes at byte 5\n")
+
+
+def test_a_prompt_far_too_long_is_refused_before_it_is_read(
+    run: Run, alphabet_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("src.cli.one_shot.MOST_PROMPT_BYTES", 1024)
+    path = tmp_path / "prompt"
+    for length, code in ((1024, 0), (1025, 2), (100_000, 2)):
+        path.write_bytes(b"x" * length)
+        for done in (
+            run("-m", alphabet_model, "-f", path),
+            run("-m", alphabet_model, stdin=b"x" * length),
+        ):
+            assert done.returncode == code
+            assert (b": prompt: expected at most 1.0 KiB, got more\n" in done.stderr) == bool(code)
+    assert run("-m", alphabet_model, "-f", "/dev/zero").returncode == 2
+
+
+def test_the_mark_of_a_byte_order_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "prompt"
+    path.write_bytes("\ufeffé\n".encode())
+    assert find_prompt(parse_arguments(["-f", str(path)]), Console()) == "é"
+
+
 def test_a_nul_byte_is_text(run: Run, alphabet_model: Path) -> None:
     assert run("-m", alphabet_model, stdin=b"a\0b").stdout == ANSWER
 
