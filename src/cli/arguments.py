@@ -82,7 +82,7 @@ class Options:
         trace_statistics: numbers about the elements of each result, in the trace.
         json: write one JSON record for each answer in the place of its text.
         statistics: show a line of statistics after each answer.
-        quiet: only answers and errors.
+        quiet: only answers, warnings and errors.
         verbose: details and tracebacks.
     """
 
@@ -362,7 +362,7 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="no statistics after an answer",
     )
-    group.add_argument("-q", "--quiet", action="store_true", help="only answers and errors")
+    group.add_argument("-q", "--quiet", action="store_true", help="only answers, warnings and errors")
     group.add_argument("-v", "--verbose", action="store_true", help="details, and tracebacks")
 
 

@@ -9,6 +9,8 @@ from src.cli.errors import UsageError
 from src.cli.loading import loading_line, open_model, open_model_to_run, open_session
 from src.inference import SamplingError
 from src.inference.engine import DEFAULT_SEQUENCE_LENGTH
+from src.model import forecast_memory
+from tests.cli.conftest import Run
 from tests.cli.reciting_model import LONGEST_CONTEXT
 
 
@@ -54,3 +56,22 @@ def test_the_loading_line_tells_model_sizes_cache_memory_and_scaling(
         assert part in line
     assert "RoPE scaling factor 32" in line
     assert "\n" not in line
+
+
+def test_what_cannot_fit_is_refused_and_what_is_only_slow_is_warned_of(
+    run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped = (alphabet_model / "consolidated.00.pth").stat().st_size
+    needed = forecast_memory(alphabet_model, 64, 64).needed
+    flags = ("-m", alphabet_model, "-c", "64", "-p", "x", "-q")
+    for free, code, word in (
+        (needed - 1, 4, b"error: memory: expected at most"),
+        (mapped + needed - 1, 0, b"warning: memory: "),
+        (mapped + needed, 0, b""),
+    ):
+        monkeypatch.setattr("src.model.memory.available_memory", lambda free=free: free)
+        done = run(*flags)
+        assert done.returncode == code
+        assert done.stderr.startswith(word)
+        assert done.stderr.count(b"\n") == (1 if word else 0)
+        assert done.stdout == (b"" if code else b"abcdefghijklmnopqrstuvwxyz\n")

@@ -135,7 +135,7 @@ def test_bytes_that_are_no_utf8_are_counted_on_standard_input_and_refused_in_a_f
     path.write_bytes(b"\x7fELF\xff\x00")
     done = run("-m", alphabet_model, "-f", path)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.endswith(b": prompt: expected UTF-8, got other bytes at byte 5\n")
+    assert done.stderr.endswith(b": prompt: expected UTF-8, got other bytes at byte 4\n")
 
 
 def test_a_prompt_far_too_long_is_refused_before_it_is_read(
