@@ -293,7 +293,7 @@ def _add_answer_flags(parser: argparse.ArgumentParser) -> None:
         "--stop",
         action="append",
         default=[],
-        type=replace_surrogates,
+        type=_stop_text,
         metavar="TEXT",
         help="end before TEXT; may be given several times",
     )
@@ -362,7 +362,9 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="no statistics after an answer",
     )
-    group.add_argument("-q", "--quiet", action="store_true", help="only answers, warnings and errors")
+    group.add_argument(
+        "-q", "--quiet", action="store_true", help="only answers, warnings and errors"
+    )
     group.add_argument("-v", "--verbose", action="store_true", help="details, and tracebacks")
 
 
@@ -414,6 +416,12 @@ def _example_number(text: str) -> int:
     if not 1 <= value <= len(EXAMPLES):
         raise argparse.ArgumentTypeError(f"must be 1 to {len(EXAMPLES)}: got {text}")
     return value
+
+
+def _stop_text(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("must be a text: got nothing")
+    return replace_surrogates(text)
 
 
 def _trace_path(text: str) -> Path:

@@ -9,6 +9,8 @@ from .escape import replace_surrogates
 if TYPE_CHECKING:
     from .session import Session
 
+_DIGITS = 6  # of a time in seconds
+
 
 def answer_record(session: "Session") -> str:
     """Returns the last answer of a session as a JSON object on one line, in ASCII.
@@ -30,4 +32,6 @@ def answer_record(session: "Session") -> str:
         "context_length": session.engine.sequence_length,
         **dataclasses.asdict(last.stats),
     }
-    return json.dumps(record)
+    return json.dumps(
+        {name: round(v, _DIGITS) if isinstance(v, float) else v for name, v in record.items()}
+    )

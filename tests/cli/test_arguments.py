@@ -110,6 +110,7 @@ def test_a_dash_means_standard_input() -> None:
         (["--completion", "--chat-format", "zephyr"], "not allowed with --chat-format"),
         (["--chat-format", "llama9"], "argument --chat-format: invalid choice: 'llama9'"),
         (["-q", "-v"], "argument --quiet: not allowed with --verbose"),
+        (["--stop", ""], "argument --stop: must be a text: got nothing"),
         (["--debug-log="], "argument --debug-log: must be a file: got nothing"),
         (["--trace-json", "-"], "argument --trace-json: must be a file: got -"),
         (["--debug-log", "a", "--trace-json", "a"], "must be another file than --debug-log"),

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
 
 from src.inference import GenerationStats
-from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, Run
+from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, Run, Spawn
 from tests.cli.reciting_model import EOT_ID
 
 KEYS = {
@@ -61,6 +62,24 @@ def test_controls_and_other_scripts_are_escaped_as_json_has_it(run: Run, recitin
 def test_an_error_leaves_standard_output_empty(run: Run, alphabet_model: Path) -> None:
     done = run("-m", alphabet_model, "--json", "-p", "x" * 100, "-c", "50")
     assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_a_chat_writes_a_record_for_each_answer(
+    spawn: Spawn, alphabet_model: Path, tmp_path: Path
+) -> None:
+    records = tmp_path / "records"
+    to_file = ["sh", "-c", f'"$@" > {records}', "sh"]
+    child = spawn("-m", alphabet_model, "--json", prefix=to_file, TERM="dumb")
+    for message in ("Hello", "more"):
+        child.expect("> ")
+        child.sendline(message)
+        child.expect_exact("27 new")
+        assert ALPHABET not in child.before
+    child.send("\x04")
+    child.expect(pexpect.EOF)
+    first, second = map(record, records.read_bytes().splitlines(keepends=True))
+    assert first["text"] == second["text"] == ALPHABET
+    assert second["cached_tokens"] == first["prompt_tokens"] + first["new_tokens"] - 1
 
 
 def test_an_interrupted_answer_has_its_record(
