@@ -5,21 +5,18 @@ ranges of the sampling settings are the business of `SamplingArgs`; here they ar
 """
 
 import argparse
-import difflib
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from .. import __version__
-from .escape import escape_line, replace_surrogates
+from .escape import replace_surrogates
 from .examples import EXAMPLES
+from .flag_parser import FlagFormatter, FlagParser
 from .values import integer, number, positive_integer, positive_number, ranges
 
 DEFAULT_CONTEXT_LENGTH = 4096
 DEFAULT_DEBUG_LOG = Path("debug.log")
-USAGE_ERROR = 2
 # The keys of `CHAT_FORMATS`, in its order; a test compares them.
 CHAT_FORMAT_NAMES = (
     "llama3",
@@ -35,8 +32,6 @@ CHAT_FORMAT_NAMES = (
     "deepseek-r1",
     "deepseek-r1-2025-01",
 )
-_LONGEST_MESSAGE = 400
-_NEAR = 0.7  # how alike a flag must be to be suggested
 _LAST_STAGE = 21
 _REPORTS = ("--examples", "--metadata", "--info", "--bench")
 
@@ -134,7 +129,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     values = vars(parsed)
     flags = [argument for argument in unknown if argument.startswith("-")]
     if flags:
-        parser.error(f"unrecognized arguments: {' '.join(flags)}{_near_flags(parser, flags[0])}")
+        parser.error(f"unrecognized arguments: {' '.join(flags)}{parser.near(flags[0])}")
     for text in (values["standard_input"], *unknown):
         if text not in (None, "-"):
             parser.error(f"a prompt is given with -p TEXT: got {text}")
@@ -144,14 +139,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     return Options(**values)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> FlagParser:
     """Returns the parser of all flags, in the groups that `--help` shows."""
-    parser = _OneLineErrorParser(
+    parser = FlagParser(
         prog="llama-bolts",
         usage="%(prog)s [options] [-p TEXT | -f FILE | -]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=_Formatter,
+        formatter_class=FlagFormatter,
         allow_abbrev=False,  # an abbreviation would change its meaning when a flag is added
         add_help=False,
     )
@@ -162,28 +157,6 @@ def build_parser() -> argparse.ArgumentParser:
     _add_trace_flags(parser)
     _add_report_flags(parser)
     return parser
-
-
-class _OneLineErrorParser(argparse.ArgumentParser):
-    """Refuses with one line; argparse's own way prints the usage first."""
-
-    def error(self, message: str) -> NoReturn:
-        line = escape_line(message, _LONGEST_MESSAGE)
-        self.exit(USAGE_ERROR, f"error: {line} (--help lists the options)\n")
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Shows flags as `-p, --prompt TEXT`, on lines of 79 characters, or less in a small window."""
-
-    def __init__(self, prog: str) -> None:
-        columns = shutil.get_terminal_size().columns
-        super().__init__(prog, max_help_position=27, width=min(columns, 80) - 1)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not action.option_strings or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        metavar = f"[{action.metavar}]" if action.nargs == "?" else str(action.metavar)
-        return f"{', '.join(action.option_strings)} {metavar}"
 
 
 def _add_prompt_flags(parser: argparse.ArgumentParser) -> None:
@@ -366,15 +339,6 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         "-q", "--quiet", action="store_true", help="only answers, warnings and errors"
     )
     group.add_argument("-v", "--verbose", action="store_true", help="details, and tracebacks")
-
-
-def _near_flags(parser: argparse.ArgumentParser, unknown: str) -> str:
-    """Returns the flags of ours that look like one of another program, `--temp` say."""
-    flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
-    name = unknown.partition("=")[0]
-    near = [flag for flag in flags if name.startswith("--") and flag.startswith(name)]
-    near = near or difflib.get_close_matches(name, flags, cutoff=_NEAR)
-    return f"; near it: {', '.join(near)}" if near else ""
 
 
 def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str, object]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from src.cli.arguments import CHAT_FORMAT_NAMES, Options, build_parser, parse_arguments
 from src.cli.examples import EXAMPLES
+from src.cli.flag_parser import _OTHER_NAMES
 from src.inference import CHAT_FORMATS
 
 
@@ -124,7 +125,8 @@ def test_a_dash_means_standard_input() -> None:
         (["--trace-statistics"], "argument --trace-statistics: needs --debug-log or --trace-json"),
         (["--temp", "0"], "unrecognized arguments: --temp; near it: --temperature"),
         (["--max-token=3"], "unrecognized arguments: --max-token=3; near it: --max-tokens"),
-        (["--ctx-size=3"], "unrecognized arguments: --ctx-size=3 ("),
+        (["--ctx-size=3"], "unrecognized arguments: --ctx-size=3; near it: --context-length ("),
+        (["--gpu-layers", "3"], "unrecognized arguments: --gpu-layers ("),
         (["-x"], "unrecognized arguments: -x ("),
         (["--json", "--info"], "argument --json: not allowed with --info"),
         (["--examples", "--json"], "argument --json: not allowed with --examples"),
@@ -181,3 +183,11 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
         parse_arguments(["--version"])
     assert exit_info.value.code == 0
     assert capsys.readouterr().out == f"llama-bolts {__version__}\n"
+
+
+def test_names_of_other_programs_lead_to_flags_that_there_are() -> None:
+    parser = build_parser()
+    for name, ours in _OTHER_NAMES.items():
+        assert name not in parser._option_string_actions
+        assert ours in parser._option_string_actions
+        assert parser.near(f"{name}=3") == f"; near it: {ours}"

@@ -1,6 +1,7 @@
 """`--json`: one record per answer, and nothing else on standard output."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pexpect
 import pytest
 
 from src.inference import GenerationStats
-from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, Run, Spawn
+from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, REPOSITORY, Run, Spawn
 from tests.cli.reciting_model import EOT_ID
 
 KEYS = {
@@ -94,3 +95,9 @@ def test_an_interrupted_answer_has_its_record(
     found = record(done.stdout)
     assert (found["text"], found["stop_reason"]) == ("abcd", "interrupted")
     assert found["token_ids"] == [*b"abcd"]
+
+
+def test_the_page_on_the_command_line_names_the_fields_of_a_record() -> None:
+    page = (REPOSITORY / "docs" / "COMMAND-LINE.md").read_text(encoding="utf-8")
+    table = page.split("| field |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == KEYS
