@@ -30,7 +30,9 @@ class Answer:
         return self.stop_reason != INTERRUPTED
 
 
-def stream_answer(console: Console, start: Callable[[], Iterator[Step]]) -> Answer:
+def stream_answer(
+    console: Console, start: Callable[[], Iterator[Step]], *, shows_text: bool = True
+) -> Answer:
     """Write an answer token by token.
 
     Ctrl-C ends it without an exception: then `stop_reason` is `interrupted`.
@@ -38,6 +40,7 @@ def stream_answer(console: Console, start: Callable[[], Iterator[Step]]) -> Answ
     Args:
         console: where the text goes.
         start: calls `InferenceEngine.generate` or `.chat`.
+        shows_text: whether to write it; an answer that is recorded is not shown as well.
 
     Raises:
         OutputError: standard output takes no more.
@@ -50,11 +53,13 @@ def stream_answer(console: Console, start: Callable[[], Iterator[Step]]) -> Answ
             for step in start():
                 parts.append(step.text)
                 reason = step.stop_reason
-                console.answer(step.text)
+                if shows_text:
+                    console.answer(step.text)
         except KeyboardInterrupt:
             reason = INTERRUPTED
         finally:
-            console.end_answer()
+            console.clear_progress()
+            console.end_answer(interrupted=reason == INTERRUPTED)
     assert reason is not None  # the last step carries it
     return Answer("".join(parts), reason)
 
@@ -84,7 +89,10 @@ def statistics_line(stats: GenerationStats, stop_reason: str, context_length: in
 
 def _rate(tokens: int, seconds: float) -> str:
     """Return `, N tok/s`, or nothing where nothing was run."""
-    return f", {tokens / seconds:.0f} tok/s" if tokens > 0 and seconds > 0 else ""
+    if tokens <= 0 or seconds <= 0:
+        return ""
+    rate = tokens / seconds
+    return f", {rate:.0f} tok/s" if rate >= 10 else f", {rate:.2g} tok/s"
 
 
 @contextmanager

@@ -98,14 +98,13 @@ def _dispatch(options: Options, console: Console) -> None:
         from .loading import open_model
         from .metadata import report_metadata
 
-        report_metadata(console, open_model(options))
+        report_metadata(console, open_model(options, console))
         return
     if options.bench:
         from .bench import report_bench
-        from .loading import context_length, open_model
+        from .loading import open_model_to_run
 
-        model = open_model(options)
-        report_bench(console, model, context_length(options, model))
+        report_bench(console, *open_model_to_run(options, console))
         return
     if options.examples:
         from .menu import report_examples
@@ -119,7 +118,7 @@ def _answer_or_chat(options: Options, console: Console) -> None:
     from .loading import open_session
     from .one_shot import find_prompt
 
-    prompt = find_prompt(options)
+    prompt = find_prompt(options, console)
     session = open_session(options, console)
     if prompt is None:
         from .chat import chat

@@ -8,16 +8,15 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from .. import __version__
-from .escape import escape_line, replace_surrogates
+from .escape import replace_surrogates
 from .examples import EXAMPLES
+from .flag_parser import FlagFormatter, FlagParser
 from .values import integer, number, positive_integer, positive_number, ranges
 
 DEFAULT_CONTEXT_LENGTH = 4096
 DEFAULT_DEBUG_LOG = Path("debug.log")
-USAGE_ERROR = 2
 # The keys of `CHAT_FORMATS`, in its order; a test compares them.
 CHAT_FORMAT_NAMES = (
     "llama3",
@@ -35,19 +34,19 @@ CHAT_FORMAT_NAMES = (
 )
 # How many `STAGES` there are; a test compares them.
 LAST_STAGE = 21
-_LONGEST_MESSAGE = 400
+_REPORTS = ("--examples", "--metadata", "--info", "--bench")
 
 _DESCRIPTION = """\
-Chat with a Llama in the terminal; with a prompt, answer once and exit. The answer goes to standard
-output, everything else to standard error."""
+Chat with a Llama in the terminal; with a prompt, answer once and exit.
+The answer goes to standard output, everything else to standard error."""
 
 _EPILOG = """\
 examples:
-  llama-bolts                                     chat with the bundled model
-  llama-bolts -m ~/Llama3.1-8B-Instruct           chat with your own
-  llama-bolts -p "What is the capital of Ohio?"   answer once
-  cat letter.txt | llama-bolts -s "Summarize."    answer what standard input holds
-  llama-bolts --completion -p "Once upon a time"  continue raw text
+  llama-bolts                                chat with the bundled model
+  llama-bolts -m ~/Llama3.1-8B-Instruct      chat with your own
+  llama-bolts -p "Why is the sky blue?"      answer once
+  cat letter | llama-bolts -s "Summarize."   answer what standard input holds
+  llama-bolts --completion -p "Once upon"    continue raw text
 
 exit codes:
   0 done   2 usage   3 bad model, tokenizer or config   4 not enough memory
@@ -77,8 +76,9 @@ class Options:
         debug_log, trace_json: files of the trace.
         trace_layers, trace_stages: what of it to write; None is the default of each file.
         trace_statistics: numbers about the elements of each result, in the trace.
+        json: write one JSON record for each answer in the place of its text.
         statistics: show a line of statistics after each answer.
-        quiet: only answers and errors.
+        quiet: only answers, warnings and errors.
         verbose: details and tracebacks.
     """
 
@@ -110,6 +110,7 @@ class Options:
     trace_layers: tuple[range, ...] | None
     trace_stages: tuple[range, ...] | None
     trace_statistics: bool
+    json: bool
     statistics: bool
     quiet: bool
     verbose: bool
@@ -125,72 +126,67 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
         SystemExit: with 0 after `--help` or `--version`; with 2 after one line on standard error.
     """
     parser = build_parser()
-    values = vars(parser.parse_args(arguments))
-    if values["standard_input"] not in (None, "-"):
-        parser.error(f"a prompt is given with -p TEXT: got {values['standard_input']}")
+    parsed, unknown = parser.parse_known_args(arguments)
+    values = vars(parsed)
+    flags = [argument for argument in unknown if argument.startswith("-")]
+    if flags:
+        parser.error(f"unrecognized arguments: {' '.join(flags)}{parser.near(flags[0])}")
+    for text in (values["standard_input"], *unknown):
+        if text not in (None, "-"):
+            parser.error(f"a prompt is given with -p TEXT: got {text}")
     values["standard_input"] = values["standard_input"] == "-"
     values["stop"] = tuple(values["stop"])
     _refuse_contradictions(parser, values)
     return Options(**values)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> FlagParser:
     """Return the parser of all flags, in the groups that `--help` shows."""
-    parser = _OneLineErrorParser(
+    parser = FlagParser(
         prog="llama-bolts",
         usage="%(prog)s [options] [-p TEXT | -f FILE | -]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=_formatter,
+        formatter_class=FlagFormatter,
         allow_abbrev=False,  # an abbreviation would change its meaning when a flag is added
         add_help=False,
     )
     _add_prompt_flags(parser)
     _add_model_flags(parser)
     _add_answer_flags(parser)
+    _add_output_flags(parser)
     _add_trace_flags(parser)
     _add_report_flags(parser)
-    _add_output_flags(parser)
     return parser
 
 
-class _OneLineErrorParser(argparse.ArgumentParser):
-    """Refuses with one line; argparse's own way prints the usage first."""
-
-    def error(self, message: str) -> NoReturn:
-        line = escape_line(message, _LONGEST_MESSAGE)
-        self.exit(USAGE_ERROR, f"error: {line} (--help lists the options)\n")
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=100)
-
-
 def _add_prompt_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("prompt", "one prompt, its answer, exit; none: a chat")
+    group = parser.add_argument_group("prompt", "one prompt, its answer, exit; without one, a chat")
     group.add_argument("-p", "--prompt", type=replace_surrogates, metavar="TEXT", help="the prompt")
     group.add_argument("-f", "--file", type=Path, metavar="FILE", help="the prompt is in FILE")
     group.add_argument(
         "standard_input",
         nargs="?",
         metavar="-",
-        help="the prompt is on standard input (also without this, where that is no terminal)",
+        help="the prompt is on standard input; implied in a pipe",
     )
     group.add_argument(
         "--example",
         type=_example_number,
         metavar="N",
-        help=f"predefined prompt N of {len(EXAMPLES)}; --examples lists them",
+        help=f"run predefined prompt N of {len(EXAMPLES)} (see --examples)",
     )
     group.add_argument(
         "-s", "--system", type=replace_surrogates, metavar="TEXT", help="system prompt"
     )
-    group.add_argument("--completion", action="store_true", help="continue raw text, do not chat")
+    group.add_argument(
+        "--completion", action="store_true", help="continue raw text instead of chatting"
+    )
     group.add_argument(
         "--chat-format",
         choices=CHAT_FORMAT_NAMES,
         metavar="NAME",
-        help=f"write the chat as NAME (default: the model's own): {', '.join(CHAT_FORMAT_NAMES)}",
+        help=f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}",
     )
 
 
@@ -208,20 +204,20 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--context-length",
         type=positive_integer,
         metavar="N",
-        help=f"positions of the cache (default: {DEFAULT_CONTEXT_LENGTH} or the model's, if less)",
+        help=f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)",
     )
     group.add_argument(
         "-t",
         "--threads",
         type=positive_integer,
         metavar="N",
-        help="threads (default: the processors this process may use)",
+        help="threads (default: the processors it may use)",
     )
     group.add_argument(
         "--rope-scaling-factor",
         type=positive_number,
         metavar="X",
-        help="factor of the rotary scaling, where the model's files say none or a wrong one",
+        help="of the rotary embedding, if the files are wrong",
     )
 
 
@@ -232,10 +228,13 @@ def _add_answer_flags(parser: argparse.ArgumentParser) -> None:
         "--max-tokens",
         type=positive_integer,
         metavar="N",
-        help="most new tokens (default: until the model stops or the context is full)",
+        help="most new tokens (default: until a stop)",
     )
     group.add_argument(
-        "--temperature", type=number, metavar="X", help="0: the most likely token (default: 0.6)"
+        "--temperature",
+        type=number,
+        metavar="X",
+        help="0: always the most likely token (default: 0.6)",
     )
     group.add_argument(
         "--top-k",
@@ -247,30 +246,30 @@ def _add_answer_flags(parser: argparse.ArgumentParser) -> None:
         "--top-p",
         type=number,
         metavar="X",
-        help="sample from the most likely that hold probability X (default: 0.9)",
+        help="sample from the top X of probability (default: 0.9)",
     )
     group.add_argument(
         "--min-p",
         type=number,
         metavar="X",
-        help="leave out what is less likely than X times the most likely (default: 0)",
+        help="leave out below X times the likeliest (default: 0)",
     )
     group.add_argument(
         "--repeat-penalty",
         type=number,
         metavar="X",
-        help="make tokens that occurred less likely (default: 1, off)",
+        help="make what occurred less likely (default: 1, off)",
     )
     group.add_argument(
-        "--seed", type=integer, metavar="N", help="repeat an answer (default: fresh)"
+        "--seed", type=integer, metavar="N", help="repeat an answer (default: a new one, and shown)"
     )
     group.add_argument(
         "--stop",
         action="append",
         default=[],
-        type=replace_surrogates,
+        type=_stop_text,
         metavar="TEXT",
-        help="end the answer before TEXT; may be given several times",
+        help="end before TEXT; may be given several times",
     )
 
 
@@ -282,34 +281,34 @@ def _add_trace_flags(parser: argparse.ArgumentParser) -> None:
         const=DEFAULT_DEBUG_LOG,
         type=_trace_path,
         metavar="PATH",
-        help=f"write a log for people, a line per step (without PATH: {DEFAULT_DEBUG_LOG})",
+        help=f"a log for people (without PATH: {DEFAULT_DEBUG_LOG})",
     )
     group.add_argument(
-        "--trace-json", type=_trace_path, metavar="PATH", help="write JSON lines for programs"
+        "--trace-json", type=_trace_path, metavar="PATH", help="JSON lines for programs"
     )
     group.add_argument(
         "--trace-layers",
         type=ranges,
         metavar="RANGES",
-        help="layers in full, such as 0,3-5 (default: the first in the log, all in the JSON lines)",
+        help="such as 0,3-5 (default: 0 in the log, all in JSON)",
     )
     group.add_argument(
         "--trace-stages",
         type=_stage_ranges,
         metavar="RANGES",
-        help=f"stages, such as 8-13 (default: all, 1-{LAST_STAGE})",
+        help=f"such as 8-13 (default: all, 1-{LAST_STAGE})",
     )
     group.add_argument(
         "--trace-statistics",
         action="store_true",
-        help="least, greatest, mean, root mean square, first and last values of each result",
+        help="min, max, mean, rms, first and last values",
     )
 
 
 def _add_report_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reports", "print and exit")
     group.add_argument(
-        "--examples", action="store_true", help="the predefined prompts; in a terminal, choose one"
+        "--examples", action="store_true", help="predefined prompts; choose one in a terminal"
     )
     group.add_argument(
         "--metadata", action="store_true", help="hyperparameters, tensors, counts and bytes"
@@ -318,21 +317,28 @@ def _add_report_flags(parser: argparse.ArgumentParser) -> None:
         "--info", action="store_true", help="versions, instruction set, threads, memory"
     )
     group.add_argument(
-        "--bench", action="store_true", help="tokens per second, and this machine's limits"
+        "--bench", action="store_true", help="tokens per second beside this machine's limits"
     )
-    group.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    group.add_argument(
+        "--version", action="version", version=f"%(prog)s {__version__}", help="version"
+    )
     group.add_argument("-h", "--help", action="help", help="this text")
 
 
 def _add_output_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument(
+        "--json", action="store_true", help="one JSON record per answer instead of its text"
+    )
+    group.add_argument(
         "--no-stats",
         dest="statistics",
         action="store_false",
-        help="no line of statistics after an answer",
+        help="no statistics after an answer",
     )
-    group.add_argument("-q", "--quiet", action="store_true", help="only answers and errors")
+    group.add_argument(
+        "-q", "--quiet", action="store_true", help="only answers, warnings and errors"
+    )
     group.add_argument("-v", "--verbose", action="store_true", help="details, and tracebacks")
 
 
@@ -351,6 +357,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     given = [flag for flag, is_given in actions.items() if is_given]
     if len(given) > 1:
         parser.error(f"argument {given[1]}: not allowed with {given[0]}")
+    if values["json"] and (report := next((flag for flag in _REPORTS if values[flag[2:]]), None)):
+        parser.error(f"argument --json: not allowed with {report}")
     fixed_by_example = values["example"] is not None or values["examples"]
     if fixed_by_example and (values["system"] is not None or values["completion"]):
         parser.error(f"argument {given[0]}: not allowed with --system or --completion")
@@ -373,6 +381,12 @@ def _example_number(text: str) -> int:
     if not 1 <= value <= len(EXAMPLES):
         raise argparse.ArgumentTypeError(f"must be 1 to {len(EXAMPLES)}: got {text}")
     return value
+
+
+def _stop_text(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("must be a text: got nothing")
+    return replace_surrogates(text)
 
 
 def _trace_path(text: str) -> Path:

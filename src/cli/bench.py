@@ -25,7 +25,7 @@ _SPEEDS = (
     ("this machine's limit", "right"),
     ("share", "right"),
 )
-_FACTS = (("what", "left"), ("value", "left"))
+_FACTS = (("", "left"), ("", "left"))
 
 
 @dataclass

@@ -1,12 +1,17 @@
 """The chat in the terminal."""
 
+import contextlib
+
 from .. import __version__
 from ..checkpoint import CheckpointError
+from ..inference import ContextFullError
 from ..ml.errors import LlamaBoltsError
 from .commands import LeaveChat, completion_words, is_command, run_command
 from .reader import InterruptedLineError, MessageReader, open_reader, unquoted
 from .session import Session
 
+_HOW_TO_MAKE_ROOM = "/undo and /clear make room, a start with --context-length has more"
+_STOPPED = "stopped; the history is as it was before the question, /regen asks it again"
 _HOW_TO_LEAVE = "Ctrl-D or /exit leaves, /help lists the commands"
 
 
@@ -27,21 +32,36 @@ def chat(session: Session) -> None:
     session.console.note(f"llama-bolts {__version__}: type a {what}; {_HOW_TO_LEAVE}")
     reader = open_reader(session.console, completion_words())
     while True:
-        try:
-            _take_turn(session, reader)
-        except InterruptedLineError as interrupt:
-            session.console.reply(_HOW_TO_LEAVE if interrupt.was_empty else "")
-        except KeyboardInterrupt:
-            session.console.reply("")
-        except EOFError:
-            session.console.reply("")
-            return
-        except LeaveChat:
-            return
-        except CheckpointError:
-            raise
-        except LlamaBoltsError as error:
-            session.console.error(str(error))
+        # Ctrl-C may also come while one of the exceptions below is dealt with.
+        with contextlib.suppress(KeyboardInterrupt):
+            if not _take_turn_or_say_why_not(session, reader):
+                return
+
+
+def _take_turn_or_say_why_not(session: Session, reader: MessageReader) -> bool:
+    """Take a turn, or says in a line what is wrong; returns whether the chat goes on."""
+    try:
+        _take_turn(session, reader)
+    except InterruptedLineError as interrupt:
+        if interrupt.was_empty:
+            session.console.reply(_HOW_TO_LEAVE)
+    except KeyboardInterrupt:
+        session.console.reply("")
+    except EOFError:
+        session.console.reply("")
+        return False
+    except LeaveChat:
+        return False
+    except CheckpointError:
+        raise
+    except ContextFullError as error:
+        session.console.error(
+            f"the message does not fit: with the conversation it takes {error.tokens} tokens, and "
+            f"the context has {error.positions}; {_HOW_TO_MAKE_ROOM}"
+        )
+    except LlamaBoltsError as error:
+        session.console.error(str(error))
+    return True
 
 
 def _take_turn(session: Session, reader: MessageReader) -> None:
@@ -52,4 +72,5 @@ def _take_turn(session: Session, reader: MessageReader) -> None:
     if is_command(text) and not is_quoted:
         run_command(session, text)
         return
-    session.ask(text)
+    if not session.ask(session.with_attached(text)).is_complete:
+        session.console.note(_STOPPED)

@@ -6,11 +6,13 @@ file or a pipe from standard output is written as it is.
 
 import io
 import os
+import select
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from .escape import escape_controls, escape_line
+from .tables import table
 
 # rich takes a while to load, and an answer to a pipe needs nothing of it.
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _PLAIN_TERMINALS = ("", "dumb", "unknown")
+_NARROWEST_PROGRESS = 20  # columns
+_CLEAR_TO_END_OF_LINE = "\x1b[K"
 _UNLIMITED_WIDTH = 1 << 16  # nothing is folded where no window has to hold it
 
 
@@ -47,11 +51,30 @@ class Console:
         self._output = _Output("standard output", sys.stdout)
         self._notes = _Output("standard error", sys.stderr)
         self._answer_line_is_open = False
+        self._progress_is_shown = False
 
     @property
     def can_edit_lines(self) -> bool:
         """Whether standard error is a terminal on which a line editor can draw."""
         return self._notes.is_terminal and is_capable_terminal()
+
+    @property
+    def can_show_progress(self) -> bool:
+        """Whether standard error is a terminal that can take back a line, and is not quiet."""
+        return self.can_edit_lines and not self.quiet
+
+    def show_progress(self, text: str) -> None:
+        """Write a line to the terminal that the next one replaces; nothing where it cannot."""
+        columns = self._notes.columns
+        if self.can_show_progress and columns >= _NARROWEST_PROGRESS:
+            self._progress_is_shown = True
+            self._notes.write(f"\r{escape_line(text, columns - 1)}{_CLEAR_TO_END_OF_LINE}")
+
+    def clear_progress(self) -> None:
+        """Take back what `show_progress` wrote."""
+        if self._progress_is_shown:
+            self._progress_is_shown = False
+            self._notes.write(f"\r{_CLEAR_TO_END_OF_LINE}")
 
     def answer(self, text: str) -> None:
         """Write a part of an answer to standard output, at once.
@@ -64,11 +87,16 @@ class Console:
             self._answer_line_is_open = not text.endswith("\n")
             self._output.write(escape_controls(text) if self._output.is_terminal else text)
 
-    def end_answer(self) -> None:
-        """End the line of the answer, if it is open."""
+    def end_answer(self, *, interrupted: bool = False) -> None:
+        """End the line of the answer, if it is open.
+
+        Args:
+            interrupted: do not wait for a reader that takes nothing at the moment.
+        """
         if self._answer_line_is_open:
             self._answer_line_is_open = False
-            self._output.write("\n")
+            if not interrupted or self._output.takes_text_now():
+                self._output.write("\n")
 
     def report_line(self, text: str = "") -> None:
         """Write a line of a report to standard output."""
@@ -87,12 +115,17 @@ class Console:
             columns: heading and justification ("left" or "right") of each column.
             rows: the cells, a sequence per row.
         """
-        self._output.write(self._output.rendered(_table(columns, rows)))
+        width = self._output.columns or None
+        self._output.write(self._output.rendered(table(columns, tuple(rows), width)))
 
     def note(self, text: str) -> None:
         """Write a line to standard error, dimmed where there is colour; nothing when quiet."""
         if not self.quiet:
-            self._notes.write_line(text, "dim")
+            self.aside(text)
+
+    def aside(self, text: str) -> None:
+        """Write a line to standard error, dimmed where there is colour, also when quiet."""
+        self._notes.write_line(text, "dim")
 
     def detail(self, text: str) -> None:
         """Write a line to standard error when verbose."""
@@ -123,22 +156,41 @@ class _Output:
         self._name = name
         self._stream = stream  # None: the process was started with it closed
         self.is_terminal = stream is not None and stream.isatty()
+        self._raw: io.FileIO | None = None
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that is not UTF-8 shows "?" for what it cannot encode.
             stream.reconfigure(errors="replace")
+            # Past Python's buffer: what Ctrl-C left there would be written at exit, and wait again.
+            buffer = getattr(stream.buffer, "raw", stream.buffer)
+            self._raw = buffer if isinstance(buffer, io.FileIO) else None
+
+    @property
+    def columns(self) -> int:
+        """The width of the terminal; 0 where there is none, or where it is not known."""
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns if self._stream else 0
+        except (OSError, ValueError):
+            return 0
 
     def write(self, text: str) -> None:
-        """Write and flush, so that it is seen at once."""
+        """Write so that it is seen at once."""
         if self._stream is None:
             return
         try:
-            self._stream.write(text)
-            self._stream.flush()
+            if self._raw is None:
+                self._stream.write(text)
+                self._stream.flush()
+            else:
+                _write_all(self._raw, text.encode(self._stream.encoding, "replace"))
         except OSError as error:
             closed = isinstance(error, BrokenPipeError)
             _discard_what_is_buffered(self._stream)
             message = f"{self._name}: {error.strerror}"
             raise OutputError(message, closed=closed) from None
+
+    def takes_text_now(self) -> bool:
+        """Return whether a few characters can be written without waiting for the reader."""
+        return self._raw is None or bool(select.select([], [self._raw], [], 0)[1])
 
     def write_line(self, text: str, style: str = "") -> None:
         """Write text that stays on one line, in a style where there is colour."""
@@ -174,6 +226,16 @@ class _Output:
         return self.is_terminal and has_colour()
 
 
+def _write_all(raw: io.FileIO, data: bytes) -> None:
+    """Write bytes to a descriptor, also where the system takes them in parts."""
+    while data:
+        written = raw.write(data)
+        if written is None:  # the descriptor was set not to wait, by another process perhaps
+            select.select([], [raw], [])
+        else:
+            data = data[written:]
+
+
 def is_capable_terminal() -> bool:
     """Return whether the terminal understands more than plain text."""
     return os.environ.get("TERM", "") not in _PLAIN_TERMINALS
@@ -182,18 +244,6 @@ def is_capable_terminal() -> bool:
 def has_colour() -> bool:
     """Return whether colour is wanted. Source: https://no-color.org."""
     return is_capable_terminal() and not os.environ.get("NO_COLOR")
-
-
-def _table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading, justification in columns:
-        table.add_column(heading, justify="right" if justification == "right" else "left")
-    for row in rows:
-        table.add_row(*(Text(escape_line(cell)) for cell in row))
-    return table
 
 
 def _discard_what_is_buffered(stream: TextIO) -> None:

@@ -52,6 +52,15 @@ def escape_line(text: str, limit: int | None = None) -> str:
     return line
 
 
+def json_controls(text: str) -> str:
+    r"""Return JSON in which controls stand as `\u009b`: they mean the same and are safe to show.
+
+    Args:
+        text: JSON that was written on several lines; all its controls but those are in strings.
+    """
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
 def _escaped(match: re.Match[str]) -> str:
     character = match[0]
     if character in _LINE_CONTROLS:

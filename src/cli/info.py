@@ -20,8 +20,10 @@ def report_info(console: Console) -> None:
         *((name.replace("_", " "), _shown(value)) for name, value in ml.build_info().items()),
         ("free memory", "unknown" if free is None else readable_bytes(free)),
     ]
-    console.report_table((("what", "left"), ("value", "left")), rows)
+    console.report_table((("", "left"), ("", "left")), rows)
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,11 +1,11 @@
 """The line editor of the chat: history, completion of commands, blocks and pastes."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import InMemoryHistory
@@ -23,10 +23,10 @@ class LineEditor:
     long as the process.
 
     Args:
-        words: the arguments of each command, by the command.
+        words: the arguments of each command, by the command; None for names of files.
     """
 
-    def __init__(self, words: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, words: Mapping[str, Sequence[str] | None]) -> None:
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             prompt_continuation=CONTINUATION,
@@ -52,27 +52,30 @@ class CommandCompleter(Completer):
     """Completes a command that starts the line, then its first argument.
 
     Args:
-        words: the arguments of each command, by the command.
+        words: the arguments of each command, by the command; None for names of files.
     """
 
-    def __init__(self, words: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, words: Mapping[str, Sequence[str] | None]) -> None:
         self._words = words
+        self._files = PathCompleter(expanduser=True)
 
     def get_completions(
-        self,
-        document: Document,
-        complete_event: CompleteEvent,  # noqa: ARG002 - the signature is prompt_toolkit's
-    ) -> Iterator[Completion]:
-        """Yield the words that can stand at the end of the line."""
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        """Return the words that can stand at the end of the line."""
         line = document.text_before_cursor
         if not line.startswith("/"):
-            return
+            return ()
         command, space, argument = line.partition(" ")
-        if space:
-            choices, typed = list(self._words.get(command, ())), argument
-        else:
-            choices = [f"{name} " if words else name for name, words in self._words.items()]
-            typed = command
-        for choice in choices:
-            if choice.startswith(typed):
-                yield Completion(choice, start_position=-len(typed))
+        if not space:
+            names = [name if words == () else f"{name} " for name, words in self._words.items()]
+            return _beginning(names, command)
+        words = self._words.get(command, ())
+        if words is None:
+            return self._files.get_completions(Document(argument), complete_event)
+        return _beginning(words, argument)
+
+
+def _beginning(words: Iterable[str], typed: str) -> list[Completion]:
+    """Return the words that begin with what was typed."""
+    return [Completion(word, -len(typed)) for word in words if word.startswith(typed)]

@@ -2,7 +2,15 @@
 
 from .. import ml
 from ..inference import FoundFormat, InferenceEngine, Message, encode_chat
-from ..model import Model, available_memory, load_model, missing_tokenizer, readable_bytes
+from ..model import (
+    MemoryForecast,
+    Model,
+    available_memory,
+    forecast_memory,
+    load_model,
+    missing_tokenizer,
+    readable_bytes,
+)
 from ..tokenizer import Tokenizer
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console
@@ -12,15 +20,47 @@ from .settings import Settings
 from .tracing import TraceSwitch
 
 
-def open_model(options: Options) -> Model:
-    """Load the model of the command line, on as many threads as it says.
+def open_model(options: Options, console: Console) -> Model:
+    """Load the model of the command line, on as many threads as it says, to be looked at.
 
     Raises:
+        NotEnoughMemoryError: the model has to be copied, and does not fit.
         ModelError, CheckpointError, TokenizerError: its files cannot be used.
     """
+    return _load(options, console, forecast_memory(options.model, 1, DEFAULT_CONTEXT_LENGTH))
+
+
+def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
+    """Load the model of the command line, and tells the positions of its key/value cache.
+
+    They are as many as asked for, or min(4096, the model's).
+
+    Raises:
+        UsageError: more positions are asked for than the model has.
+        NotEnoughMemoryError: model and cache do not fit.
+        ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
+    """
+    asked = options.context_length
+    forecast = forecast_memory(options.model, asked, DEFAULT_CONTEXT_LENGTH)
+    if asked is not None and asked > forecast.longest:
+        raise UsageError(
+            f"--context-length: expected at most the model's {forecast.longest}, got {asked}"
+        )
+    return _load(options, console, forecast), forecast.positions
+
+
+def _load(options: Options, console: Console, forecast: MemoryForecast) -> Model:
+    """Load a model unless it cannot fit, which is said before any of its weights is mapped."""
+    forecast.check()
+    if forecast.warning is not None:
+        console.warn(forecast.warning)
     if options.threads is not None:
         ml.set_num_threads(options.threads)
-    return load_model(options.model, rope_scaling_factor=options.rope_scaling_factor)
+    console.show_progress("loading the model")
+    try:
+        return load_model(options.model, rope_scaling_factor=options.rope_scaling_factor)
+    finally:
+        console.clear_progress()
 
 
 def open_session(options: Options, console: Console) -> Session:
@@ -31,12 +71,12 @@ def open_session(options: Options, console: Console) -> Session:
             file of the trace cannot be written.
         ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
         ChatFormatError: the chat format is not known, or is not one for the model's tokenizer.
-        NotEnoughMemoryError: the key/value cache does not fit.
+        NotEnoughMemoryError: model and key/value cache do not fit.
     """
     settings = Settings.from_options(options)
-    model = open_model(options)
+    model, positions = open_model_to_run(options, console)
     tokenizer = _required_tokenizer(model)
-    engine = InferenceEngine(model, context_length(options, model))
+    engine = InferenceEngine(model, positions)
     chat_format = _chat_format(options, engine, tokenizer)
     console.note(loading_line(engine, chat_format))
     trace = TraceSwitch(options, console, model.args.sizes)
@@ -52,24 +92,8 @@ def open_session(options: Options, console: Console) -> Session:
         completion=options.completion,
         chat_format=chat_format,
         statistics=options.statistics,
+        records=options.json,
     )
-
-
-def context_length(options: Options, model: Model) -> int:
-    """Return the positions of the key/value cache: as asked for, or min(4096, the model's).
-
-    Raises:
-        UsageError: more are asked for than the model has.
-    """
-    longest = model.args.max_context_length
-    if options.context_length is None:
-        return min(DEFAULT_CONTEXT_LENGTH, longest)
-    if options.context_length > longest:
-        raise UsageError(
-            f"--context-length: expected at most the model's {longest}, "
-            f"got {options.context_length}"
-        )
-    return options.context_length
 
 
 def loading_line(engine: InferenceEngine, chat_format: FoundFormat | None = None) -> str:

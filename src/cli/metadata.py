@@ -25,7 +25,7 @@ def report_metadata(console: Console, model: Model) -> None:
     for title, columns, rows in (
         ("source", _VALUES, _source(model)),
         (f"hyperparameters given ({given})", _VALUES, list(_given(model.checkpoint.params))),
-        ("hyperparameters used, derived ones included", _VALUES, _used(model)),
+        ("hyperparameters used and derived", _VALUES, _used(model)),
         ("tensors", (*_TENSORS, *(_NAMES_IN_FILES if names else ())), list(_tensors(model))),
         ("sizes", _VALUES, _sizes(model)),
     ):

@@ -36,12 +36,12 @@ class InterruptedLineError(Exception):
         self.was_empty = was_empty
 
 
-def open_reader(console: Console, words: Mapping[str, Sequence[str]]) -> MessageReader:
+def open_reader(console: Console, words: Mapping[str, Sequence[str] | None]) -> MessageReader:
     """Return a line editor where the terminal can show one, else a reader of plain lines.
 
     Args:
         console: the streams of this run; prompts go to standard error.
-        words: the arguments to complete of each command, by the command.
+        words: the arguments to complete of each command, by the command; None for names of files.
     """
     if console.can_edit_lines:
         from .line_editor import LineEditor
@@ -64,6 +64,7 @@ class PlainReader:
             while block_is_open(text):
                 text += "\n" + self._line(CONTINUATION)
         except KeyboardInterrupt:
+            self._console.reply("")  # what was typed stands before it
             raise InterruptedLineError(was_empty=not text) from None
         return text
 

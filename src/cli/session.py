@@ -1,14 +1,25 @@
 """A conversation: what was said, what is asked next, and what of it the model sees."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..inference import FoundFormat, InferenceEngine, Message, Step, encode_chat
+from ..inference import (
+    ContextFullError,
+    FoundFormat,
+    GenerationStats,
+    InferenceEngine,
+    Message,
+    Step,
+    encode_chat,
+)
 from ..tokenizer import Tokenizer
 from ..trace import mark
 from .answer import Answer, statistics_line, stream_answer
 from .console import Console
 from .errors import UsageError
+from .probabilities import choices_text
+from .progress import reading_progress
+from .record import answer_record
 from .settings import Settings
 from .tracing import TraceSwitch
 
@@ -19,6 +30,25 @@ class Turn:
 
     question: str
     answer: str
+
+
+@dataclass(frozen=True)
+class LastAnswer:
+    """What became of the question that was asked last.
+
+    Attributes:
+        answer: what was shown, and why it stopped.
+        steps: the tokens that were drawn, with how they were chosen if that was asked for.
+        stats: what it took; None if it was interrupted before anything was run.
+        settings: those that it was made with.
+        first: whether the answer began a text; see `StreamDecoder`.
+    """
+
+    answer: Answer
+    steps: tuple[Step, ...]
+    stats: GenerationStats | None
+    settings: Settings
+    first: bool
 
 
 class Session:
@@ -37,7 +67,13 @@ class Session:
         system: system prompt, or None.
         completion: continue each text on its own instead of chatting.
         chat_format: the format to write the conversation in; None is the model's own.
-        statistics: write a line of statistics after each answer.
+        statistics: write a line of statistics after each answer, unless the console is quiet.
+        records: write one JSON record for each answer in the place of its text.
+
+    Attributes:
+        candidates: of how many tokens each answer's report tells; 0 for no report.
+        last: the last answer, or None; it may no longer be in the history.
+        attached: text that goes before the next question.
     """
 
     def __init__(
@@ -52,6 +88,7 @@ class Session:
         completion: bool = False,
         chat_format: FoundFormat | None = None,
         statistics: bool = True,
+        records: bool = False,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
@@ -61,9 +98,13 @@ class Session:
         self.system = system
         self.completion = completion
         self._chat_format = chat_format
-        self.statistics = statistics
+        self.statistics = statistics and not console.quiet
+        self.records = records
+        self.candidates = 0
         self.turns: list[Turn] = []
         self.unanswered: str | None = None
+        self.attached = ""
+        self.last: LastAnswer | None = None
 
     def ask(self, question: str) -> Answer:
         """Answer a question and add both to the history, unless interrupted.
@@ -81,6 +122,7 @@ class Session:
         if answer.is_complete:
             self.unanswered = None
             self.turns.append(Turn(question, answer.text))
+        self._report()
         return answer
 
     def regenerate(self) -> Answer:
@@ -98,23 +140,64 @@ class Session:
         answer = self._answer(last.question, before)
         if answer.is_complete:
             self.turns[-1] = Turn(last.question, answer.text)
+        self._report()
         return answer
 
-    def undo(self) -> Turn:
-        """Take the last question and its answer out of the history and return them.
+    def undo(self) -> str:
+        """Take the last question and its answer out of the history and returns the question.
+
+        One that was interrupted or refused is not in the history; then that one is forgotten.
 
         Raises:
-            UsageError: the history is empty.
+            UsageError: nothing was asked.
         """
-        self.unanswered = None
+        if self.unanswered is not None:
+            question, self.unanswered = self.unanswered, None
+            return question
         if not self.turns:
             raise UsageError("there is nothing to take back")
-        return self.turns.pop()
+        return self.turns.pop().question
 
     def clear(self) -> None:
-        """Forget the history; the system prompt and the settings stay."""
-        self.turns.clear()
-        self.unanswered = None
+        """Forget the history and what was attached; the system prompt and the settings stay."""
+        self.turns, self.unanswered, self.attached = [], None, ""
+
+    def restore(self, system: str | None, turns: Sequence[Turn], settings: Settings) -> None:
+        """Take another conversation and its settings in the place of what there is.
+
+        Args:
+            system: system prompt, or None.
+            turns: its history.
+            settings: its settings.
+
+        Raises:
+            ContextFullError: it leaves no room for a question; nothing has changed.
+            ChatFormatError: the chat format cannot express it; likewise.
+        """
+        before = self.system, self.turns, self.settings
+        self.system, self.turns, self.settings = system, list(turns), settings
+        try:
+            self.check_room(len(self.history_ids()))
+        except BaseException:  # Ctrl-C as well
+            self.system, self.turns, self.settings = before
+            raise
+        self.unanswered, self.attached, self.last = None, "", None
+
+    def check_room(self, tokens: int) -> None:
+        """Refuse what leaves no room for a question and an answer.
+
+        Raises:
+            ContextFullError: so many tokens are as many as the context has positions, or more.
+        """
+        if tokens >= self.engine.sequence_length:
+            raise ContextFullError(tokens, self.engine.sequence_length)
+
+    def with_attached(self, question: str) -> str:
+        """Return a question after the text that was attached to it, which is then used up."""
+        attached, self.attached = self.attached, ""
+        if not attached:
+            return question
+        return attached + question if self.completion else f"{attached}\n\n{question}"
 
     @property
     def chat_format(self) -> FoundFormat:
@@ -162,15 +245,37 @@ class Session:
         return messages
 
     def _answer(self, question: str, turns: list[Turn]) -> Answer:
-        """Run one prompt and write its answer and its statistics."""
+        """Run one prompt and writes its answer."""
         self.engine.model.check_unchanged()
-        answer = stream_answer(self.console, lambda: self._steps(question, turns))
-        stats = self.engine.last_stats
-        if self.statistics and stats is not None:
-            self.console.note(
-                statistics_line(stats, answer.stop_reason, self.engine.sequence_length)
-            )
+        steps: list[Step] = []
+
+        def noted() -> Iterator[Step]:
+            for step in self._steps(question, turns):
+                steps.append(step)
+                yield step
+
+        settings = self.settings
+        self.engine.last_stats = None
+        answer = stream_answer(self.console, noted, shows_text=not self.records)
+        self.last = LastAnswer(
+            answer, tuple(steps), self.engine.last_stats, settings, not self.completion
+        )
         return answer
+
+    def _report(self) -> None:
+        """Write what the last answer took and how its tokens were chosen, as far as wanted."""
+        last = self.last
+        if last is None or last.stats is None:  # nothing was run
+            return
+        if self.records:
+            self.console.report_line(answer_record(self))
+        choices = [step.choice for step in last.steps if step.choice is not None]
+        if choices:
+            self.console.reply(choices_text(self.tokenizer, choices))
+        if self.statistics:
+            self.console.aside(
+                statistics_line(last.stats, last.answer.stop_reason, self.engine.sequence_length)
+            )
 
     def _steps(self, question: str, turns: list[Turn]) -> Iterator[Step]:
         settings = self.settings
@@ -178,14 +283,21 @@ class Session:
             prompt = self._prompt(question, turns)
             mark(1, details={"text": question, "ids": prompt})
             return self.engine.generate(
-                prompt, settings.max_tokens, settings.sampling, settings.stop
+                prompt,
+                settings.max_tokens,
+                settings.sampling,
+                settings.stop,
+                progress=reading_progress(self.console),
+                candidates=self.candidates,
             )
         return self.engine.chat(
             self.messages(turns, question),
             settings.max_tokens,
             settings.sampling,
             settings.stop,
+            progress=reading_progress(self.console),
             chat_format=self.chat_format.name,
+            candidates=self.candidates,
         )
 
     def _prompt(self, question: str, turns: list[Turn]) -> list[int]:

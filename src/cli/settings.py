@@ -62,15 +62,20 @@ class Settings:
                 return dataclasses.replace(self, sampling=self._changed_sampling(name, text))
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"{name}: {error}") from None
-        raise UsageError(f"no setting {name}: expected one of {', '.join(SETTING_NAMES)}")
+        raise _no_setting(name)
 
     def line(self, name: str) -> str:
         """Return one setting as a line: its name and its value.
 
         Args:
             name: one of `SETTING_NAMES`, with hyphens or underscores.
+
+        Raises:
+            UsageError: there is no such setting.
         """
         name = _canonical(name)
+        if name not in SETTING_NAMES:
+            raise _no_setting(name)
         value = getattr(self.sampling if name in _SAMPLING_NAMES else self, name)
         if name == "stop":
             value = " ".join(map(repr, value)) or None
@@ -90,6 +95,10 @@ class Settings:
 
 def _canonical(name: str) -> str:
     return name.replace("-", "_")
+
+
+def _no_setting(name: str) -> UsageError:
+    return UsageError(f"no setting {name}: expected one of {', '.join(SETTING_NAMES)}")
 
 
 def _optional(text: str, parse: Callable[[str], int]) -> int | None:

@@ -1,10 +1,12 @@
 """What `/show` tells about a chat."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..model import readable_bytes
 from .errors import UsageError
 from .session import Session
+from .token_text import token_table
+from .words import counted
 
 _NOTHING_YET = "nothing was said yet"
 
@@ -35,6 +37,10 @@ def _params(session: Session) -> str:
     if not session.completion:
         found = session.chat_format
         lines.append(f"chat format: {found.name} (by {found.by})")
+    if session.candidates:
+        lines.append(f"candidates shown of each token: {session.candidates} (/probs)")
+    if session.attached:
+        lines.append(f"read, to go before the next message: {len(session.attached)} characters")
     return "\n".join(lines)
 
 
@@ -46,26 +52,48 @@ def _tokens(session: Session) -> str:
     ids = session.history_ids()
     if not ids:
         return _NOTHING_YET
-    shown = "  ".join(f"{token} {_token_text(session, token)!r}" for token in ids)
-    return f"{len(ids)} tokens\n{shown}"
+    return f"{token_table(session.tokenizer, ids)}\n{counted(len(ids), 'token')}"
 
 
 def _cache(session: Session) -> str:
     engine = session.engine
-    cached, context = len(engine.cached_ids), engine.context
-    per_token = context.nbytes // context.sequence_length
+    context, cached = engine.context, engine.cached_ids
+    first = context.caches[0]
+    per_token = first.keys.nbytes // first.capacity + first.values.nbytes // first.capacity
+    layers = len(context.caches)
+    lines = [
+        f"positions: {len(cached)} of {context.sequence_length} hold keys and values",
+        f"layers: {layers}, each with keys and values of {first.heads} heads of {first.head_dim} "
+        f"numbers in {first.dtype}",
+        f"bytes: {readable_bytes(len(cached) * layers * per_token)} in use of "
+        f"{readable_bytes(context.nbytes)}; {layers * per_token} a position, "
+        f"{counted(layers, 'layer')} * {per_token}",
+        f"reuse: {_reuse(session)}",
+    ]
+    history = session.history_ids()
+    if history:
+        lines.append(
+            f"the conversation takes {len(history)} tokens, of which the first "
+            f"{_common(history, cached)} need not be run again"
+        )
+    return "\n".join(lines)
+
+
+def _reuse(session: Session) -> str:
+    stats = None if session.last is None else session.last.stats
+    if stats is None:
+        return "nothing was run yet"
+    read = stats.prompt_tokens - stats.cached_tokens
     return (
-        f"{cached} of {context.sequence_length} positions hold keys and values\n"
-        f"{readable_bytes(cached * per_token)} of {readable_bytes(context.nbytes)}, "
-        f"{per_token} bytes per token"
+        f"of the last prompt's {stats.prompt_tokens} tokens, {stats.cached_tokens} were in the "
+        f"cache and {read} were run; {stats.new_tokens} new ones were drawn"
     )
 
 
-def _token_text(session: Session, token: int) -> str:
-    """Return a token as text, with bytes that are no whole character escaped."""
-    if session.tokenizer.is_special(token):
-        return session.tokenizer.decode([token])
-    return session.tokenizer.token_bytes(token).decode("utf-8", errors="backslashreplace")
+def _common(ids: Sequence[int], others: Sequence[int]) -> int:
+    """Return how many ids at the beginning are the same."""
+    pairs = enumerate(zip(ids, others, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(ids), len(others)))
 
 
 TOPICS: dict[str, Callable[[Session], str]] = {

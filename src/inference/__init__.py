@@ -1,5 +1,6 @@
 """From prompts to answers: the engine, sampling, and the chat formats."""
 
+from .candidates import Candidate, Choice, Stage
 from .chat_format import FoundFormat, encode_chat, end_ids, find_chat_format
 from .chat_formats import CHAT_FORMATS, ChatFormat
 from .engine import GenerationStats, InferenceEngine, Progress, Step
@@ -16,8 +17,10 @@ from .sampling import Sampler, SamplingArgs
 
 __all__ = [
     "CHAT_FORMATS",
+    "Candidate",
     "ChatFormat",
     "ChatFormatError",
+    "Choice",
     "ContextFullError",
     "FoundFormat",
     "GenerationStats",
@@ -30,6 +33,7 @@ __all__ = [
     "Sampler",
     "SamplingArgs",
     "SamplingError",
+    "Stage",
     "Step",
     "encode_chat",
     "end_ids",

@@ -8,6 +8,7 @@ from functools import cached_property
 from ..model import InferenceContext, Model, token_tensor
 from ..tokenizer import StreamDecoder
 from ..trace import is_on, mark
+from .candidates import Choice, explain_choice
 from .chat_format import FoundFormat, encode_chat, end_ids, find_chat_format
 from .errors import ContextFullError, InferenceError, NumericError, PromptError
 from .message import Message
@@ -16,6 +17,9 @@ from .speculation import Drafter
 from .stop_strings import StopStrings
 
 PREFILL_CHUNK = 512
+# With `progress`, chunks take about this time; the first has so many tokens.
+WATCHED_SECONDS = 1.0
+WATCHED_CHUNK = 64
 DEFAULT_SEQUENCE_LENGTH = 4096
 
 # Called with (prompt tokens in the cache, prompt tokens) before the first chunk and after each.
@@ -59,12 +63,14 @@ class Step:
         stop_reason: None, or in the last step `eot`, `max tokens`, `stop string` or
             `context full`.
         stats: In the last step, what the answer took.
+        choice: How the token was chosen, if candidates were asked for.
     """
 
     token_id: int
     text: str
     stop_reason: str | None = None
     stats: GenerationStats | None = None
+    choice: Choice | None = None
 
 
 class InferenceEngine:
@@ -135,6 +141,7 @@ class InferenceEngine:
         stop: Sequence[str] = (),
         progress: Progress | None = None,
         chat_format: str | None = None,
+        candidates: int = 0,
     ) -> Iterator[Step]:
         """Answer the last message of a conversation; arguments and errors as in `generate`.
 
@@ -153,7 +160,14 @@ class InferenceEngine:
         mark(1, details={"messages": messages, "ids": prompt_ids})
         ends = end_ids(tokenizer, name)
         return self.generate(
-            prompt_ids, max_new_tokens, sampling, stop, progress, ends, new_text=True
+            prompt_ids,
+            max_new_tokens,
+            sampling,
+            stop,
+            progress,
+            ends,
+            new_text=True,
+            candidates=candidates,
         )
 
     def generate(
@@ -165,6 +179,7 @@ class InferenceEngine:
         progress: Progress | None = None,
         end_ids: Collection[int] = (),
         new_text: bool = False,
+        candidates: int = 0,
     ) -> Iterator[Step]:
         """Continue a sequence of tokens.
 
@@ -179,26 +194,24 @@ class InferenceEngine:
             end_ids: Ids that end the answer, beside those of the model.
             new_text: Whether the answer begins a text, so that the space which some tokenizers
                 put before one is not shown; otherwise it goes on from the prompt.
+            candidates: How many of the most probable tokens each step tells of, beside the drawn
+                one; 0 tells of none, which saves time.
 
         Yields:
             One step per chosen token. Without a tokenizer the texts are empty and no token ends
             the answer.
 
         Raises:
-            PromptError: No prompt, ids outside of the vocabulary, or a limit below 1.
+            PromptError: No prompt, ids outside of the vocabulary, a limit below 1, or a number of
+                candidates below 0.
             ContextFullError: The prompt leaves no room for a token.
             CheckpointError: The weight files were rewritten since they were loaded.
             NumericError: While stepping: the logits are no numbers.
         """
         ids = self._checked_prompt(prompt_ids)
-        if max_new_tokens is not None and (
-            isinstance(max_new_tokens, bool)
-            or not isinstance(max_new_tokens, int)
-            or max_new_tokens < 1
-        ):
-            raise PromptError(
-                f"[generate] max_new_tokens must be a whole number >= 1: got {max_new_tokens!r}"
-            )
+        if max_new_tokens is not None:
+            _check_whole("max_new_tokens", max_new_tokens, 1)
+        _check_whole("candidates", candidates, 0)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if stops and self.model.tokenizer is None:
             raise PromptError("[generate] stop needs a tokenizer: the model's directory holds none")
@@ -208,17 +221,14 @@ class InferenceEngine:
         limit = room if max_new_tokens is None else min(room, max_new_tokens)
         at_limit = "max tokens" if limit == max_new_tokens else "context full"
         sampler = Sampler(sampling if sampling is not None else SamplingArgs())
-        return self._steps(ids, limit, at_limit, sampler, text, progress)
+        return self._steps(ids, limit, at_limit, sampler, text, progress, candidates)
 
     def _checked_prompt(self, prompt_ids: Sequence[int]) -> list[int]:
         """Return the prompt as a list of ids that the model knows and the context can hold."""
         if len(prompt_ids) == 0:
             raise PromptError("[generate] prompt_ids must hold at least one token: got none")
         if len(prompt_ids) >= self.sequence_length:
-            raise ContextFullError(
-                "[generate] prompt_ids must leave room for an answer in the context: "
-                f"{len(prompt_ids)} tokens >= {self.sequence_length} positions"
-            )
+            raise ContextFullError(len(prompt_ids), self.sequence_length)
         ids = token_tensor(prompt_ids, self.model.args.vocab_size)
         mark(2, position=0, T=len(prompt_ids), outputs={"tokens": ids})
         return [int(token) for token in ids.numpy()]
@@ -231,6 +241,7 @@ class InferenceEngine:
         sampler: Sampler,
         text: "_AnswerText",
         progress: Progress | None,
+        candidates: int,
     ) -> Iterator[Step]:
         """Run the prompt, then choose, show and run tokens until a reason to stop."""
         self._newest += 1
@@ -245,7 +256,7 @@ class InferenceEngine:
         while True:
             started = time.perf_counter()
             position = len(ids) + stats.new_tokens
-            token = self._choose(sampler, logits, position)
+            token, choice = self._choose(sampler, logits, position, candidates)
             sampler.observe((token,))
             stats.new_tokens += 1
             mark(
@@ -260,9 +271,9 @@ class InferenceEngine:
             mark(21, details={"token": token, "text": shown, "stop_reason": reason})
             stats.decode_seconds += time.perf_counter() - started
             if reason is not None:
-                yield Step(token, shown, reason, stats)
+                yield Step(token, shown, reason, stats, choice)
                 return
-            yield Step(token, shown)
+            yield Step(token, shown, choice=choice)
             if self._newest != mine:
                 raise InferenceError("[generate] this answer was ended by a newer call")
             started = time.perf_counter()
@@ -272,13 +283,18 @@ class InferenceEngine:
                 logits = self._run_drafted(token, drafter, limit - stats.new_tokens - 1, stats)
             stats.decode_seconds += time.perf_counter() - started
 
-    def _choose(self, sampler: Sampler, logits: Logits, position: int) -> int:
-        """Draw a token; forget the cache when the logits show that it holds no numbers."""
+    def _choose(
+        self, sampler: Sampler, logits: Logits, position: int, candidates: int
+    ) -> tuple[int, Choice | None]:
+        """Draw a token; forgets the cache when the logits show that it holds no numbers."""
         try:
-            return sampler.sample(logits, position)
+            token = sampler.sample(logits, position)
         except NumericError:
             self.reset()
             raise
+        if not candidates:
+            return token, None
+        return token, explain_choice(sampler, logits, token, position, candidates)
 
     def _reusable(self, ids: list[int]) -> int:
         """Return how many tokens of a prompt are cached; its last one always has to be run."""
@@ -291,12 +307,17 @@ class InferenceEngine:
     def _prefill(self, ids: list[int], cached: int, progress: Progress | None) -> Logits:
         """Run the part of the prompt that is not cached; return the logits after its end."""
         del self._cached_ids[cached:]
-        if progress is not None:
-            progress(cached, len(ids))
-        for start in range(cached, len(ids), PREFILL_CHUNK):
-            logits = self._run(ids[start : start + PREFILL_CHUNK])
+        is_watched = progress is not None and not is_on()  # a trace shows the same in any window
+        chunk = min(WATCHED_CHUNK, PREFILL_CHUNK) if is_watched else PREFILL_CHUNK
+        while (start := len(self._cached_ids)) < len(ids):
             if progress is not None:
-                progress(len(self._cached_ids), len(ids))
+                progress(start, len(ids))
+            started = time.perf_counter()
+            logits = self._run(ids[start : start + chunk])
+            if is_watched:
+                chunk = _watched_chunk(chunk, time.perf_counter() - started)
+        if progress is not None:
+            progress(len(ids), len(ids))
         return logits
 
     def _run_drafted(
@@ -348,6 +369,20 @@ class InferenceEngine:
         self._cached_ids.extend(ids)
         logits: Logits = result.numpy()[0]  # [1, V] -> [V]
         return logits
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise PromptError(f"[generate] {name} must be a whole number >= {least}: got {value!r}")
+
+
+def _watched_chunk(chunk: int, seconds: float) -> int:
+    """Return the tokens of the next chunk of a prompt, from what the last one took.
+
+    Any chunks give the same bits; longer ones pass over the weights less often.
+    """
+    wanted = int(chunk * WATCHED_SECONDS / max(seconds, 1e-3)) // WATCHED_CHUNK * WATCHED_CHUNK
+    return min(max(wanted, WATCHED_CHUNK), PREFILL_CHUNK)
 
 
 class _AnswerText:

@@ -12,7 +12,20 @@ class PromptError(InferenceError):
 
 
 class ContextFullError(InferenceError):
-    """A prompt that leaves no room for an answer in the context."""
+    """A prompt that leaves no room for an answer in the context.
+
+    Attributes:
+        tokens: of the prompt.
+        positions: of the context.
+    """
+
+    def __init__(self, tokens: int, positions: int) -> None:
+        super().__init__(
+            "[generate] prompt_ids must leave room for an answer in the context: "
+            f"{tokens} tokens >= {positions} positions"
+        )
+        self.tokens = tokens
+        self.positions = positions
 
 
 class NumericError(InferenceError):

@@ -5,10 +5,11 @@ min-p, then one draw. Each step sees only what the one before it kept. With temp
 with the largest (penalised) logit is taken, the lowest id among equals, and nothing is drawn.
 """
 
+import copy
 import math
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +91,11 @@ def _check_whole(name: str, value: int) -> None:
         raise SamplingError(f"[sampling] {name} must be at least 0: got {value}")
 
 
+_STEPS = ("repeat_penalty", "temperature", "top_k", "top_p", "min_p")
+# Leaves the probabilities as the model has them.
+_STEPS_OFF = SamplingArgs(1.0, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.0)
+
+
 class Sampler:
     """Draws the tokens of one answer.
 
@@ -154,6 +160,30 @@ class Sampler:
         kept = np.flatnonzero(weights)
         probabilities = weights[kept].astype(np.float64)
         return kept if ids is None else ids[kept], probabilities / probabilities.sum()
+
+    def stages(self, logits: Logits) -> Iterator[tuple[str, float | None, Ids, Floats]]:
+        """Yield the model's distribution, then what each step that is on makes of it.
+
+        Args:
+            logits: float32 [V].
+
+        Yields:
+            `model` and None, or a setting and its value; then ids and probabilities as in
+            `distribution`. The last are those that a token is drawn from. After a temperature of 0
+            one token is left, and no step follows.
+        """
+        partial = copy.copy(self)
+        partial.args = _STEPS_OFF
+        yield "model", None, *partial.distribution(logits)
+        for name in _STEPS:
+            value = getattr(self.args, name)
+            if name == "temperature" and value == 0.0:
+                largest = np.array([partial._penalised(logits).argmax()])
+                yield name, value, largest, np.ones(1)
+                return
+            if value != getattr(_STEPS_OFF, name):
+                partial.args = replace(partial.args, **{name: value})
+                yield name, value, *partial.distribution(logits)
 
     def _weights(self, logits: Logits) -> tuple[Ids | None, Weights]:
         """Return the tokens that top-k keeps and how probable each is beside the first of them.

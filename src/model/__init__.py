@@ -10,6 +10,7 @@ from .errors import (
     PositionError,
     TokenIdError,
 )
+from .forecast import MemoryForecast, forecast_memory
 from .layout import missing_tokenizer
 from .llama import LlamaTransformer, token_tensor
 from .loader import Model, load_model
@@ -18,6 +19,7 @@ __all__ = [
     "InferenceContext",
     "LinearRopeScaling",
     "LlamaTransformer",
+    "MemoryForecast",
     "Model",
     "ModelArgs",
     "ModelConfigError",
@@ -28,6 +30,7 @@ __all__ = [
     "TokenIdError",
     "available_memory",
     "check_context_fits",
+    "forecast_memory",
     "kv_cache_bytes",
     "load_model",
     "missing_tokenizer",

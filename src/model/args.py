@@ -119,8 +119,8 @@ def model_args(
     Raises:
         ModelConfigError: The parts contradict each other.
     """
-    dim, n_layers, n_heads = (_whole(params, key) for key in ("dim", "n_layers", "n_heads"))
-    n_kv_heads = _whole(params, "n_kv_heads", default=n_heads)
+    dim, n_layers, n_heads = (whole_number(params, key) for key in ("dim", "n_layers", "n_heads"))
+    n_kv_heads = whole_number(params, "n_kv_heads", default=n_heads)
     rope_theta = _number(params, "rope_theta", default=_DEFAULT_ROPE_THETA)
     scaled = bool(params.get("use_scaled_rope", False))
     return ModelArgs(
@@ -134,15 +134,29 @@ def model_args(
         norm_eps=_number(params, "norm_eps"),
         rope_theta=rope_theta,
         rope_scaling=_rope_scaling(scaled, (dim, n_layers), rope_scaling_factor),
-        max_context_length=_whole(
-            params, "max_seq_len", default=_family_context_length(scaled, rope_theta)
-        ),
+        max_context_length=meta_context_length(params),
         dtype=activation_dtype(tensors),
     )
 
 
-def _whole(params: Mapping[str, object], key: str, default: int | None = None) -> int:
-    """Return a whole number of the parameters."""
+def meta_context_length(params: Mapping[str, object]) -> int:
+    """Return the longest context of a model in Meta's layout, as said or as its family has it.
+
+    Args:
+        params: The content of `params.json`, keys and values checked.
+    """
+    scaled = bool(params.get("use_scaled_rope", False))
+    rope_theta = _number(params, "rope_theta", default=_DEFAULT_ROPE_THETA)
+    default = _family_context_length(scaled, rope_theta)
+    return whole_number(params, "max_seq_len", default=default)
+
+
+def whole_number(params: Mapping[str, object], key: str, default: int | None = None) -> int:
+    """Return a whole number of the parameters.
+
+    Raises:
+        ModelConfigError: It is none.
+    """
     value = params.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ModelConfigError(f"{key}: expected a whole number, got {type(value).__name__}")

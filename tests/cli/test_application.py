@@ -29,7 +29,7 @@ def refusal(run: Run, *arguments: str | Path, stdin: bytes = b"x") -> tuple[int,
     [
         (UsageError("x"), 2),
         (SamplingError("x"), 2),
-        (ContextFullError("x"), 2),
+        (ContextFullError(9, 8), 2),
         (KernelSettingError("x"), 2),
         (ModelConfigError("x"), 3),
         (ShapeError("x"), 3),

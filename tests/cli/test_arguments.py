@@ -13,6 +13,7 @@ from src.cli.arguments import (
     parse_arguments,
 )
 from src.cli.examples import EXAMPLES
+from src.cli.flag_parser import _OTHER_NAMES
 from src.inference import CHAT_FORMATS
 from src.trace import STAGES
 
@@ -37,7 +38,7 @@ def test_without_arguments_everything_has_its_default() -> None:
 def test_flags_arrive_in_the_record() -> None:
     options = parse_arguments(
         [
-            *("-phi", "-sshort", "-mdir", "-c64", "-t2", "-n5", "-v", "--no-stats"),
+            *("-phi", "-sshort", "-mdir", "-c64", "-t2", "-n5", "-v", "--no-stats", "--json"),
             *("--temperature=0", "--top-k=3", "--top-p=0.5", "--min-p=0.1", "--seed=7"),
             *("--debug-log", "--trace-json=t", "--trace-layers=0,3-5", "--trace-stages=8"),
             "--trace-statistics",
@@ -74,6 +75,7 @@ def test_flags_arrive_in_the_record() -> None:
         trace_layers=(range(1), range(3, 6)),
         trace_stages=(range(8, 9),),
         trace_statistics=True,
+        json=True,
         statistics=False,
         quiet=False,
         verbose=True,
@@ -110,6 +112,7 @@ def test_a_dash_means_standard_input() -> None:
         (["--example", "0"], f"must be 1 to {len(EXAMPLES)}: got 0"),
         (["--example", "7"], "got 7"),
         (["hello"], "a prompt is given with -p TEXT: got hello"),
+        (["-", "hello"], "a prompt is given with -p TEXT: got hello"),
         (["-p", "a", "-f", "b"], "argument --file: not allowed with --prompt"),
         (["-", "-p", "a"], "not allowed with"),
         (["--info", "--metadata"], "argument --info: not allowed with --metadata"),
@@ -119,6 +122,7 @@ def test_a_dash_means_standard_input() -> None:
         (["--completion", "--chat-format", "zephyr"], "not allowed with --chat-format"),
         (["--chat-format", "llama9"], "argument --chat-format: invalid choice: 'llama9'"),
         (["-q", "-v"], "argument --quiet: not allowed with --verbose"),
+        (["--stop", ""], "argument --stop: must be a text: got nothing"),
         (["--debug-log="], "argument --debug-log: must be a file: got nothing"),
         (["--trace-json", "-"], "argument --trace-json: must be a file: got -"),
         (["--debug-log", "a", "--trace-json", "a"], "must be another file than --debug-log"),
@@ -130,7 +134,13 @@ def test_a_dash_means_standard_input() -> None:
         (["--debug-log", "--trace-stages", "22"], "must be stages from 1 to 21: got 22"),
         (["--trace-layers", "0"], "argument --trace-layers: needs --debug-log or --trace-json"),
         (["--trace-statistics"], "argument --trace-statistics: needs --debug-log or --trace-json"),
-        (["--temp", "0"], "unrecognized arguments: --temp"),
+        (["--temp", "0"], "unrecognized arguments: --temp; near it: --temperature"),
+        (["--max-token=3"], "unrecognized arguments: --max-token=3; near it: --max-tokens"),
+        (["--ctx-size=3"], "unrecognized arguments: --ctx-size=3; near it: --context-length ("),
+        (["--gpu-layers", "3"], "unrecognized arguments: --gpu-layers ("),
+        (["-x"], "unrecognized arguments: -x ("),
+        (["--json", "--info"], "argument --json: not allowed with --info"),
+        (["--examples", "--json"], "argument --json: not allowed with --examples"),
         (["-p"], "expected one argument"),
     ],
 )
@@ -153,9 +163,13 @@ def test_bytes_of_the_command_line_that_are_not_utf8_become_replacement_characte
     assert parse_arguments(["-p", "a\udcffb"]).prompt == "a\ufffdb"
 
 
-def test_help_names_every_flag_in_a_group_and_fits_the_page() -> None:
+@pytest.mark.parametrize(("columns", "longest"), [("40", 77), ("80", 79), ("200", 79)])
+def test_help_names_every_flag_in_a_group_and_fits_the_page(
+    monkeypatch: pytest.MonkeyPatch, columns: str, longest: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
     text = build_parser().format_help()
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= longest
     for heading in ("prompt:", "model:", "answer:", "trace:", "reports:", "output:", "exit codes:"):
         assert f"\n{heading}" in text
     assert "\noptions:" not in text
@@ -180,3 +194,11 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
         parse_arguments(["--version"])
     assert exit_info.value.code == 0
     assert capsys.readouterr().out == f"llama-bolts {__version__}\n"
+
+
+def test_names_of_other_programs_lead_to_flags_that_there_are() -> None:
+    parser = build_parser()
+    for name, ours in _OTHER_NAMES.items():
+        assert name not in parser._option_string_actions
+        assert ours in parser._option_string_actions
+        assert parser.near(f"{name}=3") == f"; near it: {ours}"

@@ -21,6 +21,7 @@ def test_a_command_is_a_single_line_that_starts_with_a_slash() -> None:
     assert is_command("/help")
     assert not is_command("/usr/bin\n/usr/lib")
     assert not is_command("1/2")
+    assert not is_command("exit the room")
 
 
 def test_help_lists_every_command(alphabet_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,12 +29,20 @@ def test_help_lists_every_command(alphabet_model: Path, capsys: pytest.CaptureFi
     text = reply(capsys, session, "/help")
     for name in (*COMMANDS, "Ctrl-C", "Ctrl-D", '"""'):
         assert f"\n{name} " in f"\n{text}"
-    assert max(map(len, text.splitlines())) <= 120
+    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
     ("line", "near"),
-    [("/regne", "/regen"), ("/quit", "/"), ("/", "/"), ("/HELP", "/help"), ("/sytem x", "/system")],
+    [
+        ("/regne", "/regen"),
+        ("/qit", "/"),
+        ("/", "/"),
+        ("/HELP", "/help"),
+        ("/sytem x", "/system"),
+        ("/temperature 1", "/set temperature VALUE"),
+        ("/top-p", "/set top-p VALUE"),
+    ],
 )
 def test_an_unknown_command_is_one_line_with_near_names(
     alphabet_model: Path, line: str, near: str
@@ -43,10 +52,12 @@ def test_an_unknown_command_is_one_line_with_near_names(
         run_command(session, line)
 
 
-def test_exit_leaves(alphabet_model: Path) -> None:
+@pytest.mark.parametrize("line", ["/exit", "/exit ", "/bye", "/quit", "exit", "quit", " quit "])
+def test_exit_leaves_by_any_of_its_names(alphabet_model: Path, line: str) -> None:
     session = session_of(alphabet_model, "-c", "300", "--seed", "3")
+    assert is_command(line)
     with pytest.raises(LeaveChat):
-        run_command(session, "/exit")
+        run_command(session, line)
 
 
 def test_system_sets_shows_and_removes_the_prompt(
@@ -60,6 +71,14 @@ def test_system_sets_shows_and_removes_the_prompt(
     assert session.system is None
 
 
+def test_set_without_a_value_shows_what_is_set(
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
+    assert reply(capsys, session, "/set top-k") == "top_k          50\n"
+    assert reply(capsys, session, "/set").splitlines() == session.settings.lines()
+
+
 def test_set_changes_one_setting_and_says_so(
     alphabet_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,7 +87,7 @@ def test_set_changes_one_setting_and_says_so(
     assert session.settings.sampling.temperature == 0.0
 
 
-@pytest.mark.parametrize("line", ["/set", "/set temperature", "/set x 1", "/set temperature x"])
+@pytest.mark.parametrize("line", ["/set x", "/set x 1", "/set temperature x"])
 def test_a_wrong_set_changes_nothing(alphabet_model: Path, line: str) -> None:
     session = session_of(alphabet_model, "-c", "300", "--seed", "3")
     before = session.settings
@@ -96,5 +115,61 @@ def test_clear_undo_and_regen_do_as_the_session_does(
 def test_every_command_can_be_completed() -> None:
     words = completion_words()
     assert set(words) == set(COMMANDS)
-    assert "temperature" in words["/set"]
-    assert "cache" in words["/show"]
+    assert "temperature" in (words["/set"] or ())
+    assert "cache" in (words["/show"] or ())
+    assert [name for name, choices in words.items() if choices is None] == [
+        "/save", "/load", "/read",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if not command.usage])
+def test_a_command_without_arguments_refuses_them(alphabet_model: Path, name: str) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
+    session.ask("one")
+    with pytest.raises(UsageError, match=f"{name} takes nothing after it: got now"):
+        run_command(session, f"{name} now ")
+    assert len(session.turns) == 1
+
+
+def test_tokens_shows_ids_bytes_and_pieces_of_a_text_as_it_was_typed(
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
+    assert reply(capsys, session, "/tokens  \u00e9\x1b") == (
+        "    id  bytes  text\n"
+        "0   32  20     ' '\n"
+        "1  195  c3     '\\xc3'\n"
+        "2  169  a9     '\\xa9'\n"
+        "3   27  1b     '\\x1b'\n"
+        "4 tokens, 3 characters, 4 bytes\n"
+    )
+    assert "special" not in reply(capsys, session, "/tokens <|eot_id|>")
+    with pytest.raises(UsageError, match="wants a text"):
+        run_command(session, "/tokens")
+
+
+def test_stats_turns_the_statistics_on_and_off(
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")  # quiet
+    session.ask("one")
+    assert capsys.readouterr().err == ""
+    reply(capsys, session, "/stats on")
+    session.ask("one")
+    assert " new, " in capsys.readouterr().err
+    reply(capsys, session, "/stats off")
+    session.ask("one")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("line", ["/stats", "/stats yes", "/trace", "/trace 1"])
+def test_a_switch_wants_on_or_off(alphabet_model: Path, line: str) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
+    with pytest.raises(UsageError, match="wants on or off: got"):
+        run_command(session, line)
+
+
+def test_there_is_no_system_prompt_in_a_completion(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--seed", "3", "--completion")
+    with pytest.raises(UsageError, match="no system prompt"):
+        run_command(session, "/system Be short.")

@@ -6,24 +6,28 @@ from src import ml
 from src.cli.arguments import DEFAULT_CONTEXT_LENGTH, parse_arguments
 from src.cli.console import Console
 from src.cli.errors import UsageError
-from src.cli.loading import context_length, loading_line, open_model, open_session
+from src.cli.loading import loading_line, open_model, open_model_to_run, open_session
 from src.inference import SamplingError
 from src.inference.engine import DEFAULT_SEQUENCE_LENGTH
+from src.model import forecast_memory
+from tests.cli.conftest import Run
 from tests.cli.reciting_model import LONGEST_CONTEXT
 
 
 def test_the_default_context_is_that_of_the_engine(alphabet_model: Path) -> None:
     assert DEFAULT_CONTEXT_LENGTH == DEFAULT_SEQUENCE_LENGTH
     options = parse_arguments(["-m", str(alphabet_model)])
-    assert context_length(options, open_model(options)) == DEFAULT_CONTEXT_LENGTH
+    assert open_model_to_run(options, Console())[1] == DEFAULT_CONTEXT_LENGTH
 
 
 def test_the_context_can_be_as_long_as_the_model_allows(alphabet_model: Path) -> None:
-    model = open_model(parse_arguments(["-m", str(alphabet_model)]))
-    longest = parse_arguments(["-c", str(LONGEST_CONTEXT)])
-    assert context_length(longest, model) == LONGEST_CONTEXT
+    def positions(asked: int) -> int:
+        options = parse_arguments(["-m", str(alphabet_model), "-c", str(asked)])
+        return open_model_to_run(options, Console())[1]
+
+    assert positions(LONGEST_CONTEXT) == LONGEST_CONTEXT
     with pytest.raises(UsageError, match=f"at most the model's {LONGEST_CONTEXT}, got"):
-        context_length(parse_arguments(["-c", str(LONGEST_CONTEXT + 1)]), model)
+        positions(LONGEST_CONTEXT + 1)
 
 
 def test_settings_are_checked_before_the_model_is_looked_for(tmp_path: Path) -> None:
@@ -35,7 +39,7 @@ def test_settings_are_checked_before_the_model_is_looked_for(tmp_path: Path) -> 
 def test_the_number_of_threads_is_set(alphabet_model: Path) -> None:
     before = ml.get_num_threads()
     try:
-        open_model(parse_arguments(["-m", str(alphabet_model), "-t", "1"]))
+        open_model(parse_arguments(["-m", str(alphabet_model), "-t", "1"]), Console())
         assert ml.get_num_threads() == 1
     finally:
         ml.set_num_threads(before)
@@ -52,3 +56,22 @@ def test_the_loading_line_tells_model_sizes_cache_memory_and_scaling(
         assert part in line
     assert "RoPE scaling factor 32" in line
     assert "\n" not in line
+
+
+def test_what_cannot_fit_is_refused_and_what_is_only_slow_is_warned_of(
+    run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped = (alphabet_model / "consolidated.00.pth").stat().st_size
+    needed = forecast_memory(alphabet_model, 64, 64).needed
+    flags = ("-m", alphabet_model, "-c", "64", "-p", "x", "-q")
+    for free, code, word in (
+        (needed - 1, 4, b"error: memory: expected at most"),
+        (mapped + needed - 1, 0, b"warning: memory: "),
+        (mapped + needed, 0, b""),
+    ):
+        monkeypatch.setattr("src.ml.memory.available_memory", lambda free=free: free)
+        done = run(*flags)
+        assert done.returncode == code
+        assert done.stderr.startswith(word)
+        assert done.stderr.count(b"\n") == (1 if word else 0)
+        assert done.stdout == (b"" if code else b"abcdefghijklmnopqrstuvwxyz\n")

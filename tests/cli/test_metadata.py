@@ -24,7 +24,7 @@ def test_the_report_holds_parameters_tensors_and_sizes(run: Run, alphabet_model:
     given = rows(done.stdout, "hyperparameters given (params.json)")
     assert given["dim"] == ["512"]
     assert given["use_scaled_rope"] == ["True"]
-    used = rows(done.stdout, "hyperparameters used, derived ones included")
+    used = rows(done.stdout, "hyperparameters used and derived")
     assert used["head_dim"] == ["128"]
     assert used["ffn_dim"] == ["8"]
     assert used["group_size (n_heads / n_kv_heads)"] == ["2"]
@@ -69,7 +69,7 @@ def test_a_model_of_hugging_face_is_reported_with_both_names_of_its_tensors(
     given = rows(done.stdout, "hyperparameters given (config.json)")
     assert given["rope_parameters.rope_type"] == ["linear"]
     assert given["hidden_size"] == ["64"]
-    used = rows(done.stdout, "hyperparameters used, derived ones included")
+    used = rows(done.stdout, "hyperparameters used and derived")
     assert (used["head_dim"], used["rope_pairs"]) == (["8"], ["halves"])
     assert (used["rope_scaling"], used["rope_scaling.factor"]) == (["linear"], ["2.0"])
     assert used["tokens that end an answer"] == ["3, 7"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from src.cli.arguments import parse_arguments
+from src.cli.console import Console
 from src.cli.errors import UsageError
 from src.cli.one_shot import find_prompt
 from tests.cli.conftest import (
@@ -122,6 +123,41 @@ def test_bytes_that_are_no_utf8_are_read_as_replacement_characters(
         broken.stderr.split(b"prompt tokens")[0][-3:]
         == whole.stderr.split(b"prompt tokens")[0][-3:]
     )
+
+
+def test_bytes_that_are_no_utf8_are_counted_on_standard_input_and_refused_in_a_file(
+    run: Run, alphabet_model: Path, tmp_path: Path
+) -> None:
+    warning = run("-m", alphabet_model, stdin=b"a\xffb\xc3 \xef\xbf\xbd").stderr.splitlines()[0]
+    assert warning == (b"warning: standard input: expected UTF-8, got 2 parts that are not: U+FFFD")
+    assert b"warning" not in run("-m", alphabet_model, stdin="\ufffd é".encode()).stderr
+    path = tmp_path / "prompt"
+    path.write_bytes(b"\x7fELF\xff\x00")
+    done = run("-m", alphabet_model, "-f", path)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.endswith(b": prompt: expected UTF-8, got other bytes at byte 4\n")
+
+
+def test_a_prompt_far_too_long_is_refused_before_it_is_read(
+    run: Run, alphabet_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("src.cli.one_shot.MOST_PROMPT_BYTES", 1024)
+    path = tmp_path / "prompt"
+    for length, code in ((1024, 0), (1025, 2), (100_000, 2)):
+        path.write_bytes(b"x" * length)
+        for done in (
+            run("-m", alphabet_model, "-f", path),
+            run("-m", alphabet_model, stdin=b"x" * length),
+        ):
+            assert done.returncode == code
+            assert (b": prompt: expected at most 1.0 KiB, got more\n" in done.stderr) == bool(code)
+    assert run("-m", alphabet_model, "-f", "/dev/zero").returncode == 2
+
+
+def test_the_mark_of_a_byte_order_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "prompt"
+    path.write_bytes("\ufeffé\n".encode())
+    assert find_prompt(parse_arguments(["-f", str(path)]), Console()) == "é"
 
 
 def test_a_nul_byte_is_text(run: Run, alphabet_model: Path) -> None:
@@ -249,7 +285,7 @@ def test_ctrl_c_at_any_moment_ends_with_130(endless_model: Path, seconds: float)
 def test_a_prompt_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "no", "No such file")):
         with pytest.raises(UsageError, match=reason):
-            find_prompt(parse_arguments(["-f", str(path)]))
+            find_prompt(parse_arguments(["-f", str(path)]), Console())
 
 
 def test_a_prompt_file_may_be_a_pipe(run: Run, alphabet_model: Path, tmp_path: Path) -> None:
@@ -263,4 +299,4 @@ def test_only_the_last_newline_of_a_file_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "prompt"
     for content, prompt in ((b"a\n", "a"), (b"a\r\n", "a"), (b" a\n\n", " a\n"), (b"a", "a")):
         path.write_bytes(content)
-        assert find_prompt(parse_arguments(["-f", str(path)])) == prompt
+        assert find_prompt(parse_arguments(["-f", str(path)]), Console()) == prompt

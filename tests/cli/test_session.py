@@ -16,32 +16,11 @@ from src.cli.loading import open_session
 from src.cli.session import Session, Turn
 from src.inference import ContextFullError, Message
 from tests.cli.conftest import ALPHABET
-from tests.support.pth_writer import write_random_meta_directory
 
 
 def session_of(model: Path, *flags: str) -> Session:
     options = parse_arguments(["-m", str(model), "-q", *flags])
     return open_session(options, Console(quiet=True))
-
-
-@pytest.fixture(scope="module")
-def random_model(tmp_path_factory: pytest.TempPathFactory, alphabet_model: Path) -> Path:
-    """A model whose answer depends on everything before it."""
-    directory = tmp_path_factory.mktemp("random")
-    params = {
-        "dim": 64,
-        "n_layers": 2,
-        "n_heads": 4,
-        "n_kv_heads": 2,
-        "vocab_size": 512,
-        "multiple_of": 32,
-        "norm_eps": 1e-5,
-        "rope_theta": 500000.0,
-        "use_scaled_rope": True,
-    }
-    tokenizer = alphabet_model / "tokenizer.model"
-    write_random_meta_directory(directory, params, tokenizer_model=tokenizer)
-    return directory
 
 
 def test_an_answer_goes_to_standard_output_and_into_the_history(
@@ -86,7 +65,7 @@ def test_undoing_takes_the_last_turn_back(alphabet_model: Path) -> None:
     session = session_of(alphabet_model, "-c", "300")
     session.ask("one")
     session.ask("two")
-    assert session.undo() == Turn("two", ALPHABET)
+    assert session.undo() == "two"
     assert session.turns == [Turn("one", ALPHABET)]
 
 
@@ -143,6 +122,72 @@ def test_an_interrupted_question_leaves_no_trace_and_can_be_asked_again(
     assert capsys.readouterr().out.endswith("\nabc\n")
     session.regenerate()
     assert session.turns == [Turn("one", ALPHABET), Turn("two", ALPHABET)]
+
+
+def test_undoing_after_an_interrupt_forgets_the_question_that_was_interrupted(
+    alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of(alphabet_model, "-c", "300")
+    session.ask("one")
+    with monkeypatch.context() as patch:
+        interrupt_after(session, 4, patch)
+        session.ask("two")
+    assert session.undo() == "two"
+    assert session.turns == [Turn("one", ALPHABET)]
+    assert session.undo() == "one"
+
+
+def test_an_interrupt_of_the_report_keeps_the_answer(
+    alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of(alphabet_model, "-c", "300")
+    session.statistics = True
+    with monkeypatch.context() as patch:
+        patch.setattr(Console, "aside", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            session.ask("one")
+    assert session.turns == [Turn("one", ALPHABET)]
+
+
+def test_restoring_takes_the_place_of_what_there_is(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300")
+    session.ask("one")
+    session.attached = "x"
+    settings = session.settings.changed("max_tokens", "3")
+    session.restore("short", [Turn("a", "b")], settings)
+    assert (session.system, session.turns, session.settings) == (
+        "short",
+        [Turn("a", "b")],
+        settings,
+    )
+    assert (session.attached, session.last, session.unanswered) == ("", None, None)
+    assert session.ask("c").text == "abc"
+
+
+@pytest.mark.parametrize("length", [300, 400])
+def test_what_does_not_fit_is_not_restored(alphabet_model: Path, length: int) -> None:
+    session = session_of(alphabet_model, "-c", "300")
+    session.ask("one")
+    before = (session.system, session.turns, session.settings, session.last)
+    with pytest.raises(ContextFullError, match="tokens >= 300 positions"):
+        session.restore(None, [Turn("x" * length, "")], session.settings.changed("seed", "3"))
+    assert (session.system, session.turns, session.settings, session.last) == before
+
+
+def test_attached_text_goes_before_one_question(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300")
+    session.attached = "a text"
+    assert session.with_attached("what is it?") == "a text\n\nwhat is it?"
+    assert session.with_attached("and this?") == "and this?"
+    session.completion, session.attached = True, "Once upon"
+    assert session.with_attached(" a time") == "Once upon a time"
+
+
+def test_clearing_drops_what_was_attached(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300")
+    session.attached = "a text"
+    session.clear()
+    assert session.attached == ""
 
 
 def test_an_interrupted_second_attempt_keeps_the_first_answer(

@@ -263,6 +263,38 @@ def test_a_long_prompt_is_read_in_chunks_with_progress(
     assert seen == [(7, 12), (11, 12), (12, 12)]
 
 
+def test_who_watches_a_prompt_hears_of_it_about_once_a_second(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, seconds = 0.0, iter((0.1, 1.0, 2.0, 1.0))  # what each chunk takes
+    monkeypatch.setattr(engine_module, "WATCHED_CHUNK", 2)
+    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 8)
+    monkeypatch.setattr(engine_module.time, "perf_counter", lambda: now)
+    run = InferenceEngine._run
+
+    def timed(engine: InferenceEngine, tokens: list[int]) -> Any:
+        nonlocal now
+        now += next(seconds)
+        return run(engine, tokens)
+
+    monkeypatch.setattr(InferenceEngine, "_run", timed)
+    prompt = [*b"0123456789abcdefghijkl"]
+    engine = scripted.engine(64, [EOT], len(prompt))
+    list(engine.generate(prompt, progress=lambda _done, _total: None))
+    # The least at first; the most, because that was quick, and again; half, because that took 2 s.
+    assert [len(tokens) for _, tokens in scripted.runs] == [2, 8, 8, 4]
+
+
+def test_a_trace_shows_the_same_chunks_whether_somebody_watches_or_not(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "WATCHED_CHUNK", 2)
+    monkeypatch.setattr(engine_module, "is_on", lambda: True)
+    engine = scripted.engine(64, [EOT], 10)
+    list(engine.generate([*b"0123456789"], progress=lambda _done, _total: None))
+    assert [len(tokens) for _, tokens in scripted.runs] == [10]
+
+
 def test_only_what_is_new_of_a_prompt_is_run(scripted: Scripted) -> None:
     engine = scripted.engine(64, [*b"ab", EOT], 3)
     list(engine.generate([*b"123"]))

@@ -1,0 +1,6 @@
+"""Numbers in sentences."""
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: `1 token`, `2 tokens`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

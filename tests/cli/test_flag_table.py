@@ -1,0 +1,175 @@
+"""Each flag in a pseudo-terminal, on the bundled model, as a person would use it."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from src import __version__
+from src.cli.examples import EXAMPLES
+from src.model.loader import BUNDLED_MODEL
+from src.trace.reader import read_trace
+from tests.cli.conftest import REPOSITORY, Spawn
+
+QUESTION = "What is the capital of Massachusetts? Answer in one word."
+ANSWER = "Boston"
+CTRL_D = "\x04"
+STYLES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def shown(child: "pexpect.spawn[str]") -> list[str]:
+    """Waits for the end with exit code 0 and returns the lines of the screen, without styles."""
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0, child.before
+    text = re.sub(r"\r(?!\n)[^\r\n]*\x1b\[K", "", child.before)  # progress that was taken back
+    return [line.rstrip() for line in STYLES.sub("", text).split("\r\n")]
+
+
+def test_a_prompt_with_every_flag_of_an_answer(spawn: Spawn) -> None:
+    model = BUNDLED_MODEL.relative_to(REPOSITORY)
+    child = spawn(
+        *("-m", model, "-p", QUESTION, "-s", "Be polite", "-n", "40", "-c", "128", "-t", "1"),
+        *("--temperature", "0", "--top-k", "5", "--top-p", "0.8", "--min-p", "0.01"),
+        *("--repeat-penalty", "1.05", "--seed", "17", "--stop", "ton", "--stop", "zzz"),
+        *("--rope-scaling-factor", "8", "--chat-format", "llama3"),
+    )
+    loading, *answer, statistics, end = shown(child)
+    assert loading.startswith(f"{model} (Meta")
+    for part in ("3.2 M parameters", "mapped", "factor 8 by override", "llama3 by --chat-format"):
+        assert part in loading
+    assert re.search(r"KV cache .* for 128 tokens; .* free$", loading)
+    assert "\n".join(answer).endswith("Bos")
+    for part in ("prompt tokens (0 cached)", "/128 · stop string · seed 17"):
+        assert part in statistics
+    assert end == ""
+
+
+def test_a_file_a_record_and_the_trace(spawn: Spawn, tmp_path: Path) -> None:
+    prompt, log, trace = (tmp_path / name for name in ("prompt", "log", "trace"))
+    prompt.write_text(QUESTION)
+    child = spawn(
+        *("-f", prompt, "--json", "--temperature", "0", "--no-stats", "-v"),
+        *(
+            "--debug-log",
+            log,
+            "--trace-json",
+            trace,
+            "--trace-layers",
+            "1",
+            "--trace-stages",
+            "7-9",
+        ),
+        "--trace-statistics",
+    )
+    _loading, *record, _end = shown(child)
+    found = json.loads("".join(record))
+    assert (found["text"], found["stop_reason"]) == (ANSWER, "eot")
+    assert found["model"] == str(BUNDLED_MODEL)
+    assert {event.stage for event in read_trace(trace).events} == {7, 8, 9}
+    assert "wq" in log.read_text()
+
+
+def test_a_dash_reads_what_is_typed(spawn: Spawn) -> None:
+    child = spawn("-", "-q", "--temperature", "0")
+    child.sendline(QUESTION)
+    child.send(CTRL_D)
+    assert shown(child)[-2:] == [ANSWER, ""]
+
+
+def test_a_completion_continues_the_text(spawn: Spawn) -> None:
+    child = spawn("--completion", "-p", "The capital of France is", "-q", "-n", "2")
+    assert len(shown(child)) >= 2
+
+
+def test_the_menu_of_examples_and_an_example_by_its_number(spawn: Spawn) -> None:
+    child = spawn("--examples", "--temperature", "0", "-n", "20")
+    for number, example in enumerate(EXAMPLES, 1):
+        child.expect_exact(f"{number}. {example.description}"[:70])
+    child.expect_exact("example, 1 to 6, or Enter to leave: ")
+    child.sendline("7")
+    child.expect_exact("error: expected a number from 1 to 6, got 7")
+    child.sendline("6")
+    child.expect_exact("prompt tokens")
+    chosen = child.before
+    child.sendline("")
+    shown(child)
+    alone = shown(spawn("--example", "6", "--temperature", "0", "-n", "20"))
+    assert alone[1] in chosen
+
+
+def test_reports_in_a_wide_and_in_a_narrow_window(spawn: Spawn) -> None:
+    wide = shown(spawn("--metadata"))
+    assert "tok_embeddings.weight            [4096, 192]  bfloat16  1572864" in wide
+    assert max(map(len, wide)) <= 80
+    narrow = shown(spawn("--metadata", dimensions=(10, 40)))
+    at = narrow.index("layers.3.feed_forward.w1.weight")
+    assert narrow[at + 1] == "  [544, 192]   bfloat16   208896"
+    info = dict(line.split(maxsplit=1) for line in shown(spawn("--info")) if line)
+    assert info["llama-bolts"] == __version__
+    for name in ("isa", "openmp", "threads", "free"):
+        assert info[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dimensions", [(1, 1), (3, 7)])
+def test_the_smallest_windows(spawn: Spawn, dimensions: tuple[int, int]) -> None:
+    child = spawn("-p", QUESTION, "--temperature", "0", dimensions=dimensions)
+    assert ANSWER in shown(child)
+    for report in ("--info", "--metadata", "--help"):
+        assert shown(spawn(report, dimensions=dimensions))
+
+
+def test_help_and_version(spawn: Spawn) -> None:
+    assert shown(spawn("--version")) == [f"llama-bolts {__version__}", ""]
+    assert max(map(len, shown(spawn("--help")))) < 80
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_plain_terminals_get_plain_text(spawn: Spawn, changes: dict[str, str]) -> None:
+    child = spawn("-p", QUESTION, "--temperature", "0", **changes)
+    child.expect(pexpect.EOF)
+    assert f"\r\n{ANSWER}\r\n" in child.before
+    assert not STYLES.search(child.before)
+    if "TERM" in changes:
+        assert "\x1b" not in child.before
+
+
+GIANT = {
+    "dim": 8192, "n_layers": 1000, "n_heads": 64, "vocab_size": 512, "multiple_of": 256,
+    "norm_eps": 1e-5, "rope_theta": 500000.0, "max_seq_len": 1 << 20,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_every_exit_code_but_that_of_success(
+    spawn: Spawn, reciting: Callable[..., Path], endless_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "params.json").write_text(json.dumps(GIANT))
+    (tmp_path / "consolidated.00.pth").touch()  # no weight is looked at before the memory
+    arithmetic = "2 * 1000 layers * 1048576 positions * 64 heads * 128 * 2 bytes"
+    for code, flags, error in (
+        (2, ("-n", "0"), "argument -n/--max-tokens: must be at least 1: got 0"),
+        (3, ("-m", tmp_path / "absent"), "expected a model directory, got nothing"),
+        (3, ("-m", tmp_path, "-c", "10"), "found an empty file"),
+        (4, ("-m", tmp_path, "-c", str(1 << 20)), arithmetic),
+        (5, ("-m", reciting(b"abc", poisoned=True)), "nan"),
+    ):
+        child = spawn(*flags, "-p", "x", dimensions=(24, 400))
+        child.expect(pexpect.EOF)
+        child.close()
+        *_, line, end = STYLES.sub("", child.before).split("\r\n")
+        assert (child.exitstatus, end) == (code, "")
+        assert line.startswith("error: ") or "\x1b[Kerror: " in line
+        assert error in line
+    child = spawn("-m", endless_model, "-p", "x", "-c", "100000")
+    child.expect_exact("xyzabc")
+    child.sendintr()
+    child.expect_exact("interrupted")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130
