@@ -278,7 +278,7 @@ INLINE void multiply_some_rows(const Product p, const int rows, const char *x, c
 #pragma GCC unroll 2
             for (int part = 0; part < VEC_PARTS; part++) {
                 const vec lanes = p.load_x(x, phase, part);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
                 for (int r = 0; r < rows; r++) {
                     const char *block = weight + r * weight_stride + at;
                     vec *sum = acc + r * VEC_PARTS + part;

@@ -185,10 +185,10 @@ class LlamaFeedForward(Part):
     def forward(self, x: ml.Tensor) -> ml.Tensor:
         """Transform x [T, D] into what to add to the residual stream: float32 [T, D]."""
         mark(17)  # feed-forward
-        gate, up = ml.linear_transformations(  # [T, D] -> [T, F], [T, F]
-            x, (self.w1, self.w3), biases=(self.w1_bias, self.w3_bias)
+        # Neither of the two keeps a name, so that both are freed before w2: the model's largest.
+        hidden = ml.swiglu(  # [T, D] -> [T, F], [T, F] -> [T, F]
+            *ml.linear_transformations(x, (self.w1, self.w3), biases=(self.w1_bias, self.w3_bias))
         )
-        hidden = ml.swiglu(gate, up)
         # [T, F] -> [T, D]
         return ml.linear_transformation(hidden, self.w2, dtype=ml.float32, bias=self.w2_bias)
 

@@ -1,10 +1,11 @@
 """Things to be timed, each in a process of its own, asked in turn: A B B A."""
 
+import contextlib
 import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,7 +20,7 @@ class Served:
     Args:
         make: builds the object there; a function or class that can be pickled by name.
         arguments: of `make`.
-        environment: variables of the process, on top of this one's.
+        environment: variables of the process, on top of this one's, there before it imports `make`.
     """
 
     def __init__(
@@ -30,10 +31,9 @@ class Served:
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, end = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(end, make, arguments, dict(environment or {})), daemon=True
-        )
-        self._process.start()
+        self._process = context.Process(target=_serve, args=(end, make, arguments), daemon=True)
+        with _environment(environment or {}):
+            self._process.start()
         end.close()  # so that its death is seen here as the end of the pipe
         self.ask("__class__")  # it is ready
 
@@ -53,10 +53,22 @@ class Served:
         self._process.join()
 
 
-def _serve(
-    pipe: Connection, make: Callable[..., Any], arguments: Sequence[Any], environment: Any
-) -> None:
-    os.environ.update(environment)
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for what is started inside; unpickling `make` there may already read them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _serve(pipe: Connection, make: Callable[..., Any], arguments: Sequence[Any]) -> None:
     served = make(*arguments)
     while True:
         try:

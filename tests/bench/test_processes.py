@@ -1,9 +1,14 @@
 """Timings are taken in turns, and what goes wrong in a process is said."""
 
+import os
+
 import pytest
 
 from tests.bench import processes
 from tests.bench.processes import Rounds, Served, interleave
+
+VARIABLE = "LLAMA_BOLTS_BENCH_TEST"
+AT_IMPORT = os.environ.get(VARIABLE)
 
 
 class Counter:
@@ -14,14 +19,10 @@ class Counter:
         self.value += number
         return self.value
 
-    def variable(self, name: str) -> str | None:
-        import os
-
-        return os.environ.get(name)
+    def variable(self) -> tuple[str | None, str | None]:
+        return AT_IMPORT, os.environ.get(VARIABLE)
 
     def die(self) -> None:
-        import os
-
         os._exit(3)
 
 
@@ -31,10 +32,16 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_object_in_its_own_process_answers_and_keeps_its_state() -> None:
-    served = Served(Counter, 5, environment={"LLAMA_BOLTS_BENCH_TEST": "set"})
+    served = Served(Counter, 5)
     assert [served.ask("add", 2), served.ask("add", 3)] == [7, 10]
-    assert served.ask("variable", "LLAMA_BOLTS_BENCH_TEST") == "set"
     served.close()
+
+
+def test_a_process_has_its_variables_before_it_imports_what_it_serves() -> None:
+    served = Served(Counter, 0, environment={VARIABLE: "set"})
+    assert served.ask("variable") == ("set", "set")
+    served.close()
+    assert VARIABLE not in os.environ
 
 
 def test_a_process_that_dies_ends_the_run_instead_of_hanging() -> None:
