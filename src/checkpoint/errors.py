@@ -13,6 +13,7 @@ __all__ = [
     "CheckpointError",
     "FileAccessError",
     "FileChangedError",
+    "FileMemoryError",
     "NotACheckpointError",
     "ParamsError",
     "PickleRefusedError",
@@ -62,6 +63,10 @@ class ShardError(CheckpointError):
 
 class ParamsError(CheckpointError):
     """A file of hyperparameters is not strict JSON, or has a missing, unknown or impossible key."""
+
+
+class FileMemoryError(CheckpointError):
+    """The system gives no memory, or no addresses, for the content of a file."""
 
 
 class FileChangedError(CheckpointError):

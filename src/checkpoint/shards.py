@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .. import ml
-from .errors import ShardError, mismatch, shown, some_of
+from .errors import FileMemoryError, ShardError, mismatch, shown, some_of
 from .names import feed_forward_dim, is_harmless, row_of, rows_of, split_dim
 from .tensor_checks import check_names, check_shapes
 
@@ -59,7 +59,8 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
 
     Raises:
         ShardError: other names, shapes or dtypes in one shard than in another, replicated tensors
-            that differ, a name that is not in Meta's table, or not enough memory for the copy.
+            that differ, or a name that is not in Meta's table.
+        FileMemoryError: not enough memory for the copy.
     """
     first = shards[0]
     if len(shards) == 1:
@@ -80,7 +81,7 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
     except MemoryError:
         total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
         got = "not enough memory"
-        raise ShardError(mismatch("shards", "merged copy", f"{total} bytes", got)) from None
+        raise FileMemoryError(mismatch("shards", "merged copy", f"{total} bytes", got)) from None
 
 
 def _merge_one(name: str, parts: list[ml.Tensor], dim: int) -> ml.Tensor:

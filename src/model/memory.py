@@ -6,16 +6,30 @@ from pathlib import Path
 from .errors import NotEnoughMemoryError
 
 _MEMINFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+# Limit, use, and the pages of files in `memory.stat`: versions 2 and 1 of control groups.
+_CGROUP_FILES = (
+    ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    (
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
+)
 
 
-def available_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
+def available_memory(
+    meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP
+) -> int | None:
     """Returns the bytes that can still be allocated, or None where the system does not say.
 
-    The smaller of what the kernel calls available and what is left below the limit of the
-    control group; elsewhere than on Linux the free pages that sysconf reports.
+    The smallest of what the kernel calls available and what is left below the limits of the
+    control groups that the process is in; elsewhere than on Linux the free pages that sysconf
+    reports.
     """
-    known = [n for n in (_from_meminfo(meminfo), _from_cgroup(cgroup)) if n is not None]
+    groups = _own_cgroups(cgroups, own_cgroup)
+    known = [n for n in (_from_meminfo(meminfo), *map(_from_cgroup, groups)) if n is not None]
     return min(known) if known else _from_sysconf()
 
 
@@ -32,20 +46,45 @@ def _from_meminfo(path: Path) -> int | None:
     return None
 
 
-def _from_cgroup(path: Path) -> int | None:
-    """Reads the limit of a control group less what its processes hold; `max` is no limit."""
+def _own_cgroups(root: Path, own: Path) -> list[Path]:
+    """Returns the directories of the control groups that may limit this process.
+
+    A limit holds for all groups below, so each group up to the root counts. In a container the
+    root is the container's own group. Source: man 7 cgroups, "/proc files".
+    """
+    found = [root]
     try:
-        limit = (path / "memory.max").read_text(encoding="ascii", errors="replace").strip()
-        used = (path / "memory.current").read_text(encoding="ascii", errors="replace").strip()
-        stat = (path / "memory.stat").read_text(encoding="ascii", errors="replace")
+        lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return None
-    if not (limit.isdigit() and used.isdigit()):
-        return None
-    # Pages of files count as used, and are given back as soon as they are needed.
-    files = [line.split()[1] for line in stat.splitlines() if line.startswith("inactive_file ")]
-    reclaimable = int(files[0]) if files and files[0].isdigit() else 0
-    return max(int(limit) - int(used) + reclaimable, 0)
+        return found
+    for line in lines:
+        _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "none", "")
+        if ".." in path or (controllers and "memory" not in controllers.split(",")):
+            continue
+        group = root / ("memory" if controllers else "") / path.strip("/")
+        while group != root:
+            found.append(group)
+            group = group.parent
+    return found
+
+
+def _from_cgroup(group: Path) -> int | None:
+    """Reads the limit of a control group less what its processes hold; `max` is no limit."""
+    for limit_file, use_file, of_files in _CGROUP_FILES:
+        try:
+            limit = (group / limit_file).read_text(encoding="ascii", errors="replace").strip()
+            used = (group / use_file).read_text(encoding="ascii", errors="replace").strip()
+            stat = (group / "memory.stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            continue
+        if not (limit.isdigit() and used.isdigit()):
+            return None
+        # Pages of files count as used, and are given back as soon as they are needed.
+        counts = dict(line.split(maxsplit=1) for line in stat.splitlines() if " " in line)
+        pages = [counts.get(name, "").strip() for name in of_files]
+        reclaimable = sum(int(count) for count in pages if count.isdigit())
+        return max(int(limit) - int(used) + reclaimable, 0)
+    return None
 
 
 def _from_sysconf() -> int | None:

@@ -29,6 +29,35 @@ def test_a_control_group_lowers_it_and_its_file_pages_count_as_free(tmp_path: Pa
     assert available_memory(tmp_path / "meminfo", unlimited) == 2048 * 1024
 
 
+def test_active_pages_of_files_count_as_free_too(tmp_path: Path) -> None:
+    limited = group(tmp_path / "limited", "1000000", 700000, 50000)
+    with (limited / "memory.stat").open("a") as stat:
+        stat.write("active_file 20000\nfile_mapped 9\nempty\n")
+    assert available_memory(tmp_path / "none", limited) == 370000
+
+
+def test_every_group_above_the_own_one_counts(tmp_path: Path) -> None:
+    group(tmp_path / "root", "max", 900, 0)
+    group(tmp_path / "root" / "user", "5000", 900, 0)
+    group(tmp_path / "root" / "user" / "own", "9000", 400, 0)
+    own, meminfo = tmp_path / "cgroup", tmp_path / "meminfo"
+    meminfo.write_text(MEMINFO)
+    for path, left in (("user/own", 4100), ("user", 4100), ("", 2 << 20), ("../user", 2 << 20)):
+        own.write_text(f"0::/{path}\n")
+        assert available_memory(meminfo, tmp_path / "root", own) == left
+
+
+def test_control_groups_of_the_first_version_count(tmp_path: Path) -> None:
+    limited = tmp_path / "memory" / "own"
+    limited.mkdir(parents=True)
+    (limited / "memory.limit_in_bytes").write_text("1000000\n")
+    (limited / "memory.usage_in_bytes").write_text("700000\n")
+    (limited / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 50000\n")
+    own = tmp_path / "cgroup"
+    own.write_text("5:cpu,memory:/own\n1:cpu:/elsewhere\nno line\n0::/\n")
+    assert available_memory(tmp_path / "none", tmp_path, own) == 350000
+
+
 def test_a_full_control_group_leaves_nothing(tmp_path: Path) -> None:
     full = group(tmp_path / "full", "1000", 5000, 0)
     assert available_memory(tmp_path / "none", full) == 0
