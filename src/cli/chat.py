@@ -16,7 +16,7 @@ _HOW_TO_LEAVE = "Ctrl-D or /exit leaves, /help lists the commands"
 
 
 def chat(session: Session) -> None:
-    """Answers messages until the user leaves or the input ends.
+    """Answer messages until the user leaves or the input ends.
 
     A message that is refused or fails, and a command that is wrong, are one line on standard
     error; the conversation goes on as it was.
@@ -39,7 +39,7 @@ def chat(session: Session) -> None:
 
 
 def _take_turn_or_say_why_not(session: Session, reader: MessageReader) -> bool:
-    """Takes a turn, or says in a line what is wrong; returns whether the chat goes on."""
+    """Take a turn, or say in a line what is wrong; return whether the chat goes on."""
     try:
         _take_turn(session, reader)
     except InterruptedLineError as interrupt:
@@ -65,7 +65,7 @@ def _take_turn_or_say_why_not(session: Session, reader: MessageReader) -> bool:
 
 
 def _take_turn(session: Session, reader: MessageReader) -> None:
-    """Reads one message or command and does what it asks for."""
+    """Read one message or command and do what it asks for."""
     text, is_quoted = unquoted(reader.read())
     if not text.strip():
         return

@@ -47,13 +47,13 @@ class Command:
 
 
 def is_command(line: str) -> bool:
-    """Returns whether what was typed is a command: a line with a slash first, or to leave."""
+    """Return whether what was typed is a command: a line with a slash first, or to leave."""
     is_slash = line.startswith("/") and "\n" not in line
     return is_slash or line.strip() in _OTHER_NAMES
 
 
 def run_command(session: Session, line: str) -> None:
-    """Runs a command.
+    """Run a command.
 
     Args:
         session: the chat.
@@ -76,7 +76,7 @@ def run_command(session: Session, line: str) -> None:
 
 
 def _expected(name: str) -> str:
-    """Returns what may have been meant by a command that there is not."""
+    """Return what may have been meant by a command that there is not."""
     if name[1:].replace("-", "_") in SETTING_NAMES:
         return f"/set {name[1:]} VALUE"
     return ", ".join(difflib.get_close_matches(name, COMMANDS, cutoff=_NEAR) or COMMANDS)
@@ -215,5 +215,5 @@ COMMANDS = {
 
 
 def completion_words() -> dict[str, Sequence[str] | None]:
-    """Returns the arguments of each command, by the command; None for names of files."""
+    """Return the arguments of each command, by the command; None for names of files."""
     return {name: command.words for name, command in COMMANDS.items()}

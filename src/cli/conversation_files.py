@@ -12,7 +12,7 @@ _LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llam
 
 
 def save_chat(session: Session, argument: str) -> None:
-    """Writes the conversation and its settings to a file.
+    """Write the conversation and its settings to a file.
 
     Raises:
         UsageError: the file cannot be written, or is something else than a saved chat.
@@ -25,7 +25,7 @@ def save_chat(session: Session, argument: str) -> None:
 
 
 def load_chat(session: Session, argument: str) -> None:
-    """Goes on with the conversation in a file, in place of the one so far.
+    """Go on with the conversation in a file, in place of the one so far.
 
     Raises:
         UsageError: the file holds no conversation that this chat can take; nothing has changed.
@@ -51,7 +51,7 @@ def load_chat(session: Session, argument: str) -> None:
 
 
 def attach_text(session: Session, argument: str) -> None:
-    """Puts the text of a file before the next message.
+    """Put the text of a file before the next message.
 
     Raises:
         UsageError: the file is no text, or too long for what is left of the context; nothing has

@@ -16,7 +16,7 @@ _BINARY = "\0"
 
 
 def named_path(argument: str) -> Path:
-    """Returns the path that was typed: `~` is the home directory, quotes around it are dropped.
+    """Return the path that was typed: `~` is the home directory, quotes around it are dropped.
 
     Raises:
         UsageError: nothing was typed.
@@ -31,7 +31,7 @@ def named_path(argument: str) -> Path:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Reads a regular file of at most `limit` bytes.
+    """Read a regular file of at most `limit` bytes.
 
     Raises:
         UsageError: it is missing, unreadable, no regular file, or larger.
@@ -43,7 +43,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def read_text(path: Path, limit: int) -> str:
-    """Reads a file of UTF-8 text, without the mark of its byte order.
+    """Read a file of UTF-8 text, without the mark of its byte order.
 
     Raises:
         UsageError: as `read_bytes`, or it is no text.
@@ -63,7 +63,7 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file as a whole or not at all: a new one takes the place of the old.
+    """Write a file as a whole or not at all: a new one takes the place of the old.
 
     A link is followed. A file that is new can be read by its owner alone.
 
@@ -92,7 +92,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Returns the permissions of a regular file; None where there is none."""
+    """Return the permissions of a regular file; None where there is none."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:

@@ -43,7 +43,7 @@ class LineEditor:
         )
 
     def read(self) -> str:
-        """Reads a message; see `MessageReader.read`."""
+        """Read a message; see `MessageReader.read`."""
         try:
             return self._session.prompt()
         except KeyboardInterrupt:
@@ -52,7 +52,7 @@ class LineEditor:
 
 
 def _without_mouse() -> KeyBindings:
-    """Returns bindings that ignore the mouse, which is not asked to report.
+    """Return bindings that ignore the mouse, which is not asked to report.
 
     A typed or pasted ESC [31m looks like a report of it to prompt_toolkit, which then fails.
     """
@@ -75,7 +75,7 @@ class CommandCompleter(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """Returns the words that can stand at the end of the line."""
+        """Return the words that can stand at the end of the line."""
         line = document.text_before_cursor
         if not line.startswith("/"):
             return ()
@@ -90,5 +90,5 @@ class CommandCompleter(Completer):
 
 
 def _beginning(words: Iterable[str], typed: str) -> list[Completion]:
-    """Returns the words that begin with what was typed."""
+    """Return the words that begin with what was typed."""
     return [Completion(word, -len(typed)) for word in words if word.startswith(typed)]

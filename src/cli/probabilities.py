@@ -13,7 +13,7 @@ _NARROWEST = len("100.00%")  # so that the tables of an answer stand below each 
 
 
 def choices_text(tokenizer: Tokenizer, choices: Sequence[Choice]) -> str:
-    """Returns a table for each token: a row per candidate, a column per step of the sampling.
+    """Return a table for each token: a row per candidate, a column per step of the sampling.
 
     Args:
         tokenizer: knows the texts of tokens.

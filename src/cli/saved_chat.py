@@ -46,7 +46,7 @@ class SavedChat:
 
 
 def write_chat(path: Path, chat: SavedChat) -> None:
-    """Writes a chat to a file, which is new or holds a saved chat.
+    """Write a chat to a file, which is new or holds a saved chat.
 
     Raises:
         UsageError: the file is something else, or cannot be written; it is as it was.
@@ -62,7 +62,7 @@ def write_chat(path: Path, chat: SavedChat) -> None:
 
 
 def read_chat(path: Path) -> SavedChat:
-    """Reads the chat in a file.
+    """Read the chat in a file.
 
     Raises:
         UsageError: there is no such file, or it holds no chat that can be restored.
@@ -75,7 +75,7 @@ def read_chat(path: Path) -> SavedChat:
 
 
 def chat_as_json(chat: SavedChat) -> bytes:
-    """Returns a chat as JSON in UTF-8, with control characters escaped."""
+    """Return a chat as JSON in UTF-8, with control characters escaped."""
     settings = {name: getattr(chat.settings.sampling, name) for name in _SAMPLING}
     document = {
         "format": FORMAT,
@@ -158,7 +158,7 @@ def _messages(found: object) -> list[tuple[str, str]]:
 
 
 def _turns(messages: Sequence[tuple[str, str]]) -> tuple[Turn, ...]:
-    """Returns questions with their answers; after a system message they have to alternate."""
+    """Return questions with their answers; after a system message they have to alternate."""
     for number, (role, _) in enumerate(messages, 1):
         expected = "user" if number % 2 else "assistant"
         if role != expected:
@@ -200,7 +200,7 @@ def _text(value: object, where: str) -> str:
 
 
 def _got(value: object) -> str:
-    """Describes a value of a file, safe to show."""
+    """Describe a value of a file, safe to show."""
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -107,7 +107,7 @@ class Session:
         self.last: LastAnswer | None = None
 
     def ask(self, question: str) -> Answer:
-        """Answers a question and adds both to the history, unless interrupted.
+        """Answer a question and add both to the history, unless interrupted.
 
         Args:
             question: the user's message, or the text to continue.
@@ -126,7 +126,7 @@ class Session:
         return answer
 
     def regenerate(self) -> Answer:
-        """Answers again what was interrupted, or else the last question.
+        """Answer again what was interrupted, or else the last question.
 
         Raises:
             UsageError: nothing was asked yet.
@@ -144,7 +144,7 @@ class Session:
         return answer
 
     def undo(self) -> str:
-        """Takes the last question and its answer out of the history and returns the question.
+        """Take the last question and its answer out of the history and return the question.
 
         One that was interrupted or refused is not in the history; then that one is forgotten.
 
@@ -159,11 +159,11 @@ class Session:
         return self.turns.pop().question
 
     def clear(self) -> None:
-        """Forgets the history and what was attached; the system prompt and the settings stay."""
+        """Forget the history and what was attached; the system prompt and the settings stay."""
         self.turns, self.unanswered, self.attached = [], None, ""
 
     def restore(self, system: str | None, turns: Sequence[Turn], settings: Settings) -> None:
-        """Takes another conversation and its settings in the place of what there is.
+        """Take another conversation and its settings in the place of what there is.
 
         Args:
             system: system prompt, or None.
@@ -184,7 +184,7 @@ class Session:
         self.unanswered, self.attached, self.last = None, "", None
 
     def check_room(self, tokens: int) -> None:
-        """Refuses what leaves no room for a question and an answer.
+        """Refuse what leaves no room for a question and an answer.
 
         Raises:
             ContextFullError: so many tokens are as many as the context has positions, or more.
@@ -193,7 +193,7 @@ class Session:
             raise ContextFullError(tokens, self.engine.sequence_length)
 
     def with_attached(self, question: str) -> str:
-        """Returns a question after the text that was attached to it, which is then used up."""
+        """Return a question after the text that was attached to it, which is then used up."""
         attached, self.attached = self.attached, ""
         if not attached:
             return question
@@ -209,7 +209,7 @@ class Session:
         return self.engine.chat_format if self._chat_format is None else self._chat_format
 
     def prompt_ids(self) -> list[int]:
-        """Returns the token ids of the last prompt that was answered, as it was sent.
+        """Return the token ids of the last prompt that was answered, as it was sent.
 
         Before there is one, those of the system message, or none.
         """
@@ -219,7 +219,7 @@ class Session:
         return self._prompt(last.question, before)
 
     def history_ids(self) -> list[int]:
-        """Returns the token ids of the history as the model sees them; none when it is empty."""
+        """Return the token ids of the history as the model sees them; none when it is empty."""
         if self.completion:
             text = self.turns[-1].question + self.turns[-1].answer if self.turns else ""
             bos = self.tokenizer.adds_bos
@@ -231,7 +231,7 @@ class Session:
         return encode_chat(self.tokenizer, messages, False, name)
 
     def messages(self, turns: list[Turn], question: str | None = None) -> list[Message]:
-        """Returns the messages of a conversation.
+        """Return the messages of a conversation.
 
         Args:
             turns: the history.
@@ -245,7 +245,7 @@ class Session:
         return messages
 
     def _answer(self, question: str, turns: list[Turn]) -> Answer:
-        """Runs one prompt and writes its answer."""
+        """Run one prompt and write its answer."""
         self.engine.model.check_unchanged()
         steps: list[Step] = []
 
@@ -263,7 +263,7 @@ class Session:
         return answer
 
     def _report(self) -> None:
-        """Writes what the last answer took and how its tokens were chosen, as far as wanted."""
+        """Write what the last answer took and how its tokens were chosen, as far as wanted."""
         last = self.last
         if last is None or last.stats is None:  # nothing was run
             return
@@ -301,7 +301,7 @@ class Session:
         )
 
     def _prompt(self, question: str, turns: list[Turn]) -> list[int]:
-        """Returns the token ids that ask a question after a history."""
+        """Return the token ids that ask a question after a history."""
         if self.completion:
             return self.tokenizer.encode(question, bos=self.tokenizer.adds_bos, eos=False)
         messages = self.messages(turns, question)

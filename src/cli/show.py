@@ -12,7 +12,7 @@ _NOTHING_YET = "nothing was said yet"
 
 
 def topic_text(session: Session, topic: str) -> str:
-    """Returns what there is to tell about a topic, without a newline at its end.
+    """Return what there is to tell about a topic, without a newline at its end.
 
     Args:
         session: the chat.
@@ -91,7 +91,7 @@ def _reuse(session: Session) -> str:
 
 
 def _common(ids: Sequence[int], others: Sequence[int]) -> int:
-    """Returns how many ids at the beginning are the same."""
+    """Return how many ids at the beginning are the same."""
     pairs = enumerate(zip(ids, others, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(ids), len(others)))
 

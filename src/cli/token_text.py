@@ -7,7 +7,7 @@ from .escape import escape_line
 
 
 def piece(tokenizer: Tokenizer, token: int) -> str:
-    r"""Returns a token as text between quotes; bytes that are no whole character stand as `\xe2`.
+    r"""Return a token as text between quotes; bytes that are no whole character stand as `\xe2`.
 
     A special token is its name alone.
     """
@@ -18,7 +18,7 @@ def piece(tokenizer: Tokenizer, token: int) -> str:
 
 
 def token_table(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Returns a line per token: its place, id, bytes and text."""
+    """Return a line per token: its place, id, bytes and text."""
     rows = [("", "id", "bytes", "text")]
     for place, token in enumerate(ids):
         shown_bytes = tokenizer.token_bytes(token).hex(" ")

@@ -9,7 +9,7 @@ from .words import counted
 
 
 def why_text(session: Session) -> str:
-    """Returns why the last answer stopped, what was cut of it, and how the context stands."""
+    """Return why the last answer stopped, what was cut of it, and how the context stands."""
     last = session.last
     if last is None:
         return "nothing was answered yet"
@@ -53,7 +53,7 @@ def _cause(session: Session, last: LastAnswer, stats: GenerationStats) -> str:
 
 
 def _cut(tokenizer: Tokenizer, last: LastAnswer) -> list[str]:
-    """Returns what was drawn and is not in the text that was shown, and what no text stands for."""
+    """Return what was drawn and is not in the text that was shown, and what no text stands for."""
     drawn = [step.token_id for step in last.steps]
     if last.answer.stop_reason == "eot":
         drawn.pop()

@@ -2,5 +2,5 @@
 
 
 def counted(count: int, noun: str) -> str:
-    """Returns a number with its noun: `1 token`, `2 tokens`."""
+    """Return a number with its noun: `1 token`, `2 tokens`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

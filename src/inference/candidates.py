@@ -58,7 +58,7 @@ class Choice:
 def explain_choice(
     sampler: Sampler, logits: Logits, token_id: int, position: int, count: int
 ) -> Choice:
-    """Tells how a token was chosen.
+    """Tell how a token was chosen.
 
     Args:
         sampler: the one that drew it, before it observes it.
@@ -81,7 +81,7 @@ def explain_choice(
 
 
 def _most_probable(ids: Ids, probabilities: Floats, count: int) -> list[int]:
-    """Returns the most probable tokens, the lowest id first among equals."""
+    """Return the most probable tokens, the lowest id first among equals."""
     count = min(count, ids.size)
     limit = np.partition(probabilities, ids.size - count)[ids.size - count]
     near = np.flatnonzero(probabilities >= limit)
@@ -90,7 +90,7 @@ def _most_probable(ids: Ids, probabilities: Floats, count: int) -> list[int]:
 
 
 def _chances(tokens: Iterable[int], ids: Ids, probabilities: Floats) -> list[float]:
-    """Returns the probabilities of some tokens; ids are ascending."""
+    """Return the probabilities of some tokens; ids are ascending."""
     places = [int(np.searchsorted(ids, token)) for token in tokens]
     return [
         float(probabilities[place]) if place < ids.size and ids[place] == token else 0.0
