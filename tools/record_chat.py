@@ -137,7 +137,7 @@ SCENES = (
 
 
 def page() -> str:
-    """Returns the page; has the chat for it."""
+    """Have the chat, and return the page."""
     parts = ["# A chat\n", _paragraph(_INTRODUCTION)]
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "anna.txt").write_text("My name is Anna.\n", encoding="utf-8")
@@ -149,7 +149,7 @@ def page() -> str:
 
 
 def _recorded(directory: str) -> Iterator[str]:
-    """Types the scenes into a chat and yields what the terminal shows of each."""
+    """Type the scenes into a chat and yield what the terminal shows of each."""
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
     child = pexpect.spawn(
         sys.executable,
@@ -175,7 +175,7 @@ def _recorded(directory: str) -> Iterator[str]:
 
 
 def _wait(child: "pexpect.spawn[str]") -> str:
-    """Waits until the chat waits; returns its prompt."""
+    """Wait until the chat waits, and return its prompt."""
     found: int = child.expect(list(_PROMPTS))
     return list(_PROMPTS.values())[found]
 
@@ -185,14 +185,14 @@ def _paragraph(text: str) -> str:
 
 
 def _steady(shown: str) -> str:
-    """Returns what a terminal shows without what varies and without blanks at the ends of lines."""
+    """Return what a terminal shows without what varies and without blanks at the ends of lines."""
     for pattern, replacement in _VARIES:
         shown = pattern.sub(replacement, shown)
     return "\n".join(line.rstrip() for line in shown.splitlines()).strip("\n")
 
 
 def main() -> None:
-    """Writes the page."""
+    """Write the page."""
     PAGE.write_text(page(), encoding="utf-8")
     print(f"{PAGE.relative_to(ROOT)} is written")
 

@@ -1,7 +1,7 @@
 """Checkpoints: bytes on disk to named tensors. Knows the files, and no model."""
 
 from .checkpoint import Checkpoint
-from .errors import CheckpointError
+from .errors import CheckpointError, FileMemoryError
 from .hugging_face_config import CONFIG_FILE as HUGGING_FACE_CONFIG_FILE
 from .hugging_face_config import HuggingFaceConfig
 from .hugging_face_directory import WEIGHT_FILES as HUGGING_FACE_WEIGHT_FILES
@@ -16,6 +16,7 @@ __all__ = [
     "HUGGING_FACE_WEIGHT_FILES",
     "Checkpoint",
     "CheckpointError",
+    "FileMemoryError",
     "HuggingFaceConfig",
     "merge_shards",
     "open_hugging_face_checkpoint",

@@ -12,9 +12,9 @@ from ..outside import shown
 __all__ = [
     "ArchiveError",
     "CheckpointError",
-    "CheckpointMemoryError",
     "FileAccessError",
     "FileChangedError",
+    "FileMemoryError",
     "NotACheckpointError",
     "ParamsError",
     "PickleRefusedError",
@@ -65,8 +65,8 @@ class ParamsError(CheckpointError):
     """A file of hyperparameters is not strict JSON, or has a missing, unknown or impossible key."""
 
 
-class CheckpointMemoryError(CheckpointError, MemoryError):
-    """A merged copy of several files that does not fit; the text carries the arithmetic."""
+class FileMemoryError(CheckpointError):
+    """There is not enough memory, or too few addresses, for the content of files."""
 
 
 class FileChangedError(CheckpointError):

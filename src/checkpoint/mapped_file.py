@@ -12,12 +12,13 @@ too; and reading ahead from a cold disk gained nothing that could be told from n
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
 from pathlib import Path
 
-from .errors import FileAccessError, FileChangedError, mismatch, shown
+from .errors import FileAccessError, FileChangedError, FileMemoryError, mismatch, shown
 
 __all__ = ["MappedFile", "read_small_file"]
 
@@ -41,6 +42,7 @@ class MappedFile:
 
     Raises:
         FileAccessError: the path is missing, unreadable or not a regular file.
+        FileMemoryError: the system has no addresses for it, as below a limit of the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,6 +56,9 @@ class MappedFile:
             if self.size:
                 self.buffer = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
         except (OSError, ValueError, OverflowError) as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+                rule = f"{self.size} bytes of addresses"
+                raise FileMemoryError(mismatch(self.label, "mapping", rule, "too few")) from None
             raise FileAccessError(f"{self.label}: cannot be mapped: {_reason(error)}") from None
         finally:
             os.close(descriptor)

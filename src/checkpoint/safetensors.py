@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import ml
-from .errors import CheckpointError, TensorRecordError, mismatch, shown
+from .errors import CheckpointError, FileMemoryError, TensorRecordError, mismatch, shown
 from .mapped_file import MappedFile
 from .safetensors_header import TensorEntry, read_header
 
@@ -69,7 +69,8 @@ class SafetensorsFile:
             A read-only view of the mapped file, or an aligned copy where `is_askew` says so.
 
         Raises:
-            TensorRecordError: a dtype that `ml` lacks, or no memory for the copy.
+            TensorRecordError: a dtype that `ml` lacks.
+            FileMemoryError: no memory for the copy of a tensor that lies askew.
         """
         dtype = _DTYPES.get(entry.dtype)
         what = f"tensor {shown(entry.name)}"
@@ -86,7 +87,7 @@ class SafetensorsFile:
             ).copy()
         except MemoryError:
             rule = f"memory for an aligned copy of {entry.stop - entry.start} bytes"
-            raise TensorRecordError(mismatch(self.file.label, what, rule, "none")) from None
+            raise FileMemoryError(mismatch(self.file.label, what, rule, "none")) from None
         return ml.Tensor.from_numpy(content.view(dtype.numpy_dtype).reshape(entry.shape), name)
 
     def is_askew(self, entry: TensorEntry) -> bool:

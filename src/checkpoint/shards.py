@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import ml
 from ..ml.memory import memory_shortage
-from .errors import CheckpointMemoryError, ShardError, mismatch, shown, some_of
+from .errors import FileMemoryError, ShardError, mismatch, shown, some_of
 from .names import feed_forward_dim, is_harmless, row_of, rows_of, split_dim
 from .tensor_checks import check_names, check_shapes
 
@@ -61,7 +61,7 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
     Raises:
         ShardError: other names, shapes or dtypes in one shard than in another, replicated tensors
             that differ, or a name that is not in Meta's table.
-        CheckpointMemoryError: not enough memory for the copy; nothing has been copied.
+        FileMemoryError: not enough memory for the copy; nothing has been copied.
     """
     first = shards[0]
     if len(shards) == 1:
@@ -82,7 +82,7 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
         }
     except MemoryError:
         got = "a refusal by the system"
-        raise CheckpointMemoryError(mismatch("shards", "memory", arithmetic, got)) from None
+        raise FileMemoryError(mismatch("shards", "memory", arithmetic, got)) from None
 
 
 def _check_memory(shards: Sequence[Shard], dim: int) -> str:
@@ -98,7 +98,7 @@ def _check_memory(shards: Sequence[Shard], dim: int) -> str:
     )
     shortage = memory_shortage(merged, arithmetic)
     if shortage is not None:
-        raise CheckpointMemoryError(f"shards: {shortage}")
+        raise FileMemoryError(f"shards: {shortage}")
     return arithmetic
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import traceback
 
 from .. import ml, trace
+from ..checkpoint import FileMemoryError
 from ..inference import (
     ChatFormatError,
     ContextFullError,
@@ -30,6 +31,7 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (ChatFormatError, USAGE),
     (KernelSettingError, USAGE),  # an instruction set or a number of threads
     (NotEnoughMemoryError, NO_MEMORY),
+    (FileMemoryError, NO_MEMORY),
     (ml.TensorMemoryError, NO_MEMORY),
     (MemoryError, NO_MEMORY),
     (NumericError, NUMERIC),

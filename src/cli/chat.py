@@ -39,7 +39,7 @@ def chat(session: Session) -> None:
 
 
 def _take_turn_or_say_why_not(session: Session, reader: MessageReader) -> bool:
-    """Take a turn, or says in a line what is wrong; returns whether the chat goes on."""
+    """Take a turn, or say in a line what is wrong; return whether the chat goes on."""
     try:
         _take_turn(session, reader)
     except InterruptedLineError as interrupt:

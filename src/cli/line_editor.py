@@ -9,6 +9,8 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
@@ -36,6 +38,7 @@ class LineEditor:
             # A menu below the line would keep eight lines free for itself and move the prompt up.
             complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
+            key_bindings=_without_mouse(),
             output=create_output(stdout=sys.stderr),
         )
 
@@ -46,6 +49,16 @@ class LineEditor:
         except KeyboardInterrupt:
             was_empty = not self._session.default_buffer.text.strip()
             raise InterruptedLineError(was_empty=was_empty) from None
+
+
+def _without_mouse() -> KeyBindings:
+    """Return bindings that ignore the mouse, which is not asked to report.
+
+    A typed or pasted ESC [31m looks like a report of it to prompt_toolkit, which then fails.
+    """
+    bindings = KeyBindings()
+    bindings.add(Keys.Vt100MouseEvent)(lambda _event: None)
+    return bindings
 
 
 class CommandCompleter(Completer):

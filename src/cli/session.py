@@ -144,7 +144,7 @@ class Session:
         return answer
 
     def undo(self) -> str:
-        """Take the last question and its answer out of the history and returns the question.
+        """Take the last question and its answer out of the history and return the question.
 
         One that was interrupted or refused is not in the history; then that one is forgotten.
 
@@ -245,7 +245,7 @@ class Session:
         return messages
 
     def _answer(self, question: str, turns: list[Turn]) -> Answer:
-        """Run one prompt and writes its answer."""
+        """Run one prompt and write its answer."""
         self.engine.model.check_unchanged()
         steps: list[Step] = []
 

@@ -286,7 +286,7 @@ class InferenceEngine:
     def _choose(
         self, sampler: Sampler, logits: Logits, position: int, candidates: int
     ) -> tuple[int, Choice | None]:
-        """Draw a token; forgets the cache when the logits show that it holds no numbers."""
+        """Draw a token; forget the cache when the logits show that it holds no numbers."""
         try:
             token = sampler.sample(logits, position)
         except NumericError:

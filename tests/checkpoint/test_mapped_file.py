@@ -1,5 +1,6 @@
 """Opening model files: regular files only, never blocking, and changes noticed (rows P5 and F1)."""
 
+import errno
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ import pytest
 
 from src import ml
 from src.checkpoint import CheckpointError
-from src.checkpoint.errors import FileAccessError, FileChangedError
+from src.checkpoint.errors import FileAccessError, FileChangedError, FileMemoryError
 from src.checkpoint.mapped_file import MappedFile, read_small_file
 
 
@@ -38,6 +39,19 @@ def test_a_file_is_mapped_whole_and_read_only(path: Path) -> None:
     assert file.size == 16
     assert file.bytes_at(10, 13) == b"abc"
     assert memoryview(file.buffer).readonly
+
+
+def test_no_addresses_for_a_file_is_a_lack_of_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("src.checkpoint.mapped_file.mmap.mmap", refuse)
+        with pytest.raises(FileMemoryError, match="mapping: expected 16 bytes of addresses, got"):
+            MappedFile(path)
+    assert MappedFile(path).size == 16
 
 
 def test_an_empty_file_has_an_empty_buffer(tmp_path: Path) -> None:

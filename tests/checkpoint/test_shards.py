@@ -9,7 +9,7 @@ import pytest
 
 from src import ml
 from src.checkpoint import merge_shards
-from src.checkpoint.errors import CheckpointMemoryError, ShardError
+from src.checkpoint.errors import FileMemoryError, ShardError
 from src.checkpoint.shards import check_shards
 from src.ml.memory import readable_bytes
 from tests.support.pth_writer import random_tensor, tensor_shapes, whole
@@ -106,7 +106,7 @@ def test_a_copy_beyond_free_memory_is_refused_with_the_arithmetic_before_anythin
     merge_shards(shards)
     monkeypatch.setattr("src.ml.memory.available_memory", lambda: needed - 1)
     monkeypatch.setattr("src.checkpoint.shards._merge_one", None)
-    with pytest.raises(CheckpointMemoryError) as caught:
+    with pytest.raises(FileMemoryError) as caught:
         merge_shards(shards)
     assert str(caught.value) == (
         f"shards: memory: expected at most {readable_bytes(needed - 1)} available, got "
@@ -124,7 +124,7 @@ def test_a_copy_that_the_system_refuses_is_an_error_of_its_own(
         raise MemoryError
 
     monkeypatch.setattr("src.checkpoint.shards._merge_one", refuse)
-    with pytest.raises(CheckpointMemoryError, match=r"2 shards: .* got a refusal by the system"):
+    with pytest.raises(FileMemoryError, match=r"2 shards: .* got a refusal by the system"):
         merge_shards(tensors(split(model(), 2)))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from src.checkpoint.errors import CheckpointMemoryError
+from src.checkpoint import FileMemoryError
 from src.cli.application import exit_code
 from src.cli.errors import UsageError
 from src.inference import ContextFullError, NumericError, SamplingError
@@ -34,7 +34,7 @@ def refusal(run: Run, *arguments: str | Path, stdin: bytes = b"x") -> tuple[int,
         (ModelConfigError("x"), 3),
         (ShapeError("x"), 3),
         (NotEnoughMemoryError("x"), 4),
-        (CheckpointMemoryError("x"), 4),
+        (FileMemoryError("x"), 4),
         (MemoryError(), 4),
         (NumericError("x"), 5),
         (KeyError("x"), 1),
