@@ -1,14 +1,25 @@
 """What writes the generated blocks, by the first word of their names."""
 
 import ast
+import contextlib
+import io
+import shlex
 from functools import reduce
 from pathlib import Path
 
-from src.cli.arguments import build_parser
+from src.cli.application import run
+from src.cli.arguments import build_parser, parse_arguments
+from src.cli.values import ranges
+from src.trace import STAGES, Event
+from src.trace.events import size_of
+from src.trace.logger import TraceLog
 
 from .generated import Producer
 from .links import line_in
 from .pages import ROOT, PageError
+from .runs import LLAMA_3_1_8B, SIZES_8B, bundled_events, bundled_model, events_8b
+
+_PAGE_WIDTH = 110
 
 
 def code(page: Path, argument: str) -> str:
@@ -67,4 +78,109 @@ def _summary(path: Path) -> str:
     return said.strip().split("\n")[0].rstrip(".")
 
 
-PRODUCERS: dict[str, Producer] = {"code": code, "help": help_text, "tree": tree}
+def stages(page: Path, _argument: str) -> str:
+    """Returns the table of the stages, each with its chapter, its diagram and its code."""
+    up = "../" * (len(page.relative_to(ROOT).parts) - 1)
+    rows = ["| stage | chapter | diagram | code |", "|---:|---|---|---|"]
+    for stage in STAGES.values():
+        file, _, line = stage.code.partition(":")
+        rows.append(
+            f"| {stage.number} | [{stage.name}]({up}{stage.chapter}) "
+            f"| [{Path(stage.diagram).name}]({up}{stage.diagram}) "
+            f"| [`{stage.function}`]({up}{file}#L{line}) |"
+        )
+    return "\n".join(rows)
+
+
+def shapes(_page: Path, argument: str) -> str:
+    """Returns the steps of some stages with the shapes of two models: `shapes 8-10`."""
+    wanted = _stages(argument)
+    events = _first_pass([event for event in bundled_events() if event.stage in wanted])
+    T = next(event.details["T"] for event in bundled_events() if event.stage == 3)
+    sizes = SIZES_8B
+    rows = [
+        f"| op | result | letters | bundled, T = {T} | 8B, T = {sizes['T']} | dtype |",
+        "|---|---|---|---|---|---|",
+    ]
+    for event in events:
+        op = "" if event.op == "mark" else f"`{event.op}`"
+        for x in event.outputs:
+            numbers = [size_of(letter, sizes) for letter in x.letters]
+            rows.append(
+                f"| {op} | `{x.name}` | `[{', '.join(x.letters)}]` | {list(x.shape)} | {numbers} "
+                f"| {x.dtype} |"
+            )
+    return "\n".join(rows)
+
+
+def log(_page: Path, argument: str) -> str:
+    """Returns lines of `debug.log`, without times and inputs: `log 13`, or `log 13 8b`."""
+    numbers, _, model = argument.partition(" ")
+    wanted = _stages(numbers)
+    if model not in ("", "8b"):
+        raise PageError(f"generated: log: expected a model, 8b or none, got {model!r}")
+    events = events_8b() if model else bundled_events()
+    sizes = LLAMA_3_1_8B.sizes if model else bundled_model().args.sizes
+    written = io.StringIO()
+    view = TraceLog(sizes, debug_log=written)
+    for event in _first_pass([event for event in events if event.stage in wanted], layer=None):
+        view.write(event)
+    columns, *lines = written.getvalue().splitlines()[2:]
+    start, stop = columns.index("code") + len("tokenizer.py:100"), columns.index("result")
+    shown = [_narrow(line, start, stop) for line in (columns, *lines)]
+    return "```text\n" + "\n".join(shown) + "\n```"
+
+
+def _narrow(line: str, start: int, stop: int) -> str:
+    """Takes the time and the inputs out of a line, and the pointers out of a heading."""
+    if line.startswith("#"):
+        return line.partition("  ")[0]
+    result, _, read = line.partition(" <- ")
+    shown = f"{result[:start]}  {result[stop:]}".rstrip()
+    if result[stop:].strip() or not read:
+        return shown
+    whole = f"{shown:<{start}}  {read}"  # a stage without tensors: what it has to say
+    return whole if len(whole) <= _PAGE_WIDTH else f"{whole[: _PAGE_WIDTH - 4]} ..."
+
+
+def run_program(_page: Path, argument: str) -> str:
+    """Returns what the program writes to standard output: `run --metadata`."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()) as errors:
+        code = run(parse_arguments(shlex.split(argument)))
+    if code:
+        raise PageError(f"generated: run {argument}: it ends with {code}: {errors.getvalue()}")
+    return f"```text\n{printed.getvalue().strip()}\n```"
+
+
+def _stages(argument: str) -> set[int]:
+    numbers = {number for part in ranges(argument) for number in part}
+    if not numbers <= set(STAGES):
+        raise PageError(f"generated: expected stages from 1 to {len(STAGES)}, got {argument!r}")
+    return numbers
+
+
+def _first_pass(events: list[Event], layer: int | None = 0) -> list[Event]:
+    """Returns the events of the first pass through the network, of one layer or of all."""
+    first: list[Event] = []
+    for event in events:
+        is_again = any(
+            (seen.stage, seen.layer, seen.op) == (event.stage, event.layer, "mark")
+            for seen in first
+        )
+        if event.op == "mark" and is_again:
+            break
+        if layer is None or event.layer in (None, layer):
+            first.append(event)
+    return first
+
+
+PRODUCERS: dict[str, Producer] = {
+    "code": code,
+    "help": help_text,
+    "log": log,
+    "run": run_program,
+    "shapes": shapes,
+    "stages": stages,
+    "tree": tree,
+}

@@ -1,10 +1,31 @@
 """Where a symbol stands in the source files: its line is found by reading them, never stored."""
 
 import ast
+import sys
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 PACKAGE = Path(__file__).resolve().parent.parent
+# The rooms that only report: a line of theirs tells a reader nothing about the run.
+_REPORTING = (f"{PACKAGE / 'trace'}/", f"{PACKAGE / 'ml'}/")
+
+
+def calling_line() -> str:
+    """Returns the file and the line, outside of the trace and the ops, that led to this call."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_REPORTING):
+        frame = frame.f_back
+    return "" if frame is None else f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+@cache
+def shown_path(file: str) -> str:
+    """Returns the path of a module as it stands in the repository; of a file elsewhere its name."""
+    path = Path(file)
+    if path.is_relative_to(PACKAGE):
+        return path.relative_to(PACKAGE.parent).as_posix()
+    return path.name
 
 
 def line_of(file: Path, symbol: str) -> int | None:
@@ -27,7 +48,11 @@ def line_of_stage(file: Path, function: str, number: int) -> int | None:
 @cache
 def _lines(file: Path) -> dict[str, int]:
     lines: dict[str, int] = {}
-    _collect(ast.parse(file.read_text(encoding="utf-8")).body, "", lines)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError:  # installed without its sources
+        return lines
+    _collect(ast.parse(text).body, "", lines)
     return lines
 
 

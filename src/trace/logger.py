@@ -18,7 +18,8 @@ from .records import MARK, Event, Statistics, TensorInfo
 Failure = Callable[[str], None]
 Ranges = Sequence[range]
 
-_COLUMNS = "{:>5} {:>5} {:>8} {:<23} {:>12}  {}"
+_COLUMNS = "{:>5} {:>5} {:>8} {:<23} {:<16} {:>11}  {}"
+_HEADING_WIDTH = 58
 _RESULT_WIDTH = 48
 _LONGEST_LIST = 32
 _LEGEND = (
@@ -193,8 +194,12 @@ class DebugLog(_View):
             f"{letter} = {sizes[letter]} {meaning}" if letter in sizes else f"{letter} {meaning}"
             for letter, meaning in _LEGEND
         )
-        head = _COLUMNS.format("stage", "layer", "position", "op", "time", "result")
-        self._begin(f"# {legend}\n{head:<{_width_before_inputs()}} <- inputs, arguments\n")
+        head = _COLUMNS.format("stage", "layer", "position", "op", "code", "time", "result")
+        explain = (
+            "# --explain N prints the section of stage N; its heading here has diagram and code"
+        )
+        columns = f"{head:<{_width_before_inputs()}} <- inputs, arguments"
+        self._begin(f"# {legend}\n{explain}\n{columns}\n")
 
     @property
     def sums_up(self) -> bool:
@@ -216,7 +221,9 @@ def _heading(event: EventDict) -> str:
     """Returns the line that opens a stage."""
     stage = STAGES[event["stage"]]
     layer = "" if event["layer"] is None else f", layer {event['layer']}"
-    return f"# {stage.number} {stage.name}{layer} ({stage.code})"
+    title = f"# {stage.number} {stage.name}{layer}"
+    code = f"{stage.code} {stage.function}"
+    return f"\n{title:<{_HEADING_WIDTH}} {stage.diagram}  {code:<58}  {stage.chapter}"
 
 
 def _line(event: EventDict) -> str:
@@ -227,6 +234,7 @@ def _line(event: EventDict) -> str:
         "-" if event["layer"] is None else event["layer"],
         "-" if event["position"] is None else event["position"],
         STAGES[event["stage"]].function if event["event"] == MARK else event["event"],
+        event["code"].rpartition("/")[2],
         "" if seconds is None else f"{seconds * 1e3:.3f} ms",
         ", ".join(tensor_text(x) for x in event["outputs"]),
     )
@@ -263,7 +271,7 @@ def _statistics_text(values: Statistics) -> str:
 
 
 def _width_before_inputs() -> int:
-    return len(_COLUMNS.format(*[""] * 6)) + _RESULT_WIDTH
+    return len(_COLUMNS.format(*[""] * 7)) + _RESULT_WIDTH
 
 
 def _holds(ranges: Ranges, number: int) -> bool:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .code import calling_line
 from .events import STAGES, fits, read_letters
 from .records import LAYER, MARK, Event, Letters, Statistics, TensorInfo, json_value
 
@@ -61,6 +62,7 @@ class Tracer:
         self._next_step = 0
         self._layer: int | None = None
         self._layer_seconds = 0.0
+        self._layer_code = ""
         self._position: int | None = None
         self._last: TensorLike | None = None
         self._letters: dict[str, Letters] = {}
@@ -82,6 +84,7 @@ class Tracer:
             self._layer = None
         elif layer is not None:
             self._layer, self._layer_seconds = layer, 0.0
+            self._layer_code = calling_line()
         self._stage, self._next_step = stage, 0
         if position is not None:
             self._position = position
@@ -90,9 +93,11 @@ class Tracer:
             self._sizes["S"] = (self._position or 0) + T
         if not self._wants(stage, self._layer):
             return
+        if stage == 3:
+            details = {"T": self._sizes["T"], "S": self._sizes["S"], **details}
         read = tuple(self._read(x, name) for name, x in inputs.items())
         made = tuple(self._made(MARK, x, name) for name, x in outputs.items())
-        self._event(MARK, read, made, None, details)
+        self._event(MARK, read, made, None, details, calling_line())
 
     def op(
         self,
@@ -123,7 +128,7 @@ class Tracer:
         read = tuple(self._read(x, _name(x)) for x in inputs) if is_wanted else ()
         made = self._made(op, result, name, with_statistics=is_wanted and self._statistics)
         if is_wanted:
-            self._event(op, read, (made,), seconds, details)
+            self._event(op, read, (made,), seconds, details, calling_line())
         return made.name
 
     def _end_layer(self) -> None:
@@ -132,7 +137,8 @@ class Tracer:
             return
         if self._wants(5, self._layer):
             self._stage = 5
-            self._event(LAYER, (), (self._read(self._last, "x"),), self._layer_seconds, {})
+            made = self._read(self._last, "x")
+            self._event(LAYER, (), (made,), self._layer_seconds, {}, self._layer_code)
 
     def _event(
         self,
@@ -141,12 +147,13 @@ class Tracer:
         outputs: tuple[TensorInfo, ...],
         seconds: float | None,
         details: Mapping[str, Any],
+        code: str,
     ) -> None:
         assert self._stage is not None
         name = STAGES[self._stage].name
         known = {key: json_value(value) for key, value in details.items()}
         where = (self._stage, name, self._layer, self._position)
-        self._write(Event(op, *where, inputs, outputs, seconds, known))
+        self._write(Event(op, *where, inputs, outputs, seconds, known, code))
 
     def _made(
         self, op: str, x: TensorLike, name: str, *, with_statistics: bool = False
