@@ -94,6 +94,11 @@ def _dispatch(options: Options, console: Console) -> None:
 
         report_info(console)
         return
+    if options.explain is not None:
+        from .explain import report_stage
+
+        report_stage(console, options.explain)
+        return
     if options.metadata:
         from .loading import open_model
         from .metadata import report_metadata

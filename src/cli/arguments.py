@@ -63,6 +63,7 @@ class Options:
         standard_input: `-` was given: the prompt is on standard input.
         example: number of the predefined prompt to run, from 1.
         examples, metadata, info, bench: the menu and the three reports.
+        explain: number of the stage to explain.
         system: system prompt.
         completion: continue raw text instead of chatting.
         chat_format: name of the format to write conversations in; None is the model's own.
@@ -89,6 +90,7 @@ class Options:
     metadata: bool
     info: bool
     bench: bool
+    explain: int | None
     system: str | None
     completion: bool
     chat_format: str | None
@@ -319,6 +321,12 @@ def _add_report_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--bench", action="store_true", help="tokens per second, and this machine's limits"
     )
+    group.add_argument(
+        "--explain",
+        type=_stage_number,
+        metavar="N",
+        help=f"what happens in stage N of {_LAST_STAGE}, as the trace numbers them",
+    )
     group.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     group.add_argument("-h", "--help", action="help", help="this text")
 
@@ -346,6 +354,7 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         "--metadata": values["metadata"],
         "--info": values["info"],
         "--bench": values["bench"],
+        "--explain": values["explain"] is not None,
     }
     given = [flag for flag, is_given in actions.items() if is_given]
     if len(given) > 1:
@@ -371,6 +380,13 @@ def _example_number(text: str) -> int:
     value = integer(text)
     if not 1 <= value <= len(EXAMPLES):
         raise argparse.ArgumentTypeError(f"must be 1 to {len(EXAMPLES)}: got {text}")
+    return value
+
+
+def _stage_number(text: str) -> int:
+    value = integer(text)
+    if not 1 <= value <= _LAST_STAGE:
+        raise argparse.ArgumentTypeError(f"must be a stage from 1 to {_LAST_STAGE}: got {text}")
     return value
 
 

@@ -47,6 +47,7 @@ def test_flags_arrive_in_the_record() -> None:
         metadata=False,
         info=False,
         bench=False,
+        explain=None,
         system="short",
         completion=False,
         chat_format="llama2",
