@@ -1,6 +1,7 @@
 """The merges of Llama 3's tokenizer that the chapter on tokenizers shows are those of its file."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 from src.tokenizer import load_tokenizer
@@ -15,7 +16,7 @@ def merges(ranks: dict[bytes, int], word: str) -> list[tuple[int, str]]:
     """Returns each merge's rank and the parts after it, by looking at all neighbours each time."""
     parts, found = [bytes([byte]) for byte in word.encode()], []
     while True:
-        joined = [left + right for left, right in zip(parts, parts[1:], strict=False)]
+        joined = [left + right for left, right in pairwise(parts)]
         known = [(ranks[token], place) for place, token in enumerate(joined) if token in ranks]
         if not known:
             return found
