@@ -148,7 +148,7 @@ def test_the_map_in_the_readme_has_every_room() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     mapped = set(re.findall(r"^\| \[`([\w/]+)`\]", text, flags=re.MULTILINE))
     rooms = {f"src/{init.parent.name}" for init in (ROOT / "src").glob("*/__init__.py")}
-    assert rooms | {"csrc", "tests", "docs", "tools"} == mapped
+    assert rooms | {"csrc", "diagrams", "docs", "tests", "tools"} == mapped
 
 
 def test_the_legend_gives_the_sizes_of_the_bundled_model() -> None:

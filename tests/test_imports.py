@@ -12,11 +12,12 @@ SRC = ROOT / "src"
 ALLOWED = {
     "ml": {"trace"},
     "trace": set(),
+    "drawing": {"trace"},
     "checkpoint": {"ml", "trace"},
     "tokenizer": {"ml", "trace"},
     "model": {"ml", "checkpoint", "tokenizer", "nano", "trace"},
     "inference": {"ml", "checkpoint", "tokenizer", "model", "trace"},
-    "cli": {"ml", "checkpoint", "tokenizer", "model", "inference", "trace"},
+    "cli": {"ml", "checkpoint", "tokenizer", "model", "inference", "trace", "drawing"},
     "main": {"cli"},
     "nano": {"ml", "checkpoint", "tokenizer", "model", "inference"},
 }

@@ -1,7 +1,7 @@
 """Writes what runs and code say into the pages: `python -m tools.update_docs`.
 
-Links to lines of code, generated blocks, and what the examples print. `--check` writes nothing, and
-names what is not current.
+Links to lines of code, generated blocks, what the examples print, and the diagrams. `--check`
+writes nothing, and names what is not current.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from .diagrams import FOLDER, current_diagrams
 from .examples import KINDS, run_examples
 from .generated import regenerated
 from .links import corrected
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: all")
     options = parser.parse_args(arguments)
     pages = [page.resolve() for page in options.pages] or documents()
-    stale = []
+    stale = [] if options.pages else _stale_diagrams(write=not options.check)
     for page in pages:
         try:
             with _scratch_directory():
@@ -77,6 +78,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name_of(page)}: written")
             stale.pop()
     return 1 if stale else 0
+
+
+def _stale_diagrams(*, write: bool) -> list[Path]:
+    """Writes the diagrams that are not current, or returns them."""
+    drawn = {FOLDER / name: text for name, text in current_diagrams().items()}
+    stale = [
+        path
+        for path, text in drawn.items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+    for path in stale:
+        if write:
+            FOLDER.mkdir(exist_ok=True)
+            path.write_text(drawn[path], encoding="utf-8")
+        print(f"{name_of(path)}: {'written' if write else 'not current'}")
+    return [] if write else stale
 
 
 @contextlib.contextmanager

@@ -126,7 +126,13 @@ def _answer_or_chat(options: Options, console: Console) -> None:
 
     prompt = find_prompt(options)
     session = open_session(options, console)
-    if prompt is None:
+    if options.diagrams is not None:
+        from .diagrams import answer_and_draw
+
+        if prompt is None:
+            raise UsageError("--diagrams: expected a prompt (-p, -f or standard input), got none")
+        answer_and_draw(session, prompt, options.diagrams)
+    elif prompt is None:
         from .chat import chat
 
         chat(session)

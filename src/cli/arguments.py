@@ -77,6 +77,7 @@ class Options:
         debug_log, trace_json: files of the trace.
         trace_layers, trace_stages: what of it to write; None is the default of each file.
         trace_statistics: numbers about the elements of each result, in the trace.
+        diagrams: directory for the diagrams of the run.
         statistics: show a line of statistics after each answer.
         quiet: only answers and errors.
         verbose: details and tracebacks.
@@ -111,6 +112,7 @@ class Options:
     trace_layers: tuple[range, ...] | None
     trace_stages: tuple[range, ...] | None
     trace_statistics: bool
+    diagrams: Path | None
     statistics: bool
     quiet: bool
     verbose: bool
@@ -305,6 +307,12 @@ def _add_trace_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="least, greatest, mean, root mean square, first and last values of each result",
     )
+    group.add_argument(
+        "--diagrams",
+        type=_trace_path,
+        metavar="DIR",
+        help="draw the stages of this run and the whole model into DIR, as SVG",
+    )
 
 
 def _add_report_flags(parser: argparse.ArgumentParser) -> None:
@@ -371,6 +379,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     logs = [values[name] for name in ("debug_log", "trace_json") if values[name] is not None]
     if len(logs) == 2 and logs[0] == logs[1]:
         parser.error("argument --trace-json: must be another file than --debug-log")
+    if values["diagrams"] is not None and logs:
+        parser.error("argument --diagrams: not allowed with --debug-log or --trace-json")
     for flag in ("--trace-layers", "--trace-stages", "--trace-statistics"):
         if values[flag[2:].replace("-", "_")] and not logs:
             parser.error(f"argument {flag}: needs --debug-log or --trace-json")

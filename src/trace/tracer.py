@@ -11,6 +11,7 @@ from .records import LAYER, MARK, Event, Letters, Statistics, TensorInfo, json_v
 
 _BLOCK_STAGES = range(5, 19)
 _END_VALUES = 3
+_MOST_LIKELY = 5
 
 
 class DTypeLike(Protocol):
@@ -93,8 +94,7 @@ class Tracer:
             self._sizes["S"] = (self._position or 0) + T
         if not self._wants(stage, self._layer):
             return
-        if stage == 3:
-            details = {"T": self._sizes["T"], "S": self._sizes["S"], **details}
+        details = {**details, **self._known(stage, inputs)}
         read = tuple(self._read(x, name) for name, x in inputs.items())
         made = tuple(self._made(MARK, x, name) for name, x in outputs.items())
         self._event(MARK, read, made, None, details, calling_line())
@@ -139,6 +139,14 @@ class Tracer:
             self._stage = 5
             made = self._read(self._last, "x")
             self._event(LAYER, (), (made,), self._layer_seconds, {}, self._layer_code)
+
+    def _known(self, stage: int, inputs: Mapping[str, TensorLike]) -> dict[str, Any]:
+        """Returns what a stage need not say about itself: too much work while no trace is on."""
+        if stage == 3:
+            return {letter: self._sizes[letter] for letter in ("T", "S")}
+        if stage == 20:
+            return {"largest": largest(inputs["logits"])}
+        return {}
 
     def _event(
         self,
@@ -198,6 +206,13 @@ def statistics(x: TensorLike) -> Statistics | None:
         first=tuple(map(float, flat[:_END_VALUES])),
         last=tuple(map(float, flat[-_END_VALUES:])),
     )
+
+
+def largest(logits: TensorLike) -> list[tuple[int, float]]:
+    """Returns the ids with the largest logits and these, from the largest on."""
+    values: np.ndarray[Any, Any] = np.asarray(logits)
+    first = np.argsort(-values, kind="stable")[:_MOST_LIKELY]
+    return [(int(token), round(float(values[token]), 3)) for token in first]
 
 
 def _name(x: TensorLike) -> str:

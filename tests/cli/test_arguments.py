@@ -68,6 +68,7 @@ def test_flags_arrive_in_the_record() -> None:
         trace_layers=(range(1), range(3, 6)),
         trace_stages=(range(8, 9),),
         trace_statistics=True,
+        diagrams=None,
         statistics=False,
         quiet=False,
         verbose=True,
