@@ -15,4 +15,4 @@ def test_a_plot_is_current_and_well_formed(name: str) -> None:
 
 
 def test_no_other_plot_lies_there() -> None:
-    assert {path.name for path in FOLDER.glob("*.svg")} == set(PLOTS)
+    assert {path.name for path in FOLDER.glob("rope-*.svg")} == set(PLOTS)
