@@ -3,6 +3,8 @@
 import ast
 import contextlib
 import io
+import os
+import re
 import shlex
 from functools import reduce
 from pathlib import Path
@@ -39,18 +41,17 @@ def code(page: Path, argument: str) -> str:
     body = lines[node.lineno - 1 : node.end_lineno]
     indent = len(body[0]) - len(body[0].lstrip())
     shown = "\n".join(line[indent:] for line in body)
-    up = "../" * (len(page.relative_to(ROOT).parts) - 1)
-    return f"[`{symbol}`]({up}{name}#L{number})\n\n```py\n{shown}\n```"
+    return f"[`{symbol}`]({_from(page, name)}#L{number})\n\n```py\n{shown}\n```"
 
 
 def help_text(_page: Path, argument: str) -> str:
     """Returns `--help`, or one group of it: `help trace`."""
     text = build_parser().format_help()
     if argument:
-        groups = [part for part in text.split("\n\n") if part.startswith(f"{argument}:\n")]
-        if len(groups) != 1:
+        group = re.search(rf"^{re.escape(argument)}:\n((?:  .*)?\n)+", text, flags=re.MULTILINE)
+        if group is None:
             raise PageError(f"generated: help: expected a group of --help, got {argument!r}")
-        text = groups[0]
+        text = group[0]
     return f"```text\n{text.strip()}\n```"
 
 
@@ -80,14 +81,13 @@ def _summary(path: Path) -> str:
 
 def stages(page: Path, _argument: str) -> str:
     """Returns the table of the stages, each with its chapter, its diagram and its code."""
-    up = "../" * (len(page.relative_to(ROOT).parts) - 1)
     rows = ["| stage | chapter | diagram | code |", "|---:|---|---|---|"]
     for stage in STAGES.values():
         file, _, line = stage.code.partition(":")
         rows.append(
-            f"| {stage.number} | [{stage.name}]({up}{stage.chapter}) "
-            f"| [{Path(stage.diagram).name}]({up}{stage.diagram}) "
-            f"| [`{stage.function}`]({up}{file}#L{line}) |"
+            f"| {stage.number} | [{stage.name}]({_from(page, stage.chapter)}) "
+            f"| [{Path(stage.diagram).name}]({_from(page, stage.diagram)}) "
+            f"| [`{stage.function}`]({_from(page, file)}#L{line}) |"
         )
     return "\n".join(rows)
 
@@ -147,10 +147,18 @@ def run_program(_page: Path, argument: str) -> str:
     """Returns what the program writes to standard output: `run --metadata`."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()) as errors:
-        code = run(parse_arguments(shlex.split(argument)))
+        try:
+            code = run(parse_arguments(shlex.split(argument)))
+        except SystemExit as end:
+            code = int(end.code or 0)
     if code:
         raise PageError(f"generated: run {argument}: it ends with {code}: {errors.getvalue()}")
     return f"```text\n{printed.getvalue().strip()}\n```"
+
+
+def _from(page: Path, place: str) -> str:
+    """Returns the path of a place in the repository as a page's link names it."""
+    return os.path.relpath(ROOT / place, page.parent)
 
 
 def _stages(argument: str) -> set[int]:
