@@ -32,3 +32,11 @@ def test_the_chapter_shows_the_merges_of_llama_3() -> None:
     assert shown == merges(read_tiktoken_file(path), WORD)
     ids = load_tokenizer(path.parent).encode(WORD, bos=False, eos=False)
     assert f"Llama 3 has `{ids}`" in text
+
+
+def test_the_chapter_shows_the_ids_of_llama_2() -> None:
+    tokenizer = load_tokenizer(shared_data("llama2/tokenizer.model").parent)
+    ids = tokenizer.encode(WORD, bos=False, eos=False)
+    pieces = [tokenizer.token_bytes(number).decode() for number in ids]
+    text = CHAPTER.read_text(encoding="utf-8").replace("\n", " ")
+    assert f"`{WORD}` is `{ids}`, `{pieces[0]}` and `{pieces[1]}`" in text
