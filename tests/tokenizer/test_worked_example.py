@@ -39,4 +39,4 @@ def test_the_chapter_shows_the_ids_of_llama_2() -> None:
     ids = tokenizer.encode(WORD, bos=False, eos=False)
     pieces = [tokenizer.token_bytes(number).decode() for number in ids]
     text = CHAPTER.read_text(encoding="utf-8").replace("\n", " ")
-    assert f"`{WORD}` is `{ids}`, `{pieces[0]}` and `{pieces[1]}`" in text
+    assert f"`{WORD}` is `{ids}`, `{pieces[0]!r}` and `{pieces[1]!r}`" in text
