@@ -18,7 +18,7 @@ from src.trace.logger import TraceLog
 
 from .generated import Producer
 from .links import line_in
-from .pages import ROOT, PageError
+from .pages import ROOT, PageError, headings
 from .runs import LLAMA_3_1_8B, SIZES_8B, bundled_events, bundled_model, events_8b
 
 _PAGE_WIDTH = 110
@@ -183,9 +183,24 @@ def _first_pass(events: list[Event], layer: int | None = 0) -> list[Event]:
     return first
 
 
+def index(page: Path, _argument: str) -> str:
+    """Returns a list of the pages of docs/: the chapters in run order, then the others."""
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    chapters = [path for path in pages if path.name[0].isdigit()]
+    lines = [f"{number}. {_titled(page, path)}" for number, path in enumerate(chapters, 1)]
+    others = [f"- {_titled(page, path)}" for path in pages if path not in chapters]
+    return "\n".join([*lines, "", *others])
+
+
+def _titled(page: Path, path: Path) -> str:
+    title = headings(path.read_text(encoding="utf-8"))[0][1]
+    return f"[{re.sub(r'^[0-9]+[.] ', '', title)}]({_from(page, str(path.relative_to(ROOT)))})"
+
+
 PRODUCERS: dict[str, Producer] = {
     "code": code,
     "help": help_text,
+    "index": index,
     "log": log,
     "run": run_program,
     "shapes": shapes,

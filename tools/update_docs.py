@@ -1,7 +1,7 @@
 """Writes what runs and code say into the pages: `python -m tools.update_docs`.
 
-Links to lines of code, generated blocks, what the examples print, and the diagrams. `--check`
-writes nothing, and names what is not current.
+Links to lines of code, generated blocks, what the examples print, the diagrams and the plots.
+`--check` writes nothing, and names what is not current.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from . import chapter_plots, rope_plots
 from .diagrams import FOLDER, current_diagrams
 from .examples import KINDS, run_examples
 from .generated import regenerated
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: all")
     options = parser.parse_args(arguments)
     pages = [page.resolve() for page in options.pages] or documents()
-    stale = [] if options.pages else _stale_diagrams(write=not options.check)
+    stale = [] if options.pages else _stale_pictures(write=not options.check)
     for page in pages:
         try:
             with _scratch_directory():
@@ -80,9 +81,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if stale else 0
 
 
-def _stale_diagrams(*, write: bool) -> list[Path]:
-    """Writes the diagrams that are not current, or returns them."""
+def current_pictures() -> dict[Path, str]:
+    """Returns the text of each committed diagram and plot as it should be, by its file."""
     drawn = {FOLDER / name: text for name, text in current_diagrams().items()}
+    for plots in (chapter_plots, rope_plots):
+        drawn |= {plots.FOLDER / name: draw() for name, draw in plots.PLOTS.items()}
+    return drawn
+
+
+def _stale_pictures(*, write: bool) -> list[Path]:
+    """Writes the pictures that are not current, or returns them."""
+    drawn = current_pictures()
     stale = [
         path
         for path, text in drawn.items()
@@ -90,7 +99,7 @@ def _stale_diagrams(*, write: bool) -> list[Path]:
     ]
     for path in stale:
         if write:
-            FOLDER.mkdir(exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             path.write_text(drawn[path], encoding="utf-8")
         print(f"{name_of(path)}: {'written' if write else 'not current'}")
     return [] if write else stale

@@ -8,12 +8,11 @@ from src.inference import Message, encode_chat
 from src.tokenizer import load_tokenizer
 from src.trace import STAGES
 from tests.support.shared_data import shared_data
-from tools.diagrams import FOLDER, current_diagrams
 from tools.generated import regenerated
 from tools.pages import ROOT, PageError
 from tools.producers import PRODUCERS
 from tools.runs import LLAMA_3_IDS, PROMPT
-from tools.update_docs import main
+from tools.update_docs import current_pictures, main
 
 STALE = """[`bundled_model`](runs.py#L1)
 
@@ -44,10 +43,12 @@ def produced(name: str) -> str:
     return PRODUCERS[kind](ROOT / "docs" / "page.md", argument)
 
 
-def test_the_committed_diagrams_are_current() -> None:
-    for name, text in current_diagrams().items():
-        assert (FOLDER / name).read_text(encoding="utf-8") == text, "python -m tools.update_docs"
-    assert {path.name for path in FOLDER.iterdir()} == set(current_diagrams())
+def test_the_committed_diagrams_and_plots_are_current_and_there_are_no_others() -> None:
+    pictures = current_pictures()
+    for path, text in pictures.items():
+        assert path.read_text(encoding="utf-8") == text, f"{path}: python -m tools.update_docs"
+    folders = {path.parent for path in pictures}
+    assert {path for folder in folders for path in folder.iterdir()} == set(pictures)
 
 
 def test_a_page_becomes_current_and_stays_so(
@@ -79,7 +80,7 @@ def test_a_page_that_breaks_a_convention_is_named_and_left(
     [
         ("<!-- generated: log 1 -->\nx\n", "expected pairs of markers, got 1 markers and 0 pairs"),
         ("<!-- end -->\n", "expected pairs of markers"),
-        ("<!-- generated: lgo 1 -->\nx\n<!-- end -->\n", "expected one of code, help, log"),
+        ("<!-- generated: lgo 1 -->\nx\n<!-- end -->\n", "expected one of code, help, index, log"),
     ],
 )
 def test_markers_that_are_wrong_are_refused(page: Path, text: str, message: str) -> None:
@@ -117,6 +118,13 @@ def test_the_table_of_stages_links_chapter_diagram_and_code() -> None:
         assert line.startswith(f"| {stage.number} | [{stage.name}]({stage.chapter[5:]}) ")
         assert f"](../{stage.diagram}) " in line
         assert f"](../{stage.code.replace(':', '#L')}) " in line
+
+
+def test_the_index_has_every_page_of_the_docs() -> None:
+    text = produced("index")
+    pages = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    assert [name for name in pages if f"]({name})" not in text] == []
+    assert "1. [The journey](01-journey.md)" in text
 
 
 def test_code_is_the_source_of_a_symbol() -> None:
