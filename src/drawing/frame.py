@@ -1,6 +1,7 @@
 """What every diagram has: its heading, and the meaning of its letters."""
 
 from ..trace import STAGES, Stage
+from ..trace.events import HOLDS
 from .canvas import (
     BODY,
     LARGE,
@@ -17,7 +18,6 @@ from .canvas import (
 from .run import TracedRun
 
 _BADGE = 44.0
-_HOLDS = {7: "stages 8 to 14"}
 _MEANINGS = {
     "T": "new tokens",
     "S": "cached plus new",
@@ -86,7 +86,7 @@ def draw_link(canvas: Canvas, number: int, box: Box) -> Box:
     y = box.middle[1] + 5
     canvas.text((box.x + 12, y), str(number), size=LARGE, mono=False, bold=True)
     canvas.text((box.x + 42, y), stage.name, size=BODY, mono=False)
-    if number in _HOLDS:
+    if number in HOLDS:
         at = (box.right - 12, y)
-        canvas.text(at, _HOLDS[number], size=SMALL, ink="soft", anchor="end", mono=False)
+        canvas.text(at, f"stages {HOLDS[number]}", size=SMALL, ink="soft", anchor="end", mono=False)
     return box

@@ -25,11 +25,11 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
     """Returns the diagram of stage 3: the passes, what each reads anew, and what it gives."""
     canvas = Canvas()
     y = draw_heading(canvas, stage)
-    passes = run.marks(stage.number)
+    passes = run.passes()
     shown = passes[:_MOST_PASSES]
-    longest = max(event.details["S"] for event in shown)
+    longest = max(event.details["S"] for event, _ in shown)
     before: Box | None = None
-    for number, event in enumerate(shown, 1):
+    for number, (event, tokens) in enumerate(shown, 1):
         said = f"pass {number}", f"T = {event.details['T']}, S = {event.details['S']}"
         canvas.text((MARGIN, y + 18), said[0], bold=True)
         canvas.text((MARGIN, y + 38), said[1], size=SMALL, ink="soft")
@@ -40,15 +40,17 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
                 [before.bottom_middle, (before.middle[0], across), (new.middle[0], across),
                  (new.middle[0], y)], "residual",
             )  # fmt: skip
-        before = _draw_chosen(canvas, run, event, new)
+        before = _draw_chosen(canvas, run, tokens, new) if tokens else None
         y += _HEIGHT + 30
     note = (
         "Each pass runs stages 4 to 19 over its new tokens and keeps their keys and values. "
-        "Stage 20 chooses a token from the last logits; it is all that the next pass reads anew."
+        "Stage 20 chooses a token from the last logits, and the next pass begins with it."
     )
     if len(passes) > _MOST_PASSES:
         note += f" {len(passes) - _MOST_PASSES} more passes follow."
-    y = draw_note(canvas, note, y + -6)
+    if any(len(tokens) > 1 for _, tokens in shown):
+        note += " Where a pass gives several, the tokens after its first one had been guessed."
+    y = draw_note(canvas, note, y - 6)
     draw_letters(canvas, run, "", y + 6)
     return canvas.svg(stage.heading)
 
@@ -68,13 +70,8 @@ def _draw_bar(canvas: Canvas, event: Event, unit: float, y: float) -> Box:
     return new
 
 
-def _draw_chosen(canvas: Canvas, run: TracedRun, event: Event, new: Box) -> Box | None:
+def _draw_chosen(canvas: Canvas, run: TracedRun, tokens: list[int], new: Box) -> Box:
     """Draws what was chosen after a pass: a token, or several where a guess was right."""
-    T, S = event.details["T"], event.details["S"]
-    chosen = [e for e in run.marks(20) if S - T < (e.position or 0) <= S]
-    if not chosen:
-        return None
-    tokens = [e.details["token"] for e in chosen]
     out = Box(_BARS + _BAR + 40, new.y, WIDTH - MARGIN - _BARS - _BAR - 40, _HEIGHT)
     canvas.rect(out, "stage")
     canvas.arrow([(new.right, out.middle[1]), (out.x, out.middle[1])])

@@ -101,6 +101,16 @@ class TracedRun:
         """Returns all events that open a stage."""
         return [e for e in self.events if e.stage == stage and e.op == _MARK]
 
+    def passes(self) -> list[tuple[Event, list[int]]]:
+        """Returns the mark of each pass of the loop, and the tokens that were chosen after it."""
+        found: list[tuple[Event, list[int]]] = []
+        for event in self.events:
+            if event.stage == 3:
+                found.append((event, []))
+            elif event.stage == 20 and found:
+                found[-1][1].append(event.details["token"])
+        return found
+
     def origin(self, x: TensorInfo, stage: int) -> int | None:
         """Returns the stage before another one that last made a tensor of this name and shape."""
         found = None
@@ -122,7 +132,7 @@ class TracedRun:
     @property
     def new_tokens(self) -> int:
         """The tokens of the first pass."""
-        return int(self.marks(3)[0].details["T"])
+        return int(self.passes()[0][0].details["T"])
 
 
 def pieces_of(events: Iterable[Event], token_bytes: Callable[[int], bytes]) -> dict[int, str]:

@@ -18,7 +18,8 @@ from .records import MARK, Event, Statistics, TensorInfo
 Failure = Callable[[str], None]
 Ranges = Sequence[range]
 
-_COLUMNS = "{:>5} {:>5} {:>8} {:<23} {:<16} {:>11}  {}"
+_OP_WIDTH = 23
+_COLUMNS = f"{{:>5}} {{:>5}} {{:>8}} {{:<{_OP_WIDTH}}} {{:<16}} {{:>11}}  {{}}"
 _HEADING_WIDTH = 58
 _RESULT_WIDTH = 48
 _LONGEST_LIST = 32
@@ -196,7 +197,8 @@ class DebugLog(_View):
         )
         head = _COLUMNS.format("stage", "layer", "position", "op", "code", "time", "result")
         explain = (
-            "# --explain N prints the section of stage N; its heading here has diagram and code"
+            "# stage N: --explain N prints its chapter, diagram and code, which its heading here "
+            "names too; code: the line that called the op"
         )
         columns = f"{head:<{_width_before_inputs()}} <- inputs, arguments"
         self._begin(f"# {legend}\n{explain}\n{columns}\n")
@@ -212,9 +214,10 @@ class DebugLog(_View):
         in_full = layer is None or self._layers is None or _holds(self._layers, layer)
         if op != MARK:
             return f"{_line(event_dict)}\n"
-        heading = f"{_heading(event_dict)}\n" if in_full else ""
+        if not in_full:
+            return ""  # its one line comes at its end
         has_content = event_dict["inputs"] or event_dict["outputs"] or event_dict["details"]
-        return heading + (f"{_line(event_dict)}\n" if has_content else "")
+        return f"{_heading(event_dict)}\n" + (f"{_line(event_dict)}\n" if has_content else "")
 
 
 def _heading(event: EventDict) -> str:
@@ -233,7 +236,7 @@ def _line(event: EventDict) -> str:
         event["stage"],
         "-" if event["layer"] is None else event["layer"],
         "-" if event["position"] is None else event["position"],
-        STAGES[event["stage"]].function if event["event"] == MARK else event["event"],
+        _function(event["stage"]) if event["event"] == MARK else event["event"],
         event["code"].rpartition("/")[2],
         "" if seconds is None else f"{seconds * 1e3:.3f} ms",
         ", ".join(tensor_text(x) for x in event["outputs"]),
@@ -244,6 +247,12 @@ def _line(event: EventDict) -> str:
     line = f"{left:<{_width_before_inputs()}} <- {', '.join(right)}" if right else left
     values = [x.statistics for x in event["outputs"] if x.statistics is not None]
     return "; ".join([line, *map(_statistics_text, values)]).rstrip()
+
+
+def _function(stage: int) -> str:
+    """Returns the function of a stage, or its class where the column is too narrow for both."""
+    name = STAGES[stage].function
+    return name if len(name) <= _OP_WIDTH else name.rpartition(".")[0]
 
 
 def tensor_text(x: TensorInfo) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .code import calling_line
-from .events import STAGES, fits, read_letters
+from .events import HOLDS, STAGES, fits, read_letters
 from .records import LAYER, MARK, Event, Letters, Statistics, TensorInfo, json_value
 
 _BLOCK_STAGES = range(5, 19)
@@ -144,6 +144,8 @@ class Tracer:
         """Returns what a stage need not say about itself: too much work while no trace is on."""
         if stage == 3:
             return {letter: self._sizes[letter] for letter in ("T", "S")}
+        if stage in HOLDS:
+            return {"stages": HOLDS[stage]}
         if stage == 20:
             return {"largest": largest(inputs["logits"])}
         return {}

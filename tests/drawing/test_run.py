@@ -1,8 +1,11 @@
+import dataclasses
 from pathlib import Path
 
 from src.drawing import Recorder, pieces_of
+from src.drawing.loop import draw_loop
+from src.trace import STAGES, Event
 from tests.drawing.runs import byte_run
-from tests.drawing.test_diagrams import bundled_run
+from tests.drawing.test_diagrams import bundled_run, texts
 from tools.runs import bundled_events
 
 
@@ -34,6 +37,27 @@ def test_the_first_events_of_a_stage_are_those_of_one_layer_and_one_pass() -> No
     assert [event.op for event in run.first(6)] == ["rms_norm"]
     assert [x.name for event in run.first(9) for x in event.outputs] == ["xq", "xk", "xv"]
     assert [event.details["T"] for event in run.marks(3)] == [27, 1]
+
+
+def test_tokens_belong_to_the_pass_that_they_were_chosen_after() -> None:
+    run = bundled_run()
+    loop, sampling = run.marks(3)[0], run.marks(20)[0]
+
+    def event(mark: Event, **details: int) -> Event:
+        return dataclasses.replace(mark, details={**mark.details, **details})
+
+    events = [
+        event(loop, T=5, S=5), event(sampling, token=7),
+        event(loop, T=4, S=9), event(sampling, token=8), event(sampling, token=9),
+        event(loop, T=1, S=8), event(sampling, token=10),
+    ]  # fmt: skip
+    drafted = dataclasses.replace(run, events=events)
+    assert [(mark.details["S"], tokens) for mark, tokens in drafted.passes()] == [
+        (5, [7]), (9, [8, 9]), (8, [10]),
+    ]  # fmt: skip
+    shown = texts(draw_loop(drafted, STAGES[3]))
+    assert "8 9" in shown
+    assert "5 cached" in shown
 
 
 def test_the_origin_of_a_tensor_is_the_stage_that_made_it() -> None:

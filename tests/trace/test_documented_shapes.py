@@ -21,7 +21,9 @@ LAYERS = 2
 
 # Words that a line must hold, line by line in order: the op, the result, what it was made of.
 BLOCK = (
+    ("5     0        0 LlamaTransformerBlock ", "stages = '6 to 18'"),
     ("rms_norm", "normed [T, D] = [22, 4096] bfloat16", "attention_norm.weight [D] = [4096]"),
+    ("7     0        0 LlamaAttention.forward ", "stages = '8 to 14'"),
     ("xq [T, H*h] = [22, 4096] bfloat16", "wq.weight [H*h, D] = [4096, 4096]"),
     ("xk [T, K*h] = [22, 1024] bfloat16", "wk.weight [K*h, D] = [1024, 4096]"),
     ("xv [T, K*h] = [22, 1024] bfloat16", "wv.weight [K*h, D] = [1024, 4096]"),

@@ -75,14 +75,26 @@ def test_a_stage_has_a_heading_with_its_number_name_layer_diagram_code_and_chapt
     assert read in lines[at + 1]
 
 
+def test_every_stage_of_a_pass_has_a_line() -> None:
+    stages = {line.split()[0] for line in event_lines(logged(PROMPT)[0])}
+    assert stages == {str(number) for number in range(4, 20)}
+
+
 def test_every_line_names_the_line_of_code_that_it_comes_from() -> None:
-    sources = {path.name: path.read_text("utf-8").splitlines() for path in source_files()}
+    files = source_files()
+    sources = {path.name: path.read_text("utf-8").splitlines() for path in files}
+    marks = {
+        "layer": "mark(5",
+        "LlamaTransformerBlock": "mark(5",
+        "LlamaAttention.forward": "mark(7",
+    }
     checked = 0
     for line in event_lines(logged(PROMPT)[0]):
         op, code = line.split()[3:5]
         name, _, number = code.partition(":")
+        assert [path.name for path in files].count(name) == 1  # so that the name alone is enough
         text = sources[name][int(number) - 1]
-        assert {"layer": "mark(5"}.get(op, op) in text, line
+        assert marks.get(op, op) in text, line
         checked += 1
     assert checked > 40
 
