@@ -33,8 +33,8 @@ def draw_tokenization(run: TracedRun, stage: Stage) -> str:
     ids = details["ids"]
     y = _draw_tiles(canvas, run, ids, y + 28)
     note = (
-        f"{len(ids)} tokens: the text of each over its id. Yellow ones are special tokens: the "
-        "chat format puts them in, no text turns into them. \u2423 is a space."
+        f"{len(ids)} tokens: the text of each over its id. Yellow ones are special tokens, "
+        "which no text turns into. \u2423 is a space."
     )
     y = draw_note(canvas, note, y + 2)
     draw_letters(canvas, run, "TV", y + 14)
