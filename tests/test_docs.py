@@ -1,45 +1,144 @@
 """What README and docs say is true where a run can check it."""
 
-import contextlib
-import io
+import ast
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from src import ml, trace
+from src.cli.arguments import parse_arguments
 from src.model import load_model
+from tools.examples import examples, run_examples
+from tools.pages import ROOT, anchor, blocks, documents, headings, links, name_of
+from tools.update_docs import current_text
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md")])
-
-
-def page_id(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def anchors(text: str) -> set[str]:
-    """Returns the anchors that a code host makes of a page's headings."""
-    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+PAGES = documents()
+every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def needs_of(page: Path) -> frozenset[str]:
+    found = examples(page.read_text(encoding="utf-8"), name_of(page))
+    return frozenset().union(*(example.code.needs for example in found))
+
+
+@every_page
 def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        if re.match(r"[a-z]+:", target):
+    for link in links(page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", link.target):
             continue
-        path, _, anchor = target.partition("#")
+        path, _, place = link.target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        assert file.exists(), f"{page_id(page)}: {target}"
-        if anchor:
-            assert anchor in anchors(file.read_text(encoding="utf-8")), f"{page_id(page)}: {target}"
+        assert file.exists(), f"{name_of(page)}:{link.line}: {link.target}"
+        if place and file.suffix == ".md":
+            anchors = [anchor(text) for _, text, _ in headings(file.read_text(encoding="utf-8"))]
+            assert place in anchors, f"{name_of(page)}:{link.line}: {link.target}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+@every_page
+def test_links_to_code_and_generated_blocks_are_current(page: Path) -> None:
+    assert current_text(page) == page.read_text(encoding="utf-8"), "python -m tools.update_docs"
+
+
+def check_examples(page: Path, allowed: frozenset[str]) -> None:
+    threads = ml.get_num_threads()
+    try:
+        for outcome in run_examples(page.read_text(encoding="utf-8"), name_of(page), allowed):
+            line = outcome.example.code.line
+            assert outcome.is_as_shown, (
+                f"{name_of(page)}:{line}: shown {outcome.shown!r}, printed {outcome.printed!r}"
+            )
+    finally:
+        trace.stop()
+        ml.set_num_threads(threads)
+
+
+@every_page
+def test_the_examples_run_and_print_what_is_shown(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_examples(page, frozenset())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if needs_of(page) == {"slow"}], ids=name_of
+)
+def test_the_slow_examples_run_and_print_what_is_shown(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_examples(page, frozenset({"slow"}))
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "oracle" in needs_of(page)], ids=name_of
+)
+def test_the_examples_with_oracles_run_and_print_what_is_shown(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("torch", "transformers", "tiktoken"):
+        pytest.importorskip(package, reason="the oracle extra is not installed")
+    monkeypatch.chdir(tmp_path)
+    check_examples(page, frozenset({"slow", "oracle"}))
+
+
+@every_page
+def test_fragments_of_python_are_valid_python(page: Path) -> None:
+    for block in blocks(page.read_text(encoding="utf-8"), name_of(page)):
+        if block.language == "py":
+            ast.parse(block.text)
+
+
+@every_page
+def test_the_command_lines_that_are_shown_are_taken_by_the_parser(page: Path) -> None:
+    for block in blocks(page.read_text(encoding="utf-8"), name_of(page)):
+        if block.language in ("sh", "bash"):
+            for line in block.text.replace("\\\n", " ").splitlines():
+                for arguments in program_calls(line):
+                    assert is_taken(arguments), f"{name_of(page)}: {line}"
+
+
+def is_taken(arguments: list[str]) -> bool:
+    try:
+        parse_arguments(arguments)
+    except SystemExit as end:
+        return not end.code
+    return True
+
+
+def program_calls(line: str) -> list[list[str]]:
+    """Returns the arguments of each call of the program in a line of a shell."""
+    parser = shlex.shlex(line, posix=True, punctuation_chars=True)
+    parser.whitespace_split = True
+    words: list[str] = []
+    calls = []
+    for word in [*parser, ";"]:
+        if re.fullmatch(r"[|&;<>()]+|\d?>.*", word):
+            if words[:3] == ["python", "-m", "src.main"] or words[:1] == ["llama-bolts"]:
+                calls.append(words[3 if words[0] == "python" else 1 :])
+            words = []
+        else:
+            words.append(word)
+    return calls
+
+
+def test_the_calls_in_a_line_of_a_shell_are_found() -> None:
+    assert program_calls('echo "a | b" | python -m src.main -p "x y" > out && llama-bolts -q') == [
+        ["-p", "x y"], ["-q"],
+    ]  # fmt: skip
+    assert program_calls("python -m pytest  # python -m src.main -x") == []
+
+
+@every_page
 def test_paths_in_code_spans_exist(page: Path) -> None:
     spans = re.findall(
-        r"`((?:src|csrc|tests|docs|diagrams|\.ci)/[\w./-]*)`", page.read_text("utf-8")
+        r"`((?:src|csrc|tests|docs|diagrams|tools|\.ci)/[\w./-]*)`", page.read_text("utf-8")
     )
     ours = [span for span in spans if not span.endswith(".go")]  # those of the Go engine
     assert [span for span in ours if not (ROOT / span).exists()] == []
@@ -49,7 +148,7 @@ def test_the_map_in_the_readme_has_every_room() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     mapped = set(re.findall(r"^\| \[`([\w/]+)`\]", text, flags=re.MULTILINE))
     rooms = {f"src/{init.parent.name}" for init in (ROOT / "src").glob("*/__init__.py")}
-    assert rooms | {"csrc", "tests", "docs"} == mapped
+    assert rooms | {"csrc", "diagrams", "docs", "tests", "tools"} == mapped
 
 
 def test_the_legend_gives_the_sizes_of_the_bundled_model() -> None:
@@ -71,14 +170,10 @@ def test_the_legend_gives_the_sizes_of_the_bundled_model() -> None:
     assert dict(rows) == {letter: str(size) for letter, size in expected.items()}
 
 
-def test_the_library_example_in_the_readme_runs() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(example, "README.md", "exec"), {})
-    assert "Ankara" in printed.getvalue()
-    assert printed.getvalue().rstrip().endswith("[eot]")
+def test_the_library_example_in_the_readme_answers() -> None:
+    (outcome,) = run_examples((ROOT / "README.md").read_text(encoding="utf-8"), "README.md")
+    assert "Ankara" in outcome.printed
+    assert outcome.printed.rstrip().endswith("[eot]")
 
 
 def test_the_readme_names_the_commands_that_ci_runs() -> None:

@@ -96,6 +96,11 @@ def _dispatch(options: Options, console: Console) -> None:
 
         report_info(console)
         return
+    if options.explain is not None:
+        from .explain import report_stage
+
+        report_stage(console, options.explain)
+        return
     if options.metadata:
         from .loading import open_model
         from .metadata import report_metadata
@@ -122,7 +127,13 @@ def _answer_or_chat(options: Options, console: Console) -> None:
 
     prompt = find_prompt(options, console)
     session = open_session(options, console)
-    if prompt is None:
+    if options.diagrams is not None:
+        from .diagrams import answer_and_draw
+
+        if prompt is None:
+            raise UsageError("--diagrams: expected a prompt (-p, -f or standard input), got none")
+        answer_and_draw(session, prompt, options.diagrams)
+    elif prompt is None:
         from .chat import chat
 
         chat(session)

@@ -63,6 +63,7 @@ class Options:
         standard_input: `-` was given: the prompt is on standard input.
         example: number of the predefined prompt to run, from 1.
         examples, metadata, info, bench: the menu and the three reports.
+        explain: number of the stage to explain.
         system: system prompt.
         completion: continue raw text instead of chatting.
         chat_format: name of the format to write conversations in; None is the model's own.
@@ -77,6 +78,7 @@ class Options:
         trace_layers, trace_stages: what of it to write; None is the default of each file.
         trace_statistics: numbers about the elements of each result, in the trace.
         json: write one JSON record for each answer in the place of its text.
+        diagrams: directory for the diagrams of the run.
         statistics: show a line of statistics after each answer.
         quiet: only answers, warnings and errors.
         verbose: details and tracebacks.
@@ -90,6 +92,7 @@ class Options:
     metadata: bool
     info: bool
     bench: bool
+    explain: int | None
     system: str | None
     completion: bool
     chat_format: str | None
@@ -111,6 +114,7 @@ class Options:
     trace_stages: tuple[range, ...] | None
     trace_statistics: bool
     json: bool
+    diagrams: Path | None
     statistics: bool
     quiet: bool
     verbose: bool
@@ -303,6 +307,12 @@ def _add_trace_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="min, max, mean, rms, first and last values",
     )
+    group.add_argument(
+        "--diagrams",
+        type=_trace_path,
+        metavar="DIR",
+        help="draw the stages of this run and the whole model into DIR, as SVG",
+    )
 
 
 def _add_report_flags(parser: argparse.ArgumentParser) -> None:
@@ -322,6 +332,13 @@ def _add_report_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--version", action="version", version=f"%(prog)s {__version__}", help="version"
     )
+    group.add_argument(
+        "--explain",
+        type=_stage_number,
+        metavar="N",
+        help=f"what happens in stage N of {LAST_STAGE}, as the trace numbers them",
+    )
+    group.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     group.add_argument("-h", "--help", action="help", help="this text")
 
 
@@ -353,6 +370,7 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         "--metadata": values["metadata"],
         "--info": values["info"],
         "--bench": values["bench"],
+        "--explain": values["explain"] is not None,
     }
     given = [flag for flag, is_given in actions.items() if is_given]
     if len(given) > 1:
@@ -371,6 +389,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     logs = [values[name] for name in ("debug_log", "trace_json") if values[name] is not None]
     if len(logs) == 2 and logs[0] == logs[1]:
         parser.error("argument --trace-json: must be another file than --debug-log")
+    if values["diagrams"] is not None and logs:
+        parser.error("argument --diagrams: not allowed with --debug-log or --trace-json")
     for flag in ("--trace-layers", "--trace-stages", "--trace-statistics"):
         if values[flag[2:].replace("-", "_")] and not logs:
             parser.error(f"argument {flag}: needs --debug-log or --trace-json")
@@ -387,6 +407,13 @@ def _stop_text(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("must be a text: got nothing")
     return replace_surrogates(text)
+
+
+def _stage_number(text: str) -> int:
+    value = integer(text)
+    if not 1 <= value <= LAST_STAGE:
+        raise argparse.ArgumentTypeError(f"must be a stage from 1 to {LAST_STAGE}: got {text}")
+    return value
 
 
 def _trace_path(text: str) -> Path:

@@ -16,6 +16,7 @@ from .tables import table
 
 # rich takes a while to load, and an answer to a pipe needs nothing of it.
 if TYPE_CHECKING:
+    from rich.markdown import Markdown
     from rich.table import Table
     from rich.text import Text
 
@@ -118,6 +119,15 @@ class Console:
         width = self._output.columns or None
         self._output.write(self._output.rendered(table(columns, tuple(rows), width)))
 
+    def report_markdown(self, text: str) -> None:
+        """Write Markdown to standard output: rendered in a terminal, elsewhere as it is."""
+        if not self._output.is_terminal:
+            self._output.write(f"{text}\n")
+            return
+        from rich.markdown import Markdown
+
+        self._output.write(self._output.rendered(Markdown(text, hyperlinks=False)))
+
     def note(self, text: str) -> None:
         """Write a line to standard error, dimmed where there is colour; nothing when quiet."""
         if not self.quiet:
@@ -202,7 +212,7 @@ class _Output:
 
         self.write(self.rendered(Text(line, style)))
 
-    def rendered(self, renderable: "Text | Table") -> str:
+    def rendered(self, renderable: "Text | Table | Markdown") -> str:
         """Return what this stream can show of a line or a table, its last newline included."""
         from rich.console import Console as RichConsole
         from rich.text import Text

@@ -2,13 +2,18 @@
 
 A stage lists the steps that its lines of code make: the op, and the name and letters of its result.
 The letters are those of docs/LEGEND.md. A result gets its name from here, so that the code of the
-model needs none.
+model needs none. A stage also knows where it is explained, drawn and run: lines of code and anchors
+follow from names, so that they cannot grow stale.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .code import PACKAGE, line_of_stage, shown_path
 from .records import Letters
+
+_FORWARD_PASS = "14-forward-pass.md"
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Stage:
         module: of the function that runs it, below the package.
         function: its qualified name.
         steps: its ops in run order. One may be left out by a run: one token needs no mask.
+        page: the file below docs/ that has its section.
     """
 
     number: int
@@ -43,11 +49,30 @@ class Stage:
     module: str
     function: str
     steps: tuple[Step, ...] = ()
+    page: str = _FORWARD_PASS
+
+    @property
+    def heading(self) -> str:
+        """The heading of its section."""
+        return f"Stage {self.number}: {self.name}"
+
+    @property
+    def chapter(self) -> str:
+        """Where it is explained: the page, and the anchor that code hosts make of the heading."""
+        anchor = re.sub(r"[^\w\- ]", "", self.heading.lower()).replace(" ", "-")
+        return f"docs/{self.page}#{anchor}"
+
+    @property
+    def diagram(self) -> str:
+        """The file that draws it."""
+        return f"diagrams/stage-{self.number:02}.svg"
 
     @property
     def code(self) -> str:
-        """Where its code is: the file and the function."""
-        return f"src/{self.module.replace('.', '/')}.py: {self.function}"
+        """Where it runs: the file and the line, now, of its mark or else of its function."""
+        file = PACKAGE / f"{self.module.replace('.', '/')}.py"
+        line = line_of_stage(file, self.function, self.number)
+        return shown_path(str(file)) + ("" if line is None else f":{line}")
 
 
 def _steps(*lines: str) -> tuple[Step, ...]:
@@ -184,6 +209,9 @@ _STAGES = (
 )
 
 STAGES: Mapping[int, Stage] = {stage.number: stage for stage in _STAGES}
+
+# The stages that are made of others, and which these are.
+HOLDS: Mapping[int, str] = {5: "6 to 18", 7: "8 to 14"}
 
 # What is read but is no step's result: weights by the end of their checkpoint key, and the logits
 # of the last token, which is what sampling sees.

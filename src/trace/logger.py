@@ -18,7 +18,9 @@ from .records import MARK, Event, Statistics, TensorInfo
 Failure = Callable[[str], None]
 Ranges = Sequence[range]
 
-_COLUMNS = "{:>5} {:>5} {:>8} {:<23} {:>12}  {}"
+_OP_WIDTH = 23
+_COLUMNS = f"{{:>5}} {{:>5}} {{:>8}} {{:<{_OP_WIDTH}}} {{:<16}} {{:>11}}  {{}}"
+_HEADING_WIDTH = 58
 _RESULT_WIDTH = 48
 _LONGEST_LIST = 32
 _LEGEND = (
@@ -193,8 +195,13 @@ class DebugLog(_View):
             f"{letter} = {sizes[letter]} {meaning}" if letter in sizes else f"{letter} {meaning}"
             for letter, meaning in _LEGEND
         )
-        head = _COLUMNS.format("stage", "layer", "position", "op", "time", "result")
-        self._begin(f"# {legend}\n{head:<{_width_before_inputs()}} <- inputs, arguments\n")
+        head = _COLUMNS.format("stage", "layer", "position", "op", "code", "time", "result")
+        explain = (
+            "# stage N: --explain N prints its chapter, diagram and code, which its heading here "
+            "names too; code: the line that called the op"
+        )
+        columns = f"{head:<{_width_before_inputs()}} <- inputs, arguments"
+        self._begin(f"# {legend}\n{explain}\n{columns}\n")
 
     @property
     def sums_up(self) -> bool:
@@ -207,16 +214,19 @@ class DebugLog(_View):
         in_full = layer is None or self._layers is None or _holds(self._layers, layer)
         if op != MARK:
             return f"{_line(event_dict)}\n"
-        heading = f"{_heading(event_dict)}\n" if in_full else ""
+        if not in_full:
+            return ""  # its one line comes at its end
         has_content = event_dict["inputs"] or event_dict["outputs"] or event_dict["details"]
-        return heading + (f"{_line(event_dict)}\n" if has_content else "")
+        return f"{_heading(event_dict)}\n" + (f"{_line(event_dict)}\n" if has_content else "")
 
 
 def _heading(event: EventDict) -> str:
     """Return the line that opens a stage."""
     stage = STAGES[event["stage"]]
     layer = "" if event["layer"] is None else f", layer {event['layer']}"
-    return f"# {stage.number} {stage.name}{layer} ({stage.code})"
+    title = f"# {stage.number} {stage.name}{layer}"
+    code = f"{stage.code} {stage.function}"
+    return f"\n{title:<{_HEADING_WIDTH}} {stage.diagram}  {code:<58}  {stage.chapter}"
 
 
 def _line(event: EventDict) -> str:
@@ -226,7 +236,8 @@ def _line(event: EventDict) -> str:
         event["stage"],
         "-" if event["layer"] is None else event["layer"],
         "-" if event["position"] is None else event["position"],
-        STAGES[event["stage"]].function if event["event"] == MARK else event["event"],
+        _function(event["stage"]) if event["event"] == MARK else event["event"],
+        event["code"].rpartition("/")[2],
         "" if seconds is None else f"{seconds * 1e3:.3f} ms",
         ", ".join(tensor_text(x) for x in event["outputs"]),
     )
@@ -236,6 +247,12 @@ def _line(event: EventDict) -> str:
     line = f"{left:<{_width_before_inputs()}} <- {', '.join(right)}" if right else left
     values = [x.statistics for x in event["outputs"] if x.statistics is not None]
     return "; ".join([line, *map(_statistics_text, values)]).rstrip()
+
+
+def _function(stage: int) -> str:
+    """Return the function of a stage, or its class where the column is too narrow for both."""
+    name = STAGES[stage].function
+    return name if len(name) <= _OP_WIDTH else name.rpartition(".")[0]
 
 
 def tensor_text(x: TensorInfo) -> str:
@@ -263,7 +280,7 @@ def _statistics_text(values: Statistics) -> str:
 
 
 def _width_before_inputs() -> int:
-    return len(_COLUMNS.format(*[""] * 6)) + _RESULT_WIDTH
+    return len(_COLUMNS.format(*[""] * 7)) + _RESULT_WIDTH
 
 
 def _holds(ranges: Ranges, number: int) -> bool:

@@ -109,6 +109,7 @@ class Event:
         inputs, outputs: the tensors that were read and made.
         seconds: what the op took, the tracing not counted; None where nothing was measured.
         details: arguments that are no tensors, and what a stage without tensors has to say.
+        code: the file and the line of the call.
     """
 
     op: str
@@ -120,6 +121,7 @@ class Event:
     outputs: tuple[TensorInfo, ...]
     seconds: float | None
     details: Details
+    code: str
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Event":
@@ -134,6 +136,7 @@ class Event:
             outputs=tuple(map(TensorInfo.from_dict, record["outputs"])),
             seconds=None if record["seconds"] is None else float(record["seconds"]),
             details=dict(record["details"]),
+            code=str(record["code"]),
         )
 
 

@@ -5,11 +5,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .events import STAGES, fits, read_letters
+from .code import calling_line
+from .events import HOLDS, STAGES, fits, read_letters
 from .records import LAYER, MARK, Event, Letters, Statistics, TensorInfo, json_value
 
 _BLOCK_STAGES = range(5, 19)
 _END_VALUES = 3
+_MOST_LIKELY = 5
 
 
 class DTypeLike(Protocol):
@@ -61,6 +63,7 @@ class Tracer:
         self._next_step = 0
         self._layer: int | None = None
         self._layer_seconds = 0.0
+        self._layer_code = ""
         self._position: int | None = None
         self._last: TensorLike | None = None
         self._letters: dict[str, Letters] = {}
@@ -82,6 +85,7 @@ class Tracer:
             self._layer = None
         elif layer is not None:
             self._layer, self._layer_seconds = layer, 0.0
+            self._layer_code = calling_line()
         self._stage, self._next_step = stage, 0
         if position is not None:
             self._position = position
@@ -90,9 +94,10 @@ class Tracer:
             self._sizes["S"] = (self._position or 0) + T
         if not self._wants(stage, self._layer):
             return
+        details = {**details, **self._known(stage, inputs)}
         read = tuple(self._read(x, name) for name, x in inputs.items())
         made = tuple(self._made(MARK, x, name) for name, x in outputs.items())
-        self._event(MARK, read, made, None, details)
+        self._event(MARK, read, made, None, details, calling_line())
 
     def op(
         self,
@@ -123,7 +128,7 @@ class Tracer:
         read = tuple(self._read(x, _name(x)) for x in inputs) if is_wanted else ()
         made = self._made(op, result, name, with_statistics=is_wanted and self._statistics)
         if is_wanted:
-            self._event(op, read, (made,), seconds, details)
+            self._event(op, read, (made,), seconds, details, calling_line())
         return made.name
 
     def _end_layer(self) -> None:
@@ -132,7 +137,18 @@ class Tracer:
             return
         if self._wants(5, self._layer):
             self._stage = 5
-            self._event(LAYER, (), (self._read(self._last, "x"),), self._layer_seconds, {})
+            made = self._read(self._last, "x")
+            self._event(LAYER, (), (made,), self._layer_seconds, {}, self._layer_code)
+
+    def _known(self, stage: int, inputs: Mapping[str, TensorLike]) -> dict[str, Any]:
+        """Return what a stage need not say about itself: too much work while no trace is on."""
+        if stage == 3:
+            return {letter: self._sizes[letter] for letter in ("T", "S")}
+        if stage in HOLDS:
+            return {"stages": HOLDS[stage]}
+        if stage == 20:
+            return {"largest": largest(inputs["logits"])}
+        return {}
 
     def _event(
         self,
@@ -141,12 +157,13 @@ class Tracer:
         outputs: tuple[TensorInfo, ...],
         seconds: float | None,
         details: Mapping[str, Any],
+        code: str,
     ) -> None:
         assert self._stage is not None
         name = STAGES[self._stage].name
         known = {key: json_value(value) for key, value in details.items()}
         where = (self._stage, name, self._layer, self._position)
-        self._write(Event(op, *where, inputs, outputs, seconds, known))
+        self._write(Event(op, *where, inputs, outputs, seconds, known, code))
 
     def _made(
         self, op: str, x: TensorLike, name: str, *, with_statistics: bool = False
@@ -191,6 +208,13 @@ def statistics(x: TensorLike) -> Statistics | None:
         first=tuple(map(float, flat[:_END_VALUES])),
         last=tuple(map(float, flat[-_END_VALUES:])),
     )
+
+
+def largest(logits: TensorLike) -> list[tuple[int, float]]:
+    """Return the ids with the largest logits and these, from the largest on."""
+    values: np.ndarray[Any, Any] = np.asarray(logits)
+    first = np.argsort(-values, kind="stable")[:_MOST_LIKELY]
+    return [(int(token), round(float(values[token]), 3)) for token in first]
 
 
 def _name(x: TensorLike) -> str:

@@ -1,4 +1,5 @@
 import importlib
+import inspect
 import re
 from functools import reduce
 
@@ -7,9 +8,10 @@ import pytest
 from src import ml
 from src.checkpoint.names import Bias, rows_of
 from src.ml.reporting import REPORTED_METHODS
-from src.trace import STAGES
+from src.trace import STAGES, Stage
 from src.trace.events import fits, read_letters, size_of
 from tests.trace.recording import DIFFERENT, source_files, weight_shapes
+from tools.pages import ROOT, anchor, headings
 
 # The names that docs, diagrams and code go by.
 NAMES = (
@@ -27,11 +29,37 @@ def test_the_registry_holds_the_21_stages_in_run_order() -> None:
     assert tuple(stage.name for stage in STAGES.values()) == NAMES
 
 
-@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
-def test_the_function_of_a_stage_exists(stage) -> None:
+every_stage = pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
+
+
+@every_stage
+def test_the_code_of_a_stage_is_the_line_of_its_mark_or_of_its_function(stage: Stage) -> None:
     module = importlib.import_module(f"src.{stage.module}")
-    assert callable(reduce(getattr, stage.function.split("."), module))
-    assert stage.code == f"src/{stage.module.replace('.', '/')}.py: {stage.function}"
+    function = reduce(getattr, stage.function.split("."), module)
+    lines, first = inspect.getsourcelines(inspect.unwrap(function))
+    marks = [n for n, text in enumerate(lines, first) if f"mark({stage.number}" in text]
+    line = marks[0] if marks else first
+    assert stage.code == f"src/{stage.module.replace('.', '/')}.py:{line}"
+
+
+def test_a_stage_that_is_no_method_of_its_own_is_found_at_its_mark() -> None:
+    file, _, line = STAGES[13].code.partition(":")
+    assert file == "src/model/llama.py"
+    text = (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+    assert text.strip().startswith("mark(13)")
+
+
+@every_stage
+def test_the_section_of_a_stage_is_a_heading_of_its_page(stage: Stage) -> None:
+    page, _, place = stage.chapter.partition("#")
+    found = [text for _, text, _ in headings((ROOT / page).read_text(encoding="utf-8"))]
+    assert found.count(stage.heading) == 1, f"{page}: {stage.heading}"
+    assert anchor(stage.heading) == place
+
+
+@every_stage
+def test_the_diagram_of_a_stage_is_a_file(stage: Stage) -> None:
+    assert (ROOT / stage.diagram).is_file()
 
 
 def test_every_stage_is_marked_at_one_place_and_tokenization_at_the_two_that_encode() -> None:
@@ -40,7 +68,7 @@ def test_every_stage_is_marked_at_one_place_and_tokenization_at_the_two_that_enc
     assert sorted(marked) == [1, *STAGES]
 
 
-@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
+@every_stage
 def test_the_steps_of_a_stage_are_ops_that_report_themselves(stage) -> None:
     known = {*ml.ops.__all__, *REPORTED_METHODS, "mark"}
     assert {step.op for step in stage.steps} <= known

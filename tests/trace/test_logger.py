@@ -12,7 +12,7 @@ from src.model import InferenceContext
 from src.trace import STAGES, TensorInfo
 from src.trace.logger import TraceLog, tensor_text
 from src.trace.reader import read_trace
-from tests.trace.recording import DIFFERENT, different_transformer
+from tests.trace.recording import DIFFERENT, different_transformer, source_files
 
 PROMPT = list(range(22))
 NASTY = "a\nb\r\t\"c\" 'd' {} {0} %s \u2028\u2029\x85\x1b[31m\u202e \ud800 İ 🙂 \\n"
@@ -39,6 +39,11 @@ def logged(
     return debug_log.getvalue().splitlines(), json_lines.getvalue().splitlines()
 
 
+def event_lines(lines: list[str]) -> list[str]:
+    """Returns the lines of a log that are neither its head nor headings nor blank."""
+    return [line for line in lines[3:] if line and not line.startswith("#")]
+
+
 def test_a_line_shows_the_letters_beside_the_numbers() -> None:
     info = TensorInfo("xq", (22, 32, 128), ("T", "H", "h"), "bfloat16")
     assert tensor_text(info) == "xq [T, H, h] = [22, 32, 128] bfloat16"
@@ -47,25 +52,55 @@ def test_a_line_shows_the_letters_beside_the_numbers() -> None:
 
 
 def test_the_log_begins_with_the_legend_and_its_columns() -> None:
-    legend, columns, *_ = logged(PROMPT)[0]
+    legend, explain, columns, *_ = logged(PROMPT)[0]
     assert legend.startswith("# T new tokens, S cached plus new tokens, D = 20 model dimension, ")
     assert columns.split() == [
-        "stage", "layer", "position", "op", "time", "result", "<-", "inputs,", "arguments",
+        "stage", "layer", "position", "op", "code", "time", "result", "<-", "inputs,", "arguments",
     ]  # fmt: skip
+    assert "--explain N" in explain
 
 
-def test_a_stage_has_a_heading_with_its_number_name_layer_and_code() -> None:
+def test_a_stage_has_a_heading_with_its_number_name_layer_diagram_code_and_chapter() -> None:
     lines = logged(PROMPT)[0]
-    heading = "# 8 xq, xk, xv, layer 0 (src/model/llama.py: LlamaAttention.forward)"
-    at = lines.index(heading)
+    at = next(n for n, line in enumerate(lines) if line.startswith("# 8 xq, xk, xv, layer 0  "))
+    stage = STAGES[8]
+    assert lines[at - 1] == ""
+    assert lines[at].split()[7:] == [
+        "diagrams/stage-08.svg", stage.code, "LlamaAttention.forward",
+        "docs/14-forward-pass.md#stage-8-xq-xk-xv",
+    ]  # fmt: skip
     assert lines[at + 1].split()[:4] == ["8", "0", "0", "linear_transformations"]
     assert "xq [T, H*h] = [22, 120] bfloat16" in lines[at + 1]
     read = "<- normed [T, D] = [22, 20] bfloat16, layers.0.attention.wq.weight [H*h, D] = [120, 20]"
     assert read in lines[at + 1]
 
 
+def test_every_stage_of_a_pass_has_a_line() -> None:
+    stages = {line.split()[0] for line in event_lines(logged(PROMPT)[0])}
+    assert stages == {str(number) for number in range(4, 20)}
+
+
+def test_every_line_names_the_line_of_code_that_it_comes_from() -> None:
+    files = source_files()
+    sources = {path.name: path.read_text("utf-8").splitlines() for path in files}
+    marks = {
+        "layer": "mark(5",
+        "LlamaTransformerBlock": "mark(5",
+        "LlamaAttention.forward": "mark(7",
+    }
+    checked = 0
+    for line in event_lines(logged(PROMPT)[0]):
+        op, code = line.split()[3:5]
+        name, _, number = code.partition(":")
+        assert [path.name for path in files].count(name) == 1  # so that the name alone is enough
+        text = sources[name][int(number) - 1]
+        assert marks.get(op, op) in text, line
+        checked += 1
+    assert checked > 40
+
+
 def test_the_columns_are_aligned() -> None:
-    lines = [line for line in logged(PROMPT)[0] if not line.startswith("#")]
+    lines = event_lines(logged(PROMPT)[0])
     results = {line.index("  ", line.index(" ms")) for line in lines if " ms" in line}
     assert len(results) == 1
     assert len({line.index("<-") for line in lines if "<-" in line}) == 1
@@ -73,11 +108,11 @@ def test_the_columns_are_aligned() -> None:
 
 def test_the_first_layer_is_in_full_and_every_other_is_one_line() -> None:
     lines = logged(PROMPT)[0]
-    second = [line for line in lines if line.split()[1:2] == ["1"] and line[0] != "#"]
+    second = [line for line in event_lines(lines) if line.split()[1] == "1"]
     assert len(second) == 1
     assert second[0].split()[:4] == ["5", "1", "0", "layer"]
     assert "x [T, D] = [22, 20] float32" in second[0]
-    assert sum(line.split()[1:2] == ["0"] for line in lines if line[0] != "#") > 30
+    assert sum(line.split()[1] == "0" for line in event_lines(lines)) > 30
     assert not [line for line in lines if line.startswith("#") and "layer 1" in line]
 
 
@@ -87,6 +122,7 @@ def test_json_lines_hold_every_layer() -> None:
     assert per_layer[0] == per_layer[1] > 30
     assert list(events[0]) == [
         "op", "stage", "name", "layer", "position", "inputs", "outputs", "seconds", "details",
+        "code",
     ]  # fmt: skip
 
 
@@ -94,7 +130,7 @@ def test_layers_and_stages_can_be_chosen() -> None:
     lines, records = logged(PROMPT, layers=(range(1, 2),), stages=(range(5, 6), range(8, 10)))
     events = [json.loads(record) for record in records[1:]]
     assert {(e["stage"], e["layer"]) for e in events} == {(5, 1), (8, 1), (9, 1)}
-    shown = {tuple(line.split()[:2]) for line in lines[2:] if line[0] != "#"}
+    shown = {tuple(line.split()[:2]) for line in event_lines(lines)}
     assert shown == {("5", "0"), ("5", "1"), ("8", "1"), ("9", "1")}
 
 
@@ -119,8 +155,9 @@ def test_a_prompt_of_any_characters_is_one_line_and_comes_back(tmp_path: Path) -
         trace.start(trace.Tracer(DIFFERENT.sizes, log.write, wants=log.wants))
         trace.mark(1, details={"text": NASTY, "ids": ids})
         trace.stop()
-    _legend, _columns, heading, line = (tmp_path / "debug.log").read_text("utf-8").splitlines()
-    assert heading == "# 1 tokenization (src/tokenizer/tokenizer.py: Tokenizer.encode)"
+    *_head, blank, heading, line = (tmp_path / "debug.log").read_text("utf-8").splitlines()
+    assert blank == ""
+    assert heading.startswith("# 1 tokenization  ")
     assert all(character.isprintable() for character in line)
     text = line.partition(" <- text = ")[2].partition(", ids = ")[0]
     assert ast.literal_eval(text) == NASTY

@@ -1,0 +1,51 @@
+"""`--diagrams DIR`: the answer to a prompt, and a picture of each stage that it went through."""
+
+from pathlib import Path
+
+from .. import trace
+from ..drawing import Recorder, TracedRun, draw_all, pieces_of
+from .errors import UsageError
+from .session import Session
+
+
+def answer_and_draw(session: Session, prompt: str, directory: Path) -> None:
+    """Answer a prompt and writes the diagrams of the run.
+
+    Args:
+        session: a session without history.
+        prompt: the prompt.
+        directory: where the files go; it is made if it is not there.
+
+    Raises:
+        KeyboardInterrupt: the answer was interrupted; nothing is drawn.
+        UsageError: the directory or a file in it cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)  # before the answer, which may take a while
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise _refusal(directory, error) from None
+    model = session.engine.model
+    recorder = Recorder()
+    trace.start(trace.Tracer(model.args.sizes, recorder.write, wants=recorder.wants))
+    try:
+        is_complete = session.ask(prompt).is_complete
+    finally:
+        trace.stop()
+    if not is_complete:
+        raise KeyboardInterrupt
+    pieces = pieces_of(recorder.events, session.tokenizer.token_bytes)
+    special = frozenset(token for token in pieces if session.tokenizer.is_special(token))
+    name = f"this run of {'/'.join(model.source_directory.parts[-2:])}"
+    run = TracedRun(name, model.args.sizes, recorder.events, pieces, special)
+    drawn = draw_all(run)
+    try:
+        for file, text in drawn.items():
+            (directory / file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _refusal(directory, error) from None
+    session.console.note(f"{len(drawn)} diagrams in {directory}")
+
+
+def _refusal(directory: Path, error: OSError | ValueError) -> UsageError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return UsageError(f"{directory}: --diagrams: expected a writable directory, got {reason}")

@@ -1,0 +1,213 @@
+"""A page of SVG: rectangles, text and arrows, in colours for light and for dark.
+
+Text is set in fonts that readers have, so its width is estimated, on the safe side.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+WIDTH = 900
+MARGIN = 30
+SMALL, BODY, LARGE, TITLE = 13, 14, 16, 21
+_MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+_SANS = "-apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
+# Width of a character by the size of its font: of the widest font above, and on average.
+MONO_EM, SANS_EM, BOLD_EM = 0.61, 0.58, 0.66
+_ARROW = 7.0
+
+Point = tuple[float, float]
+
+# Class: (fill, stroke) for light, and for dark.
+_SHAPES = {
+    "paper": (("#ffffff", "none"), ("#0d1117", "none")),
+    "tensor": (("#ddf4ff", "#54aeff"), ("#10304f", "#388bfd")),
+    "weight": (("#fff3c4", "#d4a72c"), ("#3b2f0b", "#bb8009")),
+    "op": (("#f6f8fa", "#8c959f"), ("#1b222b", "#6e7681")),
+    "stage": (("#eef0ff", "#8c8cf0"), ("#24224a", "#7d79e0")),
+    "layers": (("#f4f5ff", "#c3c3f5"), ("#17172b", "#4b4a86")),
+    "group": (("#fbfcfd", "#d1d9e0"), ("#11161d", "#3d444d")),
+    "sheet": (("#b6e3ff", "#0969da"), ("#1f4b78", "#58a6ff")),
+    "weightsheet": (("#fae17d", "#9a6700"), ("#6b5310", "#d29922")),
+    "dim": (("#eaeef2", "#d1d9e0"), ("#21262d", "#3d444d")),
+    "badge": (("#4f46c8", "none"), ("#6a63e8", "none")),
+    "head": (("#59636e", "none"), ("#9198a1", "none")),
+    "newhead": (("#1a7f37", "none"), ("#3fb950", "none")),
+}
+_LINES = {"arrow": ("#59636e", "#9198a1"), "residual": ("#1a7f37", "#3fb950")}
+_INKS = {
+    "ink": ("#1f2328", "#e6edf3"),
+    "soft": ("#59636e", "#9da5ae"),
+    "white": ("#ffffff", "#ffffff"),
+    "green": ("#1a7f37", "#3fb950"),
+}
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle: its corner at the top left, and its size."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def right(self) -> float:
+        """The x of its right edge."""
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> float:
+        """The y of its lower edge."""
+        return self.y + self.height
+
+    @property
+    def middle(self) -> Point:
+        """Its middle."""
+        return self.x + self.width / 2, self.y + self.height / 2
+
+    @property
+    def top_middle(self) -> Point:
+        """The middle of its upper edge."""
+        return self.x + self.width / 2, self.y
+
+    @property
+    def bottom_middle(self) -> Point:
+        """The middle of its lower edge."""
+        return self.x + self.width / 2, self.bottom
+
+
+class Canvas:
+    """What is drawn, in order; `svg` returns the page, as high as what is on it."""
+
+    def __init__(self) -> None:
+        self._elements: list[str] = []
+        self.bottom = 0.0
+
+    def slot(self) -> int:
+        """Keeps a place for what is to stand behind all that is drawn from now on."""
+        self._elements.append("")
+        return len(self._elements) - 1
+
+    def rect(self, box: Box, kind: str, radius: float = 6, slot: int | None = None) -> Box:
+        """Draw a rectangle of a class of the palette, here or in a slot, and returns it."""
+        drawn = (
+            f'<rect class="{kind}" x="{_n(box.x)}" y="{_n(box.y)}" width="{_n(box.width)}" '
+            f'height="{_n(box.height)}" rx="{_n(radius)}"/>'
+        )
+        if slot is None:
+            self._elements.append(drawn)
+        else:
+            self._elements[slot] = drawn
+        self.bottom = max(self.bottom, box.bottom)
+        return box
+
+    def text(
+        self,
+        at: Point,
+        text: str,
+        *,
+        size: int = BODY,
+        ink: str = "ink",
+        anchor: str = "start",
+        mono: bool = True,
+        bold: bool = False,
+    ) -> None:
+        """Write a line of text; `at` is on its base line."""
+        kinds = f"{ink} {'mono' if mono else 'sans'}{' bold' if bold else ''}"
+        where = "" if anchor == "start" else f' text-anchor="{anchor}"'
+        self._elements.append(
+            f'<text class="{kinds}" x="{_n(at[0])}" y="{_n(at[1])}" font-size="{size}"{where}>'
+            f"{escape(text)}</text>"
+        )
+        self.bottom = max(self.bottom, at[1] + size * 0.3)
+
+    def arrow(self, points: Sequence[Point], kind: str = "arrow", *, head: bool = True) -> None:
+        """Draw a line through points, with a head at the last one."""
+        path = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
+        self._elements.append(f'<polyline class="{kind}" points="{path}"/>')
+        if head:
+            (x0, y0), (x, y) = points[-2:]
+            dx, dy = _direction(x - x0), _direction(y - y0)
+            back = (x - dx * _ARROW, y - dy * _ARROW)
+            half = _ARROW * 0.6
+            corners = ((x, y), (back[0] - dy * half, back[1] + dx * half),
+                       (back[0] + dy * half, back[1] - dx * half))  # fmt: skip
+            drawn = " ".join(f"{_n(a)},{_n(b)}" for a, b in corners)
+            style = "newhead" if kind == "residual" else "head"
+            self._elements.append(f'<polygon class="{style}" points="{drawn}"/>')
+        self.bottom = max(self.bottom, *(y for _, y in points))
+
+    def svg(self, title: str) -> str:
+        """Return the page; the title is what a screen reader says."""
+        height = _n(self.bottom + MARGIN)
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+                f'viewBox="0 0 {WIDTH} {height}" role="img">',
+                f"<title>{escape(title)}</title>",
+                f"<style>\n{_style()}\n</style>",
+                f'<rect class="paper" x="0" y="0" width="{WIDTH}" height="{height}"/>',
+                *self._elements,
+                "</svg>\n",
+            ]
+        )
+
+
+def text_width(text: str, size: int, *, mono: bool = True, bold: bool = False) -> float:
+    """Return about how wide a line of text is; characters of East Asia and emoji count twice."""
+    cells = sum(2 if ord(character) >= 0x1100 else 1 for character in text)
+    return cells * size * (MONO_EM if mono else BOLD_EM if bold else SANS_EM)
+
+
+def wrapped(text: str, width: float, size: int, *, mono: bool = False) -> list[str]:
+    """Return text as lines that are not wider than a width, broken between words."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if text_width(longer, size, mono=mono) > width and lines[-1]:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
+
+
+def shortened(text: str, width: float, size: int) -> str:
+    """Return a line of text in the mono font, cut to a width with `...`."""
+    if text_width(text, size) <= width:
+        return text
+    while text and text_width(f"{text}...", size) > width:
+        text = text[:-1]
+    return f"{text}..."
+
+
+def _style() -> str:
+    """Return the style sheet: shapes and inks for light, then again for dark."""
+    fixed = [
+        "rect, polyline, polygon { stroke-width: 1.4; }",
+        "polyline { fill: none; }",
+        f".mono {{ font-family: {_MONO}; }}",
+        f".sans {{ font-family: {_SANS}; }}",
+        ".bold { font-weight: bold; }",
+    ]
+    dark = "\n".join(f"  {rule}" for rule in _rules(1))
+    return "\n".join([*fixed, *_rules(0), f"@media (prefers-color-scheme: dark) {{\n{dark}\n}}"])
+
+
+def _rules(scheme: int) -> list[str]:
+    shapes = ((name, colours[scheme]) for name, colours in _SHAPES.items())
+    return [
+        *(f".{name} {{ fill: {fill}; stroke: {stroke}; }}" for name, (fill, stroke) in shapes),
+        *(f".{name} {{ stroke: {colours[scheme]}; }}" for name, colours in _LINES.items()),
+        *(f".{name} {{ fill: {colours[scheme]}; }}" for name, colours in _INKS.items()),
+    ]
+
+
+def _direction(distance: float) -> int:
+    return (distance > 0) - (distance < 0)
+
+
+def _n(number: float) -> str:
+    """Return a coordinate with at most one decimal."""
+    return f"{number:.1f}".removesuffix(".0")

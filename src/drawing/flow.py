@@ -1,0 +1,172 @@
+"""A stage of ops as a flow from top to bottom: a lane per tensor, ops between results."""
+
+from dataclasses import dataclass
+
+from ..trace import Stage, TensorInfo
+from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, wrapped
+from .frame import draw_heading, draw_letters
+from .notes import note_on
+from .products import HEIGHT, draw_product, is_product
+from .run import TracedRun
+from .steps import Step, steps_of
+from .tensors import LINE, draw_tensor, tensor_height
+
+_GAP = 24.0  # between lanes
+_ARROW = 24.0  # between boxes
+_ALONE = 460.0  # width of a flow with one lane; its notes stand beside it
+
+
+@dataclass
+class _Sheet:
+    """A flow while it is drawn."""
+
+    canvas: Canvas
+    run: TracedRun
+    stage: Stage
+    steps: list[Step]
+
+    @property
+    def lanes(self) -> int:
+        return 1 + max(step.lane for step in self.steps)
+
+    def column(self, lane: int, span: int = 1) -> Box:
+        """Return the left edge and the width of a lane, or of some that stand together."""
+        lanes = self.lanes
+        width = _ALONE if lanes == 1 else (WIDTH - 2 * MARGIN - _GAP * (lanes - 1)) / lanes
+        return Box(MARGIN + lane * (width + _GAP), 0, span * width + (span - 1) * _GAP, 0)
+
+
+def draw_flow(run: TracedRun, stage: Stage) -> str:
+    """Return the diagram of a stage whose work is ops."""
+    canvas = Canvas()
+    top = draw_heading(canvas, stage)
+    sheet = _Sheet(canvas, run, stage, steps_of(run.first(stage.number)))
+    y = _draw_inputs(sheet, top)
+    results: dict[int, Box] = {}
+    for row in range(1 + max(step.row for step in sheet.steps)):
+        y = _draw_row(sheet, [step for step in sheet.steps if step.row == row], y, results)
+    y += 12
+    if sheet.lanes > 1:
+        y = _draw_notes_below(sheet, y + 10)
+    draw_letters(canvas, run, _letters(sheet.steps), y + 10)
+    return canvas.svg(stage.heading)
+
+
+def _draw_inputs(sheet: _Sheet, y: float) -> float:
+    """Draw what flows in at the top, one box for lanes that read the same; returns its end."""
+    firsts = {step.lane: step.main_input for step in reversed(sheet.steps) if step.row == 0}
+    if not any(firsts.values()):
+        return y
+    lane = 0
+    while lane < sheet.lanes:
+        x = firsts.get(lane)
+        span = 1
+        while x is not None and _same(x, firsts.get(lane + span)):
+            span += 1
+        if x is not None:
+            column = sheet.column(lane, span)
+            box = Box(column.x, y, column.width, tensor_height(sheet.run))
+            draw_tensor(sheet.canvas, sheet.run, x, box, _origin(sheet, x))
+        lane += span
+    return y + tensor_height(sheet.run)
+
+
+def _draw_row(sheet: _Sheet, steps: list[Step], y: float, results: dict[int, Box]) -> float:
+    """Draw the ops of a row, and below them their results; returns where they end."""
+    height = max(_op_height(sheet, step) for step in steps)
+    for step in steps:
+        column = sheet.column(step.lane)
+        op = Box(column.x, y + _ARROW, column.width, height)
+        if step.main_input is not None or step.sources:
+            middle = op.top_middle[0]
+            above = [results[id(s)].bottom for s in step.sources if s.lane == step.lane]
+            start = above[0] if above else y
+            if above or step.main_input is not None:
+                sheet.canvas.arrow([(middle, start), (middle, op.y)])
+        _draw_op(sheet, step, op)
+        for source in step.sources:
+            if source.lane != step.lane:
+                _draw_crossing(sheet.canvas, results[id(source)], op)
+        middle = op.bottom_middle[0]
+        result = Box(column.x, op.bottom + _ARROW, column.width, tensor_height(sheet.run))
+        sheet.canvas.arrow([(middle, op.bottom), (middle, result.y)])
+        results[id(step)] = draw_tensor(sheet.canvas, sheet.run, step.result, result)
+    return y + _ARROW + height + _ARROW + tensor_height(sheet.run)
+
+
+def _draw_crossing(canvas: Canvas, source: Box, op: Box) -> None:
+    """Draw an arrow from a result in another lane down and into the side of an op."""
+    x, y = source.bottom_middle[0], op.middle[1]
+    edge = op.right if x > op.right else op.x
+    canvas.arrow([(x, source.bottom), (x, y), (edge, y)])
+
+
+def _draw_op(sheet: _Sheet, step: Step, box: Box) -> None:
+    """Draw an op: its name, its arguments, and what it reads beside the flow."""
+    canvas = sheet.canvas
+    canvas.rect(box, "op", radius=14)
+    y = box.y + 24
+    canvas.text((box.x + 14, y), step.event.op, bold=True)
+    for line in _arguments(step):
+        y += LINE
+        text = shortened(line, box.width - 28, SMALL)
+        canvas.text((box.x + 14, y), text, size=SMALL, ink="soft")
+    y += 10
+    for x in step.side_inputs:
+        inner = Box(box.x + 8, y, box.width - 16, tensor_height(sheet.run))
+        draw_tensor(canvas, sheet.run, x, inner, _origin(sheet, x))
+        y = inner.bottom + 8
+    if sheet.lanes == 1:
+        left = box.right + 26
+        lines = wrapped(note_on(sheet.stage.number, step.event.op), WIDTH - MARGIN - left, BODY)
+        picture = HEIGHT if is_product(step) else 0.0
+        first = box.middle[1] + 5 - 9 * (len(lines) - 1) + picture / 2
+        if picture:
+            draw_product(canvas, sheet.run, step, left - 10, first - 22 - picture)
+        for number, line in enumerate(lines):
+            canvas.text((left, first + 19 * number), line, mono=False)
+
+
+def _op_height(sheet: _Sheet, step: Step) -> float:
+    inner = len(step.side_inputs) * (tensor_height(sheet.run) + 8)
+    return 38 + LINE * len(_arguments(step)) + inner
+
+
+def _arguments(step: Step) -> list[str]:
+    """Return the arguments of an op that are no tensors, as a line."""
+    shown = (f"{name} = {_value(value)}" for name, value in step.event.details.items())
+    line = ", ".join(shown)
+    return [line] if line else []
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _draw_notes_below(sheet: _Sheet, y: float) -> float:
+    """Write a sentence about each op that occurs; returns where they end."""
+    ops = dict.fromkeys(step.event.op for step in sheet.steps)
+    for op in ops:
+        note = note_on(sheet.stage.number, op)
+        if note:
+            sheet.canvas.text((MARGIN, y + 13), op, size=SMALL, bold=True)
+            for line in wrapped(note, WIDTH - 2 * MARGIN - 220, BODY):
+                sheet.canvas.text((MARGIN + 220, y + 13), line, mono=False)
+                y += 20
+    return y
+
+
+def _origin(sheet: _Sheet, x: TensorInfo) -> str:
+    number = sheet.run.origin(x, sheet.stage.number)
+    return "" if number is None else f"from {number}"
+
+
+def _same(x: TensorInfo, other: TensorInfo | None) -> bool:
+    return other is not None and (x.name, x.shape) == (other.name, other.shape)
+
+
+def _letters(steps: list[Step]) -> str:
+    """Return the letters of all tensors of a stage, in the order of the legend."""
+    tensors = [x for step in steps for x in (step.result, *step.inputs)]
+    used = set("".join("".join(x.letters) for x in tensors))
+    return "".join(letter for letter in "TSDHKhFV" if letter in used)

@@ -1,0 +1,206 @@
+"""What holds other stages: 5, a transformer block; 7, attention; and the whole model."""
+
+from collections.abc import Sequence
+
+from ..trace import Stage, TensorInfo
+from .canvas import LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, shortened
+from .frame import draw_heading, draw_letters, draw_link, draw_note
+from .run import TracedRun
+from .tensors import draw_tensor, tensor_height, tensor_lines
+
+_INNER = WIDTH - 2 * MARGIN
+_ARROW = 26.0
+_LINK = 40.0
+_GAP = 24.0
+_LEFT, _WIDE = 120.0, 420.0  # the column of stages in a block and in the model
+_MIDDLE = _LEFT + _WIDE / 2
+_LABEL_END = 800.0  # where what stands at the right of that column ends
+_COLUMNS = 3
+
+_Lane = tuple[int, int]  # the first column and how many
+
+
+def draw_block_stage(run: TracedRun, stage: Stage) -> str:
+    """Return the diagram of stage 5: what a layer does to the residual stream."""
+    canvas = Canvas()
+    y = draw_heading(canvas, stage)
+    x = run.first(6)[0].inputs[0]
+    box = Box(_LEFT, y, _WIDE, tensor_height(run))
+    draw_tensor(canvas, run, x, box, _from(run, x, 6))
+    y = _draw_block(canvas, run, box.bottom)
+    canvas.arrow([(box.middle[0], y), (box.middle[0], y + _ARROW)])
+    box = Box(_LEFT, y + _ARROW, _WIDE, tensor_height(run))
+    draw_tensor(canvas, run, run.first(18)[-1].outputs[0], box)
+    y = box.bottom + 14
+    note = (
+        "The residual stream x keeps its shape through all layers. Each half of a layer reads it "
+        "normalised and adds what it found (green: x itself, unchanged). Attention looks at other "
+        f"positions, feed-forward at each one by itself. This happens {_layers(run)} times, each "
+        "with weights of its own."
+    )
+    y = draw_note(canvas, note, y + 2)
+    draw_letters(canvas, run, "TDL", y + 14)
+    return canvas.svg(stage.heading)
+
+
+def draw_attention_stage(run: TracedRun, stage: Stage) -> str:
+    """Return the diagram of stage 7: how stages 8 to 14 hand on queries, keys and values."""
+    canvas = Canvas()
+    y = draw_heading(canvas, stage)
+    queries, keys, values, both, all_of_them = (0, 1), (1, 1), (2, 1), (0, 2), (0, 3)
+    normed = run.first(8)[0].inputs[0]
+    draw_tensor(canvas, run, normed, _lane(all_of_them, y, tensor_height(run)), "from 6")
+    y += tensor_height(run)
+    rows: tuple[tuple[int, _Lane, Sequence[tuple[_Lane, str]], Sequence[_Lane]], ...] = (
+        (8, all_of_them, ((queries, "xq"), (keys, "xk"), (values, "xv")), ()),
+        (9, all_of_them, ((queries, "xq"), (keys, "xk"), (values, "xv")), ()),
+        (10, both, (), (values,)),
+        (11, (1, 2), ((keys, "keys"), (values, "values")), (queries,)),
+        (12, all_of_them, ((queries, "xq"), (keys, "keys"), (values, "values")), ()),
+        (13, both, ((both, "scores"),), (values,)),
+        (14, all_of_them, ((all_of_them, "attention"),), ()),
+    )
+    passing: dict[int, float] = {}  # where the arrow of a column begins that passes a stage by
+    for number, lane, results, passed in rows:
+        for column in range(_COLUMNS):
+            passing.setdefault(column, y)
+        box = _lane(lane, y + _ARROW, _LINK)
+        for column in range(lane[0], lane[0] + lane[1]):
+            middle = _lane((column, 1), 0, 0).middle[0]
+            canvas.arrow([(middle, passing.pop(column)), (middle, box.y)])
+        draw_link(canvas, number, box)
+        y = box.bottom
+        made = {x.name: x for event in run.first(number) for x in event.outputs}
+        for place, name in results:
+            out = _lane(place, y + _ARROW, tensor_height(run))
+            canvas.arrow([(out.middle[0], box.bottom), (out.middle[0], out.y)])
+            draw_tensor(canvas, run, made[name], out)
+        if results:
+            y += _ARROW + tensor_height(run)
+        for column in range(_COLUMNS):
+            if (column, 1) not in passed:
+                passing[column] = y
+    draw_letters(canvas, run, "TSDHKh", y + 14)
+    return canvas.svg(stage.heading)
+
+
+def draw_model(run: TracedRun) -> str:
+    """Return the diagram of the whole model: from the text of the prompt to that of the answer."""
+    canvas = Canvas()
+    y = draw_heading(canvas, None, "The whole model, from text to text")
+    y = _draw_text(canvas, _question(run), y)
+    canvas.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
+    y = _draw_chain(canvas, run, (1, 2), y + _ARROW)
+    loop = canvas.slot()
+    top = y + 14
+    canvas.arrow([(_MIDDLE, y), (_MIDDLE, top + 40)])
+    canvas.text((MARGIN + 14, top + 26), "3", size=LARGE, mono=False, bold=True)
+    canvas.text((MARGIN + 36, top + 26), "loop over the sequence", mono=False)
+    first = top + 40
+    y = _draw_chain(canvas, run, (4,), first)
+    y = _draw_layers(canvas, run, y)
+    y = _draw_chain(canvas, run, (19, 20, 21), y)
+    right, out_y, back = WIDTH - MARGIN - 30, y + 10, first - 14
+    canvas.arrow([(_MIDDLE, out_y), (right, out_y), (right, back), (_MIDDLE, back)], "residual")
+    bottom = y + 24
+    canvas.rect(Box(MARGIN, top, _INNER, bottom - top), "group", radius=12, slot=loop)
+    answer = "".join(str(event.details["text"]) for event in run.marks(21))
+    canvas.arrow([(_MIDDLE, y), (_MIDDLE, bottom + 20)])
+    y = _draw_text(canvas, repr(answer)[1:-1], bottom + 20) + 10
+    note = (
+        "Green: what goes on unchanged. Around each half of a layer it is the residual stream; "
+        "from stage 21 back to 4 it is the chosen token, the one new token of the next pass."
+    )
+    y = draw_note(canvas, note, y + 2)
+    draw_letters(canvas, run, "TDHKhFVL", y + 14)
+    return canvas.svg("The whole model")
+
+
+def _draw_text(canvas: Canvas, text: str, y: float) -> float:
+    """Draw the text that goes in or comes out; returns where it ends."""
+    box = canvas.rect(Box(_LEFT, y, _WIDE, 40), "op")
+    shown = shortened(text, _WIDE - 20, SMALL)
+    canvas.text((_MIDDLE, y + 25), shown, size=SMALL, anchor="middle")
+    return box.bottom
+
+
+def _question(run: TracedRun) -> str:
+    """Return the last message of the prompt, or the text to continue, on a line."""
+    details = run.marks(1)[0].details
+    messages = details.get("messages")
+    text = messages[-1]["content"] if messages else details.get("text", "")
+    return repr(text)[1:-1]
+
+
+def _draw_layers(canvas: Canvas, run: TracedRun, y: float) -> float:
+    """Draw the block in its frame, and the arrows into it and out of it; returns their end."""
+    frame, top = canvas.slot(), y + 14
+    canvas.text((MARGIN + 28, top + 26), "5", size=LARGE, mono=False, bold=True)
+    said = f"each of {_layers(run)} blocks"
+    canvas.text((MARGIN + 50, top + 26), said, mono=False)
+    canvas.arrow([(_MIDDLE, y), (_MIDDLE, top + 36)], head=False)
+    bottom = _draw_block(canvas, run, top + 36)
+    box = Box(MARGIN + 14, top, _LABEL_END - MARGIN - 14, bottom + 14 - top)
+    canvas.rect(box, "layers", radius=12, slot=frame)
+    canvas.arrow([(_MIDDLE, bottom), (_MIDDLE, box.bottom + _ARROW)])
+    return box.bottom + _ARROW
+
+
+def _draw_block(canvas: Canvas, run: TracedRun, y: float) -> float:
+    """Draw the stages of a block below a height; returns where they end."""
+    for half in ((6, 7, 15), (16, 17, 18)):
+        branch = y + 8
+        canvas.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
+        y = _draw_chain(canvas, run, half, y + _ARROW)
+        side, end = _LEFT - 44, y - _LINK / 2
+        canvas.arrow([(_MIDDLE, branch), (side, branch), (side, end), (_LEFT, end)], "residual")
+    return y
+
+
+def _draw_chain(canvas: Canvas, run: TracedRun, numbers: Sequence[int], y: float) -> float:
+    """Draw stages one below the other, each with what it makes; returns where they end."""
+    for at, number in enumerate(numbers):
+        if at:
+            canvas.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
+            y += _ARROW
+        box = draw_link(canvas, number, Box(_LEFT, y, _WIDE, _LINK))
+        lines = _made(run, number)
+        line_y = box.middle[1] + 5 - 8 * (len(lines) - 1)
+        for line, ink in zip(lines, ("ink", "soft", "soft"), strict=False):
+            shown = shortened(line, _LABEL_END - box.right - 24, SMALL)
+            canvas.text((box.right + 16, line_y), shown, size=SMALL, ink=ink)
+            line_y += 16
+        y = box.bottom
+    return y
+
+
+def _made(run: TracedRun, number: int) -> list[str]:
+    """Return what a stage makes, as lines."""
+    if number == 1:
+        return [f"{len(run.marks(1)[0].details['ids'])} ids"]
+    if number == 2:
+        return tensor_lines(run, run.marks(2)[0].outputs[0])
+    if number in (20, 21):
+        details = run.marks(number)[0].details
+        return [f"token {details['token']}" if number == 20 else repr(details["text"])]
+    source = {4: 4, 7: 14}.get(number, number)
+    results = [event.outputs[0] for event in run.first(source)]
+    x = next((x for x in reversed(results) if number == 4 and x.name == "x"), results[-1])
+    return tensor_lines(run, x)
+
+
+def _lane(lane: _Lane, y: float, height: float) -> Box:
+    """Return the place of a box that stands in some of the columns."""
+    width = (_INNER - _GAP * (_COLUMNS - 1)) / _COLUMNS
+    first, count = lane
+    return Box(MARGIN + first * (width + _GAP), y, count * width + (count - 1) * _GAP, height)
+
+
+def _layers(run: TracedRun) -> str:
+    beside = "" if run.beside is None else f" ({run.beside.name}: {run.beside.sizes['L']})"
+    return f"{run.sizes['L']}{beside}"
+
+
+def _from(run: TracedRun, x: TensorInfo, stage: int) -> str:
+    number = run.origin(x, stage)
+    return "" if number is None else f"from {number}"

@@ -1,0 +1,145 @@
+"""The stages between text and tokens: 1, 2 and 21."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from ..trace import Event, Stage
+from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width, wrapped
+from .frame import draw_heading, draw_letters, draw_note
+from .run import TracedRun
+from .tensors import draw_tensor, tensor_height
+
+_INNER = WIDTH - 2 * MARGIN
+_MOST_TILES = 72
+_MOST_STEPS = 8
+_TILE_HEIGHT = 48.0
+_GAP = 8.0
+
+
+def draw_tokenization(run: TracedRun, stage: Stage) -> str:
+    """Return the diagram of stage 1: the text of the prompt, and the tokens that it becomes."""
+    canvas = Canvas()
+    y = draw_heading(canvas, stage)
+    details = run.marks(stage.number)[0].details
+    for said, text in _texts(details):
+        lines = [shortened(line, _INNER - 120, BODY) for line in _lines(text)]
+        box = canvas.rect(Box(MARGIN, y, _INNER, 20 + 20 * len(lines)), "op")
+        canvas.text((box.x + 14, y + 25), said, size=SMALL, ink="soft", bold=True)
+        for number, line in enumerate(lines):
+            canvas.text((box.x + 106, y + 25 + 20 * number), line)
+        y = box.bottom + _GAP
+    canvas.arrow([(WIDTH / 2, y - _GAP), (WIDTH / 2, y + 20)])
+    ids = details["ids"]
+    y = _draw_tiles(canvas, run, ids, y + 28)
+    note = (
+        f"{len(ids)} tokens: the text of each over its id. Yellow ones are special tokens, "
+        "which no text turns into. \u2423 is a space."
+    )
+    y = draw_note(canvas, note, y + 2)
+    draw_letters(canvas, run, "TV", y + 14)
+    return canvas.svg(stage.heading)
+
+
+def draw_tokens_tensor(run: TracedRun, stage: Stage) -> str:
+    """Return the diagram of stage 2: the ids in a row become a tensor."""
+    canvas = Canvas()
+    y = draw_heading(canvas, stage)
+    (tokens,) = run.marks(stage.number)[0].outputs
+    ids = run.marks(1)[0].details["ids"]
+    y = _draw_tiles(canvas, run, ids, y, positions=True)
+    canvas.arrow([(WIDTH / 2, y), (WIDTH / 2, y + 24)])
+    box = Box(WIDTH / 2 - 180, y + 24, 360, tensor_height(run))
+    draw_tensor(canvas, run, tokens, box)
+    y = box.bottom + 14
+    note = (
+        "Each id over its position, from 0. An id is checked against V before it becomes the "
+        "number of a row."
+    )
+    y = draw_note(canvas, note, y + 2)
+    draw_letters(canvas, run, "TV", y + 14)
+    return canvas.svg(stage.heading)
+
+
+def draw_text_out(run: TracedRun, stage: Stage) -> str:
+    """Return the diagram of stage 21: each token's text, what is shown, and whether to go on."""
+    canvas = Canvas()
+    y = draw_heading(canvas, stage)
+    columns = ((0, 150, "token"), (190, 220, "its text"), (450, 200, "shown"), (690, 150, "then"))
+    for x, width, said in columns:
+        canvas.text((MARGIN + x + width / 2, y + 8), said, ink="soft", anchor="middle", mono=False)
+    y += 22
+    marks = run.marks(stage.number)
+    for event in _ends(marks):
+        token, reason = event.details["token"], event.details["stop_reason"]
+        special = token in run.special
+        cells = (
+            (str(token), "tensor"),
+            (run.piece(token), "weight" if special else "op"),
+            (repr(event.details["text"]), "op"),
+            ("goes on" if reason is None else f"stops: {reason}", "stage" if reason else "group"),
+        )
+        for (x, width, _), (text, kind) in zip(columns, cells, strict=True):
+            box = canvas.rect(Box(MARGIN + x, y, width, 36), kind)
+            shown = shortened(text, width - 16, BODY)
+            canvas.text((box.middle[0], y + 23), shown, anchor="middle")
+        for (x, width, _), (right, _, _) in pairwise(columns):
+            canvas.arrow([(MARGIN + x + width, y + 18), (MARGIN + right, y + 18)])
+        y += 36 + _GAP
+    left_out = len(marks) - len(_ends(marks))
+    said = f" {left_out} steps in the middle are left out." if left_out else ""
+    note = (
+        "Bytes wait until they are a whole character, so that an emoji of several tokens appears "
+        f"at once. The answer stops at an end token, a stop text, or a limit.{said}"
+    )
+    y = draw_note(canvas, note, y + 8)
+    draw_letters(canvas, run, "", y + 20)
+    return canvas.svg(stage.heading)
+
+
+def _draw_tiles(
+    canvas: Canvas, run: TracedRun, ids: Sequence[int], y: float, *, positions: bool = False
+) -> float:
+    """Draw tokens as tiles in rows; returns where they end.
+
+    A tile holds the text of a token over its id, or, with positions, the id over its position.
+    """
+    x = float(MARGIN)
+    for position, token in enumerate(ids[:_MOST_TILES]):
+        both = (str(token), str(position)) if positions else (run.piece(token), str(token))
+        over, under = shortened(both[0], 180, BODY), both[1]
+        width = max(text_width(over, BODY), text_width(under, SMALL)) + 14
+        if x + width > WIDTH - MARGIN:
+            x, y = float(MARGIN), y + _TILE_HEIGHT + _GAP
+        kind = "tensor" if positions else "weight" if token in run.special else "op"
+        tile = canvas.rect(Box(x, y, width, _TILE_HEIGHT), kind)
+        canvas.text((tile.middle[0], y + 20), over, anchor="middle")
+        canvas.text((tile.middle[0], y + 39), under, size=SMALL, ink="soft", anchor="middle")
+        x = tile.right + _GAP
+    y += _TILE_HEIGHT + _GAP
+    if len(ids) > _MOST_TILES:
+        canvas.text((MARGIN, y + 14), f"and {len(ids) - _MOST_TILES} more", mono=False)
+        y += 22
+    return y
+
+
+def _texts(details: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return who says what in a prompt, or the text of a completion."""
+    messages = details.get("messages")
+    if isinstance(messages, list):
+        return [(str(m["role"]), str(m["content"])) for m in messages]
+    return [("text", str(details.get("text", "")))]
+
+
+def _lines(text: str) -> list[str]:
+    """Return a text as a few lines, so that it cannot fill a page."""
+    lines = wrapped(repr(text)[1:-1], _INNER - 140, BODY, mono=True)
+    return lines if len(lines) <= 4 else [*lines[:3], f"... {len(text)} characters"]
+
+
+def _ends(marks: Sequence[Event]) -> list[Event]:
+    """Return all steps, or the first and the last ones."""
+    if len(marks) <= _MOST_STEPS:
+        return list(marks)
+    half = _MOST_STEPS // 2
+    return [*marks[:half], *marks[-half:]]

@@ -1,0 +1,81 @@
+"""Where a symbol stands in the source files: its line is found by reading them, never stored."""
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+PACKAGE = Path(__file__).resolve().parent.parent
+# The rooms that only report: a line of theirs tells a reader nothing about the run.
+_REPORTING = (f"{PACKAGE / 'trace'}/", f"{PACKAGE / 'ml'}/")
+
+
+def calling_line() -> str:
+    """Return the file and the line, outside of the trace and the ops, that led to this call."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_REPORTING):
+        frame = frame.f_back
+    return "" if frame is None else f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+@cache
+def shown_path(file: str) -> str:
+    """Return the path of a module as it stands in the repository; of a file elsewhere its name."""
+    path = Path(file)
+    if path.is_relative_to(PACKAGE):
+        return path.relative_to(PACKAGE.parent).as_posix()
+    return path.name
+
+
+def line_of(file: Path, symbol: str) -> int | None:
+    """Return the line of a symbol in a Python file, from 1; None where it has none.
+
+    Args:
+        file: the module.
+        symbol: a function, a class, a method such as `LlamaAttention.forward`, a name that the
+            module or a class assigns, or a stage mark such as `mark(13)`.
+    """
+    return _lines(file).get(symbol)
+
+
+def line_of_stage(file: Path, function: str, number: int) -> int | None:
+    """Return the line of a stage's mark, if its function holds it, or else of the function."""
+    lines = _lines(file)
+    return lines.get(f"{function}: mark({number})", lines.get(function))
+
+
+@cache
+def _lines(file: Path) -> dict[str, int]:
+    lines: dict[str, int] = {}
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError:  # installed without its sources
+        return lines
+    _collect(ast.parse(text).body, "", lines)
+    return lines
+
+
+def _collect(body: list[ast.stmt], prefix: str, lines: dict[str, int]) -> None:
+    """Add the symbols of a module or a class."""
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            lines[prefix + node.name] = node.lineno
+            _collect(node.body, f"{prefix}{node.name}.", lines)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines[prefix + node.name] = node.lineno
+            _collect_marks(node, prefix + node.name, lines)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    lines[prefix + target.id] = node.lineno
+
+
+def _collect_marks(function: ast.AST, name: str, lines: dict[str, int]) -> None:
+    """Add the stage marks of a function, as `mark(13)` and as `LlamaAttention.eager: mark(13)`."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Call(func=ast.Name(id="mark"), args=[ast.Constant(value=int(stage)), *_]):
+                lines[f"{name}: mark({stage})"] = node.lineno
+                lines.setdefault(f"mark({stage})", node.lineno)

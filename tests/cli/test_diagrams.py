@@ -1,0 +1,62 @@
+from pathlib import Path
+
+import pytest
+
+from src import trace
+from tests.cli.conftest import ALPHABET, Run, Spawn
+
+ANSWER = f"{ALPHABET}\n".encode()
+
+
+def test_the_diagrams_of_a_run_are_written_beside_its_answer(
+    run: Run, alphabet_model: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "new" / "diagrams"
+    done = run("-m", alphabet_model, "-p", "x <y>", "--diagrams", target)
+    assert (done.returncode, done.stdout) == (0, ANSWER)
+    assert f"22 diagrams in {target}\n".encode() in done.stderr
+    names = {path.name for path in target.iterdir()}
+    assert names == {"model.svg", *(f"stage-{number:02}.svg" for number in range(1, 22))}
+    assert "x &lt;y&gt;" in (target / "stage-01.svg").read_text(encoding="utf-8")
+    assert not trace.is_on()
+
+
+def test_a_completion_is_drawn_too(run: Run, alphabet_model: Path, tmp_path: Path) -> None:
+    done = run("-m", alphabet_model, "-p", "x", "--completion", "-n1", "--diagrams", tmp_path)
+    assert done.returncode == 0
+    assert ">text</text>" in (tmp_path / "stage-01.svg").read_text(encoding="utf-8")
+
+
+def test_a_directory_that_is_a_file_is_refused_before_the_answer(
+    run: Run, alphabet_model: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "file"
+    target.touch()
+    done = run("-m", alphabet_model, "-p", "x", "-q", "--diagrams", target)
+    assert (done.returncode, done.stdout) == (2, b"")
+    text = f"error: {target}: --diagrams: expected a writable directory, got File exists\n"
+    assert done.stderr == text.encode()
+
+
+def test_a_file_that_cannot_be_written_is_named_after_the_answer(
+    run: Run, alphabet_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "stage-07.svg").mkdir()
+    done = run("-m", alphabet_model, "-p", "x", "-q", "--diagrams", tmp_path)
+    assert (done.returncode, done.stdout) == (2, ANSWER)
+    text = f"error: {tmp_path}: --diagrams: expected a writable directory, got Is a directory\n"
+    assert done.stderr == text.encode()
+
+
+@pytest.mark.parametrize("flag", ["--debug-log", "--trace-json=t"])
+def test_diagrams_and_a_trace_are_not_written_by_one_run(
+    run_process: Run, flag: str, tmp_path: Path
+) -> None:
+    done = run_process("-p", "x", "--diagrams", tmp_path, flag)
+    assert done.returncode == 2
+    assert b"argument --diagrams: not allowed with --debug-log or --trace-json" in done.stderr
+
+
+def test_diagrams_need_a_prompt(spawn: Spawn, alphabet_model: Path, tmp_path: Path) -> None:
+    child = spawn("-m", alphabet_model, "--diagrams", tmp_path)
+    child.expect("error: --diagrams: expected a prompt")

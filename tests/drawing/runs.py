@@ -1,0 +1,47 @@
+"""Runs to draw that are not the bundled model's."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from src import ml, trace
+from src.drawing import Recorder, TracedRun, pieces_of
+from src.inference import InferenceEngine, Message, SamplingArgs
+from src.model import load_model
+from src.trace import Event, TensorInfo
+from src.trace.events import size_of
+from tests.model.tiny import BYTES_VOCAB, write_meta_directory
+
+
+def byte_run(directory: Path, prompt: str, tokens: int) -> TracedRun:
+    """Returns a run of a random model with one token per byte."""
+    made = write_meta_directory(directory, BYTES_VOCAB, ml.bfloat16, tokenizer=True)
+    model = load_model(made)
+    recorder = Recorder()
+    trace.start(trace.Tracer(model.args.sizes, recorder.write, wants=recorder.wants))
+    try:
+        engine = InferenceEngine(model, 64)
+        list(engine.chat([Message("user", prompt)], tokens, SamplingArgs(seed=2)))
+    finally:
+        trace.stop()
+    assert model.tokenizer is not None
+    pieces = pieces_of(recorder.events, model.tokenizer.token_bytes)
+    return TracedRun("a random model", model.args.sizes, recorder.events, pieces)
+
+
+def resized(run: TracedRun, sizes: Mapping[str, int]) -> TracedRun:
+    """Returns a run with the shapes that another model's sizes give its letters."""
+    events = [_resized(event, sizes) for event in run.events]
+    return dataclasses.replace(run, events=events, sizes=sizes)
+
+
+def _resized(event: Event, sizes: Mapping[str, int]) -> Event:
+    def tensor(x: TensorInfo) -> TensorInfo:
+        if not x.letters:
+            return x
+        shape = tuple(size_of(letter, sizes) or 0 for letter in x.letters)
+        return dataclasses.replace(x, shape=shape)
+
+    return dataclasses.replace(
+        event, inputs=tuple(map(tensor, event.inputs)), outputs=tuple(map(tensor, event.outputs))
+    )

@@ -1,0 +1,122 @@
+import re
+from html import unescape
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from src.drawing import TracedRun, draw_all
+from src.drawing.diagrams import MODEL
+from src.trace import STAGES
+from tests.drawing.overlaps import NAMESPACE, faults
+from tests.drawing.runs import byte_run, resized
+from tools.diagrams import current_diagrams
+from tools.runs import SIZES_8B, bundled_events, bundled_model
+
+WIDE = 'a\nb "c" <d> & \x1b[31m \u202e \u6771\u4eac 🙂🙂'
+NAMES = [*(f"stage-{number:02}.svg" for number in STAGES), MODEL]
+every_diagram = pytest.mark.parametrize("name", NAMES)
+
+
+def bundled_run() -> TracedRun:
+    return TracedRun("m", bundled_model().args.sizes, bundled_events(), {})
+
+
+@pytest.fixture(scope="module")
+def byte_diagrams(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return draw_all(byte_run(tmp_path_factory.mktemp("bytes"), WIDE, 12))
+
+
+@pytest.fixture(scope="module")
+def large_diagrams() -> dict[str, str]:
+    return draw_all(resized(bundled_run(), SIZES_8B | {"T": 512, "S": 131072}))
+
+
+def texts(svg: str) -> list[str]:
+    return [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{NAMESPACE}text")]
+
+
+def test_every_stage_and_the_model_have_a_diagram() -> None:
+    assert sorted(current_diagrams()) == sorted(NAMES)
+
+
+@every_diagram
+def test_no_text_and_no_box_of_a_diagram_overlaps_another(name: str) -> None:
+    assert faults(current_diagrams()[name]) == []
+
+
+@every_diagram
+def test_nor_with_the_sizes_of_a_large_model_and_a_long_prompt(
+    name: str, large_diagrams: dict[str, str]
+) -> None:
+    assert faults(large_diagrams[name]) == []
+
+
+@every_diagram
+def test_nor_with_characters_of_all_kinds_and_many_tokens(
+    name: str, byte_diagrams: dict[str, str]
+) -> None:
+    assert faults(byte_diagrams[name]) == []
+    assert all(text.isprintable() for text in texts(byte_diagrams[name]))
+
+
+@pytest.mark.parametrize("number", [n for n, stage in STAGES.items() if stage.steps and n != 2])
+def test_a_diagram_shows_every_tensor_of_its_stage_in_letters_and_in_numbers(number: int) -> None:
+    shown = texts(current_diagrams()[f"stage-{number:02}.svg"])
+    for event in bundled_run().first(number):
+        for x in event.outputs:
+            assert f"{x.name} [{', '.join(x.letters)}]" in shown
+            assert f"{list(x.shape)} {x.dtype}" in shown
+
+
+def test_a_diagram_shows_the_numbers_of_the_8b_beside() -> None:
+    shown = texts(current_diagrams()["stage-13.svg"])
+    assert "8B [32, 128, 22]" in shown
+    assert "8B [32, 22, 22]" in shown
+
+
+@every_diagram
+def test_every_class_has_a_colour_for_light_and_another_for_dark(name: str) -> None:
+    svg = current_diagrams()[name]
+    light, dark = svg.split("@media (prefers-color-scheme: dark) {")
+    used = set(re.findall(r'class="([\w ]+)"', svg))
+    for kind in {part for kinds in used for part in kinds.split()} - {"mono", "sans", "bold"}:
+        rules = [
+            re.findall(rf"^ *\.{kind} {{ (.*) }}$", half.partition("</style>")[0], re.MULTILINE)
+            for half in (light, dark)
+        ]
+        assert len(rules[0]) == len(rules[1]) == 1, kind
+        assert rules[0] != rules[1] or kind == "white"
+
+
+def test_the_text_of_the_prompt_and_of_its_tokens_is_shown_escaped(
+    byte_diagrams: dict[str, str],
+) -> None:
+    shown = texts(byte_diagrams["stage-01.svg"])
+    assert repr(WIDE)[1:-1] in " ".join(shown)
+    assert {"\\n", "<", "\u2423", "\\xe6"} <= set(shown)
+    assert "&lt;d&gt;" in byte_diagrams["stage-01.svg"]
+    assert unescape("&lt;") in shown
+
+
+def test_the_loop_shows_what_each_pass_reads_anew(byte_diagrams: dict[str, str]) -> None:
+    shown = texts(byte_diagrams["stage-03.svg"])
+    passes = [text for text in shown if text.startswith("T = ")]
+    first = int(passes[0].split("S = ")[1])
+    assert passes[0] == f"T = {first}, S = {first}"
+    assert passes[1:] == [f"T = 1, S = {first + more}" for more in range(1, len(passes))]
+    assert f"{first} cached" in shown
+
+
+def test_a_greedy_choice_is_drawn_without_a_draw(tmp_path: Path) -> None:
+    run = bundled_run()
+    (event,) = [e for e in run.events if e.stage == 20][:1]
+    shown = " ".join(texts(current_diagrams()["stage-20.svg"]))
+    assert "one draw: " in shown
+    event.details["sampling"].update(temperature=0.0)
+    try:
+        shown = " ".join(texts(draw_all(run)["stage-20.svg"]))
+    finally:
+        event.details["sampling"].update(temperature=0.6)
+    assert "the largest: " in shown
+    assert "top_k = 50 (off)" in shown

@@ -1,0 +1,80 @@
+import dataclasses
+from pathlib import Path
+
+from src.drawing import Recorder, pieces_of
+from src.drawing.loop import draw_loop
+from src.trace import STAGES, Event
+from tests.drawing.runs import byte_run
+from tests.drawing.test_diagrams import bundled_run, texts
+from tools.runs import bundled_events
+
+
+def test_of_a_long_answer_the_first_pass_is_kept_and_the_loop_around_the_others(
+    tmp_path: Path,
+) -> None:
+    events = byte_run(tmp_path, "x", 6).events
+    assert sum(event.stage == 3 for event in events) == 6
+    second = [event.stage for event in events if event.stage == 3].index(3)
+    assert second == 0
+    at = [number for number, event in enumerate(events) if event.stage == 3][1]
+    assert {event.stage for event in events[at:]} == {3, 20, 21}
+    assert {event.layer for event in events} == {None, 0}
+    assert {event.stage for event in events[:at]} == set(range(1, 22))
+
+
+def test_a_recorder_says_beforehand_what_it_keeps() -> None:
+    recorder = Recorder()
+    for event in bundled_events():
+        kept = len(recorder.events)
+        is_wanted = recorder.wants(event.stage, event.layer)
+        if event.layer in (None, 0):
+            recorder.write(event)
+            assert is_wanted or event.stage == 3 or len(recorder.events) == kept
+
+
+def test_the_first_events_of_a_stage_are_those_of_one_layer_and_one_pass() -> None:
+    run = bundled_run()
+    assert [event.op for event in run.first(6)] == ["rms_norm"]
+    assert [x.name for event in run.first(9) for x in event.outputs] == ["xq", "xk", "xv"]
+    assert [event.details["T"] for event in run.marks(3)] == [27, 1]
+
+
+def test_tokens_belong_to_the_pass_that_they_were_chosen_after() -> None:
+    run = bundled_run()
+    loop, sampling = run.marks(3)[0], run.marks(20)[0]
+
+    def event(mark: Event, **details: int) -> Event:
+        return dataclasses.replace(mark, details={**mark.details, **details})
+
+    events = [
+        event(loop, T=5, S=5), event(sampling, token=7),
+        event(loop, T=4, S=9), event(sampling, token=8), event(sampling, token=9),
+        event(loop, T=1, S=8), event(sampling, token=10),
+    ]  # fmt: skip
+    drafted = dataclasses.replace(run, events=events)
+    assert [(mark.details["S"], tokens) for mark, tokens in drafted.passes()] == [
+        (5, [7]), (9, [8, 9]), (8, [10]),
+    ]  # fmt: skip
+    shown = texts(draw_loop(drafted, STAGES[3]))
+    assert "8 9" in shown
+    assert "5 cached" in shown
+
+
+def test_the_origin_of_a_tensor_is_the_stage_that_made_it() -> None:
+    run = bundled_run()
+    scores = run.first(13)[0]
+    assert [run.origin(x, 13) for x in scores.inputs] == [12, 12]
+    mask = run.first(13)[2].inputs[1]
+    assert run.origin(mask, 13) == 4
+    weight = run.first(6)[0].inputs[1]
+    assert run.origin(weight, 6) is None
+
+
+def test_pieces_show_spaces_and_the_bytes_of_broken_characters() -> None:
+    data = {token: b" x" for event in bundled_events() for token in event.details.get("ids", ())}
+    first, second, *_ = data
+    data |= {first: b"\xf0\x9f", second: b"\n"}
+    pieces = pieces_of(bundled_events(), lambda token: data.get(token, b" x"))
+    assert pieces[first] == "\\xf0\\x9f"
+    assert pieces[second] == "\\n"
+    assert "\u2423x" in pieces.values()

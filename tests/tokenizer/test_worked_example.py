@@ -1,0 +1,42 @@
+"""The merges of Llama 3's tokenizer that the chapter on tokenizers shows are those of its file."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+from src.tokenizer import load_tokenizer
+from src.tokenizer.tiktoken_file import read_tiktoken_file
+from tests.support.shared_data import shared_data
+
+CHAPTER = Path(__file__).resolve().parents[2] / "docs" / "05-tokenizer.md"
+WORD = "tokenization"
+
+
+def merges(ranks: dict[bytes, int], word: str) -> list[tuple[int, str]]:
+    """Returns each merge's rank and the parts after it, by looking at all neighbours each time."""
+    parts, found = [bytes([byte]) for byte in word.encode()], []
+    while True:
+        joined = [left + right for left, right in pairwise(parts)]
+        known = [(ranks[token], place) for place, token in enumerate(joined) if token in ranks]
+        if not known:
+            return found
+        rank, place = min(known)
+        parts[place : place + 2] = [joined[place]]
+        found.append((rank, " ".join(part.decode() for part in parts)))
+
+
+def test_the_chapter_shows_the_merges_of_llama_3() -> None:
+    path = shared_data("llama3/tokenizer.model")
+    text = CHAPTER.read_text(encoding="utf-8")
+    shown = [(int(n), parts) for n, parts in re.findall(r"^\| (\d+) \| `(.+)` \|$", text, re.M)]
+    assert shown == merges(read_tiktoken_file(path), WORD)
+    ids = load_tokenizer(path.parent).encode(WORD, bos=False, eos=False)
+    assert f"Llama 3 has `{ids}`" in text
+
+
+def test_the_chapter_shows_the_ids_of_llama_2() -> None:
+    tokenizer = load_tokenizer(shared_data("llama2/tokenizer.model").parent)
+    ids = tokenizer.encode(WORD, bos=False, eos=False)
+    pieces = [tokenizer.token_bytes(number).decode() for number in ids]
+    text = CHAPTER.read_text(encoding="utf-8").replace("\n", " ")
+    assert f"`{WORD}` is `{ids}`, `{pieces[0]!r}` and `{pieces[1]!r}`" in text

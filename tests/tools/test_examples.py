@@ -1,0 +1,74 @@
+import pytest
+
+from tools.examples import matches, run_examples
+from tools.pages import PageError
+
+PAGE = """
+```python
+x = 2
+```
+
+```python
+print(x + 1)
+print("took 0.3 s")
+```
+
+```text
+3
+took ... s
+```
+
+<!-- run: slow -->
+```python
+print("slow")
+```
+
+```py
+this = is only shown
+```
+"""
+
+
+def test_examples_run_in_one_namespace_and_are_compared() -> None:
+    first, second = run_examples(PAGE, "page")
+    assert (first.printed, first.is_as_shown) == ("", True)
+    assert (second.printed, second.is_as_shown) == ("3\ntook 0.3 s\n", True)
+
+
+def test_what_is_slow_runs_where_that_is_allowed() -> None:
+    *_, slow = run_examples(PAGE, "page", frozenset({"slow"}))
+    assert slow.printed == "slow\n"
+    assert slow.example.output is None
+    assert not slow.is_as_shown  # it prints, and the page does not show it
+
+
+def test_text_after_an_example_and_a_paragraph_is_not_its_output() -> None:
+    (outcome,) = run_examples("```python\nprint(1)\n```\nso:\n\n```text\n2\n```\n", "page")
+    assert outcome.example.output is None
+
+
+def test_an_unknown_need_is_refused_with_its_line() -> None:
+    with pytest.raises(PageError, match="page:1: run: expected slow or oracle, got never"):
+        run_examples("<!-- run: never -->\n```python\n```\n", "page")
+
+
+def test_a_traceback_has_the_line_of_the_page() -> None:
+    with pytest.raises(ZeroDivisionError) as error:
+        run_examples("a\n\n```python\nx = 1\n1 / 0\n```\n", "page.md")
+    place = error.traceback[-1]
+    assert (str(place.path).rsplit("/")[-1], place.lineno + 1) == ("page.md", 5)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("a\nb\n", "a  \nb\n\n", True),
+        ("a\n...\nd\n", "a\nb\nc\nd\n", True),
+        ("a ... d\n", "a b d\n", True),
+        ("a.b\n", "a+b\n", False),
+        ("a\n", "a\nb\n", False),
+        ("", "", True),
+    ],
+)
+def test_dots_stand_for_what_differs(shown: str, printed: str, same: bool) -> None:
+    assert matches(shown, printed) == same

@@ -1,0 +1,55 @@
+import pytest
+
+from src.trace import STAGES
+from tools.pages import PageError, anchor, blocks, headings, links
+
+PAGE = """# Title
+
+See [one](a.md#b "what"), ![picture](p.svg) and `[no link](x.md)`, ``[`neither`](y.md)``.
+
+<!-- run: slow oracle -->
+```python
+# not a heading
+[not a link](z.md)
+```
+
+````text
+```
+inner
+```
+````
+
+## `code`: and [text](u.md), too
+"""
+
+
+def test_blocks_have_language_text_place_and_what_they_need() -> None:
+    code, text = blocks(PAGE)
+    assert (code.language, code.line, code.end) == ("python", 7, 9)
+    assert code.text == "# not a heading\n[not a link](z.md)\n"
+    assert code.needs == {"slow", "oracle"}
+    assert (text.language, text.text, text.needs) == ("text", "```\ninner\n```\n", frozenset())
+
+
+def test_a_block_without_an_end_is_refused_with_its_line() -> None:
+    with pytest.raises(PageError, match="page:2: block: expected a closing ```, got the end"):
+        blocks("a\n```sh\nb")
+
+
+def test_links_are_found_outside_of_code() -> None:
+    found = [(link.text, link.target, link.title, link.line) for link in links(PAGE)]
+    assert found == [
+        ("one", "a.md#b", "what", 3),
+        ("picture", "p.svg", "", 3),
+        ("text", "u.md", "", 17),
+    ]
+
+
+def test_headings_have_anchors_as_code_hosts_make_them() -> None:
+    assert [(level, line) for level, _, line in headings(PAGE)] == [(1, 1), (2, 17)]
+    assert anchor(headings(PAGE)[1][1]) == "code-and-text-too"
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
+def test_the_registry_makes_the_same_anchors(stage) -> None:
+    assert stage.chapter.partition("#")[2] == anchor(stage.heading)

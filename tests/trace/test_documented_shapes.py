@@ -1,0 +1,101 @@
+"""The log of the Llama 3.1 8B shape holds, in order, the shapes that the source engine documents.
+
+Source: adalkiran/llama-nuts-and-bolts, docs/14-MAKING-PREDICTION-WITH-LLAMA-MODEL-1.md and the two
+chapters after it.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.bench.shapes import SHAPES
+from tests.cli.conftest import Run, run
+from tests.support.pth_writer import write_random_meta_directory
+from tests.support.shared_data import shared_data
+
+__all__ = ["run"]
+
+PROMPT = "What is the capital of Massachusetts? Answer in one word."
+LAYERS = 2
+
+# Words that a line must hold, line by line in order: the op, the result, what it was made of.
+BLOCK = (
+    ("5     0        0 LlamaTransformerBlock ", "stages = '6 to 18'"),
+    ("rms_norm", "normed [T, D] = [22, 4096] bfloat16", "attention_norm.weight [D] = [4096]"),
+    ("7     0        0 LlamaAttention.forward ", "stages = '8 to 14'"),
+    ("xq [T, H*h] = [22, 4096] bfloat16", "wq.weight [H*h, D] = [4096, 4096]"),
+    ("xk [T, K*h] = [22, 1024] bfloat16", "wk.weight [K*h, D] = [1024, 4096]"),
+    ("xv [T, K*h] = [22, 1024] bfloat16", "wv.weight [K*h, D] = [1024, 4096]"),
+    ("reshape", "xq [T, H, h] = [22, 32, 128] bfloat16", "<- xq [T, H*h] = [22, 4096]"),
+    ("reshape", "xk [T, K, h] = [22, 8, 128] bfloat16", "<- xk [T, K*h] = [22, 1024]"),
+    ("reshape", "xv [T, K, h] = [22, 8, 128] bfloat16", "<- xv [T, K*h] = [22, 1024]"),
+    ("rotary_embedding", "xq [T, H, h] = [22, 32, 128]", "frequencies [T, h/2] = [22, 64] complex"),
+    ("rotary_embedding", "xk [T, K, h] = [22, 8, 128]", "frequencies [T, h/2] = [22, 64] complex"),
+    ("write_cache", "cache_k [T, K, h] = [22, 8, 128]", "start_pos = 0"),
+    ("write_cache", "cache_v [T, K, h] = [22, 8, 128]", "start_pos = 0"),
+    ("read_cache", "keys [S, K, h] = [22, 8, 128]", "start = 0, stop = 22"),
+    ("read_cache", "values [S, K, h] = [22, 8, 128]", "start = 0, stop = 22"),
+    ("repeat_heads", "keys [S, H, h] = [22, 32, 128]", "repeats = 4"),
+    ("repeat_heads", "values [S, H, h] = [22, 32, 128]", "repeats = 4"),
+    ("transpose", "xq [H, T, h] = [32, 22, 128]"),
+    ("transpose", "keys [H, S, h] = [32, 22, 128]"),
+    ("transpose", "keys [H, h, S] = [32, 128, 22]"),
+    ("transpose", "values [H, S, h] = [32, 22, 128]"),
+    ("matmul", "scores [H, T, S] = [32, 22, 22] float32"),
+    ("div_scalar", "scores [H, T, S] = [32, 22, 22] float32", "value = 11.3137"),
+    ("add", "scores [H, T, S] = [32, 22, 22] float32", "mask [T, S] = [22, 22] float32"),
+    ("softmax", "<- scores [H, T, S] = [32, 22, 22] float32, dim = -1"),
+    ("matmul", "output [H, T, h] = [32, 22, 128]", "values [H, S, h] = [32, 22, 128]"),
+    ("transpose", "output [T, H, h] = [22, 32, 128]"),
+    ("reshape", "output [T, H*h] = [22, 4096]"),
+    ("attention [T, D] = [22, 4096]", "attention.wo.weight [D, H*h] = [4096, 4096]"),
+    ("add", "x [T, D] = [22, 4096] float32", "attention [T, D] = [22, 4096]"),
+    ("rms_norm", "normed [T, D] = [22, 4096] bfloat16", "ffn_norm.weight [D] = [4096]"),
+    ("gate [T, F] = [22, 14336]", "w1.weight [F, D] = [14336, 4096]"),
+    ("up [T, F] = [22, 14336]", "w3.weight [F, D] = [14336, 4096]"),
+    ("swiglu", "hidden [T, F] = [22, 14336]"),
+    ("feed_forward [T, D] = [22, 4096]", "w2.weight [D, F] = [4096, 14336]"),
+    ("add", "x [T, D] = [22, 4096] float32", "feed_forward [T, D] = [22, 4096]"),
+)
+WHOLE = (
+    ("Tokenizer.encode", "128000", "messages = "),
+    ("token_tensor", "tokens [T] = [22] int32"),
+    ("InferenceEngine._steps", "T = 22, S = 22"),
+    ("get_rows", "x [T, D] = [22, 4096]", "tok_embeddings.weight [V, D] = [128256, 4096]"),
+    ("to", "x [T, D] = [22, 4096] float32"),
+    ("slice", "frequencies [T, h/2] = [22, 64] complex64"),
+    ("full", "mask [T, S] = [22, 22] float32"),
+    ("triu", "mask [T, S] = [22, 22] float32"),
+    *BLOCK,
+    *(("layer", "x [T, D] = [22, 4096] float32"),) * LAYERS,
+    ("slice", "x [1, D] = [1, 4096]"),
+    ("rms_norm", "x [1, D] = [1, 4096]", "norm.weight [D] = [4096]"),
+    ("logits [1, V] = [1, 128256] float32", "output.weight [V, D] = [128256, 4096]"),
+    ("Sampler.sample", "logits [V] = [128256] float32"),
+    ("_AnswerText.push", "stop_reason = 'max tokens'"),
+)
+
+
+@pytest.mark.slow
+def test_the_log_of_the_8b_shape_holds_the_documented_shapes_in_order(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = shared_data("llama3/tokenizer.model")
+    directory = tmp_path / "model"
+    shape = SHAPES["8b"]
+    write_random_meta_directory(directory, shape.params | {"n_layers": LAYERS}, tied=shape.tied)
+    shutil.copy(tokenizer, directory)
+    monkeypatch.chdir(tmp_path)
+    try:
+        done = run("-m", directory, "-p", PROMPT, "-n", "1", "-c", "64", "--debug-log")
+    finally:
+        shutil.rmtree(directory)  # gigabytes
+    assert done.returncode == 0, done.stderr
+    log = Path("debug.log").read_text(encoding="utf-8").splitlines()
+    lines = [line for line in log[3:] if line and not line.startswith("#")]
+    assert len(lines) == len(WHOLE)
+    for line, words in zip(lines, WHOLE, strict=True):
+        assert [word for word in words if word not in line] == [], line
+    headings = [line.split()[1] for line in log[1:] if line.startswith("# ") and line[2].isdigit()]
+    assert headings == [str(number) for number in range(1, 22)]

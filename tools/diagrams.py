@@ -1,0 +1,24 @@
+"""The committed diagrams: those of the bundled model, with the numbers of Llama 3.1 8B beside."""
+
+from functools import cache
+
+from src.drawing import Beside, TracedRun, draw_all, pieces_of
+
+from .pages import ROOT
+from .runs import SIZES_8B, bundled_events, bundled_model
+
+FOLDER = ROOT / "diagrams"
+
+
+@cache
+def current_diagrams() -> dict[str, str]:
+    """Returns the text of each committed diagram as it should be, by the name of its file."""
+    model, events = bundled_model(), bundled_events()
+    assert model.tokenizer is not None
+    pieces = pieces_of(events, model.tokenizer.token_bytes)
+    special = frozenset(token for token in pieces if model.tokenizer.is_special(token))
+    title = f"Llama 3.1 8B, where this prompt is {SIZES_8B['T']} tokens"
+    beside = Beside("8B", title, SIZES_8B)
+    return draw_all(
+        TracedRun("the bundled model", model.args.sizes, events, pieces, special, beside)
+    )

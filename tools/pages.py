@@ -1,0 +1,127 @@
+"""The parts of a Markdown page that a run can check or write: blocks, links, headings."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_FENCE = re.compile(r"^(```+|~~~+)\s*([\w.+-]*)\s*$")
+_RUN = re.compile(r"^<!-- run: ([\w ]+) -->$")
+_HEADING = re.compile(r"^(#{1,6}) +(.+?)(?: +#+)?$")
+_CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
+_LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)(?: +\"([^\"]*)\")?\)")
+
+
+class PageError(ValueError):
+    """A page breaks a convention; the text names the file and the line."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page.
+
+    Attributes:
+        language: the word after the fence.
+        text: its lines, the last newline included.
+        line: number of its first line of text, from 1.
+        end: number of the line of its closing fence.
+        needs: what `<!-- run: ... -->` on the line before asks for: `slow`, `oracle`, or both.
+    """
+
+    language: str
+    text: str
+    line: int
+    end: int
+    needs: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link of a page.
+
+    Attributes:
+        text: between the square brackets.
+        target: a path with an anchor, or an address.
+        title: between quotes after the target, or empty.
+        line: its number, from 1.
+    """
+
+    text: str
+    target: str
+    title: str
+    line: int
+
+
+def documents() -> list[Path]:
+    """Returns all pages: the README, the chapters, and what stands beside the code."""
+    return sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *ROOT.glob("src/**/*.md")])
+
+
+def name_of(path: Path) -> str:
+    """Returns a path as the repository names it."""
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+
+
+def blocks(text: str, name: str = "page") -> list[Block]:
+    """Returns the fenced blocks of a page, in order.
+
+    Args:
+        text: the page.
+        name: for errors.
+
+    Raises:
+        PageError: a block has no end.
+    """
+    found = []
+    lines = text.split("\n")
+    number = 0
+    while number < len(lines):
+        opening = _FENCE.match(lines[number])
+        if opening is None:
+            number += 1
+            continue
+        first = number + 1
+        last = next((i for i in range(first, len(lines)) if lines[i] == opening[1]), None)
+        if last is None:
+            raise PageError(f"{name}:{first}: block: expected a closing {opening[1]}, got the end")
+        mark = _RUN.match(lines[number - 1]) if number else None
+        needs = frozenset(mark[1].split()) if mark else frozenset()
+        body = "".join(f"{line}\n" for line in lines[first:last])
+        found.append(Block(opening[2], body, first + 1, last + 1, needs))
+        number = last + 1
+    return found
+
+
+def prose(text: str) -> list[str]:
+    """Returns the lines of a page, those of fenced blocks empty, so that line numbers stay."""
+    lines = text.split("\n")
+    for block in blocks(text):
+        lines[block.line - 2 : block.end] = [""] * (block.end - block.line + 2)
+    return lines
+
+
+def links(text: str) -> Iterator[Link]:
+    """Yields the links of a page, images among them, outside of blocks and code spans."""
+    for number, line in enumerate(prose(text), 1):
+        spans = [span.span() for span in _CODE_SPAN.finditer(line)]
+        for found in _LINK.finditer(line):
+            if not any(start < found.start() < end for start, end in spans):
+                yield Link(found[1], found[2], found[3] or "", number)
+
+
+def headings(text: str) -> list[tuple[int, str, int]]:
+    """Returns the level, the text and the line number of each heading."""
+    found = []
+    for number, line in enumerate(prose(text), 1):
+        heading = _HEADING.match(line)
+        if heading is not None:
+            found.append((len(heading[1]), heading[2], number))
+    return found
+
+
+def anchor(heading: str) -> str:
+    """Returns the anchor that a code host makes of a heading."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")

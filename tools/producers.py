@@ -1,0 +1,209 @@
+"""What writes the generated blocks, by the first word of their names."""
+
+import ast
+import contextlib
+import io
+import os
+import re
+import shlex
+from functools import reduce
+from pathlib import Path
+
+from src.cli.application import run
+from src.cli.arguments import build_parser, parse_arguments
+from src.cli.values import ranges
+from src.trace import STAGES, Event
+from src.trace.events import size_of
+from src.trace.logger import TraceLog
+
+from .generated import Producer
+from .links import line_in
+from .pages import ROOT, PageError, headings
+from .runs import LLAMA_3_1_8B, SIZES_8B, bundled_events, bundled_model, events_8b
+
+_PAGE_WIDTH = 110
+
+
+def code(page: Path, argument: str) -> str:
+    """Returns a symbol's source: `code src/model/llama.py LlamaFeedForward.forward`."""
+    name, _, symbol = argument.partition(" ")
+    file = ROOT / name
+    number = line_in(file, symbol) if file.is_file() else None
+    if number is None or file.suffix != ".py":
+        raise PageError(f"generated: code: expected a file and its symbol, got {argument!r}")
+    source = file.read_text(encoding="utf-8")
+    lines = source.split("\n")
+    node = next(
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.stmt) and node.lineno == number
+    )
+    body = lines[node.lineno - 1 : node.end_lineno]
+    indent = len(body[0]) - len(body[0].lstrip())
+    shown = "\n".join(line[indent:] for line in body)
+    return f"[`{symbol}`]({_from(page, name)}#L{number})\n\n```py\n{shown}\n```"
+
+
+def help_text(_page: Path, argument: str) -> str:
+    """Returns `--help`, or one group of it: `help trace`."""
+    text = build_parser().format_help()
+    if argument:
+        group = re.search(rf"^{re.escape(argument)}:\n((?:  .*)?\n)+", text, flags=re.MULTILINE)
+        if group is None:
+            raise PageError(f"generated: help: expected a group of --help, got {argument!r}")
+        text = group[0]
+    return f"```text\n{text.strip()}\n```"
+
+
+def tree(_page: Path, argument: str) -> str:
+    """Returns the modules of a folder, each with the first line of its docstring: `tree src/ml`."""
+    folder = ROOT / argument
+    files = sorted(path for path in folder.glob("*") if path.suffix in (".py", ".c", ".h"))
+    if not files:
+        raise PageError(f"generated: tree: expected a folder of sources, got {argument!r}")
+    rows = [(path.name, _summary(path)) for path in files]
+    width = max(len(name) for name, _ in rows)
+    shown = "\n".join(f"  {name:<{width}}  {summary}".rstrip() for name, summary in rows)
+    return f"```text\n{argument.rstrip('/')}/\n{shown}\n```"
+
+
+def _summary(path: Path) -> str:
+    """Returns the first line of what a file says about itself."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        said = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        said = text.partition("/*")[2].partition("*/")[0]
+        said = reduce(lambda s, mark: s.replace(mark, " "), ("\n *", "\n"), said)
+        said = " ".join(said.split()).partition(". ")[0]
+    return said.strip().split("\n")[0].rstrip(".")
+
+
+def stages(page: Path, _argument: str) -> str:
+    """Returns the table of the stages, each with its chapter, its diagram and its code."""
+    rows = ["| stage | chapter | diagram | code |", "|---:|---|---|---|"]
+    for stage in STAGES.values():
+        file, _, line = stage.code.partition(":")
+        rows.append(
+            f"| {stage.number} | [{stage.name}]({_from(page, stage.chapter)}) "
+            f"| [{Path(stage.diagram).name}]({_from(page, stage.diagram)}) "
+            f"| [`{stage.function}`]({_from(page, file)}#L{line}) |"
+        )
+    return "\n".join(rows)
+
+
+def shapes(_page: Path, argument: str) -> str:
+    """Returns the steps of some stages with the shapes of two models: `shapes 8-10`."""
+    wanted = _stages(argument)
+    events = _first_pass([event for event in bundled_events() if event.stage in wanted])
+    T = next(event.details["T"] for event in bundled_events() if event.stage == 3)
+    sizes = SIZES_8B
+    rows = [
+        f"| op | result | letters | bundled, T = {T} | 8B, T = {sizes['T']} | dtype |",
+        "|---|---|---|---|---|---|",
+    ]
+    for event in events:
+        op = "" if event.op == "mark" else f"`{event.op}`"
+        for x in event.outputs:
+            numbers = [size_of(letter, sizes) for letter in x.letters]
+            rows.append(
+                f"| {op} | `{x.name}` | `[{', '.join(x.letters)}]` | {list(x.shape)} | {numbers} "
+                f"| {x.dtype} |"
+            )
+    return "\n".join(rows)
+
+
+def log(_page: Path, argument: str) -> str:
+    """Returns lines of `debug.log`, without times and inputs: `log 13`, or `log 13 8b`."""
+    numbers, _, model = argument.partition(" ")
+    wanted = _stages(numbers)
+    if model not in ("", "8b"):
+        raise PageError(f"generated: log: expected a model, 8b or none, got {model!r}")
+    events = events_8b() if model else bundled_events()
+    sizes = LLAMA_3_1_8B.sizes if model else bundled_model().args.sizes
+    written = io.StringIO()
+    view = TraceLog(sizes, debug_log=written)
+    for event in _first_pass([event for event in events if event.stage in wanted], layer=None):
+        view.write(event)
+    columns, *lines = written.getvalue().splitlines()[2:]
+    start, stop = columns.index("code") + len("tokenizer.py:100"), columns.index("result")
+    shown = [_narrow(line, start, stop) for line in (columns, *lines)]
+    return "```text\n" + "\n".join(shown) + "\n```"
+
+
+def _narrow(line: str, start: int, stop: int) -> str:
+    """Takes the time and the inputs out of a line, and the pointers out of a heading."""
+    if line.startswith("#"):
+        return line.partition("  ")[0]
+    result, _, read = line.partition(" <- ")
+    shown = f"{result[:start]}  {result[stop:]}".rstrip()
+    if result[stop:].strip() or not read:
+        return shown
+    whole = f"{shown:<{start}}  {read}"  # a stage without tensors: what it has to say
+    return whole if len(whole) <= _PAGE_WIDTH else f"{whole[: _PAGE_WIDTH - 4]} ..."
+
+
+def run_program(_page: Path, argument: str) -> str:
+    """Returns what the program writes to standard output: `run --metadata`."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            code = run(parse_arguments(shlex.split(argument)))
+        except SystemExit as end:
+            code = int(end.code or 0)
+    if code:
+        raise PageError(f"generated: run {argument}: it ends with {code}: {errors.getvalue()}")
+    return f"```text\n{printed.getvalue().strip()}\n```"
+
+
+def _from(page: Path, place: str) -> str:
+    """Returns the path of a place in the repository as a page's link names it."""
+    return os.path.relpath(ROOT / place, page.parent)
+
+
+def _stages(argument: str) -> set[int]:
+    numbers = {number for part in ranges(argument) for number in part}
+    if not numbers <= set(STAGES):
+        raise PageError(f"generated: expected stages from 1 to {len(STAGES)}, got {argument!r}")
+    return numbers
+
+
+def _first_pass(events: list[Event], layer: int | None = 0) -> list[Event]:
+    """Returns the events of the first pass through the network, of one layer or of all."""
+    first: list[Event] = []
+    for event in events:
+        is_again = any(
+            (seen.stage, seen.layer, seen.op) == (event.stage, event.layer, "mark")
+            for seen in first
+        )
+        if event.op == "mark" and is_again:
+            break
+        if layer is None or event.layer in (None, layer):
+            first.append(event)
+    return first
+
+
+def index(page: Path, _argument: str) -> str:
+    """Returns a list of the pages of docs/: the chapters in run order, then the others."""
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    chapters = [path for path in pages if path.name[0].isdigit()]
+    lines = [f"{number}. {_titled(page, path)}" for number, path in enumerate(chapters, 1)]
+    others = [f"- {_titled(page, path)}" for path in pages if path not in chapters]
+    return "\n".join([*lines, "", *others])
+
+
+def _titled(page: Path, path: Path) -> str:
+    title = headings(path.read_text(encoding="utf-8"))[0][1]
+    return f"[{re.sub(r'^[0-9]+[.] ', '', title)}]({_from(page, str(path.relative_to(ROOT)))})"
+
+
+PRODUCERS: dict[str, Producer] = {
+    "code": code,
+    "help": help_text,
+    "index": index,
+    "log": log,
+    "run": run_program,
+    "shapes": shapes,
+    "stages": stages,
+    "tree": tree,
+}

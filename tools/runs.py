@@ -1,0 +1,78 @@
+"""The two traced runs that pages and diagrams show: the bundled model, and the 8B shape."""
+
+import dataclasses
+from functools import cache
+
+import numpy as np
+
+from src import ml, trace
+from src.checkpoint.names import rows_of
+from src.inference import InferenceEngine, Message, SamplingArgs
+from src.model import InferenceContext, LlamaTransformer, Model, ModelArgs, load_model
+from src.trace import Event
+from src.trace.events import read_letters, size_of
+
+PROMPT = "What is the capital of Massachusetts? Answer in one word."
+# The same prompt, as Llama 3's tokenizer and chat format write it; a test compares.
+LLAMA_3_IDS = (
+    128000, 128006, 882, 128007, 271, 3923, 374, 279, 6864, 315, 22108, 30, 22559, 304, 832, 3492,
+    13, 128009, 128006, 78191, 128007, 271,
+)  # fmt: skip
+LLAMA_3_1_8B = ModelArgs(
+    dim=4096,
+    n_layers=32,
+    n_heads=32,
+    n_kv_heads=8,
+    head_dim=128,
+    ffn_dim=14336,
+    vocab_size=128256,
+    norm_eps=1e-5,
+    rope_theta=500000.0,
+    rope_scaling=None,
+    max_context_length=131072,
+    dtype=ml.bfloat16,
+)
+SIZES_8B = LLAMA_3_1_8B.sizes | {"T": len(LLAMA_3_IDS), "S": len(LLAMA_3_IDS)}
+
+
+@cache
+def bundled_model() -> Model:
+    """Returns the bundled model."""
+    return load_model()
+
+
+@cache
+def bundled_events() -> tuple[Event, ...]:
+    """Returns the events of the bundled model's whole answer to the prompt."""
+    model = bundled_model()
+    engine = InferenceEngine(model, 256)
+    events: list[Event] = []
+    trace.start(trace.Tracer(model.args.sizes, events.append))
+    try:
+        for _ in engine.chat([Message("user", PROMPT)], sampling=SamplingArgs(seed=1)):
+            pass
+    finally:
+        trace.stop()
+    return tuple(events)
+
+
+@cache
+def events_8b() -> tuple[Event, ...]:
+    """Returns the events of a pass over the prompt in two layers of the 8B shape.
+
+    Shapes do not depend on values: the weights are zeros, which take no memory as long as they are
+    only read.
+    """
+    args = dataclasses.replace(LLAMA_3_1_8B, n_layers=2, max_context_length=64)
+    tensors = {}
+    for name, _row in rows_of(args.n_layers, set()):
+        shape = tuple(size_of(letter, args.sizes) or 0 for letter in read_letters(name) or ())
+        values = np.zeros(shape, ml.bfloat16.numpy_dtype)
+        tensors[name] = ml.Tensor.from_numpy(values, name=name)
+    events: list[Event] = []
+    trace.start(trace.Tracer(args.sizes, events.append))
+    try:
+        LlamaTransformer(args, tensors).forward(InferenceContext(args, 64), LLAMA_3_IDS)
+    finally:
+        trace.stop()
+    return tuple(events)
