@@ -34,7 +34,7 @@ CHAT_FORMAT_NAMES = (
 )
 # How many `STAGES` there are; a test compares them.
 LAST_STAGE = 21
-_REPORTS = ("--examples", "--metadata", "--info", "--bench")
+_REPORTS = ("--examples", "--metadata", "--info", "--bench", "--explain")
 
 _DESCRIPTION = """\
 Chat with a Llama in the terminal; with a prompt, answer once and exit.
@@ -330,15 +330,14 @@ def _add_report_flags(parser: argparse.ArgumentParser) -> None:
         "--bench", action="store_true", help="tokens per second beside this machine's limits"
     )
     group.add_argument(
-        "--version", action="version", version=f"%(prog)s {__version__}", help="version"
-    )
-    group.add_argument(
         "--explain",
         type=_stage_number,
         metavar="N",
         help=f"what happens in stage N of {LAST_STAGE}, as the trace numbers them",
     )
-    group.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    group.add_argument(
+        "--version", action="version", version=f"%(prog)s {__version__}", help="version"
+    )
     group.add_argument("-h", "--help", action="help", help="this text")
 
 
