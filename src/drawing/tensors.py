@@ -58,9 +58,10 @@ def tensor_lines(run: TracedRun, x: TensorInfo) -> list[str]:
 
 
 def short_name(name: str) -> str:
-    """Return the name of a tensor; of a weight what tells it from the others of its layer."""
-    name = name.removesuffix(".weight")
-    return name.split(".", 2)[2] if name.startswith("layers.") else name
+    """Return the name of a tensor; of a weight of a layer its last part, such as `wq.bias`."""
+    if name.startswith("layers."):
+        name = name.split(".", 2)[2].removeprefix("attention.").removeprefix("feed_forward.")
+    return name.removesuffix(".weight")
 
 
 def draw_sheets(

@@ -35,6 +35,20 @@ def resized(run: TracedRun, sizes: Mapping[str, int]) -> TracedRun:
     return dataclasses.replace(run, events=events, sizes=sizes)
 
 
+def with_biases(run: TracedRun) -> TracedRun:
+    """Returns a run in which the products of stage 8 read a bias too, as some models have."""
+    return dataclasses.replace(run, events=[_with_bias(event) for event in run.events])
+
+
+def _with_bias(event: Event) -> Event:
+    if event.op != "linear_transformations" or event.stage != 8:
+        return event
+    _x, weight = event.inputs
+    name = weight.name.replace("weight", "bias")
+    bias = TensorInfo(name, weight.shape[:1], weight.letters[:1], weight.dtype)
+    return dataclasses.replace(event, inputs=(*event.inputs, bias))
+
+
 def _resized(event: Event, sizes: Mapping[str, int]) -> Event:
     def tensor(x: TensorInfo) -> TensorInfo:
         if not x.letters:

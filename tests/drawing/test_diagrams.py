@@ -9,7 +9,7 @@ from src.drawing import TracedRun, draw_all
 from src.drawing.diagrams import MODEL
 from src.trace import STAGES
 from tests.drawing.overlaps import NAMESPACE, faults
-from tests.drawing.runs import byte_run, resized
+from tests.drawing.runs import byte_run, resized, with_biases
 from tools.diagrams import current_diagrams
 from tools.runs import SIZES_8B, bundled_events, bundled_model
 
@@ -58,6 +58,12 @@ def test_nor_with_characters_of_all_kinds_and_many_tokens(
 ) -> None:
     assert faults(byte_diagrams[name]) == []
     assert all(text.isprintable() for text in texts(byte_diagrams[name]))
+
+
+def test_biases_are_shown_below_their_weights() -> None:
+    svg = draw_all(with_biases(bundled_run()))["stage-08.svg"]
+    assert faults(svg) == []
+    assert {"wq [H*h, D]", "wq.bias [H*h]", "wk.bias [K*h]", "wv.bias [K*h]"} <= set(texts(svg))
 
 
 @pytest.mark.parametrize("number", [n for n, stage in STAGES.items() if stage.steps and n != 2])
