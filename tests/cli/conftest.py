@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -97,7 +98,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
             patch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="utf-8"))
             patch.setattr(sys, "stderr", io.TextIOWrapper(notes, encoding="utf-8"))
-            code = main([str(argument) for argument in arguments])
+            before = signal.getsignal(signal.SIGINT)
+            try:
+                code = main([str(argument) for argument in arguments])
+            finally:
+                signal.signal(signal.SIGINT, before)  # an interrupted run leaves the default
             return Outcome(code, output.getvalue(), notes.getvalue())
 
     return run_main

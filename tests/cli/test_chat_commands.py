@@ -32,6 +32,12 @@ class Typist:
         self.child.expect(PROMPT)
 
 
+# The one is the slower to type into; what does not depend on the terminal is typed into the other.
+@pytest.fixture(params=["dumb", pytest.param("xterm-256color", marks=pytest.mark.slow)])
+def plain_typist(request: pytest.FixtureRequest, spawn: Spawn) -> Typist:
+    return Typist(spawn(*FLAGS, dimensions=(50, 120), TERM=request.param))
+
+
 @pytest.fixture(params=TERMINALS)
 def typist(request: pytest.FixtureRequest, spawn: Spawn, tmp_path: Path) -> Typist:
     log = ("--debug-log", tmp_path / "debug.log")
@@ -78,7 +84,10 @@ def test_every_command_does_what_it_says(typist: Typist, tmp_path: Path) -> None
     assert ended(typist.child) == 0
 
 
-def test_what_is_wrong_is_one_line_and_the_chat_goes_on(typist: Typist, tmp_path: Path) -> None:
+def test_what_is_wrong_is_one_line_and_the_chat_goes_on(
+    plain_typist: Typist, tmp_path: Path
+) -> None:
+    typist = plain_typist
     bad = tmp_path / "bad"
     bad.write_bytes(b'{"\x1b]0;title\x07": 1')
     for line, reason in (

@@ -16,7 +16,7 @@ from src.model import Model
 from src.model.llama import LlamaTransformer
 from src.tokenizer import StreamDecoder, Tokenizer
 from tests.cli.conftest import ALPHABET, Spawn
-from tests.cli.test_chat import CTRL_C, CTRL_D, PROMPT, SECONDS_TO_STOP, TERMINALS, ended
+from tests.cli.test_chat import CTRL_C, CTRL_D, PROMPT, SECONDS_TO_STOP, ended
 from tests.cli.test_session import session_of
 
 # What runs in each phase, and which of its calls Ctrl-C falls upon.
@@ -75,7 +75,7 @@ def test_ctrl_c_in_any_phase_leaves_the_next_answer_as_it_would_have_been(
     assert session.turns == expected.turns
 
 
-@pytest.fixture(params=TERMINALS)
+@pytest.fixture(params=["dumb", pytest.param("xterm-256color", marks=pytest.mark.slow)])
 def endless(
     request: pytest.FixtureRequest, spawn: Spawn, endless_model: Path
 ) -> "pexpect.spawn[str]":

@@ -7,7 +7,6 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,16 +39,9 @@ PHASES = {
 }
 
 
-@pytest.fixture
-def signals() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize("phase", PHASES)
 def test_ctrl_c_in_any_phase_ends_with_130_and_keeps_what_was_printed(
-    run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch, signals: None, phase: str
+    run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     owner, name, at, printed = PHASES[phase]
     press_ctrl_c_at(monkeypatch, owner, name, at, after=False)
@@ -59,7 +51,6 @@ def test_ctrl_c_in_any_phase_ends_with_130_and_keeps_what_was_printed(
     assert b"error" not in done.stderr
     assert done.stderr.endswith(b"\n") or not done.stderr
     monkeypatch.undo()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     assert run("-m", alphabet_model, stdin=b"Hello").stdout == f"{ALPHABET}\n".encode()
 
 
