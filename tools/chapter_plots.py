@@ -13,7 +13,7 @@ import numpy.typing as npt
 from src.model import InferenceContext
 
 from .pages import ROOT
-from .plots import Axis, Chart, Series, svg
+from .plots import Axis, Chart, Series, svg, write_plots
 from .runs import bundled_model
 
 FOLDER = ROOT / "docs" / "plots"
@@ -115,12 +115,5 @@ PLOTS: dict[str, Callable[[], str]] = {
 }
 
 
-def main() -> None:
-    """Writes all plots."""
-    FOLDER.mkdir(exist_ok=True)
-    for name, draw in PLOTS.items():
-        (FOLDER / name).write_text(draw(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_plots(FOLDER, PLOTS)

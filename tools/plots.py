@@ -1,8 +1,9 @@
 """Line charts as SVG, in colours for light and for dark: as little as the pages need."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from xml.sax.saxutils import escape
 
 WIDTH = 900
@@ -189,3 +190,10 @@ def _rules(scheme: int) -> list[str]:
 def _n(number: float) -> str:
     """Returns a coordinate with at most one decimal."""
     return f"{number:.1f}".removesuffix(".0")
+
+
+def write_plots(folder: Path, plots: Mapping[str, Callable[[], str]]) -> None:
+    """Write plots, by the names of their files, into a folder."""
+    folder.mkdir(exist_ok=True)
+    for name, draw in plots.items():
+        (folder / name).write_text(draw(), encoding="utf-8")

@@ -14,7 +14,7 @@ from src.model.args import RopeScaling
 from src.model.rope import inverse_frequencies
 
 from .pages import ROOT
-from .plots import Axis, Chart, Series, svg
+from .plots import Axis, Chart, Series, svg, write_plots
 
 FOLDER = ROOT / "docs" / "plots"
 _HEAD = 128  # of the 8B
@@ -149,12 +149,5 @@ PLOTS: dict[str, Callable[[], str]] = {
 }
 
 
-def main() -> None:
-    """Writes all plots."""
-    FOLDER.mkdir(exist_ok=True)
-    for name, draw in PLOTS.items():
-        (FOLDER / name).write_text(draw(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_plots(FOLDER, PLOTS)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..model import InferenceContext, Model, token_tensor
+from ..model import PREFILL_CHUNK, InferenceContext, Model, token_tensor
 from ..tokenizer import StreamDecoder
 from ..trace import is_on, mark
 from .candidates import Choice, explain_choice
@@ -16,7 +16,6 @@ from .sampling import Logits, Sampler, SamplingArgs
 from .speculation import Drafter
 from .stop_strings import StopStrings
 
-PREFILL_CHUNK = 512
 # With `progress`, chunks take about this time; the first has so many tokens.
 WATCHED_SECONDS = 1.0
 WATCHED_CHUNK = 64

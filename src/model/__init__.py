@@ -10,12 +10,13 @@ from .errors import (
     PositionError,
     TokenIdError,
 )
-from .forecast import MemoryForecast, forecast_memory
+from .forecast import PREFILL_CHUNK, MemoryForecast, forecast_memory
 from .layout import missing_tokenizer
 from .llama import LlamaTransformer, token_tensor
 from .loader import Model, load_model
 
 __all__ = [
+    "PREFILL_CHUNK",
     "InferenceContext",
     "LinearRopeScaling",
     "LlamaTransformer",

@@ -18,7 +18,7 @@ from .errors import ModelConfigError, NotEnoughMemoryError
 from .layout import find_model_directory, label_of
 from .loader import BUNDLED_MODEL
 
-_PROMPT_CHUNK = 512  # tokens that run together while a prompt is read
+PREFILL_CHUNK = 512  # tokens that run together while a prompt is read
 _FLOAT_BYTES = 4
 
 
@@ -105,7 +105,7 @@ def forecast_memory(path: str | Path | None, positions: int | None, most: int) -
         raise ModelConfigError(f"{label_of(found.path)}: {error}") from None
     count = min(sizes.longest, most) if positions is None else positions
     layer = ml.KeyValueCache.bytes_for(count, sizes.kv_heads, sizes.head_dim, ml.bfloat16)
-    rows = min(count, _PROMPT_CHUNK)
+    rows = min(count, PREFILL_CHUNK)
     return MemoryForecast(
         longest=sizes.longest,
         positions=count,
