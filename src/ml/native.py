@@ -30,6 +30,7 @@ from .native_checks import (
     type_code,
 )
 from .native_products import batched_matmul, linear
+from .native_quantized import dequantize, quantize
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -42,11 +43,13 @@ __all__ = [
     "batched_matmul",
     "build_info",
     "convert",
+    "dequantize",
     "get_num_threads",
     "linear",
     "multiply",
     "probe_multiply_add",
     "probe_read",
+    "quantize",
     "rms_norm",
     "rotary",
     "set_isa",
