@@ -12,21 +12,47 @@
 #ifndef LLAMA_BOLTS_QUANTIZED_TILE_H
 #define LLAMA_BOLTS_QUANTIZED_TILE_H
 
-/* Rows side by side: several chains of sums, and several streams from memory. */
-enum { CODE_ROWS = 4, STRETCH_SCALES = QUANTIZED_STRETCH / INT8_BLOCK };
+enum {
+    /* Rows side by side: several chains of sums, and several streams from memory. */
+    CODE_ROWS = 4,
+    /* Blocks of nf4 in a row, at most, whose nested scales are written out. */
+    MOST_SCALES = 512,
+    STRETCH_SCALES = QUANTIZED_STRETCH / INT8_BLOCK
+};
 
 #define SPLITTER 65537.0f
 
-/* Whether rounding by SPLITTER neither overflows nor meets subnormal numbers. */
-INLINE int are_usual(const float *scales, int count)
+/* Rows of codes and of scales, one after the other. */
+typedef struct CodeRows {
+    const uint8_t *codes;
+    const void *scales; /* float32 (nf4) or bfloat16 (int8) */
+    ptrdiff_t in;
+} CodeRows;
+
+/* ---- rounding ---- */
+
+/* Whether rounding by SPLITTER neither overflows nor meets subnormal numbers: 0, or 2^-100 to
+ * 2^100. Taking 1 off makes 0 the largest number. */
+INLINE int are_usual(const float *scales, ptrdiff_t count)
 {
-    const uint32_t low = 0x0D800000u /* 2^-100 */, high = 0x71800000u /* 2^100 */;
-    uint32_t unusual = 0;
-    for (int i = 0; i < count; i++) {
+    uint32_t largest = 0, least = 0xFFFFFFFFu;
+    for (ptrdiff_t i = 0; i < count; i++) {
         const uint32_t magnitude = bits_of(scales[i]) & 0x7FFFFFFFu;
-        unusual |= (magnitude != 0) & (magnitude - low > high - low);
+        largest = magnitude > largest ? magnitude : largest;
+        least = magnitude - 1 < least ? magnitude - 1 : least;
     }
-    return !unusual;
+    return largest <= 0x71800000u && least >= 0x0D800000u - 1;
+}
+
+INLINE int are_usual_bf16(const uint16_t *scales, ptrdiff_t count)
+{
+    uint16_t largest = 0, least = 0xFFFFu;
+    for (ptrdiff_t i = 0; i < count; i++) {
+        const uint16_t magnitude = scales[i] & 0x7FFFu, below = (uint16_t)(magnitude - 1);
+        largest = magnitude > largest ? magnitude : largest;
+        least = below < least ? below : least;
+    }
+    return largest <= 0x7180u && least >= 0x0D80u - 1;
 }
 
 /* The values of the 16 codes of a block. */
@@ -51,6 +77,35 @@ INLINE Nf4Table nf4_split(float scale)
     return table;
 }
 
+/*
+ * int8_values gives an odd element times 2^8, as it lies in the upper byte of a 16-bit word, and an
+ * even one times 2^24, shifted to the uppermost byte of 32 bits. The scales take that back.
+ */
+typedef struct Int8Scales {
+    float odd[STRETCH_SCALES], even[STRETCH_SCALES];
+    float odd_split[STRETCH_SCALES], even_split[STRETCH_SCALES]; /* times SPLITTER */
+} Int8Scales;
+
+INLINE void spread_scales(const uint16_t *restrict scales, ptrdiff_t count,
+                          Int8Scales *restrict spread)
+{
+    for (ptrdiff_t b = 0; b < count; b++) {
+        const float scale = bf16_to_f32(scales[b]);
+        spread->odd[b] = scale * 0x1p-8f;
+        spread->even[b] = scale * 0x1p-24f;
+        spread->odd_split[b] = scale * (0x1p-8f * SPLITTER);
+        spread->even_split[b] = scale * (0x1p-24f * SPLITTER);
+    }
+}
+
+INLINE vec int8_split(vec words, int phase, const float *scale, const float *split)
+{
+    const vec q = int8_values(words, phase), p = vec_multiply(q, vec_all_of(*split));
+    return vec_subtract(p, vec_negative_multiply_add(q, vec_all_of(*scale), p));
+}
+
+/* ---- one token ---- */
+
 /* The sums of a row and a vector of x, for one block of 32; odd and even are w's two phases. */
 INLINE vec add_phases(vec sum, const char *x, vec odd, vec even, int part)
 {
@@ -60,107 +115,142 @@ INLINE vec add_phases(vec sum, const char *x, vec odd, vec even, int part)
     return mac_bf16(sum, load_bf16(x, BF16_PHASES - 1, part), even);
 }
 
-/* ---- one token ---- */
-
-/* What some rows are multiplied by in one stretch. */
-typedef struct CodeRows {
-    const QuantizedWeight *weight;
-    ptrdiff_t first, in; /* element of the first row; from row to row */
-    ptrdiff_t count;     /* elements of the stretch: whole blocks */
-} CodeRows;
-
-INLINE void add_nf4_stretch(const int rows, const CodeRows *c, const char *x,
-                            float (*scales)[STRETCH_SCALES], vec *sums)
+INLINE void add_nf4_block(const int rows, const CodeRows *w, ptrdiff_t start, const char *x,
+                          vec *sums)
 {
-    const uint8_t *codes = c->weight->codes + c->first / 2;
-    for (ptrdiff_t b = 0; b < c->count / NF4_BLOCK; b++, codes += NF4_BLOCK / 2, x += 128) {
-        Nf4Table tables[CODE_ROWS];
+    const uint8_t *codes = w->codes + start / 2;
+    const float *scales = (const float *)w->scales + start / NF4_BLOCK;
+    Nf4Table tables[CODE_ROWS];
 #pragma GCC unroll 4
-        for (int r = 0; r < rows; r++)
-            tables[r] = nf4_split(scales[r][b]);
+    for (int r = 0; r < rows; r++)
+        tables[r] = nf4_split(scales[r * (w->in / NF4_BLOCK)]);
 #pragma GCC unroll 2
-        for (int half = 0; half < 2; half++)
-#pragma GCC unroll 2
-            for (int part = 0; part < VEC_PARTS; part++)
-#pragma GCC unroll 4
-                for (int r = 0; r < rows; r++) {
-                    const uint8_t *at = codes + r * c->in / 2 + 16 * half;
-                    vec *sum = sums + r * VEC_PARTS + part;
-                    *sum = add_phases(*sum, x + 64 * half, nf4_values(at, tables[r], 0, part),
-                                      nf4_values(at, tables[r], 1, part), part);
-                }
-    }
-}
-
-/*
- * An odd element lies in the upper byte of a 16-bit word, an even one is shifted to the uppermost
- * byte of 32 bits: both are multiples of the code by a power of two that the scale takes back.
- */
-INLINE vec int8_split(vec words, float scale, int phase)
-{
-    const float factor = phase == 0 ? 0x1p-8f : 0x1p-24f;
-    const vec q = int8_values(words, phase), s = vec_all_of(scale * factor);
-    const vec p = vec_multiply(q, vec_all_of(scale * factor * SPLITTER));
-    return vec_subtract(p, vec_negative_multiply_add(q, s, p));
-}
-
-INLINE void add_int8_stretch(const int rows, const CodeRows *c, const char *x,
-                             float (*scales)[STRETCH_SCALES], vec *sums)
-{
-    const uint8_t *codes = c->weight->codes + c->first;
-    for (ptrdiff_t b = 0; b < c->count / INT8_BLOCK; b++, codes += INT8_BLOCK, x += 64)
+    for (int half = 0; half < 2; half++)
 #pragma GCC unroll 2
         for (int part = 0; part < VEC_PARTS; part++)
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
-                const vec words = int8_words(codes + r * c->in, part);
+                const uint8_t *at = codes + r * (w->in / 2) + 16 * half;
                 vec *sum = sums + r * VEC_PARTS + part;
-                *sum = add_phases(*sum, x, int8_split(words, scales[r][b], 0),
-                                  int8_split(words, scales[r][b], 1), part);
+                *sum = add_phases(*sum, x + start * 2 + 64 * half,
+                                  nf4_values(at, tables[r], 0, part),
+                                  nf4_values(at, tables[r], 1, part), part);
             }
 }
 
-/* The same for scales of any size, by way of the dequantised weight. */
-static void add_any_stretch(const int rows, const CodeRows *c, const char *x, vec *sums)
+INLINE void add_int8_block(const int rows, const CodeRows *w, ptrdiff_t start, const char *x,
+                           const Int8Scales *spread, ptrdiff_t block, vec *sums)
 {
-    uint16_t weight[QUANTIZED_STRETCH];
-    for (int r = 0; r < rows; r++) {
-        dequantize_any(c->weight, c->first + r * c->in, c->count, weight, TYPE_BF16);
-        for (ptrdiff_t at = 0; at < c->count * 2; at += 64)
-            for (int phase = 0; phase < BF16_PHASES; phase++)
-                for (int part = 0; part < VEC_PARTS; part++) {
-                    vec *sum = sums + r * VEC_PARTS + part;
-                    *sum = mac_bf16(*sum, load_bf16(x + at, phase, part),
-                                    load_bf16((const char *)weight + at, phase, part));
-                }
-    }
+    const uint8_t *codes = w->codes + start;
+#pragma GCC unroll 2
+    for (int part = 0; part < VEC_PARTS; part++)
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            const Int8Scales *s = spread + r;
+            const vec words = int8_words(codes + r * w->in, part);
+            const vec odd = int8_split(words, 0, s->odd + block, s->odd_split + block);
+            const vec even = int8_split(words, 1, s->even + block, s->even_split + block);
+            vec *sum = sums + r * VEC_PARTS + part;
+            *sum = add_phases(*sum, x + start * 2, odd, even, part);
+        }
 }
 
-INLINE void multiply_code_rows(const int rows, const QuantizedWeight *w, ptrdiff_t row,
-                               ptrdiff_t in, const char *x, float *out)
+/* Asks for the rows that come after these, where the stretch from start on lies in them. */
+INLINE void prefetch_codes(const int rows, const CodeRows *w, ptrdiff_t start, ptrdiff_t count,
+                           const int per_byte)
 {
-    const ptrdiff_t size = quantized_block(w->format);
+    for (int r = rows; r < 2 * rows; r++)
+        for (ptrdiff_t at = 0; at < count / per_byte; at += LINE)
+            __builtin_prefetch(w->codes + (r * w->in + start) / per_byte + at);
+}
+
+INLINE void multiply_nf4_rows(const int rows, const CodeRows *w, const char *x, float *out)
+{
     vec sums[CODE_ROWS * VEC_PARTS];
 #pragma GCC unroll 8
     for (int i = 0; i < rows * VEC_PARTS; i++)
         sums[i] = vec_zero();
-    for (ptrdiff_t start = 0; start < in; start += QUANTIZED_STRETCH) {
-        const CodeRows c = {w, row * in + start, in, min_size(QUANTIZED_STRETCH, in - start)};
-        float scales[CODE_ROWS][STRETCH_SCALES];
-        int usual = 1;
-        for (int r = 0; r < rows; r++) {
-            expand_scales(w, (c.first + r * in) / size, c.count / size, scales[r]);
-            usual &= are_usual(scales[r], (int)(c.count / size));
-        }
-        if (!usual)
-            add_any_stretch(rows, &c, x + start * 2, sums);
-        else if (w->format == QUANTIZED_INT8)
-            add_int8_stretch(rows, &c, x + start * 2, scales, sums);
-        else
-            add_nf4_stretch(rows, &c, x + start * 2, scales, sums);
+    for (ptrdiff_t start = 0; start < w->in; start += QUANTIZED_STRETCH) {
+        const ptrdiff_t count = min_size(QUANTIZED_STRETCH, w->in - start);
+        prefetch_codes(rows, w, start, count, 2);
+        for (ptrdiff_t at = start; at < start + count; at += NF4_BLOCK)
+            add_nf4_block(rows, w, at, x, sums);
     }
+#pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
         out[r] = fold_vectors(sums + r * VEC_PARTS);
+}
+
+INLINE void multiply_int8_rows(const int rows, const CodeRows *w, const char *x, float *out)
+{
+    Int8Scales spread[CODE_ROWS];
+    vec sums[CODE_ROWS * VEC_PARTS];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows * VEC_PARTS; i++)
+        sums[i] = vec_zero();
+    for (ptrdiff_t start = 0; start < w->in; start += QUANTIZED_STRETCH) {
+        const ptrdiff_t count = min_size(QUANTIZED_STRETCH, w->in - start);
+        const uint16_t *scales = (const uint16_t *)w->scales + start / INT8_BLOCK;
+        prefetch_codes(rows, w, start, count, 1);
+        for (int r = 0; r < rows; r++, scales += w->in / INT8_BLOCK)
+            if (count == QUANTIZED_STRETCH)
+                spread_scales(scales, STRETCH_SCALES, spread + r);
+            else
+                spread_scales(scales, count / INT8_BLOCK, spread + r);
+        for (ptrdiff_t block = 0; block < count / INT8_BLOCK; block++)
+            add_int8_block(rows, w, start + block * INT8_BLOCK, x, spread, block, sums);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+        out[r] = fold_vectors(sums + r * VEC_PARTS);
+}
+
+/* The same for scales of any size, by way of the dequantised weight. */
+static void multiply_any_row(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t in, const char *x,
+                             float *out)
+{
+    uint16_t weight[QUANTIZED_STRETCH];
+    vec sums[VEC_PARTS];
+    for (int part = 0; part < VEC_PARTS; part++)
+        sums[part] = vec_zero();
+    for (ptrdiff_t start = 0; start < in; start += QUANTIZED_STRETCH) {
+        const ptrdiff_t count = min_size(QUANTIZED_STRETCH, in - start);
+        dequantize_any(w, row * in + start, count, weight, TYPE_BF16);
+        for (ptrdiff_t at = 0; at < count * 2; at += 64)
+            for (int phase = 0; phase < BF16_PHASES; phase++)
+                for (int part = 0; part < VEC_PARTS; part++)
+                    sums[part] =
+                        mac_bf16(sums[part], load_bf16(x + start * 2 + at, phase, part),
+                                 load_bf16((const char *)weight + at, phase, part));
+    }
+    *out = fold_vectors(sums);
+}
+
+/* Some rows; 0 if their scales are such that rounding by SPLITTER would not be right. */
+INLINE int multiply_code_rows(const int rows, const QuantizedWeight *w, ptrdiff_t row,
+                              ptrdiff_t in, const char *x, float *out)
+{
+    const ptrdiff_t size = quantized_block(w->format), blocks = rows * in / size;
+    CodeRows c = {w->codes + code_bytes(w->format, row * in), NULL, in};
+    if (w->format == QUANTIZED_INT8) {
+        c.scales = (const uint16_t *)w->scales + row * in / size;
+        if (!are_usual_bf16(c.scales, blocks))
+            return 0;
+        multiply_int8_rows(rows, &c, x, out);
+        return 1;
+    }
+    float room[CODE_ROWS * MOST_SCALES];
+    c.scales = (const float *)w->scales + row * in / size;
+    if (w->format == QUANTIZED_NF4_NESTED) {
+        if (in / size > MOST_SCALES)
+            return 0;
+        expand_scales(w, row * in / size, blocks, room);
+        c.scales = room;
+    }
+    if (!are_usual(c.scales, blocks))
+        return 0;
+    multiply_nf4_rows(rows, &c, x, out);
+    return 1;
 }
 
 /* out[r] = x . row (row + r): bfloat16 x, rows of whole blocks. */
@@ -168,10 +258,13 @@ static void multiply_codes(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t ro
                            const char *x, float *out)
 {
     ptrdiff_t r = 0;
-    for (; r + CODE_ROWS <= rows; r += CODE_ROWS)
-        multiply_code_rows(CODE_ROWS, w, row + r, in, x, out + r);
-    for (; r < rows; r++)
-        multiply_code_rows(1, w, row + r, in, x, out + r);
+    while (r < rows)
+        if (r + CODE_ROWS <= rows && multiply_code_rows(CODE_ROWS, w, row + r, in, x, out + r))
+            r += CODE_ROWS;
+        else if (multiply_code_rows(1, w, row + r, in, x, out + r))
+            r++;
+        else
+            multiply_any_row(w, row + r, in, x, out + r), r++;
 }
 
 /* ---- dequantising to bfloat16 ---- */
@@ -192,36 +285,28 @@ INLINE void int8_block_to_bf16(const uint8_t *codes, float scale, char *out)
 {
 #pragma GCC unroll 2
     for (int part = 0; part < VEC_PARTS; part++) {
-        const vec words = int8_words(codes, part);
-        const vec odd = vec_multiply(int8_values(words, 0), vec_all_of(scale * 0x1p-8f));
-        const vec even = vec_multiply(int8_values(words, 1), vec_all_of(scale * 0x1p-24f));
-        store_pairs(out, part, join_pairs(round_to_bf16(odd), round_to_bf16(even)));
+        const vec words = int8_words(codes, part), s = vec_all_of(scale);
+        const vec odd = vec_multiply(int8_values(words, 0), vec_all_of(0x1p-8f));
+        const vec even = vec_multiply(int8_values(words, 1), vec_all_of(0x1p-24f));
+        store_pairs(out, part,
+                    join_pairs(round_to_bf16(vec_multiply(odd, s)),
+                               round_to_bf16(vec_multiply(even, s))));
     }
 }
 
-INLINE void block_to_bf16(const QuantizedWeight *w, ptrdiff_t first, float scale, char *out)
-{
-    const uint8_t *codes = w->codes + code_bytes(w->format, first);
-    if (w->format == QUANTIZED_INT8)
-        int8_block_to_bf16(codes, scale, out);
-    else
-        nf4_block_to_bf16(codes, scale, out);
-}
-
-/* Whole blocks. */
 static void blocks_to_bf16(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t count, char *out)
 {
     const ptrdiff_t size = quantized_block(w->format);
-    while (count > 0) {
-        const ptrdiff_t some = min_size(STRETCH_SCALES * size, count);
+    for (ptrdiff_t done = 0, some; done < count; done += some) {
         float scales[STRETCH_SCALES];
-        expand_scales(w, first / size, some / size, scales);
-        if (!are_usual(scales, (int)(some / size)))
-            dequantize_any(w, first, some, out, TYPE_BF16);
-        else
-            for (ptrdiff_t at = 0; at < some; at += size)
-                block_to_bf16(w, first + at, scales[at / size], out + at * 2);
-        first += some, count -= some, out += some * 2;
+        some = min_size(STRETCH_SCALES * size, count - done);
+        expand_scales(w, (first + done) / size, some / size, scales);
+        const uint8_t *codes = w->codes + code_bytes(w->format, first + done);
+        for (ptrdiff_t at = 0; at < some; at += size, codes += code_bytes(w->format, size))
+            if (w->format == QUANTIZED_INT8)
+                int8_block_to_bf16(codes, scales[at / size], out + (done + at) * 2);
+            else
+                nf4_block_to_bf16(codes, scales[at / size], out + (done + at) * 2);
     }
 }
 
