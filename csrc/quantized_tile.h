@@ -20,6 +20,7 @@ enum {
     STRETCH_SCALES = QUANTIZED_STRETCH / INT8_BLOCK
 };
 
+#define HINT 3
 #define SPLITTER 65537.0f
 
 /* Rows of codes and of scales, one after the other. */
@@ -155,13 +156,14 @@ INLINE void add_int8_block(const int rows, const CodeRows *w, ptrdiff_t start, c
         }
 }
 
-/* Asks for the rows that come after these, where the stretch from start on lies in them. */
-INLINE void prefetch_codes(const int rows, const CodeRows *w, ptrdiff_t start, ptrdiff_t count,
-                           const int per_byte)
+/*
+ * Asks for a part of the rows that come after these. The parts follow one another in memory, while
+ * the rows are read side by side: so the processor sees one stream.
+ */
+INLINE void prefetch_codes(const uint8_t *codes, ptrdiff_t bytes)
 {
-    for (int r = rows; r < 2 * rows; r++)
-        for (ptrdiff_t at = 0; at < count / per_byte; at += LINE)
-            __builtin_prefetch(w->codes + (r * w->in + start) / per_byte + at);
+    for (ptrdiff_t at = 0; at < bytes; at += LINE)
+        __builtin_prefetch(codes + at, 0, HINT);
 }
 
 INLINE void multiply_nf4_rows(const int rows, const CodeRows *w, const char *x, float *out)
@@ -172,9 +174,10 @@ INLINE void multiply_nf4_rows(const int rows, const CodeRows *w, const char *x, 
         sums[i] = vec_zero();
     for (ptrdiff_t start = 0; start < w->in; start += QUANTIZED_STRETCH) {
         const ptrdiff_t count = min_size(QUANTIZED_STRETCH, w->in - start);
-        prefetch_codes(rows, w, start, count, 2);
-        for (ptrdiff_t at = start; at < start + count; at += NF4_BLOCK)
+        for (ptrdiff_t at = start; at < start + count; at += NF4_BLOCK) {
+            prefetch_codes(w->codes + rows * (w->in + at) / 2, rows * NF4_BLOCK / 2);
             add_nf4_block(rows, w, at, x, sums);
+        }
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
@@ -191,14 +194,16 @@ INLINE void multiply_int8_rows(const int rows, const CodeRows *w, const char *x,
     for (ptrdiff_t start = 0; start < w->in; start += QUANTIZED_STRETCH) {
         const ptrdiff_t count = min_size(QUANTIZED_STRETCH, w->in - start);
         const uint16_t *scales = (const uint16_t *)w->scales + start / INT8_BLOCK;
-        prefetch_codes(rows, w, start, count, 1);
         for (int r = 0; r < rows; r++, scales += w->in / INT8_BLOCK)
             if (count == QUANTIZED_STRETCH)
                 spread_scales(scales, STRETCH_SCALES, spread + r);
             else
                 spread_scales(scales, count / INT8_BLOCK, spread + r);
-        for (ptrdiff_t block = 0; block < count / INT8_BLOCK; block++)
-            add_int8_block(rows, w, start + block * INT8_BLOCK, x, spread, block, sums);
+        for (ptrdiff_t block = 0; block < count / INT8_BLOCK; block++) {
+            const ptrdiff_t at = start + block * INT8_BLOCK;
+            prefetch_codes(w->codes + rows * (w->in + at), rows * INT8_BLOCK);
+            add_int8_block(rows, w, at, x, spread, block, sums);
+        }
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
