@@ -17,6 +17,9 @@ enum { VEC_PARTS = LANES / VEC_LANES, MAX_TILE = TILE_ROWS * PANEL_TOKENS * VEC_
 /* Lines that a tile asks for, for the next panel and for the next stretch of the weights. */
 enum { AHEAD_X = 16, AHEAD_WEIGHTS = 6 };
 
+/* Keeps the compiler from knowing what lies at a pointer, at no cost. */
+#define forget_pointer(p) __asm__("" : "+r"(p))
+
 /* The vector of lanes [part * VEC_LANES, ...) of one weight block's phase, widened. */
 typedef vec (*load_function)(const char *block, int phase, int part);
 /* acc + x * w, lane by lane. */
@@ -35,28 +38,37 @@ static const Product product_bf16 = {load_bf16, load_bf16, mac_bf16, BF16_PHASES
 static const Product product_f32 = {load_f32, load_f32, mac_f32, 1, 64, 4};
 static const Product product_f32_f16 = {load_f16, load_f32, mac_f32, 1, 32, 2};
 
-/* One block of the sum, for one part of rows x tokens accumulators acc[token][row]. */
-INLINE void tile_block(const Product p, const int source, const int rows, const int tokens,
-                       int part, const char *const *w, float *widened, const float *x, vec *acc)
+/* One step of rows x tokens sums acc[token][row]: one vector of each weight row and each token. */
+INLINE void tile_step(const Product p, const int rows, const int tokens, const vec *weights,
+                      const float *x, vec *acc)
+{
+#pragma GCC unroll 6
+    for (int t = 0; t < tokens; t++) {
+        const vec lanes = vec_load(x + t * VEC_LANES);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            acc[t * rows + r] = p.mac(acc[t * rows + r], lanes, weights[r]);
+    }
+}
+
+/* All steps of one block of weights as they are stored; keeps them widened where asked to. */
+INLINE void tile_block(const Product p, const int keep, const int rows, const int tokens, int part,
+                       const char **w, float *widened, const float *x, vec *acc)
 {
 #pragma GCC unroll 2
-    for (int phase = 0; phase < p.phases; phase++) {
-        float *const kept = widened + phase * rows * VEC_LANES;
+    for (int phase = 0; phase < p.phases; phase++, x += tokens * VEC_LANES) {
         vec weights[TILE_ROWS];
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-            weights[r] = source == WEIGHTS_WIDENED ? vec_load(kept + r * VEC_LANES)
-                                                   : p.load(w[r], phase, part);
-            if (source == WEIGHTS_KEPT_NOW)
-                vec_store(kept + r * VEC_LANES, weights[r]);
+            weights[r] = p.load(w[r], phase, part);
+            if (keep)
+                vec_store(widened + (phase * rows + r) * VEC_LANES, weights[r]);
         }
-#pragma GCC unroll 6
-        for (int t = 0; t < tokens; t++) {
-            const vec lanes = vec_load(x + (phase * tokens + t) * VEC_LANES);
+        tile_step(p, rows, tokens, weights, x, acc);
+        /* Both phases load the block: kept in registers for the second one, it would be spilled. */
 #pragma GCC unroll 4
-            for (int r = 0; r < rows; r++)
-                acc[t * rows + r] = p.mac(acc[t * rows + r], lanes, weights[r]);
-        }
+        for (int r = 0; r < rows; r++)
+            forget_pointer(w[r]);
     }
 }
 
@@ -68,30 +80,25 @@ INLINE ptrdiff_t panel_at(const Product p, const Stretch *s, int part)
     return block * p.phases * s->tokens * VEC_LANES;
 }
 
-/* All blocks of a stretch, for one part, onto the accumulators' present value. */
-INLINE void tile_blocks(const Product p, const int source, const int rows, const int tokens,
-                        int part, const Stretch *s, ptrdiff_t row, vec *acc)
+/* All blocks of a stretch whose weights lie in their rows, onto the accumulators' present value. */
+INLINE void tile_stored(const Product p, const int keep, const int rows, const int tokens,
+                        int part, const Stretch *s, ptrdiff_t row, float *widened, vec *acc)
 {
     const ptrdiff_t bytes = s->count * p.element_bytes;
-    const ptrdiff_t blocks = ceil_div(bytes, p.block_bytes);
-    const ptrdiff_t tail = source == WEIGHTS_WIDENED ? 0 : bytes % p.block_bytes;
+    const ptrdiff_t tail = bytes % p.block_bytes;
     const ptrdiff_t step = (ptrdiff_t)p.phases * tokens * VEC_LANES;
-    const ptrdiff_t kept = (ptrdiff_t)p.phases * rows * VEC_LANES;
     const float *x = s->panel + panel_at(p, s, part);
-    float *widened = s->widened;
-    if (source != WEIGHTS_AS_STORED)
-        widened += row * blocks * p.phases * LANES + part * blocks * kept;
     const char *w[TILE_ROWS];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
         w[r] = s->weight + (row + r) * s->weight_stride;
-    for (const float *const end = x + (blocks - (tail > 0)) * step; x != end; x += step) {
-        tile_block(p, source, rows, tokens, part, w, widened, x, acc);
+    for (const float *const end = x + bytes / p.block_bytes * step; x != end; x += step) {
+        tile_block(p, keep, rows, tokens, part, w, widened, x, acc);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
             w[r] += p.block_bytes;
-        if (source != WEIGHTS_AS_STORED)
-            widened += kept;
+        if (keep)
+            widened += p.phases * rows * VEC_LANES;
     }
     if (tail) {
         char padded[TILE_ROWS][64] = {{0}};
@@ -100,7 +107,22 @@ INLINE void tile_blocks(const Product p, const int source, const int rows, const
             memcpy(padded[r], w[r], (size_t)tail);
             w[r] = padded[r];
         }
-        tile_block(p, source, rows, tokens, part, w, widened, x, acc);
+        tile_block(p, keep, rows, tokens, part, w, widened, x, acc);
+    }
+}
+
+/* The same where the weights were kept widened: rows side by side, step after step. */
+INLINE void tile_widened(const Product p, const int rows, const int tokens, const float *widened,
+                         const float *x, ptrdiff_t steps, vec *acc)
+{
+#pragma GCC unroll 2
+    for (const float *const end = x + steps * tokens * VEC_LANES; x != end;
+         x += tokens * VEC_LANES, widened += rows * VEC_LANES) {
+        vec weights[TILE_ROWS];
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            weights[r] = vec_load(widened + r * VEC_LANES);
+        tile_step(p, rows, tokens, weights, x, acc);
     }
 }
 
@@ -121,6 +143,7 @@ INLINE void tile_fold(const int rows, const int tokens, const vec *sums, float *
 INLINE void tile(const Product p, const int source, const int rows, const int tokens,
                  const Stretch *s, ptrdiff_t row)
 {
+    const ptrdiff_t steps = ceil_div(s->count * p.element_bytes, p.block_bytes) * p.phases;
     vec sums[MAX_TILE];
     for (int part = 0; part < VEC_PARTS; part++) {
         /* Where accumulator (token, row) rests between two stretches. */
@@ -134,7 +157,13 @@ INLINE void tile(const Product p, const int source, const int rows, const int to
             for (int i = 0; i < rows * tokens; i++)
                 acc[i] = vec_load(rest + (i % rows * PANEL_TOKENS + i / rows) * LANES);
         }
-        tile_blocks(p, source, rows, tokens, part, s, row, acc);
+        float *widened = s->widened;
+        if (source != WEIGHTS_AS_STORED)
+            widened += row * steps * LANES + part * steps * rows * VEC_LANES;
+        if (source == WEIGHTS_WIDENED)
+            tile_widened(p, rows, tokens, widened, s->panel + panel_at(p, s, part), steps, acc);
+        else
+            tile_stored(p, source == WEIGHTS_KEPT_NOW, rows, tokens, part, s, row, widened, acc);
         if (!s->last) {
 #pragma GCC unroll 24
             for (int i = 0; i < rows * tokens; i++)

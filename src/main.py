@@ -12,7 +12,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line.
+    """Run the command line.
 
     Args:
         arguments: the arguments after the program's name; those of the process when None.
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _import_run() -> "Callable[[Options], int]":
-    """Imports what is heavy (NumPy, the kernels, rich), now that the arguments are good.
+    """Import what is heavy (NumPy, the kernels, rich), now that the arguments are good.
 
     Ctrl-C waits until that is done: extension modules turn it into an ImportError.
     """

@@ -7,10 +7,12 @@ first, so that a hostile name can neither move the cursor nor fill the screen.
 from __future__ import annotations
 
 from ..ml.errors import LlamaBoltsError
+from ..outside import shown
 
 __all__ = [
     "ArchiveError",
     "CheckpointError",
+    "CheckpointMemoryError",
     "FileAccessError",
     "FileChangedError",
     "NotACheckpointError",
@@ -24,7 +26,6 @@ __all__ = [
     "some_of",
 ]
 
-_LONGEST_SHOWN = 80
 _MOST_NAMES_SHOWN = 5
 
 
@@ -64,24 +65,12 @@ class ParamsError(CheckpointError):
     """A file of hyperparameters is not strict JSON, or has a missing, unknown or impossible key."""
 
 
+class CheckpointMemoryError(CheckpointError, MemoryError):
+    """A merged copy of several files that does not fit; the text carries the arithmetic."""
+
+
 class FileChangedError(CheckpointError):
     """A mapped file was truncated or rewritten after it was opened."""
-
-
-def shown(text: str) -> str:
-    """Quote text from a file for display: not printable characters escaped, at most 80 characters.
-
-    Args:
-        text: any text. Only text: to print a container from a hostile file could recurse.
-
-    Returns:
-        The text between single quotes, cut with `...` where it is too long.
-    """
-    head = text[:_LONGEST_SHOWN]
-    escaped = "".join(c if c.isprintable() and c != "\\" else ascii(c)[1:-1] for c in head)
-    if len(escaped) > _LONGEST_SHOWN or len(text) > _LONGEST_SHOWN:
-        escaped = escaped[: _LONGEST_SHOWN - 3] + "..."
-    return f"'{escaped}'"
 
 
 def mismatch(where: str, what: str, expected: object, got: object) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ..outside import parse_strict_json
 from .errors import ParamsError, mismatch, shown
 from .mapped_file import label_of, read_small_file
-from .strict_json import parse_strict_json
 
 __all__ = [
     "LARGEST_SIZE",

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..outside import parse_strict_json
 from .errors import NotACheckpointError, SafetensorsError, mismatch, shown
 from .file_kinds import HEAD_BYTES, found_kind
 from .mapped_file import MappedFile
-from .strict_json import parse_strict_json
 
 __all__ = ["DTYPE_BITS", "Header", "TensorEntry", "read_header"]
 

@@ -14,9 +14,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..outside import parse_strict_json
 from .errors import FileAccessError, SafetensorsError, mismatch, shown, some_of
 from .mapped_file import label_of, read_small_file
-from .strict_json import parse_strict_json
 
 __all__ = ["read_index"]
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .. import ml
-from .errors import ShardError, mismatch, shown, some_of
+from ..ml.memory import memory_shortage
+from .errors import CheckpointMemoryError, ShardError, mismatch, shown, some_of
 from .names import feed_forward_dim, is_harmless, row_of, rows_of, split_dim
 from .tensor_checks import check_names, check_shapes
 
@@ -59,7 +60,8 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
 
     Raises:
         ShardError: other names, shapes or dtypes in one shard than in another, replicated tensors
-            that differ, a name that is not in Meta's table, or not enough memory for the copy.
+            that differ, or a name that is not in Meta's table.
+        CheckpointMemoryError: not enough memory for the copy; nothing has been copied.
     """
     first = shards[0]
     if len(shards) == 1:
@@ -72,15 +74,38 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
     norm = first.get("norm.weight")
     if norm is None or norm.ndim != 1:
         raise ShardError(mismatch("shard 00", "'norm.weight'", "one dimension", "none"))
+    arithmetic = _check_memory(shards, norm.shape[0])
     try:
         return {
             name: _merge_one(name, [shard[name] for shard in shards], norm.shape[0])
             for name in first
         }
     except MemoryError:
-        total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
-        got = "not enough memory"
-        raise ShardError(mismatch("shards", "merged copy", f"{total} bytes", got)) from None
+        got = "a refusal by the system"
+        raise CheckpointMemoryError(mismatch("shards", "memory", arithmetic, got)) from None
+
+
+def _check_memory(shards: Sequence[Shard], dim: int) -> str:
+    """Check that the merged copy fits into memory; give the words for how large it is."""
+    held = sum(tensor.nbytes for shard in shards for tensor in shard.values())
+    merged = sum(
+        sum(shard[name].nbytes for shard in shards) if _is_part(name, first, dim) else first.nbytes
+        for name, first in shards[0].items()
+    )
+    arithmetic = (
+        f"a merged copy of {len(shards)} shards: {held} bytes in them less {held - merged} bytes "
+        "that repeat others"
+    )
+    shortage = memory_shortage(merged, arithmetic)
+    if shortage is not None:
+        raise CheckpointMemoryError(f"shards: {shortage}")
+    return arithmetic
+
+
+def _is_part(name: str, tensor: ml.Tensor, dim: int) -> bool:
+    """Tell whether a tensor of a shard is a part of the whole one."""
+    row = row_of(name)
+    return row is not None and split_dim(row, tensor.shape, dim) is not None
 
 
 def _merge_one(name: str, parts: list[ml.Tensor], dim: int) -> ml.Tensor:

@@ -31,7 +31,7 @@ class Answer:
 
 
 def stream_answer(console: Console, start: Callable[[], Iterator[Step]]) -> Answer:
-    """Writes an answer token by token.
+    """Write an answer token by token.
 
     Ctrl-C ends it without an exception: then `stop_reason` is `interrupted`.
 
@@ -60,7 +60,7 @@ def stream_answer(console: Console, start: Callable[[], Iterator[Step]]) -> Answ
 
 
 def statistics_line(stats: GenerationStats, stop_reason: str, context_length: int) -> str:
-    """Returns what an answer took, on one line.
+    """Return what an answer took, on one line.
 
     Args:
         stats: of the engine.
@@ -83,13 +83,13 @@ def statistics_line(stats: GenerationStats, stop_reason: str, context_length: in
 
 
 def _rate(tokens: int, seconds: float) -> str:
-    """Returns `, N tok/s`, or nothing where nothing was run."""
+    """Return `, N tok/s`, or nothing where nothing was run."""
     return f", {tokens / seconds:.0f} tok/s" if tokens > 0 and seconds > 0 else ""
 
 
 @contextmanager
 def _one_interrupt() -> Iterator[None]:
-    """Lets the first Ctrl-C raise KeyboardInterrupt inside and ignores the others.
+    """Let the first Ctrl-C raise KeyboardInterrupt inside and ignore the others.
 
     A second one would otherwise interrupt the clearing up after the first.
     """

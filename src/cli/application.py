@@ -38,7 +38,7 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
 
 
 def run(options: Options) -> int:
-    """Does what the command line asks for.
+    """Do what the command line asks for.
 
     An error is one line on standard error; a traceback follows only with `--verbose`. Ctrl-C is
     left to the caller.
@@ -77,7 +77,7 @@ def _run_and_report(options: Options, console: Console) -> int:
 
 
 def exit_code(error: Exception) -> int:
-    """Returns the exit code that an error ends the process with."""
+    """Return the exit code that an error ends the process with."""
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAULT)
 
 
@@ -88,7 +88,7 @@ def _error_text(error: Exception, code: int) -> str:
 
 
 def _dispatch(options: Options, console: Console) -> None:
-    """Calls what the command line names; each branch imports only what it needs."""
+    """Call what the command line names; each branch imports only what it needs."""
     if options.info:
         from .info import report_info
 
@@ -130,7 +130,7 @@ def _answer_or_chat(options: Options, console: Console) -> None:
 
 
 def _with_example(options: Options) -> Options:
-    """Returns the options with the prompt of `--example` in its place."""
+    """Return the options with the prompt of `--example` in its place."""
     if options.example is None:
         return options
     example = EXAMPLES[options.example - 1]

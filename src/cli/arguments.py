@@ -33,8 +33,9 @@ CHAT_FORMAT_NAMES = (
     "deepseek-r1",
     "deepseek-r1-2025-01",
 )
+# How many `STAGES` there are; a test compares them.
+LAST_STAGE = 21
 _LONGEST_MESSAGE = 400
-_LAST_STAGE = 21
 
 _DESCRIPTION = """\
 Chat with a Llama in the terminal; with a prompt, answer once and exit. The answer goes to standard
@@ -115,7 +116,7 @@ class Options:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
-    """Parses the command line.
+    """Parse the command line.
 
     Args:
         arguments: the arguments after the program's name; those of the process when None.
@@ -134,7 +135,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of all flags, in the groups that `--help` shows."""
+    """Return the parser of all flags, in the groups that `--help` shows."""
     parser = _OneLineErrorParser(
         prog="llama-bolts",
         usage="%(prog)s [options] [-p TEXT | -f FILE | -]",
@@ -296,7 +297,7 @@ def _add_trace_flags(parser: argparse.ArgumentParser) -> None:
         "--trace-stages",
         type=_stage_ranges,
         metavar="RANGES",
-        help=f"stages, such as 8-13 (default: all, 1-{_LAST_STAGE})",
+        help=f"stages, such as 8-13 (default: all, 1-{LAST_STAGE})",
     )
     group.add_argument(
         "--trace-statistics",
@@ -336,7 +337,7 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str, object]) -> None:
-    """Refuses two of the flags that each say what this run is to do."""
+    """Refuse two of the flags that each say what this run is to do."""
     actions = {
         "--prompt": values["prompt"] is not None,
         "--file": values["file"] is not None,
@@ -382,6 +383,6 @@ def _trace_path(text: str) -> Path:
 
 def _stage_ranges(text: str) -> tuple[range, ...]:
     stages = ranges(text)
-    if not all(numbers.start >= 1 and numbers.stop <= _LAST_STAGE + 1 for numbers in stages):
-        raise argparse.ArgumentTypeError(f"must be stages from 1 to {_LAST_STAGE}: got {text}")
+    if not all(numbers.start >= 1 and numbers.stop <= LAST_STAGE + 1 for numbers in stages):
+        raise argparse.ArgumentTypeError(f"must be stages from 1 to {LAST_STAGE}: got {text}")
     return stages

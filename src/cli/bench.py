@@ -36,7 +36,7 @@ class _Measured:
     limits: list[float | None]
 
     def row(self, title: str) -> tuple[str, str, str, str]:
-        """Returns the cells of the table; a share is taken within one round."""
+        """Return the cells of the table; a share is taken within one round."""
         known = [(r, limit) for r, limit in zip(self.rates, self.limits, strict=True) if limit]
         speed = _readable(statistics.median(self.rates))
         if not known:
@@ -47,7 +47,7 @@ class _Measured:
 
 
 def report_bench(console: Console, model: Model, positions: int) -> None:
-    """Writes the speed of a model to standard output, beside the limits of the machine.
+    """Write the speed of a model to standard output, beside the limits of the machine.
 
     A prompt is limited by multiply-adds, a single token by reading the weights and its part of the
     cache. Both limits are measured in turn with the model, over the same mapped weights.
@@ -81,7 +81,7 @@ def report_bench(console: Console, model: Model, positions: int) -> None:
 
 
 def weights_of_a_step(model: Model) -> list[ml.Tensor]:
-    """Returns the tensors that every token reads as a whole: all but an untied embedding table."""
+    """Return the tensors that every token reads as a whole: all but an untied embedding table."""
     tied = "output.weight" not in model.tensors
     return [
         tensor
@@ -91,7 +91,7 @@ def weights_of_a_step(model: Model) -> list[ml.Tensor]:
 
 
 def operations(args: ModelArgs, position: int, rows: int) -> float:
-    """Counts the multiplications and additions that tokens take, with logits after the last.
+    """Count the multiplications and additions that tokens take, with logits after the last.
 
     rows * 2 * (matrices of all layers) + 2 * D * V + attention
     """
@@ -102,7 +102,7 @@ def operations(args: ModelArgs, position: int, rows: int) -> float:
 
 
 def attention_operations(args: ModelArgs, position: int, rows: int) -> float:
-    """Counts those of attention alone: 4 * H * h * L * (positions that all rows see together)."""
+    """Count those of attention alone: 4 * H * h * L * (positions that all rows see together)."""
     seen = rows * position + rows * (rows + 1) // 2
     return 4.0 * args.n_heads * args.head_dim * args.n_layers * seen
 
@@ -121,7 +121,7 @@ class _Runner:
         self.multiply_rates: list[float] = []
 
     def run(self, prompt: int, steps: int = 0) -> tuple[float, list[float]]:
-        """Runs a prompt from an empty cache and single tokens after it; returns the seconds."""
+        """Run a prompt from an empty cache and single tokens after it; return the seconds."""
         self._context.clear()
         ids = [token % self._model.args.vocab_size for token in range(prompt + steps)]
         reading = self._time(ids[:prompt])
@@ -137,13 +137,13 @@ class _Runner:
         return seconds
 
     def read_limit(self, position: int) -> float:
-        """Returns the tokens per second at which all that a token reads can be read."""
+        """Return the tokens per second at which all that a token reads can be read."""
         rate = roofs.read_rate(self._weights, self._isa, self._streams)
         self.read_rates.append(rate)
         return rate / (self.weight_bytes + kv_cache_bytes(self._model.args, position))
 
     def multiply_limit(self, prompt: int) -> float | None:
-        """Returns the tokens per second at which a prompt's products can be added up."""
+        """Return the tokens per second at which a prompt's products can be added up."""
         rate = roofs.multiply_add_rate(self._model.args.dtype.name)
         if rate is None:
             return None
@@ -151,7 +151,7 @@ class _Runner:
         return rate * prompt / operations(self._model.args, 0, prompt)
 
     def facts(self, prompt: int, steps: int) -> list[tuple[str, str]]:
-        """Returns what the limits follow from."""
+        """Return what the limits follow from."""
         info = ml.build_info()
         cache = kv_cache_bytes(self._model.args, prompt)
         peak = f"{_median(self.multiply_rates, 'GFLOPS')}, {info['isa']}"
@@ -167,7 +167,7 @@ class _Runner:
 
 
 def _measure(runner: _Runner, prompt: int, steps: int) -> tuple[_Measured, _Measured]:
-    """Measures prompt, tokens and both limits in rounds, within a budget of time."""
+    """Measure prompt, tokens and both limits in rounds, within a budget of time."""
     reading, decoding = _Measured([], []), _Measured([], [])
     end = time.perf_counter() + BUDGET_SECONDS
     for _ in range(ROUNDS):

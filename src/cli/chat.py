@@ -11,7 +11,7 @@ _HOW_TO_LEAVE = "Ctrl-D or /exit leaves, /help lists the commands"
 
 
 def chat(session: Session) -> None:
-    """Answers messages until the user leaves or the input ends.
+    """Answer messages until the user leaves or the input ends.
 
     A message that is refused or fails, and a command that is wrong, are one line on standard
     error; the conversation goes on as it was.
@@ -45,7 +45,7 @@ def chat(session: Session) -> None:
 
 
 def _take_turn(session: Session, reader: MessageReader) -> None:
-    """Reads one message or command and does what it asks for."""
+    """Read one message or command and do what it asks for."""
     text, is_quoted = unquoted(reader.read())
     if not text.strip():
         return

@@ -35,12 +35,12 @@ class Command:
 
 
 def is_command(line: str) -> bool:
-    """Returns whether what was typed is a command: a single line that starts with a slash."""
+    """Return whether what was typed is a command: a single line that starts with a slash."""
     return line.startswith("/") and "\n" not in line
 
 
 def run_command(session: Session, line: str) -> None:
-    """Runs a command.
+    """Run a command.
 
     Args:
         session: the chat.
@@ -133,5 +133,5 @@ COMMANDS = {
 
 
 def completion_words() -> dict[str, Sequence[str]]:
-    """Returns the arguments of each command, by the command."""
+    """Return the arguments of each command, by the command."""
     return {name: command.words for name, command in COMMANDS.items()}

@@ -54,7 +54,7 @@ class Console:
         return self._notes.is_terminal and is_capable_terminal()
 
     def answer(self, text: str) -> None:
-        """Writes a part of an answer to standard output, at once.
+        """Write a part of an answer to standard output, at once.
 
         Raises:
             OutputError: standard output is closed or full.
@@ -65,23 +65,23 @@ class Console:
             self._output.write(escape_controls(text) if self._output.is_terminal else text)
 
     def end_answer(self) -> None:
-        """Ends the line of the answer, if it is open."""
+        """End the line of the answer, if it is open."""
         if self._answer_line_is_open:
             self._answer_line_is_open = False
             self._output.write("\n")
 
     def report_line(self, text: str = "") -> None:
-        """Writes a line of a report to standard output."""
+        """Write a line of a report to standard output."""
         self._output.write_line(text)
 
     def report_heading(self, text: str) -> None:
-        """Writes a heading of a report to standard output, bold where there is colour."""
+        """Write a heading of a report to standard output, bold where there is colour."""
         self._output.write_line(text, "bold")
 
     def report_table(
         self, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
     ) -> None:
-        """Writes a table to standard output.
+        """Write a table to standard output.
 
         Args:
             columns: heading and justification ("left" or "right") of each column.
@@ -90,29 +90,29 @@ class Console:
         self._output.write(self._output.rendered(_table(columns, rows)))
 
     def note(self, text: str) -> None:
-        """Writes a line to standard error, dimmed where there is colour; nothing when quiet."""
+        """Write a line to standard error, dimmed where there is colour; nothing when quiet."""
         if not self.quiet:
             self._notes.write_line(text, "dim")
 
     def detail(self, text: str) -> None:
-        """Writes a line to standard error when verbose."""
+        """Write a line to standard error when verbose."""
         if self.verbose:
             self.note(text)
 
     def reply(self, text: str) -> None:
-        """Writes to standard error what a command of the chat asked for; may hold several lines."""
+        """Write to standard error what a command of the chat asked for; may hold several lines."""
         self._notes.write(escape_controls(text) + "\n")
 
     def warn(self, text: str) -> None:
-        """Writes one line `warning: ...` to standard error."""
+        """Write one line `warning: ...` to standard error."""
         self._notes.write_line(f"warning: {text}", "bold yellow")
 
     def error(self, text: str) -> None:
-        """Writes one line `error: ...` to standard error."""
+        """Write one line `error: ...` to standard error."""
         self._notes.write_line(f"error: {text}", "bold red")
 
     def ask(self, text: str) -> None:
-        """Writes a question to standard error and stays on its line."""
+        """Write a question to standard error and stay on its line."""
         self._notes.write(escape_line(text))
 
 
@@ -128,7 +128,7 @@ class _Output:
             stream.reconfigure(errors="replace")
 
     def write(self, text: str) -> None:
-        """Writes and flushes, so that it is seen at once."""
+        """Write and flush, so that it is seen at once."""
         if self._stream is None:
             return
         try:
@@ -141,7 +141,7 @@ class _Output:
             raise OutputError(message, closed=closed) from None
 
     def write_line(self, text: str, style: str = "") -> None:
-        """Writes text that stays on one line, in a style where there is colour."""
+        """Write text that stays on one line, in a style where there is colour."""
         line = escape_line(text)
         if not (style and self._has_colour):
             self.write(f"{line}\n")
@@ -151,7 +151,7 @@ class _Output:
         self.write(self.rendered(Text(line, style)))
 
     def rendered(self, renderable: "Text | Table") -> str:
-        """Returns what this stream can show of a line or a table, its last newline included."""
+        """Return what this stream can show of a line or a table, its last newline included."""
         from rich.console import Console as RichConsole
         from rich.text import Text
 
@@ -175,12 +175,12 @@ class _Output:
 
 
 def is_capable_terminal() -> bool:
-    """Returns whether the terminal understands more than plain text."""
+    """Return whether the terminal understands more than plain text."""
     return os.environ.get("TERM", "") not in _PLAIN_TERMINALS
 
 
 def has_colour() -> bool:
-    """Returns whether colour is wanted. Source: https://no-color.org."""
+    """Return whether colour is wanted. Source: https://no-color.org."""
     return is_capable_terminal() and not os.environ.get("NO_COLOR")
 
 
@@ -197,7 +197,7 @@ def _table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) ->
 
 
 def _discard_what_is_buffered(stream: TextIO) -> None:
-    """Points the descriptor elsewhere: the flush at exit would fail again, and aloud."""
+    """Point the descriptor elsewhere: the flush at exit would fail again, and aloud."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

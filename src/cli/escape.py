@@ -21,7 +21,7 @@ _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 def replace_surrogates(text: str) -> str:
-    """Replaces what cannot be encoded: each lone surrogate becomes U+FFFD.
+    """Replace what cannot be encoded: each lone surrogate becomes U+FFFD.
 
     Arguments and typed lines hold one surrogate for each byte that is not UTF-8 (PEP 383).
     """
@@ -29,7 +29,7 @@ def replace_surrogates(text: str) -> str:
 
 
 def escape_controls(text: str) -> str:
-    r"""Returns text that is safe to show: controls as `\x1b` or `\u202e`, surrogates as U+FFFD.
+    r"""Return text that is safe to show: controls as `\x1b` or `\u202e`, surrogates as U+FFFD.
 
     Newline and tab stay. escape(a + b) = escape(a) + escape(b) for every split.
 
@@ -40,7 +40,7 @@ def escape_controls(text: str) -> str:
 
 
 def escape_line(text: str, limit: int | None = None) -> str:
-    r"""Returns text that is safe to show and stays on one line: newline as `\n`, tab as `\t` too.
+    r"""Return text that is safe to show and stays on one line: newline as `\n`, tab as `\t` too.
 
     Args:
         text: any string.

@@ -23,7 +23,7 @@ class Example:
 
     @property
     def description(self) -> str:
-        """Returns the example on one line: its kind, its prompt and its system prompt."""
+        """Return the example on one line: its kind, its prompt and its system prompt."""
         kind = "completion" if self.completion else "chat"
         system = f" (system: {self.system})" if self.system else ""
         return f"[{kind}] {self.prompt}{system}"
@@ -43,5 +43,5 @@ EXAMPLES = (
 
 
 def example_lines() -> list[str]:
-    """Returns the numbered list of the examples, a line each, counted from 1."""
+    """Return the numbered list of the examples, a line each, counted from 1."""
     return [f"{number}. {example.description}" for number, example in enumerate(EXAMPLES, 1)]

@@ -11,7 +11,7 @@ _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolki
 
 
 def report_info(console: Console) -> None:
-    """Writes what this installation runs on to standard output; loads no model."""
+    """Write what this installation runs on to standard output; load no model."""
     free = available_memory()
     rows = [
         ("llama-bolts", __version__),

@@ -40,7 +40,7 @@ class LineEditor:
         )
 
     def read(self) -> str:
-        """Reads a message; see `MessageReader.read`."""
+        """Read a message; see `MessageReader.read`."""
         try:
             return self._session.prompt()
         except KeyboardInterrupt:
@@ -63,7 +63,7 @@ class CommandCompleter(Completer):
         document: Document,
         complete_event: CompleteEvent,  # noqa: ARG002 - the signature is prompt_toolkit's
     ) -> Iterator[Completion]:
-        """Yields the words that can stand at the end of the line."""
+        """Yield the words that can stand at the end of the line."""
         line = document.text_before_cursor
         if not line.startswith("/"):
             return

@@ -2,7 +2,7 @@
 
 from .. import ml
 from ..inference import FoundFormat, InferenceEngine, Message, encode_chat
-from ..model import Model, ModelError, available_memory, load_model, readable_bytes
+from ..model import Model, available_memory, load_model, missing_tokenizer, readable_bytes
 from ..tokenizer import Tokenizer
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console
@@ -13,7 +13,7 @@ from .tracing import TraceSwitch
 
 
 def open_model(options: Options) -> Model:
-    """Loads the model of the command line, on as many threads as it says.
+    """Load the model of the command line, on as many threads as it says.
 
     Raises:
         ModelError, CheckpointError, TokenizerError: its files cannot be used.
@@ -24,7 +24,7 @@ def open_model(options: Options) -> Model:
 
 
 def open_session(options: Options, console: Console) -> Session:
-    """Makes everything that a prompt needs, and says in a line what was loaded.
+    """Make everything that a prompt needs, and say in a line what was loaded.
 
     Raises:
         SamplingError, UsageError: a setting is out of its range, before anything is loaded; or a
@@ -56,7 +56,7 @@ def open_session(options: Options, console: Console) -> Session:
 
 
 def context_length(options: Options, model: Model) -> int:
-    """Returns the positions of the key/value cache: as asked for, or min(4096, the model's).
+    """Return the positions of the key/value cache: as asked for, or min(4096, the model's).
 
     Raises:
         UsageError: more are asked for than the model has.
@@ -73,7 +73,7 @@ def context_length(options: Options, model: Model) -> int:
 
 
 def loading_line(engine: InferenceEngine, chat_format: FoundFormat | None = None) -> str:
-    """Returns one line: the model, its size, its decisions, the cache and the free memory.
+    """Return one line: the model, its size, its decisions, the cache and the free memory.
 
     Args:
         engine: the engine with its model.
@@ -94,7 +94,7 @@ def loading_line(engine: InferenceEngine, chat_format: FoundFormat | None = None
 def _chat_format(
     options: Options, engine: InferenceEngine, tokenizer: Tokenizer
 ) -> FoundFormat | None:
-    """Returns the chat format of this run, once a message was written in it; None for no chat.
+    """Return the chat format of this run, once a message was written in it; None for no chat.
 
     The menu of examples holds completions too, so there a format is looked for when it is needed.
     """
@@ -110,7 +110,5 @@ def _chat_format(
 
 def _required_tokenizer(model: Model) -> Tokenizer:
     if model.tokenizer is None:
-        raise ModelError(
-            f"{model.source_directory}: tokenizer.model: expected a file of token ranks, got none"
-        )
+        raise missing_tokenizer(model.source_directory)
     return model.tokenizer

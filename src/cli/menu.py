@@ -10,7 +10,7 @@ from .one_shot import standard_input_is_terminal
 
 
 def report_examples(options: Options, console: Console) -> None:
-    """Lists the examples on standard output, or lets a person choose from them and runs those.
+    """List the examples on standard output, or let a person choose from them and run those.
 
     Args:
         options: the command line.
@@ -34,7 +34,7 @@ def report_examples(options: Options, console: Console) -> None:
 
 
 def _choose(console: Console) -> Example | None:
-    """Shows the menu until a number of it is typed; None where nothing is typed, or Ctrl-D."""
+    """Show the menu until a number of it is typed; None where nothing is typed, or Ctrl-D."""
     console.reply("\n" + "\n".join(example_lines()))
     while True:
         console.ask(f"example, 1 to {len(EXAMPLES)}, or Enter to leave: ")

@@ -13,7 +13,7 @@ _LONGEST_VALUE = 80
 
 
 def report_metadata(console: Console, model: Model) -> None:
-    """Writes hyperparameters, tensors, counts and bytes of a model to standard output.
+    """Write hyperparameters, tensors, counts and bytes of a model to standard output.
 
     Args:
         console: the streams of this run.
@@ -35,7 +35,7 @@ def report_metadata(console: Console, model: Model) -> None:
 
 
 def _source(model: Model) -> list[tuple[str, str]]:
-    """Returns the format, the files, and what was decided while loading."""
+    """Return the format, the files, and what was decided while loading."""
     return [
         ("format", model.checkpoint.source_format),
         *(("file", file.name) for file in model.checkpoint.files),
@@ -44,7 +44,7 @@ def _source(model: Model) -> list[tuple[str, str]]:
 
 
 def _given(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yields the content of a file of hyperparameters; an object's values one by one."""
+    """Yield the content of a file of hyperparameters; an object's values one by one."""
     for name, value in params.items():
         if isinstance(value, dict) and not prefix:
             yield from _given(value, f"{name}.")
@@ -53,7 +53,7 @@ def _given(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def _used(model: Model) -> list[tuple[str, str]]:
-    """Returns the fields of `ModelArgs` and what follows from them."""
+    """Return the fields of `ModelArgs` and what follows from them."""
     args = model.args
     fields = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
     fields["dtype"] = args.dtype.name
@@ -70,7 +70,7 @@ def _used(model: Model) -> list[tuple[str, str]]:
 
 
 def _tensors(model: Model) -> Iterator[tuple[str, ...]]:
-    """Yields name, shape, dtype and bytes of each tensor, and its name in the file if another."""
+    """Yield name, shape, dtype and bytes of each tensor, and its name in the file if another."""
     names = model.checkpoint.names_in_files
     for name, tensor in model.tensors.items():
         row = name, str(list(tensor.shape)), tensor.dtype.name, str(tensor.nbytes)

@@ -8,7 +8,7 @@ from .reader import decode_input
 
 
 def find_prompt(options: Options) -> str | None:
-    """Returns the prompt that this run is to answer, or None for a chat.
+    """Return the prompt that this run is to answer, or None for a chat.
 
     It is given with `-p`, in a file, or on standard input, which is read when it is no terminal.
     One newline at the end of a file or of standard input is not part of the prompt.
@@ -33,7 +33,7 @@ def find_prompt(options: Options) -> str | None:
 
 
 def standard_input_is_terminal() -> bool:
-    """Returns whether a person can type; false where standard input is closed."""
+    """Return whether a person can type; false where standard input is closed."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

@@ -16,7 +16,7 @@ class MessageReader(Protocol):
     """Where the messages of a chat come from."""
 
     def read(self) -> str:
-        """Reads a message as it was typed, triple quotes included.
+        """Read a message as it was typed, triple quotes included.
 
         Raises:
             EOFError: Ctrl-D, or the end of the input.
@@ -37,7 +37,7 @@ class InterruptedLineError(Exception):
 
 
 def open_reader(console: Console, words: Mapping[str, Sequence[str]]) -> MessageReader:
-    """Returns a line editor where the terminal can show one, else a reader of plain lines.
+    """Return a line editor where the terminal can show one, else a reader of plain lines.
 
     Args:
         console: the streams of this run; prompts go to standard error.
@@ -57,7 +57,7 @@ class PlainReader:
         self._console = console
 
     def read(self) -> str:
-        """Reads a line, or the lines of an open block."""
+        """Read a line, or the lines of an open block."""
         text = ""
         try:
             text = self._line(PROMPT)
@@ -76,12 +76,12 @@ class PlainReader:
 
 
 def decode_input(data: bytes) -> str:
-    """Returns bytes of an input as text; what is not UTF-8 becomes U+FFFD."""
+    """Return bytes of an input as text; what is not UTF-8 becomes U+FFFD."""
     return data.decode("utf-8", errors="replace")
 
 
 def block_is_open(text: str) -> bool:
-    """Returns whether text starts with triple quotes that are not closed at its end."""
+    """Return whether text starts with triple quotes that are not closed at its end."""
     stripped = text.strip()
     if not stripped.startswith(_QUOTES):
         return False
@@ -89,7 +89,7 @@ def block_is_open(text: str) -> bool:
 
 
 def unquoted(text: str) -> tuple[str, bool]:
-    """Returns the message in what was typed, and whether it stood between triple quotes."""
+    """Return the message in what was typed, and whether it stood between triple quotes."""
     text = replace_surrogates(text)
     stripped = text.strip()
     if stripped.startswith(_QUOTES) and not block_is_open(text):

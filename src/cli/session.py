@@ -66,7 +66,7 @@ class Session:
         self.unanswered: str | None = None
 
     def ask(self, question: str) -> Answer:
-        """Answers a question and adds both to the history, unless interrupted.
+        """Answer a question and add both to the history, unless interrupted.
 
         Args:
             question: the user's message, or the text to continue.
@@ -84,7 +84,7 @@ class Session:
         return answer
 
     def regenerate(self) -> Answer:
-        """Answers again what was interrupted, or else the last question.
+        """Answer again what was interrupted, or else the last question.
 
         Raises:
             UsageError: nothing was asked yet.
@@ -101,7 +101,7 @@ class Session:
         return answer
 
     def undo(self) -> Turn:
-        """Takes the last question and its answer out of the history and returns them.
+        """Take the last question and its answer out of the history and return them.
 
         Raises:
             UsageError: the history is empty.
@@ -112,7 +112,7 @@ class Session:
         return self.turns.pop()
 
     def clear(self) -> None:
-        """Forgets the history; the system prompt and the settings stay."""
+        """Forget the history; the system prompt and the settings stay."""
         self.turns.clear()
         self.unanswered = None
 
@@ -126,7 +126,7 @@ class Session:
         return self.engine.chat_format if self._chat_format is None else self._chat_format
 
     def prompt_ids(self) -> list[int]:
-        """Returns the token ids of the last prompt that was answered, as it was sent.
+        """Return the token ids of the last prompt that was answered, as it was sent.
 
         Before there is one, those of the system message, or none.
         """
@@ -136,7 +136,7 @@ class Session:
         return self._prompt(last.question, before)
 
     def history_ids(self) -> list[int]:
-        """Returns the token ids of the history as the model sees them; none when it is empty."""
+        """Return the token ids of the history as the model sees them; none when it is empty."""
         if self.completion:
             text = self.turns[-1].question + self.turns[-1].answer if self.turns else ""
             bos = self.tokenizer.adds_bos
@@ -148,7 +148,7 @@ class Session:
         return encode_chat(self.tokenizer, messages, False, name)
 
     def messages(self, turns: list[Turn], question: str | None = None) -> list[Message]:
-        """Returns the messages of a conversation.
+        """Return the messages of a conversation.
 
         Args:
             turns: the history.
@@ -162,7 +162,7 @@ class Session:
         return messages
 
     def _answer(self, question: str, turns: list[Turn]) -> Answer:
-        """Runs one prompt and writes its answer and its statistics."""
+        """Run one prompt and write its answer and its statistics."""
         self.engine.model.check_unchanged()
         answer = stream_answer(self.console, lambda: self._steps(question, turns))
         stats = self.engine.last_stats
@@ -189,7 +189,7 @@ class Session:
         )
 
     def _prompt(self, question: str, turns: list[Turn]) -> list[int]:
-        """Returns the token ids that ask a question after a history."""
+        """Return the token ids that ask a question after a history."""
         if self.completion:
             return self.tokenizer.encode(question, bos=self.tokenizer.adds_bos, eos=False)
         messages = self.messages(turns, question)

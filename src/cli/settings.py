@@ -32,7 +32,7 @@ class Settings:
 
     @classmethod
     def from_options(cls, options: Options) -> "Settings":
-        """Takes the settings from the command line; what it does not say has its default.
+        """Take the settings from the command line; what it does not say has its default.
 
         Raises:
             SamplingError: a sampling setting is out of its range.
@@ -42,7 +42,7 @@ class Settings:
         return cls(sampling, options.max_tokens, options.stop)
 
     def changed(self, name: str, text: str) -> "Settings":
-        """Returns the settings with one of them read from text.
+        """Return the settings with one of them read from text.
 
         Args:
             name: one of `SETTING_NAMES`, with hyphens or underscores.
@@ -65,7 +65,7 @@ class Settings:
         raise UsageError(f"no setting {name}: expected one of {', '.join(SETTING_NAMES)}")
 
     def line(self, name: str) -> str:
-        """Returns one setting as a line: its name and its value.
+        """Return one setting as a line: its name and its value.
 
         Args:
             name: one of `SETTING_NAMES`, with hyphens or underscores.
@@ -77,7 +77,7 @@ class Settings:
         return f"{name:<{_WIDTH}} {_NONE if value is None else value}"
 
     def lines(self) -> list[str]:
-        """Returns a line for each setting."""
+        """Return a line for each setting."""
         return [self.line(name) for name in SETTING_NAMES]
 
     def _changed_sampling(self, name: str, text: str) -> SamplingArgs:

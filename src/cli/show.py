@@ -10,7 +10,7 @@ _NOTHING_YET = "nothing was said yet"
 
 
 def topic_text(session: Session, topic: str) -> str:
-    """Returns what there is to tell about a topic, without a newline at its end.
+    """Return what there is to tell about a topic, without a newline at its end.
 
     Args:
         session: the chat.
@@ -62,7 +62,7 @@ def _cache(session: Session) -> str:
 
 
 def _token_text(session: Session, token: int) -> str:
-    """Returns a token as text, with bytes that are no whole character escaped."""
+    """Return a token as text, with bytes that are no whole character escaped."""
     if session.tokenizer.is_special(token):
         return session.tokenizer.decode([token])
     return session.tokenizer.token_bytes(token).decode("utf-8", errors="backslashreplace")

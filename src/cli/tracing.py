@@ -48,7 +48,7 @@ class TraceSwitch:
         return tuple(path for path in named if path is not None) or (DEFAULT_DEBUG_LOG,)
 
     def turn_on(self) -> None:
-        """Turns the trace on, if it is not.
+        """Turn the trace on, if it is not.
 
         Raises:
             UsageError: a file cannot be written.
@@ -71,7 +71,7 @@ class TraceSwitch:
         trace.start(tracer, log.close)
 
     def turn_off(self) -> None:
-        """Turns the trace off, if it is on."""
+        """Turn the trace off, if it is on."""
         trace.stop()
 
     def _open(self) -> "TraceLog":

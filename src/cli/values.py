@@ -5,7 +5,7 @@ import math
 
 
 def integer(text: str) -> int:
-    """Returns a whole number.
+    """Return a whole number.
 
     Raises:
         ArgumentTypeError: it is none.
@@ -17,7 +17,7 @@ def integer(text: str) -> int:
 
 
 def positive_integer(text: str) -> int:
-    """Returns a whole number of at least 1.
+    """Return a whole number of at least 1.
 
     Raises:
         ArgumentTypeError: it is none.
@@ -29,7 +29,7 @@ def positive_integer(text: str) -> int:
 
 
 def ranges(text: str) -> tuple[range, ...]:
-    """Returns numbers and ranges, such as `0,3-5`, both ends included.
+    """Return numbers and ranges, such as `0,3-5`, both ends included.
 
     Raises:
         ArgumentTypeError: a part is no whole number and no range of them.
@@ -47,7 +47,7 @@ def ranges(text: str) -> tuple[range, ...]:
 
 
 def number(text: str) -> float:
-    """Returns a number.
+    """Return a number.
 
     Raises:
         ArgumentTypeError: it is none.
@@ -59,7 +59,7 @@ def number(text: str) -> float:
 
 
 def positive_number(text: str) -> float:
-    """Returns a finite number above 0.
+    """Return a finite number above 0.
 
     Raises:
         ArgumentTypeError: it is none.

@@ -27,7 +27,7 @@ class FoundFormat:
 
 
 def find_chat_format(directory: Path, tokenizer: Tokenizer) -> FoundFormat:
-    """Finds the chat format of a model: by its template's text, or else by its special tokens.
+    """Find the chat format of a model: by its template's text, or else by its special tokens.
 
     A template that is not known decides too: the special tokens are then not asked, since the
     model was made for another format than theirs. Meta's layout of Llama 2 has neither a template
@@ -61,7 +61,7 @@ def encode_chat(
     add_generation_prompt: bool = True,
     chat_format: str | None = None,
 ) -> list[int]:
-    """Encodes a conversation as a model was trained on it.
+    """Encode a conversation as a model was trained on it.
 
     Special tokens are placed as ids; text never becomes one.
 
@@ -83,7 +83,7 @@ def encode_chat(
 
 
 def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[int]:
-    """Returns the ids that end an answer in a chat: the format's and the tokenizer's.
+    """Return the ids that end an answer in a chat: the format's and the tokenizer's.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -98,7 +98,7 @@ def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[i
 
 
 def _format(tokenizer: Tokenizer, name: str | None) -> ChatFormat:
-    """Looks a format up by its name, or by the special tokens where none is given."""
+    """Look a format up by its name, or by the special tokens where none is given."""
     if name is None:
         name = _format_of_tokens(tokenizer)
         if name is None:

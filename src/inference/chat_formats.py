@@ -35,7 +35,7 @@ class ChatFormat:
 
 
 def _llama3(messages: Sequence[Message], open_answer: bool) -> list[Part]:
-    """Builds Meta's format: headers, stripped contents.
+    """Build Meta's format: headers, stripped contents.
 
     Source: meta-llama/llama-models, models/llama3/chat_format.py.
     """
@@ -72,7 +72,7 @@ class _ChatML:
 
 
 def _zephyr(messages: Sequence[Message], open_answer: bool) -> list[Part]:
-    """Builds Zephyr's format; without a begin of text, as its published template."""
+    """Build Zephyr's format; without a begin of text, as its published template."""
     parts: list[Part] = []
     for message in messages:
         role = Special(f"<|{message.role}|>", required=False)
@@ -81,7 +81,7 @@ def _zephyr(messages: Sequence[Message], open_answer: bool) -> list[Part]:
 
 
 def _deepseek_r1(opening: tuple[Part, ...]) -> Builder:
-    """Gives the builder of R1-Distill's format: earlier answers lose their reasoning.
+    """Give the builder of R1-Distill's format: earlier answers lose their reasoning.
 
     Args:
         opening: What follows `<｜Assistant｜>` when an answer is opened.
@@ -103,7 +103,7 @@ def _deepseek_r1(opening: tuple[Part, ...]) -> Builder:
 
 
 def _llama2(messages: Sequence[Message], _open_answer: bool) -> list[Part]:
-    """Builds Llama 2's format: each exchange has its own begin and end of text.
+    """Build Llama 2's format: each exchange has its own begin and end of text.
 
     Source: meta-llama/llama, llama/generation.py, `chat_completion`.
     """
@@ -166,7 +166,7 @@ def _inst_tokens(required: bool) -> tuple[Special, Special]:
 
 
 def _alternating(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
-    """Splits a conversation into its system message and the turns after it.
+    """Split a conversation into its system message and the turns after it.
 
     Raises:
         ChatFormatError: The turns are not user, assistant, user, ...

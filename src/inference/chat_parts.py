@@ -36,7 +36,7 @@ Part = str | Special | Edge
 
 
 def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part]) -> list[int]:
-    """Turns parts into token ids.
+    """Turn parts into token ids.
 
     Texts that no special token separates are joined before they are encoded, so the ids are those
     of the whole prompt cut at its special tokens. A tokenizer file may list tokens of a format as
@@ -70,7 +70,7 @@ def encode_parts(tokenizer: Tokenizer, parts: Iterable[Part]) -> list[int]:
 
 
 def token_id(tokenizer: Tokenizer, name: str) -> int | None:
-    """Returns the id of a token that a format calls by its name, or None where there is none.
+    """Return the id of a token that a format calls by its name, or None where there is none.
 
     Args:
         tokenizer: Has it among its special tokens, or as a word that is a token of its own.
@@ -88,7 +88,7 @@ def token_id(tokenizer: Tokenizer, name: str) -> int | None:
 def _token(
     tokenizer: Tokenizer, part: Special | Edge | None, tokens: Mapping[str, int | None]
 ) -> list[int] | str:
-    """Returns the id of a special token, or its name where it may be text; none for no part."""
+    """Return the id of a special token, or its name where it may be text; none for no part."""
     if part is None:
         return []
     if isinstance(part, Edge):
@@ -103,7 +103,7 @@ def _token(
 
 
 def _cut_inside(text: str, words: re.Pattern[str] | None) -> list[str]:
-    """Cuts a text after the first character of each word; without words it stays in one piece."""
+    """Cut a text after the first character of each word; without words it stays in one piece."""
     found = words.finditer(text) if words is not None else ()
     bounds = [0, *(match.start() + 1 for match in found), len(text)]
     return [text[start:end] for start, end in pairwise(bounds) if start < end]

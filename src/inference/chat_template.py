@@ -65,7 +65,7 @@ _TOKEN_RULES = (
 
 
 def format_of_template(template: str) -> str | None:
-    """Returns the name of the format that a template writes, or None for an unknown one.
+    """Return the name of the format that a template writes, or None for an unknown one.
 
     Args:
         template: The text of the template.
@@ -78,7 +78,7 @@ def format_of_template(template: str) -> str | None:
 
 
 def format_of_tokens(has: Callable[[str], bool]) -> str | None:
-    """Returns the name of the format that special tokens belong to, or None.
+    """Return the name of the format that special tokens belong to, or None.
 
     Args:
         has: Tells whether a tokenizer has a token of a name.
@@ -90,7 +90,7 @@ def format_of_tokens(has: Callable[[str], bool]) -> str | None:
 
 
 def read_template(directory: Path) -> str | None:
-    """Reads the chat template of a model directory.
+    """Read the chat template of a model directory.
 
     Args:
         directory: Holds `chat_template.jinja`, which goes first, or `tokenizer_config.json` with
@@ -113,7 +113,7 @@ def read_template(directory: Path) -> str | None:
 
 
 def _default_template(path: Path, value: object) -> str | None:
-    """Returns the template that a configuration holds."""
+    """Return the template that a configuration holds."""
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -130,7 +130,7 @@ def _default_template(path: Path, value: object) -> str | None:
 
 
 def _uniform(template: str) -> str:
-    r"""Writes what templates write in different ways in one: `\n`, quotes, attributes, spaces."""
+    r"""Write what templates write in different ways in one: `\n`, quotes, attributes, spaces."""
     text = template.replace("\\n", "\n").replace('"', "'")
     text = re.sub(r"\bmessage\.(role|content)\b", r"message['\1']", text)
     text = re.sub(r"[ \t]+", " ", text)  # first, so that the next pattern is linear in the length

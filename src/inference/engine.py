@@ -100,17 +100,17 @@ class InferenceEngine:
 
     @property
     def sequence_length(self) -> int:
-        """Returns the positions of the context."""
+        """Return the positions of the context."""
         return self.context.sequence_length
 
     @property
     def cached_ids(self) -> tuple[int, ...]:
-        """Returns the tokens whose keys and values are in the cache."""
+        """Return the tokens whose keys and values are in the cache."""
         return tuple(self._cached_ids)
 
     @cached_property
     def chat_format(self) -> FoundFormat:
-        """Finds the model's chat format.
+        """Find the model's chat format.
 
         Raises:
             ChatFormatError: It is not known.
@@ -122,7 +122,7 @@ class InferenceEngine:
         return find_chat_format(self.model.source_directory, self.model.tokenizer)
 
     def reset(self) -> None:
-        """Forgets the cached tokens."""
+        """Forget the cached tokens."""
         self._newest += 1
         self._cached_ids = []
         self.context.clear()
@@ -136,7 +136,7 @@ class InferenceEngine:
         progress: Progress | None = None,
         chat_format: str | None = None,
     ) -> Iterator[Step]:
-        """Answers the last message of a conversation; arguments and errors as in `generate`.
+        """Answer the last message of a conversation; arguments and errors as in `generate`.
 
         Args:
             chat_format: A key of `CHAT_FORMATS`; None stands for the model's own.
@@ -166,7 +166,7 @@ class InferenceEngine:
         end_ids: Collection[int] = (),
         new_text: bool = False,
     ) -> Iterator[Step]:
-        """Continues a sequence of tokens.
+        """Continue a sequence of tokens.
 
         Everything is checked before the first step is asked for; a refused call changes nothing.
 
@@ -211,7 +211,7 @@ class InferenceEngine:
         return self._steps(ids, limit, at_limit, sampler, text, progress)
 
     def _checked_prompt(self, prompt_ids: Sequence[int]) -> list[int]:
-        """Returns the prompt as a list of ids that the model knows and the context can hold."""
+        """Return the prompt as a list of ids that the model knows and the context can hold."""
         if len(prompt_ids) == 0:
             raise PromptError("[generate] prompt_ids must hold at least one token: got none")
         if len(prompt_ids) >= self.sequence_length:
@@ -232,7 +232,7 @@ class InferenceEngine:
         text: "_AnswerText",
         progress: Progress | None,
     ) -> Iterator[Step]:
-        """Runs the prompt, then chooses, shows and runs tokens until a reason to stop."""
+        """Run the prompt, then choose, show and run tokens until a reason to stop."""
         self._newest += 1
         mine = self._newest
         stats = GenerationStats(len(ids), self._reusable(ids), 0, 0.0, 0.0, sampler.seed)
@@ -273,7 +273,7 @@ class InferenceEngine:
             stats.decode_seconds += time.perf_counter() - started
 
     def _choose(self, sampler: Sampler, logits: Logits, position: int) -> int:
-        """Draws a token; forgets the cache when the logits show that it holds no numbers."""
+        """Draw a token; forget the cache when the logits show that it holds no numbers."""
         try:
             return sampler.sample(logits, position)
         except NumericError:
@@ -281,7 +281,7 @@ class InferenceEngine:
             raise
 
     def _reusable(self, ids: list[int]) -> int:
-        """Returns how many tokens of a prompt are cached; its last one always has to be run."""
+        """Return how many tokens of a prompt are cached; its last one always has to be run."""
         most = min(len(ids) - 1, len(self._cached_ids))
         for position in range(most):
             if ids[position] != self._cached_ids[position]:
@@ -289,7 +289,7 @@ class InferenceEngine:
         return most
 
     def _prefill(self, ids: list[int], cached: int, progress: Progress | None) -> Logits:
-        """Runs the part of the prompt that is not cached; returns the logits after its end."""
+        """Run the part of the prompt that is not cached; return the logits after its end."""
         del self._cached_ids[cached:]
         if progress is not None:
             progress(cached, len(ids))
@@ -302,7 +302,7 @@ class InferenceEngine:
     def _run_drafted(
         self, token: int, drafter: Drafter, most: int, stats: GenerationStats
     ) -> Logits:
-        """Returns the logits [V] after a drawn token, which may be there already.
+        """Return the logits [V] after a drawn token, which may be there already.
 
         Of a step that checks drafted tokens, only the token that was drawn counts as cached; each
         of the others joins it when it is drawn. So the cache is at any time what it would be
@@ -322,7 +322,7 @@ class InferenceEngine:
         return logits
 
     def _run_checking(self, token: int, drafted: list[int]) -> tuple[Logits, Logits]:
-        """Runs a token and what may follow it.
+        """Run a token and what may follow it.
 
         Returns:
             The logits [V] after the token, and those after each of the n others [n, V].
@@ -337,7 +337,7 @@ class InferenceEngine:
         return logits[0], logits[1:]
 
     def _run(self, ids: list[int]) -> Logits:
-        """Runs tokens after the cached ones and returns the logits [V] after the last.
+        """Run tokens after the cached ones and return the logits [V] after the last.
 
         The ids are noted as cached only when the cache holds them: wherever an interrupt falls,
         what is noted is true.
@@ -362,7 +362,7 @@ class _AnswerText:
         self._stops = stops
 
     def push(self, token: int) -> tuple[str, str | None]:
-        """Returns the text that became certain with a token, and the reason to stop, if any."""
+        """Return the text that became certain with a token, and the reason to stop, if any."""
         if token in self._stop_ids:
             return self.finish(), "eot"
         if self._decoder is None:
@@ -371,7 +371,7 @@ class _AnswerText:
         return shown, "stop string" if self._stops.found else None
 
     def finish(self) -> str:
-        """Returns the text that was held back: nothing more comes."""
+        """Return the text that was held back: nothing more comes."""
         if self._decoder is None:
             return ""
         return self._stops.push(self._decoder.finish()) + self._stops.finish()

@@ -71,7 +71,7 @@ class SamplingArgs:
 
 
 def _check_number(name: str, value: float, low: float, high: float) -> None:
-    """Refuses what is no finite number from low to high."""
+    """Refuse what is no finite number from low to high."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SamplingError(f"[sampling] {name} must be a number: got {type(value).__name__}")
     if isinstance(value, int) and abs(value).bit_length() > 1000:
@@ -82,7 +82,7 @@ def _check_number(name: str, value: float, low: float, high: float) -> None:
 
 
 def _check_whole(name: str, value: int) -> None:
-    """Refuses what is no whole number of at least 0."""
+    """Refuse what is no whole number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int):
         kind = type(value).__name__
         raise SamplingError(f"[sampling] {name} must be a whole number: got {kind}")
@@ -109,7 +109,7 @@ class Sampler:
         self._weighed: Logits = np.empty(0, np.float32)
 
     def observe(self, ids: Iterable[int]) -> None:
-        """Adds tokens of the prompt or the answer to those that the penalty applies to."""
+        """Add tokens of the prompt or the answer to those that the penalty applies to."""
         if self.args.repeat_penalty != 1.0:
             new = set(ids) - self._seen
             if new:
@@ -118,7 +118,7 @@ class Sampler:
                 self._seen_ids = np.concatenate((self._seen_ids, added))
 
     def sample(self, logits: Logits, position: int) -> int:
-        """Chooses one token.
+        """Choose one token.
 
         Args:
             logits: float32 [V]; left as they are.
@@ -140,7 +140,7 @@ class Sampler:
         return place if ids is None else int(ids[place])
 
     def distribution(self, logits: Logits) -> tuple[Ids, Floats]:
-        """Returns the tokens that can be drawn and their probabilities, which add up to 1.
+        """Return the tokens that can be drawn and their probabilities, which add up to 1.
 
         The temperature must be above 0.
 
@@ -156,7 +156,7 @@ class Sampler:
         return kept if ids is None else ids[kept], probabilities / probabilities.sum()
 
     def _weights(self, logits: Logits) -> tuple[Ids | None, Weights]:
-        """Returns the tokens that top-k keeps and how probable each is beside the first of them.
+        """Return the tokens that top-k keeps and how probable each is beside the first of them.
 
         Returns:
             Ids int64 [n], ascending, or None for the whole vocabulary; weights [n], the largest
@@ -181,7 +181,7 @@ class Sampler:
         return ids, weights
 
     def _penalised(self, logits: Logits) -> Logits:
-        """Returns the logits with those of seen tokens pushed down."""
+        """Return the logits with those of seen tokens pushed down."""
         seen = self._seen_ids
         if not seen.size:
             return logits
@@ -199,7 +199,7 @@ class Sampler:
         return changed
 
     def _exponentials(self, logits: Logits) -> Weights:
-        """Computes exp((logit - max) / temperature), in float32 for very many logits."""
+        """Compute exp((logit - max) / temperature), in float32 for very many logits."""
         largest, temperature = logits.max(), self.args.temperature
         # A tiny temperature gives -inf, and exp 0; so does a logit of -inf, at any temperature.
         with np.errstate(over="ignore", under="ignore"):

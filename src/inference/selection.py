@@ -29,7 +29,7 @@ _ROW = 256
 
 
 def at_least_kth_largest(values: Weights, k: int) -> Ids:
-    """Returns the indices, ascending, of all values not below the kth largest.
+    """Return the indices, ascending, of all values not below the kth largest.
 
     Args:
         values: [n], no NaN.
@@ -49,7 +49,7 @@ def at_least_kth_largest(values: Weights, k: int) -> Ids:
 
 
 def leave_out(weights: Weights, smallest: float, count: int) -> tuple[Ids | None, Weights]:
-    """Leaves out weights below a limit, and of those that equal it all but the first ones.
+    """Leave out weights below a limit, and of those that equal it all but the first ones.
 
     Args:
         weights: [n]; may be changed.
@@ -71,7 +71,7 @@ def leave_out(weights: Weights, smallest: float, count: int) -> tuple[Ids | None
 
 
 def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
-    """Finds the fewest weights, the largest first, that add up to at least top_p of the whole.
+    """Find the fewest weights, the largest first, that add up to at least top_p of the whole.
 
     Args:
         weights: [n]; float32 if n is above 4096.
@@ -102,7 +102,7 @@ def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
 
 
 def _crossing(weights: Weights, before: float, target: float) -> tuple[float, int]:
-    """Finds where a sum, to which weights are added, the largest first, reaches a target.
+    """Find where a sum, to which weights are added, the largest first, reaches a target.
 
     Returns:
         The weight that reaches it, and how many of its size it takes. If rounding leaves the whole
@@ -117,7 +117,7 @@ def _crossing(weights: Weights, before: float, target: float) -> tuple[float, in
 
 
 def draw(weights: Weights, share: float) -> int:
-    """Draws an index with the probability that its weight has in the sum of all.
+    """Draw an index with the probability that its weight has in the sum of all.
 
     Many weights are added up in rows of 256, and then the sums of the rows.
 
@@ -133,7 +133,7 @@ def draw(weights: Weights, share: float) -> int:
 
 
 def _place(weights: Weights, share: float) -> tuple[int, float]:
-    """Returns the index at which a share of the sum falls, and the share of its own weight."""
+    """Return the index at which a share of the sum falls, and the share of its own weight."""
     cumulative = np.cumsum(weights, dtype=np.float64)
     target = share * float(cumulative[-1])
     place = int(np.searchsorted(cumulative, target, side="right"))

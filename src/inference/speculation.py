@@ -53,14 +53,14 @@ class TextIndex:
             self._places.update(zip(sequences, range(length, len(ids)), strict=False))
 
     def append(self, token: int) -> None:
-        """Adds a token to the text."""
+        """Add a token to the text."""
         ids, places = self._ids, self._places
         for length in END_LENGTHS:
             places[tuple(ids[-length:])] = len(ids)
         ids.append(token)
 
     def match(self) -> tuple[int, int] | None:
-        """Finds the longest end of the text that stood earlier.
+        """Find the longest end of the text that stood earlier.
 
         Returns:
             Its length and the place of what followed it then, or None if no end did.
@@ -73,7 +73,7 @@ class TextIndex:
         return None
 
     def copied(self, place: int, count: int) -> list[int]:
-        """Copies tokens from a place on; at the end of the text the copy goes on with itself."""
+        """Copy tokens from a place on; at the end of the text the copy goes on with itself."""
         text = self._ids[place : place + count]
         return [text[i % len(text)] for i in range(count)]
 
@@ -94,7 +94,7 @@ class DraftLength:
         self._ratios = list(self._believed)
 
     def best(self, end_length: int, most: int) -> int:
-        """Returns how many tokens to draft after an end of this length, 0 to `most`."""
+        """Return how many tokens to draft after an end of this length, 0 to `most`."""
         p = self._acceptance[end_length]
         best, best_gain = 0, _LEAST_GAIN
         expected, chance = 1.0, 1.0
@@ -107,12 +107,12 @@ class DraftLength:
         return best
 
     def note_guess(self, end_length: int, is_right: bool) -> None:
-        """Learns whether a guessed token was the one that was drawn."""
+        """Learn whether a guessed token was the one that was drawn."""
         share = self._acceptance[end_length]
         self._acceptance[end_length] = share + _ACCEPTANCE_WEIGHT * (is_right - share)
 
     def note_step(self, drafted: int, seconds: float) -> None:
-        """Learns how long a step over one token and so many drafted ones took."""
+        """Learn how long a step over one token and so many drafted ones took."""
         if self._plain_seconds == 0.0:
             self._plain_seconds = seconds / self._believed[drafted]
         if drafted:
@@ -155,7 +155,7 @@ class Drafter:
         self._guess: _Guess | None = None
 
     def observe(self, token: int) -> Logits | None:
-        """Takes a token that was drawn.
+        """Take a token that was drawn.
 
         Returns:
             The logits [V] after it, if it was drafted and all drafted tokens before it were right.
@@ -175,7 +175,7 @@ class Drafter:
         return None if guess.rows is None else guess.rows[guess.confirmed - 1]
 
     def draft(self, most: int) -> list[int]:
-        """Returns what the next step is to check after the newest token; often nothing.
+        """Return what the next step is to check after the newest token; often nothing.
 
         Args:
             most: so many tokens may still be drafted; at least 0.
@@ -191,7 +191,7 @@ class Drafter:
         return tokens[:count]
 
     def note_step(self, drafted: int, rows: Logits | None, seconds: float) -> None:
-        """Takes the logits [n, V] after the n drafted tokens, and the time of the step."""
+        """Take the logits [n, V] after the n drafted tokens, and the time of the step."""
         if self._guess is not None:
             self._guess.rows = rows
         self._length.note_step(drafted, seconds)

@@ -25,7 +25,7 @@ class StopStrings:
         self._held = ""
 
     def push(self, text: str) -> str:
-        """Takes more text and returns what is certain not to belong to a stop string."""
+        """Take more text and return what is certain not to belong to a stop string."""
         if self.found:
             return ""
         text = self._held + text
@@ -39,13 +39,13 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """Returns the text held back, when no more comes."""
+        """Return the text held back, when no more comes."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Returns the length of the longest end of the text that begins the stop string."""
+    """Return the length of the longest end of the text that begins the stop string."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:length]):
             return length

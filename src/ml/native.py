@@ -5,7 +5,7 @@ tensor is refused here and, for the products, in `native_products.py`. Every fun
 `out`, which the caller has allocated.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .errors import ShapeError
 from .kernel_settings import (
@@ -29,6 +29,7 @@ from .native_checks import (
     output,
     type_code,
 )
+from .native_memory import pointer
 from .native_products import batched_matmul, linear
 from .native_quantized import dequantize, quantize
 
@@ -63,15 +64,6 @@ _TYPES = {"bfloat16": lib.TYPE_BF16, "float16": lib.TYPE_F16, "float32": lib.TYP
 _ACTIVATIONS = {"bfloat16": lib.TYPE_BF16, "float32": lib.TYPE_F32}
 _MAX_COLUMNS = 2**31 - 1
 
-_cast = ffi.cast
-_VOID_POINTER = ffi.typeof("void *")
-_FLOAT_POINTER = ffi.typeof("float *")
-_INT32_POINTER = ffi.typeof("int32_t *")
-
-
-def _pointer(address: int) -> Any:
-    return _cast(_VOID_POINTER, address)
-
 
 def softmax(x: "Tensor", out: "Tensor") -> None:
     """Turn each row of scores into probabilities.
@@ -97,7 +89,7 @@ def softmax(x: "Tensor", out: "Tensor") -> None:
     if out._size == 0:
         return
     check_apart_or_same("softmax", out, out_at, x_at, x)
-    lib.softmax(_pointer(x_at), x_type, _pointer(out_at), out_type, *x._shape, threads)
+    lib.softmax(pointer(x_at), x_type, pointer(out_at), out_type, *x._shape, threads)
 
 
 def rms_norm(x: "Tensor", weight: "Tensor", eps: float, out: "Tensor") -> None:
@@ -129,7 +121,7 @@ def rms_norm(x: "Tensor", weight: "Tensor", eps: float, out: "Tensor") -> None:
     check_apart_or_same("rms_norm", out, out_at, x_at, x)
     check_apart("rms_norm", out, out_at, weight_at, weight.nbytes)
     lib.rms_norm(
-        _pointer(x_at), x_type, _pointer(weight_at), weight_type, _pointer(out_at), out_type, eps,
+        pointer(x_at), x_type, pointer(weight_at), weight_type, pointer(out_at), out_type, eps,
         rows, D, threads,
     )  # fmt: skip
 
@@ -168,8 +160,9 @@ def rotary(x: "Tensor", frequencies: "Tensor", out: "Tensor", halves: bool = Fal
     else:
         check_apart_or_same("rotary", out, out_at, x_at, x)
     check_apart("rotary", out, out_at, turns_at, frequencies.nbytes)
-    turns = _cast(_FLOAT_POINTER, turns_at)
-    lib.rotary(_pointer(x_at), turns, _pointer(out_at), code, halves, T, heads, h, threads)
+    lib.rotary(
+        pointer(x_at), pointer(turns_at), pointer(out_at), code, halves, T, heads, h, threads
+    )
 
 
 def _elementwise(op: str, code: int, a: "Tensor", b: "Tensor", out: "Tensor") -> None:
@@ -185,7 +178,7 @@ def _elementwise(op: str, code: int, a: "Tensor", b: "Tensor", out: "Tensor") ->
             check_apart_or_same(op, out, out_at, addresses[-1], x)
     a_at, b_at = addresses
     lib.elementwise(
-        code, _pointer(a_at), _pointer(b_at), _pointer(out_at), code_of_type, out._size, threads
+        code, pointer(a_at), pointer(b_at), pointer(out_at), code_of_type, out._size, threads
     )
 
 
@@ -231,7 +224,7 @@ def argmax(x: "Tensor", out: "Tensor") -> None:
     if rows == 0:
         return
     check_apart("argmax", out, out_at, x_at, x.nbytes)
-    lib.argmax(_pointer(x_at), code, _cast(_INT32_POINTER, out_at), rows, n, threads)
+    lib.argmax(pointer(x_at), code, pointer(out_at), rows, n, threads)
 
 
 def convert(x: "Tensor", out: "Tensor") -> None:
@@ -252,7 +245,7 @@ def convert(x: "Tensor", out: "Tensor") -> None:
     if out._size == 0:
         return
     check_apart("convert", out, out_at, x_at, x.nbytes)
-    lib.convert(_pointer(x_at), x_type, _pointer(out_at), out_type, x._size, threads)
+    lib.convert(pointer(x_at), x_type, pointer(out_at), out_type, x._size, threads)
 
 
 def probe_read(x: "Tensor", streams: int) -> int:
@@ -269,7 +262,7 @@ def probe_read(x: "Tensor", streams: int) -> int:
     """
     threads = kernel_threads()
     x_at = dense("probe_read", "x", x)
-    return int(lib.probe_read(_pointer(x_at), x.nbytes, streams, threads)) if x._size else 0
+    return int(lib.probe_read(pointer(x_at), x.nbytes, streams, threads)) if x._size else 0
 
 
 def probe_multiply_add(dtype: str, rounds: int) -> int:

@@ -1,12 +1,12 @@
 """The door to the kernels of attention; `native.py` has the others, and the rules for all."""
 
 import math
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .errors import ShapeError
-from .kernel_settings import ffi, kernel_threads, lib
+from .kernel_settings import kernel_threads, lib
 from .native_checks import check_apart, check_ndim, check_shape, dense, output, type_code
+from .native_memory import pointer, scratch
 
 if TYPE_CHECKING:
     from .key_value_cache import KeyValueCache
@@ -18,23 +18,6 @@ _CALL_MULTIPLY_ADDS = 2**33
 
 # The kernel computes powers of two.
 _LOG2_E = math.log2(math.e)
-
-_cast = ffi.cast
-_VOID_POINTER = ffi.typeof("void *")
-_allocate = ffi.new_allocator(should_clear_after_alloc=False)
-_local = threading.local()
-
-
-def _pointer(address: int) -> Any:
-    return _cast(_VOID_POINTER, address)
-
-
-def _scratch(nbytes: int) -> Any:
-    """Return scratch of the calling thread; it is kept, and grows when more is needed."""
-    if getattr(_local, "nbytes", 0) < nbytes:
-        _local.scratch = _allocate("char[]", nbytes)
-        _local.nbytes = nbytes
-    return _local.scratch
 
 
 def _check_rows(op: str, label: str, x: "Tensor", cache: "KeyValueCache", start_pos: int) -> int:
@@ -85,7 +68,7 @@ def write_cache(cache: "KeyValueCache", start_pos: int, xk: "Tensor", xv: "Tenso
         for row in rows:
             check_apart("write_cache", x, place, row, xk.nbytes)
     lib.write_cache(
-        *map(_pointer, rows), *map(_pointer, places), T, start_pos, cache.heads, cache.head_dim,
+        *map(pointer, rows), *map(pointer, places), T, start_pos, cache.heads, cache.head_dim,
         cache.capacity, code, threads,
     )  # fmt: skip
 
@@ -124,14 +107,14 @@ def attention(xq: "Tensor", cache: "KeyValueCache", start_pos: int, out: "Tensor
     check_apart("attention", out, out_at, xq_at, xq.nbytes)
     check_apart("attention", out, out_at, keys_at, cache.keys.nbytes)
     check_apart("attention", out, out_at, values_at, cache.values.nbytes)
-    keys, values, scale = _pointer(keys_at), _pointer(values_at), _LOG2_E / math.sqrt(h)
+    keys, values, scale = pointer(keys_at), pointer(values_at), _LOG2_E / math.sqrt(h)
     rows = max(1, _CALL_MULTIPLY_ADDS // (2 * H * h * (start_pos + T)))
     for t in range(0, T, rows):
         count, offset = min(rows, T - t), t * H * h * xq._dtype.itemsize
         # Enough for any position of the cache, so that a recorded call can be made again at each.
         last = cache.positions - count
-        scratch = _scratch(lib.attention_scratch_bytes(count, last, H, K, h, code, threads))
+        wanted = lib.attention_scratch_bytes(count, last, H, K, h, code, threads)
         lib.attention(
-            _pointer(xq_at + offset), keys, values, _pointer(out_at + offset), scratch, count,
-            start_pos + t, H, K, h, cache.capacity, code, scale, threads,
+            pointer(xq_at + offset), keys, values, pointer(out_at + offset), scratch(wanted),
+            count, start_pos + t, H, K, h, cache.capacity, code, scale, threads,
         )  # fmt: skip

@@ -1,6 +1,5 @@
 """The products' part of the door to C (see `native.py`)."""
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from .native_checks import (
     output,
     strided_rows,
 )
+from .native_memory import pointer, scratch
 from .quantized import QuantizedTensor
 
 if TYPE_CHECKING:
@@ -41,27 +41,7 @@ _PRODUCTS |= {
 }
 _RESULTS = {"bfloat16": lib.TYPE_BF16, "float32": lib.TYPE_F32}
 
-_cast = ffi.cast
-_VOID_POINTER = ffi.typeof("void *")
 _LINEAR_PARTS = ffi.typeof("LinearPart[]")
-_allocate = ffi.new_allocator(should_clear_after_alloc=False)
-_local = threading.local()
-
-
-def _scratch(columns: int, threads: int) -> Any:
-    """Return the products' scratch, whose size depends on nothing else but for very long rows.
-
-    It belongs to the calling thread, so that two threads may compute at once, and is kept.
-    """
-    wanted = lib.product_scratch_bytes(columns, threads)
-    if getattr(_local, "bytes", 0) < wanted:
-        _local.scratch = _allocate("char[]", wanted)
-        _local.bytes = wanted
-    return _local.scratch
-
-
-def _pointer(address: int) -> Any:
-    return _cast(_VOID_POINTER, address)
 
 
 def _product_kind(op: str, x: "Tensor", weight: "Weight", out: "Tensor") -> int:
@@ -106,14 +86,15 @@ def linear(x: "Tensor", weights: "Sequence[Weight]", outs: "Sequence[Tensor]") -
         return
     out_type, out_bytes = _RESULTS[outs[0]._dtype.name], outs[0]._dtype.itemsize
     row_bytes, step = columns * x._dtype.itemsize, rows_per_call(T, columns * features)
+    shared = scratch(lib.product_scratch_bytes(columns, threads))
     for t in range(0, T, step):
         places = [
-            (weight_at, _pointer(out_at + t * rows * out_bytes), rows, *quantized)
+            (weight_at, pointer(out_at + t * rows * out_bytes), rows, *quantized)
             for weight_at, out_at, rows, quantized in parts
         ]
         lib.linear(
-            _pointer(x_at + t * row_bytes), ffi.new(_LINEAR_PARTS, places), len(places),
-            _scratch(columns, threads), min(step, T - t), columns, kind, out_type, threads,
+            pointer(x_at + t * row_bytes), ffi.new(_LINEAR_PARTS, places), len(places),
+            shared, min(step, T - t), columns, kind, out_type, threads,
         )  # fmt: skip
 
 
@@ -126,7 +107,7 @@ def rows_per_call(T: int, products_per_row: int) -> int:
 
 def _check_part(
     x: "Tensor", x_at: int, weights: "Sequence[Weight]", outs: "Sequence[Tensor]", part: int
-) -> tuple[Any, int, int, tuple[Any, ...]]:
+) -> tuple[Any, int, int, list[Any]]:
     """Check one weight and its result; return what LinearPart holds, with out's address."""
     weight, out = weights[part], outs[part]
     check_dtype("linear", "weight", weight, weights[0])
@@ -139,14 +120,19 @@ def _check_part(
             f"(x {list(x.shape)}, weight {list(weight.shape)})"
         )
     check_shape("linear", "out", out, (T, rows))
-    is_quantized = isinstance(weight, QuantizedTensor)
-    weight_at = ffi.NULL if is_quantized else _pointer(dense("linear", "weight", weight))
-    out_at = output("linear", out)
+    (weight_at, *quantized), out_at = _weight_fields(weight), output("linear", out)
     if out._size:
         check_apart("linear", out, out_at, x_at, x.nbytes)
         for other in (*(part for w in weights for part in w.parts()), *outs[:part]):
             check_apart("linear", out, out_at, other.data_pointer, other.nbytes)
-    return weight_at, out_at, rows, (weight.kernel_fields,) if is_quantized else ()
+    return weight_at, out_at, rows, quantized
+
+
+def _weight_fields(weight: "Weight") -> tuple[Any, ...]:
+    """Return LinearPart's `weight`, and its `quantized` where there is one."""
+    if isinstance(weight, QuantizedTensor):
+        return ffi.NULL, weight.kernel_fields
+    return (pointer(dense("linear", "weight", weight)),)
 
 
 def batched_matmul(a: "Tensor", b: "Tensor", out: "Tensor") -> None:
@@ -181,7 +167,8 @@ def batched_matmul(a: "Tensor", b: "Tensor", out: "Tensor") -> None:
         return
     check_apart("batched_matmul", out, out_at, a_at, a_bytes)
     check_apart("batched_matmul", out, out_at, b_at, b_bytes)
+    shared = scratch(lib.product_scratch_bytes(k, threads))
     lib.batched_matmul(
-        _pointer(a_at), *a._strides[:2], _pointer(b_at), *b._strides[:2], _pointer(out_at),
-        _scratch(k, threads), batch, m, n, k, kind, _RESULTS[out._dtype.name], threads,
+        pointer(a_at), *a._strides[:2], pointer(b_at), *b._strides[:2], pointer(out_at),
+        shared, batch, m, n, k, kind, _RESULTS[out._dtype.name], threads,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """The part of the door to C for block-quantised tensors (see `native.py`)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .dtype import BlockDType, nf4
 from .errors import IndexOutOfRangeError
@@ -15,6 +15,7 @@ from .native_checks import (
     output,
     type_code,
 )
+from .native_memory import pointer
 
 if TYPE_CHECKING:
     from .quantized import QuantizedTensor
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
 _TYPES = {"bfloat16": lib.TYPE_BF16, "float16": lib.TYPE_F16, "float32": lib.TYPE_F32}
 
-_cast = ffi.cast
-_VOID_POINTER = ffi.typeof("void *")
-_BYTE_POINTER = ffi.typeof("uint8_t *")
-_INT32_POINTER = ffi.typeof("int32_t *")
 _QUANTIZED_WEIGHT = ffi.typeof("QuantizedWeight *")
 
 
@@ -61,8 +58,7 @@ def quantize(x: "Tensor", dtype: BlockDType, codes: "Tensor", scales: "Tensor") 
     check_apart("quantize", scales, scales_at, codes_at, codes.nbytes)
     return int(
         lib.quantize(
-            _cast(_VOID_POINTER, x_at), x_type, _cast(_BYTE_POINTER, codes_at),
-            _cast(_VOID_POINTER, scales_at),
+            pointer(x_at), x_type, pointer(codes_at), pointer(scales_at),
             lib.QUANTIZED_NF4 if dtype is nf4 else lib.QUANTIZED_INT8, x._size, threads,
         )
     )  # fmt: skip
@@ -101,9 +97,8 @@ def dequantize(weight: "QuantizedTensor", rows: "Tensor | None", out: "Tensor") 
         check_apart("dequantize", out, out_at, part.data_pointer, part.nbytes)
     if rows is not None:
         check_apart("dequantize", out, out_at, rows_at, rows.nbytes)
-    numbers: Any = _cast(_INT32_POINTER, rows_at) if rows is not None else ffi.NULL
     lib.dequantize(
-        ffi.new(_QUANTIZED_WEIGHT, weight.kernel_fields), numbers, _cast(_VOID_POINTER, out_at),
+        ffi.new(_QUANTIZED_WEIGHT, weight.kernel_fields), pointer(rows_at), pointer(out_at),
         out_type, T, columns, threads,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import native
-from .dtype import BlockDType, float32, nf4, uint8
+from .dtype import BlockDType, float32, nf4
 from .errors import DTypeError, TensorError
 from .quantized import NESTED_BLOCK, NestedScales, QuantizedTensor
 from .tensor import Tensor

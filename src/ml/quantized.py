@@ -9,15 +9,12 @@ from .dtype import BlockDType, DType, float32, nf4, uint8
 from .errors import DTypeError, ShapeError, TensorError
 from .kernel_settings import ffi, lib
 from .layout import Shape, checked_shape
+from .native_memory import pointer
 from .scalars import checked_number
 from .tensor import Tensor
 
 NESTED_BLOCK = 256
 NESTED_CODES = 256
-
-_VOID_POINTER = ffi.typeof("void *")
-_BYTE_POINTER = ffi.typeof("uint8_t *")
-_FLOAT_POINTER = ffi.typeof("float *")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +120,11 @@ class QuantizedTensor:
 
     def _fields(self) -> tuple[Any, ...]:
         nested = self._nested
-        pointers = [
-            ffi.cast(_BYTE_POINTER, self._codes.data_pointer),
-            ffi.cast(_VOID_POINTER, self._scales.data_pointer),
-        ]
-        if nested is None:
-            number = lib.QUANTIZED_NF4 if self._dtype is nf4 else lib.QUANTIZED_INT8
-            return (*pointers, ffi.NULL, ffi.NULL, 0.0, number)
-        pointers += [ffi.cast(_FLOAT_POINTER, x.data_pointer) for x in (nested.absmax, nested.code)]
-        return (*pointers, nested.offset, lib.QUANTIZED_NF4_NESTED)
+        pointers = [pointer(part.data_pointer) for part in self.parts()]
+        if nested is not None:
+            return (*pointers, nested.offset, lib.QUANTIZED_NF4_NESTED)
+        number = lib.QUANTIZED_NF4 if self._dtype is nf4 else lib.QUANTIZED_INT8
+        return (*pointers, ffi.NULL, ffi.NULL, 0.0, number)
 
     @property
     def dtype(self) -> BlockDType:
@@ -241,7 +234,7 @@ class QuantizedTensor:
         )
 
     def __repr__(self) -> str:
-        label = f"{ascii(self._name):.80}, " if self._name else ""
+        label = f"{self._name!a:.80}, " if self._name else ""
         double = ", double" if self._nested else ""
         return f"QuantizedTensor({label}{list(self._shape)}, {self._dtype}{double})"
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import native, native_attention, native_products, native_quantized, storage
+from . import native, native_attention, native_memory, native_products, native_quantized
 from .kernel_settings import ffi, kernel_threads, lib
+from .native_memory import pointer
 from .tensor import Tensor
 
 Step = Callable[[Tensor, int], Tensor]
@@ -34,12 +35,11 @@ _one_at_a_time = threading.Lock()
 # Recordings of an earlier generation are void.
 _generation = 0
 
-_FLOAT_POINTER = ffi.typeof("float *")
 _ADDRESS = ffi.typeof("uintptr_t")
 
 
 def forget_recordings() -> None:
-    """Makes all recordings void: what they were made with has changed."""
+    """Make all recordings void: what they were made with has changed."""
     global _generation
     _generation += 1
 
@@ -59,7 +59,7 @@ class Replay:
         self._key: tuple[object, ...] = ()
 
     def run(self, owner: object, step: Step, x: Tensor, position: int) -> Tensor:
-        """Returns step(x, position).
+        """Return step(x, position).
 
         Args:
             owner: what the step computes with; kept alive. The same owner means the same step.
@@ -119,7 +119,7 @@ class _Recorder:
         self._thread = threading.get_ident()
 
     def is_mine(self) -> bool:
-        """Tells whether the calling thread is the one that records."""
+        """Tell whether the calling thread is the one that records."""
         return threading.get_ident() == self._thread
 
     def __getattr__(self, name: str) -> Any:
@@ -138,7 +138,7 @@ class _Recorder:
         return noting
 
     def noting_memory(self, allocate: Callable[..., object]) -> Callable[..., object]:
-        """Returns an allocator whose memory is kept."""
+        """Return an allocator whose memory is kept."""
 
         def noting(*arguments: Any) -> object:
             memory = allocate(*arguments)
@@ -149,7 +149,7 @@ class _Recorder:
         return noting
 
     def noting_views(self, view: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
-        """Returns a method that gives an array: what is done with it is not seen here."""
+        """Return a method that gives an array: what is done with it is not seen here."""
 
         def noting(x: Tensor) -> Any:
             self.is_complete &= not self.is_mine()
@@ -160,23 +160,24 @@ class _Recorder:
 
 @contextmanager
 def _recording() -> Iterator[_Recorder]:
-    """Puts a recorder in the place of the library, of the allocator and of the ways to NumPy.
+    """Put a recorder in the place of the library, of the allocator and of the ways to NumPy.
 
-    Lets go of the lock, which the caller holds.
+    Let go of the lock, which the caller holds.
     """
     recorder = _Recorder()
-    allocate, views = storage._allocate, {name: getattr(Tensor, name) for name in ("numpy", "bits")}
+    allocate = native_memory.allocate
+    views = {name: getattr(Tensor, name) for name in ("numpy", "bits")}
     try:
         for module in _CALLERS:
             module.lib = recorder
-        storage._allocate = recorder.noting_memory(allocate)
+        native_memory.allocate = recorder.noting_memory(allocate)
         for name, view in views.items():
             setattr(Tensor, name, recorder.noting_views(view))
         yield recorder
     finally:
         for module in _CALLERS:
             module.lib = lib
-        storage._allocate = allocate
+        native_memory.allocate = allocate
         for name, view in views.items():
             setattr(Tensor, name, view)
         _one_at_a_time.release()
@@ -185,7 +186,7 @@ def _recording() -> Iterator[_Recorder]:
 def _moving(
     names: list[str], calls: list[Call], position: int
 ) -> Iterator[tuple[list[Any], int, Callable[[int], Any]]]:
-    """Yields the arguments that depend on the position: their list, their index, and their value.
+    """Yield the arguments that depend on the position: their list, their index, and their value.
 
     Args:
         names: of the kernels.
@@ -202,4 +203,4 @@ def _moving(
 
 
 def _row_pointer(first: int, row_bytes: int) -> Callable[[int], Any]:
-    return lambda position: ffi.cast(_FLOAT_POINTER, first + position * row_bytes)
+    return lambda position: pointer(first + position * row_bytes)

@@ -33,7 +33,7 @@ _METHODS: dict[str, Function] = {name: Tensor.__dict__[name] for name in REPORTE
 
 
 def report_ops_to(tracer: trace.Tracer | None) -> None:
-    """Lets every op of the library report to a tracer, or, with None, to nobody.
+    """Let every op of the library report to a tracer, or, with None, to nobody.
 
     The functions are those exported by `ml.ops`, under the names `ml.add` and `ml.ops.add`. An op
     that another op uses is part of that one and is not reported.
@@ -57,7 +57,7 @@ class _Reporter:
         self._is_inside = False
 
     def wrapped(self, op: str, function: Function) -> Function:
-        """Returns a function that does the same and reports it."""
+        """Return a function that does the same and reports it."""
         signature = inspect.signature(function)
 
         @functools.wraps(function)
@@ -89,7 +89,7 @@ class _Reporter:
     def _report_each(
         self, op: str, given: dict[str, Any], results: tuple[Tensor, ...], seconds: float
     ) -> tuple[Tensor, ...]:
-        """Reports each result in a line of its own, the first with all of the time.
+        """Report each result in a line of its own, the first with all of the time.
 
         Of an argument that is a sequence with one tensor for each result, a line shows its own.
         """
@@ -102,7 +102,7 @@ class _Reporter:
 
 
 def _inputs(op: str, given: dict[str, Any], number: int, results: int) -> list[Weight]:
-    """Returns the tensors that went into one of an op's results."""
+    """Return the tensors that went into one of an op's results."""
     tensors: list[Weight] = []
     for name, value in given.items():
         if op == "set_slice" and name == "self":
@@ -114,7 +114,7 @@ def _inputs(op: str, given: dict[str, Any], number: int, results: int) -> list[W
 
 
 def _tensors(value: Any) -> Sequence[Weight]:
-    """Returns the tensors of an argument: itself, or those of a sequence."""
+    """Return the tensors of an argument: itself, or those of a sequence."""
     if isinstance(value, Weight):
         return (value,)
     if isinstance(value, list | tuple):
@@ -123,6 +123,6 @@ def _tensors(value: Any) -> Sequence[Weight]:
 
 
 def _scalars(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments that are single values."""
+    """Return the arguments that are single values."""
     kinds = (bool, int, float, complex, DType)
     return {name: value for name, value in given.items() if isinstance(value, kinds)}

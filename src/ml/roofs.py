@@ -18,7 +18,7 @@ _ROUNDS = 10_000_000
 
 
 def read_rate(tensors: Iterable[Tensor], isa: str, streams: int) -> float:
-    """Reads the bytes of tensors once, where they lie, by all threads.
+    """Read the bytes of tensors once, where they lie, by all threads.
 
     Args:
         tensors: contiguous; they are read one after the other.
@@ -41,7 +41,7 @@ def read_rate(tensors: Iterable[Tensor], isa: str, streams: int) -> float:
 
 
 def fastest_reading(tensors: Iterable[Tensor], passes: int = 2) -> tuple[str, int]:
-    """Finds how this machine reads fastest.
+    """Find how this machine reads fastest.
 
     Processors differ: one stream of wide loads is the fastest on some, four are on others. The
     kernels choose the same way, so the limit is that of the best.
@@ -67,7 +67,7 @@ def fastest_reading(tensors: Iterable[Tensor], passes: int = 2) -> tuple[str, in
 
 
 def multiply_add_rate(dtype: str, rounds: int = _ROUNDS, runs: int = 5) -> float | None:
-    """Returns the multiplications and additions per second of products in registers.
+    """Return the multiplications and additions per second of products in registers.
 
     Args:
         dtype: bfloat16 or float32; operands of the products, which are summed in float32.

@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from . import native_memory
 from .errors import TensorMemoryError
 from .kernel_settings import ffi
 
-_CHARS = ffi.typeof("char[]")
-_allocate = ffi.new_allocator(should_clear_after_alloc=False)
 _address_type = ffi.typeof("uintptr_t")
 
 
@@ -44,7 +43,7 @@ class Storage:
     def __init__(self, nbytes: int) -> None:
         """Allocate `nbytes` bytes, uninitialised."""
         try:
-            owner = _allocate(_CHARS, nbytes)
+            owner = native_memory.allocate(nbytes)
         except (MemoryError, OverflowError):
             raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
         self._owner = owner

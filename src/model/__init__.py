@@ -1,5 +1,6 @@
 """The Llama model: its sizes, its network, its memory, and how it is loaded."""
 
+from ..ml.memory import available_memory, readable_bytes
 from .args import LinearRopeScaling, ModelArgs, RopeScaling
 from .context import InferenceContext, check_context_fits, kv_cache_bytes
 from .errors import (
@@ -9,9 +10,9 @@ from .errors import (
     PositionError,
     TokenIdError,
 )
+from .layout import missing_tokenizer
 from .llama import LlamaTransformer, token_tensor
 from .loader import Model, load_model
-from .memory import available_memory, readable_bytes
 
 __all__ = [
     "InferenceContext",
@@ -29,6 +30,7 @@ __all__ = [
     "check_context_fits",
     "kv_cache_bytes",
     "load_model",
+    "missing_tokenizer",
     "readable_bytes",
     "token_tensor",
 ]

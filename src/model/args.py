@@ -84,12 +84,12 @@ class ModelArgs:
 
     @property
     def group_size(self) -> int:
-        """Returns G, the query heads that share one key/value head: H / K."""
+        """Return G, the query heads that share one key/value head: H / K."""
         return self.n_heads // self.n_kv_heads
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Returns the sizes by the letters of the legend."""
+        """Return the sizes by the letters of the legend."""
         return {
             "D": self.dim,
             "H": self.n_heads,
@@ -107,7 +107,7 @@ def model_args(
     tensors: Mapping[str, ml.Tensor],
     rope_scaling_factor: float | None = None,
 ) -> ModelArgs:
-    """Puts together what `params.json` says and what the tensors say.
+    """Put together what `params.json` says and what the tensors say.
 
     V and F are sizes of the tensors, which the checkpoint has compared with the parameters.
 
@@ -142,7 +142,7 @@ def model_args(
 
 
 def _whole(params: Mapping[str, object], key: str, default: int | None = None) -> int:
-    """Returns a whole number of the parameters."""
+    """Return a whole number of the parameters."""
     value = params.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ModelConfigError(f"{key}: expected a whole number, got {type(value).__name__}")
@@ -150,7 +150,7 @@ def _whole(params: Mapping[str, object], key: str, default: int | None = None) -
 
 
 def _number(params: Mapping[str, object], key: str, default: float | None = None) -> float:
-    """Returns a number of the parameters."""
+    """Return a number of the parameters."""
     value = params.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ModelConfigError(f"{key}: expected a number, got {type(value).__name__}")
@@ -160,7 +160,7 @@ def _number(params: Mapping[str, object], key: str, default: float | None = None
 def _rope_scaling(
     scaled: bool, sizes: tuple[int, int], override: float | None
 ) -> RopeScaling | None:
-    """Returns the scaling of a model that asks for it, by its known sizes or as overridden."""
+    """Return the scaling of a model that asks for it, by its known sizes or as overridden."""
     if not scaled:
         if override is not None:
             raise ModelConfigError(
@@ -173,7 +173,7 @@ def _rope_scaling(
 
 
 def checked_rope_factor(override: float) -> float:
-    """Returns a factor that replaces the one of the files, in its range."""
+    """Return a factor that replaces the one of the files, in its range."""
     if not 1.0 <= override <= _LARGEST_ROPE_FACTOR:  # NaN lies in no range
         raise ModelConfigError(
             f"rope_scaling_factor: expected 1 to {_LARGEST_ROPE_FACTOR:g}, got {override:g}"
@@ -182,7 +182,7 @@ def checked_rope_factor(override: float) -> float:
 
 
 def _family_context_length(scaled: bool, rope_theta: float) -> int:
-    """Returns the context that a family was trained for, where the parameters do not say.
+    """Return the context that a family was trained for, where the parameters do not say.
 
     131072 with scaled RoPE (Llama 3.1 and 3.2), 8192 with the rope_theta of 500000 that came with
     Llama 3, 4096 below it (Llama 2).
@@ -193,7 +193,7 @@ def _family_context_length(scaled: bool, rope_theta: float) -> int:
 
 
 def activation_dtype(tensors: Mapping[str, ml.Tensor]) -> ml.DType:
-    """Returns the dtype that goes with the matrices, all of which must have the same one."""
+    """Return the dtype that goes with the matrices, all of which must have the same one."""
     found = {tensor.dtype for tensor in tensors.values() if tensor.ndim == 2}
     if len(found) != 1:
         names = ", ".join(sorted(dtype.name for dtype in found))

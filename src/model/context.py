@@ -1,10 +1,10 @@
 """What a model remembers of a sequence: the keys and values of all its positions."""
 
 from .. import ml
+from ..ml.memory import memory_shortage
 from ..trace import is_on, mark
 from .args import ModelArgs
 from .errors import ModelError, NotEnoughMemoryError, PositionError
-from .memory import require_memory
 from .rope import rotary_frequencies
 
 ATTENTIONS = ("fused", "eager")
@@ -14,13 +14,13 @@ _COMPLEX_BYTES = 8
 
 
 def kv_cache_bytes(args: ModelArgs, sequence_length: int) -> int:
-    """Returns the bytes of a KV cache: 2 * L * C * K * h * itemsize, C the length in 16s."""
+    """Return the bytes of a KV cache: 2 * L * C * K * h * itemsize, C the length in 16s."""
     layer = ml.KeyValueCache.bytes_for(sequence_length, args.n_kv_heads, args.head_dim, args.dtype)
     return args.n_layers * layer
 
 
 def check_context_fits(args: ModelArgs, sequence_length: int) -> None:
-    """Refuses a context that the model or the memory cannot hold; allocates nothing.
+    """Refuse a context that the model or the memory cannot hold; allocate nothing.
 
     Raises:
         ModelError: The length is no whole number from 1 to the model's longest context.
@@ -35,12 +35,14 @@ def check_context_fits(args: ModelArgs, sequence_length: int) -> None:
             f"{args.max_context_length}: got {sequence_length}"
         )
     table = sequence_length * (args.head_dim // 2) * _COMPLEX_BYTES
-    require_memory(
+    shortage = memory_shortage(
         kv_cache_bytes(args, sequence_length) + table,
         f"a KV cache of 2 * {args.n_layers} layers * {sequence_length} positions * "
         f"{args.n_kv_heads} heads * {args.head_dim} * {args.dtype.itemsize} bytes "
         f"and {table} bytes of rotary frequencies",
     )
+    if shortage is not None:
+        raise NotEnoughMemoryError(shortage)
 
 
 class InferenceContext:
@@ -84,20 +86,20 @@ class InferenceContext:
 
     @property
     def nbytes(self) -> int:
-        """Returns the bytes of the KV cache."""
+        """Return the bytes of the KV cache."""
         return kv_cache_bytes(self.args, self.sequence_length)
 
     @property
     def is_eager(self) -> bool:
-        """Returns whether every stage of attention is to be an op: if asked for, or traced."""
+        """Return whether every stage of attention is to be an op: if asked for, or traced."""
         return self.attention == "eager" or is_on()
 
     def replays_steps_of(self, count: int) -> bool:
-        """Returns whether the layers of a step of so many tokens run as recorded kernel calls."""
+        """Return whether the layers of a step of so many tokens run as recorded kernel calls."""
         return count <= len(self.replays) and not self.is_eager
 
     def begin(self, start_pos: int, count: int) -> None:
-        """Opens the positions from start_pos on for writing; those below it stay.
+        """Open the positions from start_pos on for writing; those below it stay.
 
         Until `length` is set again after the last layer, only the positions below start_pos
         count as filled: an interrupted step leaves no half-written position behind.
@@ -121,7 +123,7 @@ class InferenceContext:
         self.length = start_pos
 
     def update(self, layer: int, start_pos: int, xk: ml.Tensor, xv: ml.Tensor) -> ml.KeyValueCache:
-        """Writes the keys and values of new positions.
+        """Write the keys and values of new positions.
 
         Args:
             layer: Index of the layer.
@@ -138,5 +140,5 @@ class InferenceContext:
         return cache
 
     def clear(self) -> None:
-        """Forgets all positions."""
+        """Forget all positions."""
         self.length = 0

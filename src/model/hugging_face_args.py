@@ -13,7 +13,7 @@ def hugging_face_args(
     tensors: Mapping[str, ml.Tensor],
     rope_scaling_factor: float | None = None,
 ) -> ModelArgs:
-    """Puts together what `config.json` says and what the tensors say.
+    """Put together what `config.json` says and what the tensors say.
 
     Args:
         config: The configuration, checked.
@@ -43,7 +43,7 @@ def hugging_face_args(
 def _rope_scaling(
     config: HuggingFaceConfig, override: float | None
 ) -> RopeScaling | LinearRopeScaling | None:
-    """Returns the scaling that the configuration names, with its factor or the overriding one."""
+    """Return the scaling that the configuration names, with its factor or the overriding one."""
     rope = config.rope
     if rope.kind == "default":
         if override is not None:

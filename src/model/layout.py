@@ -24,7 +24,7 @@ class ModelDirectory:
 
 
 def find_model_directory(path: Path) -> ModelDirectory:
-    """Returns where the weights are: in the given directory, or in its `original/`.
+    """Return where the weights are: in the given directory, or in its `original/`.
 
     Downloads from Hugging Face's hub may hold both layouts, Meta's in `original/`, or one of them
     only in part. The files at the top go first if they are whole: Hugging Face's, then Meta's.
@@ -40,32 +40,37 @@ def find_model_directory(path: Path) -> ModelDirectory:
     if not path.is_dir():
         found = "a file" if path.exists() else "nothing"
         raise ModelError(f"{label_of(path)}: expected a model directory, got {found}")
-    names = _names(path)
-    shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:_MOST_NAMES_SHOWN])
-    if len(names) > _MOST_NAMES_SHOWN:
-        shown += f", ... ({len(names)} names)"
     raise ModelError(
         f"{label_of(path)}: expected Meta's layout ({_META_FILES}; here or in original/) or "
-        f"Hugging Face's ({_HUGGING_FACE_FILES}), got {_lacking(path, names)}"
-        f"{shown or 'an empty directory'}"
+        f"Hugging Face's ({_HUGGING_FACE_FILES}), got {_lacking(path, _names(path))}"
+        f"{_listing(path)}"
+    )
+
+
+def missing_tokenizer(directory: Path) -> ModelError:
+    """Make the error for a directory with weights and no tokenizer file."""
+    return ModelError(
+        f"{label_of(directory)}: tokenizer: expected tokenizer.model for Meta's layout (base64 "
+        "ranks for Llama 3, SentencePiece for Llama 2) or tokenizer.json or tokenizer.model "
+        f"(SentencePiece) for Hugging Face's, got {_listing(directory)}"
     )
 
 
 def _is_hugging_face(directory: Path) -> bool:
-    """Tells Hugging Face's layout by its configuration beside weights, in one file or several."""
+    """Tell Hugging Face's layout by its configuration beside weights, in one file or several."""
     names = (directory / name for name in HUGGING_FACE_WEIGHT_FILES)
     return (directory / HUGGING_FACE_CONFIG_FILE).exists() and any(name.exists() for name in names)
 
 
 def _is_meta(directory: Path) -> bool:
-    """Tells Meta's layout by its parameters or by a shard; what else is missing shows later."""
+    """Tell Meta's layout by its parameters or by a shard; what else is missing shows later."""
     if not directory.is_dir():
         return False
     return (directory / "params.json").exists() or any(directory.glob("consolidated.*.pth"))
 
 
 def _lacking(directory: Path, names: list[str]) -> str:
-    """Says which half of Hugging Face's layout is missing, if the other one is there."""
+    """Say which half of Hugging Face's layout is missing, if the other one is there."""
     if any(name.endswith(".safetensors") for name in names):
         whole = any((directory / name).exists() for name in HUGGING_FACE_WEIGHT_FILES)
         missing = HUGGING_FACE_CONFIG_FILE if whole else HUGGING_FACE_WEIGHT_FILES[1]
@@ -76,8 +81,17 @@ def _lacking(directory: Path, names: list[str]) -> str:
     return f"the latter without {missing}: "
 
 
+def _listing(directory: Path) -> str:
+    """Name the first of what is in a directory, and count the rest."""
+    names = _names(directory)
+    shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:_MOST_NAMES_SHOWN])
+    if len(names) > _MOST_NAMES_SHOWN:
+        shown += f", ... ({len(names)} names)"
+    return shown or "an empty directory"
+
+
 def _names(directory: Path) -> list[str]:
-    """Lists the names in a directory in order."""
+    """List the names in a directory in order."""
     try:
         return sorted(entry.name for entry in directory.iterdir())
     except OSError as error:
@@ -87,5 +101,5 @@ def _names(directory: Path) -> list[str]:
 
 
 def label_of(path: Path) -> str:
-    """Shows a path without control characters."""
+    """Show a path without control characters."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(path))

@@ -55,7 +55,7 @@ class RMSNorm(Part):
         self.weight = tensors[f"{name}.weight"]  # [D]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
-        """Normalises the rows of the residual stream x [T, D]; the result is an activation."""
+        """Normalise the rows of the residual stream x [T, D]; the result is an activation."""
         return ml.rms_norm(x, self.weight, self.eps, dtype=self.dtype)
 
 
@@ -89,7 +89,7 @@ class LlamaAttention(Part):
         frequencies: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
-        """Mixes the values of the positions that each token may see.
+        """Mix the values of the positions that each token may see.
 
         Args:
             x: Normalised hidden state [T, D].
@@ -135,7 +135,7 @@ class LlamaAttention(Part):
     def eager(
         self, xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, mask: ml.Tensor | None
     ) -> ml.Tensor:
-        """Does what `ml.attention` does, each stage an op of its own.
+        """Do what `ml.attention` does, each stage an op of its own.
 
         Args:
             xq: Rotated queries [T, H, h].
@@ -183,7 +183,7 @@ class LlamaFeedForward(Part):
         self.w3_bias = tensors.get(f"{name}.w3.bias")  # [F]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
-        """Transforms x [T, D] into what to add to the residual stream: float32 [T, D]."""
+        """Transform x [T, D] into what to add to the residual stream: float32 [T, D]."""
         mark(17)  # feed-forward
         gate, up = ml.linear_transformations(  # [T, D] -> [T, F], [T, F]
             x, (self.w1, self.w3), biases=(self.w1_bias, self.w3_bias)
@@ -211,7 +211,7 @@ class LlamaTransformerBlock(Part):
         frequencies: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
-        """Passes the residual stream x, float32 [T, D], through the layer.
+        """Pass the residual stream x, float32 [T, D], through the layer.
 
         The other arguments are as in the attention.
         """
@@ -253,7 +253,7 @@ class LlamaTransformer(Part):
         start_pos: int = 0,
         all_positions: bool = False,
     ) -> ml.Tensor:
-        """Computes what may follow the tokens.
+        """Compute what may follow the tokens.
 
         The logits have the same bits however a sequence is cut into calls.
 
@@ -294,7 +294,7 @@ class LlamaTransformer(Part):
         return ml.linear_transformation(x, self.output, dtype=ml.float32)  # [T, D] -> [T, V]
 
     def run_layers(self, context: InferenceContext, x: ml.Tensor, start_pos: int) -> ml.Tensor:
-        """Passes the residual stream x, float32 [T, D], through all layers."""
+        """Pass the residual stream x, float32 [T, D], through all layers."""
         T = x.shape[0]
         frequencies = context.frequencies.slice(start_pos, start_pos + T)
         mask = causal_mask(T, start_pos) if context.is_eager else None
@@ -304,7 +304,7 @@ class LlamaTransformer(Part):
 
 
 def causal_mask(T: int, start_pos: int) -> ml.Tensor | None:
-    """Returns 0 where a token may look, -inf where a token lies ahead: float32 [T, S].
+    """Return 0 where a token may look, -inf where a token lies ahead: float32 [T, S].
 
     Row t is position start_pos + t; it sees all cached columns and the new ones up to its own.
     One token sees everything, and needs no mask.
@@ -316,7 +316,7 @@ def causal_mask(T: int, start_pos: int) -> ml.Tensor | None:
 
 
 def token_tensor(tokens: Tokens, vocab_size: int) -> ml.Tensor:
-    """Returns token ids as int32 [T] after checking each of them.
+    """Return token ids as int32 [T] after checking each of them.
 
     Raises:
         TokenIdError: The ids are not one-dimensional, not whole numbers, none at all, or outside

@@ -7,13 +7,13 @@ from pathlib import Path
 from .. import ml
 from ..checkpoint import Checkpoint, open_hugging_face_checkpoint, open_meta_checkpoint
 from ..checkpoint.names import is_harmless
+from ..ml.memory import readable_bytes
 from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
 from .args import ModelArgs, model_args
 from .errors import ModelConfigError
 from .hugging_face_args import hugging_face_args
 from .layout import find_model_directory, label_of
 from .llama import LlamaTransformer
-from .memory import readable_bytes
 
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "nano" / "model"
 _MOST_UNUSED_SHOWN = 5
@@ -25,7 +25,8 @@ class Model:
 
     Attributes:
         args: Its sizes.
-        tokenizer: None when the directory has no tokenizer file.
+        tokenizer: None when the directory has no tokenizer file. It has as many ids as the model
+            has rows; those beyond its tokens decode to nothing.
         transformer: The network; its weights lie in the mapped files.
         checkpoint: The files, their parameters and tensors.
         source_directory: Where the files are.
@@ -43,17 +44,17 @@ class Model:
 
     @property
     def mapped_bytes(self) -> int:
-        """Returns the bytes of the mapped weight files."""
+        """Return the bytes of the mapped weight files."""
         return self.checkpoint.mapped_bytes
 
     @property
     def tensors(self) -> Mapping[str, ml.Tensor]:
-        """Returns the tensors of the checkpoint by key."""
+        """Return the tensors of the checkpoint by key."""
         return self.checkpoint.tensors
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """Returns the tokens that end an answer.
+        """Return the tokens that end an answer.
 
         Those that `generation_config.json` or `config.json` names, and those of the tokenizer.
         """
@@ -63,7 +64,7 @@ class Model:
 
     @property
     def description(self) -> str:
-        """Returns one line for people: where from, which format, how large, what was decided."""
+        """Return one line for people: where from, which format, how large, what was decided."""
         args = self.args
         parts = [
             f"{self.source_directory} ({self.checkpoint.source_format})",
@@ -75,7 +76,7 @@ class Model:
         return "; ".join(parts)
 
     def check_unchanged(self) -> None:
-        """Checks that the mapped files are still what was loaded.
+        """Check that the mapped files are still what was loaded.
 
         Raises:
             CheckpointError: A file was truncated or rewritten in place.
@@ -86,7 +87,7 @@ class Model:
 def load_model(
     path: str | Path | None = None, *, rope_scaling_factor: float | None = None
 ) -> Model:
-    """Loads a model; its weights are mapped, not read.
+    """Load a model; its weights are mapped, not read.
 
     Args:
         path: A directory in Meta's or Hugging Face's layout, or one that holds a directory in
@@ -117,7 +118,7 @@ def load_model(
 def _assemble(
     directory: Path, top: Path, checkpoint: Checkpoint, rope_scaling_factor: float | None
 ) -> Model:
-    """Checks the parts of a model against each other and puts them together."""
+    """Check the parts of a model against each other and put them together."""
     tensors = checkpoint.tensors
     if checkpoint.config is None:
         args = model_args(checkpoint.params, tensors, rope_scaling_factor)
@@ -126,6 +127,7 @@ def _assemble(
     tokenizer = _find_tokenizer(directory, top)
     if tokenizer is not None:
         _check_vocabulary(tokenizer.vocab_size, args.vocab_size, checkpoint.config is not None)
+        tokenizer = tokenizer.padded_to(args.vocab_size)
     return Model(
         args=args,
         tokenizer=tokenizer,
@@ -140,7 +142,7 @@ def _assemble(
 def _notes(
     args: ModelArgs, checkpoint: Checkpoint, rope_scaling_factor: float | None
 ) -> tuple[str, ...]:
-    """Says what the files left open or settled in an unusual way, and how it was decided."""
+    """Say what the files left open or settled in an unusual way, and how it was decided."""
     config, notes = checkpoint.config, []
     if args.rope_scaling is not None:
         why = "the sizes" if config is None else "config.json"
@@ -160,14 +162,14 @@ def _notes(
 
 
 def _some_of(names: tuple[str, ...]) -> str:
-    """Names the first few and counts the rest."""
+    """Name the first few and count the rest."""
     head = ", ".join(names[:_MOST_UNUSED_SHOWN])
     more = len(names) - _MOST_UNUSED_SHOWN
     return f"{head} and {more} more" if more > 0 else head
 
 
 def _find_tokenizer(directory: Path, top: Path) -> Tokenizer | None:
-    """Loads the tokenizer beside the weights, or one level up where `original/` has none."""
+    """Load the tokenizer beside the weights, or one level up where `original/` has none."""
     for place in dict.fromkeys((directory, top)):
         try:
             return load_tokenizer(place)
@@ -177,7 +179,7 @@ def _find_tokenizer(directory: Path, top: Path) -> Tokenizer | None:
 
 
 def _check_vocabulary(tokens: int, rows: int, may_be_padded: bool) -> None:
-    """Compares a tokenizer with the rows of the embeddings.
+    """Compare a tokenizer with the rows of the embeddings.
 
     Meta's have the same number. Hugging Face's may have more rows than tokens, because training
     pads them to a round number.

@@ -11,7 +11,7 @@ from .args import LinearRopeScaling, ModelArgs, RopeScaling
 def inverse_frequencies(
     head_dim: int, theta: float, scaling: RopeScaling | LinearRopeScaling | None = None
 ) -> ml.Tensor:
-    """Returns how far each pair of a head turns per position, in radians.
+    """Return how far each pair of a head turns per position, in radians.
 
     frequency[i] = theta ** (-2 i / h), then scaled: as Llama 3.1 does, or all by one factor.
     Computed in float64 and rounded once to float32; in bfloat16 neighbouring positions beyond 256
@@ -30,7 +30,7 @@ def inverse_frequencies(
 
 
 def _scaled(frequency: float, scaling: RopeScaling) -> float:
-    """Slows a frequency whose wave is long for the original context; keeps the short waves.
+    """Slow a frequency whose wave is long for the original context; keep the short waves.
 
     With s = (original / wavelength - low) / (high - low) clamped to 0..1:
     (1 - s) * frequency / factor + s * frequency.
@@ -45,7 +45,7 @@ def _scaled(frequency: float, scaling: RopeScaling) -> float:
 
 
 def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
-    """Builds the table of e^(i * position * frequency) for the positions 0 to length - 1.
+    """Build the table of e^(i * position * frequency) for the positions 0 to length - 1.
 
     The row of a position does not depend on the length of the table.
 

@@ -1,10 +1,9 @@
-"""Read tokenizer files whole, of bounded size; and the strict reading of JSON."""
+"""Read tokenizer files whole, of bounded size."""
 
-import json
 import stat
 from pathlib import Path
-from typing import NoReturn
 
+from ..outside import parse_strict_json
 from .errors import TokenizerError, label, mismatch, shown
 
 # The largest that are in use, Llama 3's own in JSON, have about 17 MB.
@@ -39,27 +38,16 @@ def read_json(path: Path) -> dict[str, object]:
         path: the file.
 
     Returns:
-        The object. Nothing in it has been checked but that it is JSON in UTF-8, with each key
-        once, without NaN or infinities, and not too deep for the parser.
+        The object. Nothing in it has been checked but what `parse_strict_json` checks.
 
     Raises:
         TokenizerError: where the file is not that, or cannot be read.
     """
     data = read_bytes(path)
     try:
-        value = json.loads(
-            data.decode(), object_pairs_hook=_unique_keys, parse_constant=_refuse_constant
-        )
-    except UnicodeDecodeError as error:
-        raise mismatch(path, "text", "UTF-8", f"other bytes at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno} column {error.colno}"
-        raise mismatch(path, "text", "JSON", f"something else at {where} ({error.msg})") from None
-    except RecursionError:
-        raise mismatch(path, "text", "a few levels of nesting", "very many") from None
+        value = parse_strict_json(data)
     except ValueError as error:
-        # A key that is there twice, NaN, or a number beyond Python's limit of 4300 digits.
-        raise TokenizerError(f"{label(path)}: text: {_safe(error)}") from None
+        raise TokenizerError(f"{label(path)}: text: {error}") from None
     if not isinstance(value, dict):
         raise mismatch(path, "text", "an object", kind_of(value))
     return value
@@ -77,29 +65,3 @@ def kind_of(value: object) -> str:
 def described(value: object) -> str:
     """Show a JSON value where it is a text, and its kind otherwise, for errors."""
     return f"'{shown(value)}'" if isinstance(value, str) else kind_of(value)
-
-
-class _RefusedError(ValueError):
-    pass
-
-
-def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise _RefusedError(f"expected each key once, got '{shown(key)}' twice")
-            seen.add(key)
-    return result
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise _RefusedError(f"expected a finite number, got {text}")
-
-
-def _safe(error: ValueError) -> str:
-    """Give our own words for what was refused; Python's would quote the file."""
-    if isinstance(error, _RefusedError):
-        return str(error)
-    return "expected numbers of a few digits, got one of very many"

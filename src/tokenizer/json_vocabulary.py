@@ -60,13 +60,13 @@ def read_vocabulary(
         wrong = next(name for name, number in vocab.items() if type(number) is not int)
         what = f"vocab: '{shown(wrong)}'"
         raise mismatch(path, what, "a whole number", kind_of(vocab[wrong]))
-    added = _read_added(path, added_tokens, special_names)
+    added = read_added_tokens(path, added_tokens, special_names)
     ids: dict[str, int] = dict(vocab)
     for token in added:
         if ids.setdefault(token.text, token.token_id) != token.token_id:
             what = f"added_tokens: id of '{shown(token.text)}'"
             raise mismatch(path, what, f"{ids[token.text]} as in vocab", token.token_id)
-    _check_names(path, ids)
+    check_names(path, ids)
     names = _by_id(path, ids)
     special = {name: ids[name] for name in special_names if name in ids}
     special |= {token.text: token.token_id for token in added if token.special}
@@ -85,7 +85,19 @@ def _without(vocab: dict[str, int], names: Mapping[str, int]) -> dict[str, int]:
     return {name: number for name, number in vocab.items() if name not in names}
 
 
-def _read_added(path: Path, value: object, special_names: Collection[str]) -> list[AddedToken]:
+def read_added_tokens(
+    path: Path, value: object, special_names: Collection[str]
+) -> list[AddedToken]:
+    """Check a list of added tokens: each an object with an id, a content of its own and flags.
+
+    Args:
+        path: the file, for errors.
+        value: what the file says; null is an empty list.
+        special_names: tokens that are special besides those that say it themselves.
+
+    Raises:
+        TokenizerError: naming what is wrong.
+    """
     if value is None:
         return []
     if not isinstance(value, list):
@@ -115,7 +127,16 @@ def _read_added(path: Path, value: object, special_names: Collection[str]) -> li
     return list(found.values())
 
 
-def _check_names(path: Path, names: Mapping[str, int]) -> None:
+def check_names(path: Path, names: Mapping[str, int]) -> None:
+    """Check that tokens are text without surrogates, not empty and not too long.
+
+    Args:
+        path: the file, for errors.
+        names: the tokens, at least one.
+
+    Raises:
+        TokenizerError: naming what is wrong.
+    """
     try:
         "".join(names).encode()
     except UnicodeEncodeError:

@@ -9,6 +9,7 @@ from .sentencepiece_text import sentencepiece_tokenizer
 from .tiktoken_file import llama3_tokenizer, read_tiktoken_file
 from .tokenizer import Tokenizer
 from .tokenizer_json import read_tokenizer_json
+from .tokens_beside import read_tokens_beside
 
 _JSON_FILE = "tokenizer.json"
 _MODEL_FILES = ("tokenizer.model", "original/tokenizer.model")
@@ -50,5 +51,7 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
         )
     path = models[0]
     if is_sentencepiece_file(path):
-        return sentencepiece_tokenizer(read_sentencepiece_model(path), read_settings(path.parent))
+        model = read_sentencepiece_model(path)
+        added = read_tokens_beside(path.parent, model)
+        return sentencepiece_tokenizer(model, read_settings(path.parent), added)
     return llama3_tokenizer(read_tiktoken_file(path))

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -17,12 +18,15 @@ CACHED_PIECES = 1 << 16
 CACHED_PART_SYMBOLS = 80
 CACHED_PARTS = 1 << 14
 
+_Symbols = TypeVar("_Symbols", bytes, str)
 
-class PieceEncoder(ABC):
-    """What encoders of pieces share: their caches."""
+
+class PieceEncoder(ABC, Generic[_Symbols]):
+    """What encoders of pieces share: their caches, and how they cut pieces into parts."""
 
     def __init__(self) -> None:
         self._encode_cached = lru_cache(CACHED_PIECES)(self._encode_piece)
+        self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_part)
 
     def encode_pieces(self, pieces: list[str]) -> list[int]:
         """Encode each piece on its own and join the ids.
@@ -42,11 +46,29 @@ class PieceEncoder(ABC):
                 ids += self._encode_piece(piece)
         return ids
 
+    def _encode_parts(self, piece: _Symbols) -> list[int]:
+        """Encode a piece part by part; random bytes fall into parts of a few bytes."""
+        ids: list[int] = []
+        for start, end in pairwise([0, *self._cuts(piece), len(piece)]):
+            part = piece[start:end]
+            if len(part) <= CACHED_PART_SYMBOLS:
+                ids += self._merge_cached(part)
+            else:
+                ids += self._merge_part(part)
+        return ids
+
     @abstractmethod
     def _encode_piece(self, piece: str) -> list[int]: ...
 
+    @abstractmethod
+    def _cuts(self, piece: _Symbols) -> list[int]:
+        """Give the places in a piece that no merge can cross, in order."""
 
-class BytePieces(PieceEncoder):
+    @abstractmethod
+    def _merge_part(self, part: _Symbols) -> list[int]: ...
+
+
+class BytePieces(PieceEncoder[bytes]):
     """Encode pieces from their UTF-8 bytes on: byte-level BPE.
 
     Args:
@@ -63,7 +85,6 @@ class BytePieces(PieceEncoder):
         self._adjacent = adjacent_bytes(tokens)
         self._byte_ids = [tokens.get(bytes([byte]), -1) for byte in range(256)]
         self._missing = bytes(byte for byte in range(256) if self._byte_ids[byte] < 0)
-        self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_part)
 
     def _encode_piece(self, piece: str) -> list[int]:
         data = piece.encode()
@@ -72,27 +93,18 @@ class BytePieces(PieceEncoder):
             return [whole]
         if self._missing:
             data = data.translate(None, self._missing)
-        ids: list[int] = []
-        for part in self._independent_parts(data):
-            if len(part) <= CACHED_PART_SYMBOLS:
-                ids += self._merge_cached(part)
-            else:
-                ids += self._merge_part(part)
-        return ids
+        return self._encode_parts(data)
 
     def _merge_part(self, part: bytes) -> list[int]:
         return merge([self._byte_ids[byte] for byte in part], self._merges)
 
-    def _independent_parts(self, piece: bytes) -> list[bytes]:
-        """Cut a piece where no merge can cross; random bytes fall into parts of a few bytes."""
+    def _cuts(self, piece: bytes) -> list[int]:
         adjacent = self._adjacent
-        cuts = [
+        return [
             place
             for place, (left, right) in enumerate(pairwise(piece), start=1)
             if not adjacent[left << 8 | right]
         ]
-        bounds = [0, *cuts, len(piece)]
-        return [piece[start:end] for start, end in pairwise(bounds)]
 
 
 def adjacent_bytes(tokens: Mapping[bytes, int]) -> list[bool]:
@@ -115,7 +127,7 @@ def adjacent_bytes(tokens: Mapping[bytes, int]) -> list[bool]:
     return answers.tolist()
 
 
-class CharacterPieces(PieceEncoder):
+class CharacterPieces(PieceEncoder[str]):
     """Encode pieces from their characters on: SentencePiece-style BPE.
 
     Args:
@@ -140,19 +152,12 @@ class CharacterPieces(PieceEncoder):
         self._wholes: Mapping[str, int] = tokens if whole else {}
         self._stand_ins = {number: c for c, number in symbols.items() if c not in tokens}
         self._adjacent = {left + right for token in tokens for left, right in pairwise(token)}
-        self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_part)
 
     def _encode_piece(self, piece: str) -> list[int]:
         whole = self._wholes.get(piece)
         if whole is not None:
             return [whole]
-        ids: list[int] = []
-        for part in self._independent_parts(piece):
-            if len(part) <= CACHED_PART_SYMBOLS:
-                ids += self._merge_cached(part)
-            else:
-                ids += self._merge_part(part)
-        return ids
+        return self._encode_parts(piece)
 
     def _merge_part(self, part: str) -> list[int]:
         if part not in self._symbols and len(part) == 1:
@@ -164,16 +169,13 @@ class CharacterPieces(PieceEncoder):
         parts = [[number] if c is None else self._fallback(c) for number, c in spelled]
         return [number for part_ids in parts for number in part_ids]
 
-    def _independent_parts(self, piece: str) -> list[str]:
-        """Cut a piece where no token holds the two characters next to each other."""
+    def _cuts(self, piece: str) -> list[int]:
         adjacent = self._adjacent
-        cuts = [
+        return [
             place
             for place, (left, right) in enumerate(pairwise(piece), start=1)
             if left + right not in adjacent
         ]
-        bounds = [0, *cuts, len(piece)]
-        return [piece[start:end] for start, end in pairwise(bounds)]
 
 
 def character_symbols(tokens: Mapping[str, int], first_free: int) -> dict[str, int]:

@@ -9,7 +9,7 @@ from .files import kind_of, read_json
 from .tokenizer import Roles
 
 CONFIG_FILE = "tokenizer_config.json"
-_TOKENS_MAP_FILE = "special_tokens_map.json"
+TOKENS_MAP_FILE = "special_tokens_map.json"
 _GENERATION_FILE = "generation_config.json"
 
 # Where no file says it, tokens of these names begin and end texts.
@@ -112,10 +112,10 @@ def read_settings(directory: Path) -> Settings:
     """
     names: dict[str, str] = {}
     sources: dict[str, Path] = {}
-    for path in (directory / CONFIG_FILE, directory / _TOKENS_MAP_FILE):
+    for path in (directory / CONFIG_FILE, directory / TOKENS_MAP_FILE):
         config = _read(path)
         for role in ("bos_token", "eos_token", "unk_token"):
-            name = _named(path, role, config.get(role))
+            name = token_name(path, role, config.get(role))
             if name is not None and role not in names:
                 names[role], sources[role] = name, path
     flag = _read(directory / CONFIG_FILE).get("add_bos_token")
@@ -129,8 +129,17 @@ def _read(path: Path) -> dict[str, object]:
     return read_json(path) if path.exists() else {}
 
 
-def _named(path: Path, role: str, value: object) -> str | None:
-    """Give the token of a role: written as a text, or as an object with its `content`."""
+def token_name(path: Path, role: str, value: object) -> str | None:
+    """Give the token of a role: written as a text, or as an object with its `content`.
+
+    Args:
+        path: the file, for errors.
+        role: the key, for errors.
+        value: what the file says; null and an empty text name no token.
+
+    Raises:
+        TokenizerError: where it is anything else.
+    """
     if isinstance(value, dict):
         value = value.get("content")
     if value is None or value == "":

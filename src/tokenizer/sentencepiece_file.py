@@ -65,6 +65,17 @@ class SentencePieceModel:
     remove_extra_whitespaces: bool
     escape_whitespaces: bool
 
+    @property
+    def ids(self) -> dict[str, int]:
+        """The id of each piece."""
+        return {piece.text: number for number, piece in enumerate(self.pieces)}
+
+    @property
+    def special(self) -> dict[str, int]:
+        """The id of each piece that no text becomes as such."""
+        special = (CONTROL, UNKNOWN)
+        return {p.text: number for number, p in enumerate(self.pieces) if p.kind in special}
+
 
 # The number of each field that is read, and its wire type; of a message, others are skipped.
 _MODEL = {1: "pieces", 2: "trainer_spec", 3: "normalizer_spec", 4: "self_test_data"}

@@ -7,6 +7,8 @@ Source: google/sentencepiece src/bpe_model.cc and src/normalizer.cc, v0.2.1.
 """
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 from .added_tokens import AddedToken, AddedTokenFinder, TextWithAddedTokens
 from .bpe import Merges, spelled_merges
@@ -27,24 +29,28 @@ from .tokenizer import Decoding, Tokenizer
 _SPACES = re.compile(" +")
 
 
-def sentencepiece_tokenizer(model: SentencePieceModel, settings: Settings) -> Tokenizer:
+def sentencepiece_tokenizer(
+    model: SentencePieceModel, settings: Settings, added: Sequence[AddedToken] = ()
+) -> Tokenizer:
     """Form the tokenizer of a SentencePiece model.
 
     Args:
         model: what the file says.
         settings: what the files beside it say.
+        added: the tokens that they add, as `read_tokens_beside` gives them.
 
     Raises:
         TokenizerError: where these name a token that the model does not have.
     """
-    pieces = model.pieces
-    ids = {piece.text: number for number, piece in enumerate(pieces)}
-    special = {p.text: ids[p.text] for p in pieces if p.kind in (CONTROL, UNKNOWN)}
+    model = _with_special_pieces(model, {token.text for token in added if token.special})
+    pieces, ids = model.pieces, model.ids
+    special = model.special | {token.text: token.token_id for token in added if token.special}
     byte_of = {byte_piece(byte): bytes([byte]) for byte in range(256)}
     token_bytes = [
         byte_of[piece.text] if piece.kind == BYTE else _spelled(piece.text, piece.text in special)
         for piece in pieces
     ]
+    token_bytes += [token.text.encode() for token in added if token.text not in ids]
     template = Template(
         begin=model.bos_piece if model.bos_piece in special else None,
         end=model.eos_piece if model.eos_piece in special else None,
@@ -52,16 +58,26 @@ def sentencepiece_tokenizer(model: SentencePieceModel, settings: Settings) -> To
     return Tokenizer(
         token_bytes,
         special,
-        _encoder(model, ids),
-        settings.roles(special, len(pieces), template),
+        _encoder(model, ids, added),
+        settings.roles(special, len(token_bytes), template),
         Decoding(
             drops_first_space=model.add_dummy_prefix or model.remove_extra_whitespaces,
             drops_more_spaces=model.remove_extra_whitespaces,
             unknown_id=_unknown_id(model),
-            own_space_ids=frozenset(n for n, p in enumerate(pieces) if p.kind == BYTE),
+            own_space_ids=frozenset(n for n, p in enumerate(pieces) if p.kind == BYTE)
+            | {token.token_id for token in added},
             mark_per_byte=True,
         ),
     )
+
+
+def _with_special_pieces(model: SentencePieceModel, names: set[str]) -> SentencePieceModel:
+    """Make pieces special that the files beside the model call so: no text becomes them."""
+    pieces = (
+        replace(p, kind=CONTROL) if p.text in names and p.kind in (NORMAL, USER_DEFINED) else p
+        for p in model.pieces
+    )
+    return replace(model, pieces=tuple(pieces))
 
 
 def _spelled(text: str, special: bool) -> bytes:
@@ -72,7 +88,9 @@ def _unknown_id(model: SentencePieceModel) -> int:
     return next(number for number, piece in enumerate(model.pieces) if piece.kind == UNKNOWN)
 
 
-def _encoder(model: SentencePieceModel, ids: dict[str, int]) -> TextWithAddedTokens:
+def _encoder(
+    model: SentencePieceModel, ids: dict[str, int], added: Sequence[AddedToken]
+) -> TextWithAddedTokens:
     pieces = model.pieces
     tokens = {piece.text: ids[piece.text] for piece in pieces if piece.kind == NORMAL}
     unknown = _unknown_id(model)
@@ -94,7 +112,7 @@ def _encoder(model: SentencePieceModel, ids: dict[str, int]) -> TextWithAddedTok
         for piece in pieces
         if piece.kind == USER_DEFINED
     ]
-    return TextWithAddedTokens(text, AddedTokenFinder([]), AddedTokenFinder(user_defined))
+    return TextWithAddedTokens(text, AddedTokenFinder(added), AddedTokenFinder(user_defined))
 
 
 def _merges(model: SentencePieceModel, tokens: dict[str, int], symbols: dict[str, int]) -> Merges:

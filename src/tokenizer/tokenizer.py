@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -67,7 +68,7 @@ class Tokenizer:
         decoding: how ids become text again.
 
     Attributes:
-        vocab_size: V, the number of ids. A model may have more rows than that, never fewer.
+        vocab_size: V, the number of ids.
         special_tokens: the id of each special name.
         stop_ids: the ids a model may end its answer with.
         adds_bos: whether texts for the model begin with `bos_id`.
@@ -91,6 +92,19 @@ class Tokenizer:
         self.stop_ids = roles.stop_ids
         self.adds_bos = roles.adds_bos
         self.decoding = decoding
+
+    def padded_to(self, rows: int) -> "Tokenizer":
+        """Give the same tokenizer for a model that has more rows than there are tokens.
+
+        The ids beyond the last token decode to nothing, and no text becomes one of them.
+
+        Args:
+            rows: V of the model, at least that of the tokenizer.
+        """
+        padded = copy(self)
+        padded._token_bytes = [*self._token_bytes, *[b""] * (rows - self.vocab_size)]
+        padded.vocab_size = rows
+        return padded
 
     @property
     def bos_id(self) -> int:
@@ -170,7 +184,7 @@ class Tokenizer:
         """
         data = self.token_bytes(token_id)
         unknown = token_id == self.decoding.unknown_id
-        if not at_start or (self.is_special(token_id) and not unknown):
+        if not at_start or not data or (self.is_special(token_id) and not unknown):
             return data, at_start
         if token_id not in self.decoding.own_space_ids:
             data = data.removeprefix(b" ")

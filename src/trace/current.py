@@ -24,7 +24,7 @@ def mark(
     outputs: Mapping[str, TensorLike] = _NOTHING,
     details: Details = _NOTHING,
 ) -> None:
-    """Says that a stage begins; while no trace is on, this is one look at a variable.
+    """Say that a stage begins; while no trace is on, this is one look at a variable.
 
     Args:
         stage: its number.
@@ -40,7 +40,7 @@ def mark(
 
 
 def start(tracer: Tracer, close: Callable[[], None] | None = None) -> None:
-    """Turns a trace on, for the whole process; one that was on before is turned off.
+    """Turn a trace on, for the whole process; one that was on before is turned off.
 
     Args:
         tracer: makes the events.
@@ -54,7 +54,7 @@ def start(tracer: Tracer, close: Callable[[], None] | None = None) -> None:
 
 
 def stop() -> None:
-    """Turns the trace off, if one is on."""
+    """Turn the trace off, if one is on."""
     global _tracer, _close
     if _tracer is None:
         return
@@ -66,12 +66,12 @@ def stop() -> None:
 
 
 def is_on() -> bool:
-    """Returns whether a trace is on."""
+    """Return whether a trace is on."""
     return _tracer is not None
 
 
 def add_reporter(reporter: Reporter) -> None:
-    """Adds a source of op events.
+    """Add a source of op events.
 
     Args:
         reporter: called with the tracer when a trace is turned on, and with None when it is off.

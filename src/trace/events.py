@@ -51,7 +51,7 @@ class Stage:
 
 
 def _steps(*lines: str) -> tuple[Step, ...]:
-    """Reads steps: the op, the name of the result, and its letters between brackets."""
+    """Read steps: the op, the name of the result, and its letters between brackets."""
     steps = []
     for line in lines:
         op, name, letters = line.split(maxsplit=2)
@@ -213,7 +213,7 @@ _READ_LETTERS: Mapping[str, Letters] = {
 
 
 def read_letters(name: str) -> Letters | None:
-    """Returns the letters of a weight, by its checkpoint key, or of another tensor that is read."""
+    """Return the letters of a weight, by its checkpoint key, or of another tensor that is read."""
     prefix, _, rest = name.partition(".")
     if prefix == "layers":
         rest = rest.partition(".")[2]
@@ -222,7 +222,7 @@ def read_letters(name: str) -> Letters | None:
 
 
 def size_of(letter: str, sizes: Mapping[str, int]) -> int | None:
-    """Returns the number that a letter, a product (`H*h`), a half (`h/2`) or a digit stands for.
+    """Return the number that a letter, a product (`H*h`), a half (`h/2`) or a digit stands for.
 
     None where a letter has no size yet.
     """
@@ -237,7 +237,7 @@ def size_of(letter: str, sizes: Mapping[str, int]) -> int | None:
 
 
 def fits(letters: Letters, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
-    """Returns whether letters stand for a shape."""
+    """Return whether letters stand for a shape."""
     return len(letters) == len(shape) and all(
         size_of(letter, sizes) == n for letter, n in zip(letters, shape, strict=True)
     )

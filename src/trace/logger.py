@@ -78,12 +78,12 @@ class TraceLog:
         )
 
     def write(self, event: Event) -> None:
-        """Writes an event where it is wanted."""
+        """Write an event where it is wanted."""
         if self.wants(event.stage, event.layer):
             self._logger.msg(event.op, **{name: getattr(event, name) for name in _FIELDS})
 
     def wants(self, stage: int, layer: int | None) -> bool:
-        """Returns whether a view shows events of a stage in a layer."""
+        """Return whether a view shows events of a stage in a layer."""
         if self._stages is not None and not _holds(self._stages, stage):
             return False
         return any(view.wants(stage, layer) for view in self._views)
@@ -94,7 +94,7 @@ class TraceLog:
         return any(view.is_open for view in self._views)
 
     def close(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         for view in self._views:
             view.close()
 
@@ -108,7 +108,7 @@ class _View:
         self._on_failure = on_failure
 
     def wants(self, stage: int, layer: int | None) -> bool:
-        """Returns whether this view shows events of a stage in a layer."""
+        """Return whether this view shows events of a stage in a layer."""
         if self._file is None:
             return False
         in_full = layer is None or self._layers is None or _holds(self._layers, layer)
@@ -125,7 +125,7 @@ class _View:
         return False
 
     def lines(self, event_dict: EventDict) -> str:
-        """Returns the text of an event, its last newline included."""
+        """Return the text of an event, its last newline included."""
         raise NotImplementedError
 
     def __call__(self, _logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
@@ -140,14 +140,14 @@ class _View:
         return event_dict
 
     def close(self) -> None:
-        """Closes the file; what could not be written is given up."""
+        """Close the file; what could not be written is given up."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
 
     def _begin(self, text: str) -> None:
-        """Writes the beginning of the file."""
+        """Write the beginning of the file."""
         assert self._file is not None
         try:
             self._file.write(text)
@@ -174,7 +174,7 @@ class JsonLines(_View):
         self._begin(f"{self._rendered({'sizes': dict(sizes)})}\n")
 
     def lines(self, event_dict: EventDict) -> str:
-        """Returns the text of an event, its last newline included."""
+        """Return the text of an event, its last newline included."""
         op = event_dict.pop("event")  # structlog's word for it
         return f"{self._rendered({'op': op, **event_dict})}\n"
 
@@ -202,7 +202,7 @@ class DebugLog(_View):
         return True
 
     def lines(self, event_dict: EventDict) -> str:
-        """Returns the text of an event, its last newline included."""
+        """Return the text of an event, its last newline included."""
         op, layer = event_dict["event"], event_dict["layer"]
         in_full = layer is None or self._layers is None or _holds(self._layers, layer)
         if op != MARK:
@@ -213,14 +213,14 @@ class DebugLog(_View):
 
 
 def _heading(event: EventDict) -> str:
-    """Returns the line that opens a stage."""
+    """Return the line that opens a stage."""
     stage = STAGES[event["stage"]]
     layer = "" if event["layer"] is None else f", layer {event['layer']}"
     return f"# {stage.number} {stage.name}{layer} ({stage.code})"
 
 
 def _line(event: EventDict) -> str:
-    """Returns the line of an event."""
+    """Return the line of an event."""
     seconds = event["seconds"]
     left = _COLUMNS.format(
         event["stage"],
@@ -239,14 +239,14 @@ def _line(event: EventDict) -> str:
 
 
 def tensor_text(x: TensorInfo) -> str:
-    """Returns a tensor as `xq [T, H, h] = [22, 32, 128] bfloat16`, without letters if none fit."""
+    """Return a tensor as `xq [T, H, h] = [22, 32, 128] bfloat16`, without letters if none fit."""
     letters = f" [{', '.join(x.letters)}] =" if x.letters else ""
     name = x.name if x.name.isprintable() else repr(x.name)
     return f"{name}{letters} [{', '.join(map(str, x.shape))}] {x.dtype}".lstrip()
 
 
 def _value_text(value: Any, text: Callable[[Any], str]) -> str:
-    """Returns a value on one line; `repr` escapes all that cannot be shown on it."""
+    """Return a value on one line; `repr` escapes all that cannot be shown on it."""
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list) and len(value) > _LONGEST_LIST:
@@ -271,11 +271,11 @@ def _holds(ranges: Ranges, number: int) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Returns what JSON can hold of a tensor's description."""
+    """Return what JSON can hold of a tensor's description."""
     assert isinstance(value, TensorInfo)
     return value.as_dict()
 
 
 def _end(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> str:
-    """Ends the chain: the views have written the event."""
+    """End the chain: the views have written the event."""
     return str(event_dict["event"])

@@ -27,7 +27,7 @@ class RecordedTrace:
 
 
 def read_trace(path: Path) -> RecordedTrace:
-    """Reads JSON lines.
+    """Read JSON lines.
 
     Args:
         path: the file.
@@ -52,7 +52,7 @@ def read_trace(path: Path) -> RecordedTrace:
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the number and the object of each line."""
+    """Yield the number and the object of each line."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:

@@ -29,7 +29,7 @@ class Statistics:
     last: tuple[float, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns what JSON can hold; it has no infinity and no NaN, which become texts."""
+        """Return what JSON can hold; it has no infinity and no NaN, which become texts."""
         return {
             "min": json_value(self.minimum),
             "max": json_value(self.maximum),
@@ -41,7 +41,7 @@ class Statistics:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Statistics":
-        """Reads what `as_dict` returned."""
+        """Read what `as_dict` returned."""
         return cls(
             minimum=float(record["min"]),
             maximum=float(record["max"]),
@@ -71,7 +71,7 @@ class TensorInfo:
     statistics: Statistics | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns what JSON can hold."""
+        """Return what JSON can hold."""
         record: dict[str, Any] = {
             "name": self.name,
             "shape": list(self.shape),
@@ -84,7 +84,7 @@ class TensorInfo:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "TensorInfo":
-        """Reads what `as_dict` returned."""
+        """Read what `as_dict` returned."""
         found = record.get("statistics")
         return cls(
             name=str(record["name"]),
@@ -123,7 +123,7 @@ class Event:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Event":
-        """Reads a record of the JSON lines."""
+        """Read a record of the JSON lines."""
         return cls(
             op=str(record["op"]),
             stage=int(record["stage"]),
@@ -138,7 +138,7 @@ class Event:
 
 
 def json_value(value: Any) -> Any:
-    """Returns a value as JSON holds it: tuples as lists, records by field, infinities as texts.
+    """Return a value as JSON holds it: tuples as lists, records by field, infinities as texts.
 
     What JSON does not know, such as a dtype, becomes its text.
     """

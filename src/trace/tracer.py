@@ -75,7 +75,7 @@ class Tracer:
         outputs: Mapping[str, TensorLike],
         details: Mapping[str, Any],
     ) -> None:
-        """Enters a stage; the arguments are those of `trace.mark`."""
+        """Enter a stage; the arguments are those of `trace.mark`."""
         if stage == 5 or stage == 19:
             self._end_layer()
         if stage not in _BLOCK_STAGES:
@@ -102,7 +102,7 @@ class Tracer:
         details: Mapping[str, Any],
         seconds: float,
     ) -> str:
-        """Takes the report of an op.
+        """Take the report of an op.
 
         Args:
             op: its name.
@@ -151,7 +151,7 @@ class Tracer:
     def _made(
         self, op: str, x: TensorLike, name: str, *, with_statistics: bool = False
     ) -> TensorInfo:
-        """Describes a result by the next step of the stage that it fits."""
+        """Describe a result by the next step of the stage that it fits."""
         assert self._stage is not None
         steps = STAGES[self._stage].steps
         letters: Letters = ()
@@ -166,7 +166,7 @@ class Tracer:
         return TensorInfo(name, tuple(x.shape), letters, _dtype_name(x), values)
 
     def _read(self, x: TensorLike, name: str) -> TensorInfo:
-        """Describes an input by what it was when it was made, or as a weight."""
+        """Describe an input by what it was when it was made, or as a weight."""
         shape = tuple(x.shape)
         candidates = (self._letters.get(name), read_letters(name))
         letters = next((c for c in candidates if c and fits(c, shape, self._sizes)), ())
@@ -174,7 +174,7 @@ class Tracer:
 
 
 def statistics(x: TensorLike) -> Statistics | None:
-    """Computes the statistics of a tensor; None where it has no elements."""
+    """Compute the statistics of a tensor; None where it has no elements."""
     array: np.ndarray[Any, Any] = np.asarray(x)
     if array.dtype.kind == "c":
         array = np.stack((array.real, array.imag), axis=-1)

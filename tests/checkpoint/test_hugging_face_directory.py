@@ -272,7 +272,7 @@ BAD_INDEXES = {
     "empty map": ('{"weight_map": {}}', "a map of tensor names"),
     "another key": ('{"weight_map": {"a": "b.safetensors"}, "x": 1}', "'x'"),
     "a name twice": ('{"weight_map": {"a": "b.safetensors", "a": "c.safetensors"}}', "'a' twice"),
-    "deep": ('{"weight_map": ' + "[" * 10_000, "32 levels"),
+    "deep": ('{"weight_map": ' + "[" * 10_000, "nesting, got very many"),
 }
 
 

@@ -218,7 +218,7 @@ ENTRIES = {
     "a key twice": (text_of(more=',"shape":[2]'), "'shape' twice"),
     "no object": ("3", "got a value of type int"),
     "null": ("null", "got a value of type NoneType"),
-    "deep": ("[" * 100_000, "32 levels"),
+    "deep": ("[" * 100_000, "nesting, got very many"),
     "wraps": (text_of(f"[{2**32},{2**32}]", "[0,0]"), "bits, got 0 bits"),
     "a million": (text_of("[1000000]", "[0,4]"), "32000000 bits, got 32 bits"),
     "too few": (text_of("[1]"), "32 bits, got 64 bits"),

@@ -9,8 +9,9 @@ import pytest
 
 from src import ml
 from src.checkpoint import merge_shards
-from src.checkpoint.errors import ShardError
+from src.checkpoint.errors import CheckpointMemoryError, ShardError
 from src.checkpoint.shards import check_shards
+from src.ml.memory import readable_bytes
 from tests.support.pth_writer import random_tensor, tensor_shapes, whole
 
 # Sizes that all differ: D 24, Hh 24, Kh 12, F 72, V 40.
@@ -92,6 +93,39 @@ def test_a_merge_copies_replicated_tensors_too() -> None:
     shards = tensors(split(model(), 2))
     merged = merge_shards(shards)
     assert merged["norm.weight"].data_pointer != shards[0]["norm.weight"].data_pointer
+
+
+def test_a_copy_beyond_free_memory_is_refused_with_the_arithmetic_before_anything_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arrays = model(np.float32)
+    needed = sum(array.nbytes for array in arrays.values())
+    repeated = sum(array.nbytes for array in arrays.values() if array.ndim == 1)
+    shards = tensors(split(arrays, 2))
+    monkeypatch.setattr("src.ml.memory.available_memory", lambda: needed)
+    merge_shards(shards)
+    monkeypatch.setattr("src.ml.memory.available_memory", lambda: needed - 1)
+    monkeypatch.setattr("src.checkpoint.shards._merge_one", None)
+    with pytest.raises(CheckpointMemoryError) as caught:
+        merge_shards(shards)
+    assert str(caught.value) == (
+        f"shards: memory: expected at most {readable_bytes(needed - 1)} available, got "
+        f"{readable_bytes(needed)} for a merged copy of 2 shards: {needed + repeated} bytes in "
+        f"them less {repeated} bytes that repeat others"
+    )
+    monkeypatch.setattr("src.ml.memory.available_memory", lambda: 0)
+    assert merge_shards(shards[:1]) == shards[0]  # not copied
+
+
+def test_a_copy_that_the_system_refuses_is_an_error_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("src.checkpoint.shards._merge_one", refuse)
+    with pytest.raises(CheckpointMemoryError, match=r"2 shards: .* got a refusal by the system"):
+        merge_shards(tensors(split(model(), 2)))
 
 
 def test_parts_may_be_views_that_are_not_contiguous() -> None:

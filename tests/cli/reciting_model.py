@@ -7,11 +7,14 @@ sampling setting overturns.
 
 import base64
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
+from src.checkpoint.names import hugging_face_names
+from tests.support.hugging_face_writer import write_hugging_face_directory
 from tests.support.pth_writer import write_pth
 
 BYTE_TOKENS = 256
@@ -52,14 +55,47 @@ def write_reciting_directory(
         "max_seq_len": LONGEST_CONTEXT,
     }
     (directory / "params.json").write_text(json.dumps(params))
-    ranks = [f"{base64.b64encode(bytes([rank])).decode()} {rank}\n" for rank in range(BYTE_TOKENS)]
-    (directory / "tokenizer.model").write_text("".join(ranks))
-    write_pth(directory / "consolidated.00.pth", _tensors(answer, endless, poisoned))
+    _write_tokenizer(directory)
+    output = _successors(answer, endless) * (np.nan if poisoned else 1.0)
+    write_pth(directory / "consolidated.00.pth", _tensors(output))
     return directory
 
 
-def _tensors(answer: bytes, endless: bool, poisoned: bool) -> "dict[str, np.ndarray]":
-    D, h = VOCABULARY, VOCABULARY // HEADS
+def write_padded_directory(directory: Path, answer: Sequence[int], rows: int) -> Path:
+    """Writes a model in Hugging Face's layout that has more rows than its tokenizer has tokens.
+
+    Args:
+        directory: made if absent.
+        answer: ids that differ from each other and from the newline, after which it starts.
+        rows: of the embeddings and of the output, a multiple of 8.
+    """
+    config = {
+        "model_type": "llama",
+        "vocab_size": rows,
+        "hidden_size": rows,
+        "intermediate_size": FFN,
+        "num_hidden_layers": 1,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "max_position_embeddings": LONGEST_CONTEXT,
+        "tie_word_embeddings": False,
+    }
+    names = {ours: theirs for theirs, ours in hugging_face_names(1)}
+    tensors = _tensors(_successors(answer, endless=False, rows=rows))
+    arrays = {names[name]: array for name, array in tensors.items()}
+    write_hugging_face_directory(directory, config, arrays)
+    _write_tokenizer(directory)
+    return directory
+
+
+def _write_tokenizer(directory: Path) -> None:
+    ranks = [f"{base64.b64encode(bytes([rank])).decode()} {rank}\n" for rank in range(BYTE_TOKENS)]
+    (directory / "tokenizer.model").write_text("".join(ranks))
+
+
+def _tensors(successors: "np.ndarray") -> "dict[str, np.ndarray]":
+    D = len(successors)
+    h = D // HEADS
     shapes = {
         "layers.0.attention.wq.weight": (D, D),
         "layers.0.attention.wk.weight": (KV_HEADS * h, D),
@@ -69,19 +105,18 @@ def _tensors(answer: bytes, endless: bool, poisoned: bool) -> "dict[str, np.ndar
         "layers.0.feed_forward.w3.weight": (FFN, D),
         "layers.0.feed_forward.w2.weight": (D, FFN),
     }
-    tensors = {"tok_embeddings.weight": np.eye(VOCABULARY)}
+    tensors = {"tok_embeddings.weight": np.eye(D)}
     tensors |= {name: np.zeros(shape) for name, shape in shapes.items()}
     for norm in ("layers.0.attention_norm", "layers.0.ffn_norm", "norm"):
         tensors[f"{norm}.weight"] = np.ones(D)
-    output = _LEAD * _successors(answer, endless)
-    tensors["output.weight"] = output * np.nan if poisoned else output
+    tensors["output.weight"] = _LEAD * successors
     return {name: array.astype(ml_dtypes.bfloat16) for name, array in tensors.items()}
 
 
-def _successors(answer: bytes, endless: bool) -> "np.ndarray":
+def _successors(answer: Sequence[int], endless: bool, rows: int = VOCABULARY) -> "np.ndarray":
     """Returns [V, V] with a one at (next token, token)."""
-    follows = np.full(VOCABULARY, answer[0])
+    follows = np.full(rows, answer[0])
     follows[list(answer)] = [*answer[1:], answer[0] if endless else EOT_ID]
-    matrix = np.zeros((VOCABULARY, VOCABULARY))
-    matrix[follows, np.arange(VOCABULARY)] = 1.0
+    matrix = np.zeros((rows, rows))
+    matrix[follows, np.arange(rows)] = 1.0
     return matrix

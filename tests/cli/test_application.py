@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from src.checkpoint.errors import CheckpointMemoryError
 from src.cli.application import exit_code
 from src.cli.errors import UsageError
 from src.inference import ContextFullError, NumericError, SamplingError
@@ -33,6 +34,7 @@ def refusal(run: Run, *arguments: str | Path, stdin: bytes = b"x") -> tuple[int,
         (ModelConfigError("x"), 3),
         (ShapeError("x"), 3),
         (NotEnoughMemoryError("x"), 4),
+        (CheckpointMemoryError("x"), 4),
         (MemoryError(), 4),
         (NumericError("x"), 5),
         (KeyError("x"), 1),
@@ -91,7 +93,9 @@ def test_a_missing_tokenizer_is_a_bad_model(run: Run, reciting) -> None:
     (directory / "tokenizer.model").unlink()
     code, line = refusal(run, "-m", directory)
     assert code == 3
-    assert "tokenizer.model" in line
+    for part in ("Meta's layout (base64", "tokenizer.json or", "Hugging Face's"):
+        assert part in line
+    assert line.endswith("got consolidated.00.pth, params.json")
 
 
 def test_a_path_with_control_characters_is_shown_escaped(run: Run, tmp_path: Path) -> None:
@@ -103,7 +107,7 @@ def test_a_path_with_control_characters_is_shown_escaped(run: Run, tmp_path: Pat
 def test_a_cache_beyond_the_memory_is_refused_with_the_arithmetic(
     run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("src.model.memory.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("src.ml.memory.available_memory", lambda: 1 << 20)
     code, line = refusal(run, "-m", alphabet_model, "-c", "2000")
     assert code == 4
     assert "1.0 MiB" in line

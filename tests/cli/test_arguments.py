@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from src.cli.arguments import CHAT_FORMAT_NAMES, Options, build_parser, parse_arguments
+from src.cli.arguments import (
+    CHAT_FORMAT_NAMES,
+    LAST_STAGE,
+    Options,
+    build_parser,
+    parse_arguments,
+)
 from src.cli.examples import EXAMPLES
 from src.inference import CHAT_FORMATS
+from src.trace import STAGES
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -77,6 +84,10 @@ def test_every_chat_format_can_be_named_and_help_lists_them() -> None:
     assert tuple(CHAT_FORMATS) == CHAT_FORMAT_NAMES
     text = " ".join(build_parser().format_help().split())
     assert ", ".join(CHAT_FORMATS) in text
+
+
+def test_the_stages_that_can_be_asked_for_are_those_of_the_registry() -> None:
+    assert list(STAGES) == list(range(1, LAST_STAGE + 1))
 
 
 def test_a_dash_means_standard_input() -> None:

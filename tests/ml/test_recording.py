@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.ml import kernel_settings, native, native_attention, native_products, storage
+from src.ml import kernel_settings, native, native_attention, native_memory, native_products
 from tests.ml.op_checks import sample
 
 K, H, h, D = 2, 4, 6, 24
@@ -130,7 +130,7 @@ def test_another_form_of_x_is_recorded_anew() -> None:
 
 def test_an_exception_leaves_nothing_of_the_recorder_behind_and_the_next_run_records() -> None:
     replay, layer, x = ml.Replay(), Layer(), ml.ones((1, D))
-    allocate, ways = storage._allocate, (ml.Tensor.numpy, ml.Tensor.bits)
+    allocate, ways = native_memory.allocate, (ml.Tensor.numpy, ml.Tensor.bits)
 
     def fails(x: ml.Tensor, position: int) -> ml.Tensor:
         layer.step(x, position)
@@ -140,7 +140,7 @@ def test_an_exception_leaves_nothing_of_the_recorder_behind_and_the_next_run_rec
         replay.run(layer, fails, x, 0)
     for module in (native, native_attention, native_products):
         assert module.lib is kernel_settings.lib
-    assert storage._allocate is allocate
+    assert native_memory.allocate is allocate
     assert (ml.Tensor.numpy, ml.Tensor.bits) == ways
     runs = layer.runs
     for position in range(3):
@@ -168,7 +168,7 @@ def test_what_another_thread_computes_meanwhile_is_not_recorded() -> None:
 def test_two_threads_that_record_at_once_do_not_disturb_each_other() -> None:
     started, go_on = threading.Event(), threading.Event()
     first, second, x = Layer(), Layer(), ml.ones((1, D))
-    allocate = storage._allocate
+    allocate = native_memory.allocate
 
     def slow(x: ml.Tensor, position: int) -> ml.Tensor:
         started.set()
@@ -182,4 +182,4 @@ def test_two_threads_that_record_at_once_do_not_disturb_each_other() -> None:
     go_on.set()
     thread.join()
     assert bits(found) == bits(Layer().step(x, 0))
-    assert storage._allocate is allocate
+    assert native_memory.allocate is allocate

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.ml import native_attention, storage
+from src.ml import native_memory
 from src.model import InferenceContext
 from tests.model.test_llama import bits, reference_logits
 from tests.model.tiny import CONFIGS, GROUPED, Tiny, rounded, token_ids, transformer, weights
@@ -51,15 +51,14 @@ def test_eager_has_the_same_bits_for_any_chunking_too(dtype: ml.DType) -> None:
 def allocations(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> list[int]:
     """Returns the bytes of each allocation of tensors and scratch."""
     found: list[int] = []
+    allocate = native_memory.allocate
+
+    def counted(nbytes: int) -> Any:
+        found.append(nbytes)
+        return allocate(nbytes)
+
     with monkeypatch.context() as patch:
-        for module in (storage, native_attention):
-            allocate = module._allocate
-
-            def counted(kind: str, nbytes: int, allocate: Any = allocate) -> Any:
-                found.append(nbytes)
-                return allocate(kind, nbytes)
-
-            patch.setattr(module, "_allocate", counted)
+        patch.setattr(native_memory, "allocate", counted)
         run()
     return found
 

@@ -110,3 +110,9 @@ _GENERATORS: dict[str, Callable[[random.Random], Iterator[str]]] = {
 def strings(kind: str, seed: int, count: int) -> Iterator[str]:
     """Make `count` strings of a kind."""
     return islice(_GENERATORS[kind](random.Random(f"{kind} {seed}")), count)
+
+
+def strings_without_surrogates(kind: str, seed: int, count: int) -> Iterator[str]:
+    """Make the same strings fit for oracles that take no lone surrogates: U+FFFD instead."""
+    for text in strings(kind, seed, count):
+        yield text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

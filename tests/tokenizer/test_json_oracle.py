@@ -1,7 +1,7 @@
 """Ids and texts compared with those of `tokenizers`, on real files and on trained ones."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from src.tokenizer import StreamDecoder, Tokenizer, load_tokenizer
 from src.tokenizer.tokenizer_json import read_tokenizer_json
 from tests.support.shared_data import shared_data
 from tests.tokenizer.json_files import PREPEND, Json, metaspace
-from tests.tokenizer.strings import KINDS, strings
+from tests.tokenizer.strings import KINDS, strings_without_surrogates
 from tests.tokenizer.trained_files import ADDED, mistral, oracle, smollm2, write_both
 
 pytestmark = pytest.mark.oracle
@@ -39,12 +39,6 @@ LIVELY = [
 ]
 
 
-def generated(kind: str, seed: int, count: int) -> Iterator[str]:
-    """Strings without surrogates, which `tokenizers` does not take."""
-    for text in strings(kind, seed, count):
-        yield text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 def assert_same(ours: Tokenizer, theirs: Any, text: str) -> None:
     """Compare ids and decoded text."""
     ids = ours.encode(text, bos=False, eos=False)
@@ -68,7 +62,7 @@ def real(request: pytest.FixtureRequest) -> tuple[Tokenizer, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_trained_files_give_the_same_ids_and_texts(trained: tuple[Any, Any], kind: str) -> None:
-    for text in generated(kind, seed=3, count=50 if kind != "long" else 3):
+    for text in strings_without_surrogates(kind, seed=3, count=50 if kind != "long" else 3):
         assert_same(*trained, text)
 
 
@@ -81,13 +75,13 @@ def test_trained_files_do_so_around_added_and_special_tokens(trained: tuple[Any,
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tenth_of_a_million_strings_on_trained_files(trained: tuple[Any, Any], kind: str) -> None:
-    for text in generated(kind, seed=4, count=KINDS[kind] // 10):
+    for text in strings_without_surrogates(kind, seed=4, count=KINDS[kind] // 10):
         assert_same(*trained, text)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_strings_of_each_kind_on_real_files(real: tuple[Any, Any], kind: str) -> None:
-    for text in generated(kind, seed=1, count=KINDS[kind] // 1000):
+    for text in strings_without_surrogates(kind, seed=1, count=KINDS[kind] // 1000):
         assert_same(*real, text)
 
 
@@ -95,7 +89,7 @@ def test_the_first_strings_of_each_kind_on_real_files(real: tuple[Any, Any], kin
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_million_strings_on_real_files(real: tuple[Any, Any], kind: str) -> None:
     """All kinds together are 1 000 000 strings for each file."""
-    for text in generated(kind, seed=2, count=KINDS[kind]):
+    for text in strings_without_surrogates(kind, seed=2, count=KINDS[kind]):
         assert_same(*real, text)
 
 
@@ -110,7 +104,7 @@ def test_every_token_decodes_alike(trained: tuple[Any, Any]) -> None:
 
 def test_streaming_gives_the_whole_text(trained: tuple[Any, Any]) -> None:
     ours, _ = trained
-    for text in generated("words and spaces", seed=6, count=200):
+    for text in strings_without_surrogates("words and spaces", seed=6, count=200):
         ids = ours.encode(text, bos=False, eos=False)
         decoder = StreamDecoder(ours)
         assert "".join([*map(decoder.push, ids), decoder.finish()]) == ours.decode(ids)

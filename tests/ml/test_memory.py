@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from src.model import NotEnoughMemoryError, available_memory, readable_bytes
-from src.model import memory as memory_module
+from src.ml import memory as memory_module
+from src.ml.memory import available_memory, memory_shortage, readable_bytes
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:        1 kB\nMemAvailable:   2048 kB\n"
 
@@ -56,13 +56,14 @@ def test_bytes_are_readable(count: int, text: str) -> None:
     assert readable_bytes(count) == text
 
 
-def test_what_does_not_fit_is_refused_with_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_told_with_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "available_memory", lambda: 1 << 20)
-    memory_module.require_memory(1 << 20, "a block")
-    with pytest.raises(NotEnoughMemoryError, match=r"1\.0 MiB available, got 2\.0 MiB for 2 b"):
-        memory_module.require_memory(2 << 20, "2 blocks")
+    assert memory_shortage(1 << 20, "a block") is None
+    assert memory_shortage(2 << 20, "2 blocks") == (
+        "memory: expected at most 1.0 MiB available, got 2.0 MiB for 2 blocks"
+    )
 
 
-def test_where_the_system_does_not_say_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_system_does_not_say_everything_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "available_memory", lambda: None)
-    memory_module.require_memory(1 << 60, "much")
+    assert memory_shortage(1 << 60, "much") is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.checkpoint.strict_json import parse_strict_json
+from src.outside import parse_strict_json
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,8 @@ def test_json_of_the_standard_is_parsed(content: bytes, value: object) -> None:
         (b"-1e999", "1e999"),
         (b"9" * 33, "32 digits"),
         (b"9" * 5000, "32 digits"),
-        (b"[" * 33 + b"]" * 33, "32 levels"),
-        (b"[" * 60_000, "32 levels"),
-        (b'{"a":' * 10_000, "32 levels"),
+        (b"[" * 60_000, "got very many"),
+        (b'{"a":' * 10_000, "got very many"),
         (b'"' + b"\\" * 59_999, "line 1"),
         (b"\xff", "byte 0"),
         ("{}".encode("utf-16"), "byte 0"),

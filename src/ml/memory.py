@@ -1,16 +1,14 @@
-"""How much memory is free, and whether a KV cache fits into it."""
+"""How much memory is free, and whether what is about to be allocated fits into it."""
 
 import os
 from pathlib import Path
-
-from .errors import NotEnoughMemoryError
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
-    """Returns the bytes that can still be allocated, or None where the system does not say.
+    """Return the bytes that can still be allocated, or None where the system does not say.
 
     The smaller of what the kernel calls available and what is left below the limit of the
     control group; elsewhere than on Linux the free pages that sysconf reports.
@@ -20,7 +18,7 @@ def available_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | 
 
 
 def _from_meminfo(path: Path) -> int | None:
-    """Reads the line `MemAvailable:  123 kB`."""
+    """Read the line `MemAvailable:  123 kB`."""
     try:
         text = path.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -33,7 +31,7 @@ def _from_meminfo(path: Path) -> int | None:
 
 
 def _from_cgroup(path: Path) -> int | None:
-    """Reads the limit of a control group less what its processes hold; `max` is no limit."""
+    """Read the limit of a control group less what its processes hold; `max` is no limit."""
     try:
         limit = (path / "memory.max").read_text(encoding="ascii", errors="replace").strip()
         used = (path / "memory.current").read_text(encoding="ascii", errors="replace").strip()
@@ -49,7 +47,7 @@ def _from_cgroup(path: Path) -> int | None:
 
 
 def _from_sysconf() -> int | None:
-    """Asks the C library for free pages."""
+    """Ask the C library for free pages."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -57,7 +55,7 @@ def _from_sysconf() -> int | None:
 
 
 def readable_bytes(count: int) -> str:
-    """Writes a number of bytes with one decimal: `1.5 GiB`."""
+    """Write a number of bytes with one decimal: `1.5 GiB`."""
     value = float(count)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
@@ -66,15 +64,17 @@ def readable_bytes(count: int) -> str:
     return f"{value:.1f} GiB"
 
 
-def require_memory(needed: int, arithmetic: str) -> None:
-    """Refuses an allocation that cannot succeed.
+def memory_shortage(needed: int, arithmetic: str) -> str | None:
+    """Return the text of an error where more bytes are needed than are available, or None.
 
-    Raises:
-        NotEnoughMemoryError: More bytes are needed than are available.
+    Args:
+        needed: bytes that are about to be allocated.
+        arithmetic: how that number comes about.
     """
     available = available_memory()
-    if available is not None and needed > available:
-        raise NotEnoughMemoryError(
-            f"memory: expected at most {readable_bytes(available)} available, got "
-            f"{readable_bytes(needed)} for {arithmetic}"
-        )
+    if available is None or needed <= available:
+        return None
+    return (
+        f"memory: expected at most {readable_bytes(available)} available, got "
+        f"{readable_bytes(needed)} for {arithmetic}"
+    )

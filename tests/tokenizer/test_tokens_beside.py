@@ -1,0 +1,158 @@
+"""Tokens that Hugging Face's files add to a bare SentencePiece model, and what is refused."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
+from tests.support.shared_data import shared_data
+from tests.tokenizer.strings import KINDS, strings_without_surrogates
+
+PIECES = [*RESERVED, *ranked("th", "▁th", "▁the", "▁", "t", "h", "e")]
+V, THE, MARK, H, E = len(PIECES), 261, 262, 264, 265
+
+ADDED = {"</s>": 2, "[PAD]": V, "<think>": V + 1, "the": V + 2, "<|turn|>": V + 3}
+MAP = {"pad_token": {"content": "[PAD]"}, "additional_special_tokens": ["<x>"]}
+
+
+def write(directory: Path, **beside: Any) -> Path:
+    (directory / "tokenizer.model").write_bytes(model_message(PIECES))
+    for name, content in beside.items():
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        (directory / f"{name}.json").write_bytes(data)
+    return directory
+
+
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, bos=False, eos=False)
+
+
+def test_words_are_found_in_text_and_special_ones_stay_text(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write(tmp_path, added_tokens=ADDED, special_tokens_map=MAP))
+    assert tokenizer.vocab_size == V + 4
+    assert encode(tokenizer, "h<think>h the") == [MARK, H, V + 1, MARK, H, MARK, V + 2]
+    for text, number in (("[PAD]", V), ("<|turn|>", V + 3), ("</s>", 2)):
+        assert number not in encode(tokenizer, text)
+        assert tokenizer.special_tokens[text] == number
+        assert tokenizer.decode([number]) == text
+    assert tokenizer.decode(encode(tokenizer, "<think>[PAD]")) == "<think> [PAD]"
+    assert not tokenizer.is_special(V + 1)
+
+
+def test_without_the_files_there_are_the_pieces_alone(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write(tmp_path))
+    assert tokenizer.vocab_size == V
+    assert V + 2 not in encode(tokenizer, "the")
+
+
+def test_a_role_may_be_that_of_an_added_token(tmp_path: Path) -> None:
+    names = {"eos_token": "<end>", "bos_token": "<s>"}
+    beside = {"added_tokens": {"<end>": V}, "special_tokens_map": names}
+    tokenizer = load_tokenizer(write(tmp_path, **beside))
+    assert tokenizer.eos_id == V
+    assert V in tokenizer.stop_ids
+
+
+def test_a_piece_that_is_called_special_comes_from_no_text(tmp_path: Path) -> None:
+    assert encode(load_tokenizer(write(tmp_path)), "the") == [THE]
+    beside = {"added_tokens": {"▁the": THE}, "special_tokens_map": {"pad_token": "▁the"}}
+    tokenizer = load_tokenizer(write(tmp_path, **beside))
+    assert encode(tokenizer, "the") == [260, E]
+    assert tokenizer.is_special(THE)
+
+
+def test_the_newer_list_in_tokenizer_config_goes_first(tmp_path: Path) -> None:
+    entry = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+    decoder = {
+        str(V): entry | {"content": "<a>", "special": False},
+        str(V + 1): entry | {"content": "<b>", "special": True},
+    }
+    config = {"added_tokens_decoder": decoder}
+    tokenizer = load_tokenizer(write(tmp_path, tokenizer_config=config, added_tokens={"<c>": V}))
+    assert tokenizer.vocab_size == V + 2
+    assert encode(tokenizer, "<a>") == [V]
+    assert tokenizer.is_special(V + 1)
+    assert not tokenizer.is_special(V)
+
+
+ONE = {"content": "<a>", "special": False}
+
+
+@pytest.mark.parametrize(
+    ("beside", "message"),
+    [
+        ({"added_tokens": {"<a>": V + 1}}, f"'<a>': expected {V}, the next after the pieces, got"),
+        ({"added_tokens": {"<a>": V, "<b>": V}}, f"'<b>': expected {V + 1}, the next"),
+        ({"added_tokens": {"<a>": V, "<b>": V + 2}}, "'<b>': expected"),
+        ({"added_tokens": {"<a>": 5}}, f"'<a>': expected {V}, the next after the pieces, got 5"),
+        ({"added_tokens": {"<a>": -1}}, "got -1"),
+        ({"added_tokens": {"<a>": 10**30}}, "expected"),
+        ({"added_tokens": {"</s>": V}}, "'</s>': expected 2, that of the piece, got"),
+        ({"added_tokens": {"<a>": str(V)}}, "id: expected a whole number, got a text"),
+        ({"added_tokens": {"<a>": True}}, "id: expected a whole number, got a truth value"),
+        ({"added_tokens": {"<a>": float(V)}}, "id: expected a whole number, got a number"),
+        ({"added_tokens": {"": V}}, "content: expected a text of one character or more"),
+        ({"added_tokens": {"x" * 5000: V}}, "1 to 4096 characters in each token, got 5000"),
+        ({"added_tokens": b'{"\\ud800": %d}' % V}, "text without surrogates"),
+        ({"added_tokens": ["<a>"]}, "expected an object, got a list"),
+        ({"added_tokens": b'{"<a>": %d, "<a>": %d}' % (V, V)}, "each key once, got '<a>' twice"),
+        ({"added_tokens": b"{"}, r"added_tokens\.json: text: expected JSON"),
+        ({"special_tokens_map": {"pad_token": 5}}, "pad_token: expected a text or an object"),
+        ({"special_tokens_map": {"additional_special_tokens": "<a>"}}, "a list or an object, got"),
+        ({"special_tokens_map": {"additional_special_tokens": [5]}}, "a text or an object"),
+        ({"tokenizer_config": {"added_tokens_decoder": [ONE]}}, "an object, got a list"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"x": ONE}}}, "expected ids, got 'x'"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"9" * 99: ONE}}}, "expected"),
+        ({"tokenizer_config": {"added_tokens_decoder": {str(V): "<a>"}}}, "an object, got a text"),
+        (
+            {"tokenizer_config": {"legacy": False}, "added_tokens": {"<a>": V}},
+            "legacy beside added tokens that are not special: expected true, got false",
+        ),
+        ({"tokenizer_config": {"legacy": "no"}, "added_tokens": {"<a>": V}}, "true, got a text"),
+    ],
+)
+def test_what_is_wrong_is_refused_and_its_twin_loads(
+    tmp_path: Path, beside: dict[str, Any], message: str
+) -> None:
+    write(tmp_path, **beside)
+    with pytest.raises(TokenizerError, match=message) as caught:
+        load_tokenizer(tmp_path)
+    assert len(str(caught.value)) < 300 + len(str(tmp_path))
+    twin = {"added_tokens": {"<a>": V}, "tokenizer_config": {}, "special_tokens_map": {}}
+    assert encode(load_tokenizer(write(tmp_path, **twin)), "<a>") == [V]
+
+
+def test_legacy_false_is_fine_beside_special_tokens(tmp_path: Path) -> None:
+    beside = {"added_tokens": {"</s>": 2, "[PAD]": V}, "tokenizer_config": {"legacy": False}}
+    tokenizer = load_tokenizer(write(tmp_path, **beside, special_tokens_map=MAP))
+    assert tokenizer.special_tokens["[PAD]"] == V
+
+
+@pytest.mark.oracle
+def test_ids_are_those_of_the_slow_tokenizer_of_transformers(tmp_path: Path) -> None:
+    name = "transformers.tokenization_utils_sentencepiece"
+    oracle = pytest.importorskip(name, reason="needs the oracle extra")
+
+    class Slow(oracle.SentencePieceBackend):  # type: ignore[misc, name-defined]
+        vocab_files_names: ClassVar[dict[str, str]] = {"vocab_file": "tokenizer.model"}
+
+    shutil.copy(shared_data("llama2/tokenizer.model"), tmp_path)
+    words = ["<think>", "two words", "klass", "klas", "▁deff", "  ", "e\n"]
+    added = {word: 32000 + number for number, word in enumerate(words)}
+    (tmp_path / "added_tokens.json").write_text(json.dumps(added | {"</s>": 2, "[PAD]": 32007}))
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "[PAD]"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
+    ours, theirs = load_tokenizer(tmp_path), Slow.from_pretrained(tmp_path)
+    assert ours.vocab_size == len(theirs)
+    source = random.Random(9)
+    lively = [*words, " ", "x", "é", "\n", "klasse", "two", "😀", "<th", "12", "▁"]
+    texts = ["".join(source.choices(lively, k=source.randint(0, 8))) for _ in range(400)]
+    for kind in KINDS:
+        texts += strings_without_surrogates(kind, seed=6, count=20 if kind != "long" else 2)
+    for text in texts:
+        assert encode(ours, text) == theirs.encode(text, add_special_tokens=False), ascii(text)
