@@ -60,5 +60,5 @@ def test_block_quantised_types_say_how_they_are_stored_and_have_no_size_per_elem
     for dtype in ml.BLOCK_DTYPES:
         assert repr(dtype) == str(dtype) == dtype.name
         assert not dtype.is_float
-        with pytest.raises(ml.DTypeError, match="only ml.quantize makes such tensors"):
+        with pytest.raises(ml.DTypeError, match=r"only ml\.quantize makes such tensors"):
             _ = dtype.itemsize
