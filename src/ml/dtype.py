@@ -81,11 +81,12 @@ class BlockDType:
         """Whether elements are real floating-point numbers: not before they are dequantised."""
         return False
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes per element, which there are not."""
+    def __getattr__(self, name: str) -> Any:
+        if name not in DType.__slots__:
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         raise DTypeError(
-            f"[{self.name}] dtype must not be block-quantised: only ml.quantize makes such tensors"
+            f"[{self.name}] dtype must not be block-quantised: only ml.quantize makes such "
+            "tensors, and dequantize() gives a plain one"
         )
 
     def __repr__(self) -> str:

