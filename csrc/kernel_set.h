@@ -67,6 +67,9 @@ typedef struct KernelSet {
                                ptrdiff_t count, uint8_t *codes, void *scales);
     void (*dequantize_span)(const QuantizedWeight *weight, ptrdiff_t first, ptrdiff_t count,
                             void *out, int out_type);
+    /* Elements [start, start + count) of some rows, at most 512, into Stretch's `widened`. */
+    void (*widen_codes_stretch)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
+                                ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, float *widened);
     void (*multiply_codes)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
                            ptrdiff_t in, const char *x, float *out);
 
@@ -110,6 +113,7 @@ typedef struct KernelSet {
         .multiply_row = multiply_row,        \
         .quantize_span = quantize_span,      \
         .dequantize_span = dequantize_span,  \
+        .widen_codes_stretch = widen_codes_stretch, \
         .multiply_codes = multiply_codes,    \
         .softmax_row = softmax_row,          \
         .rms_norm_row = rms_norm_row,        \

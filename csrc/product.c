@@ -142,7 +142,7 @@ static void multiply_panel(const KernelSet *set, const Operands *o, ptrdiff_t to
     if (token + PANEL_TOKENS < o->tokens)
         stretch.next_panel = stretch.panel + panel_room(o->in);
     if (widened)
-        stretch.source = token == 0 ? WEIGHTS_KEPT_NOW : WEIGHTS_WIDENED;
+        stretch.source = token || o->quantized ? WEIGHTS_WIDENED : WEIGHTS_KEPT_NOW;
     stretch.widened = widened;
     stretch.ahead = weights_ahead(o, &stretch, token, step);
     stretch.lanes = lanes;
@@ -152,13 +152,18 @@ static void multiply_panel(const KernelSet *set, const Operands *o, ptrdiff_t to
         store_rows(set, o, token, stretch.tokens, sums);
 }
 
-/* The rows from an element on; those of a quantised weight are written out for a stretch. */
+/* The rows from an element on; those of a quantised weight are written out for a stretch, into
+ * `widened` where weights are kept so, else into `room`. */
 static Operands operands_from(const KernelSet *set, const Operands *o, ptrdiff_t start,
-                              ptrdiff_t step, char *room)
+                              ptrdiff_t step, float *widened, char *room)
 {
+    const ptrdiff_t count = min_size(step, o->in - start);
     Operands from = *o;
-    if (o->quantized) {
-        dequantize_stretch(set, o, start, min_size(step, o->in - start), room);
+    if (o->quantized && widened) {
+        set->widen_codes_stretch(o->quantized, o->quantized_row, o->rows, o->in, start, count,
+                                 widened);
+    } else if (o->quantized) {
+        dequantize_stretch(set, o, start, count, room);
         from.weight = room;
         from.weight_stride = QUANTIZED_STRETCH * product_weight_bytes(o->kind);
     } else {
@@ -174,11 +179,13 @@ static void multiply_many(const KernelSet *set, const Operands *o, float *widene
                                                 : STRETCH_BYTES / product_weight_bytes(o->kind);
     const ptrdiff_t step = ceil_div(ceil_div(o->in, ceil_div(o->in, most)), 32) * 32;
     const ptrdiff_t panel_lanes = o->in > step ? PANEL_LANES : 0;
+    if (!keep)
+        widened = NULL;
     for (ptrdiff_t start = 0; start < o->in; start += step) {
         const Operands from =
-            operands_from(set, o, start, step, (char *)lanes + LANES_BYTES);
+            operands_from(set, o, start, step, widened, (char *)lanes + LANES_BYTES);
         for (ptrdiff_t token = 0; token < o->tokens; token += PANEL_TOKENS)
-            multiply_panel(set, &from, token, start, step, keep ? widened : NULL,
+            multiply_panel(set, &from, token, start, step, widened,
                            lanes + token / PANEL_TOKENS * panel_lanes);
     }
 }

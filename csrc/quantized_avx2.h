@@ -50,11 +50,6 @@ INLINE vec join_pairs(vec odd, vec even)
     return _mm256_or_ps(odd, _mm256_castsi256_ps(lower));
 }
 
-INLINE void store_pairs(char *out, int part, vec pairs)
-{
-    _mm256_storeu_ps((float *)(out + 32 * part), pairs);
-}
-
 /* Values of the odd (phase 0) or even elements among the 32 of 16 bytes: lanes of one part. */
 INLINE vec nf4_values(const uint8_t *codes, Nf4Table table, int phase, int part)
 {

@@ -48,12 +48,6 @@ INLINE vec join_pairs(vec odd, vec even)
         _mm512_castps_si512(odd), _mm512_srli_epi32(_mm512_castps_si512(even), 16)));
 }
 
-INLINE void store_pairs(char *out, int part, vec pairs)
-{
-    (void)part;
-    _mm512_storeu_ps(out, pairs);
-}
-
 /* Values of the odd (phase 0) or even elements among the 32 of 16 bytes. */
 INLINE vec nf4_values(const uint8_t *codes, Nf4Table table, int phase, int part)
 {

@@ -11,6 +11,13 @@ static void dequantize_span(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t
     dequantize_any(w, first, count, out, out_type);
 }
 
+/* Nothing is kept widened here. */
+static void widen_codes_stretch(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows,
+                                ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, float *widened)
+{
+    (void)w, (void)row, (void)rows, (void)in, (void)start, (void)count, (void)widened;
+}
+
 /* out[r] = x . row (row + r): bfloat16 x. */
 static void multiply_codes(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in,
                            const char *x, float *out)

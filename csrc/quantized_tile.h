@@ -2,7 +2,7 @@
  * Block-quantised weights on vectors: one token times a few rows of codes, and spans dequantised to
  * bfloat16. A quantized_*.h header defines before this one what differs between vectors:
  * nf4_values, int8_words, int8_values, vec_multiply, vec_subtract, vec_all_of,
- * vec_negative_multiply_add, round_to_bf16, join_pairs and store_pairs.
+ * vec_negative_multiply_add, round_to_bf16 and join_pairs.
  *
  * A weight is rounded to bfloat16 before it is multiplied, so the sums have the bits of the product
  * with the dequantised weight. For nf4 that is done to the 16 values of a block's table. Where no
@@ -20,7 +20,6 @@ enum {
     STRETCH_SCALES = QUANTIZED_STRETCH / INT8_BLOCK
 };
 
-#define HINT 3
 #define SPLITTER 65537.0f
 
 /* Rows of codes and of scales, one after the other. */
@@ -163,7 +162,7 @@ INLINE void add_int8_block(const int rows, const CodeRows *w, ptrdiff_t start, c
 INLINE void prefetch_codes(const uint8_t *codes, ptrdiff_t bytes)
 {
     for (ptrdiff_t at = 0; at < bytes; at += LINE)
-        __builtin_prefetch(codes + at, 0, HINT);
+        __builtin_prefetch(codes + at);
 }
 
 INLINE void multiply_nf4_rows(const int rows, const CodeRows *w, const char *x, float *out)
@@ -274,44 +273,83 @@ static void multiply_codes(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t ro
 
 /* ---- dequantising to bfloat16 ---- */
 
-INLINE void nf4_block_to_bf16(const uint8_t *codes, float scale, char *out)
+/*
+ * Where blocks of 32 elements go: side by side as bfloat16, or, widened, as tile.h keeps them, in
+ * steps of one vector for each of some rows.
+ */
+typedef struct Sink {
+    char *out;
+    ptrdiff_t block, phase, part; /* bytes from one to the next */
+} Sink;
+
+INLINE void put_block(const int widens, Sink to, ptrdiff_t block, int part, vec odd, vec even)
 {
-    const Nf4Table table = nf4_scaled(scale);
+    float *out = (float *)(to.out + block * to.block + part * to.part);
+    if (widens) {
+        vec_store(out, odd);
+        vec_store(out + to.phase / (ptrdiff_t)sizeof(float), even);
+    } else {
+        vec_store(out, join_pairs(odd, even));
+    }
+}
+
+INLINE void put_nf4_block(const int widens, const uint8_t *codes, float scale, Sink to,
+                          ptrdiff_t block)
+{
+    Nf4Table table = nf4_scaled(scale);
+#pragma GCC unroll 2
+    for (int part = 0; part < VEC_PARTS; part++)
+        table.values[part] = round_to_bf16(table.values[part]);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++)
 #pragma GCC unroll 2
         for (int part = 0; part < VEC_PARTS; part++)
-            store_pairs(out + 64 * half, part,
-                        join_pairs(round_to_bf16(nf4_values(codes + 16 * half, table, 0, part)),
-                                   round_to_bf16(nf4_values(codes + 16 * half, table, 1, part))));
+            put_block(widens, to, 2 * block + half, part,
+                      nf4_values(codes + 16 * half, table, 0, part),
+                      nf4_values(codes + 16 * half, table, 1, part));
 }
 
-INLINE void int8_block_to_bf16(const uint8_t *codes, float scale, char *out)
+/* At most STRETCH_SCALES blocks of usual scales. */
+INLINE void put_int8_blocks(const int widens, const uint8_t *codes, const uint16_t *scales,
+                            ptrdiff_t blocks, Sink to)
 {
+    Int8Scales s;
+    spread_scales(scales, blocks, &s);
+    for (ptrdiff_t b = 0; b < blocks; b++, codes += INT8_BLOCK)
 #pragma GCC unroll 2
-    for (int part = 0; part < VEC_PARTS; part++) {
-        const vec words = int8_words(codes, part), s = vec_all_of(scale);
-        const vec odd = vec_multiply(int8_values(words, 0), vec_all_of(0x1p-8f));
-        const vec even = vec_multiply(int8_values(words, 1), vec_all_of(0x1p-24f));
-        store_pairs(out, part,
-                    join_pairs(round_to_bf16(vec_multiply(odd, s)),
-                               round_to_bf16(vec_multiply(even, s))));
+        for (int part = 0; part < VEC_PARTS; part++) {
+            const vec words = int8_words(codes, part);
+            put_block(widens, to, b, part, int8_split(words, 0, s.odd + b, s.odd_split + b),
+                      int8_split(words, 1, s.even + b, s.even_split + b));
+        }
+}
+
+/* Whole blocks, a stretch of them at most; 0 if their scales are not usual. */
+INLINE int put_blocks(const int widens, const QuantizedWeight *w, ptrdiff_t first,
+                      ptrdiff_t count, Sink to)
+{
+    const uint8_t *codes = w->codes + code_bytes(w->format, first);
+    if (w->format == QUANTIZED_INT8) {
+        const uint16_t *scales = (const uint16_t *)w->scales + first / INT8_BLOCK;
+        if (!are_usual_bf16(scales, count / INT8_BLOCK))
+            return 0;
+        put_int8_blocks(widens, codes, scales, count / INT8_BLOCK, to);
+        return 1;
     }
+    float scales[STRETCH_SCALES];
+    expand_scales(w, first / NF4_BLOCK, count / NF4_BLOCK, scales);
+    for (ptrdiff_t b = 0; b < count / NF4_BLOCK; b++, codes += NF4_BLOCK / 2)
+        put_nf4_block(widens, codes, scales[b], to, b);
+    return 1;
 }
 
 static void blocks_to_bf16(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t count, char *out)
 {
-    const ptrdiff_t size = quantized_block(w->format);
-    for (ptrdiff_t done = 0, some; done < count; done += some) {
-        float scales[STRETCH_SCALES];
-        some = min_size(STRETCH_SCALES * size, count - done);
-        expand_scales(w, (first + done) / size, some / size, scales);
-        const uint8_t *codes = w->codes + code_bytes(w->format, first + done);
-        for (ptrdiff_t at = 0; at < some; at += size, codes += code_bytes(w->format, size))
-            if (w->format == QUANTIZED_INT8)
-                int8_block_to_bf16(codes, scales[at / size], out + (done + at) * 2);
-            else
-                nf4_block_to_bf16(codes, scales[at / size], out + (done + at) * 2);
+    for (ptrdiff_t done = 0; done < count; done += QUANTIZED_STRETCH) {
+        const ptrdiff_t some = min_size(QUANTIZED_STRETCH, count - done);
+        const Sink to = {out + done * 2, 64, 0, 4 * VEC_LANES};
+        if (!put_blocks(0, w, first + done, some, to))
+            dequantize_any(w, first + done, some, to.out, TYPE_BF16);
     }
 }
 
@@ -326,6 +364,43 @@ static void dequantize_span(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t
     blocks_to_bf16(w, first + head, whole, (char *)out + head * 2);
     dequantize_any(w, first + head + whole, count - head - whole,
                    output_at(out, out_type, head + whole), out_type);
+}
+
+/* A stretch of one row, widened; elements after the last one are zeros. */
+static void widen_row(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t count, Sink to)
+{
+    uint16_t weight[QUANTIZED_STRETCH];
+    memset(weight + count / 32 * 32, 0, (size_t)(ceil_div(count, 32) - count / 32) * 64);
+    dequantize_span(w, first, count, weight, TYPE_BF16);
+    for (ptrdiff_t block = 0; block < ceil_div(count, 32); block++)
+        for (int part = 0; part < VEC_PARTS; part++) {
+            const char *pairs = (const char *)(weight + block * 32);
+            put_block(1, to, block, part, load_bf16(pairs, 0, part),
+                      load_bf16(pairs, BF16_PHASES - 1, part));
+        }
+}
+
+/*
+ * A stretch of some rows of bfloat16 as tile.h keeps weights widened: tile after tile, and in one
+ * part after part, step after step, row after row. The next stretch is asked for meanwhile.
+ */
+static void widen_codes_stretch(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows,
+                                ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, float *widened)
+{
+    const ptrdiff_t size = quantized_block(w->format), vector = 4 * VEC_LANES;
+    const ptrdiff_t steps = ceil_div(count, 32) * BF16_PHASES;
+    const int has_whole_blocks = in % size == 0 && start % size == 0 && count % size == 0;
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        const ptrdiff_t tile = r / TILE_ROWS * TILE_ROWS, first = (row + r) * in + start;
+        const ptrdiff_t side = tile + TILE_ROWS <= rows ? TILE_ROWS : 1;
+        const ptrdiff_t place = side == 1 ? 0 : r - tile;
+        char *out = (char *)(widened + (r - place) * steps * LANES) + place * vector;
+        const Sink to = {out, BF16_PHASES * side * vector, side * vector, steps * side * vector};
+        prefetch_codes(w->codes + code_bytes(w->format, first + count),
+                       code_bytes(w->format, count));
+        if (!(has_whole_blocks && put_blocks(1, w, first, count, to)))
+            widen_row(w, first, count, to);
+    }
 }
 
 #endif
