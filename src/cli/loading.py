@@ -15,6 +15,7 @@ from ..tokenizer import Tokenizer
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console
 from .errors import UsageError
+from .progress import quantizing_progress
 from .session import Session
 from .settings import Settings
 from .tracing import TraceSwitch
@@ -27,7 +28,7 @@ def open_model(options: Options, console: Console) -> Model:
         NotEnoughMemoryError: the model has to be copied, and does not fit.
         ModelError, CheckpointError, TokenizerError: its files cannot be used.
     """
-    return _load(options, console, forecast_memory(options.model, 1, DEFAULT_CONTEXT_LENGTH))
+    return _load(options, console, _forecast(options, 1))
 
 
 def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
@@ -41,12 +42,16 @@ def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
         ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
     """
     asked = options.context_length
-    forecast = forecast_memory(options.model, asked, DEFAULT_CONTEXT_LENGTH)
+    forecast = _forecast(options, asked)
     if asked is not None and asked > forecast.longest:
         raise UsageError(
             f"--context-length: expected at most the model's {forecast.longest}, got {asked}"
         )
     return _load(options, console, forecast), forecast.positions
+
+
+def _forecast(options: Options, positions: int | None) -> MemoryForecast:
+    return forecast_memory(options.model, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
 
 
 def _load(options: Options, console: Console, forecast: MemoryForecast) -> Model:
@@ -58,7 +63,12 @@ def _load(options: Options, console: Console, forecast: MemoryForecast) -> Model
         ml.set_num_threads(options.threads)
     console.show_progress("loading the model")
     try:
-        return load_model(options.model, rope_scaling_factor=options.rope_scaling_factor)
+        return load_model(
+            options.model,
+            rope_scaling_factor=options.rope_scaling_factor,
+            quantize=options.quantize,
+            progress=quantizing_progress(console),
+        )
     finally:
         console.clear_progress()
 

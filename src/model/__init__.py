@@ -14,8 +14,10 @@ from .forecast import MemoryForecast, forecast_memory
 from .layout import missing_tokenizer
 from .llama import LlamaTransformer, token_tensor
 from .loader import Model, load_model
+from .quantization import QUANTIZATIONS, QuantizationProgress
 
 __all__ = [
+    "QUANTIZATIONS",
     "InferenceContext",
     "LinearRopeScaling",
     "LlamaTransformer",
@@ -26,6 +28,7 @@ __all__ = [
     "ModelError",
     "NotEnoughMemoryError",
     "PositionError",
+    "QuantizationProgress",
     "RopeScaling",
     "TokenIdError",
     "available_memory",
