@@ -10,6 +10,7 @@ from ..model import (
     load_model,
     missing_tokenizer,
     readable_bytes,
+    save_quantized,
 )
 from ..tokenizer import Tokenizer
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
@@ -59,8 +60,7 @@ def _load(options: Options, console: Console, forecast: MemoryForecast) -> Model
     forecast.check()
     if forecast.warning is not None:
         console.warn(forecast.warning)
-    if options.threads is not None:
-        ml.set_num_threads(options.threads)
+    _set_threads(options)
     console.show_progress("loading the model")
     try:
         return load_model(
@@ -71,6 +71,35 @@ def _load(options: Options, console: Console, forecast: MemoryForecast) -> Model
         )
     finally:
         console.clear_progress()
+
+
+def save_model(options: Options, console: Console) -> None:
+    """Quantise the model of the command line into a new directory, and say so in a line.
+
+    Raises:
+        SaveError: the directory is there already, or cannot be written.
+        ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
+    """
+    target = options.save_quantized
+    assert target is not None
+    assert options.quantize is not None
+    _set_threads(options)
+    try:
+        nbytes = save_quantized(
+            options.model,
+            target,
+            options.quantize,
+            rope_scaling_factor=options.rope_scaling_factor,
+            progress=quantizing_progress(console),
+        )
+    finally:
+        console.clear_progress()
+    console.note(f"{target}: {readable_bytes(nbytes)} of weights written, {options.quantize}")
+
+
+def _set_threads(options: Options) -> None:
+    if options.threads is not None:
+        ml.set_num_threads(options.threads)
 
 
 def open_session(options: Options, console: Console) -> Session:

@@ -15,6 +15,7 @@ from .layout import missing_tokenizer
 from .llama import LlamaTransformer, token_tensor
 from .loader import Model, load_model
 from .quantization import QUANTIZATIONS, QuantizationProgress
+from .saving import SaveError, save_quantized
 
 __all__ = [
     "QUANTIZATIONS",
@@ -30,6 +31,7 @@ __all__ = [
     "PositionError",
     "QuantizationProgress",
     "RopeScaling",
+    "SaveError",
     "TokenIdError",
     "available_memory",
     "check_context_fits",
@@ -38,5 +40,6 @@ __all__ = [
     "load_model",
     "missing_tokenizer",
     "readable_bytes",
+    "save_quantized",
     "token_tensor",
 ]

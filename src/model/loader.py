@@ -172,11 +172,11 @@ def _assemble(
 ) -> Model:
     """Check the parts of a model against each other and put them together."""
     tensors = checkpoint.tensors
-    args = _args(checkpoint, rope_scaling_factor)
+    args = checkpoint_args(checkpoint, rope_scaling_factor)
     if checkpoint.config is not None and checkpoint.config.quantization is not None:
         tensors = match_neighbours(tensors, args.dtype)
         checkpoint.replace_tensors(tensors)
-    tokenizer = _find_tokenizer(directory, top)
+    tokenizer = find_tokenizer(directory, top)
     if tokenizer is not None:
         _check_vocabulary(tokenizer.vocab_size, args.vocab_size, checkpoint.config is not None)
         tokenizer = tokenizer.padded_to(args.vocab_size)
@@ -191,7 +191,8 @@ def _assemble(
     )
 
 
-def _args(checkpoint: Checkpoint, rope_scaling_factor: float | None) -> ModelArgs:
+def checkpoint_args(checkpoint: Checkpoint, rope_scaling_factor: float | None) -> ModelArgs:
+    """Return the sizes of the model that a checkpoint holds, as `load_model` does."""
     if checkpoint.config is None:
         return model_args(checkpoint.params, checkpoint.tensors, rope_scaling_factor)
     return hugging_face_args(checkpoint.config, checkpoint.tensors, rope_scaling_factor)
@@ -250,7 +251,7 @@ def _some_of(names: tuple[str, ...]) -> str:
     return f"{head} and {more} more" if more > 0 else head
 
 
-def _find_tokenizer(directory: Path, top: Path) -> Tokenizer | None:
+def find_tokenizer(directory: Path, top: Path) -> Tokenizer | None:
     """Load the tokenizer beside the weights, or one level up where `original/` has none."""
     for place in dict.fromkeys((directory, top)):
         try:

@@ -79,7 +79,7 @@ def quantize_weights(
         if progress is not None:
             progress(done, total)
         done += 1
-        return _quantized(name, weight, into)
+        return quantize_weight(name, weight, into)
 
     for name in tensors:
         weight = tensors[name]
@@ -95,7 +95,12 @@ def quantize_weights(
     return result
 
 
-def _quantized(name: str, weight: ml.Tensor, dtype: ml.BlockDType) -> ml.QuantizedTensor:
+def quantize_weight(name: str, weight: ml.Tensor, dtype: ml.BlockDType) -> ml.QuantizedTensor:
+    """Quantise one weight.
+
+    Raises:
+        ModelError: It has elements that are NaN or infinite; the text names it.
+    """
     try:
         return ml.quantize(weight, dtype).with_name(name)
     except ml.TensorMemoryError:
