@@ -6,12 +6,11 @@
  * an element is code[c] * absmax of its block of 64, rounded once in float32; two codes lie in a
  * byte, the first in the upper half. Nested, absmax is itself an 8-bit code: code[c] * absmax of
  * its block of 256, plus an offset, each rounded. int8 is c * scale of its block of 32, which
- * float32 holds exactly because scales are bfloat16.
+ * float32 holds exactly because scales are bfloat16; those made here are powers of two, with which
+ * bfloat16 does as well.
  */
 #ifndef LLAMA_BOLTS_QUANTIZED_ROWS_H
 #define LLAMA_BOLTS_QUANTIZED_ROWS_H
-
-#include <float.h>
 
 #include "quantized.h"
 #include "row_kernels.h"
@@ -37,9 +36,12 @@ INLINE void expand_scales(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t c
     else if (w->format == QUANTIZED_NF4)
         memcpy(scales, (const float *)w->scales + first, (size_t)count * sizeof(float));
     else
-        for (ptrdiff_t i = 0; i < count; i++) {
-            const float absmax = w->nested_absmax[(first + i) / NESTED_BLOCK];
-            scales[i] = w->nested_code[codes[i]] * absmax + w->nested_offset;
+        for (ptrdiff_t i = 0, end; i < count; i = end) {
+            const ptrdiff_t block = (first + i) / NESTED_BLOCK;
+            const float absmax = w->nested_absmax[block], offset = w->nested_offset;
+            end = min_size(count, (block + 1) * NESTED_BLOCK - first);
+            for (ptrdiff_t b = i; b < end; b++)
+                scales[b] = w->nested_code[codes[b]] * absmax + offset;
         }
 }
 
@@ -118,20 +120,25 @@ INLINE float quantize_nf4(const float *restrict x, ptrdiff_t count, uint8_t *res
     return count == NF4_BLOCK ? absmax : least;
 }
 
-/* c = x / scale to the nearest integer; scale = absmax / 127, 0 where that is subnormal. */
+/*
+ * c = x / scale to the nearest integer; the scale is the least power of two with which the largest
+ * c is 127, and 0 where that is subnormal. Then c * scale is a bfloat16 without rounding.
+ */
 INLINE uint16_t quantize_int8(const float *restrict x, ptrdiff_t count, uint8_t *restrict codes,
                               ptrdiff_t *refused)
 {
-    const uint16_t rounded = f32_to_bf16(block_absmax(x, INT8_BLOCK, refused) / 127.0f);
-    const int is_zero = bf16_to_f32(rounded) < FLT_MIN;
-    const float divisor = is_zero ? FLT_MAX : bf16_to_f32(rounded);
+    const float absmax = block_absmax(x, INT8_BLOCK, refused);
+    /* absmax = m * 2^e with m in [1, 2); m * 64 rounds to 128 from 127.5 / 64 on. */
+    const uint32_t exponent = (bits_of(absmax) >> 23) + (bits_of(absmax) << 9 >= 0xFE000000u);
+    const int is_zero = exponent < 7;
+    const float factor = is_zero ? 0.0f : float_of((254 + 6 - exponent) << 23);
     int32_t numbers[INT8_BLOCK];
     /* Adding 1.5 * 2^23 rounds to an integer, ties to even, which is left in the low bits. */
     for (int i = 0; i < INT8_BLOCK; i++)
-        numbers[i] = (int32_t)(bits_of(x[i] / divisor + 12582912.0f) - 0x4B400000u);
+        numbers[i] = (int32_t)(bits_of(x[i] * factor + 12582912.0f) - 0x4B400000u);
     for (ptrdiff_t i = 0; i < count; i++)
         codes[i] = (uint8_t)numbers[i];
-    return is_zero ? 0 : rounded;
+    return is_zero ? 0 : (uint16_t)((exponent - 6) << 7);
 }
 
 /* Blocks of `count` elements that begin at block `first`; returns how many are not finite. */

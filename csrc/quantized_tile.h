@@ -44,6 +44,15 @@ INLINE int are_usual(const float *scales, ptrdiff_t count)
     return largest <= 0x71800000u && least >= 0x0D800000u - 1;
 }
 
+/* Powers of two, or 0: a code times such a scale is a bfloat16 as it is. */
+INLINE int are_powers(const uint16_t *scales, ptrdiff_t count)
+{
+    uint16_t mantissas = 0;
+    for (ptrdiff_t i = 0; i < count; i++)
+        mantissas |= scales[i] & 0x7Fu;
+    return mantissas == 0;
+}
+
 INLINE int are_usual_bf16(const uint16_t *scales, ptrdiff_t count)
 {
     uint16_t largest = 0, least = 0xFFFFu;
@@ -98,9 +107,13 @@ INLINE void spread_scales(const uint16_t *restrict scales, ptrdiff_t count,
     }
 }
 
-INLINE vec int8_split(vec words, int phase, const float *scale, const float *split)
+INLINE vec int8_split(const int rounds, vec words, int phase, const float *scale,
+                      const float *split)
 {
-    const vec q = int8_values(words, phase), p = vec_multiply(q, vec_all_of(*split));
+    const vec q = int8_values(words, phase);
+    if (!rounds)
+        return vec_multiply(q, vec_all_of(*scale));
+    const vec p = vec_multiply(q, vec_all_of(*split));
     return vec_subtract(p, vec_negative_multiply_add(q, vec_all_of(*scale), p));
 }
 
@@ -138,8 +151,8 @@ INLINE void add_nf4_block(const int rows, const CodeRows *w, ptrdiff_t start, co
             }
 }
 
-INLINE void add_int8_block(const int rows, const CodeRows *w, ptrdiff_t start, const char *x,
-                           const Int8Scales *spread, ptrdiff_t block, vec *sums)
+INLINE void add_int8_block(const int rounds, const int rows, const CodeRows *w, ptrdiff_t start,
+                           const char *x, const Int8Scales *spread, ptrdiff_t block, vec *sums)
 {
     const uint8_t *codes = w->codes + start;
 #pragma GCC unroll 2
@@ -148,8 +161,8 @@ INLINE void add_int8_block(const int rows, const CodeRows *w, ptrdiff_t start, c
         for (int r = 0; r < rows; r++) {
             const Int8Scales *s = spread + r;
             const vec words = int8_words(codes + r * w->in, part);
-            const vec odd = int8_split(words, 0, s->odd + block, s->odd_split + block);
-            const vec even = int8_split(words, 1, s->even + block, s->even_split + block);
+            const vec odd = int8_split(rounds, words, 0, s->odd + block, s->odd_split + block);
+            const vec even = int8_split(rounds, words, 1, s->even + block, s->even_split + block);
             vec *sum = sums + r * VEC_PARTS + part;
             *sum = add_phases(*sum, x + start * 2, odd, even, part);
         }
@@ -183,7 +196,8 @@ INLINE void multiply_nf4_rows(const int rows, const CodeRows *w, const char *x, 
         out[r] = fold_vectors(sums + r * VEC_PARTS);
 }
 
-INLINE void multiply_int8_rows(const int rows, const CodeRows *w, const char *x, float *out)
+INLINE void multiply_int8_rows(const int rounds, const int rows, const CodeRows *w, const char *x,
+                               float *out)
 {
     Int8Scales spread[CODE_ROWS];
     vec sums[CODE_ROWS * VEC_PARTS];
@@ -201,7 +215,7 @@ INLINE void multiply_int8_rows(const int rows, const CodeRows *w, const char *x,
         for (ptrdiff_t block = 0; block < count / INT8_BLOCK; block++) {
             const ptrdiff_t at = start + block * INT8_BLOCK;
             prefetch_codes(w->codes + rows * (w->in + at), rows * INT8_BLOCK);
-            add_int8_block(rows, w, at, x, spread, block, sums);
+            add_int8_block(rounds, rows, w, at, x, spread, block, sums);
         }
     }
 #pragma GCC unroll 4
@@ -240,7 +254,10 @@ INLINE int multiply_code_rows(const int rows, const QuantizedWeight *w, ptrdiff_
         c.scales = (const uint16_t *)w->scales + row * in / size;
         if (!are_usual_bf16(c.scales, blocks))
             return 0;
-        multiply_int8_rows(rows, &c, x, out);
+        if (are_powers(c.scales, blocks))
+            multiply_int8_rows(0, rows, &c, x, out);
+        else
+            multiply_int8_rows(1, rows, &c, x, out);
         return 1;
     }
     float room[CODE_ROWS * MOST_SCALES];
@@ -310,8 +327,8 @@ INLINE void put_nf4_block(const int widens, const uint8_t *codes, float scale, S
 }
 
 /* At most STRETCH_SCALES blocks of usual scales. */
-INLINE void put_int8_blocks(const int widens, const uint8_t *codes, const uint16_t *scales,
-                            ptrdiff_t blocks, Sink to)
+INLINE void put_int8_blocks(const int widens, const int rounds, const uint8_t *codes,
+                            const uint16_t *scales, ptrdiff_t blocks, Sink to)
 {
     Int8Scales s;
     spread_scales(scales, blocks, &s);
@@ -319,8 +336,9 @@ INLINE void put_int8_blocks(const int widens, const uint8_t *codes, const uint16
 #pragma GCC unroll 2
         for (int part = 0; part < VEC_PARTS; part++) {
             const vec words = int8_words(codes, part);
-            put_block(widens, to, b, part, int8_split(words, 0, s.odd + b, s.odd_split + b),
-                      int8_split(words, 1, s.even + b, s.even_split + b));
+            put_block(widens, to, b, part,
+                      int8_split(rounds, words, 0, s.odd + b, s.odd_split + b),
+                      int8_split(rounds, words, 1, s.even + b, s.even_split + b));
         }
 }
 
@@ -333,7 +351,10 @@ INLINE int put_blocks(const int widens, const QuantizedWeight *w, ptrdiff_t firs
         const uint16_t *scales = (const uint16_t *)w->scales + first / INT8_BLOCK;
         if (!are_usual_bf16(scales, count / INT8_BLOCK))
             return 0;
-        put_int8_blocks(widens, codes, scales, count / INT8_BLOCK, to);
+        if (are_powers(scales, count / INT8_BLOCK))
+            put_int8_blocks(widens, 0, codes, scales, count / INT8_BLOCK, to);
+        else
+            put_int8_blocks(widens, 1, codes, scales, count / INT8_BLOCK, to);
         return 1;
     }
     float scales[STRETCH_SCALES];

@@ -102,9 +102,7 @@ def bench_shape(features: int, columns: int, options: argparse.Namespace) -> dic
         x = normal((rows, columns), 1.0)
         for name, pool in pools.items():
             pool.verify(name, x)
-        participants = {
-            name: (lambda pool=pool, x=x: pool.rate(x)) for name, pool in pools.items()
-        }
+        participants = {name: (lambda pool=pool, x=x: pool.rate(x)) for name, pool in pools.items()}
         participants |= {
             f"{name}, {READ}": pool.read_rate for name, pool in pools.items() if rows == 1
         }

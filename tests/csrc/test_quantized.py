@@ -12,7 +12,7 @@ from src.ml.quantized import QuantizedTensor
 from src.ml.tensor import Tensor
 
 from .operands import Array, bf16, bits, check_products, empty, f16, f32, normal, tensor
-from .quantized_operands import FORMATS, NF4_CODE, elements, quantized, scales_of, with_scales
+from .quantized_operands import FORMATS, NF4_CODE, elements, quantized, with_scales
 
 # T, in, out: rows of whole stretches, of whole blocks, of half blocks (so that every second row
 # begins within one), of odd lengths; one token, each panel width, more than a group
@@ -102,6 +102,7 @@ def test_several_quantised_weights_give_the_bits_of_each_alone(
 EXTREMES: list[list[float]] = [
     [0.0],
     [2.0**-100, 2.0**100, 0.0],
+    [0.3, 1.7, 2.0],
     [2.0**-101],
     [2.0**101, 1.0],
     [1.0, 1e-40],
@@ -188,18 +189,42 @@ def test_nf4_takes_the_entry_whose_neighbours_middles_enclose_the_element(
 
 @pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=str)
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 320, 20_001])
-def test_int8_takes_the_nearest_multiple_of_the_scale(isa: str, dtype: Any, n: int) -> None:
+def test_int8_takes_the_least_power_of_two_as_scale_and_its_nearest_multiple(
+    isa: str, dtype: Any, n: int
+) -> None:
     x = normal((n,), dtype)
     rows, absmax = blocks_of(x, 32)
-    scales = (absmax / np.float32(127)).astype(ml_dtypes.bfloat16)
-    codes = np.rint(rows / scales.astype(np.float32)[:, None]).reshape(-1)[:n]
+    scales = 2.0 ** np.ceil(np.log2(absmax / 127.5))
+    scales[absmax / scales == 127.5] *= 2
+    codes = np.rint(rows / scales[:, None]).reshape(-1)[:n]
     weight = ml.quantize(tensor(x), ml.int8_block)
-    np.testing.assert_array_equal(weight.scales.numpy(), scales)
+    np.testing.assert_array_equal(weight.scales.numpy().astype(np.float64), scales)
     np.testing.assert_array_equal(weight.codes.numpy(), codes)
-    assert np.abs(weight.codes.numpy().astype(int)).max() <= 127
-    # Half a step, and the division's rounding at an exact tie.
-    error = np.abs(elements(weight).astype(np.float64) - x.astype(np.float64))
-    assert (error <= 0.5001 * np.repeat(scales_of(weight), 32)[:n]).all()
+    assert (np.abs(elements(weight) - x.astype(np.float64)) <= np.repeat(scales, 32)[:n] / 2).all()
+
+
+@pytest.mark.parametrize(
+    ("largest", "scale", "code"),
+    [
+        (127.0, 1, 127), (127.4375, 1, 127), (127.5, 2, 64), (128.0, 2, 64), (63.5, 0.5, 127),
+        (2.0**127, 2.0**121, 64), (3.4e38, 2.0**122, 64), (2.0**-120, 2.0**-126, 64),
+        (2.0**-121, 0, 0),
+    ],
+)  # fmt: skip
+def test_the_largest_code_of_int8_is_127(isa: str, largest: float, scale: float, code: int) -> None:
+    for sign in (1, -1):
+        x = np.zeros(32, np.float32)
+        x[5] = sign * largest
+        weight = ml.quantize(tensor(x), ml.int8_block)
+        assert float(weight.scales.numpy()[0]) == scale
+        assert weight.codes.numpy()[5] == sign * code
+
+
+def test_int8_is_exact_in_bfloat16() -> None:
+    weight = ml.quantize(tensor(normal((64, 96), f32)), ml.int8_block)
+    np.testing.assert_array_equal(
+        weight.dequantize(ml.bfloat16).numpy().astype(np.float32), weight.dequantize().numpy()
+    )
 
 
 @pytest.mark.parametrize("dtype", ml.BLOCK_DTYPES, ids=str)
