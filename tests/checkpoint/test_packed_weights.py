@@ -194,9 +194,7 @@ BAD_INT8: dict[str, tuple[Callable[[Arrays], None], str]] = {
 BAD = {
     **{f"nf4: {name}": ("nf4", *bad) for name, bad in BAD_NF4.items()},
     **{f"nf4 double: {name}": ("nf4 double", *bad) for name, bad in BAD_DOUBLE.items()},
-    **{
-        f"int8: {name}": ("int8", *bad) for name, bad in BAD_INT8.items() if name != "no scales"
-    },
+    **{f"int8: {name}": ("int8", *bad) for name, bad in BAD_INT8.items() if name != "no scales"},
 }
 
 
