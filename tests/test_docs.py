@@ -1,6 +1,8 @@
 """What README and docs say is true where a run can check it."""
 
 import ast
+import contextlib
+import io
 import re
 import shlex
 import subprocess

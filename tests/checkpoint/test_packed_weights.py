@@ -17,8 +17,10 @@ from tests.support.hugging_face_writer import CONFIG, random_arrays, write_huggi
 
 Arrays = dict[str, Any]
 # All sizes differ; rows are multiples of 32 for int8.
-SMALL = CONFIG | {"hidden_size": 96, "head_dim": 32, "num_attention_heads": 3,
-                  "num_key_value_heads": 1, "intermediate_size": 160, "num_hidden_layers": 1}  # fmt: skip
+SMALL = CONFIG | {
+    "hidden_size": 96, "head_dim": 32, "num_attention_heads": 3, "num_key_value_heads": 1,
+    "intermediate_size": 160, "num_hidden_layers": 1,
+}  # fmt: skip
 WEIGHT = "model.layers.0.self_attn.k_proj.weight"
 STATE = f"{WEIGHT}.quant_state.bitsandbytes__nf4"
 
