@@ -92,6 +92,9 @@ class MergedShards(Mapping[str, ml.Tensor]):
     def __getitem__(self, name: str) -> ml.Tensor:
         return _merge_one(name, [shard[name] for shard in self._shards], self.dim)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._shards[0]  # a look would merge it
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._shards[0])
 
