@@ -111,12 +111,13 @@ static int keeps_widened(int kind)
     return 0;
 }
 
-INLINE float multiply_one_row(int kind, const char *x, const char *w, ptrdiff_t in)
+/* Adds the products of a row of weights to 16 lanes. */
+INLINE void add_row(int kind, const char *x, const char *w, ptrdiff_t in, float *restrict acc)
 {
     const int phases = kind == PRODUCT_BF16 ? 2 : 1;
     const int x_kind = kind == PRODUCT_BF16 ? PRODUCT_BF16 : PRODUCT_F32;
     const ptrdiff_t block = product_block(kind);
-    float acc[LANES] = {0}, x_lanes[LANES], w_lanes[LANES];
+    float x_lanes[LANES], w_lanes[LANES];
     for (ptrdiff_t start = 0; start < in; start += block)
         for (int phase = 0; phase < phases; phase++) {
             const ptrdiff_t count = min_size(block, in - start);
@@ -124,6 +125,12 @@ INLINE float multiply_one_row(int kind, const char *x, const char *w, ptrdiff_t 
             widen_block(kind, w + start * product_weight_bytes(kind), count, phase, w_lanes);
             add_products(kind, x_lanes, w_lanes, acc);
         }
+}
+
+INLINE float multiply_one_row(int kind, const char *x, const char *w, ptrdiff_t in)
+{
+    float acc[LANES] = {0};
+    add_row(kind, x, w, in, acc);
     return fold_lanes(acc);
 }
 

@@ -11,6 +11,7 @@
 #include "fold_x86.h"
 #include "attention_tile.h"
 #include "probe_vector.h"
+#include "quantized_avx2.h"
 
 DEFINE_KERNEL_SET(kernel_set_avx2);
 

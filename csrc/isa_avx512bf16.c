@@ -16,6 +16,7 @@
 #include "fold_x86.h"
 #include "attention_tile.h"
 #include "probe_vector.h"
+#include "quantized_avx512.h"
 
 DEFINE_KERNEL_SET(kernel_set_avx512bf16);
 

@@ -62,6 +62,17 @@ typedef struct KernelSet {
     void (*multiply_row)(int kind, const char *x, const char *weight, ptrdiff_t weight_stride,
                          ptrdiff_t rows, ptrdiff_t in, float *out);
 
+    /* quantized_rows.h, quantized_tile.h: blocks of codes and back, and one token times rows. */
+    ptrdiff_t (*quantize_span)(int format, const void *x, int x_type, ptrdiff_t first,
+                               ptrdiff_t count, uint8_t *codes, void *scales);
+    void (*dequantize_span)(const QuantizedWeight *weight, ptrdiff_t first, ptrdiff_t count,
+                            void *out, int out_type);
+    /* Elements [start, start + count) of some rows, at most 512, into Stretch's `widened`. */
+    void (*widen_codes_stretch)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
+                                ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, float *widened);
+    void (*multiply_codes)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
+                           ptrdiff_t in, const char *x, float *out);
+
     void (*softmax_row)(const void *x, int x_type, void *out, int out_type, ptrdiff_t n);
     void (*rms_norm_row)(const void *x, int x_type, const void *weight, int weight_type, void *out,
                          int out_type, float eps, ptrdiff_t D);
@@ -100,6 +111,10 @@ typedef struct KernelSet {
         .pack_panel = pack_panel,            \
         .multiply_stretch = multiply_stretch,\
         .multiply_row = multiply_row,        \
+        .quantize_span = quantize_span,      \
+        .dequantize_span = dequantize_span,  \
+        .widen_codes_stretch = widen_codes_stretch, \
+        .multiply_codes = multiply_codes,    \
         .softmax_row = softmax_row,          \
         .rms_norm_row = rms_norm_row,        \
         .rotary_row = rotary_row,            \

@@ -19,6 +19,8 @@
  *     fma(p[s], v[s, d], a[d]) along the visible positions. Blocks are merged in order, each of
  *     l and a as x * 2^(m - M) + x_block * 2^(m_block - M) with M the larger maximum. A power
  *     below 2^-125 is 0;
+ *   - a product with a block-quantised weight has the bits of the product with that weight
+ *     dequantised to the type of x;
  *   - a result is rounded once, to nearest even; a NaN stays a (quiet) NaN.
  * AVX512-BF16 alone treats subnormal bfloat16 inputs and subnormal sums as zeros.
  *
@@ -68,16 +70,38 @@ const char *compiler_version(void);
 /* product.c: bytes of scratch that linear and batched_matmul need for rows of `in` elements. */
 ptrdiff_t product_scratch_bytes(ptrdiff_t in, int threads);
 
+/* How block-quantised weights are stored; blocks run over all elements in row-major order. */
+enum QuantizedFormat { QUANTIZED_NF4 = 0, QUANTIZED_NF4_NESTED = 1, QUANTIZED_INT8 = 2 };
+
+/* A block-quantised weight; its formats are described in quantized_rows.h. */
+typedef struct QuantizedWeight {
+    const uint8_t *codes;       /* NF4: two to a byte; INT8: one signed byte each */
+    const void *scales;         /* NF4: float32; NESTED: uint8; INT8: bfloat16; one per block */
+    const float *nested_absmax; /* NESTED: one per 256 blocks; else NULL */
+    const float *nested_code;   /* NESTED: [256]; else NULL */
+    float nested_offset;
+    int format;
+} QuantizedWeight;
+
 /* One weight of linear, and where its results go. */
 typedef struct LinearPart {
-    const void *weight;
+    const void *weight; /* NULL where it is block-quantised */
     void *out;
     ptrdiff_t out_features;
+    QuantizedWeight quantized;
 } LinearPart;
 
 /* linear.c: out[t, o] = sum over i of x[t, i] * weight[o, i] for each of some weights. */
 void linear(const void *x, const LinearPart *parts, int count, void *scratch, ptrdiff_t T,
             ptrdiff_t in_features, int kind, int out_type, int threads);
+
+/* quantized.c: codes and scales of x; returns how many elements are not finite. NESTED has none. */
+ptrdiff_t quantize(const void *x, int x_type, uint8_t *codes, void *scales, int format,
+                   ptrdiff_t n, int threads);
+
+/* quantized.c: out[t, :] = row rows[t] of a weight, or row t if rows is NULL. */
+void dequantize(const QuantizedWeight *weight, const int32_t *rows, void *out, int out_type,
+                ptrdiff_t T, ptrdiff_t columns, int threads);
 
 /* matmul.c: out[b, i, j] = sum over l of a[b, i, l] * b[b, j, l]; strides in bytes. */
 void batched_matmul(const void *a, ptrdiff_t a_batch_stride, ptrdiff_t a_row_stride, const void *b,

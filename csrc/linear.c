@@ -1,6 +1,7 @@
 #include <stdatomic.h>
 
 #include "product.h"
+#include "quantized.h"
 #include "threads.h"
 
 /* The work of one op: for each group of tokens, the rows of all weights one after the other. */
@@ -64,6 +65,7 @@ typedef struct Pass {
     ptrdiff_t tokens, in, first; /* first: of its tokens among those of the op */
     Scratch scratch;
     int kind, out_type;
+    int packs; /* whether the tokens are read from panels */
 } Pass;
 
 static void pack(const Pass *pass)
@@ -83,13 +85,17 @@ static void multiply_unit(const Pass *pass, const Work *work, const Unit *unit)
     const ptrdiff_t weight_stride = pass->in * product_weight_bytes(pass->kind);
     const ptrdiff_t out_bytes = type_bytes(pass->out_type);
     const ptrdiff_t out_stride = unit->part->out_features * out_bytes;
+    const QuantizedWeight *quantized = &unit->part->quantized;
     const Operands operands = {
         .x = pass->x + t * x_stride,
         .x_stride = x_stride,
         .panels = pass->scratch.panels + t / PANEL_TOKENS * panel_room(pass->in),
         .tokens = min_size(work->tokens, pass->tokens - t),
-        .weight = (const char *)unit->part->weight + unit->row * weight_stride,
+        .weight = quantized->codes ? NULL
+                                   : (const char *)unit->part->weight + unit->row * weight_stride,
         .weight_stride = weight_stride,
+        .quantized = quantized->codes ? quantized : NULL,
+        .quantized_row = unit->row,
         .rows = unit->rows,
         .in = pass->in,
         .out = (char *)unit->part->out + (pass->first + t) * out_stride + unit->row * out_bytes,
@@ -104,7 +110,7 @@ static void multiply_unit(const Pass *pass, const Work *work, const Unit *unit)
  * linear: out_p[t, o] = sum over i of x[t, i] * weight_p[o, i] for each part p
  *
  *   x         [T, in]      bfloat16 | float32 | float32   (kind: BF16 | F32 | F32_F16)
- *   weight_p  [out_p, in]  bfloat16 | float32 | float16
+ *   weight_p  [out_p, in]  bfloat16 | float32 | float16, or block-quantised (kind: BF16 | F32)
  *   out_p     [T, out_p]   bfloat16 or float32
  *   scratch   product_scratch_bytes(in, threads)
  *
@@ -131,10 +137,11 @@ void linear(const void *x, const LinearPart *parts, int count, void *scratch, pt
     for (; pass.first < T && work.rows; pass.first += pass.tokens) {
         pass.x = (const char *)x + pass.first * in_features * product_x_bytes(kind);
         pass.tokens = min_size(pass.scratch.panel_tokens, T - pass.first);
+        pass.packs = pass.tokens > 1 || reads_panel(kind, &parts->quantized, in_features);
         cut_groups(&work, pass.tokens);
 #pragma omp parallel num_threads(work.workers) if (work.workers > 1)
         {
-            if (pass.tokens > 1)
+            if (pass.packs)
                 pack(&pass);
             for (Unit unit; take(&work, &unit);)
                 multiply_unit(&pass, &work, &unit);

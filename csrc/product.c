@@ -14,6 +14,7 @@
  *     changes no bit.
  */
 #include "product.h"
+#include "quantized.h"
 
 enum {
     /* Bytes of a stretch of one weight row, at most; a chunk's stays in the second cache. */
@@ -30,7 +31,7 @@ enum {
     PANELS_BYTES = 8 * 1024 * 1024,
     PANEL_LANES = CHUNK_ROWS * PANEL_TOKENS * LANES,
     LANES_BYTES = GROUP_TOKENS / PANEL_TOKENS * PANEL_LANES * (int)sizeof(float),
-    THREAD_BYTES = WIDENED_BYTES + LANES_BYTES
+    THREAD_BYTES = WIDENED_BYTES + LANES_BYTES + QUANTIZED_BYTES
 };
 
 ptrdiff_t panel_room(ptrdiff_t in)
@@ -74,7 +75,10 @@ static void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_
 static void multiply_one(const KernelSet *set, const Operands *o)
 {
     float sums[CHUNK_ROWS];
-    set->multiply_row(o->kind, o->x, o->weight, o->weight_stride, o->rows, o->in, sums);
+    if (o->quantized)
+        set->multiply_codes(o->quantized, o->quantized_row, o->rows, o->in, o->x, sums);
+    else
+        set->multiply_row(o->kind, o->x, o->weight, o->weight_stride, o->rows, o->in, sums);
     store_rows(set, o, 0, 1, sums);
 }
 
@@ -114,7 +118,7 @@ static Ahead weights_ahead(const Operands *o, const Stretch *s, ptrdiff_t token,
 {
     const ptrdiff_t bytes = product_weight_bytes(o->kind), others = (o->tokens - 1) / PANEL_TOKENS;
     const ptrdiff_t share = token / PANEL_TOKENS - 1;
-    if (share < 0 || s->last)
+    if (share < 0 || s->last || o->quantized)
         return (Ahead){0};
     const ptrdiff_t row = o->rows * share / others, end = o->rows * (share + 1) / others;
     return (Ahead){
@@ -125,7 +129,7 @@ static Ahead weights_ahead(const Operands *o, const Stretch *s, ptrdiff_t token,
     };
 }
 
-/* Elements [start, start + step) along `in` for the panel that begins at a token. */
+/* Elements [start, start + step) along `in`, where o's weight begins, for a panel at a token. */
 static void multiply_panel(const KernelSet *set, const Operands *o, ptrdiff_t token,
                            ptrdiff_t start, ptrdiff_t step, float *widened, float *lanes)
 {
@@ -133,13 +137,12 @@ static void multiply_panel(const KernelSet *set, const Operands *o, ptrdiff_t to
     Stretch stretch = whole_stretch(o, token, 0, o->rows);
     stretch.start = start;
     stretch.count = min_size(step, o->in - start);
-    stretch.weight += start * product_weight_bytes(o->kind);
     stretch.first = start == 0;
     stretch.last = start + stretch.count == o->in;
     if (token + PANEL_TOKENS < o->tokens)
         stretch.next_panel = stretch.panel + panel_room(o->in);
     if (widened)
-        stretch.source = token == 0 ? WEIGHTS_KEPT_NOW : WEIGHTS_WIDENED;
+        stretch.source = token || o->quantized ? WEIGHTS_WIDENED : WEIGHTS_KEPT_NOW;
     stretch.widened = widened;
     stretch.ahead = weights_ahead(o, &stretch, token, step);
     stretch.lanes = lanes;
@@ -149,25 +152,52 @@ static void multiply_panel(const KernelSet *set, const Operands *o, ptrdiff_t to
         store_rows(set, o, token, stretch.tokens, sums);
 }
 
+/* The rows from an element on; those of a quantised weight are written out for a stretch, into
+ * `widened` where weights are kept so, else into `room`. */
+static Operands operands_from(const KernelSet *set, const Operands *o, ptrdiff_t start,
+                              ptrdiff_t step, float *widened, char *room)
+{
+    const ptrdiff_t count = min_size(step, o->in - start);
+    Operands from = *o;
+    if (o->quantized && widened) {
+        set->widen_codes_stretch(o->quantized, o->quantized_row, o->rows, o->in, start, count,
+                                 widened);
+    } else if (o->quantized) {
+        dequantize_stretch(set, o, start, count, room);
+        from.weight = room;
+        from.weight_stride = QUANTIZED_STRETCH * product_weight_bytes(o->kind);
+    } else {
+        from.weight += start * product_weight_bytes(o->kind);
+    }
+    return from;
+}
+
 static void multiply_many(const KernelSet *set, const Operands *o, float *widened, float *lanes)
 {
     const int keep = o->tokens >= KEPT_TOKENS && set->keeps_widened(o->kind);
-    const ptrdiff_t most = keep ? KEPT_STRETCH : STRETCH_BYTES / product_weight_bytes(o->kind);
+    const ptrdiff_t most = keep || o->quantized ? KEPT_STRETCH
+                                                : STRETCH_BYTES / product_weight_bytes(o->kind);
     const ptrdiff_t step = ceil_div(ceil_div(o->in, ceil_div(o->in, most)), 32) * 32;
     const ptrdiff_t panel_lanes = o->in > step ? PANEL_LANES : 0;
-    for (ptrdiff_t start = 0; start < o->in; start += step)
+    if (!keep)
+        widened = NULL;
+    for (ptrdiff_t start = 0; start < o->in; start += step) {
+        const Operands from =
+            operands_from(set, o, start, step, widened, (char *)lanes + LANES_BYTES);
         for (ptrdiff_t token = 0; token < o->tokens; token += PANEL_TOKENS)
-            multiply_panel(set, o, token, start, step, keep ? widened : NULL,
+            multiply_panel(set, &from, token, start, step, widened,
                            lanes + token / PANEL_TOKENS * panel_lanes);
+    }
 }
 
 void multiply(const KernelSet *set, const Operands *o, const Scratch *scratch, int thread)
 {
     char *own = scratch->threads + thread * (ptrdiff_t)THREAD_BYTES;
     float *lanes = (float *)(own + WIDENED_BYTES);
-    if (o->tokens == 1)
+    const int few = o->tokens <= FEW_TOKENS && o->tokens * o->in * 4 <= FEW_BYTES;
+    if (o->tokens == 1 && !(o->quantized && reads_panel(o->kind, o->quantized, o->in)))
         multiply_one(set, o);
-    else if (o->in == 0 || (o->tokens <= FEW_TOKENS && o->tokens * o->in * 4 <= FEW_BYTES))
+    else if (o->in == 0 || (few && o->quantized == NULL))
         multiply_few(set, o, lanes);
     else
         multiply_many(set, o, (float *)own, lanes);

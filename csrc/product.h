@@ -16,8 +16,10 @@ typedef struct Operands {
     ptrdiff_t x_stride;
     float *panels;    /* the same tokens as pack_tokens laid them out; not read for one token */
     ptrdiff_t tokens; /* at most GROUP_TOKENS */
-    const char *weight; /* [rows, in] */
+    const char *weight; /* [rows, in]; not read where it is quantized */
     ptrdiff_t weight_stride;
+    const QuantizedWeight *quantized; /* or NULL */
+    ptrdiff_t quantized_row;          /* the first of the rows in it */
     ptrdiff_t rows; /* at most CHUNK_ROWS */
     ptrdiff_t in;
     char *out; /* [tokens, rows] of out_type, rows side by side */

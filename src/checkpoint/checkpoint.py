@@ -9,6 +9,7 @@ from pathlib import Path
 from .. import ml
 from .hugging_face_config import HuggingFaceConfig
 from .mapped_file import MappedFile
+from .shards import MergedShards
 
 __all__ = ["Checkpoint"]
 
@@ -31,7 +32,7 @@ class Checkpoint:
         copied: names, as in the files, of tensors that lay askew and were copied.
     """
 
-    tensors: Mapping[str, ml.Tensor]
+    tensors: Mapping[str, ml.Weight]
     params: dict[str, object]
     files: list[Path]
     mapped_bytes: int
@@ -51,9 +52,23 @@ class Checkpoint:
         for file in self.mapped:
             file.check_unchanged()
 
+    def replace_tensors(self, tensors: Mapping[str, ml.Weight]) -> None:
+        """Hold these tensors instead; files that none of them can lie in are let go.
+
+        Args:
+            tensors: what was made of the tensors, and those of them that stay.
+        """
+        merged = isinstance(self.tensors, MergedShards)
+        self.tensors = tensors
+        if merged:
+            self._close_files()
+
     def close(self) -> None:
         """Let go of tensors and files; tensors still held elsewhere stay valid."""
         self.tensors = {}
+        self._close_files()
+
+    def _close_files(self) -> None:
         for file in self.mapped:
             file.close()
         self.mapped = []

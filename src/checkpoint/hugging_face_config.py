@@ -24,6 +24,7 @@ from .hugging_face_keys import (
 from .hugging_face_rope import RopeParameters, read_rope_parameters
 from .key_rules import check_values, read_object, shown_value
 from .mapped_file import label_of
+from .quantization_config import QuantizationConfig, read_quantization
 
 __all__ = ["CONFIG_FILE", "HuggingFaceConfig", "read_hugging_face_config"]
 
@@ -56,6 +57,7 @@ class HuggingFaceConfig:
         bos_id: the token that begins a text, or None.
         end_ids: the tokens that end an answer, `generation_config.json` before `config.json`.
         sliding_window: the window that caps the context, or None.
+        quantization: how quantised weights are stored, or None where all are plain.
     """
 
     given: dict[str, object]
@@ -75,6 +77,7 @@ class HuggingFaceConfig:
     bos_id: int | None
     end_ids: tuple[int, ...]
     sliding_window: int | None
+    quantization: QuantizationConfig | None
 
 
 def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
@@ -119,6 +122,7 @@ def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
         bos_id=_of(generation, "bos_token_id", _of(config, "bos_token_id", None)),
         end_ids=_ids(ends),
         sliding_window=window if window is not None and window < positions else None,
+        quantization=read_quantization(label, config),
     )
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from .. import ml
 from .checkpoint import Checkpoint
 from .errors import CheckpointError, FileAccessError, ShardError, mismatch, some_of
 from .hugging_face_config import HuggingFaceConfig, read_hugging_face_config
 from .mapped_file import label_of
 from .names import Bias, hugging_face_names, is_harmless, rows_of
+from .packed_weights import OUTPUT_COPY, Found, PackedWeight, take_packed
 from .safetensors import SafetensorsFile
 from .safetensors_header import TensorEntry
 from .safetensors_index import read_index
@@ -23,8 +25,6 @@ __all__ = ["WEIGHT_FILES", "open_hugging_face_checkpoint"]
 
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 """All weights in one file, or the index of several; the first goes before the second."""
-
-Found = dict[str, tuple[SafetensorsFile, TensorEntry]]
 
 
 def open_hugging_face_checkpoint(directory: Path) -> Checkpoint:
@@ -36,7 +36,7 @@ def open_hugging_face_checkpoint(directory: Path) -> Checkpoint:
 
     Returns:
         The checkpoint: all tensors that the configuration asks for, by Meta's names, with the
-        shapes it asks for. They are views of the mapped files.
+        shapes it asks for. They, or the parts of quantised ones, are views of the mapped files.
 
     Raises:
         CheckpointError: something is missing, damaged, unsupported or contradictory; the text says
@@ -99,7 +99,13 @@ def _assemble(
     config: HuggingFaceConfig, label: str, found: Found, sources: list[SafetensorsFile]
 ) -> Checkpoint:
     """Check all names and shapes, and make the tensors that the model uses."""
-    entries = {name: entry for name, (_, entry) in found.items()}
+    quantization = config.quantization
+    packed = {} if quantization is None else take_packed(found, quantization.kind)
+    output = packed.pop(OUTPUT_COPY, None)
+    entries: dict[str, TensorEntry | PackedWeight] = {
+        **{name: entry for name, (_, entry) in found.items()},
+        **packed,
+    }
     biases = _biases(config)
     names = dict(hugging_face_names(config.layers, biases))
     rows_by_name = dict(rows_of(config.layers, biases))
@@ -108,20 +114,31 @@ def _assemble(
     if not config.tied and "lm_head.weight" not in entries:
         rule = "'lm_head.weight', because tie_word_embeddings is not true"
         raise ShardError(mismatch(label, "tensors", rule, "none"))
-    check_shapes(entries, label, rows, _sizes(config), "config.json")
+    sizes = _sizes(config)
+    check_shapes(entries, label, rows, sizes, "config.json")
+    if output is not None:
+        output_rows = {OUTPUT_COPY: rows_by_name["output.weight"]}
+        check_shapes({OUTPUT_COPY: output}, label, output_rows, sizes, "config.json")
     used = {name: found[name] for name in names if name in found}
+    tensors: dict[str, ml.Weight] = {
+        names[name]: source.tensor(entry, names[name]) for name, (source, entry) in used.items()
+    }
+    tensors |= {names[name]: weight.make(names[name]) for name, weight in packed.items()}
+    if output is not None:
+        tensors["output.weight"] = output.make("output.weight")
+    parts = [part for weight in (*packed.values(), output) if weight for part in weight.parts]
     files = "a safetensors file" if len(sources) == 1 else f"{len(sources)} safetensors files"
     return Checkpoint(
-        tensors={names[n]: source.tensor(entry, names[n]) for n, (source, entry) in used.items()},
+        tensors=tensors,
         params=config.given,
         files=[source.file.path for source in sources],
         mapped_bytes=sum(source.file.size for source in sources),
         source_format=f"Hugging Face, {files}",
         mapped=[source.file for source in sources],
         config=config,
-        names_in_files={names[name]: name for name in used},
+        names_in_files={names[name]: name for name in entries if name in names},
         unused=tuple(name for name in found if name not in names),
-        copied=tuple(_askew(used.values())),
+        copied=tuple(_askew((*used.values(), *parts))),
     )
 
 

@@ -82,6 +82,8 @@ RULES: dict[str, Rule] = {
     "eos_token_id": _TOKENS,
     # Into how many slices training cut each product; the sum is the same.
     "pretraining_tp": _SIZE,
+    # Its content has a table of its own, in `quantization_config.py`.
+    "quantization_config": ("an object", lambda value: isinstance(value, dict)),
 }
 """The keys of `config.json` that say what is computed: the rule in words and its check."""
 
@@ -133,7 +135,6 @@ NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
 """Keys whose other values change the result in ways that are not supported; null is neutral too."""
 
 REFUSED_KEYS = {
-    "quantization_config": "quantised weights",
     "compression_config": "quantised weights",
     "auto_map": "a model with code of its own",
     "layer_types": "layers of several kinds",

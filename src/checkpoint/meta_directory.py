@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
+from .. import ml
 from .checkpoint import Checkpoint
 from .errors import CheckpointError, FileAccessError, ShardError, mismatch
 from .mapped_file import MappedFile, label_of
 from .names import is_harmless
 from .params import read_params
-from .shards import check_shards, merge_shards
+from .shards import MergedShards, check_shards, merge_shards
 from .torch_pth import map_pth
 
 __all__ = ["open_meta_checkpoint"]
@@ -19,13 +21,15 @@ __all__ = ["open_meta_checkpoint"]
 _SHARD_NAME = re.compile(r"consolidated\.([0-9]{2})\.pth", re.ASCII)
 
 
-def open_meta_checkpoint(directory: Path) -> Checkpoint:
+def open_meta_checkpoint(directory: Path, one_by_one: bool = False) -> Checkpoint:
     """Open a model directory in Meta's layout.
 
     A single file is mapped and its tensors are views of it. Several are merged, which copies them.
 
     Args:
         directory: holds `params.json` and `consolidated.00.pth` and on, numbered without a gap.
+        one_by_one: merge a tensor of several files when it is looked up, every time, and keep
+            none; the files stay mapped.
 
     Returns:
         The checkpoint: all tensors that the parameters ask for, with the shapes they ask for.
@@ -45,11 +49,13 @@ def open_meta_checkpoint(directory: Path) -> Checkpoint:
             mapped.append(file)
             shards.append(tensors)
         check_shards(shards, [file.label for file in mapped], params)
-        whole = merge_shards(shards)
+        whole: Mapping[str, ml.Tensor]
+        is_lazy = one_by_one and len(shards) > 1
+        whole = MergedShards(shards) if is_lazy else merge_shards(shards)
     except CheckpointError:
         _close_all(mapped)
         raise
-    if len(shards) > 1:
+    if len(shards) > 1 and not is_lazy:
         _close_all(mapped)
         mapped = []
     files = "a PyTorch file" if len(paths) == 1 else f"{len(paths)} PyTorch files merged"

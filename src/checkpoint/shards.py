@@ -6,7 +6,7 @@ a part of every matrix and a copy of every norm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from .errors import FileMemoryError, ShardError, mismatch, shown, some_of
 from .names import feed_forward_dim, is_harmless, row_of, rows_of, split_dim
 from .tensor_checks import check_names, check_shapes
 
-__all__ = ["check_shards", "merge_shards"]
+__all__ = ["MergedShards", "check_shards", "merge_shards"]
 
 Shard = Mapping[str, ml.Tensor]
 
@@ -63,9 +63,48 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
             that differ, or a name that is not in Meta's table.
         FileMemoryError: not enough memory for the copy; nothing has been copied.
     """
-    first = shards[0]
     if len(shards) == 1:
-        return dict(first)
+        return dict(shards[0])
+    merged = MergedShards(shards)
+    arithmetic = _check_memory(shards, merged.dim)
+    try:
+        return dict(merged.items())
+    except MemoryError:
+        got = "a refusal by the system"
+        raise FileMemoryError(mismatch("shards", "memory", arithmetic, got)) from None
+
+
+class MergedShards(Mapping[str, ml.Tensor]):
+    """The tensors of the whole model, each of which is merged when it is looked up, and not kept.
+
+    Args:
+        shards: as for `merge_shards`, two or more.
+
+    Raises:
+        ShardError: other names in one shard than in another; and in a lookup, what `merge_shards`
+            says of shapes, dtypes and values.
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._shards = shards
+        self.dim = _model_dim(shards)
+
+    def __getitem__(self, name: str) -> ml.Tensor:
+        return _merge_one(name, [shard[name] for shard in self._shards], self.dim)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._shards[0]  # a look would merge it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shards[0])
+
+    def __len__(self) -> int:
+        return len(self._shards[0])
+
+
+def _model_dim(shards: Sequence[Shard]) -> int:
+    """Return D, the length of a norm, after the names of all shards were compared."""
+    first = shards[0]
     for number, shard in enumerate(shards):
         odd = sorted(first.keys() ^ shard.keys())
         if odd:
@@ -74,15 +113,7 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
     norm = first.get("norm.weight")
     if norm is None or norm.ndim != 1:
         raise ShardError(mismatch("shard 00", "'norm.weight'", "one dimension", "none"))
-    arithmetic = _check_memory(shards, norm.shape[0])
-    try:
-        return {
-            name: _merge_one(name, [shard[name] for shard in shards], norm.shape[0])
-            for name in first
-        }
-    except MemoryError:
-        got = "a refusal by the system"
-        raise FileMemoryError(mismatch("shards", "memory", arithmetic, got)) from None
+    return norm.shape[0]
 
 
 def _check_memory(shards: Sequence[Shard], dim: int) -> str:

@@ -14,7 +14,7 @@ from ..inference import (
     SamplingError,
 )
 from ..ml.kernel_settings import KernelSettingError
-from ..model import NotEnoughMemoryError
+from ..model import NotEnoughMemoryError, SaveError
 from .arguments import Options
 from .console import Console, OutputError
 from .errors import UsageError
@@ -29,6 +29,7 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (ContextFullError, USAGE),
     (SamplingError, USAGE),
     (ChatFormatError, USAGE),
+    (SaveError, USAGE),
     (KernelSettingError, USAGE),  # an instruction set or a number of threads
     (NotEnoughMemoryError, NO_MEMORY),
     (FileMemoryError, NO_MEMORY),
@@ -106,6 +107,11 @@ def _dispatch(options: Options, console: Console) -> None:
         from .metadata import report_metadata
 
         report_metadata(console, open_model(options, console))
+        return
+    if options.save_quantized is not None:
+        from .loading import save_model
+
+        save_model(options, console)
         return
     if options.bench:
         from .bench import report_bench

@@ -32,6 +32,8 @@ CHAT_FORMAT_NAMES = (
     "deepseek-r1",
     "deepseek-r1-2025-01",
 )
+# The keys of `QUANTIZATIONS`; a test compares them.
+QUANTIZATION_NAMES = ("nf4", "int8")
 # How many `STAGES` there are; a test compares them.
 LAST_STAGE = 21
 _REPORTS = ("--examples", "--metadata", "--info", "--bench", "--explain")
@@ -70,6 +72,8 @@ class Options:
         stop: texts that end an answer.
         model: model directory; None is the bundled model.
         rope_scaling_factor: overrides the factor of the model's files.
+        quantize: what the weights are quantised into on loading; None leaves them as they are.
+        save_quantized: directory to write the quantised model into.
         context_length: positions of the key/value cache.
         threads: threads of the kernels.
         max_tokens: most new tokens of an answer.
@@ -99,6 +103,8 @@ class Options:
     stop: tuple[str, ...]
     model: Path | None
     rope_scaling_factor: float | None
+    quantize: str | None
+    save_quantized: Path | None
     context_length: int | None
     threads: int | None
     max_tokens: int | None
@@ -222,6 +228,18 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         type=positive_number,
         metavar="X",
         help="of the rotary embedding, if the files are wrong",
+    )
+    group.add_argument(
+        "--quantize",
+        choices=QUANTIZATION_NAMES,
+        metavar="TYPE",
+        help="quantise the weights on loading: nf4 (4 bits) or int8 (8 bits)",
+    )
+    group.add_argument(
+        "--save-quantized",
+        type=_directory,
+        metavar="DIR",
+        help="write what --quantize makes to DIR, a new model directory; exit",
     )
 
 
@@ -370,6 +388,7 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         "--info": values["info"],
         "--bench": values["bench"],
         "--explain": values["explain"] is not None,
+        "--save-quantized": values["save_quantized"] is not None,
     }
     given = [flag for flag, is_given in actions.items() if is_given]
     if len(given) > 1:
@@ -383,6 +402,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         parser.error("argument --completion: not allowed with --chat-format")
     if values["completion"] and values["system"] is not None:
         parser.error("argument --completion: not allowed with --system")
+    if values["save_quantized"] is not None and values["quantize"] is None:
+        parser.error("argument --save-quantized: needs --quantize")
     if values["quiet"] and values["verbose"]:
         parser.error("argument --quiet: not allowed with --verbose")
     logs = [values[name] for name in ("debug_log", "trace_json") if values[name] is not None]
@@ -418,6 +439,12 @@ def _stage_number(text: str) -> int:
 def _trace_path(text: str) -> Path:
     if text in ("", "-"):
         raise argparse.ArgumentTypeError(f"must be a file: got {text or 'nothing'}")
+    return Path(text)
+
+
+def _directory(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("must be a directory: got nothing")
     return Path(text)
 
 

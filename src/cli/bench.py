@@ -81,13 +81,18 @@ def report_bench(console: Console, model: Model, positions: int) -> None:
 
 
 def weights_of_a_step(model: Model) -> list[ml.Tensor]:
-    """Return the tensors that every token reads as a whole: all but an untied embedding table."""
+    """Return the tensors that every token reads as a whole: all but an untied embedding table.
+
+    Of quantised ones, the parts.
+    """
     tied = "output.weight" not in model.tensors
-    return [
-        tensor
-        for name, tensor in model.tensors.items()
+    weights = (
+        weight
+        for name, weight in model.tensors.items()
         if not is_harmless(name) and (tied or name != "tok_embeddings.weight")
-    ]
+    )
+    parts = ((w,) if isinstance(w, ml.Tensor) else w.parts() for w in weights)
+    return [part for weight in parts for part in weight]
 
 
 def operations(args: ModelArgs, position: int, rows: int) -> float:

@@ -10,11 +10,13 @@ from ..model import (
     load_model,
     missing_tokenizer,
     readable_bytes,
+    save_quantized,
 )
 from ..tokenizer import Tokenizer
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console
 from .errors import UsageError
+from .progress import quantizing_progress
 from .session import Session
 from .settings import Settings
 from .tracing import TraceSwitch
@@ -27,7 +29,7 @@ def open_model(options: Options, console: Console) -> Model:
         NotEnoughMemoryError: the model has to be copied, and does not fit.
         ModelError, CheckpointError, TokenizerError: its files cannot be used.
     """
-    return _load(options, console, forecast_memory(options.model, 1, DEFAULT_CONTEXT_LENGTH))
+    return _load(options, console, _forecast(options, 1))
 
 
 def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
@@ -41,7 +43,7 @@ def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
         ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
     """
     asked = options.context_length
-    forecast = forecast_memory(options.model, asked, DEFAULT_CONTEXT_LENGTH)
+    forecast = _forecast(options, asked)
     if asked is not None and asked > forecast.longest:
         raise UsageError(
             f"--context-length: expected at most the model's {forecast.longest}, got {asked}"
@@ -49,18 +51,55 @@ def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
     return _load(options, console, forecast), forecast.positions
 
 
+def _forecast(options: Options, positions: int | None) -> MemoryForecast:
+    return forecast_memory(options.model, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
+
+
 def _load(options: Options, console: Console, forecast: MemoryForecast) -> Model:
     """Load a model unless it cannot fit, which is said before any of its weights is mapped."""
     forecast.check()
     if forecast.warning is not None:
         console.warn(forecast.warning)
-    if options.threads is not None:
-        ml.set_num_threads(options.threads)
+    _set_threads(options)
     console.show_progress("loading the model")
     try:
-        return load_model(options.model, rope_scaling_factor=options.rope_scaling_factor)
+        return load_model(
+            options.model,
+            rope_scaling_factor=options.rope_scaling_factor,
+            quantize=options.quantize,
+            progress=quantizing_progress(console),
+        )
     finally:
         console.clear_progress()
+
+
+def save_model(options: Options, console: Console) -> None:
+    """Quantise the model of the command line into a new directory, and say so in a line.
+
+    Raises:
+        SaveError: the directory is there already, or cannot be written.
+        ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
+    """
+    target = options.save_quantized
+    assert target is not None
+    assert options.quantize is not None
+    _set_threads(options)
+    try:
+        nbytes = save_quantized(
+            options.model,
+            target,
+            options.quantize,
+            rope_scaling_factor=options.rope_scaling_factor,
+            progress=quantizing_progress(console),
+        )
+    finally:
+        console.clear_progress()
+    console.note(f"{target}: {readable_bytes(nbytes)} of weights written, {options.quantize}")
+
+
+def _set_threads(options: Options) -> None:
+    if options.threads is not None:
+        ml.set_num_threads(options.threads)
 
 
 def open_session(options: Options, console: Console) -> Session:

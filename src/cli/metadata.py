@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 
+from .. import ml
 from ..model import LinearRopeScaling, Model, kv_cache_bytes, readable_bytes
 from .console import Console
 
@@ -84,9 +85,22 @@ def _sizes(model: Model) -> list[tuple[str, str]]:
         ("tensors", str(len(model.tensors))),
         ("parameters", str(model.parameter_count)),
         ("bytes of tensors", _bytes(sum(tensor.nbytes for tensor in model.tensors.values()))),
+        *_quantized_sizes(model),
         ("bytes of mapped files", _bytes(model.mapped_bytes)),
         ("KV cache bytes per token", _bytes(longest_bytes // longest)),
         (f"KV cache bytes for {longest} tokens", _bytes(longest_bytes)),
+    ]
+
+
+def _quantized_sizes(model: Model) -> list[tuple[str, str]]:
+    """Return the bytes of quantised matrices, and what each of their numbers takes."""
+    weights = [w for w in model.tensors.values() if isinstance(w, ml.QuantizedTensor)]
+    if not weights:
+        return []
+    nbytes, size = sum(w.nbytes for w in weights), sum(w.size for w in weights)
+    return [
+        ("bytes of quantised matrices", _bytes(nbytes)),
+        ("bits per number in them", f"{8 * nbytes / size:.3f}"),
     ]
 
 

@@ -1,8 +1,9 @@
-"""How far a long prompt has been read, and how long the rest takes."""
+"""How far a long prompt has been read or weights quantised, and how long the rest takes."""
 
 import time
 
 from ..inference import Progress
+from ..model import QuantizationProgress
 from .console import Console
 
 # What is read in less time than this needs no line.
@@ -18,6 +19,15 @@ def reading_progress(console: Console) -> Progress | None:
     Args:
         console: the streams of this run.
     """
+    return _timed(console, "reading the prompt", "tokens")
+
+
+def quantizing_progress(console: Console) -> QuantizationProgress | None:
+    """Return what is called while weights are quantised; as `reading_progress`."""
+    return _timed(console, "quantising the weights", "matrices")
+
+
+def _timed(console: Console, work: str, units: str) -> Progress | None:
     if not console.can_show_progress:
         return None
     started = 0.0
@@ -35,7 +45,7 @@ def reading_progress(console: Console) -> Progress | None:
         left = (now - started) / (done - first) * (total - done)
         if now - started + left >= _WORTH_SECONDS:
             console.show_progress(
-                f"reading the prompt: {done} of {total} tokens, {readable_seconds(left)} left"
+                f"{work}: {done} of {total} {units}, {readable_seconds(left)} left"
             )
 
     return show

@@ -5,15 +5,19 @@ It imports nothing else of the package but the trace, to which its ops report.
 
 from .. import trace as _trace
 from .dtype import (
+    BLOCK_DTYPES,
     DTYPES,
+    BlockDType,
     DType,
     bfloat16,
     complex64,
     float16,
     float32,
     int8,
+    int8_block,
     int32,
     int64,
+    nf4,
     uint8,
     uint16,
 )
@@ -61,24 +65,31 @@ from .ops import (
     zeros,
     zeros_like,
 )
+from .quantization import dynamic_map, nf4_code, quantize
+from .quantized import NestedScales, QuantizedTensor, Weight
 from .recording import Replay, forget_recordings
 from .reporting import report_ops_to
 from .storage import Storage
 from .tensor import Tensor
 
 __all__ = [
+    "BLOCK_DTYPES",
     "DTYPES",
+    "BlockDType",
     "DType",
     "DTypeError",
     "IndexOutOfRangeError",
     "KeyValueCache",
     "LlamaBoltsError",
+    "NestedScales",
+    "QuantizedTensor",
     "Replay",
     "ShapeError",
     "Storage",
     "Tensor",
     "TensorError",
     "TensorMemoryError",
+    "Weight",
     "add",
     "add_scalar",
     "arange",
@@ -89,6 +100,7 @@ __all__ = [
     "complex64",
     "concatenate",
     "div_scalar",
+    "dynamic_map",
     "float16",
     "float32",
     "forget_recordings",
@@ -97,6 +109,7 @@ __all__ = [
     "get_num_threads",
     "get_rows",
     "int8",
+    "int8_block",
     "int32",
     "int64",
     "linear_transformation",
@@ -104,11 +117,14 @@ __all__ = [
     "matmul",
     "mean",
     "multiply",
+    "nf4",
+    "nf4_code",
     "ones",
     "ones_like",
     "outer",
     "polar",
     "pow",
+    "quantize",
     "read_cache",
     "repeat_heads",
     "report_ops_to",

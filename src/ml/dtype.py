@@ -56,6 +56,51 @@ _BY_NUMPY_DTYPE = {row.numpy_dtype: row for row in DTYPES}
 _BY_NUMPY_TYPE = {row.numpy_dtype.type: row for row in DTYPES}
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BlockDType:
+    """Describe a block-quantised type: small codes, and a scale for each block of them.
+
+    Such elements have no address of their own, so they make a `QuantizedTensor`, not a `Tensor`.
+
+    Args:
+        name: what messages and traces show.
+        block_size: elements that share a scale; blocks run over all elements in row-major order.
+        codes: type in which codes are stored.
+        codes_per_item: of that type.
+        scales: type of the scales.
+    """
+
+    name: str
+    block_size: int
+    codes: DType
+    codes_per_item: int
+    scales: DType
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements are real floating-point numbers: not before they are dequantised."""
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in DType.__slots__:
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        raise DTypeError(
+            f"[{self.name}] dtype must not be block-quantised: only ml.quantize makes such "
+            "tensors, and dequantize() gives a plain one"
+        )
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+nf4 = BlockDType("nf4", 64, uint8, 2, float32)
+# Scales are powers of two, which bfloat16 holds: code times scale is then a bfloat16 as well, and
+# nothing is rounded when it is multiplied (as in MXINT8 of the Open Compute Project).
+int8_block = BlockDType("int8_block", 32, int8, 1, bfloat16)
+
+BLOCK_DTYPES = (nf4, int8_block)
+
+
 def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:
     """Find the row of a NumPy dtype.
 

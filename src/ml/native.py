@@ -31,6 +31,7 @@ from .native_checks import (
 )
 from .native_memory import pointer
 from .native_products import batched_matmul, linear
+from .native_quantized import dequantize, quantize
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -43,11 +44,13 @@ __all__ = [
     "batched_matmul",
     "build_info",
     "convert",
+    "dequantize",
     "get_num_threads",
     "linear",
     "multiply",
     "probe_multiply_add",
     "probe_read",
+    "quantize",
     "rms_norm",
     "rotary",
     "set_isa",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from .errors import DTypeError, ShapeError, TensorError
 
 if TYPE_CHECKING:
+    from .dtype import DType
+    from .quantized import Weight
     from .tensor import Tensor
 
 
@@ -23,10 +25,22 @@ def type_code(op: str, label: str, x: "Tensor", codes: dict[str, int]) -> int:
     return code
 
 
-def check_dtype(op: str, label: str, x: "Tensor", like: "Tensor") -> None:
+def check_dtype(op: str, label: str, x: "Weight", like: "Weight") -> None:
     """Check that a tensor has the dtype of another."""
     if x._dtype is not like._dtype:
         raise DTypeError(f"[{op}] {label}.dtype must equal {like.dtype}: {x.dtype}")
+
+
+def check_dtype_is(op: str, label: str, x: "Tensor", dtype: "DType") -> None:
+    """Check that a tensor has a dtype."""
+    if x._dtype is not dtype:
+        raise DTypeError(f"[{op}] {label}.dtype must equal {dtype}: {x.dtype}")
+
+
+def check_size(op: str, label: str, x: "Tensor", size: int) -> None:
+    """Check the number of elements."""
+    if x._size != size:
+        raise ShapeError(f"[{op}] {label}.size must equal {size}: {x._size}")
 
 
 def check_shape(op: str, label: str, x: "Tensor", shape: tuple[int, ...]) -> None:
@@ -35,7 +49,7 @@ def check_shape(op: str, label: str, x: "Tensor", shape: tuple[int, ...]) -> Non
         raise ShapeError(f"[{op}] {label}.shape must equal {list(shape)}: {list(x.shape)}")
 
 
-def check_ndim(op: str, label: str, x: "Tensor", ndim: int) -> None:
+def check_ndim(op: str, label: str, x: "Weight", ndim: int) -> None:
     """Check the number of dimensions."""
     if len(x._shape) != ndim:
         raise ShapeError(

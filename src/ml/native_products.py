@@ -1,8 +1,9 @@
 """The products' part of the door to C (see `native.py`)."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from .dtype import BLOCK_DTYPES
 from .errors import DTypeError, ShapeError
 from .kernel_settings import ffi, kernel_threads, lib
 from .native_checks import (
@@ -15,8 +16,10 @@ from .native_checks import (
     strided_rows,
 )
 from .native_memory import pointer, scratch
+from .quantized import QuantizedTensor
 
 if TYPE_CHECKING:
+    from .quantized import Weight
     from .tensor import Tensor
 
 # Multiply-adds of one call of linear, at most: Python sees an interrupt between two calls.
@@ -30,12 +33,18 @@ _PRODUCTS: dict[tuple[str, str, str], int] = {
     ("float32", "float32", "float32"): lib.PRODUCT_F32,
     ("float32", "float16", "float32"): lib.PRODUCT_F32_F16,
 }
+_PRODUCTS |= {
+    (x, dtype.name, out): kind
+    for (x, weight, out), kind in _PRODUCTS.items()
+    if x == weight
+    for dtype in BLOCK_DTYPES
+}
 _RESULTS = {"bfloat16": lib.TYPE_BF16, "float32": lib.TYPE_F32}
 
 _LINEAR_PARTS = ffi.typeof("LinearPart[]")
 
 
-def _product_kind(op: str, x: "Tensor", weight: "Tensor", out: "Tensor") -> int:
+def _product_kind(op: str, x: "Tensor", weight: "Weight", out: "Tensor") -> int:
     names = (x._dtype.name, weight._dtype.name, out._dtype.name)
     kind = _PRODUCTS.get(names)
     if kind is None:
@@ -46,7 +55,7 @@ def _product_kind(op: str, x: "Tensor", weight: "Tensor", out: "Tensor") -> int:
     return kind
 
 
-def linear(x: "Tensor", weights: "Sequence[Tensor]", outs: "Sequence[Tensor]") -> None:
+def linear(x: "Tensor", weights: "Sequence[Weight]", outs: "Sequence[Tensor]") -> None:
     """Multiply rows by some weights, each stored [out, in].
 
     outs[p][t, o] = sum over i of x[t, i] * weights[p][o, i]
@@ -54,7 +63,7 @@ def linear(x: "Tensor", weights: "Sequence[Tensor]", outs: "Sequence[Tensor]") -
     Args:
         x: [T, in] bfloat16 or float32.
         weights: at least one, [out, in] each, all of one dtype: bfloat16 with bfloat16; float32 or
-            float16 with float32.
+            float16 with float32; a block-quantised one with either.
         outs: one for each weight, [T, out], all of one dtype: bfloat16 or float32 from bfloat16;
             float32 from float32.
 
@@ -72,7 +81,7 @@ def linear(x: "Tensor", weights: "Sequence[Tensor]", outs: "Sequence[Tensor]") -
     check_ndim("linear", "x", x, 2)
     (T, columns), x_at = x._shape, dense("linear", "x", x)
     parts = [_check_part(x, x_at, weights, outs, p) for p in range(len(weights))]
-    features = sum(rows for _, _, rows in parts)
+    features = sum(part[2] for part in parts)
     if T * features == 0:
         return
     out_type, out_bytes = _RESULTS[outs[0]._dtype.name], outs[0]._dtype.itemsize
@@ -80,8 +89,8 @@ def linear(x: "Tensor", weights: "Sequence[Tensor]", outs: "Sequence[Tensor]") -
     shared = scratch(lib.product_scratch_bytes(columns, threads))
     for t in range(0, T, step):
         places = [
-            (pointer(weight_at), pointer(out_at + t * rows * out_bytes), rows)
-            for weight_at, out_at, rows in parts
+            (weight_at, pointer(out_at + t * rows * out_bytes), rows, *quantized)
+            for weight_at, out_at, rows, quantized in parts
         ]
         lib.linear(
             pointer(x_at + t * row_bytes), ffi.new(_LINEAR_PARTS, places), len(places),
@@ -97,9 +106,9 @@ def rows_per_call(T: int, products_per_row: int) -> int:
 
 
 def _check_part(
-    x: "Tensor", x_at: int, weights: "Sequence[Tensor]", outs: "Sequence[Tensor]", part: int
-) -> tuple[int, int, int]:
-    """Check one weight and its result; return their addresses and the rows of the weight."""
+    x: "Tensor", x_at: int, weights: "Sequence[Weight]", outs: "Sequence[Tensor]", part: int
+) -> tuple[Any, int, int, list[Any]]:
+    """Check one weight and its result; return what LinearPart holds, with out's address."""
     weight, out = weights[part], outs[part]
     check_dtype("linear", "weight", weight, weights[0])
     check_dtype("linear", "out", out, outs[0])
@@ -111,14 +120,19 @@ def _check_part(
             f"(x {list(x.shape)}, weight {list(weight.shape)})"
         )
     check_shape("linear", "out", out, (T, rows))
-    weight_at, out_at = dense("linear", "weight", weight), output("linear", out)
+    (weight_at, *quantized), out_at = _weight_fields(weight), output("linear", out)
     if out._size:
         check_apart("linear", out, out_at, x_at, x.nbytes)
-        for other in weights:
+        for other in (*(part for w in weights for part in w.parts()), *outs[:part]):
             check_apart("linear", out, out_at, other.data_pointer, other.nbytes)
-        for other in outs[:part]:
-            check_apart("linear", out, out_at, other.data_pointer, other.nbytes)
-    return weight_at, out_at, rows
+    return weight_at, out_at, rows, quantized
+
+
+def _weight_fields(weight: "Weight") -> tuple[Any, ...]:
+    """Return LinearPart's `weight`, and its `quantized` where there is one."""
+    if isinstance(weight, QuantizedTensor):
+        return ffi.NULL, weight.kernel_fields
+    return (pointer(dense("linear", "weight", weight)),)
 
 
 def batched_matmul(a: "Tensor", b: "Tensor", out: "Tensor") -> None:

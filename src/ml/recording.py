@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import native, native_attention, native_memory, native_products
+from . import native, native_attention, native_memory, native_products, native_quantized
 from .kernel_settings import ffi, kernel_threads, lib
 from .native_memory import pointer
 from .tensor import Tensor
@@ -24,7 +24,7 @@ _KERNELS = frozenset(
     ("attention", "convert", "elementwise", "linear", "rms_norm", "rotary", "write_cache")
 )
 _HARMLESS = frozenset(("attention_scratch_bytes", "product_scratch_bytes"))
-_CALLERS: tuple[Any, ...] = (native, native_attention, native_products)
+_CALLERS: tuple[Any, ...] = (native, native_attention, native_products, native_quantized)
 
 # Which argument of a kernel is the position of the first token.
 _POSITION_AT = {"write_cache": 5, "attention": 6}

@@ -13,6 +13,7 @@ from typing import Any
 from .. import trace
 from . import ops
 from .dtype import DType
+from .quantized import Weight
 from .tensor import Tensor
 
 Function = Callable[..., Any]
@@ -100,24 +101,24 @@ class _Reporter:
         return tuple(named)
 
 
-def _inputs(op: str, given: dict[str, Any], number: int, results: int) -> list[Tensor]:
+def _inputs(op: str, given: dict[str, Any], number: int, results: int) -> list[Weight]:
     """Return the tensors that went into one of an op's results."""
-    tensors: list[Tensor] = []
+    tensors: list[Weight] = []
     for name, value in given.items():
         if op == "set_slice" and name == "self":
             continue
         found = _tensors(value)
-        one_each = not isinstance(value, Tensor) and len(found) == results > 1
+        one_each = not isinstance(value, Weight) and len(found) == results > 1
         tensors += found[number : number + 1] if one_each else found
     return tensors
 
 
-def _tensors(value: Any) -> Sequence[Tensor]:
+def _tensors(value: Any) -> Sequence[Weight]:
     """Return the tensors of an argument: itself, or those of a sequence."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Weight):
         return (value,)
     if isinstance(value, list | tuple):
-        return [x for x in value if isinstance(x, Tensor)]
+        return [x for x in value if isinstance(x, Weight)]
     return ()
 
 

@@ -275,6 +275,10 @@ class Tensor:
         """The address of the first element."""
         return self._storage.address + self._offset
 
+    def parts(self) -> "tuple[Tensor, ...]":
+        """Return the tensors that hold the bytes: this one (see `QuantizedTensor.parts`)."""
+        return (self,)
+
     # ---- NumPy --------------------------------------------------------------------------------
 
     def numpy(self) -> Array:

@@ -14,9 +14,12 @@ from .forecast import PREFILL_CHUNK, MemoryForecast, forecast_memory
 from .layout import missing_tokenizer
 from .llama import LlamaTransformer, token_tensor
 from .loader import Model, load_model
+from .quantization import QUANTIZATIONS, QuantizationProgress
+from .saving import SaveError, save_quantized
 
 __all__ = [
     "PREFILL_CHUNK",
+    "QUANTIZATIONS",
     "InferenceContext",
     "LinearRopeScaling",
     "LlamaTransformer",
@@ -27,7 +30,9 @@ __all__ = [
     "ModelError",
     "NotEnoughMemoryError",
     "PositionError",
+    "QuantizationProgress",
     "RopeScaling",
+    "SaveError",
     "TokenIdError",
     "available_memory",
     "check_context_fits",
@@ -36,5 +41,6 @@ __all__ = [
     "load_model",
     "missing_tokenizer",
     "readable_bytes",
+    "save_quantized",
     "token_tensor",
 ]

@@ -104,7 +104,7 @@ class ModelArgs:
 
 def model_args(
     params: Mapping[str, object],
-    tensors: Mapping[str, ml.Tensor],
+    tensors: Mapping[str, ml.Weight],
     rope_scaling_factor: float | None = None,
 ) -> ModelArgs:
     """Put together what `params.json` says and what the tensors say.
@@ -206,9 +206,13 @@ def _family_context_length(scaled: bool, rope_theta: float) -> int:
     return 8192 if rope_theta >= 500000.0 else 4096
 
 
-def activation_dtype(tensors: Mapping[str, ml.Tensor]) -> ml.DType:
-    """Return the dtype that goes with the matrices, all of which must have the same one."""
-    found = {tensor.dtype for tensor in tensors.values() if tensor.ndim == 2}
+def activation_dtype(tensors: Mapping[str, ml.Weight]) -> ml.DType:
+    """Return the dtype that goes with the matrices, all of which must have the same one.
+
+    Quantised matrices go with any; the embedding table is always plain.
+    """
+    plain = (tensor for tensor in tensors.values() if isinstance(tensor, ml.Tensor))
+    found = {tensor.dtype for tensor in plain if tensor.ndim == 2}
     if len(found) != 1:
         names = ", ".join(sorted(dtype.name for dtype in found))
         raise ModelConfigError(f"tensors: expected matrices of one dtype, got {names or 'none'}")

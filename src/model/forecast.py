@@ -17,6 +17,7 @@ from .args import meta_context_length, whole_number
 from .errors import ModelConfigError, NotEnoughMemoryError
 from .layout import find_model_directory, label_of
 from .loader import BUNDLED_MODEL
+from .quantization import layer_matrices, quantization_of, quantized_model_bytes
 
 PREFILL_CHUNK = 512  # tokens that run together while a prompt is read
 _FLOAT_BYTES = 4
@@ -34,11 +35,12 @@ class MemoryForecast:
         longest: the model's longest context.
         positions: those of the cache.
         mapped: bytes of weight files, which are used where they lie.
-        copied: bytes of weight files that have to be copied, because they are parts to be merged.
+        copied: bytes of weights that do not lie in files: merged from parts, or quantised now.
         cache: bytes of keys and values.
         cache_sizes: how these come about.
         scratch: bytes of intermediate results while a prompt is read; an estimate.
         free: bytes that can be allocated, or None where the system does not say.
+        copied_as: what is copied, in words.
     """
 
     longest: int
@@ -49,6 +51,7 @@ class MemoryForecast:
     cache_sizes: str
     scratch: int
     free: int | None
+    copied_as: str = "weights to be merged"
 
     @property
     def needed(self) -> int:
@@ -65,7 +68,7 @@ class MemoryForecast:
             return
         room = self.free - self.copied - self.scratch
         fitting = min(self.positions, room * self.positions // self.cache) if room > 0 else 0
-        copied = f"{readable_bytes(self.copied)} of weights to be merged + " if self.copied else ""
+        copied = f"{readable_bytes(self.copied)} of {self.copied_as} + " if self.copied else ""
         raise NotEnoughMemoryError(
             f"memory: expected at most {readable_bytes(self.free)} available, got "
             f"{readable_bytes(self.needed)} = {copied}{readable_bytes(self.cache)} of keys and "
@@ -86,13 +89,16 @@ class MemoryForecast:
         )
 
 
-def forecast_memory(path: str | Path | None, positions: int | None, most: int) -> MemoryForecast:
+def forecast_memory(
+    path: str | Path | None, positions: int | None, most: int, quantize: str | None = None
+) -> MemoryForecast:
     """Tell what a model will need; maps nothing.
 
     Args:
         path: its directory; None stands for the bundled model.
         positions: those of the cache; None for the model's longest context, but not above `most`.
         most: see `positions`.
+        quantize: as for `load_model`.
 
     Raises:
         ModelError: the directory holds no model.
@@ -110,7 +116,7 @@ def forecast_memory(path: str | Path | None, positions: int | None, most: int) -
         longest=sizes.longest,
         positions=count,
         mapped=0 if sizes.merged else sizes.weights,
-        copied=sizes.weights if sizes.merged else 0,
+        copied=sizes.copied if quantize is None else sizes.quantized(quantize),
         cache=sizes.layers * layer,
         cache_sizes=(
             f"2 * {sizes.layers} layers * {count} positions * {sizes.kv_heads} heads * "
@@ -119,6 +125,7 @@ def forecast_memory(path: str | Path | None, positions: int | None, most: int) -
         # The stream, its norm and what is added; gate, up and hidden, packed too.
         scratch=rows * _FLOAT_BYTES * (4 * sizes.dim + 3 * sizes.ffn_dim),
         free=memory.available_memory(),
+        copied_as="weights to be merged" if quantize is None else f"weights in {quantize}",
     )
 
 
@@ -132,11 +139,35 @@ class _Sizes:
     longest: int
     weights: int
     merged: bool
+    queries: int
+    vocab_size: int | None
+
+    @property
+    def copied(self) -> int:
+        """Return the bytes of weights that are copied, without quantisation."""
+        return self.weights if self.merged else 0
+
+    def quantized(self, name: str) -> int:
+        """Return the bytes of weights that are not mapped, once they are quantised.
+
+        Of parts to be merged, the embedding table and one matrix at a time are copied too.
+        """
+        matrices = layer_matrices(
+            self.dim, self.queries, self.kv_heads * self.head_dim, self.ffn_dim
+        )
+        # Llama 2 does not say V. It is not tied: what the layers leave of the files is two tables.
+        numbers = self.weights // ml.bfloat16.itemsize
+        rest = numbers - self.layers * sum(rows * columns for rows, columns in matrices)
+        rows = self.vocab_size or max(rest, 0) // (2 * self.dim)
+        output = (rows, self.dim)
+        nbytes = quantized_model_bytes(self.layers, matrices, output, quantization_of(name))
+        return nbytes + (2 * rows * self.dim * ml.bfloat16.itemsize if self.merged else 0)
 
 
 def _meta(directory: Path) -> _Sizes:
     params = read_params(directory / "params.json")
     files = sorted(directory.glob("consolidated.*.pth"))
+    vocabulary = params.get("vocab_size")
     dim, layers, heads = (whole_number(params, key) for key in ("dim", "n_layers", "n_heads"))
     return _Sizes(
         layers=layers,
@@ -147,6 +178,8 @@ def _meta(directory: Path) -> _Sizes:
         longest=meta_context_length(params),
         weights=_bytes_of(files),
         merged=len(files) > 1,
+        queries=dim,
+        vocab_size=vocabulary if isinstance(vocabulary, int) and vocabulary > 0 else None,
     )
 
 
@@ -163,6 +196,8 @@ def _hugging_face(directory: Path) -> _Sizes:
         longest=config.context_length,
         weights=_bytes_of(files),
         merged=False,
+        queries=config.heads * config.head_dim,
+        vocab_size=config.vocab_size,
     )
 
 

@@ -10,7 +10,7 @@ from .errors import ModelConfigError
 
 def hugging_face_args(
     config: HuggingFaceConfig,
-    tensors: Mapping[str, ml.Tensor],
+    tensors: Mapping[str, ml.Weight],
     rope_scaling_factor: float | None = None,
 ) -> ModelArgs:
     """Put together what `config.json` says and what the tensors say.

@@ -41,6 +41,18 @@ class Part:
         ml.forget_recordings()
 
 
+def plain(weight: ml.Weight) -> ml.Tensor:
+    """Return a weight that is never quantised."""
+    assert isinstance(weight, ml.Tensor)
+    return weight
+
+
+def bias_of(tensors: Mapping[str, ml.Weight], name: str) -> ml.Tensor | None:
+    """Return the bias of a matrix, or None where it has none."""
+    bias = tensors.get(f"{name}.bias")
+    return None if bias is None else plain(bias)
+
+
 class RMSNorm(Part):
     """Scales each row to a root mean square of 1, then by a learned weight per column.
 
@@ -49,10 +61,10 @@ class RMSNorm(Part):
     Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
     """
 
-    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Tensor], name: str) -> None:
+    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Weight], name: str) -> None:
         self.eps = args.norm_eps
         self.dtype = args.dtype
-        self.weight = tensors[f"{name}.weight"]  # [D]
+        self.weight = plain(tensors[f"{name}.weight"])  # [D]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
         """Normalise the rows of the residual stream x [T, D]; the result is an activation."""
@@ -67,7 +79,7 @@ class LlamaAttention(Part):
     Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023.
     """
 
-    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Tensor], layer: int) -> None:
+    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Weight], layer: int) -> None:
         self.args = args
         self.layer = layer
         name = f"layers.{layer}.attention"
@@ -76,10 +88,10 @@ class LlamaAttention(Part):
         self.wv = tensors[f"{name}.wv.weight"]  # [K*h, D]
         self.wo = tensors[f"{name}.wo.weight"]  # [D, H*h]
         # Meta's models have no biases; some of Hugging Face's do.
-        self.wq_bias = tensors.get(f"{name}.wq.bias")  # [H*h]
-        self.wk_bias = tensors.get(f"{name}.wk.bias")  # [K*h]
-        self.wv_bias = tensors.get(f"{name}.wv.bias")  # [K*h]
-        self.wo_bias = tensors.get(f"{name}.wo.bias")  # [D]
+        self.wq_bias = bias_of(tensors, f"{name}.wq")  # [H*h]
+        self.wk_bias = bias_of(tensors, f"{name}.wk")  # [K*h]
+        self.wv_bias = bias_of(tensors, f"{name}.wv")  # [K*h]
+        self.wo_bias = bias_of(tensors, f"{name}.wo")  # [D]
 
     def forward(
         self,
@@ -173,14 +185,14 @@ class LlamaFeedForward(Part):
     Source: Shazeer, GLU Variants Improve Transformer, 2020.
     """
 
-    def __init__(self, tensors: Mapping[str, ml.Tensor], layer: int) -> None:
+    def __init__(self, tensors: Mapping[str, ml.Weight], layer: int) -> None:
         name = f"layers.{layer}.feed_forward"
         self.w1 = tensors[f"{name}.w1.weight"]  # [F, D]
         self.w2 = tensors[f"{name}.w2.weight"]  # [D, F]
         self.w3 = tensors[f"{name}.w3.weight"]  # [F, D]
-        self.w1_bias = tensors.get(f"{name}.w1.bias")  # [F]
-        self.w2_bias = tensors.get(f"{name}.w2.bias")  # [D]
-        self.w3_bias = tensors.get(f"{name}.w3.bias")  # [F]
+        self.w1_bias = bias_of(tensors, f"{name}.w1")  # [F]
+        self.w2_bias = bias_of(tensors, f"{name}.w2")  # [D]
+        self.w3_bias = bias_of(tensors, f"{name}.w3")  # [F]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
         """Transform x [T, D] into what to add to the residual stream: float32 [T, D]."""
@@ -196,7 +208,7 @@ class LlamaFeedForward(Part):
 class LlamaTransformerBlock(Part):
     """One layer: attention, then feed-forward, each normalised before and added to its input."""
 
-    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Tensor], layer: int) -> None:
+    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Weight], layer: int) -> None:
         self.layer = layer
         self.attention_norm = RMSNorm(args, tensors, f"layers.{layer}.attention_norm")
         self.attention = LlamaAttention(args, tensors, layer)
@@ -233,11 +245,12 @@ class LlamaTransformer(Part):
 
     Args:
         args: The sizes.
-        tensors: The weights by checkpoint key; `checkpoint/names.py` has their shapes. Without
-            `output.weight` the embedding table serves as output (tied embeddings).
+        tensors: The weights by checkpoint key; `checkpoint/names.py` has their shapes. Matrices
+            may be block-quantised. Without `output.weight` the embedding table serves as output
+            (tied embeddings).
     """
 
-    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Tensor]) -> None:
+    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Weight]) -> None:
         self.args = args
         self.tok_embeddings = tensors["tok_embeddings.weight"]  # [V, D]
         self.layers = tuple(

@@ -45,8 +45,8 @@ class Score:
 class Examiner:
     """Asks pairs, each in a conversation of its own."""
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self._model = load_model(directory)
+    def __init__(self, directory: Path | None = None, quantize: str | None = None) -> None:
+        self._model = load_model(directory, quantize=quantize)
         self._engine = InferenceEngine(self._model, sequence_length=1024)
 
     def answer(self, pair: Pair) -> str:

@@ -13,8 +13,11 @@ import numpy as np
 from src.ml import native, native_attention
 from src.ml.dtype import bfloat16, float32
 from src.ml.key_value_cache import KeyValueCache
+from src.ml.quantization import quantize_scales
+from src.ml.quantized import NestedScales, QuantizedTensor
 
 from .operands import PRODUCTS, bf16, f16, f32, normal, tensor
+from .quantized_operands import FORMATS
 
 PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -76,6 +79,36 @@ def run_rows(n: int) -> None:
         native.probe_read(guarded((9, n), f32), streams)
 
 
+def run_quantized(n: int) -> None:
+    """Quantise, dequantise and multiply rows of n; every part ends where memory ends."""
+    for dtype, double in FORMATS:
+        x = guarded((9, n), f32)
+        codes, scales = (
+            tensor(at_the_end(np.zeros(-(-9 * n // per_item), part.numpy_dtype)))
+            for part, per_item in (
+                (dtype.codes, dtype.codes_per_item), (dtype.scales, dtype.block_size)
+            )
+        )  # fmt: skip
+        native.quantize(x, dtype, codes, scales)
+        nested = None
+        if double:
+            small, given = quantize_scales(scales.numpy(), np.float32(0.5))
+            scales = tensor(at_the_end(small.numpy()))
+            nested = NestedScales(
+                tensor(at_the_end(given.absmax.numpy())),
+                tensor(at_the_end(given.code.numpy())),
+                0.5,
+            )
+        weight = QuantizedTensor(dtype, (9, n), codes, scales, nested)
+        for kind in (bf16, f16, f32):
+            native.dequantize(weight, None, guarded((9, n), kind))
+        rows = tensor(at_the_end(np.array([8, 0], np.int32)))
+        native.dequantize(weight, rows, guarded((2, n), bf16))
+        for kind in (bf16, f32):
+            for tokens in (1, 3, 13):
+                native.linear(guarded((tokens, n), kind), [weight], [guarded((tokens, 9), kind)])
+
+
 def run_attention(h: int) -> None:
     """Run write_cache and attention with heads of h, over one block and over several."""
     for dtype, kind in ((bf16, bfloat16), (f32, float32)):
@@ -96,6 +129,8 @@ def main() -> None:
     for n in (1, 2, 7, 15, 16, 17, 31, 33, 63, 65, 257):
         run_products(n)
         run_rows(n)
+    for n in (1, 7, 32, 33, 64, 96, 257, 512, 576):
+        run_quantized(n)
     for h in (2, 6, 10, 34, 64, 80, 130):
         run_attention(h)
     print("done")

@@ -50,3 +50,15 @@ def test_a_dtype_without_a_row_is_refused_with_the_names_of_those_that_have_one(
         "[from_numpy] array.dtype must be one of bfloat16, float16, float32, int64, int32, "
         f"uint16, int8, uint8, complex64: {np.dtype(numpy_type)!r}"
     )
+
+
+def test_block_quantised_types_say_how_they_are_stored_and_have_no_size_per_element():
+    rows = [(d.name, d.block_size, d.codes, d.codes_per_item, d.scales) for d in ml.BLOCK_DTYPES]
+    assert rows == [
+        ("nf4", 64, ml.uint8, 2, ml.float32), ("int8_block", 32, ml.int8, 1, ml.bfloat16)
+    ]  # fmt: skip
+    for dtype in ml.BLOCK_DTYPES:
+        assert repr(dtype) == str(dtype) == dtype.name
+        assert not dtype.is_float
+        with pytest.raises(ml.DTypeError, match=r"only ml\.quantize makes such tensors"):
+            _ = dtype.itemsize

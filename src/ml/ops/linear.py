@@ -7,6 +7,7 @@ from .. import native
 from ..dtype import DType, bfloat16, float16, float32
 from ..errors import DTypeError, ShapeError
 from ..layout import Shape, broadcast_shapes, broadcast_strides
+from ..quantized import QuantizedTensor, Weight
 from ..tensor import Tensor
 from .elementwise import add
 from .support import (
@@ -19,7 +20,7 @@ from .support import (
 
 
 def linear_transformation(
-    x: Tensor, weight: Tensor, dtype: DType | None = None, bias: Tensor | None = None
+    x: Tensor, weight: Weight, dtype: DType | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """Map rows through a weight matrix, as a linear layer does.
 
@@ -27,8 +28,9 @@ def linear_transformation(
 
     Args:
         x: a real floating-point tensor [..., in].
-        weight: a tensor [out, in] of the same dtype, or float16 next to a float32 `x`. It is used
-            where it lies: nothing is copied if it is contiguous.
+        weight: a tensor [out, in] of the same dtype, or float16 next to a float32 `x`, or a
+            block-quantised one: the result has the bits of the product with the weight dequantised
+            to the dtype of `x`. It is used where it lies: nothing is copied if it is contiguous.
         dtype: of the result; that of `x` when left out.
         bias: a real floating-point tensor [out], added before the rounding; nothing when left out.
 
@@ -44,7 +46,7 @@ def linear_transformation(
 
 def linear_transformations(
     x: Tensor,
-    weights: Sequence[Tensor],
+    weights: Sequence[Weight],
     dtype: DType | None = None,
     biases: Sequence[Tensor | None] | None = None,
 ) -> tuple[Tensor, ...]:
@@ -55,8 +57,9 @@ def linear_transformations(
 
     Args:
         x: a real floating-point tensor [..., in].
-        weights: tensors [out_p, in] of one dtype: that of `x`, or float16 next to a float32 `x`.
-            They are used where they lie: nothing is copied if they are contiguous.
+        weights: tensors [out_p, in] of one dtype: that of `x`, or float16 next to a float32 `x`,
+            or a block-quantised one. They are used where they lie: nothing is copied if they are
+            contiguous.
         dtype: of the results; that of `x` when left out.
         biases: for each weight a real floating-point tensor [out_p], or None; all None when left
             out.
@@ -81,7 +84,7 @@ def linear_transformations(
 def _linear(
     op: str,
     x: Tensor,
-    weights: Sequence[Tensor],
+    weights: Sequence[Weight],
     dtype: DType | None,
     biases: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
@@ -99,7 +102,7 @@ def _linear(
     results = [Tensor._empty((*rows, w._shape[0]), out_dtype) for w in weights]
     native.linear(
         as_rows(x.contiguous(), columns),
-        [weight.contiguous() for weight in weights],
+        [w if isinstance(w, QuantizedTensor) else w.contiguous() for w in weights],
         results if len(rows) == 1 else [as_rows(r, r._shape[-1]) for r in results],
     )
     if out_dtype is dtype and not has_bias:
@@ -110,7 +113,7 @@ def _linear(
     )
 
 
-def _check_linear(op: str, x: Tensor, weight: Tensor, first: Tensor, dtype: DType) -> None:
+def _check_linear(op: str, x: Tensor, weight: Weight, first: Weight, dtype: DType) -> None:
     if (
         x._dtype is weight._dtype is first._dtype
         and x._dtype.is_float
@@ -119,7 +122,8 @@ def _check_linear(op: str, x: Tensor, weight: Tensor, first: Tensor, dtype: DTyp
         and x._shape[-1:] == weight._shape[1:]
     ):
         return  # nothing of what is told apart below
-    check_float(op, x, weight)
+    is_quantized = isinstance(weight, QuantizedTensor)
+    check_float(op, x, *(() if is_quantized else (weight,)))
     check_float_result(op, dtype)
     check_ndim_at_least(op, x, 1)
     if weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
@@ -128,7 +132,8 @@ def _check_linear(op: str, x: Tensor, weight: Tensor, first: Tensor, dtype: DTyp
             f"[out, in]: {x.shape[-1]} != {weight.shape[-1] if weight.ndim else None} "
             f"(x {list(x.shape)}, weight {list(weight.shape)})"
         )
-    if x.dtype is not weight.dtype and (x.dtype, weight.dtype) != (float32, float16):
+    pair = (x.dtype, weight.dtype)
+    if x.dtype is not weight.dtype and pair != (float32, float16) and not is_quantized:
         raise DTypeError(
             f"[{op}] x.dtype must equal weight.dtype, or be float32 next to "
             f"float16: {x.dtype} != {weight.dtype} "
@@ -138,7 +143,7 @@ def _check_linear(op: str, x: Tensor, weight: Tensor, first: Tensor, dtype: DTyp
         raise DTypeError(f"[{op}] weights must have one dtype: {first.dtype} != {weight.dtype}")
 
 
-def _check_bias(op: str, weight: Tensor, bias: Tensor) -> None:
+def _check_bias(op: str, weight: Weight, bias: Tensor) -> None:
     check_float(op, bias)
     if bias.shape != weight.shape[:1]:
         raise ShapeError(

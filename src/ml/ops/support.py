@@ -3,6 +3,7 @@
 from ..dtype import DType, bfloat16, float16, float32
 from ..errors import DTypeError, ShapeError
 from ..layout import Shape
+from ..quantized import Weight
 from ..tensor import Array, Tensor
 
 # Activations that the kernels read and write as they are; float16 goes by way of float32.
@@ -22,7 +23,7 @@ def check_same_dtype(op: str, a: Tensor, b: Tensor) -> None:
         )
 
 
-def check_float(op: str, *tensors: Tensor) -> None:
+def check_float(op: str, *tensors: Weight) -> None:
     """Check that operands hold real floating-point numbers.
 
     Raises:
@@ -46,7 +47,7 @@ def check_float_result(op: str, dtype: DType) -> None:
         raise DTypeError(f"[{op}] dtype= must be one of bfloat16, float16, float32: {dtype}")
 
 
-def check_ndim_at_least(op: str, x: Tensor, ndim: int) -> None:
+def check_ndim_at_least(op: str, x: Weight, ndim: int) -> None:
     """Check the number of dimensions.
 
     Raises:

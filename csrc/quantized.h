@@ -1,0 +1,39 @@
+/* Block-quantised weights: sizes of the formats, and what the products ask for (quantized.c). */
+#ifndef LLAMA_BOLTS_QUANTIZED_H
+#define LLAMA_BOLTS_QUANTIZED_H
+
+#include "product.h"
+
+enum {
+    /* Elements of a block, and blocks that share a scale of their scales. */
+    NF4_BLOCK = 64,
+    INT8_BLOCK = 32,
+    MOST_BLOCK = 64,
+    NESTED_BLOCK = 256,
+    /* Elements along `in` that are dequantised at a time: whole blocks of every format. */
+    QUANTIZED_STRETCH = 512,
+    QUANTIZED_BYTES = CHUNK_ROWS * QUANTIZED_STRETCH * (int)sizeof(float)
+};
+
+static inline ptrdiff_t quantized_block(int format)
+{
+    return format == QUANTIZED_INT8 ? INT8_BLOCK : NF4_BLOCK;
+}
+
+/* Bytes of the codes of `count` elements; even for nf4. */
+static inline ptrdiff_t code_bytes(int format, ptrdiff_t count)
+{
+    return format == QUANTIZED_INT8 ? count : count / 2;
+}
+
+/* Whether even one token is multiplied by rows that are dequantised first, and so is packed. */
+static inline int reads_panel(int kind, const QuantizedWeight *weight, ptrdiff_t in)
+{
+    return weight->codes && (kind != PRODUCT_BF16 || in % quantized_block(weight->format) != 0);
+}
+
+/* Elements [start, start + count) of the rows of o, as rows of x's type that lie side by side. */
+void dequantize_stretch(const KernelSet *set, const Operands *o, ptrdiff_t start, ptrdiff_t count,
+                        char *out);
+
+#endif

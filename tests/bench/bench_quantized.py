@@ -1,0 +1,144 @@
+"""Times products with block-quantised weights against the same in bfloat16.
+
+    python -m tests.bench.bench_quantized [--shapes 1b 8b] [--rows 1 128 512] [--isa avx512]
+        [--pairs 7] [--threads 2]
+
+Every weight of the models' shapes, cut one after another from copies that together are larger than
+any cache. Results are verified first, bit for bit against the dequantised weight. Each round times
+all formats, in one order and then in the other; a ratio is taken within one round. The last line is
+JSON.
+"""
+
+import argparse
+import json
+import time
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from src import ml
+from src.ml import native, roofs
+
+from .bench_kernels import sizes_of
+from .kernels import linear_shapes
+from .processes import Rounds, interleave
+from .report import machine
+from .shapes import SHAPES
+
+SECONDS = 0.15  # of one timing
+POOL_BYTES = 160 << 20
+BFLOAT16 = "bfloat16"
+FORMATS = {"nf4": (ml.nf4, False), "nf4 double": (ml.nf4, True), "int8": (ml.int8_block, False)}
+READ = "read roof"
+
+
+def parse_options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["1b"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 128, 512])
+    parser.add_argument("--isa", help="default: the fastest")
+    parser.add_argument("--pairs", type=int, default=7, help="rounds of each line")
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args()
+
+
+class Weights:
+    """Copies of one weight in one format.
+
+    Args:
+        make: gives a copy.
+    """
+
+    def __init__(self, make: Any) -> None:
+        first = make()
+        self._all = [first] + [make() for _ in range(max(1, POOL_BYTES // first.nbytes))]
+        self._next = 0
+        self.nbytes = first.nbytes
+
+    def rate(self, x: ml.Tensor) -> float:
+        """Return products per second, never twice in a row with the same copy."""
+        count, start = 0, time.perf_counter()
+        while (spent := time.perf_counter() - start) < SECONDS:
+            self._next = (self._next + 1) % len(self._all)
+            ml.linear_transformation(x, self._all[self._next])
+            count += 1
+        return count / spent
+
+    def read_rate(self) -> float:
+        """Return how often per second the bytes of a copy can be read."""
+        isa = str(ml.build_info()["isa"])
+        parts = [part for weight in self._all[:8] for part in weight.parts()]
+        rates = [roofs.read_rate(parts, isa, streams) for streams in (1, 4, 8)]
+        return max(rates) / self.nbytes
+
+    def verify(self, name: str, x: ml.Tensor) -> None:
+        """Stop if a product has not the bits of that with the dequantised weight."""
+        weight = self._all[0]
+        if isinstance(weight, ml.Tensor):
+            return
+        mine = ml.linear_transformation(x, weight)
+        plain = ml.linear_transformation(x, weight.dequantize(ml.bfloat16))
+        if not np.array_equal(mine.bits(), plain.bits()):
+            raise SystemExit(f"{name} is wrong at {weight!r}: nothing is timed")
+
+
+def normal(shape: tuple[int, int], scale: float) -> ml.Tensor:
+    """Draw normal numbers, in bfloat16."""
+    values = np.random.default_rng(0).standard_normal(shape, np.float32) * np.float32(scale)
+    return ml.Tensor.from_numpy(values.astype(ml_dtypes.bfloat16))
+
+
+def bench_shape(features: int, columns: int, options: argparse.Namespace) -> dict[int, Rounds]:
+    """Time one weight in all formats."""
+    base = normal((features, columns), 0.02)
+    pools = {BFLOAT16: Weights(base.copy)}
+    for name, (dtype, double) in FORMATS.items():
+        pools[name] = Weights(lambda d=dtype, two=double: ml.quantize(base, d, two))
+    found = {}
+    for rows in options.rows:
+        x = normal((rows, columns), 1.0)
+        for name, pool in pools.items():
+            pool.verify(name, x)
+        participants = {name: (lambda pool=pool, x=x: pool.rate(x)) for name, pool in pools.items()}
+        participants |= {
+            f"{name}, {READ}": pool.read_rate for name, pool in pools.items() if rows == 1
+        }
+        found[rows] = interleave(participants, options.pairs)
+    return found
+
+
+def show(label: str, rows: int, rounds: Rounds) -> None:
+    """Print one line for each format."""
+    for name in FORMATS:
+        median, least, greatest = rounds.ratio(name, BFLOAT16)
+        line = f"{label:22s} {rows:4d} rows  {name:10s} {median:5.2f} of {BFLOAT16}"
+        line += f" ({least:.2f} - {greatest:.2f})"
+        if rows == 1:
+            line += f"  {rounds.ratio(name, f'{name}, {READ}')[0]:.2f} of the {READ}"
+        print(line, flush=True)
+
+
+def main() -> None:
+    """Print a table, and then JSON."""
+    options = parse_options()
+    ml.set_num_threads(options.threads)
+    if options.isa:
+        native.set_isa(options.isa)
+    print(machine(), ml.build_info()["isa"], flush=True)
+    lines = []
+    for model in options.shapes:
+        for shape in linear_shapes(sizes_of(model)):
+            if len(shape.parts) > 1:
+                continue  # the same weights, several in a call
+            for rows, rounds in bench_shape(shape.features, shape.columns, options).items():
+                show(f"{model} {shape.name}", rows, rounds)
+                about = {"label": f"{model} {shape.name}", "rows": rows, **vars(shape)}
+                lines.append({**about, **rounds.record()})
+    print(json.dumps({"machine": machine(), "pairs": options.pairs, "lines": lines}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""Quantised weights of other tools: what fits is read where it lies, every lie is refused."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from src import ml
+from src.checkpoint import CheckpointError, open_hugging_face_checkpoint
+from src.checkpoint.quantization_config import int8_config, nf4_config
+from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
+
+Arrays = dict[str, Any]
+# All sizes differ; rows are multiples of 32 for int8.
+SMALL = CONFIG | {
+    "hidden_size": 96, "head_dim": 32, "num_attention_heads": 3, "num_key_value_heads": 1,
+    "intermediate_size": 160, "num_hidden_layers": 1,
+}  # fmt: skip
+WEIGHT = "model.layers.0.self_attn.k_proj.weight"
+STATE = f"{WEIGHT}.quant_state.bitsandbytes__nf4"
+
+
+def plain_arrays() -> Arrays:
+    return {
+        name: np.concatenate([np.asarray(c).ravel() for c in lazy.chunks()]).reshape(lazy.shape)
+        for name, lazy in random_arrays(SMALL).items()
+    }
+
+
+def nf4_parts(name: str, array: "np.ndarray[Any, Any]", double: bool) -> Arrays:
+    """Write a matrix as bitsandbytes does, independently of how the library writes it."""
+    weight = ml.quantize(ml.Tensor.from_numpy(array), ml.nf4, double)
+    state: dict[str, object] = {
+        "quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": list(array.shape),
+    }  # fmt: skip
+    parts: Arrays = {
+        name: weight.codes.numpy().reshape(-1, 1),
+        f"{name}.absmax": weight.scales.numpy(),
+        f"{name}.quant_map": ml.nf4_code().numpy(),
+    }
+    if weight.nested is not None:
+        nested = weight.nested
+        state |= {
+            "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": nested.offset,
+        }  # fmt: skip
+        parts[f"{name}.nested_absmax"] = nested.absmax.numpy()
+        parts[f"{name}.nested_quant_map"] = nested.code.numpy()
+    return parts | {f"{name}.quant_state.bitsandbytes__nf4": packed(state)}
+
+
+def packed(state: object) -> "np.ndarray[Any, Any]":
+    return np.frombuffer(json.dumps(state).encode(), np.uint8)
+
+
+def int8_parts(name: str, array: "np.ndarray[Any, Any]") -> Arrays:
+    weight = ml.quantize(ml.Tensor.from_numpy(array), ml.int8_block)
+    scales = weight.scales.numpy().reshape(array.shape[0], -1)
+    return {name: weight.codes.numpy().reshape(array.shape), f"{name}_scale": scales}
+
+
+def quantised(kind: str) -> Arrays:
+    result: Arrays = {}
+    for name, array in plain_arrays().items():
+        if "proj" not in name:
+            result[name] = array
+        elif kind == "int8":
+            result |= int8_parts(name, array)
+        else:
+            result |= nf4_parts(name, array, kind == "nf4 double")
+    return result
+
+
+def config_for(kind: str, **changes: object) -> dict[str, Any]:
+    if kind == "int8":
+        return SMALL | {"quantization_config": int8_config() | {"ignore": ["lm_head"]} | changes}
+    config = nf4_config(kind == "nf4 double", ["lm_head"])
+    return SMALL | {"quantization_config": config | changes}
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("kind", ["nf4", "nf4 double", "int8"])
+def test_a_quantised_directory_gives_the_weights_that_were_quantised(
+    tmp_path: Path, kind: str, shards: int
+) -> None:
+    write_hugging_face_directory(tmp_path, config_for(kind), quantised(kind), shards=shards)
+    checkpoint = open_hugging_face_checkpoint(tmp_path)
+    weight = checkpoint.tensors["layers.0.attention.wk.weight"]
+    assert isinstance(weight, ml.QuantizedTensor)
+    exact = ml.quantize(
+        ml.Tensor.from_numpy(plain_arrays()[WEIGHT]),
+        ml.int8_block if kind == "int8" else ml.nf4,
+        kind == "nf4 double",
+    )
+    np.testing.assert_array_equal(weight.dequantize().numpy(), exact.dequantize().numpy())
+    assert checkpoint.tensors["output.weight"].dtype is ml.bfloat16
+    assert checkpoint.copied == ()
+
+
+def test_codes_may_be_stored_in_another_dtype(tmp_path: Path) -> None:
+    arrays = quantised("nf4")
+    codes = arrays[WEIGHT]
+    arrays[WEIGHT] = codes.view(ml_dtypes.bfloat16)
+    write_hugging_face_directory(tmp_path, config_for("nf4"), arrays)
+    weight = open_hugging_face_checkpoint(tmp_path).tensors["layers.0.attention.wk.weight"]
+    assert isinstance(weight, ml.QuantizedTensor)
+    np.testing.assert_array_equal(weight.codes.numpy().ravel(), codes.ravel())
+
+
+def test_a_module_that_was_skipped_stays_plain(tmp_path: Path) -> None:
+    arrays = quantised("nf4")
+    arrays = {n: a for n, a in arrays.items() if not n.startswith(WEIGHT)}
+    arrays[WEIGHT] = plain_arrays()[WEIGHT]
+    write_hugging_face_directory(tmp_path, config_for("nf4"), arrays)
+    tensors = open_hugging_face_checkpoint(tmp_path).tensors
+    assert tensors["layers.0.attention.wk.weight"].dtype is ml.bfloat16
+
+
+def changed_state(**changes: object) -> Callable[[Arrays], None]:
+    def change(arrays: Arrays) -> None:
+        state = json.loads(arrays[STATE].tobytes()) | changes
+        arrays[STATE] = packed(state)
+
+    return change
+
+
+def replaced(suffix: str, array: "np.ndarray[Any, Any]") -> Callable[[Arrays], None]:
+    return lambda arrays: arrays.update({f"{WEIGHT}{suffix}": array})
+
+
+def removed(suffix: str) -> Callable[[Arrays], None]:
+    return lambda arrays: arrays.__delitem__(f"{WEIGHT}{suffix}")
+
+
+F32 = np.float32
+BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
+    "a state that is no JSON": (
+        lambda arrays: arrays.update({STATE: np.frombuffer(b"{shape", np.uint8)}), "content"),
+    "a state nested without end": (
+        lambda arrays: arrays.update({STATE: np.frombuffer(b"[" * 4000, np.uint8)}), "content"),
+    "a state too long": (
+        lambda arrays: arrays.update({STATE: np.full(5000, 32, np.uint8)}), "at most 4096 bytes"),
+    "a state that is a list": (lambda arrays: arrays.update({STATE: packed([])}), "blocksize"),
+    "a shape that is huge": (changed_state(shape=[1 << 40, 1 << 40]), "two sizes"),
+    "a shape that is negative": (changed_state(shape=[-32, -96]), "two sizes"),
+    "a shape of true": (changed_state(shape=[True, 3072]), "two sizes"),
+    "a shape of fractions": (changed_state(shape=[32.0, 96.0]), "two sizes"),
+    "three sizes": (changed_state(shape=[32, 96, 1]), "two sizes"),
+    "a shape that swaps": (changed_state(shape=[96, 32]), "instead of"),
+    "a shape that is larger": (changed_state(shape=[33, 96]), "bytes of codes"),
+    "another block size": (changed_state(blocksize=128), "blocksize: expected 64"),
+    "a block size of text": (changed_state(blocksize="64"), "blocksize: expected 64"),
+    "another type": (changed_state(quant_type="fp4"), "quant_type: expected nf4"),
+    "an unknown key": (changed_state(zero_point=1), "zero_point"),
+    "no absmax": (removed(".absmax"), "all parts of nf4"),
+    "no levels": (removed(".quant_map"), "all parts of nf4"),
+    "no codes": (removed(""), "all parts of nf4"),
+    "half of the codes": (replaced("", np.zeros((768, 1), np.uint8)), "1536 bytes of codes"),
+    "an absmax too few": (replaced(".absmax", np.ones(47, F32)), "48 elements of F32"),
+    "an absmax of bytes": (replaced(".absmax", np.ones(48, np.uint8)), "48 elements of F32"),
+    "other levels": (replaced(".quant_map", np.linspace(-1, 1, 16).astype(F32)), "16 levels"),
+    "fp4": (
+        lambda arrays: arrays.update({f"{WEIGHT}.quant_state.bitsandbytes__fp4": packed({})}),
+        "quantisation to nf4"),
+}  # fmt: skip
+BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {
+    "an offset that is infinite": (
+        lambda arrays: arrays.update({
+            STATE: np.frombuffer(
+                arrays[STATE].tobytes().replace(b'"nested_offset": ', b'"nested_offset": 1e999+')
+                [:-1] + b"}", np.uint8)}), "content"),
+    "an offset beyond float32": (changed_state(nested_offset=1e300), "a float32 number"),
+    "an offset of text": (changed_state(nested_offset="0"), "a float32 number"),
+    "an offset of true": (changed_state(nested_offset=True), "a float32 number"),
+    "another nested block": (changed_state(nested_blocksize=128), "nested_blocksize: expected 256"),
+    "another nested dtype": (changed_state(nested_dtype="float16"), "nested_dtype"),
+    "no nested map": (removed(".nested_quant_map"), "all parts of nf4"),
+    "a nested map too short": (replaced(".nested_quant_map", np.ones(255, F32)), "256 elements"),
+    "a nested map of NaN": (replaced(".nested_quant_map", np.full(256, np.nan, F32)), "finite"),
+    "nested scales too many": (replaced(".nested_absmax", np.ones(2, F32)), "1 elements of F32"),
+    "nested scales of NaN": (replaced(".nested_absmax", np.full(1, np.nan, F32)), "finite"),
+    "an absmax of floats": (replaced(".absmax", np.ones(48, F32)), "48 elements of U8"),
+}  # fmt: skip
+BAD_INT8: dict[str, tuple[Callable[[Arrays], None], str]] = {
+    "no scales": (removed("_scale"), "dtype|floating-point|one dtype"),
+    "scales of float32": (replaced("_scale", np.ones((32, 3), F32)), r"BF16 \[32, 3\]"),
+    "scales too few": (replaced("_scale", np.ones((32, 2), ml_dtypes.bfloat16)), r"BF16 \[32, 3\]"),
+    "codes of another shape": (replaced("", np.zeros((96, 32), np.int8)), r"BF16 \[96, 1\]"),
+    "codes without sign": (replaced("", np.zeros((32, 96), np.uint8)), r"I8 \[out, in\]"),
+    "zero points": (replaced("_zero_point", np.zeros((32, 3), np.int8)), "also .*zero_point"),
+}  # fmt: skip
+BAD = {
+    **{f"nf4: {name}": ("nf4", *bad) for name, bad in BAD_NF4.items()},
+    **{f"nf4 double: {name}": ("nf4 double", *bad) for name, bad in BAD_DOUBLE.items()},
+    **{f"int8: {name}": ("int8", *bad) for name, bad in BAD_INT8.items() if name != "no scales"},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_part_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    kind, change, word = BAD[name]
+    arrays = quantised(kind)
+    write_hugging_face_directory(tmp_path, config_for(kind), arrays)
+    open_hugging_face_checkpoint(tmp_path)  # the valid twin
+    change(arrays)
+    write_hugging_face_directory(tmp_path, config_for(kind), arrays)
+    started = time.monotonic()
+    with pytest.raises(CheckpointError, match=word) as refusal:
+        open_hugging_face_checkpoint(tmp_path)
+    assert time.monotonic() - started < 1
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 600
+
+
+REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
+    "gptq": ({"quant_method": "gptq", "bits": 4}, "gptq, which is not supported"),
+    "awq": ({"quant_method": "awq"}, "awq, which is not supported"),
+    "fp8": ({"quant_method": "fp8"}, "fp8, which is not supported"),
+    "no method": ({"bits": 4}, "None, which is not supported"),
+    "an object as method": ({"quant_method": {"a": 1}}, "a value of type dict"),
+    "a text": ("nf4", "an object"),
+    "8 bits of bitsandbytes": (
+        {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False,
+         "bnb_4bit_quant_type": "nf4"}, "True, which is not supported|False, which is not"),
+    "fp4": (nf4_config(False, []) | {"bnb_4bit_quant_type": "fp4"}, "fp4, which is not supported"),
+    "an unknown key": (nf4_config(False, []) | {"new_key": 1}, "only known ones.*new_key"),
+    "another format": (int8_config() | {"format": "pack-quantized"}, "pack-quantized, which is"),
+    "two groups": (int8_config() | {"config_groups": {"a": {}, "b": {}}}, "one group, got 2"),
+    "no group": (int8_config() | {"config_groups": None}, "one group"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED_CONFIGS)
+def test_other_quantisations_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    value, word = REFUSED_CONFIGS[name]
+    write_hugging_face_directory(tmp_path, SMALL | {"quantization_config": value}, plain_arrays())
+    with pytest.raises(CheckpointError, match=word):
+        open_hugging_face_checkpoint(tmp_path)

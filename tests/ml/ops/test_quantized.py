@@ -1,0 +1,82 @@
+"""Products with block-quantised weights, and rows of a block-quantised table."""
+
+import numpy as np
+import pytest
+
+from src import ml
+from tests.ml.op_checks import FLOAT_DTYPES, check_same, sample, strided
+
+EVERY_FLOAT = pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
+FORMATS = pytest.mark.parametrize(
+    ("block_dtype", "double"), [(ml.nf4, False), (ml.nf4, True), (ml.int8_block, False)]
+)
+
+
+def ids_of(values):
+    return ml.Tensor.from_numpy(np.array(values, np.int32))
+
+
+@FORMATS
+@EVERY_FLOAT
+@pytest.mark.parametrize("shape", [(64,), (1, 64), (2, 3, 64), (0, 64)], ids=str)
+def test_linear_has_the_bits_of_the_weight_dequantised_to_the_dtype_of_x(
+    block_dtype, double, dtype, shape
+):
+    x, weight = sample(shape, dtype), ml.quantize(sample((9, 64), seed=1), block_dtype, double)
+    operand = ml.float32 if dtype is ml.float16 else dtype
+    for result_dtype in (None, *FLOAT_DTYPES):
+        result = ml.linear_transformation(x, weight, result_dtype)
+        plain = weight.dequantize(operand)
+        expected = ml.linear_transformation(x.to(operand), plain, result_dtype or dtype)
+        check_same(result, expected.numpy())
+
+
+@FORMATS
+def test_linear_takes_views_biases_and_several_weights(block_dtype, double):
+    x, bias = strided((5, 96), ml.bfloat16), sample((7,), seed=3)
+    weights = [ml.quantize(sample((n, 96), seed=n), block_dtype, double and n == 7) for n in (7, 2)]
+    first, second = ml.linear_transformations(x, weights, biases=(bias, None))
+    plain = [weight.dequantize(ml.bfloat16) for weight in weights]
+    check_same(first, ml.linear_transformation(x, plain[0], bias=bias).numpy())
+    check_same(second, ml.linear_transformation(x, plain[1]).numpy())
+
+
+@FORMATS
+@pytest.mark.parametrize("ids", [[0], [4, 0, 4, 2], [], [[1, 2], [3, 4]], 3], ids=str)
+@pytest.mark.parametrize("columns", [64, 33])
+def test_get_rows_dequantises_the_rows(block_dtype, double, ids, columns):
+    table, numbers = ml.quantize(sample((5, columns)), block_dtype, double), ids_of(ids)
+    for dtype in (None, *FLOAT_DTYPES):
+        rows = ml.get_rows(table, numbers, dtype)
+        plain = table.dequantize(dtype or ml.bfloat16).numpy()
+        check_same(rows, np.asarray(plain[numbers.numpy()]))
+
+
+def test_get_rows_of_a_plain_table_rounds_to_the_dtype_asked_for():
+    table = sample((5, 3))
+    rows = ml.get_rows(table, ids_of([4, 0]), ml.bfloat16)
+    check_same(rows, table.to(ml.bfloat16).numpy()[[4, 0]])
+
+
+def test_get_rows_refuses_what_does_not_fit():
+    table = ml.quantize(sample((5, 64)), ml.nf4)
+    with pytest.raises(ml.IndexOutOfRangeError, match=r"ids must be in \[0, 5\): 5"):
+        ml.get_rows(table, ids_of([5]))
+    with pytest.raises(ml.DTypeError, match=r"\[get_rows\] dtype= must be one of"):
+        ml.get_rows(table, ids_of([4]), ml.int32)
+    with pytest.raises(ml.ShapeError, match="ndim of a block-quantised table must equal 2: 1"):
+        ml.get_rows(ml.quantize(sample((5,)), ml.nf4), ids_of([4]))
+
+
+def test_linear_refuses_sizes_that_do_not_fit():
+    weight = ml.quantize(sample((4, 64)), ml.nf4)
+    with pytest.raises(ml.ShapeError) as caught:
+        ml.linear_transformation(sample((2, 65)), weight)
+    assert str(caught.value) == (
+        "[linear_transformation] x.shape[-1] must equal weight.shape[1] of a weight [out, in]: "
+        "65 != 64 (x [2, 65], weight [4, 64])"
+    )
+    with pytest.raises(ml.DTypeError, match="weights must have one dtype: nf4 != int8_block"):
+        ml.linear_transformations(
+            sample((2, 64)), [weight, ml.quantize(sample((4, 64)), ml.int8_block)]
+        )

@@ -1,0 +1,107 @@
+"""Directories that transformers wrote with bitsandbytes, and those that it reads of ours."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml
+from src.model import load_model, save_quantized
+
+pytest.importorskip("torch", reason="needs the oracle extra")
+pytest.importorskip("transformers", reason="needs the oracle extra")
+pytest.importorskip("bitsandbytes", reason="needs the oracle extra")
+pytest.importorskip("accelerate", reason="needs the oracle extra")
+
+import bitsandbytes
+import torch
+import transformers
+
+from tests.model import oracle
+from tests.model.test_hugging_face_oracle import (
+    CONFIGS,
+    SHARE_OF_THEIR_ERROR,
+    TEXT_SEEDS,
+    ids_for,
+    ours,
+    save,
+)
+
+pytestmark = pytest.mark.oracle
+
+NAMES = ("Llama 3.1 8B, scaled by 8", "Llama 3.2 1B, tied, scaled by 32", "SmolLM2 135M, tied")
+LINEAR = bitsandbytes.nn.Linear4bit
+
+
+def read(directory: Path, **more: object) -> Any:
+    """Reads a model with transformers, in bfloat16."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.bfloat16, attn_implementation="eager", **more
+        ).eval()
+
+
+def dequantised(model: Any, config: dict[str, Any]) -> Any:
+    """Makes a plain float32 model of the weights of a quantised one."""
+    values = dict(config)
+    kind = values.pop("model_type", "llama")
+    wide = transformers.AutoConfig.for_model(kind, **values, attn_implementation="eager")
+    plain = transformers.AutoModelForCausalLM.from_config(wide)
+    state = {name: p.detach().float() for name, p in model.named_parameters()}
+    for name, module in model.named_modules():
+        if isinstance(module, LINEAR):
+            weight = module.weight
+            whole = bitsandbytes.functional.dequantize_4bit(weight.data, weight.quant_state)
+            state[f"{name}.weight"] = whole.float().reshape(module.out_features, module.in_features)
+    plain.load_state_dict(state, strict=False)
+    plain.tie_weights()
+    return plain.eval()
+
+
+@pytest.mark.parametrize("double", [False, True], ids=["plain", "double"])
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_no_further_off_than_those_of_transformers(
+    tmp_path: Path, name: str, double: bool
+) -> None:
+    config = transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=double,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    read(save(tmp_path / "plain", name, "bfloat16"), quantization_config=config).save_pretrained(
+        tmp_path / "small"
+    )
+    model, narrow = load_model(tmp_path / "small"), read(tmp_path / "small")
+    weight = model.tensors["layers.0.attention.wq.weight"]
+    assert isinstance(weight, ml.QuantizedTensor)
+    assert (weight.nested is not None) == double
+    theirs_weight = narrow.model.layers[0].self_attn.q_proj.weight
+    whole = bitsandbytes.functional.dequantize_4bit(theirs_weight.data, theirs_weight.quant_state)
+    np.testing.assert_array_equal(
+        weight.dequantize(ml.bfloat16).numpy().astype(np.float32),
+        whole.float().numpy().reshape(weight.shape),
+    )
+    wide = dequantised(read(tmp_path / "small"), CONFIGS[name])
+    texts = [ids_for(name, seed=seed) for seed in TEXT_SEEDS]
+    exact = np.concatenate([oracle.logits(wide, ids) for ids in texts])
+    theirs = oracle.errors(np.concatenate([oracle.logits(narrow, ids) for ids in texts]), exact)
+    found = oracle.errors(np.concatenate([ours(model, ids) for ids in texts]), exact)
+    assert found[0] <= SHARE_OF_THEIR_ERROR * theirs[0]
+    assert found[1] <= SHARE_OF_THEIR_ERROR * theirs[1]
+
+
+@pytest.mark.parametrize("name", NAMES[:2])  # whose rows are multiples of 32
+def test_transformers_reads_what_is_saved_here(tmp_path: Path, name: str) -> None:
+    save_quantized(save(tmp_path / "plain", name, "bfloat16"), tmp_path / "saved", "nf4")
+    theirs = read(tmp_path / "saved").model.layers[0].mlp.down_proj.weight
+    weight = load_model(tmp_path / "saved").tensors["layers.0.feed_forward.w2.weight"]
+    assert isinstance(weight, ml.QuantizedTensor)
+    whole = bitsandbytes.functional.dequantize_4bit(theirs.data, theirs.quant_state)
+    np.testing.assert_array_equal(
+        weight.dequantize(ml.bfloat16).numpy().astype(np.float32),
+        whole.float().numpy().reshape(weight.shape),
+    )

@@ -1,0 +1,191 @@
+"""Quantising on loading: which weights, in what order, how much memory, and the same bits after."""
+
+import json
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml
+from src.ml import native_memory
+from src.model import InferenceContext, Model, ModelError, forecast_memory, load_model
+from src.model.loader import BUNDLED_MODEL
+from src.model.quantization import QUANTIZATIONS, quantize_weights, quantized_bytes
+from tests.model.hugging_face_tiny import write_tiny
+from tests.model.tiny import CONFIGS, GROUPED, token_ids, write_meta_directory
+from tests.support.pth_writer import write_random_meta_directory
+
+TIED = next(config for config in CONFIGS if config.tied)
+PARAMS = {
+    "dim": 64, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 96, "multiple_of": 32,
+    "norm_eps": 1e-5, "rope_theta": 500000.0,
+}  # fmt: skip
+
+
+def logits(model: Model) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
+    context = InferenceContext(model.args, 16)
+    ids = list(range(1, 13))
+    return model.transformer.forward(context, ids, all_positions=True).numpy()
+
+
+@pytest.mark.parametrize("name", QUANTIZATIONS)
+def test_matrices_of_layers_are_quantised_and_the_output_to_eight_bits(name: str) -> None:
+    model = load_model(quantize=name)
+    kinds = {key: weight.dtype for key, weight in model.tensors.items()}
+    assert kinds["layers.0.attention.wq.weight"] is QUANTIZATIONS[name]
+    assert kinds["output.weight"] is ml.int8_block
+    assert kinds["tok_embeddings.weight"] is ml.bfloat16
+    assert {kinds[key] for key in kinds if "norm" in key} == {ml.bfloat16}
+    assert sum(kind in (ml.nf4, ml.int8_block) for kind in kinds.values()) == 7 * 4 + 1
+    assert f"28 {kinds['layers.0.attention.wq.weight']}" in model.description or name == "int8"
+    assert "quantised matrices" in model.description
+
+
+@pytest.mark.parametrize("name", QUANTIZATIONS)
+def test_a_quantised_model_computes_what_its_dequantised_weights_do(name: str) -> None:
+    model = load_model(quantize=name)
+    plain = {
+        key: weight.dequantize(ml.bfloat16) if isinstance(weight, ml.QuantizedTensor) else weight
+        for key, weight in model.tensors.items()
+    }
+    network = type(model.transformer)(model.args, plain)
+    context = InferenceContext(model.args, 16)
+    found = network.forward(context, list(range(1, 13)), all_positions=True).numpy()
+    np.testing.assert_array_equal(logits(model), found)
+
+
+def test_a_tied_output_becomes_a_matrix_of_its_own(tmp_path: Path) -> None:
+    directory = write_meta_directory(tmp_path, TIED, ml.bfloat16)
+    plain, model = load_model(directory), load_model(directory, quantize="nf4")
+    assert model.tensors["output.weight"].dtype is ml.int8_block
+    assert model.parameter_count == plain.parameter_count
+    assert "output tied to tok_embeddings, and a quantised copy" in model.description
+
+
+def test_progress_counts_every_matrix_to_the_last() -> None:
+    calls: list[tuple[int, int]] = []
+    load_model(quantize="nf4", progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(done, 29) for done in range(30)]
+
+
+def test_an_unknown_quantisation_is_refused_by_name() -> None:
+    with pytest.raises(ModelError, match="must be one of nf4, int8: got 'int4'"):
+        load_model(quantize="int4")
+
+
+@pytest.mark.parametrize("name", QUANTIZATIONS)
+def test_merged_shards_are_quantised_one_by_one_to_the_same_bits(tmp_path: Path, name: str) -> None:
+    write_random_meta_directory(tmp_path / "parts", PARAMS, shards=2)
+    model = load_model(tmp_path / "parts", quantize=name)
+    assert model.mapped_bytes == 0
+    merged = load_model(tmp_path / "parts")
+    whole = quantize_weights(merged.tensors, QUANTIZATIONS[name])
+    for key, weight in model.tensors.items():
+        other = whole[key]
+        assert weight.dtype is other.dtype
+        if isinstance(weight, ml.QuantizedTensor):
+            assert isinstance(other, ml.QuantizedTensor)
+            np.testing.assert_array_equal(weight.codes.bits(), other.codes.bits())
+
+
+class Watched(dict[str, ml.Weight]):
+    """Tensors that are made when they are looked up, as those of merged shards."""
+
+    def __getitem__(self, key: str) -> ml.Tensor:
+        weight = super().__getitem__(key)
+        assert isinstance(weight, ml.Tensor)
+        return weight.copy()
+
+
+class Meter:
+    """Counts the bytes of tensors that live."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.live = self.peak = 0
+        self._allocate = native_memory.allocate
+        monkeypatch.setattr(native_memory, "allocate", self._counted)
+
+    def _counted(self, nbytes: int) -> Any:
+        memory = self._allocate(nbytes)
+        self._add(nbytes)
+        weakref.finalize(memory, self._add, -nbytes)
+        return memory
+
+    def _add(self, nbytes: int) -> None:
+        self.live += nbytes
+        self.peak = max(self.peak, self.live)
+
+
+@pytest.mark.parametrize("name", QUANTIZATIONS)
+def test_memory_is_at_most_the_quantised_size_and_one_weight(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = Watched(load_model().tensors)
+    largest = max(weight.nbytes for weight in dict.values(tensors))
+    meter = Meter(monkeypatch)
+    made = quantize_weights(tensors, QUANTIZATIONS[name])
+    held = sum(weight.nbytes for weight in made.values())
+    assert held <= meter.live <= held + (1 << 12)
+    assert meter.peak <= held + largest + (1 << 12)
+
+
+@pytest.mark.parametrize("name", QUANTIZATIONS)
+@pytest.mark.parametrize("layout", ["Meta", "Hugging Face", "shards", "bundled"])
+def test_the_forecast_counts_the_quantised_bytes(tmp_path: Path, name: str, layout: str) -> None:
+    if layout == "Meta":
+        directory = write_meta_directory(tmp_path, TIED, ml.bfloat16)
+        params = TIED.params() | {"vocab_size": TIED.vocab}
+        (directory / "params.json").write_text(json.dumps(params))
+    elif layout == "Hugging Face":
+        directory = write_tiny(tmp_path, GROUPED, ml.bfloat16)
+    elif layout == "shards":
+        write_random_meta_directory(directory := tmp_path, PARAMS, shards=2)
+    else:
+        directory = BUNDLED_MODEL
+    forecast = forecast_memory(directory, 16, 16, name)
+    weights = load_model(directory, quantize=name).tensors
+    held = sum(w.nbytes for w in weights.values() if isinstance(w, ml.QuantizedTensor))
+    if layout == "shards":
+        held += 2 * weights["tok_embeddings.weight"].nbytes
+    if layout != "Meta":  # its params.json does not say F, which is guessed
+        assert forecast.copied == held
+    assert f"weights in {name}" in forecast.copied_as
+
+
+def test_bytes_follow_from_the_shape() -> None:
+    for shape in ((3, 5), (64, 64), (7, 129)):
+        values = np.ones(shape, np.float32)
+        for dtype in QUANTIZATIONS.values():
+            weight = ml.quantize(ml.Tensor.from_numpy(values), dtype)
+            assert quantized_bytes(shape, dtype) == weight.nbytes
+
+
+def test_a_weight_that_is_not_finite_is_refused_by_name(tmp_path: Path) -> None:
+    directory = write_tiny(tmp_path, GROUPED)
+    load_model(directory, quantize="nf4")
+    file = directory / "model.safetensors"
+    model = load_model(directory)
+    name = "layers.1.attention.wo.weight"
+    place = model.tensors[name].data_pointer - model.tensors["tok_embeddings.weight"].data_pointer
+    content = bytearray(file.read_bytes())
+    first = content.find(model.tensors["tok_embeddings.weight"].numpy().tobytes())
+    at = first + place
+    content[at : at + 4] = np.float32(np.nan).tobytes()
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=r"layers\.1\.attention\.wo\.weight.*finite: 1 of"):
+        load_model(directory, quantize="nf4")
+
+
+def test_float32_and_float16_models_are_quantised_too(tmp_path: Path) -> None:
+    for dtype in (ml.float32, ml.float16):
+        directory = write_tiny(tmp_path / dtype.name, GROUPED, dtype)
+        plain, model = load_model(directory), load_model(directory, quantize="int8")
+        assert model.args == plain.args
+        ids = token_ids(GROUPED, 8)
+        exact, found = (
+            each.transformer.forward(InferenceContext(each.args, 8), ids).numpy()
+            for each in (plain, model)
+        )
+        assert np.abs(exact - found).max() < 0.5
