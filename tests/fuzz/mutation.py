@@ -8,8 +8,9 @@ MOST_BYTES = 1 << 14
 NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 LARGE = (1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 JSON_WORDS = (
-    b"null", b"true", b"false", b"-1", b"0", b"1e999", b"NaN", b"1.0", b"{}", b"[]", b'""', b"\\ud800",
-    b'"\\u0000"', b"9" * 40, b"9" * 5000, b"x" * 300, b"16777216", b"[[[[", b"}", b",", b":", b'"a"', b"\xff", b"1e-400",
+    b"null", b"true", b"false", b"-1", b"0", b"1e999", b"NaN", b"1.0", b"{}", b"[]", b'""',
+    b"\\ud800", b'"\\u0000"', b"9" * 40, b"9" * 5000, b"x" * 300, b"16777216",
+    b"[[[[", b"}", b",", b":", b'"a"', b"\xff", b"1e-400",
 )  # fmt: skip
 PICKLE_WORDS = (
     b"\x80\x02", b"(", b"t", b"}", b"]", b")", b"R", b"b", b"Q", b"u", b"s", b"a", b"e", b"q\x00",

@@ -2,28 +2,25 @@
 
 With atheris (the extra `fuzz`) inputs are led by the branches that they reach; without it they are
 valid inputs with a few changes. Both make their changes by `mutation.py`. An input that ends in
-anything but a declared refusal, or takes over two seconds, is kept in a file and ends the run.
+anything but a declared refusal, or takes too long, is kept in a file and ends the run.
 """
 
 import argparse
-import contextlib
 import importlib.util
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
+from tests.fuzz.bounds import run_bounded
 from tests.fuzz.mutation import MOST_BYTES, Mutator
-from tests.fuzz.targets import TARGETS, Target, prepare, run, seeds
+from tests.fuzz.targets import TARGETS, Target, prepare, seeds
 
-SECONDS_PER_INPUT = 2
+SECONDS_PER_LED = 2  # of atheris, which counts its own work too
 MOST_MIB = 2048  # of the whole process, atheris and its corpus included
 _EXECUTED = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 
@@ -72,30 +69,13 @@ def fuzz_by_mutation(target: Target, folder: Path, seconds: int, seed: int) -> t
         data = mutator.next()
         count += 1
         try:
-            with time_limit(SECONDS_PER_INPUT):
-                run(target, data, folder)
+            run_bounded(target, data, folder)
         except Exception:  # noqa: BLE001 - every undeclared exception is what is looked for
             traceback.print_exc()
             kept = findings_folder() / f"{target.name}-{seed}-{count}"
             kept.write_bytes(data)
             return count, str(kept)
     return count, ""
-
-
-@contextlib.contextmanager
-def time_limit(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError in what takes longer."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"over {seconds} seconds")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def fuzz_with_atheris(target: Target, folder: Path, seconds: int, seed: int) -> tuple[int, str]:
@@ -109,7 +89,7 @@ def fuzz_with_atheris(target: Target, folder: Path, seconds: int, seed: int) -> 
     command = [
         sys.executable, "-m", "tests.fuzz.led_by_branches", target.name, str(scratch), str(corpus),
         f"-max_total_time={seconds}", f"-seed={seed}", f"-max_len={MOST_BYTES}",
-        f"-timeout={SECONDS_PER_INPUT}", f"-rss_limit_mb={MOST_MIB}", f"-artifact_prefix={kept}",
+        f"-timeout={SECONDS_PER_LED}", f"-rss_limit_mb={MOST_MIB}", f"-artifact_prefix={kept}",
         "-print_final_stats=1",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

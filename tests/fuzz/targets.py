@@ -84,12 +84,16 @@ def run(target: Target, data: bytes, folder: Path) -> bool:
     try:
         target.read(data, path)
     except target.refusals as refusal:
-        text = str(refusal)
-        assert text, repr(refusal)
-        assert text.isprintable(), ascii(text)
-        assert len(text) < LONGEST_TEXT + len(str(path)), f"{len(text)} characters: {text[:500]}"
+        check_text(str(refusal), path)
         return False
     return True
+
+
+def check_text(text: str, path: Path) -> None:
+    """Check that a refusal is one printable line of bounded length."""
+    assert text
+    assert text.isprintable(), ascii(text)
+    assert len(text) < LONGEST_TEXT + len(str(path)), f"{len(text)} characters: {text[:500]}"
 
 
 def prepare(target: Target, folder: Path) -> None:
