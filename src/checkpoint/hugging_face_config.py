@@ -6,6 +6,7 @@ sizes have no default here, because a guessed size helps nobody.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +152,7 @@ def _check_known(
 
 
 def _read_generation_config(path: Path) -> dict[str, object]:
-    if not path.exists():
+    if not os.path.exists(path):
         return {}
     label, values = label_of(path), read_object(path)
     _check_known(label, values, set(GENERATION_RULES), GENERATION_HARMLESS_KEYS)

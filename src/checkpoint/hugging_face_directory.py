@@ -6,6 +6,7 @@ order of the files; `names.py` says what that means.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -57,11 +58,11 @@ def open_hugging_face_checkpoint(directory: Path) -> Checkpoint:
 def _find_tensors(directory: Path, sources: list[SafetensorsFile]) -> tuple[str, Found]:
     """Map the files, adding each to `sources`; give what to call them, and their tensors."""
     single, index = (directory / name for name in WEIGHT_FILES)
-    if single.exists():
+    if os.path.exists(single):
         source = SafetensorsFile(single)
         sources.append(source)
         return source.file.label, {n: (source, entry) for n, entry in source.entries.items()}
-    if not index.exists():
+    if not os.path.exists(index):
         rule = " or ".join(WEIGHT_FILES)
         raise FileAccessError(mismatch(label_of(directory), "weights", rule, "neither"))
     label, found = label_of(index), Found()

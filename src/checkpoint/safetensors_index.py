@@ -49,7 +49,7 @@ def read_index(path: Path) -> dict[Path, list[str]]:
         rule = "a map of tensor names to file names"
         raise SafetensorsError(mismatch(label, "weight_map", rule, type(weight_map).__name__))
     files = _names_by_file(label, weight_map)
-    missing = [name for name in files if not (path.parent / name).exists()]
+    missing = [name for name in files if not os.path.exists(path.parent / name)]
     if missing:
         rule = f"{len(files)} files beside it"
         raise SafetensorsError(mismatch(label, "files", rule, f"without {some_of(missing)}"))

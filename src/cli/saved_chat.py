@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def write_chat(path: Path, chat: SavedChat) -> None:
         raise UsageError(
             f"{label_of(path)}: chat: expected at most {LARGEST} bytes, got {len(content)}"
         )
-    if path.is_file() and path.stat().st_size and not _is_saved_chat(path):
+    if os.path.isfile(path) and os.path.getsize(path) and not _is_saved_chat(path):
         raise UsageError(f"{label_of(path)}: expected a new file or a saved chat, got another file")
     write_whole(path, content)
 

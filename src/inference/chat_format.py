@@ -1,5 +1,6 @@
 """From messages to token ids, in the chat format that belongs to a model."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,7 @@ def find_chat_format(directory: Path, tokenizer: Tokenizer) -> FoundFormat:
     name = _format_of_tokens(tokenizer)
     if name is not None:
         return FoundFormat(name, "special tokens")
-    if (directory / "params.json").exists() and "<s>" in tokenizer.special_tokens:
+    if os.path.exists(directory / "params.json") and "<s>" in tokenizer.special_tokens:
         return FoundFormat("llama2", "layout")
     raise _unknown(directory, "has no chat template, and its special tokens belong to no format")
 

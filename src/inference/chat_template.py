@@ -4,6 +4,7 @@ A template is a program in Jinja. It is never run: its text is looked through fo
 names, and a template that the table does not know is unknown.
 """
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,13 +104,15 @@ def read_template(directory: Path) -> str | None:
         TokenizerError: A file cannot be read or is not what it has to be.
     """
     path = directory / TEMPLATE_FILE
-    if path.exists():
+    if os.path.exists(path):
         try:
             return read_bytes(path).decode("utf-8")
         except UnicodeDecodeError as error:
             raise mismatch(path, "text", "UTF-8", f"other bytes at byte {error.start}") from None
     path = directory / CONFIG_FILE
-    return _default_template(path, read_json(path).get("chat_template")) if path.exists() else None
+    if not os.path.exists(path):
+        return None
+    return _default_template(path, read_json(path).get("chat_template"))
 
 
 def _default_template(path: Path, value: object) -> str | None:

@@ -1,6 +1,7 @@
 """What memory a model will need, told by its small files before any of its weights is mapped."""
 
 import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +187,7 @@ def _meta(directory: Path) -> _Sizes:
 def _hugging_face(directory: Path) -> _Sizes:
     config = read_hugging_face_config(directory)
     single, index = (directory / name for name in HUGGING_FACE_WEIGHT_FILES)
-    files = [single] if single.exists() else list(read_index(index))
+    files = [single] if os.path.exists(single) else list(read_index(index))
     return _Sizes(
         layers=config.layers,
         kv_heads=config.kv_heads,

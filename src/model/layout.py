@@ -1,5 +1,6 @@
 """Which layout a model directory has, found by looking at what is there."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -37,8 +38,8 @@ def find_model_directory(path: Path) -> ModelDirectory:
     for directory in (path, path / "original"):
         if _is_meta(directory):
             return ModelDirectory("Meta", directory)
-    if not path.is_dir():
-        found = "a file" if path.exists() else "nothing"
+    if not os.path.isdir(path):
+        found = "a file" if os.path.exists(path) else "nothing"
         raise ModelError(f"{label_of(path)}: expected a model directory, got {found}")
     raise ModelError(
         f"{label_of(path)}: expected Meta's layout ({_META_FILES}; here or in original/) or "
@@ -59,22 +60,23 @@ def missing_tokenizer(directory: Path) -> ModelError:
 def _is_hugging_face(directory: Path) -> bool:
     """Tell Hugging Face's layout by its configuration beside weights, in one file or several."""
     names = (directory / name for name in HUGGING_FACE_WEIGHT_FILES)
-    return (directory / HUGGING_FACE_CONFIG_FILE).exists() and any(name.exists() for name in names)
+    config = directory / HUGGING_FACE_CONFIG_FILE
+    return os.path.exists(config) and any(map(os.path.exists, names))
 
 
 def _is_meta(directory: Path) -> bool:
     """Tell Meta's layout by its parameters or by a shard; what else is missing shows later."""
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         return False
-    return (directory / "params.json").exists() or any(directory.glob("consolidated.*.pth"))
+    return os.path.exists(directory / "params.json") or any(directory.glob("consolidated.*.pth"))
 
 
 def _lacking(directory: Path, names: list[str]) -> str:
     """Say which half of Hugging Face's layout is missing, if the other one is there."""
     if any(name.endswith(".safetensors") for name in names):
-        whole = any((directory / name).exists() for name in HUGGING_FACE_WEIGHT_FILES)
+        whole = any(os.path.exists(directory / name) for name in HUGGING_FACE_WEIGHT_FILES)
         missing = HUGGING_FACE_CONFIG_FILE if whole else HUGGING_FACE_WEIGHT_FILES[1]
-    elif (directory / HUGGING_FACE_CONFIG_FILE).exists():
+    elif os.path.exists(directory / HUGGING_FACE_CONFIG_FILE):
         missing = HUGGING_FACE_WEIGHT_FILES[0]
     else:
         return ""

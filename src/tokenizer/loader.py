@@ -1,5 +1,6 @@
 """Find the tokenizer of a model directory, and tell its kind."""
 
+import os
 from pathlib import Path
 
 from .errors import TokenizerError, TokenizerNotFoundError, label, shown
@@ -37,7 +38,7 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
     directory = Path(directory)
     try:
         names = sorted(entry.name for entry in directory.iterdir())
-        models = [directory / name for name in _MODEL_FILES if (directory / name).exists()]
+        models = [directory / name for name in _MODEL_FILES if os.path.exists(directory / name)]
     except OSError as error:
         raise TokenizerError(f"{label(directory)}: cannot be read: {error.strerror}") from error
     hugging_face = any(name in names for name in _HUGGING_FACE_FILES)

@@ -1,5 +1,6 @@
 """What special ids are for, as the files beside a tokenizer say it."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +127,7 @@ def read_settings(directory: Path) -> Settings:
 
 
 def _read(path: Path) -> dict[str, object]:
-    return read_json(path) if path.exists() else {}
+    return read_json(path) if os.path.exists(path) else {}
 
 
 def token_name(path: Path, role: str, value: object) -> str | None:

@@ -8,6 +8,7 @@ Source: huggingface/transformers src/transformers/tokenization_utils_base.py
 (`_from_pretrained`) and tokenization_utils_sentencepiece.py, v5.23.0.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from .roles import CONFIG_FILE, TOKENS_MAP_FILE, token_name
 from .sentencepiece_file import SentencePieceModel
 
 _ADDED_FILE = "added_tokens.json"
+_MOST_DIGITS = 18
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 
@@ -53,7 +55,7 @@ def read_tokens_beside(directory: Path, model: SentencePieceModel) -> list[Added
 
 
 def _read(path: Path) -> dict[str, object]:
-    return read_json(path) if path.exists() else {}
+    return read_json(path) if os.path.exists(path) else {}
 
 
 def _shown_flag(value: object) -> str:
@@ -71,7 +73,7 @@ def _entries(directory: Path, config: Mapping[str, object]) -> tuple[Path, list[
         raise mismatch(path, "added_tokens_decoder", "an object", kind_of(decoder))
     entries: list[object] = []
     for key, value in decoder.items():
-        if not (key.isascii() and key.isdigit()):
+        if not (key.isascii() and key.isdigit() and len(key) <= _MOST_DIGITS):
             raise mismatch(path, "added_tokens_decoder", "ids", f"'{shown(key)}'")
         entries.append(value | {"id": int(key)} if isinstance(value, dict) else value)
     return path, entries

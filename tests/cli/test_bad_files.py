@@ -1,0 +1,161 @@
+"""A bad model file of each kind ends the program with one line, exit code 3 and nothing more."""
+
+import gzip
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint import hostile_pickles as hostile
+from tests.cli.conftest import PROGRAM, REPOSITORY, Run, environment
+from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
+from tests.support.pth_writer import write_archive
+from tests.support.safetensors_writer import file_bytes
+
+WEIGHTS = "consolidated.00.pth"
+SAFETENSORS = "model.safetensors"
+LONGEST_LINE = 1200
+
+Make = Callable[[Path], None]
+
+
+def content(data: bytes) -> Make:
+    return lambda path: path.write_bytes(data) and None
+
+
+def archive(program: bytes) -> Make:
+    return lambda path: write_archive(path, program, {"0": bytes(96)})
+
+
+def deflated() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a/data.pkl", bytes(1 << 24))
+    return stream.getvalue()
+
+
+def params(**changes: object) -> Make:
+    def change(path: Path) -> None:
+        path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+
+    return change
+
+
+def in_the_place_of(make: Callable[[Path], object]) -> Make:
+    def replace(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return replace
+
+
+# name -> (the file that is damaged, how, a word of the line)
+META: dict[str, tuple[str, Make, str]] = {
+    "P1 code": (WEIGHTS, archive(hostile.CODE["GLOBAL os.system"][0]), "'os.system'"),
+    "P2 container": (WEIGHTS, archive(hostile.CONTAINERS["APPEND on a dict"]), "list"),
+    "P3 damage": (WEIGHTS, archive(hostile.DAMAGED["no STOP"]), "STOP"),
+    "P4 text of 4 GiB": (WEIGHTS, archive(hostile.GREEDY["text of 4 GiB"]), "end of the data"),
+    "P4 deep": (WEIGHTS, archive(hostile.GREEDY["10^5 nested tuples"]), "error: "),
+    "P5 empty": (WEIGHTS, content(b""), "an empty file"),
+    "P5 gzip": (WEIGHTS, content(gzip.compress(b"x")), "a gzip file"),
+    "P5 noise": (WEIGHTS, content(b"\x1b[2J\x07\n"), "not a PyTorch zip checkpoint"),
+    "P5 directory": (WEIGHTS, in_the_place_of(Path.mkdir), "a directory"),
+    "P5 FIFO": (WEIGHTS, in_the_place_of(os.mkfifo), "a FIFO"),
+    "Z1 bomb": (WEIGHTS, content(deflated()), "must be stored uncompressed"),
+    "C1 no heads": ("params.json", params(n_heads=0), "n_heads"),
+    "C1 many layers": ("params.json", params(n_layers=10**9), "n_layers"),
+    "C1 theta": ("params.json", params(rope_theta="\x1b[2J"), "rope_theta"),
+    "C1 unknown key": ("params.json", params(**{"\x1b]0;x\x07": 1}), r"\x1b]0;x\x07"),
+    "C1 other sizes": ("params.json", params(n_layers=7), "tensors"),
+    "C1 no JSON": ("params.json", content(b"[" * 10**5), "error: "),
+    "K1 base64": ("tokenizer.model", content(b"!!! 0\n"), "line 1"),
+    "K1 short": ("tokenizer.model", content(b"QQ== 0\n"), "single byte"),
+    "K1 pieces": ("tokenizer.model", content(b"\x0a\xff\xff\xff\xff\x0f"), "tokenizer.model"),
+}
+HUGGING_FACE: dict[str, tuple[str, Make, str]] = {
+    "S1 length": (SAFETENSORS, content(b"\xff" * 8), "header"),
+    "S1 deep": (SAFETENSORS, content(file_bytes(b'{"a":' + b"[" * 10**5)), "error: "),
+    "S2 hole": (SAFETENSORS, content(file_bytes({}, b"\0" * 8)), "error: "),
+    "C1 other model": ("config.json", params(model_type="gpt2"), "model_type"),
+    "K2 no tokenizer": ("tokenizer.json", content(b'{"version": "1.0"}'), "model"),
+}
+
+
+@pytest.fixture(scope="module")
+def hugging_face_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in Hugging Face's layout without a tokenizer."""
+    directory = tmp_path_factory.mktemp("hugging_face")
+    return write_hugging_face_directory(directory, CONFIG, random_arrays(CONFIG))
+
+
+def check_refusal(run: Run, directory: Path, name: str, make: Make, word: str) -> None:
+    make(directory / name)
+    before = time.process_time()
+    done = run("-m", directory, "--metadata")
+    assert time.process_time() - before < 2  # 1 s for a file of 1 MiB, and the program around it
+    [line] = done.stderr.decode().splitlines()
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert line.startswith("error: ")
+    assert word in line
+    assert line.isprintable()
+    assert len(line) < LONGEST_LINE + 2 * len(str(directory))
+
+
+@pytest.mark.parametrize(("name", "make", "word"), META.values(), ids=META)
+def test_a_bad_file_in_metas_layout_is_one_line(
+    run: Run, alphabet_model: Path, tmp_path: Path, name: str, make: Make, word: str
+) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(alphabet_model, directory)
+    assert run("-m", directory, "--metadata").returncode == 0  # the valid twin
+    check_refusal(run, directory, name, make, word)
+
+
+@pytest.mark.parametrize(("name", "make", "word"), HUGGING_FACE.values(), ids=HUGGING_FACE)
+def test_a_bad_file_in_hugging_faces_layout_is_one_line(
+    run: Run, hugging_face_model: Path, tmp_path: Path, name: str, make: Make, word: str
+) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(hugging_face_model, directory)
+    assert run("-m", directory, "--metadata").returncode == 0  # the valid twin
+    check_refusal(run, directory, name, make, word)
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "/".join(["y" * 200] * 30), "\x1b[2J\u202e"])
+def test_a_path_that_names_nothing_is_one_line(run: Run, tmp_path: Path, path: str) -> None:
+    done = run("-m", tmp_path / path, "--metadata")
+    [line] = done.stderr.decode().splitlines()
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert line.endswith("expected a model directory, got nothing")
+    assert line.isprintable()
+
+
+def limited(kind: int, most: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(kind, (most, most))
+
+
+def test_f2_few_descriptors_are_enough_or_one_line(alphabet_model: Path) -> None:
+    codes = set()
+    for most in (5, 6, 8, 64):
+        done = subprocess.run(
+            [*PROGRAM, "-m", str(alphabet_model), "-p", "x", "--quiet"],
+            cwd=REPOSITORY,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=120,
+            check=False,
+            preexec_fn=limited(resource.RLIMIT_NOFILE, most),
+        )
+        assert b"Traceback" not in done.stderr
+        assert done.returncode in (0, 3)
+        codes.add(done.returncode)
+    assert 0 in codes
