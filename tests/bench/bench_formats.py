@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from src.ml import native
 from src.model import load_model
 
 from .engines import LLAMA_CPP, OURS, Setup
@@ -79,12 +80,13 @@ class Bench:
         positions = self.longest + 16
         environment = {"OMP_NUM_THREADS": str(options.threads)}
         isa = {"LLAMA_BOLTS_ISA": options.isa} if options.isa else {}
+        isa_of_roofs = options.isa or native.build_info()["isa"]
         self.served: dict[str, Served] = {}
         self.roofs: dict[str, Served] = {}
         for name, directory in self.directories.items():
             setup = Setup(directory, options.threads, positions)
             self.served[name] = Served(Timed, OURS, setup, environment=environment | isa)
-            self.roofs[name] = Served(Roofs, directory, options.threads, options.isa or "avx2")
+            self.roofs[name] = Served(Roofs, directory, options.threads, isa_of_roofs)
         for kind in options.theirs:
             setup = Setup(
                 self.plain, options.threads, positions, find_quantized_gguf(self.plain, kind)

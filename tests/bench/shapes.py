@@ -1,6 +1,7 @@
 """Random checkpoints of real shapes, in Meta's layout and as GGUF, from the same numbers."""
 
 import base64
+import ctypes
 import itertools
 import shutil
 from collections.abc import Iterator, Mapping
@@ -122,9 +123,10 @@ def find_quantized_gguf(directory: Path, kind: str) -> Path:
         params = llama_cpp.llama_model_quantize_default_params()
         params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
         unfinished = target.with_suffix(".unfinished")
-        code = llama_cpp.llama_model_quantize(
-            str(source).encode(), str(unfinished).encode(), params
-        )
+        paths = (str(source).encode(), str(unfinished).encode())
+        quiet = llama_cpp.llama_log_callback(lambda *_: None)
+        llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
+        code = llama_cpp.llama_model_quantize(*paths, params)
         if code != 0:
             raise SystemExit(f"llama.cpp could not make {kind} of {source}")
         unfinished.rename(target)
