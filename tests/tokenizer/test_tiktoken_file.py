@@ -159,7 +159,7 @@ def test_a_fifo_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
 def test_a_directory_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="expected a regular file"):
         reader.read_tiktoken_file(tmp_path)
-    with pytest.raises(TokenizerError, match="cannot be read: No such file"):
+    with pytest.raises(TokenizerError, match="cannot be opened: No such file"):
         reader.read_tiktoken_file(tmp_path / "missing")
 
 
