@@ -65,7 +65,7 @@ def test_what_is_no_directory_is_refused(write_model: Callable[[bytes], Path]) -
     path = write_model(VALID)
     with pytest.raises(TokenizerError, match="cannot be read: Not a directory"):
         load_tokenizer(path)
-    with pytest.raises(TokenizerError, match="cannot be opened: No such file"):
+    with pytest.raises(TokenizerError, match="cannot be read: No such file"):
         load_tokenizer(path.parent / "missing")
 
 
