@@ -70,9 +70,10 @@ class Held:
         return Held(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
 
 
-def held_now(native: NativeBytes) -> Held:
-    """Returns what the process holds once all garbage has been collected."""
-    gc.collect()
+def held_now(native: NativeBytes, *, collect: bool = True) -> Held:
+    """Returns what the process holds, once all garbage has been collected if so wished."""
+    if collect:
+        gc.collect()
     pages = int((_PROCESS / "statm").read_text(encoding="ascii").split()[1])
     maps = (_PROCESS / "maps").read_text(encoding="utf-8", errors="replace").splitlines()
     model_files = (".pth", ".safetensors", ".model", ".json")
