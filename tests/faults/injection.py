@@ -6,9 +6,10 @@ import mmap
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -17,36 +18,42 @@ from src.checkpoint import mapped_file
 from src.ml import native_memory
 from src.outside import regular_files
 
+HERE = str(Path(__file__).resolve().parent)
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
 # What `with` blocks pass through on their way in and out.
 CONTEXT_LIBRARY = "contextlib.py"
-VISITS = 2
 
 
 class Fault:
     """Counts moments and says when the k-th has come.
 
     Args:
-        at: which moment fails, from 1 on; 0 for none.
+        at: which moment fails, from 1 on.
 
     Attributes:
-        moments: how many there were.
+        has_come: whether it has failed.
     """
 
     def __init__(self, at: int) -> None:
-        self.at = at
-        self.moments = 0
+        self._left = at
+        self.has_come = False
 
     def is_now(self) -> bool:
-        self.moments += 1
-        return self.moments == self.at
-
-    @property
-    def has_come(self) -> bool:
-        return 0 < self.at <= self.moments
+        self._left -= 1
+        self.has_come |= self._left == 0
+        return self._left == 0
 
 
-Inject = Callable[[int], Any]
+@dataclass(frozen=True)
+class Line:
+    """A line of code, when it is reached for the n-th time."""
+
+    code: CodeType
+    number: int
+    visit: int
+
+
+Inject = Callable[[Any], AbstractContextManager[Fault]]
 
 
 @contextmanager
@@ -118,47 +125,49 @@ def _map_type(fault: Fault, how: str) -> type[mmap.mmap]:
 
 
 @contextmanager
-def interrupt(at: int) -> Iterator[Fault]:
-    """Press Ctrl-C before the k-th line of the package that is executed."""
-    fault = Fault(at)
+def interrupt(line: Line) -> Iterator[Fault]:
+    """Press Ctrl-C before a line of the package is executed."""
+    fault = Fault(line.visit)
 
-    def press(_frame: FrameType) -> None:
-        if fault.is_now():
+    def press(frame: FrameType) -> None:
+        if frame.f_lineno == line.number and fault.is_now():
             raise KeyboardInterrupt
 
-    with _at_each_line(press):
+    with _at_each_line_of(lambda code: code is line.code, press):
         yield fault
 
 
-def interruptible_moments(run: Callable[[], object], visits: int = VISITS) -> list[int]:
-    """Return the moments at which each line is reached for the first few times.
+def lines_of(run: Callable[[], object], visits: int) -> list[Line]:
+    """Return each line of the package that a call reaches, for the first few times that it does.
 
-    What happens at the hundredth round of a loop is what happened at the second.
+    What happens in the hundredth round of a loop is what happened in the second. The ways of `with`
+    blocks in and out, in the standard library, are among them.
     """
-    seen: Counter[tuple[object, int]] = Counter()
-    moments, number = [], 0
+    seen: Counter[tuple[CodeType, int]] = Counter()
+    lines = []
 
     def note(frame: FrameType) -> None:
-        nonlocal number
-        number += 1
         place = frame.f_code, frame.f_lineno
         seen[place] += 1
         if seen[place] <= visits:
-            moments.append(number)
+            lines.append(Line(*place, seen[place]))
 
-    with _at_each_line(note):
+    with _at_each_line_of(_is_ours, note):
         run()
-    return moments
+    return lines
+
+
+def _is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith(SOURCE) or code.co_filename.endswith(CONTEXT_LIBRARY)
 
 
 @contextmanager
-def _at_each_line(do: Callable[[FrameType], None]) -> Iterator[None]:
+def _at_each_line_of(
+    wanted: Callable[[CodeType], bool], do: Callable[[FrameType], None]
+) -> Iterator[None]:
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
-        file = frame.f_code.co_filename
-        if not file.startswith(SOURCE) and not file.endswith(CONTEXT_LIBRARY):
-            return None
-        if frame.f_back is not None and frame.f_back.f_code.co_filename == __file__:
-            return None  # the end of the block that injects
+        if event == "call":
+            return trace if wanted(frame.f_code) and not _is_of_the_tests(frame) else None
         if event == "line":
             do(frame)
         return trace
@@ -169,3 +178,10 @@ def _at_each_line(do: Callable[[FrameType], None]) -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
+
+
+def _is_of_the_tests(frame: FrameType) -> bool:
+    """Tell whether a `with` block begins or ends that is not the package's own."""
+    caller = frame.f_back
+    is_with = frame.f_code.co_filename.endswith(CONTEXT_LIBRARY)
+    return is_with and caller is not None and caller.f_code.co_filename.startswith(HERE)
