@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from src.cli.session import Session
 from src.inference import InferenceEngine, SamplingArgs
+from src.ml import kernel_settings, native_attention, recording
+from src.ml import native as native_calls
 from src.model import InferenceContext, Model, load_model
 from src.model.context import REPLAYED_TOKENS
 from src.tokenizer import Tokenizer
@@ -90,7 +94,18 @@ def starting(model: Model) -> Scene:
         steps = engine.generate(PROMPT, NEW_TOKENS, GREEDY, candidates=3)
         return [(step.token_id, step.text, step.choice) for step in steps]
 
-    return Scene(generate, generate)
+    def generate_by_recordings() -> list[object]:
+        recorded = []
+        with pytest.MonkeyPatch.context() as patch:
+            put_in_place = recording._put_in_place
+            patch.setattr(
+                recording, "_put_in_place", lambda r: recorded.append(r) or put_in_place(r)
+            )
+            result = generate()
+        assert recorded
+        return result
+
+    return Scene(generate, generate_by_recordings)
 
 
 def encoding(tokenizer: Tokenizer) -> Scene:
@@ -162,6 +177,7 @@ def strike(
                 return faults
             faults += 1
             scene.check()
+            check_nothing_stands_in()
             check_held(before, native, at)
             assert scene.answer() == expected, f"the answer after a fault at {at}"
     finally:
@@ -174,6 +190,12 @@ def _run(scene: Scene, declared: tuple[type[BaseException], ...]) -> None:
         scene.run()
     except declared:
         return
+
+
+def check_nothing_stands_in() -> None:
+    """Check that the kernels are called directly again, and that steps can be recorded."""
+    assert (native_calls.lib, native_attention.lib) == (kernel_settings.lib, kernel_settings.lib)
+    assert not recording._replaced
 
 
 def check_held(before: Held, native: NativeBytes, at: object) -> None:

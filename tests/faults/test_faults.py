@@ -117,6 +117,8 @@ def test_f1_twin_a_read_that_gives_a_part_is_gone_on_with(
     assert strike(scene, failing_read("short"), (), native, count(1)) >= 2
 
 
+# A file that Ctrl-C left behind closes itself, of which Python tells where it is asked to.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @some_or_all
 @pytest.mark.parametrize("name", SCENES)
 def test_f3_ctrl_c_may_come_before_any_line(
@@ -127,4 +129,4 @@ def test_f3_ctrl_c_may_come_before_any_line(
     lines = lines_of(scene.run, visits=2)
     assert len(lines) > 50
     some = lines[:: 1 + 60 * share]
-    assert strike(scene, interrupt, (KeyboardInterrupt,), native, some) > 0.8 * len(some)
+    assert strike(scene, interrupt, (KeyboardInterrupt,), native, some) >= 0.9 * len(some)
