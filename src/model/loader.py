@@ -11,7 +11,7 @@ from ..checkpoint.names import is_harmless
 from ..ml.memory import readable_bytes
 from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
 from .args import ModelArgs, model_args
-from .errors import ModelConfigError
+from .errors import ModelConfigError, declared_lack_of_memory
 from .hugging_face_args import hugging_face_args
 from .layout import ModelDirectory, find_model_directory, label_of
 from .llama import LlamaTransformer
@@ -92,6 +92,7 @@ class Model:
         self.checkpoint.check_unchanged()
 
 
+@declared_lack_of_memory("load_model")
 def load_model(
     path: str | Path | None = None,
     *,
@@ -114,6 +115,7 @@ def load_model(
         ModelError: The directory holds no layout that can be loaded, or parts do not fit together.
         CheckpointError: A weight file or a file of hyperparameters is damaged or unsupported.
         TokenizerError: The tokenizer file is damaged.
+        NotEnoughMemoryError: The system gives no memory.
     """
     dtype = None if quantize is None else quantization_of(quantize)
     top = BUNDLED_MODEL if path is None else Path(path)
