@@ -13,6 +13,8 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -22,57 +24,58 @@ from .conftest import ISAS
 from .float_oracle import LONG_PAIRS, SHORT_PAIRS, wrong_patterns
 
 SHARE = 2**24
-CHUNK = 2**18
+CHUNK = 2**16
 SHOWN = 5
+# What came out wrong, for each path and pair of types.
+Wrong = dict[tuple[str, Any], list[str]]
 
 
-def take_path(isa: str) -> None:
-    """Set a working process up; each uses one thread, as there is one for each processor."""
-    native.set_isa(isa)
+def check_share(isas: tuple[str, ...], start: int) -> Wrong:
+    """Convert the patterns [start, start + SHARE) on some paths; return what is wrong."""
     native.set_num_threads(1)
-
-
-def check_share(start: int) -> list[list[str]]:
-    """Convert the patterns [start, start + SHARE); return what is wrong, for each pair."""
-    found: list[list[str]] = [[] for _ in LONG_PAIRS]
+    found: Wrong = {(isa, pair): [] for isa in isas for pair in LONG_PAIRS}
     for first in range(start, start + SHARE, CHUNK):
         patterns = np.arange(first, first + CHUNK, dtype=np.uint32)
-        for wrong, (source, target) in zip(found, LONG_PAIRS, strict=True):
-            wrong += wrong_patterns(patterns, source, target)
+        for pair in LONG_PAIRS:
+            for isa, wrong in wrong_patterns(patterns, *pair, isas).items():
+                found[isa, pair] += wrong
     return found
 
 
-def check_path(isa: str) -> int:
-    """Convert everything on one path, print a line for each conversion; return the mismatches."""
-    begun = time.monotonic()
-    take_path(isa)
-    results = {}
-    short = np.arange(2**16, dtype=np.uint16)
-    for source, target in SHORT_PAIRS:
-        results[source, target] = (2**16, wrong_patterns(short, source, target))
+def check_all(isas: tuple[str, ...]) -> Wrong:
+    """Convert everything on some paths, on all processors; return what is wrong."""
+    found: Wrong = {}
+    for pair in SHORT_PAIRS:
+        patterns = np.arange(2**16, dtype=np.uint16)
+        for isa, wrong in wrong_patterns(patterns, *pair, isas).items():
+            found[isa, pair] = wrong
     context = multiprocessing.get_context("spawn")
-    shares = range(0, 2**32, SHARE)
-    with ProcessPoolExecutor(os.cpu_count(), context, take_path, (isa,)) as pool:
-        found = list(pool.map(check_share, shares))
-    for i, pair in enumerate(LONG_PAIRS):
-        results[pair] = (2**32, [text for share in found for text in share[i]])
-    for (source, target), (count, wrong) in results.items():
-        print(f"{isa:12} {source!s:9} -> {target!s:9} {count:13,} values  {len(wrong):,} wrong")
-        print(*wrong[:SHOWN], sep="\n", end="\n" if wrong else "")
-    print(f"{isa:12} {time.monotonic() - begun:.0f} s", flush=True)
-    return sum(len(wrong) for _, wrong in results.values())
+    with ProcessPoolExecutor(os.cpu_count(), context) as pool:
+        for share in pool.map(partial(check_share, isas), range(0, 2**32, SHARE)):
+            for key, wrong in share.items():
+                found[key] = found.get(key, []) + wrong
+    return found
 
 
 def main() -> int:
     """Check the paths that are asked for, or all; return 1 if a value was wrong."""
     wanted = sys.argv[1:] or ISAS
-    here = [isa for isa in wanted if isa in native.available_isas()]
+    isas = tuple(isa for isa in wanted if isa in native.available_isas())
     for isa in wanted:
-        if isa not in here:
-            print(f"{isa:12} left out: this machine or build has no {isa}")
-    wrong = sum([check_path(isa) for isa in here])
-    print(f"all floats: {len(here)} paths, {wrong:,} values wrong")
-    return int(wrong > 0 or not here)
+        if isa not in isas:
+            print(f"{isa} left out: this machine or build does not have it", flush=True)
+    begun = time.monotonic()
+    found = check_all(isas)
+    for (isa, (source, target)), wrong in sorted(
+        found.items(), key=lambda item: isas.index(item[0][0])
+    ):
+        count = 2**32 if (source, target) in LONG_PAIRS else 2**16
+        print(f"{isa:10} {source!s:8} -> {target!s:8} {count:13,} values  {len(wrong):,} wrong")
+        print(*wrong[:SHOWN], sep="\n", end="\n" if wrong else "")
+    total = sum(map(len, found.values()))
+    print(f"all floats: {len(isas)} paths ({', '.join(isas)}), {total:,} values wrong, "
+          f"{time.monotonic() - begun:.0f} s")  # fmt: skip
+    return int(total > 0 or not isas)
 
 
 if __name__ == "__main__":
