@@ -27,6 +27,8 @@ Run = Callable[..., None]
 # Around the widths of vectors, of blocks of 32, 64 and 256 elements, and of words of two.
 SIZES = (1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 65, 127, 129, 255, 257)
 FEW_SIZES = (1, 2, 7, 17, 33, 65)
+# Of which a thorough run takes every combination, for kernels of three dimensions.
+CROSSED_SIZES = (1, 2, 3, 7, 16, 17, 33, 65, 129)
 ACTIVATIONS = (bf16, f32)
 TYPES = (bf16, f16, f32)
 
@@ -40,14 +42,17 @@ class Case:
         variants: the types, formats and operations.
         dimensions: how many sizes it takes.
         long: sizes that reach more than one block, stretch, span or thread.
-        crossed: the sizes of which a thorough run takes every combination.
     """
 
     run: Run
     variants: Sequence[tuple[Any, ...]]
     dimensions: int
     long: Sequence[Sizes]
-    crossed: Sizes = SIZES
+
+    @property
+    def crossed(self) -> Sizes:
+        """The sizes of which a thorough run takes every combination."""
+        return SIZES if self.dimensions < 3 else CROSSED_SIZES
 
 
 def star(dimensions: int, sizes: Sequence[int], centres: Sequence[Sizes]) -> Iterator[Sizes]:
@@ -252,7 +257,6 @@ CASES: dict[str, Case] = {
     "attention": Case(
         run_attention, list(product(ACTIVATIONS, ((1, 1), (3, 1), (6, 2)))), 3,
         [(1, 513, 32), (2, 512, 5), (40, 489, 17), (300, 1, 33), (1, 2049, 64)],
-        (1, 2, 7, 16, 17, 33, 65, 129),
     ),
     "write_cache": Case(
         run_write_cache, list(product(ACTIVATIONS, (1, 3))), 3, [(700, 14, 5), (257, 1, 64)]

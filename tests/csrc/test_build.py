@@ -1,5 +1,6 @@
 """What the sources and the compiled extension hold."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -33,6 +34,8 @@ CHOICES = {
     "streams",
 }  # fmt: skip
 NUMBERS = {"eps", "scale", "nested_offset"}
+# Tools run without the sanitizer that a test build has loaded before everything.
+PLAIN_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 # Beyond what the extension is compiled with.
 WARNINGS = (
     "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wvla", "-Wpointer-arith", "-Wundef",
@@ -64,7 +67,7 @@ def test_the_compiled_extension_asks_the_system_for_nothing_of_the_kind() -> Non
         pytest.skip("needs nm")
     listing = subprocess.run(
         [nm, "-D", "--undefined-only", str(_kernels.__file__)],
-        capture_output=True, text=True, check=True,
+        capture_output=True, text=True, check=True, env=PLAIN_ENVIRONMENT,
     )  # fmt: skip
     wanted = {line.split()[-1].split("@")[0] for line in listing.stdout.splitlines()}
     assert "memcpy" in wanted
@@ -103,14 +106,21 @@ def test_the_sources_compile_without_a_warning(compiler: str) -> None:
         pytest.skip(f"needs {compiler}")
     for path in UNITS:
         command = [found, "-std=c11", "-fsyntax-only", "-fopenmp", *WARNINGS, str(path)]
-        run = subprocess.run(command, capture_output=True, text=True)
+        run = subprocess.run(command, capture_output=True, text=True, env=PLAIN_ENVIRONMENT)
         assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_no_source_is_kept_from_the_sanitizers(path: Path) -> None:
+def test_no_source_is_kept_from_the_sanitizers_or_the_warnings(path: Path) -> None:
     assert not re.search(r"no_sanitize|no_address|__SANITIZE|__has_feature", code_of(path))
     assert "diagnostic" not in code_of(path)
+
+
+def test_nothing_is_suppressed_in_the_commands_that_look_for_faults() -> None:
+    for name in ("run_sanitizers.py", "run_valgrind.py", "run_guard_pages.py"):
+        text = (ROOT / "tests" / "csrc" / name).read_text(encoding="utf-8")
+        assert "suppressions=" not in text.replace("--default-suppressions=no", "")
+        assert "-fno-sanitize=" not in text
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
