@@ -9,7 +9,6 @@ Prints a table of kernels, sizes and paths. Ends with 0 if nothing was touched.
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,8 @@ from .guard_pages import Blocks, GuardPages, Memory, Note, watching
 
 ROOT = Path(__file__).parents[2]
 THREADS = 3
+# After which a path is taken to hang; it needs a hundredth of that, and more under a sanitizer.
+SECONDS = 3600
 
 
 def run_cases(memory: Memory, note: Note, level: str) -> dict[str, dict[str, int]]:
@@ -75,7 +76,7 @@ def counts_of(isa: str, level: str) -> dict[str, dict[str, dict[str, int]]]:
             isa,
             note,
         ]
-        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ)
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
         if run.returncode:
             last = note.read_bytes().decode("ascii", "replace").strip() if note.exists() else ""
             raise RuntimeError(f"{isa}: ended with {run.returncode} in {last}\n{run.stderr}")
