@@ -25,10 +25,10 @@ Sizes = tuple[int, ...]
 Run = Callable[..., None]
 
 # Around the widths of vectors, of blocks of 32, 64 and 256 elements, and of words of two.
-SIZES = (1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 65, 127, 129, 255, 257)
-FEW_SIZES = (1, 2, 7, 17, 33, 65)
+SIZES = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
+FEW_SIZES = (1, 2, 7, 17, 32, 33, 65)
 # Of which a thorough run takes every combination, for kernels of three dimensions.
-CROSSED_SIZES = (1, 2, 3, 7, 16, 17, 33, 65, 129)
+CROSSED_SIZES = (1, 2, 3, 7, 16, 17, 32, 33, 65, 129)
 ACTIVATIONS = (bf16, f32)
 TYPES = (bf16, f16, f32)
 
@@ -235,7 +235,10 @@ _LONG_ROWS = [(33, 1025), (3, 20_003), (1030, 33)]
 CASES: dict[str, Case] = {
     "linear": Case(
         run_linear, [*PRODUCTS, *_QUANTIZED_PRODUCTS], 3,
-        [(125, 34, 6), (7, 4100, 5), (14, 8225, 7), (13, 512, 130), (1, 1100, 203), (5, 96, 66)],
+        [
+            (125, 34, 6), (7, 4100, 5), (14, 8225, 7), (13, 512, 130), (1, 1100, 203), (5, 96, 66),
+            (1, 1056, 67), (2, 1056, 33), (7, 1056, 16), (12, 1056, 7),
+        ],
     ),
     "quantize": Case(run_quantize, list(product((ml.nf4, ml.int8_block), TYPES)), 1, _LONG_SPANS),
     "dequantize": Case(
