@@ -92,7 +92,7 @@ typedef struct LinearPart {
 } LinearPart;
 
 /* linear.c: out[t, o] = sum over i of x[t, i] * weight[o, i] for each of some weights. */
-void linear(const void *x, const LinearPart *parts, int count, void *scratch, ptrdiff_t T,
+void linear(const void *x, const LinearPart *parts, ptrdiff_t count, void *scratch, ptrdiff_t T,
             ptrdiff_t in_features, int kind, int out_type, int threads);
 
 /* quantized.c: codes and scales of x; returns how many elements are not finite. NESTED has none. */

@@ -120,7 +120,7 @@ static void multiply_unit(const Pass *pass, const Work *work, const Unit *unit)
  * holds nobody up.
  * Checked by the caller: contiguity, sizes, and that outs and scratch overlap nothing.
  */
-void linear(const void *x, const LinearPart *parts, int count, void *scratch, ptrdiff_t T,
+void linear(const void *x, const LinearPart *parts, ptrdiff_t count, void *scratch, ptrdiff_t T,
             ptrdiff_t in_features, int kind, int out_type, int threads)
 {
     Pass pass = {
@@ -131,7 +131,7 @@ void linear(const void *x, const LinearPart *parts, int count, void *scratch, pt
         .out_type = out_type,
     };
     Work work = {.parts = parts};
-    for (int p = 0; p < count; p++)
+    for (ptrdiff_t p = 0; p < count; p++)
         work.rows += parts[p].out_features;
     work.workers = threads_for(T * in_features * work.rows, PRODUCTS_PER_THREAD, threads);
     for (; pass.first < T && work.rows; pass.first += pass.tokens) {

@@ -12,7 +12,8 @@ from typing import Any
 
 from . import native, native_attention, native_memory, native_products, native_quantized
 from .kernel_settings import ffi, kernel_threads, lib
-from .native_memory import pointer
+from .native_checks import dense
+from .native_memory import address_of, pointer
 from .tensor import Tensor
 
 Step = Callable[[Tensor, int], Tensor]
@@ -38,8 +39,6 @@ _IS = "is"
 _replaced: list[tuple[Any, str, Any]] = []
 # Recordings of an earlier generation are void.
 _generation = 0
-
-_ADDRESS = ffi.typeof("uintptr_t")
 
 
 def forget_recordings() -> None:
@@ -82,7 +81,7 @@ class Replay:
             return self._record(key, owner, step, x, position)
         if not self._calls:
             return step(x, position)
-        ffi.memmove(self._x, ffi.cast("char *", x.data_pointer), x.nbytes)
+        ffi.memmove(self._x, pointer(dense("Replay", "x", x)), x.nbytes)
         for arguments, index, value_at in self._moving:
             arguments[index] = value_at(position)
         for kernel, arguments in self._calls:
@@ -101,7 +100,7 @@ class Replay:
                 recorder = _Recorder()
                 _put_in_place(recorder)
                 own = Tensor._empty(x._shape, x._dtype)
-                ffi.memmove(own._storage.owner, ffi.cast("char *", x.data_pointer), x.nbytes)
+                ffi.memmove(own._storage.owner, pointer(dense("Replay", "x", x)), x.nbytes)
                 result = step(own, position)
             finally:
                 _put_back()
@@ -210,7 +209,7 @@ def _moving(
             yield arguments, _POSITION_AT[name], int
         elif name == "rotary":
             row_bytes = arguments[_HEAD_DIM_AT] * _FLOAT_BYTES
-            first = int(ffi.cast(_ADDRESS, arguments[_FREQUENCIES_AT])) - position * row_bytes
+            first = address_of(arguments[_FREQUENCIES_AT]) - position * row_bytes
             yield arguments, _FREQUENCIES_AT, _row_pointer(first, row_bytes)
 
 
