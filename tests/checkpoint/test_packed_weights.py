@@ -104,7 +104,7 @@ def test_a_quantised_directory_gives_the_weights_that_were_quantised(
 def test_codes_may_be_stored_in_another_dtype(tmp_path: Path) -> None:
     arrays = quantised("nf4")
     codes = arrays[WEIGHT]
-    arrays[WEIGHT] = codes.view(ml_dtypes.bfloat16)
+    arrays[WEIGHT] = codes.reshape(-1).view(ml_dtypes.bfloat16).reshape(-1, 1)
     write_hugging_face_directory(tmp_path, config_for("nf4"), arrays)
     weight = open_hugging_face_checkpoint(tmp_path).tensors["layers.0.attention.wk.weight"]
     assert isinstance(weight, ml.QuantizedTensor)

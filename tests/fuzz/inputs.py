@@ -16,6 +16,7 @@ from src.inference import SamplingArgs
 from tests.inference.published_templates import CHATML_BOS, LLAMA2, LLAMA3, TINYLLAMA
 from tests.support.hugging_face_writer import CONFIG
 from tests.support.pth_writer import (
+    StoredZipWriter,
     dict_program,
     storage_id,
     tensor_call,
@@ -54,6 +55,16 @@ def make_archives(folder: Path) -> list[bytes]:
     shared = path.read_bytes()
     write_pth(path, small_tensors())
     return [shared, path.read_bytes()]
+
+
+def make_small_archives(folder: Path) -> list[bytes]:
+    path = folder / "made"
+    with path.open("wb") as stream:
+        archive = StoredZipWriter(stream, "m")
+        archive.record("a", 3, [b"abc"])
+        archive.record("b", 0, [])
+        archive.finish()
+    return [path.read_bytes()]
 
 
 def safetensors_bytes(folder: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> bytes:

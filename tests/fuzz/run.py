@@ -32,11 +32,11 @@ def main() -> int:
     """Fuzz, print a row of the ledger, and return 1 if there was a finding."""
     arguments = parse_arguments()
     fuzz = fuzz_by_mutation if arguments.engine == "mutation" else fuzz_by_branches
-    started = time.monotonic()
+    started, version = time.monotonic(), commit()
     with tempfile.TemporaryDirectory(dir=memory_folder(), prefix="f") as name:
         count, finding = fuzz(TARGETS[arguments.target], Path(name), arguments)
     seconds = round(time.monotonic() - started)
-    cells = (commit(), arguments.target, arguments.engine, arguments.seed, seconds, count)
+    cells = (version, arguments.target, arguments.engine, arguments.seed, seconds, count)
     print("| " + " | ".join(map(str, (*cells, finding or "none"))) + " |", flush=True)
     return 1 if finding else 0
 
@@ -78,7 +78,8 @@ def fuzz_by_mutation(
 
     A signal to terminate ends it early, with its row.
     """
-    bed = Bed(target, folder)
+    os.chdir(folder)  # the shorter the path in every refusal, the faster
+    bed = Bed(target, Path())
     mutator = Mutator(target.name, bed.starts, arguments.seed)
     started = reported = time.monotonic()
     stops: list[int] = []

@@ -18,6 +18,7 @@ from tests.fuzz import inputs, readers
 from tests.fuzz.inputs import Make, as_json
 
 LONGEST_TEXT = 1000  # of an error, beside the path
+SHORT_PER_VALID = 30
 SECONDS_PER_INPUT = 1.0  # of processor time
 
 
@@ -66,7 +67,7 @@ class Bed:
         self.target = target
         self.valid = tuple(target.make(folder))
         short = tuple(target.make_short(folder)) if target.make_short else ()
-        self.starts = (*self.valid, *short * (9 * len(self.valid)))
+        self.starts = (*self.valid, *short * (SHORT_PER_VALID * len(self.valid)))
         self.count = 0
         for name, content in (target.beside or {}).items():
             (folder / name).write_bytes(content)
@@ -117,7 +118,13 @@ _ALL = (
         lambda _: [inputs.program()],
         on_disk=False,
     ),
-    Target("archive.zip", readers.read_zip, CheckpointError, inputs.make_archives),
+    Target(
+        "archive.zip",
+        readers.read_zip,
+        CheckpointError,
+        inputs.make_archives,
+        inputs.make_small_archives,
+    ),
     Target("model.pth", readers.read_checkpoint, CheckpointError, inputs.make_archives),
     Target("model.safetensors", readers.read_tensors, CheckpointError, inputs.make_safetensors),
     Target("packed.safetensors", readers.read_packed, CheckpointError, inputs.make_packed),
