@@ -166,6 +166,10 @@ BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "fp4": (
         lambda arrays: arrays.update({f"{WEIGHT}.quant_state.bitsandbytes__fp4": packed({})}),
         "quantisation to nf4"),
+    "an int8 output without scales": (
+        lambda arrays: arrays.update({"llama_bolts.lm_head.weight": np.zeros((32, 32), np.int8)}),
+        "'llama_bolts.lm_head.weight_scale' beside it"),
+    "sizes nested deeply": (changed_state(shape=[[[]], 96]), "two sizes, got a value of type list"),
 }  # fmt: skip
 BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "an offset that is infinite": (
@@ -223,18 +227,18 @@ def test_an_empty_quantisation_config_is_none(tmp_path: Path) -> None:
 
 
 REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
-    "gptq": ({"quant_method": "gptq", "bits": 4}, "'gptq', which is not supported"),
-    "awq": ({"quant_method": "awq"}, "'awq', which is not supported"),
-    "fp8": ({"quant_method": "fp8"}, "'fp8', which is not supported"),
-    "no method": ({"bits": 4}, "'None', which is not supported"),
+    "gptq": ({"quant_method": "gptq", "bits": 4}, "'gptq', which is not"),
+    "awq": ({"quant_method": "awq"}, "'awq', which is not"),
+    "fp8": ({"quant_method": "fp8"}, "'fp8', which is not"),
+    "no method": ({"bits": 4}, "'None', which is not"),
     "an object as method": ({"quant_method": {"a": 1}}, "a value of type dict"),
     "a text": ("nf4", "an object"),
     "8 bits of bitsandbytes": (
         {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False,
-         "bnb_4bit_quant_type": "nf4"}, "load_in_4bit': expected True, got 'False', which is not|load_in_8bit': expected False, got 'True'"),
-    "fp4": (nf4_config(False, []) | {"bnb_4bit_quant_type": "fp4"}, "'fp4', which is not supported"),
+         "bnb_4bit_quant_type": "nf4"}, "'False', which is not|got 'True', which"),
+    "fp4": (nf4_config(False, []) | {"bnb_4bit_quant_type": "fp4"}, "'fp4', which is not"),
     "an unknown key": (nf4_config(False, []) | {"new_key": 1}, "only known ones.*new_key"),
-    "another format": (int8_config() | {"format": "pack-quantized"}, "'pack-quantized', which is"),
+    "another format": (int8_config() | {"format": "pack-quantized"}, "'pack-quantized', which"),
     "a key is missing": ({"quant_method": "bitsandbytes", "load_in_4bit": True},
         "without 'bnb_4bit_quant_type'"),
     "a group of no keys": (int8_config() | {"config_groups": {"a": 1}}, "an object, got '1'"),
