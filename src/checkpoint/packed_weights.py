@@ -31,6 +31,7 @@ import numpy as np
 from .. import ml
 from ..outside import parse_strict_json
 from .errors import CheckpointError, TensorRecordError, mismatch, shown, some_of
+from .key_rules import shown_value
 from .quantization_config import INT8_GROUP
 from .safetensors import SafetensorsFile
 from .safetensors_header import TensorEntry
@@ -97,10 +98,8 @@ def take_packed(found: Found, kind: str) -> dict[str, PackedWeight]:
 def _refused(
     source: SafetensorsFile, name: str, rule: object, got: object, key: str = ""
 ) -> CheckpointError:
-    what = f"tensor {shown(name)}"
-    return TensorRecordError(
-        mismatch(source.file.label, f"{what}: {key}" if key else what, rule, got)
-    )
+    what = f"tensor {shown(name)}" + (f": {key}" if key else "")
+    return TensorRecordError(mismatch(source.file.label, what, rule, got))
 
 
 def _take_nf4(found: Found, name: str) -> dict[str, Located]:
@@ -178,18 +177,18 @@ def _state(name: str, place: Located, is_nested: bool) -> _State:
         expected |= {"nested_blocksize": _NESTED_BLOCK, "nested_dtype": "float32"}
     for key, wanted in expected.items():
         if type(value[key]) is not type(wanted) or value[key] != wanted:
-            raise _refused(source, what, wanted, shown(str(value[key])), key)
+            raise _refused(source, what, wanted, shown_value(value[key]), key)
     shape = value["shape"]
     if (
         not isinstance(shape, list)
         or len(shape) != 2
         or any(type(size) is not int or not 0 < size <= _LARGEST_SIZE for size in shape)
     ):
-        raise _refused(source, what, "two sizes", shown(str(shape)), "shape")
+        raise _refused(source, what, "two sizes", shown_value(shape), "shape")
     offset = value["nested_offset"] if is_nested else 0.0
     # float32 is what the kernels take; a number beyond it would become infinite there.
     if type(offset) not in (int, float) or not abs(offset) <= float(np.finfo(np.float32).max):
-        raise _refused(source, what, "a float32 number", shown(str(offset)), "nested_offset")
+        raise _refused(source, what, "a float32 number", shown_value(offset), "nested_offset")
     return _State((shape[0], shape[1]), float(offset))
 
 

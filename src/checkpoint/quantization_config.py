@@ -92,14 +92,17 @@ class QuantizationConfig:
 def read_quantization(label: str, config: Mapping[str, object]) -> QuantizationConfig | None:
     """Check `quantization_config`; None where there is none.
 
+    Args:
+        label: what to call the file in errors.
+        config: the keys of the file; that this one is an object or null was checked.
+
     Raises:
         ParamsError: a kind of quantisation that is not read, or a key that nobody knows.
     """
     value = config.get(_KEY)
     if value is None or value == {}:
         return None
-    if not isinstance(value, dict):
-        raise ParamsError(mismatch(label, _KEY, "an object", shown_value(value)))
+    assert isinstance(value, dict), "as the table of keys says"
     method = value.get("quant_method")
     if method == "bitsandbytes":
         _check(label, _KEY, value, _NF4_VALUES, ("load_in_4bit", "bnb_4bit_quant_type"))
