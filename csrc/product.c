@@ -75,7 +75,9 @@ static void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_
 static void multiply_one(const KernelSet *set, const Operands *o)
 {
     float sums[CHUNK_ROWS];
-    if (o->quantized)
+    if (o->quantized && o->quantized->format != QUANTIZED_INT8)
+        set->multiply_nf4(o->quantized, o->quantized_row, o->rows, o->in, o->panels, sums);
+    else if (o->quantized)
         set->multiply_codes(o->quantized, o->quantized_row, o->rows, o->in, o->x, sums);
     else
         set->multiply_row(o->kind, o->x, o->weight, o->weight_stride, o->rows, o->in, sums);
