@@ -100,8 +100,7 @@ static void multiply_unit(const Pass *pass, const Work *work, const Unit *unit)
         .in = pass->in,
         .out = (char *)unit->part->out + (pass->first + t) * out_stride + unit->row * out_bytes,
         .out_stride = out_stride,
-        /* x of the one has become that of the other in the panels. */
-        .kind = pass->kind == PRODUCT_BF16_F32 ? PRODUCT_F32 : pass->kind,
+        .kind = pass->kind,
         .out_type = pass->out_type,
     };
     multiply(pass->set, &operands, &pass->scratch, thread_index());

@@ -5,8 +5,8 @@
 #include "quantized_rows.h"
 #include "tile.h"
 
-/* Rows side by side. */
-enum { NF4_ROWS = 4 };
+/* Rows side by side: with their tables no more fit into the registers. */
+enum { NF4_ROWS = 2 };
 
 typedef struct Nf4Table {
     vec lower, upper; /* of codes 0 to 7, and 8 to 15 */

@@ -5,7 +5,7 @@
 #include "quantized_rows.h"
 #include "tile.h"
 
-/* Rows side by side: their sums and tables stay in registers. */
+/* Rows side by side: as many streams from memory as serve it best. */
 enum { NF4_ROWS = 4 };
 
 typedef struct Nf4Table {

@@ -175,4 +175,28 @@ static void dequantize_nf4(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t 
     dequantize_any(w, first + end, count - end, output_at(out, out_type, end), out_type);
 }
 
+/*
+ * A stretch of some rows as tile.h keeps weights widened: tile after tile, and in one part after
+ * part, step after step, row after row; the last step is padded by zeros.
+ */
+static void widen_nf4_stretch(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows,
+                              ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, float *widened)
+{
+    const ptrdiff_t steps = ceil_div(count, LANES);
+    float room[QUANTIZED_STRETCH];
+    memset(room + count, 0, (size_t)(steps * LANES - count) * sizeof(float));
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        const ptrdiff_t tile = r / TILE_ROWS * TILE_ROWS, first = (row + r) * in + start;
+        const ptrdiff_t side = tile + TILE_ROWS <= rows ? TILE_ROWS : 1;
+        const ptrdiff_t place = side == 1 ? 0 : r - tile;
+        float *out = widened + (r - place) * steps * LANES + place * VEC_LANES;
+        for (ptrdiff_t at = 0; at < count / 2; at += LINE)
+            __builtin_prefetch(w->codes + (first + count) / 2 + at);
+        dequantize_nf4(w, first, count, room, TYPE_F32);
+        for (int part = 0; part < VEC_PARTS; part++)
+            for (ptrdiff_t step = 0; step < steps; step++, out += side * VEC_LANES)
+                vec_store(out, vec_load(room + step * LANES + part * VEC_LANES));
+    }
+}
+
 #endif

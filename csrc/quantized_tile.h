@@ -295,7 +295,11 @@ static void widen_row(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t count
 static void widen_codes_stretch(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows,
                                 ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, float *widened)
 {
-    const ptrdiff_t size = quantized_block(w->format), vector = 4 * VEC_LANES;
+    if (w->format != QUANTIZED_INT8) {
+        widen_nf4_stretch(w, row, rows, in, start, count, widened);
+        return;
+    }
+    const ptrdiff_t size = INT8_BLOCK, vector = 4 * VEC_LANES;
     const ptrdiff_t steps = ceil_div(count, 32) * BF16_PHASES;
     const int has_whole_blocks = in % size == 0 && start % size == 0 && count % size == 0;
     for (ptrdiff_t r = 0; r < rows; r++) {
