@@ -176,7 +176,9 @@ static Operands operands_from(const KernelSet *set, const Operands *o, ptrdiff_t
 
 static void multiply_many(const KernelSet *set, const Operands *o, float *widened, float *lanes)
 {
-    const int keep = o->tokens >= KEPT_TOKENS && set->keeps_widened(o->kind);
+    /* What has to be written out anyway is written as tiles read it fastest. */
+    const int gains = o->tokens >= KEPT_TOKENS || o->quantized;
+    const int keep = gains && set->keeps_widened(o->kind);
     const ptrdiff_t most = keep || o->quantized ? KEPT_STRETCH
                                                 : STRETCH_BYTES / product_weight_bytes(o->kind);
     const ptrdiff_t step = ceil_div(ceil_div(o->in, ceil_div(o->in, most)), 32) * 32;
