@@ -161,22 +161,17 @@ def _check(
         raise ParamsError(mismatch(label, f"{what}: {shown(key)}", rule, got))
 
 
-def nf4_config(double: bool, skipped: list[str]) -> dict[str, object]:
-    """Write what transformers needs to read NF4 weights with bitsandbytes.
-
-    Args:
-        double: whether the scales are quantised as well.
-        skipped: the modules that are not quantised.
-    """
+def nf4_config() -> dict[str, object]:
+    """Write what transformers needs to read NF4 weights, all of them, with bitsandbytes."""
     return {
         "quant_method": "bitsandbytes",
         "load_in_4bit": True,
         "load_in_8bit": False,
         "bnb_4bit_quant_type": "nf4",
-        "bnb_4bit_use_double_quant": double,
+        "bnb_4bit_use_double_quant": False,
         "bnb_4bit_compute_dtype": "bfloat16",
         "bnb_4bit_quant_storage": "uint8",
-        "llm_int8_skip_modules": skipped,
+        "llm_int8_skip_modules": [],
     }
 
 
@@ -188,7 +183,7 @@ def int8_config() -> dict[str, object]:
     }  # fmt: skip
     group = {
         "targets": ["Linear"], "weights": weights,
-        "input_activations": None, "output_activations": None,
+        "input_activations": None, "output_activations": None, "format": "int-quantized",
     }  # fmt: skip
     return {
         "quant_method": "compressed-tensors",

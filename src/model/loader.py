@@ -106,8 +106,8 @@ def load_model(
             Meta's layout as `original/`. None stands for the bundled model.
         rope_scaling_factor: Replaces the factor of a scaled RoPE. Meta's layout does not say it:
             it is 8, or 32 for the sizes of Llama 3.2 1B and 3B.
-        quantize: "nf4" or "int8": what the matrices of the layers become, in memory; the output
-            becomes int8. One weight is read after the other.
+        quantize: "nf4" or "int8": what the matrices of the layers and the output become, in
+            memory. One weight is read after the other.
         progress: Called while weights are quantised, with how many of how many are done.
 
     Raises:
