@@ -19,8 +19,9 @@
  *     fma(p[s], v[s, d], a[d]) along the visible positions. Blocks are merged in order, each of
  *     l and a as x * 2^(m - M) + x_block * 2^(m_block - M) with M the larger maximum. A power
  *     below 2^-125 is 0;
- *   - a product with a block-quantised weight has the bits of the product with that weight
- *     dequantised to the type of x;
+ *   - a product with an int8 weight has the bits of the product with that weight dequantised to
+ *     the type of x; one with an nf4 weight has the bits of the float32 product of x, widened, with
+ *     that weight dequantised to float32;
  *   - a result is rounded once, to nearest even; a NaN stays a (quiet) NaN.
  * AVX512-BF16 alone treats subnormal bfloat16 inputs and subnormal sums as zeros.
  *
@@ -37,8 +38,16 @@
 /* Element types of buffers. */
 enum ElementType { TYPE_BF16 = 0, TYPE_F16 = 1, TYPE_F32 = 2 };
 
-/* Products: the types of x (or a) and of the weight (or b). */
-enum ProductKind { PRODUCT_BF16 = 0, PRODUCT_F32 = 1, PRODUCT_F32_F16 = 2 };
+/*
+ * Products: the types of x (or a) and of the weight (or b). BF16_F32 is there for nf4 weights
+ * alone: x is widened, and the product is that of float32.
+ */
+enum ProductKind {
+    PRODUCT_BF16 = 0,
+    PRODUCT_F32 = 1,
+    PRODUCT_F32_F16 = 2,
+    PRODUCT_BF16_F32 = 3
+};
 
 /* Instruction sets, from the slowest to the fastest. */
 enum InstructionSet {

@@ -75,7 +75,9 @@ static void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_
 static void multiply_one(const KernelSet *set, const Operands *o)
 {
     float sums[CHUNK_ROWS];
-    if (o->quantized)
+    if (o->quantized && o->quantized->format != QUANTIZED_INT8)
+        set->multiply_nf4(o->quantized, o->quantized_row, o->rows, o->in, o->panels, sums);
+    else if (o->quantized)
         set->multiply_codes(o->quantized, o->quantized_row, o->rows, o->in, o->x, sums);
     else
         set->multiply_row(o->kind, o->x, o->weight, o->weight_stride, o->rows, o->in, sums);
@@ -174,7 +176,9 @@ static Operands operands_from(const KernelSet *set, const Operands *o, ptrdiff_t
 
 static void multiply_many(const KernelSet *set, const Operands *o, float *widened, float *lanes)
 {
-    const int keep = o->tokens >= KEPT_TOKENS && set->keeps_widened(o->kind);
+    /* What has to be written out anyway is written as tiles read it fastest. */
+    const int gains = o->tokens >= KEPT_TOKENS || o->quantized;
+    const int keep = gains && set->keeps_widened(o->kind);
     const ptrdiff_t most = keep || o->quantized ? KEPT_STRETCH
                                                 : STRETCH_BYTES / product_weight_bytes(o->kind);
     const ptrdiff_t step = ceil_div(ceil_div(o->in, ceil_div(o->in, most)), 32) * 32;

@@ -1,13 +1,12 @@
 /*
- * Block-quantised weights on vectors: one token times a few rows of codes, and spans dequantised to
- * bfloat16. A quantized_*.h header defines before this one what differs between vectors:
- * nf4_values, int8_words, int8_values, vec_multiply, vec_subtract, vec_all_of,
- * vec_negative_multiply_add, round_to_bf16 and join_pairs.
+ * int8 weights on vectors: one token times a few rows of codes, and spans dequantised to bfloat16.
+ * A quantized_*.h header defines before this one what differs between vectors: int8_words,
+ * int8_values, vec_multiply, vec_subtract, vec_all_of, vec_negative_multiply_add and join_pairs.
  *
  * A weight is rounded to bfloat16 before it is multiplied, so the sums have the bits of the product
- * with the dequantised weight. For nf4 that is done to the 16 values of a block's table. Where no
- * scale is extreme, three operations on floats round to 8 bits: p = w * (2^16 + 1), d = p - w,
- * p - d (G. W. Veltkamp; ties to even for this constant, which tests try for all mantissas).
+ * with the dequantised weight. Where no scale is extreme, three operations on floats round to 8
+ * bits: p = w * (2^16 + 1), d = p - w, p - d (G. W. Veltkamp; ties to even for this constant, which
+ * tests try for all mantissas).
  */
 #ifndef LLAMA_BOLTS_QUANTIZED_TILE_H
 #define LLAMA_BOLTS_QUANTIZED_TILE_H
@@ -15,8 +14,6 @@
 enum {
     /* Rows side by side: several chains of sums, and several streams from memory. */
     CODE_ROWS = 4,
-    /* Blocks of nf4 in a row, at most, whose nested scales are written out. */
-    MOST_SCALES = 512,
     STRETCH_SCALES = QUANTIZED_STRETCH / INT8_BLOCK
 };
 
@@ -25,24 +22,11 @@ enum {
 /* Rows of codes and of scales, one after the other. */
 typedef struct CodeRows {
     const uint8_t *codes;
-    const void *scales; /* float32 (nf4) or bfloat16 (int8) */
+    const void *scales; /* bfloat16 */
     ptrdiff_t in;
 } CodeRows;
 
 /* ---- rounding ---- */
-
-/* Whether rounding by SPLITTER neither overflows nor meets subnormal numbers: 0, or 2^-100 to
- * 2^100. Taking 1 off makes 0 the largest number. */
-INLINE int are_usual(const float *scales, ptrdiff_t count)
-{
-    uint32_t largest = 0, least = 0xFFFFFFFFu;
-    for (ptrdiff_t i = 0; i < count; i++) {
-        const uint32_t magnitude = bits_of(scales[i]) & 0x7FFFFFFFu;
-        largest = magnitude > largest ? magnitude : largest;
-        least = magnitude - 1 < least ? magnitude - 1 : least;
-    }
-    return largest <= 0x71800000u && least >= 0x0D800000u - 1;
-}
 
 /* Powers of two, or 0: a code times such a scale is a bfloat16 as it is. */
 INLINE int are_powers(const uint16_t *scales, ptrdiff_t count)
@@ -62,28 +46,6 @@ INLINE int are_usual_bf16(const uint16_t *scales, ptrdiff_t count)
         least = below < least ? below : least;
     }
     return largest <= 0x7180u && least >= 0x0D80u - 1;
-}
-
-/* The values of the 16 codes of a block. */
-INLINE Nf4Table nf4_scaled(float scale)
-{
-    Nf4Table table;
-#pragma GCC unroll 2
-    for (int part = 0; part < VEC_PARTS; part++)
-        table.values[part] =
-            vec_multiply(vec_load(nf4_code + part * VEC_LANES), vec_all_of(scale));
-    return table;
-}
-
-INLINE Nf4Table nf4_split(float scale)
-{
-    Nf4Table table = nf4_scaled(scale);
-#pragma GCC unroll 2
-    for (int part = 0; part < VEC_PARTS; part++) {
-        const vec w = table.values[part], p = vec_multiply(w, vec_all_of(SPLITTER));
-        table.values[part] = vec_subtract(p, vec_subtract(p, w));
-    }
-    return table;
 }
 
 /*
@@ -128,29 +90,6 @@ INLINE vec add_phases(vec sum, const char *x, vec odd, vec even, int part)
     return mac_bf16(sum, load_bf16(x, BF16_PHASES - 1, part), even);
 }
 
-INLINE void add_nf4_block(const int rows, const CodeRows *w, ptrdiff_t start, const char *x,
-                          vec *sums)
-{
-    const uint8_t *codes = w->codes + start / 2;
-    const float *scales = (const float *)w->scales + start / NF4_BLOCK;
-    Nf4Table tables[CODE_ROWS];
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-        tables[r] = nf4_split(scales[r * (w->in / NF4_BLOCK)]);
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; half++)
-#pragma GCC unroll 2
-        for (int part = 0; part < VEC_PARTS; part++)
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) {
-                const uint8_t *at = codes + r * (w->in / 2) + 16 * half;
-                vec *sum = sums + r * VEC_PARTS + part;
-                *sum = add_phases(*sum, x + start * 2 + 64 * half,
-                                  nf4_values(at, tables[r], 0, part),
-                                  nf4_values(at, tables[r], 1, part), part);
-            }
-}
-
 INLINE void add_int8_block(const int rounds, const int rows, const CodeRows *w, ptrdiff_t start,
                            const char *x, const Int8Scales *spread, ptrdiff_t block, vec *sums)
 {
@@ -176,24 +115,6 @@ INLINE void prefetch_codes(const uint8_t *codes, ptrdiff_t bytes)
 {
     for (ptrdiff_t at = 0; at < bytes; at += LINE)
         __builtin_prefetch(codes + at);
-}
-
-INLINE void multiply_nf4_rows(const int rows, const CodeRows *w, const char *x, float *out)
-{
-    vec sums[CODE_ROWS * VEC_PARTS];
-#pragma GCC unroll 8
-    for (int i = 0; i < rows * VEC_PARTS; i++)
-        sums[i] = vec_zero();
-    for (ptrdiff_t start = 0; start < w->in; start += QUANTIZED_STRETCH) {
-        const ptrdiff_t count = min_size(QUANTIZED_STRETCH, w->in - start);
-        for (ptrdiff_t at = start; at < start + count; at += NF4_BLOCK) {
-            prefetch_codes(w->codes + rows * (w->in + at) / 2, rows * NF4_BLOCK / 2);
-            add_nf4_block(rows, w, at, x, sums);
-        }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-        out[r] = fold_vectors(sums + r * VEC_PARTS);
 }
 
 INLINE void multiply_int8_rows(const int rounds, const int rows, const CodeRows *w, const char *x,
@@ -248,29 +169,14 @@ static void multiply_any_row(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t 
 INLINE int multiply_code_rows(const int rows, const QuantizedWeight *w, ptrdiff_t row,
                               ptrdiff_t in, const char *x, float *out)
 {
-    const ptrdiff_t size = quantized_block(w->format), blocks = rows * in / size;
-    CodeRows c = {w->codes + code_bytes(w->format, row * in), NULL, in};
-    if (w->format == QUANTIZED_INT8) {
-        c.scales = (const uint16_t *)w->scales + row * in / size;
-        if (!are_usual_bf16(c.scales, blocks))
-            return 0;
-        if (are_powers(c.scales, blocks))
-            multiply_int8_rows(0, rows, &c, x, out);
-        else
-            multiply_int8_rows(1, rows, &c, x, out);
-        return 1;
-    }
-    float room[CODE_ROWS * MOST_SCALES];
-    c.scales = (const float *)w->scales + row * in / size;
-    if (w->format == QUANTIZED_NF4_NESTED) {
-        if (in / size > MOST_SCALES)
-            return 0;
-        expand_scales(w, row * in / size, blocks, room);
-        c.scales = room;
-    }
-    if (!are_usual(c.scales, blocks))
+    const uint16_t *scales = (const uint16_t *)w->scales + row * in / INT8_BLOCK;
+    const CodeRows c = {w->codes + row * in, scales, in};
+    if (!are_usual_bf16(scales, rows * in / INT8_BLOCK))
         return 0;
-    multiply_nf4_rows(rows, &c, x, out);
+    if (are_powers(scales, rows * in / INT8_BLOCK))
+        multiply_int8_rows(0, rows, &c, x, out);
+    else
+        multiply_int8_rows(1, rows, &c, x, out);
     return 1;
 }
 
@@ -310,22 +216,6 @@ INLINE void put_block(const int widens, Sink to, ptrdiff_t block, int part, vec 
     }
 }
 
-INLINE void put_nf4_block(const int widens, const uint8_t *codes, float scale, Sink to,
-                          ptrdiff_t block)
-{
-    Nf4Table table = nf4_scaled(scale);
-#pragma GCC unroll 2
-    for (int part = 0; part < VEC_PARTS; part++)
-        table.values[part] = round_to_bf16(table.values[part]);
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; half++)
-#pragma GCC unroll 2
-        for (int part = 0; part < VEC_PARTS; part++)
-            put_block(widens, to, 2 * block + half, part,
-                      nf4_values(codes + 16 * half, table, 0, part),
-                      nf4_values(codes + 16 * half, table, 1, part));
-}
-
 /* At most STRETCH_SCALES blocks of usual scales. */
 INLINE void put_int8_blocks(const int widens, const int rounds, const uint8_t *codes,
                             const uint16_t *scales, ptrdiff_t blocks, Sink to)
@@ -346,21 +236,14 @@ INLINE void put_int8_blocks(const int widens, const int rounds, const uint8_t *c
 INLINE int put_blocks(const int widens, const QuantizedWeight *w, ptrdiff_t first,
                       ptrdiff_t count, Sink to)
 {
-    const uint8_t *codes = w->codes + code_bytes(w->format, first);
-    if (w->format == QUANTIZED_INT8) {
-        const uint16_t *scales = (const uint16_t *)w->scales + first / INT8_BLOCK;
-        if (!are_usual_bf16(scales, count / INT8_BLOCK))
-            return 0;
-        if (are_powers(scales, count / INT8_BLOCK))
-            put_int8_blocks(widens, 0, codes, scales, count / INT8_BLOCK, to);
-        else
-            put_int8_blocks(widens, 1, codes, scales, count / INT8_BLOCK, to);
-        return 1;
-    }
-    float scales[STRETCH_SCALES];
-    expand_scales(w, first / NF4_BLOCK, count / NF4_BLOCK, scales);
-    for (ptrdiff_t b = 0; b < count / NF4_BLOCK; b++, codes += NF4_BLOCK / 2)
-        put_nf4_block(widens, codes, scales[b], to, b);
+    const uint8_t *codes = w->codes + first;
+    const uint16_t *scales = (const uint16_t *)w->scales + first / INT8_BLOCK;
+    if (!are_usual_bf16(scales, count / INT8_BLOCK))
+        return 0;
+    if (are_powers(scales, count / INT8_BLOCK))
+        put_int8_blocks(widens, 0, codes, scales, count / INT8_BLOCK, to);
+    else
+        put_int8_blocks(widens, 1, codes, scales, count / INT8_BLOCK, to);
     return 1;
 }
 
@@ -378,7 +261,11 @@ static void blocks_to_bf16(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t 
 static void dequantize_span(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t count, void *out,
                             int out_type)
 {
-    const ptrdiff_t size = quantized_block(w->format);
+    if (w->format != QUANTIZED_INT8) {
+        dequantize_nf4(w, first, count, out, out_type);
+        return;
+    }
+    const ptrdiff_t size = INT8_BLOCK;
     const ptrdiff_t head = min_size(count, (size - first % size) % size);
     const ptrdiff_t whole = out_type == TYPE_BF16 ? (count - head) / size * size : 0;
     dequantize_any(w, first, head, out, out_type);
@@ -408,7 +295,11 @@ static void widen_row(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t count
 static void widen_codes_stretch(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows,
                                 ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, float *widened)
 {
-    const ptrdiff_t size = quantized_block(w->format), vector = 4 * VEC_LANES;
+    if (w->format != QUANTIZED_INT8) {
+        widen_nf4_stretch(w, row, rows, in, start, count, widened);
+        return;
+    }
+    const ptrdiff_t size = INT8_BLOCK, vector = 4 * VEC_LANES;
     const ptrdiff_t steps = ceil_div(count, 32) * BF16_PHASES;
     const int has_whole_blocks = in % size == 0 && start % size == 0 && count % size == 0;
     for (ptrdiff_t r = 0; r < rows; r++) {

@@ -80,7 +80,9 @@ class Weights:
         if isinstance(weight, ml.Tensor):
             return
         mine = ml.linear_transformation(x, weight)
-        plain = ml.linear_transformation(x, weight.dequantize(ml.bfloat16))
+        is_nf4 = weight.dtype is ml.nf4
+        operand = ml.float32 if is_nf4 else ml.bfloat16
+        plain = ml.linear_transformation(x.to(operand), weight.dequantize(operand), ml.bfloat16)
         if not np.array_equal(mine.bits(), plain.bits()):
             raise SystemExit(f"{name} is wrong at {weight!r}: nothing is timed")
 

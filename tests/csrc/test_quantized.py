@@ -1,4 +1,7 @@
-"""Block-quantised weights: right within the bound, and the bits of the dequantised weight."""
+"""Block-quantised weights: right within the bound, and the bits of the dequantised weight.
+
+A product with nf4 is one of float32; a product with int8 is one of the dtype of x.
+"""
 
 from typing import Any
 
@@ -29,6 +32,8 @@ SHAPES = [
     (60, 576, 9),
     (125, 96, 6),
 ]
+# The same for one token, with rows that end within a block of nested scales, or have several
+NESTED_SHAPES = [(1, 1088, 70), (1, 20_480, 6), (1, 16_384 + 64, 5)]
 formats = pytest.mark.parametrize(
     ("dtype", "double"), FORMATS, ids=lambda value: str(value).replace("False", "single")
 )
@@ -41,22 +46,34 @@ def run_linear(x: Array, weight: "QuantizedTensor | Tensor", dtype: Any = f32) -
     return out
 
 
+def operand_of(weight: QuantizedTensor, x_dtype: Any) -> Any:
+    """Tell what dtype a product is computed in, and so what the weight is dequantised to."""
+    return f32 if weight.dtype is ml.nf4 else x_dtype
+
+
+def run_plain(x: Array, weight: QuantizedTensor, dtype: Any = f32) -> Array:
+    """Multiply by the dequantised weight; a result of float32 is rounded after that."""
+    operand = operand_of(weight, x.dtype)
+    with np.errstate(all="ignore"):
+        plain = tensor(elements(weight, operand))
+        return run_linear(x.astype(operand), plain, dtype if operand == bf16 else f32).astype(dtype)
+
+
 # ---- products -----------------------------------------------------------------------------------
 
 
 @formats
 @activations
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES + NESTED_SHAPES, ids=str)
 def test_products_are_right_and_have_the_bits_of_the_dequantised_weight(
     isa: str, dtype: Any, double: bool, x_dtype: Any, shape: tuple[int, int, int]
 ) -> None:
     x, weight = normal(shape[:2], x_dtype), quantized(shape[:0:-1], dtype, double, seed=1)
-    plain = elements(weight, x_dtype)
     out = run_linear(x, weight)
-    check_products(out, x, plain)
-    assert bits(out) == bits(run_linear(x, tensor(plain)))
+    check_products(out, x, elements(weight, operand_of(weight, x_dtype)))
+    assert bits(out) == bits(run_plain(x, weight))
     if x_dtype == bf16:
-        assert bits(run_linear(x, weight, bf16)) == bits(run_linear(x, tensor(plain), bf16))
+        assert bits(run_linear(x, weight, bf16)) == bits(run_plain(x, weight, bf16))
 
 
 @formats
@@ -121,9 +138,7 @@ def test_scales_of_any_size_give_the_bits_of_the_dequantised_weight(
     weight = with_scales(quantized((6, 640), dtype, double), np.array(scales))
     for tokens in (1, 3):
         x = normal((tokens, 640), bf16)
-        with np.errstate(all="ignore"):
-            plain = run_linear(x, tensor(elements(weight, bf16)))
-        assert bits(run_linear(x, weight)) == bits(plain)
+        assert bits(run_linear(x, weight)) == bits(run_plain(x, weight))
 
 
 def test_three_operations_on_floats_round_to_eight_bits_with_ties_to_even() -> None:

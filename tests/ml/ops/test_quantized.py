@@ -19,11 +19,9 @@ def ids_of(values):
 @FORMATS
 @EVERY_FLOAT
 @pytest.mark.parametrize("shape", [(64,), (1, 64), (2, 3, 64), (0, 64)], ids=str)
-def test_linear_has_the_bits_of_the_weight_dequantised_to_the_dtype_of_x(
-    block_dtype, double, dtype, shape
-):
+def test_linear_has_the_bits_of_the_dequantised_weight(block_dtype, double, dtype, shape):
     x, weight = sample(shape, dtype), ml.quantize(sample((9, 64), seed=1), block_dtype, double)
-    operand = ml.float32 if dtype is ml.float16 else dtype
+    operand = ml.bfloat16 if (dtype, block_dtype) == (ml.bfloat16, ml.int8_block) else ml.float32
     for result_dtype in (None, *FLOAT_DTYPES):
         result = ml.linear_transformation(x, weight, result_dtype)
         plain = weight.dequantize(operand)
@@ -36,9 +34,10 @@ def test_linear_takes_views_biases_and_several_weights(block_dtype, double):
     x, bias = strided((5, 96), ml.bfloat16), sample((7,), seed=3)
     weights = [ml.quantize(sample((n, 96), seed=n), block_dtype, double and n == 7) for n in (7, 2)]
     first, second = ml.linear_transformations(x, weights, biases=(bias, None))
-    plain = [weight.dequantize(ml.bfloat16) for weight in weights]
-    check_same(first, ml.linear_transformation(x, plain[0], bias=bias).numpy())
-    check_same(second, ml.linear_transformation(x, plain[1]).numpy())
+    operand = ml.float32 if block_dtype is ml.nf4 else ml.bfloat16
+    plain, x = [weight.dequantize(operand) for weight in weights], x.to(operand)
+    check_same(first, ml.linear_transformation(x, plain[0], ml.bfloat16, bias=bias).numpy())
+    check_same(second, ml.linear_transformation(x, plain[1], ml.bfloat16).numpy())
 
 
 @FORMATS
