@@ -167,9 +167,6 @@ BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "fp4": (
         lambda arrays: arrays.update({f"{WEIGHT}.quant_state.bitsandbytes__fp4": packed({})}),
         "quantisation to nf4"),
-    "an int8 output without scales": (
-        lambda arrays: arrays.update({"llama_bolts.lm_head.weight": np.zeros((32, 32), np.int8)}),
-        "'llama_bolts.lm_head.weight_scale' beside it"),
     "sizes nested deeply": (changed_state(shape=[[[]], 96]), "two sizes, got a value of type list"),
 }  # fmt: skip
 BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {

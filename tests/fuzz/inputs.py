@@ -186,7 +186,8 @@ MISTRAL |= {"architectures": ["MistralForCausalLM"]}
 for key in ("attention_bias", "mlp_bias", "pretraining_tp"):
     MISTRAL.pop(key)
 GENERATION = {"bos_token_id": 1, "eos_token_id": [2, 3], "temperature": 0.6, "top_p": 0.9}
-QUANTIZATION: list[Json] = [nf4_config(True, ["lm_head"]), int8_config()]
+DOUBLE = nf4_config() | {"bnb_4bit_use_double_quant": True, "llm_int8_skip_modules": ["lm_head"]}
+QUANTIZATION: list[Json] = [DOUBLE, int8_config()]
 TOKENIZER_CONFIG: Json = {
     "add_bos_token": True,
     "bos_token": "<s>",
