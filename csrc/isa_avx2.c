@@ -12,6 +12,7 @@
 #include "attention_tile.h"
 #include "probe_vector.h"
 #include "quantized_avx2.h"
+#include "int8_avx2.h"
 
 DEFINE_KERNEL_SET(kernel_set_avx2);
 

@@ -14,6 +14,7 @@
 #include "attention_tile.h"
 #include "probe_vector.h"
 #include "quantized_avx512.h"
+#include "int8_avx512.h"
 
 DEFINE_KERNEL_SET(kernel_set_avx512);
 

@@ -24,12 +24,6 @@ INLINE vec vec_subtract(vec a, vec b)
     return _mm256_sub_ps(a, b);
 }
 
-/* c - a * b, rounded once. */
-INLINE vec vec_negative_multiply_add(vec a, vec b, vec c)
-{
-    return _mm256_fnmadd_ps(a, b, c);
-}
-
 /* To 8 bits, ties to even, in place; a NaN stays a NaN, and quiet. */
 INLINE vec round_to_bf16(vec w)
 {
@@ -61,21 +55,6 @@ INLINE vec nf4_values(const uint8_t *codes, Nf4Table table, int phase, int part)
     return _mm256_blendv_ps(_mm256_permutevar8x32_ps(table.values[0], numbers),
                             _mm256_permutevar8x32_ps(table.values[1], numbers),
                             _mm256_castsi256_ps(fourth));
-}
-
-/* 16 codes, two to a word. */
-INLINE vec int8_words(const uint8_t *codes, int part)
-{
-    return _mm256_castsi256_ps(
-        _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(codes + 16 * part))));
-}
-
-/* The odd ones times 2^8 (phase 0), or the even ones times 2^24. */
-INLINE vec int8_values(vec words, int phase)
-{
-    const __m256i w = _mm256_castps_si256(words);
-    return _mm256_cvtepi32_ps(phase == 0 ? _mm256_and_si256(w, _mm256_set1_epi32(-0x100))
-                                         : _mm256_slli_epi32(w, 24));
 }
 
 #include "quantized_tile.h"

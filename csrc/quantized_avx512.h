@@ -24,12 +24,6 @@ INLINE vec vec_subtract(vec a, vec b)
     return _mm512_sub_ps(a, b);
 }
 
-/* c - a * b, rounded once. */
-INLINE vec vec_negative_multiply_add(vec a, vec b, vec c)
-{
-    return _mm512_fnmadd_ps(a, b, c);
-}
-
 /* To 8 bits, ties to even, in place; a NaN stays a NaN, and quiet. */
 INLINE vec round_to_bf16(vec w)
 {
@@ -55,22 +49,6 @@ INLINE vec nf4_values(const uint8_t *codes, Nf4Table table, int phase, int part)
     const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)codes));
     /* vpermps reads the lower four bits of each number. */
     return _mm512_permutexvar_ps(phase == 0 ? bytes : _mm512_srli_epi32(bytes, 4), table.values[0]);
-}
-
-/* 32 codes, two to a word. */
-INLINE vec int8_words(const uint8_t *codes, int part)
-{
-    (void)part;
-    return _mm512_castsi512_ps(
-        _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)codes)));
-}
-
-/* The odd ones times 2^8 (phase 0), or the even ones times 2^24. */
-INLINE vec int8_values(vec words, int phase)
-{
-    const __m512i w = _mm512_castps_si512(words);
-    return _mm512_cvtepi32_ps(phase == 0 ? _mm512_and_si512(w, _mm512_set1_epi32(-0x100))
-                                         : _mm512_slli_epi32(w, 24));
 }
 
 #include "quantized_tile.h"

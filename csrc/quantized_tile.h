@@ -1,8 +1,7 @@
 /*
- * Block-quantised weights on vectors: one token times a few rows of codes, and spans dequantised to
+ * nf4 weights on vectors: one token times a few rows of codes, and spans dequantised to
  * bfloat16. A quantized_*.h header defines before this one what differs between vectors:
- * nf4_values, int8_words, int8_values, vec_multiply, vec_subtract, vec_all_of,
- * vec_negative_multiply_add, round_to_bf16 and join_pairs.
+ * nf4_values, vec_multiply, vec_subtract, vec_all_of, round_to_bf16 and join_pairs.
  *
  * A weight is rounded to bfloat16 before it is multiplied, so the sums have the bits of the product
  * with the dequantised weight. For nf4 that is done to the 16 values of a block's table. Where no
@@ -17,7 +16,7 @@ enum {
     CODE_ROWS = 4,
     /* Blocks of nf4 in a row, at most, whose nested scales are written out. */
     MOST_SCALES = 512,
-    STRETCH_SCALES = QUANTIZED_STRETCH / INT8_BLOCK
+    STRETCH_SCALES = QUANTIZED_STRETCH / NF4_BLOCK
 };
 
 #define SPLITTER 65537.0f
@@ -25,7 +24,7 @@ enum {
 /* Rows of codes and of scales, one after the other. */
 typedef struct CodeRows {
     const uint8_t *codes;
-    const void *scales; /* float32 (nf4) or bfloat16 (int8) */
+    const float *scales;
     ptrdiff_t in;
 } CodeRows;
 
@@ -42,26 +41,6 @@ INLINE int are_usual(const float *scales, ptrdiff_t count)
         least = magnitude - 1 < least ? magnitude - 1 : least;
     }
     return largest <= 0x71800000u && least >= 0x0D800000u - 1;
-}
-
-/* Powers of two, or 0: a code times such a scale is a bfloat16 as it is. */
-INLINE int are_powers(const uint16_t *scales, ptrdiff_t count)
-{
-    uint16_t mantissas = 0;
-    for (ptrdiff_t i = 0; i < count; i++)
-        mantissas |= scales[i] & 0x7Fu;
-    return mantissas == 0;
-}
-
-INLINE int are_usual_bf16(const uint16_t *scales, ptrdiff_t count)
-{
-    uint16_t largest = 0, least = 0xFFFFu;
-    for (ptrdiff_t i = 0; i < count; i++) {
-        const uint16_t magnitude = scales[i] & 0x7FFFu, below = (uint16_t)(magnitude - 1);
-        largest = magnitude > largest ? magnitude : largest;
-        least = below < least ? below : least;
-    }
-    return largest <= 0x7180u && least >= 0x0D80u - 1;
 }
 
 /* The values of the 16 codes of a block. */
@@ -86,37 +65,6 @@ INLINE Nf4Table nf4_split(float scale)
     return table;
 }
 
-/*
- * int8_values gives an odd element times 2^8, as it lies in the upper byte of a 16-bit word, and an
- * even one times 2^24, shifted to the uppermost byte of 32 bits. The scales take that back.
- */
-typedef struct Int8Scales {
-    float odd[STRETCH_SCALES], even[STRETCH_SCALES];
-    float odd_split[STRETCH_SCALES], even_split[STRETCH_SCALES]; /* times SPLITTER */
-} Int8Scales;
-
-INLINE void spread_scales(const uint16_t *restrict scales, ptrdiff_t count,
-                          Int8Scales *restrict spread)
-{
-    for (ptrdiff_t b = 0; b < count; b++) {
-        const float scale = bf16_to_f32(scales[b]);
-        spread->odd[b] = scale * 0x1p-8f;
-        spread->even[b] = scale * 0x1p-24f;
-        spread->odd_split[b] = scale * (0x1p-8f * SPLITTER);
-        spread->even_split[b] = scale * (0x1p-24f * SPLITTER);
-    }
-}
-
-INLINE vec int8_split(const int rounds, vec words, int phase, const float *scale,
-                      const float *split)
-{
-    const vec q = int8_values(words, phase);
-    if (!rounds)
-        return vec_multiply(q, vec_all_of(*scale));
-    const vec p = vec_multiply(q, vec_all_of(*split));
-    return vec_subtract(p, vec_negative_multiply_add(q, vec_all_of(*scale), p));
-}
-
 /* ---- one token ---- */
 
 /* The sums of a row and a vector of x, for one block of 32; odd and even are w's two phases. */
@@ -132,7 +80,7 @@ INLINE void add_nf4_block(const int rows, const CodeRows *w, ptrdiff_t start, co
                           vec *sums)
 {
     const uint8_t *codes = w->codes + start / 2;
-    const float *scales = (const float *)w->scales + start / NF4_BLOCK;
+    const float *scales = w->scales + start / NF4_BLOCK;
     Nf4Table tables[CODE_ROWS];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
@@ -149,23 +97,6 @@ INLINE void add_nf4_block(const int rows, const CodeRows *w, ptrdiff_t start, co
                                   nf4_values(at, tables[r], 0, part),
                                   nf4_values(at, tables[r], 1, part), part);
             }
-}
-
-INLINE void add_int8_block(const int rounds, const int rows, const CodeRows *w, ptrdiff_t start,
-                           const char *x, const Int8Scales *spread, ptrdiff_t block, vec *sums)
-{
-    const uint8_t *codes = w->codes + start;
-#pragma GCC unroll 2
-    for (int part = 0; part < VEC_PARTS; part++)
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            const Int8Scales *s = spread + r;
-            const vec words = int8_words(codes + r * w->in, part);
-            const vec odd = int8_split(rounds, words, 0, s->odd + block, s->odd_split + block);
-            const vec even = int8_split(rounds, words, 1, s->even + block, s->even_split + block);
-            vec *sum = sums + r * VEC_PARTS + part;
-            *sum = add_phases(*sum, x + start * 2, odd, even, part);
-        }
 }
 
 /*
@@ -189,33 +120,6 @@ INLINE void multiply_nf4_rows(const int rows, const CodeRows *w, const char *x, 
         for (ptrdiff_t at = start; at < start + count; at += NF4_BLOCK) {
             prefetch_codes(w->codes + rows * (w->in + at) / 2, rows * NF4_BLOCK / 2);
             add_nf4_block(rows, w, at, x, sums);
-        }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-        out[r] = fold_vectors(sums + r * VEC_PARTS);
-}
-
-INLINE void multiply_int8_rows(const int rounds, const int rows, const CodeRows *w, const char *x,
-                               float *out)
-{
-    Int8Scales spread[CODE_ROWS];
-    vec sums[CODE_ROWS * VEC_PARTS];
-#pragma GCC unroll 8
-    for (int i = 0; i < rows * VEC_PARTS; i++)
-        sums[i] = vec_zero();
-    for (ptrdiff_t start = 0; start < w->in; start += QUANTIZED_STRETCH) {
-        const ptrdiff_t count = min_size(QUANTIZED_STRETCH, w->in - start);
-        const uint16_t *scales = (const uint16_t *)w->scales + start / INT8_BLOCK;
-        for (int r = 0; r < rows; r++, scales += w->in / INT8_BLOCK)
-            if (count == QUANTIZED_STRETCH)
-                spread_scales(scales, STRETCH_SCALES, spread + r);
-            else
-                spread_scales(scales, count / INT8_BLOCK, spread + r);
-        for (ptrdiff_t block = 0; block < count / INT8_BLOCK; block++) {
-            const ptrdiff_t at = start + block * INT8_BLOCK;
-            prefetch_codes(w->codes + rows * (w->in + at), rows * INT8_BLOCK);
-            add_int8_block(rounds, rows, w, at, x, spread, block, sums);
         }
     }
 #pragma GCC unroll 4
@@ -250,16 +154,6 @@ INLINE int multiply_code_rows(const int rows, const QuantizedWeight *w, ptrdiff_
 {
     const ptrdiff_t size = quantized_block(w->format), blocks = rows * in / size;
     CodeRows c = {w->codes + code_bytes(w->format, row * in), NULL, in};
-    if (w->format == QUANTIZED_INT8) {
-        c.scales = (const uint16_t *)w->scales + row * in / size;
-        if (!are_usual_bf16(c.scales, blocks))
-            return 0;
-        if (are_powers(c.scales, blocks))
-            multiply_int8_rows(0, rows, &c, x, out);
-        else
-            multiply_int8_rows(1, rows, &c, x, out);
-        return 1;
-    }
     float room[CODE_ROWS * MOST_SCALES];
     c.scales = (const float *)w->scales + row * in / size;
     if (w->format == QUANTIZED_NF4_NESTED) {
@@ -274,7 +168,7 @@ INLINE int multiply_code_rows(const int rows, const QuantizedWeight *w, ptrdiff_
     return 1;
 }
 
-/* out[r] = x . row (row + r): bfloat16 x, rows of whole blocks. */
+/* out[r] = x . row (row + r): bfloat16 x, nf4 rows of whole blocks. */
 static void multiply_codes(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in,
                            const char *x, float *out)
 {
@@ -326,42 +220,15 @@ INLINE void put_nf4_block(const int widens, const uint8_t *codes, float scale, S
                       nf4_values(codes + 16 * half, table, 1, part));
 }
 
-/* At most STRETCH_SCALES blocks of usual scales. */
-INLINE void put_int8_blocks(const int widens, const int rounds, const uint8_t *codes,
-                            const uint16_t *scales, ptrdiff_t blocks, Sink to)
-{
-    Int8Scales s;
-    spread_scales(scales, blocks, &s);
-    for (ptrdiff_t b = 0; b < blocks; b++, codes += INT8_BLOCK)
-#pragma GCC unroll 2
-        for (int part = 0; part < VEC_PARTS; part++) {
-            const vec words = int8_words(codes, part);
-            put_block(widens, to, b, part,
-                      int8_split(rounds, words, 0, s.odd + b, s.odd_split + b),
-                      int8_split(rounds, words, 1, s.even + b, s.even_split + b));
-        }
-}
-
-/* Whole blocks, a stretch of them at most; 0 if their scales are not usual. */
-INLINE int put_blocks(const int widens, const QuantizedWeight *w, ptrdiff_t first,
-                      ptrdiff_t count, Sink to)
+/* Whole blocks, a stretch of them at most. */
+INLINE void put_blocks(const int widens, const QuantizedWeight *w, ptrdiff_t first,
+                       ptrdiff_t count, Sink to)
 {
     const uint8_t *codes = w->codes + code_bytes(w->format, first);
-    if (w->format == QUANTIZED_INT8) {
-        const uint16_t *scales = (const uint16_t *)w->scales + first / INT8_BLOCK;
-        if (!are_usual_bf16(scales, count / INT8_BLOCK))
-            return 0;
-        if (are_powers(scales, count / INT8_BLOCK))
-            put_int8_blocks(widens, 0, codes, scales, count / INT8_BLOCK, to);
-        else
-            put_int8_blocks(widens, 1, codes, scales, count / INT8_BLOCK, to);
-        return 1;
-    }
     float scales[STRETCH_SCALES];
     expand_scales(w, first / NF4_BLOCK, count / NF4_BLOCK, scales);
     for (ptrdiff_t b = 0; b < count / NF4_BLOCK; b++, codes += NF4_BLOCK / 2)
         put_nf4_block(widens, codes, scales[b], to, b);
-    return 1;
 }
 
 static void blocks_to_bf16(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t count, char *out)
@@ -369,8 +236,7 @@ static void blocks_to_bf16(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t 
     for (ptrdiff_t done = 0; done < count; done += QUANTIZED_STRETCH) {
         const ptrdiff_t some = min_size(QUANTIZED_STRETCH, count - done);
         const Sink to = {out + done * 2, 64, 0, 4 * VEC_LANES};
-        if (!put_blocks(0, w, first + done, some, to))
-            dequantize_any(w, first + done, some, to.out, TYPE_BF16);
+        put_blocks(0, w, first + done, some, to);
     }
 }
 
@@ -380,7 +246,8 @@ static void dequantize_span(const QuantizedWeight *w, ptrdiff_t first, ptrdiff_t
 {
     const ptrdiff_t size = quantized_block(w->format);
     const ptrdiff_t head = min_size(count, (size - first % size) % size);
-    const ptrdiff_t whole = out_type == TYPE_BF16 ? (count - head) / size * size : 0;
+    const int is_fast = out_type == TYPE_BF16 && w->format != QUANTIZED_INT8;
+    const ptrdiff_t whole = is_fast ? (count - head) / size * size : 0;
     dequantize_any(w, first, head, out, out_type);
     blocks_to_bf16(w, first + head, whole, (char *)out + head * 2);
     dequantize_any(w, first + head + whole, count - head - whole,
@@ -419,7 +286,9 @@ static void widen_codes_stretch(const QuantizedWeight *w, ptrdiff_t row, ptrdiff
         const Sink to = {out, BF16_PHASES * side * vector, side * vector, steps * side * vector};
         prefetch_codes(w->codes + code_bytes(w->format, first + count),
                        code_bytes(w->format, count));
-        if (!(has_whole_blocks && put_blocks(1, w, first, count, to)))
+        if (has_whole_blocks)
+            put_blocks(1, w, first, count, to);
+        else
             widen_row(w, first, count, to);
     }
 }
