@@ -193,8 +193,9 @@ INLINE void int8_tile_block(const int groups, const int tokens, const int first,
 #pragma GCC unroll 12
     for (int i = 0; i < groups * tokens; i++)
         sums[i] = (ivec){0};
+    /* Unrolled, the compiler would add the steps to one another first, and spill them. */
     for (int half = 0; half < 2; half++)
-#pragma GCC unroll 8
+#pragma GCC unroll 1
         for (int k = 0; k < 8; k++)
             int8_step(groups, tokens, w + (half * 8 + k) * VEC_LANES, group_floats,
                       x + half * 32 + 2 * k, sums);

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from src.ml import native, native_attention
-from src.ml.dtype import bfloat16, float32
+from src.ml.dtype import bfloat16, float32, int8_block
 from src.ml.key_value_cache import KeyValueCache
 from src.ml.quantization import quantize_scales
 from src.ml.quantized import NestedScales, QuantizedTensor
@@ -109,6 +109,16 @@ def run_quantized(n: int) -> None:
                 native.linear(guarded((tokens, n), kind), [weight], [guarded((tokens, 9), kind)])
 
 
+def run_int8(n: int) -> None:
+    """Multiply rows of more than two stretches, in full and in short vectors of rows."""
+    for rows in (1, 2, 7, 16, 33, 67):
+        codes = tensor(at_the_end(np.ones((rows, n), np.int8)))
+        scales = tensor(at_the_end(np.ones(rows * n // 32, bf16)))
+        weight = QuantizedTensor(int8_block, (rows, n), codes, scales)
+        for tokens in (1, 2, 7, 12):
+            native.linear(guarded((tokens, n), bf16), [weight], [guarded((tokens, rows), f32)])
+
+
 def run_attention(h: int) -> None:
     """Run write_cache and attention with heads of h, over one block and over several."""
     for dtype, kind in ((bf16, bfloat16), (f32, float32)):
@@ -131,6 +141,7 @@ def main() -> None:
         run_rows(n)
     for n in (1, 7, 32, 33, 64, 96, 257, 512, 576):
         run_quantized(n)
+    run_int8(1056)
     for h in (2, 6, 10, 34, 64, 80, 130):
         run_attention(h)
     print("done")

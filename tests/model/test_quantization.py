@@ -24,7 +24,10 @@ PARAMS = {
 }  # fmt: skip
 
 
-def logits(model: Model) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
+Logits = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+
+def logits(model: Model) -> Logits:
     context = InferenceContext(model.args, 16)
     ids = list(range(1, 13))
     return model.transformer.forward(context, ids, all_positions=True).numpy()
@@ -43,17 +46,28 @@ def test_matrices_of_layers_are_quantised_and_the_output_to_eight_bits(name: str
     assert "quantised matrices" in model.description
 
 
-@pytest.mark.parametrize("name", QUANTIZATIONS)
-def test_a_quantised_model_computes_what_its_dequantised_weights_do(name: str) -> None:
-    model = load_model(quantize=name)
+def logits_with_plain(model: Model, dtype: ml.BlockDType) -> Logits:
     plain = {
-        key: weight.dequantize(ml.bfloat16) if isinstance(weight, ml.QuantizedTensor) else weight
+        key: weight.dequantize(ml.bfloat16)
+        if isinstance(weight, ml.QuantizedTensor) and weight.dtype is dtype
+        else weight
         for key, weight in model.tensors.items()
     }
     network = type(model.transformer)(model.args, plain)
     context = InferenceContext(model.args, 16)
-    found = network.forward(context, list(range(1, 13)), all_positions=True).numpy()
-    np.testing.assert_array_equal(logits(model), found)
+    return network.forward(context, list(range(1, 13)), all_positions=True).numpy()
+
+
+def test_a_model_in_nf4_computes_what_its_dequantised_weights_do() -> None:
+    model = load_model(quantize="nf4")
+    np.testing.assert_array_equal(logits(model), logits_with_plain(model, ml.nf4))
+
+
+def test_a_model_in_int8_computes_nearly_what_its_dequantised_weights_do() -> None:
+    model = load_model(quantize="int8")
+    found, plain = logits(model), logits_with_plain(model, ml.int8_block)
+    error = np.sqrt(np.mean((found - plain) ** 2) / np.mean(plain**2))
+    assert 0 < error < 2.0**-5  # rounding to bfloat16 alone makes 1.3 %
 
 
 def test_a_tied_output_becomes_a_matrix_of_its_own(tmp_path: Path) -> None:
