@@ -6,17 +6,19 @@
  */
 #include "int8.h"
 
-static void multiply_panels(const KernelSet *set, const Operands *o, Int8Stretch *s, float *lanes)
+static void multiply_panels(const KernelSet *set, const Operands *o, const Int8Stretch *stretch,
+                            float *lanes)
 {
     float sums[PANEL_TOKENS * CHUNK_ROWS];
-    s->out = sums;
+    Int8Stretch s = *stretch;
+    s.out = sums;
     for (ptrdiff_t token = 0; token < o->tokens; token += PANEL_TOKENS) {
-        s->panel = o->panels + token / PANEL_TOKENS * panel_room(o->in);
-        s->tokens = (int)min_size(PANEL_TOKENS, o->tokens - token);
-        s->lanes = lanes + token / PANEL_TOKENS * PANEL_LANES;
-        set->multiply_int8_stretch(s);
-        if (s->start + s->count == o->in)
-            store_rows(set, o, token, s->tokens, sums);
+        s.panel = o->panels + token / PANEL_TOKENS * panel_room(o->in);
+        s.tokens = (int)min_size(PANEL_TOKENS, o->tokens - token);
+        s.lanes = lanes + token / PANEL_TOKENS * PANEL_LANES;
+        set->multiply_int8_stretch(&s);
+        if (s.start + s.count == o->in)
+            store_rows(set, o, token, s.tokens, sums);
     }
 }
 
@@ -29,7 +31,7 @@ void multiply_int8(const KernelSet *set, const Operands *o, float *widened, floa
         return;
     }
     for (ptrdiff_t start = 0; start < o->in; start += INT8_STRETCH) {
-        Int8Stretch stretch = {
+        const Int8Stretch stretch = {
             .weight = o->quantized,
             .row = o->quantized_row,
             .rows = o->rows,

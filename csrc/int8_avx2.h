@@ -35,6 +35,18 @@ INLINE ivec multiply_pairs(ivec a, ivec b)
     return _mm256_madd_epi16(a, b);
 }
 
+/* sum + multiply_pairs(a, b); in one step only with AVX-512. */
+INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
+{
+    (void)one_step;
+    return ivec_add(sum, multiply_pairs(a, b));
+}
+
+INLINE int adds_in_one_step(void)
+{
+    return 0;
+}
+
 /* Codes in the upper bytes of words, to words: odd codes. */
 INLINE ivec upper_codes(ivec codes)
 {

@@ -35,6 +35,28 @@ INLINE ivec multiply_pairs(ivec a, ivec b)
     return _mm512_madd_epi16(a, b);
 }
 
+/*
+ * sum + multiply_pairs(a, b); `one_step` where the processor does that in one instruction. It is
+ * written out, since a compiler takes its name only in code that is for such processors alone.
+ */
+INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
+{
+    if (!one_step)
+        return ivec_add(sum, multiply_pairs(a, b));
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+
+/* Most processors with AVX-512 have it; Skylake's have not. In test builds, one set goes without. */
+INLINE int adds_in_one_step(void)
+{
+#ifdef LLAMA_BOLTS_EMULATE_BF16
+    if (BF16_PHASES == 2)
+        return 0;
+#endif
+    return __builtin_cpu_supports("avx512vnni") != 0;
+}
+
 /* Codes in the upper bytes of words, to words: odd codes. */
 INLINE ivec upper_codes(ivec codes)
 {

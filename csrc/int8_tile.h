@@ -107,6 +107,9 @@ static void multiply_int8_rows(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_
 
 /* ---- many tokens ---- */
 
+/* Keeps the compiler from adding several steps to one another first: it would have to spill them. */
+#define forget_vector(v) __asm__("" : "+v"(v))
+
 /* Of eight vectors, word i of all in the i-th: rows that began as vectors become lanes. */
 INLINE void transpose_words(ivec v[8])
 {
@@ -166,8 +169,8 @@ static void widen_int8_stretch(const Int8Stretch *s)
 }
 
 /* One step of a block: a pair of codes of each row, and of each token. */
-INLINE void int8_step(const int groups, const int tokens, const float *w, ptrdiff_t group_floats,
-                      const int16_t *x, ivec *sums)
+INLINE void int8_step(const int one_step, const int groups, const int tokens, const float *w,
+                      ptrdiff_t group_floats, const int16_t *x, ivec *sums)
 {
     ivec weights[INT8_GROUPS];
 #pragma GCC unroll 2
@@ -177,27 +180,29 @@ INLINE void int8_step(const int groups, const int tokens, const float *w, ptrdif
     for (int t = 0; t < tokens; t++) {
         const ivec pair = ivec_all_of(x + t * 64);
 #pragma GCC unroll 2
-        for (int g = 0; g < groups; g++)
-            sums[t * groups + g] =
-                ivec_add(sums[t * groups + g], multiply_pairs(weights[g], pair));
+        for (int g = 0; g < groups; g++) {
+            ivec *sum = sums + t * groups + g;
+            *sum = add_products(one_step, *sum, weights[g], pair);
+            forget_vector(*sum);
+        }
     }
 }
 
 /* The exact sums of one block, onto its lane of the products' sums. */
-INLINE void int8_tile_block(const int groups, const int tokens, const int first, const float *w,
-                            ptrdiff_t group_floats, const int16_t *x, const float *x_scales,
-                            float *lane)
+INLINE void int8_tile_block(const int one_step, const int groups, const int tokens,
+                            const int first, const float *w, ptrdiff_t group_floats,
+                            const int16_t *x, const float *x_scales, float *lane)
 {
     enum { GROUP_LANES = LANES * PANEL_TOKENS * VEC_LANES };
     ivec sums[INT8_GROUPS * PANEL_TOKENS];
 #pragma GCC unroll 12
     for (int i = 0; i < groups * tokens; i++)
         sums[i] = (ivec){0};
-    /* Unrolled, the compiler would add the steps to one another first, and spill them. */
+    /* A loop of 8 rounds costs a fifth: its end is not foreseen. */
     for (int half = 0; half < 2; half++)
-#pragma GCC unroll 1
+#pragma GCC unroll 8
         for (int k = 0; k < 8; k++)
-            int8_step(groups, tokens, w + (half * 8 + k) * VEC_LANES, group_floats,
+            int8_step(one_step, groups, tokens, w + (half * 8 + k) * VEC_LANES, group_floats,
                       x + half * 32 + 2 * k, sums);
 #pragma GCC unroll 2
     for (int g = 0; g < groups; g++) {
@@ -230,7 +235,8 @@ INLINE void int8_fold(const int tokens, const float *lanes, float *out)
 }
 
 /* Some vectors of rows; lanes are [rows / VEC_LANES][LANES][PANEL_TOKENS][VEC_LANES]. */
-INLINE void int8_tile(const int groups, const int tokens, const Int8Stretch *s, ptrdiff_t group)
+INLINE void int8_tile(const int one_step, const int groups, const int tokens,
+                      const Int8Stretch *s, ptrdiff_t group)
 {
     enum { GROUP_LANES = LANES * PANEL_TOKENS * VEC_LANES };
     const ptrdiff_t blocks = s->count / INT8_BLOCK, group_floats = blocks * WIDE_FLOATS;
@@ -241,7 +247,8 @@ INLINE void int8_tile(const int groups, const int tokens, const Int8Stretch *s, 
         const int16_t *x = int8_numbers(s->panel, tokens, block);
         const float *x_scales = int8_scales(s->panel, s->in, tokens, block);
         float *lane = lanes + b * PANEL_TOKENS * VEC_LANES;
-        int8_tile_block(groups, tokens, s->start == 0, w, group_floats, x, x_scales, lane);
+        int8_tile_block(one_step, groups, tokens, s->start == 0, w, group_floats, x, x_scales,
+                        lane);
     }
     for (int g = 0; g < groups; g++) {
         float *of_group = lanes + g * GROUP_LANES;
@@ -253,26 +260,34 @@ INLINE void int8_tile(const int groups, const int tokens, const Int8Stretch *s, 
     }
 }
 
-INLINE void int8_all_groups(const int tokens, const Int8Stretch *s)
+INLINE void int8_all_groups(const int one_step, const int tokens, const Int8Stretch *s)
 {
     const ptrdiff_t groups = ceil_div(s->rows, VEC_LANES);
     ptrdiff_t group = 0;
     for (; group + INT8_GROUPS <= groups; group += INT8_GROUPS)
-        int8_tile(INT8_GROUPS, tokens, s, group);
+        int8_tile(one_step, INT8_GROUPS, tokens, s, group);
     for (; group < groups; group++)
-        int8_tile(1, tokens, s, group);
+        int8_tile(one_step, 1, tokens, s, group);
+}
+
+INLINE void int8_any_tokens(const int one_step, const Int8Stretch *s)
+{
+    switch (s->tokens) {
+    case 1: int8_all_groups(one_step, 1, s); break;
+    case 2: int8_all_groups(one_step, 2, s); break;
+    case 3: int8_all_groups(one_step, 3, s); break;
+    case 4: int8_all_groups(one_step, 4, s); break;
+    case 5: int8_all_groups(one_step, 5, s); break;
+    default: int8_all_groups(one_step, 6, s); break;
+    }
 }
 
 static void multiply_int8_stretch(const Int8Stretch *s)
 {
-    switch (s->tokens) {
-    case 1: int8_all_groups(1, s); break;
-    case 2: int8_all_groups(2, s); break;
-    case 3: int8_all_groups(3, s); break;
-    case 4: int8_all_groups(4, s); break;
-    case 5: int8_all_groups(5, s); break;
-    default: int8_all_groups(6, s); break;
-    }
+    if (adds_in_one_step())
+        int8_any_tokens(1, s);
+    else
+        int8_any_tokens(0, s);
 }
 
 #endif

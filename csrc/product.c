@@ -12,6 +12,8 @@
  *     second cache for the other panels of the group;
  *   - between two stretches the lanes of the sums rest in scratch, as they are: where a row is cut
  *     changes no bit.
+ *
+ * int8 weights are multiplied by integers, where x allows it: int8.c.
  */
 #include "int8.h"
 

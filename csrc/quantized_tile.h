@@ -4,7 +4,7 @@
  * nf4_values, vec_multiply, vec_subtract, vec_all_of, round_to_bf16 and join_pairs.
  *
  * A weight is rounded to bfloat16 before it is multiplied, so the sums have the bits of the product
- * with the dequantised weight. For nf4 that is done to the 16 values of a block's table. Where no
+ * with the dequantised weight. That is done to the 16 values of a block's table. Where no
  * scale is extreme, three operations on floats round to 8 bits: p = w * (2^16 + 1), d = p - w,
  * p - d (G. W. Veltkamp; ties to even for this constant, which tests try for all mantissas).
  */

@@ -112,8 +112,8 @@ def quantize_weight(name: str, weight: ml.Tensor, dtype: ml.BlockDType) -> ml.Qu
 def match_neighbours(tensors: Mapping[str, ml.Weight], dtype: ml.DType) -> dict[str, ml.Weight]:
     """Make the matrices that are multiplied together plain where only some are quantised.
 
-    Files may leave out any matrix. A product has the bits of that with the dequantised weight, so
-    this changes no result.
+    Files may leave out any matrix. A product in nf4 has the bits of that with the dequantised weight,
+    so this changes no result; one in int8 is as near to it as `ml.linear_transformation` says.
 
     Args:
         tensors: The weights by checkpoint key.
