@@ -1,7 +1,7 @@
 /*
  * The driver of products with int8 weights by integers.
  *
- * One token: each row passes by once. More: a stretch of the rows is widened to 16 bits, and all
+ * Few tokens: each row passes by once. More: a stretch of the rows is widened to 16 bits, and all
  * panels of the group pass over it; between two stretches the 16 lanes of each sum rest in scratch.
  */
 #include "int8.h"
@@ -24,10 +24,11 @@ static void multiply_panels(const KernelSet *set, const Operands *o, const Int8S
 
 void multiply_int8(const KernelSet *set, const Operands *o, float *widened, float *lanes)
 {
-    if (o->tokens == 1) {
-        float sums[CHUNK_ROWS];
-        set->multiply_int8_rows(o->quantized, o->quantized_row, o->rows, o->in, o->panels, sums);
-        store_rows(set, o, 0, 1, sums);
+    if (o->tokens <= INT8_FEW) {
+        float sums[INT8_FEW * CHUNK_ROWS];
+        set->multiply_int8_rows(o->quantized, o->quantized_row, o->rows, o->in, o->panels,
+                                (int)o->tokens, sums);
+        store_rows(set, o, 0, o->tokens, sums);
         return;
     }
     for (ptrdiff_t start = 0; start < o->in; start += INT8_STRETCH) {

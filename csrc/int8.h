@@ -4,8 +4,12 @@
 
 #include "quantized.h"
 
-/* Elements along `in` whose blocks meet each of the 16 lanes of a sum once. */
-enum { INT8_STRETCH = LANES * INT8_BLOCK };
+enum {
+    /* Elements along `in` whose blocks meet each of the 16 lanes of a sum once. */
+    INT8_STRETCH = LANES * INT8_BLOCK,
+    /* Tokens for which rows are read as for one, and no stretch is widened. */
+    INT8_FEW = 4
+};
 
 /* Whether a product is done by integers: rows of whole blocks times bfloat16. */
 static inline int takes_integers(int kind, const QuantizedWeight *weight, ptrdiff_t in)
@@ -18,7 +22,7 @@ static inline int takes_integers(int kind, const QuantizedWeight *weight, ptrdif
  * A panel of x as integers, zeros up to whole stretches behind it:
  *   numbers  [pairs of blocks][tokens][64]  of the first block its even elements and of the second
  *                                           one, then the odd elements of both
- *   scales   [blocks][tokens]
+ *   scales   [tokens][blocks]
  */
 static inline ptrdiff_t int8_padded(ptrdiff_t in)
 {
@@ -30,9 +34,10 @@ static inline int16_t *int8_numbers(const float *panel, int tokens, ptrdiff_t bl
     return (int16_t *)panel + block / 2 * 64 * tokens + block % 2 * 16;
 }
 
-static inline float *int8_scales(const float *panel, ptrdiff_t in, int tokens, ptrdiff_t block)
+static inline float *int8_scales(const float *panel, ptrdiff_t in, int tokens, int token)
 {
-    return (float *)((int16_t *)panel + int8_padded(in) * tokens) + block * tokens;
+    float *scales = (float *)((int16_t *)panel + int8_padded(in) * tokens);
+    return scales + token * (int8_padded(in) / INT8_BLOCK);
 }
 
 /* Computes out for o, whose panels hold integers; `widened` and `lanes` are as in product.c. */

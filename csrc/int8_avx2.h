@@ -64,10 +64,10 @@ INLINE ivec divide_by_256(ivec v)
     return _mm256_srai_epi32(v, 8);
 }
 
-/* Where the numbers of the i-th vector of a stretch's codes are, of one token. */
-INLINE const int16_t *numbers_of(const int16_t *x, int i)
+/* Where x's numbers for the i-th vector of codes are; pairs of blocks lie `apart` from another. */
+INLINE const int16_t *numbers_of(const int16_t *x, ptrdiff_t apart, int i)
 {
-    return x + i / 2 * 64 + i % 2 * 16;
+    return x + i / 2 * apart + i % 2 * 16;
 }
 
 INLINE vec ivec_to_float(ivec v)

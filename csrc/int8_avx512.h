@@ -74,10 +74,10 @@ INLINE ivec divide_by_256(ivec v)
     return _mm512_srai_epi32(v, 8);
 }
 
-/* Where the numbers of the i-th vector of a stretch's codes are, of one token. */
-INLINE const int16_t *numbers_of(const int16_t *x, int i)
+/* Where x's numbers for the i-th vector of codes are; pairs of blocks lie `apart` from another. */
+INLINE const int16_t *numbers_of(const int16_t *x, ptrdiff_t apart, int i)
 {
-    return x + 64 * i;
+    return x + i * apart;
 }
 
 INLINE vec ivec_to_float(ivec v)

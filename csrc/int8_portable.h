@@ -22,20 +22,21 @@ static void int8_add_row(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t in, 
     const uint16_t *scales = (const uint16_t *)w->scales + row * in / INT8_BLOCK;
     for (ptrdiff_t b = start / INT8_BLOCK; b < (start + count) / INT8_BLOCK; b++) {
         const int16_t *numbers = int8_numbers(panel, tokens, b) + token * 64;
-        const float scale = bf16_to_f32(scales[b]) * int8_scales(panel, in, tokens, b)[token];
+        const float scale = bf16_to_f32(scales[b]) * int8_scales(panel, in, tokens, token)[b];
         const int32_t sum = int8_block_sum(codes + b * INT8_BLOCK, numbers);
         lanes[b % LANES] = fused_multiply_add((float)sum, scale, lanes[b % LANES]);
     }
 }
 
 static void multiply_int8_rows(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows,
-                               ptrdiff_t in, const float *panel, float *out)
+                               ptrdiff_t in, const float *panel, int tokens, float *out)
 {
-    for (ptrdiff_t r = 0; r < rows; r++) {
-        float lanes[LANES] = {0};
-        int8_add_row(w, row + r, in, 0, in, panel, 1, 0, lanes);
-        out[r] = fold_lanes(lanes);
-    }
+    for (ptrdiff_t r = 0; r < rows; r++)
+        for (int t = 0; t < tokens; t++) {
+            float lanes[LANES] = {0};
+            int8_add_row(w, row + r, in, 0, in, panel, tokens, t, lanes);
+            out[t * CHUNK_ROWS + r] = fold_lanes(lanes);
+        }
 }
 
 /* Nothing is kept widened here. */

@@ -47,14 +47,14 @@ static void quantize_panel(const char *x, ptrdiff_t x_stride, int tokens, ptrdif
     const ptrdiff_t blocks = in / INT8_BLOCK, padded = int8_padded(in) / INT8_BLOCK;
     int16_t *rest = int8_numbers(panel, tokens, blocks / 2 * 2);
     memset(rest, 0, (size_t)((char *)int8_scales(panel, in, tokens, 0) - (char *)rest));
-    memset(int8_scales(panel, in, tokens, blocks), 0,
-           (size_t)((padded - blocks) * tokens) * sizeof(float));
-    for (int t = 0; t < tokens; t++)
+    for (int t = 0; t < tokens; t++) {
+        float *scales = int8_scales(panel, in, tokens, t);
+        memset(scales + blocks, 0, (size_t)(padded - blocks) * sizeof(float));
         for (ptrdiff_t b = 0; b < blocks; b++) {
             int16_t *even = int8_numbers(panel, tokens, b) + t * 64;
-            int8_quantize_block(x + t * x_stride + b * INT8_BLOCK * 2, even, even + 32,
-                                int8_scales(panel, in, tokens, b) + t);
+            int8_quantize_block(x + t * x_stride + b * INT8_BLOCK * 2, even, even + 32, scales + b);
         }
+    }
 }
 
 #endif

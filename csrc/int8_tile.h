@@ -26,7 +26,7 @@ enum {
     INT8_GROUPS = 2
 };
 
-/* ---- one token ---- */
+/* ---- few tokens ---- */
 
 INLINE ivec int8_products(ivec codes, const int16_t *x)
 {
@@ -45,64 +45,83 @@ INLINE ivec add_pairs(ivec a, ivec b)
     return ivec_add(lower_pairs(a, b), upper_pairs(a, b));
 }
 
-/* Adds VEC_LANES blocks of codes to as many lanes of the sum. */
-INLINE vec int8_add_unit(vec lanes, const uint8_t *codes, const uint16_t *scales,
-                         const int16_t *x, const float *x_scales)
+/* VEC_LANES blocks along one row, and x's numbers and scales for them, of one token. */
+typedef struct Int8Unit {
+    const uint8_t *codes;
+    const uint16_t *scales;
+    const int16_t *x;
+    ptrdiff_t x_apart;
+    const float *x_scales;
+} Int8Unit;
+
+/* Adds a unit's blocks to as many lanes of the sum. */
+INLINE vec int8_add_unit(vec lanes, Int8Unit u)
 {
     ivec p[8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
-        p[i] = int8_products(ivec_load(codes + i * (4 * VEC_LANES)), numbers_of(x, i));
+        p[i] = int8_products(ivec_load(u.codes + i * (4 * VEC_LANES)),
+                             numbers_of(u.x, u.x_apart, i));
     const ivec a = add_pairs(add_words(p[0], p[1]), add_words(p[2], p[3]));
     const ivec b = add_pairs(add_words(p[4], p[5]), add_words(p[6], p[7]));
-    const vec scale = vec_multiply(vec_load_bf16(scales), vec_load(x_scales));
+    const vec scale = vec_multiply(vec_load_bf16(u.scales), vec_load(u.x_scales));
     return mac_f32(lanes, ivec_to_float(join_blocks(a, b)), scale);
 }
 
-/* The same with zeros for all but the first `count` codes. */
-INLINE vec int8_add_tail(vec lanes, const uint8_t *codes, const uint16_t *scales,
-                         ptrdiff_t count, const int16_t *x, const float *x_scales)
+/* The same where only the first `count` codes are the row's; zeros stand for the others. */
+static vec int8_add_tail(vec lanes, Int8Unit u, ptrdiff_t count)
 {
     uint8_t padded[UNIT_CODES] = {0};
     uint16_t padded_scales[VEC_LANES] = {0};
-    memcpy(padded, codes, (size_t)count);
-    memcpy(padded_scales, scales, (size_t)(count / INT8_BLOCK) * sizeof *scales);
-    return int8_add_unit(lanes, padded, padded_scales, x, x_scales);
+    memcpy(padded, u.codes, (size_t)count);
+    memcpy(padded_scales, u.scales, (size_t)(count / INT8_BLOCK) * sizeof *u.scales);
+    u.codes = padded;
+    u.scales = padded_scales;
+    return int8_add_unit(lanes, u);
 }
 
 /* `rows` rows, each of them `apart` rows behind the one before. */
-static void int8_some_rows(const uint8_t *codes, const uint16_t *scales, ptrdiff_t rows,
-                           ptrdiff_t apart, ptrdiff_t in, const float *panel, float *out)
+INLINE void int8_some_rows(const uint8_t *codes, const uint16_t *scales, ptrdiff_t rows,
+                           ptrdiff_t apart, ptrdiff_t in, const float *panel, const int tokens,
+                           float *out)
 {
-    vec sums[INT8_STREAMS * VEC_PARTS];
-    for (int i = 0; i < INT8_STREAMS * VEC_PARTS; i++)
-        sums[i] = vec_zero();
+    vec sums[INT8_STREAMS][INT8_FEW][VEC_PARTS];
+    for (int i = 0; i < INT8_STREAMS * INT8_FEW * VEC_PARTS; i++)
+        (&sums[0][0][0])[i] = vec_zero();
     for (ptrdiff_t at = 0; at < in; at += UNIT_CODES) {
         const ptrdiff_t block = at / INT8_BLOCK, count = min_size(UNIT_CODES, in - at);
-        const int16_t *x = int8_numbers(panel, 1, block);
-        const float *x_scales = int8_scales(panel, in, 1, block);
         const int part = (int)(at / UNIT_CODES % VEC_PARTS);
         for (ptrdiff_t r = 0; r < rows; r++) {
-            vec *sum = sums + r * VEC_PARTS + part;
-            const uint8_t *c = codes + r * apart * in + at;
-            const uint16_t *s = scales + (r * apart * in + at) / INT8_BLOCK;
-            prefetch_codes(c + INT8_AHEAD, count);
-            *sum = count == UNIT_CODES ? int8_add_unit(*sum, c, s, x, x_scales)
-                                       : int8_add_tail(*sum, c, s, count, x, x_scales);
+            const ptrdiff_t first = r * apart * in + at;
+            prefetch_codes(codes + first + INT8_AHEAD, count);
+            for (int t = 0; t < tokens; t++) {
+                const Int8Unit unit = {codes + first, scales + first / INT8_BLOCK,
+                                       int8_numbers(panel, tokens, block) + t * 64, tokens * 64,
+                                       int8_scales(panel, in, tokens, t) + block};
+                vec *sum = &sums[r][t][part];
+                *sum = count == UNIT_CODES ? int8_add_unit(*sum, unit)
+                                           : int8_add_tail(*sum, unit, count);
+            }
         }
     }
     for (ptrdiff_t r = 0; r < rows; r++)
-        out[r * apart] = fold_vectors(sums + r * VEC_PARTS);
+        for (int t = 0; t < tokens; t++)
+            out[t * CHUNK_ROWS + r * apart] = fold_vectors(sums[r][t]);
 }
 
 static void multiply_int8_rows(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows,
-                               ptrdiff_t in, const float *panel, float *out)
+                               ptrdiff_t in, const float *panel, int tokens, float *out)
 {
     const ptrdiff_t apart = ceil_div(rows, INT8_STREAMS);
-    for (ptrdiff_t r = 0; r < apart; r++)
-        int8_some_rows(w->codes + (row + r) * in,
-                       (const uint16_t *)w->scales + (row + r) * in / INT8_BLOCK,
-                       ceil_div(rows - r, apart), apart, in, panel, out + r);
+    for (ptrdiff_t r = 0; r < apart; r++) {
+        const uint8_t *codes = w->codes + (row + r) * in;
+        const uint16_t *scales = (const uint16_t *)w->scales + (row + r) * in / INT8_BLOCK;
+        const ptrdiff_t some = ceil_div(rows - r, apart);
+        if (tokens == 1)
+            int8_some_rows(codes, scales, some, apart, in, panel, 1, out + r);
+        else
+            int8_some_rows(codes, scales, some, apart, in, panel, tokens, out + r);
+    }
 }
 
 /* ---- many tokens ---- */
@@ -191,7 +210,8 @@ INLINE void int8_step(const int one_step, const int groups, const int tokens, co
 /* The exact sums of one block, onto its lane of the products' sums. */
 INLINE void int8_tile_block(const int one_step, const int groups, const int tokens,
                             const int first, const float *w, ptrdiff_t group_floats,
-                            const int16_t *x, const float *x_scales, float *lane)
+                            const int16_t *x, const float *x_scales, ptrdiff_t x_apart,
+                            float *lane)
 {
     enum { GROUP_LANES = LANES * PANEL_TOKENS * VEC_LANES };
     ivec sums[INT8_GROUPS * PANEL_TOKENS];
@@ -212,7 +232,7 @@ INLINE void int8_tile_block(const int one_step, const int groups, const int toke
             float *at = lane + g * GROUP_LANES + t * VEC_LANES;
             vec_store(at, mac_f32(first ? vec_zero() : vec_load(at),
                                   ivec_to_float(sums[t * groups + g]),
-                                  vec_multiply(scales, vec_all(x_scales + t))));
+                                  vec_multiply(scales, vec_all(x_scales + t * x_apart))));
         }
     }
 }
@@ -241,14 +261,15 @@ INLINE void int8_tile(const int one_step, const int groups, const int tokens,
     enum { GROUP_LANES = LANES * PANEL_TOKENS * VEC_LANES };
     const ptrdiff_t blocks = s->count / INT8_BLOCK, group_floats = blocks * WIDE_FLOATS;
     const float *w = s->widened + group * group_floats;
+    const float *x_scales = int8_scales(s->panel, s->in, tokens, 0);
+    const ptrdiff_t x_apart = int8_padded(s->in) / INT8_BLOCK;
     float *lanes = s->lanes + group * GROUP_LANES;
     for (ptrdiff_t b = 0; b < blocks; b++, w += WIDE_FLOATS) {
         const ptrdiff_t block = s->start / INT8_BLOCK + b;
         const int16_t *x = int8_numbers(s->panel, tokens, block);
-        const float *x_scales = int8_scales(s->panel, s->in, tokens, block);
         float *lane = lanes + b * PANEL_TOKENS * VEC_LANES;
-        int8_tile_block(one_step, groups, tokens, s->start == 0, w, group_floats, x, x_scales,
-                        lane);
+        int8_tile_block(one_step, groups, tokens, s->start == 0, w, group_floats, x,
+                        x_scales + block, x_apart, lane);
     }
     for (int g = 0; g < groups; g++) {
         float *of_group = lanes + g * GROUP_LANES;

@@ -85,11 +85,12 @@ typedef struct KernelSet {
     void (*multiply_codes)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
                            ptrdiff_t in, const char *x, float *out);
 
-    /* int8_rows.h, int8_tile.h: int8 weights by integers. One token has a panel of its own. */
+    /* int8_rows.h, int8_tile.h: int8 weights by integers. multiply_int8_rows takes up to INT8_FEW
+     * tokens, the others up to a panel; out is [tokens][CHUNK_ROWS]. */
     void (*quantize_panel)(const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
                            float *panel);
     void (*multiply_int8_rows)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
-                               ptrdiff_t in, const float *panel, float *out);
+                               ptrdiff_t in, const float *panel, int tokens, float *out);
     void (*widen_int8_stretch)(const Int8Stretch *stretch);
     void (*multiply_int8_stretch)(const Int8Stretch *stretch);
 
