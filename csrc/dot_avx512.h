@@ -3,6 +3,7 @@
 #define LLAMA_BOLTS_DOT_AVX512_H
 
 #include <immintrin.h>
+#include <stddef.h>
 
 #include "scalar.h"
 

@@ -98,10 +98,10 @@ static void multiply_stretch(int kind, const Stretch *stretch)
     for (ptrdiff_t row = 0; row < stretch->rows; row++)
         if (kind == PRODUCT_BF16)
             row_times_panel(PRODUCT_BF16, stretch, row);
-        else if (kind == PRODUCT_F32)
-            row_times_panel(PRODUCT_F32, stretch, row);
-        else
+        else if (kind == PRODUCT_F32_F16)
             row_times_panel(PRODUCT_F32_F16, stretch, row);
+        else
+            row_times_panel(PRODUCT_F32, stretch, row);
 }
 
 /* The compiler's code for a row gains nothing from weights widened before. */

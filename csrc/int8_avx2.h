@@ -70,6 +70,11 @@ INLINE const int16_t *numbers_of(const int16_t *x, ptrdiff_t apart, int i)
     return x + i / 2 * apart + i % 2 * 16;
 }
 
+INLINE vec vec_multiply(vec a, vec b)
+{
+    return _mm256_mul_ps(a, b);
+}
+
 INLINE vec ivec_to_float(ivec v)
 {
     return _mm256_cvtepi32_ps(v);

@@ -80,6 +80,11 @@ INLINE const int16_t *numbers_of(const int16_t *x, ptrdiff_t apart, int i)
     return x + i * apart;
 }
 
+INLINE vec vec_multiply(vec a, vec b)
+{
+    return _mm512_mul_ps(a, b);
+}
+
 INLINE vec ivec_to_float(ivec v)
 {
     return _mm512_cvtepi32_ps(v);

@@ -26,6 +26,13 @@ enum {
     INT8_GROUPS = 2
 };
 
+/* Asks for what is read soon. */
+INLINE void prefetch_codes(const uint8_t *codes, ptrdiff_t bytes)
+{
+    for (ptrdiff_t at = 0; at < bytes; at += LINE)
+        __builtin_prefetch(codes + at);
+}
+
 /* ---- few tokens ---- */
 
 INLINE ivec int8_products(ivec codes, const int16_t *x)

@@ -74,7 +74,7 @@ typedef struct KernelSet {
     void (*multiply_row)(int kind, const char *x, const char *weight, ptrdiff_t weight_stride,
                          ptrdiff_t rows, ptrdiff_t in, float *out);
 
-    /* quantized_rows.h, quantized_tile.h: blocks of codes and back, and one token times rows. */
+    /* quantized_rows.h, quantized_tile.h: blocks of codes and back. */
     ptrdiff_t (*quantize_span)(int format, const void *x, int x_type, ptrdiff_t first,
                                ptrdiff_t count, uint8_t *codes, void *scales);
     void (*dequantize_span)(const QuantizedWeight *weight, ptrdiff_t first, ptrdiff_t count,
@@ -82,8 +82,11 @@ typedef struct KernelSet {
     /* Elements [start, start + count) of some rows, at most 512, into Stretch's `widened`. */
     void (*widen_codes_stretch)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
                                 ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, float *widened);
-    void (*multiply_codes)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
-                           ptrdiff_t in, const char *x, float *out);
+
+    /* nf4_tile.h: one token, widened, in the order of lanes that its products take; and those. */
+    void (*pack_nf4)(int kind, const char *x, ptrdiff_t in, float *lanes);
+    void (*multiply_nf4)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
+                         ptrdiff_t in, const float *lanes, float *out);
 
     /* int8_rows.h, int8_tile.h: int8 weights by integers. multiply_int8_rows takes up to INT8_FEW
      * tokens, the others up to a panel; out is [tokens][CHUNK_ROWS]. */
@@ -135,7 +138,8 @@ typedef struct KernelSet {
         .quantize_span = quantize_span,      \
         .dequantize_span = dequantize_span,  \
         .widen_codes_stretch = widen_codes_stretch, \
-        .multiply_codes = multiply_codes,    \
+        .pack_nf4 = pack_nf4,                \
+        .multiply_nf4 = multiply_nf4,        \
         .quantize_panel = quantize_panel,    \
         .multiply_int8_rows = multiply_int8_rows, \
         .widen_int8_stretch = widen_int8_stretch, \
@@ -174,12 +178,12 @@ static inline ptrdiff_t product_block(int kind)
 /* Bytes of one element of x and of the weight. */
 static inline ptrdiff_t product_x_bytes(int kind)
 {
-    return kind == PRODUCT_BF16 ? 2 : 4;
+    return kind == PRODUCT_BF16 || kind == PRODUCT_BF16_F32 ? 2 : 4;
 }
 
 static inline ptrdiff_t product_weight_bytes(int kind)
 {
-    return kind == PRODUCT_F32 ? 4 : 2;
+    return kind == PRODUCT_F32 || kind == PRODUCT_BF16_F32 ? 4 : 2;
 }
 
 static inline ptrdiff_t type_bytes(int type)

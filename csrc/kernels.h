@@ -19,9 +19,11 @@
  *     fma(p[s], v[s, d], a[d]) along the visible positions. Blocks are merged in order, each of
  *     l and a as x * 2^(m - M) + x_block * 2^(m_block - M) with M the larger maximum. A power
  *     below 2^-125 is 0;
- *   - a product with a block-quantised weight has the bits of the product with that weight
- *     dequantised to the type of x; but with int8 rows of whole blocks and bfloat16 x, each block b
- *     of 32 of x becomes integers q of 16 bits times a power of two, xs (int8_rows.h), and
+ *   - a product with an nf4 weight has the bits of the float32 product of x, widened, with that
+ *     weight dequantised to float32;
+ *   - one with an int8 weight has the bits of the product with that weight dequantised to the type
+ *     of x; but with rows of whole blocks and bfloat16 x, each block b of 32 of x becomes integers q
+ *     of 16 bits times a power of two, xs (int8_rows.h), and
  *     lane[b mod 16] = fma(float32(sum of code * q), scale * xs, lane[b mod 16]);
  *   - a result is rounded once, to nearest even; a NaN stays a (quiet) NaN.
  * AVX512-BF16 alone treats subnormal bfloat16 inputs and subnormal sums as zeros.
@@ -39,8 +41,16 @@
 /* Element types of buffers. */
 enum ElementType { TYPE_BF16 = 0, TYPE_F16 = 1, TYPE_F32 = 2 };
 
-/* Products: the types of x (or a) and of the weight (or b). */
-enum ProductKind { PRODUCT_BF16 = 0, PRODUCT_F32 = 1, PRODUCT_F32_F16 = 2 };
+/*
+ * Products: the types of x (or a) and of the weight (or b). BF16_F32 is there for nf4 weights
+ * alone: x is widened, and the product is that of float32.
+ */
+enum ProductKind {
+    PRODUCT_BF16 = 0,
+    PRODUCT_F32 = 1,
+    PRODUCT_F32_F16 = 2,
+    PRODUCT_BF16_F32 = 3
+};
 
 /* Instruction sets, from the slowest to the fastest. */
 enum InstructionSet {
@@ -94,7 +104,7 @@ typedef struct LinearPart {
 } LinearPart;
 
 /* linear.c: out[t, o] = sum over i of x[t, i] * weight[o, i] for each of some weights. */
-void linear(const void *x, const LinearPart *parts, int count, void *scratch, ptrdiff_t T,
+void linear(const void *x, const LinearPart *parts, ptrdiff_t count, void *scratch, ptrdiff_t T,
             ptrdiff_t in_features, int kind, int out_type, int threads);
 
 /* quantized.c: codes and scales of x; returns how many elements are not finite. NESTED has none. */

@@ -116,7 +116,8 @@ static void multiply_unit(const Pass *pass, const Work *work, const Unit *unit)
  * linear: out_p[t, o] = sum over i of x[t, i] * weight_p[o, i] for each part p
  *
  *   x         [T, in]      bfloat16 | float32 | float32   (kind: BF16 | F32 | F32_F16)
- *   weight_p  [out_p, in]  bfloat16 | float32 | float16, or block-quantised (kind: BF16 | F32)
+ *   weight_p  [out_p, in]  bfloat16 | float32 | float16, or int8 (kind: BF16 | F32), or nf4
+ *                          (kind: BF16_F32 | F32)
  *   out_p     [T, out_p]   bfloat16 or float32
  *   scratch   product_scratch_bytes(in, threads)
  *
@@ -126,7 +127,7 @@ static void multiply_unit(const Pass *pass, const Work *work, const Unit *unit)
  * holds nobody up.
  * Checked by the caller: contiguity, sizes, and that outs and scratch overlap nothing.
  */
-void linear(const void *x, const LinearPart *parts, int count, void *scratch, ptrdiff_t T,
+void linear(const void *x, const LinearPart *parts, ptrdiff_t count, void *scratch, ptrdiff_t T,
             ptrdiff_t in_features, int kind, int out_type, int threads)
 {
     Pass pass = {
@@ -138,14 +139,15 @@ void linear(const void *x, const LinearPart *parts, int count, void *scratch, pt
         .integers = count && takes_integers(kind, &parts->quantized, in_features),
     };
     Work work = {.parts = parts};
-    for (int p = 0; p < count; p++)
+    for (ptrdiff_t p = 0; p < count; p++)
         work.rows += parts[p].out_features;
     work.workers = threads_for(T * in_features * work.rows, PRODUCTS_PER_THREAD, threads);
     for (; pass.first < T && work.rows; pass.first += pass.tokens) {
         pass.x = (const char *)x + pass.first * in_features * product_x_bytes(kind);
         pass.tokens = min_size(pass.scratch.panel_tokens, T - pass.first);
-        pass.packs = pass.tokens > 1 || pass.integers
-                     || reads_panel(kind, &parts->quantized, in_features);
+        pass.packs = pass.tokens > 1 || reads_panel(&parts->quantized, in_features);
+        if (pass.tokens == 1 && reads_nf4_lanes(&parts->quantized, in_features))
+            pass.set->pack_nf4(kind, pass.x, in_features, pass.scratch.panels);
         cut_groups(&work, pass.tokens);
 #pragma omp parallel num_threads(work.workers) if (work.workers > 1)
         {

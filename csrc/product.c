@@ -78,7 +78,7 @@ static void multiply_one(const KernelSet *set, const Operands *o)
 {
     float sums[CHUNK_ROWS];
     if (o->quantized)
-        set->multiply_codes(o->quantized, o->quantized_row, o->rows, o->in, o->x, sums);
+        set->multiply_nf4(o->quantized, o->quantized_row, o->rows, o->in, o->panels, sums);
     else
         set->multiply_row(o->kind, o->x, o->weight, o->weight_stride, o->rows, o->in, sums);
     store_rows(set, o, 0, 1, sums);
@@ -176,7 +176,9 @@ static Operands operands_from(const KernelSet *set, const Operands *o, ptrdiff_t
 
 static void multiply_many(const KernelSet *set, const Operands *o, float *widened, float *lanes)
 {
-    const int keep = o->tokens >= KEPT_TOKENS && set->keeps_widened(o->kind);
+    /* What has to be written out anyway is written as tiles read it fastest. */
+    const int gains = o->tokens >= KEPT_TOKENS || o->quantized;
+    const int keep = gains && set->keeps_widened(o->kind);
     const ptrdiff_t most = keep || o->quantized ? KEPT_STRETCH
                                                 : STRETCH_BYTES / product_weight_bytes(o->kind);
     const ptrdiff_t step = ceil_div(ceil_div(o->in, ceil_div(o->in, most)), 32) * 32;
@@ -199,7 +201,7 @@ void multiply(const KernelSet *set, const Operands *o, const Scratch *scratch, i
     const int few = o->tokens <= FEW_TOKENS && o->tokens * o->in * 4 <= FEW_BYTES;
     if (o->quantized && takes_integers(o->kind, o->quantized, o->in))
         multiply_int8(set, o, (float *)own, lanes);
-    else if (o->tokens == 1 && !(o->quantized && reads_panel(o->kind, o->quantized, o->in)))
+    else if (o->tokens == 1 && !(o->quantized && reads_panel(o->quantized, o->in)))
         multiply_one(set, o);
     else if (o->in == 0 || (few && o->quantized == NULL))
         multiply_few(set, o, lanes);

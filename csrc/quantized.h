@@ -26,10 +26,16 @@ static inline ptrdiff_t code_bytes(int format, ptrdiff_t count)
     return format == QUANTIZED_INT8 ? count : count / 2;
 }
 
-/* Whether even one token is multiplied by rows that are dequantised first, and so is packed. */
-static inline int reads_panel(int kind, const QuantizedWeight *weight, ptrdiff_t in)
+/* Whether one token is multiplied by codes of nf4 as they are, and is laid out by pack_nf4. */
+static inline int reads_nf4_lanes(const QuantizedWeight *weight, ptrdiff_t in)
 {
-    return weight->codes && (kind != PRODUCT_BF16 || in % quantized_block(weight->format) != 0);
+    return weight->codes && weight->format != QUANTIZED_INT8 && in % NF4_BLOCK == 0;
+}
+
+/* Whether even one token is packed: for rows that are dequantised first, or for int8.h. */
+static inline int reads_panel(const QuantizedWeight *weight, ptrdiff_t in)
+{
+    return weight->codes && !reads_nf4_lanes(weight, in);
 }
 
 /* Elements [start, start + count) of the rows of o, as rows of x's type that lie side by side. */

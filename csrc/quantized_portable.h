@@ -18,17 +18,24 @@ static void widen_codes_stretch(const QuantizedWeight *w, ptrdiff_t row, ptrdiff
     (void)w, (void)row, (void)rows, (void)in, (void)start, (void)count, (void)widened;
 }
 
-/* out[r] = x . row (row + r): bfloat16 x. */
-static void multiply_codes(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in,
-                           const char *x, float *out)
+/* A panel of one token, in order. */
+static void pack_nf4(int kind, const char *x, ptrdiff_t in, float *lanes)
 {
-    uint16_t weight[QUANTIZED_STRETCH];
+    const int type = kind == PRODUCT_F32 ? TYPE_F32 : TYPE_BF16;
+    widen(x, type, in, lanes);
+}
+
+/* out[r] = x . row (row + r), in float32. */
+static void multiply_nf4(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in,
+                         const float *x, float *out)
+{
+    float weight[QUANTIZED_STRETCH];
     for (ptrdiff_t r = 0; r < rows; r++) {
         float sums[LANES] = {0};
         for (ptrdiff_t start = 0; start < in; start += QUANTIZED_STRETCH) {
             const ptrdiff_t count = min_size(QUANTIZED_STRETCH, in - start);
-            dequantize_any(w, (row + r) * in + start, count, weight, TYPE_BF16);
-            add_row(PRODUCT_BF16, x + start * 2, (const char *)weight, count, sums);
+            dequantize_any(w, (row + r) * in + start, count, weight, TYPE_F32);
+            add_row(PRODUCT_F32, (const char *)(x + start), (const char *)weight, count, sums);
         }
         out[r] = fold_lanes(sums);
     }

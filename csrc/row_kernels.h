@@ -126,6 +126,26 @@ INLINE void pack_row(int phases, const char *row, int tokens, ptrdiff_t bytes, f
     }
 }
 
+/* The same for bfloat16 next to float32 weights: blocks of 16, widened. */
+INLINE void pack_widened_row(const uint16_t *row, int tokens, ptrdiff_t count, float *out)
+{
+    const ptrdiff_t step = (ptrdiff_t)tokens * PASS_LANES;
+    const ptrdiff_t pass_size = ceil_div(count, LANES) * step;
+    uint32_t block[LANES];
+    ptrdiff_t at = 0;
+    for (; at + LANES <= count; at += LANES, out += step) {
+        for (int l = 0; l < LANES; l++)
+            block[l] = (uint32_t)row[at + l] << 16;
+        pack_block(1, block, tokens, pass_size, out);
+    }
+    if (at < count) {
+        memset(block, 0, sizeof block);
+        for (ptrdiff_t l = 0; l < count - at; l++)
+            block[l] = (uint32_t)row[at + l] << 16;
+        pack_block(1, block, tokens, pass_size, out);
+    }
+}
+
 static void pack_panel(int kind, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t count,
                        float *panel)
 {
@@ -134,6 +154,8 @@ static void pack_panel(int kind, const char *x, ptrdiff_t x_stride, int tokens, 
         float *out = panel + t * PASS_LANES;
         if (kind == PRODUCT_BF16)
             pack_row(BF16_PHASES, row, tokens, count * 2, out);
+        else if (kind == PRODUCT_BF16_F32)
+            pack_widened_row((const uint16_t *)row, tokens, count, out);
         else
             pack_row(1, row, tokens, count * 4, out);
     }

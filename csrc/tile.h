@@ -240,15 +240,21 @@ INLINE void tile_any_source(const Product p, const Stretch *s)
         tile_any(p, WEIGHTS_WIDENED, s);
 }
 
-/* float32 is as it must be, and so are pairs of bfloat16 where one instruction takes them. */
+/*
+ * float32 is as it must be, and so are pairs of bfloat16 where one instruction takes them. nf4,
+ * which is nowhere stored as float32, is laid out so as well.
+ */
 static int keeps_widened(int kind)
 {
-    return kind == PRODUCT_F32_F16 || (kind == PRODUCT_BF16 && BF16_PHASES == 2);
+    return kind == PRODUCT_F32_F16 || kind == PRODUCT_BF16_F32
+           || (kind == PRODUCT_BF16 && BF16_PHASES == 2);
 }
 
 static void multiply_stretch(int kind, const Stretch *stretch)
 {
-    if (kind == PRODUCT_F32)
+    if (kind == PRODUCT_BF16_F32 && stretch->source == WEIGHTS_WIDENED)
+        tile_any(product_f32, WEIGHTS_WIDENED, stretch);
+    else if (kind == PRODUCT_F32 || kind == PRODUCT_BF16_F32)
         tile_any(product_f32, WEIGHTS_AS_STORED, stretch);
     else if (kind == PRODUCT_F32_F16)
         tile_any_source(product_f32_f16, stretch);

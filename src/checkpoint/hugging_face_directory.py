@@ -16,7 +16,7 @@ from .errors import CheckpointError, FileAccessError, ShardError, mismatch, some
 from .hugging_face_config import HuggingFaceConfig, read_hugging_face_config
 from .mapped_file import label_of
 from .names import Bias, hugging_face_names, is_harmless, rows_of
-from .packed_weights import OUTPUT_COPY, Found, PackedWeight, take_packed
+from .packed_weights import Found, PackedWeight, take_packed
 from .safetensors import SafetensorsFile
 from .safetensors_header import TensorEntry
 from .safetensors_index import read_index
@@ -102,7 +102,6 @@ def _assemble(
     """Check all names and shapes, and make the tensors that the model uses."""
     quantization = config.quantization
     packed = {} if quantization is None else take_packed(found, quantization.kind)
-    output = packed.pop(OUTPUT_COPY, None)
     entries: dict[str, TensorEntry | PackedWeight] = {
         **{name: entry for name, (_, entry) in found.items()},
         **packed,
@@ -115,19 +114,13 @@ def _assemble(
     if not config.tied and "lm_head.weight" not in entries:
         rule = "'lm_head.weight', because tie_word_embeddings is not true"
         raise ShardError(mismatch(label, "tensors", rule, "none"))
-    sizes = _sizes(config)
-    check_shapes(entries, label, rows, sizes, "config.json")
-    if output is not None:
-        output_rows = {OUTPUT_COPY: rows_by_name["output.weight"]}
-        check_shapes({OUTPUT_COPY: output}, label, output_rows, sizes, "config.json")
+    check_shapes(entries, label, rows, _sizes(config), "config.json")
     used = {name: found[name] for name in names if name in found}
     tensors: dict[str, ml.Weight] = {
         names[name]: source.tensor(entry, names[name]) for name, (source, entry) in used.items()
     }
     tensors |= {names[name]: weight.make(names[name]) for name, weight in packed.items()}
-    if output is not None:
-        tensors["output.weight"] = output.make("output.weight")
-    parts = [part for weight in (*packed.values(), output) if weight for part in weight.parts]
+    parts = [part for weight in packed.values() for part in weight.parts]
     files = "a safetensors file" if len(sources) == 1 else f"{len(sources)} safetensors files"
     return Checkpoint(
         tensors=tensors,

@@ -1,4 +1,4 @@
-"""Model files as read-only memory: the one place that opens them.
+"""Model files as read-only memory.
 
 Mapping a file costs nothing until its pages are touched, which is what lets a checkpoint of many
 gigabytes open in milliseconds. Everything is decided on the open descriptor (`fstat`), never on the
@@ -15,20 +15,12 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import stat
 from pathlib import Path
 
-from .errors import FileAccessError, FileChangedError, FileMemoryError, mismatch, shown
+from ..outside import UnfitFileError, open_regular, read_whole, reason_of
+from .errors import FileAccessError, FileChangedError, FileMemoryError, mismatch
 
 __all__ = ["MappedFile", "read_small_file"]
-
-_KINDS = (
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-)
 
 
 class MappedFile:
@@ -49,19 +41,23 @@ class MappedFile:
         self.path = path
         self.label = label_of(path)
         self.buffer: mmap.mmap | bytes = b""
-        descriptor, status = _open_regular(path)
         try:
-            self.size = status.st_size
-            self._identity = _identity(status)
-            if self.size:
-                self.buffer = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
+            with open_regular(path) as stream:
+                self._map(stream.fileno())
+        except UnfitFileError as error:
+            raise FileAccessError(f"{self.label}: {error}") from None
         except (OSError, ValueError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno == errno.ENOMEM:
                 rule = f"{self.size} bytes of addresses"
                 raise FileMemoryError(mismatch(self.label, "mapping", rule, "too few")) from None
-            raise FileAccessError(f"{self.label}: cannot be mapped: {_reason(error)}") from None
-        finally:
-            os.close(descriptor)
+            raise FileAccessError(f"{self.label}: cannot be mapped: {reason_of(error)}") from None
+
+    def _map(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        self.size = status.st_size
+        self._identity = _identity(status)
+        if self.size:
+            self.buffer = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
 
     def bytes_at(self, start: int, stop: int) -> bytes:
         """Copy the bytes [start, stop), which must lie inside the file."""
@@ -114,20 +110,10 @@ def read_small_file(path: Path, limit: int) -> bytes:
     Raises:
         FileAccessError: missing, unreadable, not a regular file, or larger than `limit`.
     """
-    descriptor, status = _open_regular(path)
     try:
-        if status.st_size > limit:
-            got = f"{status.st_size} bytes"
-            raise FileAccessError(mismatch(label_of(path), "size", f"at most {limit} bytes", got))
-        with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            content = stream.read(limit + 1)
-    except OSError as error:
-        raise FileAccessError(f"{label_of(path)}: cannot be read: {_reason(error)}") from None
-    finally:
-        os.close(descriptor)
-    if len(content) > limit:
-        raise FileAccessError(mismatch(label_of(path), "size", f"at most {limit} bytes", "more"))
-    return content
+        return read_whole(path, limit)
+    except UnfitFileError as error:
+        raise FileAccessError(f"{label_of(path)}: {error}") from None
 
 
 def label_of(path: Path) -> str:
@@ -135,26 +121,5 @@ def label_of(path: Path) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(path))
 
 
-def _open_regular(path: Path) -> tuple[int, os.stat_result]:
-    """Open a regular file for reading; O_NONBLOCK keeps a FIFO without a writer from blocking."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        raise FileAccessError(f"{label_of(path)}: cannot be opened: {_reason(error)}") from None
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        found = next((text for test, text in _KINDS if test(status.st_mode)), "a special file")
-        raise FileAccessError(mismatch(label_of(path), "kind", "a regular file", found))
-    return descriptor, status
-
-
 def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _reason(error: Exception) -> str:
-    """Say why the system refused, without the path that its message would repeat unescaped."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return shown(str(error))

@@ -31,18 +31,17 @@ import numpy as np
 from .. import ml
 from ..outside import parse_strict_json
 from .errors import CheckpointError, TensorRecordError, mismatch, shown, some_of
+from .key_rules import shown_value
 from .quantization_config import INT8_GROUP
 from .safetensors import SafetensorsFile
 from .safetensors_header import TensorEntry
 
-__all__ = ["NF4_STATE", "OUTPUT_COPY", "Found", "PackedWeight", "take_packed"]
+__all__ = ["NF4_STATE", "Found", "PackedWeight", "take_packed"]
 
 Located = tuple[SafetensorsFile, TensorEntry]
 Found = dict[str, Located]
 
 NF4_STATE = ".quant_state.bitsandbytes__nf4"
-OUTPUT_COPY = "llama_bolts.lm_head.weight"
-"""An int8 output beside NF4 layers, which bitsandbytes cannot name: written and read here only."""
 
 _STATE = ".quant_state.bitsandbytes__"
 _INT8_SCALE = "_scale"
@@ -74,7 +73,7 @@ def take_packed(found: Found, kind: str) -> dict[str, PackedWeight]:
 
     Args:
         found: the tensors by name; only plain ones are left in it.
-        kind: "nf4" or "int8". An int8 output is looked for beside NF4 layers too.
+        kind: "nf4" or "int8".
 
     Returns:
         The quantised weights by name.
@@ -90,16 +89,17 @@ def take_packed(found: Found, kind: str) -> dict[str, PackedWeight]:
                 source = found[key][0]
                 raise _refused(source, key, "quantisation to nf4", shown(variant))
             packed[name] = _nf4(name, _take_nf4(found, name))
-        int8 = [OUTPUT_COPY] if OUTPUT_COPY in found else []
     else:
-        int8 = [name for name in found if f"{name}{_INT8_SCALE}" in found]
-    for name in int8:
-        packed[name] = _int8(name, found)
+        for name in [name for name, place in found.items() if _is_int8(name, place[1], found)]:
+            packed[name] = _int8(name, found)
     return packed
 
 
-def _refused(source: SafetensorsFile, name: str, rule: object, got: object) -> CheckpointError:
-    return TensorRecordError(mismatch(source.file.label, f"tensor {shown(name)}", rule, got))
+def _refused(
+    source: SafetensorsFile, name: str, rule: object, got: object, key: str = ""
+) -> CheckpointError:
+    what = f"tensor {shown(name)}" + (f": {key}" if key else "")
+    return TensorRecordError(mismatch(source.file.label, what, rule, got))
 
 
 def _take_nf4(found: Found, name: str) -> dict[str, Located]:
@@ -177,18 +177,18 @@ def _state(name: str, place: Located, is_nested: bool) -> _State:
         expected |= {"nested_blocksize": _NESTED_BLOCK, "nested_dtype": "float32"}
     for key, wanted in expected.items():
         if type(value[key]) is not type(wanted) or value[key] != wanted:
-            raise _refused(source, f"{what}: {key}", wanted, shown(str(value[key])))
+            raise _refused(source, what, wanted, shown_value(value[key]), key)
     shape = value["shape"]
     if (
         not isinstance(shape, list)
         or len(shape) != 2
         or any(type(size) is not int or not 0 < size <= _LARGEST_SIZE for size in shape)
     ):
-        raise _refused(source, f"{what}: shape", "two sizes", shown(str(shape)))
+        raise _refused(source, what, "two sizes", shown_value(shape), "shape")
     offset = value["nested_offset"] if is_nested else 0.0
     # float32 is what the kernels take; a number beyond it would become infinite there.
     if type(offset) not in (int, float) or not abs(offset) <= float(np.finfo(np.float32).max):
-        raise _refused(source, f"{what}: nested_offset", "a float32 number", shown(str(offset)))
+        raise _refused(source, what, "a float32 number", shown_value(offset), "nested_offset")
     return _State((shape[0], shape[1]), float(offset))
 
 
@@ -211,6 +211,11 @@ def _expect(name: str, part: str, place: Located, dtype: str, count: int) -> Non
 def _values(place: Located) -> ml.Tensor:
     source, entry = place
     return source.tensor(entry, entry.name)
+
+
+def _is_int8(name: str, entry: TensorEntry, found: Found) -> bool:
+    is_code = entry.dtype == "I8" and name.endswith(".weight")
+    return is_code or f"{name}{_INT8_SCALE}" in found
 
 
 def _int8(name: str, found: Found) -> PackedWeight:

@@ -92,14 +92,17 @@ class QuantizationConfig:
 def read_quantization(label: str, config: Mapping[str, object]) -> QuantizationConfig | None:
     """Check `quantization_config`; None where there is none.
 
+    Args:
+        label: what to call the file in errors.
+        config: the keys of the file; that this one is an object or null was checked.
+
     Raises:
         ParamsError: a kind of quantisation that is not read, or a key that nobody knows.
     """
     value = config.get(_KEY)
     if value is None or value == {}:
         return None
-    if not isinstance(value, dict):
-        raise ParamsError(mismatch(label, _KEY, "an object", shown_value(value)))
+    assert isinstance(value, dict), "as the table of keys says"
     method = value.get("quant_method")
     if method == "bitsandbytes":
         _check(label, _KEY, value, _NF4_VALUES, ("load_in_4bit", "bnb_4bit_quant_type"))
@@ -161,22 +164,17 @@ def _check(
         raise ParamsError(mismatch(label, f"{what}: {shown(key)}", rule, got))
 
 
-def nf4_config(double: bool, skipped: list[str]) -> dict[str, object]:
-    """Write what transformers needs to read NF4 weights with bitsandbytes.
-
-    Args:
-        double: whether the scales are quantised as well.
-        skipped: the modules that are not quantised.
-    """
+def nf4_config() -> dict[str, object]:
+    """Write what transformers needs to read NF4 weights, all of them, with bitsandbytes."""
     return {
         "quant_method": "bitsandbytes",
         "load_in_4bit": True,
         "load_in_8bit": False,
         "bnb_4bit_quant_type": "nf4",
-        "bnb_4bit_use_double_quant": double,
+        "bnb_4bit_use_double_quant": False,
         "bnb_4bit_compute_dtype": "bfloat16",
         "bnb_4bit_quant_storage": "uint8",
-        "llm_int8_skip_modules": skipped,
+        "llm_int8_skip_modules": [],
     }
 
 
@@ -188,7 +186,7 @@ def int8_config() -> dict[str, object]:
     }  # fmt: skip
     group = {
         "targets": ["Linear"], "weights": weights,
-        "input_activations": None, "output_activations": None,
+        "input_activations": None, "output_activations": None, "format": "int-quantized",
     }  # fmt: skip
     return {
         "quant_method": "compressed-tensors",

@@ -19,6 +19,7 @@ from .arguments import Options
 from .console import Console, OutputError
 from .errors import UsageError
 from .examples import EXAMPLES
+from .words import NO_MEMORY_TEXT
 
 DONE, FAULT, USAGE, BAD_MODEL, NO_MEMORY, NUMERIC = range(6)
 
@@ -87,7 +88,7 @@ def exit_code(error: Exception) -> int:
 def _error_text(error: Exception, code: int) -> str:
     if code == FAULT:
         return f"internal fault: {error!r} (--verbose shows where)"
-    return str(error) or "memory: the system gave none"  # a MemoryError of Python has no text
+    return str(error) or NO_MEMORY_TEXT  # a MemoryError of Python has no text
 
 
 def _dispatch(options: Options, console: Console) -> None:

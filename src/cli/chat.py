@@ -9,6 +9,7 @@ from ..ml.errors import LlamaBoltsError
 from .commands import LeaveChat, completion_words, is_command, run_command
 from .reader import InterruptedLineError, MessageReader, open_reader, unquoted
 from .session import Session
+from .words import NO_MEMORY_TEXT
 
 _HOW_TO_MAKE_ROOM = "/undo and /clear make room, a start with --context-length has more"
 _STOPPED = "stopped; the history is as it was before the question, /regen asks it again"
@@ -61,6 +62,8 @@ def _take_turn_or_say_why_not(session: Session, reader: MessageReader) -> bool:
         )
     except LlamaBoltsError as error:
         session.console.error(str(error))
+    except MemoryError:  # Python's own, which has no text
+        session.console.error(NO_MEMORY_TEXT)
     return True
 
 

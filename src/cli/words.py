@@ -1,5 +1,7 @@
 """Numbers in sentences."""
 
+NO_MEMORY_TEXT = "memory: the system gave none"
+
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: `1 token`, `2 tokens`."""

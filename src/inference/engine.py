@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..model import PREFILL_CHUNK, InferenceContext, Model, token_tensor
+from ..model.errors import declared_lack_of_memory
 from ..tokenizer import StreamDecoder
 from ..trace import is_on, mark
 from .candidates import Choice, explain_choice
@@ -206,6 +207,7 @@ class InferenceEngine:
             ContextFullError: The prompt leaves no room for a token.
             CheckpointError: The weight files were rewritten since they were loaded.
             NumericError: While stepping: the logits are no numbers.
+            NotEnoughMemoryError, TensorError: While stepping: the system gives no memory.
         """
         ids = self._checked_prompt(prompt_ids)
         if max_new_tokens is not None:
@@ -220,7 +222,7 @@ class InferenceEngine:
         limit = room if max_new_tokens is None else min(room, max_new_tokens)
         at_limit = "max tokens" if limit == max_new_tokens else "context full"
         sampler = Sampler(sampling if sampling is not None else SamplingArgs())
-        return self._steps(ids, limit, at_limit, sampler, text, progress, candidates)
+        return _declared(self._steps(ids, limit, at_limit, sampler, text, progress, candidates))
 
     def _checked_prompt(self, prompt_ids: Sequence[int]) -> list[int]:
         """Return the prompt as a list of ids that the model knows and the context can hold."""
@@ -368,6 +370,11 @@ class InferenceEngine:
         self._cached_ids.extend(ids)
         logits: Logits = result.numpy()[0]  # [1, V] -> [V]
         return logits
+
+
+def _declared(steps: Iterator[Step]) -> Iterator[Step]:
+    with declared_lack_of_memory("generate"):
+        yield from steps
 
 
 def _check_whole(name: str, value: object, least: int) -> None:

@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING
 
 from .errors import ShapeError
 from .kernel_settings import kernel_threads, lib
-from .native_checks import check_apart, check_ndim, check_shape, dense, output, type_code
+from .native_checks import (
+    check_apart,
+    check_dtype_is,
+    check_ndim,
+    check_shape,
+    check_size,
+    dense,
+    output,
+    type_code,
+)
 from .native_memory import pointer, scratch
 
 if TYPE_CHECKING:
@@ -35,6 +44,10 @@ def _check_rows(op: str, label: str, x: "Tensor", cache: "KeyValueCache", start_
             f"[{op}] start_pos and start_pos + T must be in [0, cache.positions]: {start_pos} and "
             f"{start_pos + T}, {cache.positions} ({label} {list(x.shape)})"
         )
+    size = cache.heads * cache.capacity * h
+    for part_label, part in (("cache.keys", cache.keys), ("cache.values", cache.values)):
+        check_dtype_is(op, part_label, part, cache.dtype)
+        check_size(op, part_label, part, size)
     return code
 
 

@@ -58,13 +58,28 @@ def check_ndim(op: str, label: str, x: "Weight", ndim: int) -> None:
 
 
 def dense(op: str, label: str, x: "Tensor") -> int:
-    """Check that elements lie side by side at a multiple of their size; return their address."""
+    """Check that elements lie side by side in their storage, at a multiple of their size.
+
+    Returns:
+        Their address. Only addresses that were checked here or in `strided_rows` become pointers.
+    """
     if not (x._contiguous or x.is_contiguous):
         raise TensorError(
             f"[{op}] {label} must be contiguous and aligned: strides {list(x.strides)} of shape "
             f"{list(x.shape)} at address {x.data_pointer}"
         )
-    return x._storage._address + x._offset
+    return _inside(op, label, x, x._size * x._dtype.itemsize)
+
+
+def _inside(op: str, label: str, x: "Tensor", nbytes: int) -> int:
+    """Check that so many bytes lie in the storage from the first element on; return its address."""
+    storage, low = x._storage, x._offset
+    if not 0 <= low <= low + nbytes <= storage._nbytes:
+        raise TensorError(
+            f"[{op}] {label} must lie in bytes [0, {storage._nbytes}) of its storage: "
+            f"[{low}, {low + nbytes}) ({label} {list(x.shape)})"
+        )
+    return storage._address + low
 
 
 def output(op: str, out: "Tensor") -> int:
@@ -109,4 +124,5 @@ def strided_rows(label: str, x: "Tensor") -> tuple[int, int]:
             f"{list(x.strides)}"
         )
     last = (batch - 1) * batch_stride + (rows - 1) * row_stride + columns * itemsize
-    return address, last if x._size else 0
+    nbytes = last if x._size else 0
+    return _inside(op, label, x, nbytes), nbytes

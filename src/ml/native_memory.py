@@ -7,6 +7,7 @@ from .kernel_settings import ffi
 
 _CHARS = ffi.typeof("char[]")
 _VOID_POINTER = ffi.typeof("void *")
+_ADDRESS = ffi.typeof("uintptr_t")
 
 _cast = ffi.cast
 _new_chars = ffi.new_allocator(should_clear_after_alloc=False)
@@ -14,8 +15,16 @@ _local = threading.local()
 
 
 def pointer(address: int) -> Any:
-    """Turn an address into a `void *`, which C takes as a pointer to anything."""
+    """Turn an address into a `void *`, which C takes as a pointer to anything.
+
+    Dtype, layout and length have been checked by then: `native_checks.py` gives the addresses.
+    """
     return _cast(_VOID_POINTER, address)
+
+
+def address_of(memory: Any) -> int:
+    """Return the address of allocated bytes, or that which a pointer holds."""
+    return int(_cast(_ADDRESS, memory))
 
 
 def allocate(nbytes: int) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .dtype import BLOCK_DTYPES
+from .dtype import int8_block, nf4
 from .errors import DTypeError, ShapeError
 from .kernel_settings import ffi, kernel_threads, lib
 from .native_checks import (
@@ -34,10 +34,13 @@ _PRODUCTS: dict[tuple[str, str, str], int] = {
     ("float32", "float16", "float32"): lib.PRODUCT_F32_F16,
 }
 _PRODUCTS |= {
-    (x, dtype.name, out): kind
-    for (x, weight, out), kind in _PRODUCTS.items()
-    if x == weight
-    for dtype in BLOCK_DTYPES
+    (x, int8_block.name, out): kind for (x, weight, out), kind in _PRODUCTS.items() if x == weight
+}
+# These are products of float32 all.
+_PRODUCTS |= {
+    ("bfloat16", nf4.name, "bfloat16"): lib.PRODUCT_BF16_F32,
+    ("bfloat16", nf4.name, "float32"): lib.PRODUCT_BF16_F32,
+    ("float32", nf4.name, "float32"): lib.PRODUCT_F32,
 }
 _RESULTS = {"bfloat16": lib.TYPE_BF16, "float32": lib.TYPE_F32}
 

@@ -9,6 +9,7 @@ from .dtype import BlockDType, DType, float32, nf4, uint8
 from .errors import DTypeError, ShapeError, TensorError
 from .kernel_settings import ffi, lib
 from .layout import Shape, checked_shape
+from .native_checks import dense
 from .native_memory import pointer
 from .scalars import checked_number
 from .tensor import Tensor
@@ -112,15 +113,11 @@ class QuantizedTensor:
                 f"[QuantizedTensor] {label}.size must equal {size}: {part.size} "
                 f"({self._dtype}, shape {list(self._shape)})"
             )
-        if not part.is_contiguous:
-            raise TensorError(
-                f"[QuantizedTensor] {label} must be contiguous and aligned: strides "
-                f"{list(part.strides)} of shape {list(part.shape)} at address {part.data_pointer}"
-            )
+        dense("QuantizedTensor", label, part)
 
     def _fields(self) -> tuple[Any, ...]:
         nested = self._nested
-        pointers = [pointer(part.data_pointer) for part in self.parts()]
+        pointers = [pointer(dense("QuantizedTensor", "part", part)) for part in self.parts()]
         if nested is not None:
             return (*pointers, nested.offset, lib.QUANTIZED_NF4_NESTED)
         number = lib.QUANTIZED_NF4 if self._dtype is nf4 else lib.QUANTIZED_INT8

@@ -8,12 +8,12 @@ timed alone. So the calls of one step are recorded with their arguments, and rep
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from . import native, native_attention, native_memory, native_products, native_quantized
 from .kernel_settings import ffi, kernel_threads, lib
-from .native_memory import pointer
+from .native_checks import dense
+from .native_memory import address_of, pointer
 from .tensor import Tensor
 
 Step = Callable[[Tensor, int], Tensor]
@@ -31,11 +31,14 @@ _POSITION_AT = {"write_cache": 5, "attention": 6}
 # Rotary's is a pointer to a row of the table, h floats long.
 _FREQUENCIES_AT, _HEAD_DIM_AT, _FLOAT_BYTES = 1, 7, 4
 
-_one_at_a_time = threading.Lock()
+# Which Python thread records: only one at a time. A lock would have to be released after it was
+# taken, and Ctrl-C may come between the two; a thread that left this entry behind takes it again.
+_recording_thread: dict[str, int] = {}
+_IS = "is"
+# What stands elsewhere while it does: where, by which name, and what was there.
+_replaced: list[tuple[Any, str, Any]] = []
 # Recordings of an earlier generation are void.
 _generation = 0
-
-_ADDRESS = ffi.typeof("uintptr_t")
 
 
 def forget_recordings() -> None:
@@ -78,7 +81,7 @@ class Replay:
             return self._record(key, owner, step, x, position)
         if not self._calls:
             return step(x, position)
-        ffi.memmove(self._x, ffi.cast("char *", x.data_pointer), x.nbytes)
+        ffi.memmove(self._x, pointer(dense("Replay", "x", x)), x.nbytes)
         for arguments, index, value_at in self._moving:
             arguments[index] = value_at(position)
         for kernel, arguments in self._calls:
@@ -89,12 +92,20 @@ class Replay:
         self, key: tuple[object, ...], owner: object, step: Step, x: Tensor, position: int
     ) -> Tensor:
         self._key = ()
-        if not _one_at_a_time.acquire(blocking=False):
+        mine = threading.get_ident()
+        if _recording_thread.setdefault(_IS, mine) != mine:
             return step(x, position)
-        with _recording() as recorder:
-            own = Tensor._empty(x._shape, x._dtype)
-            ffi.memmove(own._storage.owner, ffi.cast("char *", x.data_pointer), x.nbytes)
-            result = step(own, position)
+        try:
+            try:
+                recorder = _Recorder()
+                _put_in_place(recorder)
+                own = Tensor._empty(x._shape, x._dtype)
+                ffi.memmove(own._storage.owner, pointer(dense("Replay", "x", x)), x.nbytes)
+                result = step(own, position)
+            finally:
+                _put_back()
+        finally:
+            _put_back()  # again, for Ctrl-C may have come in the line above
         self._calls: list[Call] = recorder.calls if recorder.is_complete else []
         self._moving = list(_moving(recorder.names, self._calls, position))
         self._x, self._result, self._kept = own._storage.owner, result, (owner, recorder.memory)
@@ -158,29 +169,29 @@ class _Recorder:
         return noting
 
 
-@contextmanager
-def _recording() -> Iterator[_Recorder]:
-    """Put a recorder in the place of the library, of the allocator and of the ways to NumPy.
+def _put_in_place(recorder: _Recorder) -> None:
+    """Put a recorder in the place of the library, of the allocator and of the ways to NumPy."""
+    for module in _CALLERS:
+        _replace(module, "lib", recorder)
+    _replace(native_memory, "allocate", recorder.noting_memory(native_memory.allocate))
+    for name in ("numpy", "bits"):
+        _replace(Tensor, name, recorder.noting_views(getattr(Tensor, name)))
 
-    Let go of the lock, which the caller holds.
+
+def _replace(owner: Any, name: str, value: object) -> None:
+    _replaced.append((owner, name, getattr(owner, name)))
+    setattr(owner, name, value)
+
+
+def _put_back() -> None:
+    """Undo what `_put_in_place` did, however far it came, and let others record.
+
+    It may be interrupted before any line and called again.
     """
-    recorder = _Recorder()
-    allocate = native_memory.allocate
-    views = {name: getattr(Tensor, name) for name in ("numpy", "bits")}
-    try:
-        for module in _CALLERS:
-            module.lib = recorder
-        native_memory.allocate = recorder.noting_memory(allocate)
-        for name, view in views.items():
-            setattr(Tensor, name, recorder.noting_views(view))
-        yield recorder
-    finally:
-        for module in _CALLERS:
-            module.lib = lib
-        native_memory.allocate = allocate
-        for name, view in views.items():
-            setattr(Tensor, name, view)
-        _one_at_a_time.release()
+    while _replaced:
+        setattr(*_replaced[-1])
+        _replaced.pop()
+    _recording_thread.pop(_IS, None)
 
 
 def _moving(
@@ -198,7 +209,7 @@ def _moving(
             yield arguments, _POSITION_AT[name], int
         elif name == "rotary":
             row_bytes = arguments[_HEAD_DIM_AT] * _FLOAT_BYTES
-            first = int(ffi.cast(_ADDRESS, arguments[_FREQUENCIES_AT])) - position * row_bytes
+            first = address_of(arguments[_FREQUENCIES_AT]) - position * row_bytes
             yield arguments, _FREQUENCIES_AT, _row_pointer(first, row_bytes)
 
 

@@ -8,8 +8,6 @@ from . import native_memory
 from .errors import TensorMemoryError
 from .kernel_settings import ffi
 
-_address_type = ffi.typeof("uintptr_t")
-
 
 class _ByteRange:
     """Offer `nbytes` bytes from `address` to NumPy, and keep their owner alive."""
@@ -47,7 +45,7 @@ class Storage:
         except (MemoryError, OverflowError):
             raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
         self._owner = owner
-        self._address = int(ffi.cast(_address_type, owner))
+        self._address = native_memory.address_of(owner)
         self._nbytes = nbytes
         self._writable = True
 

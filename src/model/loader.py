@@ -11,7 +11,7 @@ from ..checkpoint.names import is_harmless
 from ..ml.memory import readable_bytes
 from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
 from .args import ModelArgs, model_args
-from .errors import ModelConfigError
+from .errors import ModelConfigError, declared_lack_of_memory
 from .hugging_face_args import hugging_face_args
 from .layout import ModelDirectory, find_model_directory, label_of
 from .llama import LlamaTransformer
@@ -92,6 +92,7 @@ class Model:
         self.checkpoint.check_unchanged()
 
 
+@declared_lack_of_memory("load_model")
 def load_model(
     path: str | Path | None = None,
     *,
@@ -106,14 +107,15 @@ def load_model(
             Meta's layout as `original/`. None stands for the bundled model.
         rope_scaling_factor: Replaces the factor of a scaled RoPE. Meta's layout does not say it:
             it is 8, or 32 for the sizes of Llama 3.2 1B and 3B.
-        quantize: "nf4" or "int8": what the matrices of the layers become, in memory; the output
-            becomes int8. One weight is read after the other.
+        quantize: "nf4" or "int8": what the matrices of the layers and the output become, in
+            memory. One weight is read after the other.
         progress: Called while weights are quantised, with how many of how many are done.
 
     Raises:
         ModelError: The directory holds no layout that can be loaded, or parts do not fit together.
         CheckpointError: A weight file or a file of hyperparameters is damaged or unsupported.
         TokenizerError: The tokenizer file is damaged.
+        NotEnoughMemoryError: The system gives no memory.
     """
     dtype = None if quantize is None else quantization_of(quantize)
     top = BUNDLED_MODEL if path is None else Path(path)

@@ -1,10 +1,10 @@
 """Which weights of a model are quantised, into what, and how large they are then.
 
-The matrices of the layers take the format that is asked for. The output matrix, which every token
-reads too, takes eight bits with either: an error there goes straight into the logits. With tied
-embeddings it becomes a matrix of its own. The embedding table stays as it is, because a token
-reads one row of it; vectors stay, because they are few. llama.cpp keeps the output finer than the
-layers too, and bitsandbytes does not quantise it at all.
+The matrices of the layers and the output matrix take the format that is asked for, because every
+token reads all of them. With tied embeddings the output becomes a matrix of its own. The embedding
+table stays as it is, because a token reads one row of it; vectors stay, because they are few.
+llama.cpp keeps the output finer than the layers, and bitsandbytes does not quantise it unless it is
+told to; `tests/bench/quality.py` measures what either costs.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,10 +43,8 @@ def dtype_in_model(name: str, dtype: ml.BlockDType) -> ml.BlockDType | None:
 
     Args:
         name: Its checkpoint key.
-        dtype: What the matrices of the layers become.
+        dtype: What matrices become.
     """
-    if name == OUTPUT:
-        return ml.int8_block
     row = row_of(name)
     is_matrix = row is not None and len(row.sizes) == 2
     return dtype if is_matrix and name != EMBEDDINGS else None
@@ -63,7 +61,7 @@ def quantize_weights(
 
     Args:
         tensors: The plain weights by checkpoint key. Each is looked up once.
-        dtype: What the matrices of the layers become.
+        dtype: What matrices become.
         progress: Called before the first matrix and after each.
 
     Raises:
@@ -89,7 +87,7 @@ def quantize_weights(
     if OUTPUT not in result:
         embeddings = result[EMBEDDINGS]
         assert isinstance(embeddings, ml.Tensor)
-        result[OUTPUT] = quantized(OUTPUT, embeddings, ml.int8_block)
+        result[OUTPUT] = quantized(OUTPUT, embeddings, dtype)
     if progress is not None:
         progress(total, total)
     return result
@@ -112,8 +110,9 @@ def quantize_weight(name: str, weight: ml.Tensor, dtype: ml.BlockDType) -> ml.Qu
 def match_neighbours(tensors: Mapping[str, ml.Weight], dtype: ml.DType) -> dict[str, ml.Weight]:
     """Make the matrices that are multiplied together plain where only some are quantised.
 
-    Files may leave out any matrix. A product in nf4 has the bits of that with the dequantised weight,
-    so this changes no result; one in int8 is as near to it as `ml.linear_transformation` says.
+    Files may leave out any matrix. Products with int8 change as little by this as
+    `ml.linear_transformation` says; weights of nf4 are rounded to the dtype of the activations, as in
+    bitsandbytes.
 
     Args:
         tensors: The weights by checkpoint key.
@@ -162,10 +161,10 @@ def quantized_model_bytes(
         layers: L.
         matrices: The shapes of the matrices of one layer.
         output: The shape of the output matrix [V, D].
-        dtype: What the matrices of the layers become.
+        dtype: What matrices become.
     """
     layer = sum(quantized_bytes(shape, dtype) for shape in matrices)
-    return layers * layer + quantized_bytes(output, ml.int8_block)
+    return layers * layer + quantized_bytes(output, dtype)
 
 
 def layer_matrices(dim: int, queries: int, keys: int, ffn_dim: int) -> tuple[tuple[int, int], ...]:

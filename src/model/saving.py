@@ -1,8 +1,7 @@
 """Writing a quantised model as a directory in Hugging Face's layout, which other tools read too.
 
-NF4 layers are written as bitsandbytes has them, so that transformers loads the directory; the
-output is there twice then: as it was for others, in eight bits for this library. int8 is written
-as compressed-tensors has it. A directory appears whole or not at all.
+NF4 is written as bitsandbytes has it, and int8 as compressed-tensors does, so that transformers
+loads the directory with either. A directory appears whole or not at all.
 """
 
 import contextlib
@@ -20,7 +19,6 @@ from .. import ml
 from ..checkpoint import Checkpoint
 from ..checkpoint.names import Bias, hugging_face_names
 from ..checkpoint.packed_parts import bytes_of, new_tensors, part_contents
-from ..checkpoint.packed_weights import OUTPUT_COPY
 from ..checkpoint.quantization_config import INT8_GROUP, int8_config, nf4_config
 from ..checkpoint.safetensors_writer import NewTensor, SafetensorsWriter, written_bytes
 from ..tokenizer import Tokenizer
@@ -43,7 +41,6 @@ from .quantization import (
     quantize_weight,
 )
 
-_OUTPUT_MODULE = "lm_head"
 _DTYPE_NAMES = {ml.bfloat16: "BF16", ml.float16: "F16", ml.float32: "F32"}
 _COPIED_FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
@@ -99,8 +96,7 @@ def save_quantized(
         check_not_quantized(checkpoint)
         args = checkpoint_args(checkpoint, rope_scaling_factor)
         tokenizer = find_tokenizer(found.path, top)
-        tied = OUTPUT not in checkpoint.tensors
-        config = _config(checkpoint, args, tokenizer, dtype, tied)
+        config = _config(checkpoint, args, tokenizer, dtype)
         if rope_scaling_factor is not None:
             config |= _overridden(config, rope_scaling_factor)
         items = list(_items(checkpoint, args, dtype))
@@ -144,26 +140,16 @@ def _items(checkpoint: Checkpoint, args: ModelArgs, dtype: ml.BlockDType) -> Ite
         ModelConfigError: Rows that int8 codes in groups do not divide.
     """
     names = {ours: theirs for theirs, ours in hugging_face_names(args.n_layers, list(Bias))}
+    for size in (args.dim, args.ffn_dim, args.n_heads * args.head_dim):
+        if dtype is ml.int8_block and size % INT8_GROUP:
+            raise ModelConfigError(
+                f"save: rows of int8 must be a multiple of {INT8_GROUP} long: got {size}"
+            )
     for key in checkpoint.tensors:
-        if key not in names or key == OUTPUT:
-            continue
-        into = dtype_in_model(key, dtype)
-        yield _Item(key, names[key], into)
-    if dtype is ml.nf4:
-        if OUTPUT in checkpoint.tensors:
-            yield _Item(OUTPUT, names[OUTPUT], None)
-        copy = OUTPUT_COPY
-    else:
-        copy = names[OUTPUT]
-    sizes = (
-        [args.dim] if dtype is ml.nf4 else [args.dim, args.ffn_dim, args.n_heads * args.head_dim]
-    )
-    odd = [size for size in sizes if size % INT8_GROUP]
-    if odd:
-        raise ModelConfigError(
-            f"save: rows of int8 must be a multiple of {INT8_GROUP} long: got {odd[0]}"
-        )
-    yield _Item(OUTPUT if OUTPUT in checkpoint.tensors else EMBEDDINGS, copy, ml.int8_block)
+        if key in names:
+            yield _Item(key, names[key], dtype_in_model(key, dtype))
+    if OUTPUT not in checkpoint.tensors:
+        yield _Item(EMBEDDINGS, names[OUTPUT], dtype)
 
 
 def _write_weights(
@@ -240,17 +226,12 @@ def _config(
     args: ModelArgs,
     tokenizer: Tokenizer | None,
     dtype: ml.BlockDType,
-    tied: bool,
 ) -> dict[str, object]:
     """Return what `config.json` says of the new model."""
     given = checkpoint.config
     config = _from_meta(args, tokenizer, checkpoint) if given is None else dict(given.given)
-    if dtype is ml.nf4:
-        config["tie_word_embeddings"] = tied
-        config["quantization_config"] = nf4_config(double=False, skipped=[_OUTPUT_MODULE])
-    else:
-        config["tie_word_embeddings"] = False  # the output has codes of its own
-        config["quantization_config"] = int8_config()
+    config["tie_word_embeddings"] = False  # the output has codes of its own
+    config["quantization_config"] = nf4_config() if dtype is ml.nf4 else int8_config()
     return config
 
 

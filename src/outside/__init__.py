@@ -1,9 +1,17 @@
-"""What comes from outside: JSON, read strictly, and text, made fit to be shown in an error.
+"""What comes from outside: files, opened with care; JSON, read strictly; text, fit to be shown.
 
 Any room may import this one; it imports none of them.
 """
 
+from .regular_files import UnfitFileError, open_regular, read_whole, reason_of
 from .shown import shown
 from .strict_json import parse_strict_json
 
-__all__ = ["parse_strict_json", "shown"]
+__all__ = [
+    "UnfitFileError",
+    "open_regular",
+    "parse_strict_json",
+    "read_whole",
+    "reason_of",
+    "shown",
+]

@@ -194,7 +194,9 @@ def merge_passes(ids: list[int], merges: Merges) -> tuple[list[int], bool]:
             break
         text = text.replace(letters, chr(len(symbols)))
         symbols.append(joined)
-    return [symbols[ord(letter)] for letter in text], merged_all
+    if len(text) < len(ids):
+        ids = [symbols[ord(letter)] for letter in text]
+    return ids, merged_all
 
 
 def merge_batches(ids: list[int], merges: Merges) -> list[int]:

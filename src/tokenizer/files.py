@@ -1,9 +1,8 @@
 """Read tokenizer files whole, of bounded size."""
 
-import stat
 from pathlib import Path
 
-from ..outside import parse_strict_json
+from ..outside import UnfitFileError, parse_strict_json, read_whole
 from .errors import TokenizerError, label, mismatch, shown
 
 # The largest that are in use, Llama 3's own in JSON, have about 17 MB.
@@ -21,14 +20,9 @@ def read_bytes(path: Path) -> bytes:
             `MAX_FILE_BYTES`.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for a writer
-            raise TokenizerError(f"{label(path)}: expected a regular file, got something else")
-        if status.st_size > MAX_FILE_BYTES:
-            raise mismatch(path, "size", f"at most {MAX_FILE_BYTES} bytes", status.st_size)
-        return path.read_bytes()
-    except OSError as error:
-        raise TokenizerError(f"{label(path)}: cannot be read: {error.strerror}") from error
+        return read_whole(path, MAX_FILE_BYTES)
+    except UnfitFileError as error:
+        raise TokenizerError(f"{label(path)}: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, object]:

@@ -171,6 +171,8 @@ class CharacterPieces(PieceEncoder[str]):
 
     def _cuts(self, piece: str) -> list[int]:
         adjacent = self._adjacent
+        if all(left + right in adjacent for left, right in set(pairwise(piece))):
+            return []  # told soon for a long piece of few characters
         return [
             place
             for place, (left, right) in enumerate(pairwise(piece), start=1)

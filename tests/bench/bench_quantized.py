@@ -79,10 +79,12 @@ class Weights:
         weight = self._all[0]
         if isinstance(weight, ml.Tensor):
             return
-        plain = weight.dequantize(ml.bfloat16)
+        is_nf4 = weight.dtype is ml.nf4
+        operand = ml.float32 if is_nf4 else ml.bfloat16
+        plain = weight.dequantize(operand)
         mine = ml.linear_transformation(x, weight, ml.float32).numpy()
-        expected = ml.linear_transformation(x, plain, ml.float32).numpy()
-        allowed = most_error(x, plain) if weight.dtype is ml.int8_block else 0.0
+        expected = ml.linear_transformation(x.to(operand), plain, ml.float32).numpy()
+        allowed = 0.0 if is_nf4 else most_error(x, plain)
         if not (np.abs(mine - expected) <= allowed).all():
             raise SystemExit(f"{name} is wrong at {weight!r}: nothing is timed")
 

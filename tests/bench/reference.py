@@ -1,10 +1,14 @@
-"""The network once more, in plain float32 NumPy: what every engine's logits are held against."""
+"""The network once more, in plain float32 NumPy: what every engine's logits are held against.
+
+Quantised weights are dequantised; what quantising costs is not its business.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from src import ml
 from src.model import Model, load_model
 from src.model.rope import inverse_frequencies
 
@@ -51,13 +55,22 @@ def reference_logits(directory: Path, ids: list[int], rows: list[int]) -> Any:
 
 def _wide(model: Model, name: str, rows: Any = slice(None)) -> Any:
     """Give some rows of a weight as float32."""
-    array = model.tensors[f"{name}.weight"].numpy()[rows]
+    weight = model.tensors[f"{name}.weight"]
+    if isinstance(weight, ml.QuantizedTensor):
+        return weight.dequantize().numpy()[rows]
+    array = weight.numpy()[rows]
     return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 def _norm(model: Model, name: str, x: Any) -> Any:
     scale = 1 / np.sqrt((x**2).mean(axis=1, keepdims=True) + np.float32(model.args.norm_eps))
     return x * scale * _wide(model, name)
+
+
+def _interleaved(x: Any) -> Any:
+    """Put element j of each head beside element j + h/2, which turns with it."""
+    halves = x.reshape(*x.shape[:2], 2, -1)
+    return np.ascontiguousarray(halves.swapaxes(2, 3)).reshape(x.shape)
 
 
 def _attention(model: Model, name: str, x: Any, turns: Any) -> Any:
@@ -67,6 +80,8 @@ def _attention(model: Model, name: str, x: Any, turns: Any) -> Any:
         (x @ _wide(model, f"{name}attention.{part}").T).reshape(T, -1, args.head_dim)
         for part in ("wq", "wk", "wv")
     )
+    if args.rope_pairs == "halves":
+        q, k = (_interleaved(part) for part in (q, k))
     q, k = ((part.view(np.complex64) * turns).view(np.float32) for part in (q, k))
     ahead = np.triu(np.full((T, T), -np.inf, np.float32), 1)
     out = np.empty_like(q)

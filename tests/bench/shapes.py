@@ -1,6 +1,7 @@
 """Random checkpoints of real shapes, in Meta's layout and as GGUF, from the same numbers."""
 
 import base64
+import ctypes
 import itertools
 import shutil
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from src.model import Model, load_model
+from src.model import Model, load_model, save_quantized
 from src.model.rope import inverse_frequencies
 from tests.support.pth_writer import write_random_meta_directory
 
@@ -98,6 +99,36 @@ def find_gguf(directory: Path) -> Path:
         print(f"writing {target}", flush=True)
         unfinished = target.with_suffix(".unfinished")
         write_gguf(load_model(directory), unfinished)
+        unfinished.rename(target)
+    return target
+
+
+def find_quantized(directory: Path, quantize: str) -> Path:
+    """Give the directory of a quantised model beside that of the plain one; save it if needed."""
+    target = directory.with_name(f"{directory.name}-{quantize}")
+    if not target.exists():
+        print(f"writing {target}", flush=True)
+        save_quantized(directory, target, quantize)
+    return target
+
+
+def find_quantized_gguf(directory: Path, kind: str) -> Path:
+    """Give the GGUF file that llama.cpp makes of a model: Q8_0 or Q4_0, by its own defaults."""
+    import llama_cpp
+
+    target = directory / f"model-{kind}.gguf"
+    if not target.exists():
+        source = find_gguf(directory)
+        print(f"writing {target}", flush=True)
+        params = llama_cpp.llama_model_quantize_default_params()
+        params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
+        unfinished = target.with_suffix(".unfinished")
+        paths = (str(source).encode(), str(unfinished).encode())
+        quiet = llama_cpp.llama_log_callback(lambda *_: None)
+        llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
+        code = llama_cpp.llama_model_quantize(*paths, params)
+        if code != 0:
+            raise SystemExit(f"llama.cpp could not make {kind} of {source}")
         unfinished.rename(target)
     return target
 

@@ -230,6 +230,16 @@ def test_s3_the_cache_of_the_hub_links_into_its_blobs_and_nowhere_else(tmp_path:
     assert "got a link that leads elsewhere" in refusal(snapshot)
 
 
+def test_s3_an_index_of_very_many_files_is_refused(directory: Path) -> None:
+    write(directory, shards=2)
+    many = {f"t{number}": f"{number}.safetensors" for number in range(1001)}
+    write_index(directory, many)
+    assert "files: expected at most 1000, got 1001" in refusal(directory)
+    del many["t1000"]  # the valid twin, of which the files are missing
+    write_index(directory, many)
+    assert "expected 1000 files beside it" in refusal(directory)
+
+
 def test_s3_a_missing_shard_is_named(directory: Path) -> None:
     write(directory, shards=3)
     for shard in sorted(directory.glob("model-*"))[1:]:

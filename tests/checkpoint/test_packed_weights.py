@@ -78,7 +78,8 @@ def quantised(kind: str) -> Arrays:
 def config_for(kind: str, **changes: object) -> dict[str, Any]:
     if kind == "int8":
         return SMALL | {"quantization_config": int8_config() | {"ignore": ["lm_head"]} | changes}
-    config = nf4_config(kind == "nf4 double", ["lm_head"])
+    double = {"bnb_4bit_use_double_quant": kind == "nf4 double"}
+    config = nf4_config() | double | {"llm_int8_skip_modules": ["lm_head"]}
     return SMALL | {"quantization_config": config | changes}
 
 
@@ -104,7 +105,7 @@ def test_a_quantised_directory_gives_the_weights_that_were_quantised(
 def test_codes_may_be_stored_in_another_dtype(tmp_path: Path) -> None:
     arrays = quantised("nf4")
     codes = arrays[WEIGHT]
-    arrays[WEIGHT] = codes.view(ml_dtypes.bfloat16)
+    arrays[WEIGHT] = codes.reshape(-1).view(ml_dtypes.bfloat16).reshape(-1, 1)
     write_hugging_face_directory(tmp_path, config_for("nf4"), arrays)
     weight = open_hugging_face_checkpoint(tmp_path).tensors["layers.0.attention.wk.weight"]
     assert isinstance(weight, ml.QuantizedTensor)
@@ -166,6 +167,10 @@ BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "fp4": (
         lambda arrays: arrays.update({f"{WEIGHT}.quant_state.bitsandbytes__fp4": packed({})}),
         "quantisation to nf4"),
+    "an int8 output without scales": (
+        lambda arrays: arrays.update({"llama_bolts.lm_head.weight": np.zeros((32, 32), np.int8)}),
+        "'llama_bolts.lm_head.weight_scale' beside it"),
+    "sizes nested deeply": (changed_state(shape=[[[]], 96]), "two sizes, got a value of type list"),
 }  # fmt: skip
 BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "an offset that is infinite": (
@@ -186,7 +191,7 @@ BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "an absmax of floats": (replaced(".absmax", np.ones(48, F32)), "48 elements of U8"),
 }  # fmt: skip
 BAD_INT8: dict[str, tuple[Callable[[Arrays], None], str]] = {
-    "no scales": (removed("_scale"), "dtype|floating-point|one dtype"),
+    "no scales": (removed("_scale"), "_scale' beside it, got none"),
     "scales of float32": (replaced("_scale", np.ones((32, 3), F32)), r"BF16 \[32, 3\]"),
     "scales too few": (replaced("_scale", np.ones((32, 2), ml_dtypes.bfloat16)), r"BF16 \[32, 3\]"),
     "codes of another shape": (replaced("", np.zeros((96, 32), np.int8)), r"BF16 \[96, 1\]"),
@@ -196,7 +201,7 @@ BAD_INT8: dict[str, tuple[Callable[[Arrays], None], str]] = {
 BAD = {
     **{f"nf4: {name}": ("nf4", *bad) for name, bad in BAD_NF4.items()},
     **{f"nf4 double: {name}": ("nf4 double", *bad) for name, bad in BAD_DOUBLE.items()},
-    **{f"int8: {name}": ("int8", *bad) for name, bad in BAD_INT8.items() if name != "no scales"},
+    **{f"int8: {name}": ("int8", *bad) for name, bad in BAD_INT8.items()},
 }
 
 
@@ -216,19 +221,31 @@ def test_a_part_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, name: s
     assert len(str(refusal.value)) < 600
 
 
+def test_an_empty_quantisation_config_is_none(tmp_path: Path) -> None:
+    write_hugging_face_directory(tmp_path, SMALL | {"quantization_config": {}}, plain_arrays())
+    tensors = open_hugging_face_checkpoint(tmp_path).tensors
+    assert tensors["layers.0.attention.wk.weight"].dtype is ml.bfloat16
+
+
 REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
-    "gptq": ({"quant_method": "gptq", "bits": 4}, "gptq, which is not supported"),
-    "awq": ({"quant_method": "awq"}, "awq, which is not supported"),
-    "fp8": ({"quant_method": "fp8"}, "fp8, which is not supported"),
-    "no method": ({"bits": 4}, "None, which is not supported"),
+    "gptq": ({"quant_method": "gptq", "bits": 4}, "'gptq', which is not"),
+    "awq": ({"quant_method": "awq"}, "'awq', which is not"),
+    "fp8": ({"quant_method": "fp8"}, "'fp8', which is not"),
+    "no method": ({"bits": 4}, "'None', which is not"),
     "an object as method": ({"quant_method": {"a": 1}}, "a value of type dict"),
     "a text": ("nf4", "an object"),
     "8 bits of bitsandbytes": (
         {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False,
-         "bnb_4bit_quant_type": "nf4"}, "True, which is not supported|False, which is not"),
-    "fp4": (nf4_config(False, []) | {"bnb_4bit_quant_type": "fp4"}, "fp4, which is not supported"),
-    "an unknown key": (nf4_config(False, []) | {"new_key": 1}, "only known ones.*new_key"),
-    "another format": (int8_config() | {"format": "pack-quantized"}, "pack-quantized, which is"),
+         "bnb_4bit_quant_type": "nf4"}, "'False', which is not|got 'True', which"),
+    "fp4": (nf4_config() | {"bnb_4bit_quant_type": "fp4"}, "'fp4', which is not"),
+    "an unknown key": (nf4_config() | {"new_key": 1}, "only known ones.*new_key"),
+    "another format": (int8_config() | {"format": "pack-quantized"}, "'pack-quantized', which"),
+    "a key is missing": ({"quant_method": "bitsandbytes", "load_in_4bit": True},
+        "without 'bnb_4bit_quant_type'"),
+    "a group of no keys": (int8_config() | {"config_groups": {"a": 1}}, "an object, got '1'"),
+    "weights of no keys": (
+        int8_config() | {"config_groups": {"a": {"targets": ["Linear"], "weights": "all"}}},
+        "weights: expected an object, got 'all'"),
     "two groups": (int8_config() | {"config_groups": {"a": {}, "b": {}}}, "one group, got 2"),
     "no group": (int8_config() | {"config_groups": None}, "one group"),
 }  # fmt: skip

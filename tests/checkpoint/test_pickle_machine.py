@@ -45,6 +45,31 @@ def test_p3_damaged_programs_are_refused_with_the_position(program: bytes) -> No
         run(program)
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (("_rebuild_tensor_v2", b"(" + b"K\x00" * 7 + b"t"), "expected 6 arguments, got 7"),
+        (("_rebuild_tensor_v2", b"(" + b"K\x00" * 6 + b"t"), "expected a storage as first"),
+        (("_rebuild_parameter", b"K\x00K\x00\x86"), "expected .tensor, requires_grad, hooks"),
+        (("_rebuild_parameter", b"K\x00K\x00K\x00\x87"), "expected .tensor, requires_grad, hooks"),
+        (
+            ("_rebuild_parameter", hostile.TENSOR + b"K\x01" + hostile.ORDERED_DICT + b"\x87"),
+            "a bool",
+        ),
+        (("_rebuild_parameter", hostile.TENSOR + b"\x88}\x87"), "an empty OrderedDict"),
+    ],
+)
+def test_calls_with_other_arguments_are_refused(call: tuple[str, bytes], words: str) -> None:
+    name, arguments = call
+    with pytest.raises(PickleRefusedError, match=words):
+        run(hostile.START + global_name("torch._utils", name) + arguments + b"R.")
+
+
+def test_p1_a_global_from_values_that_are_no_names_is_refused_too() -> None:
+    with pytest.raises(PickleRefusedError, match=r"STACK_GLOBAL at byte 6: .*got STACK_GLOBAL$"):
+        run(hostile.START + b"K\x01K\x02\x93.")
+
+
 def test_p3_a_program_cut_at_any_byte_is_refused() -> None:
     program = dict_program({"a": hostile.TENSOR, "b": hostile.TENSOR})
     for length in range(len(program)):

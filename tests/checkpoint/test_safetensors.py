@@ -12,7 +12,12 @@ import pytest
 
 from src import ml
 from src.checkpoint import CheckpointError, read_safetensors
-from src.checkpoint.errors import NotACheckpointError, SafetensorsError, TensorRecordError
+from src.checkpoint.errors import (
+    FileMemoryError,
+    NotACheckpointError,
+    SafetensorsError,
+    TensorRecordError,
+)
 from src.checkpoint.safetensors import SafetensorsFile
 from tests.support.safetensors_writer import entry, file_bytes, padded, write_safetensors
 
@@ -60,6 +65,26 @@ def test_tensors_are_read_bit_for_bit(tmp_path: Path) -> None:
         assert tensors[name].shape == array.shape
         assert tensors[name].numpy().dtype == array.dtype
         assert tensors[name].numpy().tobytes() == array.tobytes()
+
+
+def test_a_copy_of_an_askew_tensor_without_memory_for_it_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, arrays(), askew=1)
+    read_safetensors(path)  # the valid twin
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("src.checkpoint.safetensors.np.frombuffer", no_memory)
+    with pytest.raises(FileMemoryError, match=r"an aligned copy of \d+ bytes, got none"):
+        read_safetensors(path)
+
+
+def test_s2_too_many_tensors_whose_keys_hide_behind_escapes_are_counted_too(tmp_path: Path) -> None:
+    header = {str(number): 1 for number in range((1 << 16) + 1)}
+    assert "at most 65536, got 65537" in refusal(tmp_path, file_bytes(header))
 
 
 def test_tensors_are_read_only_views_of_the_mapped_file(tmp_path: Path) -> None:

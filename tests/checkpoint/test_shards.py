@@ -10,7 +10,7 @@ import pytest
 from src import ml
 from src.checkpoint import merge_shards
 from src.checkpoint.errors import FileMemoryError, ShardError
-from src.checkpoint.shards import check_shards
+from src.checkpoint.shards import MergedShards, check_shards
 from src.ml.memory import readable_bytes
 from tests.support.pth_writer import random_tensor, tensor_shapes, whole
 
@@ -81,6 +81,11 @@ def test_merged_shards_are_the_whole_model_bit_for_bit(
         assert merged[name].numpy().dtype == array.dtype
         assert merged[name].numpy().tobytes() == array.tobytes()
         assert merged[name].shape == array.shape
+
+
+def test_shards_that_are_merged_one_tensor_at_a_time_tell_their_number() -> None:
+    arrays = model()
+    assert len(MergedShards(tensors(split(arrays, 2)))) == len(arrays)
 
 
 def test_a_single_shard_is_not_copied() -> None:

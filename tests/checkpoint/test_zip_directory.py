@@ -155,6 +155,12 @@ Z4 = {
     "count too low": build(parts(), end={"count": 1, "here": 1}),
     "counts that differ": build(parts(), end={"here": 1}),
     "65535 entries": build(parts(), end={"count": 0xFFFF, "here": 0xFFFF}),
+    "an entry longer than the directory": build(parts(central={"comment_length": 9})),
+    "half an entry in the directory": build(parts(), between=b"PK\x01\x02", end={"size": 106}),
+    "bytes between the records and the directory": build(
+        [*parts()[:1], Part(b"a/two", b"world!", after=b"hidden")]
+    ),
+    "a directory of a record that is not there": build([Part(b"a/one")], end={"start": 0})[35:],
     "10^7 entries": build(parts(), zip64={"end": {"count": 10**7, "here": 10**7}}),
     "10^7 entries, consistently": build(
         parts(),

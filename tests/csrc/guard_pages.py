@@ -1,151 +1,219 @@
-"""Runs every kernel on tensors that end where memory ends: the first byte beyond is forbidden.
+"""Memory that must not be left: arrays flush against forbidden pages, and blocks of their own.
 
-A program of its own, because a kernel that reads too far kills it.
+`GuardPages` gives arrays whose first byte follows a forbidden page, or whose last byte lies before
+one; a kernel that touches the byte beyond is killed. `Blocks` gives each array a block of malloc,
+for a checker that watches these (memcheck). `WatchedKernels` stands between native.py and the
+kernels and sees to it that no pointer of any call leads anywhere else.
 """
 
 import ctypes
+import math
 import mmap
-import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from src.ml import native, native_attention
-from src.ml.dtype import bfloat16, float32, int8_block
-from src.ml.key_value_cache import KeyValueCache
-from src.ml.quantization import quantize_scales
-from src.ml.quantized import NestedScales, QuantizedTensor
+from src.ml import native, native_attention, native_products, native_quantized
+from src.ml.kernel_settings import ffi, lib
 
-from .operands import PRODUCTS, bf16, f16, f32, normal, tensor
-from .quantized_operands import FORMATS
+from .operands import Array
+from .surface import Parameter, kernels
 
 PAGE = mmap.PAGESIZE
+NOTE_BYTES = 512
+End = Literal["first", "last"]
 _libc = ctypes.CDLL(None, use_errno=True)
-_kept: list[mmap.mmap] = []
+_libc.malloc.restype = ctypes.c_void_p
+_libc.malloc.argtypes = [ctypes.c_size_t]
+_libc.free.argtypes = [ctypes.c_void_p]
 
 
-def at_the_end(array: Any) -> Any:
-    """Copy an array to the last bytes before a page that must not be touched."""
-    pages = -(-max(array.nbytes, 1) // PAGE) + 1
-    memory = mmap.mmap(-1, pages * PAGE)
-    _kept.append(memory)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    guard = ctypes.c_void_p(start + (pages - 1) * PAGE)
-    if _libc.mprotect(guard, ctypes.c_size_t(PAGE), 0) != 0:
-        raise OSError(ctypes.get_errno(), "mprotect")
-    offset = (pages - 1) * PAGE - array.nbytes
-    copy = np.frombuffer(memory, array.dtype, array.size, offset).reshape(array.shape)
-    copy[...] = array
-    return copy
+class Memory(Protocol):
+    """Gives arrays, and knows where they begin."""
+
+    lengths: dict[int, int]
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Give an array whose memory ends with it."""
+
+    def release(self) -> None:
+        """Take all arrays back."""
 
 
-def guarded(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Make a tensor of normal numbers before a forbidden page."""
-    return tensor(at_the_end(normal(shape, np.dtype(dtype))))
+class Region:
+    """Some pages between two that must not be touched."""
+
+    def __init__(self, pages: int) -> None:
+        memory = mmap.mmap(-1, (pages + 2) * PAGE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for guard in (start, start + (pages + 1) * PAGE):
+            if _libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(PAGE), 0) != 0:
+                raise OSError(ctypes.get_errno(), "mprotect")
+        self.pages, self.address = pages, start + PAGE
+        self.bytes = np.frombuffer(memory, np.uint8, pages * PAGE, PAGE)
 
 
-def run_products(n: int) -> None:
-    """Run linear and batched_matmul with n columns."""
-    for x, weight, out in PRODUCTS:
-        for tokens in (1, 3, 8, 13):
-            native.linear(
-                guarded((tokens, n), x),
-                [guarded((7, n), weight), guarded((2, n), weight)],
-                [guarded((tokens, 7), out), guarded((tokens, 2), out)],
-            )
-            if x == weight:
-                native.batched_matmul(
-                    guarded((2, tokens, n), x), guarded((2, 5, n), x), guarded((2, tokens, 5), out)
-                )
+class GuardPages:
+    """Arrays whose first byte follows a forbidden page, or whose last byte lies before one."""
+
+    def __init__(self, end: End) -> None:
+        self._end = end
+        self._free: dict[int, list[Region]] = {}
+        self._taken: list[Region] = []
+        self.lengths: dict[int, int] = {}
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        pages = -(-max(nbytes, 1) // PAGE)
+        free = self._free.setdefault(pages, [])
+        region = free.pop() if free else Region(pages)
+        self._taken.append(region)
+        start = 0 if self._end == "first" else pages * PAGE - nbytes
+        self.lengths[region.address + start] = nbytes
+        return region.bytes[start : start + nbytes].view(dtype).reshape(shape)
+
+    def release(self) -> None:
+        for region in self._taken:
+            self._free[region.pages].append(region)
+        self._taken.clear()
+        self.lengths.clear()
 
 
-def run_rows(n: int) -> None:
-    """Run the other kernels on rows of n."""
-    for dtype in (bf16, f32):
-        row, out = guarded((2, n), dtype), guarded((2, n), dtype)
-        native.softmax(row, out)
-        native.rms_norm(row, guarded((n,), f16), 1e-5, out)
-        native.silu(row, out)
-        native.swiglu(row, row, out)
-        native.argmax(row, tensor(at_the_end(np.zeros(2, np.int32))))
-        native.convert(row, guarded((2, n), f16))
-        native.convert(guarded((2, n), f16), out)
-        angles = tensor(at_the_end(np.ones((2, n), np.complex64)))
-        for halves in (False, True):
-            heads, turned = guarded((2, 3, 2 * n), dtype), guarded((2, 3, 2 * n), dtype)
-            native.rotary(heads, angles, turned, halves)
-    for streams in (1, 2, 4, 8):
-        native.probe_read(tensor(at_the_end(np.ones(n, np.uint8))), streams)
-        native.probe_read(guarded((9, n), f32), streams)
+class Blocks:
+    """Arrays that are blocks of malloc, of their exact size and with nothing in them."""
+
+    def __init__(self) -> None:
+        self.lengths: dict[int, int] = {}
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        address = _libc.malloc(nbytes)
+        self.lengths[address] = nbytes
+        return np.frombuffer((ctypes.c_char * nbytes).from_address(address), dtype).reshape(shape)
+
+    def release(self) -> None:
+        for address in self.lengths:
+            _libc.free(address)
+        self.lengths.clear()
 
 
-def run_quantized(n: int) -> None:
-    """Quantise, dequantise and multiply rows of n; every part ends where memory ends."""
-    for dtype, double in FORMATS:
-        x = guarded((9, n), f32)
-        codes, scales = (
-            tensor(at_the_end(np.zeros(-(-9 * n // per_item), part.numpy_dtype)))
-            for part, per_item in (
-                (dtype.codes, dtype.codes_per_item), (dtype.scales, dtype.block_size)
-            )
-        )  # fmt: skip
-        native.quantize(x, dtype, codes, scales)
-        nested = None
-        if double:
-            small, given = quantize_scales(scales.numpy(), np.float32(0.5))
-            scales = tensor(at_the_end(small.numpy()))
-            nested = NestedScales(
-                tensor(at_the_end(given.absmax.numpy())),
-                tensor(at_the_end(given.code.numpy())),
-                0.5,
-            )
-        weight = QuantizedTensor(dtype, (9, n), codes, scales, nested)
-        for kind in (bf16, f16, f32):
-            native.dequantize(weight, None, guarded((9, n), kind))
-        rows = tensor(at_the_end(np.array([8, 0], np.int32)))
-        native.dequantize(weight, rows, guarded((2, n), bf16))
-        for kind in (bf16, f32):
-            for tokens in (1, 3, 13):
-                native.linear(guarded((tokens, n), kind), [weight], [guarded((tokens, 9), kind)])
+class Note:
+    """A line in a file that outlives the program: which call it was that ended it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._page: Any = bytearray(NOTE_BYTES)
+        if path is not None:
+            with path.open("w+b") as file:
+                file.truncate(NOTE_BYTES)
+                self._page = mmap.mmap(file.fileno(), NOTE_BYTES)
+
+    def write(self, text: str) -> None:
+        """Replace the line."""
+        self._page[:] = text.encode()[:NOTE_BYTES].ljust(NOTE_BYTES)
 
 
-def run_int8(n: int) -> None:
-    """Multiply rows of more than two stretches, in full and in short vectors of rows."""
-    for rows in (1, 2, 7, 16, 33, 67):
-        codes = tensor(at_the_end(np.ones((rows, n), np.int8)))
-        scales = tensor(at_the_end(np.ones(rows * n // 32, bf16)))
-        weight = QuantizedTensor(int8_block, (rows, n), codes, scales)
-        for tokens in (1, 2, 7, 12):
-            native.linear(guarded((tokens, n), bf16), [weight], [guarded((tokens, rows), f32)])
+class WatchedKernels:
+    """Stands in for the kernels' library: checks each pointer, counts each call, and makes it.
+
+    What Python hands over beside tensors (the structs of weights, a place for a result) is moved
+    into watched memory first.
+
+    Attributes:
+        calls: how many were made of each kernel.
+        sizes: of each kernel, the arguments that are neither pointers nor threads.
+        kinds: likewise, of these the element types, formats and operations alone.
+    """
+
+    def __init__(self, memory: Memory, note: Note) -> None:
+        self._memory, self._note = memory, note
+        self._kernels = kernels()
+        self.calls = dict.fromkeys(self._kernels, 0)
+        self.sizes: dict[str, set[tuple[Any, ...]]] = {name: set() for name in self._kernels}
+        self.kinds: dict[str, set[tuple[Any, ...]]] = {name: set() for name in self._kernels}
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(lib, name)
+        if name not in self._kernels:
+            return found
+
+        def watched(*arguments: Any) -> Any:
+            passed = self._watch(name, arguments)
+            return found(*passed)
+
+        self.__dict__[name] = watched
+        return watched
+
+    def scratch(self, nbytes: int) -> Any:
+        """Give scratch that ends where the kernel asked it to."""
+        return ffi.cast("char *", self._memory.array((nbytes,), np.uint8).ctypes.data)
+
+    def _watch(self, name: str, arguments: tuple[Any, ...]) -> list[Any]:
+        parameters = self._kernels[name]
+        formats: list[int] = []
+        passed = [
+            self._pointer(name, parameter, value, formats) if parameter.is_pointer else value
+            for parameter, value in zip(parameters, arguments, strict=True)
+        ]
+        numbers = {
+            p.name: int(v) if p.type == "int" else v
+            for p, v in zip(parameters, arguments, strict=True)
+            if not p.is_pointer and p.name != "threads"
+        }
+        kinds = (numbers[p.name] for p in parameters if p.type == "int" and p.name in numbers)
+        self.calls[name] += 1
+        self.sizes[name].add((*numbers.values(), *formats))
+        self.kinds[name].add((*kinds, *formats))
+        self._note.write(f"{name} {numbers} {formats or ''}")
+        return passed
+
+    def _pointer(self, name: str, parameter: Parameter, value: Any, formats: list[int]) -> Any:
+        kind = ffi.typeof(value)
+        if kind.kind == "array" or kind.item.kind == "struct" or kind.item.cname == "float":
+            self._check_structs(name, value, formats)
+            held = np.frombuffer(ffi.buffer(value), np.uint8)
+            copy = self._memory.array(held.shape, np.uint8)
+            copy[...] = held
+            return ffi.cast(f"{kind.item.cname} *", copy.ctypes.data)
+        self._check(f"{name}: {parameter.name}", value)
+        return value
+
+    def _check_structs(self, name: str, value: Any, formats: list[int]) -> None:
+        """Check the pointers of each LinearPart or QuantizedWeight, and note the formats."""
+        if ffi.typeof(value).item.kind != "struct":
+            return
+        for struct in value if ffi.typeof(value).kind == "array" else [value[0]]:
+            for label, field in ffi.typeof(struct).fields:
+                if field.type.kind == "pointer":
+                    self._check(f"{name}: {label}", getattr(struct, label))
+            quantized = getattr(struct, "quantized", struct)
+            if quantized is not struct:
+                self._check_structs(name, ffi.addressof(quantized), formats)
+            elif quantized.codes:
+                formats.append(quantized.format)
+
+    def _check(self, label: str, value: Any) -> None:
+        address = int(ffi.cast("uintptr_t", value))
+        if address and address not in self._memory.lengths:
+            raise AssertionError(f"{label} points to memory that is not watched")
 
 
-def run_attention(h: int) -> None:
-    """Run write_cache and attention with heads of h, over one block and over several."""
-    for dtype, kind in ((bf16, bfloat16), (f32, float32)):
-        for positions, T in ((1, 1), (16, 7), (33, 33), (513, 2), (528, 40)):
-            cache = KeyValueCache(positions, 2, h, kind)
-            cache.keys = guarded(cache.keys.shape, dtype)
-            cache.values = guarded(cache.values.shape, dtype)
-            start = positions - T
-            new = guarded((T, 2, h), dtype)
-            native_attention.write_cache(cache, start, new, new)
-            rows = (T, 6, h)
-            native_attention.attention(guarded(rows, dtype), cache, start, guarded(rows, dtype))
-
-
-def main() -> None:
-    """Run all kernels on one instruction set."""
-    native.set_isa(sys.argv[1])
-    for n in (1, 2, 7, 15, 16, 17, 31, 33, 63, 65, 257):
-        run_products(n)
-        run_rows(n)
-    for n in (1, 7, 32, 33, 64, 96, 257, 512, 576):
-        run_quantized(n)
-    run_int8(1056)
-    for h in (2, 6, 10, 34, 64, 80, 130):
-        run_attention(h)
-    print("done")
-
-
-if __name__ == "__main__":
-    main()
+@contextmanager
+def watching(memory: Memory, note: Note) -> Iterator[WatchedKernels]:
+    """Put watched kernels, and scratch in watched memory, behind native.py."""
+    watched = WatchedKernels(memory, note)
+    modules: tuple[Any, ...] = (native, native_attention, native_products, native_quantized)
+    kept = [dict(vars(module)) for module in modules]
+    try:
+        for module in modules:
+            module.lib = watched
+            if hasattr(module, "scratch"):
+                module.scratch = watched.scratch
+        yield watched
+    finally:
+        for module, names in zip(modules, kept, strict=True):
+            module.lib = names["lib"]
+            if "scratch" in names:
+                module.scratch = names["scratch"]

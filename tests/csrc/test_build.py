@@ -1,5 +1,6 @@
 """What the sources and the compiled extension hold."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,32 +10,122 @@ import pytest
 
 from src.ml import _kernels, native
 
+from .surface import HEADER, functions, without_comments
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "csrc").glob("*.[ch]"))
-SURFACE = (ROOT / "csrc" / "kernels.h").read_text(encoding="utf-8")
+UNITS = [path for path in SOURCES if path.suffix == ".c"]
+SURFACE = HEADER.read_text(encoding="utf-8")
+
+# What takes or gives back memory, speaks, ends the program, leaves a function sideways, or reaches
+# the system.
+NEVER_CALLED = (
+    "malloc", "calloc", "realloc", "reallocarray", "aligned_alloc", "posix_memalign", "memalign",
+    "valloc", "alloca", "strdup", "free", "mmap", "munmap", "mprotect", "brk", "sbrk",
+    "printf", "fprintf", "vprintf", "vfprintf", "dprintf", "puts", "fputs", "putchar", "perror",
+    "exit", "_exit", "_Exit", "quick_exit", "atexit", "abort", "assert", "raise", "kill", "signal",
+    "setjmp", "longjmp", "open", "fopen", "read", "write", "close", "system", "fork", "execve",
+    "getenv", "setenv", "pthread_create", "__assert_fail", "__printf_chk", "__fprintf_chk",
+    "__builtin_trap", "__builtin_alloca", "__builtin_unreachable",
+)  # fmt: skip
+# The integers of the surface that are no sizes: choices among a few, and how many threads.
+CHOICES = {
+    "isa", "threads", "kind", "type", "x_type", "out_type", "weight_type", "format", "op", "halves",
+    "streams",
+}  # fmt: skip
+NUMBERS = {"eps", "scale", "nested_offset"}
+# Tools run without the sanitizer that a test build has loaded before everything.
+PLAIN_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+# Beyond what the extension is compiled with.
+WARNINGS = (
+    "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wvla", "-Wpointer-arith", "-Wundef",
+    "-Wstrict-prototypes", "-Wmissing-prototypes", "-Wdouble-promotion", "-Werror",
+)  # fmt: skip
 
 
 def code_of(path: Path) -> str:
     """Return a source without its comments."""
-    return re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.S)
+    return without_comments(path.read_text(encoding="utf-8"))
 
 
 def test_the_extension_offers_all_of_the_surface_and_nothing_else() -> None:
-    declared = re.findall(r"^(?:\w+ )+\*?(\w+)\([^;]*\);", SURFACE, flags=re.M)
     constants = re.findall(r"\b([A-Z][A-Z0-9_]+) = \d", SURFACE)
-    assert len(declared) > 10
-    assert sorted(dir(_kernels.lib)) == sorted(declared + constants)
+    assert len(functions()) > 10
+    assert sorted(dir(_kernels.lib)) == sorted([*functions(), *constants])
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_kernels_never_allocate_print_or_exit(path: Path) -> None:
-    calls = r"\b(malloc|calloc|realloc|alloca|free|f?printf|puts|exit|abort|assert)\s*\("
+    calls = rf"\b({'|'.join(NEVER_CALLED)})\s*\("
     assert not re.search(calls, code_of(path))
+    assert not re.search(r"#include <(stdlib|stdio|assert|signal|setjmp|unistd)\.h>", code_of(path))
+
+
+def test_the_compiled_extension_asks_the_system_for_nothing_of_the_kind() -> None:
+    nm = shutil.which("nm")
+    if nm is None or not hasattr(_kernels, "__file__"):
+        pytest.skip("needs nm")
+    listing = subprocess.run(
+        [nm, "-D", "--undefined-only", str(_kernels.__file__)],
+        capture_output=True, text=True, check=True, env=PLAIN_ENVIRONMENT,
+    )  # fmt: skip
+    wanted = {line.split()[-1].split("@")[0] for line in listing.stdout.splitlines()}
+    assert "memcpy" in wanted
+    assert not wanted & set(NEVER_CALLED)
+
+
+def test_every_size_of_the_surface_is_a_ptrdiff_t() -> None:
+    for name, parameters in functions().items():
+        for parameter in parameters:
+            if parameter.name in NUMBERS:
+                assert parameter.type == "float"
+            elif parameter.name in CHOICES:
+                assert parameter.type == "int"
+            else:
+                assert parameter.is_pointer or parameter.type == "ptrdiff_t", (name, parameter)
+
+
+def test_every_size_of_the_structs_of_the_surface_is_a_ptrdiff_t() -> None:
+    fields = {
+        (struct, name): field.type
+        for struct in ("LinearPart", "QuantizedWeight")
+        for name, field in _kernels.ffi.typeof(struct).fields
+    }
+    plain = {name: kind.cname for name, kind in fields.items() if kind.kind == "primitive"}
+    assert plain == {
+        ("LinearPart", "out_features"): "ptrdiff_t",
+        ("QuantizedWeight", "nested_offset"): "float",
+        ("QuantizedWeight", "format"): "int",
+    }
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_the_sources_compile_without_a_warning(compiler: str) -> None:
+    found = shutil.which(compiler)
+    if found is None:
+        pytest.skip(f"needs {compiler}")
+    for path in UNITS:
+        command = [found, "-std=c11", "-fsyntax-only", "-fopenmp", *WARNINGS, str(path)]
+        run = subprocess.run(command, capture_output=True, text=True, env=PLAIN_ENVIRONMENT)
+        assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_no_source_is_kept_from_the_sanitizers_or_the_warnings(path: Path) -> None:
+    assert not re.search(r"no_sanitize|no_address|__SANITIZE|__has_feature", code_of(path))
+    assert "diagnostic" not in code_of(path)
+
+
+def test_nothing_is_suppressed_in_the_commands_that_look_for_faults() -> None:
+    for name in ("run_sanitizers.py", "run_valgrind.py", "run_guard_pages.py"):
+        text = (ROOT / "tests" / "csrc" / name).read_text(encoding="utf-8")
+        assert "suppressions=" not in text.replace("--default-suppressions=no", "")
+        assert "-fno-sanitize=" not in text
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_intrinsics_stay_in_the_headers_of_the_instruction_sets(path: Path) -> None:
-    if not re.match(r"(dot_avx|quantized_avx|fold_x86)", path.name):
+    if not re.match(r"(dot_avx|nf4_avx|quantized_avx|fold_x86)", path.name):
         assert not re.search(r"\b_mm\d*_|immintrin", code_of(path))
 
 

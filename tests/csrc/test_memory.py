@@ -1,13 +1,132 @@
 """The kernels stay within their tensors."""
 
+import os
+import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+import pytest
+
+from src.ml import native
+from src.ml.kernel_settings import lib
+
+from .guard_cases import CASES, SIZES, sizes_of
+from .guard_pages import GuardPages, Memory, Note, watching
+from .operands import f32, normal, tensor
+from .run_guard_pages import ROOT, counts_of
+from .surface import kernels
+
+# How many combinations of types, formats and operations each kernel has.
+KINDS = {
+    "linear": 4 + 3 * 3,
+    "quantize": 2 * 3,
+    "dequantize": 3 * 3,
+    "batched_matmul": 3,
+    "softmax": 2 * 2,
+    "rms_norm": 2 * 3 * 2,
+    "rotary": 2 * 2,
+    "elementwise": 4 * 2,
+    "attention": 2,
+    "write_cache": 2,
+    "argmax": 2,
+    "probe_read": 4,
+    "probe_multiply_add": 2,
+    "convert": 3 * 3,
+}
+ends = pytest.mark.parametrize("end", ["first", "last"])
 
 
-def test_no_kernel_touches_a_byte_beyond_the_end_of_its_tensors(isa: str) -> None:
-    command = [sys.executable, "-m", "tests.csrc.guard_pages", isa]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert (run.returncode, run.stdout.strip()) == (0, "done"), run.stderr
+def test_every_kernel_of_the_surface_has_a_case_between_guard_pages() -> None:
+    assert sorted(CASES) == sorted(kernels()) == sorted(KINDS)
+
+
+def test_every_size_is_taken_by_every_dimension_of_every_kernel() -> None:
+    for case in CASES.values():
+        for axis in range(case.dimensions):
+            assert {sizes[axis] for sizes in sizes_of(case, "quick")} >= set(SIZES)
+        thorough = set(sizes_of(case, "thorough"))
+        assert thorough >= set(product(case.crossed, repeat=case.dimensions))
+
+
+def test_no_kernel_touches_a_byte_beyond_either_end_of_its_arrays(isa: str) -> None:
+    counts = counts_of(isa, "quick")
+    assert sorted(counts) == ["first", "last"]
+    for of_end in counts.values():
+        for name, case in CASES.items():
+            assert of_end[name]["calls"] == len(sizes_of(case, "quick")) * len(case.variants)
+            assert of_end[name]["kinds"] == KINDS[name]
+
+
+@pytest.mark.slow
+def test_no_kernel_touches_a_byte_beyond_either_end_for_any_combination_of_sizes(isa: str) -> None:
+    assert sorted(counts_of(isa, "thorough")) == ["first", "last"]
+
+
+# What must be seen, so that nothing being seen means something: run in a program of its own.
+MISTAKES = {
+    "first": "lib.probe_read(pointer(array.ctypes.data - 4), 1000, 1, 1)",
+    "last": "lib.probe_read(pointer(array.ctypes.data), 1004, 1, 1)",
+}
+
+
+@ends
+@pytest.mark.parametrize("mistaken", [True, False], ids=["a word too far", "none too far"])
+def test_a_kernel_that_reads_one_word_too_far_is_killed(end: str, mistaken: bool) -> None:
+    call = MISTAKES[end] if mistaken else "lib.probe_read(pointer(array.ctypes.data), 1000, 1, 1)"
+    program = (
+        "from src.ml.kernel_settings import lib\n"
+        "from src.ml.native_memory import pointer\n"
+        "from tests.csrc.guard_pages import GuardPages\n"
+        "from tests.csrc.operands import f32\n"
+        f"array = GuardPages({end!r}).array((250,), f32)\n"
+        f"{call}\n"
+    )
+    # The address sanitizer would report the fault that is wanted here.
+    options = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"ASAN_OPTIONS": options.strip(":")},
+        capture_output=True,
+        timeout=100,
+    )
+    assert run.returncode == (-signal.SIGSEGV if mistaken else 0), run.stderr
+
+
+@ends
+def test_arrays_lie_flush_against_their_page_and_come_back_when_released(end: str) -> None:
+    memory: Memory = GuardPages(end)  # type: ignore[arg-type]
+    array = memory.array((3, 5), f32)
+    edge = array.ctypes.data if end == "first" else array.ctypes.data + array.nbytes
+    assert edge % os.sysconf("SC_PAGE_SIZE") == 0
+    assert memory.lengths == {array.ctypes.data: 60}
+    memory.release()
+    assert memory.array((15,), f32).ctypes.data == array.ctypes.data
+
+
+@ends
+def test_a_pointer_to_memory_that_is_not_watched_is_refused(end: str) -> None:
+    memory = GuardPages(end)  # type: ignore[arg-type]
+    inside = tensor(memory.array((4, 4), f32))
+    outside = tensor(normal((4, 4), f32))
+    with watching(memory, Note(None)) as watched:
+        native.softmax(inside, tensor(memory.array((4, 4), f32)))
+        with pytest.raises(AssertionError, match="softmax: x points to memory"):
+            native.softmax(outside, inside)
+        with pytest.raises(AssertionError, match="linear: weight points to memory"):
+            native.linear(inside, [outside], [tensor(memory.array((4, 4), f32))])
+        with pytest.raises(AssertionError, match="softmax: out points to memory"):
+            native.softmax(inside, outside)
+    assert watched.calls["softmax"] == 1
+    assert native.softmax.__globals__["lib"] is lib
+
+
+def test_the_call_that_ended_a_program_is_noted(tmp_path: Path) -> None:
+    memory = GuardPages("last")
+    with watching(memory, Note(tmp_path / "note")):
+        native.softmax(tensor(memory.array((3, 7), f32)), tensor(memory.array((3, 7), f32)))
+    note = (tmp_path / "note").read_text().strip()
+    kind = lib.TYPE_F32
+    assert note == f"softmax {{'x_type': {kind}, 'out_type': {kind}, 'rows': 3, 'n': 7}}"

@@ -1,31 +1,30 @@
-"""One input of a parser within its bound of time."""
+"""Inputs of a parser within their bound of time."""
 
 import contextlib
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 
-from tests.fuzz.targets import Target, run
-
-SECONDS_PER_INPUT = 1.0
-
-
-def run_bounded(target: Target, data: bytes, folder: Path) -> bool:
-    """Read one input as `run` does; more than a second of processor time is a TimeoutError."""
-    with time_limit(SECONDS_PER_INPUT):
-        return run(target, data, folder)
+from tests.fuzz.targets import SECONDS_PER_INPUT, Bed
 
 
 @contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in what takes more processor time."""
+def hangs_are_noticed(bed: Bed, seconds: float = SECONDS_PER_INPUT) -> Iterator[None]:
+    """Raise TimeoutError in an input of the bed that takes more processor time.
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"over {seconds} seconds")
+    One timer for all of them, which looks whether the bed is still at the input it was at before:
+    to set it for every input would take longer than some parsers.
+    """
+    last = -1
 
-    before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    def look(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        if bed.count == last:
+            raise TimeoutError(f"an input took over {seconds} seconds")
+        last = bed.count
+
+    before = signal.signal(signal.SIGPROF, look)
+    signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
     try:
         yield
     finally:

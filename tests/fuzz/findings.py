@@ -2,7 +2,7 @@
 
 import json
 
-from tests.fuzz.targets import INDEX, TOKENIZER_CONFIG
+from tests.fuzz.inputs import INDEX, TOKENIZER_CONFIG
 
 FINDINGS: dict[str, dict[str, bytes]] = {
     "model.safetensors.index.json": {

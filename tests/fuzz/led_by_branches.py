@@ -7,27 +7,21 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["src"]):
-    from tests.fuzz.targets import TARGETS, prepare, run, seeds
+    from tests.fuzz.targets import TARGETS, Bed
 
 from tests.fuzz.mutation import Mutator
 
 
 def main() -> None:
     """Fuzz `TARGET FOLDER CORPUS [libFuzzer's options]`; ends the process."""
-    target, folder = TARGETS[sys.argv[1]], Path(sys.argv[2])
-    prepare(target, folder)
-    valid = seeds(target, folder)
+    bed = Bed(TARGETS[sys.argv[1]], Path(sys.argv[2]))
 
     def mutate(data: bytes, longest: int, seed: int) -> bytes:
-        chance = random.Random(seed)
-        if chance.random() < 0.5:
+        if random.Random(seed).random() < 0.5:
             return atheris.Mutate(data, longest)
-        return Mutator(target.name, valid, seed).changed(data, longest)
+        return Mutator(bed.target.name, bed.starts, seed).changed(data, longest)
 
-    def read(data: bytes) -> None:
-        run(target, data, folder)
-
-    atheris.Setup([sys.argv[0], *sys.argv[3:]], read, custom_mutator=mutate)
+    atheris.Setup([sys.argv[0], *sys.argv[3:]], bed.read, custom_mutator=mutate)
     atheris.Fuzz()
 
 

@@ -1,41 +1,48 @@
 """A smoke run of every fuzz target, and every finding again."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz.bounds import run_bounded, time_limit
+from tests.fuzz.bounds import hangs_are_noticed
 from tests.fuzz.findings import FINDINGS
 from tests.fuzz.mutation import Mutator
-from tests.fuzz.targets import TARGETS, Target, prepare, run, seeds
+from tests.fuzz.targets import TARGETS, Bed, Target
 
 INPUTS = 200
-every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+every_target = pytest.mark.parametrize("bed", TARGETS.values(), ids=TARGETS, indirect=True)
+
+
+@pytest.fixture
+def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bed]:
+    """A place in which a target reads inputs, each within its bound of time."""
+    bed = Bed(request.param, tmp_path)
+    with hangs_are_noticed(bed):
+        yield bed
+    bed.close()
 
 
 @every_target
-def test_valid_inputs_are_read(target: Target, tmp_path: Path) -> None:
-    prepare(target, tmp_path)
-    assert all(run(target, data, tmp_path) for data in seeds(target, tmp_path))
+def test_valid_inputs_are_read(bed: Bed) -> None:
+    assert all(bed.read(data) for data in bed.valid)
 
 
 @every_target
-@pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
-def test_changed_inputs_are_read_or_refused_in_one_line(target: Target, tmp_path: Path) -> None:
-    prepare(target, tmp_path)
-    mutator = Mutator(target.name, seeds(target, tmp_path), seed=1)
+def test_changed_inputs_are_read_or_refused_in_one_line(bed: Bed) -> None:
+    mutator = Mutator(bed.target.name, bed.starts, seed=1)
     for _ in range(INPUTS):
-        run_bounded(target, mutator.next(), tmp_path)
+        bed.read(mutator.next())
 
 
 @pytest.mark.parametrize(
-    ("name", "data"),
-    [(name, data) for name, found in FINDINGS.items() for data in found.values()],
+    ("bed", "data"),
+    [(TARGETS[name], data) for name, found in FINDINGS.items() for data in found.values()],
     ids=[f"{name}: {what}" for name, found in FINDINGS.items() for what in found],
+    indirect=["bed"],
 )
-def test_what_was_found_is_refused(name: str, data: bytes, tmp_path: Path) -> None:
-    prepare(TARGETS[name], tmp_path)
-    assert not run_bounded(TARGETS[name], data, tmp_path)
+def test_what_was_found_is_refused(bed: Bed, data: bytes) -> None:
+    assert not bed.read(data)
 
 
 def test_the_same_seed_makes_the_same_inputs() -> None:
@@ -59,6 +66,6 @@ def faulty(data: bytes, path: Path) -> None:
 def test_a_fault_a_text_of_two_lines_and_a_loop_are_noticed(
     data: bytes, error: type[Exception], tmp_path: Path
 ) -> None:
-    target = Target("x", faulty, ValueError, lambda _: [], on_disk=False)
-    with pytest.raises(error), time_limit(0.2):
-        run(target, data, tmp_path)
+    bed = Bed(Target("x", faulty, ValueError, lambda _: [], on_disk=False), tmp_path)
+    with pytest.raises(error), hangs_are_noticed(bed, seconds=0.1):
+        bed.read(data)

@@ -22,7 +22,7 @@ from src.inference import (
     encode_chat,
 )
 from src.inference import engine as engine_module
-from src.model import Model, ModelError, TokenIdError, load_model
+from src.model import Model, ModelError, NotEnoughMemoryError, TokenIdError, load_model
 from src.tokenizer import Tokenizer
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
 
@@ -480,3 +480,19 @@ def test_weights_rewritten_under_the_engine_are_noticed_before_the_answer(tmp_pa
     os.utime(tmp_path / "consolidated.00.pth", ns=(1, 1))
     with pytest.raises(CheckpointError):
         engine.generate([1, 2, 3])
+
+
+def test_memory_that_python_does_not_get_is_an_error_of_the_package_and_changes_nothing(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = InferenceEngine(model, 64)
+    expected = [step.token_id for step in engine.generate([1, 2, 3], 4, GREEDY)]
+
+    def refuse(*_arguments: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_module.Sampler, "observe", refuse)
+        with pytest.raises(NotEnoughMemoryError, match=r"\[generate\] memory: the system"):
+            list(engine.generate([1, 2, 9], 4, GREEDY))
+    assert [step.token_id for step in engine.generate([1, 2, 3], 4, GREEDY)] == expected

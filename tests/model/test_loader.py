@@ -14,7 +14,9 @@ from src.model import (
     InferenceContext,
     Model,
     ModelConfigError,
+    NotEnoughMemoryError,
     load_model,
+    loader,
 )
 from src.tokenizer import TokenizerError
 from tests.model.test_llama import bits, run
@@ -220,3 +222,20 @@ def test_a_rewritten_file_is_noticed(tmp_path: Path) -> None:
     os.utime(path, ns=(1, 1))
     with pytest.raises(CheckpointError, match="rewritten"):
         model.check_unchanged()
+
+
+def test_memory_that_python_does_not_get_is_an_error_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_meta_directory(tmp_path, BYTES_VOCAB, tokenizer=True)
+    files = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
+
+    def refuse(*_arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loader, "find_tokenizer", refuse)
+        with pytest.raises(NotEnoughMemoryError, match=r"\[load_model\] memory: the system gave"):
+            load_model(directory)
+    assert not files or len(os.listdir("/proc/self/fd")) == files
+    load_model(directory)  # the valid twin

@@ -82,7 +82,7 @@ def test_eager_attention_and_long_steps_are_never_recorded(
     def refused() -> None:
         raise AssertionError("recorded")
 
-    monkeypatch.setattr(recording, "_recording", refused)
+    monkeypatch.setattr(recording, "_put_in_place", refused)
     model, ids = transformer(GROUPED, ml.bfloat16), token_ids(GROUPED, 20)
     model.forward(InferenceContext(model.args, 20), ids[: REPLAYED_TOKENS + 1])
     eager = InferenceContext(model.args, 20, "eager")

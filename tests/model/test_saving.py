@@ -36,9 +36,7 @@ def test_what_was_saved_gives_the_bits_of_what_is_quantised_on_loading(
     saved = load_model(target)
     np.testing.assert_array_equal(logits(load_model(source, quantize=name)), logits(saved))
     assert saved.checkpoint.copied == ()
-    assert {weight.dtype for weight in saved.tensors.values()} == {
-        QUANTIZATIONS[name], ml.int8_block, ml.bfloat16,
-    }  # fmt: skip
+    assert {weight.dtype for weight in saved.tensors.values()} == {QUANTIZATIONS[name], ml.bfloat16}
 
 
 def test_codes_lie_in_the_mapped_file(tmp_path: Path) -> None:

@@ -36,6 +36,10 @@ def vocab_with(file: Json, **entries: Any) -> Json:
     return changed(file, model={"vocab": {**file["model"]["vocab"], **entries}})
 
 
+def without_token(file: Json, token: str) -> Json:
+    return changed(file, model={"vocab": without(file["model"]["vocab"], token)})
+
+
 B, M = byte_level_file(), marked_file()
 NEXT = len(B["model"]["vocab"]) + 3
 DEEP: Any = {"type": "Sequence", "pretokenizers": []}
@@ -192,6 +196,17 @@ MALFORMED: list[tuple[str, Json, str]] = [
         "template with two begins",
         changed(M, post_processor=template("<s>", "<s>", "A")),
         "got more",
+    ),
+    (
+        "template of another kind",
+        changed(M, post_processor=template("A") | {"single": [{"Token": {"id": "A"}}]}),
+        "another shape",
+    ),
+    ("template of texts", changed(M, post_processor=template("A") | {"single": ["A"]}), "another"),
+    (
+        "a byte is missing",
+        vocab_with(without_token(M, "<0x07>"), other=10),
+        "a token for every single byte, got no <0x07>",
     ),
     ("template with two texts", changed(M, post_processor=template("A", "A")), "another shape"),
     ("template of none", changed(M, post_processor=template("<x>", "A")), "vocabulary, got '<x>'"),

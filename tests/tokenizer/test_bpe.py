@@ -115,6 +115,13 @@ def test_known_pieces_merge_as_the_rule_says(
     assert merged_by_definition(list(piece), merges) == [ranks[token] for token in expected]
 
 
+def test_a_piece_of_many_different_symbols_merges_in_batches() -> None:
+    ranks, merges = ranks_of(b"ab", b"abc"), by_spelling(b"ab", b"abc")
+    piece = [*range(100), *b"abcab"]
+    assert merge_long(list(piece), merges) == merged_by_definition(piece, merges)
+    assert merge_long(list(piece), merges)[-2:] == [ranks[b"abc"], ranks[b"ab"]]
+
+
 def test_a_list_merges_only_what_it_names() -> None:
     """Of the two ways to put "aab" together, the second is not in the list."""
     a, b, aa, ab, aab = range(5)

@@ -66,6 +66,14 @@ def test_a_piece_that_is_called_special_comes_from_no_text(tmp_path: Path) -> No
     assert tokenizer.is_special(THE)
 
 
+def test_extra_special_tokens_may_have_names(tmp_path: Path) -> None:
+    beside = {
+        "added_tokens": {"<x>": V},
+        "tokenizer_config": {"extra_special_tokens": {"x": "<x>"}},
+    }
+    assert load_tokenizer(write(tmp_path, **beside)).is_special(V)
+
+
 def test_the_newer_list_in_tokenizer_config_goes_first(tmp_path: Path) -> None:
     entry = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
     decoder = {

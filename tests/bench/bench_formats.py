@@ -1,0 +1,172 @@
+"""Times whole models with quantised weights: against bfloat16, and against llama.cpp's formats.
+
+    python -m tests.bench.bench_formats --shape 1b [--layers N] [--pairs 8] [--threads 2]
+        [--formats bfloat16 int8 nf4] [--theirs Q8_0 Q4_0] [--prompts 22 512]
+
+Each format has a process of its own, and the same random weights, quantised and saved once. Logits
+are first verified against float32 with the dequantised weights; llama.cpp's, whose weights are
+others, against float32 with the plain weights, within what four bits cost. Then timings alternate
+in order, with a probe of how fast each format's own bytes can be read; a ratio is taken within one
+round. The last line is JSON.
+"""
+
+import argparse
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from src.ml import native
+from src.model import load_model
+
+from .engines import LLAMA_CPP, OURS, Setup
+from .processes import Rounds, Served, interleave
+from .reference import BOUND, reference_logits, relative_error
+from .report import machine, print_rounds
+from .roofs import Roofs
+from .shapes import find_checkpoint, find_quantized, find_quantized_gguf
+from .timed import Timed
+
+PLAIN = "bfloat16"
+OF_THE_SAME_SIZE = {"int8": "Q8_0", "nf4": "Q4_0"}
+# Of logits with weights of four bits, as a share of those with the plain ones.
+FOUR_BITS_BOUND = 1.0
+READ = "read roof of"
+
+
+def parse_options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--shape", default="1b", help="1b, 8b, tiny, or a model directory")
+    parser.add_argument("--layers", type=int, help="instead of the shape's own")
+    formats = [PLAIN, *OF_THE_SAME_SIZE]
+    parser.add_argument("--formats", nargs="+", choices=formats, default=formats)
+    theirs = list(OF_THE_SAME_SIZE.values())
+    parser.add_argument("--theirs", nargs="*", choices=theirs, default=theirs, help="llama.cpp's")
+    parser.add_argument("--pairs", type=int, default=8, help="rounds of each measure")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--prompts", type=int, nargs="*", default=[22, 512])
+    parser.add_argument("--steps", type=int, default=12, help="tokens of one decode timing")
+    parser.add_argument("--isa", help="instruction set of llama-bolts, instead of the fastest")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path(tempfile.gettempdir(), "llama-bolts-bench"),
+        help="where random models are kept between runs",
+    )
+    return parser.parse_args()
+
+
+class Bench:
+    """What is served: a process for each format, and one for each roof.
+
+    Args:
+        options: of the command line.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        options.directory.mkdir(parents=True, exist_ok=True)
+        self.options = options
+        self.plain = find_checkpoint(options.shape, options.layers, options.directory)
+        self.directories = {
+            name: self.plain if name == PLAIN else find_quantized(self.plain, name)
+            for name in options.formats
+        }
+        self.longest = max([*options.prompts, options.steps])
+        positions = self.longest + 16
+        environment = {"OMP_NUM_THREADS": str(options.threads)}
+        isa = {"LLAMA_BOLTS_ISA": options.isa} if options.isa else {}
+        isa_of_roofs = options.isa or native.build_info()["isa"]
+        self.served: dict[str, Served] = {}
+        self.roofs: dict[str, Served] = {}
+        for name, directory in self.directories.items():
+            setup = Setup(directory, options.threads, positions)
+            self.served[name] = Served(Timed, OURS, setup, environment=environment | isa)
+            self.roofs[name] = Served(Roofs, directory, options.threads, isa_of_roofs)
+        for kind in options.theirs:
+            setup = Setup(
+                self.plain, options.threads, positions, find_quantized_gguf(self.plain, kind)
+            )
+            self.served[f"{LLAMA_CPP} {kind}"] = Served(
+                Timed, LLAMA_CPP, setup, environment=environment
+            )
+        size = load_model(self.plain).args.vocab_size
+        self.ids: list[int] = np.random.default_rng(7).integers(0, size, self.longest).tolist()
+
+    def verify(self) -> dict[str, float]:
+        """Hold logits of a prompt and of a step against the reference; stop if one is off."""
+        length = min(22, self.longest - 1)
+        errors = {}
+        for name, served in self.served.items():
+            bound = BOUND if name in self.directories else FOUR_BITS_BOUND
+            directory = self.directories.get(name, self.plain)
+            exact = reference_logits(directory, self.ids[: length + 1], [length - 1, length])
+            found = [
+                served.ask("logits", self.ids[:length], steps)
+                for steps in ([], self.ids[length : length + 1])
+            ]
+            errors[name] = max(
+                relative_error(one, row) for one, row in zip(found, exact, strict=True)
+            )
+            if not errors[name] <= bound:
+                raise SystemExit(f"{name} is wrong: {errors[name]} > {bound}; nothing is timed")
+        return errors
+
+    def measure(self, what: str, ids: list[int]) -> Rounds:
+        """Time all formats in turn; steps beside the reading of their weights."""
+        participants = {
+            name: functools.partial(served.ask, what, ids) for name, served in self.served.items()
+        }
+        if what == "decode_rate":
+            for name, roofs in self.roofs.items():
+                participants[f"{READ} {name}"] = functools.partial(_passes, roofs)
+        return interleave(participants, self.options.pairs)
+
+    def close(self) -> None:
+        """End all processes."""
+        for served in (*self.served.values(), *self.roofs.values()):
+            served.close()
+
+
+def _passes(roofs: Served) -> float:
+    """Return how often per second the weights of a step can be read."""
+    return float(roofs.ask("read_rate")) / float(roofs.ask("read_bytes"))
+
+
+def show_ratios(title: str, rounds: Rounds) -> None:
+    """Print what the formats gain, with the range over the rounds."""
+    for name in rounds.rates:
+        others = [PLAIN, f"{READ} {name}", f"{LLAMA_CPP} {OF_THE_SAME_SIZE.get(name)}"]
+        for other in others:
+            if name in (*OF_THE_SAME_SIZE, PLAIN) and other in rounds.rates and other != name:
+                median, least, greatest = rounds.ratio(name, other)
+                print(f"{title}: {name} over {other}: {median:.2f} ({least:.2f} - {greatest:.2f})")
+
+
+def main() -> None:
+    """Print tables, the ratios, and then JSON."""
+    options = parse_options()
+    bench = Bench(options)
+    errors = bench.verify()
+    print("machine:", machine())
+    print("verified, greatest relative error of the logits:", errors, flush=True)
+    found = {"decode": bench.measure("decode_rate", bench.ids[: options.steps])}
+    print_rounds("decode", found["decode"])
+    for length in options.prompts:
+        title = f"prefill {length}"
+        found[title] = bench.measure("prefill_rate", bench.ids[:length])
+        print_rounds(title, found[title])
+    print()
+    for title, rounds in found.items():
+        show_ratios(title, rounds)
+    bench.close()
+    record: dict[str, Any] = {title: rounds.record() for title, rounds in found.items()}
+    print(json.dumps({"machine": machine(), "errors": errors, "results": record}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""What a conversion between bfloat16, float16 and float32 must give, bit for bit.
+
+ml_dtypes rounds to bfloat16; to float16 a number is counted in float64 in units of its last place,
+because NumPy takes a microsecond where it rounds to 0 or to Inf (a test compares the two). What
+becomes of a NaN is written here in integers, because the kernels promise more than these do: a NaN
+stays one, becomes quiet where it is narrowed or was a float16, and keeps its sign and the upper
+bits of its payload.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from src.ml import native
+
+from .operands import Array, bf16, f16, f32, tensor
+
+PATTERNS = {f32: np.dtype(np.uint32), bf16: np.dtype(np.uint16), f16: np.dtype(np.uint16)}
+# All pairs whose source has only 2^16 patterns.
+SHORT_PAIRS = [(source, target) for source in (bf16, f16) for target in (bf16, f16, f32)]
+LONG_PAIRS = [(f32, bf16), (f32, f16)]
+
+
+def expected_patterns(patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]") -> Array:
+    """Return the patterns of the target for patterns of the source."""
+    wide = _widened(patterns, source)
+    return wide if target == f32 else _narrowed(wide, target)
+
+
+def _widened(patterns: Array, source: "np.dtype[Any]") -> Array:
+    if source == f32:
+        return patterns
+    wide = patterns.astype(np.uint32)
+    if source == bf16:
+        return wide << 16
+    result = patterns.view(f16).astype(f32).view(np.uint32)
+    nan = np.isnan(result.view(f32))
+    result[nan] = (wide[nan] & 0x8000) << 16 | 0x7FC00000 | (wide[nan] & 0x3FF) << 13
+    return result
+
+
+def rounded_to_float16(numbers: Array) -> Array:
+    """Return the patterns of float16 nearest to float32 numbers, ties to even; NaN gives anything.
+
+    |x| = n * 2^(max(e, -14) - 10) has the pattern n + (max(e, -14) + 14) * 2^10, n rounded.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        wide = np.abs(numbers.astype(np.float64))
+        exponents = np.maximum((wide.view(np.int64) >> 52) - 1023, -14)
+        units = (1023 + 10 - exponents << 52).view(np.float64)
+        counts = np.rint(wide * units)
+        patterns = np.minimum(counts + (exponents + 14 << 10), 0x7C00).astype(np.uint16)
+    return patterns | np.signbit(numbers).astype(np.uint16) << np.uint16(15)
+
+
+def _narrowed(wide: Array, target: "np.dtype[Any]") -> Array:
+    numbers = wide.view(f32)
+    if target == bf16:
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = numbers.astype(bf16).view(np.uint16)
+    else:
+        result = rounded_to_float16(numbers)
+    nan = np.isnan(numbers)
+    if nan.any():
+        given = wide[nan]
+        if target == bf16:
+            result[nan] = given >> 16 | 0x40
+        else:
+            result[nan] = given >> 16 & 0x8000 | 0x7E00 | given >> 13 & 0x3FF
+    return result
+
+
+def converted_patterns(patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]") -> Array:
+    """Let the kernel convert patterns."""
+    out = np.full(patterns.shape, 0x1234, PATTERNS[target])
+    native.convert(tensor(patterns.view(source)), tensor(out.view(target)))
+    return out
+
+
+def wrong_patterns(
+    patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]", isas: Iterable[str]
+) -> dict[str, list[str]]:
+    """Describe, for each path, the patterns that become others than they should."""
+    wanted = expected_patterns(patterns, source, target)
+    found = {}
+    for isa in isas:
+        native.set_isa(isa)
+        out = converted_patterns(patterns, source, target)
+        found[isa] = [
+            f"{source} {patterns[i]:#x} -> {target}: expected {wanted[i]:#x}, got {out[i]:#x}"
+            for i in np.flatnonzero(out != wanted)
+        ]
+    return found
+
+
+def boundary_patterns() -> Array:
+    """Make the float32 patterns at which rounding changes, for each sign and exponent.
+
+    Around each power of two of the mantissa lie the ties of bfloat16, of float16 and of float16's
+    subnormal numbers; each is taken with an even and with an odd bit above it, and with all bits.
+    """
+    powers = 1 << np.arange(23, dtype=np.int64)
+    near = np.concatenate([powers - 1, powers, powers + 1])
+    ties = np.concatenate([near, near + 2 * np.tile(powers, 3), ~near])
+    mantissas = np.unique(ties & 0x7FFFFF)
+    tops = np.arange(512, dtype=np.int64) << 23
+    return (tops[:, None] + mantissas).ravel().astype(np.uint32)

@@ -1,0 +1,276 @@
+"""One call of each kernel for any sizes, in every combination of types, in given memory.
+
+A kernel of kernels.h that has no case here fails a test.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from src import ml
+from src.ml import native, native_attention
+from src.ml.key_value_cache import KeyValueCache
+from src.ml.quantized import NESTED_BLOCK, NESTED_CODES, NestedScales, QuantizedTensor
+from src.ml.tensor import Tensor
+
+from .guard_pages import Memory
+from .operands import PRODUCTS, bf16, f16, f32, tensor
+from .quantized_operands import FORMATS
+
+Sizes = tuple[int, ...]
+Run = Callable[..., None]
+
+# Around the widths of vectors, of blocks of 32, 64 and 256 elements, and of words of two.
+SIZES = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
+FEW_SIZES = (1, 2, 7, 17, 32, 33, 65)
+# Of which a thorough run takes every combination, for kernels of three dimensions.
+CROSSED_SIZES = (1, 2, 3, 7, 16, 17, 32, 33, 65, 129)
+ACTIVATIONS = (bf16, f32)
+TYPES = (bf16, f16, f32)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel's call: run(memory, *variant, *sizes).
+
+    Args:
+        run: makes the call.
+        variants: the types, formats and operations.
+        dimensions: how many sizes it takes.
+        long: sizes that reach more than one block, stretch, span or thread.
+    """
+
+    run: Run
+    variants: Sequence[tuple[Any, ...]]
+    dimensions: int
+    long: Sequence[Sizes]
+
+    @property
+    def crossed(self) -> Sizes:
+        """The sizes of which a thorough run takes every combination."""
+        return SIZES if self.dimensions < 3 else CROSSED_SIZES
+
+
+def star(dimensions: int, sizes: Sequence[int], centres: Sequence[Sizes]) -> Iterator[Sizes]:
+    """Vary each dimension alone, the others as in one of the centres."""
+    for centre, axis, size in product(centres, range(dimensions), sizes):
+        yield (*centre[:axis], size, *centre[axis + 1 : dimensions])
+
+
+def sizes_of(case: Case, level: str) -> list[Sizes]:
+    """Return the sizes of a case: few (for memcheck), quick, or thorough."""
+    if level == "few":
+        return sorted(set(star(case.dimensions, FEW_SIZES, [(7, 33, 5)])))
+    found = {*star(case.dimensions, SIZES, [(1, 1, 1), (7, 33, 5)]), *case.long}
+    if level == "thorough":
+        found |= set(product(case.crossed, repeat=case.dimensions))
+    return sorted(found)
+
+
+# ---- operands -----------------------------------------------------------------------------------
+
+_NUMBERS = np.random.default_rng(0).standard_normal(2**16).astype(np.float32)
+_NORMAL = {dtype: _NUMBERS.astype(dtype) for dtype in TYPES}
+_BYTES = np.random.default_rng(1).integers(0, 256, 2**16).astype(np.uint8)
+
+
+def filled(memory: Memory, shape: Sizes, dtype: Any) -> Tensor:
+    """Make a tensor of normal numbers, or of any bytes."""
+    array = memory.array(shape, dtype)
+    flat = array.reshape(-1).view(f32) if array.dtype.kind == "c" else array.reshape(-1)
+    given = _NORMAL[flat.dtype] if flat.dtype in _NORMAL else _BYTES.view(flat.dtype)
+    flat[...] = given[: flat.size] if flat.size <= given.size else np.resize(given, flat.size)
+    return tensor(array)
+
+
+def result(memory: Memory, shape: Sizes, dtype: Any) -> Tensor:
+    """Make a tensor for a kernel to write; nothing is put into it."""
+    return tensor(memory.array(shape, dtype))
+
+
+def weight_of(memory: Memory, shape: Sizes, kind: Any) -> Any:
+    """Make a weight of normal numbers, or a block-quantised one of any codes."""
+    if not isinstance(kind, tuple):
+        return filled(memory, shape, kind)
+    dtype, double = kind
+    size = math.prod(shape)
+    blocks = -(-size // dtype.block_size)
+    codes = filled(memory, (-(-size // dtype.codes_per_item),), dtype.codes.numpy_dtype)
+    if not double:
+        scales = filled(memory, (blocks,), dtype.scales.numpy_dtype)
+        return QuantizedTensor(dtype, shape, codes, scales)
+    nested = NestedScales(
+        filled(memory, (-(-blocks // NESTED_BLOCK),), f32),
+        filled(memory, (NESTED_CODES,), f32),
+        0.5,
+    )
+    return QuantizedTensor(dtype, shape, codes, filled(memory, (blocks,), np.uint8), nested)
+
+
+def rows_apart(memory: Memory, shape: Sizes, dtype: Any) -> Tensor:
+    """Make rows with gaps of three elements between them, and none after the last."""
+    batch, rows, columns = shape
+    step = columns + 3
+    flat = filled(memory, ((batch * rows - 1) * step + columns,), dtype).numpy()
+    strides = (rows * step * dtype.itemsize, step * dtype.itemsize, dtype.itemsize)
+    return tensor(np.lib.stride_tricks.as_strided(flat, shape, strides))
+
+
+# ---- calls --------------------------------------------------------------------------------------
+
+
+def run_linear(memory: Memory, x: Any, kind: Any, out: Any, T: int, columns: int, n: int) -> None:
+    """Multiply by two weights at once, of n rows and of two."""
+    native.linear(
+        filled(memory, (T, columns), x),
+        [weight_of(memory, (rows, columns), kind) for rows in (n, 2)],
+        [result(memory, (T, rows), out) for rows in (n, 2)],
+    )
+
+
+def run_batched_matmul(memory: Memory, types: Any, rows: Run, m: int, k: int, n: int) -> None:
+    a, b, out = types
+    native.batched_matmul(
+        rows(memory, (2, m, k), a), rows(memory, (2, n, k), b), result(memory, (2, m, n), out)
+    )
+
+
+def run_softmax(memory: Memory, x: Any, out: Any, *shape: int) -> None:
+    native.softmax(filled(memory, shape, x), result(memory, shape, out))
+
+
+def run_rms_norm(memory: Memory, x: Any, weight: Any, out: Any, rows: int, D: int) -> None:
+    shape = (rows, D)
+    native.rms_norm(
+        filled(memory, shape, x), filled(memory, (D,), weight), 1e-5, result(memory, shape, out)
+    )
+
+
+def run_rotary(memory: Memory, dtype: Any, halves: bool, T: int, half: int, heads: int) -> None:
+    shape = (T, heads, 2 * half)
+    turns = filled(memory, (T, half), np.complex64)
+    native.rotary(filled(memory, shape, dtype), turns, result(memory, shape, dtype), halves)
+
+
+def run_elementwise(memory: Memory, op: str, dtype: Any, n: int) -> None:
+    operands = [filled(memory, (n,), dtype) for _ in range(1 if op == "silu" else 2)]
+    getattr(native, op)(*operands, result(memory, (n,), dtype))
+
+
+def run_argmax(memory: Memory, dtype: Any, *shape: int) -> None:
+    native.argmax(filled(memory, shape, dtype), result(memory, shape[:1], np.int32))
+
+
+def run_convert(memory: Memory, x: Any, out: Any, n: int) -> None:
+    native.convert(filled(memory, (n,), x), result(memory, (n,), out))
+
+
+def run_probe_read(memory: Memory, streams: int, n: int) -> None:
+    native.probe_read(filled(memory, (n,), np.uint8), streams)
+
+
+def run_probe_multiply_add(_: Memory, dtype: str, rounds: int) -> None:
+    native.probe_multiply_add(dtype, rounds)
+
+
+def run_quantize(memory: Memory, dtype: Any, x: Any, n: int) -> None:
+    codes, scales = (
+        result(memory, (-(-n // per_item),), part.numpy_dtype)
+        for part, per_item in (
+            (dtype.codes, dtype.codes_per_item),
+            (dtype.scales, dtype.block_size),
+        )
+    )
+    native.quantize(filled(memory, (n,), x), dtype, codes, scales)
+
+
+def run_dequantize(
+    memory: Memory, kind: Any, out: Any, by_rows: bool, rows: int, columns: int
+) -> None:
+    weight = weight_of(memory, (rows, columns), kind)
+    if not by_rows:
+        native.dequantize(weight, None, result(memory, (rows, columns), out))
+        return
+    wanted = memory.array((3,), np.int32)
+    wanted[...] = rows - 1, 0, rows // 2
+    native.dequantize(weight, tensor(wanted), result(memory, (3, columns), out))
+
+
+def cache_in(memory: Memory, positions: int, K: int, h: int, dtype: Any) -> KeyValueCache:
+    """Make a cache, and move it into the memory."""
+    cache = KeyValueCache(positions, K, h, ml.bfloat16 if dtype == bf16 else ml.float32)
+    cache.keys = filled(memory, cache.keys.shape, dtype)
+    cache.values = filled(memory, cache.values.shape, dtype)
+    return cache
+
+
+def run_attention(
+    memory: Memory, dtype: Any, heads: Sizes, T: int, positions: int, half: int
+) -> None:
+    """Let T tokens follow `positions` - 1 others, so that one may be the first."""
+    (H, K), start, h = heads, positions - 1, 2 * half
+    cache = cache_in(memory, start + T, K, h, dtype)
+    shape = (T, H, h)
+    out = result(memory, shape, dtype)
+    native_attention.attention(filled(memory, shape, dtype), cache, start, out)
+
+
+def run_write_cache(memory: Memory, dtype: Any, K: int, T: int, positions: int, half: int) -> None:
+    start, h = positions - 1, 2 * half
+    cache = cache_in(memory, start + T, K, h, dtype)
+    new = (filled(memory, (T, K, h), dtype) for _ in range(2))
+    native_attention.write_cache(cache, start, *new)
+
+
+# ---- all of them --------------------------------------------------------------------------------
+
+_QUANTIZED_PRODUCTS = [(x, kind, out) for x, _, out in PRODUCTS[:3] for kind in FORMATS]
+_LONG_SPANS = [(8191,), (8193,), (40_001,)]
+_LONG_ROWS = [(33, 1025), (3, 20_003), (1030, 33)]
+
+CASES: dict[str, Case] = {
+    "linear": Case(
+        run_linear, [*PRODUCTS, *_QUANTIZED_PRODUCTS], 3,
+        [
+            (125, 34, 6), (7, 4100, 5), (14, 8225, 7), (13, 512, 130), (1, 1100, 203), (5, 96, 66),
+            (1, 1056, 67), (2, 1056, 33), (7, 1056, 16), (12, 1056, 7),
+        ],
+    ),
+    "quantize": Case(run_quantize, list(product((ml.nf4, ml.int8_block), TYPES)), 1, _LONG_SPANS),
+    "dequantize": Case(
+        run_dequantize, list(product(FORMATS, TYPES, (False, True))), 2, _LONG_ROWS
+    ),
+    "batched_matmul": Case(
+        run_batched_matmul, list(product(PRODUCTS[:3], (filled, rows_apart))), 3,
+        [(130, 16, 3), (6, 4100, 200), (20, 96, 150)],
+    ),
+    "softmax": Case(run_softmax, list(product(ACTIVATIONS, ACTIVATIONS)), 2, _LONG_ROWS),
+    "rms_norm": Case(run_rms_norm, list(product(ACTIVATIONS, TYPES, ACTIVATIONS)), 2, _LONG_ROWS),
+    "rotary": Case(
+        run_rotary, list(product(ACTIVATIONS, (False, True))), 3, [(40, 129, 5), (300, 33, 7)]
+    ),
+    "elementwise": Case(
+        run_elementwise, list(product(("add", "multiply", "silu", "swiglu"), ACTIVATIONS)), 1,
+        _LONG_SPANS,
+    ),
+    "attention": Case(
+        run_attention, list(product(ACTIVATIONS, ((1, 1), (3, 1), (6, 2)))), 3,
+        [(1, 513, 32), (2, 512, 5), (40, 489, 17), (300, 1, 33), (1, 2049, 64)],
+    ),
+    "write_cache": Case(
+        run_write_cache, list(product(ACTIVATIONS, (1, 3))), 3, [(700, 14, 5), (257, 1, 64)]
+    ),
+    "argmax": Case(run_argmax, [(dtype,) for dtype in ACTIVATIONS], 2, _LONG_ROWS),
+    "probe_read": Case(
+        run_probe_read, [(streams,) for streams in (1, 2, 4, 8)], 1,
+        [*_LONG_SPANS, (2**20 + 5,), (3 * 2**20 + 63,)],
+    ),
+    "probe_multiply_add": Case(
+        run_probe_multiply_add, [("bfloat16",), ("float32",)], 1, [(1000,)]
+    ),
+    "convert": Case(run_convert, list(product(TYPES, TYPES)), 1, _LONG_SPANS),
+}  # fmt: skip

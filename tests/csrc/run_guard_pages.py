@@ -1,0 +1,126 @@
+"""Runs every kernel in arrays that lie flush against forbidden pages, at both ends, on each path.
+
+    python -m tests.csrc.run_guard_pages [quick] [path ...]
+
+A kernel that touches a byte before the first or after the last of any of its arrays kills the
+program that runs it, one for each path; the call that did it is printed. Sizes lie around the
+widths of vectors, blocks and words, in every combination (with `quick`, one dimension at a time).
+Prints a table of kernels, sizes and paths. Ends with 0 if nothing was touched.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from src.ml import native
+
+from .conftest import ISAS
+from .guard_cases import CASES, sizes_of
+from .guard_pages import Blocks, GuardPages, Memory, Note, watching
+
+ROOT = Path(__file__).parents[2]
+THREADS = 3
+# After which a path is taken to hang; it needs a hundredth of that, and more under a sanitizer.
+SECONDS = 3600
+
+
+def run_cases(memory: Memory, note: Note, level: str) -> dict[str, dict[str, int]]:
+    """Make all calls of all cases in a memory; return what was counted for each kernel."""
+    with watching(memory, note) as watched:
+        for case in CASES.values():
+            for sizes in sizes_of(case, level):
+                for variant in case.variants:
+                    case.run(memory, *variant, *sizes)
+                    memory.release()
+    return {
+        name: {
+            "calls": watched.calls[name],
+            "sizes": len(watched.sizes[name]),
+            "kinds": len(watched.kinds[name]),
+        }
+        for name in CASES
+    }
+
+
+def run_path(isa: str, level: str, note: Path | None) -> None:
+    """Run all cases on one path in this program, and print the counts of each memory as JSON."""
+    native.set_isa(isa)
+    native.set_num_threads(THREADS)
+    if level == "few":
+        counts = {"blocks": run_cases(Blocks(), Note(note), level)}
+    else:
+        counts = {
+            "first": run_cases(GuardPages("first"), Note(note), level),
+            "last": run_cases(GuardPages("last"), Note(note), level),
+        }
+    print(json.dumps(counts))
+
+
+def counts_of(isa: str, level: str) -> dict[str, dict[str, dict[str, int]]]:
+    """Run all cases on one path in a program of its own.
+
+    Raises:
+        RuntimeError: it was killed, or failed; the text names the call.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        note = Path(directory, "note")
+        command = [
+            sys.executable,
+            "-m",
+            "tests.csrc.run_guard_pages",
+            "--in-this",
+            level,
+            isa,
+            note,
+        ]
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+        if run.returncode:
+            last = note.read_bytes().decode("ascii", "replace").strip() if note.exists() else ""
+            raise RuntimeError(f"{isa}: ended with {run.returncode} in {last}\n{run.stderr}")
+    counts: dict[str, dict[str, dict[str, int]]] = json.loads(run.stdout)
+    return counts
+
+
+def print_table(found: dict[str, Any]) -> None:
+    """Print a line for each kernel, and the sums."""
+    one = next(iter(found.values()))["last"]
+    print(f"{'kernel':20}{'kinds':>7}{'sizes':>9}{'calls':>11}")
+    calls_of_all = 0
+    for name in CASES:
+        calls = sum(end[name]["calls"] for path in found.values() for end in path.values())
+        calls_of_all += calls
+        print(f"{name:20}{one[name]['kinds']:7,}{one[name]['sizes']:9,}{calls:11,}")
+    sizes = sum(counts["sizes"] for counts in one.values())
+    print(
+        f"guard pages: {len(CASES)} kernels, {sizes:,} sizes and kinds x {len(found)} paths "
+        f"({', '.join(found)}) x 2 ends = {calls_of_all:,} calls, 0 bytes touched outside"
+    )
+
+
+def main() -> int:
+    """Run the paths that are asked for, or all; return 1 if one of them was killed."""
+    if sys.argv[1:2] == ["--in-this"]:
+        _, _, level, isa, *note = sys.argv
+        run_path(isa, level, Path(note[0]) if note else None)
+        return 0
+    level = "quick" if "quick" in sys.argv[1:] else "thorough"
+    wanted = [name for name in sys.argv[1:] if name != "quick"] or ISAS
+    found: dict[str, Any] = {}
+    for isa in wanted:
+        if isa not in native.available_isas():
+            print(f"{isa} left out: this machine or build does not have it")
+            continue
+        try:
+            found[isa] = counts_of(isa, level)
+        except RuntimeError as error:
+            print(error)
+            return 1
+    print_table(found)
+    return 0 if found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""What each parser does with one input, and what must hold of an input that it accepts."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from src import ml
+from src.checkpoint import read_pth, read_safetensors
+from src.checkpoint.key_rules import read_object
+from src.checkpoint.mapped_file import MappedFile
+from src.checkpoint.packed_weights import NF4_STATE, take_packed
+from src.checkpoint.pickle_machine import PickleMachine
+from src.checkpoint.quantization_config import read_quantization
+from src.checkpoint.safetensors import SafetensorsFile
+from src.checkpoint.safetensors_index import read_index
+from src.checkpoint.torch_globals import TORCH_GLOBALS, load_storage
+from src.checkpoint.zip_directory import read_directory
+from src.cli.escape import escape_controls, escape_line
+from src.inference.chat_template import format_of_template, read_template
+from src.tokenizer.roles import read_settings
+from src.tokenizer.sentencepiece_file import is_sentencepiece_file, read_sentencepiece_model
+from src.tokenizer.sentencepiece_text import sentencepiece_tokenizer
+from src.tokenizer.tiktoken_file import llama3_tokenizer, read_tiktoken_file
+from src.tokenizer.tokenizer import Tokenizer
+from src.tokenizer.tokenizer_json import read_tokenizer_json
+from src.tokenizer.tokens_beside import read_tokens_beside
+
+DANGEROUS = {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), "\u202e", "\u2066", "\u2028"}
+PROBE = "the 1 \u2581\u00e9\U0001f642\n<s>"
+
+
+def read_pickle(data: bytes, path: Path) -> None:
+    PickleMachine(data, "data.pkl", TORCH_GLOBALS, load_storage).run()
+
+
+def read_zip(data: bytes, path: Path) -> None:
+    file = MappedFile(path)
+    try:
+        for record in read_directory(file).values():
+            assert 0 <= record.start <= record.start + record.size <= len(data)
+    finally:
+        file.close()
+
+
+def use(tensors: Mapping[str, ml.Tensor], most: int) -> None:
+    """Touch every element of tensors, which lie in a file of `most` bytes."""
+    for tensor in tensors.values():
+        assert tensor.size * tensor.dtype.itemsize <= most
+        tensor.numpy().copy()
+
+
+def read_checkpoint(data: bytes, path: Path) -> None:
+    use(read_pth(path), len(data))
+
+
+def read_tensors(data: bytes, path: Path) -> None:
+    use(read_safetensors(path), len(data))
+
+
+def read_packed(data: bytes, path: Path) -> None:
+    source = SafetensorsFile(path)
+    try:
+        found = {name: (source, entry) for name, entry in source.entries.items()}
+        kind = "nf4" if any(NF4_STATE in name for name in found) else "int8"
+        for name, packed in take_packed(found, kind).items():
+            weight = packed.make(name)
+            assert weight.size <= 2 * len(data)
+            weight.dequantize()
+    finally:
+        source.file.close()
+
+
+def read_files_of_index(data: bytes, path: Path) -> None:
+    for file in read_index(path):
+        assert file.parent.samefile(path.parent)
+
+
+def read_quantization_config(data: bytes, path: Path) -> None:
+    read_quantization("config.json", {"quantization_config": read_object(path)})
+
+
+def read_ranks(data: bytes, path: Path) -> None:
+    ranks = read_tiktoken_file(path)
+    if len(ranks) <= 512:
+        tokenizer = llama3_tokenizer(ranks)
+        assert tokenizer.decode(tokenizer.encode(PROBE, bos=False, eos=False)) == PROBE
+
+
+def try_out(tokenizer: Tokenizer) -> None:
+    tokenizer.decode(tokenizer.encode(PROBE, bos=False, eos=False))
+
+
+def read_pieces(data: bytes, path: Path) -> None:
+    is_sentencepiece_file(path)
+    model = read_sentencepiece_model(path)
+    try_out(sentencepiece_tokenizer(model, read_settings(path.parent)))
+
+
+def read_beside(data: bytes, path: Path) -> None:
+    model = read_sentencepiece_model(path.parent / "tokenizer.model")
+    added = read_tokens_beside(path.parent, model)
+    try_out(sentencepiece_tokenizer(model, read_settings(path.parent), added))
+    read_format(data, path)
+
+
+def read_json_tokenizer(data: bytes, path: Path) -> None:
+    try_out(read_tokenizer_json(path))
+
+
+def read_format(data: bytes, path: Path) -> None:
+    template = read_template(path.parent)
+    if template is not None:
+        format_of_template(template)
+
+
+def filter_text(data: bytes, path: Path) -> None:
+    text = data.decode("utf-8", "surrogateescape")
+    middle = len(text) // 2
+    shown = escape_controls(text)
+    assert not (set(shown) - {"\n", "\t"}) & DANGEROUS
+    assert shown == escape_controls(text[:middle]) + escape_controls(text[middle:])
+    shown.encode()
+    line = escape_line(text, 40)
+    assert len(line) <= 40
+    assert not set(line) & DANGEROUS

@@ -1,0 +1,160 @@
+"""Put small faults into the loaders and see that tests notice: `python -m tests.mutation.run`.
+
+A sample of the mutants of `src/checkpoint` and of the readers of tokenizers is run, each in a
+process of its own in which the mutated module takes the place of the true one, on the tests of
+that module alone. One that passes them all has survived. The tools for this that are known, mutmut
+among them, want no package called `src`.
+"""
+
+import argparse
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import ModuleType
+
+# What every process needs and no mutant is in; forked processes have it at once.
+import hypothesis
+import ml_dtypes  # noqa: F401
+import pytest
+
+import src.ml
+import src.outside  # noqa: F401
+from tests.mutation.mutants import Mutant, mutants_of
+
+SECONDS = 120  # of processor time; a mutant that loops is noticed
+CHECKPOINT, TOKENIZER = "tests/checkpoint/test_{}.py", "tests/tokenizer/test_{}.py"
+HUGGING_FACE = [CHECKPOINT.format(name) for name in ("hugging_face_config", "packed_weights")]
+TORCH = [CHECKPOINT.format(name) for name in ("pickle_machine", "torch_pth")]
+JSON = [TOKENIZER.format(name) for name in ("tokenizer_json", "added_tokens", "marked_text")]
+BESIDE = [*JSON, *(TOKENIZER.format(name) for name in ("roles", "tokens_beside", "loader"))]
+TESTS = {
+    "checkpoint/checkpoint": ["tests/checkpoint/test_shards.py", "tests/model/test_loader.py"],
+    "checkpoint/errors": [CHECKPOINT.format("errors"), CHECKPOINT.format("shards")],
+    "checkpoint/file_kinds": [TORCH[1], CHECKPOINT.format("safetensors")],
+    "checkpoint/hugging_face_config": HUGGING_FACE,
+    "checkpoint/hugging_face_keys": HUGGING_FACE,
+    "checkpoint/hugging_face_rope": HUGGING_FACE,
+    "checkpoint/key_rules": [CHECKPOINT.format("params"), HUGGING_FACE[0]],
+    "checkpoint/mapped_file": [CHECKPOINT.format("mapped_file"), TORCH[1]],
+    "checkpoint/meta_directory": [CHECKPOINT.format("meta_directory")],
+    "checkpoint/names": [CHECKPOINT.format(name) for name in ("names", "shards")],
+    "checkpoint/packed_parts": [HUGGING_FACE[1], "tests/model/test_saving.py"],
+    "checkpoint/packed_weights": [HUGGING_FACE[1]],
+    "checkpoint/params": [CHECKPOINT.format("params")],
+    "checkpoint/quantization_config": HUGGING_FACE,
+    "checkpoint/safetensors": [CHECKPOINT.format("safetensors")],
+    "checkpoint/safetensors_header": [CHECKPOINT.format("safetensors")],
+    "checkpoint/safetensors_writer": ["tests/model/test_saving.py"],
+    "checkpoint/shards": [CHECKPOINT.format("shards")],
+    "checkpoint/zip_directory": [CHECKPOINT.format("zip_directory"), TORCH[1]],
+    **{f"checkpoint/{n}": TORCH for n in ("pickle_machine", "pickle_values", "torch_globals")},
+    "checkpoint/pickle_opcodes": TORCH,
+    "checkpoint/torch_pth": TORCH,
+    **{
+        f"checkpoint/{name}": [CHECKPOINT.format("hugging_face_directory"), HUGGING_FACE[1]]
+        for name in ("hugging_face_directory", "safetensors_index", "tensor_checks")
+    },
+    "tokenizer/tiktoken_file": [TOKENIZER.format("tiktoken_file"), TOKENIZER.format("tokenizer")],
+    "tokenizer/sentencepiece_file": [TOKENIZER.format("sentencepiece_file")],
+    "tokenizer/protobuf": [TOKENIZER.format(name) for name in ("protobuf", "sentencepiece_file")],
+    **{f"tokenizer/{name}": JSON for name in ("tokenizer_json", "json_shapes", "json_vocabulary")},
+    **{f"tokenizer/{name}": BESIDE for name in ("files", "loader", "roles", "tokens_beside")},
+}
+
+
+class MutantFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Import a mutant in the place of its module."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._name = ".".join(mutant.path.with_suffix("").parts)
+        self._path, self._source = mutant.path, mutant.source
+
+    def find_spec(
+        self, name: str, path: object = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find the one module."""
+        return importlib.util.spec_from_loader(name, self) if name == self._name else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the mutant."""
+        exec(compile(self._source, str(self._path), "exec"), module.__dict__)
+
+
+def main() -> int:
+    """Run a sample; return 1 if fewer than nine of ten were killed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation.run", description=__doc__)
+    parser.add_argument("modules", nargs="*", help="such as checkpoint/params; default: all")
+    parser.add_argument("--mutants", type=int, default=400, help="how many; default 400")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
+    parser.add_argument("--skip", type=int, default=0, help="so many of the sample ran before")
+    arguments = parser.parse_args()
+    modules = arguments.modules or sorted(TESTS)
+    every = [mutant for name in modules for mutant in mutants_of(Path(f"src/{name}.py"))]
+    sample = random.Random(arguments.seed).sample(every, min(len(every), arguments.mutants))
+    check_tests_pass(modules)
+    survivors = []
+    for number, mutant in enumerate(sample[arguments.skip :], arguments.skip + 1):
+        started = time.monotonic()
+        killed = run_tests(tests_of(mutant), mutant) != 0
+        survivors += [] if killed else [mutant]
+        outcome = "killed" if killed else "SURVIVED"
+        seconds = f"{time.monotonic() - started:.1f} s"
+        print(f"{number}/{len(sample)} {outcome} {mutant.label} ({seconds})", flush=True)
+    count = len(sample) - arguments.skip
+    print(f"{count} of {len(every)} mutants: {count - len(survivors)} killed, survivors:")
+    print(*(mutant.label for mutant in survivors), sep="\n")
+    return 1 if len(survivors) > 0.1 * count else 0
+
+
+def tests_of(mutant: Mutant) -> list[str]:
+    """Give the files of tests that should notice it."""
+    return TESTS[str(mutant.path.relative_to("src").with_suffix(""))]
+
+
+def check_tests_pass(modules: list[str]) -> None:
+    """Check that without a mutant all tests pass, else every mutant would seem killed."""
+    files = sorted({file for name in modules for file in TESTS[name]})
+    code = run_tests(files, None)
+    if code:
+        sys.exit(f"the tests fail without a mutant: {code}")
+
+
+def run_tests(files: list[str], mutant: Mutant | None) -> int:
+    """Run tests in a process of their own; return how it ended, 0 if all passed."""
+    process = os.fork()
+    if process:
+        return os.waitpid(process, 0)[1]
+    code = 1
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        seconds = SECONDS if mutant else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        hypothesis.settings.register_profile("mutants", database=None, derandomize=True)
+        hypothesis.settings.load_profile("mutants")
+        if mutant:
+            sys.meta_path.insert(0, MutantFinder(mutant))
+        with tempfile.TemporaryDirectory() as folder:
+            switches = [
+                "-x",
+                "-q",
+                "--assert=plain",
+                "-p",
+                "no:cacheprovider",
+                f"--basetemp={folder}/tests",
+            ]
+            code = pytest.main([*switches, *files])
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""A long chat: what the process holds must not grow, and answers must stay what they were.
+
+A tiny model with random weights chats through the same `Session` as the command line: questions and
+answers of random lengths until the context is full, Ctrl-C at random moments, `/clear`, `/undo`,
+`/regen`, `/save` and `/load`. At intervals the same question is asked in a new session, and what
+the process holds is counted.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import string
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from src.cli.arguments import parse_arguments
+from src.cli.console import Console
+from src.cli.conversation_files import load_chat, save_chat
+from src.cli.errors import UsageError
+from src.cli.loading import open_session
+from src.cli.session import Session
+from src.inference import ContextFullError
+from src.tokenizer.pieces import CACHED_PIECES
+from tests.model.tiny import write_byte_tokenizer
+from tests.support.held import Held, NativeBytes, held_now
+from tests.support.pth_writer import write_random_meta_directory
+
+CONTEXT = 512
+LONGEST_QUESTION = 120
+LONGEST_ANSWER = 120
+PARAMS = {
+    "dim": 64,
+    "n_layers": 2,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "vocab_size": 512,
+    "multiple_of": 32,
+    "norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the process held after so many tokens."""
+
+    tokens: int
+    seconds: float
+    held: Held
+
+
+@dataclass
+class Soak:
+    """What came of a soak.
+
+    Attributes:
+        readings: at intervals, the first after a fifth of the tokens, when all is warm.
+        events: how often each thing happened.
+        same_answers: whether the fixed question was answered alike each time.
+    """
+
+    readings: list[Reading] = field(default_factory=list)
+    events: Counter[str] = field(default_factory=Counter)
+    same_answers: bool = True
+
+    @property
+    def drift(self) -> Held:
+        """What was held at the end less what was held when all was warm."""
+        return self.readings[-1].held.minus(self.readings[0].held)
+
+
+def write_model(directory: Path) -> Path:
+    """Writes a model that answers with noise, with a token for each byte."""
+    write_byte_tokenizer(directory / "bytes.model")
+    write_random_meta_directory(directory, PARAMS, tokenizer_model=directory / "bytes.model")
+    return directory
+
+
+def soak(tokens: int, intervals: int, seed: int = 1) -> Soak:
+    """Chat until so many tokens were run, and count at intervals.
+
+    Args:
+        tokens: read or written, in all.
+        intervals: how many equal parts they have; at the end of each is a reading.
+        seed: of all choices.
+    """
+    result = Soak()
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+        stack.enter_context(contextlib.redirect_stdout(nowhere))
+        stack.enter_context(contextlib.redirect_stderr(nowhere))
+        native = NativeBytes(stack.enter_context(pytest.MonkeyPatch.context()))
+        stack.enter_context(_alarm_as_ctrl_c())
+        chat = _Chat(write_model(directory), directory / "saved.json", seed, result.events)
+        chat.fill_caches()
+        expected = chat.fixed_answer()
+        started = time.perf_counter()
+        for number in range(1, intervals + 1):
+            chat.run_until(tokens * number // intervals)
+            result.same_answers &= chat.fixed_answer() == expected
+            if number * 5 >= intervals:
+                seconds = time.perf_counter() - started
+                result.readings.append(Reading(chat.tokens, seconds, held_now(native)))
+    return result
+
+
+class _Chat:
+    """One session, and the person who types."""
+
+    def __init__(self, model: Path, saved: Path, seed: int, events: Counter[str]) -> None:
+        self._options = parse_arguments(
+            ["-m", str(model), "-q", "-c", str(CONTEXT), "--seed", str(seed)]
+        )
+        self._saved = saved
+        self._random = random.Random(seed)
+        self._events = events
+        self._session = self._new_session()
+        self.tokens = 0
+
+    def _new_session(self) -> Session:
+        return open_session(self._options, Console(quiet=True))
+
+    def fill_caches(self) -> None:
+        """Let the tokenizer remember as many pieces as it ever does, as after weeks of talk."""
+        letters = string.ascii_lowercase
+        words = ("".join(self._random.choices(letters, k=12)) for _ in range(CACHED_PIECES))
+        self._session.tokenizer.encode(" ".join(words), bos=False, eos=False)
+
+    def fixed_answer(self) -> str:
+        """Ask a new session, of a model that is loaded anew, what is always asked."""
+        session = self._new_session()
+        answer = session.ask("the same as ever").text
+        session.engine.model.checkpoint.close()
+        return answer
+
+    def run_until(self, tokens: int) -> None:
+        while self.tokens < tokens:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Ask, or do one of the other things that a chat can do."""
+        choice = self._random.random()
+        if choice < 0.1:
+            self._command("regenerated", self._session.regenerate)
+        elif choice < 0.15:
+            self._command("undone", self._session.undo)
+        elif choice < 0.2:
+            self._command("saved", lambda: save_chat(self._session, str(self._saved)))
+        elif choice < 0.23 and self._saved.exists():
+            self._command("loaded", lambda: load_chat(self._session, str(self._saved)))
+        elif choice < 0.4:
+            self._interrupted_question()
+        else:
+            self._command("asked", lambda: self._session.ask(self._question()))
+
+    def _question(self) -> str:
+        length = self._random.randint(1, LONGEST_QUESTION)
+        most = str(self._random.randint(1, LONGEST_ANSWER))
+        self._session.settings = self._session.settings.changed("max_tokens", most)
+        return "".join(self._random.choices("abc déf 👍", k=length))
+
+    def _command(self, name: str, do: Callable[[], object]) -> None:
+        """Do something and count it; where the context is full, clear the chat."""
+        self._session.engine.last_stats = None
+        try:
+            do()
+            self._events[name] += 1
+        except ContextFullError:
+            self._events["context full"] += 1
+            self._session.clear()
+        except UsageError:  # nothing to undo, no question yet
+            self._events["refused"] += 1
+        self._count()
+
+    def _interrupted_question(self) -> None:
+        """Ask, with Ctrl-C after a moment; history and cache are those of before or after."""
+        question, turns = self._question(), list(self._session.turns)
+        signal.setitimer(signal.ITIMER_REAL, self._random.uniform(1e-4, 1e-2))
+        try:
+            self._command("asked", lambda: self._session.ask(question))
+        except KeyboardInterrupt:  # beside the answer: a chat goes on at its prompt
+            self._events["interrupted beside the answer"] += 1
+            self._count()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        kept = self._session.turns
+        assert kept in ([], turns) or (kept[:-1] == turns and kept[-1].question == question)
+
+    def _count(self) -> None:
+        stats = self._session.engine.last_stats
+        if stats is not None:
+            self.tokens += stats.prompt_tokens - stats.cached_tokens + stats.new_tokens
+            self._events[f"stopped by {self._stop_reason()}"] += 1
+
+    def _stop_reason(self) -> str:
+        last = self._session.last
+        return "nothing" if last is None else last.answer.stop_reason
+
+
+@contextlib.contextmanager
+def _alarm_as_ctrl_c() -> Iterator[None]:
+    def press(_number: int, _frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGALRM, press)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

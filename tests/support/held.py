@@ -1,0 +1,86 @@
+"""What a process holds of the system at a moment: tests compare two moments."""
+
+import gc
+import os
+import resource
+import weakref
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.ml import native_memory
+
+_PROCESS = Path("/proc/self")
+
+
+class NativeBytes:
+    """Counts the bytes of native memory that are alive, from the moment it is made.
+
+    All of it is taken by one function, in whose place this one stands.
+
+    Args:
+        patch: puts it there, and takes it away again.
+
+    Attributes:
+        alive: bytes that were taken and not yet given back.
+        calls: how often memory was taken.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.alive = 0
+        self.calls = 0
+        self._take = native_memory._new_chars
+        self._alive: dict[int, weakref.ref[Any]] = {}
+        patch.setattr(native_memory, "_new_chars", self._counted)
+
+    def _counted(self, kind: Any, nbytes: int) -> Any:
+        number, self.calls = self.calls, self.calls + 1
+        memory = self._take(kind, nbytes)
+
+        def gone(_reference: object) -> None:
+            self.alive -= nbytes
+            del self._alive[number]
+
+        self.alive += nbytes
+        self._alive[number] = weakref.ref(memory, gone)
+        return memory
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds.
+
+    Attributes:
+        resident: bytes of memory in use.
+        native: bytes of native memory of tensors.
+        descriptors: open files, pipes and the like.
+        files: mapped files, each as often as it is mapped.
+        threads: of the system.
+    """
+
+    resident: int
+    native: int
+    descriptors: int
+    files: int
+    threads: int
+
+    def minus(self, other: "Held") -> "Held":
+        return Held(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+
+def held_now(native: NativeBytes, *, collect: bool = True) -> Held:
+    """Returns what the process holds, once all garbage has been collected if so wished."""
+    if collect:
+        gc.collect()
+    pages = int((_PROCESS / "statm").read_text(encoding="ascii").split()[1])
+    maps = (_PROCESS / "maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    model_files = (".pth", ".safetensors", ".model", ".json")
+    return Held(
+        pages * resource.getpagesize(),
+        native.alive,
+        len(os.listdir(_PROCESS / "fd")),
+        sum(line.endswith(model_files) for line in maps),
+        len(os.listdir(_PROCESS / "task")),
+    )

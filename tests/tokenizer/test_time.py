@@ -1,0 +1,85 @@
+"""No text takes long: two seconds of processor time per MiB are asked for (row X1).
+
+The bound here is twice that, because processors differ and are shared; `test_growth` counts steps,
+and docs/RELIABILITY.md has the times of one machine.
+"""
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from src.model.loader import BUNDLED_MODEL
+from src.tokenizer import Tokenizer, load_tokenizer
+from src.tokenizer.tokenizer_json import read_tokenizer_json
+from tests.support.shared_data import shared_data
+from tests.tokenizer.growth import LONG_PIECES
+
+MIB = 1 << 20
+SECONDS_PER_MIB = 4.0
+TRIES = 3  # a processor may be shared with others
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def random_bytes(size: int) -> bytes:
+    return random.Random(9).randbytes(size)
+
+
+def prose(size: int) -> str:
+    """Returns words of the documentation in any order, with their punctuation."""
+    words = [word for page in sorted(DOCS.glob("*.md")) for word in page.read_text("utf-8").split()]
+    return " ".join(random.Random(10).choices(words, k=size // 4))[:size]
+
+
+TEXTS = {
+    **{
+        name: LONG_PIECES[name]
+        for name in ("one letter", "spaces", "emoji", "newlines", "ideographs")
+    },
+    "random bytes": lambda size: random_bytes(size).decode("utf-8", "replace"),
+    "random bytes and surrogates": lambda size: random_bytes(size).decode(errors="surrogateescape"),
+    "prose": prose,
+}
+KINDS = ("bundled", "llama3/tokenizer.model", "llama3/tokenizer.json")
+KINDS += ("llama2/tokenizer.model", "llama2/tokenizer.json")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    if request.param == "bundled":
+        return load_tokenizer(BUNDLED_MODEL)
+    path = shared_data(request.param)
+    return read_tokenizer_json(path) if path.suffix == ".json" else load_tokenizer(path.parent)
+
+
+def check_time(tokenizer: Tokenizer, text: str) -> None:
+    most = SECONDS_PER_MIB * len(text.encode("utf-8", "surrogatepass")) / MIB
+    taken = []
+    for _ in range(TRIES):
+        started = time.process_time()
+        tokenizer.encode(text, bos=False, eos=False)
+        taken.append(time.process_time() - started)
+        if taken[-1] <= most:
+            return
+    raise AssertionError(f"{min(taken):.2f} s of processor time, expected at most {most:.2f} s")
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_x1_32_kib_of_any_kind_take_no_longer_than_the_bound(
+    tokenizer: Tokenizer, name: str
+) -> None:
+    check_time(tokenizer, TEXTS[name](MIB // 32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEXTS)
+def test_x1_a_mib_of_any_kind_takes_no_longer_than_the_bound(
+    tokenizer: Tokenizer, name: str
+) -> None:
+    check_time(tokenizer, TEXTS[name](MIB))
+
+
+@pytest.mark.slow
+def test_x1_10_mib_of_prose_take_no_longer_than_the_bound(tokenizer: Tokenizer) -> None:
+    check_time(tokenizer, prose(10 * MIB))
