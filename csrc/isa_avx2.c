@@ -11,7 +11,9 @@
 #include "fold_x86.h"
 #include "attention_tile.h"
 #include "probe_vector.h"
-#include "quantized_avx2.h"
+#include "int8_avx2.h"
+#include "nf4_avx2.h"
+#include "quantized_tile.h"
 
 DEFINE_KERNEL_SET(kernel_set_avx2);
 

@@ -13,7 +13,9 @@
 #include "fold_x86.h"
 #include "attention_tile.h"
 #include "probe_vector.h"
-#include "quantized_avx512.h"
+#include "int8_avx512.h"
+#include "nf4_avx512.h"
+#include "quantized_tile.h"
 
 DEFINE_KERNEL_SET(kernel_set_avx512);
 

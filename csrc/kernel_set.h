@@ -47,6 +47,18 @@ typedef struct Stretch {
     Ahead ahead;             /* weights to ask for meanwhile */
 } Stretch;
 
+/* At most LANES blocks along `in` of some int8 rows times a panel of integers (int8.h). */
+typedef struct Int8Stretch {
+    const QuantizedWeight *weight;
+    ptrdiff_t row, rows;        /* 1..CHUNK_ROWS */
+    ptrdiff_t in, start, count; /* whole blocks */
+    float *widened;             /* the set's own form of the weights */
+    const float *panel;
+    int tokens; /* 1..PANEL_TOKENS */
+    float *lanes; /* [CHUNK_ROWS * PANEL_TOKENS * LANES]: the sums between two stretches */
+    float *out;   /* [PANEL_TOKENS][CHUNK_ROWS]; written by the last stretch */
+} Int8Stretch;
+
 typedef struct KernelSet {
     /* Whether several panels read weights of a kind faster if the first one keeps them widened. */
     int (*keeps_widened)(int kind);
@@ -62,7 +74,7 @@ typedef struct KernelSet {
     void (*multiply_row)(int kind, const char *x, const char *weight, ptrdiff_t weight_stride,
                          ptrdiff_t rows, ptrdiff_t in, float *out);
 
-    /* quantized_rows.h, quantized_tile.h: blocks of codes and back, and one token times int8. */
+    /* quantized_rows.h, quantized_tile.h: blocks of codes and back. */
     ptrdiff_t (*quantize_span)(int format, const void *x, int x_type, ptrdiff_t first,
                                ptrdiff_t count, uint8_t *codes, void *scales);
     void (*dequantize_span)(const QuantizedWeight *weight, ptrdiff_t first, ptrdiff_t count,
@@ -70,13 +82,20 @@ typedef struct KernelSet {
     /* Elements [start, start + count) of some rows, at most 512, into Stretch's `widened`. */
     void (*widen_codes_stretch)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
                                 ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, float *widened);
-    void (*multiply_codes)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
-                           ptrdiff_t in, const char *x, float *out);
 
     /* nf4_tile.h: one token, widened, in the order of lanes that its products take; and those. */
     void (*pack_nf4)(int kind, const char *x, ptrdiff_t in, float *lanes);
     void (*multiply_nf4)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
                          ptrdiff_t in, const float *lanes, float *out);
+
+    /* int8_rows.h, int8_tile.h: int8 weights by integers. multiply_int8_rows takes up to INT8_FEW
+     * tokens, the others up to a panel; out is [tokens][CHUNK_ROWS]. */
+    void (*quantize_panel)(const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+                           float *panel);
+    void (*multiply_int8_rows)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
+                               ptrdiff_t in, const float *panel, int tokens, float *out);
+    void (*widen_int8_stretch)(const Int8Stretch *stretch);
+    void (*multiply_int8_stretch)(const Int8Stretch *stretch);
 
     void (*softmax_row)(const void *x, int x_type, void *out, int out_type, ptrdiff_t n);
     void (*rms_norm_row)(const void *x, int x_type, const void *weight, int weight_type, void *out,
@@ -119,9 +138,12 @@ typedef struct KernelSet {
         .quantize_span = quantize_span,      \
         .dequantize_span = dequantize_span,  \
         .widen_codes_stretch = widen_codes_stretch, \
-        .multiply_codes = multiply_codes,    \
         .pack_nf4 = pack_nf4,                \
         .multiply_nf4 = multiply_nf4,        \
+        .quantize_panel = quantize_panel,    \
+        .multiply_int8_rows = multiply_int8_rows, \
+        .widen_int8_stretch = widen_int8_stretch, \
+        .multiply_int8_stretch = multiply_int8_stretch, \
         .softmax_row = softmax_row,          \
         .rms_norm_row = rms_norm_row,        \
         .rotary_row = rotary_row,            \

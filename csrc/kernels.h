@@ -19,9 +19,12 @@
  *     fma(p[s], v[s, d], a[d]) along the visible positions. Blocks are merged in order, each of
  *     l and a as x * 2^(m - M) + x_block * 2^(m_block - M) with M the larger maximum. A power
  *     below 2^-125 is 0;
- *   - a product with an int8 weight has the bits of the product with that weight dequantised to
- *     the type of x; one with an nf4 weight has the bits of the float32 product of x, widened, with
- *     that weight dequantised to float32;
+ *   - a product with an nf4 weight has the bits of the float32 product of x, widened, with that
+ *     weight dequantised to float32;
+ *   - one with an int8 weight has the bits of the product with that weight dequantised to the type
+ *     of x; but with rows of whole blocks and bfloat16 x, each block b of 32 of x becomes integers q
+ *     of 16 bits times a power of two, xs (int8_rows.h), and
+ *     lane[b mod 16] = fma(float32(sum of code * q), scale * xs, lane[b mod 16]);
  *   - a result is rounded once, to nearest even; a NaN stays a (quiet) NaN.
  * AVX512-BF16 alone treats subnormal bfloat16 inputs and subnormal sums as zeros.
  *

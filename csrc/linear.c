@@ -1,7 +1,6 @@
 #include <stdatomic.h>
 
-#include "product.h"
-#include "quantized.h"
+#include "int8.h"
 #include "threads.h"
 
 /* The work of one op: for each group of tokens, the rows of all weights one after the other. */
@@ -65,7 +64,8 @@ typedef struct Pass {
     ptrdiff_t tokens, in, first; /* first: of its tokens among those of the op */
     Scratch scratch;
     int kind, out_type;
-    int packs; /* whether the tokens are read from panels */
+    int packs;    /* whether the tokens are read from panels */
+    int integers; /* which hold integers */
 } Pass;
 
 static void pack(const Pass *pass)
@@ -73,9 +73,15 @@ static void pack(const Pass *pass)
     const ptrdiff_t x_stride = pass->in * product_x_bytes(pass->kind);
     const ptrdiff_t room = panel_room(pass->in);
 #pragma omp for schedule(dynamic, 1)
-    for (ptrdiff_t t = 0; t < pass->tokens; t += PANEL_TOKENS)
-        pack_tokens(pass->set, pass->kind, pass->x + t * x_stride, x_stride, pass->tokens - t,
-                    pass->in, pass->scratch.panels + t / PANEL_TOKENS * room);
+    for (ptrdiff_t t = 0; t < pass->tokens; t += PANEL_TOKENS) {
+        const char *x = pass->x + t * x_stride;
+        float *panel = pass->scratch.panels + t / PANEL_TOKENS * room;
+        if (pass->integers)
+            pass->set->quantize_panel(x, x_stride, (int)min_size(PANEL_TOKENS, pass->tokens - t),
+                                      pass->in, panel);
+        else
+            pack_tokens(pass->set, pass->kind, x, x_stride, pass->tokens - t, pass->in, panel);
+    }
 }
 
 static void multiply_unit(const Pass *pass, const Work *work, const Unit *unit)
@@ -130,6 +136,7 @@ void linear(const void *x, const LinearPart *parts, ptrdiff_t count, void *scrat
         .scratch = cut_scratch(scratch, in_features, threads),
         .kind = kind,
         .out_type = out_type,
+        .integers = count && takes_integers(kind, &parts->quantized, in_features),
     };
     Work work = {.parts = parts};
     for (ptrdiff_t p = 0; p < count; p++)
@@ -138,7 +145,7 @@ void linear(const void *x, const LinearPart *parts, ptrdiff_t count, void *scrat
     for (; pass.first < T && work.rows; pass.first += pass.tokens) {
         pass.x = (const char *)x + pass.first * in_features * product_x_bytes(kind);
         pass.tokens = min_size(pass.scratch.panel_tokens, T - pass.first);
-        pass.packs = pass.tokens > 1 || reads_panel(kind, &parts->quantized, in_features);
+        pass.packs = pass.tokens > 1 || reads_panel(&parts->quantized, in_features);
         if (pass.tokens == 1 && reads_nf4_lanes(&parts->quantized, in_features))
             pass.set->pack_nf4(kind, pass.x, in_features, pass.scratch.panels);
         cut_groups(&work, pass.tokens);

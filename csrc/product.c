@@ -12,9 +12,10 @@
  *     second cache for the other panels of the group;
  *   - between two stretches the lanes of the sums rest in scratch, as they are: where a row is cut
  *     changes no bit.
+ *
+ * int8 weights are multiplied by integers, where x allows it: int8.c.
  */
-#include "product.h"
-#include "quantized.h"
+#include "int8.h"
 
 enum {
     /* Bytes of a stretch of one weight row, at most; a chunk's stays in the second cache. */
@@ -29,14 +30,15 @@ enum {
     FEW_BYTES = 512 * 1024,
     /* Room for the panels of an op: as many tokens as fit, but at least one panel per thread. */
     PANELS_BYTES = 8 * 1024 * 1024,
-    PANEL_LANES = CHUNK_ROWS * PANEL_TOKENS * LANES,
     LANES_BYTES = GROUP_TOKENS / PANEL_TOKENS * PANEL_LANES * (int)sizeof(float),
     THREAD_BYTES = WIDENED_BYTES + LANES_BYTES + QUANTIZED_BYTES
 };
 
 ptrdiff_t panel_room(ptrdiff_t in)
 {
-    return ceil_div(in, 32) * 32 * PANEL_TOKENS;
+    /* Integers (int8.h) take 17 / 8 bytes for each element of whole stretches. */
+    const ptrdiff_t floats = ceil_div(in, 32) * 32, least = INT8_STRETCH * 17 / 8 / 4;
+    return (floats < least ? least : floats) * PANEL_TOKENS;
 }
 
 static ptrdiff_t panels_bytes(ptrdiff_t in, int threads)
@@ -64,8 +66,8 @@ void pack_tokens(const KernelSet *set, int kind, const char *x, ptrdiff_t x_stri
     set->pack_panel(kind, x, x_stride, (int)min_size(PANEL_TOKENS, tokens), in, panel);
 }
 
-static void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_token,
-                       ptrdiff_t tokens, const float *sums)
+void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_token, ptrdiff_t tokens,
+                const float *sums)
 {
     for (ptrdiff_t t = 0; t < tokens; t++)
         set->convert_span(sums + t * CHUNK_ROWS, TYPE_F32,
@@ -75,10 +77,8 @@ static void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_
 static void multiply_one(const KernelSet *set, const Operands *o)
 {
     float sums[CHUNK_ROWS];
-    if (o->quantized && o->quantized->format != QUANTIZED_INT8)
+    if (o->quantized)
         set->multiply_nf4(o->quantized, o->quantized_row, o->rows, o->in, o->panels, sums);
-    else if (o->quantized)
-        set->multiply_codes(o->quantized, o->quantized_row, o->rows, o->in, o->x, sums);
     else
         set->multiply_row(o->kind, o->x, o->weight, o->weight_stride, o->rows, o->in, sums);
     store_rows(set, o, 0, 1, sums);
@@ -199,7 +199,9 @@ void multiply(const KernelSet *set, const Operands *o, const Scratch *scratch, i
     char *own = scratch->threads + thread * (ptrdiff_t)THREAD_BYTES;
     float *lanes = (float *)(own + WIDENED_BYTES);
     const int few = o->tokens <= FEW_TOKENS && o->tokens * o->in * 4 <= FEW_BYTES;
-    if (o->tokens == 1 && !(o->quantized && reads_panel(o->kind, o->quantized, o->in)))
+    if (o->quantized && takes_integers(o->kind, o->quantized, o->in))
+        multiply_int8(set, o, (float *)own, lanes);
+    else if (o->tokens == 1 && !(o->quantized && reads_panel(o->quantized, o->in)))
         multiply_one(set, o);
     else if (o->in == 0 || (few && o->quantized == NULL))
         multiply_few(set, o, lanes);

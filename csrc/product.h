@@ -8,7 +8,9 @@ enum {
     /* Tokens that one call of multiply takes. */
     GROUP_TOKENS = 20 * PANEL_TOKENS,
     /* Multiply-adds that are worth one more thread. */
-    PRODUCTS_PER_THREAD = 128 * 1024
+    PRODUCTS_PER_THREAD = 128 * 1024,
+    /* Floats in which the sums of a chunk and a panel rest between two stretches. */
+    PANEL_LANES = CHUNK_ROWS * PANEL_TOKENS * LANES
 };
 
 typedef struct Operands {
@@ -42,6 +44,10 @@ ptrdiff_t panel_room(ptrdiff_t in);
 /* Lays one panel out; x is its first token, of `tokens` that are left. */
 void pack_tokens(const KernelSet *set, int kind, const char *x, ptrdiff_t x_stride,
                  ptrdiff_t tokens, ptrdiff_t in, float *panel);
+
+/* Rounds sums [tokens][CHUNK_ROWS] into o's rows of some of its tokens. */
+void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_token, ptrdiff_t tokens,
+                const float *sums);
 
 /* Computes out on a thread. */
 void multiply(const KernelSet *set, const Operands *o, const Scratch *scratch, int thread);

@@ -32,12 +32,10 @@ static inline int reads_nf4_lanes(const QuantizedWeight *weight, ptrdiff_t in)
     return weight->codes && weight->format != QUANTIZED_INT8 && in % NF4_BLOCK == 0;
 }
 
-/* Whether even one token is multiplied by rows that are dequantised first, and so is packed. */
-static inline int reads_panel(int kind, const QuantizedWeight *weight, ptrdiff_t in)
+/* Whether even one token is packed: for rows that are dequantised first, or for int8.h. */
+static inline int reads_panel(const QuantizedWeight *weight, ptrdiff_t in)
 {
-    if (weight->codes == NULL || reads_nf4_lanes(weight, in))
-        return 0;
-    return kind != PRODUCT_BF16 || in % quantized_block(weight->format) != 0;
+    return weight->codes && !reads_nf4_lanes(weight, in);
 }
 
 /* Elements [start, start + count) of the rows of o, as rows of x's type that lie side by side. */

@@ -41,20 +41,4 @@ static void multiply_nf4(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows
     }
 }
 
-/* out[r] = x . row (row + r): bfloat16 x. */
-static void multiply_codes(const QuantizedWeight *w, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in,
-                           const char *x, float *out)
-{
-    uint16_t weight[QUANTIZED_STRETCH];
-    for (ptrdiff_t r = 0; r < rows; r++) {
-        float sums[LANES] = {0};
-        for (ptrdiff_t start = 0; start < in; start += QUANTIZED_STRETCH) {
-            const ptrdiff_t count = min_size(QUANTIZED_STRETCH, in - start);
-            dequantize_any(w, (row + r) * in + start, count, weight, TYPE_BF16);
-            add_row(PRODUCT_BF16, x + start * 2, (const char *)weight, count, sums);
-        }
-        out[r] = fold_lanes(sums);
-    }
-}
-
 #endif

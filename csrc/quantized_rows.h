@@ -7,7 +7,7 @@
  * byte, the first in the upper half. Nested, absmax is itself an 8-bit code: code[c] * absmax of
  * its block of 256, plus an offset, each rounded. int8 is c * scale of its block of 32, which
  * float32 holds exactly because scales are bfloat16; those made here are powers of two, with which
- * bfloat16 does as well.
+ * bfloat16 does as well. How they are multiplied: nf4_tile.h and int8_rows.h.
  */
 #ifndef LLAMA_BOLTS_QUANTIZED_ROWS_H
 #define LLAMA_BOLTS_QUANTIZED_ROWS_H

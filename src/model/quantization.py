@@ -110,8 +110,9 @@ def quantize_weight(name: str, weight: ml.Tensor, dtype: ml.BlockDType) -> ml.Qu
 def match_neighbours(tensors: Mapping[str, ml.Weight], dtype: ml.DType) -> dict[str, ml.Weight]:
     """Make the matrices that are multiplied together plain where only some are quantised.
 
-    Files may leave out any matrix. Products with int8 keep their bits by this; weights of nf4 are
-    rounded to the dtype of the activations, as in bitsandbytes.
+    Files may leave out any matrix. Products with int8 change as little by this as
+    `ml.linear_transformation` says; weights of nf4 are rounded to the dtype of the activations, as
+    in bitsandbytes.
 
     Args:
         tensors: The weights by checkpoint key.

@@ -43,11 +43,20 @@ def test_matrices_of_layers_and_the_output_are_quantised(name: str) -> None:
     assert f"quantised matrices: 29 {QUANTIZATIONS[name]}" in model.description
 
 
-@pytest.mark.parametrize("name", QUANTIZATIONS)
-def test_a_quantised_model_computes_what_its_dequantised_weights_do(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype", "most"),
+    [
+        ("nf4", ml.float32, 0.0),
+        ("int8", ml.float32, 0.0),
+        # Sums of integers differ by less than rounding to bfloat16 does, which makes 0.013 here.
+        ("int8", ml.bfloat16, 2.0**-5),
+    ],
+    ids=str,
+)
+def test_a_quantised_model_computes_what_its_dequantised_weights_do(
+    name: str, dtype: ml.DType, most: float
+) -> None:
     model = load_model(quantize=name)
-    # With activations of bfloat16, products with nf4 are none of plain weights.
-    dtype = ml.float32 if name == "nf4" else ml.bfloat16
     args = replace(model.args, dtype=dtype)
     small: dict[str, ml.Weight] = {}
     plain: dict[str, ml.Weight] = {}
@@ -61,7 +70,8 @@ def test_a_quantised_model_computes_what_its_dequantised_weights_do(name: str) -
         .numpy()
         for tensors in (small, plain)
     )
-    np.testing.assert_array_equal(found, expected)
+    error = np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2))
+    assert error <= most
 
 
 def test_a_tied_output_becomes_a_matrix_of_its_own(tmp_path: Path) -> None:

@@ -30,8 +30,10 @@ def linear_transformation(
         x: a real floating-point tensor [..., in].
         weight: a tensor [out, in] of the same dtype, or float16 next to a float32 `x`, or a
             block-quantised one: the result has the bits of the product with the weight dequantised
-            to the dtype of `x`, for int8, or of both in float32, for nf4. It is used where it lies:
-            nothing is copied if it is contiguous.
+            to the dtype of `x`, for int8, or of both in float32, for nf4. But bfloat16 `x` and int8
+            rows of whole blocks are multiplied as integers, for which elements of `x` are off by at
+            most 2^-15 of the largest of their 32. It is used where it lies: nothing is copied if it
+            is contiguous.
         dtype: of the result; that of `x` when left out.
         bias: a real floating-point tensor [out], added before the rounding; nothing when left out.
 

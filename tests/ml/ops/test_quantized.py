@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from src import ml
+from tests.csrc.int8_operands import by_integers, integer_products
 from tests.ml.op_checks import FLOAT_DTYPES, check_same, sample, strided
 
 EVERY_FLOAT = pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
@@ -16,16 +17,25 @@ def ids_of(values):
     return ml.Tensor.from_numpy(np.array(values, np.int32))
 
 
+def product(x, weight, dtype):
+    """Compute what is promised: sums of integers, or the product with the dequantised weight."""
+    if not by_integers(x.numpy(), weight):
+        operand = ml.float32 if weight.dtype is ml.nf4 else x.dtype
+        return ml.linear_transformation(x.to(operand), weight.dequantize(operand), dtype)
+    rows = x.contiguous().numpy().reshape(-1, x.shape[-1])
+    sums = integer_products(rows, weight).reshape(*x.shape[:-1], weight.shape[0])
+    return ml.Tensor.from_numpy(sums.astype(dtype.numpy_dtype))
+
+
 @FORMATS
 @EVERY_FLOAT
 @pytest.mark.parametrize("shape", [(64,), (1, 64), (2, 3, 64), (0, 64)], ids=str)
-def test_linear_has_the_bits_of_the_dequantised_weight(block_dtype, double, dtype, shape):
+def test_linear_has_the_bits_that_are_promised(block_dtype, double, dtype, shape):
     x, weight = sample(shape, dtype), ml.quantize(sample((9, 64), seed=1), block_dtype, double)
     operand = ml.bfloat16 if (dtype, block_dtype) == (ml.bfloat16, ml.int8_block) else ml.float32
     for result_dtype in (None, *FLOAT_DTYPES):
         result = ml.linear_transformation(x, weight, result_dtype)
-        plain = weight.dequantize(operand)
-        expected = ml.linear_transformation(x.to(operand), plain, result_dtype or dtype)
+        expected = product(x.to(operand), weight, result_dtype or dtype)
         check_same(result, expected.numpy())
 
 
@@ -34,10 +44,9 @@ def test_linear_takes_views_biases_and_several_weights(block_dtype, double):
     x, bias = strided((5, 96), ml.bfloat16), sample((7,), seed=3)
     weights = [ml.quantize(sample((n, 96), seed=n), block_dtype, double and n == 7) for n in (7, 2)]
     first, second = ml.linear_transformations(x, weights, biases=(bias, None))
-    operand = ml.float32 if block_dtype is ml.nf4 else ml.bfloat16
-    plain, x = [weight.dequantize(operand) for weight in weights], x.to(operand)
-    check_same(first, ml.linear_transformation(x, plain[0], ml.bfloat16, bias=bias).numpy())
-    check_same(second, ml.linear_transformation(x, plain[1], ml.bfloat16).numpy())
+    sums = product(x, weights[0], ml.float32).numpy() + bias.numpy()
+    check_same(first, sums.astype(ml.bfloat16.numpy_dtype))
+    check_same(second, product(x, weights[1], ml.bfloat16).numpy())
 
 
 @FORMATS
