@@ -74,7 +74,8 @@ def environment_of(compiler: str, log: Path) -> dict[str, str]:
         # Small tensors would lie side by side in Python's own blocks, out of the sanitizer's sight.
         "PYTHONMALLOC": "malloc",
         # Python keeps memory until it ends; the kernels allocate none that could leak.
-        "ASAN_OPTIONS": f"detect_leaks=0:detect_stack_use_after_return=1:{options}",
+        # The stand-in stack of gcc 12 is not aligned for AVX-512, so it stays off.
+        "ASAN_OPTIONS": f"detect_leaks=0:detect_stack_use_after_return=0:{options}",
         "UBSAN_OPTIONS": f"print_stacktrace=1:{options}",
     }
 
