@@ -193,9 +193,10 @@ def _run(scene: Scene, declared: tuple[type[BaseException], ...]) -> None:
 
 
 def check_nothing_stands_in() -> None:
-    """Check that the kernels are called directly again, and that steps can be recorded."""
+    """Check that kernels are called directly again, and that the garbage collector runs."""
     assert (native_calls.lib, native_attention.lib) == (kernel_settings.lib, kernel_settings.lib)
     assert not recording._replaced
+    assert gc.isenabled()
 
 
 def check_held(before: Held, native: NativeBytes, at: object) -> None:
