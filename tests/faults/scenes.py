@@ -182,6 +182,7 @@ def strike(
             assert scene.answer() == expected, f"the answer after a fault at {at}"
     finally:
         gc.unfreeze()
+        print(f"{faults} faults")
     return faults
 
 
