@@ -93,10 +93,14 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
 def _collector_paused() -> Iterator[None]:
     """Hold the garbage collector back: half a million new strings would make it run in vain."""
     was_on = gc.isenabled()
-    gc.disable()
     try:
-        yield
-    finally:
+        try:
+            gc.disable()
+            yield
+        finally:
+            if was_on:
+                gc.enable()
+    finally:  # again, for Ctrl-C may have come in the lines above
         if was_on:
             gc.enable()
 

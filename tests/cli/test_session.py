@@ -4,10 +4,11 @@ import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 
 import pytest
 
+from src.cli import chat
 from src.cli.answer import INTERRUPTED
 from src.cli.arguments import parse_arguments
 from src.cli.console import Console
@@ -240,3 +241,23 @@ def test_after_an_interrupt_at_any_moment_the_next_answer_is_what_it_would_have_
         session.turns[1:] = []
         assert session.ask("And now?").text == expected[1]
     assert INTERRUPTED in reasons
+
+
+def test_memory_that_python_does_not_get_is_one_line_and_the_chat_goes_on(
+    alphabet_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = session_of(alphabet_model, "-c", "300")
+    session.ask("Hello")
+    lines = iter(["more", "and more"])
+    reader = SimpleNamespace(read=lambda: next(lines))
+
+    def refuse(*_arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session.tokenizer, "encode", refuse)
+        assert chat._take_turn_or_say_why_not(session, reader)
+    assert session.turns == [Turn("Hello", ALPHABET)]
+    assert capsys.readouterr().err == "error: memory: the system gave none\n"
+    assert chat._take_turn_or_say_why_not(session, reader)
+    assert session.turns[-1] == Turn("and more", ALPHABET)

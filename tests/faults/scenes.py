@@ -182,6 +182,7 @@ def strike(
             assert scene.answer() == expected, f"the answer after a fault at {at}"
     finally:
         gc.unfreeze()
+        print(f"{faults} faults")
     return faults
 
 
@@ -193,9 +194,10 @@ def _run(scene: Scene, declared: tuple[type[BaseException], ...]) -> None:
 
 
 def check_nothing_stands_in() -> None:
-    """Check that the kernels are called directly again, and that steps can be recorded."""
+    """Check that kernels are called directly again, and that the garbage collector runs."""
     assert (native_calls.lib, native_attention.lib) == (kernel_settings.lib, kernel_settings.lib)
     assert not recording._replaced
+    assert gc.isenabled()
 
 
 def check_held(before: Held, native: NativeBytes, at: object) -> None:

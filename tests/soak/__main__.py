@@ -5,8 +5,8 @@ import sys
 
 from tests.soak.run import Soak, soak
 
-# Bytes: pages that the allocators of Python and of the C library keep, and the scratch memory of the
-# kernels, which is as large as the largest product so far has needed.
+# Bytes: pages that the allocators of Python and C keep for themselves, and the scratch memory of
+# the kernels, which is as large as the largest product so far has needed.
 _MOST_GROWTH = 4 << 20
 _MOST_SCRATCH = 1 << 20
 

@@ -61,6 +61,7 @@ def check_time(tokenizer: Tokenizer, text: str) -> None:
         tokenizer.encode(text, bos=False, eos=False)
         taken.append(time.process_time() - started)
         if taken[-1] <= most:
+            print(f"{taken[-1] / most * SECONDS_PER_MIB:.2f} s per MiB")
             return
     raise AssertionError(f"{min(taken):.2f} s of processor time, expected at most {most:.2f} s")
 
