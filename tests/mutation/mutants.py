@@ -69,8 +69,11 @@ def _faults(tree: ast.Module) -> Iterator[tuple[int, int, str]]:
 
 
 def _places(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk over the nodes that a fault may be put in; documentation and `__all__` hold none."""
+    """Walk over the nodes that a fault may be put in: not documentation, types and decorators."""
+    beside = [*getattr(node, "decorator_list", ()), getattr(node, "returns", None)]
     for child in ast.iter_child_nodes(node):
+        if child in beside:
+            continue
         if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
             continue
         if isinstance(child, ast.Assign) and ast.unparse(child.targets[0]) == "__all__":
