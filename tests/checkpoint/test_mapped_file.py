@@ -54,6 +54,18 @@ def test_no_addresses_for_a_file_is_a_lack_of_memory(
     assert MappedFile(path).size == 16
 
 
+def test_a_file_that_the_system_does_not_map_is_refused_in_one_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("src.checkpoint.mapped_file.mmap.mmap", refuse)
+        with pytest.raises(FileAccessError, match="cannot be mapped: No such device"):
+            MappedFile(path)
+
+
 def test_an_empty_file_has_an_empty_buffer(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     file = MappedFile(tmp_path / "empty")

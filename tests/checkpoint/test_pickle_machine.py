@@ -1,11 +1,13 @@
 """The pickle machine builds data and nothing else: rows P1 to P4, each with its valid twin."""
 
 import contextlib
+import pickletools
 
 import pytest
 
 from src.checkpoint.errors import PickleRefusedError
 from src.checkpoint.pickle_machine import MOST_OPCODES, PickleMachine
+from src.checkpoint.pickle_opcodes import opcode_name
 from src.checkpoint.pickle_values import OrderedDictValue
 from src.checkpoint.torch_globals import (
     TORCH_GLOBALS,
@@ -83,6 +85,12 @@ def test_p4_greedy_programs_end_without_recursion_or_any_other_error(program: by
     # Deep and cyclic values are data; test_torch_pth shows that they are refused as content.
     with contextlib.suppress(PickleRefusedError):
         run(program)
+
+
+def test_opcodes_have_the_names_that_python_gives_them() -> None:
+    for opcode in pickletools.opcodes:
+        assert opcode_name(ord(opcode.code)) == opcode.name
+    assert opcode_name(0xFF) == "byte 0xff"
 
 
 def test_the_number_of_opcodes_is_limited() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from src.checkpoint.errors import (
     TensorRecordError,
 )
 from src.checkpoint.safetensors import SafetensorsFile
+from src.checkpoint.safetensors_header import DTYPE_BITS
 from tests.support.safetensors_writer import entry, file_bytes, padded, write_safetensors
 
 GOOD = {"a": entry("F32", [2], 0, 8), "b": entry("BF16", [3], 8, 14)}
@@ -85,6 +87,15 @@ def test_a_copy_of_an_askew_tensor_without_memory_for_it_is_refused_in_one_line(
 def test_s2_too_many_tensors_whose_keys_hide_behind_escapes_are_counted_too(tmp_path: Path) -> None:
     header = {str(number): 1 for number in range((1 << 16) + 1)}
     assert "at most 65536, got 65537" in refusal(tmp_path, file_bytes(header))
+
+
+def test_the_bits_of_each_dtype_are_those_of_its_name() -> None:
+    named = {
+        name: int(re.sub(r"^[A-Z]+([0-9]+).*", r"\1", name))
+        for name in DTYPE_BITS
+        if name[-1] != "L"
+    }
+    assert named | {"BOOL": 8} == DTYPE_BITS
 
 
 def test_tensors_are_read_only_views_of_the_mapped_file(tmp_path: Path) -> None:

@@ -222,6 +222,15 @@ def test_t5_extra_tensors_are_refused() -> None:
         check([model()], n_layers=1)
 
 
+@pytest.mark.parametrize("shape", [(0, 24), (24, 0), (7, 24), (24,)])
+def test_t5_a_first_weight_from_which_no_count_follows_is_a_wrong_shape(
+    shape: tuple[int, ...],
+) -> None:
+    wq = "layers.0.attention.wq.weight"
+    with pytest.raises(ShardError, match=rf"'{wq}' \[.*\] instead of \[24, 24\]"):
+        check([model() | {wq: np.ones(shape, np.float32)}])
+
+
 def test_t5_wrongly_shaped_tensors_are_listed_with_both_shapes() -> None:
     arrays = model()
     arrays[W2] = arrays[W2][:, :-1]

@@ -139,6 +139,12 @@ def test_t3_offsets_and_strides_are_honoured(
     np.testing.assert_array_equal(tensor.numpy(), expected)
 
 
+def test_t3_the_stride_of_a_single_element_means_nothing(path: Path) -> None:
+    tensor = read_pth(one_storage(path, window(0, [1, 3, 1], [9, 1, 7])))["t0"]
+    assert tensor.strides == (4, 4, 4)
+    assert tensor.is_contiguous
+
+
 def test_t3_tensors_that_share_a_storage_share_memory(path: Path) -> None:
     tensors = read_pth(one_storage(path, window(0, [24], [1]), window(6, [6], [1])))
     assert tensors["t1"].data_pointer == tensors["t0"].data_pointer + 24

@@ -18,6 +18,7 @@ import traceback
 from pathlib import Path
 
 from tests.fuzz.bounds import hangs_are_noticed
+from tests.fuzz.in_memory import keep_in_memory
 from tests.fuzz.mutation import MOST_BYTES, Mutator
 from tests.fuzz.targets import TARGETS, Bed, Target
 
@@ -80,6 +81,7 @@ def fuzz_by_mutation(
     """
     os.chdir(folder)  # the shorter the path in every refusal, the faster
     bed = Bed(target, Path())
+    keep_in_memory(bed)
     mutator = Mutator(target.name, bed.starts, arguments.seed)
     started = reported = time.monotonic()
     stops: list[int] = []

@@ -61,6 +61,9 @@ class Bed:
         valid: the valid inputs of the target.
         starts: inputs to make changes to; of a target with short ones most are short.
         count: how many inputs were read.
+        data: the last of them.
+        path: the file that holds it.
+        writes: whether it is written there.
     """
 
     def __init__(self, target: Target, folder: Path) -> None:
@@ -68,16 +71,16 @@ class Bed:
         self.valid = tuple(target.make(folder))
         short = tuple(target.make_short(folder)) if target.make_short else ()
         self.starts = (*self.valid, *short * (SHORT_PER_VALID * len(self.valid)))
-        self.count = 0
+        self.count, self.data = 0, b""
         for name, content in (target.beside or {}).items():
             (folder / name).write_bytes(content)
-        self._path = folder / target.name
-        self._file = os.open(self._path, os.O_CREAT | os.O_RDWR) if target.on_disk else None
+        self.path = folder / target.name
+        self.writes = target.on_disk
+        self._file = os.open(self.path, os.O_CREAT | os.O_RDWR)
 
     def close(self) -> None:
         """Close the file of the inputs."""
-        if self._file is not None:
-            os.close(self._file)
+        os.close(self._file)
 
     def read(self, data: bytes) -> bool:
         """Read one input; tell whether it was accepted.
@@ -88,14 +91,15 @@ class Bed:
             Exception: whatever the parser raises that it may not.
         """
         self.count += 1
-        if self._file is not None:
+        self.data = data
+        if self.writes:
             os.pwrite(self._file, data, 0)
             os.ftruncate(self._file, len(data))
         started = time.process_time()
         try:
-            self.target.read(data, self._path)
+            self.target.read(data, self.path)
         except self.target.refusals as refusal:
-            check_text(str(refusal), len(str(self._path)))
+            check_text(str(refusal), len(str(self.path)))
             return False
         finally:
             if time.process_time() - started > SECONDS_PER_INPUT:

@@ -28,18 +28,20 @@ class Mutant:
         path: the module.
         number: which of its faults, in the order of its lines.
         line: where it is.
+        column: likewise.
         fault: what it is.
     """
 
     path: Path
     number: int
     line: int
+    column: int
     fault: str
 
     @property
     def label(self) -> str:
         """Name it."""
-        return f"{self.path}:{self.line}: {self.fault}"
+        return f"{self.path}:{self.line}:{self.column}: {self.fault}"
 
     @property
     def source(self) -> str:
@@ -56,17 +58,22 @@ def mutants_of(path: Path) -> list[Mutant]:
     return [Mutant(path, number, *found) for number, found in enumerate(faults)]
 
 
-def _faults(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Put each fault in, one after another; yield its line and what it is while it is there."""
+def _faults(tree: ast.Module) -> Iterator[tuple[int, int, str]]:
+    """Put each fault in, one after another; yield its place and what it is while it is there."""
     for node in list(_places(tree)):
-        before = ast.unparse(node)[:60] if isinstance(node, _OPEN) else ""
+        if not isinstance(node, _OPEN):
+            continue
+        before = ast.unparse(node)[:60]
         for fault in _changes(tree, node):
-            yield getattr(node, "lineno", 0), f"{before} -> {fault[:60]}"
+            yield node.lineno, node.col_offset, f"{before} -> {fault[:60]}"
 
 
 def _places(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk over the nodes that a fault may be put in; documentation and `__all__` hold none."""
+    """Walk over the nodes that a fault may be put in: not documentation, types and decorators."""
+    beside = [*getattr(node, "decorator_list", ()), getattr(node, "returns", None)]
     for child in ast.iter_child_nodes(node):
+        if child in beside:
+            continue
         if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
             continue
         if isinstance(child, ast.Assign) and ast.unparse(child.targets[0]) == "__all__":

@@ -125,6 +125,12 @@ def test_a_base_token_spelled_like_a_special_one_keeps_its_base_id() -> None:
     assert ids == [256, *b"eot_id", 257]
 
 
+def test_a_whole_piece_that_is_a_token_needs_no_merges() -> None:
+    tokenizer = llama3_tokenizer(ranks_of(b"xyz"))
+    assert tokenizer.encode("xyz", bos=False, eos=False) == [256]
+    assert tokenizer.encode("wxyz", bos=False, eos=False) == [*b"wxyz"]
+
+
 def test_decode_shows_special_ids_by_name(llama3: Tokenizer) -> None:
     ids = llama3.encode("This is a test sentence.", bos=True, eos=True)
     assert llama3.decode(ids) == "<|begin_of_text|>This is a test sentence.<|end_of_text|>"

@@ -145,6 +145,12 @@ def test_a_marked_file_encodes_words_with_their_spaces(tmp_path: Path) -> None:
     assert tokenizer.adds_bos
 
 
+def test_a_token_may_reach_into_the_next_word_where_nothing_splits_words(tmp_path: Path) -> None:
+    file = marked_file((("t", "h"), ("th", "▁")))
+    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    assert file["model"]["vocab"]["th▁"] in encode(tokenizer, "th th")
+
+
 def test_a_character_without_a_token_becomes_its_bytes(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_json(tmp_path, marked_file()))
     mark = tokenizer.encode(" ", bos=False, eos=False)[0]

@@ -1,0 +1,54 @@
+"""Texts come back from their ids, whatever kind of file the tokenizer was read from."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from src.tokenizer import Tokenizer, load_tokenizer
+from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
+from tests.tokenizer.json_files import byte_level_file, marked_file, write_json
+
+# The mark of a space stands for one in these files, so no text with it comes back.
+TEXTS = st.text(st.one_of(st.sampled_from("the <s>\n"), st.characters(codec="utf-8", exclude_characters="▁")))
+
+
+def sentencepiece(directory: Path) -> Path:
+    pieces = [*RESERVED, *ranked("th", "▁th", "▁the", "▁", "t", "h", "e")]
+    (directory / "tokenizer.model").write_bytes(model_message(pieces))
+    return directory
+
+
+KINDS: dict[str, Callable[[Path], Path]] = {
+    "byte level": lambda directory: write_json(directory, byte_level_file()),
+    "marked": lambda directory: write_json(directory, marked_file()),
+    "marked, whole": lambda directory: write_json(directory, marked_file(ignore_merges=True)),
+    "SentencePiece": sentencepiece,
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Tokenizer:
+    """A small tokenizer of each kind."""
+    return load_tokenizer(KINDS[request.param](tmp_path_factory.mktemp("tokenizer")))
+
+
+@given(text=TEXTS)
+def test_a_text_comes_back_from_its_ids_none_of_which_is_special(
+    tokenizer: Tokenizer, text: str
+) -> None:
+    ids = tokenizer.encode(text, bos=False, eos=False)
+    assert tokenizer.decode(ids) == text
+    assert not any(map(tokenizer.is_special, ids))
+
+
+@given(first=TEXTS, second=TEXTS)
+def test_ids_joined_decode_to_texts_joined(tokenizer: Tokenizer, first: str, second: str) -> None:
+    ids = tokenizer.encode(first, bos=False, eos=False)
+    more = tokenizer.encode(second, bos=False, eos=False)
+    joined = tokenizer.decode(ids + more)
+    assert joined in (first + second, f"{first} {second}")  # the space that goes before a text
