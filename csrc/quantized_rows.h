@@ -6,8 +6,7 @@
  * an element is code[c] * absmax of its block of 64, rounded once in float32; two codes lie in a
  * byte, the first in the upper half. Nested, absmax is itself an 8-bit code: code[c] * absmax of
  * its block of 256, plus an offset, each rounded. int8 is c * scale of its block of 32, which
- * float32 holds exactly because scales are bfloat16; those made here are powers of two, with which
- * bfloat16 does as well. How they are multiplied: nf4_tile.h and int8_rows.h.
+ * float32 holds exactly because scales are bfloat16. How they are multiplied: nf4_tile.h and int8_rows.h.
  */
 #ifndef LLAMA_BOLTS_QUANTIZED_ROWS_H
 #define LLAMA_BOLTS_QUANTIZED_ROWS_H
@@ -121,24 +120,23 @@ INLINE float quantize_nf4(const float *restrict x, ptrdiff_t count, uint8_t *res
 }
 
 /*
- * c = x / scale to the nearest integer; the scale is the least power of two with which the largest
- * c is 127, and 0 where that is subnormal. Then c * scale is a bfloat16 without rounding.
+ * scale = absmax / 127, to the nearest bfloat16, and 0 where that is subnormal; c = x times its
+ * reciprocal, to the nearest integer. The rounded scale is off by 2^-9 at most: no c is above 127.
  */
 INLINE uint16_t quantize_int8(const float *restrict x, ptrdiff_t count, uint8_t *restrict codes,
                               ptrdiff_t *refused)
 {
     const float absmax = block_absmax(x, INT8_BLOCK, refused);
-    /* absmax = m * 2^e with m in [1, 2); m * 64 rounds to 128 from 127.5 / 64 on. */
-    const uint32_t exponent = (bits_of(absmax) >> 23) + (bits_of(absmax) << 9 >= 0xFE000000u);
-    const int is_zero = exponent < 7;
-    const float factor = is_zero ? 0.0f : float_of((254 + 6 - exponent) << 23);
+    const uint16_t nearest = f32_to_bf16(absmax / 127.0f);
+    const uint16_t scale = nearest < 0x0080 ? 0 : nearest;
+    const float factor = scale ? 1.0f / bf16_to_f32(scale) : 0.0f;
     int32_t numbers[INT8_BLOCK];
     /* Adding 1.5 * 2^23 rounds to an integer, ties to even, which is left in the low bits. */
     for (int i = 0; i < INT8_BLOCK; i++)
         numbers[i] = (int32_t)(bits_of(x[i] * factor + 12582912.0f) - 0x4B400000u);
     for (ptrdiff_t i = 0; i < count; i++)
         codes[i] = (uint8_t)numbers[i];
-    return is_zero ? 0 : (uint16_t)((exponent - 6) << 7);
+    return scale;
 }
 
 /* Blocks of `count` elements that begin at block `first`; returns how many are not finite. */

@@ -94,8 +94,7 @@ class BlockDType:
 
 
 nf4 = BlockDType("nf4", 64, uint8, 2, float32)
-# Scales are powers of two, which bfloat16 holds: code times scale is then a bfloat16 as well, and
-# nothing is rounded when it is multiplied (as in MXINT8 of the Open Compute Project).
+# The size of llama.cpp's Q8_0, with scales that bfloat16 holds: code times scale is exact in float32.
 int8_block = BlockDType("int8_block", 32, int8, 1, bfloat16)
 
 BLOCK_DTYPES = (nf4, int8_block)
