@@ -251,7 +251,7 @@ def test_memory_that_python_does_not_get_is_one_line_and_the_chat_goes_on(
     lines = iter(["more", "and more"])
     reader = SimpleNamespace(read=lambda: next(lines))
 
-    def refuse(*_arguments: object) -> None:
+    def refuse(*_arguments: object, **_named: object) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:
