@@ -94,7 +94,7 @@ class BlockDType:
 
 
 nf4 = BlockDType("nf4", 64, uint8, 2, float32)
-# The size of llama.cpp's Q8_0, with scales that bfloat16 holds: code times scale is exact in float32.
+# As large as llama.cpp's Q8_0; code times scale is exact in float32.
 int8_block = BlockDType("int8_block", 32, int8, 1, bfloat16)
 
 BLOCK_DTYPES = (nf4, int8_block)

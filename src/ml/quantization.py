@@ -27,7 +27,8 @@ def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTen
     """Quantise a tensor in blocks.
 
     nf4: scale = max |x| of 64 elements, code = number of the nearest entry of `nf4_code`;
-    int8_block: scale = max |x| / 127 of 32 elements, to the nearest bfloat16, code = round(x / scale)
+    int8_block: scale = max |x| / 127 of 32 elements, to the nearest bfloat16, code =
+    round(x / scale)
 
     The difference from x is at most half the distance between two entries, times the scale.
 
