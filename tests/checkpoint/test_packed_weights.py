@@ -169,6 +169,11 @@ BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "an int8 output without scales": (
         lambda arrays: arrays.update({"llama_bolts.lm_head.weight": np.zeros((32, 32), np.int8)}),
         "'llama_bolts.lm_head.weight_scale' beside it"),
+    "an int8 output of another shape": (
+        lambda arrays: arrays.update({
+            "llama_bolts.lm_head.weight": np.zeros((32, 32), np.int8),
+            "llama_bolts.lm_head.weight_scale": np.ones((32, 1), ml_dtypes.bfloat16)}),
+        r"lm_head.weight' \[32, 32\] instead of \[40, 96\]"),
     "sizes nested deeply": (changed_state(shape=[[[]], 96]), "two sizes, got a value of type list"),
 }  # fmt: skip
 BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {

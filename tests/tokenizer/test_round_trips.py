@@ -12,7 +12,9 @@ from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
 from tests.tokenizer.json_files import byte_level_file, marked_file, write_json
 
 # The mark of a space stands for one in these files, so no text with it comes back.
-TEXTS = st.text(st.one_of(st.sampled_from("the <s>\n"), st.characters(codec="utf-8", exclude_characters="▁")))
+TEXTS = st.text(
+    st.one_of(st.sampled_from("the <s>\n"), st.characters(codec="utf-8", exclude_characters="▁"))
+)
 
 
 def sentencepiece(directory: Path) -> Path:
