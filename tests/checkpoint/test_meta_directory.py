@@ -44,8 +44,18 @@ def test_a_directory_of_one_file_is_opened(directory: Path, dtype: type, tied: b
     assert_same(directory, write_random_meta_directory(directory, PARAMS, dtype=dtype, tied=tied))
 
 
-@pytest.mark.parametrize("embeddings", [0, 1])
+def test_a_single_file_is_mapped_also_where_shards_would_be_merged_one_by_one(
+    directory: Path,
+) -> None:
+    write_random_meta_directory(directory, PARAMS)
+    checkpoint = open_meta_checkpoint(directory, one_by_one=True)
+    name = next(iter(checkpoint.tensors))
+    assert checkpoint.tensors[name] is checkpoint.tensors[name]
+    assert not checkpoint.tensors[name].is_writable
+
+
 @pytest.mark.parametrize("shards", [2, 4])
+@pytest.mark.parametrize("embeddings", [0, 1])
 def test_a_directory_of_shards_is_merged(directory: Path, shards: int, embeddings: int) -> None:
     expected = write_random_meta_directory(
         directory, PARAMS, shards=shards, embeddings_split=embeddings

@@ -107,6 +107,11 @@ def test_integers_of_each_width_are_read(value: int) -> None:
     assert run(hostile.START + integer(value) + b".") == value
 
 
+def test_long_integers_have_a_sign() -> None:
+    assert run(hostile.START + b"\x8a\x01\xff.") == -1
+    assert run(hostile.START + b"\x8a\x02\xff\x00.") == 255
+
+
 def test_values_of_each_kind_are_read() -> None:
     program = hostile.START + b"(N\x88\x89]" + text("ä\U0001f600") + b"a](K\x01K\x02e)\x85K\x07\x86"
     expected = (None, True, False, ["ä\U0001f600"], [1, 2], (((),), 7))

@@ -139,6 +139,11 @@ def test_t3_offsets_and_strides_are_honoured(
     np.testing.assert_array_equal(tensor.numpy(), expected)
 
 
+def test_t2_twin_eight_dimensions_are_read(path: Path) -> None:
+    tensors = read_pth(one_storage(path, window(0, [1] * 8, [1] * 8)))
+    assert tensors["t0"].shape == (1,) * 8
+
+
 def test_t3_the_stride_of_a_single_element_means_nothing(path: Path) -> None:
     tensor = read_pth(one_storage(path, window(0, [1, 3, 1], [9, 1, 7])))["t0"]
     assert tensor.strides == (4, 4, 4)

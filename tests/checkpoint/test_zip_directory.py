@@ -76,6 +76,17 @@ VALID = {
         local_extra=zip64(5, 5),
         central_extra=zip64(5, 5),
     ),
+    "zip64 sizes of a record with a descriptor, as PyTorch writes them": [
+        Part(b"a/one", b"world!"),
+        Part(
+            b"a/two",
+            b"hello",
+            local={"flags": 8, "crc": 0, "size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
+            central={"flags": 8},
+            local_extra=zip64(5, 0, 41),
+            after=DESCRIPTOR,
+        ),
+    ],
     "zip64 offset": parts(central={"header_at": 0xFFFFFFFF}, central_extra=zip64(0)),
     "padding": parts(local_extra=b"FB\x03\x00ZZZ"),
     "UTF-8 flag": parts(local={"flags": 0x800}, central={"flags": 0x800}),

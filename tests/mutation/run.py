@@ -61,8 +61,11 @@ TESTS = {
     "checkpoint/torch_pth": TORCH,
     **{
         f"checkpoint/{name}": [CHECKPOINT.format("hugging_face_directory"), HUGGING_FACE[1]]
-        for name in ("hugging_face_directory", "safetensors_index", "tensor_checks")
+        for name in ("hugging_face_directory", "safetensors_index")
     },
+    "checkpoint/tensor_checks": [
+        CHECKPOINT.format(name) for name in ("shards", "hugging_face_directory")
+    ],
     "tokenizer/tiktoken_file": [TOKENIZER.format("tiktoken_file"), TOKENIZER.format("tokenizer")],
     "tokenizer/sentencepiece_file": [TOKENIZER.format("sentencepiece_file")],
     "tokenizer/protobuf": [TOKENIZER.format(name) for name in ("protobuf", "sentencepiece_file")],

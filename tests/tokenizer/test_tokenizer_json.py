@@ -134,6 +134,21 @@ def test_a_byte_that_the_vocabulary_lacks_is_left_out_as_tokenizers_does(tmp_pat
         load_tokenizer(write_json(tmp_path, with_unknown))
 
 
+def test_bytes_that_are_in_no_text_need_no_token(tmp_path: Path) -> None:
+    file = byte_level_file(names=())
+    letters = byte_letters()
+    never = {letters[byte] for byte in (0xC0, 0xC1, *range(0xF5, 0x100))}
+    for extra, is_read in ((set(), True), ({letters[0xF4]}, False)):
+        tokens = [token for token in file["model"]["vocab"] if token not in never | extra]
+        vocab = {token: number for number, token in enumerate(tokens)}
+        write_json(tmp_path, changed(file, model={"vocab": vocab, "unk_token": "a"}))
+        if is_read:
+            assert load_tokenizer(tmp_path).vocab_size == 256 - 13 + 2
+        else:
+            with pytest.raises(TokenizerError, match="none for byte 0xf4"):
+                load_tokenizer(tmp_path)
+
+
 # SentencePiece style
 
 
