@@ -83,9 +83,12 @@ def test_merged_shards_are_the_whole_model_bit_for_bit(
         assert merged[name].shape == array.shape
 
 
-def test_shards_that_are_merged_one_tensor_at_a_time_tell_their_number() -> None:
+def test_shards_that_are_merged_one_tensor_at_a_time_tell_their_names() -> None:
     arrays = model()
-    assert len(MergedShards(tensors(split(arrays, 2)))) == len(arrays)
+    merged = MergedShards(tensors(split(arrays, 2)))
+    assert len(merged) == len(arrays)
+    assert "norm.weight" in merged
+    assert "none" not in merged
 
 
 def test_a_single_shard_is_not_copied() -> None:
