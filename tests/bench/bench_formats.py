@@ -13,8 +13,6 @@ round. The last line is JSON.
 import argparse
 import functools
 import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,7 @@ from .processes import Rounds, Served, interleave
 from .reference import BOUND, reference_logits, relative_error
 from .report import machine, print_rounds
 from .roofs import Roofs
-from .shapes import find_checkpoint, find_quantized, find_quantized_gguf
+from .shapes import add_shape_options, find_checkpoint, find_quantized, find_quantized_gguf
 from .timed import Timed
 
 PLAIN = "bfloat16"
@@ -41,8 +39,7 @@ def parse_options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--shape", default="1b", help="1b, 8b, tiny, or a model directory")
-    parser.add_argument("--layers", type=int, help="instead of the shape's own")
+    add_shape_options(parser)
     formats = [PLAIN, *OF_THE_SAME_SIZE]
     parser.add_argument("--formats", nargs="+", choices=formats, default=formats)
     theirs = list(OF_THE_SAME_SIZE.values())
@@ -52,12 +49,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, nargs="*", default=[22, 512])
     parser.add_argument("--steps", type=int, default=12, help="tokens of one decode timing")
     parser.add_argument("--isa", help="instruction set of llama-bolts, instead of the fastest")
-    parser.add_argument(
-        "--directory",
-        type=Path,
-        default=Path(tempfile.gettempdir(), "llama-bolts-bench"),
-        help="where random models are kept between runs",
-    )
     return parser.parse_args()
 
 

@@ -12,7 +12,6 @@ JSON.
 
 import argparse
 import json
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from .processes import Served
 from .reference import BOUND, reference_logits, relative_error
 from .report import FORCED_GOALS, GOALS, goal_rows, machine, print_rounds
 from .roofs import Roofs
-from .shapes import find_checkpoint, find_gguf
+from .shapes import add_shape_options, find_checkpoint, find_gguf
 from .timed import Timed, TimedOurs
 
 VERIFIED_STEPS = 12
@@ -51,8 +50,7 @@ def parse_options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--shape", default="1b", help="1b, 8b, tiny, or a model directory")
-    parser.add_argument("--layers", type=int, help="instead of the shape's own")
+    add_shape_options(parser)
     parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES))
     parser.add_argument(
         "--measures", nargs="+", choices=list(measures.ALL), default=list(measures.ALL)
@@ -64,12 +62,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12, help="tokens of one decode timing")
     parser.add_argument("--positions", type=int, nargs="+", default=[4096, 8192])
     parser.add_argument("--isa", help="instruction set of llama-bolts, instead of the fastest")
-    parser.add_argument(
-        "--directory",
-        type=Path,
-        default=Path(tempfile.gettempdir(), "llama-bolts-bench"),
-        help="where random models are kept between runs",
-    )
     return parser.parse_args()
 
 

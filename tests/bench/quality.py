@@ -24,7 +24,7 @@ from src.nano.corpus import load_split
 from src.nano.evaluate import Examiner, pair_messages, score, total
 from src.nano.pairs import Pair
 
-from .shapes import find_checkpoint
+from .shapes import add_directory_option, find_checkpoint
 
 FORMATS: tuple[str | None, ...] = (None, "int8", "nf4")
 TOKENS = 32
@@ -36,7 +36,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--layers", type=int, default=2, help="of the 1B shape")
-    parser.add_argument("--directory", type=Path, default=Path("/tmp/llama-bolts-bench"))
+    add_directory_option(parser)
     return parser.parse_args()
 
 

@@ -1,9 +1,11 @@
 """Random checkpoints of real shapes, in Meta's layout and as GGUF, from the same numbers."""
 
+import argparse
 import base64
 import ctypes
 import itertools
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +55,23 @@ SHAPES = {
         tied=True,
     ),
 }  # fmt: skip
+
+
+def add_directory_option(parser: argparse.ArgumentParser) -> None:
+    """Take the place where random models are kept."""
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path(tempfile.gettempdir(), "llama-bolts-bench"),
+        help="where random models are kept between runs",
+    )
+
+
+def add_shape_options(parser: argparse.ArgumentParser) -> None:
+    """Take a shape, its layers, and the place where random models are kept."""
+    parser.add_argument("--shape", default="1b", help="1b, 8b, tiny, or a model directory")
+    parser.add_argument("--layers", type=int, help="instead of the shape's own")
+    add_directory_option(parser)
 
 
 def find_checkpoint(shape: str, layers: int | None, directory: Path) -> Path:

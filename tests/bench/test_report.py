@@ -101,3 +101,15 @@ def test_every_kernel_runs_on_a_tiny_model() -> None:
     lines = record["lines"]
     assert isinstance(lines, list)
     assert {"wq, wo", "w2", "w1 + w3"} <= {line.get("name") for line in lines}
+
+
+@pytest.mark.slow
+def test_every_format_runs_on_a_tiny_model(tmp_path: Path) -> None:
+    record = run(
+        "tests.bench.bench_formats", "--shape", "tiny", "--theirs", "--pairs", "1", "--steps", "3",
+        "--prompts", "22", "--directory", str(tmp_path),
+    )  # fmt: skip
+    results = record["results"]
+    assert isinstance(results, dict)
+    assert set(results) == {"decode", "prefill 22"}
+    assert set(results["prefill 22"]["rates"]) == {"bfloat16", "int8", "nf4"}

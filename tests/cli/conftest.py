@@ -15,7 +15,7 @@ import pytest
 
 from src.main import main
 from tests.cli.reciting_model import write_reciting_directory
-from tests.support.pth_writer import write_random_meta_directory
+from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = (sys.executable, "-m", "src.main")
@@ -46,17 +46,7 @@ def endless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def random_model(tmp_path_factory: pytest.TempPathFactory, alphabet_model: Path) -> Path:
     """A model whose answer depends on everything before it."""
     directory = tmp_path_factory.mktemp("random")
-    params = {
-        "dim": 64,
-        "n_layers": 2,
-        "n_heads": 4,
-        "n_kv_heads": 2,
-        "vocab_size": 512,
-        "multiple_of": 32,
-        "norm_eps": 1e-5,
-        "rope_theta": 500000.0,
-        "use_scaled_rope": True,
-    }
+    params = SMALL_PARAMS | {"use_scaled_rope": True}
     tokenizer = alphabet_model / "tokenizer.model"
     write_random_meta_directory(directory, params, tokenizer_model=tokenizer)
     return directory

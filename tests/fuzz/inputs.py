@@ -16,6 +16,7 @@ from src.inference import SamplingArgs
 from tests.inference.published_templates import CHATML_BOS, LLAMA2, LLAMA3, TINYLLAMA
 from tests.support.hugging_face_writer import CONFIG
 from tests.support.pth_writer import (
+    SMALL_PARAMS,
     StoredZipWriter,
     dict_program,
     storage_id,
@@ -160,18 +161,7 @@ def make_templates(folder: Path) -> list[bytes]:
     return [text.encode() for text in (LLAMA3, LLAMA2, CHATML_BOS, TINYLLAMA)]
 
 
-PARAMS = {
-    "dim": 64,
-    "n_layers": 2,
-    "n_heads": 4,
-    "n_kv_heads": 2,
-    "vocab_size": 512,
-    "multiple_of": 32,
-    "ffn_dim_multiplier": 1.3,
-    "norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "use_scaled_rope": True,
-}
+PARAMS = SMALL_PARAMS | {"ffn_dim_multiplier": 1.3, "use_scaled_rope": True}
 LLAMA_3_ROPE = {
     "rope_type": "llama3",
     "factor": 8.0,

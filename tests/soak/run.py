@@ -31,21 +31,11 @@ from src.inference import ContextFullError
 from src.tokenizer.pieces import CACHED_PIECES
 from tests.model.tiny import write_byte_tokenizer
 from tests.support.held import Held, NativeBytes, held_now
-from tests.support.pth_writer import write_random_meta_directory
+from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 
 CONTEXT = 512
 LONGEST_QUESTION = 120
 LONGEST_ANSWER = 120
-PARAMS = {
-    "dim": 64,
-    "n_layers": 2,
-    "n_heads": 4,
-    "n_kv_heads": 2,
-    "vocab_size": 512,
-    "multiple_of": 32,
-    "norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-}
 
 
 @dataclass(frozen=True)
@@ -80,7 +70,7 @@ class Soak:
 def write_model(directory: Path) -> Path:
     """Writes a model that answers with noise, with a token for each byte."""
     write_byte_tokenizer(directory / "bytes.model")
-    write_random_meta_directory(directory, PARAMS, tokenizer_model=directory / "bytes.model")
+    write_random_meta_directory(directory, SMALL_PARAMS, tokenizer_model=directory / "bytes.model")
     return directory
 
 

@@ -25,6 +25,17 @@ _ITEMS_PER_BATCH = 1000
 _ELEMENTS_PER_CHUNK = 1 << 22
 _HOLE = 1 << 20
 
+# `params.json` of a model that is written and run in no time.
+SMALL_PARAMS = {
+    "dim": 64,
+    "n_layers": 2,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "vocab_size": 512,
+    "multiple_of": 32,
+    "norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
 STORAGE_NAMES = {
     np.dtype(ml_dtypes.bfloat16): "BFloat16Storage",
     np.dtype(np.float16): "HalfStorage",
