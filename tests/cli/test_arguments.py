@@ -43,7 +43,7 @@ def test_flags_arrive_in_the_record() -> None:
             *("--debug-log", "--trace-json=t", "--trace-layers=0,3-5", "--trace-stages=8"),
             "--trace-statistics",
             *("--repeat-penalty=1.1", "--stop=END", "--stop=.", "--rope-scaling-factor=32"),
-            "--chat-format=llama2",
+            *("--quantize=nf4", "--chat-format=llama2"),
         ]
     )
     assert options == Options(
@@ -62,6 +62,8 @@ def test_flags_arrive_in_the_record() -> None:
         stop=("END", "."),
         model=Path("dir"),
         rope_scaling_factor=32.0,
+        quantize="nf4",
+        save_quantized=None,
         context_length=64,
         threads=2,
         max_tokens=5,
