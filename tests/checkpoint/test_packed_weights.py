@@ -112,6 +112,14 @@ def test_codes_may_be_stored_in_another_dtype(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weight.codes.numpy().ravel(), codes.ravel())
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_float32_is_an_offset(tmp_path: Path, sign: int) -> None:
+    arrays = quantised("nf4 double")
+    changed_state(nested_offset=sign * float(np.finfo(np.float32).max))(arrays)
+    write_hugging_face_directory(tmp_path, config_for("nf4 double"), arrays)
+    assert open_hugging_face_checkpoint(tmp_path).tensors
+
+
 def test_a_module_that_was_skipped_stays_plain(tmp_path: Path) -> None:
     arrays = quantised("nf4")
     arrays = {n: a for n, a in arrays.items() if not n.startswith(WEIGHT)}

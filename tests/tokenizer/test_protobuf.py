@@ -29,7 +29,9 @@ def test_numbers_of_up_to_64_bits_are_read(value: int) -> None:
     assert read(number_field(5, value)) == [(5, 0, value)]
 
 
-@pytest.mark.parametrize("digits", [b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x01"])
+@pytest.mark.parametrize(
+    "digits", [b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x01", b"\x80" * 10 + b"\x00"]
+)
 def test_a_longer_number_is_refused(digits: bytes) -> None:
     with pytest.raises(WireError, match="at most 64 bits"):
         read(varint(1 << 3) + digits)

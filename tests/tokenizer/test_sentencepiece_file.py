@@ -256,6 +256,16 @@ def test_ranks_are_not_taken_for_a_model(write_model: Write) -> None:
     assert is_sentencepiece_file(write_model(VALID))
 
 
+def test_another_message_is_not_taken_for_a_model(write_model: Write) -> None:
+    """It would have to begin with a piece, and this with its text."""
+    text = bytes_field(1, "a")
+    for other in (bytes_field(2, text), number_field(1, 5)):
+        assert not is_sentencepiece_file(write_model(other))
+    for other in (bytes_field(2, "a"), number_field(1, 5), float_field(2, 1.0)):
+        assert not is_sentencepiece_file(write_model(bytes_field(1, other)))
+    assert is_sentencepiece_file(write_model(bytes_field(1, text)))
+
+
 def test_metas_file_has_the_sizes_of_llama_2() -> None:
     model = read_sentencepiece_model(shared_data("llama2/tokenizer.model"))
     kinds = [piece.kind for piece in model.pieces]

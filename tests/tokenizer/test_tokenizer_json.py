@@ -306,6 +306,18 @@ def test_what_is_written_as_a_marker_is_special_whatever_its_flag_says(
     assert 258 not in encode(tokenizer, name)
 
 
+@pytest.mark.parametrize("key", ["fuse_unk", "byte_fallback", "ignore_merges"])
+def test_a_flag_that_is_missing_is_false(tmp_path: Path, key: str) -> None:
+    off = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+    merges = (("t", "h"), ("▁", "th"), ("▁th", "e"), ("e", "t"))
+    file = marked_file(merges, **off)
+    ids = encode(load_tokenizer(write_json(tmp_path, file)), "thexxet\n")
+    del file["model"][key]
+    assert encode(load_tokenizer(write_json(tmp_path, file)), "thexxet\n") == ids
+    whole = changed(file, model={"merges": [["t", "h"]]})
+    assert len(encode(load_tokenizer(write_json(tmp_path, whole)), "the")) == 3
+
+
 def test_a_template_names_the_begin_and_the_end(tmp_path: Path) -> None:
     file = marked_file()
     tokenizer = load_tokenizer(write_json(tmp_path, file))
