@@ -393,6 +393,16 @@ def test_content_other_than_a_dict_of_tensors_is_refused(path: Path, program: by
         read_pth(file_of(path, program))
 
 
+def test_a_pickle_may_have_16_mib_and_no_more(path: Path) -> None:
+    for more in (0, 1):
+        start, end = b"\x80\x02}X", b"K\x01s."
+        length = (16 << 20) + more - len(start) - 4 - len(end)
+        file_of(path, start + struct.pack("<I", length) + b"x" * length + end)
+        words = "at most 16777216 bytes, got 16777217" if more else "expected a tensor"
+        with pytest.raises(CheckpointError, match=words):
+            read_pth(path)
+
+
 def test_an_empty_dict_is_a_checkpoint_without_tensors(path: Path) -> None:
     assert read_pth(file_of(path, b"\x80\x02}.")) == {}
 

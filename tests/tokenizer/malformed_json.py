@@ -54,6 +54,7 @@ MALFORMED: list[tuple[str, Json, str]] = [
     ("WordPiece", changed(B, model={"type": "WordPiece"}), "type: expected BPE, got 'WordPiece'"),
     ("Unigram", changed(M, model={"type": "Unigram"}), "type: expected BPE, got 'Unigram'"),
     ("dropout", changed(B, model={"dropout": 0.1}), "dropout: expected null, got a number"),
+    ("dropout of all", changed(B, model={"dropout": 1}), "dropout: expected null, got a number"),
     ("suffix", changed(B, model={"end_of_word_suffix": "</w>"}), "null, got '</w>'"),
     ("prefix", changed(B, model={"continuing_subword_prefix": "##"}), "null, got '##'"),
     ("flag", changed(B, model={"ignore_merges": 1}), "true or false, got a number"),

@@ -93,6 +93,11 @@ def test_gpt_2s_older_file_without_a_model_type_loads(tmp_path: Path) -> None:
     assert encode(load_tokenizer(write_json(tmp_path, file)), "the") == [THE]
 
 
+def test_a_dropout_of_0_drops_nothing(tmp_path: Path) -> None:
+    file = changed(byte_level_file(), model={"dropout": 0.0})
+    assert encode(load_tokenizer(write_json(tmp_path, file)), "the") == [THE]
+
+
 def test_lists_that_are_empty_or_missing_mean_nothing(tmp_path: Path) -> None:
     empty = {"type": "Sequence", "normalizers": []}
     file = changed(byte_level_file(), normalizer=empty, added_tokens=None)
