@@ -338,6 +338,7 @@ STORAGES = {
     "number as device": hostile.storage_program(device=integer(0), count=integer(24)),
     "negative count": hostile.storage_program(count=integer(-24)),
     "bool count": hostile.storage_program(count=b"\x88"),
+    "no tuple": b"\x80\x02NQ.",
     "four parts": hostile.storage_program(count=b""),
     "six parts": hostile.storage_program(count=integer(24) + b"N"),
 }
