@@ -49,6 +49,7 @@ def test_a_single_file_is_mapped_also_where_shards_would_be_merged_one_by_one(
 ) -> None:
     write_random_meta_directory(directory, PARAMS)
     checkpoint = open_meta_checkpoint(directory, one_by_one=True)
+    assert checkpoint.source_format == "Meta, a PyTorch file"
     name = next(iter(checkpoint.tensors))
     assert checkpoint.tensors[name] is checkpoint.tensors[name]
     assert not checkpoint.tensors[name].is_writable

@@ -256,6 +256,16 @@ REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
 }  # fmt: skip
 
 
+def test_the_keys_that_transformers_writes_twice_are_read(tmp_path: Path) -> None:
+    twice = {"_load_in_4bit": True, "_load_in_8bit": False}
+    write_hugging_face_directory(tmp_path, config_for("nf4", **twice), quantised("nf4"))
+    open_hugging_face_checkpoint(tmp_path)
+    for wrong in ({"_load_in_4bit": False}, {"_load_in_8bit": True}):
+        write_hugging_face_directory(tmp_path, config_for("nf4", **wrong), quantised("nf4"))
+        with pytest.raises(CheckpointError, match="which is not supported"):
+            open_hugging_face_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("name", REFUSED_CONFIGS)
 def test_other_quantisations_are_refused_by_name(tmp_path: Path, name: str) -> None:
     value, word = REFUSED_CONFIGS[name]

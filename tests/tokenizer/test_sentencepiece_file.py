@@ -126,6 +126,11 @@ def test_fields_that_are_not_known_are_skipped_by_their_wire_type(write_model: W
     assert loaded(write_model, VALID + bytes_field(1, piece)).vocab_size == len(PIECES) + 1
 
 
+def test_a_piece_without_a_score_and_a_type_is_a_normal_one_of_score_0(write_model: Write) -> None:
+    piece = read_sentencepiece_model(write_model(with_piece(bytes_field(1, "x")))).pieces[-1]
+    assert (piece.text, piece.score, piece.kind) == ("x", 0.0, NORMAL)
+
+
 def with_piece(*fields: bytes) -> bytes:
     return VALID + bytes_field(1, b"".join(fields))
 

@@ -1,5 +1,6 @@
 import gc
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from src.tokenizer import Tokenizer, TokenizerError, files, load_tokenizer
+from src.tokenizer.json_shapes import read_template
 from src.tokenizer.tokenizer_json import bytes_of_byte_level
 from tests.support.bounds import check_bounds
 from tests.tokenizer.json_files import (
@@ -338,6 +340,18 @@ def test_a_template_names_the_begin_and_the_end(tmp_path: Path) -> None:
         assert load_tokenizer(directory).adds_bos == adds
 
 
+def test_both_ends_of_a_template_are_read_whatever_their_names(tmp_path: Path) -> None:
+    for names, ends in (
+        (("[B]", "A", "[E]"), ("[B]", "[E]")),
+        (("[B]", "A"), ("[B]", None)),
+        (("A", "[E]"), (None, "[E]")),
+        (("A",), (None, None)),
+    ):
+        found = read_template(tmp_path, template(*names))
+        assert found is not None
+        assert (found.begin, found.end) == ends
+
+
 # What is refused
 
 
@@ -381,6 +395,16 @@ def test_what_is_no_strict_json_is_refused(tmp_path: Path, data: bytes, message:
     write_json(tmp_path, data)
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer(tmp_path)
+
+
+def test_a_file_may_have_64_mib_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 64 << 20)
+    assert len(files.read_bytes(path)) == 64 << 20
+    os.truncate(path, (64 << 20) + 1)
+    with pytest.raises(TokenizerError, match="at most 67108864 bytes, got 67108865"):
+        files.read_bytes(path)
 
 
 def test_a_file_beyond_the_cap_is_refused_before_it_is_read(
