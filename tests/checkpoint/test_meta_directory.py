@@ -55,6 +55,20 @@ def test_a_single_file_is_mapped_also_where_shards_would_be_merged_one_by_one(
     assert not checkpoint.tensors[name].is_writable
 
 
+def test_only_files_of_shards_are_let_go_when_other_tensors_take_their_place(
+    directory: Path,
+) -> None:
+    """Tensors that stay may lie in the single file; of shards all were copied."""
+    for shards, left in ((1, 1), (2, 0)):
+        write_random_meta_directory(directory, PARAMS, shards=shards)
+        checkpoint = open_meta_checkpoint(directory, one_by_one=True)
+        assert len(checkpoint.mapped) == shards
+        checkpoint.replace_tensors({})
+        assert len(checkpoint.mapped) == left
+        checkpoint.close()
+        assert checkpoint.mapped_bytes == 0
+
+
 @pytest.mark.parametrize("shards", [2, 4])
 @pytest.mark.parametrize("embeddings", [0, 1])
 def test_a_directory_of_shards_is_merged(directory: Path, shards: int, embeddings: int) -> None:

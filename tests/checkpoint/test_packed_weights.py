@@ -155,6 +155,8 @@ BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
         lambda arrays: arrays.update({STATE: np.full(5000, 32, np.uint8)}), "at most 4096 bytes"),
     "a state that is a list": (lambda arrays: arrays.update({STATE: packed([])}), "blocksize"),
     "a shape that is huge": (changed_state(shape=[1 << 40, 1 << 40]), "two sizes"),
+    "a shape beyond 2^24": (changed_state(shape=[1, (1 << 24) + 1]), "two sizes"),
+    "a shape up to 2^24": (changed_state(shape=[1, 1 << 24]), "bytes of codes"),
     "a shape that is negative": (changed_state(shape=[-32, -96]), "two sizes"),
     "a shape of true": (changed_state(shape=[True, 3072]), "two sizes"),
     "a shape of fractions": (changed_state(shape=[32.0, 96.0]), "two sizes"),

@@ -147,6 +147,7 @@ MALFORMED = [
     ("same piece", with_piece(piece_message("th", -9, NORMAL)), "'th' of piece 259 again"),
     ("empty piece", with_piece(piece_message("", -9, NORMAL)), "1 to 4096 characters, got 0"),
     ("long piece", with_piece(piece_message("x" * 4097, -9, NORMAL)), "characters, got 4097"),
+    ("nothing in a piece", with_piece(), f"piece {len(PIECES)}: expected a text, got nothing"),
     ("no text", with_piece(float_field(2, 1.0)), "1 to 4096 characters, got 0"),
     ("not UTF-8", with_piece(piece_message(b"\xff\xfe", -9, NORMAL)), r"UTF-8, got '\\xff\\xfe'"),
     (
