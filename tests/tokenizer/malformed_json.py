@@ -95,6 +95,16 @@ MALFORMED: list[tuple[str, Json, str]] = [
         vocab_with(changed(M, model={"merges": [["<0x01>", "<0x02>"]]}), **{"<0x01><0x02>": 266}),
         "no merge of bytes",
     ),
+    (
+        "merge of a byte and a letter",
+        vocab_with(changed(M, model={"merges": [["<0x01>", "t"]]}), **{"<0x01>t": 266}),
+        "no merge of bytes",
+    ),
+    (
+        "merge of a letter and a byte",
+        vocab_with(changed(M, model={"merges": [["t", "<0x01>"]]}), **{"t<0x01>": 266}),
+        "no merge of bytes",
+    ),
     ("added is an object", changed(B, added_tokens={}), "added_tokens: expected a list"),
     ("added is a text", changed(B, added_tokens=["x"]), r"added_tokens\[0\]: expected an object"),
     ("added without id", changed(B, added_tokens=[{"content": "x"}]), r"\[0\]: id: .*got null"),
