@@ -251,6 +251,36 @@ def test_keys_that_must_be_neutral_are_refused_by_name_otherwise(tmp_path: Path,
     assert f"generation_config.json: key '{key}'" in refusal(tmp_path, CONFIG, {key: 7})
 
 
+# The default of transformers for each key that has a number, written out again.
+DEFAULTS = {
+    "partial_rotary_factor": 1, "num_experts": 0, "num_local_experts": 0,
+    "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1, "min_length": 0, "min_new_tokens": 0, "num_beams": 1,
+    "num_beam_groups": 1, "diversity_penalty": 0, "penalty_alpha": 0, "guidance_scale": 1,
+    "num_return_sequences": 1, "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0,
+}  # fmt: skip
+SWITCHES = [
+    "rope_interleaved", "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder",
+    "use_bfloat16", "use_sliding_window", "remove_invalid_values", "renormalize_logits", "use_mtp",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", DEFAULTS)
+def test_only_the_default_of_a_number_without_effect_is_accepted(tmp_path: Path, key: str) -> None:
+    read(tmp_path, CONFIG | {key: DEFAULTS[key]})
+    read(tmp_path, CONFIG | {key: float(DEFAULTS[key])})
+    for other in (DEFAULTS[key] - 1, DEFAULTS[key] + 1):
+        assert f"key '{key}': " in refusal(tmp_path, CONFIG | {key: other})
+
+
+@pytest.mark.parametrize("key", SWITCHES)
+def test_only_false_is_accepted_of_a_switch_that_changes_the_result(
+    tmp_path: Path, key: str
+) -> None:
+    read(tmp_path, CONFIG | {key: False})
+    assert f"key '{key}': " in refusal(tmp_path, CONFIG | {key: True})
+
+
 def test_unknown_keys_are_refused_by_name_the_first_five_and_the_count(tmp_path: Path) -> None:
     assert "only known ones, got 'num_headz'" in refusal(tmp_path, CONFIG | {"num_headz": 3})
     many = {f"k{number}": 1 for number in range(7)}
@@ -293,6 +323,36 @@ def test_c1_a_value_outside_its_range_is_refused_by_its_key(
     tmp_path: Path, key: str, value: object
 ) -> None:
     assert f"{key}: expected" in refusal(tmp_path, CONFIG | {key: value})
+
+
+# Each range by its ends, both of which belong to it, written out again.
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys((
+        "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+        "head_dim", "vocab_size", "max_position_embeddings", "sliding_window", "pretraining_tp",
+    ), (1, 1 << 24)),
+    "num_hidden_layers": (1, 1024),
+    "rms_norm_eps": (0, 1),
+    "rope_theta": (1, 1e12),
+    "bos_token_id": (0, (1 << 24) - 1),
+    "eos_token_id": (0, (1 << 24) - 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", RANGES)
+def test_c1_both_ends_of_a_range_belong_to_it(key: str) -> None:
+    _, accepts = RULES[key]
+    low, high = RANGES[key]
+    assert accepts(low)
+    assert accepts(high)
+    step = 1 if high > 1 else 1e-6
+    assert not accepts(low - step)
+    assert not accepts(high + step)
+
+
+def test_up_to_64_tokens_may_end_an_answer(tmp_path: Path) -> None:
+    ids = list(range(64))
+    assert read(tmp_path, CONFIG | {"eos_token_id": ids}).end_ids == tuple(ids)
 
 
 def test_c1_heads_must_divide(tmp_path: Path) -> None:

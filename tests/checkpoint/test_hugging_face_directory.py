@@ -240,6 +240,15 @@ def test_s3_an_index_of_very_many_files_is_refused(directory: Path) -> None:
     assert "expected 1000 files beside it" in refusal(directory)
 
 
+def test_s3_an_index_may_have_16_mib_and_no_more(directory: Path) -> None:
+    write(directory, shards=2)
+    text = (directory / INDEX).read_text()
+    (directory / INDEX).write_text(text.ljust(16 << 20))
+    open_hugging_face_checkpoint(directory)
+    (directory / INDEX).write_text(text.ljust((16 << 20) + 1))
+    assert "size: expected at most 16777216 bytes, got 16777217" in refusal(directory)
+
+
 def test_s3_a_missing_shard_is_named(directory: Path) -> None:
     write(directory, shards=3)
     for shard in sorted(directory.glob("model-*"))[1:]:

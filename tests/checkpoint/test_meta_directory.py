@@ -49,9 +49,24 @@ def test_a_single_file_is_mapped_also_where_shards_would_be_merged_one_by_one(
 ) -> None:
     write_random_meta_directory(directory, PARAMS)
     checkpoint = open_meta_checkpoint(directory, one_by_one=True)
+    assert checkpoint.source_format == "Meta, a PyTorch file"
     name = next(iter(checkpoint.tensors))
     assert checkpoint.tensors[name] is checkpoint.tensors[name]
     assert not checkpoint.tensors[name].is_writable
+
+
+def test_only_files_of_shards_are_let_go_when_other_tensors_take_their_place(
+    directory: Path,
+) -> None:
+    """Tensors that stay may lie in the single file; of shards all were copied."""
+    for shards, left in ((1, 1), (2, 0)):
+        write_random_meta_directory(directory, PARAMS, shards=shards)
+        checkpoint = open_meta_checkpoint(directory, one_by_one=True)
+        assert len(checkpoint.mapped) == shards
+        checkpoint.replace_tensors({})
+        assert len(checkpoint.mapped) == left
+        checkpoint.close()
+        assert checkpoint.mapped_bytes == 0
 
 
 @pytest.mark.parametrize("shards", [2, 4])

@@ -112,6 +112,14 @@ def test_codes_may_be_stored_in_another_dtype(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weight.codes.numpy().ravel(), codes.ravel())
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_float32_is_an_offset(tmp_path: Path, sign: int) -> None:
+    arrays = quantised("nf4 double")
+    changed_state(nested_offset=sign * float(np.finfo(np.float32).max))(arrays)
+    write_hugging_face_directory(tmp_path, config_for("nf4 double"), arrays)
+    assert open_hugging_face_checkpoint(tmp_path).tensors
+
+
 def test_a_module_that_was_skipped_stays_plain(tmp_path: Path) -> None:
     arrays = quantised("nf4")
     arrays = {n: a for n, a in arrays.items() if not n.startswith(WEIGHT)}
@@ -147,6 +155,8 @@ BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
         lambda arrays: arrays.update({STATE: np.full(5000, 32, np.uint8)}), "at most 4096 bytes"),
     "a state that is a list": (lambda arrays: arrays.update({STATE: packed([])}), "blocksize"),
     "a shape that is huge": (changed_state(shape=[1 << 40, 1 << 40]), "two sizes"),
+    "a shape beyond 2^24": (changed_state(shape=[1, (1 << 24) + 1]), "two sizes"),
+    "a shape up to 2^24": (changed_state(shape=[1, 1 << 24]), "bytes of codes"),
     "a shape that is negative": (changed_state(shape=[-32, -96]), "two sizes"),
     "a shape of true": (changed_state(shape=[True, 3072]), "two sizes"),
     "a shape of fractions": (changed_state(shape=[32.0, 96.0]), "two sizes"),
@@ -246,6 +256,16 @@ REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
     "two groups": (int8_config() | {"config_groups": {"a": {}, "b": {}}}, "one group, got 2"),
     "no group": (int8_config() | {"config_groups": None}, "one group"),
 }  # fmt: skip
+
+
+def test_the_keys_that_transformers_writes_twice_are_read(tmp_path: Path) -> None:
+    twice = {"_load_in_4bit": True, "_load_in_8bit": False}
+    write_hugging_face_directory(tmp_path, config_for("nf4", **twice), quantised("nf4"))
+    open_hugging_face_checkpoint(tmp_path)
+    for wrong in ({"_load_in_4bit": False}, {"_load_in_8bit": True}):
+        write_hugging_face_directory(tmp_path, config_for("nf4", **wrong), quantised("nf4"))
+        with pytest.raises(CheckpointError, match="which is not supported"):
+            open_hugging_face_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("name", REFUSED_CONFIGS)

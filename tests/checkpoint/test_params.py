@@ -99,6 +99,29 @@ def test_c1_a_value_outside_its_range_is_refused_by_its_key(
         params_of(tmp_path, LLAMA_3_1_8B | {key: value})
 
 
+# Each range by its ends, both of which belong to it, written out again.
+SIZE = (1, 1 << 24)
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("dim", "n_heads", "n_kv_heads", "vocab_size", "multiple_of"), SIZE),
+    "n_layers": (1, 1024),
+    "max_seq_len": SIZE,
+    "norm_eps": (0, 1),
+    "rope_theta": (1, 1e12),
+    "ffn_dim_multiplier": (1e-3, 1e3),
+}
+
+
+@pytest.mark.parametrize("key", RANGES)
+def test_c1_both_ends_of_a_range_belong_to_it(key: str) -> None:
+    _, accepts = USED_KEYS[key]
+    low, high = RANGES[key]
+    assert accepts(low)
+    assert accepts(high)
+    step = 1 if isinstance(low, int) and high > 1 else 1e-6
+    assert not accepts(low - step)
+    assert not accepts(high + step)
+
+
 def test_c1_heads_must_divide(tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match=r"n_heads % n_kv_heads: expected 0, got 32 % 5 = 2"):
         params_of(tmp_path, LLAMA_3_1_8B | {"n_kv_heads": 5})

@@ -93,6 +93,14 @@ def test_opcodes_have_the_names_that_python_gives_them() -> None:
     assert opcode_name(0xFF) == "byte 0xff"
 
 
+@pytest.mark.parametrize(
+    ("program", "got"), [(b"\x80\x03N.", "3"), (b"\x80\x02\x80\x02N.", "2 after the start")]
+)
+def test_p3_another_protocol_or_a_second_one_is_refused(program: bytes, got: str) -> None:
+    with pytest.raises(PickleRefusedError, match=f"expected protocol 2 at byte 0, got {got}$"):
+        run(program)
+
+
 def test_the_number_of_opcodes_is_limited() -> None:
     fitting = hostile.START + b"(" + b"N" * (MOST_OPCODES - 4) + b"t."
     assert len(run(fitting)) == MOST_OPCODES - 4

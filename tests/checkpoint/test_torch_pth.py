@@ -227,6 +227,7 @@ OTHER_FILES = {
     "HTML": (b"<!DOCTYPE html>", "a text file that starts with '<'"),
     "noise": (b"\x1b[2Jhello", "bytes 1b 5b 32 4a 68 65 6c 6c"),
     "one byte": (b"P", "bytes 50"),
+    "pickle of a protocol to come": (b"\x80\x06.", "bytes 80 06 2e"),
 }
 
 
@@ -338,6 +339,7 @@ STORAGES = {
     "number as device": hostile.storage_program(device=integer(0), count=integer(24)),
     "negative count": hostile.storage_program(count=integer(-24)),
     "bool count": hostile.storage_program(count=b"\x88"),
+    "no tuple": b"\x80\x02NQ.",
     "four parts": hostile.storage_program(count=b""),
     "six parts": hostile.storage_program(count=integer(24) + b"N"),
 }
@@ -391,6 +393,16 @@ CONTENTS = {
 def test_content_other_than_a_dict_of_tensors_is_refused(path: Path, program: bytes) -> None:
     with pytest.raises(TensorRecordError, match="expected a"):
         read_pth(file_of(path, program))
+
+
+def test_a_pickle_may_have_16_mib_and_no_more(path: Path) -> None:
+    for more in (0, 1):
+        start, end = b"\x80\x02}X", b"K\x01s."
+        length = (16 << 20) + more - len(start) - 4 - len(end)
+        file_of(path, start + struct.pack("<I", length) + b"x" * length + end)
+        words = "at most 16777216 bytes, got 16777217" if more else "expected a tensor"
+        with pytest.raises(CheckpointError, match=words):
+            read_pth(path)
 
 
 def test_an_empty_dict_is_a_checkpoint_without_tensors(path: Path) -> None:

@@ -250,6 +250,19 @@ def test_z4_an_end_that_lies_is_refused(tmp_path: Path, content: bytes) -> None:
         directory_of(tmp_path, content)
 
 
+def test_z4_more_entries_than_the_directory_has_room_for_are_refused_by_their_number(
+    tmp_path: Path,
+) -> None:
+    for count in (3, 0xFFFF):
+        content = build(parts(), end={"count": count, "here": count})
+        with pytest.raises(ArchiveError, match=rf"in 102 bytes, got {count} records"):
+            directory_of(tmp_path, content)
+
+
+def test_z4_twin_an_archive_without_records_has_only_an_end_record(tmp_path: Path) -> None:
+    assert directory_of(tmp_path, build([])) == {}
+
+
 def test_z4_twin_zip64_end_records_that_tell_the_truth_are_accepted(tmp_path: Path) -> None:
     true = {"end": {}, "locator": {}}
     assert len(directory_of(tmp_path, build(parts(), zip64=true))) == 2

@@ -10,14 +10,18 @@ import argparse
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import multiprocessing
 import os
 import random
 import resource
 import sys
 import tempfile
 import time
+from functools import partial
+from multiprocessing.pool import Pool
 from pathlib import Path
 from types import ModuleType
+from typing import BinaryIO, NoReturn
 
 # What every process needs and no mutant is in; forked processes have it at once.
 import hypothesis
@@ -29,8 +33,8 @@ import src.outside  # noqa: F401
 from tests.mutation.mutants import Mutant, mutants_of
 
 # What takes longer than all other tests together, and is run where these notice nothing.
-QUICK = "not limited and not within and not 1_mib and not 100_000 and not any_byte and not prose"
-SECONDS = 120  # of processor time; a mutant that loops is noticed
+LONG = "limited or within or 1_mib or 100_000 or any_byte or prose"
+SECONDS = 60  # of processor time; a mutant that loops is noticed
 CHECKPOINT, TOKENIZER = "tests/checkpoint/test_{}.py", "tests/tokenizer/test_{}.py"
 HUGGING_FACE = [CHECKPOINT.format(name) for name in ("hugging_face_config", "packed_weights")]
 TORCH = [CHECKPOINT.format(name) for name in ("pickle_machine", "torch_pth")]
@@ -99,24 +103,38 @@ def main() -> int:
     parser.add_argument("--mutants", type=int, default=400, help="how many; default 400")
     parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
     parser.add_argument("--skip", type=int, default=0, help="so many of the sample ran before")
+    parser.add_argument("--workers", type=int, default=2, help="so many run at once; default 2")
     arguments = parser.parse_args()
     modules = arguments.modules or sorted(TESTS)
     every = [mutant for name in modules for mutant in mutants_of(Path(f"src/{name}.py"))]
     sample = random.Random(arguments.seed).sample(every, min(len(every), arguments.mutants))
     check_tests_pass(modules)
-    survivors = []
-    for number, mutant in enumerate(sample[arguments.skip :], arguments.skip + 1):
-        started = time.monotonic()
-        files = tests_of(mutant)
-        killed = run_tests(files, mutant, QUICK) or run_tests(files, mutant)
-        survivors += [] if killed else [mutant]
-        outcome = "killed" if killed else "SURVIVED"
-        seconds = f"{time.monotonic() - started:.1f} s"
-        print(f"{number}/{len(sample)} {outcome} {mutant.label} ({seconds})", flush=True)
-    count = len(sample) - arguments.skip
-    print(f"{count} of {len(every)} mutants: {count - len(survivors)} killed, survivors:")
+    rest = sample[arguments.skip :]
+    with multiprocessing.get_context("fork").Pool(arguments.workers) as pool:
+        survivors = sweep(pool, rest, f"not ({LONG})")
+        print(f"{len(survivors)} of {len(rest)} go on to the long tests")
+        survivors = sweep(pool, survivors, LONG)
+    print(f"{len(rest)} of {len(every)} mutants: {len(rest) - len(survivors)} killed, survivors:")
     print(*(mutant.label for mutant in survivors), sep="\n")
-    return 1 if len(survivors) > 0.1 * count else 0
+    return 1 if len(survivors) > 0.1 * len(rest) else 0
+
+
+def sweep(pool: Pool, mutants: list[Mutant], names: str) -> list[Mutant]:
+    """Run each mutant on those of its tests that have these names; give those that pass."""
+    survivors = []
+    results = pool.imap(partial(judge, names=names), mutants)
+    for number, (mutant, (killer, seconds)) in enumerate(zip(mutants, results, strict=True), 1):
+        survivors += [] if killer else [mutant]
+        outcome = f"killed by {killer}" if killer else "SURVIVED"
+        place = f"{number}/{len(mutants)}"
+        print(f"{place} ({seconds:.1f} s) {mutant.label}: {outcome}", flush=True)
+    return survivors
+
+
+def judge(mutant: Mutant, names: str) -> tuple[str, float]:
+    """Run tests on a mutant; return what killed it and the seconds."""
+    started = time.monotonic()
+    return run_tests(tests_of(mutant), mutant, names), time.monotonic() - started
 
 
 def tests_of(mutant: Mutant) -> list[str]:
@@ -127,16 +145,46 @@ def tests_of(mutant: Mutant) -> list[str]:
 def check_tests_pass(modules: list[str]) -> None:
     """Check that without a mutant all tests pass, else every mutant would seem killed."""
     files = sorted({file for name in modules for file in TESTS[name]})
-    code = run_tests(files, None)
-    if code:
-        sys.exit(f"the tests fail without a mutant: {code}")
+    failed = run_tests(files, None, f"not ({LONG})") or run_tests(files, None, LONG)
+    if failed:
+        sys.exit(f"without a mutant fails: {failed}")
 
 
-def run_tests(files: list[str], mutant: Mutant | None, names: str = "") -> int:
-    """Run tests, of these names alone, in a process of their own; return 0 if all passed."""
-    process = os.fork()
-    if process:
-        return os.waitpid(process, 0)[1]
+class Witness:
+    """Write down the first test that fails, and how."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Look at one phase of one test."""
+        self.pytest_collectreport(report)
+
+    def pytest_collectreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        """Look at the collection of one file."""
+        if report.failed:
+            lines = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
+            reason = lines[0][1:].strip()[:80] if lines else "no reason given"
+            self._stream.write(f"{report.nodeid.rpartition('/')[2]} ({reason})".encode())
+            self._stream.flush()
+
+
+def run_tests(files: list[str], mutant: Mutant | None, names: str) -> str:
+    """Run tests of these names in a process of their own; return what failed, "" for nothing."""
+    with tempfile.TemporaryFile() as stream:
+        process = os.fork()
+        if not process:
+            _be_the_process(files, mutant, names, stream)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return ""
+        stream.seek(0)
+        return stream.read().decode() or f"exit code {code}"
+
+
+def _be_the_process(
+    files: list[str], mutant: Mutant | None, names: str, stream: BinaryIO
+) -> NoReturn:
     code = 1
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -144,7 +192,14 @@ def run_tests(files: list[str], mutant: Mutant | None, names: str = "") -> int:
         os.dup2(nowhere, 2)
         seconds = SECONDS if mutant else resource.RLIM_INFINITY
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-        hypothesis.settings.register_profile("mutants", database=None, derandomize=True)
+        # No example is too slow: on a busy machine that would be a kill that is none.
+        hypothesis.settings.register_profile(
+            "mutants",
+            database=None,
+            derandomize=True,
+            deadline=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
         hypothesis.settings.load_profile("mutants")
         if mutant:
             sys.meta_path.insert(0, MutantFinder(mutant))
@@ -157,7 +212,7 @@ def run_tests(files: list[str], mutant: Mutant | None, names: str = "") -> int:
                 "no:cacheprovider",
                 f"--basetemp={folder}/tests",
             ]
-            code = pytest.main([*switches, "-k", names, *files])
+            code = pytest.main([*switches, "-k", names, *files], [Witness(stream)])
     finally:
         os._exit(code)
 

@@ -54,6 +54,7 @@ MALFORMED: list[tuple[str, Json, str]] = [
     ("WordPiece", changed(B, model={"type": "WordPiece"}), "type: expected BPE, got 'WordPiece'"),
     ("Unigram", changed(M, model={"type": "Unigram"}), "type: expected BPE, got 'Unigram'"),
     ("dropout", changed(B, model={"dropout": 0.1}), "dropout: expected null, got a number"),
+    ("dropout of all", changed(B, model={"dropout": 1}), "dropout: expected null, got a number"),
     ("suffix", changed(B, model={"end_of_word_suffix": "</w>"}), "null, got '</w>'"),
     ("prefix", changed(B, model={"continuing_subword_prefix": "##"}), "null, got '##'"),
     ("flag", changed(B, model={"ignore_merges": 1}), "true or false, got a number"),
@@ -82,6 +83,8 @@ MALFORMED: list[tuple[str, Json, str]] = [
     ("merge of one", changed(B, model={"merges": [["t", "h"], ["th"]]}), r"merges\[1\]: .*two tok"),
     ("merge of three", changed(B, model={"merges": ["t h", "t h e"]}), r"merges\[1\]: .*'t h e'"),
     ("merge of numbers", changed(B, model={"merges": [[1, 2]]}), r"merges\[0\]: .*two texts"),
+    ("merge with a number", changed(B, model={"merges": [["t", 5]]}), r"merges\[0\]: .*two texts"),
+    ("merge from a number", changed(B, model={"merges": [[5, "h"]]}), r"merges\[0\]: .*two texts"),
     ("merge is a number", changed(B, model={"merges": [["t", "h"], 7]}), r"\[1\]: .*a number"),
     ("unknown left", changed(B, model={"merges": [["zz", "h"]]}), r"vocabulary, got 'zz'"),
     ("unknown right", changed(B, model={"merges": [["t", "zz"]]}), r"vocabulary, got 'zz'"),
@@ -90,6 +93,16 @@ MALFORMED: list[tuple[str, Json, str]] = [
     (
         "merge of bytes",
         vocab_with(changed(M, model={"merges": [["<0x01>", "<0x02>"]]}), **{"<0x01><0x02>": 266}),
+        "no merge of bytes",
+    ),
+    (
+        "merge of a byte and a letter",
+        vocab_with(changed(M, model={"merges": [["<0x01>", "t"]]}), **{"<0x01>t": 266}),
+        "no merge of bytes",
+    ),
+    (
+        "merge of a letter and a byte",
+        vocab_with(changed(M, model={"merges": [["t", "<0x01>"]]}), **{"t<0x01>": 266}),
         "no merge of bytes",
     ),
     ("added is an object", changed(B, added_tokens={}), "added_tokens: expected a list"),

@@ -24,12 +24,14 @@ def test_nothing_is_read_beyond_the_end() -> None:
         list(fields(data, 0, 2))
 
 
-@pytest.mark.parametrize("value", [0, 127, 128, 1 << 32, (1 << 64) - 1])
+@pytest.mark.parametrize("value", [0, 127, 128, 127 << 7, 1 << 32, (1 << 64) - 1])
 def test_numbers_of_up_to_64_bits_are_read(value: int) -> None:
     assert read(number_field(5, value)) == [(5, 0, value)]
 
 
-@pytest.mark.parametrize("digits", [b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x01"])
+@pytest.mark.parametrize(
+    "digits", [b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x01", b"\x80" * 10 + b"\x00"]
+)
 def test_a_longer_number_is_refused(digits: bytes) -> None:
     with pytest.raises(WireError, match="at most 64 bits"):
         read(varint(1 << 3) + digits)

@@ -55,7 +55,9 @@ def test_a_named_token_is_special_even_if_its_flag_does_not_say_so(tmp_path: Pat
     assert tokenizer.is_special(258)
 
 
-@pytest.mark.parametrize(("value", "ids"), [(5, {5}), ([5, 6], {5, 6}), ([], set()), (None, set())])
+@pytest.mark.parametrize(
+    ("value", "ids"), [(5, {5}), ([0, 260], {0, 260}), ([], set()), (None, set())]
+)
 def test_generation_config_adds_ids_that_end_an_answer(
     tmp_path: Path, value: Any, ids: set[int]
 ) -> None:

@@ -126,6 +126,11 @@ def test_fields_that_are_not_known_are_skipped_by_their_wire_type(write_model: W
     assert loaded(write_model, VALID + bytes_field(1, piece)).vocab_size == len(PIECES) + 1
 
 
+def test_a_piece_without_a_score_and_a_type_is_a_normal_one_of_score_0(write_model: Write) -> None:
+    piece = read_sentencepiece_model(write_model(with_piece(bytes_field(1, "x")))).pieces[-1]
+    assert (piece.text, piece.score, piece.kind) == ("x", 0.0, NORMAL)
+
+
 def with_piece(*fields: bytes) -> bytes:
     return VALID + bytes_field(1, b"".join(fields))
 
@@ -142,6 +147,7 @@ MALFORMED = [
     ("same piece", with_piece(piece_message("th", -9, NORMAL)), "'th' of piece 259 again"),
     ("empty piece", with_piece(piece_message("", -9, NORMAL)), "1 to 4096 characters, got 0"),
     ("long piece", with_piece(piece_message("x" * 4097, -9, NORMAL)), "characters, got 4097"),
+    ("nothing in a piece", with_piece(), f"piece {len(PIECES)}: expected a text, got nothing"),
     ("no text", with_piece(float_field(2, 1.0)), "1 to 4096 characters, got 0"),
     ("not UTF-8", with_piece(piece_message(b"\xff\xfe", -9, NORMAL)), r"UTF-8, got '\\xff\\xfe'"),
     (
@@ -254,6 +260,16 @@ def test_ranks_are_not_taken_for_a_model(write_model: Write) -> None:
     for data in (b"\nIQ== 0\n", b"\n", b"IQ== 0\n", b"\n\x0a", b""):
         assert not is_sentencepiece_file(write_model(data))
     assert is_sentencepiece_file(write_model(VALID))
+
+
+def test_another_message_is_not_taken_for_a_model(write_model: Write) -> None:
+    """It would have to begin with a piece, and this with its text."""
+    text = bytes_field(1, "a")
+    for other in (bytes_field(2, text), number_field(1, 5)):
+        assert not is_sentencepiece_file(write_model(other))
+    for other in (bytes_field(2, "a"), number_field(1, 5), float_field(2, 1.0)):
+        assert not is_sentencepiece_file(write_model(bytes_field(1, other)))
+    assert is_sentencepiece_file(write_model(bytes_field(1, text)))
 
 
 def test_metas_file_has_the_sizes_of_llama_2() -> None:

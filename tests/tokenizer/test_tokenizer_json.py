@@ -1,5 +1,6 @@
 import gc
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from src.tokenizer import Tokenizer, TokenizerError, files, load_tokenizer
+from src.tokenizer.json_shapes import read_template
 from src.tokenizer.tokenizer_json import bytes_of_byte_level
 from tests.support.bounds import check_bounds
 from tests.tokenizer.json_files import (
@@ -90,6 +92,11 @@ def test_every_known_split_is_recognised(
 def test_gpt_2s_older_file_without_a_model_type_loads(tmp_path: Path) -> None:
     file = changed(byte_level_file(), model={"unk_token": "", "end_of_word_suffix": ""})
     del file["model"]["type"]
+    assert encode(load_tokenizer(write_json(tmp_path, file)), "the") == [THE]
+
+
+def test_a_dropout_of_0_drops_nothing(tmp_path: Path) -> None:
+    file = changed(byte_level_file(), model={"dropout": 0.0})
     assert encode(load_tokenizer(write_json(tmp_path, file)), "the") == [THE]
 
 
@@ -306,6 +313,18 @@ def test_what_is_written_as_a_marker_is_special_whatever_its_flag_says(
     assert 258 not in encode(tokenizer, name)
 
 
+@pytest.mark.parametrize("key", ["fuse_unk", "byte_fallback", "ignore_merges"])
+def test_a_flag_that_is_missing_is_false(tmp_path: Path, key: str) -> None:
+    off = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+    merges = (("t", "h"), ("▁", "th"), ("▁th", "e"), ("e", "t"))
+    file = marked_file(merges, **off)
+    ids = encode(load_tokenizer(write_json(tmp_path, file)), "thexxet\n")
+    del file["model"][key]
+    assert encode(load_tokenizer(write_json(tmp_path, file)), "thexxet\n") == ids
+    whole = changed(file, model={"merges": [["t", "h"]]})
+    assert len(encode(load_tokenizer(write_json(tmp_path, whole)), "the")) == 3
+
+
 def test_a_template_names_the_begin_and_the_end(tmp_path: Path) -> None:
     file = marked_file()
     tokenizer = load_tokenizer(write_json(tmp_path, file))
@@ -319,6 +338,18 @@ def test_a_template_names_the_begin_and_the_end(tmp_path: Path) -> None:
     ):
         directory = write_json(tmp_path, changed(file, post_processor=processor))
         assert load_tokenizer(directory).adds_bos == adds
+
+
+def test_both_ends_of_a_template_are_read_whatever_their_names(tmp_path: Path) -> None:
+    for names, ends in (
+        (("[B]", "A", "[E]"), ("[B]", "[E]")),
+        (("[B]", "A"), ("[B]", None)),
+        (("A", "[E]"), (None, "[E]")),
+        (("A",), (None, None)),
+    ):
+        found = read_template(tmp_path, template(*names))
+        assert found is not None
+        assert (found.begin, found.end) == ends
 
 
 # What is refused
@@ -364,6 +395,16 @@ def test_what_is_no_strict_json_is_refused(tmp_path: Path, data: bytes, message:
     write_json(tmp_path, data)
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer(tmp_path)
+
+
+def test_a_file_may_have_64_mib_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 64 << 20)
+    assert len(files.read_bytes(path)) == 64 << 20
+    os.truncate(path, (64 << 20) + 1)
+    with pytest.raises(TokenizerError, match="at most 67108864 bytes, got 67108865"):
+        files.read_bytes(path)
 
 
 def test_a_file_beyond_the_cap_is_refused_before_it_is_read(

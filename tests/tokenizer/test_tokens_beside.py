@@ -115,7 +115,8 @@ ONE = {"content": "<a>", "special": False}
         ({"special_tokens_map": {"additional_special_tokens": [5]}}, "a text or an object"),
         ({"tokenizer_config": {"added_tokens_decoder": [ONE]}}, "an object, got a list"),
         ({"tokenizer_config": {"added_tokens_decoder": {"x": ONE}}}, "expected ids, got 'x'"),
-        ({"tokenizer_config": {"added_tokens_decoder": {"9" * 99: ONE}}}, "expected"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"9" * 19: ONE}}}, "expected ids, got"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"9" * 18: ONE}}}, "the next after"),
         ({"tokenizer_config": {"added_tokens_decoder": {str(V): "<a>"}}}, "an object, got a text"),
         (
             {"tokenizer_config": {"legacy": False}, "added_tokens": {"<a>": V}},
