@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import subprocess
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -96,11 +95,18 @@ def hugging_face_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_hugging_face_directory(directory, CONFIG, random_arrays(CONFIG))
 
 
+def children_seconds() -> float:
+    """Return the processor time of the processes that were started and have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def check_refusal(run: Run, directory: Path, name: str, make: Make, word: str) -> None:
+    assert run("-m", directory, "--metadata").returncode == 0  # the valid twin
     make(directory / name)
-    before = time.process_time()
+    before = children_seconds()
     done = run("-m", directory, "--metadata")
-    assert time.process_time() - before < 2  # 1 s for a file of 1 MiB, and the program around it
+    assert children_seconds() - before < 2  # 1 s for a file of 1 MiB, and the program around it
     [line] = done.stderr.decode().splitlines()
     assert (done.returncode, done.stdout) == (3, b"")
     assert line.startswith("error: ")
@@ -115,7 +121,6 @@ def test_a_bad_file_in_metas_layout_is_one_line(
 ) -> None:
     directory = tmp_path / "model"
     shutil.copytree(alphabet_model, directory)
-    assert run("-m", directory, "--metadata").returncode == 0  # the valid twin
     check_refusal(run, directory, name, make, word)
 
 
@@ -125,7 +130,6 @@ def test_a_bad_file_in_hugging_faces_layout_is_one_line(
 ) -> None:
     directory = tmp_path / "model"
     shutil.copytree(hugging_face_model, directory)
-    assert run("-m", directory, "--metadata").returncode == 0  # the valid twin
     check_refusal(run, directory, name, make, word)
 
 
