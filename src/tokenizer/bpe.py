@@ -25,9 +25,11 @@ SHORT_SYMBOLS = 80
 # What is looked up once is remembered, for this many pairs at most.
 REMEMBERED_PAIRS = 1 << 17
 
-# Merging in whole passes pays while few different symbols are there and many of them merge at once.
+# Merging in whole passes pays while few different symbols are there and many of them merge at once;
+# where few different pairs are there, one pass that does not pay may lead to those that do.
 _PASS_SYMBOLS = 64
 _PASS_SHARE = 16
+_FEW_PAIRS = 4
 
 
 @dataclass(frozen=True)
@@ -146,9 +148,7 @@ def merge_long(ids: list[int], merges: Merges) -> list[int]:
         ids: the symbols.
         merges: what merges.
     """
-    merged_all = False
-    if len(set(ids)) <= _PASS_SYMBOLS:
-        ids, merged_all = merge_passes(ids, merges)
+    ids, merged_all = merge_passes(ids, merges)
     return ids if merged_all else merge_batches(ids, merges)
 
 
@@ -157,8 +157,8 @@ def merge_passes(ids: list[int], merges: Merges) -> tuple[list[int], bool]:
 
     A pass is one `str.replace` on a text that has one character per symbol; it takes the leftmost
     of overlapping pairs too. A pass is exact only if no merge of it can make a pair that has to go
-    before the next one; where that is not certain, and where passes do not pay, the rest is left
-    to `merge_batches`.
+    before the next one; where that is not certain, a walk from left to right is the last pass. The
+    rest is left to `merge_batches`, and all of it where passes do not pay.
 
     Args:
         ids: the symbols.
@@ -170,33 +170,49 @@ def merge_passes(ids: list[int], merges: Merges) -> tuple[list[int], bool]:
     symbols = list(dict.fromkeys(ids))  # the id that each character stands for
     letter = {symbol: chr(number) for number, symbol in enumerate(symbols)}
     text = "".join([letter[symbol] for symbol in ids])
-    rank_of = merges.ranks
-    while True:
-        left_over, merged_all = set(text), False
+    rank_of, all_paid = merges.ranks, True
+    while len(left_over := set(text)) <= _PASS_SYMBOLS:
         pairs = {
             left + right: symbols[ord(left)] << PAIR_SHIFT | symbols[ord(right)]
             for left, right in set(pairwise(text))
         }
         ranked = sorted((rank_of[pair], letters) for letters, pair in pairs.items())
         if not ranked or ranked[0][0] == NO_MERGE:
-            merged_all = True
-            break
+            return [symbols[ord(letter)] for letter in text], True
         rank, letters = ranked[0]
         joined = merges.joined[pairs[letters]]
         around = [symbols[ord(other)] for other in left_over] + [joined]
         if (
-            len(left_over) > _PASS_SYMBOLS
-            or text.count(letters) * _PASS_SHARE < len(text)
-            or [other for other, _ in ranked[:2]] == [rank, rank]  # two pairs may overlap
+            [other for other, _ in ranked[:2]] == [rank, rank]  # two pairs may overlap
             or any(rank_of[part << PAIR_SHIFT | joined] <= rank for part in around)
             or any(rank_of[joined << PAIR_SHIFT | part] <= rank for part in around)
         ):
-            break
+            return _walk([symbols[ord(letter)] for letter in text], rank, merges), False
+        if text.count(letters) * _PASS_SHARE < len(text):
+            if len(pairs) > _FEW_PAIRS or not all_paid:
+                break
+            all_paid = False
         text = text.replace(letters, chr(len(symbols)))
         symbols.append(joined)
-    if len(text) < len(ids):
-        ids = [symbols[ord(letter)] for letter in text]
-    return ids, merged_all
+    return [symbols[ord(letter)] for letter in text], False
+
+
+def _walk(ids: list[int], rank: int, merges: Merges) -> list[int]:
+    """Merge the pairs of the lowest rank from left to right, as far as that is their order.
+
+    It ends where a merge made a pair that has to go before the next one, or may have.
+    """
+    rank_of, joined = merges.ranks, merges.joined
+    done: list[int] = []
+    for place, symbol in enumerate(ids):
+        merged = False
+        while done and (found := rank_of[pair := done[-1] << PAIR_SHIFT | symbol]) <= rank:
+            if found < rank or merged:
+                return [*done, symbol, *ids[place + 1 :]]
+            done.pop()
+            symbol, merged = joined[pair], True
+        done.append(symbol)
+    return done
 
 
 def merge_batches(ids: list[int], merges: Merges) -> list[int]:

@@ -105,6 +105,8 @@ def test_every_way_of_merging_follows_the_rule_for_any_merges(
         ([b"ab"], b"xyz", [b"x", b"y", b"z"]),
         ([], b"a", [b"a"]),
         ([b"a" * 2**k for k in range(1, 6)], b"a" * 63, [b"a" * 2**k for k in range(5, -1, -1)]),
+        ([b"ba", b"aa"], b"b" + b"a" * 41, [b"ba"] + [b"aa"] * 20),  # a pass that does not pay
+        ([b"ba", b"baa"], b"b" + b"a" * 40, [b"baa"] + [b"a"] * 38),  # ... and one more
     ],
 )
 def test_known_pieces_merge_as_the_rule_says(
@@ -134,11 +136,22 @@ def test_a_list_merges_only_what_it_names() -> None:
     assert merge([a, a, b], listed((a, a, aa), (a, b, ab), (a, ab, aab))) == [aa, b]
 
 
-def test_of_equal_ranks_the_leftmost_merges_first_whatever_its_id() -> None:
-    tokens = ranks_of(b"bc", b"ab")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("spelled", "piece", "expected"),
+    [
+        ([b"bc", b"ab"], b"abc", [b"ab", b"c"]),  # whatever its id
+        ([b"bc", b"abc"], b"abcabc", [b"abc", b"abc"]),  # a merge makes a pair to its left
+        ([b" " * n for n in range(2, 17)], b" " * 40, [b" " * 16, b" " * 16, b" " * 8]),  # Llama 2
+    ],
+)
+def test_of_equal_ranks_the_leftmost_merges_first(
+    way: Callable[..., list[int]], spelled: list[bytes], piece: bytes, expected: list[bytes]
+) -> None:
+    tokens = ranks_of(*spelled)
     equal = spelled_merges(list(tokens), dict.fromkeys(tokens, 0), tokens)
-    for way in WAYS:
-        assert way([*b"abc"], equal) == [tokens[b"ab"], ord("c")]
+    assert way([*piece], equal) == [tokens[token] for token in expected]
+    assert merged_by_definition([*piece], equal) == [tokens[token] for token in expected]
 
 
 def test_the_remembered_pairs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
