@@ -200,10 +200,11 @@ class _Chat:
 @contextlib.contextmanager
 def _alarm_as_ctrl_c() -> Iterator[None]:
     def press(_number: int, frame: FrameType | None) -> None:
-        if frame is not None and frame.f_code.co_filename == held.__file__:
+        struck = None if frame is None else frame.f_code.co_filename
+        if struck == held.__file__:
             signal.setitimer(signal.ITIMER_REAL, 0.0005)  # what counts memory is not the chat
-            return
-        signal.raise_signal(signal.SIGINT)
+        elif struck != __file__:  # nor is the person who types
+            signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGALRM, press)
     try:
