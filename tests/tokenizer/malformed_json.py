@@ -68,6 +68,7 @@ MALFORMED: list[tuple[str, Json, str]] = [
     ("negative id", vocab_with(B, the=-1), "ids: expected 0 <= id < 16777216, got -1"),
     ("huge id", vocab_with(B, the=1 << 40), "got 1099511627776"),
     ("sparse ids", vocab_with(B, the=1 << 20), "each once, got 261 tokens up to id 1048576: a gap"),
+    ("gap of one id", vocab_with(B, the=NEXT), "each once, got 261 tokens up to id 261: a gap"),
     ("id twice", vocab_with(B, extra=5), "each once, got 262 tokens up to id 260: one twice"),
     ("id twice and a gap", vocab_with(B, the=5), "id 5: expected one token, got .* and 'the'"),
     ("empty token", vocab_with(B, **{"": NEXT}), "1 to 4096 characters in each token, got 0"),
@@ -104,6 +105,14 @@ MALFORMED: list[tuple[str, Json, str]] = [
         "merge of a letter and a byte",
         vocab_with(changed(M, model={"merges": [["t", "<0x01>"]]}), **{"t<0x01>": 266}),
         "no merge of bytes",
+    ),
+    (
+        "two merges of bytes after one of letters",
+        vocab_with(
+            changed(M, model={"merges": [["t", "h"], ["<0x01>", "t"], ["t", "<0x02>"]]}),
+            **{"<0x01>t": 266, "t<0x02>": 267},
+        ),
+        "no merge of bytes or of the unknown token, got '<0x01>' and 't'",
     ),
     ("added is an object", changed(B, added_tokens={}), "added_tokens: expected a list"),
     ("added is a text", changed(B, added_tokens=["x"]), r"added_tokens\[0\]: expected an object"),
@@ -209,6 +218,11 @@ MALFORMED: list[tuple[str, Json, str]] = [
         "template with two begins",
         changed(M, post_processor=template("<s>", "<s>", "A")),
         "got more",
+    ),
+    (
+        "template of four",
+        changed(M, post_processor=template("<s>", "A", "</s>", "</s>")),
+        "post_processor: single: expected at most one token before and after A, got another shape",
     ),
     (
         "template of another kind",

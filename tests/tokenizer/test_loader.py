@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,18 @@ def test_a_download_that_keeps_the_file_in_original_loads(tmp_path: Path) -> Non
     (tmp_path / "original").mkdir()
     (tmp_path / "original" / "tokenizer.model").write_bytes(VALID)
     assert load_tokenizer(tmp_path).vocab_size == 257 + 256
+
+
+def test_the_file_at_the_top_goes_before_the_one_in_original(
+    write_model: Callable[[bytes], Path],
+) -> None:
+    directory = write_model(VALID).parent
+    (directory / "original").mkdir()
+    other = b"".join(line + b"\n" for line in tiktoken_lines([*SINGLE_BYTES, b"abc", b"ab"]))
+    (directory / "original" / "tokenizer.model").write_bytes(other)
+    assert load_tokenizer(directory).encode("ab", bos=False, eos=False) == [256]
+    (directory / "tokenizer.model").unlink()
+    assert load_tokenizer(directory).encode("ab", bos=False, eos=False) == [257]
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
@@ -59,6 +72,21 @@ def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path: Pat
     (tmp_path / "params.json").touch()
     with pytest.raises(TokenizerNotFoundError, match=r"got params\.json"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "listed"),
+    [("dbca", "a, b, c, d"), ("edbca", "a, b, c, d, e"), ("fedbca", "a, b, c, d, e, ...")],
+)
+def test_up_to_five_names_of_a_directory_without_a_tokenizer_are_listed(
+    tmp_path: Path, names: str, listed: str
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(TokenizerNotFoundError, match=rf", got {re.escape(listed)}\Z"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.model").write_bytes(VALID)
+    assert load_tokenizer(tmp_path).vocab_size == 257 + 256
 
 
 def test_what_is_no_directory_is_refused(write_model: Callable[[bytes], Path]) -> None:

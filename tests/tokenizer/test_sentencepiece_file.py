@@ -12,6 +12,7 @@ from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
 from src.tokenizer.sentencepiece_file import is_sentencepiece_file, read_sentencepiece_model
 from tests.support.bounds import check_bounds
 from tests.support.sentencepiece_writer import (
+    BPE,
     BYTE,
     CONTROL,
     NORMAL,
@@ -25,6 +26,7 @@ from tests.support.sentencepiece_writer import (
     number_field,
     piece_message,
     ranked,
+    spec_message,
     varint,
 )
 from tests.support.shared_data import shared_data
@@ -102,6 +104,24 @@ def test_spaces_are_treated_as_the_model_says(
 ) -> None:
     tokenizer = loaded(write_model, model_message(PIECES, normalizer=normalizer))
     assert tokenizer.decode(encode(tokenizer, text)) == back
+
+
+def model_with_normalizer(fields: dict[int, int] | None) -> bytes:
+    """A model whose normalizer says these fields and no other; None for no such settings."""
+    pieces = b"".join(bytes_field(1, piece_message(*piece)) for piece in PIECES)
+    normalizer = b"" if fields is None else bytes_field(3, spec_message(fields))
+    return pieces + bytes_field(2, spec_message({3: BPE, 35: 1})) + normalizer
+
+
+@pytest.mark.parametrize("fields", [None, {}, {3: 1}, {4: 1}, {5: 1}, {3: 1, 4: 1, 5: 1}])
+def test_settings_of_spaces_that_are_missing_are_on(
+    write_model: Write, fields: dict[int, int] | None
+) -> None:
+    tokenizer = loaded(write_model, model_with_normalizer(fields))
+    assert encode(tokenizer, " the  the ") == [THE, THE]
+    assert tokenizer.decode([MARK, THE, THE]) == "the the"
+    kept = loaded(write_model, model_with_normalizer({4: 0}))
+    assert encode(kept, " the  the ") == [MARK, THE, MARK, THE, MARK]
 
 
 def test_the_dummy_prefix_can_be_off(write_model: Write) -> None:

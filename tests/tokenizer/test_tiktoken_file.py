@@ -191,6 +191,15 @@ def test_k1_a_hostile_file_of_1_mib_is_refused_within_a_second_and_64_mib(
     check_bounds(refuse)
 
 
+def test_texts_for_a_model_begin_with_begin_of_text(write_model: Write) -> None:
+    """The file does not say so; Llama 3 does."""
+    ranks = reader.read_tiktoken_file(write_model(joined(LINES)))
+    tokenizer = reader.llama3_tokenizer(ranks)
+    assert tokenizer.adds_bos
+    ids = tokenizer.encode("hello", bos=tokenizer.adds_bos, eos=False)
+    assert ids == [tokenizer.special_id("<|begin_of_text|>"), ranks[b"hello"]]
+
+
 def test_metas_file_reads_as_tiktoken_reads_it() -> None:
     pytest.importorskip("tiktoken", reason="needs the oracle extra")
     from tiktoken.load import load_tiktoken_bpe

@@ -11,6 +11,7 @@ from src.tokenizer import Tokenizer, TokenizerError, files, load_tokenizer
 from src.tokenizer.json_shapes import read_template
 from src.tokenizer.tokenizer_json import bytes_of_byte_level
 from tests.support.bounds import check_bounds
+from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
 from tests.tokenizer.json_files import (
     BYTE_LEVEL,
     MARKED_DECODER,
@@ -27,6 +28,8 @@ from tests.tokenizer.json_files import (
     write_json,
 )
 from tests.tokenizer.malformed_json import MALFORMED, B, M
+
+Write = Callable[[bytes], Path]
 
 LETTERS = byte_letters()
 THE, MARKED_THE = 257, 265
@@ -118,6 +121,20 @@ def test_gpt_2s_letters_are_read_as_bytes() -> None:
     assert foreign == {2, 3}
 
 
+def test_the_first_character_beyond_gpt_2s_letters_stands_for_its_own_text(
+    tmp_path: Path,
+) -> None:
+    """U+0143 is the letter of the last byte that is not printable, U+0144 is no letter."""
+    tokens, foreign = bytes_of_byte_level(["\u0143", "\u0144", "a\u0144"])
+    assert tokens == [b"\xad", "\u0144".encode(), "a\u0144".encode()]
+    assert foreign == {1, 2}
+    file = byte_level_file(names=())
+    file["model"]["vocab"]["\u0144"] = 258
+    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    assert tokenizer.decode([258]) == "\u0144"
+    assert encode(tokenizer, "\u0144\xad") == [0xC5, 0x84, 0xC2, 0xAD]
+
+
 def test_a_token_in_other_letters_takes_no_text_from_the_one_in_letters_for_bytes(
     tmp_path: Path,
 ) -> None:
@@ -178,6 +195,27 @@ def test_a_character_without_a_token_becomes_its_bytes(tmp_path: Path) -> None:
     mark = tokenizer.encode(" ", bos=False, eos=False)[0]
     assert encode(tokenizer, "é\n") == [mark, 3 + 0xC3, 3 + 0xA9, 3 + 0x0A]
     assert tokenizer.decode(encode(tokenizer, "é\n")) == "é\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "of_byte_level"),
+    [
+        (b"\xff", "\ufffd", "\ufffd"),
+        (b"\xe2\x82", "\ufffd\ufffd", "\ufffd"),
+        (b"\xf0\x9f\x98!", "\ufffd\ufffd\ufffd!", "\ufffd!"),
+        (b"\xe2\x82\xe2\x82\xac", "\ufffd\ufffd\u20ac", "\ufffd\u20ac"),
+        (b"\xe2\x82\xac", "\u20ac", "\u20ac"),
+    ],
+)
+def test_each_byte_that_is_no_character_is_marked_as_in_the_twin_tokenizer_model(
+    tmp_path: Path, write_model: Write, data: bytes, text: str, of_byte_level: str
+) -> None:
+    ids = [3 + byte for byte in data]
+    twin = load_tokenizer(write_model(model_message([*RESERVED, *ranked("▁")])).parent)
+    tokenizer = load_tokenizer(write_json(tmp_path / "marked", marked_file()))
+    assert tokenizer.decode(ids) == twin.decode(ids) == text
+    byte_level = load_tokenizer(write_json(tmp_path / "byte_level", byte_level_file()))
+    assert byte_level.decode(data) == of_byte_level
 
 
 def test_without_bytes_it_becomes_the_unknown_token_once_or_each_time(tmp_path: Path) -> None:
