@@ -282,7 +282,9 @@ def test_the_folders_of_an_archive_of_several_are_named_up_to_five(path: Path) -
         parts = [Part(f"{folder}/version".encode(), b"3\n") for folder in "fedcba"[-count:]]
         path.write_bytes(build(parts))
         named = ", ".join(f"'{folder}'" for folder in "abcde"[:count])
-        with pytest.raises(ArchiveError, match=f"folder of the records: expected one, got {named}$"):
+        with pytest.raises(
+            ArchiveError, match=f"folder of the records: expected one, got {named}$"
+        ):
             read_pth(path)
 
 
