@@ -191,6 +191,9 @@ def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path) -> None:
     mistral = read(tmp_path, sizes | {"model_type": "mistral"})
     assert mistral.kv_heads == 8
     assert (mistral.context_length, mistral.sliding_window) == (4096, 4096)
+    # A window that is null caps nothing: the default of the positions shows.
+    unlimited = read(tmp_path, sizes | {"model_type": "mistral", "sliding_window": None})
+    assert (unlimited.context_length, unlimited.sliding_window) == (131072, None)
 
 
 @pytest.mark.parametrize("key", ["head_dim", "num_key_value_heads"])

@@ -25,10 +25,10 @@ WEIGHT = "model.layers.0.self_attn.k_proj.weight"
 STATE = f"{WEIGHT}.quant_state.bitsandbytes__nf4"
 
 
-def plain_arrays() -> Arrays:
+def plain_arrays(config: dict[str, Any] = SMALL) -> Arrays:
     return {
         name: np.concatenate([np.asarray(c).ravel() for c in lazy.chunks()]).reshape(lazy.shape)
-        for name, lazy in random_arrays(SMALL).items()
+        for name, lazy in random_arrays(config).items()
     }
 
 
@@ -63,9 +63,9 @@ def int8_parts(name: str, array: "np.ndarray[Any, Any]") -> Arrays:
     return {name: weight.codes.numpy().reshape(array.shape), f"{name}_scale": scales}
 
 
-def quantised(kind: str) -> Arrays:
+def quantised(kind: str, config: dict[str, Any] = SMALL) -> Arrays:
     result: Arrays = {}
-    for name, array in plain_arrays().items():
+    for name, array in plain_arrays(config).items():
         if "proj" not in name:
             result[name] = array
         elif kind == "int8":
@@ -110,6 +110,18 @@ def test_codes_may_be_stored_in_another_dtype(tmp_path: Path) -> None:
     weight = open_hugging_face_checkpoint(tmp_path).tensors["layers.0.attention.wk.weight"]
     assert isinstance(weight, ml.QuantizedTensor)
     np.testing.assert_array_equal(weight.codes.numpy().ravel(), codes.ravel())
+
+
+def test_only_the_columns_of_int8_are_grouped_so_its_rows_may_be_of_any_number(
+    tmp_path: Path,
+) -> None:
+    sizes = {"head_dim": 8, "num_attention_heads": 12, "num_key_value_heads": 3}
+    arrays = quantised("int8", SMALL | sizes)
+    write_hugging_face_directory(tmp_path, config_for("int8") | sizes, arrays)
+    weight = open_hugging_face_checkpoint(tmp_path).tensors["layers.0.attention.wk.weight"]
+    assert isinstance(weight, ml.QuantizedTensor)
+    assert weight.shape == (24, 96)
+    np.testing.assert_array_equal(weight.codes.numpy(), arrays[WEIGHT])
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -202,6 +214,8 @@ BAD_INT8: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "scales of float32": (replaced("_scale", np.ones((32, 3), F32)), r"BF16 \[32, 3\]"),
     "scales too few": (replaced("_scale", np.ones((32, 2), ml_dtypes.bfloat16)), r"BF16 \[32, 3\]"),
     "codes of another shape": (replaced("", np.zeros((96, 32), np.int8)), r"BF16 \[96, 1\]"),
+    "columns that leave a group open": (
+        replaced("", np.zeros((32, 80), np.int8)), r"in a multiple of 32, got I8 \[32, 80\]"),
     "codes without sign": (replaced("", np.zeros((32, 96), np.uint8)), r"I8 \[out, in\]"),
     "zero points": (replaced("_zero_point", np.zeros((32, 3), np.int8)), "also .*zero_point"),
 }  # fmt: skip

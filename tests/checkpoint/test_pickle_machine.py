@@ -2,6 +2,7 @@
 
 import contextlib
 import pickletools
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +17,14 @@ from src.checkpoint.torch_globals import (
     load_storage,
 )
 from tests.checkpoint import hostile_pickles as hostile
-from tests.support.pth_writer import dict_program, global_name, integer, text
+from tests.support.pth_writer import (
+    dict_program,
+    global_name,
+    integer,
+    storage_id,
+    tensor_call,
+    text,
+)
 
 
 def run(program: bytes) -> object:
@@ -118,6 +126,37 @@ def test_integers_of_each_width_are_read(value: int) -> None:
 def test_long_integers_have_a_sign() -> None:
     assert run(hostile.START + b"\x8a\x01\xff.") == -1
     assert run(hostile.START + b"\x8a\x02\xff\x00.") == 255
+
+
+def test_p4_an_integer_of_more_than_8_bytes_is_refused() -> None:
+    assert run(hostile.START + b"\x8a\x08" + b"\x01" * 8 + b".") == 0x0101010101010101
+    with pytest.raises(PickleRefusedError, match=r"LONG1 .* of at most 8 bytes, got 9$"):
+        run(hostile.START + b"\x8a\x09" + b"\x01" * 9 + b".")
+
+
+SIZES: dict[str, Callable[[int], bytes]] = {
+    "element count": lambda value: hostile.storage_program(count=integer(value)),
+    "offset": lambda value: tensor_program(value, 1, 1),
+    "size": lambda value: tensor_program(0, value, 1),
+    "stride": lambda value: tensor_program(0, 1, value),
+}
+
+
+def tensor_program(offset: int, size: int, stride: int) -> bytes:
+    storage = storage_id("FloatStorage", "0", 1)
+    return dict_program({"a": tensor_call(storage, offset, [size], [stride])})
+
+
+@pytest.mark.parametrize("what", SIZES)
+def test_a_size_may_be_2_to_the_48_and_no_more(what: str) -> None:
+    value = run(SIZES[what](1 << 48))
+    assert isinstance(value, dict)
+    tensor = value["a"]
+    found = (tensor.storage.element_count, tensor.offset, *tensor.shape, *tensor.strides)
+    assert 1 << 48 in found
+    words = f"{what}: expected 0..{1 << 48}, got {(1 << 48) + 1}$"
+    with pytest.raises(PickleRefusedError, match=words):
+        run(SIZES[what]((1 << 48) + 1))
 
 
 def test_values_of_each_kind_are_read() -> None:

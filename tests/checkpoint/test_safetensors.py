@@ -89,6 +89,16 @@ def test_s2_too_many_tensors_whose_keys_hide_behind_escapes_are_counted_too(tmp_
     assert "at most 65536, got 65537" in refusal(tmp_path, file_bytes(header))
 
 
+def test_s2_as_many_tensors_as_the_limit_are_read_and_one_more_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("src.checkpoint.safetensors_header._MOST_TENSORS", 3)
+    header = {name: entry("U8", [0], 0, 0) for name in "abcd"}
+    assert "at most 3, got 4" in refusal(tmp_path, file_bytes(header))
+    del header["d"]
+    assert list(read(tmp_path / "a", file_bytes(header))) == ["a", "b", "c"]
+
+
 def test_the_bits_of_each_dtype_are_those_of_its_name() -> None:
     named = {
         name: int(re.sub(r"^[A-Z]+([0-9]+).*", r"\1", name))
@@ -168,6 +178,7 @@ LENGTHS = {
     "beyond the file": (file_bytes(GOOD, DATA, length=10_000), "header length: expected at most"),
     "all ones": (file_bytes(GOOD, DATA, length=2**64 - 1), "expected at most 100000000 bytes"),
     "over the limit": (file_bytes(b"{}", length=100_000_001), "expected at most 100000000 bytes"),
+    "at the limit": (file_bytes(b"{}", length=100_000_000), "at most the 2 bytes after it"),
     "one too long": (file_bytes(b"{}", length=3), "expected at most the 2 bytes after it, got 3"),
     "a space first": (file_bytes(b" {}     "), "'{' as first byte, got byte 0x20"),
     "an array": (file_bytes(b"[]      "), "'{' as first byte"),
@@ -192,6 +203,16 @@ def test_s1_twin_the_same_header_as_the_format_has_it_is_read(tmp_path: Path) ->
     # Padding of any length, and JSON's own white space inside.
     spaced = json.dumps(GOOD, indent=1).encode() + b" " * 1001
     assert read(tmp_path / "b", file_bytes(spaced, DATA))["a"].numpy().tolist() == [1.5, -2.0]
+
+
+def test_s1_a_header_as_long_as_the_limit_is_read_and_one_byte_more_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("src.checkpoint.safetensors_header._MOST_HEADER_BYTES", 200)
+    header = json.dumps(GOOD).encode().ljust(200)
+    assert read(tmp_path / "a", file_bytes(header, DATA)).keys() == GOOD.keys()
+    text = refusal(tmp_path, file_bytes(header + b" ", DATA))
+    assert "header length: expected at most 200 bytes, got 201" in text
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 9, 40, 80, 100])

@@ -282,6 +282,17 @@ def test_t5_one_shard_of_several_alone_is_refused_naming_the_missing() -> None:
         check([model(), model()])
 
 
+def test_t5_a_first_weight_that_was_cut_in_a_later_shard_is_a_wrong_shape_of_that_shard() -> None:
+    shards = split(model(), 2)
+    check(shards)
+    shards[1][WQ] = shards[1][WQ][:6]  # rows of which four shards would make the whole
+    with pytest.raises(ShardError) as caught:
+        check(shards)
+    text = str(caught.value)
+    assert text.startswith("consolidated.01.pth: shapes: ")
+    assert f"'{WQ}' [6, 24] instead of [12, 24]" in text
+
+
 def test_shards_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ShardError, match="shapes"):
         check(split(model(), 2), vocab_size=41)

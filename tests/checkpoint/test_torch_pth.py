@@ -263,6 +263,31 @@ def test_an_archive_without_its_parts_is_refused(path: Path, parts: list[Part]) 
         read_pth(path)
 
 
+@pytest.mark.parametrize("version", ["1", "3\n", "10\n"])
+def test_versions_1_to_10_are_read(path: Path, version: str) -> None:
+    write_pth(path, {"a": VALUES}, version=version)
+    assert read_pth(path)["a"].shape == (24,)
+
+
+@pytest.mark.parametrize("version", ["0\n", "11\n", "-1", "03", "3.0", "three", ""])
+def test_another_version_is_refused_with_those_that_are_read(path: Path, version: str) -> None:
+    write_pth(path, {"a": VALUES}, version=version)
+    words = rf"record 'version': expected 1\.\.10, got '{version.strip()}'$"
+    with pytest.raises(ArchiveError, match=words):
+        read_pth(path)
+
+
+def test_the_folders_of_an_archive_of_several_are_named_up_to_five(path: Path) -> None:
+    for count in (2, 5, 6):
+        parts = [Part(f"{folder}/version".encode(), b"3\n") for folder in "fedcba"[-count:]]
+        path.write_bytes(build(parts))
+        named = ", ".join(f"'{folder}'" for folder in "abcde"[:count])
+        with pytest.raises(
+            ArchiveError, match=f"folder of the records: expected one, got {named}$"
+        ):
+            read_pth(path)
+
+
 @pytest.mark.parametrize("order", ["big", "middle", ""])
 def test_t4_another_byte_order_is_refused(path: Path, order: str) -> None:
     write_pth(path, {"a": VALUES}, byteorder=order)

@@ -12,6 +12,7 @@ from src.checkpoint.errors import ArchiveError
 from src.checkpoint.mapped_file import MappedFile
 from src.checkpoint.zip_directory import Record, read_directory
 from tests.checkpoint.zip_parts import Part, build
+from tests.support.pth_writer import StoredZipWriter
 
 CRC = zlib.crc32(b"hello")
 DESCRIPTOR = struct.pack("<4s3L", b"PK\x07\x08", CRC, 5, 5)
@@ -70,6 +71,15 @@ VALID = {
         central={"flags": 8},
         after=struct.pack("<4sL2Q", b"PK\x07\x08", CRC, 5, 5),
     ),
+    "descriptor of an empty record": [
+        Part(
+            b"a/one",
+            local={"flags": 8},
+            central={"flags": 8},
+            after=struct.pack("<4s3L", b"PK\x07\x08", 0, 0, 0),
+        ),
+        Part(b"a/two"),
+    ],
     "zip64 sizes": parts(
         local={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
         central={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
@@ -228,6 +238,13 @@ def test_z1_a_compressed_or_encrypted_record_is_refused(
         directory_of(tmp_path, build(content))
 
 
+@pytest.mark.parametrize("flags", [0x0001, 0x0040, 0x2000])
+def test_z1_each_bit_of_encryption_is_refused_as_encryption(tmp_path: Path, flags: int) -> None:
+    content = build(parts(local={"flags": flags}, central={"flags": flags}))
+    with pytest.raises(ArchiveError, match=rf"'a/one': expected no encryption .* {flags:#06x}"):
+        directory_of(tmp_path, content)
+
+
 @pytest.mark.parametrize("content", Z2.values(), ids=Z2)
 def test_z2_overlaps_gaps_and_records_past_the_end_are_refused(
     tmp_path: Path, content: list[Part]
@@ -257,6 +274,21 @@ def test_z4_more_entries_than_the_directory_has_room_for_are_refused_by_their_nu
         content = build(parts(), end={"count": count, "here": count})
         with pytest.raises(ArchiveError, match=rf"in 102 bytes, got {count} records"):
             directory_of(tmp_path, content)
+
+
+@pytest.mark.slow
+def test_z4_65536_records_are_read_and_one_more_is_refused(tmp_path: Path) -> None:
+    for more in (0, 1):
+        stream = io.BytesIO()
+        archive = StoredZipWriter(stream, "a")
+        for number in range((1 << 16) + more):
+            archive.record(str(number), 0, [])
+        archive.finish()
+        if more:
+            with pytest.raises(ArchiveError, match=r"at most 65536 records .* got 65537 records"):
+                directory_of(tmp_path, stream.getvalue())
+        else:
+            assert len(directory_of(tmp_path, stream.getvalue())) == 1 << 16
 
 
 def test_z4_twin_an_archive_without_records_has_only_an_end_record(tmp_path: Path) -> None:
