@@ -1,14 +1,18 @@
-"""The table of bad inputs in the documentation has every row, and names tests that there are."""
+"""The table of bad inputs has every row and names tests that there are; the ledger is full."""
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.fuzz.targets import TARGETS
+
 TESTS = Path(__file__).resolve().parent
 PAGE = TESTS.parent / "docs" / "RELIABILITY.md"
+LEDGER = TESTS.parent / "docs" / "FUZZING.md"
 COUNTS = {"P": 5, "T": 5, "Z": 4, "S": 3, "C": 2, "K": 2, "X": 3, "R": 5, "F": 6, "O": 3}
 IDS = [f"{letter}{number + 1}" for letter, count in COUNTS.items() for number in range(count)]
 
@@ -41,3 +45,16 @@ def test_each_test_that_a_row_names_is_there(row: str) -> None:
             assert any(there.startswith(name[:-1]) for there in names_in(file)), named
         else:
             assert name in names_in(file), named
+
+
+def test_the_ledger_has_five_million_inputs_of_each_parser() -> None:
+    runs = re.findall(
+        r"^\| \w{7} \| (\S+) \| mutation \| \d+ \| \d+ \| (\d+) \| .* \|$",
+        LEDGER.read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
+    inputs: Counter[str] = Counter()
+    for target, count in runs:
+        inputs[target] += int(count)
+    assert {name: inputs[name] for name in TARGETS if inputs[name] < 5_000_000} == {}
+    assert set(inputs) == set(TARGETS)
