@@ -9,11 +9,9 @@
  *   - a tile of 6 rows x 64 positions, then of 6 rows x 64 columns of values (16 with AVX2), lives
  *     in registers;
  *   - a panel of 6 rows makes its scores of a block, its weights, and its sum of values;
- *   - a block stays in the second cache while all panels of a unit pass over it.
+ *   - a block stays in the L2 cache while all panels of a unit pass over it.
  */
 #include "attention.h"
-#include "threads.h"
-
 #include <string.h>
 
 enum {
@@ -35,24 +33,24 @@ typedef struct Attention {
     ptrdiff_t head_bytes; /* of a key/value head in the cache */
     ptrdiff_t words;      /* of one head of one position */
     ptrdiff_t floats;     /* of a state */
-    int type;
+    ElementType type;
     float scale;
 } Attention;
 
 /* How the work is cut, and where the scratch of each thread lies. */
 typedef struct Plan {
-    ptrdiff_t rows;         /* of one key/value head */
-    ptrdiff_t blocks;       /* that the last row sees */
-    ptrdiff_t panels;       /* in a unit */
-    ptrdiff_t groups;       /* units of one key/value head, where rows are split */
-    int splits_blocks;      /* units are blocks, not groups of rows */
+    ptrdiff_t rows;    /* of one key/value head */
+    ptrdiff_t blocks;  /* that the last row sees */
+    ptrdiff_t panels;  /* in a unit */
+    ptrdiff_t groups;  /* units of one key/value head, where rows are split */
+    int splits_blocks; /* units are blocks, not groups of rows */
     int workers;
     ptrdiff_t panel_floats; /* of a packed panel */
     ptrdiff_t thread_floats;
 } Plan;
 
 static Plan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K, ptrdiff_t h,
-                      int type, int threads)
+                      ElementType type, int threads)
 {
     const ptrdiff_t S = start_pos + T, state = state_floats(type, h);
     Plan plan = {.rows = T * (H / K), .blocks = ceil_div(S, ATTENTION_BLOCK)};
@@ -63,7 +61,7 @@ static Plan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K
     plan.splits_blocks = plan.workers > 1 && plan.rows <= SPLIT_ROWS && plan.blocks > 1;
     if (plan.splits_blocks)
         plan.panels = panels;
-    plan.groups = ceil_div(panels, plan.panels);
+    plan.groups = panels ? ceil_div(panels, plan.panels) : 0;
     plan.panel_floats = ceil_div(h * PANEL_TOKENS, LANES) * LANES;
     /* The unit's packed queries; a panel's scores and its states of a block; the unit's states. */
     plan.thread_floats = plan.panels * plan.panel_floats + PANEL_TOKENS * ATTENTION_BLOCK
@@ -72,7 +70,7 @@ static Plan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K
 }
 
 ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
-                                  ptrdiff_t h, int type, int threads)
+                                  ptrdiff_t h, ElementType type, int threads)
 {
     const Plan plan = make_plan(T, start_pos, H, K, h, type, threads);
     const ptrdiff_t split = plan.splits_blocks ? K * plan.blocks * plan.rows : 0;
@@ -105,8 +103,8 @@ static void pack_rows(const Attention *a, const Plan *plan, ptrdiff_t head, ptrd
     for (; row < end; row += PANEL_TOKENS, panels += plan->panel_floats) {
         const int rows = panel_rows(row, end);
         for (int r = 0; r < rows; r++)
-            a->set->pack_query(a->type, a->xq + row_offset(a, head, row + r), a->words, rows,
-                               panels + r);
+            a->set->pack_query(panels + r, a->xq + row_offset(a, head, row + r), a->words, rows,
+                               a->type);
     }
 }
 
@@ -120,27 +118,27 @@ static int attend_block(const Attention *a, const float *panel, ptrdiff_t head, 
 {
     const ptrdiff_t first = head * a->head_bytes + block * ATTENTION_BLOCK * a->words * 4;
     const ptrdiff_t most = visible(a, row + rows - 1, block);
-    int blind = 0;
-    while (visible(a, row + blind, block) <= 0)
-        blind++;
-    a->set->attention_scores(a->type, panel, rows, a->keys + first, ceil_div(most, LANES),
-                             a->words, scores);
-    for (int r = blind; r < rows; r++) {
+    int masked = 0;
+    while (visible(a, row + masked, block) <= 0)
+        masked++;
+    a->set->attention_scores(scores, panel, a->keys + first, rows, ceil_div(most, LANES), a->words,
+                             a->type);
+    for (int r = masked; r < rows; r++) {
         float *state = states + r * a->floats;
         memset(state, 0, (size_t)a->floats * sizeof(float));
-        a->set->attention_weights(scores + r * ATTENTION_BLOCK, visible(a, row + r, block),
-                                  a->scale, state);
+        a->set->attention_weights(scores + r * ATTENTION_BLOCK, state, visible(a, row + r, block),
+                                  a->scale);
     }
-    const ptrdiff_t common = visible(a, row + blind, block);
-    a->set->attention_mix(a->type, scores + blind * ATTENTION_BLOCK, rows - blind,
-                          a->values + first, common, a->words, a->floats,
-                          states + blind * a->floats + STATE_MIX);
-    for (int r = blind + 1; r < rows && common < most; r++)
-        a->set->attention_mix(a->type, scores + r * ATTENTION_BLOCK + common, 1,
-                              a->values + first + common * a->words * 4,
-                              visible(a, row + r, block) - common, a->words, a->floats,
-                              states + r * a->floats + STATE_MIX);
-    return blind;
+    const ptrdiff_t common = visible(a, row + masked, block);
+    a->set->attention_sum(states + masked * a->floats + STATE_VALUES,
+                          scores + masked * ATTENTION_BLOCK, a->values + first, rows - masked,
+                          common, a->words, a->floats, a->type);
+    for (int r = masked + 1; r < rows && common < most; r++)
+        a->set->attention_sum(states + r * a->floats + STATE_VALUES,
+                              scores + r * ATTENTION_BLOCK + common,
+                              a->values + first + common * a->words * 4, 1,
+                              visible(a, row + r, block) - common, a->words, a->floats, a->type);
+    return masked;
 }
 
 /* A group of rows over all of their blocks, on one thread. */
@@ -159,15 +157,15 @@ static void attend_rows(const Attention *a, const Plan *plan, ptrdiff_t head, pt
             const int rows = panel_rows(at, end);
             if (visible(a, at + rows - 1, block) <= 0)
                 continue;
-            const int blind = attend_block(a, panel, head, at, rows, block, scores, blocks);
-            for (int r = blind; r < rows; r++)
-                a->set->attention_merge(states + (at + r - row) * a->floats,
-                                        blocks + r * a->floats, a->floats);
+            const int masked = attend_block(a, panel, head, at, rows, block, scores, blocks);
+            for (int r = masked; r < rows; r++)
+                a->set->attention_merge(states + (at + r - row) * a->floats, blocks + r * a->floats,
+                                        a->floats);
         }
     }
     for (ptrdiff_t r = row; r < end; r++)
-        a->set->attention_finish(a->type, states + (r - row) * a->floats, a->h,
-                                 a->out + row_offset(a, head, r));
+        a->set->attention_finish(a->out + row_offset(a, head, r), states + (r - row) * a->floats,
+                                 a->h, a->type);
 }
 
 /* One block for all rows of a head, on one thread; states: [rows]. */
@@ -189,9 +187,8 @@ static void merge_split(const Attention *a, const Plan *plan, ptrdiff_t head, pt
 {
     a->set->attention_begin(state, a->floats);
     for (ptrdiff_t block = 0; block < plan->blocks && visible(a, row, block) > 0; block++)
-        a->set->attention_merge(state, states + (block * plan->rows + row) * a->floats,
-                                a->floats);
-    a->set->attention_finish(a->type, state, a->h, a->out + row_offset(a, head, row));
+        a->set->attention_merge(state, states + (block * plan->rows + row) * a->floats, a->floats);
+    a->set->attention_finish(a->out + row_offset(a, head, row), state, a->h, a->type);
 }
 
 /* Few rows: threads take blocks, and then rows. */
@@ -243,27 +240,25 @@ static void run_rows(const Attention *a, const Plan *plan, ptrdiff_t K, float *s
  * Checked by the caller: contiguity, sizes, h even, C a multiple of 16, positions below
  * start_pos + T written, and that out and scratch overlap nothing.
  */
-void attention(const void *xq, const void *keys, const void *values, void *out, void *scratch,
-               ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K, ptrdiff_t h,
-               ptrdiff_t C, int type, float scale, int threads)
+void attention(void *out, void *scratch, const void *xq, const void *keys, const void *values,
+               ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C,
+               float scale, ElementType type, int threads)
 {
     const Plan plan = make_plan(T, start_pos, H, K, h, type, threads);
-    const Attention a = {
-        .set = kernel_set(),
-        .xq = xq,
-        .keys = keys,
-        .values = values,
-        .out = out,
-        .start_pos = start_pos,
-        .H = H,
-        .G = H / K,
-        .h = h,
-        .head_bytes = C * h * type_bytes(type),
-        .words = head_words(type, h),
-        .floats = state_floats(type, h),
-        .type = type,
-        .scale = scale,
-    };
+    const Attention a = {.set = kernel_set(),
+                         .xq = xq,
+                         .keys = keys,
+                         .values = values,
+                         .out = out,
+                         .start_pos = start_pos,
+                         .H = H,
+                         .G = H / K,
+                         .h = h,
+                         .head_bytes = C * h * type_bytes(type),
+                         .words = head_words(type, h),
+                         .floats = state_floats(type, h),
+                         .type = type,
+                         .scale = scale};
     float *lines = (float *)align_to_line(scratch);
     if (plan.splits_blocks)
         run_blocks(&a, &plan, K, lines);

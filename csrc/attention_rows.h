@@ -2,15 +2,10 @@
  * The parts of attention that are plain C, compiled once for each instruction set.
  *
  * A row is one query head of one token. Its state (attention.h) is what a run of positions makes of
- * it: the largest score, the sum of the weights 2^(score - largest), and the values summed by
- * these weights; scores are in powers of two: their scale is log2(e) / sqrt(h). The two elements of a bfloat16 word lie apart in it, odd ones first.
- *
- * attention_tile.h or attention_portable.h define before this one: fused (a * b + c, rounded once),
- * largest_lanes (the maximum of each lane, NaNs passed over) and sum_lanes (each lane added up).
+ * it: the largest score, the sum of the weights 2^(score - largest), and the values summed by these
+ * weights. The two elements of a bfloat16 word are apart in it, odd ones first.
  */
-#ifndef LLAMA_BOLTS_ATTENTION_ROWS_H
-#define LLAMA_BOLTS_ATTENTION_ROWS_H
-
+#pragma once
 #include "attention.h"
 #include "row_kernels.h"
 
@@ -18,9 +13,8 @@
  * Lays one query out as row 0 of a panel [word][phase][row], so that the step of a score finds the
  * numbers of all rows side by side. With one phase, a word of two bfloat16 stays as it is.
  */
-static void pack_query(int type, const char *x, ptrdiff_t words, int rows, float *panel)
+INLINE void pack_words(float *panel, const char *x, ptrdiff_t words, int rows, const int phases)
 {
-    const int phases = type == TYPE_BF16 ? BF16_PHASES : 1;
     for (ptrdiff_t w = 0; w < words; w++, panel += phases * rows) {
         uint32_t word;
         memcpy(&word, x + 4 * w, 4);
@@ -43,15 +37,18 @@ INLINE float weight_of(float x)
     const float shifted = x + 12582912.0f;
     const float r = x - (shifted - 12582912.0f);
     float p = 1.535336188319500e-4f;
-    p = fused(p, r, 1.339887440266574e-3f);
-    p = fused(p, r, 9.618437357674640e-3f);
-    p = fused(p, r, 5.550332471162809e-2f);
-    p = fused(p, r, 2.402264791363012e-1f);
-    p = fused(p, r, 6.931472028550421e-1f);
-    p = fused(p, r, 1.0f);
+    p = fused_multiply_add(p, r, 1.339887440266574e-3f);
+    p = fused_multiply_add(p, r, 9.618437357674640e-3f);
+    p = fused_multiply_add(p, r, 5.550332471162809e-2f);
+    p = fused_multiply_add(p, r, 2.402264791363012e-1f);
+    p = fused_multiply_add(p, r, 6.931472028550421e-1f);
+    p = fused_multiply_add(p, r, 1.0f);
     const float weight = p * float_of((bits_of(shifted) << 23) + 0x3F800000u);
     return x < -125.0f ? 0.0f : weight;
 }
+
+/* Of whole lanes: the maximum of each lane, NaNs passed over, or its sum. */
+typedef void (*lanes_function)(const float *restrict x, ptrdiff_t padded, float *restrict lanes);
 
 /*
  * Turns the first `count` products of one row and block into weights, and begins their state:
@@ -59,8 +56,9 @@ INLINE float weight_of(float x)
  * What lies beyond, up to whole lanes, becomes 0. A NaN is passed over by the maximum and comes
  * back as a weight; a row of -Inf only gets weights of 0.
  */
-static void attention_weights(float *restrict scores, ptrdiff_t count, float scale,
-                              float *restrict state)
+INLINE void weigh_scores(float *restrict scores, float *restrict state, ptrdiff_t count,
+                         float scale, const lanes_function largest_lanes,
+                         const lanes_function sum_lanes)
 {
     const ptrdiff_t padded = ceil_div(count, LANES) * LANES;
     float largest[LANES], sums[LANES];
@@ -73,10 +71,10 @@ static void attention_weights(float *restrict scores, ptrdiff_t count, float sca
     maximum = maximum * scale;
     const float base = maximum == -INFINITY ? 0.0f : maximum;
     for (ptrdiff_t s = 0; s < padded; s++)
-        scores[s] = weight_of(fused(scores[s], scale, -base));
+        scores[s] = weight_of(fused_multiply_add(scores[s], scale, -base));
     sum_lanes(scores, padded, sums);
     state[STATE_MAXIMUM] = maximum;
-    state[STATE_SUM] = fold_lanes(sums);
+    state[STATE_SUM] = reduce_lanes(sums);
 }
 
 /* The state of no position at all. */
@@ -99,21 +97,19 @@ static void attention_merge(float *restrict state, const float *restrict block, 
 }
 
 /* out = the weighted sum of values over the sum of the weights, each rounded once. */
-static void attention_finish(int type, const float *state, ptrdiff_t h, void *out)
+static void attention_finish(void *out, const float *state, ptrdiff_t h, ElementType type)
 {
-    const float *mix = state + STATE_MIX, sum = state[STATE_SUM];
-    if (type == TYPE_F32) {
+    const float *sums = state + STATE_VALUES, sum = state[STATE_SUM];
+    if (type == TYPE_FLOAT32) {
         float *wide = out;
         for (ptrdiff_t d = 0; d < h; d++)
-            wide[d] = mix[d] / sum;
+            wide[d] = sums[d] / sum;
         return;
     }
-    const float *even = mix + mix_phase(type, h);
+    const float *even = sums + sum_phase(type, h);
     uint16_t *half = out;
     for (ptrdiff_t w = 0; w < h / 2; w++) {
-        half[2 * w] = f32_to_bf16(even[w] / sum);
-        half[2 * w + 1] = f32_to_bf16(mix[w] / sum);
+        half[2 * w] = float32_to_bfloat16(even[w] / sum);
+        half[2 * w + 1] = float32_to_bfloat16(sums[w] / sum);
     }
 }
-
-#endif

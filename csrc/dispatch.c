@@ -1,6 +1,6 @@
-/* Chooses the instruction set at run time, from what this build holds and this machine can run. */
+/* Chooses the instruction set at run time, from what this build holds and this machine can run;
+ * and what this build was made with. */
 #include "kernel_set.h"
-
 #include <stdatomic.h>
 
 #if defined(__x86_64__)
@@ -33,35 +33,30 @@ static int has_avx512bf16(void)
 #endif
 }
 
-static const KernelSet *find_set(int isa)
+static const KernelSet *find_set(InstructionSet isa)
 {
     switch (isa) {
     case ISA_PORTABLE: return &kernel_set_portable;
     case ISA_AVX2: return has_avx2() ? &kernel_set_avx2 : NULL;
     case ISA_AVX512: return has_avx512() ? &kernel_set_avx512 : NULL;
     case ISA_AVX512BF16: return has_avx512bf16() ? &kernel_set_avx512bf16 : NULL;
-    default: return NULL;
     }
+    return NULL;
 }
 
 #else
-
-static const KernelSet *find_set(int isa)
+static const KernelSet *find_set(InstructionSet isa)
 {
     return isa == ISA_PORTABLE ? &kernel_set_portable : NULL;
 }
-
 #endif
 
-static _Atomic int selected = ISA_PORTABLE;
+static _Atomic InstructionSet selected = ISA_PORTABLE;
 static _Atomic(const KernelSet *) selected_set = &kernel_set_portable;
 
-int isa_available(int isa)
-{
-    return find_set(isa) != NULL;
-}
+int isa_available(InstructionSet isa) { return find_set(isa) != NULL; }
 
-int isa_select(int isa)
+int isa_select(InstructionSet isa)
 {
     const KernelSet *set = find_set(isa);
     if (set == NULL)
@@ -71,12 +66,27 @@ int isa_select(int isa)
     return 1;
 }
 
-int isa_selected(void)
+InstructionSet isa_selected(void) { return atomic_load(&selected); }
+const KernelSet *kernel_set(void) { return atomic_load(&selected_set); }
+
+int openmp_version(void)
 {
-    return atomic_load(&selected);
+#ifdef _OPENMP
+    return _OPENMP;
+#else
+    return 0;
+#endif
 }
 
-const KernelSet *kernel_set(void)
+const char *compiler_version(void)
 {
-    return atomic_load(&selected_set);
+#if defined(LLAMA_BOLTS_EMULATE_BF16)
+    return "test build, vdpbf16ps emulated";
+#elif defined(__clang__)
+    return "clang " __clang_version__;
+#elif defined(__GNUC__)
+    return "gcc " __VERSION__;
+#else
+    return "unknown";
+#endif
 }

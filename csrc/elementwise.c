@@ -1,5 +1,4 @@
 #include "kernel_set.h"
-#include "threads.h"
 
 /* Elements handed out at a time. */
 enum { SPAN = 8192 };
@@ -14,15 +13,15 @@ enum { SPAN = 8192 };
  * Computed in float32 and rounded once. Threads take spans of elements, which are independent.
  * Checked by the caller: contiguity, sizes, one type for all.
  */
-void elementwise(int op, const void *a, const void *b, void *out, int type, ptrdiff_t n,
-                 int threads)
+void elementwise(void *out, const void *a, const void *b, ptrdiff_t n, ElementwiseOp op,
+                 ElementType type, int threads)
 {
     const KernelSet *set = kernel_set();
     const ptrdiff_t bytes = type_bytes(type);
     const int workers = threads_for(n, ELEMENTS_PER_THREAD, threads);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(workers) if (workers > 1)
     for (ptrdiff_t start = 0; start < n; start += SPAN)
-        set->elementwise_span(op, (const char *)a + start * bytes,
+        set->elementwise_span((char *)out + start * bytes, (const char *)a + start * bytes,
                               op == OP_SILU ? NULL : (const char *)b + start * bytes,
-                              (char *)out + start * bytes, type, min_size(SPAN, n - start));
+                              min_size(SPAN, n - start), op, type);
 }

@@ -1,29 +1,11 @@
 /* x86-64 with AVX-512 F, BW, DQ, VL and BF16. Panels keep bfloat16 pairs (one phase). */
-#if defined(__x86_64__)
-
-#if defined(__clang__)
-#pragma clang attribute push( \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), \
-    apply_to = function)
-#elif defined(LLAMA_BOLTS_EMULATE_BF16)
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+#define AVX512BF16
+#ifdef LLAMA_BOLTS_EMULATE_BF16
+#define TARGETS "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl"
 #else
-#pragma GCC target( \
-    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,prefer-vector-width=512")
+#define TARGETS "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"
 #endif
-
-#include "dot_avx512bf16.h"
-#include "fold_x86.h"
-#include "attention_tile.h"
-#include "probe_vector.h"
-#include "int8_avx512.h"
-#include "nf4_avx512.h"
-#include "quantized_tile.h"
-
-DEFINE_KERNEL_SET(kernel_set_avx512bf16);
-
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
-
-#endif
+#define VECTORS "vectors_avx512.h"
+#define CODES "codes_avx512.h"
+#define KERNEL_SET kernel_set_avx512bf16
+#include "set_vector.h"

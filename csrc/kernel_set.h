@@ -4,202 +4,185 @@
  * Every isa_*.c file fills one KernelSet; the drivers (linear.c, softmax.c, ...) split the work
  * over threads and call through the set in use. None of these functions is threaded.
  */
-#ifndef LLAMA_BOLTS_KERNEL_SET_H
-#define LLAMA_BOLTS_KERNEL_SET_H
-
+#pragma once
 #include "kernels.h"
 
-/* Lanes of every sum, most weight rows that one call takes, bytes of a cache line. */
-enum { LANES = 16, CHUNK_ROWS = 64, LINE = 64 };
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
-/* Where a tile finds its weights, widened to float32 or not. */
-enum WeightSource {
+#define INLINE static inline __attribute__((always_inline))
+
+enum {
+    LANES = 16,        /* of every sum */
+    CHUNK_ROWS = 64,   /* weight rows that one call takes, at most */
+    LINE = 64,         /* bytes of a cache line */
+    K_BLOCK = 512,     /* elements of a K block of weights that are kept widened, or have blocks */
+    PROBE_STREAMS = 8, /* places that a probe reads from side by side, at most */
+    /* Elements below which a second thread costs more than it brings (a region: about 1 us). */
+    ELEMENTS_PER_THREAD = 16384
+};
+
+/* How a product takes x, and in what it runs. */
+typedef enum Form {
+    FORM_BFLOAT16, /* panels of bfloat16, multiplied by bfloat16 */
+    FORM_FLOAT32,  /* panels of float32, multiplied by float32 */
+    FORM_INTEGERS, /* panels of integers with scales, multiplied by int8 codes (integers.h) */
+    FORM_CODES /* one token of float32 in the order in which codes are widened (widened_tile.h) */
+} Form;
+
+enum { FORM_COUNT = 4, PLAIN_FORMS = 2 };
+
+/* Where a tile finds its weights, widened to what the product runs in or not. */
+typedef enum WeightSource {
     WEIGHTS_AS_STORED, /* in the weight's rows */
     WEIGHTS_KEPT_NOW,  /* there too, and their widened form is put into `widened` */
     WEIGHTS_WIDENED    /* in `widened` */
-};
+} WeightSource;
 
-/* Bytes that will be read soon. */
-typedef struct Ahead {
+/* Bytes to prefetch. */
+typedef struct Prefetch {
     const char *at;         /* the row that is next */
     ptrdiff_t stride, rows; /* bytes from row to row; rows that are left */
-    ptrdiff_t bytes, done;  /* of a row; of the next one, those already asked for */
-} Ahead;
+    ptrdiff_t bytes, done;  /* of a row; of the next one, those already prefetched */
+} Prefetch;
 
-/* Most places that a probe reads from side by side. */
-enum { PROBE_STREAMS = 8 };
-
-/* One stretch along `in` of some weight rows times a panel of tokens. */
-typedef struct Stretch {
-    const float *panel;      /* as pack_panel laid it out, for all of `in` */
+/* A K block: a part of `in`, here of some weight rows and a panel of tokens. */
+typedef struct KBlock {
+    float *out;              /* [PANEL_TOKENS][CHUNK_ROWS] */
+    float *lanes;            /* [CHUNK_ROWS][PANEL_TOKENS][LANES]: the sums between two K blocks */
+    float *widened;          /* tile after tile: [rows of the tile] x the K block in whole steps */
+    const float *panel;      /* as it was packed, for all of `in` */
     const float *next_panel; /* read after this one; NULL if none is known */
-    int tokens;              /* 1..PANEL_TOKENS */
-    ptrdiff_t in, start;     /* elements that the panel holds; where the stretch begins */
-    const char *weight;      /* the stretch's first element of the first row */
+    const char *weight;      /* the K block's first element of the first row */
     ptrdiff_t weight_stride; /* bytes from row to row */
     ptrdiff_t rows;          /* 1..CHUNK_ROWS */
-    ptrdiff_t count;         /* elements along `in`; whole blocks unless it is the last stretch */
-    int source;              /* of the weights */
-    float *widened;          /* tile after tile: [rows of the tile] x whole blocks of the stretch */
-    int first, last;         /* of the sum: begins at zero; ends in out */
-    float *lanes;            /* [CHUNK_ROWS][PANEL_TOKENS][LANES]: the sums between two stretches */
-    float *out;              /* [PANEL_TOKENS][CHUNK_ROWS] */
-    Ahead ahead;             /* weights to ask for meanwhile */
-} Stretch;
+    ptrdiff_t in, start;     /* elements that the panel holds; where the K block begins */
+    ptrdiff_t count;         /* elements along `in`; whole steps unless it is the last K block */
+    int tokens;              /* 1..PANEL_TOKENS */
+    WeightSource source;
+    int first, last;   /* of the sum: begins at zero; ends in out */
+    Prefetch prefetch; /* weights to prefetch meanwhile */
+} KBlock;
 
-/* At most LANES blocks along `in` of some int8 rows times a panel of integers (int8.h). */
-typedef struct Int8Stretch {
-    const QuantizedWeight *weight;
-    ptrdiff_t row, rows;        /* 1..CHUNK_ROWS */
-    ptrdiff_t in, start, count; /* whole blocks */
-    float *widened;             /* the set's own form of the weights */
+/* At most LANES groups along `in` of some rows of codes, and a panel of integers (integers.h). */
+typedef struct IntegerKBlock {
+    float *out;     /* [PANEL_TOKENS][CHUNK_ROWS]; written by the last K block */
+    float *lanes;   /* [CHUNK_ROWS * PANEL_TOKENS * LANES]: the sums between two K blocks */
+    float *widened; /* the set's own form of the weights */
     const float *panel;
-    int tokens; /* 1..PANEL_TOKENS */
-    float *lanes; /* [CHUNK_ROWS * PANEL_TOKENS * LANES]: the sums between two stretches */
-    float *out;   /* [PANEL_TOKENS][CHUNK_ROWS]; written by the last stretch */
-} Int8Stretch;
+    const Weight *weight;
+    ptrdiff_t row, rows;        /* 1..CHUNK_ROWS */
+    ptrdiff_t in, start, count; /* whole groups */
+    int tokens;                 /* 1..PANEL_TOKENS */
+} IntegerKBlock;
+
+/* Products of a form with weights of one plain type. */
+typedef struct PlainProduct {
+    /* Adds a K block to the sums. */
+    void (*multiply_k_block)(const KBlock *block);
+    /* out[r] = x . weight row r, for up to CHUNK_ROWS rows and one token. */
+    void (*multiply_row)(float *out, const char *x, const char *weight, ptrdiff_t weight_stride,
+                         ptrdiff_t rows, ptrdiff_t in);
+    /* Whether several panels read the weights faster if the first one keeps them widened. */
+    int keeps_widened;
+} PlainProduct;
+
+/* What is done with one format of block-quantized weights; NULL where it has no use for it. */
+typedef struct BlockFormat {
+    /* Codes and scales of blocks from block `first` on; how many elements are not finite. */
+    ptrdiff_t (*quantize_span)(void *codes, void *scales, const void *x, ptrdiff_t first,
+                               ptrdiff_t count, ElementType x_type);
+    /* out[i] = element first + i, rounded once to the type; any first, any count. */
+    void (*dequantize_span)(void *out, const Weight *weight, ptrdiff_t first, ptrdiff_t count,
+                            ElementType out_type);
+    /* Elements [start, start + count) of some rows, at most K_BLOCK, into KBlock's `widened`. */
+    void (*widen_k_block)(float *widened, const Weight *weight, ptrdiff_t row, ptrdiff_t rows,
+                          ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, Form form);
+    /* FORM_CODES: out[r] = x . row (row + r). */
+    void (*multiply_codes)(float *out, const float *x, const Weight *weight, ptrdiff_t row,
+                           ptrdiff_t rows, ptrdiff_t in);
+    /* FORM_INTEGERS: out[t][r] for up to INTEGER_FEW tokens; the K block's rows into `widened`. */
+    void (*multiply_integer_rows)(float *out, const float *panel, const Weight *weight,
+                                  ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in, int tokens);
+    void (*widen_integers)(const IntegerKBlock *block);
+    /* Adds a K block that widen_integers has seen to the sums. */
+    void (*multiply_integers)(const IntegerKBlock *block);
+} BlockFormat;
 
 typedef struct KernelSet {
-    /* Whether several panels read weights of a kind faster if the first one keeps them widened. */
-    int (*keeps_widened)(int kind);
+    /* By the weight's type. */
+    PlainProduct products[PLAIN_FORMS][TYPE_COUNT];
+    BlockFormat formats[TYPE_COUNT];
 
-    /* Lays `count` elements of `tokens` rows out as a panel (row_kernels.h). */
-    void (*pack_panel)(int kind, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t count,
-                       float *panel);
+    /* Adds a K block whose weights are widened. */
+    void (*multiply_widened[PLAIN_FORMS])(const KBlock *block);
 
-    /* Adds a stretch to the sums. */
-    void (*multiply_stretch)(int kind, const Stretch *stretch);
+    /* Lays `in` elements of `tokens` rows of x out as a panel of a form. */
+    void (*pack[FORM_COUNT])(float *panel, const char *x, ptrdiff_t x_stride, int tokens,
+                             ptrdiff_t in, ElementType x_type);
 
-    /* out[r] = x . weight row r, for up to CHUNK_ROWS rows and one token. */
-    void (*multiply_row)(int kind, const char *x, const char *weight, ptrdiff_t weight_stride,
-                         ptrdiff_t rows, ptrdiff_t in, float *out);
-
-    /* quantized_rows.h, quantized_tile.h: blocks of codes and back. */
-    ptrdiff_t (*quantize_span)(int format, const void *x, int x_type, ptrdiff_t first,
-                               ptrdiff_t count, uint8_t *codes, void *scales);
-    void (*dequantize_span)(const QuantizedWeight *weight, ptrdiff_t first, ptrdiff_t count,
-                            void *out, int out_type);
-    /* Elements [start, start + count) of some rows, at most 512, into Stretch's `widened`. */
-    void (*widen_codes_stretch)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
-                                ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, float *widened);
-
-    /* nf4_tile.h: one token, widened, in the order of lanes that its products take; and those. */
-    void (*pack_nf4)(int kind, const char *x, ptrdiff_t in, float *lanes);
-    void (*multiply_nf4)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
-                         ptrdiff_t in, const float *lanes, float *out);
-
-    /* int8_rows.h, int8_tile.h: int8 weights by integers. multiply_int8_rows takes up to INT8_FEW
-     * tokens, the others up to a panel; out is [tokens][CHUNK_ROWS]. */
-    void (*quantize_panel)(const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
-                           float *panel);
-    void (*multiply_int8_rows)(const QuantizedWeight *weight, ptrdiff_t row, ptrdiff_t rows,
-                               ptrdiff_t in, const float *panel, int tokens, float *out);
-    void (*widen_int8_stretch)(const Int8Stretch *stretch);
-    void (*multiply_int8_stretch)(const Int8Stretch *stretch);
-
-    void (*softmax_row)(const void *x, int x_type, void *out, int out_type, ptrdiff_t n);
-    void (*rms_norm_row)(const void *x, int x_type, const void *weight, int weight_type, void *out,
-                         int out_type, float eps, ptrdiff_t D);
-    void (*rotary_row)(const void *x, const float *frequencies, void *out, int type, int halves,
-                       ptrdiff_t heads, ptrdiff_t h);
-    void (*elementwise_span)(int op, const void *a, const void *b, void *out, int type,
-                             ptrdiff_t n);
-    ptrdiff_t (*argmax_row)(const void *x, int type, ptrdiff_t n);
+    void (*softmax_row)(void *out, const void *x, ptrdiff_t n, ElementType x_type,
+                        ElementType out_type);
+    void (*rms_norm_row)(void *out, const void *x, const void *weight, ptrdiff_t D, float eps,
+                         ElementType x_type, ElementType weight_type, ElementType out_type);
+    void (*rotary_row)(void *out, const void *x, const float *frequencies, ptrdiff_t heads,
+                       ptrdiff_t h, int halves, ElementType type);
+    void (*elementwise_span)(void *out, const void *a, const void *b, ptrdiff_t n, ElementwiseOp op,
+                             ElementType type);
+    ptrdiff_t (*argmax_row)(const void *x, ptrdiff_t n, ElementType type);
+    void (*convert_span)(void *out, const void *x, ptrdiff_t n, ElementType x_type,
+                         ElementType out_type);
 
     /* The machine's limits, for probe.c. */
     uint32_t (*read_span)(const char *bytes, ptrdiff_t count, int streams);
-    ptrdiff_t (*multiply_add_chains)(int kind, const float *seeds, ptrdiff_t rounds,
-                                     float *result);
-
-    void (*convert_span)(const void *x, int x_type, void *out, int out_type, ptrdiff_t n);
+    ptrdiff_t (*multiply_add_chains)(float *result, const float *seeds, ptrdiff_t rounds,
+                                     ElementType type);
 
     /* Lays a query out as one row of a panel (attention_rows.h). */
-    void (*pack_query)(int type, const char *x, ptrdiff_t words, int rows, float *panel);
+    void (*pack_query)(float *panel, const char *x, ptrdiff_t words, int rows, ElementType type);
     /* scores[r][16 * g + l] = query of row r . key of lane l in group g. */
-    void (*attention_scores)(int type, const float *panel, int rows, const char *keys,
-                             ptrdiff_t groups, ptrdiff_t words, float *scores);
+    void (*attention_scores)(float *scores, const float *panel, const char *keys, int rows,
+                             ptrdiff_t groups, ptrdiff_t words, ElementType type);
     /* The scores of one row and block become weights; the state gets their maximum and sum. */
-    void (*attention_weights)(float *scores, ptrdiff_t count, float scale, float *state);
-    /* mix[r] += sum over `count` positions s, in order, of weights[r][s] * values[s]. */
-    void (*attention_mix)(int type, const float *weights, int rows, const char *values,
-                          ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, float *mix);
+    void (*attention_weights)(float *scores, float *state, ptrdiff_t count, float scale);
+    /* sums[r] += sum over `count` positions s, in order, of weights[r][s] * values[s]. */
+    void (*attention_sum)(float *sums, const float *weights, const char *values, int rows,
+                          ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, ElementType type);
     void (*attention_begin)(float *state, ptrdiff_t floats);
     void (*attention_merge)(float *state, const float *block, ptrdiff_t floats);
-    void (*attention_finish)(int type, const float *state, ptrdiff_t h, void *out);
+    void (*attention_finish)(void *out, const float *state, ptrdiff_t h, ElementType type);
 } KernelSet;
-
-/* A set of the functions that the including file has compiled under these names. */
-#define DEFINE_KERNEL_SET(name)              \
-    const KernelSet name = {                 \
-        .keeps_widened = keeps_widened,      \
-        .pack_panel = pack_panel,            \
-        .multiply_stretch = multiply_stretch,\
-        .multiply_row = multiply_row,        \
-        .quantize_span = quantize_span,      \
-        .dequantize_span = dequantize_span,  \
-        .widen_codes_stretch = widen_codes_stretch, \
-        .pack_nf4 = pack_nf4,                \
-        .multiply_nf4 = multiply_nf4,        \
-        .quantize_panel = quantize_panel,    \
-        .multiply_int8_rows = multiply_int8_rows, \
-        .widen_int8_stretch = widen_int8_stretch, \
-        .multiply_int8_stretch = multiply_int8_stretch, \
-        .softmax_row = softmax_row,          \
-        .rms_norm_row = rms_norm_row,        \
-        .rotary_row = rotary_row,            \
-        .elementwise_span = elementwise_span,\
-        .argmax_row = argmax_row,            \
-        .read_span = read_span,              \
-        .multiply_add_chains = multiply_add_chains, \
-        .convert_span = convert_span,        \
-        .pack_query = pack_query,            \
-        .attention_scores = attention_scores,\
-        .attention_weights = attention_weights,\
-        .attention_mix = attention_mix,      \
-        .attention_begin = attention_begin,  \
-        .attention_merge = attention_merge,  \
-        .attention_finish = attention_finish,\
-    }
 
 /* The set in use (dispatch.c). */
 const KernelSet *kernel_set(void);
 
-extern const KernelSet kernel_set_portable;
-extern const KernelSet kernel_set_avx2;
-extern const KernelSet kernel_set_avx512;
-extern const KernelSet kernel_set_avx512bf16;
+extern const KernelSet kernel_set_portable, kernel_set_avx2;
+extern const KernelSet kernel_set_avx512, kernel_set_avx512bf16;
 
-/* Elements that one panel or lane block of a product holds along `in`. */
-static inline ptrdiff_t product_block(int kind)
+static inline ptrdiff_t ceil_div(ptrdiff_t a, ptrdiff_t b) { return (a + b - 1) / b; }
+static inline ptrdiff_t min_size(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
+
+/* Bytes of an element of a plain type. */
+static inline ptrdiff_t type_bytes(ElementType type)
 {
-    return kind == PRODUCT_BF16 ? 32 : 16;
+#define BYTES(name, number, bytes) [number] = bytes,
+    static const uint8_t sizes[TYPE_COUNT] = { PLAIN_TYPES(BYTES) };
+    return sizes[type];
 }
 
-/* Bytes of one element of x and of the weight. */
-static inline ptrdiff_t product_x_bytes(int kind)
+/* Elements of a block of a format; 0 for a plain type. */
+static inline ptrdiff_t block_elements(ElementType type)
 {
-    return kind == PRODUCT_BF16 || kind == PRODUCT_BF16_F32 ? 2 : 4;
+#define ELEMENTS(name, number, elements, codes, scale) [number] = elements,
+    static const uint16_t sizes[TYPE_COUNT] = { BLOCK_TYPES(ELEMENTS) };
+    return sizes[type];
 }
 
-static inline ptrdiff_t product_weight_bytes(int kind)
-{
-    return kind == PRODUCT_F32 || kind == PRODUCT_BF16_F32 ? 4 : 2;
-}
-
-static inline ptrdiff_t type_bytes(int type)
-{
-    return type == TYPE_F32 ? 4 : 2;
-}
-
-static inline ptrdiff_t ceil_div(ptrdiff_t a, ptrdiff_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static inline ptrdiff_t min_size(ptrdiff_t a, ptrdiff_t b)
-{
-    return a < b ? a : b;
-}
+/* The same as constants. */
+#define SIZES(name, number, elements, codes, scale) \
+    enum { name##_elements = elements, name##_code_bytes = codes, name##_scale_bytes = scale };
+BLOCK_TYPES(SIZES)
 
 /* Scratch comes unaligned from Python; panels start at a cache line. */
 static inline char *align_to_line(void *pointer)
@@ -207,4 +190,18 @@ static inline char *align_to_line(void *pointer)
     return (char *)(((uintptr_t)pointer + 63) & ~(uintptr_t)63);
 }
 
+/* Threads for `work` units of which each thread should have at least `share`. */
+static inline int threads_for(ptrdiff_t work, ptrdiff_t share, int threads)
+{
+    const ptrdiff_t useful = work / share;
+    return useful < 1 ? 1 : useful < threads ? (int)useful : threads;
+}
+
+static inline int thread_index(void)
+{
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
 #endif
+}

@@ -1,7 +1,6 @@
 #include <stdatomic.h>
 
-#include "int8.h"
-#include "threads.h"
+#include "product.h"
 
 /* The work of one op: for each group of tokens, the rows of all weights one after the other. */
 typedef struct Work {
@@ -39,9 +38,9 @@ static void cut_groups(Work *work, ptrdiff_t tokens)
 static Unit unit_at(const Work *work, ptrdiff_t at)
 {
     Unit unit = {.group = at / work->rows, .row = at % work->rows, .part = work->parts};
-    for (; unit.row >= unit.part->out_features; unit.part++)
-        unit.row -= unit.part->out_features;
-    unit.rows = min_size(fair_share(work, at), unit.part->out_features - unit.row);
+    for (; unit.row >= unit.part->rows; unit.part++)
+        unit.row -= unit.part->rows;
+    unit.rows = min_size(fair_share(work, at), unit.part->rows - unit.row);
     return unit;
 }
 
@@ -60,64 +59,56 @@ static int take(Work *work, Unit *unit)
 /* One pass: packs as many tokens as the scratch has room for, and multiplies them. */
 typedef struct Pass {
     const KernelSet *set;
-    const char *x; /* [tokens, in] */
+    const char *x;               /* [tokens, in] */
     ptrdiff_t tokens, in, first; /* first: of its tokens among those of the op */
     Scratch scratch;
-    int kind, out_type;
-    int packs;    /* whether the tokens are read from panels */
-    int integers; /* which hold integers */
+    Form form;
+    ElementType x_type, out_type;
 } Pass;
 
 static void pack(const Pass *pass)
 {
-    const ptrdiff_t x_stride = pass->in * product_x_bytes(pass->kind);
-    const ptrdiff_t room = panel_room(pass->in);
+    const ptrdiff_t x_stride = pass->in * type_bytes(pass->x_type);
 #pragma omp for schedule(dynamic, 1)
-    for (ptrdiff_t t = 0; t < pass->tokens; t += PANEL_TOKENS) {
-        const char *x = pass->x + t * x_stride;
-        float *panel = pass->scratch.panels + t / PANEL_TOKENS * room;
-        if (pass->integers)
-            pass->set->quantize_panel(x, x_stride, (int)min_size(PANEL_TOKENS, pass->tokens - t),
-                                      pass->in, panel);
-        else
-            pack_tokens(pass->set, pass->kind, x, x_stride, pass->tokens - t, pass->in, panel);
-    }
+    for (ptrdiff_t t = 0; t < pass->tokens; t += PANEL_TOKENS)
+        pass->set->pack[pass->form](
+            pass->scratch.panels + t / PANEL_TOKENS * panel_room(pass->in), pass->x + t * x_stride,
+            x_stride, (int)min_size(PANEL_TOKENS, pass->tokens - t), pass->in, pass->x_type);
 }
 
 static void multiply_unit(const Pass *pass, const Work *work, const Unit *unit)
 {
+    const LinearPart *part = unit->part;
     const ptrdiff_t t = unit->group * work->tokens;
-    const ptrdiff_t x_stride = pass->in * product_x_bytes(pass->kind);
-    const ptrdiff_t weight_stride = pass->in * product_weight_bytes(pass->kind);
-    const ptrdiff_t out_bytes = type_bytes(pass->out_type);
-    const ptrdiff_t out_stride = unit->part->out_features * out_bytes;
-    const QuantizedWeight *quantized = &unit->part->quantized;
+    const ptrdiff_t x_stride = pass->in * type_bytes(pass->x_type);
+    const ptrdiff_t out_bytes = type_bytes(pass->out_type), out_stride = part->rows * out_bytes;
     const Operands operands = {
+        .out = (char *)part->out + (pass->first + t) * out_stride + unit->row * out_bytes,
+        .out_stride = out_stride,
         .x = pass->x + t * x_stride,
         .x_stride = x_stride,
         .panels = pass->scratch.panels + t / PANEL_TOKENS * panel_room(pass->in),
-        .tokens = min_size(work->tokens, pass->tokens - t),
-        .weight = quantized->codes ? NULL
-                                   : (const char *)unit->part->weight + unit->row * weight_stride,
-        .weight_stride = weight_stride,
-        .quantized = quantized->codes ? quantized : NULL,
-        .quantized_row = unit->row,
+        .weight = &part->weight,
+        .weight_stride = pass->in * type_bytes(part->weight.type),
+        .row = unit->row,
         .rows = unit->rows,
+        .bias = part->bias,
+        .tokens = min_size(work->tokens, pass->tokens - t),
         .in = pass->in,
-        .out = (char *)unit->part->out + (pass->first + t) * out_stride + unit->row * out_bytes,
-        .out_stride = out_stride,
-        .kind = pass->kind,
+        .form = pass->form,
+        .x_type = pass->x_type,
         .out_type = pass->out_type,
-    };
+        .bias_type = part->bias_type};
     multiply(pass->set, &operands, &pass->scratch, thread_index());
 }
 
 /*
- * linear: out_p[t, o] = sum over i of x[t, i] * weight_p[o, i] for each part p
+ * linear: out_p[t, o] = sum over i of x[t, i] * weight_p[o, i], + bias_p[o], for each part p
  *
- *   x         [T, in]      bfloat16 | float32 | float32   (kind: BF16 | F32 | F32_F16)
- *   weight_p  [out_p, in]  bfloat16 | float32 | float16, or int8 (kind: BF16 | F32), or nf4
- *                          (kind: BF16_F32 | F32)
+ *   x         [T, in]      bfloat16 or float32
+ *   weight_p  [out_p, in]  the type of x, or one that it holds exactly (PAIR_TYPES with bfloat16;
+ *                          float16 and 8-bit floats with float32), or block-quantized; one type
+ *   bias_p    [out_p]      any plain type, or NULL: nothing is added
  *   out_p     [T, out_p]   bfloat16 or float32
  *   scratch   product_scratch_bytes(in, threads)
  *
@@ -127,31 +118,27 @@ static void multiply_unit(const Pass *pass, const Work *work, const Unit *unit)
  * holds nobody up.
  * Checked by the caller: contiguity, sizes, and that outs and scratch overlap nothing.
  */
-void linear(const void *x, const LinearPart *parts, ptrdiff_t count, void *scratch, ptrdiff_t T,
-            ptrdiff_t in_features, int kind, int out_type, int threads)
+void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t count, ptrdiff_t T,
+            ptrdiff_t in, ElementType x_type, ElementType out_type, int threads)
 {
-    Pass pass = {
-        .set = kernel_set(),
-        .in = in_features,
-        .scratch = cut_scratch(scratch, in_features, threads),
-        .kind = kind,
-        .out_type = out_type,
-        .integers = count && takes_integers(kind, &parts->quantized, in_features),
-    };
+    Pass pass = {.set = kernel_set(),
+                 .in = in,
+                 .scratch = cut_scratch(scratch, in, threads),
+                 .x_type = x_type,
+                 .out_type = out_type};
     Work work = {.parts = parts};
     for (ptrdiff_t p = 0; p < count; p++)
-        work.rows += parts[p].out_features;
-    work.workers = threads_for(T * in_features * work.rows, PRODUCTS_PER_THREAD, threads);
+        work.rows += parts[p].rows;
+    work.workers = threads_for(T * in * work.rows, PRODUCTS_PER_THREAD, threads);
     for (; pass.first < T && work.rows; pass.first += pass.tokens) {
-        pass.x = (const char *)x + pass.first * in_features * product_x_bytes(kind);
+        const ElementType type = parts->weight.type;
+        pass.x = (const char *)x + pass.first * in * type_bytes(x_type);
         pass.tokens = min_size(pass.scratch.panel_tokens, T - pass.first);
-        pass.packs = pass.tokens > 1 || reads_panel(&parts->quantized, in_features);
-        if (pass.tokens == 1 && reads_nf4_lanes(&parts->quantized, in_features))
-            pass.set->pack_nf4(kind, pass.x, in_features, pass.scratch.panels);
+        pass.form = product_form(x_type, type, pass.tokens, in);
         cut_groups(&work, pass.tokens);
 #pragma omp parallel num_threads(work.workers) if (work.workers > 1)
         {
-            if (pass.packs)
+            if (in && !reads_rows(pass.tokens, x_type, type, pass.form))
                 pack(&pass);
             for (Unit unit; take(&work, &unit);)
                 multiply_unit(&pass, &work, &unit);

@@ -1,6 +1,5 @@
 /* The limits of a machine: how fast memory is read, and how fast products are added up. */
 #include "kernel_set.h"
-#include "threads.h"
 
 enum { PROBE_CHUNK = 1 << 20 };
 
@@ -19,33 +18,33 @@ uint32_t probe_read(const void *bytes, ptrdiff_t count, int streams, int threads
     const char *start = (const char *)bytes;
     const int workers = threads_for(count, PROBE_CHUNK, threads);
     uint32_t all = 0;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(workers) if (workers > 1) reduction(^ : all)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(workers) if (workers > 1) \
+    reduction(^ : all)
     for (ptrdiff_t at = 0; at < count; at += PROBE_CHUNK)
         all ^= set->read_span(start + at, min_size(PROBE_CHUNK, count - at), streams);
     return all;
 }
 
 /*
- * probe_multiply_add: multiply-adds of a product's kind, in registers alone
+ * probe_multiply_add: multiply-adds of a product of bfloat16 or float32, in registers alone
  *
  *   result  one of the sums of each thread, added up: what keeps them from being left out
  *
  * Each thread does the same. Returns the multiplications and additions that were done; 0 where the
  * set has no vectors and so no peak.
  */
-ptrdiff_t probe_multiply_add(int kind, ptrdiff_t rounds, float *result, int threads)
+ptrdiff_t probe_multiply_add(float *result, ptrdiff_t rounds, ElementType type, int threads)
 {
-    static const float seeds[32] = {1.0f,  1.25f, 1.5f,  1.75f, 2.0f,  2.5f,  3.0f,  3.5f,
-                                    4.0f,  5.0f,  6.0f,  7.0f,  8.0f,  10.0f, 12.0f, 14.0f,
-                                    16.0f, 20.0f, 24.0f, 28.0f, 32.0f, 40.0f, 48.0f, 56.0f,
-                                    64.0f, 80.0f, 96.0f, 1.0f,  1.0f,  1.0f,  1.0f,  1.0f};
+    float seeds[32];
+    for (int i = 0; i < 32; i++)
+        seeds[i] = 1.0f + 0.25f * (float)i;
     const KernelSet *set = kernel_set();
     ptrdiff_t operations = 0;
     float sum = 0.0f;
 #pragma omp parallel for num_threads(threads) if (threads > 1) reduction(+ : operations, sum)
     for (int t = 0; t < threads; t++) {
         float one;
-        operations += set->multiply_add_chains(kind, seeds, rounds, &one);
+        operations += set->multiply_add_chains(&one, seeds, rounds, type);
         sum += one;
     }
     *result = sum;

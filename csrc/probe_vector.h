@@ -1,7 +1,5 @@
-/* The probes of probe.c for a set with vector intrinsics; included after its dot_*.h and tile.h. */
-#ifndef LLAMA_BOLTS_PROBE_VECTOR_H
-#define LLAMA_BOLTS_PROBE_VECTOR_H
-
+/* The probes of probe.c for a set with vector intrinsics. */
+#pragma once
 #include "tile.h"
 
 /* Sums side by side: more than the steps of a multiply-add in flight on any processor known. */
@@ -11,23 +9,21 @@ enum { CHAINS = 12, VEC_BYTES = VEC_LANES * 4 };
 INLINE uint32_t read_streams(const int streams, const char *bytes, ptrdiff_t count)
 {
     const ptrdiff_t part = count / streams / VEC_BYTES * VEC_BYTES;
-    vec acc[PROBE_STREAMS];
+    vec_words acc[PROBE_STREAMS];
 #pragma GCC unroll 8
     for (int s = 0; s < streams; s++)
-        acc[s] = vec_zero();
+        acc[s] = (vec_words){0};
     for (ptrdiff_t at = 0; at < part; at += VEC_BYTES)
 #pragma GCC unroll 8
         for (int s = 0; s < streams; s++)
-            acc[s] = vec_xor(acc[s], load_f32(bytes + s * part + at, 0, 0));
-    uint32_t words[VEC_LANES], all = 0;
-    for (int s = 0; s < streams; s++) {
-        memcpy(words, acc + s, sizeof words);
+            acc[s] ^= (vec_words)load_float32(bytes + s * part + at, 0, 0);
+    uint32_t all = 0, word;
+    for (int s = 0; s < streams; s++)
         for (int l = 0; l < VEC_LANES; l++)
-            all ^= words[l];
-    }
+            all ^= acc[s][l];
     for (ptrdiff_t at = streams * part; at + 4 <= count; at += 4) {
-        memcpy(words, bytes + at, 4);
-        all ^= words[0];
+        memcpy(&word, bytes + at, 4);
+        all ^= word;
     }
     return all;
 }
@@ -61,12 +57,11 @@ INLINE float run_chains(const mac_function mac, const float *seeds, ptrdiff_t ro
     return lanes[0];
 }
 
-static ptrdiff_t multiply_add_chains(int kind, const float *seeds, ptrdiff_t rounds, float *result)
+static ptrdiff_t multiply_add_chains(float *result, const float *seeds, ptrdiff_t rounds,
+                                     ElementType type)
 {
-    const int pairs = kind == PRODUCT_BF16 && BF16_PHASES == 1;
-    *result = kind == PRODUCT_BF16 ? run_chains(mac_bf16, seeds, rounds)
-                                   : run_chains(mac_f32, seeds, rounds);
-    return rounds * CHAINS * VEC_LANES * (pairs ? 4 : 2);
+    const int is_bfloat16 = type == TYPE_BFLOAT16;
+    *result =
+        is_bfloat16 ? run_chains(mac_pairs, seeds, rounds) : run_chains(mac_float32, seeds, rounds);
+    return rounds * CHAINS * VEC_LANES * (is_bfloat16 && PAIR_PHASES == 1 ? 4 : 2);
 }
-
-#endif

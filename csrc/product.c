@@ -1,29 +1,27 @@
 /*
  * One token goes straight to multiply_row: weights stream from memory, a few rows at a time.
  *
- * More tokens have been packed into panels of six. A few of them stay in the second cache, and the
+ * More tokens have been packed into panels of six. A few of them stay in the L2 cache, and the
  * weights stream from memory past them, four whole rows at a time.
  *
- * Many are multiplied stretch by stretch along `in`, so that all that is read again and again is
+ * Many are multiplied K block by K block, so that all that is read again and again is
  * near. From the innermost loop to the outermost:
  *   - a tile of 4 weight rows x 6 tokens (2 x 6 with AVX2) lives in registers;
- *   - a panel's stretch lies in the first cache while all weight rows of the chunk pass over it;
- *   - the first panel reads the weights where they are, and leaves them widened to float32 in the
- *     second cache for the other panels of the group;
- *   - between two stretches the lanes of the sums rest in scratch, as they are: where a row is cut
+ *   - a panel's K block is in the L1 cache while all weight rows of the chunk pass over it;
+ *   - the first panel reads the weights where they are, and leaves them widened in the L2
+ *     cache for the other panels of the group;
+ *   - between two K blocks the lanes of the sums rest in scratch, as they are: where a row is cut
  *     changes no bit.
  *
- * int8 weights are multiplied by integers, where x allows it: int8.c.
+ * Weights whose blocks are expanded are multiplied as integers, where x allows it: integers.c.
  */
-#include "int8.h"
+#include "integers.h"
 
 enum {
-    /* Bytes of a stretch of one weight row, at most; a chunk's stays in the second cache. */
-    STRETCH_BYTES = 8 * 1024,
-    /* The same in elements where weights are kept widened; a panel's takes 12 KB. */
-    KEPT_STRETCH = 512,
-    WIDENED_BYTES = CHUNK_ROWS * KEPT_STRETCH * (int)sizeof(float),
-    /* From here on a group has the panels to gain from that. */
+    /* Bytes of a K block of one weight row, at most; a chunk's stays in the L2 cache. */
+    K_BLOCK_BYTES = 8 * 1024,
+    WIDENED_BYTES = CHUNK_ROWS * K_BLOCK * (int)sizeof(float),
+    /* From here on a group has the panels to gain from weights that are kept widened. */
     KEPT_TOKENS = 8 * PANEL_TOKENS,
     /* Tokens that are few, and the bytes that their panels may take. */
     FEW_TOKENS = 2 * PANEL_TOKENS,
@@ -31,13 +29,13 @@ enum {
     /* Room for the panels of an op: as many tokens as fit, but at least one panel per thread. */
     PANELS_BYTES = 8 * 1024 * 1024,
     LANES_BYTES = GROUP_TOKENS / PANEL_TOKENS * PANEL_LANES * (int)sizeof(float),
-    THREAD_BYTES = WIDENED_BYTES + LANES_BYTES + QUANTIZED_BYTES
+    THREAD_BYTES = WIDENED_BYTES + LANES_BYTES
 };
 
 ptrdiff_t panel_room(ptrdiff_t in)
 {
-    /* Integers (int8.h) take 17 / 8 bytes for each element of whole stretches. */
-    const ptrdiff_t floats = ceil_div(in, 32) * 32, least = INT8_STRETCH * 17 / 8 / 4;
+    /* Integers (integers.h) take 17 / 8 bytes for each element of whole K blocks. */
+    const ptrdiff_t floats = ceil_div(in, 32) * 32, least = INTEGER_K_BLOCK * 17 / 8 / 4;
     return (floats < least ? least : floats) * PANEL_TOKENS;
 }
 
@@ -60,151 +58,194 @@ Scratch cut_scratch(void *scratch, ptrdiff_t in, int threads)
     return (Scratch){(float *)start, start + bytes, panels * PANEL_TOKENS};
 }
 
-void pack_tokens(const KernelSet *set, int kind, const char *x, ptrdiff_t x_stride,
-                 ptrdiff_t tokens, ptrdiff_t in, float *panel)
+Form product_form(ElementType x_type, ElementType weight_type, ptrdiff_t tokens, ptrdiff_t in)
 {
-    set->pack_panel(kind, x, x_stride, (int)min_size(PANEL_TOKENS, tokens), in, panel);
+    const int bfloat16 = x_type == TYPE_BFLOAT16, one = tokens == 1;
+    const Form plain = bfloat16 ? FORM_BFLOAT16 : FORM_FLOAT32;
+#define PAIR_ROW(name, type, bytes) [type] = 1,
+    static const uint8_t in_pairs[TYPE_COUNT] = { PAIR_TYPES(PAIR_ROW) };
+#define PLAIN_ROW(name, type, bytes) case type:
+#define EXPANDED_ROW(name, type, elements, codes, scale) \
+    case type: return bfloat16 && in % elements == 0 ? FORM_INTEGERS : plain;
+#define WIDENED_ROW(name, type, elements, codes, scale) \
+    case type: return one && in % elements == 0 ? FORM_CODES : FORM_FLOAT32;
+    switch (weight_type) {
+        PLAIN_TYPES(PLAIN_ROW)
+        return in_pairs[weight_type] ? plain : FORM_FLOAT32;
+        EXPANDED_TYPES(EXPANDED_ROW)
+        WIDENED_TYPES(WIDENED_ROW)
+    }
+    return plain;
+}
+
+int reads_rows(ptrdiff_t tokens, ElementType x_type, ElementType weight_type, Form form)
+{
+    const ElementType type = form == FORM_BFLOAT16 ? TYPE_BFLOAT16 : TYPE_FLOAT32;
+    const int is_plain = form == FORM_BFLOAT16 || form == FORM_FLOAT32;
+    return tokens == 1 && is_plain && block_elements(weight_type) == 0 && x_type == type;
 }
 
 void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_token, ptrdiff_t tokens,
-                const float *sums)
+                float *sums)
 {
-    for (ptrdiff_t t = 0; t < tokens; t++)
-        set->convert_span(sums + t * CHUNK_ROWS, TYPE_F32,
-                          o->out + (first_token + t) * o->out_stride, o->out_type, o->rows);
+    float bias[CHUNK_ROWS];
+    if (o->bias)
+        set->convert_span(bias, (const char *)o->bias + o->row * type_bytes(o->bias_type), o->rows,
+                          o->bias_type, TYPE_FLOAT32);
+    for (ptrdiff_t t = 0; t < tokens; t++) {
+        for (ptrdiff_t r = 0; o->bias && r < o->rows; r++)
+            sums[t * CHUNK_ROWS + r] += bias[r];
+        set->convert_span(o->out + (first_token + t) * o->out_stride, sums + t * CHUNK_ROWS,
+                          o->rows, TYPE_FLOAT32, o->out_type);
+    }
 }
 
-static void multiply_one(const KernelSet *set, const Operands *o)
+/* Where the chunk's rows of a plain weight begin. */
+static const char *plain_rows(const Operands *o)
 {
-    float sums[CHUNK_ROWS];
-    if (o->quantized)
-        set->multiply_nf4(o->quantized, o->quantized_row, o->rows, o->in, o->panels, sums);
-    else
-        set->multiply_row(o->kind, o->x, o->weight, o->weight_stride, o->rows, o->in, sums);
-    store_rows(set, o, 0, 1, sums);
+    return (const char *)o->weight->data + o->row * o->weight_stride;
 }
 
-/* A stretch of all of `in`, for some rows of the chunk and the panel that begins at a token. */
-static Stretch whole_stretch(const Operands *o, ptrdiff_t token, ptrdiff_t row, ptrdiff_t rows)
+/* A K block of all of `in`, for some rows of the chunk and the panel that begins at a token. */
+static KBlock whole_k_block(const Operands *o, ptrdiff_t token, ptrdiff_t row, ptrdiff_t rows)
 {
-    return (Stretch){
-        .panel = o->panels + token / PANEL_TOKENS * panel_room(o->in),
-        .tokens = (int)min_size(PANEL_TOKENS, o->tokens - token),
-        .in = o->in,
-        .weight = o->weight + row * o->weight_stride,
-        .weight_stride = o->weight_stride,
-        .rows = rows,
-        .count = o->in,
-        .source = WEIGHTS_AS_STORED,
-        .first = 1,
-        .last = 1,
-    };
+    return (KBlock){.panel = o->panels + token / PANEL_TOKENS * panel_room(o->in),
+                    .weight = plain_rows(o) + row * o->weight_stride,
+                    .weight_stride = o->weight_stride,
+                    .rows = rows,
+                    .in = o->in,
+                    .count = o->in,
+                    .tokens = (int)min_size(PANEL_TOKENS, o->tokens - token),
+                    .source = WEIGHTS_AS_STORED,
+                    .first = 1,
+                    .last = 1};
 }
 
-static void multiply_few(const KernelSet *set, const Operands *o, float *lanes)
+static void multiply_few(const KernelSet *set, const Operands *o, const PlainProduct *product,
+                         float *lanes)
 {
     enum { ROWS = 4 };
     float sums[FEW_TOKENS * CHUNK_ROWS];
     for (ptrdiff_t row = 0; row < o->rows; row += ROWS)
         for (ptrdiff_t token = 0; token < o->tokens; token += PANEL_TOKENS) {
-            Stretch stretch = whole_stretch(o, token, row, min_size(ROWS, o->rows - row));
-            stretch.lanes = lanes;
-            stretch.out = sums + token * CHUNK_ROWS + row;
-            set->multiply_stretch(o->kind, &stretch);
+            KBlock block = whole_k_block(o, token, row, min_size(ROWS, o->rows - row));
+            block.lanes = lanes;
+            block.out = sums + token * CHUNK_ROWS + row;
+            product->multiply_k_block(&block);
         }
     store_rows(set, o, 0, o->tokens, sums);
 }
 
-/* The weights of the next stretch that this panel asks for, so that each panel has its share. */
-static Ahead weights_ahead(const Operands *o, const Stretch *s, ptrdiff_t token, ptrdiff_t step)
+/* The weights of the next K block that this panel prefetches, so that each panel has its share. */
+static Prefetch next_weights(const Operands *o, const KBlock *k, ptrdiff_t token, ptrdiff_t step)
 {
-    const ptrdiff_t bytes = product_weight_bytes(o->kind), others = (o->tokens - 1) / PANEL_TOKENS;
+    const ptrdiff_t bytes = type_bytes(o->weight->type), others = (o->tokens - 1) / PANEL_TOKENS;
     const ptrdiff_t share = token / PANEL_TOKENS - 1;
-    if (share < 0 || s->last || o->quantized)
-        return (Ahead){0};
+    if (share < 0 || k->last || bytes == 0)
+        return (Prefetch){0};
     const ptrdiff_t row = o->rows * share / others, end = o->rows * (share + 1) / others;
-    return (Ahead){
-        .at = s->weight + step * bytes + row * o->weight_stride,
-        .stride = o->weight_stride,
-        .rows = end - row,
-        .bytes = min_size(step, o->in - s->start - step) * bytes,
-    };
+    return (Prefetch){.at = k->weight + step * bytes + row * o->weight_stride,
+                      .stride = o->weight_stride,
+                      .rows = end - row,
+                      .bytes = min_size(step, o->in - k->start - step) * bytes};
 }
 
-/* Elements [start, start + step) along `in`, where o's weight begins, for a panel at a token. */
-static void multiply_panel(const KernelSet *set, const Operands *o, ptrdiff_t token,
-                           ptrdiff_t start, ptrdiff_t step, float *widened, float *lanes)
+/* How many tokens pass over a chunk's K blocks, and where they find the weights. */
+typedef struct Plan {
+    ptrdiff_t step;  /* elements of a K block */
+    int block, keep; /* whether weights are block-quantized; whether the first panel keeps them */
+    float *widened, *lanes;
+} Plan;
+
+/* Elements [start, start + step) along `in`, for the panel that begins at a token. */
+static void multiply_panel(const KernelSet *set, const Operands *o, const Plan *plan,
+                           ptrdiff_t token, ptrdiff_t start)
 {
+    const ptrdiff_t panel_lanes = o->in > plan->step ? PANEL_LANES : 0;
     float sums[PANEL_TOKENS * CHUNK_ROWS];
-    Stretch stretch = whole_stretch(o, token, 0, o->rows);
-    stretch.start = start;
-    stretch.count = min_size(step, o->in - start);
-    stretch.first = start == 0;
-    stretch.last = start + stretch.count == o->in;
+    KBlock k = whole_k_block(o, token, 0, o->rows);
+    k.start = start;
+    k.weight += start * type_bytes(o->weight->type);
+    k.count = min_size(plan->step, o->in - start);
+    k.first = start == 0;
+    k.last = start + k.count == o->in;
     if (token + PANEL_TOKENS < o->tokens)
-        stretch.next_panel = stretch.panel + panel_room(o->in);
-    if (widened)
-        stretch.source = token || o->quantized ? WEIGHTS_WIDENED : WEIGHTS_KEPT_NOW;
-    stretch.widened = widened;
-    stretch.ahead = weights_ahead(o, &stretch, token, step);
-    stretch.lanes = lanes;
-    stretch.out = sums;
-    set->multiply_stretch(o->kind, &stretch);
-    if (stretch.last)
-        store_rows(set, o, token, stretch.tokens, sums);
-}
-
-/* The rows from an element on; those of a quantised weight are written out for a stretch, into
- * `widened` where weights are kept so, else into `room`. */
-static Operands operands_from(const KernelSet *set, const Operands *o, ptrdiff_t start,
-                              ptrdiff_t step, float *widened, char *room)
-{
-    const ptrdiff_t count = min_size(step, o->in - start);
-    Operands from = *o;
-    if (o->quantized && widened) {
-        set->widen_codes_stretch(o->quantized, o->quantized_row, o->rows, o->in, start, count,
-                                 widened);
-    } else if (o->quantized) {
-        dequantize_stretch(set, o, start, count, room);
-        from.weight = room;
-        from.weight_stride = QUANTIZED_STRETCH * product_weight_bytes(o->kind);
-    } else {
-        from.weight += start * product_weight_bytes(o->kind);
-    }
-    return from;
+        k.next_panel = k.panel + panel_room(o->in);
+    if (plan->block || plan->keep)
+        k.source = token || plan->block ? WEIGHTS_WIDENED : WEIGHTS_KEPT_NOW;
+    k.widened = plan->widened;
+    k.prefetch = next_weights(o, &k, token, plan->step);
+    k.lanes = plan->lanes + token / PANEL_TOKENS * panel_lanes;
+    k.out = sums;
+    if (k.source == WEIGHTS_WIDENED)
+        set->multiply_widened[o->form](&k);
+    else
+        set->products[o->form][o->weight->type].multiply_k_block(&k);
+    if (k.last)
+        store_rows(set, o, token, k.tokens, sums);
 }
 
 static void multiply_many(const KernelSet *set, const Operands *o, float *widened, float *lanes)
 {
-    /* What has to be written out anyway is written as tiles read it fastest. */
-    const int gains = o->tokens >= KEPT_TOKENS || o->quantized;
-    const int keep = gains && set->keeps_widened(o->kind);
-    const ptrdiff_t most = keep || o->quantized ? KEPT_STRETCH
-                                                : STRETCH_BYTES / product_weight_bytes(o->kind);
+    const ElementType type = o->weight->type;
+    const ptrdiff_t bytes = type_bytes(type) == 1 ? 2 : type_bytes(type);
+    const int block = block_elements(type) != 0;
+    const int keep =
+        !block && o->tokens >= KEPT_TOKENS && set->products[o->form][type].keeps_widened;
+    const ptrdiff_t most = block || keep ? K_BLOCK : K_BLOCK_BYTES / bytes;
     const ptrdiff_t step = ceil_div(ceil_div(o->in, ceil_div(o->in, most)), 32) * 32;
-    const ptrdiff_t panel_lanes = o->in > step ? PANEL_LANES : 0;
-    if (!keep)
-        widened = NULL;
+    const Plan plan = {step, block, keep, widened, lanes};
     for (ptrdiff_t start = 0; start < o->in; start += step) {
-        const Operands from =
-            operands_from(set, o, start, step, widened, (char *)lanes + LANES_BYTES);
+        if (block)
+            set->formats[type].widen_k_block(widened, o->weight, o->row, o->rows, o->in, start,
+                                             min_size(step, o->in - start), o->form);
         for (ptrdiff_t token = 0; token < o->tokens; token += PANEL_TOKENS)
-            multiply_panel(set, &from, token, start, step, widened,
-                           lanes + token / PANEL_TOKENS * panel_lanes);
+            multiply_panel(set, o, &plan, token, start);
     }
+}
+
+/* A sum over nothing is 0. */
+static void store_zeros(const KernelSet *set, const Operands *o)
+{
+    float sums[GROUP_TOKENS * CHUNK_ROWS] = {0};
+    store_rows(set, o, 0, o->tokens, sums);
+}
+
+static void multiply_plain(const KernelSet *set, const Operands *o, float *widened, float *lanes)
+{
+    const PlainProduct *product = &set->products[o->form][o->weight->type];
+    const int few = o->tokens <= FEW_TOKENS && o->tokens * o->in * 4 <= FEW_BYTES;
+    float sums[CHUNK_ROWS];
+    if (reads_rows(o->tokens, o->x_type, o->weight->type, o->form)) {
+        product->multiply_row(sums, o->x, plain_rows(o), o->weight_stride, o->rows, o->in);
+        store_rows(set, o, 0, 1, sums);
+    } else if (few && block_elements(o->weight->type) == 0) {
+        multiply_few(set, o, product, lanes);
+    } else {
+        multiply_many(set, o, widened, lanes);
+    }
+}
+
+static void multiply_codes(const KernelSet *set, const Operands *o)
+{
+    float sums[CHUNK_ROWS];
+    set->formats[o->weight->type].multiply_codes(sums, o->panels, o->weight, o->row, o->rows,
+                                                 o->in);
+    store_rows(set, o, 0, 1, sums);
 }
 
 void multiply(const KernelSet *set, const Operands *o, const Scratch *scratch, int thread)
 {
-    char *own = scratch->threads + thread * (ptrdiff_t)THREAD_BYTES;
-    float *lanes = (float *)(own + WIDENED_BYTES);
-    const int few = o->tokens <= FEW_TOKENS && o->tokens * o->in * 4 <= FEW_BYTES;
-    if (o->quantized && takes_integers(o->kind, o->quantized, o->in))
-        multiply_int8(set, o, (float *)own, lanes);
-    else if (o->tokens == 1 && !(o->quantized && reads_panel(o->quantized, o->in)))
-        multiply_one(set, o);
-    else if (o->in == 0 || (few && o->quantized == NULL))
-        multiply_few(set, o, lanes);
-    else
-        multiply_many(set, o, (float *)own, lanes);
+    float *widened = (float *)(scratch->threads + thread * (ptrdiff_t)THREAD_BYTES);
+    float *lanes = widened + WIDENED_BYTES / (ptrdiff_t)sizeof(float);
+    if (o->in == 0) {
+        store_zeros(set, o);
+        return;
+    }
+    switch (o->form) {
+    case FORM_BFLOAT16:
+    case FORM_FLOAT32: multiply_plain(set, o, widened, lanes); break;
+    case FORM_INTEGERS: multiply_integers(set, o, widened, lanes); break;
+    case FORM_CODES: multiply_codes(set, o); break;
+    }
 }

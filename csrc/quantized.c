@@ -1,5 +1,4 @@
-#include "quantized.h"
-#include "threads.h"
+#include "kernel_set.h"
 
 /* Elements that a thread takes at a time: whole blocks. */
 enum { QUANTIZED_SPAN = 16384 };
@@ -7,59 +6,50 @@ enum { QUANTIZED_SPAN = 16384 };
 /*
  * quantize: codes and scales of blocks
  *
- *   x       [n]  bfloat16, float16 or float32
- *   codes   [code_bytes(n), rounded up]
- *   scales  [blocks]  float32 (NF4) or bfloat16 (INT8)
+ *   codes   [code bytes of n elements, rounded up]
+ *   scales  [blocks]  of the format's type
+ *   x       [n]       any plain type
  *
  * Threads take spans of whole blocks, which are independent. Returns how many elements are NaN or
  * infinite; what they became means nothing.
- * Checked by the caller: contiguity and sizes.
+ * Checked by the caller: contiguity and sizes, and that the format has a quantizer.
  */
-ptrdiff_t quantize(const void *x, int x_type, uint8_t *codes, void *scales, int format,
-                   ptrdiff_t n, int threads)
+ptrdiff_t quantize(void *codes, void *scales, const void *x, ptrdiff_t n, ElementType x_type,
+                   ElementType type, int threads)
 {
-    const KernelSet *set = kernel_set();
+    const BlockFormat *format = &kernel_set()->formats[type];
     const int workers = threads_for(n, ELEMENTS_PER_THREAD, threads);
     ptrdiff_t refused = 0;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(workers) if (workers > 1) \
     reduction(+ : refused)
     for (ptrdiff_t start = 0; start < n; start += QUANTIZED_SPAN)
-        refused += set->quantize_span(format, x, x_type, start / quantized_block(format),
-                                      min_size(QUANTIZED_SPAN, n - start), codes, scales);
+        refused += format->quantize_span(codes, scales, x, start / block_elements(type),
+                                         min_size(QUANTIZED_SPAN, n - start), x_type);
     return refused;
 }
 
 /*
  * dequantize: out[t, i] = weight[rows[t], i]
  *
+ *   out     [T, columns]  any plain type
  *   weight  any format, at least as many rows as are asked for
  *   rows    [T], or NULL for t itself
- *   out     [T, columns]  bfloat16, float16 or float32
  *
  * Threads take spans of the result, which are independent.
  * Checked by the caller: contiguity, sizes, row numbers, and that out overlaps nothing.
  */
-void dequantize(const QuantizedWeight *weight, const int32_t *rows, void *out, int out_type,
-                ptrdiff_t T, ptrdiff_t columns, int threads)
+void dequantize(void *out, const Weight *weight, const int32_t *rows, ptrdiff_t T,
+                ptrdiff_t columns, ElementType out_type, int threads)
 {
-    const KernelSet *set = kernel_set();
+    const BlockFormat *format = &kernel_set()->formats[weight->type];
     const ptrdiff_t spans = ceil_div(columns, QUANTIZED_SPAN);
     const int workers = threads_for(T * columns, ELEMENTS_PER_THREAD, threads);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(workers) if (workers > 1)
     for (ptrdiff_t unit = 0; unit < T * spans; unit++) {
         const ptrdiff_t t = unit / spans, start = unit % spans * QUANTIZED_SPAN;
         const ptrdiff_t row = rows ? rows[t] : t;
-        set->dequantize_span(weight, row * columns + start,
-                             min_size(QUANTIZED_SPAN, columns - start),
-                             (char *)out + (t * columns + start) * type_bytes(out_type), out_type);
+        format->dequantize_span((char *)out + (t * columns + start) * type_bytes(out_type), weight,
+                                row * columns + start, min_size(QUANTIZED_SPAN, columns - start),
+                                out_type);
     }
-}
-
-void dequantize_stretch(const KernelSet *set, const Operands *o, ptrdiff_t start, ptrdiff_t count,
-                        char *out)
-{
-    const int type = o->kind == PRODUCT_BF16 ? TYPE_BF16 : TYPE_F32;
-    for (ptrdiff_t r = 0; r < o->rows; r++, out += QUANTIZED_STRETCH * type_bytes(type))
-        set->dequantize_span(o->quantized, (o->quantized_row + r) * o->in + start, count, out,
-                             type);
 }

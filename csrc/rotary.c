@@ -1,5 +1,4 @@
 #include "kernel_set.h"
-#include "threads.h"
 
 /*
  * rotary: out[t, k, 2i] + i out[t, k, 2i+1] = (a + i b) * frequencies[t, i], where a and b are
@@ -15,14 +14,14 @@
  * once. Threads take tokens, so that one row of frequencies serves all heads of a token from the
  * cache. Checked by the caller: contiguity and sizes.
  */
-void rotary(const void *x, const float *frequencies, void *out, int type, int halves, ptrdiff_t T,
-            ptrdiff_t heads, ptrdiff_t h, int threads)
+void rotary(void *out, const void *x, const float *frequencies, ptrdiff_t T, ptrdiff_t heads,
+            ptrdiff_t h, int halves, ElementType type, int threads)
 {
     const KernelSet *set = kernel_set();
     const ptrdiff_t row_bytes = heads * h * type_bytes(type);
     const int workers = threads_for(T * heads * h, ELEMENTS_PER_THREAD, threads);
 #pragma omp parallel for schedule(dynamic, 4) num_threads(workers) if (workers > 1)
     for (ptrdiff_t t = 0; t < T; t++)
-        set->rotary_row((const char *)x + t * row_bytes, frequencies + t * h,
-                        (char *)out + t * row_bytes, type, halves, heads, h);
+        set->rotary_row((char *)out + t * row_bytes, (const char *)x + t * row_bytes,
+                        frequencies + t * h, heads, h, halves, type);
 }

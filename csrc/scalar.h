@@ -2,13 +2,14 @@
  * Conversions and exp of one float32, in plain C without branches, so that loops over them
  * vectorise; without contraction (-ffp-contract=off) every instruction set gives the same bits.
  */
-#ifndef LLAMA_BOLTS_SCALAR_H
-#define LLAMA_BOLTS_SCALAR_H
-
-#include <stdint.h>
+#pragma once
+#include <math.h>
 #include <string.h>
+#include "kernel_set.h"
 
-#define INLINE static inline __attribute__((always_inline))
+/* How an element of each type is stored. */
+typedef uint16_t bfloat16_bits, float16_bits;
+typedef float float32_bits;
 
 INLINE uint32_t bits_of(float x)
 {
@@ -24,13 +25,11 @@ INLINE float float_of(uint32_t u)
     return x;
 }
 
-INLINE float bf16_to_f32(uint16_t x)
-{
-    return float_of((uint32_t)x << 16);
-}
+INLINE float float32_to_float32(float x) { return x; }
+INLINE float bfloat16_to_float32(uint16_t x) { return float_of((uint32_t)x << 16); }
 
 /* To nearest, ties to even; a NaN keeps its sign and upper payload and becomes quiet. */
-INLINE uint16_t f32_to_bf16(float x)
+INLINE uint16_t float32_to_bfloat16(float x)
 {
     const uint32_t u = bits_of(x);
     const uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
@@ -42,7 +41,7 @@ INLINE uint16_t f32_to_bf16(float x)
  * Exact. Exponent and mantissa move into place, then the exponent bias is mended; a float16
  * subnormal becomes normal by subtracting 2^-14 from 2^-14 * 1.mantissa.
  */
-INLINE float f16_to_f32(uint16_t x)
+INLINE float float16_to_float32(uint16_t x)
 {
     const uint32_t magnitude = ((uint32_t)x & 0x7FFFu) << 13;
     const uint32_t exponent = magnitude & 0x0F800000u;
@@ -54,7 +53,7 @@ INLINE float f16_to_f32(uint16_t x)
 }
 
 /* To nearest, ties to even; subnormals by an addition that rounds at the right bit. */
-INLINE uint16_t f32_to_f16(float x)
+INLINE uint16_t float32_to_float16(float x)
 {
     const uint32_t u = bits_of(x);
     const uint32_t magnitude = u & 0x7FFFFFFFu;
@@ -62,10 +61,36 @@ INLINE uint16_t f32_to_f16(float x)
     const uint32_t large = (int32_t)magnitude > 0x7F800000 ? nan : 0x7C00u;
     const uint32_t small = bits_of(float_of(magnitude) + 0.5f) - 0x3F000000u;
     const uint32_t normal = (magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
-    const uint32_t value = (int32_t)magnitude >= 0x47800000   ? large
+    const uint32_t value = (int32_t)magnitude >= 0x47800000  ? large
                            : (int32_t)magnitude < 0x38800000 ? small
                                                              : normal;
     return (uint16_t)(value | ((u >> 16) & 0x8000u));
+}
+
+/*
+ * a * b + c rounded once. Where the processor has the instruction, fmaf is it. Elsewhere the sum
+ * is made in double: the product is exact there, the sum is rounded to odd by means of its exact
+ * error (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums", 2008), and the
+ * conversion then rounds as if there had been no first rounding.
+ */
+INLINE float fused_multiply_add(float a, float b, float c)
+{
+#if defined(__FP_FAST_FMAF) || defined(VECTORS)
+    return __builtin_fmaf(a, b, c);
+#else
+    const double product = (double)a * (double)b, addend = (double)c;
+    const double sum = product + addend;
+    const double back = sum - product;
+    const double error = (product - (sum - back)) + (addend - back);
+    uint64_t u;
+    memcpy(&u, &sum, sizeof u);
+    const uint64_t inexact = (uint64_t)((error < 0.0) | (error > 0.0)) & ~u & 1u;
+    const uint64_t away = (uint64_t)((error > 0.0) == (sum > 0.0));
+    u += inexact * (2 * away - 1);
+    double odd;
+    memcpy(&odd, &u, sizeof odd);
+    return (float)odd;
+#endif
 }
 
 /*
@@ -100,5 +125,3 @@ INLINE float silu_f32(float x)
     const float e = exp_f32(-magnitude);
     return (x < 0.0f ? x * e : x) / (1.0f + e);
 }
-
-#endif

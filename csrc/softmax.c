@@ -1,5 +1,4 @@
 #include "kernel_set.h"
-#include "threads.h"
 
 /*
  * softmax: out[r, i] = exp(x[r, i] - max_r) / sum over j of exp(x[r, j] - max_r)
@@ -13,13 +12,13 @@
  * Threads take rows, which are independent.
  * Checked by the caller: contiguity and sizes.
  */
-void softmax(const void *x, int x_type, void *out, int out_type, ptrdiff_t rows, ptrdiff_t n,
-             int threads)
+void softmax(void *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType x_type,
+             ElementType out_type, int threads)
 {
     const KernelSet *set = kernel_set();
     const int workers = threads_for(rows * n, ELEMENTS_PER_THREAD / 4, threads);
 #pragma omp parallel for schedule(dynamic, 4) num_threads(workers) if (workers > 1)
     for (ptrdiff_t r = 0; r < rows; r++)
-        set->softmax_row((const char *)x + r * n * type_bytes(x_type), x_type,
-                         (char *)out + r * n * type_bytes(out_type), out_type, n);
+        set->softmax_row((char *)out + r * n * type_bytes(out_type),
+                         (const char *)x + r * n * type_bytes(x_type), n, x_type, out_type);
 }

@@ -1,24 +1,43 @@
 /*
  * Register tiles of dot products, shared by the sets with vector intrinsics.
  *
- * A dot_*.h header defines before this one: vec (VEC_LANES float32), vec_zero, vec_load,
- * vec_store, fold_to_four, TILE_ROWS, STREAM_ROWS, and for each product a load (widens one vector)
- * and a mac (one step of the sum).
- * The 16 lanes of a sum take 16 / VEC_LANES vectors ("parts"). A tile keeps one of them in
- * registers and passes over the stretch again for the next one.
+ * A vectors_*.h header, which isa_*.c names, defines vec (VEC_LANES float32) with its operations,
+ * TILE_ROWS and STREAM_ROWS, and for each form a mac (one step of a sum). The 16 lanes of a sum
+ * take 16 / VEC_LANES vectors ("parts"). A tile keeps one of them in registers and passes over the
+ * K block again for the next one.
  */
-#ifndef LLAMA_BOLTS_TILE_H
-#define LLAMA_BOLTS_TILE_H
+#pragma once
+#include <string.h>
 
-#include "row_kernels.h"
+#ifndef VECTORS
+#define VECTORS "vectors_avx2.h"
+#endif
+#include VECTORS
 
-enum { VEC_PARTS = LANES / VEC_LANES, MAX_TILE = TILE_ROWS * PANEL_TOKENS * VEC_PARTS };
+enum {
+    VEC_PARTS = LANES / VEC_LANES,
+    KEEPS_WIDENED = 1,
+    /* Lines that a tile prefetches, of the next panel and of the next K block of the weights. */
+    PREFETCH_X = 16,
+    PREFETCH_WEIGHTS = 6
+};
 
-/* Lines that a tile asks for, for the next panel and for the next stretch of the weights. */
-enum { AHEAD_X = 16, AHEAD_WEIGHTS = 6 };
+/* Calls a function with a number from 1 to PANEL_TOKENS as a constant, and other arguments. */
+#define WITH_CONSTANT(function, number, ...)      \
+    switch (number) {                             \
+    case 1: function(1, __VA_ARGS__); break;      \
+    case 2: function(2, __VA_ARGS__); break;      \
+    case 3: function(3, __VA_ARGS__); break;      \
+    case 4: function(4, __VA_ARGS__); break;      \
+    case 5: function(5, __VA_ARGS__); break;      \
+    default: function(PANEL_TOKENS, __VA_ARGS__); \
+    }
 
 /* Keeps the compiler from knowing what lies at a pointer, at no cost. */
 #define forget_pointer(p) __asm__("" : "+r"(p))
+
+/* Words of a vec; operators work on all of them. */
+typedef uint32_t vec_words __attribute__((vector_size(4 * VEC_LANES)));
 
 /* The vector of lanes [part * VEC_LANES, ...) of one weight block's phase, widened. */
 typedef vec (*load_function)(const char *block, int phase, int part);
@@ -34,9 +53,124 @@ typedef struct Product {
     ptrdiff_t element_bytes; /* of the weight */
 } Product;
 
-static const Product product_bf16 = {load_bf16, load_bf16, mac_bf16, BF16_PHASES, 64, 2};
-static const Product product_f32 = {load_f32, load_f32, mac_f32, 1, 64, 4};
-static const Product product_f32_f16 = {load_f16, load_f32, mac_f32, 1, 32, 2};
+/* Products of a form with a type whose elements have some bytes. */
+#define PAIR_PRODUCT(name, type, bytes) \
+    (Product) { load_pairs_##name, load_pairs_bfloat16, mac_pairs, PAIR_PHASES, 32 * bytes, bytes }
+#define SINGLE_PRODUCT(name, type, bytes) \
+    (Product) { load_##name, load_float32, mac_float32, 1, LANES *bytes, bytes }
+
+/* Of pairs, phase 0 gives the odd elements (upper halves), phase 1 the even ones. */
+INLINE vec widen_words(vec pairs, int phase)
+{
+    return phase == 0 ? (vec)((vec_words)pairs & 0xFFFF0000u) : (vec)((vec_words)pairs << 16);
+}
+
+INLINE vec load_float32(const char *block, int phase, int part)
+{
+    (void)phase;
+    return vec_load((const float *)block + part * VEC_LANES);
+}
+
+/* With one phase, the pairs as they are. */
+INLINE vec load_pairs_bfloat16(const char *block, int phase, int part)
+{
+    const vec pairs = load_float32(block, phase, part);
+    return PAIR_PHASES == 1 ? pairs : widen_words(pairs, phase);
+}
+
+/* What a load of pairs gives, of their widened elements, which bfloat16 holds. */
+INLINE vec join_pairs(vec odd, vec even, int phase)
+{
+    if (PAIR_PHASES == 1)
+        return (vec)((vec_words)odd | (vec_words)even >> 16);
+    return phase == 0 ? odd : even;
+}
+
+INLINE halves load_halves(const char *block, int part)
+{
+    halves x;
+    memcpy(&x, block + part * (ptrdiff_t)sizeof x, sizeof x);
+    return x;
+}
+
+INLINE vec load_float16(const char *block, int phase, int part)
+{
+    (void)phase;
+    return widen_float16(load_halves(block, part));
+}
+
+INLINE vec load_bfloat16(const char *block, int phase, int part)
+{
+    (void)phase;
+    return widen_bfloat16(load_halves(block, part));
+}
+
+/*
+ * A panel of a plain form: [part][block][phase][token][VEC_LANES], padded by zeros. A block is 64
+ * bytes of the form's type. With two phases, first the odd elements of 32 bfloat16 and then the
+ * even ones; a little-endian pair has the odd one in its upper half. float32 has one phase.
+ */
+INLINE void pack_block(float *out, const uint32_t *block, const int phases, int tokens,
+                       ptrdiff_t part_floats)
+{
+    for (int part = 0; part < VEC_PARTS; part++, block += VEC_LANES, out += part_floats) {
+        uint32_t first[VEC_LANES], second[VEC_LANES];
+        for (int l = 0; l < VEC_LANES; l++)
+            first[l] = phases == 2 ? block[l] & 0xFFFF0000u : block[l];
+        for (int l = 0; l < VEC_LANES; l++)
+            second[l] = block[l] << 16;
+        memcpy(out, first, sizeof first);
+        if (phases == 2)
+            memcpy(out + tokens * VEC_LANES, second, sizeof second);
+    }
+}
+
+/* One block of a row of x, of 16 words; or of 16 elements of 2 bytes, which become words. */
+INLINE void pack_words_of(float *out, const char *block, const int phases, const int widens,
+                          int tokens, ptrdiff_t part_floats)
+{
+    uint32_t words[LANES];
+    uint16_t narrow[LANES];
+    memcpy(narrow, block, sizeof narrow);
+    memcpy(words, block, widens ? sizeof narrow : sizeof words);
+    for (int l = 0; widens && l < LANES; l++)
+        words[l] = (uint32_t)narrow[l] << 16;
+    pack_block(out, words, phases, tokens, part_floats);
+}
+
+INLINE void pack_row(float *out, const char *row, const int phases, const int widens, int tokens,
+                     ptrdiff_t bytes)
+{
+    const int block_bytes = widens ? 32 : 64;
+    const ptrdiff_t step = (ptrdiff_t)phases * tokens * VEC_LANES;
+    const ptrdiff_t part_floats = ceil_div(bytes, block_bytes) * step;
+    ptrdiff_t at = 0;
+    for (; at + block_bytes <= bytes; at += block_bytes, out += step)
+        pack_words_of(out, row + at, phases, widens, tokens, part_floats);
+    if (at < bytes) {
+        char padded[64] = {0};
+        memcpy(padded, row + at, (size_t)(bytes - at));
+        pack_words_of(out, padded, phases, widens, tokens, part_floats);
+    }
+}
+
+static void pack_bfloat16(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+                          ElementType x_type)
+{
+    (void)x_type;
+    for (int t = 0; t < tokens; t++)
+        pack_row(panel + t * VEC_LANES, x + t * x_stride, PAIR_PHASES, 0, tokens, in * 2);
+}
+
+static void pack_float32(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+                         ElementType x_type)
+{
+    for (int t = 0; t < tokens; t++)
+        if (x_type == TYPE_FLOAT32)
+            pack_row(panel + t * VEC_LANES, x + t * x_stride, 1, 0, tokens, in * 4);
+        else
+            pack_row(panel + t * VEC_LANES, x + t * x_stride, 1, 1, tokens, in * 2);
+}
 
 /* One step of rows x tokens sums acc[token][row]: one vector of each weight row and each token. */
 INLINE void tile_step(const Product p, const int rows, const int tokens, const vec *weights,
@@ -72,26 +206,26 @@ INLINE void tile_block(const Product p, const int keep, const int rows, const in
     }
 }
 
-/* Floats before the stretch in a panel, for one part. */
-INLINE ptrdiff_t panel_at(const Product p, const Stretch *s, int part)
+/* Floats before the K block in a panel, for one part. */
+INLINE ptrdiff_t panel_at(const Product p, const KBlock *k, int part)
 {
     const ptrdiff_t elements = p.block_bytes / p.element_bytes;
-    const ptrdiff_t block = part * ceil_div(s->in, elements) + s->start / elements;
-    return block * p.phases * s->tokens * VEC_LANES;
+    const ptrdiff_t block = part * ceil_div(k->in, elements) + k->start / elements;
+    return block * p.phases * k->tokens * VEC_LANES;
 }
 
-/* All blocks of a stretch whose weights lie in their rows, onto the accumulators' present value. */
-INLINE void tile_stored(const Product p, const int keep, const int rows, const int tokens,
-                        int part, const Stretch *s, ptrdiff_t row, float *widened, vec *acc)
+/* All blocks of a K block whose weights are in their rows, onto the accumulators' present value. */
+INLINE void tile_stored(const Product p, const int keep, const int rows, const int tokens, int part,
+                        const KBlock *k, ptrdiff_t row, float *widened, vec *acc)
 {
-    const ptrdiff_t bytes = s->count * p.element_bytes;
+    const ptrdiff_t bytes = k->count * p.element_bytes;
     const ptrdiff_t tail = bytes % p.block_bytes;
     const ptrdiff_t step = (ptrdiff_t)p.phases * tokens * VEC_LANES;
-    const float *x = s->panel + panel_at(p, s, part);
+    const float *x = k->panel + panel_at(p, k, part);
     const char *w[TILE_ROWS];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
-        w[r] = s->weight + (row + r) * s->weight_stride;
+        w[r] = k->weight + (row + r) * k->weight_stride;
     for (const float *const end = x + bytes / p.block_bytes * step; x != end; x += step) {
         tile_block(p, keep, rows, tokens, part, w, widened, x, acc);
 #pragma GCC unroll 4
@@ -126,45 +260,32 @@ INLINE void tile_widened(const Product p, const int rows, const int tokens, cons
     }
 }
 
-/* Folds a tile's sums[token][row][part] into out. */
-INLINE void tile_fold(const int rows, const int tokens, const vec *sums, float *out)
-{
-#pragma GCC unroll 6
-    for (int t = 0; t < tokens; t++, sums += rows * VEC_PARTS, out += CHUNK_ROWS)
-        if (rows == 4)
-            fold_four_rows(sums, out);
-        else
-#pragma GCC unroll 2
-            for (int r = 0; r < rows; r++)
-                out[r] = fold_vectors(sums + r * VEC_PARTS);
-}
-
-/* Rows [row, row + rows) of a stretch; rows and tokens are constants where it is inlined. */
+/* Rows [row, row + rows) of a K block; rows and tokens are constants where it is inlined. */
 INLINE void tile(const Product p, const int source, const int rows, const int tokens,
-                 const Stretch *s, ptrdiff_t row)
+                 const KBlock *k, ptrdiff_t row)
 {
-    const ptrdiff_t steps = ceil_div(s->count * p.element_bytes, p.block_bytes) * p.phases;
-    vec sums[MAX_TILE];
+    const ptrdiff_t steps = ceil_div(k->count * p.element_bytes, p.block_bytes) * p.phases;
+    vec sums[TILE_ROWS * PANEL_TOKENS * VEC_PARTS]; /* [token][row][part] */
     for (int part = 0; part < VEC_PARTS; part++) {
-        /* Where accumulator (token, row) rests between two stretches. */
-        float *rest = s->lanes + row * PANEL_TOKENS * LANES + part * VEC_LANES;
+        /* Where accumulator (token, row) rests between two K blocks. */
+        float *rest = k->lanes + row * PANEL_TOKENS * LANES + part * VEC_LANES;
         vec acc[TILE_ROWS * PANEL_TOKENS];
 #pragma GCC unroll 24
         for (int i = 0; i < rows * tokens; i++)
             acc[i] = vec_zero();
-        if (!s->first) {
+        if (!k->first) {
 #pragma GCC unroll 24
             for (int i = 0; i < rows * tokens; i++)
                 acc[i] = vec_load(rest + (i % rows * PANEL_TOKENS + i / rows) * LANES);
         }
-        float *widened = s->widened;
+        float *widened = k->widened;
         if (source != WEIGHTS_AS_STORED)
             widened += row * steps * LANES + part * steps * rows * VEC_LANES;
         if (source == WEIGHTS_WIDENED)
-            tile_widened(p, rows, tokens, widened, s->panel + panel_at(p, s, part), steps, acc);
+            tile_widened(p, rows, tokens, widened, k->panel + panel_at(p, k, part), steps, acc);
         else
-            tile_stored(p, source == WEIGHTS_KEPT_NOW, rows, tokens, part, s, row, widened, acc);
-        if (!s->last) {
+            tile_stored(p, source == WEIGHTS_KEPT_NOW, rows, tokens, part, k, row, widened, acc);
+        if (!k->last) {
 #pragma GCC unroll 24
             for (int i = 0; i < rows * tokens; i++)
                 vec_store(rest + (i % rows * PANEL_TOKENS + i / rows) * LANES, acc[i]);
@@ -173,104 +294,77 @@ INLINE void tile(const Product p, const int source, const int rows, const int to
         for (int i = 0; i < rows * tokens; i++)
             sums[i * VEC_PARTS + part] = acc[i];
     }
-    if (s->last)
-        tile_fold(rows, tokens, sums, s->out + row);
+    if (k->last) {
+#pragma GCC unroll 6
+        for (int t = 0; t < tokens; t++)
+            reduce_rows(k->out + row + t * CHUNK_ROWS, sums + t * rows * VEC_PARTS, rows);
+    }
 }
 
-/* Asks for the next `lines` lines of what will be read soon. */
-INLINE void prefetch_lines(Ahead *ahead, int lines)
+/* Prefetches the next `lines` lines. */
+INLINE void prefetch_lines(Prefetch *prefetch, int lines)
 {
-    for (; lines > 0 && ahead->rows > 0; lines--) {
-        __builtin_prefetch(ahead->at + ahead->done, 0, 2);
-        ahead->done += LINE;
-        if (ahead->done >= ahead->bytes) {
-            ahead->done = 0;
-            ahead->at += ahead->stride;
-            ahead->rows--;
+    for (; lines > 0 && prefetch->rows > 0; lines--) {
+        __builtin_prefetch(prefetch->at + prefetch->done, 0, 2);
+        prefetch->done += LINE;
+        if (prefetch->done >= prefetch->bytes) {
+            prefetch->done = 0;
+            prefetch->at += prefetch->stride;
+            prefetch->rows--;
         }
     }
 }
 
-/* The same stretch of the panel that is read next; its first part, where there are several. */
-INLINE Ahead panel_ahead(const Product p, const Stretch *s)
+/* The same K block of the panel that is read next; its first part, where there are several. */
+INLINE Prefetch next_panel(const Product p, const KBlock *k)
 {
-    if (s->next_panel == NULL)
-        return (Ahead){0};
-    const ptrdiff_t blocks = ceil_div(s->count * p.element_bytes, p.block_bytes);
-    return (Ahead){
-        .at = (const char *)(s->next_panel + panel_at(p, s, 0)),
-        .rows = 1,
-        .bytes = blocks * p.phases * s->tokens * VEC_LANES * (ptrdiff_t)sizeof(float),
-    };
+    if (k->next_panel == NULL)
+        return (Prefetch){0};
+    const ptrdiff_t blocks = ceil_div(k->count * p.element_bytes, p.block_bytes);
+    return (Prefetch){.at = (const char *)(k->next_panel + panel_at(p, k, 0)),
+                      .rows = 1,
+                      .bytes =
+                          blocks * p.phases * k->tokens * VEC_LANES * (ptrdiff_t)sizeof(float)};
 }
 
-/* All weight rows of a stretch for a panel of exactly `tokens` tokens. */
-INLINE void tile_all_rows(const Product p, const int source, const int tokens, const Stretch *s)
+/* All weight rows of a K block for a panel of exactly `tokens` tokens. */
+INLINE void tile_all_rows(const int tokens, const Product p, const int source, const KBlock *k)
 {
     ptrdiff_t row = 0;
-    Ahead x = panel_ahead(p, s), weights = s->ahead;
-    for (; row + TILE_ROWS <= s->rows; row += TILE_ROWS) {
-        prefetch_lines(&x, AHEAD_X);
-        prefetch_lines(&weights, AHEAD_WEIGHTS);
-        tile(p, source, TILE_ROWS, tokens, s, row);
+    Prefetch x = next_panel(p, k), weights = k->prefetch;
+    for (; row + TILE_ROWS <= k->rows; row += TILE_ROWS) {
+        prefetch_lines(&x, PREFETCH_X);
+        prefetch_lines(&weights, PREFETCH_WEIGHTS);
+        tile(p, source, TILE_ROWS, tokens, k, row);
     }
-    for (; row < s->rows; row++)
-        tile(p, source, 1, tokens, s, row);
+    for (; row < k->rows; row++)
+        tile(p, source, 1, tokens, k, row);
 }
 
-INLINE void tile_any(const Product p, const int source, const Stretch *s)
+INLINE void tile_any(const Product p, const int source, const KBlock *k)
 {
-    switch (s->tokens) {
-    case 1: tile_all_rows(p, source, 1, s); break;
-    case 2: tile_all_rows(p, source, 2, s); break;
-    case 3: tile_all_rows(p, source, 3, s); break;
-    case 4: tile_all_rows(p, source, 4, s); break;
-    case 5: tile_all_rows(p, source, 5, s); break;
-    default: tile_all_rows(p, source, 6, s); break;
-    }
+    WITH_CONSTANT(tile_all_rows, k->tokens, p, source, k);
 }
 
-INLINE void tile_any_source(const Product p, const Stretch *s)
+INLINE void multiply_widened(const Product p, const KBlock *k) { tile_any(p, WEIGHTS_WIDENED, k); }
+
+/* Weights are kept widened for groups of many panels, so the first one is full. */
+INLINE void multiply_k_block(const Product p, const int keeps, const KBlock *k)
 {
-    if (s->source == WEIGHTS_AS_STORED)
-        tile_any(p, WEIGHTS_AS_STORED, s);
-    else if (s->source == WEIGHTS_KEPT_NOW)
-        tile_any(p, WEIGHTS_KEPT_NOW, s);
+    if (keeps && k->source == WEIGHTS_KEPT_NOW)
+        tile_all_rows(PANEL_TOKENS, p, WEIGHTS_KEPT_NOW, k);
     else
-        tile_any(p, WEIGHTS_WIDENED, s);
+        tile_any(p, WEIGHTS_AS_STORED, k);
 }
 
 /*
- * float32 is as it must be, and so are pairs of bfloat16 where one instruction takes them. nf4,
- * which is nowhere stored as float32, is laid out so as well.
+ * One token: STREAM_ROWS weight rows side by side, one accumulator (all of its parts) for each,
+ * both operands widened as they come; x stays in the L1 cache. How many rows keep most reads from
+ * memory in flight differs between processors, so each vectors_*.h says it. It changes no bit.
  */
-static int keeps_widened(int kind)
-{
-    return kind == PRODUCT_F32_F16 || kind == PRODUCT_BF16_F32
-           || (kind == PRODUCT_BF16 && BF16_PHASES == 2);
-}
-
-static void multiply_stretch(int kind, const Stretch *stretch)
-{
-    if (kind == PRODUCT_BF16_F32 && stretch->source == WEIGHTS_WIDENED)
-        tile_any(product_f32, WEIGHTS_WIDENED, stretch);
-    else if (kind == PRODUCT_F32 || kind == PRODUCT_BF16_F32)
-        tile_any(product_f32, WEIGHTS_AS_STORED, stretch);
-    else if (kind == PRODUCT_F32_F16)
-        tile_any_source(product_f32_f16, stretch);
-    else if (BF16_PHASES == 2)
-        tile_any_source(product_bf16, stretch);
-    else
-        tile_any(product_bf16, WEIGHTS_AS_STORED, stretch);
-}
-
-/*
- * One token: STREAM_ROWS weight rows side by side, one accumulator (all of its parts) for each, both
- * operands widened as they come; x stays in the first cache. How many rows keep most reads from
- * memory in flight differs between processors, so each dot_*.h says it. It changes no bit.
- */
-INLINE void multiply_some_rows(const Product p, const int rows, const char *x, const char *weight,
-                               ptrdiff_t weight_stride, ptrdiff_t in, float *out)
+INLINE void multiply_some_rows(float *out, const char *x, const char *weight,
+                               ptrdiff_t weight_stride, ptrdiff_t in, const Product p,
+                               const int rows)
 {
     const ptrdiff_t whole = in * p.element_bytes / p.block_bytes * p.block_bytes;
     const ptrdiff_t tail = in * p.element_bytes - whole;
@@ -301,30 +395,17 @@ INLINE void multiply_some_rows(const Product p, const int rows, const char *x, c
                 acc[r * VEC_PARTS + part] =
                     p.mac(acc[r * VEC_PARTS + part], p.load_x(padded_x, phase, part),
                           p.load(padded_w, phase, part));
-        out[r] = fold_vectors(acc + r * VEC_PARTS);
+        out[r] = reduce_vectors(acc + r * VEC_PARTS);
     }
 }
 
-INLINE void multiply_rows(const Product p, const char *x, const char *weight,
-                          ptrdiff_t weight_stride, ptrdiff_t rows, ptrdiff_t in, float *out)
+INLINE void multiply_rows(float *out, const char *x, const char *weight, ptrdiff_t weight_stride,
+                          ptrdiff_t rows, ptrdiff_t in, const Product p)
 {
     ptrdiff_t r = 0;
     for (; r + STREAM_ROWS <= rows; r += STREAM_ROWS)
-        multiply_some_rows(p, STREAM_ROWS, x, weight + r * weight_stride, weight_stride, in,
-                           out + r);
+        multiply_some_rows(out + r, x, weight + r * weight_stride, weight_stride, in, p,
+                           STREAM_ROWS);
     for (; r < rows; r++)
-        multiply_some_rows(p, 1, x, weight + r * weight_stride, weight_stride, in, out + r);
+        multiply_some_rows(out + r, x, weight + r * weight_stride, weight_stride, in, p, 1);
 }
-
-static void multiply_row(int kind, const char *x, const char *weight, ptrdiff_t weight_stride,
-                         ptrdiff_t rows, ptrdiff_t in, float *out)
-{
-    if (kind == PRODUCT_BF16)
-        multiply_rows(product_bf16, x, weight, weight_stride, rows, in, out);
-    else if (kind == PRODUCT_F32)
-        multiply_rows(product_f32, x, weight, weight_stride, rows, in, out);
-    else
-        multiply_rows(product_f32_f16, x, weight, weight_stride, rows, in, out);
-}
-
-#endif

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from .cli.words import NO_MEMORY_TEXT, is_lack_of_memory
+
 if TYPE_CHECKING:
     from .cli.arguments import Options
 
@@ -30,6 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A second Ctrl-C, while buffers are flushed or memory is freed, ends the process at once.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return INTERRUPTED
+    except (ImportError, MemoryError) as error:  # before there is a console that could say it
+        if not is_lack_of_memory(error):
+            raise
+        if sys.stderr is not None:
+            sys.stderr.write(f"error: {NO_MEMORY_TEXT} for the program itself\n")
+        return 4
 
 
 def _import_run() -> "Callable[[Options], int]":

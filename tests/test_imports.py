@@ -87,6 +87,40 @@ def test_imports_inside_the_package_are_relative_and_the_rest_is_declared(path: 
         assert known, f"{path}:{line}: {target} is not a run-time dependency"
 
 
+def modules_imported(path: Path) -> set[str]:
+    """Lists the modules of src that a module imports, inside functions too, by dotted names."""
+    found = set()
+    package = path.relative_to(SRC).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = (*package[: len(package) - node.level + 1], *(node.module or "").split("."))
+            base = tuple(part for part in base if part)
+            for alias in node.names:
+                one = SRC.joinpath(*base, f"{alias.name}.py")
+                is_module = one.exists() or SRC.joinpath(*base, alias.name).is_dir()
+                found.add(".".join((*base, alias.name) if is_module else base))
+    return found
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    names = {
+        ".".join(p.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): p
+        for p in SOURCES
+    }
+    imports = {name: modules_imported(path) & names.keys() for name, path in names.items()}
+    finished: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in finished:
+            for other in sorted(imports[name] - {name}):
+                visit(other, (*trail, name))
+            finished.add(name)
+
+    for name in sorted(names):
+        visit(name, ())
+
+
 def test_the_check_sees_an_import_that_runs_the_wrong_way(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(globals(), "SRC", tmp_path)
     wrong = tmp_path / "ml" / "wrong.py"

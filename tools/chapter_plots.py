@@ -10,6 +10,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
+from src import ml
 from src.model import InferenceContext
 
 from .pages import ROOT
@@ -75,6 +76,7 @@ def levels() -> str:
 def _shares_of_largest() -> Floats:
     """Returns the weights of one matrix, each divided by the largest of its block of 64."""
     weight = bundled_model().tensors["layers.0.feed_forward.w1.weight"]
+    assert isinstance(weight, ml.Tensor)
     blocks = weight.numpy().astype(np.float64).reshape(-1, _BLOCK)
     shares: Floats = (blocks / np.abs(blocks).max(axis=1, keepdims=True)).ravel()
     return shares

@@ -25,23 +25,33 @@ _PAGE_WIDTH = 110
 
 
 def code(page: Path, argument: str) -> str:
-    """Returns a symbol's source: `code src/model/llama.py LlamaFeedForward.forward`."""
+    """Returns a symbol's source, of Python or C: `code src/ml/ops/elementwise.py silu`."""
     name, _, symbol = argument.partition(" ")
     file = ROOT / name
     number = line_in(file, symbol) if file.is_file() else None
-    if number is None or file.suffix != ".py":
+    if number is None:
         raise PageError(f"generated: code: expected a file and its symbol, got {argument!r}")
     source = file.read_text(encoding="utf-8")
     lines = source.split("\n")
+    if file.suffix == ".py":
+        language, end = "py", _last_line(source, number)
+    else:
+        language = "c"
+        end = number if lines[number - 1].endswith("}") else lines.index("}", number) + 1
+    body = lines[number - 1 : end]
+    indent = len(body[0]) - len(body[0].lstrip())
+    shown = "\n".join(line[indent:] for line in body)
+    return f"[`{symbol}`]({_from(page, name)}#L{number})\n\n```{language}\n{shown}\n```"
+
+
+def _last_line(source: str, first: int) -> int:
+    """Returns where the statement ends that begins at a line of Python."""
     node = next(
         node
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.stmt) and node.lineno == number
+        if isinstance(node, ast.stmt) and node.lineno == first
     )
-    body = lines[node.lineno - 1 : node.end_lineno]
-    indent = len(body[0]) - len(body[0].lstrip())
-    shown = "\n".join(line[indent:] for line in body)
-    return f"[`{symbol}`]({_from(page, name)}#L{number})\n\n```py\n{shown}\n```"
+    return node.end_lineno or first
 
 
 def help_text(_page: Path, argument: str) -> str:

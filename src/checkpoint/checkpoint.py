@@ -1,4 +1,4 @@
-"""The tensors and hyperparameters of one model, whatever layout its files have."""
+"""The tensors of one model, whatever layout its files have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import ml
-from .hugging_face_config import HuggingFaceConfig
 from .mapped_file import MappedFile
 from .shards import MergedShards
 
@@ -16,29 +15,30 @@ __all__ = ["Checkpoint"]
 
 @dataclass
 class Checkpoint:
-    """The tensors and hyperparameters of one model.
+    """The tensors of one model.
 
     Args:
-        tensors: all tensors by Meta's names, checked against the hyperparameters. In Meta's layout
-            harmless extra ones, such as `rope.freqs`, are among them.
-        params: `params.json` or `config.json` as it is in the file, its keys and values checked.
+        tensors: all tensors by Meta's names, checked against the sizes of the model. In Meta's
+            layout harmless extra ones, such as `rope.freqs`, are among them.
+        sizes: the sizes of the model by the letters of `names.py`, those among them that only the
+            tensors tell.
+        dtypes: the dtype of each tensor; no tensor is merged to tell it.
         files: the files that the tensors came from, in order.
         mapped_bytes: bytes of the files that are mapped; 0 after a merge, which copies.
         source_format: the layout and the number of files, in words.
         mapped: the mapped files themselves.
-        config: what `config.json` and `generation_config.json` say; None in Meta's layout.
         names_in_files: the name of each tensor in its file, where it is another one.
         unused: names of harmless tensors that the model does not use.
         copied: names, as in the files, of tensors that lay askew and were copied.
     """
 
     tensors: Mapping[str, ml.Weight]
-    params: dict[str, object]
+    sizes: Mapping[str, int]
+    dtypes: Mapping[str, ml.DType | ml.BlockDType]
     files: list[Path]
     mapped_bytes: int
     source_format: str
     mapped: list[MappedFile] = field(repr=False)
-    config: HuggingFaceConfig | None = None
     names_in_files: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()

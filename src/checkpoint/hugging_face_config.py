@@ -1,7 +1,9 @@
-"""`config.json` and `generation_config.json`: what they say of a Llama, checked, in one form.
+"""`config.json` and `generation_config.json`: their keys and values, checked.
 
-Where a key is absent, the default is that of transformers' `LlamaConfig` or `MistralConfig`; the
-sizes have no default here, because a guessed size helps nobody.
+The rotary embedding has had two spellings in transformers. Up to version 4: `rope_theta`, and
+`rope_scaling` with `type` or `rope_type`. Since 5: `rope_parameters`, which holds the base too.
+
+Source: transformers 5.23, `modeling_rope_utils.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal
 
 from .errors import ParamsError, mismatch, shown, some_of
 from .hugging_face_keys import (
@@ -22,62 +24,66 @@ from .hugging_face_keys import (
     RULES,
     is_neutral,
 )
-from .hugging_face_rope import RopeParameters, read_rope_parameters
-from .key_rules import check_values, read_object, shown_value
+from .key_rules import (
+    DEFAULT_ROPE_THETA,
+    LARGEST_SIZE,
+    Rule,
+    check_values,
+    integer_in,
+    number_in,
+    read_object,
+    shown_value,
+)
 from .mapped_file import label_of
 from .quantization_config import QuantizationConfig, read_quantization
 
 __all__ = ["CONFIG_FILE", "HuggingFaceConfig", "read_hugging_face_config"]
 
 CONFIG_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
 
 _NEEDED_KEYS = (
     "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "vocab_size",
 )  # fmt: skip
-_DEFAULT_EPS = 1e-6
-_DEFAULT_POSITIONS = {"llama": 2048, "mistral": 131072}
-_DEFAULT_MISTRAL_KV_HEADS = 8
-_DEFAULT_MISTRAL_WINDOW = 4096
-
-T = TypeVar("T")
+RopeType = Literal["default", "linear", "llama3"]
+_ROPE_KEYS: Mapping[RopeType, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": (
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    ),
+}
+_COMMON_ROPE_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+_ROPE_RULES: Mapping[str, Rule] = {
+    "rope_theta": RULES["rope_theta"],
+    "factor": number_in(1, 1e6),
+    "low_freq_factor": number_in(1e-6, 1e6),
+    "high_freq_factor": number_in(1e-6, 1e6),
+    "original_max_position_embeddings": integer_in(1, LARGEST_SIZE),
+    "partial_rotary_factor": ("1, the whole head", lambda value: is_neutral(value, (1,))),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class HuggingFaceConfig:
-    """What the configuration files of one model say, defaults filled in.
+    """The configuration files of one model, their keys and values checked.
 
     Args:
         given: `config.json` as it is in the file.
-        kv_heads: key/value heads; equal to `heads` without grouped queries.
-        context_length: the positions that the model may use. Within a sliding window every token
-            sees all before it, so a window caps the context and changes nothing else.
-        attention_bias: whether wq, wk, wv and wo have biases.
-        mlp_bias: whether w1, w2 and w3 have.
-        tied: whether the embeddings serve as output where `lm_head.weight` is absent.
-        bos_id: the token that begins a text, or None.
-        end_ids: the tokens that end an answer, `generation_config.json` before `config.json`.
-        sliding_window: the window that caps the context, or None.
+        generation: `generation_config.json`; empty where there is none.
+        rope_type: how the frequencies of the rotary embedding are scaled.
+        rope: `rope_theta`, and the numbers that belong to the type, by their keys.
         quantization: how quantised weights are stored, or None where all are plain.
     """
 
     given: dict[str, object]
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab_size: int
-    norm_eps: float
-    rope: RopeParameters
-    context_length: int
-    attention_bias: bool
-    mlp_bias: bool
-    tied: bool
-    bos_id: int | None
-    end_ids: tuple[int, ...]
-    sliding_window: int | None
+    generation: dict[str, object]
+    rope_type: RopeType
+    rope: dict[str, float]
     quantization: QuantizationConfig | None
 
 
@@ -96,41 +102,13 @@ def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
         got = f"without {some_of(missing)}"
         raise ParamsError(mismatch(label, "keys", ", ".join(_NEEDED_KEYS), got))
     check_values(label, config, RULES)
-    generation = _read_generation_config(directory / "generation_config.json")
-    mistral = config["model_type"] == "mistral"
-    heads = _of(config, "num_attention_heads", 0)
-    positions = _of(
-        config, "max_position_embeddings", _DEFAULT_POSITIONS[str(config["model_type"])]
-    )
-    window = _sliding_window(label, config, mistral)
-    ends = generation.get("eos_token_id")
-    ends = config.get("eos_token_id") if ends is None else ends
-    return HuggingFaceConfig(
-        given=config,
-        hidden_size=_of(config, "hidden_size", 0),
-        intermediate_size=_of(config, "intermediate_size", 0),
-        layers=_of(config, "num_hidden_layers", 0),
-        heads=heads,
-        kv_heads=_kv_heads(label, config, heads, mistral),
-        head_dim=_head_dim(label, config, heads),
-        vocab_size=_of(config, "vocab_size", 0),
-        norm_eps=float(_of(config, "rms_norm_eps", _DEFAULT_EPS)),
-        rope=read_rope_parameters(label, config),
-        context_length=min(positions, window or positions),
-        attention_bias=_of(config, "attention_bias", False),
-        mlp_bias=_of(config, "mlp_bias", False),
-        tied=_of(config, "tie_word_embeddings", False),
-        bos_id=_of(generation, "bos_token_id", _of(config, "bos_token_id", None)),
-        end_ids=_ids(ends),
-        sliding_window=window if window is not None and window < positions else None,
-        quantization=read_quantization(label, config),
-    )
-
-
-def _of(values: Mapping[str, object], key: str, default: T) -> T:
-    """Give a checked value, or the default where it is absent or null."""
-    value = values.get(key)
-    return default if value is None else value  # type: ignore[return-value]  # its rule holds
+    _check_sizes(label, config)
+    generation = _read_generation_config(directory / GENERATION_FILE)
+    _check_ids(label, config, config["vocab_size"])
+    _check_ids(label_of(directory / GENERATION_FILE), generation, config["vocab_size"])
+    rope_type, rope = _rope(label, config)
+    quantization = read_quantization(label, config)
+    return HuggingFaceConfig(config, generation, rope_type, rope, quantization)
 
 
 def _check_known(
@@ -160,39 +138,84 @@ def _read_generation_config(path: Path) -> dict[str, object]:
     return values
 
 
-def _ids(value: object) -> tuple[int, ...]:
-    if isinstance(value, list):
-        return tuple(value)
-    return (value,) if isinstance(value, int) else ()
+def _check_ids(label: str, values: Mapping[str, object], vocab_size: object) -> None:
+    """Check that the tokens that begin or end a text belong to the vocabulary."""
+    assert isinstance(vocab_size, int)
+    for key in GENERATION_RULES:
+        value = values.get(key)
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and number >= vocab_size:
+                raise ParamsError(mismatch(label, key, f"0 <= id < {vocab_size}", number))
 
 
-def _kv_heads(label: str, config: Mapping[str, object], heads: int, mistral: bool) -> int:
-    """Give the key/value heads; only a missing key has Mistral's default, null means all heads."""
-    default = (
-        _DEFAULT_MISTRAL_KV_HEADS if mistral and "num_key_value_heads" not in config else heads
-    )
-    kv_heads = _of(config, "num_key_value_heads", default)
-    if heads % kv_heads:
-        what = "num_attention_heads % num_key_value_heads"
-        raise ParamsError(mismatch(label, what, 0, f"{heads} % {kv_heads} = {heads % kv_heads}"))
-    return kv_heads
-
-
-def _head_dim(label: str, config: Mapping[str, object], heads: int) -> int:
-    """Give the head dimension: named, or the model dimension divided by the heads."""
-    hidden = _of(config, "hidden_size", 0)
+def _check_sizes(label: str, config: Mapping[str, object]) -> None:
+    """Check the heads against the model dimension, and that only a Mistral has a window."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    assert isinstance(hidden, int)
+    assert isinstance(heads, int)
     if config.get("head_dim") is None and hidden % heads:
         what = "hidden_size % num_attention_heads"
         raise ParamsError(mismatch(label, what, 0, f"{hidden} % {heads} = {hidden % heads}"))
-    return _of(config, "head_dim", hidden // heads)
-
-
-def _sliding_window(label: str, config: Mapping[str, object], mistral: bool) -> int | None:
-    """Give the window of a Mistral: null is none, and a missing key means the default of 4096."""
-    if mistral:
-        default = None if "sliding_window" in config else _DEFAULT_MISTRAL_WINDOW
-        return _of(config, "sliding_window", default)
-    if config.get("sliding_window") is not None:
+    if config["model_type"] != "mistral" and config.get("sliding_window") is not None:
         got = "attention in a sliding window, which a llama has not"
         raise ParamsError(mismatch(label, "key 'sliding_window'", "null", got))
-    return None
+
+
+def _rope(label: str, config: Mapping[str, object]) -> tuple[RopeType, dict[str, float]]:
+    """Read the rotary embedding of a configuration whose top-level values are checked.
+
+    Raises:
+        ParamsError: an unknown type, a key that its type lacks or does not know, a value out of
+            range, or two spellings that say different things.
+    """
+    found = []
+    for key in ("rope_scaling", "rope_parameters"):
+        value = config.get(key)
+        if isinstance(value, dict) and value:
+            found.append(_rope_of(f"{label}: {key}", value, config.get("rope_theta")))
+    if len(found) == 2 and found[0] != found[1]:
+        raise ParamsError(mismatch(label, "rope_parameters", "the same as rope_scaling", "others"))
+    return found[0] if found else ("default", {"rope_theta": _theta(config.get("rope_theta"))})
+
+
+def _rope_of(
+    label: str, values: Mapping[str, object], outer_theta: object
+) -> tuple[RopeType, dict[str, float]]:
+    kind = _rope_type(label, values)
+    keys = _ROPE_KEYS[kind]
+    unknown = [key for key in values if key not in keys and key not in _COMMON_ROPE_KEYS]
+    if unknown:
+        raise ParamsError(mismatch(label, "keys", f"those of '{kind}'", some_of(unknown)))
+    missing = [key for key in keys if values.get(key) is None]
+    if missing:
+        raise ParamsError(mismatch(label, "keys", ", ".join(keys), f"without {some_of(missing)}"))
+    check_values(label, values, _ROPE_RULES)
+    inner_theta = values.get("rope_theta")
+    if inner_theta is not None and outer_theta is not None and inner_theta != outer_theta:
+        got = f"{inner_theta}, and {outer_theta} beside it"
+        raise ParamsError(mismatch(label, "rope_theta", "one value", got))
+    numbers = {key: float(each) for key in keys if isinstance(each := values[key], int | float)}
+    if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
+        low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
+        raise ParamsError(mismatch(label, "low_freq_factor", f"below high_freq_factor {high}", low))
+    return kind, numbers | {
+        "rope_theta": _theta(outer_theta if inner_theta is None else inner_theta)
+    }
+
+
+def _rope_type(label: str, values: Mapping[str, object]) -> RopeType:
+    """Read the type, `rope_type` or in older files `type`; null is the default one."""
+    named = [values[key] for key in ("rope_type", "type") if values.get(key) is not None]
+    if len(named) == 2 and named[0] != named[1]:
+        raise ParamsError(mismatch(label, "type", f"rope_type {shown_value(named[0])}", "another"))
+    value = named[0] if named else "default"
+    for kind in _ROPE_KEYS:
+        if value == kind:
+            return kind
+    raise ParamsError(
+        mismatch(label, "rope_type", f"one of {', '.join(_ROPE_KEYS)}", shown_value(value))
+    )
+
+
+def _theta(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else DEFAULT_ROPE_THETA

@@ -10,6 +10,7 @@ from .errors import ParamsError, mismatch, shown
 from .mapped_file import label_of, read_small_file
 
 __all__ = [
+    "DEFAULT_ROPE_THETA",
     "LARGEST_SIZE",
     "MOST_LAYERS",
     "Rule",
@@ -23,6 +24,7 @@ __all__ = [
 
 LARGEST_SIZE = 1 << 24
 MOST_LAYERS = 1 << 10
+DEFAULT_ROPE_THETA = 10000.0  # of every Llama before the third, whose files do not name it
 _MOST_BYTES = 1 << 16
 
 Rule = tuple[str, Callable[[object], bool]]

@@ -1,4 +1,4 @@
-"""A model directory in Meta's layout: `params.json` and `consolidated.NN.pth`."""
+"""The weights of a model directory in Meta's layout: `consolidated.NN.pth`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from .checkpoint import Checkpoint
 from .errors import CheckpointError, FileAccessError, ShardError, mismatch
 from .mapped_file import MappedFile, label_of
 from .names import is_harmless
-from .params import read_params
 from .shards import MergedShards, check_shards, merge_shards
 from .torch_pth import map_pth
 
@@ -21,18 +20,22 @@ __all__ = ["open_meta_checkpoint"]
 _SHARD_NAME = re.compile(r"consolidated\.([0-9]{2})\.pth", re.ASCII)
 
 
-def open_meta_checkpoint(directory: Path, one_by_one: bool = False) -> Checkpoint:
-    """Open a model directory in Meta's layout.
+def open_meta_checkpoint(
+    directory: Path, layers: int, sizes: Mapping[str, int], one_by_one: bool = False
+) -> Checkpoint:
+    """Open the weights of a model directory in Meta's layout.
 
     A single file is mapped and its tensors are views of it. Several are merged, which copies them.
 
     Args:
-        directory: holds `params.json` and `consolidated.00.pth` and on, numbered without a gap.
+        directory: holds `consolidated.00.pth` and on, numbered without a gap.
+        layers: L.
+        sizes: those that `params.json` determines, by the letters of `names.py`.
         one_by_one: merge a tensor of several files when it is looked up, every time, and keep
             none; the files stay mapped.
 
     Returns:
-        The checkpoint: all tensors that the parameters ask for, with the shapes they ask for.
+        The checkpoint: all tensors of so many layers, with the shapes that follow from the sizes.
 
     Raises:
         CheckpointError: something is missing, damaged, unsupported or contradictory; the text says
@@ -40,7 +43,6 @@ def open_meta_checkpoint(directory: Path, one_by_one: bool = False) -> Checkpoin
     """
     directory = Path(directory)
     paths = _shard_paths(directory)
-    params = read_params(directory / "params.json")
     mapped: list[MappedFile] = []
     try:
         shards = []
@@ -48,7 +50,7 @@ def open_meta_checkpoint(directory: Path, one_by_one: bool = False) -> Checkpoin
             file, tensors = map_pth(path)
             mapped.append(file)
             shards.append(tensors)
-        check_shards(shards, [file.label for file in mapped], params)
+        found = check_shards(shards, [file.label for file in mapped], layers, sizes)
         whole: Mapping[str, ml.Tensor]
         is_lazy = one_by_one and len(shards) > 1
         whole = MergedShards(shards) if is_lazy else merge_shards(shards)
@@ -61,7 +63,8 @@ def open_meta_checkpoint(directory: Path, one_by_one: bool = False) -> Checkpoin
     files = "a PyTorch file" if len(paths) == 1 else f"{len(paths)} PyTorch files merged"
     return Checkpoint(
         tensors=whole,
-        params=params,
+        sizes=found,
+        dtypes={name: tensor.dtype for name, tensor in shards[0].items()},
         files=paths,
         mapped_bytes=sum(file.size for file in mapped),
         source_format=f"Meta, {files}",

@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 __all__ = [
-    "Bias",
     "Split",
     "TensorRow",
-    "feed_forward_dim",
     "hugging_face_names",
     "is_harmless",
+    "is_matrix",
     "row_of",
     "rows_of",
     "split_dim",
@@ -43,13 +42,6 @@ class Split(enum.Enum):
     EMBEDDINGS = "rows or columns"
 
 
-class Bias(enum.Enum):
-    """Which setting of a Hugging Face model gives a tensor; Meta's models have no biases."""
-
-    ATTENTION = "attention_bias"
-    FEED_FORWARD = "mlp_bias"
-
-
 @dataclass(frozen=True, slots=True)
 class TensorRow:
     """One line of the table: two names, a split, and the sizes in letters of the legend."""
@@ -59,7 +51,6 @@ class TensorRow:
     split: Split
     sizes: tuple[str, ...]
     optional: bool = False
-    bias: Bias | None = None
 
 
 _MODEL_ROWS = (
@@ -68,7 +59,6 @@ _MODEL_ROWS = (
     # Absent where the embeddings serve as output layer too.
     TensorRow("output.weight", "lm_head.weight", Split.ROWS, ("V", "D"), optional=True),
 )
-_ATTENTION, _FEED_FORWARD = Bias.ATTENTION, Bias.FEED_FORWARD
 _LAYER_ROWS = (
     TensorRow("attention_norm.weight", "input_layernorm.weight", Split.REPLICATED, ("D",)),
     TensorRow("attention.wq.weight", "self_attn.q_proj.weight", Split.ROWS, ("Hh", "D")),
@@ -80,15 +70,17 @@ _LAYER_ROWS = (
     TensorRow("feed_forward.w2.weight", "mlp.down_proj.weight", Split.COLUMNS, ("D", "F")),
     TensorRow("feed_forward.w3.weight", "mlp.up_proj.weight", Split.ROWS, ("F", "D")),
 )
-_BIAS_ROWS = (
-    TensorRow("attention.wq.bias", "self_attn.q_proj.bias", Split.ROWS, ("Hh",), bias=_ATTENTION),
-    TensorRow("attention.wk.bias", "self_attn.k_proj.bias", Split.ROWS, ("Kh",), bias=_ATTENTION),
-    TensorRow("attention.wv.bias", "self_attn.v_proj.bias", Split.ROWS, ("Kh",), bias=_ATTENTION),
-    TensorRow("attention.wo.bias", "self_attn.o_proj.bias", Split.ROWS, ("D",), bias=_ATTENTION),
-    TensorRow("feed_forward.w1.bias", "mlp.gate_proj.bias", Split.ROWS, ("F",), bias=_FEED_FORWARD),
-    TensorRow("feed_forward.w2.bias", "mlp.down_proj.bias", Split.ROWS, ("D",), bias=_FEED_FORWARD),
-    TensorRow("feed_forward.w3.bias", "mlp.up_proj.bias", Split.ROWS, ("F",), bias=_FEED_FORWARD),
-)
+# Each matrix of a layer may have a bias as long as its rows are many; Meta's models have none.
+_BIAS_ROWS = {
+    row.name.split(".")[1]: TensorRow(
+        row.name.replace(".weight", ".bias"),
+        row.hugging_face.replace(".weight", ".bias"),
+        Split.ROWS,
+        row.sizes[:1],
+    )
+    for row in _LAYER_ROWS
+    if len(row.sizes) == 2
+}
 _BY_NAME = {row.name: row for row in _MODEL_ROWS}
 _BY_LAYER_NAME = {row.name: row for row in _LAYER_ROWS}
 
@@ -100,12 +92,12 @@ _HARMLESS = re.compile(
 )
 
 
-def rows_of(layer_count: int, biases: Collection[Bias] = ()) -> Iterator[tuple[str, TensorRow]]:
+def rows_of(layer_count: int, biases: Collection[str] = ()) -> Iterator[tuple[str, TensorRow]]:
     """Give (full name, row) of each tensor that a model has.
 
     Args:
         layer_count: how many layers it has.
-        biases: which biases it has.
+        biases: the matrices that have biases, `wq` to `w3`.
     """
     for row in _MODEL_ROWS:
         yield row.name, row
@@ -114,9 +106,7 @@ def rows_of(layer_count: int, biases: Collection[Bias] = ()) -> Iterator[tuple[s
             yield f"layers.{layer}.{row.name}", row
 
 
-def hugging_face_names(
-    layer_count: int, biases: Collection[Bias] = ()
-) -> Iterator[tuple[str, str]]:
+def hugging_face_names(layer_count: int, biases: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """Give (name in Hugging Face's files, Meta's name) of each tensor, as `rows_of` orders them."""
     for row in _MODEL_ROWS:
         yield row.hugging_face, row.name
@@ -125,14 +115,20 @@ def hugging_face_names(
             yield f"model.layers.{layer}.{row.hugging_face}", f"layers.{layer}.{row.name}"
 
 
-def _layer_rows(biases: Collection[Bias]) -> tuple[TensorRow, ...]:
-    return _LAYER_ROWS + tuple(row for row in _BIAS_ROWS if row.bias in biases)
+def _layer_rows(biases: Collection[str]) -> tuple[TensorRow, ...]:
+    return _LAYER_ROWS + tuple(row for matrix, row in _BIAS_ROWS.items() if matrix in biases)
 
 
 def row_of(name: str) -> TensorRow | None:
     """Look up the row of a full name of Meta's, for example `layers.3.attention.wq.weight`."""
     match = _LAYER_NAME.fullmatch(name)
     return _BY_LAYER_NAME.get(match[1]) if match else _BY_NAME.get(name)
+
+
+def is_matrix(name: str) -> bool:
+    """Tell whether a full name of Meta's is that of a matrix."""
+    row = row_of(name)
+    return row is not None and len(row.sizes) == 2
 
 
 def is_harmless(name: str) -> bool:
@@ -156,22 +152,3 @@ def split_dim(row: TensorRow, shape: tuple[int, ...], dim: int) -> int | None:
     if row.split is Split.EMBEDDINGS:
         return 0 if shape[-1:] == (dim,) else 1
     return 0 if row.split is Split.ROWS else 1
-
-
-def feed_forward_dim(params: Mapping[str, object]) -> int | None:
-    """Compute `F` as Meta does: 2/3 of 4 D, times the multiplier, rounded up to `multiple_of`.
-
-    Args:
-        params: checked parameters.
-
-    Returns:
-        The size, or None without `multiple_of`; then the tensors alone say it.
-    """
-    dim, multiple_of = params["dim"], params.get("multiple_of")
-    if not isinstance(dim, int) or not isinstance(multiple_of, int):
-        return None
-    hidden = int(2 * (4 * dim) / 3)
-    multiplier = params.get("ffn_dim_multiplier")
-    if isinstance(multiplier, int | float):
-        hidden = int(multiplier * hidden)
-    return multiple_of * ((hidden + multiple_of - 1) // multiple_of)

@@ -1,4 +1,7 @@
-"""The tensors that a quantised weight becomes in a file; `packed_weights.py` reads them back."""
+"""The tensors that a weight becomes in a Hugging Face file, rows in the order that they have there.
+
+`packed_weights.py` reads those of quantized weights back.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,29 @@ import numpy as np
 from .. import ml
 from .packed_weights import NF4_STATE
 from .quantization_config import INT8_GROUP
+from .safetensors import DTYPES
 from .safetensors_writer import NewTensor
 
-__all__ = ["bytes_of", "new_tensors", "part_contents"]
+__all__ = ["in_halves", "new_tensors", "part_contents"]
+
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _CODE_ENTRIES = 16
 
 
 def new_tensors(
-    name: str, shape: tuple[int, ...], dtype: ml.BlockDType, origin: ml.DType
+    name: str, shape: tuple[int, ...], dtype: ml.BlockDType | None, origin: ml.DType
 ) -> list[NewTensor]:
-    """Describe the tensors of a weight before it is quantised.
+    """Describe the tensors of a weight before it is quantized.
 
     Args:
         name: of the weight in the file.
-        shape: [out, in].
-        dtype: what it becomes; for int8_block, `in` is a multiple of 32.
+        shape: [out, in], or any of a weight that stays plain.
+        dtype: what it becomes, or None; for int8_block, `in` is a multiple of 32.
         origin: what it is.
     """
+    if dtype is None:
+        return [NewTensor(name, _DTYPE_NAMES[origin], shape)]
     size = math.prod(shape)
     blocks = -(-size // dtype.block_size)
     if dtype is ml.int8_block:
@@ -43,25 +51,36 @@ def new_tensors(
 
 
 def part_contents(
-    name: str, weight: ml.QuantizedTensor, origin: ml.DType
+    name: str, weight: ml.Weight, origin: ml.DType
 ) -> Iterator[tuple[str, bytes | memoryview]]:
     """Yield the name and the bytes of each tensor that `new_tensors` described.
 
     Args:
         name: of the weight in the file.
-        weight: without nested scales.
+        weight: plain, or quantized without nested scales.
         origin: what it was made of.
     """
-    yield name, bytes_of(weight.codes)
-    if weight.dtype is ml.int8_block:
-        yield f"{name}_scale", bytes_of(weight.scales)
+    if isinstance(weight, ml.Tensor):
+        yield name, _bytes_of(weight)
         return
-    yield f"{name}.absmax", bytes_of(weight.scales)
-    yield f"{name}.quant_map", bytes_of(ml.nf4_code())
+    yield name, _bytes_of(weight.codes)
+    if weight.dtype is ml.int8_block:
+        yield f"{name}_scale", _bytes_of(weight.scales)
+        return
+    yield f"{name}.absmax", _bytes_of(weight.scales)
+    yield f"{name}.quant_map", _bytes_of(ml.nf4_code())
     yield f"{name}{NF4_STATE}", _state(weight.shape, origin)
 
 
-def bytes_of(tensor: ml.Tensor) -> memoryview:
+def in_halves(weight: ml.Tensor, head_dim: int) -> ml.Tensor:
+    """Put the even rows of each head before the odd ones: from Meta's pairs to halves."""
+    rows = weight.numpy()
+    pairs = rows.reshape(-1, head_dim // 2, 2, rows.shape[1])
+    halves = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+    return ml.Tensor.from_numpy(halves, name=weight.name)
+
+
+def _bytes_of(tensor: ml.Tensor) -> memoryview:
     """Return the bytes of a tensor where they lie, or of a contiguous copy."""
     return tensor.contiguous().bits().reshape(-1).view(np.uint8).data
 

@@ -18,19 +18,10 @@ from .errors import CheckpointError, FileMemoryError, TensorRecordError, mismatc
 from .mapped_file import MappedFile
 from .safetensors_header import TensorEntry, read_header
 
-__all__ = ["SafetensorsFile", "read_safetensors"]
+__all__ = ["DTYPES", "SafetensorsFile", "read_safetensors"]
 
-_DTYPES: Mapping[str, ml.DType] = {
-    "BF16": ml.bfloat16,
-    "F16": ml.float16,
-    "F32": ml.float32,
-    "U8": ml.uint8,
-    "I8": ml.int8,
-    "U16": ml.uint16,
-    "I32": ml.int32,
-    "I64": ml.int64,
-    "C64": ml.complex64,
-}
+DTYPES: Mapping[str, ml.DType] = {row.file_name: row for row in ml.DTYPES if row.file_name}
+"""The dtypes that are read, by their names in the format."""
 
 
 class SafetensorsFile:
@@ -72,10 +63,10 @@ class SafetensorsFile:
             TensorRecordError: a dtype that `ml` lacks.
             FileMemoryError: no memory for the copy of a tensor that lies askew.
         """
-        dtype = _DTYPES.get(entry.dtype)
+        dtype = DTYPES.get(entry.dtype)
         what = f"tensor {shown(entry.name)}"
         if dtype is None:
-            rule = f"one of {', '.join(_DTYPES)}"
+            rule = f"one of {', '.join(DTYPES)}"
             raise TensorRecordError(mismatch(self.file.label, f"{what}: dtype", rule, entry.dtype))
         if not self.is_askew(entry):
             return ml.Tensor.from_buffer(
@@ -92,7 +83,7 @@ class SafetensorsFile:
 
     def is_askew(self, entry: TensorEntry) -> bool:
         """Tell whether a tensor of a known dtype begins at no multiple of its elements' size."""
-        dtype = _DTYPES.get(entry.dtype)
+        dtype = DTYPES.get(entry.dtype)
         return dtype is not None and entry.start % dtype.itemsize != 0
 
 

@@ -20,8 +20,10 @@ from .mapped_file import MappedFile
 __all__ = ["DTYPE_BITS", "Header", "TensorEntry", "read_header"]
 
 _LENGTH_BYTES = 8
-_MOST_HEADER_BYTES = 100_000_000  # the format's own limit
+# The format allows 100 MB. As many tensors as are allowed here, with long names, need 13 MB.
+_MOST_HEADER_BYTES = 16 << 20
 _MOST_TENSORS = 1 << 16
+_MOST_VALUES = 24 * _MOST_TENSORS  # as `parse_strict_json` counts them, a matrix has 20
 _MOST_DIMENSIONS = 8
 _LARGEST = 1 << 48
 _METADATA = "__metadata__"
@@ -67,7 +69,7 @@ def read_header(file: MappedFile) -> Header:
     if count > _MOST_TENSORS:
         raise _refused(file, "tensors", f"at most {_MOST_TENSORS}", count)
     try:
-        value = parse_strict_json(content)
+        value = parse_strict_json(content, _MOST_VALUES)
     except ValueError as error:
         raise SafetensorsError(f"{file.label}: header: {error}") from None
     assert isinstance(value, dict), "its first byte is '{'"

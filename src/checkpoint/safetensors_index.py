@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..outside import parse_strict_json
+from ..outside import UnfitFileError, followed_inside, parse_strict_json
 from .errors import FileAccessError, SafetensorsError, mismatch, shown, some_of
 from .mapped_file import label_of, read_small_file
 
@@ -53,8 +53,7 @@ def read_index(path: Path) -> dict[Path, list[str]]:
     if missing:
         rule = f"{len(files)} files beside it"
         raise SafetensorsError(mismatch(label, "files", rule, f"without {some_of(missing)}"))
-    roots = _roots(path.parent)
-    return {_inside(label, path.parent / name, roots): files[name] for name in sorted(files)}
+    return {_inside(label, path.parent / name): files[name] for name in sorted(files)}
 
 
 def _names_by_file(label: str, weight_map: Mapping[str, object]) -> dict[str, list[str]]:
@@ -77,21 +76,9 @@ def _is_plain(name: str) -> bool:
     return name.endswith(".safetensors") and name.isprintable() and not set(name) & set("/\\:")
 
 
-def _roots(directory: Path) -> list[str]:
-    """List the directories that a file may lie in, all links resolved."""
-    real = Path(os.path.realpath(directory))
-    if real.parent.name != "snapshots":
-        return [str(real)]
-    # Not resolved further: `blobs` could itself be a link.
-    return [str(real), str(real.parent.parent / "blobs")]
-
-
-def _inside(label: str, path: Path, roots: list[str]) -> Path:
-    """Give a file's path after all links, which is what is opened, if it lies in a directory."""
-    target = os.path.realpath(path)
-    if os.path.dirname(target) not in roots:
-        got = "a link that leads elsewhere"
-        raise FileAccessError(
-            mismatch(label, f"file {shown(path.name)}", "inside its directory", got)
-        )
-    return Path(target)
+def _inside(label: str, path: Path) -> Path:
+    """Give a file's path after all links, which is what is opened, if it lies in the directory."""
+    try:
+        return followed_inside(path, path.parent)
+    except UnfitFileError as error:
+        raise FileAccessError(f"{label}: file {shown(path.name)}: {error}") from None

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from .. import ml
-from ..ml.memory import memory_shortage
+from ..outside.memory import memory_shortage
 from .errors import FileMemoryError, ShardError, mismatch, shown, some_of
-from .names import feed_forward_dim, is_harmless, row_of, rows_of, split_dim
+from .names import is_harmless, row_of, rows_of, split_dim
 from .tensor_checks import check_names, check_shapes
 
 __all__ = ["MergedShards", "check_shards", "merge_shards"]
@@ -22,28 +22,31 @@ Shard = Mapping[str, ml.Tensor]
 
 
 def check_shards(
-    shards: Sequence[Shard], labels: Sequence[str], params: Mapping[str, object]
-) -> None:
+    shards: Sequence[Shard], labels: Sequence[str], layers: int, sizes: Mapping[str, int]
+) -> dict[str, int]:
     """Check names and shapes of all tensors of all shards, before anything is allocated.
 
     Args:
         shards: the tensors of each file, in order.
         labels: what to call each file in errors.
-        params: checked content of `params.json`.
+        layers: L.
+        sizes: those that `params.json` determines, by the letters of `names.py`.
+
+    Returns:
+        All sizes by these letters.
 
     Raises:
         ShardError: missing, extra or wrongly shaped tensors (the first five and how many), or
             another number of shards than the shapes ask for.
     """
-    sizes = _sizes(params)
-    layer_count = params["n_layers"]
-    assert isinstance(layer_count, int)
-    rows = dict(rows_of(layer_count))
+    found = dict(sizes)
+    rows = dict(rows_of(layers))
     for shard, label in zip(shards, labels, strict=True):
         check_names(shard, label, rows, "params.json")
     _check_count(shards, labels, sizes)
     for shard, label in zip(shards, labels, strict=True):
-        check_shapes(shard, label, rows, sizes, "params.json", len(shards))
+        check_shapes(shard, label, rows, found, "params.json", len(shards))
+    return found
 
 
 def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
@@ -165,22 +168,6 @@ def _merge_one(name: str, parts: list[ml.Tensor], dim: int) -> ml.Tensor:
             raise ShardError(mismatch("shards", f"tensor {shown(name)}", "two dimensions", got))
         whole = np.concatenate(arrays, axis=axis)
     return ml.Tensor.from_numpy(whole.view(first.dtype.numpy_dtype), name=name)
-
-
-def _sizes(params: Mapping[str, object]) -> dict[str, int]:
-    """Give the sizes that the parameters determine, by letter."""
-    dim, heads = params["dim"], params["n_heads"]
-    kv_heads = params.get("n_kv_heads") or heads
-    vocabulary, hidden = params.get("vocab_size"), feed_forward_dim(params)
-    assert isinstance(dim, int)
-    assert isinstance(heads, int)
-    assert isinstance(kv_heads, int)
-    sizes = {"D": dim, "Hh": dim, "Kh": kv_heads * (dim // heads)}
-    if isinstance(vocabulary, int) and vocabulary > 0:
-        sizes["V"] = vocabulary
-    if hidden is not None:
-        sizes["F"] = hidden
-    return sizes
 
 
 def _check_count(shards: Sequence[Shard], labels: Sequence[str], sizes: Mapping[str, int]) -> None:

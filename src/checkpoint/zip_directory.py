@@ -248,16 +248,19 @@ class _DirectoryReader:
             self._refuse_record(entry.name, "the same flags and method in both headers", "others")
         extra = self._buffer[name_at + name_length : start]
         wide = self._zip64_values(entry.name, extra)
-        sizes = {size, packed}
-        if entry.flags & _FLAG_DESCRIPTOR:
-            # Sizes follow the record; here they are 0, or given already. PyTorch's zip64 field
-            # holds the size, 0 and, unlike the standard, the header's own offset.
-            allowed = {0, _UINT32_MAX if wide else 0, entry.size}
-            agree = sizes <= allowed and set(wide) <= {0, entry.size, entry.header_at}
+        # A zip64 field holds both sizes, the offset of the header, or all three; PyTorch writes 0
+        # for one of the sizes, which the standard does not.
+        sizes, offset = (wide[:2], wide[2:]) if len(wide) > 1 else ([], wide)
+        follows = entry.flags & _FLAG_DESCRIPTOR  # sizes follow the record; here they may be 0
+        given = {entry.size, 0} if follows else {entry.size}
+        agree = (
+            {size, packed} <= given | ({_UINT32_MAX} if sizes else set())
+            and given.issuperset(sizes)
+            and offset in ([], [entry.header_at])
+            and (follows or crc == entry.crc)
+        )
+        if follows:
             stop = self._after_descriptor(entry, stop, limit)
-        else:
-            known = set(wide[:2]) if sizes == {_UINT32_MAX} else sizes
-            agree = known == {entry.size} and crc == entry.crc
         if not agree:
             self._refuse_record(entry.name, "equal sizes in both headers", "sizes that disagree")
         return Record(entry.name, start, entry.size, entry.crc), stop

@@ -1,6 +1,7 @@
 """One answer: streamed to the console, stopped by Ctrl-C, summed up in a line."""
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from ..inference import GenerationStats, Step
 from .console import Console
 
 INTERRUPTED = "interrupted"
+# An interrupted answer is cleared up in less time.
+_SECONDS_TO_CLEAR_UP = 1.0
 
 
 @dataclass(frozen=True)
@@ -97,14 +100,21 @@ def _rate(tokens: int, seconds: float) -> str:
 
 @contextmanager
 def _one_interrupt() -> Iterator[None]:
-    """Let the first Ctrl-C raise KeyboardInterrupt inside and ignore the others.
+    """Let the first Ctrl-C raise KeyboardInterrupt inside, and one a second later end the process.
 
-    A second one would otherwise interrupt the clearing up after the first.
+    Those between the two are not heard: they would interrupt the clearing up after the first.
     """
+    first: float | None = None
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        nonlocal first
+        now = time.monotonic()
+        if first is None:
+            first = now
+            raise KeyboardInterrupt
+        if now - first >= _SECONDS_TO_CLEAR_UP:  # the first was lost, or its clearing up hangs
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
 
     previous = signal.signal(signal.SIGINT, interrupt)
     try:

@@ -1,8 +1,8 @@
 """What the command line does, and how it ends."""
 
-import contextlib
 import dataclasses
 import traceback
+import warnings
 
 from .. import ml, trace
 from ..checkpoint import FileMemoryError
@@ -13,13 +13,13 @@ from ..inference import (
     PromptError,
     SamplingError,
 )
-from ..ml.kernel_settings import KernelSettingError
+from ..ml.kernels import KernelSettingError, exit_on_bus_error
 from ..model import NotEnoughMemoryError, SaveError
 from .arguments import Options
 from .console import Console, OutputError
 from .errors import UsageError
 from .examples import EXAMPLES
-from .words import NO_MEMORY_TEXT
+from .words import NO_MEMORY_TEXT, is_lack_of_memory
 
 DONE, FAULT, USAGE, BAD_MODEL, NO_MEMORY, NUMERIC = range(6)
 
@@ -35,7 +35,6 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (NotEnoughMemoryError, NO_MEMORY),
     (FileMemoryError, NO_MEMORY),
     (ml.TensorMemoryError, NO_MEMORY),
-    (MemoryError, NO_MEMORY),
     (NumericError, NUMERIC),
     (ml.LlamaBoltsError, BAD_MODEL),
 )
@@ -53,14 +52,20 @@ def run(options: Options) -> int:
     Returns:
         The exit code; see `main`.
     """
+    exit_on_bus_error()
     console = Console(quiet=options.quiet, verbose=options.verbose)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: console.warn(str(message))
+        return _run_on(options, console)
+
+
+def _run_on(options: Options, console: Console) -> int:
     try:
         return _run_and_report(options, console)
     except OutputError as error:
         if error.closed:
             return DONE  # the reader has what it wanted, as with `| head`
-        with contextlib.suppress(OutputError):
-            console.error(str(error))
+        console.error(str(error))
         return FAULT
     finally:
         trace.stop()
@@ -82,12 +87,16 @@ def _run_and_report(options: Options, console: Console) -> int:
 
 def exit_code(error: Exception) -> int:
     """Return the exit code that an error ends the process with."""
+    if is_lack_of_memory(error):
+        return NO_MEMORY
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAULT)
 
 
 def _error_text(error: Exception, code: int) -> str:
     if code == FAULT:
         return f"internal fault: {error!r} (--verbose shows where)"
+    if isinstance(error, ImportError):
+        return f"{NO_MEMORY_TEXT} for a library: {error}"
     return str(error) or NO_MEMORY_TEXT  # a MemoryError of Python has no text
 
 
@@ -108,6 +117,11 @@ def _dispatch(options: Options, console: Console) -> None:
         from .metadata import report_metadata
 
         report_metadata(console, open_model(options, console))
+        return
+    if options.check_weights:
+        from .check_weights import check_weights
+
+        check_weights(options, console)
         return
     if options.save_quantized is not None:
         from .loading import save_model

@@ -36,7 +36,7 @@ CHAT_FORMAT_NAMES = (
 QUANTIZATION_NAMES = ("nf4", "int8")
 # How many `STAGES` there are; a test compares them.
 LAST_STAGE = 21
-_REPORTS = ("--examples", "--metadata", "--info", "--bench", "--explain")
+_REPORTS = ("--examples", "--metadata", "--check-weights", "--info", "--bench", "--explain")
 
 _DESCRIPTION = """\
 Chat with a Llama in the terminal; with a prompt, answer once and exit.
@@ -64,7 +64,7 @@ class Options:
         file: file that holds the one prompt.
         standard_input: `-` was given: the prompt is on standard input.
         example: number of the predefined prompt to run, from 1.
-        examples, metadata, info, bench: the menu and the three reports.
+        examples, metadata, check_weights, info, bench: the menu and the four reports.
         explain: number of the stage to explain.
         system: system prompt.
         completion: continue raw text instead of chatting.
@@ -94,6 +94,7 @@ class Options:
     example: int | None
     examples: bool
     metadata: bool
+    check_weights: bool
     info: bool
     bench: bool
     explain: int | None
@@ -342,6 +343,11 @@ def _add_report_flags(parser: argparse.ArgumentParser) -> None:
         "--metadata", action="store_true", help="hyperparameters, tensors, counts and bytes"
     )
     group.add_argument(
+        "--check-weights",
+        action="store_true",
+        help="compare all weights with the checksums of their files (.pth)",
+    )
+    group.add_argument(
         "--info", action="store_true", help="versions, instruction set, threads, memory"
     )
     group.add_argument(
@@ -385,6 +391,7 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         "--example": values["example"] is not None,
         "--examples": values["examples"],
         "--metadata": values["metadata"],
+        "--check-weights": values["check_weights"],
         "--info": values["info"],
         "--bench": values["bench"],
         "--explain": values["explain"] is not None,
@@ -393,8 +400,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     given = [flag for flag, is_given in actions.items() if is_given]
     if len(given) > 1:
         parser.error(f"argument {given[1]}: not allowed with {given[0]}")
-    if values["json"] and (report := next((flag for flag in _REPORTS if values[flag[2:]]), None)):
-        parser.error(f"argument --json: not allowed with {report}")
+    if values["json"] and given and given[0] in _REPORTS:
+        parser.error(f"argument --json: not allowed with {given[0]}")
     fixed_by_example = values["example"] is not None or values["examples"]
     if fixed_by_example and (values["system"] is not None or values["completion"]):
         parser.error(f"argument {given[0]}: not allowed with --system or --completion")

@@ -11,7 +11,8 @@ from .. import ml
 from ..checkpoint.names import is_harmless
 from ..inference import NumericError
 from ..ml import roofs
-from ..model import InferenceContext, Model, ModelArgs, kv_cache_bytes, readable_bytes
+from ..model import InferenceContext, Model, ModelArgs, kv_cache_bytes
+from ..outside.memory import readable_bytes
 from .console import Console
 from .errors import UsageError
 

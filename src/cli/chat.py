@@ -1,13 +1,15 @@
 """The chat in the terminal."""
 
 import contextlib
+from collections.abc import Mapping, Sequence
 
 from .. import __version__
 from ..checkpoint import CheckpointError
 from ..inference import ContextFullError
 from ..ml.errors import LlamaBoltsError
 from .commands import LeaveChat, completion_words, is_command, run_command
-from .reader import InterruptedLineError, MessageReader, open_reader, unquoted
+from .console import Console
+from .reader import InterruptedLineError, MessageReader, PlainReader, unquoted
 from .session import Session
 from .words import NO_MEMORY_TEXT
 
@@ -27,7 +29,7 @@ def chat(session: Session) -> None:
 
     Raises:
         CheckpointError: the model's files were changed while they were in use.
-        OutputError: standard output or standard error takes no more.
+        OutputError: standard output takes no more.
     """
     what = "text to continue" if session.completion else "message"
     session.console.note(f"llama-bolts {__version__}: type a {what}; {_HOW_TO_LEAVE}")
@@ -77,3 +79,17 @@ def _take_turn(session: Session, reader: MessageReader) -> None:
         return
     if not session.ask(session.with_attached(text)).is_complete:
         session.console.note(_STOPPED)
+
+
+def open_reader(console: Console, words: Mapping[str, Sequence[str] | None]) -> MessageReader:
+    """Return a line editor where the terminal can show one, else a reader of plain lines.
+
+    Args:
+        console: the streams of this run; prompts go to standard error.
+        words: the arguments to complete of each command, by the command; None for names of files.
+    """
+    if console.can_edit_lines:
+        from .line_editor import LineEditor  # prompt_toolkit takes a while to load
+
+        return LineEditor(words)
+    return PlainReader(console)

@@ -27,7 +27,7 @@ _UNLIMITED_WIDTH = 1 << 16  # nothing is folded where no window has to hold it
 
 
 class OutputError(Exception):
-    """Standard output or standard error takes no more text.
+    """Standard output takes no more text.
 
     Attributes:
         closed: the reader has gone, as `head` does, which is no fault.
@@ -50,7 +50,8 @@ class Console:
         self.quiet = quiet
         self.verbose = verbose
         self._output = _Output("standard output", sys.stdout)
-        self._notes = _Output("standard error", sys.stderr)
+        # What it does not take is lost: an answer does not end because nobody hears of it.
+        self._notes = _Output("standard error", sys.stderr, is_needed=False)
         self._answer_line_is_open = False
         self._progress_is_shown = False
 
@@ -162,8 +163,9 @@ class Console:
 class _Output:
     """One stream, with what its reader can show."""
 
-    def __init__(self, name: str, stream: TextIO | None) -> None:
+    def __init__(self, name: str, stream: TextIO | None, *, is_needed: bool = True) -> None:
         self._name = name
+        self._is_needed = is_needed
         self._stream = stream  # None: the process was started with it closed
         self.is_terminal = stream is not None and stream.isatty()
         self._raw: io.FileIO | None = None
@@ -195,6 +197,8 @@ class _Output:
         except OSError as error:
             closed = isinstance(error, BrokenPipeError)
             _discard_what_is_buffered(self._stream)
+            if not self._is_needed:
+                return
             message = f"{self._name}: {error.strerror}"
             raise OutputError(message, closed=closed) from None
 

@@ -1,5 +1,9 @@
 """`--diagrams DIR`: the answer to a prompt, and a picture of each stage that it went through."""
 
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .. import trace
@@ -9,7 +13,7 @@ from .session import Session
 
 
 def answer_and_draw(session: Session, prompt: str, directory: Path) -> None:
-    """Answer a prompt and writes the diagrams of the run.
+    """Answer a prompt and write the diagrams of the run: all of them, or none.
 
     Args:
         session: a session without history.
@@ -20,30 +24,51 @@ def answer_and_draw(session: Session, prompt: str, directory: Path) -> None:
         KeyboardInterrupt: the answer was interrupted; nothing is drawn.
         UsageError: the directory or a file in it cannot be written.
     """
+    with _made_directory(directory):  # before the answer, which may take a while
+        model = session.engine.model
+        recorder = Recorder()
+        trace.start(trace.Tracer(model.args.sizes, recorder.write, wants=recorder.wants))
+        try:
+            is_complete = session.ask(prompt).is_complete
+        finally:
+            trace.stop()
+        if not is_complete:
+            raise KeyboardInterrupt
+        pieces = pieces_of(recorder.events, session.tokenizer.token_bytes)
+        special = frozenset(token for token in pieces if session.tokenizer.is_special(token))
+        name = f"this run of {'/'.join(model.source_directory.parts[-2:])}"
+        run = TracedRun(name, model.args.sizes, recorder.events, pieces, special)
+        drawn = draw_all(run)
+        _write_all(directory, drawn)
+    session.console.note(f"{len(drawn)} diagrams in {directory}")
+
+
+@contextlib.contextmanager
+def _made_directory(directory: Path) -> Iterator[None]:
+    """Make a directory and those that it lies in; what is empty of them at the end is removed."""
+    missing = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
     try:
-        directory.mkdir(parents=True, exist_ok=True)  # before the answer, which may take a while
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise _refusal(directory, error) from None
-    model = session.engine.model
-    recorder = Recorder()
-    trace.start(trace.Tracer(model.args.sizes, recorder.write, wants=recorder.wants))
-    try:
-        is_complete = session.ask(prompt).is_complete
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            raise _refusal(directory, error) from None
+        yield
     finally:
-        trace.stop()
-    if not is_complete:
-        raise KeyboardInterrupt
-    pieces = pieces_of(recorder.events, session.tokenizer.token_bytes)
-    special = frozenset(token for token in pieces if session.tokenizer.is_special(token))
-    name = f"this run of {'/'.join(model.source_directory.parts[-2:])}"
-    run = TracedRun(name, model.args.sizes, recorder.events, pieces, special)
-    drawn = draw_all(run)
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def _write_all(directory: Path, drawn: Mapping[str, str]) -> None:
+    """Write all files or none: each gets its name once the last one is on the disk."""
     try:
-        for file, text in drawn.items():
-            (directory / file).write_text(text, encoding="utf-8")
+        with tempfile.TemporaryDirectory(prefix=".llama-bolts-", dir=directory) as unfinished:
+            for file, text in drawn.items():
+                Path(unfinished, file).write_text(text, encoding="utf-8")
+            for file in drawn:
+                Path(unfinished, file).replace(directory / file)
     except OSError as error:
         raise _refusal(directory, error) from None
-    session.console.note(f"{len(drawn)} diagrams in {directory}")
 
 
 def _refusal(directory: Path, error: OSError | ValueError) -> UsageError:

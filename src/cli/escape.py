@@ -1,11 +1,13 @@
 """The one filter between data and the terminal: control characters are shown, never sent.
 
 A model, a tensor name or a path may hold any character. Sent raw, some of them move the cursor,
-recolour or retitle the terminal, answer back into the keyboard's stream, or reorder what is read.
+recolour or retitle the terminal, answer back into the keyboard's stream, reorder what is read, or
+hide text that is copied along unseen.
 The filter looks at one character at a time, so a sequence that is split over several tokens is
 caught as well as one that comes whole: without its first character the rest is plain text.
 """
 
+import json
 import re
 
 _REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
@@ -14,7 +16,19 @@ _LINE_CONTROLS = "\n\t"
 # C0 and C1 controls and DEL, line and paragraph separators, and the bidirectional controls:
 # marks (061C, 200E, 200F), embeddings and overrides (202A-202E), isolates (2066-2069).
 # Source: Unicode 15.0, DerivedBidiClass.txt and chapter 23.2.
-_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+_MOVING = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+
+# What no terminal draws, so that text could hide in it: the other default-ignorable characters,
+# tags (E0001-E007F) and supplementary variation selectors (E0100-E01EF) among them, and the marks
+# of annotations (FFF9-FFFB). Shown as they are: the zero-width joiner and non-joiner (200C, 200D)
+# and the variation selectors 180B-180F and FE00-FE0F, without which emoji and the scripts of India,
+# Iran and Mongolia fall apart. The flags of England, Scotland and Wales, spelled in tags, do so.
+# Source: Unicode 15.0, DerivedCoreProperties.txt, Default_Ignorable_Code_Point.
+_INVISIBLE = (
+    r"\xad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2060-\u2065\u206a-\u206f\u3164"
+    r"\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_CONTROLS = f"[{_MOVING}{_INVISIBLE}]"
 _UNSAFE = re.compile(_CONTROLS)
 _UNSAFE_IN_ONE_LINE = re.compile(_CONTROLS + r"|[\n\t]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
@@ -58,7 +72,7 @@ def json_controls(text: str) -> str:
     Args:
         text: JSON that was written on several lines; all its controls but those are in strings.
     """
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -66,4 +80,6 @@ def _escaped(match: re.Match[str]) -> str:
     if character in _LINE_CONTROLS:
         return {"\n": r"\n", "\t": r"\t"}[character]
     code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,17 +1,25 @@
 """Opening the model that the command line names."""
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
 from .. import ml
+from ..checkpoint.layout import listing_of
+from ..checkpoint.mapped_file import label_of
 from ..inference import FoundFormat, InferenceEngine, Message, encode_chat
 from ..model import (
     MemoryForecast,
     Model,
-    available_memory,
+    ModelError,
+    ModelFiles,
     forecast_memory,
     load_model,
-    missing_tokenizer,
-    readable_bytes,
+    read_model_files,
     save_quantized,
 )
+from ..outside.memory import available_memory, readable_bytes
 from ..tokenizer import Tokenizer
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console
@@ -29,7 +37,8 @@ def open_model(options: Options, console: Console) -> Model:
         NotEnoughMemoryError: the model has to be copied, and does not fit.
         ModelError, CheckpointError, TokenizerError: its files cannot be used.
     """
-    return _load(options, console, _forecast(options, 1))
+    files = read_model_files(options.model)
+    return _load(options, console, files, _forecast(options, files, 1))
 
 
 def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
@@ -42,20 +51,19 @@ def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
         NotEnoughMemoryError: model and cache do not fit.
         ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
     """
-    asked = options.context_length
-    forecast = _forecast(options, asked)
-    if asked is not None and asked > forecast.longest:
-        raise UsageError(
-            f"--context-length: expected at most the model's {forecast.longest}, got {asked}"
-        )
-    return _load(options, console, forecast), forecast.positions
+    files, asked = read_model_files(options.model), options.context_length
+    longest = files.args.max_context_length
+    if asked is not None and asked > longest:
+        raise UsageError(f"--context-length: expected at most the model's {longest}, got {asked}")
+    forecast = _forecast(options, files, asked)
+    return _load(options, console, files, forecast), forecast.positions
 
 
-def _forecast(options: Options, positions: int | None) -> MemoryForecast:
-    return forecast_memory(options.model, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
+def _forecast(options: Options, files: ModelFiles, positions: int | None) -> MemoryForecast:
+    return forecast_memory(files, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
 
 
-def _load(options: Options, console: Console, forecast: MemoryForecast) -> Model:
+def _load(options: Options, console: Console, files: ModelFiles, forecast: MemoryForecast) -> Model:
     """Load a model unless it cannot fit, which is said before any of its weights is mapped."""
     forecast.check()
     if forecast.warning is not None:
@@ -64,7 +72,7 @@ def _load(options: Options, console: Console, forecast: MemoryForecast) -> Model
     console.show_progress("loading the model")
     try:
         return load_model(
-            options.model,
+            files,
             rope_scaling_factor=options.rope_scaling_factor,
             quantize=options.quantize,
             progress=quantizing_progress(console),
@@ -76,6 +84,8 @@ def _load(options: Options, console: Console, forecast: MemoryForecast) -> Model
 def save_model(options: Options, console: Console) -> None:
     """Quantise the model of the command line into a new directory, and say so in a line.
 
+    SIGTERM ends it as Ctrl-C does: what was written is removed first.
+
     Raises:
         SaveError: the directory is there already, or cannot be written.
         ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
@@ -85,16 +95,32 @@ def save_model(options: Options, console: Console) -> None:
     assert options.quantize is not None
     _set_threads(options)
     try:
-        nbytes = save_quantized(
-            options.model,
-            target,
-            options.quantize,
-            rope_scaling_factor=options.rope_scaling_factor,
-            progress=quantizing_progress(console),
-        )
+        with _exit_on_sigterm():
+            nbytes = save_quantized(
+                options.model,
+                target,
+                options.quantize,
+                rope_scaling_factor=options.rope_scaling_factor,
+                progress=quantizing_progress(console),
+            )
     finally:
         console.clear_progress()
     console.note(f"{target}: {readable_bytes(nbytes)} of weights written, {options.quantize}")
+
+
+@contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Turn the first SIGTERM into SystemExit, with the exit code that shells report for it."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _set_threads(options: Options) -> None:
@@ -173,5 +199,10 @@ def _chat_format(
 
 def _required_tokenizer(model: Model) -> Tokenizer:
     if model.tokenizer is None:
-        raise missing_tokenizer(model.source_directory)
+        raise ModelError(
+            f"{label_of(model.source_directory)}: tokenizer: expected tokenizer.model for Meta's "
+            "layout (base64 ranks for Llama 3, SentencePiece for Llama 2) or tokenizer.json or "
+            "tokenizer.model (SentencePiece) for Hugging Face's, got "
+            f"{listing_of(model.source_directory)}"
+        )
     return model.tokenizer

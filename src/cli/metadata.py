@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from .. import ml
-from ..model import LinearRopeScaling, Model, kv_cache_bytes, readable_bytes
+from ..model import LinearRopeScaling, Model, kv_cache_bytes
+from ..outside.memory import readable_bytes
 from .console import Console
 
 _VALUES = (("name", "left"), ("value", "left"))
@@ -21,11 +22,11 @@ def report_metadata(console: Console, model: Model) -> None:
         model: the loaded model; no weight is read.
     """
     console.report_heading(str(model.source_directory))
-    given = "params.json" if model.checkpoint.config is None else "config.json"
+    given = "params.json" if model.files.directory.layout == "Meta" else "config.json"
     names = model.checkpoint.names_in_files
     for title, columns, rows in (
         ("source", _VALUES, _source(model)),
-        (f"hyperparameters given ({given})", _VALUES, list(_given(model.checkpoint.params))),
+        (f"hyperparameters given ({given})", _VALUES, list(_given(model.files.given))),
         ("hyperparameters used and derived", _VALUES, _used(model)),
         ("tensors", (*_TENSORS, *(_NAMES_IN_FILES if names else ())), list(_tensors(model))),
         ("sizes", _VALUES, _sizes(model)),
@@ -58,6 +59,7 @@ def _used(model: Model) -> list[tuple[str, str]]:
     args = model.args
     fields = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
     fields["dtype"] = args.dtype.name
+    fields["biases"] = ", ".join(args.biases)
     scaling = fields.pop("rope_scaling")
     if scaling is not None:
         fields["rope_scaling"] = "linear" if isinstance(scaling, LinearRopeScaling) else "llama3"
@@ -67,7 +69,7 @@ def _used(model: Model) -> list[tuple[str, str]]:
     if model.tokenizer is not None:
         fields["special tokens"] = len(model.tokenizer.special_tokens)
     fields["tokens that end an answer"] = ", ".join(map(str, sorted(model.stop_ids))) or "none"
-    return [(name, str(value)) for name, value in fields.items()]
+    return [(name, str(value)) for name, value in fields.items() if value not in (None, "")]
 
 
 def _tensors(model: Model) -> Iterator[tuple[str, ...]]:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-from ..model import readable_bytes
+from ..outside.memory import readable_bytes
 from .arguments import Options
 from .console import Console
 from .errors import UsageError

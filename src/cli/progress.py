@@ -27,6 +27,11 @@ def quantizing_progress(console: Console) -> QuantizationProgress | None:
     return _timed(console, "quantising the weights", "matrices")
 
 
+def checking_progress(console: Console) -> Progress | None:
+    """Return what is called while weights are checked; as `reading_progress`."""
+    return _timed(console, "checking the weights", "bytes")
+
+
 def _timed(console: Console, work: str, units: str) -> Progress | None:
     if not console.can_show_progress:
         return None

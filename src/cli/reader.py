@@ -1,7 +1,6 @@
 """Reading messages from the terminal: one line, a block between triple quotes, or a paste."""
 
 import sys
-from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from .console import Console
@@ -34,20 +33,6 @@ class InterruptedLineError(Exception):
     def __init__(self, *, was_empty: bool) -> None:
         super().__init__()
         self.was_empty = was_empty
-
-
-def open_reader(console: Console, words: Mapping[str, Sequence[str] | None]) -> MessageReader:
-    """Return a line editor where the terminal can show one, else a reader of plain lines.
-
-    Args:
-        console: the streams of this run; prompts go to standard error.
-        words: the arguments to complete of each command, by the command; None for names of files.
-    """
-    if console.can_edit_lines:
-        from .line_editor import LineEditor
-
-        return LineEditor(words)
-    return PlainReader(console)
 
 
 class PlainReader:

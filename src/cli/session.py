@@ -268,7 +268,9 @@ class Session:
         if last is None or last.stats is None:  # nothing was run
             return
         if self.records:
-            self.console.report_line(answer_record(self))
+            self.console.report_line(
+                answer_record(self.engine, last.answer, last.steps, last.stats)
+            )
         choices = [step.choice for step in last.steps if step.choice is not None]
         if choices:
             self.console.reply(choices_text(self.tokenizer, choices))

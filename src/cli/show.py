@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ..model import readable_bytes
+from ..outside.memory import readable_bytes
 from .errors import UsageError
 from .session import Session
 from .token_text import token_table

@@ -16,7 +16,7 @@ _NOTES = {
     "read_cache": "All positions up to now, those of earlier steps among them.",
     "repeat_heads": "Each key/value head stands G times, once per query head that reads it.",
     "transpose": "Swaps two dimensions: a view, nothing is copied.",
-    "div_scalar": "Divides by sqrt(h), so that scores do not grow with the size of a head.",
+    "div": "Divides by sqrt(h), so that scores do not grow with the size of a head.",
     "softmax": "exp(s - max) / sum: each row becomes weights that add up to 1.",
     "swiglu": "silu(gate) * up, number by number; silu(g) = g / (1 + exp(-g)).",
     "add": "Number by number: the stream keeps what it had, and gains what the part found.",

@@ -1,12 +1,21 @@
 """Answers: read a prompt in chunks, then choose and run one token after the other."""
 
+import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..model import PREFILL_CHUNK, InferenceContext, Model, token_tensor
-from ..model.errors import declared_lack_of_memory
+from ..checkpoint import CheckpointError
+from ..ml.errors import declared_lack_of_memory
+from ..model import (
+    PREFILL_CHUNK,
+    InferenceContext,
+    Model,
+    NotEnoughMemoryError,
+    token_tensor,
+)
 from ..tokenizer import StreamDecoder
 from ..trace import is_on, mark
 from .candidates import Choice, explain_choice
@@ -14,7 +23,7 @@ from .chat_format import FoundFormat, encode_chat, end_ids, find_chat_format
 from .errors import ContextFullError, InferenceError, NumericError, PromptError
 from .message import Message
 from .sampling import Logits, Sampler, SamplingArgs
-from .speculation import Drafter
+from .speculation import Drafter, PassCosts
 from .stop_strings import StopStrings
 
 # With `progress`, chunks take about this time; the first has so many tokens.
@@ -81,6 +90,12 @@ class InferenceEngine:
     exception thrown into it, at any point; the engine stays usable. Only the newest iterator of an
     engine can go on.
 
+    An engine belongs to one call at a time. From its first step until its last, or until its
+    iterator is closed or dropped, an answer belongs to the thread that took its newest step. Any
+    other thread that begins an answer or calls `reset` meanwhile gets
+    `InferenceError("this engine is in use by another thread")`, and nothing changes; a call in the
+    same thread ends the answer. Engines that share a model may run in several threads.
+
     Args:
         model: The model; engines may share it.
         sequence_length: Positions of the context; min(4096, the model's longest) by default.
@@ -102,7 +117,13 @@ class InferenceEngine:
         self.last_stats: GenerationStats | None = None
         # Invariant: the cache holds keys and values of these tokens at positions 0, 1, ...
         self._cached_ids: list[int] = []
-        self._newest = 0
+        # The newest turn, by the number of turns before it; an older one may be left behind.
+        self._turns = {0: _Turn(_Call())}
+        self._pass_costs = PassCosts()
+
+    def __repr__(self) -> str:
+        cached = f"{len(self._cached_ids)} of {self.sequence_length} positions cached"
+        return f"InferenceEngine({self.model!r}, {cached})"
 
     @property
     def sequence_length(self) -> int:
@@ -128,10 +149,40 @@ class InferenceEngine:
         return find_chat_format(self.model.source_directory, self.model.tokenizer)
 
     def reset(self) -> None:
-        """Forget the cached tokens."""
-        self._newest += 1
+        """Forget the cached tokens.
+
+        Raises:
+            InferenceError: Another thread is using the engine.
+        """
+        self._take_turn(_Call())
+        self._forget()
+
+    def _forget(self) -> None:
         self._cached_ids = []
         self.context.clear()
+
+    def _take_turn(self, call: "_Call") -> None:
+        """Give the engine to a call, until another takes it.
+
+        Which of several threads gets it is decided by one `setdefault`: unlike a lock, that leaves
+        nothing to be released, and Ctrl-C may fall before or after any line. A thread whose number
+        was outdated by then sees a higher one.
+
+        Raises:
+            InferenceError: Another thread is using the engine, or a newer call ended this one.
+        """
+        newest = max(self._turns)
+        if call.turns and call.turns != newest:
+            raise InferenceError("[generate] this answer was ended by a newer call")
+        before, turn = self._turns.get(newest), _Turn(call)
+        is_free = before is not None and (call.turns or before.ends_for_this_thread())
+        if not is_free or self._turns.setdefault(newest + 1, turn) is not turn:
+            raise InferenceError("this engine is in use by another thread")
+        if max(self._turns) != newest + 1:
+            del self._turns[newest + 1]
+            raise InferenceError("this engine is in use by another thread")
+        call.turns = newest + 1
+        self._turns.pop(newest, None)
 
     def chat(
         self,
@@ -205,7 +256,10 @@ class InferenceEngine:
             PromptError: No prompt, ids outside of the vocabulary, a limit below 1, or a number of
                 candidates below 0.
             ContextFullError: The prompt leaves no room for a token.
-            CheckpointError: The weight files were rewritten since they were loaded.
+            CheckpointError: The weight files were rewritten since they were loaded; also checked
+                before the last step, so that no answer is complete that they may have spoiled.
+            InferenceError: While stepping: another thread is using the engine, or a newer call
+                ended this answer.
             NumericError: While stepping: the logits are no numbers.
             NotEnoughMemoryError, TensorError: While stepping: the system gives no memory.
         """
@@ -222,7 +276,9 @@ class InferenceEngine:
         limit = room if max_new_tokens is None else min(room, max_new_tokens)
         at_limit = "max tokens" if limit == max_new_tokens else "context full"
         sampler = Sampler(sampling if sampling is not None else SamplingArgs())
-        return _declared(self._steps(ids, limit, at_limit, sampler, text, progress, candidates))
+        call = _Call()
+        steps = self._steps(call, ids, limit, at_limit, sampler, text, progress, candidates)
+        return _declared(call, steps)
 
     def _checked_prompt(self, prompt_ids: Sequence[int]) -> list[int]:
         """Return the prompt as a list of ids that the model knows and the context can hold."""
@@ -236,6 +292,7 @@ class InferenceEngine:
 
     def _steps(
         self,
+        call: "_Call",
         ids: list[int],
         limit: int,
         at_limit: str,
@@ -245,14 +302,13 @@ class InferenceEngine:
         candidates: int,
     ) -> Iterator[Step]:
         """Run the prompt, then choose, show and run tokens until a reason to stop."""
-        self._newest += 1
-        mine = self._newest
+        self._take_turn(call)
         stats = GenerationStats(len(ids), self._reusable(ids), 0, 0.0, 0.0, sampler.seed)
         self.last_stats = stats
         started = time.perf_counter()
         logits = self._prefill(ids, stats.cached_tokens, progress)
         sampler.observe(ids)
-        drafter = Drafter(ids) if self.speculation else None
+        drafter = Drafter(ids, self._pass_costs) if self.speculation else None
         stats.prefill_seconds = time.perf_counter() - started
         while True:
             started = time.perf_counter()
@@ -272,11 +328,12 @@ class InferenceEngine:
             mark(21, details={"token": token, "text": shown, "stop_reason": reason})
             stats.decode_seconds += time.perf_counter() - started
             if reason is not None:
+                self._check_weights()
+                call.is_over = True
                 yield Step(token, shown, reason, stats, choice)
                 return
             yield Step(token, shown, choice=choice)
-            if self._newest != mine:
-                raise InferenceError("[generate] this answer was ended by a newer call")
+            self._take_turn(call)
             started = time.perf_counter()
             if drafter is None:
                 logits = self._run([token])
@@ -291,11 +348,19 @@ class InferenceEngine:
         try:
             token = sampler.sample(logits, position)
         except NumericError:
-            self.reset()
+            self._forget()
             raise
         if not candidates:
             return token, None
         return token, explain_choice(sampler, logits, token, position, candidates)
+
+    def _check_weights(self) -> None:
+        """Check that the answer was made with the weights as loaded; forget the cache if not."""
+        try:
+            self.model.check_unchanged()
+        except CheckpointError:
+            self._forget()
+            raise
 
     def _reusable(self, ids: list[int]) -> int:
         """Return how many tokens of a prompt are cached; its last one always has to be run."""
@@ -315,8 +380,10 @@ class InferenceEngine:
                 progress(start, len(ids))
             started = time.perf_counter()
             logits = self._run(ids[start : start + chunk])
+            seconds = time.perf_counter() - started
+            self._pass_costs.note_prompt(len(self._cached_ids) - start, seconds)
             if is_watched:
-                chunk = _watched_chunk(chunk, time.perf_counter() - started)
+                chunk = _watched_chunk(chunk, seconds)
         if progress is not None:
             progress(len(ids), len(ids))
         return logits
@@ -330,17 +397,22 @@ class InferenceEngine:
         of the others joins it when it is drawn. So the cache is at any time what it would be
         without drafts. A trace shows one token per step.
         """
+        if is_on():
+            drafter.observe(token)
+            drafter.draft(0)
+            return self._run([token])
+        started = time.perf_counter()
         row = drafter.observe(token)
-        if row is not None and not is_on():
+        if row is not None:
             stats.accepted_tokens += 1
             self.context.length += 1
             self._cached_ids.append(token)
             return row
-        drafted = drafter.draft(0 if is_on() else most)
+        drafted = drafter.draft(most)
         stats.drafted_tokens += len(drafted)
-        started = time.perf_counter()
+        begun = time.perf_counter()
         logits, rows = self._run_checking(token, drafted) if drafted else (self._run([token]), None)
-        drafter.note_step(len(drafted), rows, time.perf_counter() - started)
+        drafter.note_step(len(drafted), rows, begun - started, time.perf_counter() - begun)
         return logits
 
     def _run_checking(self, token: int, drafted: list[int]) -> tuple[Logits, Logits]:
@@ -372,9 +444,49 @@ class InferenceEngine:
         return logits
 
 
-def _declared(steps: Iterator[Step]) -> Iterator[Step]:
-    with declared_lack_of_memory("generate"):
-        yield from steps
+class _Call:
+    """One answer, for as long as its iterator can go on.
+
+    Attributes:
+        turns: How many turns the engine had given before the newest of this call; 0 for none.
+        is_over: Whether it needs the engine no more.
+    """
+
+    __slots__ = ("__weakref__", "is_over", "turns")
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.is_over = False
+
+
+class _Turn:
+    """The right of a call to change an engine, from one of its steps to the next.
+
+    The call is held weakly: however its iterator ends, also at an interrupt between any two lines,
+    the engine is free when the iterator is gone.
+    """
+
+    __slots__ = ("_call", "_thread")
+
+    def __init__(self, call: _Call) -> None:
+        self._call = weakref.ref(call)
+        self._thread = threading.current_thread()
+
+    def ends_for_this_thread(self) -> bool:
+        """Return whether a new call of the calling thread may have the next turn."""
+        call = self._call()
+        if call is None or call.is_over or not self._thread.is_alive():
+            return True
+        return self._thread is threading.current_thread()
+
+
+def _declared(call: _Call, steps: Iterator[Step]) -> Iterator[Step]:
+    """Pass steps on; raise a lack of memory as an error of the package; end the call."""
+    try:
+        with declared_lack_of_memory("generate", NotEnoughMemoryError):
+            yield from steps
+    finally:
+        call.is_over = True
 
 
 def _check_whole(name: str, value: object, least: int) -> None:

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+
+# NumPy would import it at its first use, and extension modules lose a Ctrl-C during an import.
+import numpy.random
 import numpy.typing as npt
 
 from .errors import NumericError, SamplingError
@@ -107,7 +110,7 @@ class Sampler:
     def __init__(self, args: SamplingArgs) -> None:
         self.args = args
         self.seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
-        self._random = np.random.default_rng(self.seed)
+        self._random = numpy.random.default_rng(self.seed)
         self._seen: set[int] = set()
         self._seen_ids = np.empty(0, np.int64)
         # Arrays over a vocabulary take longer to get from the system than to fill: they are kept.

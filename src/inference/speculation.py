@@ -9,55 +9,52 @@ bit for bit; a draft only decides whether those logits are there already.
 Source: Saxena, Prompt Lookup Decoding, 2023; the `lookup` example of llama.cpp.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .sampling import Logits
 
-# Lengths of the ends that are looked up, the longest first: a longer one is right more often.
-END_LENGTHS = (4, 3, 2)
+# Lengths of the ends that are looked up: a longer one is right more often.
+END_LENGTHS = (2, 3, 4)
 # Most drafted tokens of a step; with the token that is certain it has 8 rows.
 LONGEST_DRAFT = 7
 
-# What lies further back is not looked up, which bounds the memory: about 600 bytes per token.
+# Text further back is not looked up, which bounds the time of a look-up.
 _LONGEST_TEXT = 1 << 15
+# Each token is one character of a string, so that a look-up is a search of `str`.
+_CHARACTERS = sys.maxunicode + 1
 
 _FIRST_ACCEPTANCE = 0.5
 _ACCEPTANCE_WEIGHT = 0.1
-# A row more is believed to cost this share of a step until it has been measured.
-_FIRST_ROW_COST = 0.03
 _TIME_WEIGHT = 0.25
 # A step that was held up by something else must not count for more than this many steps.
 _LONGEST_RATIO = 4.0
-# How far, with each plain step, an old measurement fades towards the belief: so that a draft is
-# tried again after a while, and a machine that was busy once is not held against drafts for ever.
+# How far a measurement fades towards "a row costs nothing" each time it forbids a draft, so that a
+# machine that was busy once is not held against drafts for ever.
 _FADING = 0.01
 # A draft must promise at least this much more than a plain step.
 _LEAST_GAIN = 1.05
+# Drafts may cost this share of the time of an engine, beside what earlier drafts have saved.
+_STAKE = 0.01
+# So many plain steps are the most that drafts may lose again of what they have saved.
+_MOST_CREDIT = 8.0
 
 
 class TextIndex:
-    """Knows where each sequence of 2 to 4 tokens stood last.
+    """Finds where the last 2 to 4 tokens of a text stood before.
 
     Args:
-        ids: the text so far; of a very long one, the end is enough.
+        ids: The text so far; of a very long one, only the end is kept.
     """
 
     def __init__(self, ids: Sequence[int]) -> None:
-        self._ids = ids = list(ids[-_LONGEST_TEXT:])
-        # By a sequence of tokens, the place in the text of what followed it.
-        self._places: dict[tuple[int, ...], int] = {}
-        for length in END_LENGTHS:
-            sequences = zip(*(ids[start:] for start in range(length)), strict=False)
-            # The last sequence has no place: nothing follows it yet.
-            self._places.update(zip(sequences, range(length, len(ids)), strict=False))
+        self._ids = list(ids[-_LONGEST_TEXT:])
+        self._text = ""
 
     def append(self, token: int) -> None:
         """Add a token to the text."""
-        ids, places = self._ids, self._places
-        for length in END_LENGTHS:
-            places[tuple(ids[-length:])] = len(ids)
-        ids.append(token)
+        self._ids.append(token)
 
     def match(self) -> tuple[int, int] | None:
         """Find the longest end of the text that stood earlier.
@@ -65,12 +62,17 @@ class TextIndex:
         Returns:
             Its length and the place of what followed it then, or None if no end did.
         """
-        ids = self._ids
+        new = self._ids[len(self._text) :]
+        self._text += "".join([chr(token % _CHARACTERS) for token in new])
+        text, found = self._text, None
+        stop = len(text) - 1  # the end itself has no token after it
         for length in END_LENGTHS:
-            place = self._places.get(tuple(ids[-length:]))
-            if place is not None:
-                return length, place
-        return None
+            at = text.rfind(text[-length:], 0, stop) if stop >= length else -1
+            if at < 0:
+                break
+            stop = at + length  # a longer end that stood earlier ends here or further back
+            found = length, stop
+        return found
 
     def copied(self, place: int, count: int) -> list[int]:
         """Copy tokens from a place on; at the end of the text the copy goes on with itself."""
@@ -78,20 +80,86 @@ class TextIndex:
         return [text[i % len(text)] for i in range(count)]
 
 
+class PassCosts:
+    """Knows what a pass over several rows takes, and whether drafts have paid so far.
+
+    The time is learned from plain steps, from prompts (a pass over n tokens takes at least n - 1
+    rows beside the first) and from steps that checked a draft. Drafts also have an account: the
+    time that they took is subtracted, the steps that they saved are added, and every other pass
+    adds a small share of its time. While the account is empty, nothing is looked up or drafted. So
+    drafts cost little more than that share, whatever the model, the machine and the text are like.
+
+    Attributes:
+        credit: The account, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.credit = 0.0
+        self._plain_seconds = 0.0
+        self._row_seconds = 0.0
+        # By the number of rows, the time of a pass over that of a plain step.
+        self._ratios: dict[int, float] = {}
+
+    def ratio(self, rows: int) -> float:
+        """Return how many plain steps a pass over so many rows takes."""
+        measured = self._ratios.get(rows)
+        if measured is not None:
+            return measured
+        return 1.0 + (rows - 1) * self._row_seconds / self._plain_seconds
+
+    @property
+    def allows_drafts(self) -> bool:
+        """Return whether there is anything on the account."""
+        return self.credit > 0.0
+
+    def fade(self) -> None:
+        """Forget a little of what speaks against drafts."""
+        self._row_seconds *= 1.0 - _FADING
+        for rows, ratio in self._ratios.items():
+            self._ratios[rows] = ratio + _FADING * (1.0 - ratio)
+
+    def note_prompt(self, tokens: int, seconds: float) -> None:
+        """Learn how long a pass over a part of a prompt took."""
+        self._row_seconds = seconds / tokens
+        self.add(_STAKE * seconds)
+
+    def note_plain(self, seconds: float) -> None:
+        """Learn how long a step over one token took."""
+        plain = self._plain_seconds or seconds
+        seconds = min(seconds, _LONGEST_RATIO * plain)
+        self._plain_seconds = plain + _TIME_WEIGHT * (seconds - plain)
+        self.add(_STAKE * seconds)
+
+    def note_check(self, rows: int, seconds: float) -> None:
+        """Learn how long a step over one token and a draft took."""
+        plain = self._plain_seconds or seconds
+        ratio = min(seconds / plain, max(_LONGEST_RATIO, rows))
+        before = self._ratios.get(rows, ratio)
+        self._ratios[rows] = before + _TIME_WEIGHT * (ratio - before)
+        self.add((1.0 - ratio) * plain)
+
+    def note_saved_step(self) -> None:
+        """Learn that a drafted token was right."""
+        self.add(self._plain_seconds)
+
+    def add(self, seconds: float) -> None:
+        """Add to the account, or take from it what is negative."""
+        most = _MOST_CREDIT * self._plain_seconds
+        self.credit = min(self.credit + seconds, max(most, self.credit))
+
+
 class DraftLength:
-    """Decides how many drafted tokens a step checks, from what drafts gave and what steps took.
+    """Decides how many drafted tokens a step checks, from what drafts gave and what passes take.
 
     With p the share of drafted tokens that were right, a step over n of them yields
     1 + p + ... + p^n tokens, and takes as long as r(n + 1) plain steps. The n with the greatest
     quotient is chosen, and 0 where none pays. p is kept for each length of the end that was looked
-    up, and is also learned while nothing is drafted; r is kept for each number of rows.
+    up, and is also learned while nothing is drafted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, costs: PassCosts) -> None:
         self._acceptance = dict.fromkeys(END_LENGTHS, _FIRST_ACCEPTANCE)
-        self._plain_seconds = 0.0
-        self._believed = [1.0 + _FIRST_ROW_COST * n for n in range(LONGEST_DRAFT + 1)]
-        self._ratios = list(self._believed)
+        self._costs = costs
 
     def best(self, end_length: int, most: int) -> int:
         """Return how many tokens to draft after an end of this length, 0 to `most`."""
@@ -101,28 +169,17 @@ class DraftLength:
         for count in range(1, most + 1):
             chance *= p
             expected += chance
-            gain = expected / self._ratios[count]
+            gain = expected / self._costs.ratio(count + 1)
             if gain > best_gain:
                 best, best_gain = count, gain
+        if not best:
+            self._costs.fade()
         return best
 
     def note_guess(self, end_length: int, is_right: bool) -> None:
         """Learn whether a guessed token was the one that was drawn."""
         share = self._acceptance[end_length]
         self._acceptance[end_length] = share + _ACCEPTANCE_WEIGHT * (is_right - share)
-
-    def note_step(self, drafted: int, seconds: float) -> None:
-        """Learn how long a step over one token and so many drafted ones took."""
-        if self._plain_seconds == 0.0:
-            self._plain_seconds = seconds / self._believed[drafted]
-        if drafted:
-            ratio = min(seconds / self._plain_seconds, _LONGEST_RATIO)
-            self._ratios[drafted] += _TIME_WEIGHT * (ratio - self._ratios[drafted])
-            return
-        seconds = min(seconds, _LONGEST_RATIO * self._plain_seconds)
-        self._plain_seconds += _TIME_WEIGHT * (seconds - self._plain_seconds)
-        for count, believed in enumerate(self._believed):
-            self._ratios[count] += _FADING * (believed - self._ratios[count])
 
 
 @dataclass
@@ -146,12 +203,14 @@ class Drafter:
     """Makes the drafts of one answer, keeps their logits, and learns from what became of them.
 
     Args:
-        ids: the prompt.
+        ids: The prompt.
+        costs: What the passes of the engine take.
     """
 
-    def __init__(self, ids: Sequence[int]) -> None:
+    def __init__(self, ids: Sequence[int], costs: PassCosts) -> None:
         self._text = TextIndex(ids)
-        self._length = DraftLength()
+        self._costs = costs
+        self._length = DraftLength(costs)
         self._guess: _Guess | None = None
 
     def observe(self, token: int) -> Logits | None:
@@ -172,17 +231,21 @@ class Drafter:
         guess.confirmed += 1
         if guess.confirmed == len(guess.tokens):
             self._guess = None
-        return None if guess.rows is None else guess.rows[guess.confirmed - 1]
+        if guess.rows is None:
+            return None
+        self._costs.note_saved_step()
+        row: Logits = guess.rows[guess.confirmed - 1]
+        return row
 
     def draft(self, most: int) -> list[int]:
         """Return what the next step is to check after the newest token; often nothing.
 
         Args:
-            most: so many tokens may still be drafted; at least 0.
+            most: The most tokens that may be drafted, at least 0.
         """
-        match = self._text.match()
+        self._guess = None
+        match = self._text.match() if self._costs.allows_drafts else None
         if match is None:
-            self._guess = None
             return []
         end_length, place = match
         count = self._length.best(end_length, min(most, LONGEST_DRAFT))
@@ -190,8 +253,21 @@ class Drafter:
         self._guess = _Guess(end_length, tokens)
         return tokens[:count]
 
-    def note_step(self, drafted: int, rows: Logits | None, seconds: float) -> None:
-        """Take the logits [n, V] after the n drafted tokens, and the time of the step."""
+    def note_step(
+        self, drafted: int, rows: Logits | None, own_seconds: float, seconds: float
+    ) -> None:
+        """Take what came of a step.
+
+        Args:
+            drafted: The number n of drafted tokens.
+            rows: The logits [n, V] after them.
+            own_seconds: The time to make the draft.
+            seconds: The time of the pass.
+        """
         if self._guess is not None:
             self._guess.rows = rows
-        self._length.note_step(drafted, seconds)
+        self._costs.add(-own_seconds)
+        if drafted:
+            self._costs.note_check(1 + drafted, seconds)
+        else:
+            self._costs.note_plain(seconds)

@@ -3,24 +3,9 @@
 It imports nothing else of the package but the trace, to which its ops report.
 """
 
-from .. import trace as _trace
-from .dtype import (
-    BLOCK_DTYPES,
-    DTYPES,
-    BlockDType,
-    DType,
-    bfloat16,
-    complex64,
-    float16,
-    float32,
-    int8,
-    int8_block,
-    int32,
-    int64,
-    nf4,
-    uint8,
-    uint16,
-)
+from . import dtype, ops
+from .dtype import *  # noqa: F403 (its `__all__` lists them)
+from .dtype import bool_ as bool  # noqa: A004 (the field's word)
 from .errors import (
     DTypeError,
     IndexOutOfRangeError,
@@ -28,119 +13,22 @@ from .errors import (
     ShapeError,
     TensorError,
     TensorMemoryError,
+    TensorTypeError,
 )
+from .kernels import build_info, get_num_threads, set_num_threads
 from .key_value_cache import KeyValueCache
-from .native import build_info, get_num_threads, set_num_threads
-from .ops import (
-    add,
-    add_scalar,
-    arange,
-    argmax,
-    attention,
-    concatenate,
-    div_scalar,
-    full,
-    full_like,
-    get_rows,
-    linear_transformation,
-    linear_transformations,
-    matmul,
-    mean,
-    multiply,
-    ones,
-    ones_like,
-    outer,
-    polar,
-    pow,  # noqa: A004 (the field's word)
-    read_cache,
-    repeat_heads,
-    rms_norm,
-    rotary_embedding,
-    rsqrt,
-    silu,
-    softmax,
-    swiglu,
-    triu,
-    write_cache,
-    zeros,
-    zeros_like,
-)
+from .op import OpCall, subscribe, unsubscribe
+from .ops import *  # noqa: F403 (ops/__init__.py lists them)
 from .quantization import dynamic_map, nf4_code, quantize
 from .quantized import NestedScales, QuantizedTensor, Weight
-from .recording import Replay, forget_recordings
-from .reporting import report_ops_to
 from .storage import Storage
 from .tensor import Tensor
 
 __all__ = [
-    "BLOCK_DTYPES",
-    "DTYPES",
-    "BlockDType",
-    "DType",
-    "DTypeError",
-    "IndexOutOfRangeError",
-    "KeyValueCache",
-    "LlamaBoltsError",
-    "NestedScales",
-    "QuantizedTensor",
-    "Replay",
-    "ShapeError",
-    "Storage",
-    "Tensor",
-    "TensorError",
-    "TensorMemoryError",
-    "Weight",
-    "add",
-    "add_scalar",
-    "arange",
-    "argmax",
-    "attention",
-    "bfloat16",
-    "build_info",
-    "complex64",
-    "concatenate",
-    "div_scalar",
-    "dynamic_map",
-    "float16",
-    "float32",
-    "forget_recordings",
-    "full",
-    "full_like",
-    "get_num_threads",
-    "get_rows",
-    "int8",
-    "int8_block",
-    "int32",
-    "int64",
-    "linear_transformation",
-    "linear_transformations",
-    "matmul",
-    "mean",
-    "multiply",
-    "nf4",
-    "nf4_code",
-    "ones",
-    "ones_like",
-    "outer",
-    "polar",
-    "pow",
-    "quantize",
-    "read_cache",
-    "repeat_heads",
-    "report_ops_to",
-    "rms_norm",
-    "rotary_embedding",
-    "rsqrt",
-    "set_num_threads",
-    "silu",
-    "softmax",
-    "swiglu",
-    "triu",
-    "uint8",
-    "uint16",
-    "write_cache",
-    "zeros",
-    "zeros_like",
-]
-
-_trace.add_reporter(report_ops_to)
+    "DTypeError", "IndexOutOfRangeError", "KeyValueCache", "LlamaBoltsError", "NestedScales",
+    "OpCall", "QuantizedTensor", "ShapeError", "Storage", "Tensor", "TensorError",
+    "TensorMemoryError", "TensorTypeError", "Weight", "bool", "build_info", "dynamic_map",
+    "get_num_threads", "nf4_code", "quantize", "set_num_threads", "subscribe", "unsubscribe",
+]  # fmt: skip
+__all__ += dtype.__all__
+__all__ += ops.__all__

@@ -1,12 +1,33 @@
-"""Element types, one row each."""
+"""Element types, one row each: the one place that says what dtypes there are and how large.
 
+`python -m tools.write_dtypes` writes `csrc/dtypes.h` from these rows: a number or a size that the
+kernels use is written nowhere else.
+"""
+
+import operator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 
-from .errors import DTypeError
+from .errors import DTypeError, TensorError
+from .kernels import lib
+
+# What `ml` exports.
+__all__ = [
+    "BLOCK_DTYPES", "DTYPES", "BlockDType", "DType", "bfloat16", "bool_", "complex64",
+    "float8_e4m3fn", "float8_e5m2", "float16", "float32", "int8", "int8_block", "int32", "int64",
+    "nf4", "uint8", "uint16",
+]  # fmt: skip
+
+# Below this, rounding to float32 neither overflows nor warns.
+_SAFE = 1e38
+
+
+def _code(name: str) -> int:
+    """Return the number of a type in C, or -1 where the kernels do not know it."""
+    return int(getattr(lib, f"TYPE_{name.upper()}", -1))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -14,43 +35,70 @@ class DType:
     """Describe one element type.
 
     Args:
-        name: what messages and traces show.
-        itemsize: bytes per element.
-        kind: "float", "int" or "complex".
-        is_float: whether elements are real floating-point numbers.
-        numpy_dtype: how NumPy reads the elements.
-        bits_dtype: the unsigned integer of the same width. Copies that only move elements use it:
+        name: What messages and traces show.
+        itemsize: Bytes per element.
+        kind: "float", "int", "complex" or "bool".
+        is_float: Whether elements are real floating-point numbers that the kernels know.
+        numpy_dtype: How NumPy reads the elements.
+        bits_dtype: The unsigned integer of the same width. Copies that only move elements use it:
             NumPy moves plain integers faster than bfloat16, and no bit pattern of a NaN changes.
+        product_type: "bfloat16" or "float32": the narrower of the two that holds every element, in
+            which products with such a weight run; empty where there are no products.
+        file_name: What safetensors files call it; empty where they do not have it, or it is not
+            read from them.
+        code: The number of the type in C, `TYPE_NAME` of csrc/dtypes.h; -1 where the kernels do
+            not know it.
     """
 
     name: str
     itemsize: int
-    kind: Literal["float", "int", "complex"]
+    kind: Literal["float", "int", "complex", "bool"]
     is_float: bool
     numpy_dtype: "np.dtype[Any]"
     bits_dtype: "np.dtype[Any]"
+    product_type: str
+    file_name: str
+    code: int
 
     def __repr__(self) -> str:
         return self.name
 
-
-def _row(name: str, kind: Literal["float", "int", "complex"], numpy_type: Any) -> DType:
-    numpy_dtype = np.dtype(numpy_type)
-    bits_dtype = np.dtype(f"u{numpy_dtype.itemsize}")
-    return DType(name, numpy_dtype.itemsize, kind, kind == "float", numpy_dtype, bits_dtype)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype_named, ("unpickle", self.name)  # a copy is the row itself
 
 
-bfloat16 = _row("bfloat16", "float", ml_dtypes.bfloat16)
-float16 = _row("float16", "float", np.float16)
-float32 = _row("float32", "float", np.float32)
-int64 = _row("int64", "int", np.int64)
-int32 = _row("int32", "int", np.int32)
-uint16 = _row("uint16", "int", np.uint16)
-int8 = _row("int8", "int", np.int8)
-uint8 = _row("uint8", "int", np.uint8)
-complex64 = _row("complex64", "complex", np.complex64)
+def _row(
+    name: str,
+    kind: Literal["float", "int", "complex", "bool"],
+    numpy_type: Any,
+    file_name: str = "",
+    product_type: str = "",
+) -> DType:
+    numpy_dtype, code = np.dtype(numpy_type), _code(name)
+    return DType(
+        name, numpy_dtype.itemsize, kind, kind == "float" and code >= 0, numpy_dtype,
+        np.dtype(f"u{numpy_dtype.itemsize}"), product_type, file_name, code,
+    )  # fmt: skip
 
-DTYPES = (bfloat16, float16, float32, int64, int32, uint16, int8, uint8, complex64)
+
+bfloat16 = _row("bfloat16", "float", ml_dtypes.bfloat16, "BF16", "bfloat16")
+float16 = _row("float16", "float", np.float16, "F16", "float32")
+float32 = _row("float32", "float", np.float32, "F32", "float32")
+float8_e4m3fn = _row("float8_e4m3fn", "float", ml_dtypes.float8_e4m3fn, "F8_E4M3", "bfloat16")
+float8_e5m2 = _row("float8_e5m2", "float", ml_dtypes.float8_e5m2, "F8_E5M2", "bfloat16")
+int64 = _row("int64", "int", np.int64, "I64")
+int32 = _row("int32", "int", np.int32, "I32")
+uint16 = _row("uint16", "int", np.uint16, "U16")
+int8 = _row("int8", "int", np.int8, "I8")
+uint8 = _row("uint8", "int", np.uint8, "U8")
+bool_ = _row("bool", "bool", np.bool_)
+complex64 = _row("complex64", "complex", np.complex64, "C64")
+
+DTYPES = (
+    bfloat16, float16, float32, float8_e4m3fn, float8_e5m2, int64, int32, uint16, int8, uint8,
+    bool_, complex64,
+)  # fmt: skip
+_BY_NAME = {row.name: row for row in DTYPES}
 _BY_NUMPY_DTYPE = {row.numpy_dtype: row for row in DTYPES}
 # Types hash much faster than dtypes do.
 _BY_NUMPY_TYPE = {row.numpy_dtype.type: row for row in DTYPES}
@@ -58,16 +106,19 @@ _BY_NUMPY_TYPE = {row.numpy_dtype.type: row for row in DTYPES}
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BlockDType:
-    """Describe a block-quantised type: small codes, and a scale for each block of them.
+    """Describe a block-quantized type: small codes, and a scale for each block of them.
 
     Such elements have no address of their own, so they make a `QuantizedTensor`, not a `Tensor`.
 
     Args:
-        name: what messages and traces show.
-        block_size: elements that share a scale; blocks run over all elements in row-major order.
-        codes: type in which codes are stored.
-        codes_per_item: of that type.
-        scales: type of the scales.
+        name: What messages and traces show.
+        block_size: Elements that share a scale; blocks run over all elements in row-major order.
+        codes: Type in which codes are stored.
+        codes_per_item: Of that type.
+        scales: Type of the scales.
+        product_type: "bfloat16" where products with bfloat16 run on integers, or on elements
+            rounded to bfloat16; "float32" where they run in float32.
+        double_scales: Type of scales that are themselves codes; None where there are none.
     """
 
     name: str
@@ -75,41 +126,101 @@ class BlockDType:
     codes: DType
     codes_per_item: int
     scales: DType
+    product_type: str
+    double_scales: DType | None = None
+
+    @property
+    def code(self) -> int:
+        """The number of the type in C, `TYPE_NAME` of csrc/dtypes.h."""
+        return _code(self.name)
+
+    @property
+    def double_code(self) -> int:
+        """The number of the type whose scales are codes; -1 where there is none."""
+        return _code(f"{self.name}_double")
 
     @property
     def is_float(self) -> bool:
-        """Whether elements are real floating-point numbers: not before they are dequantised."""
+        """Whether elements are real floating-point numbers: not before they are dequantized."""
         return False
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in DType.__slots__:
-            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-        raise DTypeError(
-            f"[{self.name}] dtype must not be block-quantised: only ml.quantize makes such "
-            "tensors, and dequantize() gives a plain one"
-        )
 
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> str:
+        return self.name  # a copy is the row itself, which this module has under its name
 
-nf4 = BlockDType("nf4", 64, uint8, 2, float32)
+
+nf4 = BlockDType("nf4", 64, uint8, 2, float32, "float32", uint8)
 # As large as llama.cpp's Q8_0; code times scale is exact in float32.
-int8_block = BlockDType("int8_block", 32, int8, 1, bfloat16)
+int8_block = BlockDType("int8_block", 32, int8, 1, bfloat16, "bfloat16")
 
 BLOCK_DTYPES = (nf4, int8_block)
 
 
 def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:
-    """Find the row of a NumPy dtype.
-
-    Raises:
-        DTypeError: there is no such row (also for foreign byte order).
-    """
+    """Return the row of a NumPy dtype; raise DTypeError without one, as for foreign byte order."""
     row = _BY_NUMPY_TYPE.get(numpy_dtype.type) if numpy_dtype.isnative else None
-    if row is None:
-        row = _BY_NUMPY_DTYPE.get(numpy_dtype)
+    row = row or _BY_NUMPY_DTYPE.get(numpy_dtype)
     if row is None:
         names = ", ".join(known.name for known in DTYPES)
         raise DTypeError(f"[from_numpy] array.dtype must be one of {names}: {numpy_dtype!r}")
     return row
+
+
+def dtype_named(op: str, dtype: Any) -> DType:
+    """Return a dtype that is given as itself or by its name, such as `"bfloat16"`.
+
+    Raise DTypeError for anything else, also for a block-quantized dtype.
+    """
+    if isinstance(dtype, DType):
+        return dtype
+    found = _BY_NAME.get(dtype) if isinstance(dtype, str) else None
+    if found is None:
+        kind = repr(dtype) if isinstance(dtype, str | BlockDType) else type(dtype).__name__
+        raise DTypeError(f"[{op}] dtype must be one of {', '.join(_BY_NAME)}: {kind:.80}")
+    return found
+
+
+def checked_number(op: str, value: Any, dtype: DType) -> Any:
+    """Return a Python or NumPy number as Python's own of the kind of `dtype`, without rounding it.
+
+    Raises:
+        DTypeError: Not a number of that kind (a complex into a float, a float into an int).
+        TensorError: An integer beyond the range.
+    """
+    try:
+        if isinstance(value, str | bytes | np.ndarray) or (
+            isinstance(value, bool) and dtype.kind != "bool"
+        ):
+            raise TypeError
+        if dtype.is_float:
+            return float(value)
+        if dtype.kind == "bool":
+            return complex(value) != 0
+        if dtype.kind == "complex":
+            return complex(value)
+        number = operator.index(value)
+    except (TypeError, ValueError, OverflowError):
+        hint = "; dequantize() gives a plain tensor" if hasattr(value, "dequantize") else ""
+        raise DTypeError(
+            f"[{op}] value must be a number of the kind of {dtype}: {type(value).__name__}{hint}"
+        ) from None
+    limits = np.iinfo(dtype.numpy_dtype)
+    if not limits.min <= number <= limits.max:
+        raise TensorError(
+            f"[{op}] value must be in [{limits.min}, {limits.max}] for {dtype}: {number}"
+        )
+    return number
+
+
+def checked_scalar(op: str, value: Any, dtype: DType) -> Any:
+    """Check a number as `checked_number` does, and round it to a NumPy scalar of `dtype`.
+
+    Floats beyond the range become infinite.
+    """
+    number = checked_number(op, value, dtype)
+    if dtype is float32 and abs(number) < _SAFE:
+        return np.float32(number)
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(number).astype(dtype.numpy_dtype)[()]

@@ -3,6 +3,9 @@
 Texts read `[op] rule as an equality: both values`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class LlamaBoltsError(Exception):
     """Root of every error that this package raises on purpose."""
@@ -20,9 +23,24 @@ class DTypeError(TensorError):
     """A dtype that an op does not take, or dtypes that do not fit together."""
 
 
+class TensorTypeError(TensorError, TypeError):
+    """An argument that is not a tensor, or a tensor where a truth value is asked for."""
+
+
 class TensorMemoryError(TensorError, MemoryError):
-    """Memory for a tensor that the system does not give."""
+    """Memory for a tensor that the system refuses."""
 
 
 class IndexOutOfRangeError(TensorError):
     """An index, a dimension or the end of a slice outside of its range."""
+
+
+@contextmanager
+def declared_lack_of_memory(where: str, declared: type[LlamaBoltsError]) -> Iterator[None]:
+    """Turn a MemoryError of Python or NumPy into the declared error, which says where it was."""
+    try:
+        yield
+    except LlamaBoltsError:
+        raise
+    except MemoryError as error:
+        raise declared(f"[{where}] memory: the system refused the allocation") from error

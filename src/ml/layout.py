@@ -1,51 +1,48 @@
-"""Arithmetic on shapes and strides. No memory is touched here; all sizes are Python ints.
+"""Arithmetic on shapes, strides and indices. No memory is touched; all sizes are Python ints.
 
-Strides are in bytes, as in NumPy.
+Strides are in bytes, as in NumPy. The summary of each check names the error that it raises.
 """
 
+import math
 import operator
 import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from types import EllipsisType
 from typing import Any
 
-from .errors import IndexOutOfRangeError, ShapeError
+from .errors import IndexOutOfRangeError, ShapeError, TensorError
 
 Shape = tuple[int, ...]
+Index = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
 
 # NumPy's own limit, which numpy() would run into.
 MAX_DIMENSIONS = 64
 
 
 def checked_ints(op: str, what: str, values: Iterable[Any]) -> Shape:
-    """Return `values` as a tuple of Python ints; bools and floats are refused.
-
-    Raises:
-        ShapeError: a value is not an integer.
-    """
+    """Return `values` as a tuple of Python ints; raise ShapeError for anything else, even bool."""
     if type(values) is tuple:
         for value in values:
             if type(value) is not int:
                 break
         else:
             return values
-    result = []
     try:
-        for value in values:
-            if isinstance(value, bool):
-                raise TypeError
-            result.append(operator.index(value))
+        return tuple([_as_int(value) for value in values])
     except TypeError:
         raise ShapeError(f"[{op}] {what} must be integers: {values!r:.80}") from None
-    return tuple(result)
+
+
+def _as_int(value: Any) -> int:
+    """Return an integer as a Python int; raise TypeError for anything else, and for a bool."""
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
 
 
 def checked_shape(op: str, shape: Iterable[Any] | int) -> Shape:
-    """Return `shape` as a tuple of ints that are at least 0.
-
-    Raises:
-        ShapeError: not integers, a negative size, or more than 64 dimensions.
-    """
+    """Return `shape` as a tuple of at most 64 ints >= 0; raise ShapeError for anything else."""
     sizes = checked_ints(op, "sizes", shape if isinstance(shape, Iterable) else (shape,))
     if len(sizes) > MAX_DIMENSIONS:
         raise ShapeError(f"[{op}] ndim must be <= {MAX_DIMENSIONS}: {len(sizes)}")
@@ -59,10 +56,8 @@ def checked_shape(op: str, shape: Iterable[Any] | int) -> Shape:
 def packed(shape: Shape, itemsize: int) -> tuple[Shape, int]:
     """Compute the row-major strides of `shape`, and its number of elements.
 
-    A size of 0 counts as 1 in the strides, as in PyTorch.
-
-    Raises:
-        ShapeError: the bytes are more than an address can count.
+    A size of 0 counts as 1 in the strides, as in PyTorch. Raise ShapeError for more bytes than an
+    address can count.
     """
     strides = []
     step, size = itemsize, 1
@@ -76,40 +71,33 @@ def packed(shape: Shape, itemsize: int) -> tuple[Shape, int]:
 
 
 def is_packed(shape: Shape, strides: Shape, itemsize: int) -> bool:
-    """Tell whether the elements lie in row-major order without gaps.
+    """Tell whether the elements are in row-major order without gaps.
 
     The stride of a dimension of size 1 is never used, so any value will do; a tensor without
     elements is packed.
     """
+    if 0 in shape:
+        return True
     step = itemsize
-    packed_so_far = True
     for n, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if n == 0:
-            return True
         if n != 1 and stride != step:
-            packed_so_far = False
+            return False
         step *= n
-    return packed_so_far
+    return True
 
 
 def byte_extent(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
     """Compute which bytes the elements touch, relative to the first one: `[low, high)`."""
-    low, high = 0, itemsize
-    for n, stride in zip(shape, strides, strict=True):
-        if n == 0:
-            return 0, 0
-        if stride < 0:
-            low += (n - 1) * stride
-        else:
-            high += (n - 1) * stride
-    return low, high
+    if 0 in shape:
+        return 0, 0
+    steps = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
+    return sum(min(step, 0) for step in steps), itemsize + sum(max(step, 0) for step in steps)
 
 
 def resolve_dim(op: str, dim: int, ndim: int) -> int:
-    """Turn a dimension number, negative ones counted from the end, into `0 <= dim < ndim`.
+    """Return a dimension, negative ones counted from the end, as `0 <= dim < ndim`.
 
-    Raises:
-        IndexOutOfRangeError: there is no such dimension.
+    Raise IndexOutOfRangeError where there is no such dimension.
     """
     if type(dim) is int and -ndim <= dim < ndim:
         return dim + ndim if dim < 0 else dim
@@ -120,25 +108,14 @@ def resolve_dim(op: str, dim: int, ndim: int) -> int:
 
 
 def resolve_reshape(shape: Shape, size: int, wanted: Sequence[Any]) -> Shape:
-    """Fill in the one -1 of `wanted` and check that the number of elements stays the same.
+    """Return `wanted` with its one -1 filled in, so that the number of elements stays the same.
 
-    Raises:
-        ShapeError: another number of elements, more than one -1, or a -1 that could be anything.
+    Raise ShapeError for another number, more than one -1, or a -1 that could be anything.
     """
-    known = 1
-    for n in wanted:
-        if type(n) is not int or n < 0:
-            break
-        known *= n
-    else:
-        if known == size and len(wanted) <= MAX_DIMENSIONS:
-            return tuple(wanted)
     sizes = checked_ints("reshape", "sizes", wanted)
-    known = 1
-    for n in sizes:
-        known *= 1 if n == -1 else n
     holes = sizes.count(-1)
-    if holes > 1 or any(n < -1 for n in sizes) or (holes and known == 0):
+    known = math.prod(sizes) * (-1) ** holes
+    if holes > 1 or min(sizes, default=0) < -1 or (holes and known == 0):
         raise ShapeError(
             f"[reshape] sizes must be >= 0 with at most one -1 that follows from the others: "
             f"{list(sizes)} (from {list(shape)})"
@@ -151,24 +128,18 @@ def resolve_reshape(shape: Shape, size: int, wanted: Sequence[Any]) -> Shape:
             f"[reshape] number of elements must stay equal: {size} != {known} "
             f"({list(shape)} to {list(sizes)})"
         )
-    return checked_shape("reshape", sizes)
+    return sizes if len(sizes) <= MAX_DIMENSIONS else checked_shape("reshape", sizes)
 
 
 def reshape_strides(shape: Shape, strides: Shape, wanted: Shape, itemsize: int) -> Shape | None:
     """Find strides that show the same elements, in the same order, in another shape.
 
-    Both shapes are walked from the last dimension to the first. A run of old dimensions that lie
+    Both shapes are walked from the last dimension to the first. A run of old dimensions that are
     packed among themselves (`stride[d - 1] = shape[d] * stride[d]`) is one chunk with one step; new
     dimensions may cut a chunk, but may not reach across two.
 
-    Args:
-        shape: old sizes, without a 0 among them.
-        strides: old strides in bytes.
-        wanted: new sizes, with the same product.
-        itemsize: bytes per element.
-
-    Returns:
-        The new strides, or None when only a copy can have this shape.
+    The old sizes have no 0 among them, and the new ones the same product. Return None when only a
+    copy can have the new shape.
     """
     old = [(n, stride) for n, stride in zip(shape, strides, strict=True) if n != 1]
     result: list[int] = []
@@ -193,10 +164,9 @@ def reshape_strides(shape: Shape, strides: Shape, wanted: Shape, itemsize: int) 
 
 
 def broadcast_shapes(op: str, a: Shape, b: Shape) -> Shape:
-    """Find the shape that two shapes broadcast to: aligned at the right, equal or 1.
+    """Return the shape that two shapes broadcast to: aligned at the right, equal or 1.
 
-    Raises:
-        ShapeError: two sizes differ and neither is 1.
+    Raise ShapeError where two sizes differ and neither is 1.
     """
     if a == b:
         return a
@@ -225,12 +195,82 @@ def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
 
 
 def check_slice(op: str, start: int, stop: int, size: int) -> None:
-    """Check that `0 <= start <= stop <= size`; nothing is clamped.
-
-    Raises:
-        IndexOutOfRangeError: it does not hold.
-    """
+    """Raise IndexOutOfRangeError unless `0 <= start <= stop <= size`; nothing is clamped."""
     if not 0 <= start <= stop <= size:
         raise IndexOutOfRangeError(
             f"[{op}] 0 <= start <= stop <= size must hold: start {start}, stop {stop}, size {size}"
         )
+
+
+def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape, int]:
+    """Compute the view that square brackets select.
+
+    Bounds are strict. A Python slice that reaches beyond the end is clamped without a word
+    (`m[5:500]` of 10 elements has 5); here it is refused.
+
+    Return its shape, its strides, and the bytes from the tensor's first element to its own. Raise
+    IndexOutOfRangeError for an index or an end of a slice outside of its dimension, and for more
+    indices than dimensions; TensorError for anything else in the brackets.
+    """
+    parts = _without_ellipsis(key if isinstance(key, tuple) else (key,), shape)
+    new_shape, new_strides, offset = [], [], 0
+    for dim, part in enumerate(parts):
+        size, stride = shape[dim], strides[dim]
+        if isinstance(part, slice):
+            start, count, step = _resolve_slice(part, size, dim, shape)
+            offset += start * stride
+            new_shape.append(count)
+            new_strides.append(stride * step)
+            continue
+        index = _checked_index(part)
+        if not -size <= index < size:
+            raise IndexOutOfRangeError(
+                f"[getitem] index must be in [{-size}, {size}): {index} "
+                f"(dim {dim}, shape {list(shape)})"
+            )
+        offset += index % size * stride
+    rest = len(parts)
+    return (*new_shape, *shape[rest:]), (*new_strides, *strides[rest:]), offset
+
+
+def _without_ellipsis(parts: tuple[Any, ...], shape: Shape) -> tuple[Any, ...]:
+    """Replace an Ellipsis by as many full slices as there are dimensions without an index."""
+    places = [i for i, part in enumerate(parts) if part is Ellipsis]
+    if len(places) > 1:
+        raise TensorError(f"[getitem] number of Ellipsis must be <= 1: {len(places)}")
+    indices = len(parts) - len(places)
+    if indices > len(shape):
+        raise IndexOutOfRangeError(
+            f"[getitem] number of indices must be <= ndim: {indices} > {len(shape)} "
+            f"(shape {list(shape)})"
+        )
+    if not places:
+        return parts
+    at = places[0]
+    return parts[:at] + (slice(None),) * (len(shape) - indices) + parts[at + 1 :]
+
+
+def _checked_index(value: Any) -> int:
+    try:
+        return _as_int(value)
+    except TypeError:
+        raise TensorError(
+            f"[getitem] an index must be an integer, a slice or an Ellipsis: {type(value).__name__}"
+        ) from None
+
+
+def _resolve_slice(part: slice, size: int, dim: int, shape: Shape) -> tuple[int, int, int]:
+    """Return first index, number of indices, and step of a slice."""
+    start = 0 if part.start is None else _checked_index(part.start)
+    stop = size if part.stop is None else _checked_index(part.stop)
+    step = 1 if part.step is None else _checked_index(part.step)
+    start += size if start < 0 else 0
+    stop += size if stop < 0 else 0
+    if not 0 <= start <= stop <= size:
+        raise IndexOutOfRangeError(
+            f"[getitem] 0 <= start <= stop <= size must hold: start {part.start}, "
+            f"stop {part.stop}, size {size} (dim {dim}, shape {list(shape)})"
+        )
+    if step < 1:
+        raise IndexOutOfRangeError(f"[getitem] step must be >= 1: {step} (dim {dim})")
+    return start, -(-(stop - start) // step), step

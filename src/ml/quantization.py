@@ -1,7 +1,7 @@
-"""Quantising: from a tensor of floating-point numbers to small codes.
+"""Quantization: from a tensor of floating-point numbers to small codes.
 
 nf4 is computed as bitsandbytes 0.50 computes it on a processor, bit for bit, so that a model
-quantised by either gives the same answers. Source: QLoRA (T. Dettmers et al., 2023), and the files
+quantized by either gives the same answers. Source: QLoRA (T. Dettmers et al., 2023), and the files
 bitsandbytes/backends/default/ops.py, bitsandbytes/functional.py and csrc/cpu_ops.cpp.
 """
 
@@ -10,9 +10,11 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from . import native
+from . import kernels
+from .checks import check_float
 from .dtype import BlockDType, float32, nf4
 from .errors import DTypeError, TensorError
+from .kernels import lib
 from .quantized import NESTED_BLOCK, NestedScales, QuantizedTensor
 from .tensor import Tensor
 
@@ -24,7 +26,7 @@ _EXPONENTS = 7
 
 
 def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTensor:
-    """Quantise a tensor in blocks.
+    """Quantize a tensor in blocks.
 
     nf4: scale = max |x| of 64 elements, code = number of the nearest entry of `nf4_code`;
     int8_block: scale = max |x| / 127 of 32 elements, to the nearest bfloat16, code =
@@ -33,30 +35,31 @@ def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTen
     The difference from x is at most half the distance between two entries, times the scale.
 
     Args:
-        x: a bfloat16, float16 or float32 tensor; one that is contiguous is read where it lies.
+        x: A real floating-point tensor.
         dtype: `ml.nf4` or `ml.int8_block`.
-        double: for nf4, whether the scales are quantised as well: to 8 bits, in blocks of 256,
+        double: For nf4, whether the scales are quantized as well: to 8 bits, in blocks of 256,
             after their mean is taken off. Saves 0.046 of 0.5625 bytes per element.
 
     Returns:
-        A quantised tensor of the same shape and name.
+        A quantized tensor of the same shape and name.
 
     Raises:
-        DTypeError: not floating point, not a block-quantised dtype, or double without nf4.
-        TensorError: an element that is NaN or infinite.
+        DTypeError: Not floating point, not a block-quantized dtype, or double without nf4.
+        TensorError: An element that is NaN or infinite.
     """
     if not isinstance(dtype, BlockDType):
         raise DTypeError(f"[quantize] dtype= must be nf4 or int8_block: {dtype}")
-    if not x.dtype.is_float:
-        raise DTypeError(
-            f"[quantize] dtype must be one of bfloat16, float16, float32: {x.dtype} "
-            f"(shape {list(x.shape)})"
-        )
+    check_float("quantize", x)
     if double and dtype is not nf4:
-        raise DTypeError(f"[quantize] dtype= of double quantisation must equal nf4: {dtype}")
+        raise DTypeError(f"[quantize] dtype= of double quantization must equal nf4: {dtype}")
     codes = Tensor.empty((-(-x.size // dtype.codes_per_item),), dtype.codes)
     scales = Tensor.empty((-(-x.size // dtype.block_size),), dtype.scales)
-    if refused := native.quantize(x.contiguous(), dtype, codes, scales):
+    x = x.contiguous()
+    refused = lib.quantize(
+        codes._pointer, scales._pointer, x._pointer, x._size, x._dtype.code, dtype.code,
+        kernels.threads or kernels.checked_threads(),
+    )  # fmt: skip
+    if refused:
         raise TensorError(
             f"[quantize] elements must be finite: {refused} of {x.size} are not "
             f"(shape {list(x.shape)})"
@@ -70,7 +73,7 @@ def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTen
 
 
 def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedScales]:
-    """Quantise the scales of nf4 blocks to 8 bits.
+    """Quantize the scales of nf4 blocks to 8 bits.
 
     code[b] = number of the entry of `dynamic_map` nearest to (absmax[b] - offset) / (the largest
     such magnitude among 256 blocks)
@@ -78,10 +81,6 @@ def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedS
     bitsandbytes finds the entry in a table of 65536 places, which decides near ties; so does this.
     It takes PyTorch's mean as offset, whose last bits depend on the number of threads; `quantize`
     takes the mean of float64, rounded once.
-
-    Args:
-        absmax: the scales.
-        offset: what is taken off first.
 
     Returns:
         The codes, uint8, and what they mean.
@@ -106,7 +105,7 @@ def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedS
 
 @lru_cache(maxsize=1)
 def _nearest_codes() -> npt.NDArray[np.uint8]:
-    """Give the number of the nearest entry of the dynamic map, for places from -1 to 1."""
+    """Return the number of the nearest entry of the dynamic map, for places from -1 to 1."""
     entries: Floats = dynamic_map().numpy()
     middles = np.float32(0.5) * (entries[:-1] + entries[1:])
     steps = np.arange(_STEPS, dtype=np.float32)
@@ -145,7 +144,7 @@ def _even_steps(count: int) -> Floats:
 
 
 def nf4_code() -> Tensor:
-    """Give the 16 numbers that nf4 codes stand for: a float32 tensor [16] in rising order."""
+    """Return the 16 numbers that nf4 codes represent: a float32 tensor [16] in rising order."""
     codes = np.arange(16, dtype=np.uint8)
     pairs = Tensor.from_numpy(codes[0::2] << 4 | codes[1::2])
     one = Tensor.from_numpy(np.ones(1, np.float32))

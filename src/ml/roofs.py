@@ -1,15 +1,15 @@
-"""The machine's limits ("roofs"): how fast it reads memory, how fast it multiplies and adds.
+"""The roofline of this machine: how fast it reads memory, how fast it multiplies and adds.
 
-What an engine reaches says little without them, and on a shared machine they change from minute to
-minute: so they are measured in the same run as what is compared with them.
+What an engine reaches says little without it, and on a shared machine it changes from minute to
+minute: so it is measured in the same run as what is compared with it.
 """
 
 import statistics
 import time
 from collections.abc import Iterable
 
-from . import native
-from .kernel_settings import available_isas, build_info, set_isa
+from .dtype import dtype_named
+from .kernels import available_isas, build_info, checked_threads, ffi, lib, set_isa
 from .tensor import Tensor
 
 STREAMS = (1, 2, 4, 8)
@@ -18,22 +18,20 @@ _ROUNDS = 10_000_000
 
 
 def read_rate(tensors: Iterable[Tensor], isa: str, streams: int) -> float:
-    """Read the bytes of tensors once, where they lie, by all threads.
+    """Read the bytes of contiguous tensors once, by all threads; return bytes per second.
 
     Args:
-        tensors: contiguous; they are read one after the other.
-        isa: instruction set that reads, one of `available_isas()`.
-        streams: places that a thread reads from in turn, one of `STREAMS`.
-
-    Returns:
-        Bytes per second.
+        tensors: What is read, one after the other.
+        isa: Instruction set that reads, one of `available_isas()`.
+        streams: Places that a thread reads from in turn, one of `STREAMS`.
     """
     before, nbytes = str(build_info()["isa"]), 0
     set_isa(isa)
     try:
         start = time.perf_counter()
         for tensor in tensors:
-            native.probe_read(tensor, streams)
+            tensor = tensor.contiguous()
+            lib.probe_read(tensor._pointer, tensor.nbytes, streams, checked_threads())
             nbytes += tensor.nbytes
         return nbytes / (time.perf_counter() - start)
     finally:
@@ -41,17 +39,14 @@ def read_rate(tensors: Iterable[Tensor], isa: str, streams: int) -> float:
 
 
 def fastest_reading(tensors: Iterable[Tensor], passes: int = 2) -> tuple[str, int]:
-    """Find how this machine reads fastest.
+    """Return the instruction set and the number of streams with which this machine reads fastest.
 
     Processors differ: one stream of wide loads is the fastest on some, four are on others. The
     kernels choose the same way, so the limit is that of the best.
 
     Args:
-        tensors: what is read; no more of them than a sample.
-        passes: over the sample, for each way; the best counts.
-
-    Returns:
-        The instruction set and the number of streams.
+        tensors: What is read; no more of them than a sample.
+        passes: Over the sample, for each way; the best counts.
     """
     sample: list[Tensor] = []
     for tensor in tensors:
@@ -70,16 +65,17 @@ def multiply_add_rate(dtype: str, rounds: int = _ROUNDS, runs: int = 5) -> float
     """Return the multiplications and additions per second of products in registers.
 
     Args:
-        dtype: bfloat16 or float32; operands of the products, which are summed in float32.
-        rounds: steps of each of the sums.
-        runs: the median of them counts.
+        dtype: "bfloat16" or "float32", of the operands; products are summed in float32.
+        rounds: Steps of each of the sums.
+        runs: The median of them counts.
 
     Returns:
         The rate of the instruction set in use, all threads together; None where it has no vectors.
     """
-    rates = []
+    rates, result = [], ffi.new("float *")
+    code = dtype_named("multiply_add_rate", dtype).code
     for _ in range(runs):
         start = time.perf_counter()
-        operations = native.probe_multiply_add(dtype, rounds)
+        operations = lib.probe_multiply_add(result, rounds, code, checked_threads())
         rates.append(operations / (time.perf_counter() - start))
     return statistics.median(rates) or None

@@ -1,23 +1,22 @@
-"""Flat runs of bytes that tensors look at."""
+"""Memory: flat ranges of bytes that tensors share."""
 
 from typing import Any
 
 import numpy as np
 
-from . import native_memory
+from . import kernels
 from .errors import TensorMemoryError
-from .kernel_settings import ffi
+from .kernels import ffi
 
 
 class _ByteRange:
     """Offer `nbytes` bytes from `address` to NumPy, and keep their owner alive."""
 
-    __slots__ = ("__array_interface__", "owner")
-
     def __init__(self, owner: object, address: int, nbytes: int, writable: bool) -> None:
+        data = (address, not writable)
         self.owner = owner
         self.__array_interface__ = {
-            "data": (address, not writable),
+            "data": data,
             "shape": (nbytes,),
             "typestr": "|u1",
             "version": 3,
@@ -25,39 +24,33 @@ class _ByteRange:
 
 
 class Storage:
-    """A flat run of bytes: who owns it, where it lies, how long it is, whether it may be written.
+    """A flat range of bytes: owner, length, `void *` pointer, and whether it may be written.
 
-    `owner` is memory that was allocated here, or a uint8 array over memory that belongs to someone
-    else (an array, a mapped file); holding it keeps the bytes alive.
+    `owner` is memory that was allocated here, or a uint8 array over memory that belongs to another
+    object (an array, a mapped file); holding it keeps the bytes alive.
     """
 
-    __slots__ = ("_address", "_nbytes", "_owner", "_writable")
-
-    _owner: Any
-    _address: int
-    _nbytes: int
-    _writable: bool
+    __slots__ = ("nbytes", "owner", "pointer", "writable")
 
     def __init__(self, nbytes: int) -> None:
-        """Allocate `nbytes` bytes, uninitialised."""
+        """Allocate `nbytes` bytes, uninitialized."""
         try:
-            owner = native_memory.allocate(nbytes)
+            self.owner = owner = kernels.new_bytes(kernels.CHARS, nbytes)
         except (MemoryError, OverflowError):
             raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
-        self._owner = owner
-        self._address = native_memory.address_of(owner)
-        self._nbytes = nbytes
-        self._writable = True
+        self.pointer = kernels.cast(kernels.VOID_POINTER, owner)
+        self.nbytes = nbytes
+        self.writable = True
 
     @classmethod
     def from_bytes_array(cls, array: "np.ndarray[Any, np.dtype[np.uint8]]") -> "Storage":
         """Wrap a contiguous one-dimensional uint8 array, sharing its memory."""
         self = cls.__new__(cls)
-        address, is_read_only = array.__array_interface__["data"]  # sooner than ctypes.data
-        self._owner = array
-        self._address = address
-        self._nbytes = array.nbytes
-        self._writable = not is_read_only
+        address, is_read_only = array.__array_interface__["data"]  # faster than ctypes.data
+        self.owner = array
+        self.nbytes = array.nbytes
+        self.writable = not is_read_only
+        self.pointer = kernels.pointer(address)
         return self
 
     @classmethod
@@ -66,26 +59,11 @@ class Storage:
         return cls.from_bytes_array(np.asarray(_ByteRange(owner, address, nbytes, writable)))
 
     @property
-    def owner(self) -> object:
-        """The object that keeps the bytes alive."""
-        return self._owner
-
-    @property
     def address(self) -> int:
         """The address of the first byte."""
-        return self._address
-
-    @property
-    def nbytes(self) -> int:
-        """The length in bytes."""
-        return self._nbytes
-
-    @property
-    def writable(self) -> bool:
-        """Whether the bytes may be written."""
-        return self._writable
+        return kernels.address_of(self.pointer)
 
     def buffer(self) -> Any:
-        """Give the bytes as an object with the buffer protocol, which keeps them alive."""
-        owner = self._owner
+        """Return the bytes as an object with the buffer protocol, which keeps them alive."""
+        owner = self.owner
         return owner if isinstance(owner, np.ndarray) else ffi.buffer(owner)

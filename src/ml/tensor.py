@@ -1,241 +1,43 @@
-"""The Tensor: a shape, strides and a dtype over a flat storage."""
+"""The Tensor: a shape, strides and a dtype over a flat storage; and what all tensors share."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import MethodType
 from typing import Any, Self
 
 import numpy as np
 
-from .dtype import DType, complex64, float32, from_numpy_dtype
-from .errors import DTypeError, ShapeError, TensorError
-from .indexing import Index, resolve_index
-from .layout import (
-    Shape,
-    broadcast_shapes,
-    byte_extent,
-    check_slice,
-    checked_ints,
-    checked_shape,
-    is_packed,
-    packed,
-    reshape_strides,
-    resolve_dim,
-    resolve_reshape,
-)
-from .scalars import checked_scalar
+from . import kernels, layout
+from .dtype import DType, bool_, checked_scalar, complex64, dtype_named, float32, from_numpy_dtype
+from .errors import DTypeError, ShapeError, TensorError, TensorTypeError
+from .kernels import ffi, lib
+from .layout import Index, Shape, packed
+from .op import OPS, op, op_that_changes
 from .storage import Storage
 
 Array = np.ndarray[Any, Any]
 
-_REPR_VALUES = 3
+_EDGE_VALUES = 3
 _REPR_NAME_LENGTH = 80
+_PRINTED_VALUES = 1000
 
 
-class Tensor:
-    """An array of elements of one dtype, seen through a shape and strides.
+class TensorBase:
+    """What plain and block-quantized tensors share: a shape, a dtype and a name."""
 
-    The element at `(i, j, ...)` lies at byte `offset + i * strides[0] + j * strides[1] + ...` of
-    the storage. Views (reshape, transpose, slice, indexing) share the storage. Nothing but the
-    elements ever changes after construction.
+    __slots__ = ("_dtype", "_name", "_pointer", "_shape", "_size")
 
-    Args:
-        storage: the bytes.
-        shape: sizes, each at least 0.
-        strides: bytes from one element to the next, per dimension.
-        dtype: type of the elements.
-        name: what messages and traces show.
-        offset: byte of the storage where the first element lies.
-
-    Raises:
-        ShapeError: sizes and strides that are no integers or differ in number.
-        TensorError: an element would lie outside of the storage.
-    """
-
-    __slots__ = (
-        "_contiguous", "_dtype", "_name", "_offset", "_shape", "_size", "_storage", "_strides",
-    )  # fmt: skip
-
-    _storage: Storage
+    # The address for the kernels, a `void *`: set only where the elements are contiguous.
+    _pointer: Any
     _shape: Shape
-    _strides: Shape
-    _dtype: DType
+    _dtype: Any
     _name: str
-    _offset: int
     _size: int
-    _contiguous: bool | None
-
-    def __init__(
-        self,
-        storage: Storage,
-        shape: Iterable[int],
-        strides: Iterable[int],
-        dtype: DType,
-        name: str = "",
-        offset: int = 0,
-    ) -> None:
-        self._shape = checked_shape("Tensor", shape)
-        self._strides = checked_ints("Tensor", "strides", strides)
-        self._offset = checked_ints("Tensor", "offset", (offset,))[0]
-        if len(self._shape) != len(self._strides):
-            raise ShapeError(
-                f"[Tensor] len(shape) must equal len(strides): {len(self._shape)} != "
-                f"{len(self._strides)}"
-            )
-        low, high = byte_extent(self._shape, self._strides, dtype.itemsize)
-        if not 0 <= self._offset + low <= self._offset + high <= storage.nbytes:
-            raise TensorError(
-                f"[Tensor] elements must lie in bytes [0, {storage.nbytes}) of the storage: "
-                f"[{self._offset + low}, {self._offset + high}) (shape {list(self._shape)}, "
-                f"strides {list(self._strides)}, offset {self._offset}, {dtype})"
-            )
-        self._size = packed(self._shape, dtype.itemsize)[1]
-        self._storage = storage
-        self._dtype = dtype
-        self._name = name
-        self._contiguous = None
-
-    # ---- construction -------------------------------------------------------------------------
-
-    @classmethod
-    def empty(cls, shape: Iterable[int], dtype: DType, name: str = "") -> Self:
-        """Allocate a tensor and leave its elements uninitialised.
-
-        Args:
-            shape: sizes.
-            dtype: type of the elements.
-            name: what messages and traces show.
-
-        Returns:
-            A contiguous tensor that owns its memory.
-
-        Raises:
-            ShapeError: a size that is negative or no integer.
-            TensorMemoryError: the system does not give the memory.
-        """
-        return cls._empty(checked_shape("empty", shape), dtype, name)
-
-    @classmethod
-    def _empty(cls, shape: Shape, dtype: DType, name: str = "") -> Self:
-        """Do as `empty` does, for a shape that is known to be good."""
-        self = cls.__new__(cls)
-        strides, size = packed(shape, dtype.itemsize)
-        self._storage = Storage(size * dtype.itemsize)
-        self._shape = shape
-        self._strides = strides
-        self._dtype = dtype
-        self._name = name
-        self._offset = 0
-        self._size = size
-        self._contiguous = True
-        return self
-
-    @classmethod
-    def from_numpy(cls, array: Array, name: str = "") -> Self:
-        """Look at the memory of a NumPy array; a read-only array stays read-only.
-
-        Args:
-            array: any shape and strides; dtype of one of the rows of `dtype.py`.
-            name: what messages and traces show.
-
-        Returns:
-            A tensor with the array's shape and strides, sharing its memory.
-
-        Raises:
-            DTypeError: a dtype that has no row.
-            TensorError: not an array.
-        """
-        if not isinstance(array, np.ndarray):
-            raise TensorError(f"[from_numpy] type must equal numpy.ndarray: {type(array).__name__}")
-        dtype = from_numpy_dtype(array.dtype)
-        if array.flags.c_contiguous and array.flags.aligned:
-            low = 0
-            storage = Storage.from_bytes_array(array.reshape(-1).view(np.uint8))
-        else:
-            low, high = byte_extent(array.shape, array.strides, dtype.itemsize)
-            address = array.ctypes.data + low
-            storage = Storage.from_range(array, address, high - low, array.flags.writeable)
-        return cls(storage, array.shape, array.strides, dtype, name, -low)
-
-    @classmethod
-    def from_buffer(
-        cls,
-        buffer: Any,
-        dtype: DType,
-        shape: Iterable[int],
-        strides: Iterable[int] | None = None,
-        offset: int = 0,
-        name: str = "",
-    ) -> Self:
-        """Look at the memory of any object with the buffer protocol, such as a mapped file.
-
-        Args:
-            buffer: contiguous bytes; kept alive, and kept from being closed, by the tensor.
-            dtype: type of the elements, in the byte order of the machine.
-            shape: sizes.
-            strides: in bytes; row-major without gaps when left out.
-            offset: byte where the first element lies.
-            name: what messages and traces show.
-
-        Returns:
-            A tensor sharing the memory, read-only if the buffer is.
-
-        Raises:
-            ShapeError: sizes and strides that are no integers or differ in number.
-            TensorError: an element would lie outside of the buffer, or there is no buffer.
-        """
-        try:
-            view = memoryview(buffer).cast("B")
-        except (TypeError, ValueError) as error:
-            raise TensorError(f"[from_buffer] buffer must be contiguous bytes: {error}") from None
-        array = np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
-        sizes = checked_shape("from_buffer", shape)
-        steps = packed(sizes, dtype.itemsize)[0] if strides is None else strides
-        return cls(Storage.from_bytes_array(array), sizes, steps, dtype, name, offset)
-
-    def _view(self, shape: Shape, strides: Shape, offset: int, dtype: DType | None = None) -> Self:
-        """Look at the same storage in another way, which is known to stay within it."""
-        view = self.__class__.__new__(self.__class__)
-        view._storage = self._storage
-        view._shape = shape
-        view._strides = strides
-        view._dtype = dtype or self._dtype
-        view._name = self._name
-        view._offset = offset
-        view._size = math.prod(shape)
-        view._contiguous = None
-        return view
-
-    # ---- what it is ---------------------------------------------------------------------------
-
-    @property
-    def storage(self) -> Storage:
-        """The bytes behind the elements."""
-        return self._storage
 
     @property
     def shape(self) -> Shape:
         """The sizes."""
         return self._shape
-
-    @property
-    def strides(self) -> Shape:
-        """Bytes from one element to the next, per dimension."""
-        return self._strides
-
-    @property
-    def dtype(self) -> DType:
-        """The type of the elements."""
-        return self._dtype
-
-    @property
-    def name(self) -> str:
-        """What messages and traces show."""
-        return self._name
-
-    @property
-    def offset(self) -> int:
-        """The byte of the storage where the first element lies."""
-        return self._offset
 
     @property
     def ndim(self) -> int:
@@ -248,22 +50,235 @@ class Tensor:
         return self._size
 
     @property
+    def name(self) -> str:
+        """The name that messages and traces show."""
+        return self._name
+
+    def __len__(self) -> int:
+        if not self._shape:
+            raise ShapeError("[len] ndim must be >= 1: 0 (shape [])")
+        return self._shape[0]
+
+    def _label(self) -> str:
+        """Return the name for a repr, escaped and cut, with a comma behind it; or nothing."""
+        name = ascii(self._name)
+        if len(name) > _REPR_NAME_LENGTH:
+            name = name[:_REPR_NAME_LENGTH] + "...'"
+        return f"{name}, " if self._name else ""
+
+
+class _OpMethod:
+    """A method that is the op of its name (`__neg__`: `neg`), with the tensor put first."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name.strip("_")
+
+    def __get__(self, tensor: "Tensor | None", owner: type) -> Callable[..., Any]:
+        function = OPS[self._name]
+        return function if tensor is None else MethodType(function, tensor)
+
+
+def _operator(name: str, *, is_reflected: bool = False) -> "Callable[[Tensor, Any], Tensor]":
+    """Make the method behind an operator, which runs the op of that name.
+
+    Python tries the other operand's method for what the op does not take.
+    """
+
+    def method(self: "Tensor", other: Any) -> "Tensor":
+        if not isinstance(other, Tensor | int | float | complex | np.number):
+            return NotImplemented  # type: ignore[no-any-return]
+        operands = (other, self) if is_reflected else (self, other)
+        result: Tensor = OPS[name](*operands)
+        return result
+
+    return method
+
+
+class Tensor(TensorBase):
+    """An array of elements of one dtype, seen through a shape and strides.
+
+    The element at `(i, j, ...)` is at byte `offset + i * strides[0] + j * strides[1] + ...` of
+    the storage. Views (reshape, transpose, slice, indexing) share the storage. Nothing but the
+    elements ever changes after construction.
+
+    Args:
+        storage: The bytes.
+        shape: Sizes, each at least 0.
+        strides: Bytes from one element to the next, per dimension.
+        dtype: Type of the elements, itself or by its name.
+        name: What messages and traces show.
+        offset: Byte of the storage at which the first element is.
+
+    Raises:
+        ShapeError: Sizes and strides that are no integers or differ in number.
+        TensorError: An element would be outside of the storage.
+    """
+
+    __slots__ = ("_offset", "_storage", "_strides")
+
+    _dtype: DType
+    _storage: Storage
+    _strides: Shape
+    _offset: int
+
+    def __init__(
+        self,
+        storage: Storage,
+        shape: Iterable[int],
+        strides: Iterable[int],
+        dtype: DType | str,
+        name: str = "",
+        offset: int = 0,
+    ) -> None:
+        if not isinstance(storage, Storage):
+            raise TensorTypeError(f"[Tensor] storage must be a Storage: {type(storage).__name__}")
+        dtype = dtype_named("Tensor", dtype)
+        self._shape = layout.checked_shape("Tensor", shape)
+        self._strides = layout.checked_ints("Tensor", "strides", strides)
+        self._offset = layout.checked_ints("Tensor", "offset", (offset,))[0]
+        if len(self._shape) != len(self._strides):
+            lengths = f"{len(self._shape)} != {len(self._strides)}"
+            raise ShapeError(f"[Tensor] len(shape) must equal len(strides): {lengths}")
+        low, high = layout.byte_extent(self._shape, self._strides, dtype.itemsize)
+        if not 0 <= self._offset + low <= self._offset + high <= storage.nbytes:
+            raise TensorError(
+                f"[Tensor] elements must lie in bytes [0, {storage.nbytes}) of the storage: "
+                f"[{self._offset + low}, {self._offset + high}) (shape {list(self._shape)}, "
+                f"strides {list(self._strides)}, offset {self._offset}, {dtype})"
+            )
+        self._size = packed(self._shape, dtype.itemsize)[1]
+        self._storage = storage
+        self._dtype = dtype
+        self._name = name
+        self._pointer = None
+
+    @classmethod
+    def empty(cls, shape: Iterable[int], dtype: DType | str, name: str = "") -> Self:
+        """Allocate a contiguous tensor, uninitialized; arguments as in `Tensor`.
+
+        Raises:
+            ShapeError: A size that is negative or no integer.
+            TensorMemoryError: The system refuses the allocation.
+        """
+        return cls._empty(layout.checked_shape("empty", shape), dtype_named("empty", dtype), name)
+
+    @classmethod
+    def _empty(cls, shape: Shape, dtype: DType, name: str = "") -> Self:
+        """Do as `empty` does, for a shape that has been checked."""
+        self = cls.__new__(cls)
+        strides, size = packed(shape, dtype.itemsize)
+        self._storage = storage = Storage(size * dtype.itemsize)
+        self._pointer = storage.pointer
+        self._shape = shape
+        self._strides = strides
+        self._dtype = dtype
+        self._name = name
+        self._offset = 0
+        self._size = size
+        return self
+
+    @classmethod
+    def from_numpy(cls, array: Array, name: str = "") -> Self:
+        """Share the memory of a NumPy array; a read-only array stays read-only.
+
+        Args:
+            array: Any shape and strides; dtype of one of the rows of `dtype.py`.
+            name: What messages and traces show.
+
+        Returns:
+            A tensor with the array's shape and strides.
+
+        Raises:
+            DTypeError: A dtype that has no row.
+            TensorTypeError: Not an array.
+        """
+        if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+            kind = type(array).__name__
+            raise TensorTypeError(f"[from_numpy] type must equal numpy.ndarray: {kind}")
+        dtype = from_numpy_dtype(array.dtype)
+        if array.flags.c_contiguous and array.flags.aligned:
+            low = 0
+            storage = Storage.from_bytes_array(array.reshape(-1).view(np.uint8))
+        else:
+            low, high = layout.byte_extent(array.shape, array.strides, dtype.itemsize)
+            address = array.ctypes.data + low
+            storage = Storage.from_range(array, address, high - low, array.flags.writeable)
+        return cls(storage, array.shape, array.strides, dtype, name, -low)
+
+    @classmethod
+    def from_buffer(
+        cls,
+        buffer: Any,
+        dtype: DType | str,
+        shape: Iterable[int],
+        strides: Iterable[int] | None = None,
+        offset: int = 0,
+        name: str = "",
+    ) -> Self:
+        """Share the memory of any object with the buffer protocol, such as a mapped file.
+
+        Args:
+            buffer: Contiguous bytes in the byte order of the machine; kept alive, and kept from
+                being closed, by the tensor, which is read-only if they are.
+            strides: Those of row-major order without gaps when left out.
+
+        The other arguments, and the errors, are those of `Tensor`.
+        """
+        try:
+            view = memoryview(buffer).cast("B")
+        except (TypeError, ValueError) as error:
+            raise TensorError(f"[from_buffer] buffer must be contiguous bytes: {error}") from None
+        array = np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
+        sizes, dtype = layout.checked_shape("from_buffer", shape), dtype_named("from_buffer", dtype)
+        steps = packed(sizes, dtype.itemsize)[0] if strides is None else strides
+        return cls(Storage.from_bytes_array(array), sizes, steps, dtype, name, offset)
+
+    def _view(self, shape: Shape, strides: Shape, offset: int, dtype: DType | None = None) -> Self:
+        """Make a view of the same storage, which is known to stay within it."""
+        view = self.__class__.__new__(self.__class__)
+        view._storage = self._storage
+        view._shape = shape
+        view._strides = strides
+        view._dtype = dtype or self._dtype
+        view._name = self._name
+        view._size = size = math.prod(shape)
+        view._offset = offset if size else 0  # without elements, no address past the end
+        view._pointer = None
+        return view
+
+    @property
+    def storage(self) -> Storage:
+        """The bytes behind the elements."""
+        return self._storage
+
+    @property
+    def strides(self) -> Shape:
+        """Bytes from one element to the next, per dimension."""
+        return self._strides
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the elements."""
+        return self._dtype
+
+    @property
+    def offset(self) -> int:
+        """The byte of the storage at which the first element is."""
+        return self._offset
+
+    @property
     def nbytes(self) -> int:
         """The bytes of all elements, gaps not counted."""
         return self._size * self._dtype.itemsize
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie as an array of C does: row-major, without gaps, aligned."""
-        known = self._contiguous
-        if known is None:
-            itemsize = self._dtype.itemsize
-            known = (
-                is_packed(self._shape, self._strides, itemsize)
-                and self.data_pointer % itemsize == 0
-            )
-            self._contiguous = known
-        return known
+        """Whether the elements are in row-major order, without gaps, and aligned."""
+        if self._pointer is not None:
+            return True
+        itemsize = self._dtype.itemsize
+        is_packed = layout.is_packed(self._shape, self._strides, itemsize)
+        return is_packed and self.data_pointer % itemsize == 0
 
     @property
     def is_writable(self) -> bool:
@@ -275,31 +290,34 @@ class Tensor:
         """The address of the first element."""
         return self._storage.address + self._offset
 
+    @property
+    def T(self) -> Self:  # noqa: N802 (the field's word)
+        """The matrix with its two dimensions swapped; a view.
+
+        Raises:
+            ShapeError: Not two dimensions.
+        """
+        if len(self._shape) != 2:
+            raise ShapeError(f"[T] ndim must equal 2: {self.ndim} (shape {list(self._shape)})")
+        return self.transpose(0, 1)
+
     def parts(self) -> "tuple[Tensor, ...]":
         """Return the tensors that hold the bytes: this one (see `QuantizedTensor.parts`)."""
         return (self,)
 
-    # ---- NumPy --------------------------------------------------------------------------------
+    def kernel_weight(self) -> tuple[Any, ...]:
+        """Return what the kernels' Weight holds; valid as long as this contiguous tensor lives."""
+        return self._pointer, ffi.NULL, ffi.NULL, ffi.NULL, 0.0, self._dtype.code
 
     def numpy(self) -> Array:
-        """Look at the elements as a NumPy array, sharing memory; read-only if the storage is."""
-        return np.ndarray(
-            self._shape,
-            self._dtype.numpy_dtype,
-            self._storage.buffer(),
-            self._offset,
-            self._strides,
-        )
+        """Return the elements as a NumPy array, sharing memory; read-only if the storage is."""
+        buffer, dtype = self._storage.buffer(), self._dtype.numpy_dtype
+        return np.ndarray(self._shape, dtype, buffer, self._offset, self._strides)
 
     def bits(self) -> Array:
-        """Look at the elements as unsigned integers of the same width, sharing memory."""
-        return np.ndarray(
-            self._shape,
-            self._dtype.bits_dtype,
-            self._storage.buffer(),
-            self._offset,
-            self._strides,
-        )
+        """Return the elements as unsigned integers of the same width, sharing memory."""
+        buffer, dtype = self._storage.buffer(), self._dtype.bits_dtype
+        return np.ndarray(self._shape, dtype, buffer, self._offset, self._strides)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = self.numpy()
@@ -309,82 +327,72 @@ class Tensor:
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    # ---- views --------------------------------------------------------------------------------
-
-    def reshape(self, *shape: int | Iterable[int]) -> Self:
-        """Show the elements, in row-major order, in another shape.
+    @op
+    def reshape(self, *shape: int | Sequence[int]) -> Self:
+        """Return the elements, in row-major order, in another shape.
 
         A view where the strides allow one, otherwise a packed copy.
 
         Args:
-            shape: sizes, or one tuple of them; one may be -1 and follows from the others.
-
-        Returns:
-            A tensor of that shape.
+            shape: Sizes, or one tuple of them; one may be -1 and follows from the others.
 
         Raises:
-            ShapeError: another number of elements.
+            ShapeError: Another number of elements.
         """
-        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], Iterable) else shape
-        sizes = resolve_reshape(self._shape, self._size, tuple(wanted))
+        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        sizes = layout.resolve_reshape(self._shape, self._size, tuple(wanted))
         itemsize = self._dtype.itemsize
-        if self.is_contiguous:
+        if self._pointer is not None or self.is_contiguous:
             view = self._view(sizes, packed(sizes, itemsize)[0], self._offset)
-            view._contiguous = True
+            view._pointer = self._pointer
             return view
-        strides = reshape_strides(self._shape, self._strides, sizes, itemsize)
+        strides = layout.reshape_strides(self._shape, self._strides, sizes, itemsize)
         if strides is None:
             return self.contiguous().reshape(sizes)
         return self._view(sizes, strides, self._offset)
 
+    @op
     def transpose(self, a: int, b: int) -> Self:
         """Swap two dimensions; a view.
 
         Args:
-            a: a dimension, negative ones counted from the end.
-            b: the other one.
-
-        Returns:
-            A tensor whose sizes and strides `a` and `b` have changed places.
+            a: A dimension, negative ones counted from the end.
+            b: The other one.
 
         Raises:
-            IndexOutOfRangeError: there is no such dimension.
+            IndexOutOfRangeError: There is no such dimension.
         """
         ndim = len(self._shape)
-        a, b = resolve_dim("transpose", a, ndim), resolve_dim("transpose", b, ndim)
+        a, b = layout.resolve_dim("transpose", a, ndim), layout.resolve_dim("transpose", b, ndim)
         shape, strides = list(self._shape), list(self._strides)
         shape[a], shape[b] = shape[b], shape[a]
         strides[a], strides[b] = strides[b], strides[a]
         return self._view(tuple(shape), tuple(strides), self._offset)
 
+    @op
     def slice(self, start: int, stop: int) -> Self:
         """Take `start <= i < stop` of the first dimension; a view.
-
-        Args:
-            start: at least 0.
-            stop: at most `shape[0]`; nothing is clamped.
 
         Returns:
             A tensor [stop - start, ...].
 
         Raises:
             IndexOutOfRangeError: `0 <= start <= stop <= shape[0]` does not hold.
-            ShapeError: the tensor has no dimensions.
+            ShapeError: The tensor has no dimensions.
         """
         return self._rows("slice", start, stop)
 
     def _rows(self, op: str, start: int, stop: int) -> Self:
         if not self._shape:
             raise ShapeError(f"[{op}] ndim must be >= 1: 0 (shape [])")
-        start, stop = checked_ints(op, "start and stop", (start, stop))
-        check_slice(op, start, stop, self._shape[0])
-        # No element, no address: a start at the very end would point past it.
-        moved = start * self._strides[0] if start < stop else 0
+        start, stop = layout.checked_ints(op, "start and stop", (start, stop))
+        layout.check_slice(op, start, stop, self._shape[0])
+        moved = start * self._strides[0]
         return self._view((stop - start, *self._shape[1:]), self._strides, self._offset + moved)
 
     def __getitem__(self, key: Index) -> Self:
         """Select by integers, slices and Ellipsis; always a view, never clamped."""
-        shape, strides, moved = resolve_index(self._shape, self._strides, key)
+        shape, strides, moved = layout.resolve_index(self._shape, self._strides, key)
         return self._view(shape, strides, self._offset + moved)
 
     def __iter__(self) -> Iterator[Self]:
@@ -397,13 +405,13 @@ class Tensor:
             A complex64 tensor [...] over this one, [..., 2].
 
         Raises:
-            DTypeError: not float32.
-            ShapeError: the last size is not 2, or its elements are not side by side.
+            DTypeError: Not float32.
+            ShapeError: The last size is not 2, or its elements are not adjacent.
         """
         if self._dtype is not float32:
             raise DTypeError(f"[view_as_complex] dtype must equal float32: {self._dtype}")
-        in_twos = self._shape[-1:] == (2,)
-        if not in_twos or (self._size and self._strides[-1] != float32.itemsize):
+        is_pairs = self._shape[-1:] == (2,)
+        if not is_pairs or (self._size and self._strides[-1] != float32.itemsize):
             raise ShapeError(
                 f"[view_as_complex] the last size must equal 2 with a stride of 4 bytes: "
                 f"shape {list(self._shape)}, strides {list(self._strides)}"
@@ -417,58 +425,57 @@ class Tensor:
             A float32 tensor [..., 2] over this one, [...].
 
         Raises:
-            DTypeError: not complex64.
+            DTypeError: Not complex64.
         """
         if self._dtype is not complex64:
             raise DTypeError(f"[view_as_real] dtype must equal complex64: {self._dtype}")
-        return self._view(
-            (*self._shape, 2), (*self._strides, float32.itemsize), self._offset, float32
-        )
+        shape, strides = (*self._shape, 2), (*self._strides, float32.itemsize)
+        return self._view(shape, strides, self._offset, float32)
 
     def with_name(self, name: str) -> Self:
-        """Look at the same elements under another name; a view."""
+        """Return the same elements under another name; a view."""
         view = self._view(self._shape, self._strides, self._offset)
         view._name = name
         return view
 
-    # ---- elements -----------------------------------------------------------------------------
-
+    @op_that_changes(lambda given: (given["self"].slice(given["start"], given["stop"]),))
     def set_slice(self, start: int, stop: int, value: "Tensor | complex") -> None:
         """Set `start <= i < stop` of the first dimension.
 
         Args:
-            start: at least 0.
-            stop: at most `shape[0]`.
-            value: a scalar, or a tensor of the same dtype that broadcasts to [stop - start, ...].
+            start: As in `slice`, which says what is refused.
+            stop: The same.
+            value: A number, or a tensor of the same dtype that broadcasts to [stop - start, ...].
 
         Raises:
-            IndexOutOfRangeError: `0 <= start <= stop <= shape[0]` does not hold.
-            ShapeError: the value does not broadcast to the slice.
-            DTypeError: the value has another dtype.
-            TensorError: the storage is read-only.
+            ShapeError: The value does not broadcast to the slice.
+            DTypeError: The value has another dtype.
+            TensorError: The storage is read-only.
         """
         rows = self._rows("set_slice", start, stop)
         if not self._storage.writable:
             raise TensorError(f"[set_slice] the storage must be writable: {self!r}")
         if isinstance(value, Tensor):
+            shape, target = value._shape, rows._shape
             if value._dtype is not self._dtype:
                 raise DTypeError(
                     f"[set_slice] dtype must equal value.dtype: {self._dtype} != {value._dtype} "
-                    f"(slice {list(rows._shape)}, value {list(value._shape)})"
+                    f"(slice {list(target)}, value {list(shape)})"
                 )
-            shape, target = value._shape, rows._shape
-            if shape != target and broadcast_shapes("set_slice", target, shape) != target:
-                raise ShapeError(
-                    f"[set_slice] value.shape must broadcast to the slice: {list(shape)} != "
-                    f"{list(target)}"
-                )
+            if shape != target and layout.broadcast_shapes("set_slice", target, shape) != target:
+                what = f"{list(shape)} != {list(target)}"
+                raise ShapeError(f"[set_slice] value.shape must broadcast to the slice: {what}")
             rows.bits()[...] = value.bits()
         else:
             rows.numpy()[...] = checked_scalar("set_slice", value, self._dtype)
 
     def contiguous(self) -> Self:
         """Return this tensor if it is contiguous, otherwise a packed copy."""
-        return self if self._contiguous or self.is_contiguous else self.copy()
+        if not self.is_contiguous:
+            return self.copy()
+        if self._pointer is None:
+            self._pointer = kernels.pointer(self.data_pointer)
+        return self
 
     def copy(self) -> Self:
         """Copy the elements into a new contiguous tensor."""
@@ -476,62 +483,140 @@ class Tensor:
         result.bits()[...] = self.bits()
         return result
 
-    def to(self, dtype: DType) -> "Tensor":
+    @op
+    def to(self, dtype: DType | str) -> "Tensor":
         """Convert the elements.
 
-        Floats round to nearest, ties to even; NaN stays NaN. Floats become integers by dropping the
-        fraction.
+        Floats round to nearest, ties to even; NaN stays NaN. Integers become bfloat16 or float16 by
+        way of float32. Floats become integers by dropping the fraction. Whatever is not zero
+        becomes True.
 
         Args:
-            dtype: type of the result.
+            dtype: Type of the result.
 
         Returns:
             This tensor if it has that dtype already, otherwise a new contiguous one.
 
         Raises:
-            DTypeError: from complex64 to a real dtype.
-            TensorError: a value that the integer dtype cannot hold.
+            DTypeError: From complex64 to a real dtype (`view_as_real` shows both parts).
+            TensorError: A value that the integer dtype cannot hold.
         """
+        dtype = dtype_named("to", dtype)
         if dtype is self._dtype:
             return self
-        from .ops.movement import convert  # ops are built on Tensor
+        result = self._empty(self._shape, dtype, self._name)
+        if self._dtype.is_float and dtype.is_float:
+            x = self if self._pointer is not None else self.contiguous()
+            lib.convert(
+                result._pointer, x._pointer, x._size, x._dtype.code, dtype.code,
+                kernels.threads or kernels.checked_threads(),
+            )  # fmt: skip
+        elif self._dtype is complex64:
+            raise DTypeError(f"[to] a complex dtype must stay complex: {self._dtype} to {dtype}")
+        elif dtype.kind == "int":
+            self._to_integers(result)
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                values = self.numpy()
+                result.numpy()[...] = values != 0 if dtype is bool_ else values.astype(np.float32)
+        return result
 
-        return convert(self, dtype)
+    def _to_integers(self, result: "Tensor") -> None:
+        # float64 holds every value that the narrower dtype can hold exactly.
+        with np.errstate(invalid="ignore"):  # of signalling NaNs
+            values = np.trunc(self.numpy().astype(np.float64))
+        limits = np.iinfo(result.dtype.numpy_dtype)
+        held = (values >= limits.min) & (values < limits.max + 1)
+        if not held.all():
+            raise TensorError(
+                f"[to] values must be in [{limits.min}, {limits.max}] for {result.dtype}: "
+                f"{float(values[~held].flat[0])}"
+            )
+        result.numpy()[...] = values.astype(result.dtype.numpy_dtype)
 
     def item(self) -> int | float | complex:
         """Return the only element as a Python number.
 
         Raises:
-            ShapeError: there is not exactly one element.
+            ShapeError: There is not exactly one element.
         """
         if self._size != 1:
-            raise ShapeError(
-                f"[item] number of elements must equal 1: {self._size} (shape {list(self._shape)})"
-            )
+            text = f"number of elements must equal 1: {self._size} (shape {list(self._shape)})"
+            raise ShapeError(f"[item] {text}")
         return self._number(self.numpy().item())
 
     def _number(self, value: Any) -> int | float | complex:
         return float(value) if self._dtype.is_float else value
 
-    def __len__(self) -> int:
-        if not self._shape:
-            raise ShapeError("[len] ndim must be >= 1: 0 (shape [])")
-        return self._shape[0]
+    def tolist(self) -> Any:
+        """Return the elements as Python numbers in nested lists; a number without dimensions."""
+        return (self.to(float32) if self._dtype.is_float else self).numpy().tolist()
+
+    def __float__(self) -> float:
+        return float(self.item())  # type: ignore[arg-type]  # complex: Python's own TypeError
+
+    def __int__(self) -> int:
+        return int(self.item())  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        if self._size != 1:
+            text = f"number of elements must equal 1: {self._size} (shape {list(self._shape)})"
+            raise TensorTypeError(f"[bool] {text}")
+        return bool(self.item())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        array = np.array(self.bits())  # NumPy's own arrays of bfloat16 forget their byte order
+        return _unpickled, (array, self._dtype, self._name)
+
+    __add__, __radd__ = _operator("add"), _operator("add", is_reflected=True)
+    __sub__, __rsub__ = _operator("sub"), _operator("sub", is_reflected=True)
+    __mul__, __rmul__ = _operator("multiply"), _operator("multiply", is_reflected=True)
+    __truediv__, __rtruediv__ = _operator("div"), _operator("div", is_reflected=True)
+    __pow__, __rpow__ = _operator("pow"), _operator("pow", is_reflected=True)
+    __matmul__ = _operator("matmul")
+    __lt__, __le__ = _operator("less"), _operator("less_equal")
+    __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
+    __eq__, __ne__ = _operator("equal"), _operator("not_equal")  # type: ignore[assignment]
+    __hash__ = object.__hash__
+    # Before NumPy's scalars, whose operators would make arrays; behind its arrays.
+    __array_priority__ = -1.0
+
+    __neg__, __abs__ = _OpMethod(), _OpMethod()
+    (
+        abs, allclose, argmax, clip, cumsum, exp, expand, flatten, gather, log, max, mean, min,
+        neg, permute, pow, relu, rsqrt, sigmoid, softmax, sort, split, sqrt, squeeze, sum, tanh,
+        topk, tril, triu, unsqueeze,
+    ) = (_OpMethod() for _ in range(30))  # fmt: skip
 
     def __repr__(self) -> str:
-        name = ascii(self._name)
-        if len(name) > _REPR_NAME_LENGTH:
-            name = name[:_REPR_NAME_LENGTH] + "...'"
-        label = f"{name}, " if self._name else ""
-        return f"Tensor({label}{list(self._shape)}, {self._dtype}, [{self._short_values()}])"
+        flat, size = self.numpy().flat, self._size
+        shown = [flat[i].item() for i in range(min(size, _EDGE_VALUES))]
+        shown += [flat[i].item() for i in range(max(size - _EDGE_VALUES, _EDGE_VALUES), size)]
+        is_exact = self._dtype.kind in ("int", "bool")
+        texts = [str(value) if is_exact else f"{self._number(value):.5g}" for value in shown]
+        if len(shown) < size:
+            texts.insert(_EDGE_VALUES, "...")
+        values = ", ".join(texts)
+        return f"Tensor({self._label()}{list(self._shape)}, {self._dtype}, [{values}])"
 
-    def _short_values(self) -> str:
-        flat = self.numpy().flat
-        if self._size <= 2 * _REPR_VALUES:
-            shown = list(range(self._size))
-        else:
-            shown = [*range(_REPR_VALUES), *range(self._size - _REPR_VALUES, self._size)]
-        texts = [f"{self._number(flat[i].item()):.5g}" for i in shown]
-        if len(shown) < self._size:
-            texts.insert(_REPR_VALUES, "...")
-        return ", ".join(texts)
+    def __str__(self) -> str:
+        """Show the elements as NumPy does, and behind them name, shape and dtype."""
+        array, limit = self.numpy(), _PRINTED_VALUES
+        if self._size > limit:
+            # The elements that are printed, and one between them for which NumPy writes "...": a
+            # weight in a mapped file is not read as a whole.
+            array, limit = array[np.ix_(*map(_printed_indices, self._shape))], 0
+        if self._dtype.is_float:
+            array = array.astype(np.float32)
+        text = np.array2string(array, threshold=limit, edgeitems=_EDGE_VALUES, prefix="Tensor(")
+        return f"Tensor({text}, {self._label()}shape={list(self._shape)}, dtype={self._dtype})"
+
+
+def _printed_indices(size: int) -> list[int]:
+    first = _EDGE_VALUES + 1
+    return [*range(min(size, first)), *range(max(size - _EDGE_VALUES, first), size)]
+
+
+def _unpickled(bits: Array, dtype: DType, name: str) -> Tensor:
+    """Make a tensor of what `Tensor.__reduce__` wrote."""
+    return Tensor.from_numpy(bits.view(dtype.numpy_dtype), name)

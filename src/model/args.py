@@ -1,13 +1,19 @@
-"""The sizes and constants of a model, from its checked parameters and its tensors."""
+"""The sizes and constants of a model: one form for every configuration file.
+
+Each source has a function that reads its checked keys into `ModelArgs`, and holds its defaults.
+What only the weights show is completed once their files are open.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 from .. import ml
+from ..checkpoint import HuggingFaceConfig
+from ..checkpoint.key_rules import DEFAULT_ROPE_THETA
+from ..checkpoint.names import is_harmless, is_matrix, rows_of
 from .errors import ModelConfigError
 
-_DEFAULT_ROPE_THETA = 10000.0  # Llama 2, whose params.json does not name it
 # Below this, the square of a float32 may vanish against nothing and a row of zeros give NaN.
 _SMALLEST_NORM_EPS = 1e-12
 _SCALED_ROPE_FACTOR = 8.0
@@ -15,7 +21,10 @@ _SCALED_ROPE_FACTOR = 8.0
 # params.json says only `use_scaled_rope`; the factor is in their Hugging Face config.json.
 _KNOWN_SCALED_ROPE_FACTORS = {(2048, 16): 32.0, (3072, 28): 32.0}
 _LARGEST_ROPE_FACTOR = 1e6
-_WEIGHT_DTYPES = (ml.bfloat16, ml.float16, ml.float32)
+_VECTOR_DTYPES = (ml.bfloat16, ml.float16, ml.float32)
+EMBEDDINGS = "tok_embeddings.weight"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,9 +54,17 @@ class LinearRopeScaling:
 class ModelArgs:
     """The sizes and constants of one model, in the words of `params.json`.
 
-    `dtype` is that of the activations and of the KV cache: bfloat16 for bfloat16 weights, float32
-    for float32 and float16 weights. `rope_pairs` says which elements of a query or key turn
-    together: neighbours with Meta's weights, those of the two halves with Hugging Face's.
+    Before the weights are open, `ffn_dim` and `vocab_size` are 0 where the configuration leaves
+    them to the tensors, and `dtype` is what the configuration makes likely.
+
+    Attributes:
+        max_context_length: The most positions. Within a sliding window every token sees all before
+            it, so a window caps the context and changes nothing else.
+        dtype: That of the activations and of the KV cache; it follows from the matrices.
+        rope_pairs: Which elements of a query or key are rotated together: neighbours with Meta's
+            weights, those of the two halves with Hugging Face's.
+        biases: The matrices of a layer that have biases, `wq` to `w3`.
+        sliding_window: The window that caps the context, or None.
 
     Raises:
         ModelConfigError: Heads that do not divide evenly, or an odd head dimension.
@@ -66,6 +83,8 @@ class ModelArgs:
     max_context_length: int
     dtype: ml.DType
     rope_pairs: Literal["interleaved", "halves"] = "interleaved"
+    biases: tuple[str, ...] = ()
+    sliding_window: int | None = None
 
     def __post_init__(self) -> None:
         if self.n_heads % self.n_kv_heads:
@@ -74,7 +93,7 @@ class ModelArgs:
             )
         if self.head_dim % 2:
             raise ModelConfigError(
-                "head dimension: expected an even number, because RoPE turns pairs, "
+                "head dimension: expected an even number, because RoPE rotates pairs, "
                 f"got {self.head_dim}"
             )
         if not _SMALLEST_NORM_EPS <= self.norm_eps <= 1.0:
@@ -101,122 +120,170 @@ class ModelArgs:
             "L": self.n_layers,
         }
 
+    @property
+    def tensor_sizes(self) -> dict[str, int]:
+        """Return the sizes of tensors that are known, by the letters of `checkpoint/names.py`."""
+        Hh, Kh = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        sizes = {"D": self.dim, "Hh": Hh, "Kh": Kh, "F": self.ffn_dim, "V": self.vocab_size}
+        return {letter: size for letter, size in sizes.items() if size}
 
-def model_args(
-    params: Mapping[str, object],
-    tensors: Mapping[str, ml.Weight],
-    rope_scaling_factor: float | None = None,
-) -> ModelArgs:
-    """Put together what `params.json` says and what the tensors say.
+    @property
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor by checkpoint key; an unknown size counts 0."""
+        sizes, rows = self.tensor_sizes, rows_of(self.n_layers, self.biases)
+        return {name: tuple(sizes.get(letter, 0) for letter in row.sizes) for name, row in rows}
 
-    V and F are sizes of the tensors, which the checkpoint has compared with the parameters.
+
+def args_from_params(params: Mapping[str, object]) -> ModelArgs:
+    """Read the sizes and constants of a model in Meta's layout.
 
     Args:
         params: The content of `params.json`, keys and values checked.
-        tensors: The weights by checkpoint key, names and shapes checked.
-        rope_scaling_factor: Replaces the factor of a scaled RoPE.
 
     Raises:
         ModelConfigError: The parts contradict each other.
     """
-    dim, n_layers, n_heads = (whole_number(params, key) for key in ("dim", "n_layers", "n_heads"))
-    n_kv_heads = whole_number(params, "n_kv_heads", default=n_heads)
-    rope_theta = _number(params, "rope_theta", default=_DEFAULT_ROPE_THETA)
-    scaled = bool(params.get("use_scaled_rope", False))
+    dim, n_layers, n_heads = (value_of(params, key, 0) for key in ("dim", "n_layers", "n_heads"))
+    theta = float(value_of(params, "rope_theta", DEFAULT_ROPE_THETA))
+    scaled = value_of(params, "use_scaled_rope", False)
+    factor = _KNOWN_SCALED_ROPE_FACTORS.get((dim, n_layers), _SCALED_ROPE_FACTOR)
+    # What the families were trained for: Llama 3.1 and 3.2; Llama 3, with its theta; Llama 2.
+    longest = 131072 if scaled else 8192 if theta >= 500000.0 else 4096
     return ModelArgs(
         dim=dim,
         n_layers=n_layers,
         n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
+        n_kv_heads=value_of(params, "n_kv_heads", n_heads),
         head_dim=dim // n_heads,
-        ffn_dim=tensors["layers.0.feed_forward.w1.weight"].shape[0],
-        vocab_size=tensors["tok_embeddings.weight"].shape[0],
-        norm_eps=_number(params, "norm_eps"),
-        rope_theta=rope_theta,
-        rope_scaling=_rope_scaling(scaled, (dim, n_layers), rope_scaling_factor),
-        max_context_length=meta_context_length(params),
-        dtype=activation_dtype(tensors),
+        ffn_dim=feed_forward_dim(params) or 0,
+        vocab_size=max(value_of(params, "vocab_size", 0), 0),  # Llama 2 says -1
+        norm_eps=float(value_of(params, "norm_eps", 0.0)),
+        rope_theta=theta,
+        rope_scaling=RopeScaling(factor) if scaled else None,
+        max_context_length=value_of(params, "max_seq_len", longest),
+        dtype=ml.bfloat16,
     )
 
 
-def meta_context_length(params: Mapping[str, object]) -> int:
-    """Return the longest context of a model in Meta's layout, as said or as its family has it.
+def feed_forward_dim(params: Mapping[str, object]) -> int | None:
+    """Compute F as Meta does: 2/3 of 4 D, times the multiplier, rounded up to `multiple_of`.
 
     Args:
         params: The content of `params.json`, keys and values checked.
+
+    Returns:
+        The size, or None without `multiple_of`; then only the tensors show it.
     """
-    scaled = bool(params.get("use_scaled_rope", False))
-    rope_theta = _number(params, "rope_theta", default=_DEFAULT_ROPE_THETA)
-    default = _family_context_length(scaled, rope_theta)
-    return whole_number(params, "max_seq_len", default=default)
+    multiple_of = value_of(params, "multiple_of", 0)
+    if not multiple_of:
+        return None
+    dim, multiplier = value_of(params, "dim", 0), value_of(params, "ffn_dim_multiplier", 1)
+    hidden = int(multiplier * int(2 * (4 * dim) / 3))
+    return multiple_of * ((hidden + multiple_of - 1) // multiple_of)
 
 
-def whole_number(params: Mapping[str, object], key: str, default: int | None = None) -> int:
-    """Return a whole number of the parameters.
+def args_from_config(config: HuggingFaceConfig) -> ModelArgs:
+    """Read the sizes and constants of a model in Hugging Face's layout.
+
+    Where a key is absent, the default is that of transformers' `LlamaConfig` or `MistralConfig`;
+    the sizes have none, because a guessed size helps nobody.
 
     Raises:
-        ModelConfigError: It is none.
+        ModelConfigError: The parts contradict each other.
     """
-    value = params.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ModelConfigError(f"{key}: expected a whole number, got {type(value).__name__}")
-    return value
+    given = config.given
+    is_mistral = given["model_type"] == "mistral"
+    dim, n_heads = value_of(given, "hidden_size", 0), value_of(given, "num_attention_heads", 0)
+    positions = value_of(given, "max_position_embeddings", 131072 if is_mistral else 2048)
+    # Of a Mistral, null means all heads and no window; only a missing key has the default.
+    mistral_heads = 8 if is_mistral and "num_key_value_heads" not in given else n_heads
+    mistral_window = 4096 if is_mistral and "sliding_window" not in given else None
+    window = value_of(given, "sliding_window", mistral_window)
+    named_dtype = value_of(given, "dtype", given.get("torch_dtype"))
+    return ModelArgs(
+        dim=dim,
+        n_layers=value_of(given, "num_hidden_layers", 0),
+        n_heads=n_heads,
+        n_kv_heads=value_of(given, "num_key_value_heads", mistral_heads),
+        head_dim=value_of(given, "head_dim", dim // n_heads),
+        ffn_dim=value_of(given, "intermediate_size", 0),
+        vocab_size=value_of(given, "vocab_size", 0),
+        norm_eps=float(value_of(given, "rms_norm_eps", 1e-6)),
+        rope_theta=config.rope["rope_theta"],
+        rope_scaling=_rope_scaling(config),
+        max_context_length=min(positions, window or positions),
+        dtype=ml.float32 if named_dtype in ("float32", "float16") else ml.bfloat16,
+        rope_pairs="halves",
+        biases=(("wq", "wk", "wv", "wo") if value_of(given, "attention_bias", False) else ())
+        + (("w1", "w2", "w3") if value_of(given, "mlp_bias", False) else ()),
+        sliding_window=window if window is not None and window < positions else None,
+    )
 
 
-def _number(params: Mapping[str, object], key: str, default: float | None = None) -> float:
-    """Return a number of the parameters."""
-    value = params.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ModelConfigError(f"{key}: expected a number, got {type(value).__name__}")
-    return float(value)
+def _rope_scaling(config: HuggingFaceConfig) -> RopeScaling | LinearRopeScaling | None:
+    rope = config.rope
+    if config.rope_type == "linear":
+        return LinearRopeScaling(rope["factor"])
+    if config.rope_type == "llama3":
+        original = int(rope["original_max_position_embeddings"])
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        return RopeScaling(rope["factor"], low, high, original)
+    return None
 
 
-def _rope_scaling(
-    scaled: bool, sizes: tuple[int, int], override: float | None
-) -> RopeScaling | None:
-    """Return the scaling of a model that asks for it, by its known sizes or as overridden."""
-    if not scaled:
-        if override is not None:
-            raise ModelConfigError(
-                "rope_scaling_factor: expected a model with use_scaled_rope, got one without"
-            )
-        return None
-    if override is None:
-        return RopeScaling(_KNOWN_SCALED_ROPE_FACTORS.get(sizes, _SCALED_ROPE_FACTOR))
-    return RopeScaling(checked_rope_factor(override))
+def value_of(values: Mapping[str, object], key: str, default: T) -> T:
+    """Return a value whose rule was checked, or the default where it is absent or null."""
+    value = values.get(key)
+    return default if value is None else value  # type: ignore[return-value]  # its rule holds
 
 
-def checked_rope_factor(override: float) -> float:
-    """Return a factor that replaces the one of the files, in its range."""
-    if not 1.0 <= override <= _LARGEST_ROPE_FACTOR:  # NaN lies in no range
+def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:
+    """Replace the factor of a scaled RoPE; None leaves it.
+
+    Raises:
+        ModelConfigError: RoPE is not scaled, or the factor is out of its range.
+    """
+    if factor is None:
+        return args
+    if args.rope_scaling is None:
         raise ModelConfigError(
-            f"rope_scaling_factor: expected 1 to {_LARGEST_ROPE_FACTOR:g}, got {override:g}"
+            "rope_scaling_factor: expected a model whose RoPE is scaled, got one without"
         )
-    return float(override)
+    if not 1.0 <= factor <= _LARGEST_ROPE_FACTOR:  # NaN is in no range
+        raise ModelConfigError(
+            f"rope_scaling_factor: expected 1 to {_LARGEST_ROPE_FACTOR:g}, got {factor:g}"
+        )
+    return replace(args, rope_scaling=replace(args.rope_scaling, factor=float(factor)))
 
 
-def _family_context_length(scaled: bool, rope_theta: float) -> int:
-    """Return the context that a family was trained for, where the parameters do not say.
+def activation_dtype(dtypes: Mapping[str, ml.DType | ml.BlockDType]) -> ml.DType:
+    """Return the dtype of the activations that goes with the matrices of a model.
 
-    131072 with scaled RoPE (Llama 3.1 and 3.2), 8192 with the rope_theta of 500000 that came with
-    Llama 3, 4096 below it (Llama 2).
+    It is the one in which products with them run. All plain matrices must have the same dtype; the
+    embedding table may be bfloat16 beside 8-bit floats. Quantized matrices go with any.
+
+    Args:
+        dtypes: The dtype of each tensor by checkpoint key.
+
+    Raises:
+        ModelConfigError: The matrices have several dtypes, or one that has no products; or a
+            vector has one that does not go with activations.
     """
-    if scaled:
-        return 131072
-    return 8192 if rope_theta >= 500000.0 else 4096
-
-
-def activation_dtype(tensors: Mapping[str, ml.Weight]) -> ml.DType:
-    """Return the dtype that goes with the matrices, all of which must have the same one.
-
-    Quantised matrices go with any; the embedding table is always plain.
-    """
-    plain = (tensor for tensor in tensors.values() if isinstance(tensor, ml.Tensor))
-    found = {tensor.dtype for tensor in plain if tensor.ndim == 2}
+    for name, each in dtypes.items():
+        if each not in _VECTOR_DTYPES and not is_matrix(name) and not is_harmless(name):
+            raise ModelConfigError(
+                f"tensor {name}: expected one of {', '.join(map(str, _VECTOR_DTYPES))}, got {each}"
+            )
+    matrices = {n: d for n, d in dtypes.items() if is_matrix(n) and isinstance(d, ml.DType)}
+    embeddings = matrices.pop(EMBEDDINGS, None)
+    found = set(matrices.values())
+    beside_float8 = found and all(dtype.itemsize < ml.bfloat16.itemsize for dtype in found)
+    if embeddings is not None and not (beside_float8 and embeddings is ml.bfloat16):
+        found.add(embeddings)
     if len(found) != 1:
         names = ", ".join(sorted(dtype.name for dtype in found))
         raise ModelConfigError(f"tensors: expected matrices of one dtype, got {names or 'none'}")
     dtype = found.pop()
-    if dtype not in _WEIGHT_DTYPES:
+    if not dtype.product_type:
         raise ModelConfigError(f"tensors: expected floating-point weights, got {dtype.name}")
-    return ml.bfloat16 if dtype == ml.bfloat16 else ml.float32
+    return ml.bfloat16 if dtype.product_type == "bfloat16" else ml.float32

@@ -1,79 +1,92 @@
-"""What memory a model will need, told by its small files before any of its weights is mapped."""
+"""What memory a model and a context need, computed before a weight is mapped or a cache made."""
 
 import contextlib
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from bisect import bisect_right
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import ml
-from ..checkpoint import HUGGING_FACE_WEIGHT_FILES
-from ..checkpoint.hugging_face_config import read_hugging_face_config
-from ..checkpoint.names import feed_forward_dim
-from ..checkpoint.params import read_params
-from ..checkpoint.safetensors_index import read_index
-from ..ml import memory
-from ..ml.memory import readable_bytes
-from .args import meta_context_length, whole_number
-from .errors import ModelConfigError, NotEnoughMemoryError
-from .layout import find_model_directory, label_of
-from .loader import BUNDLED_MODEL
-from .quantization import layer_matrices, quantization_of, quantized_model_bytes
+from ..checkpoint.names import is_matrix
+from ..outside import memory
+from ..outside.memory import readable_bytes
+from .args import ModelArgs
+from .errors import ModelError, NotEnoughMemoryError
+from .files import ModelFiles, read_model_files
+from .quantization import quantization_of, quantized_model_bytes
 
 PREFILL_CHUNK = 512  # tokens that run together while a prompt is read
-_FLOAT_BYTES = 4
+
+
+def kv_cache_bytes(args: ModelArgs, sequence_length: int) -> int:
+    """Return the bytes of a KV cache: 2 * L * C * K * h * itemsize, C the length in 16s."""
+    layer = ml.KeyValueCache.bytes_for(sequence_length, args.n_kv_heads, args.head_dim, args.dtype)
+    return args.n_layers * layer
+
+
+def context_bytes(args: ModelArgs, sequence_length: int) -> dict[str, int]:
+    """Return the bytes that a context takes and that running it takes, each with what they are.
+
+    The intermediate results are those of a chunk of the prompt, an estimate: the stream, its norm
+    and what is added; gate, up and hidden, packed too. The rotary table is made in chunks of the
+    same length before there are any, which takes less: 24 h bytes for each position.
+    """
+    rows = min(sequence_length, PREFILL_CHUNK)
+    return {
+        f"keys and values (2 * {args.n_layers} layers * {sequence_length} positions * "
+        f"{args.n_kv_heads} heads * {args.head_dim} * {args.dtype.itemsize} bytes)": (
+            kv_cache_bytes(args, sequence_length)
+        ),
+        "rotary frequencies": sequence_length * (args.head_dim // 2) * ml.complex64.itemsize,
+        "intermediate results": rows * ml.float32.itemsize * (4 * args.dim + 3 * args.ffn_dim),
+    }
 
 
 @dataclass(frozen=True)
 class MemoryForecast:
     """What a model and a context will take.
 
-    The sizes of the cache are those of 16-bit numbers: what is known before the weights are opened.
-    Weights of 32 bits, and of float16, have a cache of twice the size, which is checked again when
-    it is allocated.
+    The dtype of the cache is what the configuration makes likely. Where the weights turn out to
+    have a wider one, the check that is made again before the cache is allocated is the exact one.
 
     Attributes:
-        longest: the model's longest context.
-        positions: those of the cache.
-        mapped: bytes of weight files, which are used where they lie.
-        copied: bytes of weights that do not lie in files: merged from parts, or quantised now.
-        cache: bytes of keys and values.
-        cache_sizes: how these come about.
-        scratch: bytes of intermediate results while a prompt is read; an estimate.
-        free: bytes that can be allocated, or None where the system does not say.
-        copied_as: what is copied, in words.
+        args: The sizes of the model; what only the tensors show is estimated.
+        positions: Those of the cache.
+        mapped: Bytes of weight files, which are used where they are.
+        copied: Bytes of weights that are allocated: merged from parts, or quantized now.
+        copied_as: What is copied, in words.
+        free: Bytes that can be allocated, or None where the system does not say.
     """
 
-    longest: int
+    args: ModelArgs
     positions: int
-    mapped: int
-    copied: int
-    cache: int
-    cache_sizes: str
-    scratch: int
-    free: int | None
-    copied_as: str = "weights to be merged"
+    mapped: int = 0
+    copied: int = 0
+    copied_as: str = ""
+    free: int | None = None
 
     @property
     def needed(self) -> int:
         """Return the bytes that must be allocated."""
-        return self.copied + self.cache + self.scratch
+        return self.copied + sum(context_bytes(self.args, self.positions).values())
 
     def check(self) -> None:
         """Refuse what cannot be allocated.
 
         Raises:
-            NotEnoughMemoryError: more is needed than is free; the text has the arithmetic.
+            NotEnoughMemoryError: More is needed than is free; the text has the arithmetic and the
+                longest context that fits.
         """
         if self.free is None or self.needed <= self.free:
             return
-        room = self.free - self.copied - self.scratch
-        fitting = min(self.positions, room * self.positions // self.cache) if room > 0 else 0
-        copied = f"{readable_bytes(self.copied)} of {self.copied_as} + " if self.copied else ""
+        lengths = range(1, self.positions)
+        fitting = bisect_right(lengths, self.free, key=lambda n: replace(self, positions=n).needed)
+        parts = {self.copied_as: self.copied} if self.copied else {}
+        parts |= context_bytes(self.args, self.positions)
+        sums = " + ".join(f"{readable_bytes(count)} of {what}" for what, count in parts.items())
         raise NotEnoughMemoryError(
             f"memory: expected at most {readable_bytes(self.free)} available, got "
-            f"{readable_bytes(self.needed)} = {copied}{readable_bytes(self.cache)} of keys and "
-            f"values ({self.cache_sizes}) + {readable_bytes(self.scratch)} of intermediate results"
+            f"{readable_bytes(self.needed)} = {sums}"
             + (f"; a context of {fitting} would fit" if fitting else "")
         )
 
@@ -90,122 +103,70 @@ class MemoryForecast:
         )
 
 
-def forecast_memory(
-    path: str | Path | None, positions: int | None, most: int, quantize: str | None = None
-) -> MemoryForecast:
-    """Tell what a model will need; maps nothing.
-
-    Args:
-        path: its directory; None stands for the bundled model.
-        positions: those of the cache; None for the model's longest context, but not above `most`.
-        most: see `positions`.
-        quantize: as for `load_model`.
+def check_context_fits(args: ModelArgs, sequence_length: int) -> None:
+    """Refuse a context that the model or the memory cannot hold; allocate nothing.
 
     Raises:
-        ModelError: the directory holds no model.
-        CheckpointError: its hyperparameters cannot be used.
+        ModelError: The length is no whole number from 1 to the model's longest context.
+        NotEnoughMemoryError: The context needs more memory than is available.
     """
-    found = find_model_directory(BUNDLED_MODEL if path is None else Path(path))
-    try:
-        sizes = _meta(found.path) if found.layout == "Meta" else _hugging_face(found.path)
-    except ModelConfigError as error:
-        raise ModelConfigError(f"{label_of(found.path)}: {error}") from None
-    count = min(sizes.longest, most) if positions is None else positions
-    layer = ml.KeyValueCache.bytes_for(count, sizes.kv_heads, sizes.head_dim, ml.bfloat16)
-    rows = min(count, PREFILL_CHUNK)
-    return MemoryForecast(
-        longest=sizes.longest,
-        positions=count,
-        mapped=0 if sizes.merged else sizes.weights,
-        copied=sizes.copied if quantize is None else sizes.quantized(quantize),
-        cache=sizes.layers * layer,
-        cache_sizes=(
-            f"2 * {sizes.layers} layers * {count} positions * {sizes.kv_heads} heads * "
-            f"{sizes.head_dim} * {ml.bfloat16.itemsize} bytes"
-        ),
-        # The stream, its norm and what is added; gate, up and hidden, packed too.
-        scratch=rows * _FLOAT_BYTES * (4 * sizes.dim + 3 * sizes.ffn_dim),
-        free=memory.available_memory(),
-        copied_as="weights to be merged" if quantize is None else f"weights in {quantize}",
-    )
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    layers: int
-    kv_heads: int
-    head_dim: int
-    dim: int
-    ffn_dim: int
-    longest: int
-    weights: int
-    merged: bool
-    queries: int
-    vocab_size: int | None
-
-    @property
-    def copied(self) -> int:
-        """Return the bytes of weights that are copied, without quantisation."""
-        return self.weights if self.merged else 0
-
-    def quantized(self, name: str) -> int:
-        """Return the bytes of weights that are not mapped, once they are quantised.
-
-        Of parts to be merged, the embedding table and one matrix at a time are copied too.
-        """
-        matrices = layer_matrices(
-            self.dim, self.queries, self.kv_heads * self.head_dim, self.ffn_dim
+    longest = args.max_context_length
+    if type(sequence_length) is not int or not 1 <= sequence_length <= longest:
+        raise ModelError(
+            "[context] sequence_length must be a whole number from 1 to the model's longest "
+            f"context {longest}: got {ascii(sequence_length)[:80]}"
         )
-        # Llama 2 does not say V. It is not tied: what the layers leave of the files is two tables.
-        numbers = self.weights // ml.bfloat16.itemsize
-        rest = numbers - self.layers * sum(rows * columns for rows, columns in matrices)
-        rows = self.vocab_size or max(rest, 0) // (2 * self.dim)
-        output = (rows, self.dim)
-        nbytes = quantized_model_bytes(self.layers, matrices, output, quantization_of(name))
-        return nbytes + (2 * rows * self.dim * ml.bfloat16.itemsize if self.merged else 0)
+    MemoryForecast(args, sequence_length, free=memory.available_memory()).check()
 
 
-def _meta(directory: Path) -> _Sizes:
-    params = read_params(directory / "params.json")
-    files = sorted(directory.glob("consolidated.*.pth"))
-    vocabulary = params.get("vocab_size")
-    dim, layers, heads = (whole_number(params, key) for key in ("dim", "n_layers", "n_heads"))
-    return _Sizes(
-        layers=layers,
-        kv_heads=whole_number(params, "n_kv_heads", default=heads),
-        head_dim=dim // heads,
-        dim=dim,
-        ffn_dim=feed_forward_dim(params) or 4 * dim,
-        longest=meta_context_length(params),
-        weights=_bytes_of(files),
-        merged=len(files) > 1,
-        queries=dim,
-        vocab_size=vocabulary if isinstance(vocabulary, int) and vocabulary > 0 else None,
+def forecast_memory(
+    path: str | Path | ModelFiles | None,
+    positions: int | None,
+    most: int,
+    quantize: str | None = None,
+) -> MemoryForecast:
+    """Return what a model will need; map nothing.
+
+    Args:
+        path: As for `load_model`.
+        positions: Those of the cache; None for the model's longest context, but not above `most`.
+        most: See `positions`.
+        quantize: As for `load_model`.
+
+    Raises:
+        ModelError: The directory holds no model.
+        CheckpointError: Its hyperparameters cannot be used.
+    """
+    files = path if isinstance(path, ModelFiles) else read_model_files(path)
+    weights, nbytes = files.directory.weight_files, 0
+    for file in weights:
+        with contextlib.suppress(OSError):  # loading says what is wrong with it
+            nbytes += file.stat().st_size
+    is_merged = files.directory.layout == "Meta" and len(weights) > 1
+    args = _estimated(files.args, nbytes)
+    copied, copied_as = (nbytes if is_merged else 0), "weights to be merged"
+    if quantize is not None:
+        copied = quantized_model_bytes(args, quantization_of(quantize))
+        copied_as = f"weights in {quantize}"
+        if is_merged:  # the embedding table and one matrix at a time are copied too
+            copied += 2 * args.vocab_size * args.dim * ml.bfloat16.itemsize
+    return MemoryForecast(
+        args=args,
+        positions=min(args.max_context_length, most) if positions is None else positions,
+        mapped=0 if is_merged else nbytes,
+        copied=copied,
+        copied_as=copied_as,
+        free=memory.available_memory(),
     )
 
 
-def _hugging_face(directory: Path) -> _Sizes:
-    config = read_hugging_face_config(directory)
-    single, index = (directory / name for name in HUGGING_FACE_WEIGHT_FILES)
-    files = [single] if os.path.exists(single) else list(read_index(index))
-    return _Sizes(
-        layers=config.layers,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        dim=config.hidden_size,
-        ffn_dim=config.intermediate_size,
-        longest=config.context_length,
-        weights=_bytes_of(files),
-        merged=False,
-        queries=config.heads * config.head_dim,
-        vocab_size=config.vocab_size,
-    )
+def _estimated(args: ModelArgs, nbytes: int) -> ModelArgs:
+    """Estimate the sizes that `params.json` leaves to the tensors, by the bytes of their files.
 
-
-def _bytes_of(files: Sequence[Path]) -> int:
-    """Return the size of all files; loading them tells what is wrong with one that has none."""
-    total = 0
-    for file in files:
-        with contextlib.suppress(OSError):
-            total += file.stat().st_size
-    return total
+    Only Llama 2 does not say V. It is not tied: what the layers leave of the files is two tables.
+    """
+    args = replace(args, ffn_dim=args.ffn_dim or 4 * args.dim)
+    shapes = replace(args, vocab_size=0).tensor_shapes
+    in_layers = sum(math.prod(shape) for name, shape in shapes.items() if is_matrix(name))
+    rest = max(nbytes // ml.bfloat16.itemsize - in_layers, 0)
+    return replace(args, vocab_size=args.vocab_size or max(rest // (2 * args.dim), 1))

@@ -14,7 +14,7 @@ Source: meta-llama/llama-models, models/llama3/model.py.
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -29,20 +29,8 @@ from .errors import ModelError, TokenIdError
 Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
 
 
-class Part:
-    """A part of the network. To set an attribute, a weight say, makes recorded steps void."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        super().__setattr__(name, value)
-        ml.forget_recordings()
-
-    def __delattr__(self, name: str) -> None:
-        super().__delattr__(name)
-        ml.forget_recordings()
-
-
 def plain(weight: ml.Weight) -> ml.Tensor:
-    """Return a weight that is never quantised."""
+    """Return a weight that is never quantized."""
     assert isinstance(weight, ml.Tensor)
     return weight
 
@@ -53,7 +41,7 @@ def bias_of(tensors: Mapping[str, ml.Weight], name: str) -> ml.Tensor | None:
     return None if bias is None else plain(bias)
 
 
-class RMSNorm(Part):
+class RMSNorm:
     """Scales each row to a root mean square of 1, then by a learned weight per column.
 
     x / sqrt(mean(x^2) + eps) * weight
@@ -67,11 +55,11 @@ class RMSNorm(Part):
         self.weight = plain(tensors[f"{name}.weight"])  # [D]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
-        """Normalise the rows of the residual stream x [T, D]; the result is an activation."""
+        """Normalize the rows of the residual stream x [T, D]; the result is an activation."""
         return ml.rms_norm(x, self.weight, self.eps, dtype=self.dtype)
 
 
-class LlamaAttention(Part):
+class LlamaAttention:
     """Lets each token read from itself and the tokens before it.
 
     softmax(q k^T / sqrt(h) + mask) v, for H query heads that share K key/value heads.
@@ -101,10 +89,10 @@ class LlamaAttention(Part):
         frequencies: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
-        """Mix the values of the positions that each token may see.
+        """Return a weighted sum of the values of the positions that each token may see.
 
         Args:
-            x: Normalised hidden state [T, D].
+            x: Normalized hidden state [T, D].
             context: KV cache; receives the keys and values of the T new positions.
             start_pos: Position of the first new token.
             frequencies: Rotary table of the new positions, complex64 [T, h/2].
@@ -119,9 +107,7 @@ class LlamaAttention(Part):
 
         mark(8)  # queries, keys and values
         xq, xk, xv = ml.linear_transformations(  # [T, D] -> [T, H*h], [T, K*h], [T, K*h]
-            x,
-            (self.wq, self.wk, self.wv),
-            biases=(self.wq_bias, self.wk_bias, self.wv_bias),
+            x, (self.wq, self.wk, self.wv), biases=(self.wq_bias, self.wk_bias, self.wv_bias)
         )
 
         mark(9)  # reshape to heads
@@ -156,7 +142,7 @@ class LlamaAttention(Part):
             mask: As in `forward`.
 
         Returns:
-            The values that each query head mixes [T, H, h].
+            The weighted sums of the values [T, H, h].
         """
         keys, values = ml.read_cache(cache, 0, start_pos + xq.shape[0])  # [S, K, h]
 
@@ -169,7 +155,7 @@ class LlamaAttention(Part):
 
         mark(13)  # scores, mask, softmax: float32 until they are probabilities
         scores = ml.matmul(xq, keys, dtype=ml.float32)  # [H, T, h] x [H, h, S] -> [H, T, S]
-        scores = ml.div_scalar(scores, math.sqrt(self.args.head_dim))
+        scores = ml.div(scores, math.sqrt(self.args.head_dim))
         if mask is not None:
             scores = ml.add(scores, mask)
         scores = ml.softmax(scores, dim=-1, dtype=xq.dtype)
@@ -179,7 +165,7 @@ class LlamaAttention(Part):
         return output.transpose(0, 1)  # [H, T, h] -> [T, H, h]
 
 
-class LlamaFeedForward(Part):
+class LlamaFeedForward:
     """Transforms each token by itself: w2(silu(w1(x)) * w3(x)).
 
     Source: Shazeer, GLU Variants Improve Transformer, 2020.
@@ -205,8 +191,8 @@ class LlamaFeedForward(Part):
         return ml.linear_transformation(hidden, self.w2, dtype=ml.float32, bias=self.w2_bias)
 
 
-class LlamaTransformerBlock(Part):
-    """One layer: attention, then feed-forward, each normalised before and added to its input."""
+class LlamaTransformerBlock:
+    """One layer: attention, then feed-forward, each normalized before and added to its input."""
 
     def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Weight], layer: int) -> None:
         self.layer = layer
@@ -240,13 +226,13 @@ class LlamaTransformerBlock(Part):
         return ml.add(x, feed_forward)
 
 
-class LlamaTransformer(Part):
+class LlamaTransformer:
     """The network from token ids to logits.
 
     Args:
         args: The sizes.
         tensors: The weights by checkpoint key; `checkpoint/names.py` has their shapes. Matrices
-            may be block-quantised. Without `output.weight` the embedding table serves as output
+            may be block-quantized. Without `output.weight` the embedding table serves as output
             (tied embeddings).
     """
 
@@ -258,6 +244,10 @@ class LlamaTransformer(Part):
         )
         self.norm = RMSNorm(args, tensors, "norm")
         self.output = tensors.get("output.weight", self.tok_embeddings)  # [V, D]
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{letter}={size}" for letter, size in self.args.sizes.items())
+        return f"LlamaTransformer({sizes}, {self.tok_embeddings.dtype})"
 
     def forward(
         self,
@@ -272,7 +262,7 @@ class LlamaTransformer(Part):
 
         Args:
             context: KV cache; the positions below start_pos are read, those from start_pos on are
-                written, and what lay beyond them is forgotten.
+                written, and what was beyond them is forgotten.
             tokens: Ids of the new tokens: int32 [T], or any one-dimensional sequence of integers.
             start_pos: Position of the first new token, at most `context.length`.
             all_positions: Whether to return the logits after each token, not only the last.
@@ -293,11 +283,13 @@ class LlamaTransformer(Part):
 
         mark(4, position=start_pos, T=T)  # input tensor (embedding), frequencies, mask
         x = ml.get_rows(self.tok_embeddings, ids).to(ml.float32)  # [T] -> [T, D]
-        if context.replays_steps_of(T):
-            step = partial(self.run_layers, context)
-            x = context.replays[T - 1].run(self, step, x, start_pos)
-        else:
-            x = self.run_layers(context, x, start_pos)
+        frequencies = context.frequencies.slice(start_pos, start_pos + T)
+        mask = causal_mask(T, start_pos) if context.is_eager else None
+        for layer in self.layers:
+            try:
+                x = layer.forward(x, context, start_pos, frequencies, mask)
+            except (ml.ShapeError, ml.DTypeError) as error:
+                raise type(error)(f"{wrong_weight(layer, self.args)}: {error}") from error
         context.length = start_pos + T
 
         mark(19)  # output norm and logits
@@ -306,18 +298,22 @@ class LlamaTransformer(Part):
         x = self.norm.forward(x)
         return ml.linear_transformation(x, self.output, dtype=ml.float32)  # [T, D] -> [T, V]
 
-    def run_layers(self, context: InferenceContext, x: ml.Tensor, start_pos: int) -> ml.Tensor:
-        """Pass the residual stream x, float32 [T, D], through all layers."""
-        T = x.shape[0]
-        frequencies = context.frequencies.slice(start_pos, start_pos + T)
-        mask = causal_mask(T, start_pos) if context.is_eager else None
-        for layer in self.layers:
-            x = layer.forward(x, context, start_pos, frequencies, mask)
-        return x
+
+def wrong_weight(layer: LlamaTransformerBlock, args: ModelArgs) -> str:
+    """Name a layer, and its first weight whose shape is not that of the model's sizes, if any."""
+    for name, expected in args.tensor_shapes.items():
+        path = name.removeprefix(f"layers.{layer.layer}.")
+        if path == name or path.endswith(".bias"):
+            continue
+        path = path if "norm" in path else path.removesuffix(".weight")
+        shape = attrgetter(path)(layer).shape
+        if shape != expected:
+            return f"layers.{layer.layer}.{path} must be {list(expected)}: {list(shape)}"
+    return f"layers.{layer.layer}"
 
 
 def causal_mask(T: int, start_pos: int) -> ml.Tensor | None:
-    """Return 0 where a token may look, -inf where a token lies ahead: float32 [T, S].
+    """Return 0 where a token may look, -inf at later positions: float32 [T, S].
 
     Row t is position start_pos + t; it sees all cached columns and the new ones up to its own.
     One token sees everything, and needs no mask.
@@ -336,17 +332,16 @@ def token_tensor(tokens: Tokens, vocab_size: int) -> ml.Tensor:
             of 0 to vocab_size - 1.
     """
     try:
-        ids = np.asarray(tokens.numpy() if isinstance(tokens, ml.Tensor) else tokens)
+        ids = np.asarray(tokens)
     except (ValueError, OverflowError) as error:
         raise TokenIdError("[forward] tokens must be a sequence of whole numbers") from error
-    if ids.ndim != 1 or ids.size == 0:
-        raise TokenIdError(f"[forward] tokens must have shape [T], T >= 1: got {list(ids.shape)}")
-    if ids.dtype.kind not in "iu":
-        raise TokenIdError(f"[forward] tokens must be whole numbers: got {ids.dtype}")
-    outside = np.flatnonzero((ids < 0) | (ids >= vocab_size))
-    if outside.size:
-        at = int(outside[0])
+    if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu":
         raise TokenIdError(
-            f"[forward] tokens[{at}] must be from 0 to {vocab_size - 1}: got {int(ids[at])}"
+            "[forward] tokens must be whole numbers of shape [T], T >= 1: "
+            f"got {ids.dtype} {list(ids.shape)}"
         )
+    numbers = ids.tolist()
+    if min(numbers) < 0 or max(numbers) >= vocab_size:
+        at, bad = next((i, n) for i, n in enumerate(numbers) if not 0 <= n < vocab_size)
+        raise TokenIdError(f"[forward] tokens[{at}] must be from 0 to {vocab_size - 1}: got {bad}")
     return ml.Tensor.from_numpy(np.ascontiguousarray(ids, dtype=np.int32), name="tokens")

@@ -2,18 +2,19 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import ml
 from ..checkpoint import Checkpoint, open_hugging_face_checkpoint, open_meta_checkpoint
+from ..checkpoint.mapped_file import label_of
 from ..checkpoint.names import is_harmless
-from ..ml.memory import readable_bytes
+from ..ml.errors import declared_lack_of_memory
+from ..outside.memory import readable_bytes
 from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
-from .args import ModelArgs, model_args
-from .errors import ModelConfigError, declared_lack_of_memory
-from .hugging_face_args import hugging_face_args
-from .layout import ModelDirectory, find_model_directory, label_of
+from .args import ModelArgs, activation_dtype, with_rope_factor
+from .errors import ModelConfigError, NotEnoughMemoryError
+from .files import ModelFiles, read_model_files
 from .llama import LlamaTransformer
 from .quantization import (
     OUTPUT,
@@ -23,7 +24,6 @@ from .quantization import (
     quantize_weights,
 )
 
-BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "nano" / "model"
 _MOST_UNUSED_SHOWN = 5
 
 
@@ -35,9 +35,9 @@ class Model:
         args: Its sizes.
         tokenizer: None when the directory has no tokenizer file. It has as many ids as the model
             has rows; those beyond its tokens decode to nothing.
-        transformer: The network; its weights lie in the mapped files.
-        checkpoint: The files, their parameters and tensors.
-        source_directory: Where the files are.
+        transformer: The network; its weights are in the mapped files.
+        checkpoint: The weight files and their tensors.
+        files: What the small files say.
         parameter_count: Numbers in all weights.
         notes: What was decided while loading, to be shown to the user.
     """
@@ -46,9 +46,17 @@ class Model:
     tokenizer: Tokenizer | None
     transformer: LlamaTransformer
     checkpoint: Checkpoint
-    source_directory: Path
+    files: ModelFiles
     parameter_count: int
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Model({self.description})"
+
+    @property
+    def source_directory(self) -> Path:
+        """Return the directory of the weights."""
+        return self.files.directory.path
 
     @property
     def mapped_bytes(self) -> int:
@@ -57,7 +65,7 @@ class Model:
 
     @property
     def tensors(self) -> Mapping[str, ml.Weight]:
-        """Return the tensors of the checkpoint by key; matrices may be block-quantised."""
+        """Return the tensors of the checkpoint by key; matrices may be block-quantized."""
         return self.checkpoint.tensors
 
     @property
@@ -66,21 +74,19 @@ class Model:
 
         Those that `generation_config.json` or `config.json` names, and those of the tokenizer.
         """
-        config = self.checkpoint.config
-        named = () if config is None else config.end_ids
-        return frozenset(named) | (self.tokenizer.stop_ids if self.tokenizer else frozenset())
+        of_tokenizer = self.tokenizer.stop_ids if self.tokenizer else frozenset()
+        return frozenset(self.files.end_ids) | of_tokenizer
 
     @property
     def description(self) -> str:
         """Return one line for people: where from, which format, how large, what was decided."""
-        args = self.args
-        parts = [
+        parts = (
             f"{self.source_directory} ({self.checkpoint.source_format})",
-            f"{self.parameter_count / 1e6:.1f} M parameters, {args.n_layers} layers, "
-            f"D {args.dim}, {args.n_heads}/{args.n_kv_heads} heads",
+            f"{self.parameter_count / 1e6:.1f} M parameters, {self.args.n_layers} layers, "
+            f"D {self.args.dim}, {self.args.n_heads}/{self.args.n_kv_heads} heads",
             f"{readable_bytes(self.mapped_bytes)} mapped",
             *self.notes,
-        ]
+        )
         return "; ".join(parts)
 
     def check_unchanged(self) -> None:
@@ -92,24 +98,25 @@ class Model:
         self.checkpoint.check_unchanged()
 
 
-@declared_lack_of_memory("load_model")
+@declared_lack_of_memory("load_model", NotEnoughMemoryError)
 def load_model(
-    path: str | Path | None = None,
+    path: str | Path | ModelFiles | None = None,
     *,
     rope_scaling_factor: float | None = None,
     quantize: str | None = None,
     progress: QuantizationProgress | None = None,
 ) -> Model:
-    """Load a model; its weights are mapped, not read, unless they are to be quantised.
+    """Load a model; its weights are mapped, not read, unless they are to be quantized.
 
     Args:
         path: A directory in Meta's or Hugging Face's layout, or one that holds a directory in
-            Meta's layout as `original/`. None stands for the bundled model.
+            Meta's layout as `original/`; or what `read_model_files` read of it; or None for the
+            bundled model.
         rope_scaling_factor: Replaces the factor of a scaled RoPE. Meta's layout does not say it:
             it is 8, or 32 for the sizes of Llama 3.2 1B and 3B.
         quantize: "nf4" or "int8": what the matrices of the layers and the output become, in
             memory. One weight is read after the other.
-        progress: Called while weights are quantised, with how many of how many are done.
+        progress: Called while weights are quantized, with how many of how many are done.
 
     Raises:
         ModelError: The directory holds no layout that can be loaded, or parts do not fit together.
@@ -118,144 +125,107 @@ def load_model(
         NotEnoughMemoryError: The system gives no memory.
     """
     dtype = None if quantize is None else quantization_of(quantize)
-    top = BUNDLED_MODEL if path is None else Path(path)
-    found = find_model_directory(top)
-    checkpoint = open_checkpoint(found, one_by_one=dtype is not None)
+    files = path if isinstance(path, ModelFiles) else read_model_files(path)
+    checkpoint = open_checkpoint(files, one_by_one=dtype is not None)
     try:
-        tied = OUTPUT not in checkpoint.tensors or (
-            checkpoint.config is not None and OUTPUT not in checkpoint.names_in_files
-        )
+        args = checkpoint_args(files, checkpoint, rope_scaling_factor)
+        tied = OUTPUT not in checkpoint.tensors
         if dtype is not None:
-            check_not_quantized(checkpoint)
-            checkpoint.replace_tensors(quantize_weights(checkpoint.tensors, dtype, progress))
-        return _assemble(found.path, top, checkpoint, rope_scaling_factor, tied)
+            check_not_quantized(files)
+            checkpoint.replace_tensors(dict(quantize_weights(checkpoint.tensors, dtype, progress)))
+        elif files.quantization is not None:
+            checkpoint.replace_tensors(match_neighbours(checkpoint.tensors, args.dtype))
+        tokenizer = find_tokenizer(files)
+        if tokenizer is not None:
+            _check_vocabulary(tokenizer.vocab_size, args.vocab_size, files.directory.layout)
+            tokenizer = tokenizer.padded_to(args.vocab_size)
+        counted = {name for name in checkpoint.tensors if not is_harmless(name)}
+        if tied:  # it is counted with the embeddings
+            counted.discard(OUTPUT)
+        return Model(
+            args=args,
+            tokenizer=tokenizer,
+            transformer=LlamaTransformer(args, checkpoint.tensors),
+            checkpoint=checkpoint,
+            files=files,
+            parameter_count=sum(checkpoint.tensors[name].size for name in counted),
+            notes=_notes(args, files, checkpoint, rope_scaling_factor is not None, tied),
+        )
     except ModelConfigError as error:
         checkpoint.close()
-        raise ModelConfigError(f"{label_of(found.path)}: {error}") from None
+        raise ModelConfigError(f"{label_of(files.directory.path)}: {error}") from None
     except BaseException:
         checkpoint.close()
         raise
 
 
-def open_checkpoint(found: ModelDirectory, one_by_one: bool = False) -> Checkpoint:
-    """Open the files of a model directory, whatever its layout.
-
-    Args:
-        found: The directory.
-        one_by_one: Merge the parts of a tensor when it is looked up, and keep none.
-
-    Raises:
-        CheckpointError: A file is damaged or unsupported.
-    """
-    if found.layout == "Meta":
-        return open_meta_checkpoint(found.path, one_by_one)
-    return open_hugging_face_checkpoint(found.path)
-
-
-def check_not_quantized(checkpoint: Checkpoint) -> None:
-    """Refuse to quantise what is quantised in its files.
-
-    Raises:
-        ModelConfigError: It is.
-    """
-    if checkpoint.config is not None and checkpoint.config.quantization is not None:
-        raise ModelConfigError(
-            "quantize: expected plain weights, got a model that is quantised already "
-            f"({checkpoint.config.quantization.description})"
-        )
-
-
-def _assemble(
-    directory: Path,
-    top: Path,
-    checkpoint: Checkpoint,
-    rope_scaling_factor: float | None,
-    tied: bool,
-) -> Model:
-    """Check the parts of a model against each other and put them together."""
-    tensors = checkpoint.tensors
-    args = checkpoint_args(checkpoint, rope_scaling_factor)
-    if checkpoint.config is not None and checkpoint.config.quantization is not None:
-        tensors = match_neighbours(tensors, args.dtype)
-        checkpoint.replace_tensors(tensors)
-    tokenizer = find_tokenizer(directory, top)
-    if tokenizer is not None:
-        _check_vocabulary(tokenizer.vocab_size, args.vocab_size, checkpoint.config is not None)
-        tokenizer = tokenizer.padded_to(args.vocab_size)
-    return Model(
-        args=args,
-        tokenizer=tokenizer,
-        transformer=LlamaTransformer(args, tensors),
-        checkpoint=checkpoint,
-        source_directory=directory,
-        parameter_count=_parameter_count(tensors, tied),
-        notes=_notes(args, checkpoint, rope_scaling_factor, tied),
+def open_checkpoint(files: ModelFiles, one_by_one: bool = False) -> Checkpoint:
+    """Open the weights of a model directory; `one_by_one` merges a tensor when it is looked up."""
+    directory, args = files.directory, files.args
+    if directory.layout == "Meta":
+        return open_meta_checkpoint(directory.path, args.n_layers, args.tensor_sizes, one_by_one)
+    return open_hugging_face_checkpoint(
+        directory.path,
+        args.n_layers,
+        args.tensor_sizes,
+        biases=args.biases,
+        tied=files.tied,
+        quantization=None if files.quantization is None else files.quantization.kind,
     )
 
 
-def checkpoint_args(checkpoint: Checkpoint, rope_scaling_factor: float | None) -> ModelArgs:
-    """Return the sizes of the model that a checkpoint holds, as `load_model` does."""
-    if checkpoint.config is None:
-        return model_args(checkpoint.params, checkpoint.tensors, rope_scaling_factor)
-    return hugging_face_args(checkpoint.config, checkpoint.tensors, rope_scaling_factor)
+def checkpoint_args(
+    files: ModelFiles, checkpoint: Checkpoint, rope_scaling_factor: float | None
+) -> ModelArgs:
+    """Complete the sizes of a model with those of its tensors, and override the factor."""
+    sizes, dtype = checkpoint.sizes, activation_dtype(checkpoint.dtypes)
+    args = replace(files.args, ffn_dim=sizes["F"], vocab_size=sizes["V"], dtype=dtype)
+    return with_rope_factor(args, rope_scaling_factor)
 
 
-def _parameter_count(tensors: Mapping[str, ml.Weight], tied: bool) -> int:
-    """Count the numbers in all weights; a tied output is counted with the embeddings."""
-    counted = (name for name in tensors if not is_harmless(name) and not (tied and name == OUTPUT))
-    return sum(tensors[name].size for name in counted)
+def check_not_quantized(files: ModelFiles) -> None:
+    """Refuse to quantize what is quantized in its files."""
+    if files.quantization is not None:
+        raise ModelConfigError(
+            "quantize: expected plain weights, got a model that is quantized already "
+            f"({files.quantization.description})"
+        )
 
 
 def _notes(
-    args: ModelArgs, checkpoint: Checkpoint, rope_scaling_factor: float | None, tied: bool
+    args: ModelArgs, files: ModelFiles, checkpoint: Checkpoint, overridden: bool, tied: bool
 ) -> tuple[str, ...]:
     """Say what the files left open or settled in an unusual way, and how it was decided."""
-    config, notes = checkpoint.config, []
+    is_meta, notes = files.directory.layout == "Meta", []
     if args.rope_scaling is not None:
-        why = "the sizes" if config is None else "config.json"
-        why = why if rope_scaling_factor is None else "override"
+        why = "override" if overridden else "the sizes" if is_meta else "config.json"
         notes.append(f"RoPE scaling factor {args.rope_scaling.factor:g} by {why}")
     if tied:
-        copy = ", and a quantised copy" if OUTPUT in checkpoint.tensors else ""
+        copy = ", and a quantized copy" if OUTPUT in checkpoint.tensors else ""
         notes.append(f"output tied to tok_embeddings{copy}")
-    elif config is not None and config.tied:
+    elif files.tied and not is_meta:
         notes.append("lm_head.weight is there and used, although tie_word_embeddings is true")
-    if config is not None and config.sliding_window is not None:
-        notes.append(f"context limited to the sliding window of {config.sliding_window}")
-    if quantized := _quantized_note(checkpoint):
-        notes.append(quantized)
+    if args.sliding_window is not None:
+        notes.append(f"context limited to the sliding window of {args.sliding_window}")
+    quantized = [w for w in checkpoint.tensors.values() if isinstance(w, ml.QuantizedTensor)]
+    if quantized:
+        counts = Counter(f"{w.dtype}{' double' if w.nested else ''}" for w in quantized)
+        kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
+        nbytes, stored = readable_bytes(sum(w.nbytes for w in quantized)), files.quantization
+        where = "in memory" if stored is None else f"in the files ({stored.description})"
+        notes.append(f"quantized matrices: {kinds}, {nbytes} {where}")
     if checkpoint.copied:
-        notes.append(f"{len(checkpoint.copied)} tensors copied, which lie askew in their file")
+        notes.append(f"{len(checkpoint.copied)} tensors copied, which are misaligned in their file")
     if checkpoint.unused:
-        notes.append(f"not used: {_some_of(checkpoint.unused)}")
+        more = len(checkpoint.unused) - _MOST_UNUSED_SHOWN
+        names = ", ".join(checkpoint.unused[:_MOST_UNUSED_SHOWN])
+        notes.append(f"not used: {names}{f' and {more} more' if more > 0 else ''}")
     return tuple(notes)
 
 
-def _quantized_note(checkpoint: Checkpoint) -> str:
-    """Say how many matrices are quantised into what, how large they are, and where; or nothing."""
-    weights = [w for w in checkpoint.tensors.values() if isinstance(w, ml.QuantizedTensor)]
-    if not weights:
-        return ""
-    counts = Counter(f"{w.dtype}{' double' if w.nested else ''}" for w in weights)
-    kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
-    nbytes = readable_bytes(sum(w.nbytes for w in weights))
-    config = checkpoint.config
-    where = "in memory"
-    if config is not None and config.quantization is not None:
-        where = f"in the files ({config.quantization.description})"
-    return f"quantised matrices: {kinds}, {nbytes} {where}"
-
-
-def _some_of(names: tuple[str, ...]) -> str:
-    """Name the first few and count the rest."""
-    head = ", ".join(names[:_MOST_UNUSED_SHOWN])
-    more = len(names) - _MOST_UNUSED_SHOWN
-    return f"{head} and {more} more" if more > 0 else head
-
-
-def find_tokenizer(directory: Path, top: Path) -> Tokenizer | None:
+def find_tokenizer(files: ModelFiles) -> Tokenizer | None:
     """Load the tokenizer beside the weights, or one level up where `original/` has none."""
-    for place in dict.fromkeys((directory, top)):
+    for place in dict.fromkeys((files.directory.path, files.top)):
         try:
             return load_tokenizer(place)
         except TokenizerNotFoundError:
@@ -263,13 +233,12 @@ def find_tokenizer(directory: Path, top: Path) -> Tokenizer | None:
     return None
 
 
-def _check_vocabulary(tokens: int, rows: int, may_be_padded: bool) -> None:
+def _check_vocabulary(tokens: int, rows: int, layout: str) -> None:
     """Compare a tokenizer with the rows of the embeddings.
 
     Meta's have the same number. Hugging Face's may have more rows than tokens, because training
     pads them to a round number.
     """
-    if tokens == rows or (may_be_padded and tokens < rows):
-        return
-    rule = f"at most the model's {rows}" if may_be_padded else f"the model's {rows}"
-    raise ModelConfigError(f"tokenizer: expected {rule} tokens, got {tokens}")
+    most = "at most " if layout == "Hugging Face" else ""
+    if tokens > rows or (tokens < rows and not most):
+        raise ModelConfigError(f"tokenizer: expected {most}the model's {rows} tokens, got {tokens}")

@@ -7,6 +7,8 @@ import numpy as np
 from .. import ml
 from .args import LinearRopeScaling, ModelArgs, RopeScaling
 
+_CHUNK = 512
+
 
 def inverse_frequencies(
     head_dim: int, theta: float, scaling: RopeScaling | LinearRopeScaling | None = None
@@ -47,7 +49,8 @@ def _scaled(frequency: float, scaling: RopeScaling) -> float:
 def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
     """Build the table of e^(i * position * frequency) for the positions 0 to length - 1.
 
-    The row of a position does not depend on the length of the table.
+    The row of a position does not depend on the length of the table. The table is made in chunks,
+    because the float64 numbers between take four times its bytes.
 
     Returns:
         complex64 [length, h/2].
@@ -55,6 +58,10 @@ def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
     Source: meta-llama/llama-models, models/llama3/model.py, `precompute_freqs_cis`.
     """
     frequencies = inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
-    positions = ml.arange(0, length, dtype=ml.float32)  # exact: float32 counts to 2^24
-    angles = ml.outer(positions, frequencies)  # [S], [h/2] -> [S, h/2]
-    return ml.polar(ml.ones_like(angles), angles).with_name("frequencies")
+    table = ml.zeros((length, args.head_dim // 2), dtype=ml.complex64)
+    for start in range(0, length, _CHUNK):
+        stop = min(start + _CHUNK, length)
+        positions = ml.arange(start, stop, dtype=ml.float32)  # exact: float32 counts to 2^24
+        angles = ml.outer(positions, frequencies)  # [S], [h/2] -> [S, h/2]
+        table.set_slice(start, stop, ml.polar(ml.ones_like(angles), angles))
+    return table.with_name("frequencies")

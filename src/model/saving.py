@@ -1,4 +1,4 @@
-"""Writing a quantised model as a directory in Hugging Face's layout, which other tools read too.
+"""Writing a quantized model as a directory in Hugging Face's layout, which other tools read too.
 
 NF4 is written as bitsandbytes has it, and int8 as compressed-tensors does, so that transformers
 loads the directory with either. A directory appears whole or not at all.
@@ -7,59 +7,41 @@ loads the directory with either. A directory appears whole or not at all.
 import contextlib
 import json
 import os
+import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from .. import ml
 from ..checkpoint import Checkpoint
-from ..checkpoint.names import Bias, hugging_face_names
-from ..checkpoint.packed_parts import bytes_of, new_tensors, part_contents
+from ..checkpoint.mapped_file import label_of
+from ..checkpoint.names import hugging_face_names
+from ..checkpoint.packed_parts import in_halves, new_tensors, part_contents
 from ..checkpoint.quantization_config import INT8_GROUP, int8_config, nf4_config
 from ..checkpoint.safetensors_writer import NewTensor, SafetensorsWriter, written_bytes
-from ..tokenizer import Tokenizer
-from .args import LinearRopeScaling, ModelArgs
+from ..outside import UnfitFileError, followed_inside, read_whole
+from ..tokenizer import MAX_FILE_BYTES, Tokenizer
+from .args import EMBEDDINGS, ModelArgs, RopeScaling
 from .errors import ModelConfigError, ModelError
-from .layout import find_model_directory, label_of
-from .loader import (
-    BUNDLED_MODEL,
-    check_not_quantized,
-    checkpoint_args,
-    find_tokenizer,
-    open_checkpoint,
-)
+from .files import read_model_files
+from .loader import check_not_quantized, checkpoint_args, find_tokenizer, open_checkpoint
 from .quantization import (
-    EMBEDDINGS,
-    OUTPUT,
     QuantizationProgress,
     dtype_in_model,
     quantization_of,
-    quantize_weight,
+    quantize_weights,
+    sources_of,
 )
 
-_DTYPE_NAMES = {ml.bfloat16: "BF16", ml.float16: "F16", ml.float32: "F32"}
 _COPIED_FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "generation_config.json", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
-_TURNED = (".wq.weight", ".wk.weight")
+_ROTATED = (".wq.weight", ".wk.weight")
 
 
 class SaveError(ModelError):
     """A directory that cannot be written."""
-
-
-@dataclass(frozen=True)
-class _Item:
-    """A weight that is written: its key here, its name in the file, and what it becomes."""
-
-    key: str
-    name: str
-    dtype: ml.BlockDType | None
 
 
 def save_quantized(
@@ -70,12 +52,12 @@ def save_quantized(
     rope_scaling_factor: float | None = None,
     progress: QuantizationProgress | None = None,
 ) -> int:
-    """Quantise a model into a new directory; no more than one weight is in memory at a time.
+    """Quantize a model into a new directory; no more than one weight is in memory at a time.
 
     Args:
         path: The directory of the plain model, as for `load_model`.
         directory: What is written: `config.json`, `model.safetensors` and copies of the files of
-            the tokenizer. It must not exist, and what it is to lie in must.
+            the tokenizer. It must not exist; its parent must.
         quantize: "nf4" or "int8", as for `load_model`.
         rope_scaling_factor: As for `load_model`; it is written into `config.json`.
         progress: Called with how many of how many matrices are done.
@@ -84,29 +66,29 @@ def save_quantized(
         The bytes of the weights that were written.
 
     Raises:
-        SaveError: The directory is there already, or cannot be written.
+        SaveError: The directory is there already, or cannot be written; nothing of it is left.
         ModelError, CheckpointError, TokenizerError: The model cannot be used.
     """
     target, dtype = Path(directory), quantization_of(quantize)
     _check_new(target)
-    top = BUNDLED_MODEL if path is None else Path(path)
-    found = find_model_directory(top)
-    checkpoint = open_checkpoint(found, one_by_one=True)
+    files = read_model_files(path)
+    checkpoint = open_checkpoint(files, one_by_one=True)
     try:
-        check_not_quantized(checkpoint)
-        args = checkpoint_args(checkpoint, rope_scaling_factor)
-        tokenizer = find_tokenizer(found.path, top)
-        config = _config(checkpoint, args, tokenizer, dtype)
-        if rope_scaling_factor is not None:
-            config |= _overridden(config, rope_scaling_factor)
-        items = list(_items(checkpoint, args, dtype))
+        check_not_quantized(files)
+        args = checkpoint_args(files, checkpoint, rope_scaling_factor)
+        tokenizer, origin = find_tokenizer(files), checkpoint.dtypes[EMBEDDINGS].name
+        is_meta = files.directory.layout == "Meta"
+        config = _from_meta(args, tokenizer, origin) if is_meta else dict(files.given)
+        _adapt(config, args, dtype)
+        side_files = _side_files((files.directory.path, files.top))  # before hours of work
         with _new_directory(target) as unfinished:
-            nbytes = _write_weights(unfinished, checkpoint, args, items, progress)
+            nbytes = _write_weights(unfinished, checkpoint, args, dtype, progress)
             (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "ascii")
-            _copy_files(dict.fromkeys((found.path, top)), unfinished)
+            for name, content in side_files.items():
+                (unfinished / name).write_bytes(content)
         return nbytes
     except ModelConfigError as error:
-        raise ModelConfigError(f"{label_of(found.path)}: {error}") from None
+        raise ModelConfigError(f"{label_of(files.directory.path)}: {error}") from None
     finally:
         checkpoint.close()
 
@@ -115,136 +97,79 @@ def _check_new(target: Path) -> None:
     if os.path.lexists(target):
         raise SaveError(f"{label_of(target)}: expected a new directory, got one that exists")
     if not target.absolute().parent.is_dir():
-        raise SaveError(f"{label_of(target)}: expected a directory that it can lie in, got none")
+        raise SaveError(f"{label_of(target)}: expected a parent directory, got none")
 
 
 @contextlib.contextmanager
 def _new_directory(target: Path) -> Iterator[Path]:
-    """Give a directory to write into, which gets its name at the end, or is removed."""
-    unfinished = target.absolute().parent / f".{target.absolute().name}.unfinished-{os.getpid()}"
+    """Give a directory to write into, which gets its name at the end, or is removed.
+
+    Its first name is random: no other process, on this machine or in another container, has it.
+    """
+    name = f".{target.absolute().name}.unfinished-{secrets.token_hex(8)}"
+    unfinished = target.absolute().parent / name
     try:
         unfinished.mkdir()
-        yield unfinished
-        _check_new(target)
-        unfinished.rename(target)
+        try:
+            yield unfinished
+            _check_new(target)
+            unfinished.rename(target)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
         raise SaveError(f"{label_of(target)}: cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _items(checkpoint: Checkpoint, args: ModelArgs, dtype: ml.BlockDType) -> Iterator[_Item]:
-    """Yield what is written, in the order in which it is read.
-
-    Raises:
-        ModelConfigError: Rows that int8 codes in groups do not divide.
-    """
-    names = {ours: theirs for theirs, ours in hugging_face_names(args.n_layers, list(Bias))}
-    for size in (args.dim, args.ffn_dim, args.n_heads * args.head_dim):
-        if dtype is ml.int8_block and size % INT8_GROUP:
-            raise ModelConfigError(
-                f"save: rows of int8 must be a multiple of {INT8_GROUP} long: got {size}"
-            )
-    for key in checkpoint.tensors:
-        if key in names:
-            yield _Item(key, names[key], dtype_in_model(key, dtype))
-    if OUTPUT not in checkpoint.tensors:
-        yield _Item(EMBEDDINGS, names[OUTPUT], dtype)
 
 
 def _write_weights(
     directory: Path,
     checkpoint: Checkpoint,
     args: ModelArgs,
-    items: list[_Item],
+    dtype: ml.BlockDType,
     progress: QuantizationProgress | None,
 ) -> int:
     """Write all weights into one file, one after the other; return their bytes."""
-    files = _Source(checkpoint, args)
-    new = [tensor for item in items for tensor in files.described(item)]
+    for size in (args.dim, args.ffn_dim, args.n_heads * args.head_dim):
+        if dtype is ml.int8_block and size % INT8_GROUP:
+            raise ModelConfigError(
+                f"save: rows of int8 must be a multiple of {INT8_GROUP} long: got {size}"
+            )
+    names = {ours: theirs for theirs, ours in hugging_face_names(args.n_layers, args.biases)}
+    shapes, sources = args.tensor_shapes, sources_of(checkpoint.tensors)
+    plain = {key: each for key, each in checkpoint.dtypes.items() if isinstance(each, ml.DType)}
+    new: list[NewTensor] = []
+    for key in sources.keys() & names:
+        new += new_tensors(names[key], shapes[key], dtype_in_model(key, dtype), plain[sources[key]])
     free = shutil.disk_usage(directory).free
     if written_bytes(new) > free:
         raise SaveError(
             f"{label_of(directory.parent)}: expected {written_bytes(new)} bytes of free disk, "
             f"got {free}"
         )
-    total = sum(item.dtype is not None for item in items)
-    done = 0
+
+    def reordered(key: str, weight: ml.Tensor) -> ml.Tensor:
+        is_meta = args.rope_pairs == "interleaved" and key.endswith(_ROTATED)
+        return in_halves(weight, args.head_dim) if is_meta else weight
+
+    weights = quantize_weights(checkpoint.tensors, dtype, progress, reordered)
     with SafetensorsWriter(directory / "model.safetensors", new, {"format": "pt"}) as writer:
-        for item in items:
-            if item.dtype is not None and progress is not None:
-                progress(done, total)
-            for name, content in files.contents(item):
-                writer.write(name, content)
-            done += item.dtype is not None
-    if progress is not None:
-        progress(total, total)
+        for key, weight in weights:
+            if key in names:
+                for name, content in part_contents(names[key], weight, plain[sources[key]]):
+                    writer.write(name, content)
     return written_bytes(new)
 
 
-class _Source:
-    """The plain weights of a checkpoint, in the order of rows that Hugging Face's files have."""
-
-    def __init__(self, checkpoint: Checkpoint, args: ModelArgs) -> None:
-        self._tensors = checkpoint.tensors
-        self._halves = args.rope_pairs == "halves"
-        self._head_dim = args.head_dim
-
-    def _weight(self, key: str) -> ml.Tensor:
-        weight = self._tensors[key]
-        assert isinstance(weight, ml.Tensor)
-        if self._halves or not key.endswith(_TURNED):
-            return weight
-        return ml.Tensor.from_numpy(_halves(weight.numpy(), self._head_dim), name=key)
-
-    def described(self, item: _Item) -> list[NewTensor]:
-        """Return the tensors that an item becomes."""
-        weight = self._tensors[item.key]
-        assert isinstance(weight, ml.Tensor)
-        if item.dtype is None:
-            return [NewTensor(item.name, _DTYPE_NAMES[weight.dtype], weight.shape)]
-        return new_tensors(item.name, weight.shape, item.dtype, weight.dtype)
-
-    def contents(self, item: _Item) -> Iterator[tuple[str, bytes | memoryview]]:
-        """Yield names and bytes of these tensors."""
-        weight = self._weight(item.key)
-        if item.dtype is None:
-            yield item.name, bytes_of(weight)
-            return
-        quantized = quantize_weight(item.key, weight, item.dtype)
-        yield from part_contents(item.name, quantized, weight.dtype)
-
-
-def _halves(rows: "np.ndarray[Any, Any]", head_dim: int) -> "np.ndarray[Any, Any]":
-    """Put the even rows of each head before the odd ones: from Meta's pairs to halves."""
-    pairs = rows.reshape(-1, head_dim // 2, 2, rows.shape[1])
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
-
-
-def _config(
-    checkpoint: Checkpoint,
-    args: ModelArgs,
-    tokenizer: Tokenizer | None,
-    dtype: ml.BlockDType,
-) -> dict[str, object]:
-    """Return what `config.json` says of the new model."""
-    given = checkpoint.config
-    config = _from_meta(args, tokenizer, checkpoint) if given is None else dict(given.given)
-    config["tie_word_embeddings"] = False  # the output has codes of its own
+def _adapt(config: dict[str, object], args: ModelArgs, dtype: ml.BlockDType) -> None:
+    """Change the `config.json` of the plain model into that of the quantized one."""
+    for key in ("rope_scaling", "rope_parameters"):
+        part = config.get(key)
+        if args.rope_scaling is not None and isinstance(part, dict) and "factor" in part:
+            config[key] = part | {"factor": args.rope_scaling.factor}  # perhaps overridden
+    config["tie_word_embeddings"] = False  # the output has its own codes
     config["quantization_config"] = nf4_config() if dtype is ml.nf4 else int8_config()
-    return config
 
 
-def _overridden(config: Mapping[str, object], factor: float) -> dict[str, object]:
-    """Return the parts of a configuration that name the factor of a scaled RoPE, with another."""
-    parts = ((key, config.get(key)) for key in ("rope_scaling", "rope_parameters"))
-    return {key: part | {"factor": factor} for key, part in parts if isinstance(part, dict)}
-
-
-def _from_meta(
-    args: ModelArgs, tokenizer: Tokenizer | None, checkpoint: Checkpoint
-) -> dict[str, object]:
-    embeddings = checkpoint.tensors[EMBEDDINGS]
+def _from_meta(args: ModelArgs, tokenizer: Tokenizer | None, dtype: str) -> dict[str, object]:
     config: dict[str, object] = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -261,10 +186,10 @@ def _from_meta(
         "rope_theta": args.rope_theta,
         "attention_bias": False,
         "mlp_bias": False,
-        "torch_dtype": embeddings.dtype.name,
+        "torch_dtype": dtype,
     }
     scaling = args.rope_scaling
-    if scaling is not None and not isinstance(scaling, LinearRopeScaling):
+    if isinstance(scaling, RopeScaling):
         config["rope_scaling"] = {
             "rope_type": "llama3",
             "factor": scaling.factor,
@@ -278,10 +203,18 @@ def _from_meta(
     return config
 
 
-def _copy_files(places: dict[Path, None], target: Path) -> None:
-    """Copy the files of the tokenizer and of the generation, the nearest of each name."""
-    for name in _COPIED_FILES:
-        for place in places:
-            if (place / name).is_file():
-                shutil.copyfile(place / name, target / name)
-                break
+def _side_files(places: Sequence[Path]) -> dict[str, bytes]:
+    """Read the files of the tokenizer and of the generation, the nearest of each name.
+
+    Raises:
+        ModelError: One is no regular file, too large, or a link to what is no part of the model.
+    """
+    found: dict[str, bytes] = {}
+    for path in (place / name for place in places for name in _COPIED_FILES):
+        if path.name in found or not os.path.lexists(path):
+            continue
+        try:
+            found[path.name] = read_whole(followed_inside(path, *places), MAX_FILE_BYTES)
+        except UnfitFileError as error:
+            raise ModelError(f"{label_of(path)}: {error}") from None
+    return found

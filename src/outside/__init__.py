@@ -3,12 +3,13 @@
 Any room may import this one; it imports none of them.
 """
 
-from .regular_files import UnfitFileError, open_regular, read_whole, reason_of
+from .regular_files import UnfitFileError, followed_inside, open_regular, read_whole, reason_of
 from .shown import shown
 from .strict_json import parse_strict_json
 
 __all__ = [
     "UnfitFileError",
+    "followed_inside",
     "open_regular",
     "parse_strict_json",
     "read_whole",

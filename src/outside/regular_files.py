@@ -50,15 +50,42 @@ def open_regular(path: Path) -> io.FileIO:
     return stream
 
 
+def followed_inside(path: Path, *directories: Path) -> Path:
+    """Return where the links of a path lead, which must be a part of a model.
+
+    That is its directories and, where one of them lies in the cache of Hugging Face's hub, its
+    `blobs`: there a directory `snapshots/<revision>` holds links into `blobs` beside `snapshots`.
+
+    Args:
+        path: A file of the model.
+        directories: The directories of the model.
+
+    Raises:
+        UnfitFileError: It leads elsewhere.
+    """
+    real = [Path(os.path.realpath(directory)) for directory in directories]
+    # Not resolved further: `blobs` could itself be a link.
+    real += [
+        parent.parent / "blobs"
+        for directory in real
+        for parent in (directory.parent, directory.parent.parent)
+        if parent.name == "snapshots"
+    ]
+    target = Path(os.path.realpath(path))
+    if not any(map(target.is_relative_to, real)):
+        raise UnfitFileError("expected inside its directory, got a link that leads elsewhere")
+    return target
+
+
 def read_whole(path: Path, limit: int) -> bytes:
     """Read a whole regular file of at most `limit` bytes, also where the system gives it in parts.
 
     Args:
-        path: the file.
-        limit: most bytes accepted.
+        path: The file.
+        limit: Most bytes accepted.
 
     Raises:
-        UnfitFileError: as `open_regular`, or it is larger, or cannot be read to its end.
+        UnfitFileError: As `open_regular`, or it is larger, or cannot be read to its end.
     """
     with open_regular(path) as stream:
         try:

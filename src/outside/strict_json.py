@@ -7,15 +7,21 @@ from typing import NoReturn
 from .shown import shown
 
 _MOST_DIGITS = 32
+_MOST_VALUES = 1 << 20
+# What is made at each mark, by the memory it takes.
+_WEIGHTS = {b",": 1, b"[": 1, b":": 2, b"{": 4}
 
 
-def parse_strict_json(content: bytes) -> object:
+def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object:
     """Parse UTF-8 JSON without duplicate keys, NaN, infinities, huge numbers and deep nesting.
 
-    What goes deeper than the parser, which is recursive, stops it: about a thousand levels.
+    What goes deeper than the parser, which is recursive, stops it: about a thousand levels. A value
+    of three characters takes up to 70 bytes of memory, so values are counted before any is made.
 
     Args:
-        content: the whole text; the caller bounds its length.
+        content: The whole text; the caller bounds its length.
+        most_values: Most values that it may hold, by the marks before and between them;
+            an object counts four times, and a key twice.
 
     Returns:
         dict, list, str, int, float, bool or None.
@@ -23,6 +29,9 @@ def parse_strict_json(content: bytes) -> object:
     Raises:
         ValueError: with a text of the form `expected X, got Y`, safe to show.
     """
+    values = sum(weight * content.count(mark) for mark, weight in _WEIGHTS.items())
+    if values > most_values:
+        raise ValueError(f"expected at most {most_values} values, got about {values}")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -13,6 +13,10 @@ class TokenizerNotFoundError(TokenizerError):
     """A directory that holds no tokenizer file at all."""
 
 
+class TokenizerMemoryError(TokenizerError, MemoryError):
+    """Memory for a tokenizer, a text or its ids that the system does not give."""
+
+
 def shown(value: object) -> str:
     """Make text from outside fit for an error: no control characters, and not too long.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from .errors import TokenizerError, mismatch
-from .files import described
+from .files import described, kind_of
 from .marked_text import SPACE_MARK, Prefix
 from .roles import Template
 from .split import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, Splitter
@@ -181,7 +181,9 @@ def read_template(path: Path, processor: object) -> Template | None:
     value = _plain(processor)
     if isinstance(value, dict) and value.get("type") == "Sequence":
         parts = value.get("processors")
-        parts = parts if isinstance(parts, list) else [None]
+        if not isinstance(parts, list) or None in parts:
+            got = kind_of(parts) if not isinstance(parts, list) else "null among them"
+            raise mismatch(path, "post_processor: processors", "a list of processors", got)
         templates = [part for part in parts if not _is_type(part, "ByteLevel")]
         if len(templates) > 1:
             raise _unknown(path, "post_processor", "at most one TemplateProcessing", value)

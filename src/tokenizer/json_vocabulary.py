@@ -11,7 +11,7 @@ import numpy as np
 from .added_tokens import AddedToken
 from .bpe import MOST_IDS, PAIR_SHIFT, Merges, listed_merges
 from .errors import mismatch, shown
-from .files import described, kind_of
+from .files import MAX_TOKENS, described, kind_of
 
 MAX_TOKEN_CHARS = 4096
 
@@ -56,6 +56,8 @@ def read_vocabulary(
     """
     if not isinstance(vocab, dict) or not vocab:
         raise mismatch(path, "vocab", "an object with tokens", kind_of(vocab))
+    if len(vocab) > MAX_TOKENS:
+        raise mismatch(path, "vocab", f"at most {MAX_TOKENS} tokens", len(vocab))
     if set(map(type, vocab.values())) != {int}:
         wrong = next(name for name, number in vocab.items() if type(number) is not int)
         what = f"vocab: '{shown(wrong)}'"

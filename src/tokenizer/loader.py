@@ -3,7 +3,14 @@
 import os
 from pathlib import Path
 
-from .errors import TokenizerError, TokenizerNotFoundError, label, shown
+from ..ml.errors import declared_lack_of_memory
+from .errors import (
+    TokenizerError,
+    TokenizerMemoryError,
+    TokenizerNotFoundError,
+    label,
+    shown,
+)
 from .roles import CONFIG_FILE, read_settings
 from .sentencepiece_file import is_sentencepiece_file, read_sentencepiece_model
 from .sentencepiece_text import sentencepiece_tokenizer
@@ -17,6 +24,7 @@ _MODEL_FILES = ("tokenizer.model", "original/tokenizer.model")
 _HUGGING_FACE_FILES = ("config.json", CONFIG_FILE)
 
 
+@declared_lack_of_memory("load_tokenizer", TokenizerMemoryError)
 def load_tokenizer(directory: str | Path) -> Tokenizer:
     """Load the tokenizer of a model directory; weights are not needed.
 
@@ -33,6 +41,7 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
 
     Raises:
         TokenizerNotFoundError: for a directory without a tokenizer file.
+        TokenizerMemoryError: where the system gives no memory.
         TokenizerError: for a tokenizer file that is damaged or of a kind that is not known.
     """
     directory = Path(directory)

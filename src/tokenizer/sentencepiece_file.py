@@ -13,22 +13,21 @@ from struct import pack, unpack
 from typing import cast
 
 from .errors import TokenizerError, label, mismatch, shown
-from .files import read_bytes
+from .files import MAX_TOKENS, read_bytes
 from .protobuf import BYTES, FIXED_32, VARINT, WIRE_NAMES, Value, WireError, fields
 
 # SentencePiece.Type
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
-# Llama 2 has pieces of up to 16 characters and 32 000 of them.
+# Llama 2 has pieces of up to 16 characters.
 MAX_PIECE_CHARS = 4096
-MAX_PIECES = 1 << 20
 
 _KINDS = {NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE}
 _MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 _BPE = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """One token of the model.
 
@@ -176,6 +175,8 @@ def _read_outline(path: Path, data: bytes) -> tuple[list[_Bounds], dict[str, _Bo
         if name == "pieces":
             if value[0] == value[1]:
                 raise mismatch(path, f"piece {len(pieces)}", "a text", "nothing")
+            if len(pieces) == MAX_TOKENS:
+                raise mismatch(path, "pieces", f"1 to {MAX_TOKENS}", "more")
             pieces.append(value)
         elif name in specs:
             raise mismatch(path, name, "it once", "it twice")
@@ -238,8 +239,8 @@ def _decoded(path: Path, what: str, data: bytes) -> str:
 
 
 def _read_pieces(path: Path, data: bytes, bounds: list[_Bounds]) -> tuple[Piece, ...]:
-    if not 0 < len(bounds) <= MAX_PIECES:
-        raise mismatch(path, "pieces", f"1 to {MAX_PIECES}", len(bounds))
+    if not bounds:
+        raise mismatch(path, "pieces", f"1 to {MAX_TOKENS}", 0)
     pieces: dict[str, Piece] = {}
     for number, span in enumerate(bounds):
         piece = _read_piece(path, data, span, number)

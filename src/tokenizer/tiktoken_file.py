@@ -2,13 +2,14 @@
 
 import binascii
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 
 from .added_tokens import PlainText
 from .bpe import spelled_merges
 from .byte_level_text import ByteLevelText
 from .errors import TokenizerError, label, shown
-from .files import read_bytes
+from .files import MAX_TOKENS, read_bytes
 from .pieces import BytePieces
 from .special_tokens import BEGIN_OF_TEXT, END_OF_TEXT, SPECIAL_TOKEN_NAMES, STOP_TOKEN_NAMES
 from .split import LLAMA_3
@@ -43,12 +44,15 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
         raise _error(path, 1, "'<base64> <rank>'", "an empty file")
     if data.startswith(_BYTE_ORDER_MARKS):
         raise _error(path, 1, "base64 text", f"a byte order mark ({data[:3].hex(' ')})")
-    lines = data.split(b"\n")
-    if lines.pop():
-        raise _error(path, len(lines) + 1, "a newline at the end", "the end of the file")
+    count = data.count(b"\n")
+    if not data.endswith(b"\n"):
+        raise _error(path, count + 1, "a newline at the end", "the end of the file")
     ranks: dict[bytes, int] = {}
-    for number, line in enumerate(lines):
+    for number, ended in enumerate(BytesIO(data)):  # one at a time: the first that is wrong ends it
+        line = ended[:-1]
         text, _, rank = line.partition(b" ")
+        if number == MAX_TOKENS:
+            raise _error(path, number + 1, f"at most {MAX_TOKENS} tokens", "more")
         try:
             token = binascii.a2b_base64(text)
         except binascii.Error:
@@ -64,7 +68,7 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
         got = f"none for byte 0x{missing[0]:02x} by the last line"
-        raise _error(path, len(lines), "a token for every single byte", got)
+        raise _error(path, count, "a token for every single byte", got)
     return ranks
 
 

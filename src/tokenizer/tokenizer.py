@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from .errors import TokenizerError, shown
+from ..ml.errors import declared_lack_of_memory
+from .errors import TokenizerError, TokenizerMemoryError, shown
 
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
 
@@ -93,6 +94,10 @@ class Tokenizer:
         self.adds_bos = roles.adds_bos
         self.decoding = decoding
 
+    def __repr__(self) -> str:
+        kind = type(self._encoder).__name__
+        return f"Tokenizer({self.vocab_size} ids, {len(self.special_tokens)} special, {kind})"
+
     def padded_to(self, rows: int) -> "Tokenizer":
         """Give the same tokenizer for a model that has more rows than there are tokens.
 
@@ -140,16 +145,19 @@ class Tokenizer:
             The token ids.
 
         Raises:
+            TokenizerMemoryError: where the system gives no memory.
             TokenizerError: for anything but a string, or an id that the vocabulary does not have.
         """
         if not isinstance(text, str):
             raise TokenizerError(f"[encode] text must be str: got {type(text).__name__}")
         ids = [self.bos_id] if bos else []
-        ids += self._encoder.encode(_without_surrogates(text), first=first)
+        with declared_lack_of_memory("encode", TokenizerMemoryError):
+            ids += self._encoder.encode(_without_surrogates(text), first=first)
         if eos:
             ids.append(self.eos_id)
         return ids
 
+    @declared_lack_of_memory("decode", TokenizerMemoryError)
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids; a special id becomes its name, bytes that are no UTF-8 become U+FFFD.
 
@@ -160,6 +168,7 @@ class Tokenizer:
             The text, without the one space that a SentencePiece-style tokenizer puts before it.
 
         Raises:
+            TokenizerMemoryError: where the system gives no memory.
             TokenizerError: for an id outside the vocabulary.
         """
         parts: list[bytes] = []

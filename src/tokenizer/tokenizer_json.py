@@ -72,6 +72,10 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
             if name not in vocabulary.special:
                 got = f"'{shown(name)}'"
                 raise mismatch(path, "post_processor", "a token of the vocabulary", got)
+        unknown = model.get("unk_token")
+        if unknown and unknown not in vocabulary.ids:
+            expected = "a token of the vocabulary"
+            raise mismatch(path, "model: unk_token", expected, described(unknown))
         shape = read_shape(path, file)
         if isinstance(shape, ByteLevelShape):
             encoder, token_bytes = _byte_level(path, model, vocabulary, shape)

@@ -161,7 +161,7 @@ _STAGES = (
         *_EAGER,
         _steps(
             "matmul scores [H, T, S]",
-            "div_scalar scores [H, T, S]",
+            "div scores [H, T, S]",
             "add scores [H, T, S]",
             "softmax scores [H, T, S]",
         ),

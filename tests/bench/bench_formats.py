@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from src.ml import native
 from src.model import load_model
+from tests.csrc import calls
 
 from .engines import LLAMA_CPP, OURS, Setup
 from .processes import Rounds, Served, interleave
@@ -71,7 +71,7 @@ class Bench:
         positions = self.longest + 16
         environment = {"OMP_NUM_THREADS": str(options.threads)}
         isa = {"LLAMA_BOLTS_ISA": options.isa} if options.isa else {}
-        isa_of_roofs = options.isa or native.build_info()["isa"]
+        isa_of_roofs = options.isa or calls.build_info()["isa"]
         self.served: dict[str, Served] = {}
         self.roofs: dict[str, Served] = {}
         for name, directory in self.directories.items():

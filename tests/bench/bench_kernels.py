@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from src.ml import native
+from tests.csrc import calls
 
 from .kernels import (
     MOST_ROWS,
@@ -188,7 +188,7 @@ def bench_attention(options: argparse.Namespace, isa: str, roofs: Served) -> lis
 def main() -> None:
     """Print tables, and then JSON."""
     options = parse_options()
-    available = native.available_isas()
+    available = calls.available_isas()
     isas = options.isas or [isa for isa in available if isa != "portable"] or available
     largest = max(
         shape.nbytes for model in options.shapes for shape in linear_shapes(sizes_of(model))

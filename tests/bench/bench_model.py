@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from src.ml import native
 from src.model import load_model
+from tests.csrc import calls
 
 from . import measures
 from .engines import ENGINES, LLAMA_CPP, OURS, Setup
@@ -83,7 +83,7 @@ def start(options: argparse.Namespace) -> Bench:
         else:
             setup = Setup(directory, options.threads, longest, gguf)
             served[name] = Served(Timed, name, setup, environment=environment)
-    isa = options.isa or native.build_info()["isa"]
+    isa = options.isa or calls.build_info()["isa"]
     roofs = Served(Roofs, directory, options.threads, isa)
     ids = np.random.default_rng(7).integers(0, args.vocab_size, longest).tolist()
     return Bench(options, directory, args, served, roofs, ids)

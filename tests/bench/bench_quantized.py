@@ -18,7 +18,8 @@ import ml_dtypes
 import numpy as np
 
 from src import ml
-from src.ml import native, roofs
+from src.ml import roofs
+from tests.csrc import calls
 
 from .bench_kernels import sizes_of
 from .kernels import linear_shapes
@@ -136,7 +137,7 @@ def main() -> None:
     options = parse_options()
     ml.set_num_threads(options.threads)
     if options.isa:
-        native.set_isa(options.isa)
+        calls.set_isa(options.isa)
     print(machine(), ml.build_info()["isa"], flush=True)
     lines = []
     for model in options.shapes:

@@ -90,11 +90,11 @@ class Kernels:
             import ml_dtypes
 
             from src import ml
-            from src.ml import native
+            from tests.csrc import calls
 
             ml.set_num_threads(threads)
             if isa:
-                native.set_isa(isa)
+                calls.set_isa(isa)
             self._make = lambda part: ml.Tensor.from_numpy(part.view(ml_dtypes.bfloat16))
             self._one = ml.linear_transformation
             self._several = ml.linear_transformations
@@ -174,13 +174,13 @@ class Attention:
         import ml_dtypes
 
         from src import ml
-        from src.ml import native
+        from tests.csrc import calls
 
         from .engines import fill_with_noise
 
         ml.set_num_threads(threads)
         if isa:
-            native.set_isa(isa)
+            calls.set_isa(isa)
         self._ml, self._positions = ml, positions
         H, K, h = sizes["H"], sizes["K"], sizes["h"]
         self._cache = ml.KeyValueCache(positions, K, h, ml.bfloat16)

@@ -8,8 +8,9 @@ import numpy as np
 
 from src import ml
 from src.cli.bench import weights_of_a_step
-from src.ml import native, roofs
+from src.ml import roofs
 from src.model import load_model
+from tests.csrc import calls
 
 
 class Roofs:
@@ -49,12 +50,12 @@ class Roofs:
 
     def multiply_rate(self, dtype: str = "bfloat16", isa: str | None = None) -> float | None:
         """Return multiplications and additions per second; None where the set has no vectors."""
-        native.set_isa(isa or self.isa)
+        calls.set_isa(isa or self.isa)
         return roofs.multiply_add_rate(dtype)
 
     def peaks(self) -> dict[str, dict[str, float | None]]:
         """Return the multiply-add peak of each instruction set and dtype."""
         return {
             isa: {dtype: self.multiply_rate(dtype, isa) for dtype in ("bfloat16", "float32")}
-            for isa in native.available_isas()
+            for isa in calls.available_isas()
         }

@@ -1,8 +1,8 @@
-"""Meta's tensor names: which there are, how they are split, and the feed-forward size."""
+"""Meta's tensor names: which there are, and how they are split."""
 
 import pytest
 
-from src.checkpoint.names import Split, feed_forward_dim, is_harmless, row_of, rows_of, split_dim
+from src.checkpoint.names import Split, is_harmless, is_matrix, row_of, rows_of, split_dim
 
 
 def test_a_model_of_two_layers_has_3_plus_9_per_layer() -> None:
@@ -82,25 +82,19 @@ def test_each_tensor_is_split_as_meta_splits_it(
     assert (axis is None) == (row.split is Split.REPLICATED)
 
 
-@pytest.mark.parametrize(
-    ("dim", "multiple_of", "multiplier", "size"),
-    [
-        (4096, 256, None, 11008),  # Llama 2 7B
-        (5120, 256, None, 13824),  # Llama 2 13B
-        (8192, 4096, 1.3, 28672),  # Llama 2 70B, Llama 3 70B
-        (4096, 1024, 1.3, 14336),  # Llama 3 8B
-        (2048, 256, 1.5, 8192),  # Llama 3.2 1B
-        (3072, 256, 1.0, 8192),  # Llama 3.2 3B
-        (16384, 4096, 1.2, 53248),  # Llama 3.1 405B
-    ],
-)
-def test_the_feed_forward_size_is_that_of_the_published_models(
-    dim: int, multiple_of: int, multiplier: float | None, size: int
-) -> None:
-    params = {"dim": dim, "multiple_of": multiple_of, "ffn_dim_multiplier": multiplier}
-    assert feed_forward_dim(params) == size
+def test_only_tensors_of_two_sizes_are_matrices() -> None:
+    matrices = {name.split(".")[-2] for name, _ in rows_of(1) if is_matrix(name)}
+    assert matrices == {"tok_embeddings", "output", "wq", "wk", "wv", "wo", "w1", "w2", "w3"}
+    assert not is_matrix("layers.0.attention.wq.bias")
+    assert not is_matrix("rope.freqs")
 
 
-def test_without_multiple_of_the_tensors_say_the_size() -> None:
-    assert feed_forward_dim({"dim": 4096, "multiple_of": None}) is None
-    assert feed_forward_dim({"dim": 4096}) is None
+def test_a_bias_is_as_long_as_its_matrix_has_rows() -> None:
+    matrices = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
+    rows = {name: row for name, row in rows_of(1, matrices) if name.endswith(".bias")}
+    assert [row.sizes for row in rows.values()] == [
+        ("Hh",), ("Kh",), ("Kh",), ("D",), ("F",), ("D",), ("F",)
+    ]  # fmt: skip
+    assert [name for name, _ in rows_of(1, ("wk",)) if "bias" in name] == [
+        "layers.0.attention.wk.bias"
+    ]

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.checkpoint import CheckpointError, open_hugging_face_checkpoint
+from src.checkpoint import CheckpointError
 from src.checkpoint.quantization_config import int8_config, nf4_config
 from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
+from tests.support.open_directory import open_hugging_face
 
 Arrays = dict[str, Any]
 # All sizes differ; rows are multiples of 32 for int8.
@@ -89,7 +90,7 @@ def test_a_quantised_directory_gives_the_weights_that_were_quantised(
     tmp_path: Path, kind: str, shards: int
 ) -> None:
     write_hugging_face_directory(tmp_path, config_for(kind), quantised(kind), shards=shards)
-    checkpoint = open_hugging_face_checkpoint(tmp_path)
+    checkpoint = open_hugging_face(tmp_path)
     weight = checkpoint.tensors["layers.0.attention.wk.weight"]
     assert isinstance(weight, ml.QuantizedTensor)
     exact = ml.quantize(
@@ -107,7 +108,7 @@ def test_codes_may_be_stored_in_another_dtype(tmp_path: Path) -> None:
     codes = arrays[WEIGHT]
     arrays[WEIGHT] = codes.reshape(-1).view(ml_dtypes.bfloat16).reshape(-1, 1)
     write_hugging_face_directory(tmp_path, config_for("nf4"), arrays)
-    weight = open_hugging_face_checkpoint(tmp_path).tensors["layers.0.attention.wk.weight"]
+    weight = open_hugging_face(tmp_path).tensors["layers.0.attention.wk.weight"]
     assert isinstance(weight, ml.QuantizedTensor)
     np.testing.assert_array_equal(weight.codes.numpy().ravel(), codes.ravel())
 
@@ -118,7 +119,7 @@ def test_only_the_columns_of_int8_are_grouped_so_its_rows_may_be_of_any_number(
     sizes = {"head_dim": 8, "num_attention_heads": 12, "num_key_value_heads": 3}
     arrays = quantised("int8", SMALL | sizes)
     write_hugging_face_directory(tmp_path, config_for("int8") | sizes, arrays)
-    weight = open_hugging_face_checkpoint(tmp_path).tensors["layers.0.attention.wk.weight"]
+    weight = open_hugging_face(tmp_path).tensors["layers.0.attention.wk.weight"]
     assert isinstance(weight, ml.QuantizedTensor)
     assert weight.shape == (24, 96)
     np.testing.assert_array_equal(weight.codes.numpy(), arrays[WEIGHT])
@@ -129,7 +130,7 @@ def test_the_largest_float32_is_an_offset(tmp_path: Path, sign: int) -> None:
     arrays = quantised("nf4 double")
     changed_state(nested_offset=sign * float(np.finfo(np.float32).max))(arrays)
     write_hugging_face_directory(tmp_path, config_for("nf4 double"), arrays)
-    assert open_hugging_face_checkpoint(tmp_path).tensors
+    assert open_hugging_face(tmp_path).tensors
 
 
 def test_a_module_that_was_skipped_stays_plain(tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_a_module_that_was_skipped_stays_plain(tmp_path: Path) -> None:
     arrays = {n: a for n, a in arrays.items() if not n.startswith(WEIGHT)}
     arrays[WEIGHT] = plain_arrays()[WEIGHT]
     write_hugging_face_directory(tmp_path, config_for("nf4"), arrays)
-    tensors = open_hugging_face_checkpoint(tmp_path).tensors
+    tensors = open_hugging_face(tmp_path).tensors
     assert tensors["layers.0.attention.wk.weight"].dtype is ml.bfloat16
 
 
@@ -231,12 +232,12 @@ def test_a_part_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, name: s
     kind, change, word = BAD[name]
     arrays = quantised(kind)
     write_hugging_face_directory(tmp_path, config_for(kind), arrays)
-    open_hugging_face_checkpoint(tmp_path)  # the valid twin
+    open_hugging_face(tmp_path)  # the valid twin
     change(arrays)
     write_hugging_face_directory(tmp_path, config_for(kind), arrays)
     started = time.monotonic()
     with pytest.raises(CheckpointError, match=word) as refusal:
-        open_hugging_face_checkpoint(tmp_path)
+        open_hugging_face(tmp_path)
     assert time.monotonic() - started < 1
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 600
@@ -244,7 +245,7 @@ def test_a_part_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, name: s
 
 def test_an_empty_quantisation_config_is_none(tmp_path: Path) -> None:
     write_hugging_face_directory(tmp_path, SMALL | {"quantization_config": {}}, plain_arrays())
-    tensors = open_hugging_face_checkpoint(tmp_path).tensors
+    tensors = open_hugging_face(tmp_path).tensors
     assert tensors["layers.0.attention.wk.weight"].dtype is ml.bfloat16
 
 
@@ -275,11 +276,11 @@ REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
 def test_the_keys_that_transformers_writes_twice_are_read(tmp_path: Path) -> None:
     twice = {"_load_in_4bit": True, "_load_in_8bit": False}
     write_hugging_face_directory(tmp_path, config_for("nf4", **twice), quantised("nf4"))
-    open_hugging_face_checkpoint(tmp_path)
+    open_hugging_face(tmp_path)
     for wrong in ({"_load_in_4bit": False}, {"_load_in_8bit": True}):
         write_hugging_face_directory(tmp_path, config_for("nf4", **wrong), quantised("nf4"))
         with pytest.raises(CheckpointError, match="which is not supported"):
-            open_hugging_face_checkpoint(tmp_path)
+            open_hugging_face(tmp_path)
 
 
 @pytest.mark.parametrize("name", REFUSED_CONFIGS)
@@ -287,4 +288,4 @@ def test_other_quantisations_are_refused_by_name(tmp_path: Path, name: str) -> N
     value, word = REFUSED_CONFIGS[name]
     write_hugging_face_directory(tmp_path, SMALL | {"quantization_config": value}, plain_arrays())
     with pytest.raises(CheckpointError, match=word):
-        open_hugging_face_checkpoint(tmp_path)
+        open_hugging_face(tmp_path)

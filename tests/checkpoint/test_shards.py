@@ -11,7 +11,7 @@ from src import ml
 from src.checkpoint import merge_shards
 from src.checkpoint.errors import FileMemoryError, ShardError
 from src.checkpoint.shards import MergedShards, check_shards
-from src.ml.memory import readable_bytes
+from src.outside.memory import readable_bytes
 from tests.support.pth_writer import random_tensor, tensor_shapes, whole
 
 # Sizes that all differ: D 24, Hh 24, Kh 12, F 72, V 40.
@@ -24,6 +24,7 @@ PARAMS = {
     "multiple_of": 24,
     "norm_eps": 1e-5,
 }
+SIZES = {"D": 24, "Hh": 24, "Kh": 12, "F": 72, "V": 40}
 WQ = "layers.0.attention.wq.weight"
 W2 = "layers.1.feed_forward.w2.weight"
 BY_COLUMNS = ("attention.wo.weight", "feed_forward.w2.weight")
@@ -59,9 +60,10 @@ def tensors(shards: list[Arrays]) -> list[dict[str, ml.Tensor]]:
     ]
 
 
-def check(shards: list[Arrays], **params: object) -> None:
+def check(shards: list[Arrays], layers: int = 2, **changes: int | None) -> None:
     labels = [f"consolidated.{number:02d}.pth" for number in range(len(shards))]
-    check_shards(tensors(shards), labels, PARAMS | params)
+    sizes = {letter: size for letter, size in (SIZES | changes).items() if size is not None}
+    assert check_shards(tensors(shards), labels, layers, sizes) == SIZES
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
@@ -110,9 +112,9 @@ def test_a_copy_beyond_free_memory_is_refused_with_the_arithmetic_before_anythin
     needed = sum(array.nbytes for array in arrays.values())
     repeated = sum(array.nbytes for array in arrays.values() if array.ndim == 1)
     shards = tensors(split(arrays, 2))
-    monkeypatch.setattr("src.ml.memory.available_memory", lambda: needed)
+    monkeypatch.setattr("src.outside.memory.available_memory", lambda: needed)
     merge_shards(shards)
-    monkeypatch.setattr("src.ml.memory.available_memory", lambda: needed - 1)
+    monkeypatch.setattr("src.outside.memory.available_memory", lambda: needed - 1)
     monkeypatch.setattr("src.checkpoint.shards._merge_one", None)
     with pytest.raises(FileMemoryError) as caught:
         merge_shards(shards)
@@ -121,7 +123,7 @@ def test_a_copy_beyond_free_memory_is_refused_with_the_arithmetic_before_anythin
         f"{readable_bytes(needed)} for a merged copy of 2 shards: {needed + repeated} bytes in "
         f"them less {repeated} bytes that repeat others"
     )
-    monkeypatch.setattr("src.ml.memory.available_memory", lambda: 0)
+    monkeypatch.setattr("src.outside.memory.available_memory", lambda: 0)
     assert merge_shards(shards[:1]) == shards[0]  # not copied
 
 
@@ -201,8 +203,8 @@ def test_t5_twin_whole_and_tied_models_pass_the_check() -> None:
     tied = model()
     del tied["output.weight"]
     check([tied])
-    check([model()], vocab_size=-1, multiple_of=None)
-    check(split(model(), 2), vocab_size=-1, multiple_of=None)
+    check([model()], V=None, F=None)
+    check(split(model(), 2), V=None, F=None)
 
 
 def test_t5_missing_tensors_are_listed_up_to_five_and_counted() -> None:
@@ -222,7 +224,7 @@ def test_t5_extra_tensors_are_refused() -> None:
     with pytest.raises(ShardError, match=r"also 'layers\.2\.attention_norm\.weight' \(1 in all\)"):
         check([model() | {"layers.2.attention_norm.weight": np.ones(24, np.float32)}])
     with pytest.raises(ShardError, match=r"\(9 in all\)"):
-        check([model()], n_layers=1)
+        check([model()], layers=1)
 
 
 @pytest.mark.parametrize("shape", [(0, 24), (24, 0), (7, 24), (24,)])
@@ -246,23 +248,22 @@ def test_t5_wrongly_shaped_tensors_are_listed_with_both_shapes() -> None:
 
 
 @pytest.mark.parametrize(
-    "params",
-    [{"dim": 32}, {"n_kv_heads": 4}, {"vocab_size": 41}, {"multiple_of": 7}, {"n_layers": 3}],
+    "changes", [{"D": 32, "Hh": 32}, {"Kh": 24}, {"V": 41}, {"F": 70}, {"layers": 3}]
 )
-def test_c1_parameters_that_contradict_the_tensors_are_refused(params: dict[str, object]) -> None:
+def test_c1_parameters_that_contradict_the_tensors_are_refused(changes: dict[str, int]) -> None:
     with pytest.raises(ShardError):
-        check([model()], **params)
+        check([model()], **changes)
 
 
 def test_sizes_that_the_parameters_leave_open_must_agree_among_the_tensors() -> None:
     arrays = model()
     arrays["output.weight"] = arrays["output.weight"][:-1]
     with pytest.raises(ShardError, match=r"'output\.weight' \[39, 24\] instead of \[40, 24\]"):
-        check([arrays], vocab_size=-1)
+        check([arrays], V=None)
     arrays = model()
     arrays[W2] = arrays[W2][:, :-1]
     with pytest.raises(ShardError, match=r"\[24, 71\] instead of \[24, 72\]"):
-        check([arrays], multiple_of=None)
+        check([arrays], F=None)
 
 
 def test_an_empty_vocabulary_is_refused() -> None:
@@ -270,7 +271,7 @@ def test_an_empty_vocabulary_is_refused() -> None:
     for name in ("tok_embeddings.weight", "output.weight"):
         arrays[name] = arrays[name][:0]
     with pytest.raises(ShardError, match=r"\[0, 24\]"):
-        check([arrays], vocab_size=-1)
+        check([arrays], V=None)
 
 
 def test_t5_one_shard_of_several_alone_is_refused_naming_the_missing() -> None:
@@ -295,4 +296,4 @@ def test_t5_a_first_weight_that_was_cut_in_a_later_shard_is_a_wrong_shape_of_tha
 
 def test_shards_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ShardError, match="shapes"):
-        check(split(model(), 2), vocab_size=41)
+        check(split(model(), 2), V=41)

@@ -97,6 +97,11 @@ VALID = {
             after=DESCRIPTOR,
         ),
     ],
+    "local zip64 sizes beside the same sizes of 32 bits": parts(local_extra=zip64(5, 5)),
+    "local zip64 offset alone, as PyTorch writes it beyond 4 GiB": [
+        Part(b"a/one", b"world!"),
+        Part(b"a/two", b"hello", local_extra=zip64(41)),
+    ],
     "zip64 offset": parts(central={"header_at": 0xFFFFFFFF}, central_extra=zip64(0)),
     "padding": parts(local_extra=b"FB\x03\x00ZZZ"),
     "UTF-8 flag": parts(local={"flags": 0x800}, central={"flags": 0x800}),
@@ -225,6 +230,11 @@ Z4 = {
             local_extra=zip64(6, 6),
         )
     ),
+    "local zip64 lies beside true sizes of 32 bits": build(parts(local_extra=zip64(6, 6))),
+    "local zip64 lies in one of two": build(parts(local_extra=zip64(5, 6))),
+    "local zip64 lies in the offset": build(parts(local_extra=zip64(5, 5, 1))),
+    "local zip64 offset alone lies": build(parts(local_extra=zip64(7))),
+    "local zip64 of too many values": build(parts(local_extra=zip64(5, 5, 0, 5))),
     "only an end record": build([])[:21],
     "one byte": b"P",
 }

@@ -53,6 +53,7 @@ def test_flags_arrive_in_the_record() -> None:
         example=None,
         examples=False,
         metadata=False,
+        check_weights=False,
         info=False,
         bench=False,
         explain=None,

@@ -9,6 +9,9 @@ import pytest
 from src.cli.commands import run_command
 from src.cli.errors import UsageError
 from src.cli.session import Session, Turn
+from src.cli.settings import Settings
+from src.inference import SamplingArgs
+from src.model.files import BUNDLED_MODEL
 from tests.cli.conftest import ALPHABET
 from tests.cli.test_commands import reply
 from tests.cli.test_session import session_of
@@ -154,3 +157,28 @@ def test_a_text_that_leaves_no_room_is_refused_with_both_numbers(
     assert session.attached == ""
     file.write_text("x" * 100)
     assert "100 tokens in all" in reply(capsys, session, f"/read {file}")
+
+
+def test_a_chat_that_version_0_1_0_saved_is_gone_on_with(capsys: Capture) -> None:
+    """The bundled model answered the questions; `tests/golden/chat-0.1.0.json` is as saved then."""
+    file = Path(__file__).parents[1] / "golden" / "chat-0.1.0.json"
+    session = session_of(BUNDLED_MODEL)
+    text = reply(capsys, session, f"/load {file}")
+    assert text.startswith("loaded: 2 questions with their answers and the settings, ")
+    assert text.endswith("; system prompt: You are a helpful assistant.\n")
+    assert session.turns == [
+        Turn("What is the capital of France?", "The capital of France is Paris."),
+        Turn("And of Italy?", "Rome"),
+    ]
+    assert session.settings == Settings(SamplingArgs(temperature=0.0, seed=7))
+    session.ask("And of Spain?")
+    assert len(session.turns) == 3
+
+
+def test_a_chat_of_a_later_version_is_refused_by_version(
+    alphabet_model: Path, tmp_path: Path
+) -> None:
+    sample = (Path(__file__).parents[1] / "golden" / "chat-0.1.0.json").read_text()
+    (tmp_path / "chat.json").write_text(sample.replace('"version": 1', '"version": 2'))
+    with pytest.raises(UsageError, match="version: expected 1, got 2"):
+        run_command(session_of(alphabet_model, "-c", "300"), f"/load {tmp_path / 'chat.json'}")

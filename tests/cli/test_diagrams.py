@@ -1,3 +1,5 @@
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,36 @@ def test_the_diagrams_of_a_run_are_written_beside_its_answer(
     assert names == {"model.svg", *(f"stage-{number:02}.svg" for number in range(1, 22))}
     assert "x &lt;y&gt;" in (target / "stage-01.svg").read_text(encoding="utf-8")
     assert not trace.is_on()
+
+
+def test_a_full_disk_leaves_nothing_of_the_diagrams(
+    run: Run, alphabet_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of them, and no word which half, were left before."""
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "stage-01.svg").write_text("kept")
+    written = 0
+    write_text = Path.write_text
+
+    def fill(path: Path, text: str, encoding: str) -> int:
+        nonlocal written
+        written += 1
+        if written % 12 == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_text(path, text, encoding)
+
+    monkeypatch.setattr(Path, "write_text", fill)
+    for target in (tmp_path / "new" / "diagrams", old):
+        done = run("-m", alphabet_model, "-p", "x", "-q", "--diagrams", target)
+        assert (done.returncode, done.stdout) == (2, ANSWER)
+        assert done.stderr.endswith(b"writable directory, got No space left on device\n")
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == ["old"]
+    assert os.listdir(old) == ["stage-01.svg"]
+    assert (old / "stage-01.svg").read_text() == "kept"
+    assert run("-m", alphabet_model, "-p", "x", "--diagrams", old).returncode == 0
+    assert len(os.listdir(old)) == 22
 
 
 def test_a_completion_is_drawn_too(run: Run, alphabet_model: Path, tmp_path: Path) -> None:

@@ -1,23 +1,37 @@
+import json
 import re
 import unicodedata
 
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.cli.escape import escape_controls, escape_line, replace_surrogates
+from src.cli.escape import escape_controls, escape_line, json_controls, replace_surrogates
 
 any_text = st.text(
-    st.characters() | st.sampled_from("\x1b\x9b\x07\r\n\t\x7f\u202e\u2066\u2028\u200f\udc9b"),
+    st.characters()
+    | st.sampled_from(
+        "\x1b\x9b\x07\r\n\t\x7f\u202e\u2066\u2028\u200f\udc9b\ufeff\u200b\u200d\U000e0041"
+    ),
     max_size=40,
 )
 BIDI_CONTROLS = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# Needed by emoji and by the scripts of India, Iran and Mongolia.
+JOINERS_AND_SELECTORS = regex.compile("[\u200c\u200d\ufe00-\ufe0f\u180b-\u180d\u180f]")
+INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}|[\ufff9-\ufffb]")
+
+
+def is_invisible(character: str) -> bool:
+    return bool(INVISIBLE.match(character)) and not JOINERS_AND_SELECTORS.match(character)
 
 
 def is_dangerous(character: str) -> bool:
     return (
-        unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") and character not in "\n\t"
-    ) or character in BIDI_CONTROLS
+        (unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") and character not in "\n\t")
+        or character in BIDI_CONTROLS
+        or is_invisible(character)
+    )
 
 
 @given(any_text)
@@ -63,7 +77,13 @@ def test_text_without_surrogates_can_be_encoded(text: str) -> None:
         ("\u202egpj.exe", r"\u202egpj.exe"),
         ("\udcff", "\ufffd"),
         ("tab\tand\nline", "tab\tand\nline"),
-        ("👨‍👩‍👧 🏴󠁧󠁢󠁳󠁣󠁴󠁿 é 漢字", "👨‍👩‍👧 🏴󠁧󠁢󠁳󠁣󠁴󠁿 é 漢字"),
+        (
+            "👨\u200d👩\u200d👧 ❤\ufe0f 🇹🇷 é 漢字 می\u200cخواهم",
+            "👨\u200d👩\u200d👧 ❤\ufe0f 🇹🇷 é 漢字 می\u200cخواهم",
+        ),
+        ("pass\u200bword\ufeff", r"pass\u200bword\ufeff"),
+        ("a\U000e0041\U000e0042\U000e007f", r"a\U000e0041\U000e0042\U000e007f"),
+        ("a\U000e0100", r"a\U000e0100"),
     ],
 )
 def test_what_is_shown_for_known_sequences(text: str, shown: str) -> None:
@@ -73,5 +93,16 @@ def test_what_is_shown_for_known_sequences(text: str, shown: str) -> None:
 def test_every_character_of_unicode_is_decided() -> None:
     everything = "".join(map(chr, range(0x110000)))
     assert not [c for c in escape_controls(everything) if is_dangerous(c)]
-    escaped = re.findall(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}", escape_controls(everything))
-    assert len(escaped) == 63 + len(BIDI_CONTROLS) + 2
+    escaped = re.findall(
+        r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}", escape_controls(everything)
+    )
+    invisible = [c for c in everything if is_invisible(c)]
+    assert len(escaped) == len({*BIDI_CONTROLS, *invisible}) + 63 + 2
+    assert len(invisible) > 4000
+
+
+def test_every_character_in_json_means_the_same() -> None:
+    everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+    written = json_controls(json.dumps(everything, ensure_ascii=False))
+    assert json.loads(written) == everything
+    assert not [c for c in written if is_dangerous(c)]

@@ -10,7 +10,7 @@ import pytest
 
 from src import __version__
 from src.cli.examples import EXAMPLES
-from src.model.loader import BUNDLED_MODEL
+from src.model.files import BUNDLED_MODEL
 from src.trace.reader import read_trace
 from tests.cli.conftest import REPOSITORY, Spawn
 

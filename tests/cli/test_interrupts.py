@@ -2,6 +2,8 @@
 
 import functools
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ from src.inference import Sampler
 from src.model import Model
 from src.model.llama import LlamaTransformer
 from src.tokenizer import StreamDecoder, Tokenizer
-from tests.cli.conftest import ALPHABET, Spawn
+from tests.cli.conftest import ALPHABET, REPOSITORY, SECONDS, Spawn
 from tests.cli.test_chat import CTRL_C, CTRL_D, PROMPT, SECONDS_TO_STOP, ended
 from tests.cli.test_session import session_of
 
@@ -73,6 +75,69 @@ def test_ctrl_c_in_any_phase_leaves_the_next_answer_as_it_would_have_been(
     assert session.turns == expected.turns
     assert session.ask("two").text == expected.ask("two").text
     assert session.turns == expected.turns
+
+
+# A model whose first step loses the Ctrl-C that falls into it, as an import of Cython modules does.
+LOSES_CTRL_C = """
+import signal, sys, time
+from src.cli.answer import stream_answer
+from src.cli.console import Console
+from src.inference import Step
+
+def steps():
+    for number, seconds in enumerate(map(float, sys.argv[1:])):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            assert number == 0
+        assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        time.sleep(seconds)
+    yield Step(1, "text", "eot")
+
+answer = stream_answer(Console(quiet=True), steps)
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+print(answer.stop_reason)
+"""
+
+
+@pytest.mark.parametrize(
+    ("pauses", "code", "printed"),
+    [
+        (["1.1", "0"], -signal.SIGINT, b""),
+        (["0", "1.1", "0"], -signal.SIGINT, b""),
+        (["0", "0"], 0, b"text\neot\n"),  # too early: the clearing up may be under way
+        (["0"], 0, b"text\neot\n"),
+    ],
+)
+def test_a_ctrl_c_that_was_lost_does_not_silence_the_later_ones(
+    pauses: list[str], code: int, printed: bytes
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOSES_CTRL_C, *pauses],
+        cwd=REPOSITORY, capture_output=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (code, printed, b"")
+
+
+LOADS_NOTHING = """
+import sys
+from src.main import _import_run
+_import_run()
+from src.inference import InferenceEngine, Message
+from src.model import load_model
+before = set(sys.modules)
+list(InferenceEngine(load_model(), 64).chat([Message("user", "Hello")]))
+new = set(sys.modules) - before
+origins = [getattr(sys.modules[name].__spec__, "origin", None) for name in new]
+print(sorted(origin for origin in origins if origin and not origin.endswith(".py")))
+"""
+
+
+def test_an_answer_imports_no_extension_module_that_may_lose_a_ctrl_c() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", LOADS_NOTHING], cwd=REPOSITORY, capture_output=True, check=True
+    )
+    assert found.stdout == b"[]\n"
 
 
 @pytest.fixture(params=["dumb", pytest.param("xterm-256color", marks=pytest.mark.slow)])

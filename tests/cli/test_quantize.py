@@ -1,12 +1,15 @@
 """`--quantize` and `--save-quantized` on the command line."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from src.cli.arguments import QUANTIZATION_NAMES, parse_arguments
 from src.model import QUANTIZATIONS, load_model
-from tests.cli.conftest import Run
+from tests.cli.conftest import REPOSITORY, SECONDS, Run
 
 
 def test_the_names_of_the_flag_are_those_of_the_model() -> None:
@@ -18,7 +21,7 @@ def test_a_quantised_model_answers_and_the_loading_line_says_so(run: Run) -> Non
     done = run("--quantize", "nf4", "-p", question, "--temperature", "0")
     assert done.returncode == 0
     assert b"Paris" in done.stdout
-    assert b"quantised matrices: 29 nf4" in done.stderr
+    assert b"quantized matrices: 29 nf4" in done.stderr
 
 
 def test_a_model_is_saved_and_shown(run: Run, tmp_path: Path) -> None:
@@ -32,6 +35,37 @@ def test_a_model_is_saved_and_shown(run: Run, tmp_path: Path) -> None:
     assert again.returncode == 2
     assert again.stderr.count(b"\n") == 1
     assert load_model(tmp_path / "new").args.dim == load_model().args.dim
+
+
+# Writes one weight after the other until it is ended.
+SLOW = """
+import sys, time
+from src.checkpoint.safetensors_writer import SafetensorsWriter
+from src.main import main
+
+def write(self, name, content):
+    print("writing", flush=True)
+    time.sleep(60)
+
+SafetensorsWriter.write = write
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_sigterm_leaves_nothing_of_a_directory_that_was_not_finished(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, "--quantize", "nf4", "--save-quantized", tmp_path / "new"],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"writing\n"
+        [unfinished] = tmp_path.iterdir()
+        assert unfinished.name.startswith(".new.unfinished-")
+        process.terminate()
+        assert process.wait(SECONDS) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_info_names_the_formats(run: Run) -> None:

@@ -258,6 +258,6 @@ def test_memory_that_python_does_not_get_is_one_line_and_the_chat_goes_on(
         patch.setattr(session.tokenizer, "encode", refuse)
         assert chat._take_turn_or_say_why_not(session, reader)
     assert session.turns == [Turn("Hello", ALPHABET)]
-    assert capsys.readouterr().err == "error: memory: the system gave none\n"
+    assert capsys.readouterr().err == "error: memory: the system refused the allocation\n"
     assert chat._take_turn_or_say_why_not(session, reader)
     assert session.turns[-1] == Turn("and more", ALPHABET)

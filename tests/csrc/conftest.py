@@ -4,23 +4,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from src.ml import native
+from . import calls
 
 ISAS = ("avx512bf16", "avx512", "avx2", "portable")
 
 
 @pytest.fixture(autouse=True)
 def _settings_come_back() -> Iterator[None]:
-    isa, threads = native.build_info()["isa"], native.get_num_threads()
+    isa, threads = calls.build_info()["isa"], calls.get_num_threads()
     yield
-    native.set_isa(isa)
-    native.set_num_threads(threads)
+    calls.set_isa(isa)
+    calls.set_num_threads(threads)
 
 
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> str:
     """Choose an instruction set for the test."""
-    if request.param not in native.available_isas():
+    if request.param not in calls.available_isas():
         pytest.skip(f"this machine or build has no {request.param}")
-    native.set_isa(request.param)
+    calls.set_isa(request.param)
     return str(request.param)

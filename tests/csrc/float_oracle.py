@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from src.ml import native
-
-from .operands import Array, bf16, f16, f32, tensor
+from . import calls
+from .operands import Array, bf16, f16, f32
 
 PATTERNS = {f32: np.dtype(np.uint32), bf16: np.dtype(np.uint16), f16: np.dtype(np.uint16)}
 # All pairs whose source has only 2^16 patterns.
@@ -74,7 +73,7 @@ def _narrowed(wide: Array, target: "np.dtype[Any]") -> Array:
 def converted_patterns(patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]") -> Array:
     """Let the kernel convert patterns."""
     out = np.full(patterns.shape, 0x1234, PATTERNS[target])
-    native.convert(tensor(patterns.view(source)), tensor(out.view(target)))
+    calls.convert(patterns.view(source), out.view(target))
     return out
 
 
@@ -85,7 +84,7 @@ def wrong_patterns(
     wanted = expected_patterns(patterns, source, target)
     found = {}
     for isa in isas:
-        native.set_isa(isa)
+        calls.set_isa(isa)
         out = converted_patterns(patterns, source, target)
         found[isa] = [
             f"{source} {patterns[i]:#x} -> {target}: expected {wanted[i]:#x}, got {out[i]:#x}"

@@ -12,25 +12,23 @@ from typing import Any
 import numpy as np
 
 from src import ml
-from src.ml import native, native_attention
-from src.ml.key_value_cache import KeyValueCache
-from src.ml.quantized import NESTED_BLOCK, NESTED_CODES, NestedScales, QuantizedTensor
-from src.ml.tensor import Tensor
 
+from . import calls
 from .guard_pages import Memory
-from .operands import PRODUCTS, bf16, f16, f32, tensor
+from .operands import PRODUCTS, Array, bf16, f8e4, f8e5, f16, f32, tensor
 from .quantized_operands import FORMATS
 
 Sizes = tuple[int, ...]
 Run = Callable[..., None]
 
-# Around the widths of vectors, of blocks of 32, 64 and 256 elements, and of words of two.
-SIZES = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
-FEW_SIZES = (1, 2, 7, 17, 32, 33, 65)
+# Nothing, and around the widths of vectors, of blocks of 32, 64 and 256 elements, and of words.
+SIZES = (0, 1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
+FEW_SIZES = (0, 1, 2, 7, 17, 32, 33, 65)
 # Of which a thorough run takes every combination, for kernels of three dimensions.
-CROSSED_SIZES = (1, 2, 3, 7, 16, 17, 32, 33, 65, 129)
+CROSSED_SIZES = (0, 1, 2, 3, 7, 16, 17, 32, 33, 65, 129)
 ACTIVATIONS = (bf16, f32)
-TYPES = (bf16, f16, f32)
+TYPES = (bf16, f16, f32, f8e4, f8e5)
+NESTED_BLOCK, NESTED_CODES = 256, 256
 
 
 @dataclass(frozen=True)
@@ -78,18 +76,23 @@ _NORMAL = {dtype: _NUMBERS.astype(dtype) for dtype in TYPES}
 _BYTES = np.random.default_rng(1).integers(0, 256, 2**16).astype(np.uint8)
 
 
-def filled(memory: Memory, shape: Sizes, dtype: Any) -> Tensor:
-    """Make a tensor of normal numbers, or of any bytes."""
+def filled(memory: Memory, shape: Sizes, dtype: Any) -> Array:
+    """Make an array of normal numbers, or of any bytes."""
     array = memory.array(shape, dtype)
     flat = array.reshape(-1).view(f32) if array.dtype.kind == "c" else array.reshape(-1)
     given = _NORMAL[flat.dtype] if flat.dtype in _NORMAL else _BYTES.view(flat.dtype)
     flat[...] = given[: flat.size] if flat.size <= given.size else np.resize(given, flat.size)
-    return tensor(array)
+    return array
 
 
-def result(memory: Memory, shape: Sizes, dtype: Any) -> Tensor:
-    """Make a tensor for a kernel to write; nothing is put into it."""
-    return tensor(memory.array(shape, dtype))
+def result(memory: Memory, shape: Sizes, dtype: Any) -> Array:
+    """Make an array for a kernel to write; nothing is put into it."""
+    return memory.array(shape, dtype)
+
+
+def part(memory: Memory, count: int, dtype: Any) -> ml.Tensor:
+    """Make a part of a block-quantized weight."""
+    return tensor(filled(memory, (count,), dtype))
 
 
 def weight_of(memory: Memory, shape: Sizes, kind: Any) -> Any:
@@ -99,53 +102,59 @@ def weight_of(memory: Memory, shape: Sizes, kind: Any) -> Any:
     dtype, double = kind
     size = math.prod(shape)
     blocks = -(-size // dtype.block_size)
-    codes = filled(memory, (-(-size // dtype.codes_per_item),), dtype.codes.numpy_dtype)
+    codes = part(memory, -(-size // dtype.codes_per_item), dtype.codes.numpy_dtype)
     if not double:
-        scales = filled(memory, (blocks,), dtype.scales.numpy_dtype)
-        return QuantizedTensor(dtype, shape, codes, scales)
-    nested = NestedScales(
-        filled(memory, (-(-blocks // NESTED_BLOCK),), f32),
-        filled(memory, (NESTED_CODES,), f32),
-        0.5,
+        scales = part(memory, blocks, dtype.scales.numpy_dtype)
+        return ml.QuantizedTensor(dtype, shape, codes, scales)
+    nested = ml.NestedScales(
+        part(memory, -(-blocks // NESTED_BLOCK), f32), part(memory, NESTED_CODES, f32), 0.5
     )
-    return QuantizedTensor(dtype, shape, codes, filled(memory, (blocks,), np.uint8), nested)
+    return ml.QuantizedTensor(dtype, shape, codes, part(memory, blocks, np.uint8), nested)
 
 
-def rows_apart(memory: Memory, shape: Sizes, dtype: Any) -> Tensor:
+def rows_apart(memory: Memory, shape: Sizes, dtype: Any) -> Array:
     """Make rows with gaps of three elements between them, and none after the last."""
     batch, rows, columns = shape
     step = columns + 3
-    flat = filled(memory, ((batch * rows - 1) * step + columns,), dtype).numpy()
+    flat = filled(memory, (max(0, (batch * rows - 1) * step + columns),), dtype)
     strides = (rows * step * dtype.itemsize, step * dtype.itemsize, dtype.itemsize)
-    return tensor(np.lib.stride_tricks.as_strided(flat, shape, strides))
+    return np.lib.stride_tricks.as_strided(flat, shape, strides)
 
 
 # ---- calls --------------------------------------------------------------------------------------
 
 
 def run_linear(memory: Memory, x: Any, kind: Any, out: Any, T: int, columns: int, n: int) -> None:
-    """Multiply by two weights at once, of n rows and of two."""
-    native.linear(
+    """Multiply by two weights at once, of n rows and with a bias, and of two without."""
+    calls.linear(
         filled(memory, (T, columns), x),
         [weight_of(memory, (rows, columns), kind) for rows in (n, 2)],
         [result(memory, (T, rows), out) for rows in (n, 2)],
+        [filled(memory, (n,), x), None],
     )
+
+
+def run_linear_reference(memory: Memory, T: int, columns: int, n: int) -> None:
+    calls.linear_reference(
+        filled(memory, (T, columns), f32), filled(memory, (n, columns), f32),
+        result(memory, (T, n), f32), filled(memory, (n,), f32),
+    )  # fmt: skip
 
 
 def run_batched_matmul(memory: Memory, types: Any, rows: Run, m: int, k: int, n: int) -> None:
     a, b, out = types
-    native.batched_matmul(
+    calls.batched_matmul(
         rows(memory, (2, m, k), a), rows(memory, (2, n, k), b), result(memory, (2, m, n), out)
     )
 
 
 def run_softmax(memory: Memory, x: Any, out: Any, *shape: int) -> None:
-    native.softmax(filled(memory, shape, x), result(memory, shape, out))
+    calls.softmax(filled(memory, shape, x), result(memory, shape, out))
 
 
 def run_rms_norm(memory: Memory, x: Any, weight: Any, out: Any, rows: int, D: int) -> None:
     shape = (rows, D)
-    native.rms_norm(
+    calls.rms_norm(
         filled(memory, shape, x), filled(memory, (D,), weight), 1e-5, result(memory, shape, out)
     )
 
@@ -153,28 +162,28 @@ def run_rms_norm(memory: Memory, x: Any, weight: Any, out: Any, rows: int, D: in
 def run_rotary(memory: Memory, dtype: Any, halves: bool, T: int, half: int, heads: int) -> None:
     shape = (T, heads, 2 * half)
     turns = filled(memory, (T, half), np.complex64)
-    native.rotary(filled(memory, shape, dtype), turns, result(memory, shape, dtype), halves)
+    calls.rotary(filled(memory, shape, dtype), turns, result(memory, shape, dtype), halves)
 
 
 def run_elementwise(memory: Memory, op: str, dtype: Any, n: int) -> None:
     operands = [filled(memory, (n,), dtype) for _ in range(1 if op == "silu" else 2)]
-    getattr(native, op)(*operands, result(memory, (n,), dtype))
+    getattr(calls, op)(*operands, result(memory, (n,), dtype))
 
 
 def run_argmax(memory: Memory, dtype: Any, *shape: int) -> None:
-    native.argmax(filled(memory, shape, dtype), result(memory, shape[:1], np.int32))
+    calls.argmax(filled(memory, shape, dtype), result(memory, shape[:1], np.int32))
 
 
 def run_convert(memory: Memory, x: Any, out: Any, n: int) -> None:
-    native.convert(filled(memory, (n,), x), result(memory, (n,), out))
+    calls.convert(filled(memory, (n,), x), result(memory, (n,), out))
 
 
 def run_probe_read(memory: Memory, streams: int, n: int) -> None:
-    native.probe_read(filled(memory, (n,), np.uint8), streams)
+    calls.probe_read(filled(memory, (n,), np.uint8), streams)
 
 
 def run_probe_multiply_add(_: Memory, dtype: str, rounds: int) -> None:
-    native.probe_multiply_add(dtype, rounds)
+    calls.probe_multiply_add(dtype, rounds)
 
 
 def run_quantize(memory: Memory, dtype: Any, x: Any, n: int) -> None:
@@ -185,50 +194,49 @@ def run_quantize(memory: Memory, dtype: Any, x: Any, n: int) -> None:
             (dtype.scales, dtype.block_size),
         )
     )
-    native.quantize(filled(memory, (n,), x), dtype, codes, scales)
+    calls.quantize(filled(memory, (n,), x), dtype, codes, scales)
 
 
 def run_dequantize(
     memory: Memory, kind: Any, out: Any, by_rows: bool, rows: int, columns: int
 ) -> None:
     weight = weight_of(memory, (rows, columns), kind)
-    if not by_rows:
-        native.dequantize(weight, None, result(memory, (rows, columns), out))
+    if not by_rows or not rows:
+        calls.dequantize(weight, None, result(memory, (rows, columns), out))
         return
     wanted = memory.array((3,), np.int32)
     wanted[...] = rows - 1, 0, rows // 2
-    native.dequantize(weight, tensor(wanted), result(memory, (3, columns), out))
+    calls.dequantize(weight, wanted, result(memory, (3, columns), out))
 
 
-def cache_in(memory: Memory, positions: int, K: int, h: int, dtype: Any) -> KeyValueCache:
-    """Make a cache, and move it into the memory."""
-    cache = KeyValueCache(positions, K, h, ml.bfloat16 if dtype == bf16 else ml.float32)
-    cache.keys = filled(memory, cache.keys.shape, dtype)
-    cache.values = filled(memory, cache.values.shape, dtype)
-    return cache
+def cache_in(memory: Memory, positions: int, K: int, h: int, dtype: Any) -> calls.Cache:
+    """Make a cache in the memory."""
+    shapes = calls.cache_shapes(positions, K, h, dtype.itemsize)
+    return calls.Cache(*(filled(memory, shape, dtype) for shape in shapes))
 
 
 def run_attention(
     memory: Memory, dtype: Any, heads: Sizes, T: int, positions: int, half: int
 ) -> None:
     """Let T tokens follow `positions` - 1 others, so that one may be the first."""
-    (H, K), start, h = heads, positions - 1, 2 * half
+    (H, K), start, h = heads, max(0, positions - 1), 2 * half
     cache = cache_in(memory, start + T, K, h, dtype)
     shape = (T, H, h)
     out = result(memory, shape, dtype)
-    native_attention.attention(filled(memory, shape, dtype), cache, start, out)
+    calls.attention(filled(memory, shape, dtype), cache, start, out)
 
 
 def run_write_cache(memory: Memory, dtype: Any, K: int, T: int, positions: int, half: int) -> None:
-    start, h = positions - 1, 2 * half
+    start, h = max(0, positions - 1), 2 * half
     cache = cache_in(memory, start + T, K, h, dtype)
     new = (filled(memory, (T, K, h), dtype) for _ in range(2))
-    native_attention.write_cache(cache, start, *new)
+    calls.write_cache(cache, start, *new)
 
 
 # ---- all of them --------------------------------------------------------------------------------
 
-_QUANTIZED_PRODUCTS = [(x, kind, out) for x, _, out in PRODUCTS[:3] for kind in FORMATS]
+_SAME = PRODUCTS[:3]  # of operands of one type
+_QUANTIZED_PRODUCTS = [(x, kind, out) for x, _, out in _SAME for kind in FORMATS]
 _LONG_SPANS = [(8191,), (8193,), (40_001,)]
 _LONG_ROWS = [(33, 1025), (3, 20_003), (1030, 33)]
 
@@ -240,12 +248,13 @@ CASES: dict[str, Case] = {
             (1, 1056, 67), (2, 1056, 33), (7, 1056, 16), (12, 1056, 7),
         ],
     ),
+    "linear_reference": Case(run_linear_reference, [()], 3, [(13, 512, 130)]),
     "quantize": Case(run_quantize, list(product((ml.nf4, ml.int8_block), TYPES)), 1, _LONG_SPANS),
     "dequantize": Case(
         run_dequantize, list(product(FORMATS, TYPES, (False, True))), 2, _LONG_ROWS
     ),
     "batched_matmul": Case(
-        run_batched_matmul, list(product(PRODUCTS[:3], (filled, rows_apart))), 3,
+        run_batched_matmul, list(product(_SAME, (filled, rows_apart))), 3,
         [(130, 16, 3), (6, 4100, 200), (20, 96, 150)],
     ),
     "softmax": Case(run_softmax, list(product(ACTIVATIONS, ACTIVATIONS)), 2, _LONG_ROWS),

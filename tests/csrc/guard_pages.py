@@ -2,7 +2,7 @@
 
 `GuardPages` gives arrays whose first byte follows a forbidden page, or whose last byte lies before
 one; a kernel that touches the byte beyond is killed. `Blocks` gives each array a block of malloc,
-for a checker that watches these (memcheck). `WatchedKernels` stands between native.py and the
+for a checker that watches these (memcheck). `WatchedKernels` stands between calls.py and the
 kernels and sees to it that no pointer of any call leads anywhere else.
 """
 
@@ -16,9 +16,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from src.ml import native, native_attention, native_products, native_quantized
-from src.ml.kernel_settings import ffi, lib
-
+from . import calls
+from .calls import ffi, lib
 from .operands import Array
 from .surface import Parameter, kernels
 
@@ -92,7 +91,7 @@ class Blocks:
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         address = _libc.malloc(nbytes)
         self.lengths[address] = nbytes
-        return np.frombuffer((ctypes.c_char * nbytes).from_address(address), dtype).reshape(shape)
+        return np.ndarray(shape, dtype, (ctypes.c_char * nbytes).from_address(address))
 
     def release(self) -> None:
         for address in self.lengths:
@@ -158,11 +157,15 @@ class WatchedKernels:
             for parameter, value in zip(parameters, arguments, strict=True)
         ]
         numbers = {
-            p.name: int(v) if p.type == "int" else v
+            p.name: v if p.type in ("ptrdiff_t", "float") else int(v)
             for p, v in zip(parameters, arguments, strict=True)
             if not p.is_pointer and p.name != "threads"
         }
-        kinds = (numbers[p.name] for p in parameters if p.type == "int" and p.name in numbers)
+        kinds = (
+            numbers[p.name]
+            for p in parameters
+            if p.name in numbers and p.type not in ("ptrdiff_t", "float")
+        )
         self.calls[name] += 1
         self.sizes[name].add((*numbers.values(), *formats))
         self.kinds[name].add((*kinds, *formats))
@@ -181,18 +184,17 @@ class WatchedKernels:
         return value
 
     def _check_structs(self, name: str, value: Any, formats: list[int]) -> None:
-        """Check the pointers of each LinearPart or QuantizedWeight, and note the formats."""
+        """Check the pointers of each LinearPart or Weight, and note the types of weights."""
         if ffi.typeof(value).item.kind != "struct":
             return
         for struct in value if ffi.typeof(value).kind == "array" else [value[0]]:
             for label, field in ffi.typeof(struct).fields:
                 if field.type.kind == "pointer":
                     self._check(f"{name}: {label}", getattr(struct, label))
-            quantized = getattr(struct, "quantized", struct)
-            if quantized is not struct:
-                self._check_structs(name, ffi.addressof(quantized), formats)
-            elif quantized.codes:
-                formats.append(quantized.format)
+                elif field.type.kind == "struct":
+                    self._check_structs(name, ffi.addressof(struct, label), formats)
+                elif label == "type":
+                    formats.append(int(struct.type))
 
     def _check(self, label: str, value: Any) -> None:
         address = int(ffi.cast("uintptr_t", value))
@@ -202,18 +204,11 @@ class WatchedKernels:
 
 @contextmanager
 def watching(memory: Memory, note: Note) -> Iterator[WatchedKernels]:
-    """Put watched kernels, and scratch in watched memory, behind native.py."""
-    watched = WatchedKernels(memory, note)
-    modules: tuple[Any, ...] = (native, native_attention, native_products, native_quantized)
-    kept = [dict(vars(module)) for module in modules]
+    """Put watched kernels, and scratch in watched memory, behind calls.py."""
+    watched: Any = WatchedKernels(memory, note)
+    kept = calls.lib, calls.scratch
+    calls.lib, calls.scratch = watched, watched.scratch
     try:
-        for module in modules:
-            module.lib = watched
-            if hasattr(module, "scratch"):
-                module.scratch = watched.scratch
         yield watched
     finally:
-        for module, names in zip(modules, kept, strict=True):
-            module.lib = names["lib"]
-            if "scratch" in names:
-                module.scratch = names["scratch"]
+        calls.lib, calls.scratch = kept

@@ -3,7 +3,7 @@
 import numpy as np
 
 from src import ml
-from src.ml.quantized import QuantizedTensor
+from src.ml import QuantizedTensor
 
 from .operands import Array, bf16
 from .quantized_operands import scales_of

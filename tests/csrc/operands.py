@@ -5,16 +5,21 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from src.ml.tensor import Tensor
+from src.ml import Tensor
 
 Array = np.ndarray[Any, Any]
 
 bf16 = np.dtype(ml_dtypes.bfloat16)
 f16 = np.dtype(np.float16)
 f32 = np.dtype(np.float32)
+f8e4 = np.dtype(ml_dtypes.float8_e4m3fn)
+f8e5 = np.dtype(ml_dtypes.float8_e5m2)
 
 # x, weight and result of every product
-PRODUCTS = [(bf16, bf16, bf16), (bf16, bf16, f32), (f32, f32, f32), (f32, f16, f32)]
+PRODUCTS = [
+    (bf16, bf16, bf16), (bf16, bf16, f32), (f32, f32, f32), (f32, f16, f32),
+    (bf16, f8e4, bf16), (bf16, f8e5, f32), (f32, f8e4, f32), (f32, f8e5, f32),
+]  # fmt: skip
 UNIT_ROUNDOFF = {bf16: 2.0**-8, f32: 2.0**-24}
 
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from src import ml
-from src.ml.quantized import NestedScales, QuantizedTensor
+from src.ml import NestedScales, QuantizedTensor
 
 from .operands import Array, f32, normal, tensor
 

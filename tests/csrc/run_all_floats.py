@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from src.ml import native
-
+from . import calls
 from .conftest import ISAS
 from .float_oracle import LONG_PAIRS, SHORT_PAIRS, wrong_patterns
 
@@ -32,7 +31,7 @@ Wrong = dict[tuple[str, Any], list[str]]
 
 def check_share(isas: tuple[str, ...], start: int) -> Wrong:
     """Convert the patterns [start, start + SHARE) on some paths; return what is wrong."""
-    native.set_num_threads(1)
+    calls.set_num_threads(1)
     found: Wrong = {(isa, pair): [] for isa in isas for pair in LONG_PAIRS}
     for first in range(start, start + SHARE, CHUNK):
         patterns = np.arange(first, first + CHUNK, dtype=np.uint32)
@@ -60,7 +59,7 @@ def check_all(isas: tuple[str, ...]) -> Wrong:
 def main() -> int:
     """Check the paths that are asked for, or all; return 1 if a value was wrong."""
     wanted = sys.argv[1:] or ISAS
-    isas = tuple(isa for isa in wanted if isa in native.available_isas())
+    isas = tuple(isa for isa in wanted if isa in calls.available_isas())
     for isa in wanted:
         if isa not in isas:
             print(f"{isa} left out: this machine or build does not have it", flush=True)

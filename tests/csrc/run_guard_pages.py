@@ -15,8 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from src.ml import native
-
+from . import calls
 from .conftest import ISAS
 from .guard_cases import CASES, sizes_of
 from .guard_pages import Blocks, GuardPages, Memory, Note, watching
@@ -47,8 +46,8 @@ def run_cases(memory: Memory, note: Note, level: str) -> dict[str, dict[str, int
 
 def run_path(isa: str, level: str, note: Path | None) -> None:
     """Run all cases on one path in this program, and print the counts of each memory as JSON."""
-    native.set_isa(isa)
-    native.set_num_threads(THREADS)
+    calls.set_isa(isa)
+    calls.set_num_threads(THREADS)
     if level == "few":
         counts = {"blocks": run_cases(Blocks(), Note(note), level)}
     else:
@@ -110,7 +109,7 @@ def main() -> int:
     wanted = [name for name in sys.argv[1:] if name != "quick"] or ISAS
     found: dict[str, Any] = {}
     for isa in wanted:
-        if isa not in native.available_isas():
+        if isa not in calls.available_isas():
             print(f"{isa} left out: this machine or build does not have it")
             continue
         try:

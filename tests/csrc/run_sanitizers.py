@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TESTS = ["tests/csrc", "tests/ml/test_native.py"]
+TESTS = ["tests/csrc", "tests/ml/ops/test_linear.py"]
 # Undefined behaviour that gcc's `undefined` leaves out comes by its own name.
 SANITIZERS = "address,undefined,float-cast-overflow,bounds-strict"
 FLAGS = [
@@ -35,7 +35,7 @@ PATHS = ("avx512bf16", "avx512", "avx2", "portable")
 def copy_repository(copy: Path) -> None:
     """Copy what the kernel tests need, without compiled kernels."""
     ignore = shutil.ignore_patterns("*.so", "__pycache__", "*.pth")
-    for name in ("src", "csrc", "tests"):
+    for name in ("src", "csrc", "tests", "tools"):
         shutil.copytree(ROOT / name, copy / name, ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", copy)
 

@@ -26,16 +26,15 @@ PATHS = ("portable", "avx2")
 EXTENSION = "_kernels."
 # A word behind a block; the largest of numbers of which the last was never written.
 MISTAKES = """
-from src.ml import native
-from src.ml.kernel_settings import lib
-from src.ml.native_memory import pointer
+from tests.csrc import calls
+from tests.csrc.calls import lib, pointer
 from tests.csrc.guard_pages import Blocks
 from tests.csrc.operands import f32
-native.set_isa({isa!r})
+calls.set_isa({isa!r})
 array, index = Blocks().array((64,), f32), Blocks().array((1,), "i4")
 array[:63] = range(63)
-lib.probe_read(pointer(array.ctypes.data), 65 * 4, 1, 1)
-lib.argmax(pointer(array.ctypes.data), lib.TYPE_F32, pointer(index.ctypes.data), 1, 64, 1)
+lib.probe_read(pointer(array), 65 * 4, 1, 1)
+lib.argmax(pointer(index), pointer(array), 1, 64, lib.TYPE_FLOAT32, 1)
 """
 
 

@@ -5,26 +5,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src.ml import native, native_attention
-from src.ml.dtype import bfloat16, float32
-from src.ml.kernel_settings import lib
-from src.ml.key_value_cache import KeyValueCache
-
-from .operands import UNIT_ROUNDOFF, Array, bf16, bits, empty, f32, normal, tensor
+from . import calls
+from .calls import Cache, lib
+from .operands import UNIT_ROUNDOFF, Array, bf16, bits, empty, f32, normal
 
 # H, K, h: shared heads and not; whole vectors, tails of words, several tiles of columns
 HEADS = [(4, 2, 64), (6, 2, 10), (3, 3, 6), (8, 1, 80), (2, 2, 2), (7, 7, 34), (2, 1, 256)]
 # start_pos, T: one token, whole and cut panels, one block and several, both sides of their edges
 PLACES = [(0, 1), (0, 7), (250, 20), (255, 1), (256, 1), (257, 2), (511, 3), (600, 1), (0, 300)]
+NAN_BYTE = 0xFF  # all of its bytes make a NaN of either type
 types = pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 heads = pytest.mark.parametrize("sizes", HEADS, ids=str)
 
 
-def poisoned_cache(positions: int, K: int, h: int, dtype: Any) -> KeyValueCache:
+def poisoned_cache(positions: int, K: int, h: int, dtype: Any) -> Cache:
     """Make a cache in which whatever has not been written is a NaN."""
-    cache = KeyValueCache(positions, K, h, bfloat16 if dtype == bf16 else float32)
-    cache.keys.bits()[...] = cache.values.bits()[...] = np.iinfo(cache.keys.bits().dtype).max
-    return cache
+    shapes = calls.cache_shapes(positions, K, h, dtype.itemsize)
+    return Cache(
+        *(
+            np.full(shape, NAN_BYTE, np.uint8).view(dtype)
+            for shape in ((*shape[:-1], shape[-1] * dtype.itemsize) for shape in shapes)
+        )
+    )
 
 
 def operands(sizes: tuple[int, int, int], start: int, T: int, dtype: Any) -> tuple[Array, ...]:
@@ -39,12 +41,12 @@ def attend(q: Array, k: Array, v: Array, start: int, chunk: int = 0) -> Array:
     """Write the positions before start at once, and then write and attend chunk by chunk."""
     T, _, h = q.shape
     cache = poisoned_cache(start + T + 5, k.shape[1], h, q.dtype)
-    native_attention.write_cache(cache, 0, tensor(k[:start]), tensor(v[:start]))
+    calls.write_cache(cache, 0, k[:start], v[:start])
     out = empty(q.shape, q.dtype)
     for at in range(0, T, chunk or T):
         rows, new = slice(at, at + (chunk or T)), slice(start + at, start + at + (chunk or T))
-        native_attention.write_cache(cache, start + at, tensor(k[new]), tensor(v[new]))
-        native_attention.attention(tensor(q[rows]), cache, start + at, tensor(out[rows]))
+        calls.write_cache(cache, start + at, k[new], v[new])
+        calls.attention(q[rows], cache, start + at, out[rows])
     return out
 
 
@@ -106,10 +108,10 @@ def test_attention_gives_the_same_bits_on_every_instruction_set_and_thread_count
     for start, T in ((510, 9), (700, 1), (0, 40)):
         q, k, v = operands(sizes, start, T, dtype)
         results = set()
-        for isa in native.available_isas():
-            native.set_isa(isa)
+        for isa in calls.available_isas():
+            calls.set_isa(isa)
             for threads in (1, 2, 3, 4, 7):
-                native.set_num_threads(threads)
+                calls.set_num_threads(threads)
                 results.add(bits(attend(q, k, v, start)))
         assert len(results) == 1
 
@@ -119,7 +121,7 @@ def test_attention_gives_the_same_bits_on_every_instruction_set_and_thread_count
 def test_attention_gives_the_same_bits_for_any_cut_into_calls(
     isa: str, dtype: Any, threads: int
 ) -> None:
-    native.set_num_threads(threads)
+    calls.set_num_threads(threads)
     q, k, v = operands((6, 2, 10), 190, 340, dtype)
     whole = bits(attend(q, k, v, 190))
     for chunk in (1, 2, 3, 7, 64, 256):
@@ -138,33 +140,9 @@ def test_a_row_has_the_same_bits_alone_and_among_others(
     assert bits(alone) == bits(among)
 
 
-def test_a_call_is_bounded_and_the_cut_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = operands((4, 2, 64), 300, 50, bf16)
-    whole = bits(attend(q, k, v, 300))
-    calls = []
-    run = lib.attention
-
-    class Counting:
-        attention_scratch_bytes = lib.attention_scratch_bytes
-        write_cache = lib.write_cache
-
-        @staticmethod
-        def attention(*args: Any) -> None:
-            calls.append(args[5])
-            run(*args)
-
-    monkeypatch.setattr(native_attention, "lib", Counting)
-    for most in (1, 2 * 4 * 64 * 350 * 7, 2**33):
-        calls.clear()
-        monkeypatch.setattr(native_attention, "_CALL_MULTIPLY_ADDS", most)
-        assert bits(attend(q, k, v, 300)) == whole
-        assert max(calls) == min(50, max(1, most // (2 * 4 * 64 * 350)))
-        assert sum(calls) == 50
-
-
 def test_scratch_does_not_grow_with_tokens_times_positions() -> None:
     def scratch(T: int, start: int, threads: int) -> int:
-        return int(lib.attention_scratch_bytes(T, start, 32, 8, 64, lib.TYPE_BF16, threads))
+        return int(lib.attention_scratch_bytes(T, start, 32, 8, 64, lib.TYPE_BFLOAT16, threads))
 
     assert scratch(512, 0, 2) == scratch(512, 2**17, 2) == scratch(8192, 2**17, 2)
     assert scratch(512, 2**17, 2) < 2**18
@@ -212,12 +190,12 @@ def test_a_block_whose_scores_are_all_minus_infinity_weighs_nothing(isa: str) ->
 def test_the_cache_gives_back_what_was_written_and_nothing_else_is_touched(
     dtype: Any, threads: int
 ) -> None:
-    native.set_num_threads(threads)
+    calls.set_num_threads(threads)
     k, v = normal((700, 3, 10), dtype), normal((700, 3, 10), dtype, seed=1)
     cache = poisoned_cache(721, 3, 10, dtype)
-    native_attention.write_cache(cache, 13, tensor(k), tensor(v))
-    words = cache.keys.bits().transpose(1, 3, 0, 2, 4).reshape(736, 3, 10)
-    for found, given in ((words, k), (cache.values.bits().swapaxes(0, 1), v)):
-        np.testing.assert_array_equal(found[13:713], given.view(found.dtype))
-        assert (found[:13] == np.iinfo(found.dtype).max).all()
-        assert (found[713:] == np.iinfo(found.dtype).max).all()
+    calls.write_cache(cache, 13, k, v)
+    words = cache.keys.transpose(1, 3, 0, 2, 4).reshape(736, 3, 10)
+    for found, given in ((words, k), (cache.values.swapaxes(0, 1), v)):
+        assert np.ascontiguousarray(found[13:713]).tobytes() == given.tobytes()
+        for rest in (found[:13], found[713:]):
+            assert set(np.ascontiguousarray(rest).tobytes()) == {NAN_BYTE}

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from . import float_oracle
+from . import calls, float_oracle
 from .float_oracle import (
     LONG_PAIRS,
     SHORT_PAIRS,
@@ -14,7 +14,7 @@ from .float_oracle import (
     rounded_to_float16,
     wrong_patterns,
 )
-from .operands import bf16, f16, f32
+from .operands import bf16, f8e4, f8e5, f16, f32
 from .run_all_floats import check_share
 
 
@@ -66,6 +66,33 @@ def test_the_oracle_rounds_to_float16_as_numpy_does() -> None:
         np.testing.assert_array_equal(
             rounded_to_float16(numbers), numbers.astype(f16).view(np.uint16)
         )
+
+
+@pytest.mark.parametrize("dtype", [f8e4, f8e5], ids=str)
+def test_every_8_bit_float_is_widened_as_ml_dtypes_does_and_a_nan_stays_one(
+    isa: str, dtype: Any
+) -> None:
+    x, out = np.arange(256, dtype=np.uint8).view(dtype), np.zeros(256, f32)
+    calls.convert(x, out)
+    expected = x.astype(f32)
+    nan = np.isnan(expected)
+    assert out[~nan].tobytes() == expected[~nan].tobytes()
+    assert np.isnan(out[nan]).all()
+    assert (np.signbit(out[nan]) == np.signbit(expected[nan])).all()
+
+
+@pytest.mark.parametrize("dtype", [f8e4, f8e5], ids=str)
+def test_float32_is_narrowed_to_8_bits_as_ml_dtypes_does(isa: str, dtype: Any) -> None:
+    numbers = np.sort(np.arange(256, dtype=np.uint8).view(dtype).astype(np.float64))
+    numbers = numbers[np.isfinite(numbers)]
+    ends = np.concatenate([numbers, (numbers[1:] + numbers[:-1]) / 2, numbers * 1.04])
+    near = ends.astype(f32).view(np.uint32).astype(np.int64)[:, None] + np.arange(-3, 4)
+    patterns = np.concatenate([near.ravel(), boundary_patterns(), np.arange(0, 2**32, 65537)])
+    x = patterns.astype(np.uint32).view(f32)
+    out = np.zeros(x.shape, dtype)
+    calls.convert(x, out)
+    with np.errstate(all="ignore"):
+        assert out.tobytes() == x.astype(dtype).tobytes()
 
 
 def test_a_wrong_bit_is_seen(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:

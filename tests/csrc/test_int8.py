@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.ml import native
-from src.ml.quantized import QuantizedTensor
+from src.ml import QuantizedTensor
 
+from . import calls
 from .int8_operands import BLOCK, fused_multiply_add, integer_products, integers_of
 from .operands import Array, bf16, bits, empty, f32, normal, tensor
 from .quantized_operands import elements, quantized, with_scales
@@ -39,7 +39,7 @@ def weight_of(rows: int, columns: int) -> QuantizedTensor:
 
 def run_linear(x: Array, weight: QuantizedTensor, dtype: Any = f32) -> Array:
     out = empty((x.shape[0], weight.shape[0]), dtype)
-    native.linear(tensor(x), [weight], [tensor(out)])
+    calls.linear(x, [weight], [out])
     return out
 
 
@@ -65,7 +65,7 @@ def test_any_number_of_threads_gives_the_same_bits(isa: str, shape: tuple[int, i
     x, weight = normal(shape[:2], bf16), weight_of(*shape[:0:-1])
     expected = bits(integer_products(x, weight))
     for threads in (1, 2, 3, 4, 7):
-        native.set_num_threads(threads)
+        calls.set_num_threads(threads)
         assert bits(run_linear(x, weight)) == expected
 
 

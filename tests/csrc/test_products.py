@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src.ml import native, native_products
-
-from .operands import PRODUCTS, bf16, bits, check_products, empty, f32, normal, tensor
+from . import calls
+from .operands import PRODUCTS, bf16, bits, check_products, empty, f16, f32, normal
 
 COLUMNS = [0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 257]
 # T, in, out: one token, each panel width, several panels, more than a group; row tails of the tile;
@@ -31,7 +30,7 @@ products = pytest.mark.parametrize("types", PRODUCTS, ids=lambda types: "-".join
 
 def run_linear(x: Any, weight: Any, dtype: Any) -> Any:
     out = empty((x.shape[0], weight.shape[0]), dtype)
-    native.linear(tensor(x), [tensor(weight)], [tensor(out)])
+    calls.linear(x, [weight], [out])
     return out
 
 
@@ -68,8 +67,8 @@ def test_linear_gives_the_same_bits_on_every_instruction_set(
 ) -> None:
     x, weight = normal(shape[:2], types[0]), normal(shape[:0:-1], types[1], seed=1)
     results = set()
-    for isa in native.available_isas():
-        native.set_isa(isa)
+    for isa in calls.available_isas():
+        calls.set_isa(isa)
         results.add(bits(run_linear(x, weight, types[2])))
     assert len(results) == 1
 
@@ -79,7 +78,7 @@ def test_linear_gives_the_same_bits_for_any_number_of_threads(isa: str, types: T
     x, weight = normal((14, 520), types[0]), normal((203, 520), types[1], seed=1)
     results = set()
     for threads in (1, 2, 3, 4, 7):
-        native.set_num_threads(threads)
+        calls.set_num_threads(threads)
         results.add(bits(run_linear(x, weight, types[2])))
     assert len(results) == 1
 
@@ -156,7 +155,7 @@ def test_batched_matmul_is_right_and_has_the_bits_of_linear(
     batch, m, n, k = shape
     a, b = normal((batch, m, k), types[0]), normal((batch, n, k), types[1], seed=1)
     out = empty((batch, m, n), types[2])
-    native.batched_matmul(tensor(a), tensor(b), tensor(out))
+    calls.batched_matmul(a, b, out)
     for i in range(batch):
         check_products(out[i], a[i], b[i])
         assert bits(out[i]) == bits(run_linear(a[i], b[i], types[2]))
@@ -167,7 +166,7 @@ def test_batched_matmul_reads_strided_and_repeated_rows_where_they_lie(isa: str)
     heads = np.swapaxes(a, 0, 1)  # [4, 9, 50]
     shared = np.broadcast_to(np.swapaxes(b, 0, 1)[:1], (4, 20, 50))
     out = empty((4, 9, 20), f32)
-    native.batched_matmul(tensor(heads), tensor(shared), tensor(out))
+    calls.batched_matmul(heads, shared, out)
     for head in range(4):
         check_products(out[head], heads[head], shared[head])
 
@@ -176,9 +175,9 @@ def test_batched_matmul_gives_the_same_bits_for_any_number_of_threads(isa: str) 
     a, b = normal((3, 20, 96), bf16), normal((3, 150, 96), bf16, seed=1)
     results = set()
     for threads in (1, 2, 3, 4, 7):
-        native.set_num_threads(threads)
+        calls.set_num_threads(threads)
         out = empty((3, 20, 150), bf16)
-        native.batched_matmul(tensor(a), tensor(b), tensor(out))
+        calls.batched_matmul(a, b, out)
         results.add(bits(out))
     assert len(results) == 1
 
@@ -190,7 +189,7 @@ def test_the_bound_of_the_products_refuses_a_wrong_lane() -> None:
         check_products(out, x, weight)
 
 
-# ---- several weights, and calls of bounded length -----------------------------------------------
+# ---- several weights, and scratch -----------------------------------------------
 
 
 @products
@@ -203,9 +202,9 @@ def test_several_weights_give_the_bits_of_each_alone(
     weights = [normal((n, columns), types[1], seed=n) for n in (70, 3, 0, 5)]
     alone = [bits(run_linear(x, weight, types[2])) for weight in weights]
     for threads in (1, 2, 7):
-        native.set_num_threads(threads)
+        calls.set_num_threads(threads)
         outs = [empty((tokens, len(weight)), types[2]) for weight in weights]
-        native.linear(tensor(x), [tensor(w) for w in weights], [tensor(out) for out in outs])
+        calls.linear(x, weights, outs)
         assert [bits(out) for out in outs] == alone
 
 
@@ -219,48 +218,39 @@ def test_linear_packs_no_more_tokens_than_its_scratch_holds(types: Types) -> Non
 
 
 def test_scratch_grows_with_threads_and_with_very_long_rows_only() -> None:
-    size = native_products.lib.product_scratch_bytes
+    size = calls.lib.product_scratch_bytes
     assert size(1, 2) == size(128_256, 2) < 10 * 2**20
     assert size(4096, 4) - size(4096, 2) < 2 * 2**20
     assert size(10**6, 1) < 7 * 4 * 10**6
 
 
-class CountedCalls:
-    """The kernels, with the rows of each call of linear written down."""
-
-    def __init__(self, lib: Any) -> None:
-        self._lib = lib
-        self.rows: list[int] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lib, name)
-
-    def linear(self, *arguments: Any) -> None:
-        self.rows.append(arguments[4])
-        self._lib.linear(*arguments)
+@products
+@pytest.mark.parametrize("tokens", [0, 1, 7, 16, 130])
+def test_a_product_over_nothing_is_zero_and_the_bias(isa: str, types: Types, tokens: int) -> None:
+    x, weight, bias = empty((tokens, 0), types[0]), empty((9, 0), types[1]), normal((9,), bf16)
+    for given in (None, bias):
+        out = empty((tokens, 9), types[2])
+        calls.linear(x, [weight], [out], [given])
+        assert (out == (0 if given is None else bias.astype(types[2]))).all()
 
 
 @products
-def test_a_long_product_is_several_calls_with_the_bits_of_one(
-    monkeypatch: pytest.MonkeyPatch, types: Types
+@pytest.mark.parametrize("tokens", [1, 7, 130])
+def test_a_bias_is_added_to_the_sum_before_it_is_rounded(
+    isa: str, types: Types, tokens: int
 ) -> None:
-    x = normal((100, 64), types[0])
-    weights = [normal((n, 64), types[1], seed=n) for n in (40, 24)]
-    whole = [bits(run_linear(x, weight, types[2])) for weight in weights]
-    for per_call, rows in [(2**33, [100]), (64 * 64 * 60, [54, 46]), (1, [1] * 100)]:
-        calls = CountedCalls(native_products.lib)
-        monkeypatch.setattr(native_products, "lib", calls)
-        monkeypatch.setattr(native_products, "PRODUCTS_PER_CALL", per_call)
-        outs = [empty((100, len(weight)), types[2]) for weight in weights]
-        native.linear(tensor(x), [tensor(w) for w in weights], [tensor(out) for out in outs])
-        monkeypatch.undo()
-        assert calls.rows == rows
-        assert [bits(out) for out in outs] == whole
+    x, weight = normal((tokens, 96), types[0]), normal((70, 96), types[1], seed=1)
+    exact = run_linear(x, weight, f32)
+    for dtype in (bf16, f16, f32):
+        bias, out = normal((70,), dtype, seed=2), empty((tokens, 70), types[2])
+        calls.linear(x, [weight], [out], [bias])
+        assert bits(out) == bits((exact + bias.astype(f32)).astype(types[2]))
 
 
-@pytest.mark.parametrize("T", [1, 22, 512, 8192])
-@pytest.mark.parametrize("per_row", [4096, 4096 * 28672, 2048 * 128256, 2**33, 2**34])
-def test_no_call_has_more_products_than_may_be_but_for_a_single_row(T: int, per_row: int) -> None:
-    rows = native_products.rows_per_call(T, per_row)
-    assert rows >= 1
-    assert rows == 1 or rows * per_row <= native_products.PRODUCTS_PER_CALL
+def test_the_reference_is_within_the_bound_of_a_plain_sum() -> None:
+    x, weight, bias = normal((7, 33), f32), normal((5, 33), f32, seed=1), normal((5,), f32, seed=2)
+    out = empty((7, 5), f32)
+    calls.linear_reference(x, weight, out, bias)
+    wide_x, wide_weight = x.astype(np.float64), weight.astype(np.float64)
+    magnitude = np.abs(wide_x) @ np.abs(wide_weight).T + np.abs(bias)
+    assert (np.abs(out - (wide_x @ wide_weight.T + bias)) <= 34 * 2.0**-24 * magnitude).all()

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.ml import native
-from src.ml.quantized import QuantizedTensor
-from src.ml.tensor import Tensor
+from src.ml import QuantizedTensor, Tensor
 
+from . import calls
 from .int8_operands import by_integers, integer_products
 from .operands import Array, bf16, bits, check_products, empty, f16, f32, normal, tensor
 from .quantized_operands import FORMATS, NF4_CODE, elements, quantized, with_scales
@@ -42,7 +41,7 @@ activations = pytest.mark.parametrize("x_dtype", [bf16, f32], ids=str)
 
 def run_linear(x: Array, weight: "QuantizedTensor | Tensor", dtype: Any = f32) -> Array:
     out = empty((x.shape[0], weight.shape[0]), dtype)
-    native.linear(tensor(x), [weight], [tensor(out)])
+    calls.linear(x, [weight], [out])
     return out
 
 
@@ -92,10 +91,10 @@ def test_products_have_the_same_bits_on_every_instruction_set_and_thread_count(
 ) -> None:
     x, weight = normal(shape[:2], x_dtype), quantized(shape[:0:-1], dtype, double, seed=1)
     results = set()
-    for isa in native.available_isas():
-        native.set_isa(isa)
+    for isa in calls.available_isas():
+        calls.set_isa(isa)
         for threads in (1, 2, 7):
-            native.set_num_threads(threads)
+            calls.set_num_threads(threads)
             results.add(bits(run_linear(x, weight)))
     assert len(results) == 1
 
@@ -120,7 +119,7 @@ def test_several_quantised_weights_give_the_bits_of_each_alone(
     x = normal((tokens, 128), bf16)
     weights = [quantized((n, 128), dtype, double, seed=n) for n in (70, 3, 0, 5)]
     outs = [empty((tokens, weight.shape[0]), bf16) for weight in weights]
-    native.linear(tensor(x), weights, [tensor(out) for out in outs])
+    calls.linear(x, weights, outs)
     assert [bits(out) for out in outs] == [bits(run_linear(x, w, bf16)) for w in weights]
 
 
@@ -160,7 +159,7 @@ def test_dequantising_gives_code_times_scale_rounded_once(
 ) -> None:
     weight = quantized(shape, dtype, double)
     out = empty(shape, out_dtype)
-    native.dequantize(weight, None, tensor(out))
+    calls.dequantize(weight, None, out)
     assert bits(out) == bits(elements(weight, out_dtype))
 
 
@@ -172,7 +171,7 @@ def test_rows_are_dequantised_in_any_order(
     weight = quantized((9, columns), dtype, double)
     rows = np.array([8, 0, 3, 3], np.int32)
     out = empty((4, columns), bf16)
-    native.dequantize(weight, tensor(rows), tensor(out))
+    calls.dequantize(weight, rows, out)
     assert bits(out) == bits(elements(weight, bf16)[rows])
 
 
@@ -257,7 +256,7 @@ def test_blocks_of_zeros_and_of_the_smallest_numbers_stay_near_zero(isa: str, dt
 def test_quantising_has_the_same_bits_for_any_number_of_threads(isa: str, dtype: Any) -> None:
     x, results = normal((100_001,), bf16), set()
     for threads in (1, 2, 7):
-        native.set_num_threads(threads)
+        calls.set_num_threads(threads)
         weight = ml.quantize(tensor(x), dtype)
         results.add(weight.codes.numpy().tobytes() + weight.scales.numpy().tobytes())
     assert len(results) == 1
@@ -269,6 +268,15 @@ def test_elements_that_are_not_finite_are_counted(isa: str, dtype: Any, value: f
     x = normal((40_000,), f32)
     codes = Tensor.empty((40_000 // dtype.codes_per_item,), dtype.codes)
     scales = Tensor.empty((40_000 // dtype.block_size,), dtype.scales)
-    assert native.quantize(tensor(x), dtype, codes, scales) == 0
+    assert calls.quantize(x, dtype, codes, scales) == 0
     x[[0, 20_000, 39_999]] = value
-    assert native.quantize(tensor(x), dtype, codes, scales) == 3
+    assert calls.quantize(x, dtype, codes, scales) == 3
+
+
+@formats
+@activations
+@pytest.mark.parametrize("tokens", [0, 1, 4, 16, 130])
+def test_a_product_over_no_blocks_is_zero(
+    isa: str, dtype: Any, double: bool, x_dtype: Any, tokens: int
+) -> None:
+    assert not run_linear(empty((tokens, 0), x_dtype), quantized((16, 0), dtype, double)).any()

@@ -7,9 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from src.ml import native
-
-from .operands import UNIT_ROUNDOFF, Array, bf16, bits, empty, f16, f32, normal, tensor
+from . import calls
+from .operands import UNIT_ROUNDOFF, Array, bf16, bits, empty, f16, f32, normal
 
 SIZES = [1, 2, 15, 16, 17, 31, 33, 255, 256, 257, 700]
 activations = pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
@@ -24,19 +23,19 @@ def close(out: Array, expected: Array, float32_error: float) -> None:
 
 def run_softmax(x: Array, dtype: Any = f32) -> Array:
     out = empty(x.shape, dtype)
-    native.softmax(tensor(x), tensor(out))
+    calls.softmax(x, out)
     return out
 
 
 def run_norm(x: Array, weight: Array, dtype: Any = f32) -> Array:
     out = empty(x.shape, dtype)
-    native.rms_norm(tensor(x), tensor(weight), 1e-5, tensor(out))
+    calls.rms_norm(x, weight, 1e-5, out)
     return out
 
 
 def run_rotary(x: Array, frequencies: Array, halves: bool = False) -> Array:
     out = empty(x.shape, x.dtype)
-    native.rotary(tensor(x), tensor(frequencies), tensor(out), halves)
+    calls.rotary(x, frequencies, out, halves)
     return out
 
 
@@ -161,7 +160,7 @@ def test_two_operands_are_combined_in_float32_and_rounded_once(
     isa: str, dtype: Any, name: str, formula: Callable[..., Array], error: float, n: int
 ) -> None:
     a, b, out = normal((n,), dtype), normal((n,), dtype, seed=1), empty((n,), dtype)
-    getattr(native, name)(tensor(a), tensor(b), tensor(out))
+    getattr(calls, name)(a, b, out)
     close(out, formula(a.astype(np.float64), b.astype(np.float64)), error + 2.0**-24)
 
 
@@ -169,14 +168,14 @@ def test_two_operands_are_combined_in_float32_and_rounded_once(
 @pytest.mark.parametrize("n", SIZES)
 def test_silu_is_right(isa: str, dtype: Any, n: int) -> None:
     x, out = (6 * normal((n,), f32)).astype(dtype), empty((n,), dtype)
-    native.silu(tensor(x), tensor(out))
+    calls.silu(x, out)
     close(out, sigmoid_product(x.astype(np.float64), np.float64(1)), 2.0**-21)
 
 
 def test_silu_does_not_overflow_and_passes_nan_on(isa: str) -> None:
     x = np.array([-3e38, -1000, -90, 0, 90, 3e38, np.inf, np.nan], np.float32)
     out = empty(x.shape, f32)
-    native.silu(tensor(x), tensor(out))
+    calls.silu(x, out)
     np.testing.assert_array_equal(out[[0, 1, 3, 4, 5, 6]], np.float32([0, 0, 0, 90, 3e38, np.inf]))
     assert abs(out[2] / (-90 * np.exp(-90.0)) - 1) < 1e-5
     assert np.isnan(out[7])
@@ -186,8 +185,8 @@ def test_silu_does_not_overflow_and_passes_nan_on(isa: str) -> None:
 def test_elementwise_results_may_replace_an_operand(isa: str, dtype: Any) -> None:
     a, b = normal((1000,), dtype), normal((1000,), dtype, seed=1)
     apart, together = empty((1000,), dtype), a.copy()
-    native.swiglu(tensor(a), tensor(b), tensor(apart))
-    native.swiglu(tensor(together), tensor(b), tensor(together))
+    calls.swiglu(a, b, apart)
+    calls.swiglu(together, b, together)
     assert bits(apart) == bits(together)
 
 
@@ -201,7 +200,7 @@ def test_argmax_finds_the_first_maximum(isa: str, dtype: Any, n: int) -> None:
     x[3, n // 3] = np.inf
     x[3, n - 1] = np.nan
     out = np.full(6, -1, np.int32)
-    native.argmax(tensor(x), tensor(out))
+    calls.argmax(x, out)
     np.testing.assert_array_equal(out, x.astype(np.float32).argmax(axis=1))
 
 
@@ -209,7 +208,7 @@ def test_widening_is_exact_for_every_pattern(isa: str) -> None:
     patterns = np.arange(65536, dtype=np.uint16)
     for dtype in (bf16, f16):
         x, out = patterns.view(dtype), empty((65536,), f32)
-        native.convert(tensor(x), tensor(out))
+        calls.convert(x, out)
         assert bits(out) == bits(x.astype(np.float32))
 
 
@@ -226,7 +225,7 @@ def sampled_patterns() -> Array:
 def test_narrowing_rounds_to_nearest_even_and_keeps_nan_a_nan(isa: str, dtype: Any) -> None:
     x = sampled_patterns()
     out = empty(x.shape, dtype)
-    native.convert(tensor(x), tensor(out))
+    calls.convert(x, out)
     with np.errstate(over="ignore", invalid="ignore"):
         expected = x.astype(dtype)
     assert bits(out) == bits(expected)
@@ -238,13 +237,13 @@ def test_every_row_kernel_gives_the_same_bits_on_every_instruction_set_and_threa
     x = (5 * normal((9, 4500), f32)).astype(ml_dtypes.bfloat16)
     weight, frequencies = normal((4500,), bf16, seed=1), angles(9, 15)
     results = set()
-    for isa in native.available_isas():
-        native.set_isa(isa)
+    for isa in calls.available_isas():
+        calls.set_isa(isa)
         for threads in (1, 2, 3, 4, 7):
-            native.set_num_threads(threads)
+            calls.set_num_threads(threads)
             gated, narrow = empty(x.shape, bf16), empty(x.shape, f16)
-            native.swiglu(tensor(x), tensor(x), tensor(gated))
-            native.convert(tensor(x), tensor(narrow))
+            calls.swiglu(x, x, gated)
+            calls.convert(x, narrow)
             heads = x.reshape(9, 150, 30)
             turned = [run_rotary(heads, frequencies, halves) for halves in (False, True)]
             parts = [run_softmax(x), run_norm(x, weight), *turned, gated, narrow]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from src.checkpoint import mapped_file
-from src.ml import native_memory
+from src.ml import kernels
 from src.outside import regular_files
 
 HERE = str(Path(__file__).resolve().parent)
@@ -60,7 +60,7 @@ Inject = Callable[[Any], AbstractContextManager[Fault]]
 @contextmanager
 def failing_allocation(at: int) -> Iterator[Fault]:
     """Let the system refuse the k-th piece of native memory."""
-    fault, take = Fault(at), native_memory._new_chars
+    fault, take = Fault(at), kernels.new_bytes
 
     def refusing(kind: Any, nbytes: int) -> Any:
         if fault.is_now():
@@ -68,7 +68,7 @@ def failing_allocation(at: int) -> Iterator[Fault]:
         return take(kind, nbytes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native_memory, "_new_chars", refusing)
+        patch.setattr(kernels, "new_bytes", refusing)
         yield fault
 
 

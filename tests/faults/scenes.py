@@ -6,14 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from src.cli.session import Session
 from src.inference import InferenceEngine, SamplingArgs
-from src.ml import kernel_settings, native_attention, recording
-from src.ml import native as native_calls
 from src.model import InferenceContext, Model, load_model
-from src.model.context import REPLAYED_TOKENS
 from src.tokenizer import Tokenizer
 from tests.faults.injection import Inject, Line
 from tests.support.held import Held, NativeBytes, held_now
@@ -56,18 +51,9 @@ def loading(directory: Path, **options: Any) -> Scene:
     return Scene(load, logits)
 
 
-def warm_up(engine: InferenceEngine) -> None:
-    """Let an engine record the steps of each length that it records: it keeps them for good."""
-    for count in (*range(1, REPLAYED_TOKENS + 1), 2 * REPLAYED_TOKENS):
-        engine.reset()
-        list(engine.generate(list(range(count)), 1, GREEDY))
-    engine.reset()
-
-
 def generating(model: Model) -> Scene:
     """Continue a prompt; the next answers of the same engine have the same bits."""
     engine = InferenceEngine(model, 32)
-    warm_up(engine)
 
     def answers() -> list[object]:
         prompts = (OTHER_PROMPT, PROMPT)
@@ -87,25 +73,14 @@ def generating(model: Model) -> Scene:
 
 
 def starting(model: Model) -> Scene:
-    """Make an engine and run a first step, which records its kernel calls."""
+    """Make an engine and run its first steps."""
 
     def generate() -> list[object]:
         engine = InferenceEngine(model, 32)
         steps = engine.generate(PROMPT, NEW_TOKENS, GREEDY, candidates=3)
         return [(step.token_id, step.text, step.choice) for step in steps]
 
-    def generate_by_recordings() -> list[object]:
-        recorded = []
-        with pytest.MonkeyPatch.context() as patch:
-            put_in_place = recording._put_in_place
-            patch.setattr(
-                recording, "_put_in_place", lambda r: recorded.append(r) or put_in_place(r)
-            )
-            result = generate()
-        assert recorded
-        return result
-
-    return Scene(generate, generate_by_recordings)
+    return Scene(generate, generate)
 
 
 def encoding(tokenizer: Tokenizer) -> Scene:
@@ -120,7 +95,6 @@ def encoding(tokenizer: Tokenizer) -> Scene:
 
 def chatting(session: Session) -> Scene:
     """Ask a question in a chat; history and the next answer are those of before."""
-    warm_up(session.engine)
     session.ask("the first question")
     turns = list(session.turns)
 
@@ -177,7 +151,7 @@ def strike(
                 return faults
             faults += 1
             scene.check()
-            check_nothing_stands_in()
+            assert gc.isenabled()
             check_held(before, native, at)
             assert scene.answer() == expected, f"the answer after a fault at {at}"
     finally:
@@ -191,13 +165,6 @@ def _run(scene: Scene, declared: tuple[type[BaseException], ...]) -> None:
         scene.run()
     except declared:
         return
-
-
-def check_nothing_stands_in() -> None:
-    """Check that kernels are called directly again, and that the garbage collector runs."""
-    assert (native_calls.lib, native_attention.lib) == (kernel_settings.lib, kernel_settings.lib)
-    assert not recording._replaced
-    assert gc.isenabled()
 
 
 def check_held(before: Held, native: NativeBytes, at: object) -> None:

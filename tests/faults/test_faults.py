@@ -9,7 +9,6 @@ import pytest
 from src.cli.arguments import parse_arguments
 from src.cli.console import Console
 from src.cli.loading import open_session
-from src.inference.speculation import DraftLength
 from src.ml import LlamaBoltsError
 from src.model import Model, load_model
 from src.tokenizer import Tokenizer
@@ -21,6 +20,7 @@ from tests.faults.injection import (
     lines_of,
 )
 from tests.faults.scenes import Scene, strike
+from tests.inference.drafts import draft_always
 from tests.model.test_isolation import hugging_face, meta, sentencepiece
 from tests.support.held import NativeBytes
 
@@ -47,7 +47,7 @@ def model(directories: dict[str, Path]) -> Iterator[Model]:
 
 @pytest.fixture(autouse=True)
 def _drafts_of_the_same_length_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DraftLength, "best", lambda self, end_length, most: most)
+    draft_always(monkeypatch)
 
 
 @pytest.fixture

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -472,14 +473,27 @@ def test_not_a_number_in_the_weights_is_an_error_and_the_cache_is_forgotten(
 
 
 def test_weights_rewritten_under_the_engine_are_noticed_before_the_answer(tmp_path: Path) -> None:
-    import os
-
     model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, tokenizer=True))
     engine = InferenceEngine(model, 64)
     answer(engine, [1, 2, 3])
     os.utime(tmp_path / "consolidated.00.pth", ns=(1, 1))
     with pytest.raises(CheckpointError):
         engine.generate([1, 2, 3])
+
+
+def test_weights_rewritten_during_an_answer_are_noticed_before_its_last_step(
+    tmp_path: Path,
+) -> None:
+    model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, tokenizer=True))
+    engine = InferenceEngine(model, 64)
+    found, steps = [], engine.generate([1, 2, 3], 5, sampling=GREEDY)
+    found.append(next(steps))
+    os.utime(tmp_path / "consolidated.00.pth", ns=(1, 1))
+    with pytest.raises(CheckpointError, match="rewritten while in use"):
+        found.extend(steps)
+    assert [step.stop_reason for step in found] == [None] * 4
+    assert engine.cached_ids == ()
+    assert engine.context.length == 0
 
 
 def test_memory_that_python_does_not_get_is_an_error_of_the_package_and_changes_nothing(

@@ -9,9 +9,9 @@ import pytest
 from src import ml
 from src.inference import InferenceEngine, SamplingArgs
 from src.inference import engine as engine_module
-from src.inference.speculation import DraftLength
 from src.ml import bfloat16
 from src.model import Model, load_model
+from tests.inference.drafts import draft_always
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
 
 GREEDY = SamplingArgs(temperature=0.0)
@@ -30,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 @pytest.fixture(autouse=True)
 def _small_chunks_and_long_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 4)
-    monkeypatch.setattr(DraftLength, "best", lambda self, end_length, most: most)
+    draft_always(monkeypatch)
 
 
 class Interrupter:

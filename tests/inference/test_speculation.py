@@ -1,5 +1,6 @@
 """Drafts change how long an answer takes, and nothing else."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 from src import trace
 from src.inference import InferenceEngine, NumericError, SamplingArgs, Step
 from src.inference import speculation as speculation_module
-from src.inference.speculation import LONGEST_DRAFT, Drafter, DraftLength, TextIndex
+from src.inference.speculation import LONGEST_DRAFT, Drafter, DraftLength, PassCosts, TextIndex
 from src.ml import bfloat16
 from src.model import Model, load_model
 from src.trace import Tracer
+from tests.inference.drafts import costs_of, draft_always
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
 
 GREEDY = SamplingArgs(temperature=0.0)
@@ -40,7 +42,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Model:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts as many tokens as allowed, whether it pays or not."""
-    monkeypatch.setattr(DraftLength, "best", lambda self, end_length, most: most)
+    draft_always(monkeypatch)
 
 
 @pytest.fixture
@@ -222,7 +224,7 @@ def test_without_speculation_nothing_is_drafted(bare: Model, eager: None) -> Non
     assert engine.last_stats.drafted_tokens == engine.last_stats.accepted_tokens == 0
 
 
-def test_repetition_is_found_and_saves_steps(bare: Model) -> None:
+def test_repetition_is_found_and_saves_steps(bare: Model, eager: None) -> None:
     engine = InferenceEngine(bare, 512)
     list(engine.generate(PROMPT, 300, GREEDY))
     stats = engine.last_stats
@@ -263,14 +265,20 @@ def test_a_copy_that_reaches_the_end_goes_on_with_itself() -> None:
 
 def test_of_a_very_long_text_the_end_is_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculation_module, "_LONGEST_TEXT", 6)
-    text = TextIndex([5, 6, 1, 2, 3, 4, 5, 6])
-    assert text.match() is None
-    assert len(text._places) == 4 + 3 + 2
+    assert TextIndex([5, 6, 1, 2, 3, 4, 5, 6]).match() is None
+    monkeypatch.undo()
+    assert TextIndex([5, 6, 1, 2, 3, 4, 5, 6]).match() == (2, 2)
+
+
+def test_ids_beyond_the_characters_of_python_may_match_wrongly_and_are_copied_rightly() -> None:
+    beyond = sys.maxunicode + 1
+    text = TextIndex([0xD800, beyond + 7, 9, 0xD800, 7])
+    assert text.match() == (2, 2)
+    assert text.copied(1, 2) == [beyond + 7, 9]
 
 
 def test_drafts_get_longer_while_they_are_right_and_stop_when_they_are_wrong() -> None:
-    length = DraftLength()
-    length.note_step(0, 1.0)
+    length = DraftLength(costs_of(0.03))
     first = length.best(3, 7)
     for _ in range(30):
         length.note_guess(3, True)
@@ -282,38 +290,77 @@ def test_drafts_get_longer_while_they_are_right_and_stop_when_they_are_wrong() -
 
 
 def test_drafts_stop_while_a_step_over_several_tokens_costs_too_much() -> None:
-    length = DraftLength()
-    length.note_step(0, 1.0)
+    costs = costs_of(0.03)
+    length = DraftLength(costs)
     for drafted in range(1, LONGEST_DRAFT + 1):
         for _ in range(20):
-            length.note_step(drafted, 1.0 + drafted)
+            costs.note_check(1 + drafted, 1.0 + drafted)
+    costs.credit = 8.0
     assert length.best(3, 7) == 0
     for _ in range(400):
-        length.note_step(0, 1.0)
+        length.best(3, 7)
     assert length.best(3, 7) > 0  # it is tried again in the end
 
 
+def test_what_a_prompt_took_says_what_a_row_takes() -> None:
+    for row, drafts in ((0.02, True), (0.9, False)):
+        costs = PassCosts()
+        costs.note_prompt(100, 100 * row)
+        for _ in range(1000):
+            costs.note_plain(1.0)
+        assert costs.ratio(4) == pytest.approx(1 + 3 * row)
+        assert (DraftLength(costs).best(4, 7) > 0) is drafts
+
+
 def test_one_step_that_was_held_up_does_not_decide() -> None:
-    length = DraftLength()
-    for _ in range(5):
-        length.note_step(0, 1.0)
+    costs = costs_of(0.03)
+    length = DraftLength(costs)
+    for _ in range(30):
+        length.note_guess(4, True)
     before = length.best(4, 7)
-    length.note_step(before, 1000.0)
+    costs.note_check(1 + before, 1000.0)
+    costs.credit = 8.0
     assert length.best(4, 7) > 0
-    length.note_step(0, 1000.0)
+    costs.note_plain(1000.0)
     for _ in range(10):
-        length.note_step(0, 1.0)
-    assert length._plain_seconds < 1.5
+        costs.note_plain(1.0)
+    assert costs._plain_seconds < 1.5
 
 
 def test_a_draft_is_never_longer_than_asked_for() -> None:
-    length = DraftLength()
+    length = DraftLength(costs_of(0.03))
     for most in range(8):
         assert length.best(4, most) <= most
 
 
+@pytest.mark.parametrize("row", [0.02, 0.3, 1.0])
+@pytest.mark.parametrize("right", [0.0, 0.3, 1.0])
+def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost(
+    row: float, right: float
+) -> None:
+    costs, luck, own = PassCosts(), np.random.default_rng(1), 0.005
+    # Of two tokens, so that there is always a guess; the drafter does not see how they are drawn.
+    drafter = Drafter([1, 2] * 20, costs)
+    costs.note_prompt(40, 40 * row)
+    seconds, plain_seconds = 0.0, 0.0
+    for _ in range(4000):
+        plain_seconds += 1.0
+        guess = drafter._guess
+        wanted = guess.tokens[guess.confirmed] if guess else 1
+        if drafter.observe(wanted if luck.random() < right else 3 - wanted) is not None:
+            continue
+        count = len(drafter.draft(7))
+        rows = np.zeros((count, 2), np.float32) if count else None
+        taken = 1.0 + row * count
+        drafter.note_step(count, rows, own, taken)
+        seconds += taken + own
+    assert plain_seconds / seconds > 0.97
+    if right == 1.0:
+        assert plain_seconds / seconds > 0.97 * 8 / (1 + 7 * row)
+
+
 def test_a_guess_that_was_not_drafted_still_teaches() -> None:
-    drafter = Drafter([1, 2, 3, 1, 2])
+    drafter = Drafter([1, 2, 3, 1, 2], costs_of(0.03))
     before = drafter._length._acceptance[2]
     assert drafter.draft(0) == []
     assert drafter.observe(3) is None
@@ -323,10 +370,10 @@ def test_a_guess_that_was_not_drafted_still_teaches() -> None:
 def test_rows_are_given_out_until_a_token_differs() -> None:
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     for drawn, given in (([3, 1, 2, 9], [0, 1, 2, None]), ([3, 1, 9], [0, 1, None]), ([7], [None])):
-        drafter = Drafter([1, 2, 3, 1, 2])
+        drafter = Drafter([1, 2, 3, 1, 2], costs_of(0.0))
         drafted = drafter.draft(3)
         assert drafted == [3, 1, 2]
-        drafter.note_step(3, rows[1:], 1.0)
+        drafter.note_step(3, rows[1:], 0.0, 1.0)
         for token, row in zip(drawn, given, strict=True):
             found = drafter.observe(token)
             if row is None:

@@ -37,10 +37,12 @@ Array = np.ndarray[Any, Any]
 
 
 def sample(shape: tuple[int, ...], dtype: ml.DType = ml.float32, seed: int = 0) -> ml.Tensor:
-    """Make a tensor of random elements: normal floats, small integers, complex numbers."""
+    """Make a tensor of random elements: normal floats, small integers, complex numbers, bools."""
     generator = np.random.default_rng([seed, *shape])
     if dtype.kind == "int":
         values = generator.integers(0, 100, shape)
+    elif dtype.kind == "bool":
+        values = generator.integers(0, 2, shape)
     elif dtype.kind == "complex":
         values = generator.standard_normal(shape) + 1j * generator.standard_normal(shape)
     else:
@@ -57,8 +59,9 @@ def strided(shape: tuple[int, ...], dtype: ml.DType = ml.float32, seed: int = 0)
 
 
 def exact(x: ml.Tensor) -> Array:
-    """Give the elements in float64 (complex128, int64)."""
-    wider = {"float": np.float64, "int": np.int64, "complex": np.complex128}[x.dtype.kind]
+    """Give the elements in float64 (complex128, int64, bool)."""
+    kinds = {"float": np.float64, "int": np.int64, "complex": np.complex128, "bool": np.bool_}
+    wider = kinds[x.dtype.kind]
     return np.asarray(x.numpy().astype(wider))
 
 

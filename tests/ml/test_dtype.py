@@ -11,11 +11,14 @@ ROWS = [
     (ml.bfloat16, "bfloat16", 2, "float", ml_dtypes.bfloat16),
     (ml.float16, "float16", 2, "float", np.float16),
     (ml.float32, "float32", 4, "float", np.float32),
+    (ml.float8_e4m3fn, "float8_e4m3fn", 1, "float", ml_dtypes.float8_e4m3fn),
+    (ml.float8_e5m2, "float8_e5m2", 1, "float", ml_dtypes.float8_e5m2),
     (ml.int64, "int64", 8, "int", np.int64),
     (ml.int32, "int32", 4, "int", np.int32),
     (ml.uint16, "uint16", 2, "int", np.uint16),
     (ml.int8, "int8", 1, "int", np.int8),
     (ml.uint8, "uint8", 1, "int", np.uint8),
+    (ml.bool_, "bool", 1, "bool", np.bool_),
     (ml.complex64, "complex64", 8, "complex", np.complex64),
 ]
 
@@ -41,14 +44,14 @@ def test_a_row_cannot_be_changed():
 
 
 @pytest.mark.parametrize(
-    "numpy_type", ["f8", "u8", "i2", "?", "c16", "S3", "O", ">f4", ">u2", "M8[s]", [("a", "f4")]]
+    "numpy_type", ["f8", "u8", "i2", "c16", "S3", "O", ">f4", ">u2", "M8[s]", [("a", "f4")]]
 )
 def test_a_dtype_without_a_row_is_refused_with_the_names_of_those_that_have_one(numpy_type):
     with pytest.raises(ml.DTypeError) as caught:
         from_numpy_dtype(np.dtype(numpy_type))
     assert str(caught.value) == (
-        "[from_numpy] array.dtype must be one of bfloat16, float16, float32, int64, int32, "
-        f"uint16, int8, uint8, complex64: {np.dtype(numpy_type)!r}"
+        f"[from_numpy] array.dtype must be one of {', '.join(row.name for row in ml.DTYPES)}: "
+        f"{np.dtype(numpy_type)!r}"
     )
 
 
@@ -60,5 +63,4 @@ def test_block_quantised_types_say_how_they_are_stored_and_have_no_size_per_elem
     for dtype in ml.BLOCK_DTYPES:
         assert repr(dtype) == str(dtype) == dtype.name
         assert not dtype.is_float
-        with pytest.raises(ml.DTypeError, match=r"only ml\.quantize makes such tensors"):
-            _ = dtype.itemsize
+        assert not hasattr(dtype, "itemsize")

@@ -86,11 +86,11 @@ def test_the_dynamic_map_rises_from_below_to_one_and_has_a_zero():
         ),
         (
             (sample((4, 64), ml.int32), ml.nf4),
-            "[quantize] dtype must be one of bfloat16, float16, float32: int32 (shape [4, 64])",
+            "[quantize] dtype must be a real floating-point dtype: int32 (shape [4, 64])",
         ),
         (
             (sample((4, 64)), ml.int8_block, True),
-            "[quantize] dtype= of double quantisation must equal nf4: int8_block",
+            "[quantize] dtype= of double quantization must equal nf4: int8_block",
         ),
     ],
 )

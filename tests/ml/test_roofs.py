@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from src.ml import Tensor, native, roofs
+from src.ml import Tensor, kernels, roofs
 
 
 def buffer(nbytes: int) -> Tensor:
@@ -11,13 +11,13 @@ def buffer(nbytes: int) -> Tensor:
 
 
 def test_reading_gives_a_rate_and_leaves_the_instruction_set_as_it_was() -> None:
-    chosen = native.build_info()["isa"]
-    for before in native.available_isas():
-        native.set_isa(before)
-        for isa in native.available_isas():
+    chosen = kernels.build_info()["isa"]
+    for before in kernels.available_isas():
+        kernels.set_isa(before)
+        for isa in kernels.available_isas():
             assert roofs.read_rate([buffer(1 << 16), buffer(100)], isa, 4) > 0
-            assert native.build_info()["isa"] == before
-    native.set_isa(chosen)
+            assert kernels.build_info()["isa"] == before
+    kernels.set_isa(chosen)
 
 
 def test_the_fastest_reading_is_one_of_the_ways(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,17 +25,17 @@ def test_the_fastest_reading_is_one_of_the_ways(monkeypatch: pytest.MonkeyPatch)
 
     def read_rate(tensors: list[Tensor], isa: str, streams: int) -> float:
         seen.append((sum(tensor.nbytes for tensor in tensors), isa, streams))
-        return 2.0 if (isa, streams) == (native.available_isas()[0], 2) else 1.0
+        return 2.0 if (isa, streams) == (kernels.available_isas()[0], 2) else 1.0
 
     monkeypatch.setattr(roofs, "read_rate", read_rate)
     monkeypatch.setattr(roofs, "_SAMPLE_BYTES", 150)
-    assert roofs.fastest_reading([buffer(100)] * 5) == (native.available_isas()[0], 2)
+    assert roofs.fastest_reading([buffer(100)] * 5) == (kernels.available_isas()[0], 2)
     assert {nbytes for nbytes, _, _ in seen} == {200}
-    assert len(seen) == 2 * len(native.available_isas()) * len(roofs.STREAMS)
+    assert len(seen) == 2 * len(kernels.available_isas()) * len(roofs.STREAMS)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_multiply_adds_have_a_rate_where_there_are_vectors(dtype: str) -> None:
-    isa = native.build_info()["isa"]
+    isa = kernels.build_info()["isa"]
     rate = roofs.multiply_add_rate(dtype, rounds=1000)
     assert rate is None if isa == "portable" else rate is not None and rate > 0

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.ml.scalars import checked_number, checked_scalar
+from src.ml.dtype import checked_number, checked_scalar
 
 
 @pytest.mark.parametrize(

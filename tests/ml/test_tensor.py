@@ -526,7 +526,7 @@ def test_view_as_real_refuses_what_is_not_complex():
 @EVERY_DTYPE
 def test_item_is_a_python_number(dtype):
     x = sample((1, 1), dtype)
-    expected = {"float": float, "int": int, "complex": complex}[dtype.kind]
+    expected = {"float": float, "int": int, "complex": complex, "bool": bool}[dtype.kind]
     assert type(x.item()) is expected
     assert x.item() == x.numpy()[0, 0]
 

@@ -1,80 +1,81 @@
-from dataclasses import replace
+"""One form of sizes and constants for every configuration file, completed by the tensors."""
 
-import numpy as np
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from src import ml
-from src.model import ModelConfigError, RopeScaling
-from src.model.args import ModelArgs, model_args
-from tests.model.tiny import GROUPED, Tiny, weights
+from src.checkpoint import read_hugging_face_config
+from src.checkpoint.names import rows_of
+from src.model import LinearRopeScaling, ModelConfigError, RopeScaling
+from src.model.args import (
+    ModelArgs,
+    activation_dtype,
+    args_from_config,
+    args_from_params,
+    feed_forward_dim,
+    with_rope_factor,
+)
+from tests.checkpoint.test_hugging_face_config import (
+    LLAMA3,
+    LLAMA_2_7B,
+    LLAMA_3_2_1B,
+    MISTRAL_7B_V01,
+    PUBLISHED,
+)
+from tests.model.tiny import GROUPED, Tiny
+from tests.support.hugging_face_writer import CONFIG
 
 
-def tensors(config: Tiny = GROUPED, dtype: ml.DType = ml.bfloat16) -> dict[str, ml.Tensor]:
+def from_params(config: Tiny = GROUPED, **changes: object) -> ModelArgs:
+    return args_from_params(config.params() | changes)
+
+
+def from_config(directory: Path, config: dict[str, Any], **changes: object) -> ModelArgs:
+    (directory / "config.json").write_text(json.dumps(config | changes))
+    return args_from_config(read_hugging_face_config(directory))
+
+
+def dtypes(matrices: ml.DType, **others: ml.DType) -> dict[str, ml.DType | ml.BlockDType]:
+    """Return the dtypes of a model of one layer; `others` are those of some weights."""
     return {
-        name: ml.Tensor.from_numpy(weight.astype(dtype.numpy_dtype), name=name)
-        for name, weight in weights(config).items()
+        name: others.get(name.split(".")[-2], ml.bfloat16 if "norm" in name else matrices)
+        for name, _ in rows_of(1)
     }
 
 
-def args_of(config: Tiny = GROUPED, factor: float | None = None, **changes: object) -> ModelArgs:
-    params = {k: v for k, v in (config.params() | changes).items() if v is not None}
-    return model_args(params, tensors(config), factor)
+def test_sizes_come_from_the_parameters_and_what_they_leave_open_is_0() -> None:
+    expected = replace(GROUPED.args(ml.bfloat16), max_context_length=4096)
+    assert from_params(multiple_of=90) == replace(expected, ffn_dim=180)
+    assert from_params().ffn_dim == 0
+    assert from_params().group_size == 4
 
 
-def test_sizes_come_from_the_parameters_and_the_tensors() -> None:
-    assert args_of() == replace(GROUPED.args(ml.bfloat16), max_context_length=4096)
-    assert args_of().group_size == 4
+@pytest.mark.parametrize("vocabulary", [-1, None])
+def test_a_vocabulary_that_is_not_said_is_left_to_the_tensors(vocabulary: int | None) -> None:
+    args = from_params(vocab_size=vocabulary)
+    assert args.vocab_size == 0
+    assert args.tensor_sizes == {"D": 64, "Hh": 64, "Kh": 16}
 
 
-def test_a_vocabulary_of_minus_one_is_that_of_the_tensors() -> None:
-    assert args_of(vocab_size=-1).vocab_size == GROUPED.vocab
-    assert args_of(vocab_size=None).vocab_size == GROUPED.vocab
+@pytest.mark.parametrize("key", ["n_kv_heads", "rope_theta", "max_seq_len", "use_scaled_rope"])
+def test_null_is_as_good_as_absent(key: str) -> None:
+    absent = {name: value for name, value in GROUPED.params().items() if name != key}
+    assert from_params(**{key: None}) == args_from_params(absent)
 
 
 def test_without_key_value_heads_every_query_head_has_its_own() -> None:
     config = Tiny("multi_head", 32, 1, 4, 4, 48, 131)
-    assert args_of(config, n_kv_heads=None).n_kv_heads == 4
-
-
-@pytest.mark.parametrize(
-    ("weight", "activation"),
-    [(ml.bfloat16, ml.bfloat16), (ml.float16, ml.float32), (ml.float32, ml.float32)],
-    ids=["bfloat16", "float16", "float32"],
-)
-def test_activations_follow_the_weights(weight: ml.DType, activation: ml.DType) -> None:
-    assert model_args(GROUPED.params(), tensors(dtype=weight)).dtype is activation
-
-
-def test_matrices_of_two_dtypes_are_refused() -> None:
-    mixed = tensors()
-    mixed["output.weight"] = mixed["output.weight"].to(ml.float32)
-    with pytest.raises(ModelConfigError, match="matrices of one dtype, got bfloat16, float32"):
-        model_args(GROUPED.params(), mixed)
-
-
-def test_norms_may_be_float32_beside_bfloat16_matrices() -> None:
-    mixed = tensors()
-    mixed["norm.weight"] = mixed["norm.weight"].to(ml.float32)
-    assert model_args(GROUPED.params(), mixed).dtype is ml.bfloat16
-
-
-def test_integer_weights_are_refused() -> None:
-    whole = {n: ml.Tensor.from_numpy(np.zeros(t.shape, np.int32)) for n, t in tensors().items()}
-    with pytest.raises(ModelConfigError, match="floating-point weights, got int32"):
-        model_args(GROUPED.params(), whole)
+    assert from_params(config, n_kv_heads=None).n_kv_heads == 4
 
 
 def known_size(dim: int, layers: int) -> ModelArgs:
-    """Returns the sizes of a large model, for which two narrow tensors stand in."""
-    narrow = {
-        "tok_embeddings.weight": ml.zeros((128256, 1), ml.bfloat16),
-        "layers.0.feed_forward.w1.weight": ml.zeros((8192, 1), ml.bfloat16),
-    }
-    params: dict[str, object] = {
-        "dim": dim, "n_layers": layers, "n_heads": 32, "n_kv_heads": 8, "norm_eps": 1e-5,
-        "rope_theta": 500000.0, "use_scaled_rope": True,
-    }  # fmt: skip
-    return model_args(params, narrow)
+    return from_params(
+        dim=dim, n_layers=layers, n_heads=32, rope_theta=500000.0, use_scaled_rope=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,21 +87,6 @@ def test_rope_is_scaled_by_8_but_by_32_in_the_sizes_of_llama_3_2(
     dim: int, layers: int, factor: float
 ) -> None:
     assert known_size(dim, layers).rope_scaling == RopeScaling(factor, 1.0, 4.0, 8192)
-
-
-def test_the_scaling_factor_can_be_overridden() -> None:
-    assert args_of(use_scaled_rope=True, factor=16.0).rope_scaling == RopeScaling(16.0)
-
-
-@pytest.mark.parametrize("factor", [0.0, -8.0, 0.5, float("nan"), float("inf"), 1e7])
-def test_a_senseless_scaling_factor_is_refused(factor: float) -> None:
-    with pytest.raises(ModelConfigError, match="rope_scaling_factor: expected 1 to 1e\\+06"):
-        args_of(use_scaled_rope=True, factor=factor)
-
-
-def test_a_scaling_factor_for_a_model_without_scaling_is_refused() -> None:
-    with pytest.raises(ModelConfigError, match="expected a model with use_scaled_rope"):
-        args_of(factor=8.0)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +102,11 @@ def test_a_scaling_factor_for_a_model_without_scaling_is_refused() -> None:
 def test_the_longest_context_is_what_the_parameters_say_or_the_familys(
     changes: dict[str, object], length: int
 ) -> None:
-    assert args_of(**changes).max_context_length == length
+    assert from_params(**changes).max_context_length == length
 
 
 def test_without_a_theta_it_is_that_of_llama_2() -> None:
-    assert args_of(rope_theta=None).rope_theta == 10000.0
+    assert from_params(rope_theta=None).rope_theta == 10000.0
 
 
 @pytest.mark.parametrize(
@@ -130,11 +116,180 @@ def test_without_a_theta_it_is_that_of_llama_2() -> None:
         ({"n_heads": 64, "n_kv_heads": 64}, "head dimension: expected an even number"),
         ({"norm_eps": 0}, "norm_eps: expected 1e-12 to 1, got 0"),
         ({"norm_eps": 1e-300}, "norm_eps: expected 1e-12 to 1, got 1e-300"),
-        ({"dim": True}, "dim: expected a whole number, got bool"),
-        ({"dim": None}, "dim: expected a whole number, got NoneType"),
-        ({"rope_theta": "500000"}, "rope_theta: expected a number, got str"),
     ],
 )
 def test_contradictions_are_refused_by_name(changes: dict[str, object], match: str) -> None:
     with pytest.raises(ModelConfigError, match=match):
-        args_of(**changes)
+        from_params(**changes)
+
+
+@pytest.mark.parametrize(
+    ("dim", "multiple_of", "multiplier", "size"),
+    [
+        (4096, 256, None, 11008),  # Llama 2 7B
+        (5120, 256, None, 13824),  # Llama 2 13B
+        (8192, 4096, 1.3, 28672),  # Llama 2 70B, Llama 3 70B
+        (4096, 1024, 1.3, 14336),  # Llama 3 8B
+        (2048, 256, 1.5, 8192),  # Llama 3.2 1B
+        (3072, 256, 1.0, 8192),  # Llama 3.2 3B
+        (16384, 4096, 1.2, 53248),  # Llama 3.1 405B
+    ],
+)
+def test_the_feed_forward_size_is_that_of_the_published_models(
+    dim: int, multiple_of: int, multiplier: float | None, size: int
+) -> None:
+    params = {"dim": dim, "multiple_of": multiple_of, "ffn_dim_multiplier": multiplier}
+    assert feed_forward_dim(params) == size
+
+
+def test_without_multiple_of_the_tensors_say_the_size() -> None:
+    assert feed_forward_dim({"dim": 4096, "multiple_of": None}) is None
+    assert feed_forward_dim({"dim": 4096}) is None
+
+
+@pytest.mark.parametrize("config", PUBLISHED.values(), ids=PUBLISHED)
+def test_the_sizes_of_published_models_are_those_of_their_files(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    args = from_config(tmp_path, config)
+    assert (args.dim, args.n_layers) == (config["hidden_size"], config["num_hidden_layers"])
+    assert args.head_dim * args.n_heads == config["hidden_size"]
+    assert args.n_kv_heads == config["num_key_value_heads"]
+    assert (args.ffn_dim, args.vocab_size) == (config["intermediate_size"], config["vocab_size"])
+    assert args.rope_pairs == "halves"
+    named = config.get("torch_dtype", config.get("dtype"))
+    assert args.dtype is (ml.bfloat16 if named == "bfloat16" else ml.float32)
+
+
+def test_scaled_rope_of_both_kinds_is_read(tmp_path: Path) -> None:
+    args = from_config(tmp_path, LLAMA_3_2_1B)
+    assert args.rope_scaling == RopeScaling(32.0, 1.0, 4.0, 8192)
+    assert (args.rope_theta, args.max_context_length) == (500000.0, 131072)
+    linear = from_config(tmp_path, LLAMA_2_7B, rope_scaling={"type": "linear", "factor": 2})
+    assert linear.rope_scaling == LinearRopeScaling(2.0)
+    assert from_config(tmp_path, LLAMA_2_7B).rope_scaling is None
+    llama3 = LLAMA3 | {"rope_theta": 1e6}
+    assert from_config(tmp_path, CONFIG, rope_parameters=llama3).rope_theta == 1e6
+
+
+def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path) -> None:
+    sizes = {
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 100, "vocab_size": 50,
+        "num_hidden_layers": 2, "num_attention_heads": 16,
+    }  # fmt: skip
+    llama = from_config(tmp_path, sizes)
+    assert (llama.n_kv_heads, llama.head_dim, llama.norm_eps) == (16, 4, 1e-6)
+    assert (llama.rope_theta, llama.rope_scaling) == (10000.0, None)
+    assert (llama.max_context_length, llama.sliding_window) == (2048, None)
+    assert llama.biases == ()
+    mistral = from_config(tmp_path, sizes, model_type="mistral")
+    assert mistral.n_kv_heads == 8
+    assert (mistral.max_context_length, mistral.sliding_window) == (4096, 4096)
+    # A window that is null caps nothing: the default of the positions shows.
+    unlimited = from_config(tmp_path, sizes, model_type="mistral", sliding_window=None)
+    assert (unlimited.max_context_length, unlimited.sliding_window) == (131072, None)
+
+
+@pytest.mark.parametrize("key", ["head_dim", "num_key_value_heads"])
+def test_null_in_a_config_is_as_good_as_absent(tmp_path: Path, key: str) -> None:
+    args = from_config(tmp_path, LLAMA_2_7B, **{key: None})
+    assert (args.head_dim, args.n_kv_heads) == (128, 32)
+
+
+def test_head_dim_may_differ_from_the_quotient(tmp_path: Path) -> None:
+    args = from_config(tmp_path, CONFIG, head_dim=10)
+    assert args.head_dim == 10
+    assert args.tensor_sizes == {"D": 24, "Hh": 40, "Kh": 20, "F": 56, "V": 40}
+
+
+def test_c1_heads_of_a_config_must_divide(tmp_path: Path) -> None:
+    with pytest.raises(ModelConfigError, match="n_heads: expected a multiple of n_kv_heads 3"):
+        from_config(tmp_path, CONFIG, num_key_value_heads=3)
+
+
+def test_biases_are_those_of_the_two_settings(tmp_path: Path) -> None:
+    attention = from_config(tmp_path, CONFIG, attention_bias=True)
+    assert attention.biases == ("wq", "wk", "wv", "wo")
+    assert from_config(tmp_path, CONFIG, mlp_bias=True).biases == ("w1", "w2", "w3")
+
+
+@pytest.mark.parametrize(
+    ("window", "context", "limit"),
+    [(None, 32768, None), (4096, 4096, 4096), (32768, 32768, None), (65536, 32768, None)],
+)
+def test_a_sliding_window_caps_the_context_of_a_mistral(
+    tmp_path: Path, window: int | None, context: int, limit: int | None
+) -> None:
+    args = from_config(tmp_path, MISTRAL_7B_V01, sliding_window=window)
+    assert (args.max_context_length, args.sliding_window) == (context, limit)
+
+
+SCALED = replace(GROUPED.args(), rope_scaling=RopeScaling(8.0))
+
+
+def test_the_scaling_factor_can_be_overridden() -> None:
+    assert with_rope_factor(SCALED, 16.0).rope_scaling == RopeScaling(16.0)
+    linear = replace(SCALED, rope_scaling=LinearRopeScaling(2.0))
+    assert with_rope_factor(linear, 3.0).rope_scaling == LinearRopeScaling(3.0)
+    assert with_rope_factor(SCALED, None) is SCALED
+
+
+@pytest.mark.parametrize("factor", [0.0, -8.0, 0.5, float("nan"), float("inf"), 1e7])
+def test_a_senseless_scaling_factor_is_refused(factor: float) -> None:
+    with pytest.raises(ModelConfigError, match="rope_scaling_factor: expected 1 to 1e\\+06"):
+        with_rope_factor(SCALED, factor)
+
+
+def test_a_scaling_factor_for_a_model_without_scaling_is_refused() -> None:
+    with pytest.raises(ModelConfigError, match="expected a model whose RoPE is scaled"):
+        with_rope_factor(GROUPED.args(), 8.0)
+
+
+@pytest.mark.parametrize(
+    ("weight", "activation"),
+    [
+        (ml.bfloat16, ml.bfloat16),
+        (ml.float8_e4m3fn, ml.bfloat16),
+        (ml.float8_e5m2, ml.bfloat16),
+        (ml.float16, ml.float32),
+        (ml.float32, ml.float32),
+    ],
+    ids=str,
+)
+def test_activations_follow_the_weights(weight: ml.DType, activation: ml.DType) -> None:
+    assert activation_dtype(dtypes(weight)) is activation
+
+
+def test_matrices_of_two_dtypes_are_refused() -> None:
+    for other in (ml.float32, ml.float8_e4m3fn):
+        with pytest.raises(ModelConfigError, match=f"of one dtype, got bfloat16, {other}"):
+            activation_dtype(dtypes(ml.bfloat16, output=other))
+
+
+def test_only_the_embeddings_may_be_bfloat16_beside_float8() -> None:
+    mixed = dtypes(ml.float8_e4m3fn, tok_embeddings=ml.bfloat16)
+    assert activation_dtype(mixed) is ml.bfloat16
+    for others in (
+        {"tok_embeddings": ml.float16},
+        {"tok_embeddings": ml.bfloat16, "output": ml.bfloat16},
+        {"output": ml.bfloat16},
+        {"output": ml.float8_e5m2},
+    ):
+        with pytest.raises(ModelConfigError, match="matrices of one dtype, got "):
+            activation_dtype(dtypes(ml.float8_e4m3fn, **others))
+
+
+def test_quantized_matrices_go_with_any_dtype() -> None:
+    plain = dtypes(ml.float16)
+    assert activation_dtype(plain | {"layers.0.attention.wq.weight": ml.nf4}) is ml.float32
+
+
+def test_norms_may_be_float32_beside_bfloat16_matrices() -> None:
+    assert activation_dtype(dtypes(ml.bfloat16, norm=ml.float32)) is ml.bfloat16
+    with pytest.raises(ModelConfigError, match=r"norm\.weight: expected one of .*got float8_e5m2"):
+        activation_dtype(dtypes(ml.float8_e5m2, norm=ml.float8_e5m2))
+
+
+def test_integer_weights_are_refused() -> None:
+    with pytest.raises(ModelConfigError, match="floating-point weights, got int32"):
+        activation_dtype(dtypes(ml.int32))

@@ -10,9 +10,9 @@ from src.model import (
     ModelError,
     NotEnoughMemoryError,
     PositionError,
-    check_context_fits,
     kv_cache_bytes,
 )
+from src.model.forecast import check_context_fits
 from tests.model.tiny import GROUPED
 
 ARGS = GROUPED.args(ml.bfloat16)
@@ -82,25 +82,26 @@ def test_a_length_that_is_no_whole_number_is_refused(length: object) -> None:
 def test_a_cache_beyond_memory_is_refused_before_it_is_allocated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("src.ml.memory.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("src.outside.memory.available_memory", lambda: 1 << 20)
     args = replace(ARGS, max_context_length=1 << 30)
     assert kv_cache_bytes(args, 1 << 30) == 2 * 2 * (1 << 30) * 2 * 8 * 2
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(NotEnoughMemoryError) as caught:
         InferenceContext(args, 1 << 30)
     assert str(caught.value) == (
-        "memory: expected at most 1.0 MiB available, got 160.0 GiB for a KV cache of 2 * 2 layers "
-        "* 1073741824 positions * 2 heads * 8 * 2 bytes and 34359738368 bytes of rotary frequencies"
+        "memory: expected at most 1.0 MiB available, got 160.0 GiB = 128.0 GiB of keys and values "
+        "(2 * 2 layers * 1073741824 positions * 2 heads * 8 * 2 bytes) + 32.0 GiB of rotary "
+        "frequencies + 1.0 MiB of intermediate results; a context of 463 would fit"
     )
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 14
-    check_context_fits(args, 1000)
+    check_context_fits(args, 463)
 
 
 def test_a_refusal_by_the_system_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> ml.Tensor:
+    def refuse(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(ml.Tensor, "empty", refuse)
+    monkeypatch.setattr("src.ml.kernels.new_bytes", refuse)
     with pytest.raises(NotEnoughMemoryError, match="got a refusal from the system"):
         InferenceContext(ARGS, 16)
 
@@ -116,7 +117,7 @@ def test_positions_may_be_written_over_but_not_leave_a_gap() -> None:
         context.begin(5, 1)
     with pytest.raises(PositionError, match="from 0 to the number of cached positions 4: got -1"):
         context.begin(-1, 1)
-    with pytest.raises(PositionError, match="must be a whole number: got float"):
+    with pytest.raises(PositionError, match=r"whole number from 0 to .* 4: got 1\.0"):
         context.begin(1.0, 1)  # type: ignore[arg-type]
     assert context.length == 4
 
@@ -133,3 +134,26 @@ def test_clear_forgets_all_positions() -> None:
     context.length = 9
     context.clear()
     assert context.length == 0
+
+
+@pytest.mark.parametrize("name", ["args", "caches", "frequencies", "sequence_length"])
+def test_what_the_memory_was_allocated_for_is_read_only(name: str) -> None:
+    context = InferenceContext(ARGS, 16)
+    before = getattr(context, name)
+    with pytest.raises(AttributeError, match=rf"^\[InferenceContext\] {name} is read-only$"):
+        setattr(context, name, before)
+    assert getattr(context, name) is before
+    assert isinstance(context.caches, tuple)  # nor can one of them be replaced
+    context.attention = "eager"
+    assert context.is_eager
+
+
+@pytest.mark.parametrize("length", [-1, 17, 10**6, True, 3.0, "3", None])
+def test_a_length_beyond_the_cache_is_refused(length: object) -> None:
+    context = InferenceContext(ARGS, 16)
+    context.length = 5
+    with pytest.raises(PositionError, match="whole number from 0 to sequence_length 16: got"):
+        context.length = length  # type: ignore[assignment]
+    assert context.length == 5
+    context.length = 16
+    assert context.length == 16

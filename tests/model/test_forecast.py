@@ -1,7 +1,10 @@
 """The forecast of memory: its arithmetic, and that it needs no weights."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from src.model import (
     forecast_memory,
     kv_cache_bytes,
     load_model,
+    read_model_files,
 )
 from src.model.forecast import MemoryForecast
 from tests.model.hugging_face_tiny import write_tiny
@@ -25,12 +29,12 @@ PARAMS = {
 }  # fmt: skip
 
 
-def forecast_of(**changes: object) -> MemoryForecast:
-    given = {
-        "longest": 100, "positions": 100, "mapped": 0, "copied": 0, "cache": 1000,
-        "cache_sizes": "a * b", "scratch": 24, "free": 2048,
-    }  # fmt: skip
-    return MemoryForecast(**(given | changes))  # type: ignore[arg-type]
+ARGS = GROUPED.args(ml.bfloat16)
+
+
+def forecast_of(positions: int = 100, **changes: Any) -> MemoryForecast:
+    given = MemoryForecast(ARGS, positions, 0, 0, "weights to be merged", None)
+    return replace(given, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +49,13 @@ def test_both_layouts_are_told_as_they_turn_out(meta: Path, tmp_path: Path) -> N
     for directory in (meta, hugging_face):
         forecast = forecast_memory(directory, 40, 4096)
         model = load_model(directory)
-        assert forecast.longest == model.args.max_context_length
+        assert replace(forecast.args, vocab_size=model.args.vocab_size) == model.args
         assert forecast.positions == 40
         assert forecast.mapped == model.mapped_bytes
         assert forecast.copied == 0
-        assert forecast.cache == kv_cache_bytes(model.args, 40)
-        assert forecast.cache == InferenceContext(model.args, 40).nbytes
-        D, F = model.args.dim, model.args.ffn_dim
-        assert forecast.scratch == 40 * 4 * (4 * D + 3 * F)
+        context, D, F = InferenceContext(model.args, 40), model.args.dim, model.args.ffn_dim
+        scratch = 40 * 4 * (4 * D + 3 * F)
+        assert forecast.needed == context.nbytes + context.frequencies.nbytes + scratch
 
 
 def test_without_a_wish_the_context_is_that_of_the_model_up_to_a_limit(meta: Path) -> None:
@@ -61,7 +64,7 @@ def test_without_a_wish_the_context_is_that_of_the_model_up_to_a_limit(meta: Pat
 
 
 def test_the_bundled_model_needs_no_name() -> None:
-    assert forecast_memory(None, None, 4096).longest == 131072
+    assert forecast_memory(None, None, 4096).args.max_context_length == 131072
 
 
 def test_parts_of_a_model_count_as_copied(tmp_path: Path) -> None:
@@ -75,36 +78,84 @@ def test_parts_of_a_model_count_as_copied(tmp_path: Path) -> None:
 def test_no_weight_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "params.json").write_text(json.dumps(PARAMS))
     (tmp_path / "consolidated.00.pth").touch()
-    assert forecast_memory(tmp_path, 16, 4096).cache == 3 * 2 * 16 * 2 * 16 * 2
+    assert kv_cache_bytes(forecast_memory(tmp_path, 16, 4096).args, 16) == 3 * 2 * 16 * 2 * 16 * 2
     (tmp_path / "consolidated.00.pth").unlink()
     (tmp_path / "consolidated.00.pth").symlink_to(tmp_path / "absent")
     assert forecast_memory(tmp_path, 16, 4096).mapped == 0
 
 
 def test_an_error_of_the_parameters_names_the_directory(tmp_path: Path) -> None:
-    (tmp_path / "params.json").write_text(json.dumps(PARAMS | {"max_seq_len": None}))
-    with pytest.raises(ModelConfigError, match=f"{tmp_path}: max_seq_len: expected a whole number"):
+    (tmp_path / "params.json").write_text(json.dumps(PARAMS | {"norm_eps": 0}))
+    with pytest.raises(ModelConfigError, match=f"{tmp_path}: norm_eps: expected 1e-12 to 1"):
         forecast_memory(tmp_path, 16, 4096)
 
 
+def test_the_dtype_of_the_cache_is_what_the_configuration_makes_likely(tmp_path: Path) -> None:
+    for dtype, cache in (("bfloat16", ml.bfloat16), ("float16", ml.float32), (None, ml.bfloat16)):
+        write_tiny(tmp_path, GROUPED, torch_dtype=dtype)
+        assert forecast_memory(tmp_path, 16, 4096).args.dtype is cache
+
+
+def test_files_that_were_read_are_not_read_again(meta: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(meta, tmp_path / "model")
+    files = read_model_files(directory)
+    (directory / "params.json").unlink()
+    read, reread = forecast_memory(files, 16, 4096), forecast_memory(meta, 16, 4096)
+    assert read == replace(reread, free=read.free)  # other processes change what is free
+    assert load_model(files).args == load_model(meta).args
+
+
 def test_what_fits_exactly_is_accepted_and_a_byte_less_is_refused_with_the_arithmetic() -> None:
-    forecast_of(free=1024).check()
+    cache, table, scratch = 2 * 2 * 112 * 2 * 8 * 2, 100 * 4 * 8, 100 * 4 * (4 * 64 + 3 * 90)
+    needed = cache + table + scratch
+    assert forecast_of().needed == needed
+    forecast_of(free=needed).check()
     forecast_of(free=None).check()
     with pytest.raises(NotEnoughMemoryError) as refusal:
-        forecast_of(free=1023).check()
+        forecast_of(free=needed - 1).check()
     assert str(refusal.value) == (
-        "memory: expected at most 1023 B available, got 1.0 KiB = 1000 B of keys and values "
-        "(a * b) + 24 B of intermediate results; a context of 99 would fit"
+        "memory: expected at most 222.6 KiB available, got 222.6 KiB = 14.0 KiB of keys and values "
+        "(2 * 2 layers * 100 positions * 2 heads * 8 * 2 bytes) + 3.1 KiB of rotary frequencies + "
+        "205.5 KiB of intermediate results; a context of 99 would fit"
     )
-    with pytest.raises(NotEnoughMemoryError, match=r"got 3\.0 KiB = 2\.0 KiB of weights to be mer"):
-        forecast_of(copied=2048).check()
+    with pytest.raises(NotEnoughMemoryError, match=r"= 2\.0 KiB of weights to be merged \+ 14"):
+        forecast_of(copied=2048, free=needed).check()
+
+
+@pytest.mark.parametrize("free", [1 << 20, 3 << 20, (3 << 20) + 4321])
+def test_the_context_that_is_said_to_fit_is_accepted_and_one_position_more_is_refused(
+    monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    args = replace(ARGS, max_context_length=1 << 20)
+    monkeypatch.setattr("src.outside.memory.available_memory", lambda: free)
+    named = set()
+    for refuse in (
+        lambda length: forecast_of(length, args=args, free=free).check(),
+        lambda length: forecast_of(length, args=args, free=free + 500, copied=500).check(),
+        lambda length: InferenceContext(args, length),
+    ):
+        with pytest.raises(NotEnoughMemoryError, match=r"; a context of \d+ would fit$") as caught:
+            refuse(1 << 20)
+        fitting = int(str(caught.value).split()[-3])
+        named.add(fitting)
+        refuse(fitting)
+        with pytest.raises(NotEnoughMemoryError, match=f"; a context of {fitting} would fit$"):
+            refuse(fitting + 1)
+    assert len(named) == 1
+
+
+def test_where_no_context_fits_none_is_named() -> None:
+    with pytest.raises(NotEnoughMemoryError, match=r"of intermediate results$"):
+        forecast_of(free=2000).check()
 
 
 def test_mapped_weights_beyond_the_memory_are_a_warning_not_a_refusal() -> None:
-    assert forecast_of(mapped=1024).warning is None
+    needed = forecast_of().needed
+    free = needed + 1024
+    assert forecast_of(mapped=1024, free=free).warning is None
     assert forecast_of(mapped=1 << 30, free=None).warning is None
-    forecast = forecast_of(mapped=1025)
+    forecast = forecast_of(mapped=1025, free=free)
     forecast.check()
     assert forecast.warning is not None
-    assert "1.0 KiB of mapped weights + 1.0 KiB of other data" in forecast.warning
-    assert "more than the 2.0 KiB available" in forecast.warning
+    assert "1.0 KiB of mapped weights + 222.6 KiB of other data" in forecast.warning
+    assert "more than the 223.6 KiB available" in forecast.warning

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.ml import native_memory
+from src.ml import kernels
 from src.model import InferenceContext
 from tests.model.test_llama import bits, reference_logits
 from tests.model.tiny import CONFIGS, GROUPED, Tiny, rounded, token_ids, transformer, weights
@@ -51,14 +51,14 @@ def test_eager_has_the_same_bits_for_any_chunking_too(dtype: ml.DType) -> None:
 def allocations(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> list[int]:
     """Returns the bytes of each allocation of tensors and scratch."""
     found: list[int] = []
-    allocate = native_memory.allocate
+    new_bytes = kernels.new_bytes
 
-    def counted(nbytes: int) -> Any:
+    def counted(kind: Any, nbytes: int) -> Any:
         found.append(nbytes)
-        return allocate(nbytes)
+        return new_bytes(kind, nbytes)
 
     with monkeypatch.context() as patch:
-        patch.setattr(native_memory, "allocate", counted)
+        patch.setattr(kernels, "new_bytes", counted)
         run()
     return found
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from src import ml
@@ -17,6 +18,7 @@ from src.model import (
     ModelConfigError,
     RopeScaling,
     load_model,
+    read_model_files,
 )
 from src.model.rope import inverse_frequencies
 from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
@@ -90,12 +92,12 @@ def test_shards_give_the_same_bits_as_one_file(tmp_path: Path, shards: int) -> N
     np.testing.assert_array_equal(bits(run(several, ids)), bits(run(one, ids)))
 
 
-def test_tensors_that_lie_askew_give_the_same_bits_and_are_told(tmp_path: Path) -> None:
+def test_misaligned_tensors_give_the_same_bits_and_are_named_in_a_note(tmp_path: Path) -> None:
     directory = write_tiny(tmp_path, GROUPED)
     expected = bits(run(load_model(directory), token_ids(GROUPED, 9)))
     write_safetensors(directory / "model.safetensors", renamed(GROUPED, weights(GROUPED)), askew=3)
     model = load_model(directory)
-    assert model.notes == ("21 tensors copied, which lie askew in their file",)
+    assert model.notes == ("21 tensors copied, which are misaligned in their file",)
     np.testing.assert_array_equal(bits(run(model, token_ids(GROUPED, 9))), expected)
 
 
@@ -185,7 +187,7 @@ def test_the_scaling_factor_can_be_overridden_and_is_said(tmp_path: Path) -> Non
     with pytest.raises(ModelConfigError, match="expected 1 to"):
         load_model(tmp_path, rope_scaling_factor=0.5)
     write_tiny(tmp_path, GROUPED)
-    with pytest.raises(ModelConfigError, match=r"whose config\.json scales RoPE") as caught:
+    with pytest.raises(ModelConfigError, match="expected a model whose RoPE is scaled") as caught:
         load_model(tmp_path, rope_scaling_factor=4.0)
     assert str(caught.value).startswith(f"{tmp_path}: ")
 
@@ -234,3 +236,67 @@ BIASED_ROWS = {
     "self_attn.q_proj": 64, "self_attn.k_proj": 16, "self_attn.v_proj": 16, "self_attn.o_proj": 64,
     "mlp.gate_proj": 90, "mlp.up_proj": 90, "mlp.down_proj": 64,
 }  # fmt: skip
+
+
+FLOAT8 = {"float8_e4m3fn": ml.float8_e4m3fn, "float8_e5m2": ml.float8_e5m2}
+
+
+def write_float8(directory: Path, dtype: ml.DType, **others: npt.NDArray[Any]) -> Path:
+    """Write a model of float8 matrices and bfloat16 vectors; `others` are further tensors."""
+    arrays = {
+        name: weight.astype((dtype if weight.ndim == 2 else ml.bfloat16).numpy_dtype)
+        for name, weight in renamed(GROUPED, weights(GROUPED)).items()
+    }
+    return write_hugging_face_directory(directory, config_of(GROUPED), arrays | others)
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+@pytest.mark.parametrize("embeddings", [None, ml.bfloat16])
+def test_float8_matrices_are_used_where_they_are_with_bfloat16_activations(
+    tmp_path: Path, name: str, embeddings: ml.DType | None
+) -> None:
+    others = {}
+    if embeddings is not None:
+        plain = weights(GROUPED)["tok_embeddings.weight"].astype(embeddings.numpy_dtype)
+        others = {"model.embed_tokens.weight": plain}
+    model = load_model(write_float8(tmp_path, FLOAT8[name], **others))
+    assert model.args.dtype is ml.bfloat16
+    wv = model.tensors["layers.1.attention.wv.weight"]
+    assert isinstance(wv, ml.Tensor)
+    assert wv.dtype is FLOAT8[name]
+    expected = weights(GROUPED)["layers.1.attention.wv.weight"].astype(wv.dtype.numpy_dtype)
+    assert wv.numpy().tobytes() == expected.tobytes()
+    assert model.tensors["tok_embeddings.weight"].dtype is (embeddings or FLOAT8[name])
+    assert model.tensors["norm.weight"].dtype is ml.bfloat16
+
+
+@pytest.mark.parametrize("suffix", ["weight_scale", "weight_scale_inv", "input_scale"])
+def test_float8_with_scales_beside_it_is_refused_by_name(tmp_path: Path, suffix: str) -> None:
+    load_model(write_float8(tmp_path, ml.float8_e4m3fn))
+    name = f"model.layers.0.self_attn.q_proj.{suffix}"
+    write_float8(tmp_path, ml.float8_e4m3fn, **{name: np.ones(1, np.float32)})
+    rule = "float8 weights: expected the values themselves, got scales beside them"
+    with pytest.raises(CheckpointError, match=rf"{rule}, '{name}' \(1 in all\)"):
+        load_model(tmp_path)
+
+
+def test_float8_of_two_kinds_is_refused(tmp_path: Path) -> None:
+    other = weights(GROUPED)["output.weight"].astype(ml.float8_e5m2.numpy_dtype)
+    write_float8(tmp_path, ml.float8_e4m3fn, **{"lm_head.weight": other})
+    with pytest.raises(ModelConfigError, match="of one dtype, got float8_e4m3fn, float8_e5m2"):
+        load_model(tmp_path)
+
+
+def test_end_tokens_of_the_generation_configuration_go_first(tmp_path: Path) -> None:
+    def end_ids(ends: object, **generation: object) -> tuple[int, ...]:
+        directory = tmp_path / str(len(list(tmp_path.iterdir())))
+        given = generation or None
+        return read_model_files(
+            write_tiny(directory, GROUPED, generation=given, eos_token_id=ends)
+        ).end_ids
+
+    assert end_ids(2) == (2,)
+    assert end_ids(2, eos_token_id=[5, 7]) == (5, 7)
+    assert end_ids(2, bos_token_id=9) == (2,)
+    assert end_ids(None) == ()
+    assert end_ids([3], eos_token_id=0) == (0,)

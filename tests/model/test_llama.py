@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from src import ml
-from src.ml import native
+from src.ml import kernels
 from src.model import (
     InferenceContext,
     LlamaTransformer,
@@ -43,7 +43,7 @@ def machine_settings() -> Iterator[None]:
     threads, isa = ml.get_num_threads(), ml.build_info()["isa"]
     yield
     ml.set_num_threads(threads)
-    native.set_isa(isa)
+    kernels.set_isa(isa)
 
 
 def reference_logits(config: Tiny, weights: Weights, ids: list[int]) -> npt.NDArray[np.float64]:
@@ -171,7 +171,7 @@ def test_any_chunks_give_the_same_bits_on_every_instruction_set(
     model, ids = transformer(config, dtype), token_ids(config, LENGTH)
     first: Bits | None = None
     for isa in ml.build_info()["available_isas"]:
-        native.set_isa(isa)
+        kernels.set_isa(isa)
         whole = bits(run(model, ids))
         first = whole if first is None else first
         np.testing.assert_array_equal(whole, first, err_msg=isa)

@@ -235,7 +235,9 @@ def test_memory_that_python_does_not_get_is_an_error_of_the_package(
 
     with monkeypatch.context() as patch:
         patch.setattr(loader, "find_tokenizer", refuse)
-        with pytest.raises(NotEnoughMemoryError, match=r"\[load_model\] memory: the system gave"):
+        with pytest.raises(
+            NotEnoughMemoryError, match=r"\[load_model\] memory: the system refused"
+        ):
             load_model(directory)
     assert not files or len(os.listdir("/proc/self/fd")) == files
     load_model(directory)  # the valid twin

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.ml import native_memory
+from src.ml import kernels
 from src.model import InferenceContext, Model, ModelError, forecast_memory, load_model
-from src.model.loader import BUNDLED_MODEL
+from src.model.files import BUNDLED_MODEL
 from src.model.quantization import QUANTIZATIONS, quantize_weights, quantized_bytes
 from tests.model.hugging_face_tiny import write_tiny
 from tests.model.tiny import CONFIGS, GROUPED, token_ids, write_meta_directory
@@ -40,7 +40,7 @@ def test_matrices_of_layers_and_the_output_are_quantised(name: str) -> None:
     assert kinds["tok_embeddings.weight"] is ml.bfloat16
     assert {kinds[key] for key in kinds if "norm" in key} == {ml.bfloat16}
     assert sum(kind is QUANTIZATIONS[name] for kind in kinds.values()) == 7 * 4 + 1
-    assert f"quantised matrices: 29 {QUANTIZATIONS[name]}" in model.description
+    assert f"quantized matrices: 29 {QUANTIZATIONS[name]}" in model.description
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_tied_output_becomes_a_matrix_of_its_own(tmp_path: Path) -> None:
     plain, model = load_model(directory), load_model(directory, quantize="nf4")
     assert model.tensors["output.weight"].dtype is ml.nf4
     assert model.parameter_count == plain.parameter_count
-    assert "output tied to tok_embeddings, and a quantised copy" in model.description
+    assert "output tied to tok_embeddings, and a quantized copy" in model.description
 
 
 def test_progress_counts_every_matrix_to_the_last() -> None:
@@ -99,7 +99,7 @@ def test_merged_shards_are_quantised_one_by_one_to_the_same_bits(tmp_path: Path,
     model = load_model(tmp_path / "parts", quantize=name)
     assert model.mapped_bytes == 0
     merged = load_model(tmp_path / "parts")
-    whole = quantize_weights(merged.tensors, QUANTIZATIONS[name])
+    whole = dict(quantize_weights(merged.tensors, QUANTIZATIONS[name]))
     for key, weight in model.tensors.items():
         other = whole[key]
         assert weight.dtype is other.dtype
@@ -122,11 +122,11 @@ class Meter:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.live = self.peak = 0
-        self._allocate = native_memory.allocate
-        monkeypatch.setattr(native_memory, "allocate", self._counted)
+        self._new_bytes = kernels.new_bytes
+        monkeypatch.setattr(kernels, "new_bytes", self._counted)
 
-    def _counted(self, nbytes: int) -> Any:
-        memory = self._allocate(nbytes)
+    def _counted(self, kind: Any, nbytes: int) -> Any:
+        memory = self._new_bytes(kind, nbytes)
         self._add(nbytes)
         weakref.finalize(memory, self._add, -nbytes)
         return memory
@@ -143,7 +143,7 @@ def test_memory_is_at_most_the_quantised_size_and_one_weight(
     tensors = Watched(load_model().tensors)
     largest = max(weight.nbytes for weight in dict.values(tensors))
     meter = Meter(monkeypatch)
-    made = quantize_weights(tensors, QUANTIZATIONS[name])
+    made = dict(quantize_weights(tensors, QUANTIZATIONS[name]))
     held = sum(weight.nbytes for weight in made.values())
     assert held <= meter.live <= held + (1 << 12)
     assert meter.peak <= held + largest + (1 << 12)

@@ -1,9 +1,13 @@
 import math
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from src import ml
 from src.model import RopeScaling
+from src.model.forecast import context_bytes
 from src.model.rope import inverse_frequencies, rotary_frequencies
 from tests.model.tiny import CONFIGS, GROUPED, Tiny
 
@@ -96,3 +100,25 @@ def test_angles_agree_with_transformers_up_to_the_longest_context(config: Tiny) 
     # Both round frequency and angle to float32; each may err by half an ulp of the angle.
     allowed = positions[0].numpy()[:, None] * 2.0**-22 + 2.0**-21
     assert np.all(np.abs(ours - theirs) <= allowed)
+
+
+def test_the_table_is_made_without_more_memory_than_reading_a_prompt_takes() -> None:
+    args = replace(CONFIGS[-1].args(max_context_length=1 << 16), n_layers=1)
+    length = 1 << 15
+    rotary_frequencies(args, 16)
+    tracemalloc.start()
+    table = rotary_frequencies(args, length)
+    numbers = tracemalloc.get_traced_memory()[1]  # NumPy's, those of float64 among them
+    tracemalloc.stop()
+    tensors = 512 * args.head_dim // 2 * (4 + 4 + 8)  # lengths, angles, and what becomes of them
+    assert numbers + tensors <= context_bytes(args, length)["intermediate results"]
+    assert 10 * (numbers + tensors) < table.nbytes
+
+
+@pytest.mark.parametrize("length", [1, 511, 512, 513, 1500])
+def test_the_chunks_of_the_table_give_the_bits_of_the_whole(length: int) -> None:
+    args = CONFIGS[4].args()
+    frequencies = inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
+    angles = ml.outer(ml.arange(0, length, dtype=ml.float32), frequencies)
+    whole = ml.polar(ml.ones_like(angles), angles)
+    assert rotary_frequencies(args, length).numpy().tobytes() == whole.numpy().tobytes()

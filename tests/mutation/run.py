@@ -46,7 +46,6 @@ TESTS = {
     "checkpoint/file_kinds": [TORCH[1], CHECKPOINT.format("safetensors")],
     "checkpoint/hugging_face_config": HUGGING_FACE,
     "checkpoint/hugging_face_keys": HUGGING_FACE,
-    "checkpoint/hugging_face_rope": HUGGING_FACE,
     "checkpoint/key_rules": [CHECKPOINT.format("params"), HUGGING_FACE[0]],
     "checkpoint/mapped_file": [CHECKPOINT.format("mapped_file"), TORCH[1]],
     "checkpoint/meta_directory": [CHECKPOINT.format("meta_directory")],

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from src.checkpoint import open_meta_checkpoint
 from src.inference import InferenceEngine
 from src.model import Model, load_model
 from src.nano import MODEL_DIRECTORY
 from src.nano.corpus import BOSTON
 from src.nano.evaluate import Examiner, pinned_pairs
 from src.nano.pairs import Pair
+from tests.support.open_directory import open_meta
 
 META_KEYS = {
     "dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier",
@@ -45,7 +45,7 @@ def test_params_have_exactly_the_keys_of_meta() -> None:
 
 
 def test_the_weights_are_bfloat16_under_the_names_of_meta() -> None:
-    checkpoint = open_meta_checkpoint(MODEL_DIRECTORY)
+    checkpoint = open_meta(MODEL_DIRECTORY)
     names = set(checkpoint.tensors)
     assert {"tok_embeddings.weight", "norm.weight", "output.weight"} <= names
     assert "layers.0.attention.wq.weight" in names

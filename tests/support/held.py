@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from src.ml import native_memory
+from src.ml import kernels
 
 _PROCESS = Path("/proc/self")
 
@@ -31,9 +31,9 @@ class NativeBytes:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.alive = 0
         self.calls = 0
-        self._take = native_memory._new_chars
+        self._take = kernels.new_bytes
         self._alive: dict[int, weakref.ref[Any]] = {}
-        patch.setattr(native_memory, "_new_chars", self._counted)
+        patch.setattr(kernels, "new_bytes", self._counted)
 
     def _counted(self, kind: Any, nbytes: int) -> Any:
         number, self.calls = self.calls, self.calls + 1

@@ -28,6 +28,8 @@ DTYPE_NAMES = {
     np.dtype(np.int64): "I64",
     np.dtype(np.bool_): "BOOL",
     np.dtype(np.complex64): "C64",
+    np.dtype(ml_dtypes.float8_e4m3fn): "F8_E4M3",
+    np.dtype(ml_dtypes.float8_e5m2): "F8_E5M2",
 }
 Arrays = Mapping[str, "np.ndarray[Any, Any] | LazyArray"]
 _HOLE = 1 << 20

@@ -59,6 +59,16 @@ MALFORMED: list[tuple[str, Json, str]] = [
     ("prefix", changed(B, model={"continuing_subword_prefix": "##"}), "null, got '##'"),
     ("flag", changed(B, model={"ignore_merges": 1}), "true or false, got a number"),
     ("unknown token", changed(M, model={"unk_token": 3}), "a text or null, got a number"),
+    (
+        "unknown token of byte level",
+        changed(B, model={"unk_token": "<no>"}),
+        "vocabulary, got '<no>'",
+    ),
+    (
+        "unknown token beside bytes",
+        changed(M, model={"unk_token": "<no>"}),
+        "vocabulary, got '<no>'",
+    ),
     ("unknown token is none", changed(M, model={"unk_token": "?", "byte_fallback": False}), "'?'"),
     ("no vocabulary", changed(B, model={"vocab": {}}), "vocab: expected an object with tokens"),
     ("vocabulary is a list", changed(B, model={"vocab": []}), "with tokens, got a list"),
@@ -212,6 +222,16 @@ MALFORMED: list[tuple[str, Json, str]] = [
         "two templates",
         changed(M, post_processor={"type": "Sequence", "processors": [template("A")] * 2}),
         "at most one",
+    ),
+    (
+        "processors are null",
+        changed(M, post_processor={"type": "Sequence", "processors": None}),
+        "post_processor: processors: expected a list of processors, got null",
+    ),
+    (
+        "a processor is null",
+        changed(M, post_processor={"type": "Sequence", "processors": [template("A"), None]}),
+        "post_processor: processors: expected a list of processors, got null among them",
     ),
     ("template without text", changed(M, post_processor=template("<s>")), "another shape"),
     (

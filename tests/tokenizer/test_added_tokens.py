@@ -1,7 +1,12 @@
+import time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from src.tokenizer import TokenizerError, added_tokens
 from src.tokenizer.added_tokens import AddedToken, AddedTokenFinder
+from tests.tokenizer.growth import steps_of
 
 
 def found(finder: AddedTokenFinder, text: str) -> list[str | int]:
@@ -43,3 +48,52 @@ def test_segments_join_to_the_text(text: str) -> None:
     assert "".join(segment.text for segment in split) == text
     assert all(segment.text for segment in split)
     assert all(text[segment.start :].startswith(segment.text) for segment in split)
+
+
+def one_by_one(texts: list[str], text: str) -> list[str | int]:
+    """The definition: at each place the longest of the texts that start there."""
+    parts: list[str | int] = []
+    plain, at = "", 0
+    while at < len(text):
+        here = [token for token in texts if text.startswith(token, at)]
+        if here:
+            longest = max(here, key=len)
+            parts += [plain] * bool(plain) + [texts.index(longest)]
+            plain, at = "", at + len(longest)
+        else:
+            plain, at = plain + text[at], at + 1
+    return parts + [plain] * bool(plain)
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=6), unique=True), st.text("abcd", max_size=60))
+def test_the_same_tokens_are_found_as_by_trying_one_after_the_other(
+    texts: list[str], text: str
+) -> None:
+    assert found(finder(*texts), text) == one_by_one(texts, text)
+
+
+def test_work_grows_with_the_text_and_not_with_the_tokens() -> None:
+    """Tried one after the other, tokens and text twice as many are four times the work."""
+    steps = []
+    for size in (1000, 2000):
+        tokens = finder(*("a" * count + "b" for count in range(1, size)))
+        steps.append(steps_of(lambda tokens=tokens, size=size: list(tokens.split("a" * size))))
+    assert steps[1] <= 2.1 * steps[0]
+
+
+def test_spaces_around_tokens_are_looked_through_once() -> None:
+    """They were looked through at each token: a minute and more."""
+    token = AddedToken(" ", 0, False, takes_left=True, takes_right=True)
+    start = time.process_time()
+    segments = list(AddedTokenFinder([token]).split(" " * 200_000))
+    assert time.process_time() - start < 10
+    assert "".join(segment.text for segment in segments) == " " * 200_000
+
+
+def test_more_letters_than_the_automaton_holds_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(added_tokens, "_MOST_NODES", 8)
+    assert found(finder("abcd", "xbcd", "efg"), "xbcdefgh") == [1, 2, "h"]  # 1 + 4 + 1 + 3 - 1
+    with pytest.raises(TokenizerError, match="added tokens: expected at most 8 letters that no"):
+        finder("abcd", "xbcd", "efgh")

@@ -10,7 +10,7 @@ import pytest
 from src.tokenizer import StreamDecoder, Tokenizer, load_tokenizer
 from src.tokenizer.tokenizer_json import read_tokenizer_json
 from tests.support.shared_data import shared_data
-from tests.tokenizer.json_files import PREPEND, Json, metaspace
+from tests.tokenizer.json_files import PREPEND, Json, added, byte_level_file, metaspace, write_json
 from tests.tokenizer.strings import KINDS, strings_without_surrogates
 from tests.tokenizer.trained_files import ADDED, mistral, oracle, smollm2, write_both
 
@@ -70,6 +70,24 @@ def test_trained_files_do_so_around_added_and_special_tokens(trained: tuple[Any,
     source = random.Random(5)
     for _ in range(400):
         assert_same(*trained, "".join(source.choices(LIVELY, k=source.randint(0, 9))))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_added_tokens_that_overlap_are_found_alike(tmp_path: Path, seed: int) -> None:
+    source = random.Random(seed)
+    file = byte_level_file()
+    first = len(file["model"]["vocab"]) + len(file["added_tokens"])
+    names = {"".join(source.choices("ab<", k=source.randint(2, 6))) for _ in range(12)}
+    file["added_tokens"] += [
+        added(first + n, name, lstrip=source.random() < 0.2, rstrip=source.random() < 0.2)
+        for n, name in enumerate(sorted(names))
+    ]
+    path = write_json(tmp_path, file) / "tokenizer.json"
+    ours, theirs = load_tokenizer(tmp_path), oracle(path, tokenizers.Tokenizer)
+    for _ in range(100):
+        text = "".join(source.choices("aaabb< \n", k=source.randint(0, 60)))
+        ids = ours.encode(text, bos=False, eos=False)
+        assert ids == theirs.encode(text, add_special_tokens=False).ids, ascii(text)
 
 
 @pytest.mark.slow

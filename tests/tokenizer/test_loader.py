@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from src.tokenizer import TokenizerError, TokenizerNotFoundError, load_tokenizer
+from src.tokenizer import (
+    TokenizerError,
+    TokenizerMemoryError,
+    TokenizerNotFoundError,
+    load_tokenizer,
+    loader,
+)
 from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
 from tests.tokenizer.conftest import SINGLE_BYTES, tiktoken_lines
 from tests.tokenizer.json_files import marked_file, write_json
@@ -16,6 +22,21 @@ def test_a_directory_with_base64_ranks_loads(write_model: Callable[[bytes], Path
     directory = write_model(VALID).parent
     for given in (directory, str(directory)):
         assert load_tokenizer(given).encode("ab", bos=False, eos=False) == [256]
+
+
+def test_memory_that_python_does_not_get_is_an_error_of_the_package(
+    write_model: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_model(VALID).parent
+
+    def refuse(*_arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loader, "read_tiktoken_file", refuse)
+        with pytest.raises(TokenizerMemoryError, match=r"^\[load_tokenizer\] memory: the system"):
+            load_tokenizer(directory)
+    assert load_tokenizer(directory).encode("ab", bos=False, eos=False) == [256]
 
 
 def test_a_download_that_keeps_the_file_in_original_loads(tmp_path: Path) -> None:

@@ -163,6 +163,17 @@ def test_a_directory_and_a_missing_file_are_refused(tmp_path: Path) -> None:
         reader.read_tiktoken_file(tmp_path / "missing")
 
 
+def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(
+    write_model: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_model(joined(LINES))
+    monkeypatch.setattr(reader, "MAX_TOKENS", len(LINES))
+    assert len(reader.read_tiktoken_file(path)) == len(LINES)
+    monkeypatch.setattr(reader, "MAX_TOKENS", len(LINES) - 1)
+    with pytest.raises(TokenizerError, match=rf"line {len(LINES)}: expected at most .* got more"):
+        reader.read_tiktoken_file(path)
+
+
 def test_a_file_beyond_the_cap_is_refused_before_it_is_parsed(
     write_model: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from src.model.loader import BUNDLED_MODEL
+from src.model.files import BUNDLED_MODEL
 from src.tokenizer import Tokenizer, load_tokenizer
 from src.tokenizer.tokenizer_json import read_tokenizer_json
 from tests.support.shared_data import shared_data

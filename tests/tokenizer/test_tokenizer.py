@@ -1,10 +1,11 @@
 import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.tokenizer import Tokenizer, TokenizerError
+from src.tokenizer import Tokenizer, TokenizerError, TokenizerMemoryError
 from src.tokenizer.special_tokens import SPECIAL_TOKEN_NAMES
 from src.tokenizer.tiktoken_file import llama3_tokenizer
 from tests.tokenizer.conftest import ranks_of
@@ -157,6 +158,27 @@ def test_the_last_id_of_the_vocabulary_decodes() -> None:
 def test_what_is_no_text_is_refused(text: object) -> None:
     with pytest.raises(TokenizerError, match="text must be str"):
         SMALL.encode(text, bos=False, eos=False)  # type: ignore[arg-type]
+
+
+def test_memory_that_python_does_not_get_is_an_error_of_the_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_arguments: object, **_named: object) -> None:
+        raise MemoryError
+
+    def refused_ids() -> Iterator[int]:
+        yield 116
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(SMALL._encoder), "encode", refuse)
+        with pytest.raises(
+            TokenizerMemoryError, match=r"^\[encode\] memory: the system refused the allocation$"
+        ):
+            SMALL.encode("the", bos=False, eos=False)
+    with pytest.raises(TokenizerMemoryError, match=r"^\[decode\] memory: the system refused"):
+        SMALL.decode(refused_ids())
+    assert SMALL.decode(SMALL.encode("the", bos=False, eos=False)) == "the"
 
 
 def test_an_unknown_special_name_is_refused_and_shown_escaped() -> None:

@@ -43,7 +43,7 @@ BLOCK = (
     ("transpose", "keys [H, h, S] = [32, 128, 22]"),
     ("transpose", "values [H, S, h] = [32, 22, 128]"),
     ("matmul", "scores [H, T, S] = [32, 22, 22] float32"),
-    ("div_scalar", "scores [H, T, S] = [32, 22, 22] float32", "value = 11.3137"),
+    ("div", "scores [H, T, S] = [32, 22, 22] float32", "b = 11.3137"),
     ("add", "scores [H, T, S] = [32, 22, 22] float32", "mask [T, S] = [22, 22] float32"),
     ("softmax", "<- scores [H, T, S] = [32, 22, 22] float32, dim = -1"),
     ("matmul", "output [H, T, h] = [32, 22, 128]", "values [H, S, h] = [32, 22, 128]"),

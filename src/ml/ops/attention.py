@@ -1,30 +1,40 @@
 """Ops that only attention needs."""
 
-from typing import Literal
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from .. import native, native_attention
+from .. import kernels
+from ..checks import kernel_operand, shown
 from ..dtype import complex64
 from ..errors import DTypeError, ShapeError, TensorError
+from ..kernels import lib
 from ..key_value_cache import GROUP_POSITIONS, KeyValueCache
 from ..layout import check_slice, checked_ints
+from ..op import op, op_that_changes
 from ..tensor import Tensor
-from .support import check_float, kernel_dtype, kernel_operand
+
+# Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two calls.
+_MULTIPLY_ADDS_PER_CALL = 2**33
+# The kernel computes powers of two.
+_LOG2_E = math.log2(math.e)
 
 
+@op
 def repeat_heads(x: Tensor, repeats: int) -> Tensor:
     """Repeat each key or value head, so that there is one for every query head.
 
     out[s, k * G + g, :] = x[s, k, :],  g in [0, G)
 
     Args:
-        x: a tensor [S, K, h] of any dtype.
+        x: A tensor [S, K, h] of any dtype.
         repeats: G, how many query heads share a key/value head.
 
     Returns:
         A tensor [S, H, h] with H = K * G; `x` itself if G is 1.
 
     Raises:
-        ShapeError: not three dimensions, or G below 1.
+        ShapeError: Not three dimensions, or G below 1.
 
     Source: `repeat_kv` of meta-llama/llama-models, models/llama3/model.py.
     """
@@ -41,42 +51,40 @@ def repeat_heads(x: Tensor, repeats: int) -> Tensor:
     return result.reshape(S, K * repeats, h)
 
 
+@op
 def rotary_embedding(
     x: Tensor, frequencies: Tensor, pairs: Literal["interleaved", "halves"] = "interleaved"
 ) -> Tensor:
-    """Turn pairs of elements by the angle of their position.
+    """Rotate pairs of elements by the angle of their position.
 
     out[t, n, 2j] + i out[t, n, 2j + 1] = (a + i b) * frequencies[t, j], in float32, rounded once
 
     `a` and `b` are x[t, n, 2j] and x[t, n, 2j + 1] for interleaved pairs, as Meta's weights make
-    them, and x[t, n, j] and x[t, n, j + h / 2] for halves. Hugging Face's files have the rows of wq
-    and wk in another order, so that the pairs of a head come out in its two halves. They are put
-    side by side here, and no weight is moved. The result is interleaved either way: all that
-    follows has the same bits for both layouts of the same weights.
-
-    The same bits as `multiply` gives for the pairs read as complex numbers.
+    them, and x[t, n, j] and x[t, n, j + h / 2] for halves: Hugging Face's files have the rows of wq
+    and wk in another order. No weight is moved; the result is interleaved either way, and all that
+    follows has the same bits for both layouts. They are those of `multiply` for complex numbers.
 
     Args:
-        x: a real floating-point tensor [T, heads, h], queries or keys.
-        frequencies: a complex64 tensor [T, h / 2], cos + i sin for each position and pair.
-        pairs: which elements of `x` make a pair.
+        x: A real floating-point tensor [T, heads, h], queries or keys.
+        frequencies: A complex64 tensor [T, h / 2], cos + i sin for each position and pair.
+        pairs: Which elements of `x` make a pair.
 
     Returns:
         A tensor of the shape and dtype of `x`.
 
     Raises:
-        DTypeError: not floating point, or frequencies that are not complex64.
-        ShapeError: the sizes do not fit together.
-        TensorError: an unknown kind of pairs.
+        DTypeError: Not floating point, or frequencies that are not complex64.
+        ShapeError: The sizes do not fit together.
+        TensorError: An unknown kind of pairs.
 
     Source: Su et al., RoFormer, 2021; `apply_rotary_emb` of meta-llama/llama-models; `permute` of
     transformers, convert_llama_weights_to_hf.py.
     """
-    if pairs not in ("interleaved", "halves"):
+    if not isinstance(pairs, str) or pairs not in ("interleaved", "halves"):
         raise TensorError(
             f"[rotary_embedding] pairs must be 'interleaved' or 'halves': {ascii(pairs)[:80]}"
         )
-    check_float("rotary_embedding", x)
+    operand = kernel_operand("rotary_embedding", x)
     if frequencies._dtype is not complex64:
         raise DTypeError(
             f"[rotary_embedding] frequencies.dtype must equal complex64: {frequencies.dtype}"
@@ -91,35 +99,87 @@ def rotary_embedding(
             f"[rotary_embedding] frequencies.shape must equal (x.shape[0], x.shape[2] / 2): "
             f"{list(frequencies.shape)} != [{T}, {h / 2:g}] (x {list(x.shape)})"
         )
-    result = Tensor._empty(x._shape, kernel_dtype(x._dtype))
-    native.rotary(kernel_operand(x), frequencies.contiguous(), result, pairs == "halves")
+    turns = frequencies if frequencies._pointer is not None else frequencies.contiguous()
+    result = Tensor._empty(x._shape, operand._dtype)
+    if result._size:
+        lib.rotary(
+            result._pointer, operand._pointer, turns._pointer, *x._shape, pairs == "halves",
+            operand._dtype.code, kernels.threads or kernels.checked_threads(),
+        )  # fmt: skip
     return result if result._dtype is x._dtype else result.to(x._dtype)
 
 
+def _written_rows(given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    start_pos = given["start_pos"]
+    return read_cache(given["cache"], start_pos, start_pos + given["xk"].shape[0])
+
+
+@op_that_changes(_written_rows)
 def write_cache(cache: KeyValueCache, start_pos: int, xk: Tensor, xv: Tensor) -> None:
     """Write the keys and values of new positions into a cache.
 
+    keys[start_pos + t, k, :] = xk[t, k, :], values[start_pos + t, k, :] = xv[t, k, :]
+
     Args:
-        cache: of K heads of size h.
-        start_pos: position of the first new token.
-        xk: rotated keys [T, K, h] in the dtype of the cache.
-        xv: values [T, K, h], likewise.
+        cache: Of K heads of size h.
+        start_pos: Position of the first new token.
+        xk: Rotated keys [T, K, h] in the dtype of the cache.
+        xv: Values [T, K, h] in the dtype of the cache.
 
     Raises:
-        ShapeError: sizes that are not the cache's, or positions that it does not have.
-        DTypeError: another dtype.
+        ShapeError: Sizes that are not the cache's, or positions that it does not have.
+        DTypeError: Another dtype.
     """
-    start_pos = checked_ints("write_cache", "start_pos", (start_pos,))[0]
-    native_attention.write_cache(cache, start_pos, xk.contiguous(), xv.contiguous())
+    start_pos = _check_rows("write_cache", "xk", xk, cache, start_pos)
+    T, K, h = xk._shape
+    if cache.heads != K or xv._shape != xk._shape:
+        raise ShapeError(
+            f"[write_cache] xk.shape and xv.shape must equal [T, {cache.heads}, {cache.head_dim}]: "
+            f"{shown(('xk', xk), ('xv', xv))}"
+        )
+    if xv._dtype is not xk._dtype:
+        raise DTypeError(f"[write_cache] xv.dtype must equal {xk.dtype}: {xv.dtype}")
+    for x in (cache.keys, cache.values):
+        if x._storage is xk._storage or x._storage is xv._storage:
+            raise TensorError("[write_cache] xk and xv must not share memory with the cache")
+    if xk._pointer is None or xv._pointer is None:
+        xk, xv = xk.contiguous(), xv.contiguous()
+    if T:
+        lib.write_cache(
+            cache.keys._pointer, cache.values._pointer, xk._pointer, xv._pointer, T, start_pos,
+            K, h, cache.capacity, cache.dtype.code, kernels.threads or kernels.checked_threads(),
+        )  # fmt: skip
 
 
+def _check_rows(op: str, label: str, x: Tensor, cache: KeyValueCache, start_pos: int) -> int:
+    """Check tokens [T, heads, h] that take places in a cache; return start_pos as an int."""
+    if x._dtype is not cache.dtype:
+        raise DTypeError(
+            f"[{op}] {label}.dtype must equal cache.dtype: {x.dtype} != {cache.dtype} "
+            f"({shown((label, x))})"
+        )
+    if len(x._shape) != 3 or x._shape[2] != cache.head_dim:
+        raise ShapeError(
+            f"[{op}] {label}.shape must equal [T, heads, {cache.head_dim}]: {list(x.shape)}"
+        )
+    start_pos = checked_ints(op, "start_pos", (start_pos,))[0]
+    T = x._shape[0]
+    if not 0 <= start_pos <= start_pos + T <= cache.positions:
+        raise ShapeError(
+            f"[{op}] start_pos and start_pos + T must be in [0, cache.positions]: {start_pos} and "
+            f"{start_pos + T}, {cache.positions} ({shown((label, x))})"
+        )
+    return start_pos
+
+
+@op
 def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Tensor]:
     """Copy the keys and values of positions `start <= s < stop` out of a cache.
 
     Args:
-        cache: of K heads of size h; the positions have been written.
-        start: at least 0.
-        stop: at most `cache.positions`; nothing is clamped.
+        cache: Of K heads of size h; the positions have been written.
+        start: At least 0.
+        stop: At most `cache.positions`; nothing is clamped.
 
     Returns:
         The keys and the values, tensors [stop - start, K, h] each.
@@ -140,8 +200,9 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
     return keys, values
 
 
+@op
 def attention(xq: Tensor, cache: KeyValueCache, start_pos: int) -> Tensor:
-    """Mix the cached values of all positions that each token may see, without a matrix of scores.
+    """Sum the cached values that each token may see by their weights, without a score matrix.
 
     out[t, i] = sum over s <= start_pos + t of softmax over s of (xq[t, i] . k[s, j] / sqrt(h))
     * v[s, j], j = i // G, in float32, rounded once
@@ -150,20 +211,46 @@ def attention(xq: Tensor, cache: KeyValueCache, start_pos: int) -> Tensor:
     way to cut the tokens into calls and for any number of threads.
 
     Args:
-        xq: rotated queries [T, H, h] in the dtype of the cache, H a multiple of its K heads.
-        cache: the positions below start_pos + T have been written.
-        start_pos: position of the first token.
+        xq: Rotated queries [T, H, h] in the dtype of the cache, H a multiple of its K heads.
+        cache: The positions below start_pos + T have been written.
+        start_pos: Position of the first token.
 
     Returns:
         A tensor [T, H, h] in the dtype of `xq`.
 
     Raises:
-        ShapeError: the sizes do not fit together, or the cache does not have the positions.
-        DTypeError: another dtype than that of the cache.
+        ShapeError: The sizes do not fit together, or the cache does not have the positions.
+        DTypeError: Another dtype than that of the cache.
 
     Source: Dao et al., FlashAttention, 2022, for the merging of blocks; Ainslie et al., GQA, 2023.
     """
-    start_pos = checked_ints("attention", "start_pos", (start_pos,))[0]
+    start_pos = _check_rows("attention", "xq", xq, cache, start_pos)
+    T, H, h = xq._shape
+    K = cache.heads
+    if H % K:
+        raise ShapeError(
+            f"[attention] xq.shape[1] must be a multiple of cache.heads: {H} and {K} "
+            f"({shown(('xq', xq))})"
+        )
+    if xq._pointer is None:
+        xq = xq.contiguous()
     result = Tensor._empty(xq._shape, xq._dtype)
-    native_attention.attention(xq.contiguous(), cache, start_pos, result)
+    if not result._size:
+        return result
+    threads, code = kernels.threads or kernels.checked_threads(), xq._dtype.code
+    xq_at, out_at, scale = xq._pointer, result._pointer, _LOG2_E / math.sqrt(h)
+    step = max(1, _MULTIPLY_ADDS_PER_CALL // (2 * H * h * (start_pos + T)))
+    for t in range(0, T, step):
+        if t:
+            offset = t * H * h * xq._dtype.itemsize
+            xq_at = kernels.pointer(xq.data_pointer + offset)
+            out_at = kernels.pointer(result.data_pointer + offset)
+        count = min(step, T - t)
+        # Enough for any position of the cache, so that a sequence allocates once.
+        last = cache.positions - count
+        scratch = kernels.scratch(lib.attention_scratch_bytes(count, last, H, K, h, code, threads))
+        lib.attention(
+            out_at, scratch, xq_at, cache.keys._pointer, cache.values._pointer, count,
+            start_pos + t, H, K, h, cache.capacity, scale, code, threads,
+        )  # fmt: skip
     return result

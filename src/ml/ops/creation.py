@@ -2,20 +2,35 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
-from ..dtype import DType, float32, int32
-from ..errors import ShapeError, TensorError
+from ..checks import sizes_and_dtype
+from ..dtype import (
+    DTYPES,
+    DType,
+    checked_number,
+    checked_scalar,
+    complex64,
+    dtype_named,
+    float32,
+    int32,
+    int64,
+)
+from ..errors import DTypeError, ShapeError, TensorError
 from ..layout import checked_shape
-from ..scalars import checked_scalar
+from ..op import op
 from ..tensor import Tensor
 
-Number = int | float
+_MOST_VALUES = 2**60  # more than any memory holds
+_MOST_INT64 = 2**63 - 1
+_ROWS = [row.numpy_dtype for row in DTYPES]
 
 
+@op
 def arange(
-    start: Number, stop: Number | None = None, step: Number = 1, dtype: DType | None = None
+    start: float, stop: float | None = None, step: float = 1, dtype: DType | str | None = None
 ) -> Tensor:
     """Count from `start` to `stop`, without it.
 
@@ -23,27 +38,29 @@ def arange(
     once
 
     Args:
-        start: the first value; when it stands alone it is `stop`, and the first value is 0.
-        stop: the end.
-        step: not 0.
-        dtype: of the result; int32 when all numbers are integers, else float32.
+        start: The first value; without `stop` it is the end, and the first value is 0.
+        stop: The end.
+        step: Not 0.
+        dtype: Of the result; int32 when all numbers are integers, else float32.
 
     Returns:
         A tensor [n].
 
     Raises:
-        TensorError: a step of 0, a number that is not finite, or a value beyond the dtype.
+        TensorError: A step of 0, a number that is not finite, or a value beyond the dtype.
     """
-    first, end = (0, start) if stop is None else (start, stop)
-    numbers = (first, end, step)
+    given = (0, start, step) if stop is None else (start, stop, step)
+    whole = all(isinstance(number, int | np.integer) for number in given)
+    numbers = [checked_number("arange", number, int64 if whole else float32) for number in given]
+    first, end, step = numbers
     if step == 0 or not all(math.isfinite(number) for number in numbers):
-        raise TensorError(
-            f"[arange] start, stop and step must be finite, and step != 0: {first}, {end}, {step}"
-        )
-    count = max(0, math.ceil((end - first) / step))
-    if dtype is None:
-        dtype = int32 if all(isinstance(number, int) for number in numbers) else float32
-    result = Tensor.empty((count,), dtype)
+        shown = ", ".join(map(str, given))
+        raise TensorError(f"[arange] start, stop and step must be finite, and step != 0: {shown}")
+    dtype = (int32 if whole else float32) if dtype is None else dtype_named("arange", dtype)
+    # Whole numbers are counted exactly, however large.
+    steps = -(-(end - first) // step) if whole else (end - first) / step
+    count = math.ceil(min(max(steps, 0), _MOST_VALUES))
+    result = Tensor._empty(checked_shape("arange", (count,)), dtype)
     if count:
         # The ends are the extremes, so checking them checks every value between.
         checked_scalar("arange", first, dtype)
@@ -53,74 +70,91 @@ def arange(
     return result
 
 
-def full(shape: Iterable[int], value: complex, dtype: DType = float32) -> Tensor:
-    """Fill a new tensor with one value.
-
-    out[...] = value
-
-    Args:
-        shape: sizes.
-        value: a number of the kind of the dtype.
-        dtype: of the result.
-
-    Returns:
-        A tensor of that shape.
+@op
+def full(shape: Iterable[int] | int, value: complex, dtype: DType | str = float32) -> Tensor:
+    """Fill a new tensor with one value, a number of the kind of the dtype.
 
     Raises:
-        ShapeError: a size that is negative or no integer.
-        DTypeError: a value of another kind.
-        TensorError: an integer that the dtype cannot hold.
+        ShapeError: A size that is negative or no integer.
+        DTypeError: A value of another kind.
+        TensorError: An integer that the dtype cannot hold.
     """
-    scalar = checked_scalar("full", value, dtype)
-    result = Tensor._empty(checked_shape("full", shape), dtype)
+    return _filled("full", (shape,), value, dtype)
+
+
+@op
+def zeros(*shape: int | Iterable[int], dtype: DType | str = float32) -> Tensor:
+    """Make a tensor of zeros: `zeros(3, 4)` or `zeros((3, 4))`; errors as in `full`."""
+    return _filled("zeros", shape, 0, dtype)
+
+
+@op
+def ones(*shape: int | Iterable[int], dtype: DType | str = float32) -> Tensor:
+    """Make a tensor of ones: `ones(3, 4)` or `ones((3, 4))`; errors as in `full`."""
+    return _filled("ones", shape, 1, dtype)
+
+
+def _filled(op: str, shape: tuple[Any, ...], value: complex, dtype: DType | str) -> Tensor:
+    sizes, row = sizes_and_dtype(op, shape, dtype)
+    scalar = checked_scalar(op, value, row)
+    result = Tensor._empty(sizes, row)
     result.numpy()[...] = scalar
     return result
 
 
-def zeros(shape: Iterable[int], dtype: DType = float32) -> Tensor:
-    """Make a tensor of zeros; arguments and errors as in `full`."""
-    return full(shape, 0, dtype)
-
-
-def ones(shape: Iterable[int], dtype: DType = float32) -> Tensor:
-    """Make a tensor of ones; arguments and errors as in `full`."""
-    return full(shape, 1, dtype)
-
-
+@op
 def full_like(x: Tensor, value: complex) -> Tensor:
     """Fill a new tensor of the shape and dtype of `x` with one value; errors as in `full`."""
     return full(x.shape, value, x.dtype)
 
 
+@op
 def zeros_like(x: Tensor) -> Tensor:
     """Make a tensor of zeros of the shape and dtype of `x`."""
     return full(x.shape, 0, x.dtype)
 
 
+@op
 def ones_like(x: Tensor) -> Tensor:
     """Make a tensor of ones of the shape and dtype of `x`."""
     return full(x.shape, 1, x.dtype)
 
 
-def triu(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Keep the upper triangle and set the rest to zero.
+@op
+def tensor(data: Any, dtype: DType | str | None = None) -> Tensor:
+    """Copy numbers, nested sequences of them, an array or a tensor into a new tensor.
 
-    out[..., i, j] = x[..., i, j] if j - i >= diagonal else 0
-
-    Args:
-        x: a tensor [..., rows, columns] of any dtype.
-        diagonal: the first one that is kept; 0 is the main one, 1 the next above.
-
-    Returns:
-        A tensor of the shape and dtype of `x`.
-
-    Raises:
-        ShapeError: fewer than two dimensions.
+    Without `dtype` it has that of the array or tensor; of Python's numbers, as in PyTorch, bool,
+    int64, float32 or complex64.
     """
-    if x.ndim < 2:
-        raise ShapeError(f"[triu] ndim must be >= 2: {x.ndim} (shape {list(x.shape)})")
-    rows, columns = x.shape[-2:]
-    kept = np.arange(columns) - np.arange(rows)[:, None] >= diagonal
-    result = zeros_like(x)
-    np.copyto(result.bits(), x.bits(), where=kept)
+    if isinstance(data, Tensor):
+        values = data.copy()
+    else:
+        try:
+            array = np.array(data)
+        except (TypeError, ValueError) as error:
+            text = f"[tensor] nested sequences must have equal lengths: {error}"
+            raise ShapeError(text) from None
+        values = Tensor.from_numpy(array if array.dtype in _ROWS else _with_row(array))
+    return values if dtype is None else values.to(dtype_named("tensor", dtype))
+
+
+def _with_row(array: Any) -> Any:
+    """Convert an array of a dtype that the library does not have to the nearest that it has."""
+    row = {"i": int64, "u": int64, "f": float32, "c": complex64}.get(array.dtype.kind)
+    if row is None:
+        text = f"[tensor] data must be numbers: {array.dtype} (shape {list(array.shape)})"
+        raise DTypeError(text)
+    if row is int64 and array.size and int(array.max()) > _MOST_INT64:
+        raise TensorError(f"[tensor] value must be <= {_MOST_INT64} for int64: {array.max()}")
+    with np.errstate(over="ignore"):
+        return array.astype(row.numpy_dtype)
+
+
+@op
+def eye(rows: int, columns: int | None = None, dtype: DType | str = float32) -> Tensor:
+    """Make the identity matrix [rows, columns], a square one where columns are left out."""
+    sizes = checked_shape("eye", (rows, rows if columns is None else columns))
+    result = _filled("eye", (sizes,), 0, dtype)
+    np.fill_diagonal(result.numpy(), 1)
     return result

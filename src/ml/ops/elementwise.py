@@ -9,317 +9,251 @@ from typing import Any
 
 import numpy as np
 
-from .. import native
-from ..dtype import complex64, float32
-from ..errors import DTypeError, ShapeError
-from ..layout import broadcast_shapes
-from ..scalars import checked_number, checked_scalar
-from ..tensor import Array, Tensor
-from .support import (
+from .. import kernels
+from ..checks import (
     KERNEL_DTYPES,
     check_float,
+    check_kind,
     check_same_dtype,
-    empty_float32,
-    float32_array,
-    kernel_dtype,
+    checked_pair,
     kernel_operand,
+    rounded,
+    shown,
 )
+from ..dtype import checked_number, checked_scalar, complex64, float32
+from ..errors import DTypeError, ShapeError
+from ..kernels import lib
+from ..op import op
+from ..tensor import Array, Tensor
 
-Kernel2 = Callable[[Tensor, Tensor, Tensor], None]
 
-
-def add(a: Tensor, b: Tensor) -> Tensor:
+@op
+def add(a: Tensor | complex, b: Tensor | complex) -> Tensor:
     """Add element by element.
 
     out = a + b
 
     Args:
-        a: a tensor of any dtype.
-        b: a tensor of the same dtype, of a shape that broadcasts.
+        a: A tensor of any dtype, or a number.
+        b: A tensor of the same dtype, of a shape that broadcasts, or a number of that kind; next to
+            a float it is rounded to float32. One of the two is a tensor.
 
     Returns:
         A tensor of the broadcast shape and that dtype; integers wrap around.
 
     Raises:
-        DTypeError: the dtypes differ.
-        ShapeError: the shapes do not broadcast.
+        DTypeError: The dtypes differ, or a number is of another kind.
+        ShapeError: The shapes do not broadcast.
+        TensorError: An integer that the dtype cannot hold.
     """
     if _kernel_takes(a, b):
-        return _run(native.add, a, b)
+        return _run(lib.OP_ADD, a, b)
     return _broadcast("add", np.add, a, b)
 
 
-def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply element by element.
+@op
+def sub(a: Tensor | complex, b: Tensor | complex) -> Tensor:
+    """Subtract element by element, `a - b`; the rest as in `add`, but no dtype bool."""
+    for x in (a, b):
+        if isinstance(x, Tensor):
+            check_kind("sub", x, "float", "int", "complex")
+    return _broadcast("sub", np.subtract, a, b)
+
+
+@op
+def multiply(a: Tensor | complex, b: Tensor | complex) -> Tensor:
+    """Multiply element by element; arguments, result and errors as in `add`.
 
     out = a * b;  (x + iy)(u + iv) = (xu - yv) + i(xv + yu), each product and sum in float32
-
-    Args:
-        a: a tensor of any dtype.
-        b: a tensor of the same dtype, of a shape that broadcasts.
-
-    Returns:
-        A tensor of the broadcast shape and that dtype; integers wrap around.
-
-    Raises:
-        DTypeError: the dtypes differ.
-        ShapeError: the shapes do not broadcast.
     """
     if _kernel_takes(a, b):
-        return _run(native.multiply, a, b)
-    return _broadcast("multiply", _complex_multiply if a.dtype is complex64 else np.multiply, a, b)
+        return _run(lib.OP_MULTIPLY, a, b)
+    return _broadcast("multiply", np.multiply, a, b)
 
 
+@op
+def div(a: Tensor | complex, b: Tensor | complex) -> Tensor:
+    """Divide element by element; arguments and errors as in `add`.
+
+    out = a / b; a division by 0 gives an infinity or NaN
+
+    Returns:
+        A tensor of the broadcast shape and that dtype, float32 for integers.
+    """
+    a, b = (
+        x.to(float32) if isinstance(x, Tensor) and x._dtype.kind in ("int", "bool") else x
+        for x in (a, b)
+    )
+    return _broadcast("div", np.divide, a, b)
+
+
+@op
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """Gate the up projection of a feed-forward with the SiLU of the other one.
 
     out = gate * sigmoid(gate) * up, computed in float32, rounded once
 
     Args:
-        gate: a real floating-point tensor, [..., F] in the model.
-        up: a tensor of the same shape and dtype.
+        gate: A real floating-point tensor, [..., F] in the model.
+        up: A tensor of the same shape and dtype.
 
     Returns:
         A tensor of that shape and dtype.
 
     Raises:
-        DTypeError: not floating point, or the dtypes differ.
-        ShapeError: the shapes differ.
+        DTypeError: Not floating point, or the dtypes differ.
+        ShapeError: The shapes differ.
 
     Source: Shazeer, GLU Variants Improve Transformer, 2020.
     """
     if _kernel_takes(gate, up):
-        return _run(native.swiglu, gate, up)
-    check_float("swiglu", gate, up)
+        return _run(lib.OP_SWIGLU, gate, up)
+    left, right = kernel_operand("swiglu", gate), kernel_operand("swiglu", up)
     check_same_dtype("swiglu", gate, up)
-    if gate.shape != up.shape:
+    if gate._shape != up._shape:
         raise ShapeError(
             f"[swiglu] gate.shape must equal up.shape: {list(gate.shape)} != {list(up.shape)}"
         )
-    return _run(native.swiglu, kernel_operand(gate), kernel_operand(up)).to(gate.dtype)
+    return _run(lib.OP_SWIGLU, left, right).to(gate._dtype)
 
 
+@op
 def silu(x: Tensor) -> Tensor:
     """Apply the SiLU, also called swish.
 
-    out = x * sigmoid(x) = x / (1 + exp(-x))
+    out = x * sigmoid(x) = x / (1 + exp(-x)), computed in float32, rounded once
 
     Args:
-        x: a real floating-point tensor.
+        x: A real floating-point tensor.
 
     Returns:
         A tensor of its shape and dtype.
 
     Raises:
-        DTypeError: not floating point.
+        DTypeError: Not floating point.
 
     Source: Elfwing, Uchibe, Doya, Sigmoid-Weighted Linear Units, 2017.
     """
-    check_float("silu", x)
-    result = Tensor._empty(x.shape, kernel_dtype(x.dtype))
-    native.silu(kernel_operand(x), result)
-    return result.to(x.dtype)
+    operand = kernel_operand("silu", x)
+    return _run(lib.OP_SILU, operand, operand).to(x._dtype)
 
 
-def add_scalar(x: Tensor, value: complex) -> Tensor:
-    """Add one number to every element.
-
-    out = x + value
-
-    Args:
-        x: a tensor of any dtype.
-        value: a number of the kind of the dtype; next to a float it is rounded to float32.
-
-    Returns:
-        A tensor of the shape and dtype of `x`; integers wrap around.
-
-    Raises:
-        DTypeError: a value of another kind.
-        TensorError: an integer that the dtype cannot hold.
-    """
-    return _with_scalar("add_scalar", np.add, x, value)
-
-
-def div_scalar(x: Tensor, value: complex) -> Tensor:
-    """Divide every element by one number.
-
-    out = x / value; a division by 0 gives an infinity or NaN
-
-    Args:
-        x: a floating-point or complex tensor.
-        value: a number of the kind of the dtype; next to a float it is rounded to float32.
-
-    Returns:
-        A tensor of the shape and dtype of `x`.
-
-    Raises:
-        DTypeError: an integer tensor, or a value of another kind.
-    """
-    if x.dtype.kind == "int":
-        raise DTypeError(
-            f"[div_scalar] dtype must be floating point or complex: {x.dtype} "
-            f"(shape {list(x.shape)})"
-        )
-    return _with_scalar("div_scalar", np.divide, x, value)
-
-
+@op
 def pow(base: Tensor | float, exponent: Tensor | float) -> Tensor:  # noqa: A001 (the field's word)
-    """Raise to a power.
+    """Raise to a power; arguments and errors as in `add`, but real floating-point tensors.
 
     out = base ** exponent, computed in float64, rounded by way of float32
 
-    Args:
-        base: a real floating-point tensor or a number.
-        exponent: the same; where both are tensors, they have one dtype and broadcast.
-
     Returns:
         A tensor of the broadcast shape and that dtype.
-
-    Raises:
-        DTypeError: no tensor, not floating point, or dtypes that differ.
-        ShapeError: the shapes do not broadcast.
     """
-    tensors = [x for x in (base, exponent) if isinstance(x, Tensor)]
-    if not tensors:
-        raise DTypeError("[pow] number of tensors must be >= 1: 0")
-    check_float("pow", *tensors)
-    if isinstance(base, Tensor) and isinstance(exponent, Tensor):
-        check_same_dtype("pow", base, exponent)
-        broadcast_shapes("pow", base.shape, exponent.shape)
+    dtype, _ = checked_pair("pow", base, exponent)
+    check_float("pow", *(x for x in (base, exponent) if isinstance(x, Tensor)))
     with np.errstate(all="ignore"):
-        return _rounded(np.power(_float64("pow", base), _float64("pow", exponent)), tensors[0])
+        values = [
+            x.numpy().astype(np.float64)
+            if isinstance(x, Tensor)
+            else checked_number("pow", x, float32)
+            for x in (base, exponent)
+        ]
+        return rounded(np.power(*values), dtype)
 
 
-def rsqrt(x: Tensor) -> Tensor:
-    """Take the reciprocal of the square root.
-
-    out = 1 / sqrt(x), computed in float64, rounded by way of float32
-
-    Args:
-        x: a real floating-point tensor.
-
-    Returns:
-        A tensor of its shape and dtype; infinity at 0, NaN below.
-
-    Raises:
-        DTypeError: not floating point.
-    """
-    check_float("rsqrt", x)
-    with np.errstate(all="ignore"):
-        return _rounded(1.0 / np.sqrt(_float64("rsqrt", x)), x)
-
-
+@op
 def outer(a: Tensor, b: Tensor) -> Tensor:
     """Multiply each element of one vector with each of another.
 
     out[i, j] = a[i] * b[j]
 
     Args:
-        a: a vector [n] of any dtype.
-        b: a vector [m] of the same dtype.
+        a: A vector [n] of any dtype.
+        b: A vector [m] of the same dtype.
 
     Returns:
         A tensor [n, m] of that dtype.
 
     Raises:
-        ShapeError: not vectors.
-        DTypeError: the dtypes differ.
+        ShapeError: Not vectors.
+        DTypeError: The dtypes differ.
     """
     if a.ndim != 1 or b.ndim != 1:
-        raise ShapeError(
-            f"[outer] a.ndim and b.ndim must equal 1: {a.ndim}, {b.ndim} "
-            f"(a {list(a.shape)}, b {list(b.shape)})"
-        )
+        both = shown(("a", a), ("b", b))
+        raise ShapeError(f"[outer] a.ndim and b.ndim must equal 1: {a.ndim}, {b.ndim} ({both})")
     check_same_dtype("outer", a, b)
     return multiply(a.reshape(-1 if a.size else 0, 1), b)
 
 
+@op
 def polar(absolute: Tensor, angle: Tensor) -> Tensor:
     """Make complex numbers from lengths and angles.
 
     out = absolute * cos(angle) + i * absolute * sin(angle), computed in float64, rounded once
 
     Args:
-        absolute: a float32 tensor.
-        angle: a float32 tensor, in radians, of a shape that broadcasts.
+        absolute: A float32 tensor.
+        angle: A float32 tensor, in radians, of a shape that broadcasts.
 
     Returns:
         A complex64 tensor of the broadcast shape.
 
     Raises:
-        DTypeError: not float32.
-        ShapeError: the shapes do not broadcast.
+        DTypeError: Not float32.
+        ShapeError: The shapes do not broadcast.
     """
     for x in (absolute, angle):
         if x.dtype is not float32:
             raise DTypeError(f"[polar] dtype must equal float32: {x.dtype} (shape {list(x.shape)})")
-    shape = broadcast_shapes("polar", absolute.shape, angle.shape)
-    result = Tensor._empty(shape, complex64)
-    length, radians = _float64("polar", absolute), _float64("polar", angle)
+    result = Tensor._empty(checked_pair("polar", absolute, angle)[1], complex64)
     parts = result.numpy()
     with np.errstate(all="ignore"):
+        length, radians = (x.numpy().astype(np.float64) for x in (absolute, angle))
         parts.real = length * np.cos(radians)
         parts.imag = length * np.sin(radians)
     return result
 
 
-def _kernel_takes(a: Tensor, b: Tensor) -> bool:
+def _kernel_takes(a: Any, b: Any) -> bool:
+    """Tell whether two operands of equal shape and dtype can be read as they are."""
     return (
-        a._dtype is b._dtype
+        type(a) is type(b) is Tensor
+        and a._dtype is b._dtype
         and a._dtype in KERNEL_DTYPES
         and a._shape == b._shape
-        and (a._contiguous or a.is_contiguous)
-        and (b._contiguous or b.is_contiguous)
+        and (a._pointer is not None or a.contiguous() is a)
+        and (b._pointer is not None or b.contiguous() is b)
     )
 
 
-def _run(kernel: Kernel2, a: Tensor, b: Tensor) -> Tensor:
-    """Run a kernel on contiguous operands of equal shape and dtype."""
+def _run(code: int, a: Any, b: Any) -> Tensor:
+    """Run the kernel of an operation on contiguous operands of equal shape and dtype."""
     result = Tensor._empty(a._shape, a._dtype)
-    kernel(a, b, result)
+    lib.elementwise(
+        result._pointer, a._pointer, b._pointer, a._size, code, a._dtype.code,
+        kernels.threads or kernels.checked_threads(),
+    )  # fmt: skip
     return result
 
 
-def _broadcast(op: str, function: Callable[..., Any], a: Tensor, b: Tensor) -> Tensor:
-    """Run a NumPy function on operands that broadcast, through float32 where there is less."""
-    check_same_dtype(op, a, b)
-    shape = broadcast_shapes(op, a.shape, b.shape)
+def _broadcast(op: str, function: Callable[..., Any], a: Any, b: Any) -> Tensor:
+    """Run a NumPy function on operands that broadcast, one of which may be a number.
+
+    Real floating-point dtypes are computed in float32 and rounded once.
+    """
+    dtype, shape = checked_pair(op, a, b)
+    if function is np.multiply and dtype is complex64:
+        function = _complex_multiply
+    computed = float32 if dtype.is_float else dtype
+    left, right = (
+        x.to(computed).numpy() if isinstance(x, Tensor) else checked_scalar(op, x, computed)
+        for x in (a, b)
+    )
+    result = Tensor._empty(shape, computed)
     with np.errstate(all="ignore"):
-        if a.dtype.is_float:
-            result = empty_float32(shape)
-            function(float32_array(a), float32_array(b), out=result.numpy())
-            return result.to(a.dtype)
-        result = Tensor._empty(shape, a.dtype)
-        function(a.numpy(), b.numpy(), out=result.numpy())
-        return result
+        function(left, right, out=result.numpy())
+    return result.to(dtype)
 
 
 def _complex_multiply(a: Array, b: Array, out: Array) -> None:
     # NumPy's own complex product uses fused multiply-add on some machines and not on others.
     out.real = a.real * b.real - a.imag * b.imag
     out.imag = a.real * b.imag + a.imag * b.real
-
-
-def _with_scalar(op: str, function: Callable[..., Any], x: Tensor, value: complex) -> Tensor:
-    scalar = checked_scalar(op, value, float32 if x.dtype.is_float else x.dtype)
-    with np.errstate(all="ignore"):
-        if x.dtype.is_float:
-            result = empty_float32(x.shape)
-            function(float32_array(x), scalar, out=result.numpy())
-            return result.to(x.dtype)
-        result = Tensor._empty(x.shape, x.dtype)
-        function(x.numpy(), scalar, out=result.numpy())
-        return result
-
-
-def _float64(op: str, x: Tensor | float) -> Any:
-    if isinstance(x, Tensor):
-        return x.numpy().astype(np.float64)
-    return checked_number(op, x, float32)
-
-
-def _rounded(values: Any, like: Tensor) -> Tensor:
-    """Round float64 values to float32, and from there to the dtype of `like`."""
-    result = empty_float32(np.shape(values))
-    result.numpy()[...] = values
-    return result.to(like.dtype)

@@ -1,24 +1,35 @@
-"""Products of matrices. Every element is one dot product, summed in one order (see `native.py`)."""
+"""Products of matrices. Every element is one dot product, summed in one order (csrc/kernels.h)."""
 
 import itertools
+import math
 from collections.abc import Sequence
+from typing import Any
 
-from .. import native
-from ..dtype import DType, bfloat16, float16, float32
-from ..errors import DTypeError, ShapeError
-from ..layout import Shape, broadcast_shapes, broadcast_strides
-from ..quantized import QuantizedTensor, Weight
-from ..tensor import Tensor
-from .elementwise import add
-from .support import (
-    as_rows,
+from .. import kernels
+from ..checks import (
+    KERNEL_DTYPES,
     check_float,
-    check_float_result,
     check_ndim_at_least,
     check_same_dtype,
+    float_dtype,
+    kernel_operand,
+    shown,
 )
+from ..dtype import BlockDType, DType, bfloat16, float32
+from ..errors import DTypeError, ShapeError
+from ..kernels import ffi, lib
+from ..layout import Shape, broadcast_shapes, broadcast_strides
+from ..op import op
+from ..quantized import Weight
+from ..tensor import Tensor
+
+# Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two calls.
+PRODUCTS_PER_CALL = 2**33
+_PANEL: int = lib.PANEL_TOKENS
+_LINEAR_PARTS = ffi.typeof("LinearPart[]")
 
 
+@op
 def linear_transformation(
     x: Tensor, weight: Weight, dtype: DType | None = None, bias: Tensor | None = None
 ) -> Tensor:
@@ -27,26 +38,27 @@ def linear_transformation(
     out[..., o] = sum_i x[..., i] * weight[o, i] + bias[o], accumulated in float32, rounded once
 
     Args:
-        x: a real floating-point tensor [..., in].
-        weight: a tensor [out, in] of the same dtype, or float16 next to a float32 `x`, or a
-            block-quantised one: the result has the bits of the product with the weight dequantised
-            to the dtype of `x`, for int8, or of both in float32, for nf4. But bfloat16 `x` and int8
-            rows of whole blocks are multiplied as integers, for which elements of `x` are off by at
-            most 2^-15 of the largest of their 32. It is used where it lies: nothing is copied if it
-            is contiguous.
-        dtype: of the result; that of `x` when left out.
-        bias: a real floating-point tensor [out], added before the rounding; nothing when left out.
+        x: A real floating-point tensor [..., in].
+        weight: A tensor [out, in] of the same dtype, or of a narrower one whose values that of `x`
+            holds, or a block-quantized one: the result has the bits of the product with the weight
+            dequantized to the dtype of `x`, for int8, or of both in float32, for nf4. But bfloat16
+            `x` and int8 rows of whole blocks are multiplied as integers, for which elements of `x`
+            are off by at most 2^-15 of the largest of their 32. Nothing is copied if it is
+            contiguous.
+        dtype: Of the result; that of `x` when left out.
+        bias: A real floating-point tensor [out], added before the rounding; nothing when left out.
 
     Returns:
         A tensor [..., out].
 
     Raises:
         ShapeError: `x.shape[-1]` differs from `weight.shape[1]`, or the bias is not [out].
-        DTypeError: not floating point, or dtypes that do not go together.
+        DTypeError: Not floating point, or dtypes that do not go together.
     """
     return _linear("linear_transformation", x, (weight,), dtype, (bias,))[0]
 
 
+@op
 def linear_transformations(
     x: Tensor,
     weights: Sequence[Weight],
@@ -55,32 +67,27 @@ def linear_transformations(
 ) -> tuple[Tensor, ...]:
     """Map rows through several weight matrices at once, reading the rows once.
 
-    out_p[..., o] = sum_i x[..., i] * weight_p[o, i] + bias_p[o], accumulated in float32, rounded
-    once
+    out_p = linear_transformation(x, weight_p, dtype, bias_p), bit for bit
 
     Args:
-        x: a real floating-point tensor [..., in].
-        weights: tensors [out_p, in] of one dtype: that of `x`, or float16 next to a float32 `x`,
-            or a block-quantised one. They are used where they lie: nothing is copied if they are
-            contiguous.
-        dtype: of the results; that of `x` when left out.
-        biases: for each weight a real floating-point tensor [out_p], or None; all None when left
-            out.
+        x: A real floating-point tensor [..., in].
+        weights: Weights [out_p, in] of one dtype, as in `linear_transformation`.
+        dtype: Of the results; that of `x` when left out.
+        biases: For each weight a bias or None; all None when left out.
 
     Returns:
-        A tensor [..., out_p] for each weight, in their order: the bits of `linear_transformation`.
+        A tensor [..., out_p] for each weight, in their order.
 
     Raises:
-        ShapeError: `x.shape[-1]` differs from a `weight.shape[1]`, a bias is not [out_p], there
-            are not as many biases as weights, or there is no weight.
-        DTypeError: not floating point, or dtypes that do not go together.
+        ShapeError: As in `linear_transformation`; there are not as many biases as weights, or
+            there is no weight.
+        DTypeError: As in `linear_transformation`.
     """
     op = "linear_transformations"
     biases = (None,) * len(weights) if biases is None else biases
     if not 0 < len(weights) == len(biases):
-        raise ShapeError(
-            f"[{op}] len(biases) must equal len(weights) >= 1: {len(biases)} != {len(weights)}"
-        )
+        lengths = f"{len(biases)} != {len(weights)}"
+        raise ShapeError(f"[{op}] len(biases) must equal len(weights) >= 1: {lengths}")
     return _linear(op, x, weights, dtype, biases)
 
 
@@ -91,75 +98,93 @@ def _linear(
     dtype: DType | None,
     biases: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
-    dtype, has_bias = dtype or x._dtype, False
+    operand, shape = kernel_operand(op, x), x._shape
+    dtype = x._dtype if dtype is None else float_dtype(op, dtype)
+    out_dtype = bfloat16 if operand._dtype is dtype is bfloat16 else float32
+    columns, first = shape[-1:] or (-1,), weights[0]._dtype  # nothing fits x without dimensions
+    kept: list[Any] = []  # what the kernel reads lives until it has returned
+    results, fields, features = [], [], 0
     for weight, bias in zip(weights, biases, strict=True):
-        _check_linear(op, x, weight, weights[0], dtype)
+        fits = weight._dtype is first and weight._shape[1:] == columns
+        if not fits or (first is not operand._dtype and not _goes_with(operand._dtype, first)):
+            raise _misfit(op, x, weight, weights[0])
+        bias_at, bias_code = ffi.NULL, 0
         if bias is not None:
-            _check_bias(op, weight, bias)
-            has_bias = True
-    if x._dtype is float16:
-        x = x.to(float32)
-    # What is still to be added to is not rounded before.
-    out_dtype = _kernel_result(x._dtype, float32 if has_bias else dtype)
-    rows, columns = x._shape[:-1], x._shape[-1]
-    results = [Tensor._empty((*rows, w._shape[0]), out_dtype) for w in weights]
-    native.linear(
-        as_rows(x.contiguous(), columns),
-        [w if isinstance(w, QuantizedTensor) else w.contiguous() for w in weights],
-        results if len(rows) == 1 else [as_rows(r, r._shape[-1]) for r in results],
-    )
-    if out_dtype is dtype and not has_bias:
+            bias = _checked_bias(op, weight, bias)
+            bias_at, bias_code = bias._pointer, bias._dtype.code
+        if isinstance(weight, Tensor) and weight._pointer is None:
+            weight = weight.contiguous()
+        rows = weight._shape[0]
+        result = Tensor._empty((*shape[:-1], rows), out_dtype)
+        kept += weight, bias
+        results.append(result)
+        fields.append((result._pointer, weight.kernel_weight(), bias_at, rows, bias_code))
+        features += rows
+    T, products = math.prod(shape[:-1]), features * shape[-1]
+    threads = kernels.threads or kernels.checked_threads()
+    scratch = kernels.scratch(lib.product_scratch_bytes(shape[-1], threads))
+    parts, x_at = ffi.new(_LINEAR_PARTS, fields), operand._pointer
+    step = T if T * products <= PRODUCTS_PER_CALL else rows_per_call(T, products)
+    for t in range(0, T if features else 0, step or 1):
+        if t:
+            x_at = kernels.pointer(operand.data_pointer + t * shape[-1] * operand._dtype.itemsize)
+            for part, result in zip(parts, results, strict=True):
+                row_bytes = result._shape[-1] * out_dtype.itemsize
+                part.out = kernels.pointer(result.data_pointer + t * row_bytes)
+        lib.linear(
+            parts, scratch, x_at, len(results), min(step, T - t), shape[-1], operand._dtype.code,
+            out_dtype.code, threads,
+        )  # fmt: skip
+    if out_dtype is dtype:
         return tuple(results)
-    return tuple(
-        (result if bias is None else add(result, bias.to(float32))).to(dtype)
-        for result, bias in zip(results, biases, strict=True)
+    return tuple([result.to(dtype) for result in results])
+
+
+def rows_per_call(T: int, products_per_row: int) -> int:
+    """Cut T rows into calls of nearly equal size, of whole panels where there are several."""
+    most = max(1, PRODUCTS_PER_CALL // max(1, products_per_row))
+    calls = -(-T // most)
+    return min(most, -(-T // (calls * _PANEL)) * _PANEL)
+
+
+def _misfit(op: str, x: Tensor, weight: Weight, first: Weight) -> ShapeError | DTypeError:
+    """Return the error that says why a weight does not go with x and the first weight."""
+    check_ndim_at_least(op, x, 1)
+    both = shown(("x", x), ("weight", weight))
+    if weight.ndim != 2 or x._shape[-1] != weight._shape[1]:
+        return ShapeError(
+            f"[{op}] x.shape[-1] must equal weight.shape[1] of a weight [out, in]: "
+            f"{x._shape[-1]} != {weight._shape[-1] if weight.ndim else None} ({both})"
+        )
+    if weight._dtype is not first._dtype:
+        return DTypeError(
+            f"[{op}] weights must have one dtype: {first.dtype} != {weight.dtype} ({both})"
+        )
+    return DTypeError(
+        f"[{op}] x.dtype must equal weight.dtype, or hold all its values: {x.dtype} != "
+        f"{weight.dtype} ({both})"
     )
 
 
-def _check_linear(op: str, x: Tensor, weight: Weight, first: Weight, dtype: DType) -> None:
-    if (
-        x._dtype is weight._dtype is first._dtype
-        and x._dtype.is_float
-        and dtype.is_float
-        and len(weight._shape) == 2
-        and x._shape[-1:] == weight._shape[1:]
-    ):
-        return  # nothing of what is told apart below
-    is_quantized = isinstance(weight, QuantizedTensor)
-    check_float(op, x, *(() if is_quantized else (weight,)))
-    check_float_result(op, dtype)
-    check_ndim_at_least(op, x, 1)
-    if weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
-        raise ShapeError(
-            f"[{op}] x.shape[-1] must equal weight.shape[1] of a weight "
-            f"[out, in]: {x.shape[-1]} != {weight.shape[-1] if weight.ndim else None} "
-            f"(x {list(x.shape)}, weight {list(weight.shape)})"
-        )
-    pair = (x.dtype, weight.dtype)
-    if x.dtype is not weight.dtype and pair != (float32, float16) and not is_quantized:
-        raise DTypeError(
-            f"[{op}] x.dtype must equal weight.dtype, or be float32 next to "
-            f"float16: {x.dtype} != {weight.dtype} "
-            f"(x {list(x.shape)}, weight {list(weight.shape)})"
-        )
-    if weight.dtype is not first.dtype:
-        raise DTypeError(f"[{op}] weights must have one dtype: {first.dtype} != {weight.dtype}")
+def _goes_with(x: DType, weight: DType | BlockDType) -> bool:
+    """Tell whether activations can be multiplied by a weight of another dtype."""
+    if isinstance(weight, BlockDType):
+        return True
+    is_exact = weight.product_type in ("bfloat16", x.name) and weight is not bfloat16
+    return is_exact and weight.itemsize < x.itemsize
 
 
-def _check_bias(op: str, weight: Weight, bias: Tensor) -> None:
+def _checked_bias(op: str, weight: Weight, bias: Tensor) -> Tensor:
     check_float(op, bias)
-    if bias.shape != weight.shape[:1]:
+    if bias._shape != weight._shape[:1]:
         raise ShapeError(
-            f"[{op}] bias.shape must equal weight.shape[:1]: {list(bias.shape)} "
-            f"!= {list(weight.shape[:1])} (weight {list(weight.shape)})"
+            f"[{op}] bias.shape must equal weight.shape[:1]: {list(bias.shape)} != "
+            f"{list(weight.shape[:1])} ({shown(('weight', weight))})"
         )
+    return bias.contiguous()
 
 
-def _kernel_result(operands: DType, wanted: DType) -> DType:
-    """Choose what the kernel writes: bfloat16 only from bfloat16, else float32."""
-    return bfloat16 if operands is bfloat16 and wanted is bfloat16 else float32
-
-
+@op
 def matmul(a: Tensor, b: Tensor, dtype: DType | None = None) -> Tensor:
     """Multiply matrices, or stacks of them.
 
@@ -167,24 +192,23 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | None = None) -> Tensor:
 
     A vector counts as one row on the left and as one column on the right, and that dimension is
     left out of the result. The kernel reads rows of `a` and columns of `b`: what is contiguous
-    along k (a transposed view, say) is used where it lies, the rest is packed first.
+    along k (a transposed view, say) is used in place, the rest is packed first.
 
     Args:
-        a: a real floating-point tensor [..., m, k] or [k].
-        b: a tensor [..., k, n] or [k] of the same dtype; leading sizes broadcast.
-        dtype: of the result; that of `a` when left out.
+        a: A real floating-point tensor [..., m, k] or [k].
+        b: A tensor [..., k, n] or [k] of the same dtype; leading sizes broadcast.
+        dtype: Of the result; that of `a` when left out.
 
     Returns:
         A tensor [..., m, n].
 
     Raises:
-        ShapeError: the sizes of k differ, the leading sizes do not broadcast, or there are none.
-        DTypeError: not floating point, or the dtypes differ.
+        ShapeError: The sizes of k differ, the leading sizes do not broadcast, or there are none.
+        DTypeError: Not floating point, or the dtypes differ.
     """
-    dtype = dtype or a.dtype
     check_float("matmul", a, b)
-    check_float_result("matmul", dtype)
     check_same_dtype("matmul", a, b)
+    dtype = a._dtype if dtype is None else float_dtype("matmul", dtype)
     check_ndim_at_least("matmul", a, 1)
     check_ndim_at_least("matmul", b, 1)
     rows = a if a.ndim > 1 else a.reshape(1, a.shape[0])
@@ -192,7 +216,7 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | None = None) -> Tensor:
     if rows.shape[-1] != columns.shape[-1]:
         raise ShapeError(
             f"[matmul] a.shape[-1] must equal b.shape[-2]: {rows.shape[-1]} != "
-            f"{columns.shape[-1]} (a {list(a.shape)}, b {list(b.shape)})"
+            f"{columns.shape[-1]} ({shown(('a', a), ('b', b))})"
         )
     result = _dot_products(_unit_stride(rows), _unit_stride(columns), dtype)
     if a.ndim == 1 or b.ndim == 1:
@@ -203,8 +227,8 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | None = None) -> Tensor:
 
 
 def _unit_stride(x: Tensor) -> Tensor:
-    """Give a tensor whose last dimension lies side by side, and which the kernels can address."""
-    if x.dtype is float16:
+    """Return a tensor of adjacent elements along its last dimension, which kernels can address."""
+    if x.dtype not in KERNEL_DTYPES:
         return x.to(float32)
     itemsize = x.dtype.itemsize
     usable = x.strides[-1] == itemsize and min(x.strides) >= 0
@@ -217,23 +241,25 @@ def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
     """Compute out[..., i, j] = dot(rows[..., i, :], columns[..., j, :]) over broadcast batches."""
     m, n, k = rows.shape[-2], columns.shape[-2], rows.shape[-1]
     batch = broadcast_shapes("matmul", rows.shape[:-2], columns.shape[:-2])
-    result = Tensor._empty((*batch, m, n), _kernel_result(rows.dtype, dtype))
+    out_dtype = bfloat16 if rows.dtype is dtype is bfloat16 else float32
+    result = Tensor._empty((*batch, m, n), out_dtype)
     if result.size == 0:
         return result
     stack = batch or (1,)
     wide_rows, wide_columns = _spread(rows, (*stack, m, k)), _spread(columns, (*stack, n, k))
-    out = result if batch else result.reshape(1, m, n)
-    if len(stack) == 1:
-        native.batched_matmul(wide_rows, wide_columns, out)
-        return result
+    threads = kernels.threads or kernels.checked_threads()
+    scratch = kernels.scratch(lib.product_scratch_bytes(k, threads))
     # The kernel takes one batch dimension; all but the last are walked here.
     for place in itertools.product(*(range(size) for size in stack[:-1])):
-        native.batched_matmul(wide_rows[place], wide_columns[place], out[place])
+        a, b, out = wide_rows[place], wide_columns[place], result[place if batch else ...]
+        lib.batched_matmul(
+            kernels.pointer(out.data_pointer), scratch, kernels.pointer(a.data_pointer),
+            kernels.pointer(b.data_pointer), stack[-1], m, n, k, *a._strides[:2], *b._strides[:2],
+            a._dtype.code, out_dtype.code, threads,
+        )  # fmt: skip
     return result
 
 
 def _spread(x: Tensor, shape: Shape) -> Tensor:
     """Repeat a tensor over a broadcast shape, without a copy."""
-    if x.shape == shape:
-        return x
-    return x._view(shape, broadcast_strides(x.shape, x.strides, shape), x.offset)
+    return x._view(shape, broadcast_strides(x._shape, x._strides, shape), x._offset)

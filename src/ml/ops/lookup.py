@@ -1,31 +1,42 @@
-"""Ops that pick rows by number."""
+"""Ops that pick elements: by index, by order, by place."""
 
-from .. import native
-from ..dtype import DType, bfloat16, int32
-from ..errors import DTypeError, IndexOutOfRangeError, ShapeError
+import numpy as np
+
+from ..checks import (
+    check_indices,
+    check_kind,
+    check_ndim_at_least,
+    checked_flag,
+    comparable,
+    float_dtype,
+)
+from ..dtype import DType, bfloat16, int32, int64
+from ..errors import DTypeError, ShapeError
+from ..layout import checked_ints, resolve_dim
+from ..op import op
 from ..quantized import QuantizedTensor, Weight
 from ..tensor import Tensor
-from .support import check_float_result, check_ndim_at_least
 
 
+@op
 def get_rows(table: Weight, ids: Tensor, dtype: DType | None = None) -> Tensor:
     """Pick rows of a table: the embedding lookup.
 
     out[t, ...] = table[ids[t], ...]
 
     Args:
-        table: a tensor [V, ...] of any dtype, [V, D] for embeddings; a block-quantised one [V, D].
-        ids: an int32 tensor, [T] for tokens; each `0 <= id < V`.
-        dtype: of the result; that of the table when left out, or bfloat16 for a block-quantised
+        table: A tensor [V, ...] of any dtype, [V, D] for embeddings; a block-quantized one [V, D].
+        ids: An int32 tensor, [T] for tokens; each `0 <= id < V`.
+        dtype: Of the result; that of the table when left out, or bfloat16 for a block-quantized
             table, whose elements are rounded once to it.
 
     Returns:
         A tensor [T, ...].
 
     Raises:
-        DTypeError: ids that are not int32; a dtype to which a block-quantised table does not go.
-        ShapeError: a table without dimensions.
-        IndexOutOfRangeError: an id that has no row.
+        DTypeError: Ids that are not int32; a dtype to which a block-quantized table does not go.
+        ShapeError: A table without dimensions.
+        IndexOutOfRangeError: An id that has no row.
     """
     check_ndim_at_least("get_rows", table, 1)
     if ids.dtype is not int32:
@@ -33,28 +44,123 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | None = None) -> Tensor:
             f"[get_rows] ids.dtype must equal int32: {ids.dtype} (ids {list(ids.shape)})"
         )
     numbers = ids.numpy()
-    rows = table.shape[0]
-    if ids.size:
-        low, high = int(numbers.min()), int(numbers.max())
-        if low < 0 or high >= rows:
-            raise IndexOutOfRangeError(
-                f"[get_rows] ids must be in [0, {rows}): {low if low < 0 else high} "
-                f"(table {list(table.shape)}, ids {list(ids.shape)})"
-            )
+    check_indices("get_rows", "ids", numbers, table.shape[0], ("table", table), ("ids", ids))
     if isinstance(table, QuantizedTensor):
-        return _dequantized_rows(table, ids, dtype or bfloat16)
+        if table.ndim != 2:
+            raise ShapeError(
+                f"[get_rows] ndim of a block-quantized table must equal 2: {table.ndim} "
+                f"(shape {list(table.shape)})"
+            )
+        dtype = bfloat16 if dtype is None else float_dtype("get_rows", dtype)
+        return table.dequantized_rows(ids, dtype)
     result = Tensor._empty((*ids.shape, *table.shape[1:]), table.dtype)
     result.bits()[...] = table.bits()[numbers]
     return result if dtype is None else result.to(dtype)
 
 
-def _dequantized_rows(table: QuantizedTensor, ids: Tensor, dtype: DType) -> Tensor:
-    check_float_result("get_rows", dtype)
-    if table.ndim != 2:
+@op
+def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """Sort a real tensor along a dimension, descending if asked for.
+
+    Equal elements keep their order, and NaN counts as the greatest.
+
+    Returns:
+        The elements, and their int64 indices in `x`, both of the shape of `x`.
+    """
+    return _sorted("sort", x, dim, checked_flag("sort", "descending", descending))
+
+
+@op
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """Take the k greatest elements along a dimension, descending, or the least, ascending.
+
+    Returns:
+        The elements, and their int64 indices in `x`; of equal ones the first are taken. NaN counts
+        as the greatest.
+    """
+    values, indices = _sorted("topk", x, dim, checked_flag("topk", "largest", largest))
+    dim = resolve_dim("topk", dim, x.ndim)
+    k = checked_ints("topk", "k", (k,))[0]
+    if not 0 <= k <= x._shape[dim]:
+        raise ShapeError(f"[topk] 0 <= k <= shape[{dim}] must hold: {k} (shape {list(x.shape)})")
+    first = (*(slice(None),) * dim, slice(0, k))
+    return values[first].contiguous(), indices[first].contiguous()
+
+
+@op
+def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Pick elements by their index along a dimension.
+
+    out[i, j, k] = x[i, index[i, j, k], k],  for dim 1 of three
+
+    The index is an int32 or int64 tensor with as many dimensions as `x`, and at most its sizes in
+    all of them but `dim`; it gives the shape of the result.
+    """
+    dim = resolve_dim("gather", dim, len(x._shape))
+    if index._dtype not in (int32, int64):
+        raise DTypeError(f"[gather] index.dtype must be int32 or int64: {index.dtype}")
+    pairs = zip(index._shape, x._shape, strict=False)
+    if index.ndim != x.ndim or any(n > m for d, (n, m) in enumerate(pairs) if d != dim):
         raise ShapeError(
-            f"[get_rows] ndim of a block-quantised table must equal 2: {table.ndim} "
-            f"(shape {list(table.shape)})"
+            f"[gather] index.shape must be <= x.shape outside of dim {dim}: "
+            f"{list(index.shape)} > {list(x.shape)}"
         )
-    result = Tensor._empty((ids.size, table.shape[1]), dtype)
-    native.dequantize(table, ids.contiguous().reshape(ids.size), result)
-    return result.reshape(*ids.shape, table.shape[1])
+    result = Tensor._empty(index._shape, x._dtype)
+    if result._size:
+        ids, size = index.numpy(), x._shape[dim]
+        check_indices("gather", f"index along dim {dim}", ids, size, ("x", x))
+        part = tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(index._shape))
+        result.bits()[...] = np.take_along_axis(x.bits()[part], ids, dim)
+    return result
+
+
+def _sorted(op: str, x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
+    check_kind(op, x, "float", "int", "bool")
+    dim = resolve_dim(op, dim, x.ndim)
+    keys = comparable(x)
+    if descending:
+        # Sorted ascending from the end, and turned around, equal elements stay in their order.
+        backwards = np.argsort(np.flip(keys, dim), dim, kind="stable")
+        order = keys.shape[dim] - 1 - np.flip(backwards, dim)
+    else:
+        order = np.argsort(keys, dim, kind="stable")
+    values, indices = Tensor._empty(x._shape, x._dtype), Tensor._empty(x._shape, int64)
+    indices.numpy()[...] = order
+    values.bits()[...] = np.take_along_axis(x.bits(), order, dim)
+    return values, indices
+
+
+@op
+def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+    """Keep the upper triangle and set the rest to zero.
+
+    out[..., i, j] = x[..., i, j] if j - i >= diagonal else 0
+
+    Args:
+        x: A tensor [..., rows, columns] of any dtype.
+        diagonal: The first one that is kept; 0 is the main one, 1 the next above.
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
+    """
+    return _triangle("triu", x, diagonal, upper=True)
+
+
+@op
+def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+    """Keep the lower triangle, up to a diagonal, and set the rest to zero; see `triu`.
+
+    out[..., i, j] = x[..., i, j] if j - i <= diagonal else 0
+    """
+    return _triangle("tril", x, diagonal, upper=False)
+
+
+def _triangle(op: str, x: Tensor, diagonal: int, *, upper: bool) -> Tensor:
+    check_ndim_at_least(op, x, 2)
+    diagonal = checked_ints(op, "diagonal", (diagonal,))[0]
+    rows, columns = x._shape[-2:]
+    above = np.arange(columns) - np.arange(rows)[:, None]
+    result = Tensor._empty(x._shape, x._dtype)
+    kept = above >= diagonal if upper else above <= diagonal
+    result.bits()[...] = np.where(kept, x.bits(), 0)
+    return result

@@ -1,33 +1,35 @@
-"""Ops that move or convert elements without calculating with them."""
+"""Ops that move elements, or look at them in another shape, without calculating with them."""
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from .. import native
-from ..dtype import DType, complex64
-from ..errors import DTypeError, ShapeError, TensorError
-from ..layout import resolve_dim
+from ..checks import check_same_dtype, checked_tensors, resolve_dims
+from ..errors import DTypeError, ShapeError
+from ..layout import broadcast_strides, checked_ints, checked_shape, packed, resolve_dim
+from ..op import op
 from ..tensor import Tensor
 
 
+@op
 def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Join tensors one after the other along a dimension.
 
     Args:
-        tensors: at least one; one dtype, and equal sizes in every other dimension.
-        dim: the dimension, negative ones counted from the end.
+        tensors: At least one; one dtype, and equal sizes in every other dimension.
+        dim: The dimension, negative ones counted from the end.
 
     Returns:
         A new tensor whose size in `dim` is the sum of theirs.
 
     Raises:
-        ShapeError: no tensors, or sizes that differ in another dimension.
-        DTypeError: dtypes that differ.
-        IndexOutOfRangeError: there is no such dimension.
+        ShapeError: No tensors, or sizes that differ in another dimension.
+        DTypeError: Dtypes that differ.
+        IndexOutOfRangeError: There is no such dimension.
     """
-    if not tensors:
-        raise ShapeError("[concatenate] number of tensors must be >= 1: 0")
+    tensors = checked_tensors("concatenate", tensors)
     first = tensors[0]
     dim = resolve_dim("concatenate", dim, first.ndim)
     total = 0
@@ -37,7 +39,8 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
                 f"[concatenate] dtypes must be equal: {first.dtype} != {x.dtype} "
                 f"(tensors 0 and {i})"
             )
-        if x.ndim != first.ndim or _without(x, dim) != _without(first, dim):
+        others = (*x.shape[:dim], first.shape[dim], *x.shape[dim + 1 :])
+        if x.ndim != first.ndim or others != first.shape:
             raise ShapeError(
                 f"[concatenate] shapes must be equal outside of dim {dim}: "
                 f"{list(first.shape)} != {list(x.shape)} (tensors 0 and {i})"
@@ -48,50 +51,120 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return result
 
 
-def _without(x: Tensor, dim: int) -> tuple[int, ...]:
-    return x.shape[:dim] + x.shape[dim + 1 :]
+@op
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Join tensors of one shape and dtype along a new dimension of the result."""
+    tensors = checked_tensors("stack", tensors)
+    for x in tensors:
+        check_same_dtype("stack", tensors[0], x)
+        if x._shape != tensors[0]._shape:
+            raise ShapeError(
+                f"[stack] shapes must be equal: {list(tensors[0].shape)} != {list(x.shape)}"
+            )
+    return concatenate([_unsqueezed("stack", x, dim) for x in tensors], dim)
 
 
-def convert(x: Tensor, dtype: DType) -> Tensor:
-    """Convert elements to another dtype; the op behind `Tensor.to`.
+@op
+def split(x: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut a tensor into parts along a dimension; views.
 
-    Floats round to nearest, ties to even, and NaN stays NaN. Integers become bfloat16 or float16 by
-    way of float32. Floats become integers by dropping the fraction.
-
-    Args:
-        x: a tensor of any dtype.
-        dtype: of the result.
-
-    Returns:
-        A new contiguous tensor of the shape of `x`.
-
-    Raises:
-        DTypeError: from complex64 to a real dtype (`view_as_real` shows both parts).
-        TensorError: a value that the integer dtype cannot hold.
+    `split_size` is the size of each part, the last of which may be smaller; or all sizes.
     """
-    result = Tensor._empty(x.shape, dtype, x.name)
-    if x.dtype.is_float and dtype.is_float:
-        native.convert(x.contiguous(), result)
-    elif dtype.kind == "int":
-        _to_integers(x, result)
-    elif x.dtype is complex64 and dtype is not complex64:
-        raise DTypeError(f"[to] a complex dtype must stay complex: {x.dtype} to {dtype}")
+    dim = resolve_dim("split", dim, len(x._shape))
+    total = x._shape[dim]
+    if isinstance(split_size, Iterable):
+        sizes = checked_shape("split", split_size)
     else:
-        with np.errstate(over="ignore"):
-            result.numpy()[...] = x.numpy().astype(np.float32)
-    return result
-
-
-def _to_integers(x: Tensor, result: Tensor) -> None:
-    if x.dtype is complex64:
-        raise DTypeError(f"[to] a complex dtype must stay complex: {x.dtype} to {result.dtype}")
-    # float64 holds every value of every real dtype exactly.
-    values = np.trunc(x.numpy().astype(np.float64))
-    limits = np.iinfo(result.dtype.numpy_dtype)
-    held = (values >= limits.min) & (values <= limits.max)
-    if not held.all():
-        raise TensorError(
-            f"[to] values must be in [{limits.min}, {limits.max}] for {result.dtype}: "
-            f"{float(values[~held].flat[0])}"
+        each = checked_ints("split", "split_size", (split_size,))[0]
+        if each < 1:
+            raise ShapeError(f"[split] split_size must be >= 1: {each}")
+        sizes = tuple(min(each, total - at) for at in range(0, total, each)) or (0,)
+    if sum(sizes) != total:
+        raise ShapeError(
+            f"[split] sizes must add up to shape[{dim}]: {sum(sizes)} != {total} "
+            f"(shape {list(x.shape)})"
         )
-    result.numpy()[...] = values.astype(result.dtype.numpy_dtype)
+    starts = itertools.accumulate(sizes, initial=0)
+    before, after, step = x._shape[:dim], x._shape[dim + 1 :], x._strides[dim]
+    return tuple(
+        x._view((*before, size, *after), x._strides, x._offset + start * step)
+        for start, size in zip(starts, sizes, strict=False)
+    )
+
+
+@op
+def squeeze(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """Leave out all dimensions of size 1, or those named by `dim` that have it; a view."""
+    chosen = resolve_dims("squeeze", dim, len(x._shape))
+    kept = [d for d, n in enumerate(x._shape) if n != 1 or d not in chosen]
+    return _with_dims(x, kept)
+
+
+@op
+def unsqueeze(x: Tensor, dim: int) -> Tensor:
+    """Insert a dimension of size 1, the dimension `dim` of the result; a view."""
+    return _unsqueezed("unsqueeze", x, dim)
+
+
+@op
+def permute(x: Tensor, *dims: int | Sequence[int]) -> Tensor:
+    """Put the dimensions into another order; a view.
+
+    out.shape[i] = x.shape[dims[i]], where the dims may also be one sequence
+    """
+    ndim = len(x._shape)
+    order = [resolve_dim("permute", dim, ndim) for dim in _listed(dims)]
+    if sorted(order) != list(range(ndim)):
+        raise ShapeError(f"[permute] dims must be each of [0, {ndim}) once: {order}")
+    return _with_dims(x, order)
+
+
+@op
+def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Make one of the dimensions from `start_dim` to `end_dim`, which is included.
+
+    A view where `reshape` gives one.
+    """
+    shape = x._shape or (1,)
+    first, last = (resolve_dim("flatten", dim, len(shape)) for dim in (start_dim, end_dim))
+    if first > last:
+        raise ShapeError(f"[flatten] start_dim must be <= end_dim: {first} > {last}")
+    return x.reshape(*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
+
+
+@op
+def expand(x: Tensor, *sizes: int | Sequence[int]) -> Tensor:
+    """Repeat dimensions of size 1 without a copy; a view with strides of 0.
+
+    The sizes of the result, or one sequence of them, are aligned at the right; -1 keeps a size.
+    """
+    wanted = checked_ints("expand", "sizes", _listed(sizes))
+    new = len(wanted) - len(x._shape)
+    old = (-1,) * new + x._shape
+    target = tuple(m if n == -1 else n for n, m in zip(wanted, old, strict=False))
+    if new < 0 or any(n != m for n, m in zip(target[new:], x._shape, strict=True) if m != 1):
+        raise ShapeError(
+            f"[expand] sizes must equal x.shape, aligned at the right, where it is not 1: "
+            f"{list(wanted)} (shape {list(x.shape)})"
+        )
+    packed(checked_shape("expand", target), x._dtype.itemsize)  # refuses too many bytes
+    return x._view(target, broadcast_strides(x._shape, x._strides, target), x._offset)
+
+
+def _listed(values: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
+    """Return the numbers of `op(x, 1, 2)` or `op(x, (1, 2))`."""
+    one = len(values) == 1 and isinstance(values[0], Sequence)
+    return tuple(values[0] if one else values)  # type: ignore[arg-type]
+
+
+def _with_dims(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Look at some dimensions, in their order; the others have size 1."""
+    shape, strides = (tuple(values[d] for d in dims) for values in (x._shape, x._strides))
+    return x._view(shape, strides, x._offset)
+
+
+def _unsqueezed(op: str, x: Tensor, dim: int) -> Tensor:
+    at = resolve_dim(op, dim, len(x._shape) + 1)
+    shape = checked_shape(op, (*x._shape[:at], 1, *x._shape[at:]))
+    strides = (*x._strides[:at], x._dtype.itemsize, *x._strides[at:])
+    return x._view(shape, strides, x._offset)

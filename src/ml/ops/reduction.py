@@ -1,145 +1,321 @@
-"""Ops that bring a dimension together: sums, maxima, norms."""
+"""Ops along dimensions: sums, averages, extremes, softmax and norms.
+
+Negative dimensions count from the end.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from .. import native
-from ..dtype import DType, int32
-from ..errors import DTypeError, ShapeError
-from ..layout import resolve_dim
-from ..tensor import Tensor
-from .support import (
-    as_rows,
+from .. import kernels
+from ..checks import (
+    KERNEL_DTYPES,
     check_float,
-    check_float_result,
+    check_kind,
     check_ndim_at_least,
-    empty_float32,
-    float32_array,
-    kernel_dtype,
+    checked_flag,
+    comparable,
+    float_dtype,
     kernel_operand,
+    resolve_dims,
+    rounded,
+    shown,
 )
+from ..dtype import DType, checked_number, dtype_named, float32, int32, int64
+from ..errors import ShapeError
+from ..kernels import lib
+from ..layout import checked_shape, resolve_dim
+from ..op import op
+from ..tensor import Array, Tensor
+
+_MOST_COLUMNS = 2**31 - 1
 
 
-def mean(x: Tensor, dim: int = -1, keepdim: bool = False) -> Tensor:
-    """Average over a dimension.
+@op
+def sum(  # noqa: A001 (the field's word)
+    x: Tensor,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: DType | str | None = None,
+) -> Tensor:
+    """Add up the elements.
 
-    out[..., ...] = sum_i x[..., i, ...] / n, accumulated in float32, rounded once
+    out[..., ...] = sum_i x[..., i, ...], accumulated in float64, rounded once
 
     Args:
-        x: a real floating-point tensor.
-        dim: the dimension, negative ones counted from the end.
-        keepdim: leave the dimension in place with size 1.
+        x: A tensor of any dtype.
+        dim: One dimension or several; all when left out.
+        keepdim: Leave the dimensions in place with size 1.
+        dtype: Of the result; when left out that of `x`, but int64 for integers and bools.
 
     Returns:
-        A tensor of the dtype of `x` without the dimension; NaN where it had no elements.
+        A tensor without the dimensions; integers wrap around.
+    """
+    dims, kept = resolve_dims("sum", dim, len(x._shape)), checked_flag("sum", "keepdim", keepdim)
+    return _added("sum", lambda v: v.sum(dims, keepdims=kept), x, dtype)
 
-    Raises:
-        DTypeError: not floating point.
-        IndexOutOfRangeError: there is no such dimension.
+
+@op
+def mean(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    """Average the elements of a real floating-point tensor; arguments as in `sum`.
+
+    out[..., ...] = sum_i x[..., i, ...] / n, accumulated in float64, rounded once
+
+    NaN where there are no elements.
     """
     check_float("mean", x)
-    dim = resolve_dim("mean", dim, x.ndim)
-    kept = (1,) if keepdim else ()
-    result = empty_float32((*x.shape[:dim], *kept, *x.shape[dim + 1 :]))
-    out = result.numpy()
+    dims, kept = resolve_dims("mean", dim, x.ndim), checked_flag("mean", "keepdim", keepdim)
+    count = math.prod(x._shape[d] for d in dims)
     with np.errstate(all="ignore"):
-        np.add.reduce(float32_array(x), axis=dim, keepdims=keepdim, out=out)
-        np.divide(out, np.float32(x.shape[dim]), out=out)
-    return result.to(x.dtype)
+        sums = x.numpy().astype(np.float64).sum(dims, keepdims=kept)
+        return rounded(sums / np.float64(count), x._dtype)
 
 
+@op
+def cumsum(x: Tensor, dim: int, dtype: DType | str | None = None) -> Tensor:
+    """Add up the elements before each one along a dimension, and itself; as `sum` does.
+
+    out[..., i, ...] = sum_{j <= i} x[..., j, ...], accumulated in float64, rounded once
+    """
+    dim = resolve_dim("cumsum", dim, len(x._shape))
+    return _added("cumsum", lambda v: v.cumsum(dim), x, dtype)
+
+
+@op
+def max(  # noqa: A001 (the field's word)
+    x: Tensor, dim: int | None = None, keepdim: bool = False
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Find the greatest element of a real tensor; NaN counts as the greatest.
+
+    Returns:
+        Without `dim` a tensor without dimensions; otherwise the greatest elements along it, and
+        their int64 indices, the first of equal ones.
+    """
+    return _extreme("max", np.argmax, x, dim, keepdim)
+
+
+@op
+def min(  # noqa: A001 (the field's word)
+    x: Tensor, dim: int | None = None, keepdim: bool = False
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Find the least element, or a NaN if there is one; the rest as in `max`."""
+    return _extreme("min", np.argmin, x, dim, keepdim)
+
+
+@op
+def argmax(x: Tensor, dim: int | None = None) -> Tensor:
+    """Find where the greatest element is.
+
+    out[...] = the first i for which x[..., i, ...] is greatest; NaN counts as the greatest
+
+    Args:
+        x: A real tensor.
+        dim: The dimension, negative ones counted from the end; at least one element long. All
+            elements in row-major order when left out.
+
+    Returns:
+        An int32 tensor without the dimension.
+
+    Raises:
+        DTypeError: Complex.
+        ShapeError: The dimension has no elements.
+        IndexOutOfRangeError: There is no such dimension.
+    """
+    check_kind("argmax", x, "float", "int", "bool")
+    if dim is None:
+        x, dim = x.reshape(x.size), 0
+    dim = resolve_dim("argmax", dim, x.ndim)
+    if x.shape[dim] == 0:
+        raise ShapeError(f"[argmax] shape[{dim}] must be >= 1: 0 (shape {list(x.shape)})")
+    result = Tensor._empty((*x.shape[:dim], *x.shape[dim + 1 :]), int32)
+    if x.dtype.is_float and dim == x.ndim - 1:
+        operand, columns = kernel_operand("argmax", x), x._shape[-1]
+        if columns > _MOST_COLUMNS:
+            raise ShapeError(f"[argmax] x.shape[-1] must be <= {_MOST_COLUMNS}: {columns}")
+        if result._size:
+            lib.argmax(
+                result._pointer, operand._pointer, result._size, columns, operand._dtype.code,
+                kernels.threads or kernels.checked_threads(),
+            )  # fmt: skip
+    else:
+        result.numpy()[...] = comparable(x).argmax(axis=dim)
+    return result
+
+
+@op
 def softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
     """Turn scores into weights that add up to 1.
 
     out[i] = exp(x[i] - max(x)) / sum_j exp(x[j] - max(x)), along `dim`, in float32, rounded once
 
     Args:
-        x: a real floating-point tensor; -inf gets the weight 0.
-        dim: the dimension, negative ones counted from the end.
-        dtype: of the result; that of `x` when left out.
+        x: A real floating-point tensor; -inf gets the weight 0.
+        dim: The dimension, negative ones counted from the end.
+        dtype: Of the result; that of `x` when left out.
 
     Returns:
         A tensor of the shape of `x`; NaN in rows that hold NaN, or nothing but -inf.
 
     Raises:
-        DTypeError: not floating point.
-        IndexOutOfRangeError: there is no such dimension.
+        DTypeError: Not floating point.
+        IndexOutOfRangeError: There is no such dimension.
     """
-    dtype = dtype or x.dtype
-    check_float("softmax", x)
-    check_float_result("softmax", dtype)
+    operand = kernel_operand("softmax", x)
+    dtype = x._dtype if dtype is None else float_dtype("softmax", dtype)
     dim = resolve_dim("softmax", dim, x.ndim)
     last = x.ndim - 1
     if dim != last:
         return softmax(x.transpose(dim, last), last, dtype).transpose(dim, last)
-    result = Tensor._empty(x.shape, kernel_dtype(dtype))
-    columns = x.shape[-1]
-    native.softmax(as_rows(kernel_operand(x), columns), as_rows(result, columns))
-    return result.to(dtype)
+    result = Tensor._empty(x._shape, dtype if dtype in KERNEL_DTYPES else float32)
+    if result._size:
+        lib.softmax(
+            result._pointer, operand._pointer, math.prod(x._shape[:-1]), x._shape[-1],
+            operand._dtype.code, result._dtype.code, kernels.threads or kernels.checked_threads(),
+        )  # fmt: skip
+    return result if result._dtype is dtype else result.to(dtype)
 
 
-def argmax(x: Tensor, dim: int = -1) -> Tensor:
-    """Find where the greatest element is.
+@op
+def log_softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tensor:
+    """Take the logarithm of `softmax`, with its arguments.
 
-    out[...] = the first i for which x[..., i, ...] is greatest; NaN counts as the greatest
-
-    Args:
-        x: a real tensor.
-        dim: the dimension, negative ones counted from the end; at least one element long.
-
-    Returns:
-        An int32 tensor without the dimension.
-
-    Raises:
-        DTypeError: complex.
-        ShapeError: the dimension has no elements.
-        IndexOutOfRangeError: there is no such dimension.
+    out[i] = x[i] - max(x) - log(sum_j exp(x[j] - max(x))), along `dim`, in float64, rounded by way
+    of float32
     """
-    if x.dtype.kind == "complex":
-        raise DTypeError(f"[argmax] dtype must be real: {x.dtype} (shape {list(x.shape)})")
-    dim = resolve_dim("argmax", dim, x.ndim)
-    if x.shape[dim] == 0:
-        raise ShapeError(f"[argmax] shape[{dim}] must be >= 1: 0 (shape {list(x.shape)})")
-    result = Tensor._empty((*x.shape[:dim], *x.shape[dim + 1 :]), int32)
-    if x.dtype.is_float and dim == x.ndim - 1:
-        native.argmax(as_rows(kernel_operand(x), x.shape[-1]), result.reshape(result.size))
-    else:
-        values = float32_array(x) if x.dtype.is_float else x.numpy()
-        result.numpy()[...] = values.argmax(axis=dim)
-    return result
+    check_float("log_softmax", x)
+    target = x._dtype if dtype is None else float_dtype("log_softmax", dtype)
+    dim = resolve_dim("log_softmax", dim, x.ndim)
+    with np.errstate(all="ignore"):
+        values = x.numpy().astype(np.float64)
+        values = values - values.max(dim, keepdims=True, initial=-np.inf)
+        return rounded(values - np.log(np.exp(values).sum(dim, keepdims=True)), target)
 
 
+@op
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | None = None) -> Tensor:
     """Scale rows to a root mean square of 1, and then each column by its weight.
 
     out = x / sqrt(mean(x * x) + eps) * weight, along the last dimension, in float32, rounded once
 
     Args:
-        x: a real floating-point tensor [..., D].
-        weight: a real floating-point tensor [D].
-        eps: keeps rows of zeros from a division by zero.
-        dtype: of the result; that of `x` when left out.
+        x: A real floating-point tensor [..., D].
+        weight: A real floating-point tensor [D].
+        eps: Keeps rows of zeros from a division by zero.
+        dtype: Of the result; that of `x` when left out.
 
     Returns:
         A tensor of the shape of `x`.
 
     Raises:
-        DTypeError: not floating point.
+        DTypeError: Not floating point.
         ShapeError: `weight.shape` is not (D,).
 
     Source: Zhang, Sennrich, Root Mean Square Layer Normalization, 2019.
     """
-    dtype = dtype or x._dtype
-    check_float("rms_norm", x, weight)
-    check_float_result("rms_norm", dtype)
-    check_ndim_at_least("rms_norm", x, 1)
-    columns = x._shape[-1]
-    if weight._shape != (columns,):
+    operand, shape = kernel_operand("rms_norm", x), x._shape
+    check_float("rms_norm", weight)
+    if not shape or weight._shape != shape[-1:]:
+        check_ndim_at_least("rms_norm", x, 1)
         raise ShapeError(
             f"[rms_norm] weight.shape must equal (x.shape[-1],): {list(weight.shape)} != "
-            f"[{columns}] (x {list(x.shape)})"
+            f"[{shape[-1]}] ({shown(('x', x), ('weight', weight))})"
         )
-    result = Tensor._empty(x._shape, kernel_dtype(dtype))
-    native.rms_norm(
-        as_rows(kernel_operand(x), columns), weight.contiguous(), eps, as_rows(result, columns)
-    )
+    dtype = x._dtype if dtype is None else float_dtype("rms_norm", dtype)
+    factors = weight if weight._pointer is not None else weight.contiguous()
+    result = Tensor._empty(shape, dtype if dtype in KERNEL_DTYPES else float32)
+    if result._size:
+        lib.rms_norm(
+            result._pointer, operand._pointer, factors._pointer, math.prod(shape[:-1]), shape[-1],
+            checked_number("rms_norm", eps, float32), operand._dtype.code, factors._dtype.code,
+            result._dtype.code, kernels.threads or kernels.checked_threads(),
+        )  # fmt: skip
     return result if result._dtype is dtype else result.to(dtype)
+
+
+@op
+def layer_norm(
+    x: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Bring the last dimensions to a mean of 0 and a variance of 1.
+
+    out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, in float64, rounded by way of
+    float32
+
+    Args:
+        x: A real floating-point tensor.
+        normalized_shape: The sizes of the last dimensions.
+        weight: A real floating-point tensor of that shape; ones when left out.
+        bias: The same; zeros when left out.
+        eps: Keeps equal elements from a division by zero.
+
+    Source: Ba, Kiros, Hinton, Layer Normalization, 2016.
+    """
+    check_float("layer_norm", x)
+    sizes = checked_shape("layer_norm", normalized_shape)
+    for label, other in (("weight", weight), ("bias", bias)):
+        if other is not None:
+            check_float("layer_norm", other)
+            if other._shape != sizes:
+                raise ShapeError(
+                    f"[layer_norm] {label}.shape must equal normalized_shape: "
+                    f"{list(other.shape)} != {list(sizes)}"
+                )
+    if not sizes or x._shape[-len(sizes) :] != sizes:
+        raise ShapeError(
+            f"[layer_norm] x.shape must end in normalized_shape: {list(x.shape)}, {list(sizes)}"
+        )
+    dims = tuple(range(-len(sizes), 0))
+    eps = checked_number("layer_norm", eps, float32)
+    if not x._size:
+        return Tensor._empty(x._shape, x._dtype)
+    with np.errstate(all="ignore"):
+        values = x.numpy().astype(np.float64)
+        values = values - values.mean(dims, keepdims=True)
+        values /= np.sqrt((values * values).mean(dims, keepdims=True) + eps)
+        values *= 1.0 if weight is None else weight.numpy().astype(np.float64)
+        values += 0.0 if bias is None else bias.numpy().astype(np.float64)
+        return rounded(values, x._dtype)
+
+
+def _added(
+    op: str, function: Callable[[Array], Any], x: Tensor, dtype: DType | str | None
+) -> Tensor:
+    """Add elements up in the widest dtype of their kind."""
+    if dtype is None:
+        target = int64 if x._dtype.kind in ("int", "bool") else x._dtype
+    else:
+        target = dtype_named(op, dtype)
+        x = x if target.kind == x._dtype.kind else x.to(target)
+    wide = {"float": np.float64, "complex": np.complex128}.get(x._dtype.kind, np.int64)
+    with np.errstate(all="ignore"):
+        values = np.asarray(function(x.numpy().astype(wide)))
+        if wide is np.float64:
+            return rounded(values, target)
+        result = Tensor.from_numpy(values.astype(np.complex64) if wide is np.complex128 else values)
+    return result.to(target)
+
+
+def _extreme(
+    op: str, function: Callable[..., Any], x: Tensor, dim: int | None, keepdim: bool
+) -> Tensor | tuple[Tensor, Tensor]:
+    check_kind(op, x, "float", "int", "bool")
+    source = x if dim is not None else x.reshape(x._size)
+    at = 0 if dim is None else resolve_dim(op, dim, x.ndim)
+    if source._shape[at] == 0:
+        raise ShapeError(f"[{op}] number of elements must be >= 1: 0 (shape {list(x.shape)})")
+    places = np.expand_dims(function(comparable(source), at), at)
+    picked = np.take_along_axis(source.bits(), places, at)
+    keepdim = checked_flag(op, "keepdim", keepdim)
+    shape = picked.shape if keepdim else (*picked.shape[:at], *picked.shape[at + 1 :])
+    if dim is None:
+        shape = (1,) * x.ndim if keepdim else ()
+    values, indices = Tensor._empty(shape, x._dtype), Tensor._empty(shape, int64)
+    values.bits()[...] = picked.reshape(shape)
+    indices.numpy()[...] = places.reshape(shape)
+    return values if dim is None else (values, indices)

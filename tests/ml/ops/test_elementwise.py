@@ -139,59 +139,50 @@ def test_shapes_that_do_not_broadcast_are_refused(op, dtype):
 def test_scalars_are_added_and_divided_in_float32_with_one_rounding(dtype, shape):
     x = sample(shape, dtype)
     values = x.numpy().astype(np.float32)
-    check_same(
-        ml.add_scalar(x, 0.1), np.asarray(values + np.float32(0.1)).astype(dtype.numpy_dtype)
-    )
-    check_same(
-        ml.div_scalar(x, 0.3), np.asarray(values / np.float32(0.3)).astype(dtype.numpy_dtype)
-    )
+    check_same(ml.add(x, 0.1), np.asarray(values + np.float32(0.1)).astype(dtype.numpy_dtype))
+    check_same(ml.div(x, 0.3), np.asarray(values / np.float32(0.3)).astype(dtype.numpy_dtype))
 
 
 def test_scalars_next_to_integers_and_complex_numbers():
-    check_same(ml.add_scalar(ml.arange(3), -5), np.array([-5, -4, -3], np.int32))
-    check_same(ml.add_scalar(ml.full((2,), 250, ml.uint8), 10), np.full(2, 4, np.uint8))
+    check_same(ml.add(ml.arange(3), -5), np.array([-5, -4, -3], np.int32))
+    check_same(ml.add(ml.full((2,), 250, ml.uint8), 10), np.full(2, 4, np.uint8))
     z = sample((3,), ml.complex64)
-    check_same(ml.add_scalar(z, 1 - 1j), z.numpy() + np.complex64(1 - 1j))
-    check_same(ml.div_scalar(z, 2), z.numpy() / np.complex64(2))
+    check_same(ml.add(z, 1 - 1j), z.numpy() + np.complex64(1 - 1j))
+    check_same(ml.div(z, 2), z.numpy() / np.complex64(2))
 
 
 def test_scalars_next_to_views():
     x = strided((3, 5), ml.bfloat16)
-    check_same(ml.div_scalar(x, 3.0), ml.div_scalar(x.contiguous(), 3.0).numpy())
+    check_same(ml.div(x, 3.0), ml.div(x.contiguous(), 3.0).numpy())
 
 
 def test_a_division_by_zero_is_infinite_or_nan_and_silent():
     x = ml.Tensor.from_numpy(np.array([1, -1, 0], np.float32))
-    check_same(ml.div_scalar(x, 0), np.array([np.inf, -np.inf, np.nan], np.float32))
+    check_same(ml.div(x, 0), np.array([np.inf, -np.inf, np.nan], np.float32))
 
 
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
         (
-            lambda: ml.div_scalar(ml.arange(3), 2),
+            lambda: ml.add(ml.arange(3), 0.5),
             ml.DTypeError,
-            "[div_scalar] dtype must be floating point or complex: int32 (shape [3])",
+            "[add] value must be a number of the kind of int32: float",
         ),
         (
-            lambda: ml.add_scalar(ml.arange(3), 0.5),
+            lambda: ml.add(sample((2,)), 1j),
             ml.DTypeError,
-            "[add_scalar] value must be a number of the kind of int32: float",
+            "[add] value must be a number of the kind of float32: complex",
         ),
         (
-            lambda: ml.add_scalar(sample((2,)), 1j),
-            ml.DTypeError,
-            "[add_scalar] value must be a number of the kind of float32: complex",
-        ),
-        (
-            lambda: ml.add_scalar(ml.zeros((2,), ml.uint8), 256),
+            lambda: ml.add(ml.zeros((2,), ml.uint8), 256),
             ml.TensorError,
-            "[add_scalar] value must be in [0, 255] for uint8: 256",
+            "[add] value must be in [0, 255] for uint8: 256",
         ),
         (
-            lambda: ml.div_scalar(sample((2,)), sample(())),
+            lambda: ml.div(sample((2,)), "2"),
             ml.DTypeError,
-            "[div_scalar] value must be a number of the kind of float32: Tensor",
+            "[div] value must be a number of the kind of float32: str",
         ),
     ],
 )
@@ -264,7 +255,7 @@ def test_swiglu_of_views(dtype):
             sample((2,), ml.int32),
             sample((2,), ml.int32),
             ml.DTypeError,
-            "[swiglu] dtype must be one of bfloat16, float16, float32: int32 (shape [2])",
+            "[swiglu] dtype must be a real floating-point dtype: int32 (shape [2])",
         ),
     ],
 )
@@ -278,7 +269,7 @@ def test_swiglu_refuses_what_does_not_fit(gate, up, error, text):
 @pytest.mark.parametrize("dtype", [ml.int32, ml.uint8, ml.complex64], ids=str)
 def test_functions_of_floats_refuse_other_dtypes(op, dtype):
     with pytest.raises(
-        ml.DTypeError, match=rf"dtype must be one of bfloat16, float16, float32: {dtype} \(shape"
+        ml.DTypeError, match=rf"dtype must be a real floating-point dtype: {dtype} \(shape"
     ):
         op(sample((2,), dtype))
 
@@ -327,7 +318,7 @@ def test_pow_outside_of_the_reals_is_nan_or_infinite_and_silent():
 @pytest.mark.parametrize(
     ("base", "exponent", "error", "text"),
     [
-        (2.0, 3.0, ml.DTypeError, "[pow] number of tensors must be >= 1: 0"),
+        (2.0, 3.0, ml.TensorTypeError, "[pow] a or b must be a Tensor: float"),
         (
             sample((2,)),
             sample((2,), ml.bfloat16),

@@ -33,7 +33,7 @@ def test_mean_averages_over_any_dimension(dtype, shape, dim, keepdim):
 
 def test_mean_goes_over_the_last_dimension_by_default_and_takes_views():
     x = strided((3, 5), ml.bfloat16)
-    check_same(ml.mean(x), ml.mean(x.contiguous(), 1).numpy())
+    check_same(ml.mean(x, -1), ml.mean(x.contiguous(), 1).numpy())
 
 
 def test_mean_of_many_bfloat16_is_accumulated_in_float32():
@@ -41,8 +41,8 @@ def test_mean_of_many_bfloat16_is_accumulated_in_float32():
 
 
 def test_mean_of_nothing_is_nan_and_of_no_rows_is_empty():
-    check_same(ml.mean(sample((2, 0))), np.full(2, np.nan, np.float32))
-    assert ml.mean(sample((0, 3))).shape == (0,)
+    check_same(ml.mean(sample((2, 0)), -1), np.full(2, np.nan, np.float32))
+    assert ml.mean(sample((0, 3)), -1).shape == (0,)
 
 
 # ---- softmax ------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_argmax_is_numpys(dtype, shape, dim):
 @pytest.mark.parametrize("dtype", [*FLOAT_DTYPES, ml.int32], ids=str)
 def test_argmax_takes_the_first_of_equals_and_views(dtype):
     x = ml.Tensor.from_numpy(np.array([[3, 7, 7], [7, 7, 7]]).astype(dtype.numpy_dtype))
-    assert ml.argmax(x).numpy().tolist() == [1, 0]
+    assert ml.argmax(x, -1).numpy().tolist() == [1, 0]
     assert ml.argmax(x.transpose(0, 1), 0).numpy().tolist() == [1, 0]
 
 
@@ -137,7 +137,7 @@ def test_argmax_of_one_row_is_a_number():
 
 
 def test_argmax_of_no_rows_is_empty():
-    assert ml.argmax(sample((0, 3))).shape == (0,)
+    assert ml.argmax(sample((0, 3)), -1).shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_argmax_of_no_rows_is_empty():
             sample((3,), ml.complex64),
             0,
             ml.DTypeError,
-            "[argmax] dtype must be real: complex64 (shape [3])",
+            "[argmax] dtype must be of kind float or int or bool: complex64 (shape [3])",
         ),
         (sample((3,)), 1, ml.IndexOutOfRangeError, "[argmax] dim must be in [-1, 1): 1"),
         (sample(()), -1, ml.IndexOutOfRangeError, "[argmax] dim must be in [0, 0): -1"),
@@ -171,7 +171,7 @@ def test_mean_and_softmax_refuse_other_dtypes_and_dimensions(op):
     with pytest.raises(ml.DTypeError) as caught:
         op(sample((3,), ml.int32))
     assert str(caught.value) == (
-        f"[{name}] dtype must be one of bfloat16, float16, float32: int32 (shape [3])"
+        f"[{name}] dtype must be a real floating-point dtype: int32 (shape [3])"
     )
     with pytest.raises(ml.IndexOutOfRangeError) as caught:
         op(sample((3,)), 1)
@@ -181,9 +181,7 @@ def test_mean_and_softmax_refuse_other_dtypes_and_dimensions(op):
 def test_softmax_refuses_a_result_that_is_no_float():
     with pytest.raises(ml.DTypeError) as caught:
         ml.softmax(sample((3,)), dtype=ml.int32)
-    assert str(caught.value) == (
-        "[softmax] dtype= must be one of bfloat16, float16, float32: int32"
-    )
+    assert str(caught.value) == ("[softmax] dtype= must be a real floating-point dtype: int32")
 
 
 # ---- rms_norm -----------------------------------------------------------------------------------
@@ -231,7 +229,7 @@ def test_rms_norm_of_zeros_is_zero_and_of_views_is_that_of_their_elements():
 def test_rms_norm_agrees_with_the_parts_it_is_made_of():
     x, weight = sample((3, 64)), sample((64,), seed=1)
     mean = ml.mean(ml.pow(x, 2), -1, keepdim=True)
-    parts = ml.multiply(ml.multiply(x, ml.rsqrt(ml.add_scalar(mean, 1e-5))), weight)
+    parts = ml.multiply(ml.multiply(x, ml.rsqrt(ml.add(mean, 1e-5))), weight)
     assert np.allclose(ml.rms_norm(x, weight, 1e-5).numpy(), parts.numpy(), rtol=1e-6)
 
 
@@ -242,13 +240,14 @@ def test_rms_norm_agrees_with_the_parts_it_is_made_of():
             sample((2, 5)),
             sample((4,)),
             ml.ShapeError,
-            "[rms_norm] weight.shape must equal (x.shape[-1],): [4] != [5] (x [2, 5])",
+            "[rms_norm] weight.shape must equal (x.shape[-1],): [4] != [5] (x [2, 5], weight [4])",
         ),
         (
             sample((2, 5)),
             sample((1, 5)),
             ml.ShapeError,
-            "[rms_norm] weight.shape must equal (x.shape[-1],): [1, 5] != [5] (x [2, 5])",
+            "[rms_norm] weight.shape must equal (x.shape[-1],): [1, 5] != [5] "
+            "(x [2, 5], weight [1, 5])",
         ),
         (
             sample(()),
@@ -260,13 +259,13 @@ def test_rms_norm_agrees_with_the_parts_it_is_made_of():
             sample((5,)),
             sample((5,), ml.int32),
             ml.DTypeError,
-            "[rms_norm] dtype must be one of bfloat16, float16, float32: int32 (shape [5])",
+            "[rms_norm] dtype must be a real floating-point dtype: int32 (shape [5])",
         ),
         (
             sample((5,), ml.int32),
             sample((5,)),
             ml.DTypeError,
-            "[rms_norm] dtype must be one of bfloat16, float16, float32: int32 (shape [5])",
+            "[rms_norm] dtype must be a real floating-point dtype: int32 (shape [5])",
         ),
     ],
 )

@@ -1,0 +1,75 @@
+/* Blocks of any format: quantized, and dequantized to plain types. */
+#pragma once
+#include "formats.h"
+
+/* A whole block as float32. */
+INLINE void expanded_block(float *out, const uint8_t *codes, const Weight *weight, ptrdiff_t block,
+                           const ExpandedFormat f)
+{
+    const char *scale = (const char *)weight->scales + block * f.scale_bytes;
+    for (int g = 0; g < f.elements / GROUP; g++, out += GROUP) {
+        int8_t numbers[GROUP];
+        const group expanded = f.expand(codes, g);
+        const float factor = f.scale(codes, scale, g);
+        memcpy(numbers, &expanded, sizeof numbers);
+        for (int i = 0; i < GROUP; i++)
+            out[i] = (float)numbers[i] * factor;
+    }
+}
+
+INLINE void widened_block(float *out, const uint8_t *codes, const Weight *weight, ptrdiff_t block,
+                          const WidenedFormat f)
+{
+    const Table table = f.table(f.scale(weight, block));
+#pragma GCC unroll 4
+    for (int step = 0; step < f.elements / LANES; step++, out += LANES)
+#pragma GCC unroll 2
+        for (int part = 0; part < VEC_PARTS; part++)
+            vec_store(out + part * VEC_LANES, from_code_order(f.values(codes, step, part, table)));
+}
+
+/* What a format makes of a whole block. */
+typedef void (*block_function)(float *out, const uint8_t *codes, const Weight *weight,
+                               ptrdiff_t block);
+
+/* out[i] = element first + i, rounded once to the type; any first, any count. */
+INLINE void dequantize_blocks(void *out, const Weight *weight, ptrdiff_t first, ptrdiff_t count,
+                              ElementType out_type, const ptrdiff_t elements,
+                              const ptrdiff_t code_bytes, const block_function make_block)
+{
+    for (ptrdiff_t done = 0, some; done < count; done += some) {
+        const ptrdiff_t block = (first + done) / elements, offset = (first + done) % elements;
+        const uint8_t *codes = (const uint8_t *)weight->data + block * code_bytes;
+        some = min_size(elements - offset, count - done);
+        if (out_type == TYPE_FLOAT32 && some == elements) {
+            make_block((float *)out + done, codes, weight, block);
+            continue;
+        }
+        uint8_t padded[MOST_BLOCK];
+        float values[MOST_BLOCK];
+        /* The last block may be short: what lacks is zeros. */
+        if (offset + some < elements)
+            codes = memcpy(memset(padded, 0, sizeof padded), codes,
+                           (size_t)ceil_div((offset + some) * code_bytes, elements));
+        make_block(values, codes, weight, block);
+        narrow(output_at(out, out_type, done), values + offset, some, out_type);
+    }
+}
+
+/* Blocks of `count` elements that begin at block `first`; returns how many are not finite. */
+INLINE ptrdiff_t quantize_blocks(void *codes, void *scales, const void *x, ptrdiff_t first,
+                                 ptrdiff_t count, ElementType x_type, const ptrdiff_t elements,
+                                 const ptrdiff_t code_bytes, const ptrdiff_t scale_bytes,
+                                 const quantize_function quantize_block)
+{
+    ptrdiff_t refused = 0;
+    for (ptrdiff_t done = 0, block = first; quantize_block && done < count;
+         done += elements, block++) {
+        const ptrdiff_t some = min_size(elements, count - done);
+        float values[MOST_BLOCK] = {0};
+        widen(values, element_at(x, x_type, block * elements), some, x_type);
+        quantize_block((uint8_t *)codes + block * code_bytes, (char *)scales + block * scale_bytes,
+                       values, some, &refused);
+    }
+    return refused;
+}

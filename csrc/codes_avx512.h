@@ -1,0 +1,110 @@
+/* AVX-512 vectors for the codes of block-quantized weights. */
+#pragma once
+
+#ifndef VECTORS
+#define VECTORS "vectors_avx512.h"
+#endif
+#include "tile.h"
+
+/* Rows side by side: as many streams from memory as serve it best. */
+enum { CODE_ROWS = 4 };
+
+typedef vec Table;
+
+/* The values of the 16 codes, times the scale of a block. */
+INLINE Table table_times(const float values[16], float scale)
+{
+    return _mm512_mul_ps(_mm512_loadu_ps(values), _mm512_set1_ps(scale));
+}
+
+/*
+ * The 16 elements of 8 bytes. A load puts the first four bytes into every even lane and the others
+ * into every odd one; shifted, each lane begins with its code, and vpermps reads no more than that.
+ * So the first eight elements come in the even lanes.
+ */
+INLINE vec table_values(const uint8_t *codes, Table table, int part)
+{
+    (void)part;
+    const __m512i bytes = _mm512_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)codes));
+    const __m512i places =
+        _mm512_setr_epi32(4, 4, 0, 0, 12, 12, 8, 8, 20, 20, 16, 16, 28, 28, 24, 24);
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(bytes, places), table);
+}
+
+INLINE vec to_code_order(vec elements)
+{
+    const __m512i order = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    return _mm512_permutexvar_ps(order, elements);
+}
+
+INLINE vec from_code_order(vec lanes)
+{
+    const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    return _mm512_permutexvar_ps(order, lanes);
+}
+
+/* The codes of one group as int8: what a format's `expand` makes (formats.h). */
+typedef __m256i group;
+
+/* A vector of integers: here of two groups of codes. */
+typedef __m512i ivec;
+enum { VECTOR_GROUPS = 2 };
+
+INLINE ivec join_groups(const group *groups)
+{
+    return _mm512_inserti64x4(_mm512_castsi256_si512(groups[0]), groups[1], 1);
+}
+
+/* a[2i] * b[2i] + a[2i+1] * b[2i+1] */
+INLINE ivec multiply_pairs(ivec a, ivec b) { return _mm512_madd_epi16(a, b); }
+
+/*
+ * sum + multiply_pairs(a, b); `one_step` where the processor does that in one instruction. It is
+ * written out, since a compiler takes its name only in code that is for such processors alone.
+ */
+INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
+{
+    if (!one_step)
+        return _mm512_add_epi32(sum, multiply_pairs(a, b));
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+
+/* Skylake's processors have no such instruction. In test builds, one set goes without. */
+INLINE int adds_in_one_step(void)
+{
+#ifdef LLAMA_BOLTS_EMULATE_BF16
+    if (PAIR_PHASES == 2)
+        return 0;
+#endif
+    return __builtin_cpu_supports("avx512vnni") != 0;
+}
+
+/* Words of a and b in turn, from the lower or upper halves of each 16 bytes. */
+INLINE ivec lower_words(ivec a, ivec b) { return _mm512_unpacklo_epi32(a, b); }
+INLINE ivec upper_words(ivec a, ivec b) { return _mm512_unpackhi_epi32(a, b); }
+
+/* The same with pairs of words. */
+INLINE ivec lower_pairs(ivec a, ivec b) { return _mm512_unpacklo_epi64(a, b); }
+INLINE ivec upper_pairs(ivec a, ivec b) { return _mm512_unpackhi_epi64(a, b); }
+
+/* Of two vectors that hold, in each 16 bytes, one partial sum of 4 vectors: the sums of blocks. */
+INLINE ivec join_blocks(ivec a, ivec b)
+{
+    /* Blocks come out as 0 2 4 6, 1 3 5 7, 8 10 12 14, 9 11 13 15. */
+    const __m512i places = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    const __m512i sums =
+        _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
+    return _mm512_permutexvar_epi32(places, sums);
+}
+
+/* The lower 16 bytes of each half of a and b, and the upper ones. */
+INLINE ivec lower_quarters(ivec a, ivec b)
+{
+    return _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), b);
+}
+
+INLINE ivec upper_quarters(ivec a, ivec b)
+{
+    return _mm512_permutex2var_epi64(a, _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), b);
+}

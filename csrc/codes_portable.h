@@ -1,0 +1,69 @@
+/* The same as codes_avx2.h in plain C: a vector is the 16 lanes of a sum. */
+#pragma once
+#include "row_kernels.h"
+
+enum { VEC_LANES = 16, VEC_PARTS = 1, CODE_ROWS = 1 };
+
+typedef struct vec {
+    float lane[LANES];
+} vec;
+
+INLINE vec vec_zero(void) { return (vec){{0}}; }
+INLINE void vec_store(float *x, vec v) { memcpy(x, &v, sizeof v); }
+
+INLINE vec vec_load(const float *x)
+{
+    vec v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+INLINE vec load_bfloat16(const char *x, int phase, int part)
+{
+    (void)phase, (void)part;
+    vec v;
+    widen(v.lane, x, LANES, TYPE_BFLOAT16);
+    return v;
+}
+
+INLINE vec mac_float32(vec acc, vec x, vec w)
+{
+    for (int l = 0; l < LANES; l++)
+        acc.lane[l] = fused_multiply_add(x.lane[l], w.lane[l], acc.lane[l]);
+    return acc;
+}
+
+INLINE float reduce_vectors(const vec *v)
+{
+    vec lanes = *v;
+    return reduce_lanes(lanes.lane);
+}
+
+typedef vec Table;
+
+INLINE Table table_times(const float values[16], float scale)
+{
+    Table table;
+    for (int i = 0; i < 16; i++)
+        table.lane[i] = values[i] * scale;
+    return table;
+}
+
+/* The 16 elements of 8 bytes, in order; the first of a byte is in its upper half. */
+INLINE vec table_values(const uint8_t *codes, Table table, int part)
+{
+    (void)part;
+    vec v;
+    for (int i = 0; i < 8; i++) {
+        v.lane[2 * i] = table.lane[codes[i] >> 4];
+        v.lane[2 * i + 1] = table.lane[codes[i] & 15];
+    }
+    return v;
+}
+
+INLINE vec to_code_order(vec elements) { return elements; }
+INLINE vec from_code_order(vec lanes) { return lanes; }
+
+typedef struct group {
+    int8_t code[32];
+} group;

@@ -1,0 +1,51 @@
+/* Element types and weight formats. Written by `python -m tools.write_dtypes` from the table in
+ * src/ml/dtype.py: change that table, not this file. */
+#pragma once
+
+/* cffi: begin */
+
+/* Types of elements, and formats of block-quantized weights: one range of numbers. */
+typedef enum ElementType {
+    TYPE_BFLOAT16 = 0,
+    TYPE_FLOAT16 = 1,
+    TYPE_FLOAT32 = 2,
+    TYPE_FLOAT8_E4M3FN = 3,
+    TYPE_FLOAT8_E5M2 = 4,
+    TYPE_NF4 = 5,
+    TYPE_NF4_DOUBLE = 6,
+    TYPE_INT8_BLOCK = 7
+} ElementType;
+
+enum { TYPE_COUNT = 8 };
+
+/* cffi: end */
+
+/* clang-format off */
+
+/* Plain types: ROW(name, type, bytes of an element). */
+#define PLAIN_TYPES(ROW) \
+    ROW(bfloat16, TYPE_BFLOAT16, 2) \
+    ROW(float16, TYPE_FLOAT16, 2) \
+    ROW(float32, TYPE_FLOAT32, 4) \
+    ROW(float8_e4m3fn, TYPE_FLOAT8_E4M3FN, 1) \
+    ROW(float8_e5m2, TYPE_FLOAT8_E5M2, 1)
+
+/* Those of them that bfloat16 holds exactly: their products with bfloat16 run in bfloat16. */
+#define PAIR_TYPES(ROW) \
+    ROW(bfloat16, TYPE_BFLOAT16, 2) \
+    ROW(float8_e4m3fn, TYPE_FLOAT8_E4M3FN, 1) \
+    ROW(float8_e5m2, TYPE_FLOAT8_E5M2, 1)
+
+/* Formats whose blocks become int8 codes with a scale: ROW(name, type, elements of a block, bytes
+ * of its codes, bytes of its scale). Products with bfloat16 run on integers. */
+#define EXPANDED_TYPES(ROW) \
+    ROW(int8_block, TYPE_INT8_BLOCK, 32, 32, 2)
+
+/* Formats whose blocks become float32; ROW takes the same values. */
+#define WIDENED_TYPES(ROW) \
+    ROW(nf4, TYPE_NF4, 64, 32, 4) \
+    ROW(nf4_double, TYPE_NF4_DOUBLE, 64, 32, 1)
+
+#define BLOCK_TYPES(ROW) EXPANDED_TYPES(ROW) WIDENED_TYPES(ROW)
+
+/* clang-format on */

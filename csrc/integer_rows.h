@@ -1,0 +1,58 @@
+/*
+ * bfloat16 x as integers, in plain C, compiled once for each instruction set.
+ *
+ * A group of 32 elements gets the least power of two xs >= 2^-126 with which all q = x / xs,
+ * rounded to nearest even, lie within 16 bits. Those not below 2^-7 of the largest one are exact;
+ * the others are off by at most 2^-15 of it. A product is then, group after group,
+ *
+ *     lane[g mod 16] = fma(float32(sum of code * q), scale * xs, lane[g mod 16])
+ *
+ * and the lanes are reduced as all others are. The sum of a group is below 2^27, so int32 holds it
+ * in any order: only the chain of a lane rounds. Where x is not finite xs is a NaN, and so are
+ * results.
+ */
+#pragma once
+#include "integers.h"
+#include "row_kernels.h"
+
+INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float *scale,
+                           const char *x)
+{
+    uint16_t elements[X_GROUP];
+    uint32_t pairs[X_GROUP / 2];
+    memcpy(elements, x, sizeof elements);
+    memcpy(pairs, x, sizeof pairs);
+    uint16_t largest = 0;
+    for (int i = 0; i < X_GROUP; i++) {
+        const uint16_t magnitude = elements[i] & 0x7FFFu;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    /* The largest is m * 2^(exponent - 127), m < 2, and 8 bits long: m * 2^14 <= 32640. */
+    const uint32_t exponent = largest < 15u << 7 ? 15u : largest >> 7;
+    const int is_finite = exponent < 255;
+    const float factor = is_finite ? float_of((268 - exponent) << 23) : 0.0f;
+    *scale = float_of(is_finite ? (exponent - 14) << 23 : 0x7FC00000u);
+    /* Adding 1.5 * 2^23 rounds to an integer, ties to even, which is left in the low bits. */
+    for (int i = 0; i < X_GROUP / 2; i++) {
+        even[i] = (int16_t)bits_of(float_of(pairs[i] << 16) * factor + 12582912.0f);
+        odd[i] = (int16_t)bits_of(float_of(pairs[i] & 0xFFFF0000u) * factor + 12582912.0f);
+    }
+}
+
+/* Lays one panel out (integers.h); x is bfloat16. */
+static void pack_integers(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+                          ElementType x_type)
+{
+    (void)x_type;
+    const ptrdiff_t groups = in / X_GROUP, padded = integer_padded(in) / X_GROUP;
+    int16_t *rest = integer_numbers(panel, tokens, groups / 2 * 2);
+    memset(rest, 0, (size_t)((char *)integer_scales(panel, in, tokens, 0) - (char *)rest));
+    for (int t = 0; t < tokens; t++) {
+        float *scales = integer_scales(panel, in, tokens, t);
+        memset(scales + groups, 0, (size_t)(padded - groups) * sizeof(float));
+        for (ptrdiff_t g = 0; g < groups; g++) {
+            int16_t *even = integer_numbers(panel, tokens, g) + t * 64;
+            quantize_group(even, even + 32, scales + g, x + t * x_stride + g * X_GROUP * 2);
+        }
+    }
+}

@@ -1,0 +1,366 @@
+/*
+ * Formats that are expanded: codes times integers on vectors (ivec: integers in a vector).
+ *
+ * The codes of two bytes lie in a word. The odd one is the word shifted right by 8; the even one,
+ * shifted left, is 2^8 times itself, and so is a pair's sum with x (below 2^31), which is shifted
+ * back. A 32-bit lane of a vector so adds up four neighbouring codes.
+ */
+#pragma once
+
+#ifndef CODES
+#define CODES "codes_avx2.h"
+#endif
+#include "formats.h"
+#include "integer_rows.h"
+
+enum {
+    /*
+     * Places in memory that a thread reads from in turn, and bytes that are prefetched of each.
+     * On Intel's Cascade Lake two long streams come as fast as a plain read of eight; rows side by
+     * side, which end after some thousand bytes, reach 0.8 of that.
+     */
+    CODE_STREAMS = 2,
+    PREFETCH_CODES = 2048,
+    /* Codes that give a vector of block sums. */
+    UNIT_CODES = VEC_LANES * GROUP,
+    /* Vectors of a block of VEC_LANES widened rows: 8 of even codes, 8 of odd ones, scales. */
+    WIDE_VECTORS = 17,
+    WIDE_FLOATS = WIDE_VECTORS * VEC_LANES,
+    /* Vectors of rows side by side in a tile: 12 sums, two weights, x and a product. */
+    ROW_VECTORS = 2,
+    /* Floats in which the sums of a vector of rows rest between two K blocks. */
+    GROUP_LANES = LANES * PANEL_TOKENS * VEC_LANES
+};
+
+INLINE void prefetch_codes(const uint8_t *codes, ptrdiff_t bytes)
+{
+    for (ptrdiff_t at = 0; at < bytes; at += LINE)
+        __builtin_prefetch(codes + at);
+}
+
+/* The same bits in lanes of other sizes; operators work on all of them. */
+typedef int32_t int_lanes __attribute__((vector_size(sizeof(ivec))));
+typedef int16_t short_lanes __attribute__((vector_size(sizeof(ivec))));
+
+INLINE ivec ivec_load(const void *p)
+{
+    ivec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* Two numbers of 16 bits, in every lane. */
+INLINE ivec ivec_all_of(const int16_t *pair)
+{
+    int32_t both;
+    memcpy(&both, pair, sizeof both);
+    return (ivec)((int_lanes){0} + both);
+}
+
+INLINE ivec ivec_add(ivec a, ivec b) { return (ivec)((int_lanes)a + (int_lanes)b); }
+INLINE vec ivec_to_float(ivec v) { return __builtin_convertvector((int_lanes)v, vec); }
+
+/* Codes in the upper bytes of 16 bits: odd ones. Those in the lower bytes, times 2^8: even ones. */
+INLINE ivec upper_codes(ivec codes) { return (ivec)((short_lanes)codes >> 8); }
+INLINE ivec lower_codes_times_256(ivec codes) { return (ivec)((short_lanes)codes << 8); }
+
+/* a's words 0 + 2 and 1 + 3 in each 16 bytes, with those of b between them; the same of pairs. */
+INLINE ivec add_words(ivec a, ivec b) { return ivec_add(lower_words(a, b), upper_words(a, b)); }
+INLINE ivec add_pairs(ivec a, ivec b) { return ivec_add(lower_pairs(a, b), upper_pairs(a, b)); }
+
+/* ---- few tokens ---- */
+
+INLINE ivec code_products(ivec codes, const int16_t *x)
+{
+    const ivec even = multiply_pairs(lower_codes_times_256(codes), ivec_load(x));
+    return ivec_add((ivec)((int_lanes)even >> 8),
+                    multiply_pairs(upper_codes(codes), ivec_load(x + 32)));
+}
+
+/* VEC_LANES groups along one row, and x's numbers and scales for them, of one token. */
+typedef struct Unit {
+    const uint8_t *codes;
+    const char *scales;
+    const int16_t *x;
+    ptrdiff_t x_apart;
+    const float *x_scales;
+} Unit;
+
+/* Adds a unit's groups to as many lanes of the sum. */
+INLINE vec add_unit(vec lanes, Unit u, const ExpandedFormat f)
+{
+    ivec p[8];
+    float scales[VEC_LANES];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        const int first = i * VECTOR_GROUPS;
+        group groups[VECTOR_GROUPS];
+#pragma GCC unroll 2
+        for (int g = 0; g < VECTOR_GROUPS; g++)
+            groups[g] = expand_at(u.codes, first + g, f);
+        const ivec codes = f.scales ? ivec_load(u.codes + first * GROUP) : join_groups(groups);
+        p[i] = code_products(codes, u.x + first / 2 * u.x_apart + first % 2 * 16);
+    }
+    const ivec a = add_pairs(add_words(p[0], p[1]), add_words(p[2], p[3]));
+    const ivec b = add_pairs(add_words(p[4], p[5]), add_words(p[6], p[7]));
+    for (int l = 0; f.scales == NULL && l < VEC_LANES; l++)
+        scales[l] = scale_at(u.codes, u.scales, l, f);
+    const vec scale = f.scales ? f.scales(u.scales) : vec_load(scales);
+    return mac_float32(lanes, ivec_to_float(join_blocks(a, b)),
+                       vec_multiply(scale, vec_load(u.x_scales)));
+}
+
+/* The same where only the first `blocks` blocks are the row's; zeros stand for the others. */
+INLINE vec add_tail(vec lanes, Unit u, ptrdiff_t blocks, const ExpandedFormat f)
+{
+    uint8_t padded[UNIT_CODES] = {0};
+    char padded_scales[VEC_LANES * sizeof(float)] = {0};
+    memcpy(padded, u.codes, (size_t)(blocks * f.code_bytes));
+    memcpy(padded_scales, u.scales, (size_t)(blocks * f.scale_bytes));
+    u.codes = padded;
+    u.scales = padded_scales;
+    return add_unit(lanes, u, f);
+}
+
+/* `rows` rows from row `row` on, each of them `apart` rows behind the one before. */
+INLINE void multiply_streams(float *out, const float *panel, const Weight *weight, ptrdiff_t row,
+                             ptrdiff_t rows, ptrdiff_t apart, ptrdiff_t in, const int tokens,
+                             const ExpandedFormat f)
+{
+    vec sums[CODE_STREAMS][INTEGER_FEW][VEC_PARTS];
+    for (int i = 0; i < CODE_STREAMS * INTEGER_FEW * VEC_PARTS; i++)
+        (&sums[0][0][0])[i] = vec_zero();
+    const ptrdiff_t row_blocks = in / f.elements;
+    for (ptrdiff_t at = 0; at < in; at += UNIT_CODES) {
+        const ptrdiff_t index = at / GROUP, count = min_size(UNIT_CODES, in - at);
+        const ptrdiff_t block = row * row_blocks + at / f.elements;
+        const int part = (int)(at / UNIT_CODES % VEC_PARTS);
+        for (ptrdiff_t r = 0; r < rows; r++) {
+            const ptrdiff_t first = block + r * apart * row_blocks;
+            const uint8_t *codes = (const uint8_t *)weight->data + first * f.code_bytes;
+            const char *scales = (const char *)weight->scales + first * f.scale_bytes;
+            prefetch_codes(codes + PREFETCH_CODES, count / f.elements * f.code_bytes);
+            for (int t = 0; t < tokens; t++) {
+                const Unit unit = {codes, scales, integer_numbers(panel, tokens, index) + t * 64,
+                                   tokens * 64, integer_scales(panel, in, tokens, t) + index};
+                vec *sum = &sums[r][t][part];
+                *sum = count == UNIT_CODES ? add_unit(*sum, unit, f)
+                                           : add_tail(*sum, unit, count / f.elements, f);
+            }
+        }
+    }
+    for (ptrdiff_t r = 0; r < rows; r++)
+        for (int t = 0; t < tokens; t++)
+            out[t * CHUNK_ROWS + r * apart] = reduce_vectors(sums[r][t]);
+}
+
+INLINE void multiply_expanded_rows(float *out, const float *panel, const Weight *weight,
+                                   ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in, int tokens,
+                                   const ExpandedFormat f)
+{
+    const ptrdiff_t apart = ceil_div(rows, CODE_STREAMS);
+    for (ptrdiff_t r = 0; r < apart; r++) {
+        const ptrdiff_t some = ceil_div(rows - r, apart);
+        if (tokens == 1)
+            multiply_streams(out + r, panel, weight, row + r, some, apart, in, 1, f);
+        else
+            multiply_streams(out + r, panel, weight, row + r, some, apart, in, tokens, f);
+    }
+}
+
+/* ---- many tokens ---- */
+
+/* Keeps the compiler from adding several steps to one another first: it would have to spill them.
+ */
+#define forget_vector(v) __asm__("" : "+v"(v))
+
+/* Of eight vectors, word i of all in the i-th: rows that began as vectors become lanes. */
+INLINE void transpose_words(ivec v[8])
+{
+    ivec w[8];
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        const ivec a = lower_words(v[i], v[i + 1]), b = upper_words(v[i], v[i + 1]);
+        const ivec c = lower_words(v[i + 2], v[i + 3]), d = upper_words(v[i + 2], v[i + 3]);
+        w[i] = lower_pairs(a, c), w[i + 1] = upper_pairs(a, c);
+        w[i + 2] = lower_pairs(b, d), w[i + 3] = upper_pairs(b, d);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        v[i] = lower_quarters(w[i], w[i + 4]);
+        v[i + 4] = upper_quarters(w[i], w[i + 4]);
+    }
+}
+
+/* One group of VEC_LANES rows: pairs of even and of odd codes, a row to a lane. */
+INLINE void widen_group(float *out, const uint8_t *const *rows, ptrdiff_t index,
+                        const ExpandedFormat f)
+{
+    ivec v[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        group groups[VECTOR_GROUPS];
+#pragma GCC unroll 2
+        for (int g = 0; g < VECTOR_GROUPS; g++)
+            groups[g] = expand_at(rows[i + 8 * g], index, f);
+        v[i] = join_groups(groups);
+    }
+    transpose_words(v);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        const ivec even = upper_codes(lower_codes_times_256(v[i])), odd = upper_codes(v[i]);
+        memcpy(out + i * VEC_LANES, &even, sizeof even);
+        memcpy(out + (8 + i) * VEC_LANES, &odd, sizeof odd);
+    }
+}
+
+/*
+ * [rows / VEC_LANES][groups][WIDE_VECTORS]: what a tile reads. Past the last row it is repeated;
+ * nobody reads those results.
+ */
+INLINE void widen_expanded(const IntegerKBlock *k, const ExpandedFormat f)
+{
+    const ptrdiff_t groups = k->count / GROUP;
+    float *out = k->widened;
+    for (ptrdiff_t first = 0; first < k->rows; first += VEC_LANES) {
+        const uint8_t *rows[VEC_LANES];
+        const char *scales[VEC_LANES];
+        for (int r = 0; r < VEC_LANES; r++) {
+            const ptrdiff_t row = k->row + min_size(first + r, k->rows - 1);
+            const ptrdiff_t block = (row * k->in + k->start) / f.elements;
+            const ptrdiff_t bytes = k->count / f.elements * f.code_bytes;
+            rows[r] = (const uint8_t *)k->weight->data + block * f.code_bytes;
+            scales[r] = (const char *)k->weight->scales + block * f.scale_bytes;
+            prefetch_codes(rows[r] + bytes, bytes);
+        }
+        for (ptrdiff_t g = 0; g < groups; g++, out += WIDE_FLOATS) {
+            widen_group(out, rows, g, f);
+            for (int r = 0; r < VEC_LANES; r++)
+                out[16 * VEC_LANES + r] = scale_at(rows[r], scales[r], g, f);
+        }
+    }
+}
+
+/*
+ * One group of all rows and tokens: the exact sums, onto its lane of the products' sums. A step
+ * multiplies a pair of codes of each row by one of each token.
+ */
+INLINE void tile_group(const int one_step, const int groups, const int tokens, const int first,
+                       const float *w, ptrdiff_t group_floats, const int16_t *x,
+                       const float *x_scales, ptrdiff_t x_apart, float *lane)
+{
+    ivec sums[ROW_VECTORS * PANEL_TOKENS];
+#pragma GCC unroll 12
+    for (int i = 0; i < groups * tokens; i++)
+        sums[i] = (ivec){0};
+    /* A loop of 8 rounds costs a fifth: its end is not foreseen. */
+    for (int half = 0; half < 2; half++)
+#pragma GCC unroll 8
+        for (int step = 0; step < 8; step++) {
+            ivec weights[ROW_VECTORS];
+#pragma GCC unroll 2
+            for (int g = 0; g < groups; g++)
+                weights[g] = ivec_load(w + (half * 8 + step) * VEC_LANES + g * group_floats);
+#pragma GCC unroll 6
+            for (int t = 0; t < tokens; t++) {
+                const ivec pair = ivec_all_of(x + half * 32 + 2 * step + t * 64);
+#pragma GCC unroll 2
+                for (int g = 0; g < groups; g++) {
+                    ivec *sum = sums + t * groups + g;
+                    *sum = add_products(one_step, *sum, weights[g], pair);
+                    forget_vector(*sum);
+                }
+            }
+        }
+#pragma GCC unroll 2
+    for (int g = 0; g < groups; g++) {
+        const vec scales = vec_load(w + g * group_floats + 16 * VEC_LANES);
+#pragma GCC unroll 6
+        for (int t = 0; t < tokens; t++) {
+            float *at = lane + g * GROUP_LANES + t * VEC_LANES;
+            vec_store(at, mac_float32(first ? vec_zero() : vec_load(at),
+                                      ivec_to_float(sums[t * groups + g]),
+                                      vec_multiply(scales, vec_all(x_scales + t * x_apart))));
+        }
+    }
+}
+
+/* The lanes of a sum are vectors of rows here, so that reducing them is adding vectors. */
+INLINE void reduce_rows_of_lanes(const int tokens, const float *lanes, float *out)
+{
+    for (int t = 0; t < tokens; t++) {
+        vec v[LANES];
+#pragma GCC unroll 16
+        for (int l = 0; l < LANES; l++)
+            v[l] = vec_load(lanes + (l * PANEL_TOKENS + t) * VEC_LANES);
+#pragma GCC unroll 4
+        for (int width = LANES / 2; width > 0; width /= 2)
+#pragma GCC unroll 8
+            for (int l = 0; l < width; l++)
+                v[l] = vec_add(v[l], v[l + width]);
+        vec_store(out + t * CHUNK_ROWS, v[0]);
+    }
+}
+
+/* Some vectors of rows; lanes are [rows / VEC_LANES][LANES][PANEL_TOKENS][VEC_LANES]. */
+INLINE void integer_tile(const int one_step, const int groups, const int tokens,
+                         const IntegerKBlock *k, ptrdiff_t vector)
+{
+    const ptrdiff_t blocks = k->count / GROUP, group_floats = blocks * WIDE_FLOATS;
+    const float *w = k->widened + vector * group_floats;
+    const float *x_scales = integer_scales(k->panel, k->in, tokens, 0);
+    const ptrdiff_t x_apart = integer_padded(k->in) / GROUP;
+    float *lanes = k->lanes + vector * GROUP_LANES;
+    for (ptrdiff_t b = 0; b < blocks; b++, w += WIDE_FLOATS) {
+        const ptrdiff_t block = k->start / GROUP + b;
+        const int16_t *x = integer_numbers(k->panel, tokens, block);
+        float *lane = lanes + b * PANEL_TOKENS * VEC_LANES;
+        tile_group(one_step, groups, tokens, k->start == 0, w, group_floats, x, x_scales + block,
+                   x_apart, lane);
+    }
+    for (int g = 0; g < groups; g++) {
+        float *of_group = lanes + g * GROUP_LANES;
+        if (k->start == 0)
+            memset(of_group + blocks * PANEL_TOKENS * VEC_LANES, 0,
+                   (size_t)((LANES - blocks) * PANEL_TOKENS * VEC_LANES) * sizeof(float));
+        if (k->start + k->count == k->in)
+            reduce_rows_of_lanes(tokens, of_group, k->out + (vector + g) * VEC_LANES);
+    }
+}
+
+INLINE void integer_row_vectors(const int one_step, const int tokens, const IntegerKBlock *k)
+{
+    const ptrdiff_t groups = ceil_div(k->rows, VEC_LANES);
+    ptrdiff_t vector = 0;
+    for (; vector + ROW_VECTORS <= groups; vector += ROW_VECTORS)
+        integer_tile(one_step, ROW_VECTORS, tokens, k, vector);
+    for (; vector < groups; vector++)
+        integer_tile(one_step, 1, tokens, k, vector);
+}
+
+INLINE void integer_any_tokens(const int one_step, const IntegerKBlock *k)
+{
+    switch (k->tokens) {
+    case 1: integer_row_vectors(one_step, 1, k); break;
+    case 2: integer_row_vectors(one_step, 2, k); break;
+    case 3: integer_row_vectors(one_step, 3, k); break;
+    case 4: integer_row_vectors(one_step, 4, k); break;
+    case 5: integer_row_vectors(one_step, 5, k); break;
+    default: integer_row_vectors(one_step, 6, k); break;
+    }
+}
+
+/* What was widened is the same for every format. */
+static void multiply_integer_k_block(const IntegerKBlock *k)
+{
+    if (adds_in_one_step())
+        integer_any_tokens(1, k);
+    else
+        integer_any_tokens(0, k);
+}
+
+INLINE void multiply_expanded_k_block(const IntegerKBlock *k, const ExpandedFormat f)
+{
+    (void)f;
+    multiply_integer_k_block(k);
+}

@@ -1,0 +1,160 @@
+"""Checks that ops share, and operands made ready for the kernels.
+
+The summary of each check names the error that it raises.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .dtype import DType, bfloat16, dtype_named, float32
+from .errors import DTypeError, IndexOutOfRangeError, ShapeError, TensorTypeError
+from .layout import Shape, broadcast_shapes, checked_shape, resolve_dim
+from .tensor import Array, Tensor, TensorBase
+
+# The dtypes of activations, which the kernels read and write as they are; float16 is computed in
+# float32.
+KERNEL_DTYPES = (bfloat16, float32)
+_FLOATS = "a real floating-point dtype"
+
+
+def shown(*labelled: tuple[str, TensorBase]) -> str:
+    """Return the shapes of operands for an error: `x [7, 64], weight 'wq' [128, 60]`."""
+    return ", ".join(f"{label} {x._label()}{list(x.shape)}" for label, x in labelled)
+
+
+def check_same_dtype(op: str, a: Tensor, b: Tensor) -> None:
+    """Raise DTypeError where two operands have different dtypes."""
+    if a._dtype is not b._dtype:
+        raise DTypeError(
+            f"[{op}] a.dtype must equal b.dtype: {a.dtype} != {b.dtype} "
+            f"({shown(('a', a), ('b', b))})"
+        )
+
+
+def check_float(op: str, *tensors: TensorBase) -> None:
+    """Raise DTypeError where an operand does not hold real floating-point numbers."""
+    for x in tensors:
+        if not x._dtype.is_float:
+            hint = "; dequantize() gives a plain tensor" if hasattr(x, "dequantize") else ""
+            raise DTypeError(
+                f"[{op}] dtype must be {_FLOATS}: {x._dtype} (shape {list(x.shape)}){hint}"
+            )
+
+
+def check_kind(op: str, x: Tensor, *kinds: str) -> None:
+    """Raise DTypeError where the dtype is of another kind ("float", "int", "complex", "bool")."""
+    if x._dtype.kind not in kinds:
+        raise DTypeError(
+            f"[{op}] dtype must be of kind {' or '.join(kinds)}: {x.dtype} (shape {list(x.shape)})"
+        )
+
+
+def check_ndim_at_least(op: str, x: TensorBase, ndim: int) -> None:
+    """Raise ShapeError where a tensor has fewer dimensions."""
+    if len(x._shape) < ndim:
+        raise ShapeError(f"[{op}] ndim must be >= {ndim}: {x.ndim} (shape {list(x.shape)})")
+
+
+def check_indices(
+    op: str, label: str, indices: Array, size: int, *labelled: tuple[str, TensorBase]
+) -> None:
+    """Raise IndexOutOfRangeError where an index is not in [0, size); operands are for its text."""
+    if indices.size:
+        low, high = int(indices.min()), int(indices.max())
+        if low < 0 or high >= size:
+            raise IndexOutOfRangeError(
+                f"[{op}] {label} must be in [0, {size}): {low if low < 0 else high} "
+                f"({shown(*labelled)})"
+            )
+
+
+def checked_pair(op: str, a: Any, b: Any) -> tuple[DType, Shape]:
+    """Return the common dtype and broadcast shape of two operands, one of which may be a number.
+
+    Raises:
+        TensorTypeError: Neither is a tensor.
+        DTypeError: Two tensors have different dtypes.
+        ShapeError: Their shapes do not broadcast.
+    """
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        check_same_dtype(op, a, b)
+        return a._dtype, broadcast_shapes(op, a._shape, b._shape)
+    like = a if isinstance(a, Tensor) else b
+    if not isinstance(like, Tensor):
+        raise TensorTypeError(f"[{op}] a or b must be a Tensor: {type(a).__name__}")
+    return like._dtype, like._shape
+
+
+def checked_flag(op: str, name: str, value: Any) -> bool:
+    """Return a bool; raise TensorTypeError for something else."""
+    if not isinstance(value, bool | np.bool_):
+        raise TensorTypeError(f"[{op}] {name} must be True or False: {type(value).__name__}")
+    return bool(value)
+
+
+def checked_tensors(op: str, tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return tensors as a list; raise ShapeError for none. `@op` refuses what is no sequence."""
+    found = list(tensors)
+    if not found:
+        raise ShapeError(f"[{op}] number of tensors must be >= 1: 0")
+    return found
+
+
+def resolve_dims(op: str, dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+    """Return the dimensions of a reduction in order: one, several, or with None all of them.
+
+    Raises:
+        IndexOutOfRangeError: There is no such dimension.
+        ShapeError: A dimension is named twice.
+    """
+    if dim is None:
+        return tuple(range(ndim))
+    dims = dim if isinstance(dim, Sequence) else (dim,)
+    resolved = sorted(resolve_dim(op, one, ndim) for one in dims)
+    if len(set(resolved)) < len(resolved):
+        raise ShapeError(f"[{op}] dims must differ: {list(dims)}")
+    return tuple(resolved)
+
+
+def sizes_and_dtype(op: str, shape: tuple[Any, ...], dtype: Any) -> tuple[Shape, DType]:
+    """Return the sizes of `op(3, 4)`, `op((3, 4))` or `op([3, 4])`, and the dtype.
+
+    A dtype may also follow the sizes: `op((3, 4), ml.bfloat16)`.
+    """
+    if len(shape) > 1 and isinstance(shape[-1], DType | str):
+        shape, dtype = shape[:-1], shape[-1]
+    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], Iterable) else shape
+    return checked_shape(op, sizes), dtype_named(op, dtype)
+
+
+def float_dtype(op: str, dtype: Any) -> DType:
+    """Return a dtype given as itself or by its name; raise DTypeError if it is no float."""
+    row: DType = dtype if isinstance(dtype, DType) else dtype_named(op, dtype)
+    if not row.is_float:
+        raise DTypeError(f"[{op}] dtype= must be {_FLOATS}: {row}")
+    return row
+
+
+def kernel_operand(op: str, x: Tensor) -> Tensor:
+    """Return x as a contiguous tensor of one of KERNEL_DTYPES; raise DTypeError if it is no float.
+
+    Nothing is copied where x is one already.
+    """
+    if x._dtype in KERNEL_DTYPES:
+        return x if x._pointer is not None else x.contiguous()
+    check_float(op, x)
+    return x.to(float32)
+
+
+def comparable(x: Tensor) -> Array:
+    """Return the elements as NumPy orders them: floats as float32, other dtypes as they are."""
+    return (x.to(float32) if x._dtype.is_float else x).numpy()
+
+
+def rounded(values: Any, dtype: DType) -> Tensor:
+    """Round float64 values to float32, and from there to a dtype."""
+    result = Tensor._empty(np.shape(values), float32)
+    result.numpy()[...] = values
+    return result.to(dtype)

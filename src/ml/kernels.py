@@ -1,0 +1,248 @@
+"""Loads the C kernels, chooses the instruction set and the threads, and allocates memory for them.
+
+The OpenMP library reads its environment while it is loaded, prints about values it does not
+understand and spins for long between parallel regions; so the environment is put right first.
+Where it cannot create a thread it ends the process; so Python tries that first.
+"""
+
+import importlib
+import os
+import threading
+import warnings
+from typing import Any
+
+from ..outside.threads import available_processors, creatable_threads, variables_to_hide
+from .errors import LlamaBoltsError, TensorMemoryError
+
+MAX_THREADS = 256
+ISA_VARIABLE = "LLAMA_BOLTS_ISA"
+# Spins of a waiting thread, about 0.1 ms: longer than the Python between two ops, and short enough
+# not to hold up others for long when the processors are shared.
+_SPIN_COUNT = "2000"
+
+
+class KernelSettingError(LlamaBoltsError):
+    """An instruction set or a number of threads that is not available."""
+
+
+def _wanted_threads(text: str | None) -> int | None:
+    """Return the number that OMP_NUM_THREADS asks for (a list counts by its first), if any."""
+    first = (text or "").split(",")[0].strip()
+    if not (first.isascii() and first.isdigit() and len(first) < 10):
+        return None
+    return int(first) or None
+
+
+def _load_kernels() -> Any:
+    """Import the extension under an environment that its OpenMP library accepts in silence."""
+    hidden = {name: os.environ.pop(name) for name in variables_to_hide()}
+    os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+    try:
+        return importlib.import_module("._kernels", __package__)
+    except ImportError as error:
+        raise ImportError(
+            f"the C kernels are not built ({error}): run `pip install -e .` in the repository"
+        ) from None
+    finally:
+        os.environ.update(hidden)
+
+
+_kernels = _load_kernels()
+ffi = _kernels.ffi
+lib = _kernels.lib
+
+# All names that may be asked for, from the fastest to the slowest. On Arm the portable set is
+# compiled for NEON, which every 64-bit Arm processor has.
+_ISA_NUMBERS = {
+    "avx512bf16": lib.ISA_AVX512BF16,
+    "avx512": lib.ISA_AVX512,
+    "avx2": lib.ISA_AVX2,
+    "neon": None,
+    "portable": lib.ISA_PORTABLE,
+}
+
+_most_threads = MAX_THREADS if lib.openmp_version() else 1
+_threads = min(
+    _wanted_threads(os.environ.get("OMP_NUM_THREADS")) or MAX_THREADS,
+    available_processors(),
+    _most_threads,
+)
+_proven_threads = 1
+_refused_isa: str | None = None
+# What ops pass to the kernels, as `threads or checked_threads()`: 0 until the system has given as
+# many threads, and while the environment asks for an instruction set that is not available.
+threads = 0
+
+
+def available_isas() -> tuple[str, ...]:
+    """Return the instruction sets that this build and this machine can run, the fastest first."""
+    return tuple(
+        name
+        for name, number in _ISA_NUMBERS.items()
+        if number is not None and lib.isa_available(number)
+    )
+
+
+def set_isa(name: str) -> None:
+    """Choose the instruction set of all kernels.
+
+    Args:
+        name: one of `available_isas()`.
+
+    Raises:
+        KernelSettingError: It is unknown, or not available in this build or on this machine.
+    """
+    global _refused_isa
+    if name not in available_isas():
+        reason = "not available here" if name in _ISA_NUMBERS else "unknown"
+        raise KernelSettingError(
+            f"[set_isa] instruction set must be one of {', '.join(available_isas())}: "
+            f"{ascii(name)[:80]} is {reason}"
+        )
+    lib.isa_select(_ISA_NUMBERS[name])
+    _refused_isa = None
+
+
+def set_num_threads(n: int) -> None:
+    """Choose how many threads the kernels use.
+
+    Args:
+        n: at least 1; more than 256, than a serial build has, or than 1 in a forked child (whose
+            OpenMP threads stayed behind in the parent) is clamped.
+
+    Raises:
+        KernelSettingError: no integer, or less than 1.
+    """
+    global _threads, threads
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise KernelSettingError(f"[set_num_threads] n must be an integer >= 1: {ascii(n)[:80]}")
+    _threads = min(n, _most_threads)
+    threads = 0
+
+
+def get_num_threads() -> int:
+    """Return how many threads the kernels use."""
+    return _threads
+
+
+def checked_threads() -> int:
+    """Return the number of threads for a kernel call, and set `threads` to it.
+
+    Raises:
+        KernelSettingError: The environment asks for an instruction set that is not available. The
+            first op says so rather than the import, so that a program can report it as any error.
+    """
+    global threads
+    if _refused_isa is not None:
+        set_isa(_refused_isa)
+    if _threads > _proven_threads:
+        _prove_threads()
+    threads = _threads
+    return threads
+
+
+def exit_on_bus_error() -> None:
+    """Let a page that a mapped file cannot give end the process with one line and exit code 3.
+
+    It is for programs: the handler of SIGBUS belongs to the process.
+    """
+    lib.exit_on_bus_error()
+
+
+def _prove_threads() -> None:
+    """Take fewer threads, and warn once, where the system does not give as many."""
+    global _threads, _most_threads, _proven_threads
+    wanted = _threads
+    _proven_threads = creatable_threads(wanted - 1) + 1
+    if _proven_threads < wanted:
+        _threads = _most_threads = _proven_threads
+        warnings.warn(
+            f"[threads] the system refuses more than {_threads} of {wanted} threads: the kernels "
+            f"use {_threads}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def build_info() -> dict[str, Any]:
+    """Describe the kernels: what is in use and how they were built.
+
+    Returns:
+        isa, available_isas, openmp (bool), openmp_version, compiler, threads.
+
+    Raises:
+        KernelSettingError: The environment asks for an instruction set that is not available.
+    """
+    count = checked_threads()
+    names = {number: name for name, number in _ISA_NUMBERS.items()}
+    return {
+        "isa": names[lib.isa_selected()],
+        "available_isas": available_isas(),
+        "openmp": lib.openmp_version() != 0,
+        "openmp_version": lib.openmp_version(),
+        "compiler": ffi.string(lib.compiler_version()).decode("ascii", "replace"),
+        "threads": count,
+    }
+
+
+def _choose_isa() -> None:
+    """Take the set that the environment names, or else the fastest."""
+    global _refused_isa
+    lib.isa_select(_ISA_NUMBERS[available_isas()[0]])
+    wanted = os.environ.get(ISA_VARIABLE, "")
+    if not wanted:
+        return
+    try:
+        set_isa(wanted)
+    except KernelSettingError:
+        _refused_isa = wanted
+
+
+def _after_fork() -> None:
+    """Keep a forked child from waiting for threads that it does not have."""
+    global _most_threads
+    _most_threads = 1
+    set_num_threads(1)
+
+
+_choose_isa()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+CHARS = ffi.typeof("char[]")
+VOID_POINTER = ffi.typeof("void *")
+_ADDRESS = ffi.typeof("uintptr_t")
+
+cast = ffi.cast
+# `new_bytes(CHARS, n)` are n bytes, uninitialized, that live as long as the result does.
+new_bytes = ffi.new_allocator(should_clear_after_alloc=False)
+_local = threading.local()
+
+
+def pointer(place: Any) -> Any:
+    """Return an address or allocated bytes as a `void *`, which C takes as any pointer."""
+    return cast(VOID_POINTER, place)
+
+
+def address_of(place: Any) -> int:
+    """Return the address of allocated bytes or of a pointer."""
+    return int(cast(_ADDRESS, place))
+
+
+def scratch(nbytes: int) -> Any:
+    """Return at least `nbytes` bytes that a kernel may use during its call.
+
+    They belong to the calling thread, so that two threads may compute at once; they are kept, and
+    replaced when more is needed.
+
+    Raises:
+        TensorMemoryError: The system refuses the allocation.
+    """
+    if getattr(_local, "nbytes", 0) < nbytes:
+        try:
+            _local.scratch = new_bytes(CHARS, nbytes)
+        except (MemoryError, OverflowError):
+            raise TensorMemoryError(f"[scratch] bytes must fit into memory: {nbytes}") from None
+        _local.nbytes = nbytes
+    return _local.scratch

@@ -1,0 +1,218 @@
+"""`@op`: the one place where it is known that an op ran.
+
+An op is a function from tensors to new tensors. While somebody observes, every call is described to
+the observers by the op's own name, whatever name it is called by: a log, a profile or a diagram
+needs no change to the ops. An op that runs inside another one is part of that one.
+"""
+
+import functools
+import inspect
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+from .. import trace
+from .dtype import DType
+from .errors import DTypeError, LlamaBoltsError, TensorMemoryError, TensorTypeError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """One call of an op.
+
+    Attributes:
+        op: Its name.
+        arguments: By the names of its parameters, in their order; defaults are left out.
+        results: The tensors that it made or changed.
+        seconds: How long it took.
+    """
+
+    op: str
+    arguments: Mapping[str, Any]
+    results: tuple[Any, ...]
+    seconds: float
+
+    def inputs(self, number: int) -> list[Any]:
+        """Return the tensors that went into one of the results.
+
+        Of an argument that is a sequence with one tensor for each result, only its own counts.
+        """
+        found: list[Any] = []
+        for value in self.arguments.values():
+            tensors = [x for x in _items(value) if hasattr(x, "with_name")]
+            one_each = isinstance(value, list | tuple) and len(tensors) == len(self.results) > 1
+            found += tensors[number : number + 1] if one_each else tensors
+        return found
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        """The arguments that are single values."""
+        kinds = (bool, int, float, complex, DType)
+        return {name: value for name, value in self.arguments.items() if isinstance(value, kinds)}
+
+
+# Take a call, and return the names that its results are to have, or None.
+Observer = Callable[[OpCall], "tuple[str, ...] | None"]
+
+# All ops by name. `Tensor` finds those behind its operators and methods here.
+OPS: dict[str, Callable[..., Any]] = {}
+
+_observers: tuple[Observer, ...] = ()
+_running = threading.local()
+
+
+def subscribe(observer: Observer) -> None:
+    """Let an observer be told of every op of the process from now on."""
+    global _observers
+    _observers = (*_observers, observer)
+
+
+def unsubscribe(observer: Observer) -> None:
+    """Stop telling an observer; one that never subscribed is no error."""
+    global _observers
+    _observers = tuple(one for one in _observers if one != observer)
+
+
+def op(
+    function: Callable[P, R], changed: Callable[[Mapping[str, Any]], tuple[Any, ...]] | None = None
+) -> Callable[P, R]:
+    """Make a function an op; its annotations say which of its parameters are tensors.
+
+    Args:
+        function: What computes.
+        changed: For a function that writes into what it is given: called with its arguments by name
+            while somebody observes; returns what was written.
+
+    Raises:
+        TensorTypeError: From the op, for an argument that should be a tensor and is none.
+        DTypeError: From the op, for a block-quantized tensor where it takes none.
+        TensorMemoryError: From the op, where the system refuses memory to NumPy.
+    """
+    name, signature = function.__name__, inspect.signature(function)
+
+    def observed(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the op, describe it to the observers, and name its results as they say."""
+        start = time.perf_counter()
+        result = function(*args, **kwargs)
+        seconds = time.perf_counter() - start
+        given = signature.bind(*args, **kwargs).arguments
+        if changed is None:
+            results = _tensors_of(result, given)
+        else:
+            results = changed(given)
+            given.pop("self", None)
+        if not results:
+            return result
+        call = OpCall(name, given, results, seconds)
+        for observer in _observers:
+            names = observer(call) or [x.name for x in results]
+            named = zip(results, names, strict=True)
+            results = tuple(x if x.name == new else x.with_name(new) for x, new in named)
+        if changed is not None:
+            return result
+        return results if isinstance(result, tuple) else results[0]  # type: ignore[return-value]
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            if not _observers or getattr(_running, "is_inside", False):
+                return function(*args, **kwargs)
+            _running.is_inside = True
+            try:
+                return observed(*args, **kwargs)
+            finally:
+                _running.is_inside = False
+        except (AttributeError, TypeError, MemoryError) as error:
+            declared = _declared(name, signature, error, args, kwargs)
+            if declared is error:
+                raise
+            raise declared from error
+
+    OPS[name] = run
+    return run
+
+
+def op_that_changes(
+    changed: Callable[[Mapping[str, Any]], tuple[Any, ...]],
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make an op of a function that writes into what it is given and returns nothing; see `op`."""
+    return lambda function: op(function, changed)
+
+
+def _tensors_of(result: Any, given: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the tensors of a result; none where a method gave back the tensor itself."""
+    if result is given.get("self"):
+        return ()
+    return tuple(x for x in _items(result) if hasattr(x, "with_name"))
+
+
+def _items(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _declared(
+    name: str, signature: inspect.Signature, error: Exception, args: Any, kwargs: Any
+) -> Exception:
+    """Return the error of this package that says what is wrong with a call, or the same one."""
+    if isinstance(error, LlamaBoltsError):
+        return error
+    if isinstance(error, MemoryError):
+        return TensorMemoryError(f"[{name}] memory: the system refused the allocation")
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:
+        return error  # Python's own, for a call without the arguments that it needs
+    for label, value in given.items():
+        kind = "Tensor" if label == "self" else str(signature.parameters[label].annotation)
+        type_error = f"[{name}] {label} must be a {{}}: {type(value).__name__}"
+        if "KeyValueCache" in kind and not hasattr(type(value), "capacity"):
+            return TensorTypeError(type_error.format("KeyValueCache"))
+        if "Tensor" not in kind or (value is None and "None" in kind):
+            continue
+        is_sequence = "Sequence" in kind
+        if is_sequence and not isinstance(value, list | tuple):
+            return TensorTypeError(type_error.format("sequence of Tensors"))
+        for x in value if is_sequence else (value,):
+            if x is None and "Tensor | None" in kind:
+                continue
+            if isinstance(x, complex | float) and ("complex" in kind or "float" in kind):
+                continue
+            if hasattr(x, "dequantize") and "QuantizedTensor" not in kind:
+                refusal: DTypeError = x.refusal(name)
+                return refusal
+            if not hasattr(type(x), "with_name"):
+                return TensorTypeError(f"[{name}] {label} must be a Tensor: {type(x).__name__}")
+    return error
+
+
+def _report_to(tracer: trace.Tracer | None) -> None:
+    """Subscribe a tracer in place of the one before; None for nobody.
+
+    It reports each result of a call in a line; the first has all of the time.
+    """
+    global _report
+    if _report is not None:
+        unsubscribe(_report)
+    _report = None
+    if tracer is None:
+        return
+
+    def report(call: OpCall) -> tuple[str, ...]:
+        return tuple(
+            tracer.op(
+                call.op, call.inputs(number), result, call.scalars, 0.0 if number else call.seconds
+            )
+            for number, result in enumerate(call.results)
+        )
+
+    _report = report
+    subscribe(report)
+
+
+_report: Observer | None = None
+trace.add_reporter(_report_to)

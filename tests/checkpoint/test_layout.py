@@ -1,0 +1,119 @@
+"""Which layout a model directory has: found by looking at what is there."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from src.checkpoint import CheckpointError
+from src.checkpoint.layout import ModelDirectory, find_model_directory
+
+META = ("params.json", "consolidated.00.pth")
+HUGGING_FACE = ("config.json", "model.safetensors")
+SHARDED = ("config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors")
+
+
+def touch(directory: Path, *names: str) -> Path:
+    for name in names:
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    return directory
+
+
+def original(*names: str) -> tuple[str, ...]:
+    return tuple(f"original/{name}" for name in names)
+
+
+@pytest.mark.parametrize("names", [HUGGING_FACE, SHARDED])
+def test_hugging_faces_layout_is_found(tmp_path: Path, names: tuple[str, ...]) -> None:
+    touch(tmp_path, *names)
+    assert find_model_directory(tmp_path) == ModelDirectory("Hugging Face", tmp_path)
+
+
+@pytest.mark.parametrize("names", [META, META[:1], META[1:]])
+def test_metas_layout_is_found_here_or_in_original(tmp_path: Path, names: tuple[str, ...]) -> None:
+    touch(tmp_path / "a", *names)
+    assert find_model_directory(tmp_path / "a") == ModelDirectory("Meta", tmp_path / "a")
+    touch(tmp_path / "b", *original(*names))
+    inner = tmp_path / "b" / "original"
+    assert find_model_directory(tmp_path / "b") == ModelDirectory("Meta", inner)
+
+
+def test_whole_files_at_the_top_go_first(tmp_path: Path) -> None:
+    touch(tmp_path, *original(*META), *HUGGING_FACE)
+    assert find_model_directory(tmp_path).layout == "Hugging Face"
+    touch(tmp_path, *META)
+    assert find_model_directory(tmp_path).layout == "Hugging Face"
+    (tmp_path / "model.safetensors").unlink()
+    assert find_model_directory(tmp_path) == ModelDirectory("Meta", tmp_path)
+    for name in META:
+        (tmp_path / name).unlink()
+    assert find_model_directory(tmp_path) == ModelDirectory("Meta", tmp_path / "original")
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        (("config.json",), "model.safetensors"),
+        (("config.json", "pytorch_model.bin"), "model.safetensors"),
+        (("model.safetensors",), "config.json"),
+        (("model.safetensors.index.json", "model-00001-of-00002.safetensors"), "config.json"),
+        (("config.json", "model-00001-of-00002.safetensors"), "model.safetensors.index.json"),
+    ],
+)
+def test_half_of_hugging_faces_layout_says_what_is_missing(
+    tmp_path: Path, names: tuple[str, ...], missing: str
+) -> None:
+    touch(tmp_path, *names)
+    with pytest.raises(CheckpointError) as caught:
+        find_model_directory(tmp_path)
+    assert f"got the latter without {missing}: {', '.join(sorted(names))}" in str(caught.value)
+
+
+def test_what_was_found_and_what_is_needed_is_listed(tmp_path: Path) -> None:
+    needed = (
+        r"expected Meta's layout \(params\.json, consolidated\.00\.pth .* "
+        r"or Hugging Face's \(config\.json, model\.safetensors \(or "
+    )
+    with pytest.raises(CheckpointError, match=f"{needed}.*got an empty directory"):
+        find_model_directory(tmp_path)
+    touch(tmp_path, *(f"file{number:02d}\x1b[31m" for number in range(12)))
+    names = r"got file00\\x1b\[31m, .*\.\.\. \(12 names\)"
+    with pytest.raises(CheckpointError, match=names) as caught:
+        find_model_directory(tmp_path)
+    assert str(caught.value).isprintable()
+
+
+def test_nothing_and_a_file_are_no_model_directory(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nowhere: expected a model directory, got nothing"):
+        find_model_directory(tmp_path / "nowhere")
+    touch(tmp_path, "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"expected a model directory, got a file"):
+        find_model_directory(tmp_path / "model.safetensors")
+
+
+def test_a_directory_that_cannot_be_listed_is_refused(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    try:
+        os.listdir(closed)
+        pytest.skip("root may list every directory")
+    except PermissionError:
+        with pytest.raises(CheckpointError, match="a readable directory"):
+            find_model_directory(closed)
+    finally:
+        closed.chmod(0o700)
+
+
+def test_the_files_of_weights_are_those_of_the_layout(tmp_path: Path) -> None:
+    touch(tmp_path / "m", *META, "consolidated.01.pth")
+    found = find_model_directory(tmp_path / "m").weight_files
+    assert [file.name for file in found] == ["consolidated.00.pth", "consolidated.01.pth"]
+    touch(tmp_path / "h", *HUGGING_FACE)
+    assert find_model_directory(tmp_path / "h").weight_files == [tmp_path / "h" / HUGGING_FACE[1]]
+    touch(tmp_path / "s", *SHARDED)
+    (tmp_path / "s" / SHARDED[1]).write_text(json.dumps({"weight_map": {"a": SHARDED[2]}}))
+    found = find_model_directory(tmp_path / "s").weight_files
+    assert [file.name for file in found] == [SHARDED[2]]

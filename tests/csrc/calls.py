@@ -1,0 +1,231 @@
+"""The kernels, called on arrays: sizes and types come from the arrays, and nothing is checked.
+
+This is the one place of these tests that knows where the library is loaded.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from src import ml
+from src.ml.dtype import from_numpy_dtype
+from src.ml.kernels import (
+    available_isas,
+    build_info,
+    ffi,
+    get_num_threads,
+    lib,
+    set_isa,
+    set_num_threads,
+)
+
+__all__ = [
+    "available_isas", "build_info", "ffi", "get_num_threads", "lib", "set_isa", "set_num_threads",
+]  # fmt: skip
+
+Array = np.ndarray[Any, Any]
+# A weight, or a tensor: its memory is that of an array.
+Operand = Any
+_GROUP = 16
+_LOG2_E = math.log2(math.e)
+
+
+def scratch(nbytes: int) -> Any:
+    """Return memory that a kernel may use."""
+    return ffi.new("char[]", nbytes)
+
+
+def pointer(x: Operand | None) -> Any:
+    """Return where the elements of an array or tensor are; NULL where there are none."""
+    if x is None or array_of(x).size == 0:
+        return ffi.NULL
+    return ffi.cast("void *", array_of(x).ctypes.data)
+
+
+def array_of(x: Operand) -> Array:
+    """Return the array of a tensor, or the array itself."""
+    return x if isinstance(x, np.ndarray) else x.numpy()
+
+
+def code(x: Operand) -> int:
+    """Return the number of an array's type in C."""
+    return from_numpy_dtype(array_of(x).dtype).code
+
+
+def weight_fields(weight: Operand) -> tuple[Any, ...]:
+    """Return the fields of a Weight."""
+    if not isinstance(weight, ml.QuantizedTensor):
+        return pointer(weight), ffi.NULL, ffi.NULL, ffi.NULL, 0.0, code(weight)
+    nested, row = weight.nested, weight.dtype
+    parts = pointer(weight.codes), pointer(weight.scales)
+    if nested is None:
+        return *parts, ffi.NULL, ffi.NULL, 0.0, row.code
+    return *parts, pointer(nested.absmax), pointer(nested.code), nested.offset, row.double_code
+
+
+def linear(
+    x: Operand,
+    weights: Sequence[Operand],
+    outs: Sequence[Operand],
+    biases: Sequence[Operand | None] = (),
+) -> None:
+    """outs[p] = x . weights[p], + biases[p]."""
+    threads, columns = get_num_threads(), array_of(x).shape[1]
+    parts = [
+        (pointer(out), weight_fields(weight), pointer(bias), weight.shape[0],
+         0 if bias is None else code(bias))
+        for weight, out, bias in zip(weights, outs, biases or [None] * len(outs), strict=True)
+    ]  # fmt: skip
+    lib.linear(
+        ffi.new("LinearPart[]", parts), scratch(lib.product_scratch_bytes(columns, threads)),
+        pointer(x), len(parts), len(array_of(x)), columns, code(x), code(outs[0]), threads,
+    )  # fmt: skip
+
+
+def linear_reference(x: Array, weight: Array, out: Array, bias: Array | None = None) -> None:
+    """Compute the plain product of float32."""
+    lib.linear_reference(*map(pointer, (out, x, weight, bias)), *x.shape, len(weight))
+
+
+def batched_matmul(a: Operand, b: Operand, out: Operand) -> None:
+    """out[i] = a[i] . b[i], each row times each row."""
+    a, b, threads = array_of(a), array_of(b), get_num_threads()
+    (batch, m, k), n = a.shape, b.shape[1]
+    lib.batched_matmul(
+        pointer(out), scratch(lib.product_scratch_bytes(k, threads)), pointer(a), pointer(b),
+        batch, m, n, k, *a.strides[:2], *b.strides[:2], code(a), code(out), threads,
+    )  # fmt: skip
+
+
+def softmax(x: Operand, out: Operand) -> None:
+    """Softmax of each row."""
+    lib.softmax(pointer(out), pointer(x), *array_of(x).shape, code(x), code(out), get_num_threads())
+
+
+def rms_norm(x: Operand, weight: Operand, eps: float, out: Operand) -> None:
+    """Scale each row by its root mean square."""
+    lib.rms_norm(
+        pointer(out), pointer(x), pointer(weight), *array_of(x).shape, eps, code(x), code(weight),
+        code(out), get_num_threads(),
+    )  # fmt: skip
+
+
+def rotary(x: Operand, frequencies: Operand, out: Operand, halves: bool = False) -> None:
+    """Rotate the pairs of each head."""
+    lib.rotary(
+        pointer(out), pointer(x), pointer(frequencies), *array_of(x).shape, halves, code(x),
+        get_num_threads(),
+    )  # fmt: skip
+
+
+def elementwise(op: int, a: Operand, b: Operand, out: Operand) -> None:
+    """out[i] = op(a[i], b[i])."""
+    size = array_of(out).size
+    lib.elementwise(pointer(out), pointer(a), pointer(b), size, op, code(out), get_num_threads())
+
+
+def add(a: Operand, b: Operand, out: Operand) -> None:
+    """out = a + b."""
+    elementwise(lib.OP_ADD, a, b, out)
+
+
+def multiply(a: Operand, b: Operand, out: Operand) -> None:
+    """out = a * b."""
+    elementwise(lib.OP_MULTIPLY, a, b, out)
+
+
+def silu(x: Operand, out: Operand) -> None:
+    """out = x / (1 + exp(-x))."""
+    elementwise(lib.OP_SILU, x, None, out)
+
+
+def swiglu(gate: Operand, up: Operand, out: Operand) -> None:
+    """out = silu(gate) * up."""
+    elementwise(lib.OP_SWIGLU, gate, up, out)
+
+
+def argmax(x: Operand, out: Operand) -> None:
+    """Find the first maximum of each row."""
+    lib.argmax(pointer(out), pointer(x), *array_of(x).shape, code(x), get_num_threads())
+
+
+def convert(x: Operand, out: Operand) -> None:
+    """out = x in out's type."""
+    size = array_of(x).size
+    lib.convert(pointer(out), pointer(x), size, code(x), code(out), get_num_threads())
+
+
+def quantize(x: Operand, dtype: ml.BlockDType, codes: Operand, scales: Operand) -> int:
+    """Compute codes and scales; return how many elements are not finite."""
+    size = array_of(x).size
+    return int(
+        lib.quantize(
+            pointer(codes), pointer(scales), pointer(x), size, code(x), dtype.code,
+            get_num_threads(),
+        )
+    )  # fmt: skip
+
+
+def dequantize(weight: ml.QuantizedTensor, rows: Operand | None, out: Operand) -> None:
+    """Compute all elements, or those of some rows."""
+    T, columns = (1, weight.size) if rows is None else array_of(out).shape
+    lib.dequantize(
+        pointer(out), ffi.new("Weight *", weight_fields(weight)), pointer(rows), T, columns,
+        code(out), get_num_threads(),
+    )  # fmt: skip
+
+
+@dataclass
+class Cache:
+    """Keys [K, C / 16, words, 16, elements of a word] and values [K, C, h]."""
+
+    keys: Array
+    values: Array
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """K, h and C."""
+        K, C, h = self.values.shape
+        return K, h, C
+
+
+def cache_shapes(
+    positions: int, K: int, h: int, itemsize: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of a cache's keys and values."""
+    C = -(-positions // _GROUP) * _GROUP
+    return (K, C // _GROUP, h * itemsize // 4, _GROUP, 4 // itemsize), (K, C, h)
+
+
+def write_cache(cache: Cache, start_pos: int, xk: Operand, xv: Operand) -> None:
+    """Write keys and values into the cache."""
+    lib.write_cache(
+        pointer(cache.keys), pointer(cache.values), pointer(xk), pointer(xv), len(array_of(xk)),
+        start_pos, *cache.sizes, code(cache.values), get_num_threads(),
+    )  # fmt: skip
+
+
+def attention(xq: Operand, cache: Cache, start_pos: int, out: Operand) -> None:
+    """Compute the weighted sum of values."""
+    (T, H, h), threads, kind = array_of(xq).shape, get_num_threads(), code(xq)
+    K, _, C = cache.sizes
+    scale = _LOG2_E / math.sqrt(h or 1)
+    lib.attention(
+        pointer(out), scratch(lib.attention_scratch_bytes(T, start_pos, H, K, h, kind, threads)),
+        pointer(xq), pointer(cache.keys), pointer(cache.values), T, start_pos, H, K, h, C, scale,
+        kind, threads,
+    )  # fmt: skip
+
+
+def probe_read(x: Operand, streams: int) -> int:
+    """Return the exclusive or of the words of an array."""
+    return int(lib.probe_read(pointer(x), array_of(x).nbytes, streams, get_num_threads()))
+
+
+def probe_multiply_add(dtype: str, rounds: int) -> int:
+    """Return the operations done."""
+    kind = getattr(ml, dtype).code
+    return int(lib.probe_multiply_add(ffi.new("float *"), rounds, kind, get_num_threads()))

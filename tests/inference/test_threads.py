@@ -1,0 +1,225 @@
+"""One engine belongs to one call at a time; one model serves engines in several threads."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.inference import InferenceEngine, InferenceError, Message, SamplingArgs
+from src.inference.engine import _Call
+from src.model import Model, load_model
+
+THREADS = 6
+IN_USE = "this engine is in use by another thread"
+GREEDY = SamplingArgs(temperature=0.0)
+COUNTRIES = ("Ohio", "Turkey", "Kenya", "France", "Japan", "Peru", "Norway", "Egypt")
+QUESTIONS = [f"What is the capital of {country}?" for country in COUNTRIES]
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model()
+
+
+def answer(engine: InferenceEngine, question: str) -> str:
+    return "".join(step.text for step in engine.chat([Message("user", question)], 24, GREEDY))
+
+
+@pytest.fixture(scope="module")
+def expected(model: Model) -> dict[str, str]:
+    return {question: answer(InferenceEngine(model, 64), question) for question in QUESTIONS}
+
+
+def elsewhere(do: Callable[[], Any]) -> Any:
+    """Does something in another thread; returns its result or raises what it raised."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append((do(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            found.append((None, error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    result, error = found[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def ask_in_threads(
+    engines: list[InferenceEngine], questions: int, expected: dict[str, str]
+) -> tuple[int, int]:
+    """Asks questions in as many threads as there are engines; returns answers and refusals."""
+    counts, wrong = [0, 0], []
+    start = threading.Barrier(len(engines))
+
+    def ask(number: int) -> None:
+        start.wait()
+        for at in range(questions):
+            question = QUESTIONS[(number + at) % len(QUESTIONS)]
+            try:
+                found = answer(engines[number], question)
+            except InferenceError as error:
+                counts[1] += 1
+                if str(error) != IN_USE:
+                    wrong.append(repr(error))
+            except BaseException as error:  # noqa: BLE001 - none may be lost
+                wrong.append(repr(error))
+            else:
+                counts[0] += 1
+                if found != expected[question]:
+                    wrong.append(f"{question} {found}")
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(engines))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    return counts[0], counts[1]
+
+
+LONG = pytest.param(12, 100, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("runs", "questions"), [(1, 4), LONG])
+def test_threads_on_one_engine_get_right_answers_or_are_refused(
+    model: Model, expected: dict[str, str], runs: int, questions: int
+) -> None:
+    engine = InferenceEngine(model, 64)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        for _ in range(runs):
+            answered, refused = ask_in_threads([engine] * THREADS, questions, expected)
+            assert answered > 0
+            assert refused > 0
+            assert {q: answer(engine, q) for q in QUESTIONS} == expected
+    finally:
+        sys.setswitchinterval(before)
+    assert len(engine._turns) == 1
+
+
+@pytest.mark.parametrize(("runs", "questions"), [(1, 4), LONG])
+def test_engines_of_several_threads_share_a_model(
+    model: Model, expected: dict[str, str], runs: int, questions: int
+) -> None:
+    engines = [InferenceEngine(model, 64) for _ in range(THREADS)]
+    for _ in range(runs):
+        found = ask_in_threads(engines, questions, expected)
+        assert found == (THREADS * questions, 0)
+
+
+def test_another_thread_is_refused_until_the_answer_ends(model: Model) -> None:
+    engine = InferenceEngine(model, 64)
+    plain = [step.token_id for step in InferenceEngine(model, 64).generate([5, 6, 7], 8, GREEDY)]
+    steps = engine.generate([5, 6, 7], 8, GREEDY)
+    elsewhere(lambda: list(engine.generate([1, 2], 2)))  # nothing is in use before the first step
+    found = [next(steps).token_id]
+    cached = engine.cached_ids
+    for other in (lambda: next(engine.generate([1, 2], 2)), engine.reset):
+        with pytest.raises(InferenceError, match=f"^{IN_USE}$"):
+            elsewhere(other)
+        assert engine.cached_ids == cached
+    found += [step.token_id for step in steps]
+    assert found == plain
+    assert len(elsewhere(lambda: list(engine.generate([1, 2], 2)))) == 2
+
+
+def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(model: Model) -> None:
+    engine = InferenceEngine(model, 64)
+    steps = engine.generate([5, 6], 1, GREEDY)
+    assert next(steps).stop_reason is not None
+    elsewhere(engine.reset)
+    assert list(steps) == []
+
+
+@pytest.mark.parametrize("ending", ["closed", "dropped", "failed"])
+def test_an_answer_that_is_given_up_leaves_the_engine_to_others(model: Model, ending: str) -> None:
+    engine = InferenceEngine(model, 64)
+    steps: Any = engine.generate([5, 6, 7], 8, GREEDY)
+    next(steps)
+    kept = None
+    if ending == "closed":
+        steps.close()
+    elif ending == "dropped":
+        del steps
+    else:
+        with pytest.raises(KeyboardInterrupt) as kept:  # its traceback keeps the frames
+            steps.throw(KeyboardInterrupt)
+    assert len(elsewhere(lambda: list(engine.generate([1, 2], 2)))) == 2
+    del kept
+
+
+def test_a_thread_that_ended_holds_nothing(model: Model) -> None:
+    engine = InferenceEngine(model, 64)
+    kept: Any = engine.generate([5, 6, 7], 8, GREEDY)
+    elsewhere(lambda: next(kept))
+    assert len(list(engine.generate([1, 2], 2))) == 2
+    with pytest.raises(InferenceError, match="ended by a newer call"):
+        next(kept)
+
+
+def test_steps_may_be_taken_by_one_thread_after_the_other(model: Model) -> None:
+    engine = InferenceEngine(model, 64)
+    plain = [step.token_id for step in InferenceEngine(model, 64).generate([5, 6, 7], 8, GREEDY)]
+    steps = engine.generate([5, 6, 7], 8, GREEDY)
+    assert [elsewhere(lambda: next(steps)).token_id for _ in range(8)] == plain
+
+
+def test_of_threads_that_want_the_engine_at_once_one_gets_it(model: Model) -> None:
+    engine = InferenceEngine(model, 64)
+    inside: list[int] = []
+    most = [0]
+
+    def run() -> None:
+        for _ in range(400):
+            call = _Call()
+            try:
+                engine._take_turn(call)
+            except InferenceError:
+                continue
+            inside.append(1)
+            most[0] = max(most[0], len(inside))
+            inside.pop()
+            call.is_over = True
+
+    threads = [threading.Thread(target=run) for _ in range(THREADS)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert most == [1]
+    engine.reset()
+
+
+FORK = """
+import os
+from src.inference import InferenceEngine, SamplingArgs
+from src.model import load_model
+engine = InferenceEngine(load_model(), 64)
+steps = engine.generate([5, 6, 7], 8, SamplingArgs(temperature=0.0))
+next(steps)
+child = os.fork()
+first = [step.token_id for step in steps]
+if child == 0:
+    os._exit(0 if len(first) == 7 else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_an_answer_goes_on_in_a_forked_process() -> None:
+    subprocess.run([sys.executable, "-c", FORK], cwd=REPOSITORY, check=True, timeout=60)

@@ -1,0 +1,160 @@
+"""Comparisons, and the choice among elements."""
+
+import math
+import operator
+
+import numpy as np
+import pytest
+
+from src import ml
+from tests.ml.op_checks import SHAPES, bits_of, exact, sample, strided
+
+OPERATORS = {
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+}
+EVERY = pytest.mark.parametrize("name", OPERATORS)
+REAL = [row for row in ml.DTYPES if row.kind in ("float", "int")]
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", REAL, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_comparisons_are_numpys(name, dtype, shape):
+    a, b = (ml.clip(sample(shape, dtype, seed), 0, 2) for seed in (1, 2))
+    for x, y in ((a, b), (a, a), (a, 1), (2, b)):
+        result = getattr(ml, name)(x, y)
+        values = [exact(z) if isinstance(z, ml.Tensor) else z for z in (x, y)]
+        assert result.dtype is ml.bool
+        assert result.shape == shape
+        assert (result.numpy() == OPERATORS[name](*values)).all()
+        assert (OPERATORS[name](x, y).numpy() == result.numpy()).all()
+
+
+@EVERY
+def test_comparisons_broadcast_and_take_views(name):
+    a, b = strided((3, 4)), sample((4,), seed=1)
+    expected = OPERATORS[name](exact(a), exact(b))
+    assert (getattr(ml, name)(a, b).numpy() == expected).all()
+    assert getattr(ml, name)(ml.zeros(0, 1), ml.zeros(4)).shape == (0, 4)
+
+
+def test_nan_equals_nothing_and_infinities_themselves():
+    x = ml.tensor([math.nan, math.inf, -0.0])
+    assert (x == x).tolist() == [False, True, True]
+    assert (x != x).tolist() == [True, False, False]
+    assert (x == 0).tolist() == [False, False, True]
+
+
+def test_numbers_are_rounded_to_the_dtype_of_floats():
+    for dtype in ("bfloat16", "float16", "float32"):
+        assert (ml.full((1,), 0.1, dtype) == 0.1).item()
+
+
+def test_integers_are_compared_with_any_number_exactly():
+    x = ml.tensor([1, 2, 2**62])
+    assert (x > 1.5).tolist() == [False, True, True]
+    assert (x == 2**62).tolist() == [False, False, True]
+    assert (x < 2**70).tolist() == [True, True, True]
+    assert (ml.tensor([200], dtype="uint8") > -1).item()
+
+
+def test_bools_and_complex_numbers_are_equal_or_not():
+    mask = ml.tensor([True, False])
+    assert (mask == True).tolist() == [True, False]  # noqa: E712
+    assert (mask == ml.tensor([False, False])).tolist() == [False, True]
+    assert (mask < 2**70).tolist() == [True, True]
+    assert (ml.tensor([1j, 2]) == 1j).tolist() == [True, False]
+
+
+def test_what_is_no_number_is_not_equal():
+    x = ml.ones(2)
+    assert (x == None) is False  # noqa: E711
+    assert (x != "a") is True
+    with pytest.raises(TypeError):
+        x < None  # noqa: B015
+
+
+@pytest.mark.parametrize("dtype", ml.DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_where_chooses_bit_for_bit(dtype, shape):
+    a, b = sample(shape, dtype), sample(shape, dtype, seed=1)
+    condition = sample(shape) > 0
+    expected = np.where(condition.numpy(), bits_of(a), bits_of(b))
+    assert (bits_of(ml.where(condition, a, b)) == expected).all()
+
+
+def test_where_takes_numbers_and_broadcasts():
+    condition = ml.tensor([[True], [False]])
+    assert ml.where(condition, ml.tensor([1.0, 2.0]), 0).tolist() == [[1, 2], [0, 0]]
+    assert ml.where(condition, 1.0, 0).dtype is ml.float32
+    assert ml.where(condition, 1, 0).dtype is ml.int64
+    assert ml.where(ml.tensor([]) > 0, 1, 0).shape == (0,)
+
+
+def test_allclose_is_numpys():
+    a = ml.tensor([1.0, 100.0, math.inf])
+    assert ml.allclose(a, ml.tensor([1.0, 100.0005, math.inf]))
+    assert not ml.allclose(a, ml.tensor([1.0, 100.01, math.inf]))
+    assert ml.allclose(a, ml.tensor([1.0, 100.01, math.inf]), rtol=1e-3)
+    assert ml.allclose(ml.tensor([0.0]), ml.tensor([1e-3]), atol=1e-2)
+    assert not ml.allclose(ml.tensor([math.nan]), ml.tensor([math.nan]))
+    assert ml.allclose(ml.tensor([math.nan]), ml.tensor([math.nan]), equal_nan=True)
+    assert ml.zeros(0).allclose(ml.zeros(0))
+    assert ml.allclose(ml.ones(3, dtype="bfloat16"), ml.ones((), dtype="bfloat16"))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda: ml.equal(ml.ones(2), ml.tensor([1, 2])),
+            ml.DTypeError,
+            "[equal] a.dtype must equal b.dtype: float32 != int64 (a [2], b [2])",
+        ),
+        (
+            lambda: ml.ones(2) < ml.ones(3),
+            ml.ShapeError,
+            "[less] sizes must be equal or 1, aligned at the right: 2 != 3 (a [2], b [3])",
+        ),
+        (
+            lambda: ml.less(ml.ones(2), "a"),
+            ml.TensorTypeError,
+            "[less] b must be a Tensor: str",
+        ),
+        (lambda: ml.less(1, 2), ml.TensorTypeError, "[less] a or b must be a Tensor: int"),
+        (
+            lambda: ml.ones(2) < 1j,
+            ml.DTypeError,
+            "[less] operands must be real: complex (float32)",
+        ),
+        (
+            lambda: ml.where(ml.ones(2), 1, 2),
+            ml.DTypeError,
+            "[where] condition.dtype must equal bool: float32 (shape [2])",
+        ),
+        (
+            lambda: ml.where(ml.tensor([True]), ml.ones(1), ml.tensor([1])),
+            ml.DTypeError,
+            "[where] a.dtype must equal b.dtype: float32 != int64 (a [1], b [1])",
+        ),
+        (
+            lambda: ml.where(ml.tensor([True]), ml.ones(1), None),
+            ml.DTypeError,
+            "[where] value must be a number of the kind of float32: NoneType",
+        ),
+        (
+            lambda: ml.allclose(ml.ones(1), 1),
+            ml.TensorTypeError,
+            "[allclose] b must be a Tensor: int",
+        ),
+    ],
+)
+def test_comparisons_refuse_what_does_not_fit(call, error, text):
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value) == text

@@ -1,0 +1,328 @@
+"""The environment and the process around the kernels."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from src import ml
+from src.ml import kernels
+from src.ml.errors import LlamaBoltsError
+from src.ml.kernels import MAX_THREADS
+
+ROOT = Path(__file__).parents[2]
+
+PRODUCT = """
+import numpy as np
+from src import ml
+from src.ml import kernels
+def product(threads=None):
+    if threads: kernels.set_num_threads(threads)
+    x = np.random.default_rng(0).standard_normal((30, 600)).astype(np.float32)
+    weight = ml.Tensor.from_numpy(x.copy())
+    return ml.linear_transformation(ml.Tensor.from_numpy(x), weight).numpy().tobytes()
+"""
+
+
+def run(program: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PRODUCT + program],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    "value", ["0", "-3", "text", "1000000", "", "2,1", " 1 ", "9" * 30, "1;2", "²"]
+)
+def test_any_omp_num_threads_neither_ends_the_process_nor_prints(value: str) -> None:
+    program = (
+        "product(); print(kernels.get_num_threads(), __import__('os').environ['OMP_NUM_THREADS'])"
+    )
+    done = run(program, OMP_NUM_THREADS=value)
+    assert (done.returncode, done.stderr) == (0, "")
+    threads, kept = done.stdout.rstrip("\n").split(" ", 1)
+    assert 1 <= int(threads) <= (os.cpu_count() or 1)
+    assert kept == value
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("OMP_PROC_BIND=x", "OMP_PLACES=x", "OMP_STACKSIZE=x", "OMP_STACKSIZE=100000G"),
+        *("OMP_THREAD_LIMIT=0", "OMP_SCHEDULE=x", "OMP_WAIT_POLICY=x", "OMP_DYNAMIC=3"),
+        *("OMP_DISPLAY_ENV=true", "OMP_MAX_ACTIVE_LEVELS=-1", "OMP_NESTED=x", "OMP_NUM_TEAMS=x"),
+        *("GOMP_SPINCOUNT=x", "GOMP_CPU_AFFINITY=x", "GOMP_STACKSIZE=x", "OMP_CANCELLATION=x"),
+    ],
+)
+def test_other_variables_of_openmp_neither_end_the_process_nor_print(setting: str) -> None:
+    name, value = setting.split("=")
+    done = run(f"product(2); print(__import__('os').environ['{name}'])", **{name: value})
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{value}\n", "")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("OMP_PROC_BIND=close", "OMP_THREAD_LIMIT=3", "OMP_WAIT_POLICY=ACTIVE"),
+        *("OMP_DYNAMIC=TRUE", "GOMP_SPINCOUNT=infinity", "GOMP_SPINCOUNT=5"),
+    ],
+)
+def test_twin_values_that_openmp_knows_reach_it_in_silence(setting: str) -> None:
+    name, value = setting.split("=")
+    program = f"""
+import importlib, os
+seen = []
+load = importlib.import_module
+importlib.import_module = lambda *names: seen.append(os.environ.get("{name}")) or load(*names)
+from src.ml import kernels
+print(seen)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT, env=os.environ | {name: value}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"['{value}']\n", "")
+
+
+# What is refused once the library is loaded: addresses for a stack, or processes of the user.
+FEW_ADDRESSES = """
+import resource
+np.random.default_rng(0)  # loads a library
+pages = int(open("/proc/self/statm").read().split()[0])
+most = pages * resource.getpagesize() + (12 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+"""
+FEW_PROCESSES = """
+import os, resource
+np.random.default_rng(0)
+os.setuid(54321)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell sizes")
+@pytest.mark.parametrize("limit", [FEW_ADDRESSES, FEW_PROCESSES], ids=["addresses", "processes"])
+def test_threads_that_the_system_refuses_are_fewer_threads_and_one_warning(limit: str) -> None:
+    """libgomp said "Thread creation failed" and ended the process."""
+    if limit is FEW_PROCESSES and os.geteuid() != 0:
+        pytest.skip("only root may become a user without processes")
+    program = """
+tasks = len(os.listdir("/proc/self/task"))
+kernels.set_num_threads(4)
+product(); product(8)
+print(kernels.get_num_threads(), len(os.listdir("/proc/self/task")) > tasks)
+kernels.set_num_threads(4)
+print(kernels.get_num_threads())
+"""
+    done = run(f"import os{limit}{program}")
+    assert (done.returncode, done.stdout) == (0, "1 False\n1\n")
+    assert done.stderr.count("RuntimeWarning: [threads] the system refuses more than 1 of 4") == 1
+    assert done.stderr.count("Warning") == 1
+    twin = run(f"import os{program}")
+    assert (twin.returncode, twin.stdout, twin.stderr) == (0, "8 True\n4\n", "")
+
+
+def test_as_many_threads_as_the_system_gives_are_used() -> None:
+    program = """
+import _thread
+from src.ml import kernels
+start, given = _thread.start_new_thread, []
+def refuse_the_third(*arguments):
+    if len(given) == 2:
+        raise RuntimeError("can't start new thread")
+    given.append(start(*arguments))
+_thread.start_new_thread = refuse_the_third
+kernels.set_num_threads(6)
+product()
+print(kernels.get_num_threads())
+"""
+    done = run(program)
+    assert (done.returncode, done.stdout) == (0, "3\n")
+    assert "refuses more than 3 of 6 threads" in done.stderr
+
+
+def test_omp_num_threads_is_honoured_when_it_is_a_number() -> None:
+    assert run("print(kernels.get_num_threads())", OMP_NUM_THREADS="1").stdout == "1\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no masks")
+def test_threads_are_as_many_as_the_affinity_mask_has_processors() -> None:
+    first = min(os.sched_getaffinity(0))
+    program = f"""
+import os, sys
+os.sched_setaffinity(0, {{{first}}})
+from src.ml import kernels
+print(kernels.get_num_threads())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_waiting_threads_spin_for_a_bounded_time_unless_the_user_says_otherwise() -> None:
+    shown = "print(__import__('os').environ['GOMP_SPINCOUNT'])"
+    assert run(shown, GOMP_SPINCOUNT="77").stdout == "77\n"
+    without = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"from src.ml import kernels; {shown}"],
+        cwd=ROOT, env=without, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert 0 < int(done.stdout) <= 10_000
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"OMP_THREAD_LIMIT": "1"}, {"OMP_DYNAMIC": "true"}, {"OMP_WAIT_POLICY": "passive"}],
+    ids=str,
+)
+def test_fewer_threads_than_asked_for_give_the_same_bits(environment: dict[str, str]) -> None:
+    program = "import hashlib; print(hashlib.sha256(product(4)).hexdigest())"
+    assert run(program, **environment).stdout == run(program).stdout != ""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("sse9", "unknown"), ("neon\x1b[2J", "unknown"), ("AVX2", "unknown")]
+)
+def test_an_unknown_instruction_set_is_refused_at_the_first_kernel(name: str, reason: str) -> None:
+    program = """
+from src.ml.errors import LlamaBoltsError
+for call in (product, kernels.build_info):
+    try:
+        call()
+    except LlamaBoltsError as error:
+        print(error)
+kernels.set_isa("portable")
+product()
+"""
+    done = run(program, LLAMA_BOLTS_ISA=name)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("instruction set must be one of") == 2
+    assert reason in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_known_set_that_is_missing_here_is_refused() -> None:
+    names = {"avx512bf16", "avx512", "avx2", "neon"} - set(kernels.available_isas())
+    with pytest.raises(LlamaBoltsError, match="not available here"):
+        kernels.set_isa(names.pop())
+
+
+def test_the_environment_chooses_the_instruction_set() -> None:
+    program = "product(); print(kernels.build_info()['isa'])"
+    for name in kernels.available_isas():
+        assert run(program, LLAMA_BOLTS_ISA=name).stdout == f"{name}\n"
+
+
+def test_the_number_of_threads_is_checked_and_clamped() -> None:
+    before = kernels.get_num_threads()
+    for wrong in (0, -1, True, 1.5, "2", None):
+        with pytest.raises(LlamaBoltsError, match="n must be an integer >= 1"):
+            kernels.set_num_threads(wrong)  # type: ignore[arg-type]
+    kernels.set_num_threads(10**9)
+    most = MAX_THREADS if kernels.build_info()["openmp"] else 1
+    assert kernels.get_num_threads() == most
+    kernels.set_num_threads(before)
+
+
+def test_a_forked_child_computes_the_same_bits_on_one_thread_and_does_not_hang() -> None:
+    program = """
+import os, sys
+expected = product(4)
+child = os.fork()
+if child == 0:
+    same = product() == expected and kernels.get_num_threads() == 1
+    kernels.set_num_threads(4)
+    os._exit(0 if same and kernels.get_num_threads() == 1 and product() == expected else 9)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), product() == expected)
+"""
+    assert run(program).stdout == "0 True\n"
+
+
+def test_subnormal_numbers_survive_the_import_and_every_kernel() -> None:
+    program = """
+try:
+    import torch
+except ImportError:
+    pass
+from tests.csrc.guard_pages import Blocks, Note
+from tests.csrc.run_guard_pages import run_cases
+tiny = np.array([1e-40], np.float32)
+for name in kernels.available_isas():
+    kernels.set_isa(name)
+    run_cases(Blocks(), Note(None), "few")
+    assert (tiny * np.float32(1))[0] != 0 and (tiny + tiny)[0] > tiny[0]
+    half = ml.multiply(ml.Tensor.from_numpy(tiny), ml.full((1,), 0.5)).item()
+    assert 0 < half < tiny[0]
+print("still there")
+"""
+    done = run(program)
+    assert done.stdout == "still there\n", done.stderr
+
+
+def test_build_info_says_what_is_in_use() -> None:
+    info = kernels.build_info()
+    assert info["isa"] in info["available_isas"]
+    assert info["available_isas"][-1] == "portable"
+    assert info["openmp"] == (info["openmp_version"] > 0)
+    assert info["compiler"].split()[0] in ("gcc", "clang", "test")
+    assert info["threads"] == kernels.get_num_threads()
+
+
+def test_two_python_threads_compute_at_once_without_mixing_their_scratch() -> None:
+    generator = np.random.default_rng(3)
+    x = [ml.Tensor.from_numpy(generator.standard_normal((20, 300)).astype("f4")) for _ in range(4)]
+    weight = ml.Tensor.from_numpy(generator.standard_normal((90, 300)).astype("f4"))
+    expected = [ml.linear_transformation(one, weight).numpy().copy() for one in x]
+    wrong: list[int] = []
+
+    def repeat(i: int) -> None:
+        for _ in range(30):
+            if not np.array_equal(ml.linear_transformation(x[i], weight).numpy(), expected[i]):
+                wrong.append(i)
+
+    workers = [threading.Thread(target=repeat, args=(i,)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32, ml.uint8], ids=str)
+@given(data=st.data())
+def test_only_contiguous_elements_inside_their_storage_have_a_pointer(
+    dtype: ml.DType, data: st.DataObject
+) -> None:
+    x = ml.zeros((3, 4, 5), dtype)
+    for _ in range(data.draw(st.integers(1, 4))):
+        match data.draw(st.sampled_from(["slice", "transpose", "reshape", "index", "contiguous"])):
+            case "slice" if x.ndim:
+                start = data.draw(st.integers(0, x.shape[0]))
+                x = x.slice(start, data.draw(st.integers(start, x.shape[0])))
+            case "transpose" if x.ndim:
+                x = x.transpose(data.draw(st.integers(0, x.ndim - 1)), -1)
+            case "reshape":
+                x = x.reshape(-1 if x.size else 0)
+            case "index" if x.ndim and x.shape[0]:
+                x = x[data.draw(st.integers(0, x.shape[0] - 1)) :: 2]
+            case _:
+                x = x.contiguous()
+        if x._pointer is not None:
+            address = kernels.address_of(x._pointer)
+            assert address == x.data_pointer
+            assert address % dtype.itemsize == 0
+            assert x.numpy().flags.c_contiguous
+            assert x.storage.address <= address
+            assert address + x.nbytes <= x.storage.address + x.storage.nbytes
+        assert x.contiguous()._pointer is not None

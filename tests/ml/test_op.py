@@ -1,0 +1,163 @@
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml, trace
+from src.ml import op as op_module
+from src.ml.ops.elementwise import add as added
+
+
+class Listener:
+    """Keeps what is reported, and calls every result `seen`."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, list[str], tuple[int, ...], dict[str, Any]]] = []
+
+    def op(self, op: str, inputs: Any, result: Any, details: Any, seconds: float) -> str:
+        assert seconds >= 0
+        names = [x.name for x in inputs]
+        self.reports.append((op, names, result.shape, dict(details)))
+        return "seen"
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    listener = Listener()
+    trace.start(listener)  # type: ignore[arg-type]
+    yield listener
+    trace.stop()
+
+
+def tensor(*shape: int) -> ml.Tensor:
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    return ml.Tensor.from_numpy(values, name="mine")
+
+
+def test_an_op_reports_its_inputs_its_result_and_its_arguments(listener: Listener) -> None:
+    result = ml.softmax(tensor(2, 3), dim=-1, dtype=ml.bfloat16)
+    assert result.name == "seen"
+    assert listener.reports == [("softmax", ["mine"], (2, 3), {"dim": -1, "dtype": ml.bfloat16})]
+
+
+def test_methods_report_themselves_and_a_slice_that_is_set_reports_the_slice(
+    listener: Listener,
+) -> None:
+    x = tensor(4, 2)
+    x.set_slice(1, 3, tensor(2, 2))
+    x.reshape(8).to(ml.bfloat16)
+    x.transpose(0, 1)
+    x.slice(1, 2)
+    assert [(op, shape) for op, _, shape, _ in listener.reports] == [
+        ("set_slice", (2, 2)), ("reshape", (8,)), ("to", (8,)), ("transpose", (2, 4)),
+        ("slice", (1, 2)),
+    ]  # fmt: skip
+
+
+def test_an_op_inside_an_op_and_a_conversion_to_the_same_dtype_are_not_reported(
+    listener: Listener,
+) -> None:
+    x = tensor(2, 3)
+    assert x.to(ml.float32) is x
+    ml.matmul(x.to(ml.float16), tensor(3, 2).to(ml.float16))
+    assert [op for op, *_ in listener.reports] == ["to", "to", "matmul"]
+
+
+def test_sequences_of_tensors_are_inputs(listener: Listener) -> None:
+    ml.concatenate([tensor(1, 2), tensor(3, 2)])
+    assert listener.reports == [("concatenate", ["mine", "mine"], (4, 2), {})]
+
+
+def test_an_op_with_several_results_reports_each_and_returns_them_named(
+    listener: Listener,
+) -> None:
+    cache = ml.KeyValueCache(8, 2, 4, ml.float32)
+    xk, xv = tensor(3, 2, 4).with_name("xk"), tensor(3, 2, 4).with_name("xv")
+    assert ml.write_cache(cache, 2, xk, xv) is None
+    keys, values = ml.read_cache(cache, 2, 5)
+    assert (keys.name, values.name) == ("seen", "seen")
+    np.testing.assert_array_equal(keys.numpy(), xk.numpy())
+    written = ("write_cache", ["xk", "xv"], (3, 2, 4), {"start_pos": 2})
+    read = ("read_cache", [], (3, 2, 4), {"start": 2, "stop": 5})
+    assert listener.reports == [written, written, read, read]
+
+
+def test_of_a_sequence_with_one_tensor_per_result_a_line_shows_its_own(listener: Listener) -> None:
+    x = tensor(2).with_name("x")
+    weights = [tensor(3, 2).with_name(name) for name in "abc"]
+    ml.linear_transformations(x, weights)
+    assert [inputs for _, inputs, *_ in listener.reports] == [["x", "a"], ["x", "b"], ["x", "c"]]
+
+
+def test_an_op_that_fails_raises_its_error_and_the_next_one_reports(listener: Listener) -> None:
+    with pytest.raises(ml.ShapeError, match="matmul"):
+        ml.matmul(tensor(2, 3), tensor(2, 3))
+    ml.ones((1,), ml.float32)
+    assert [op for op, *_ in listener.reports] == ["ones"]
+
+
+def test_results_have_the_same_bits_and_lie_where_they_would(listener: Listener) -> None:
+    x = tensor(4, 2)
+    assert x.slice(1, 3).data_pointer == x.data_pointer + 8
+    np.testing.assert_array_equal(ml.add(x, x).numpy(), 2 * x.numpy())
+
+
+def test_an_op_reports_by_its_name_whatever_name_it_is_called_by(listener: Listener) -> None:
+    x, plus = tensor(2), ml.add
+    added(x, x)
+    plus(x, x)
+    _ = x + x
+    assert [op for op, *_ in listener.reports] == ["add"] * 3
+
+
+def test_observers_come_and_go_and_each_is_told_of_the_same_calls() -> None:
+    first: list[ml.OpCall] = []
+    second: list[ml.OpCall] = []
+    ml.subscribe(first.append)
+    ml.subscribe(second.append)
+    result = ml.add(tensor(2), 1.5)
+    ml.unsubscribe(first.append)
+    ml.softmax(result)
+    ml.unsubscribe(second.append)
+    ml.softmax(result)
+    assert [call.op for call in first] == ["add"]
+    assert [call.op for call in second] == ["add", "softmax"]
+    assert first[0].results == (result,)
+    assert first[0].scalars == {"b": 1.5}
+    assert [x.name for x in first[0].inputs(0)] == ["mine"]
+    assert op_module._observers == ()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: ml.add([1], [2]), ml.TensorTypeError, "[add] a or b must be a Tensor: list"),
+        (lambda: ml.add([1], tensor(2)), ml.DTypeError, "[add] value must be a number"),
+        (lambda: ml.softmax([1.0]), ml.TensorTypeError, "[softmax] x must be a Tensor: list"),
+        (lambda: ml.softmax(None), ml.TensorTypeError, "[softmax] x must be a Tensor: NoneType"),
+        (
+            lambda: ml.linear_transformation(tensor(1, 2), np.ones((3, 2))),
+            ml.TensorTypeError,
+            "[linear_transformation] weight must be a Tensor: ndarray",
+        ),
+        (lambda: tensor(2).to(None), ml.DTypeError, "[to] dtype must be one of bfloat16"),
+        (lambda: tensor(2).to("float"), ml.DTypeError, "'float'"),
+        (lambda: ml.softmax(tensor(2), dtype=ml.nf4), ml.DTypeError, "[softmax] dtype must be"),
+    ],
+)
+def test_a_wrong_type_is_an_error_of_the_package(call: Any, error: Any, text: str) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert text in str(caught.value)
+
+
+def test_memory_that_numpy_does_not_get_is_an_error_of_the_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_given: object, **_named: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np, "concatenate", refuse)
+    with pytest.raises(ml.TensorMemoryError, match=r"^\[concatenate\] memory: the system refused"):
+        ml.concatenate([tensor(2), tensor(2)])

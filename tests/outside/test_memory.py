@@ -1,0 +1,98 @@
+from pathlib import Path
+
+import pytest
+
+from src.outside import memory as memory_module
+from src.outside.memory import available_memory, memory_shortage, readable_bytes
+
+MEMINFO = "MemTotal:       24000000 kB\nMemFree:        1 kB\nMemAvailable:   2048 kB\n"
+
+
+def group(path: Path, limit: str, used: int, inactive: int) -> Path:
+    path.mkdir()
+    (path / "memory.max").write_text(limit + "\n")
+    (path / "memory.current").write_text(f"{used}\n")
+    (path / "memory.stat").write_text(f"anon 5\ninactive_file {inactive}\n")
+    return path
+
+
+def test_available_memory_is_what_the_kernel_calls_available(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    assert available_memory(tmp_path / "meminfo", tmp_path / "none") == 2048 * 1024
+
+
+def test_a_control_group_lowers_it_and_its_file_pages_count_as_free(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    limited = group(tmp_path / "limited", "1000000", 700000, 50000)
+    assert available_memory(tmp_path / "meminfo", limited) == 350000
+    unlimited = group(tmp_path / "unlimited", "max", 700000, 50000)
+    assert available_memory(tmp_path / "meminfo", unlimited) == 2048 * 1024
+
+
+def test_active_pages_of_files_count_as_free_too(tmp_path: Path) -> None:
+    limited = group(tmp_path / "limited", "1000000", 700000, 50000)
+    with (limited / "memory.stat").open("a") as stat:
+        stat.write("active_file 20000\nfile_mapped 9\nempty\n")
+    assert available_memory(tmp_path / "none", limited) == 370000
+
+
+def test_every_group_above_the_own_one_counts(tmp_path: Path) -> None:
+    group(tmp_path / "root", "max", 900, 0)
+    group(tmp_path / "root" / "user", "5000", 900, 0)
+    group(tmp_path / "root" / "user" / "own", "9000", 400, 0)
+    own, meminfo = tmp_path / "cgroup", tmp_path / "meminfo"
+    meminfo.write_text(MEMINFO)
+    for path, left in (("user/own", 4100), ("user", 4100), ("", 2 << 20), ("../user", 2 << 20)):
+        own.write_text(f"0::/{path}\n")
+        assert available_memory(meminfo, tmp_path / "root", own) == left
+
+
+def test_control_groups_of_the_first_version_count(tmp_path: Path) -> None:
+    limited = tmp_path / "memory" / "own"
+    limited.mkdir(parents=True)
+    (limited / "memory.limit_in_bytes").write_text("1000000\n")
+    (limited / "memory.usage_in_bytes").write_text("700000\n")
+    (limited / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 50000\n")
+    own = tmp_path / "cgroup"
+    own.write_text("5:cpu,memory:/own\n1:cpu:/elsewhere\nno line\n0::/\n")
+    assert available_memory(tmp_path / "none", tmp_path, own) == 350000
+
+
+def test_a_full_control_group_leaves_nothing(tmp_path: Path) -> None:
+    full = group(tmp_path / "full", "1000", 5000, 0)
+    assert available_memory(tmp_path / "none", full) == 0
+
+
+def test_without_either_file_sysconf_answers(tmp_path: Path) -> None:
+    found = available_memory(tmp_path / "none", tmp_path / "none")
+    assert found is None or found > 0
+
+
+def test_unreadable_numbers_say_nothing(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemAvailable: lots kB\nMemAvailable:\n")
+    limited = group(tmp_path / "limited", "1000000", 700000, 50000)
+    assert available_memory(tmp_path / "meminfo", limited) == 350000
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"),
+        (3 << 29, "1.5 GiB"), (1 << 50, "1048576.0 GiB"),
+    ],
+)  # fmt: skip
+def test_bytes_are_readable(count: int, text: str) -> None:
+    assert readable_bytes(count) == text
+
+
+def test_what_does_not_fit_is_told_with_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_module, "available_memory", lambda: 1 << 20)
+    assert memory_shortage(1 << 20, "a block") is None
+    assert memory_shortage(2 << 20, "2 blocks") == (
+        "memory: expected at most 1.0 MiB available, got 2.0 MiB for 2 blocks"
+    )
+
+
+def test_where_the_system_does_not_say_everything_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_module, "available_memory", lambda: None)
+    assert memory_shortage(1 << 60, "much") is None

@@ -1,0 +1,32 @@
+"""Open the weights of a model directory with the sizes that its configuration says."""
+
+from pathlib import Path
+
+from src.checkpoint import (
+    Checkpoint,
+    open_hugging_face_checkpoint,
+    open_meta_checkpoint,
+    read_hugging_face_config,
+    read_params,
+)
+from src.model.args import args_from_config, args_from_params
+
+
+def open_hugging_face(directory: Path) -> Checkpoint:
+    """Open a directory in Hugging Face's layout, whether or not its weights are there."""
+    config = read_hugging_face_config(directory)
+    args = args_from_config(config)
+    return open_hugging_face_checkpoint(
+        directory,
+        args.n_layers,
+        args.tensor_sizes,
+        biases=args.biases,
+        tied=config.given.get("tie_word_embeddings") is True,
+        quantization=config.quantization.kind if config.quantization else None,
+    )
+
+
+def open_meta(directory: Path, one_by_one: bool = False) -> Checkpoint:
+    """Open a directory in Meta's layout, whether or not its weights are there."""
+    args = args_from_params(read_params(directory / "params.json"))
+    return open_meta_checkpoint(directory, args.n_layers, args.tensor_sizes, one_by_one)

@@ -1,0 +1,89 @@
+"""docs/ADDING-A-DTYPE.md lists the files that a dtype touches; what is in the table computes."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml
+from src.ml.kernels import available_isas, set_isa
+from tests.csrc.quantized_operands import FORMATS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "ADDING-A-DTYPE.md"
+MOST_FILES = 6
+FLOATS = [row for row in ml.DTYPES if row.kind == "float"]
+SMALL = [row for row in FLOATS if row.itemsize < 4]
+
+
+def listed(heading: str) -> list[str]:
+    """Returns the files in the table below a heading."""
+    section = PAGE.read_text("utf-8").partition(f"### {heading}\n")[2].partition("\n#")[0]
+    return re.findall(r"^\| `((?:src|csrc)/[\w./]+)` \|", section, flags=re.M)
+
+
+def naming(pattern: str, *places: str) -> set[str]:
+    """Returns the files of some folders that a pattern is found in."""
+    files = [path for place in places for path in (ROOT / place).rglob("*")]
+    sources = [path for path in files if path.suffix in {".py", ".c", ".h", ".inc"}]
+    found = {path for path in sources if re.search(pattern, path.read_text("utf-8"), re.I)}
+    return {path.relative_to(ROOT).as_posix() for path in found}
+
+
+def test_the_files_that_a_plain_dtype_touches_are_those_of_the_page() -> None:
+    files = listed("The files of a plain dtype")
+    assert set(files) == naming(r'float8_e5m2|#include "float8', "src", "csrc")
+    assert len(files) == len(set(files)) <= MOST_FILES
+
+
+def test_the_files_that_a_block_format_touches_are_those_of_the_page() -> None:
+    files = listed("The files of a block format")
+    assert set(files) == naming("int8_block", "csrc") | {"src/ml/dtype.py"}
+    assert len(files) == len(set(files)) <= MOST_FILES
+
+
+def test_every_block_format_of_the_table_is_tested() -> None:
+    assert {dtype for dtype, _double in FORMATS} == set(ml.BLOCK_DTYPES)
+
+
+def same(a: "np.ndarray[Any, Any]", b: "np.ndarray[Any, Any]") -> bool:
+    """Tells whether two arrays have the same values; any NaN is like another."""
+    return bool(np.array_equal(a.astype(np.float64), b.astype(np.float64), equal_nan=True))
+
+
+@pytest.mark.parametrize("dtype", SMALL, ids=str)
+def test_every_value_of_a_small_plain_dtype_is_widened_exactly(dtype: ml.DType) -> None:
+    values = np.arange(2 ** (8 * dtype.itemsize)).astype(dtype.bits_dtype).view(dtype.numpy_dtype)
+    with np.errstate(invalid="ignore"):  # of signalling NaNs
+        assert same(ml.Tensor.from_numpy(values).to(ml.float32).numpy(), values.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", SMALL, ids=str)
+def test_numbers_of_any_size_are_rounded_to_a_small_plain_dtype(dtype: ml.DType) -> None:
+    generator = np.random.default_rng(0)
+    values = np.ldexp(generator.standard_normal(4096), generator.integers(-30, 30, 4096))
+    special = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 448, 464, 465, 57344, 61440, 65520])
+    x = np.concatenate([values, special]).astype(np.float32)
+    with np.errstate(over="ignore"):
+        assert same(ml.Tensor.from_numpy(x).to(dtype).numpy(), x.astype(dtype.numpy_dtype))
+
+
+@pytest.mark.parametrize("dtype", SMALL, ids=str)
+@pytest.mark.parametrize("isa", available_isas())
+def test_a_product_has_the_bits_of_that_with_the_weight_widened(dtype: ml.DType, isa: str) -> None:
+    used = ml.build_info()["isa"]
+    widened = ml.bfloat16 if dtype.product_type == "bfloat16" else ml.float32
+    generator = ml.Generator(3)
+    weight = ml.randn(70, 100, generator=generator).to(dtype)
+    set_isa(isa)
+    try:
+        for T in (1, 7):
+            x = ml.randn(T, 100, generator=generator, dtype=widened)
+            product = ml.linear_transformation(x, weight, ml.float32)
+            expected = ml.linear_transformation(x, weight.to(widened), ml.float32)
+            assert product.numpy().tobytes() == expected.numpy().tobytes()
+            assert np.abs(expected.numpy()).max() > 1
+    finally:
+        set_isa(used)

@@ -1,0 +1,95 @@
+"""Writes `csrc/dtypes.h` from the table of dtypes in `src/ml/dtype.py`.
+
+    python -m tools.write_dtypes
+
+Run it after a row is added or changed; a test compares the file with the table.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from src.ml.dtype import BLOCK_DTYPES, DTYPES
+
+HEADER = Path(__file__).parents[1] / "csrc" / "dtypes.h"
+
+_TEMPLATE = """\
+/* Element types and weight formats. Written by `python -m tools.write_dtypes` from the table in
+ * src/ml/dtype.py: change that table, not this file. */
+#pragma once
+
+/* cffi: begin */
+
+/* Types of elements, and formats of block-quantized weights: one range of numbers. */
+typedef enum ElementType {{
+{numbers}
+}} ElementType;
+
+enum {{ TYPE_COUNT = {count} }};
+
+/* cffi: end */
+
+/* clang-format off */
+
+/* Plain types: ROW(name, type, bytes of an element). */
+{plain}
+
+/* Those of them that bfloat16 holds exactly: their products with bfloat16 run in bfloat16. */
+{pairs}
+
+/* Formats whose blocks become int8 codes with a scale: ROW(name, type, elements of a block, bytes
+ * of its codes, bytes of its scale). Products with bfloat16 run on integers. */
+{expanded}
+
+/* Formats whose blocks become float32; ROW takes the same values. */
+{widened}
+
+#define BLOCK_TYPES(ROW) EXPANDED_TYPES(ROW) WIDENED_TYPES(ROW)
+
+/* clang-format on */
+"""
+
+
+def write_header() -> str:
+    """Return the text of `csrc/dtypes.h`."""
+    plain = [row for row in DTYPES if row.kind == "float"]  # also those not built yet
+    rows: dict[str, tuple[int, ...]] = {row.name: (row.itemsize,) for row in plain}
+    blocks: dict[str, tuple[int, ...]] = {}
+    expanded = []
+    for row in BLOCK_DTYPES:
+        codes = row.block_size // row.codes_per_item * row.codes.itemsize
+        blocks[row.name] = (row.block_size, codes, row.scales.itemsize)
+        if row.double_scales is not None:
+            blocks[f"{row.name}_double"] = (row.block_size, codes, row.double_scales.itemsize)
+        if row.product_type == "bfloat16":
+            expanded.append(row.name)
+    names = [*rows, *blocks]
+    return _TEMPLATE.format(
+        numbers=",\n".join(f"    TYPE_{name.upper()} = {i}" for i, name in enumerate(names)),
+        count=len(names),
+        plain=_list("PLAIN_TYPES", rows),
+        pairs=_list("PAIR_TYPES", {
+            row.name: rows[row.name] for row in plain if row.product_type == "bfloat16"
+        }),
+        expanded=_list("EXPANDED_TYPES", {name: blocks[name] for name in expanded}),
+        widened=_list("WIDENED_TYPES", {
+            name: sizes for name, sizes in blocks.items() if name not in expanded
+        }),
+    )  # fmt: skip
+
+
+def _list(name: str, rows: Mapping[str, tuple[int, ...]]) -> str:
+    """Return a macro that applies ROW to each row."""
+    lines = [
+        f"    ROW({', '.join([row, f'TYPE_{row.upper()}', *map(str, sizes)])})"
+        for row, sizes in rows.items()
+    ]
+    return " \\\n".join([f"#define {name}(ROW)", *lines])
+
+
+def main() -> None:
+    """Write the header."""
+    HEADER.write_text(write_header(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
