@@ -97,14 +97,14 @@ print(seen)
 # What is refused once the library is loaded: addresses for a stack, or processes of the user.
 FEW_ADDRESSES = """
 import resource
-np.random.default_rng(0)  # loads a library
+product(1)  # loads what NumPy imports late
 pages = int(open("/proc/self/statm").read().split()[0])
 most = pages * resource.getpagesize() + (12 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
 """
 FEW_PROCESSES = """
 import os, resource
-np.random.default_rng(0)
+product(1)  # loads what NumPy imports late, from where the new user may not read
 os.setuid(54321)
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 """
