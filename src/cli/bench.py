@@ -10,7 +10,7 @@ import numpy as np
 from .. import ml
 from ..checkpoint.names import is_harmless
 from ..inference import NumericError
-from ..ml import roofs
+from ..ml import roofline
 from ..model import InferenceContext, Model, ModelArgs, kv_cache_bytes
 from ..outside.memory import readable_bytes
 from .console import Console
@@ -122,7 +122,7 @@ class _Runner:
         self._weights = weights_of_a_step(model)
         self.weight_bytes = sum(tensor.nbytes for tensor in self._weights)
         self.run(1)  # whatever lies on disk only is read now
-        self._isa, self._streams = roofs.fastest_reading(self._weights)
+        self._isa, self._streams = roofline.fastest_reading(self._weights)
         self.read_rates: list[float] = []
         self.multiply_rates: list[float] = []
 
@@ -144,13 +144,13 @@ class _Runner:
 
     def read_limit(self, position: int) -> float:
         """Return the tokens per second at which all that a token reads can be read."""
-        rate = roofs.read_rate(self._weights, self._isa, self._streams)
+        rate = roofline.read_rate(self._weights, self._isa, self._streams)
         self.read_rates.append(rate)
         return rate / (self.weight_bytes + kv_cache_bytes(self._model.args, position))
 
     def multiply_limit(self, prompt: int) -> float | None:
         """Return the tokens per second at which a prompt's products can be added up."""
-        rate = roofs.multiply_add_rate(self._model.args.dtype.name)
+        rate = roofline.multiply_add_rate(self._model.args.dtype.name)
         if rate is None:
             return None
         self.multiply_rates.append(rate)

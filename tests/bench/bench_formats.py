@@ -24,7 +24,7 @@ from .engines import LLAMA_CPP, OURS, Setup
 from .processes import Rounds, Served, interleave
 from .reference import BOUND, reference_logits, relative_error
 from .report import machine, print_rounds
-from .roofs import Roofs
+from .roofline import Roofline
 from .shapes import add_shape_options, find_checkpoint, find_quantized, find_quantized_gguf
 from .timed import Timed
 
@@ -32,7 +32,7 @@ PLAIN = "bfloat16"
 OF_THE_SAME_SIZE = {"int8": "Q8_0", "nf4": "Q4_0"}
 # Of logits with weights of four bits, as a share of those with the plain ones.
 FOUR_BITS_BOUND = 1.0
-READ = "read roof of"
+READ = "read roofline of"
 
 
 def parse_options() -> argparse.Namespace:
@@ -53,7 +53,7 @@ def parse_options() -> argparse.Namespace:
 
 
 class Bench:
-    """What is served: a process for each format, and one for each roof.
+    """What is served: a process for each format, and one for the roofline of each.
 
     Args:
         options: of the command line.
@@ -71,13 +71,13 @@ class Bench:
         positions = self.longest + 16
         environment = {"OMP_NUM_THREADS": str(options.threads)}
         isa = {"LLAMA_BOLTS_ISA": options.isa} if options.isa else {}
-        isa_of_roofs = options.isa or calls.build_info()["isa"]
+        isa_of_roofline = options.isa or calls.build_info()["isa"]
         self.served: dict[str, Served] = {}
-        self.roofs: dict[str, Served] = {}
+        self.roofline: dict[str, Served] = {}
         for name, directory in self.directories.items():
             setup = Setup(directory, options.threads, positions)
             self.served[name] = Served(Timed, OURS, setup, environment=environment | isa)
-            self.roofs[name] = Served(Roofs, directory, options.threads, isa_of_roofs)
+            self.roofline[name] = Served(Roofline, directory, options.threads, isa_of_roofline)
         for kind in options.theirs:
             setup = Setup(
                 self.plain, options.threads, positions, find_quantized_gguf(self.plain, kind)
@@ -113,19 +113,19 @@ class Bench:
             name: functools.partial(served.ask, what, ids) for name, served in self.served.items()
         }
         if what == "decode_rate":
-            for name, roofs in self.roofs.items():
-                participants[f"{READ} {name}"] = functools.partial(_passes, roofs)
+            for name, roofline in self.roofline.items():
+                participants[f"{READ} {name}"] = functools.partial(_passes, roofline)
         return interleave(participants, self.options.pairs)
 
     def close(self) -> None:
         """End all processes."""
-        for served in (*self.served.values(), *self.roofs.values()):
+        for served in (*self.served.values(), *self.roofline.values()):
             served.close()
 
 
-def _passes(roofs: Served) -> float:
+def _passes(roofline: Served) -> float:
     """Return how often per second the weights of a step can be read."""
-    return float(roofs.ask("read_rate")) / float(roofs.ask("read_bytes"))
+    return float(roofline.ask("read_rate")) / float(roofline.ask("read_bytes"))
 
 
 def show_ratios(title: str, rounds: Rounds) -> None:

@@ -1,12 +1,12 @@
-"""Times each kernel against the machine's roofs, and linear products against PyTorch's on request.
+"""Times each kernel against the roofline, and linear products against PyTorch's on request.
 
     python -m tests.bench.bench_kernels [--shapes 1b 8b] [--rows 1 4 8 22 128 512] [--pytorch]
         [--isas avx512 avx2] [--pairs 5] [--threads 2]
 
 Every weight of the models' shapes, in bfloat16, cut one after another from a mapped file larger
 than any cache; and attention at the end of a long cache. Results are verified against float64
-first. Each round times all engines and both roofs; a share is taken within one round. The last line
-is JSON.
+first. Each round times all engines and both limits, memory bandwidth and multiply-adds; a fraction
+is taken within one round. The last line is JSON.
 """
 
 import argparse
@@ -33,11 +33,11 @@ from .kernels import (
 )
 from .processes import Rounds, Served, interleave
 from .report import machine
-from .roofs import Roofs
+from .roofline import Roofline
 from .shapes import SHAPES
 
 SECONDS = 0.2  # of one timing
-READ, PEAK = "read roof", "peak"
+READ, PEAK = "read roofline", "peak"
 ATTENTION_BOUND = 0.02  # values have a standard deviation of 1, and are rounded to bfloat16
 
 
@@ -85,16 +85,16 @@ def verify_linear(served: dict[str, Served], pool: Path, shape: Linear, rows: li
 
 
 def time_linear(
-    served: dict[str, Served], roofs: Served, shape: Linear, rows: int, pairs: int
+    served: dict[str, Served], roofline: Served, shape: Linear, rows: int, pairs: int
 ) -> Rounds:
-    """Time one shape; the roofs are in products per second too."""
+    """Time one shape; the roofline are in products per second too."""
     operations = 2.0 * rows * shape.features * shape.columns
     participants = {
         name: (lambda engine=engine: engine.ask("rate", shape, rows, SECONDS))
         for name, engine in served.items()
     }
-    participants[READ] = lambda: roofs.ask("read_rate", 1) / shape.nbytes
-    participants[PEAK] = lambda: (roofs.ask("multiply_rate") or np.nan) / operations
+    participants[READ] = lambda: roofline.ask("read_rate", 1) / shape.nbytes
+    participants[PEAK] = lambda: (roofline.ask("multiply_rate") or np.nan) / operations
     return interleave(participants, pairs)
 
 
@@ -114,13 +114,13 @@ def show(label: str, rows: int, rounds: Rounds, operations: float, nbytes: float
 
 
 def share_of_limit(rates: dict[str, list[float]]) -> float:
-    """Return the median share of the nearer roof, taken within each round."""
+    """Return the median fraction of the lower limit, taken within each round."""
     limits = np.nanmin([rates[READ], rates[PEAK]], axis=0)
     return float(np.median(np.asarray(rates[OURS]) / limits))
 
 
 def share_rows(lines: list[dict[str, Any]]) -> list[str]:
-    """Return the shares of the nearer roof in Markdown: a row per kernel, a column per rows."""
+    """Return the fractions of the lower limit in Markdown: a row per kernel, a column per rows."""
     counts = sorted({line["rows"] for line in lines})
     table = [
         "| | " + " | ".join(f"{count} rows" for count in counts) + " |",
@@ -136,7 +136,7 @@ def share_rows(lines: list[dict[str, Any]]) -> list[str]:
     return table
 
 
-def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofs: Served) -> list[Any]:
+def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofline: Served) -> list[Any]:
     """Time every weight of the shapes with one instruction set."""
     names = [OURS, PYTORCH] if options.pytorch else [OURS]
     served = {name: Served(Kernels, name, pool, options.threads, isa) for name in names}
@@ -145,7 +145,7 @@ def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofs: Serve
         for shape in linear_shapes(sizes_of(model)):
             verify_linear(served, pool, shape, options.rows)
             for rows in options.rows:
-                rounds = time_linear(served, roofs, shape, rows, options.pairs)
+                rounds = time_linear(served, roofline, shape, rows, options.pairs)
                 operations = 2.0 * rows * shape.features * shape.columns
                 label = f"{model} {shape.name}"
                 show(label, rows, rounds, operations, shape.nbytes)
@@ -156,7 +156,7 @@ def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofs: Serve
     return lines
 
 
-def bench_attention(options: argparse.Namespace, isa: str, roofs: Served) -> list[Any]:
+def bench_attention(options: argparse.Namespace, isa: str, roofline: Served) -> list[Any]:
     """Time attention of a decode step and of a part of a prompt, at the end of a long cache."""
     lines = []
     for model in options.shapes:
@@ -171,9 +171,9 @@ def bench_attention(options: argparse.Namespace, isa: str, roofs: Served) -> lis
                 nbytes = 4.0 * sizes["K"] * sizes["h"] * positions
                 participants = {
                     OURS: lambda rows=rows, served=served: served.ask("rate", rows, SECONDS),
-                    READ: lambda nbytes=nbytes: roofs.ask("read_rate", 1) / nbytes,
+                    READ: lambda nbytes=nbytes: roofline.ask("read_rate", 1) / nbytes,
                     PEAK: lambda operations=operations: (
-                        (roofs.ask("multiply_rate") or np.nan) / operations
+                        (roofline.ask("multiply_rate") or np.nan) / operations
                     ),
                 }
                 rounds = interleave(participants, options.pairs)
@@ -199,12 +199,14 @@ def main() -> None:
         pool = Path(name, "pool")
         write_pool(pool, max(largest, 256 << 20))
         for isa in isas:
-            roofs = Served(Roofs, pool, options.threads, isa)
+            roofline = Served(Roofline, pool, options.threads, isa)
             print(f"\n{isa}, {options.threads} threads", flush=True)
-            found = bench_linear(options, isa, pool, roofs) + bench_attention(options, isa, roofs)
+            found = bench_linear(options, isa, pool, roofline) + bench_attention(
+                options, isa, roofline
+            )
             print("\n" + "\n".join(share_rows(found)), flush=True)
             lines += found
-            roofs.close()
+            roofline.close()
     print(json.dumps({"machine": machine(), "pairs": options.pairs, "lines": lines}))
 
 

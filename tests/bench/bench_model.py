@@ -5,9 +5,9 @@
 
 Each engine has a process of its own, and the same weights, token ids and threads. Logits are first
 verified against a float32 reference. Then timings alternate in order, A B B A, with a probe of the
-machine's roof among them; a ratio is taken within one round. The roof is probed before and after
-each measure too, and a measure whose roof drifted by more than 5 % is repeated. The last line is
-JSON.
+machine's roofline among them; a ratio is taken within one round. The roofline is probed before and
+after each measure too, and a measure during which it drifted by more than 5 % is repeated. The last
+line is JSON.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from .engines import ENGINES, LLAMA_CPP, OURS, Setup
 from .processes import Served
 from .reference import BOUND, reference_logits, relative_error
 from .report import FORCED_GOALS, GOALS, goal_rows, machine, print_rounds
-from .roofs import Roofs
+from .roofline import Roofline
 from .shapes import add_shape_options, find_checkpoint, find_gguf
 from .timed import Timed, TimedOurs
 
@@ -41,7 +41,7 @@ class Bench:
     directory: Path
     args: Any
     served: dict[str, Served]
-    roofs: Served
+    roofline: Served
     ids: list[int]
     results: dict[str, Any] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ def parse_options() -> argparse.Namespace:
         "--measures", nargs="+", choices=list(measures.ALL), default=list(measures.ALL)
     )
     parser.add_argument("--pairs", type=int, default=8, help="rounds of each measure")
-    parser.add_argument("--repeats", type=int, default=1, help="when the roof has drifted")
+    parser.add_argument("--repeats", type=int, default=1, help="when the roofline has drifted")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompts", type=int, nargs="+", default=[22, 128, 512])
     parser.add_argument("--steps", type=int, default=12, help="tokens of one decode timing")
@@ -66,7 +66,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def start(options: argparse.Namespace) -> Bench:
-    """Write what is missing, and start a process for each engine and one for the roofs."""
+    """Write what is missing, and start a process for each engine and one for the roofline."""
     options.directory.mkdir(parents=True, exist_ok=True)
     directory = find_checkpoint(options.shape, options.layers, options.directory)
     args = load_model(directory).args
@@ -84,9 +84,9 @@ def start(options: argparse.Namespace) -> Bench:
             setup = Setup(directory, options.threads, longest, gguf)
             served[name] = Served(Timed, name, setup, environment=environment)
     isa = options.isa or calls.build_info()["isa"]
-    roofs = Served(Roofs, directory, options.threads, isa)
+    roofline = Served(Roofline, directory, options.threads, isa)
     ids = np.random.default_rng(7).integers(0, args.vocab_size, longest).tolist()
-    return Bench(options, directory, args, served, roofs, ids)
+    return Bench(options, directory, args, served, roofline, ids)
 
 
 def verify(bench: Bench) -> dict[str, dict[str, float]]:
@@ -114,8 +114,8 @@ def main() -> None:
     options = parse_options()
     bench = start(options)
     facts = {name: served.ask("facts") for name, served in bench.served.items()}
-    facts["roofs"] = bench.roofs.ask("facts")
-    facts["peaks"] = bench.roofs.ask("peaks")
+    facts["roofline"] = bench.roofline.ask("facts")
+    facts["peaks"] = bench.roofline.ask("peaks")
     for name, what in {"machine": machine(), **facts}.items():
         print(f"{name}: {what}", flush=True)
     errors = verify(bench)
@@ -134,7 +134,7 @@ def main() -> None:
         "options": {key: str(value) for key, value in vars(options).items()},
         "results": {title: result.record() for title, result in bench.results.items()},
     }
-    for served in (*bench.served.values(), bench.roofs):
+    for served in (*bench.served.values(), bench.roofline):
         served.close()
     print(json.dumps(record))
 

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from src import ml
-from src.ml import roofs
+from src.ml import roofline
 from tests.csrc import calls
 
 from .bench_kernels import sizes_of
@@ -31,7 +31,7 @@ SECONDS = 0.15  # of one timing
 POOL_BYTES = 160 << 20
 BFLOAT16 = "bfloat16"
 FORMATS = {"nf4": (ml.nf4, False), "nf4 double": (ml.nf4, True), "int8": (ml.int8_block, False)}
-READ = "read roof"
+READ = "read roofline"
 
 
 def parse_options() -> argparse.Namespace:
@@ -72,7 +72,7 @@ class Weights:
         """Return how often per second the bytes of a copy can be read."""
         isa = str(ml.build_info()["isa"])
         parts = [part for weight in self._all[:8] for part in weight.parts()]
-        rates = [roofs.read_rate(parts, isa, streams) for streams in (1, 4, 8)]
+        rates = [roofline.read_rate(parts, isa, streams) for streams in (1, 4, 8)]
         return max(rates) / self.nbytes
 
     def verify(self, name: str, x: ml.Tensor) -> None:

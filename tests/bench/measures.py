@@ -17,7 +17,7 @@ from .timed import TimedOurs
 if TYPE_CHECKING:
     from .bench_model import Bench
 
-ROOF = "roof"
+ROOFLINE = "roofline"
 CHUNK = 512
 TINY_STEPS = 500
 
@@ -158,10 +158,10 @@ def tiny(bench: "Bench") -> Results:
 
 
 def _against_reading(bench: "Bench", participants: dict[str, Callable[[], float]]) -> Rounds:
-    """Interleave with the reading of the bytes of one step; the roof is steps per second."""
+    """Interleave with the reading of the bytes of one step; the roofline is steps per second."""
 
     def probe() -> float:
-        return float(bench.roofs.ask("read_rate")) / bench.roofs.ask("read_bytes")
+        return float(bench.roofline.ask("read_rate")) / bench.roofline.ask("read_bytes")
 
     return _interleave(bench, participants, probe)
 
@@ -169,10 +169,10 @@ def _against_reading(bench: "Bench", participants: dict[str, Callable[[], float]
 def _against_peak(
     bench: "Bench", participants: dict[str, Callable[[], float]], operations: float
 ) -> Rounds:
-    """Interleave with multiply-adds in registers; the roof is pieces of work per second."""
+    """Interleave with multiply-adds in registers; the roofline is pieces of work per second."""
 
     def probe() -> float:
-        return float(bench.roofs.ask("multiply_rate") or 0.0) / operations
+        return float(bench.roofline.ask("multiply_rate") or 0.0) / operations
 
     return _interleave(bench, participants, probe)
 
@@ -181,7 +181,7 @@ def _interleave(
     bench: "Bench", participants: dict[str, Callable[[], float]], probe: Callable[[], float]
 ) -> Rounds:
     options = bench.options
-    return interleave({**participants, ROOF: probe}, options.pairs, probe, options.repeats)
+    return interleave({**participants, ROOFLINE: probe}, options.pairs, probe, options.repeats)
 
 
 ALL: dict[str, Callable[["Bench"], Results]] = {

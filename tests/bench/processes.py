@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 PAUSE = 0.02  # seconds before each timing: the threads of the others stop spinning
-DRIFT = 0.05  # of a roof, from before a measurement to after it
+DRIFT = 0.05  # of a roofline, from before a measurement to after it
 
 
 class Served:
@@ -80,19 +80,19 @@ def _serve(pipe: Connection, make: Callable[..., Any], arguments: Sequence[Any])
 
 @dataclass
 class Rounds:
-    """Rates of several participants, one of each per round, and how the roof drifted meanwhile."""
+    """Rates of several participants, one of each per round, and the drift of the roofline."""
 
     rates: dict[str, list[float]] = field(default_factory=dict)
-    roof_before: float = 0.0
-    roof_after: float = 0.0
+    roofline_before: float = 0.0
+    roofline_after: float = 0.0
     attempts: int = 1
 
     @property
     def drift(self) -> float:
-        """Return by how much the roof changed."""
-        if not self.roof_before:
+        """Return by how much the roofline changed."""
+        if not self.roofline_before:
             return 0.0
-        return abs(self.roof_after / self.roof_before - 1)
+        return abs(self.roofline_after / self.roofline_before - 1)
 
     def rate(self, name: str) -> float:
         """Return the median rate of a participant."""
@@ -106,8 +106,12 @@ class Rounds:
 
     def record(self) -> dict[str, Any]:
         """Return all of it for JSON."""
-        roof = {"before": self.roof_before, "after": self.roof_after, "drift": self.drift}
-        return {"rates": self.rates, "roof": roof, "attempts": self.attempts}
+        roofline = {
+            "before": self.roofline_before,
+            "after": self.roofline_after,
+            "drift": self.drift,
+        }
+        return {"rates": self.rates, "roofline": roofline, "attempts": self.attempts}
 
 
 def interleave(
@@ -121,8 +125,8 @@ def interleave(
     Args:
         participants: each takes one timing and returns a rate.
         pairs: rounds.
-        probe: measures the roof, before and after.
-        repeats: how often to start again when the roof has drifted; the steadiest attempt counts.
+        probe: measures the roofline, before and after.
+        repeats: how often to start again when it has drifted; the steadiest attempt counts.
     """
     best: Rounds | None = None
     for attempt in range(1, repeats + 2):
@@ -132,7 +136,7 @@ def interleave(
             for name in order if number % 2 == 0 else order[::-1]:
                 time.sleep(PAUSE)
                 rounds.rates[name].append(participants[name]())
-        rounds.roof_after = probe() if probe else 0.0
+        rounds.roofline_after = probe() if probe else 0.0
         best = rounds if best is None or rounds.drift < best.drift else best
         best.attempts = attempt
         if best.drift <= DRIFT:

@@ -77,4 +77,4 @@ def test_a_measure_whose_roof_drifts_is_repeated_and_the_steadiest_counts() -> N
 def test_a_measure_whose_roof_is_steady_is_not_repeated() -> None:
     probes = iter([1.0, 1.04])
     rounds = interleave({"A": lambda: 1.0}, 1, lambda: next(probes), repeats=2)
-    assert (rounds.attempts, rounds.record()["roof"]["before"]) == (1, 1.0)
+    assert (rounds.attempts, rounds.record()["roofline"]["before"]) == (1, 1.0)

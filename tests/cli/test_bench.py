@@ -29,7 +29,7 @@ def cells(output: bytes) -> dict[str, list[str]]:
 @pytest.fixture
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "ROUNDS", 1)
-    monkeypatch.setattr("src.ml.roofs._ROUNDS", 1000)
+    monkeypatch.setattr("src.ml.roofline._ROUNDS", 1000)
 
 
 def test_the_bundled_model_gets_a_table_of_speeds_and_limits(run_process: Run) -> None:
@@ -95,7 +95,7 @@ def test_a_directory_with_control_characters_is_shown_escaped(
 def test_a_limit_that_is_unknown_has_no_share(
     run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch, one_round: None
 ) -> None:
-    monkeypatch.setattr("src.ml.roofs.multiply_add_rate", lambda _dtype: None)
+    monkeypatch.setattr("src.ml.roofline.multiply_add_rate", lambda _dtype: None)
     table = cells(run("-m", alphabet_model, "--bench").stdout)
     assert table["prompt"][1:] == ["unknown"]
     assert table["multiply-adds"][0].startswith("unknown")

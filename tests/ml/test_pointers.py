@@ -17,7 +17,7 @@ KERNELS = frozenset(
 POINTER_MAKERS = {
     "cast", "from_buffer", "addressof", "new_handle", "from_handle", "gc", "dlopen", "memmove",
 }  # fmt: skip
-CALLERS = re.compile(r"ml/(ops/\w+|tensor|quantized|quantization|roofs|kernels)\.py")
+CALLERS = re.compile(r"ml/(ops/\w+|tensor|quantized|quantization|roofline|kernels)\.py")
 
 
 def names_of(path: str) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The machine's roofs, probed in a process of their own over the very file that is measured."""
+"""The machine's roofline, probed in a process of its own over the very file that is measured."""
 
 import statistics
 from pathlib import Path
@@ -8,12 +8,12 @@ import numpy as np
 
 from src import ml
 from src.cli.bench import weights_of_a_step
-from src.ml import roofs
+from src.ml import roofline
 from src.model import load_model
 from tests.csrc import calls
 
 
-class Roofs:
+class Roofline:
     """Probes of reading and of multiplying.
 
     Args:
@@ -31,8 +31,8 @@ class Roofs:
         else:
             self._weights = [ml.Tensor.from_numpy(np.memmap(path, np.uint8, "r"))]
         # The file's pages are made present once, then the fastest way of reading is found.
-        roofs.read_rate(self._weights, isa, 1)
-        self.fastest = roofs.fastest_reading(self._weights, passes=6)
+        roofline.read_rate(self._weights, isa, 1)
+        self.fastest = roofline.fastest_reading(self._weights, passes=6)
 
     def facts(self) -> dict[str, Any]:
         """Return how this machine reads fastest, and how many bytes are read."""
@@ -45,13 +45,13 @@ class Roofs:
 
     def read_rate(self, passes: int = 3) -> float:
         """Return the median rate of some passes over the weights, in bytes per second."""
-        rates = [roofs.read_rate(self._weights, *self.fastest) for _ in range(passes)]
+        rates = [roofline.read_rate(self._weights, *self.fastest) for _ in range(passes)]
         return statistics.median(rates)
 
     def multiply_rate(self, dtype: str = "bfloat16", isa: str | None = None) -> float | None:
         """Return multiplications and additions per second; None where the set has no vectors."""
         calls.set_isa(isa or self.isa)
-        return roofs.multiply_add_rate(dtype)
+        return roofline.multiply_add_rate(dtype)
 
     def peaks(self) -> dict[str, dict[str, float | None]]:
         """Return the multiply-add peak of each instruction set and dtype."""
