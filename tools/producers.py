@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dataclasses
 import io
 import os
 import re
@@ -20,8 +21,6 @@ from .generated import Producer
 from .links import line_in
 from .pages import ROOT, PageError, headings
 from .runs import LLAMA_3_1_8B, SIZES_8B, bundled_events, bundled_model, events_8b
-
-_PAGE_WIDTH = 110
 
 
 def code(page: Path, argument: str) -> str:
@@ -124,7 +123,7 @@ def shapes(_page: Path, argument: str) -> str:
 
 
 def log(_page: Path, argument: str) -> str:
-    """Returns lines of `debug.log`, without times and inputs: `log 13`, or `log 13 8b`."""
+    """Returns lines of `debug.log`, without times and links: `log 13`, or `log 13 8b`."""
     numbers, _, model = argument.partition(" ")
     wanted = _stages(numbers)
     if model not in ("", "8b"):
@@ -134,23 +133,10 @@ def log(_page: Path, argument: str) -> str:
     written = io.StringIO()
     view = TraceLog(sizes, debug_log=written)
     for event in _first_pass([event for event in events if event.stage in wanted], layer=None):
-        view.write(event)
-    columns, *lines = written.getvalue().splitlines()[2:]
-    start, stop = columns.index("code") + len("tokenizer.py:100"), columns.index("result")
-    shown = [_narrow(line, start, stop) for line in (columns, *lines)]
+        view.write(dataclasses.replace(event, seconds=None if event.seconds is None else 0.0))
+    lines = written.getvalue().split("\n\n", 1)[1].splitlines()
+    shown = [line.replace("  0.000  ", "         ") for line in lines if line[:4] != "#   "]
     return "```text\n" + "\n".join(shown) + "\n```"
-
-
-def _narrow(line: str, start: int, stop: int) -> str:
-    """Takes the time and the inputs out of a line, and the pointers out of a heading."""
-    if line.startswith("#"):
-        return line.partition("  ")[0]
-    result, _, read = line.partition(" <- ")
-    shown = f"{result[:start]}  {result[stop:]}".rstrip()
-    if result[stop:].strip() or not read:
-        return shown
-    whole = f"{shown:<{start}}  {read}"  # a stage without tensors: what it has to say
-    return whole if len(whole) <= _PAGE_WIDTH else f"{whole[: _PAGE_WIDTH - 4]} ..."
 
 
 def run_program(_page: Path, argument: str) -> str:

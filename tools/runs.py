@@ -1,12 +1,14 @@
 """The two traced runs that pages and diagrams show: the bundled model, and the 8B shape."""
 
 import dataclasses
+import functools
 from functools import cache
 
 import numpy as np
 
 from src import ml, trace
 from src.checkpoint.names import rows_of
+from src.cli.token_text import piece
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import InferenceContext, LlamaTransformer, Model, ModelArgs, load_model
 from src.trace import Event
@@ -47,7 +49,10 @@ def bundled_events() -> tuple[Event, ...]:
     model = bundled_model()
     engine = InferenceEngine(model, 256)
     events: list[Event] = []
-    trace.start(trace.Tracer(model.args.sizes, events.append))
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    text_of = functools.partial(piece, tokenizer)
+    trace.start(trace.Tracer(model.args.sizes, events.append, text_of=text_of))
     try:
         for _ in engine.chat([Message("user", PROMPT)], sampling=SamplingArgs(seed=1)):
             pass

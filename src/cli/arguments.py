@@ -79,7 +79,7 @@ class Options:
         max_tokens: most new tokens of an answer.
         temperature, top_k, top_p, min_p, repeat_penalty, seed: fields of `SamplingArgs`.
         debug_log, trace_json: files of the trace.
-        trace_layers, trace_stages: what of it to write; None is the default of each file.
+        trace_layers, trace_stages, trace_steps: what to write; None: the default of each file.
         trace_statistics: numbers about the elements of each result, in the trace.
         json: write one JSON record for each answer in the place of its text.
         diagrams: directory for the diagrams of the run.
@@ -119,6 +119,7 @@ class Options:
     trace_json: Path | None
     trace_layers: tuple[range, ...] | None
     trace_stages: tuple[range, ...] | None
+    trace_steps: tuple[range, ...] | None
     trace_statistics: bool
     json: bool
     diagrams: Path | None
@@ -322,6 +323,12 @@ def _add_trace_flags(parser: argparse.ArgumentParser) -> None:
         help=f"such as 8-13 (default: all, 1-{LAST_STAGE})",
     )
     group.add_argument(
+        "--trace-steps",
+        type=ranges,
+        metavar="RANGES",
+        help="such as 0-5; step 0 runs the prompt (default: 0-1 in the log, all in JSON)",
+    )
+    group.add_argument(
         "--trace-statistics",
         action="store_true",
         help="min, max, mean, rms, first and last values",
@@ -418,7 +425,7 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         parser.error("argument --trace-json: must be another file than --debug-log")
     if values["diagrams"] is not None and logs:
         parser.error("argument --diagrams: not allowed with --debug-log or --trace-json")
-    for flag in ("--trace-layers", "--trace-stages", "--trace-statistics"):
+    for flag in ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics"):
         if values[flag[2:].replace("-", "_")] and not logs:
             parser.error(f"argument {flag}: needs --debug-log or --trace-json")
 

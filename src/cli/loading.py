@@ -144,7 +144,7 @@ def open_session(options: Options, console: Console) -> Session:
     engine = InferenceEngine(model, positions)
     chat_format = _chat_format(options, engine, tokenizer)
     console.note(loading_line(engine, chat_format))
-    trace = TraceSwitch(options, console, model.args.sizes)
+    trace = TraceSwitch(options, console, engine, chat_format)
     if options.debug_log is not None or options.trace_json is not None:
         trace.turn_on()
     return Session(

@@ -1,14 +1,16 @@
 """The trace of a run: its files, turned on by flags of the command line and by `/trace`."""
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from .. import trace
+from .. import __version__, ml, trace
+from ..inference import FoundFormat, InferenceEngine
+from ..model import InferenceContext
 from .arguments import DEFAULT_DEBUG_LOG, Options
 from .console import Console
 from .errors import UsageError
+from .token_text import piece
 
 if TYPE_CHECKING:
     from ..trace.logger import TraceLog
@@ -21,15 +23,23 @@ class TraceSwitch:
     no more, a warning says so and the run goes on without it.
 
     Args:
-        options: which files, layers, stages and statistics.
-        console: takes the warnings.
-        sizes: the model's sizes by letter.
+        options: Which files, layers, stages, steps and statistics.
+        console: Takes the warnings.
+        engine: Runs what is traced.
+        chat_format: The format of the chat; None where there is none.
 
     Raises:
         UsageError: a layer is asked for that the model does not have.
     """
 
-    def __init__(self, options: Options, console: Console, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        options: Options,
+        console: Console,
+        engine: InferenceEngine,
+        chat_format: FoundFormat | None,
+    ) -> None:
+        sizes = engine.model.args.sizes
         for layers in options.trace_layers or ():
             if layers.stop > sizes["L"]:
                 raise UsageError(
@@ -38,7 +48,8 @@ class TraceSwitch:
                 )
         self._options = options
         self._console = console
-        self._sizes = sizes
+        self._engine = engine
+        self._chat_format = chat_format
         self._mode: Literal["w", "a"] = "w"
 
     @property
@@ -62,13 +73,30 @@ class TraceSwitch:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UsageError(f"{name}: trace: expected a writable file, got {reason}") from None
         self._mode = "a"
+        model = self._engine.model
+        tokenizer = model.tokenizer
         tracer = trace.Tracer(
-            self._sizes,
+            model.args.sizes,
             log.write,
             wants=log.wants,
+            text_of=lambda token: "" if tokenizer is None else piece(tokenizer, token),
             statistics=self._options.trace_statistics,
         )
+        # What the first pass alone pays for, such as the first touch of mapped weights.
+        model.transformer.forward(InferenceContext(model.args, 1), [0])
         trace.start(tracer, log.close)
+
+    def _run(self) -> dict[str, str]:
+        """Return what a reader of the trace has to know of the run as a whole."""
+        model, info = self._engine.model, ml.build_info()
+        return {
+            "llama-bolts": __version__,
+            "model": model.description,
+            "chat format": "none" if self._chat_format is None else self._chat_format.name,
+            "instruction set": info["isa"],
+            "threads": str(info["threads"]),
+            "attention": "eager, stage by stage; drafts: none",
+        }
 
     def turn_off(self) -> None:
         """Turn the trace off, if it is on."""
@@ -84,11 +112,13 @@ class TraceSwitch:
             debug_path = DEFAULT_DEBUG_LOG
         with ExitStack() as opened:
             log = TraceLog(
-                self._sizes,
+                self._engine.model.args.sizes | {"C": self._engine.sequence_length},
                 debug_log=self._file(debug_path, opened),
                 json_lines=self._file(json_path, opened),
                 layers=options.trace_layers,
                 stages=options.trace_stages,
+                steps=options.trace_steps,
+                run=self._run(),
                 on_failure=lambda line: self._warn(line, log),
             )
             opened.pop_all()

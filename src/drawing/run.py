@@ -22,19 +22,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self._passes = 0
 
     def write(self, event: Event) -> None:
         """Take an event."""
-        self._passes += event.stage == 3
-        if self._passes <= 1 or event.stage in _EVERY_PASS:
-            self.events.append(event)
+        self.events.append(event)
 
-    def wants(self, stage: int, layer: int | None) -> bool:
-        """Return whether events of a stage and a layer are worth making."""
-        if self._passes > 1:
-            return stage in _EVERY_PASS
-        return layer in (None, 0)
+    def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
+        """Return whether events of a stage, a layer and a step are worth making."""
+        return stage in _EVERY_PASS if step else layer in (None, 0)
 
 
 @dataclass(frozen=True)

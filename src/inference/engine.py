@@ -30,6 +30,8 @@ from .stop_strings import StopStrings
 WATCHED_SECONDS = 1.0
 WATCHED_CHUNK = 64
 DEFAULT_SEQUENCE_LENGTH = 4096
+# How many candidates for a token a trace shows.
+TRACED_CANDIDATES = 5
 
 # Called with (prompt tokens in the cache, prompt tokens) before the first chunk and after each.
 Progress = Callable[[int, int], None]
@@ -314,14 +316,10 @@ class InferenceEngine:
             started = time.perf_counter()
             position = len(ids) + stats.new_tokens
             token, choice = self._choose(sampler, logits, position, candidates)
+            if is_on():
+                self._mark_choice(sampler, logits, token, position)
             sampler.observe((token,))
             stats.new_tokens += 1
-            mark(
-                20,
-                position=position,
-                inputs={"logits": logits},
-                details={"sampling": sampler.args, "seed": sampler.seed, "token": token},
-            )
             shown, reason = text.push(token)
             if reason is None and stats.new_tokens == limit:
                 shown, reason = shown + text.finish(), at_limit
@@ -353,6 +351,19 @@ class InferenceEngine:
         if not candidates:
             return token, None
         return token, explain_choice(sampler, logits, token, position, candidates)
+
+    def _mark_choice(self, sampler: Sampler, logits: Logits, token: int, position: int) -> None:
+        """Say how a token was drawn; what was left of the candidates is found for a trace alone."""
+        choice = explain_choice(sampler, logits, token, position, TRACED_CANDIDATES)
+        mark(
+            20,
+            position=position,
+            inputs={"logits": logits},
+            details={
+                "sampling": sampler.args, "seed": sampler.seed, "random": sampler.last_random,
+                "token": token, "choice": choice,
+            },
+        )  # fmt: skip
 
     def _check_weights(self) -> None:
         """Check that the answer was made with the weights as loaded; forget the cache if not."""

@@ -105,11 +105,13 @@ class Sampler:
     Attributes:
         args: The settings.
         seed: The seed in use; the same seed, settings and logits give the same tokens.
+        last_random: The number from [0, 1) that drew the last token; None where none was needed.
     """
 
     def __init__(self, args: SamplingArgs) -> None:
         self.args = args
         self.seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
+        self.last_random: float | None = None
         self._random = numpy.random.default_rng(self.seed)
         self._seen: set[int] = set()
         self._seen_ids = np.empty(0, np.int64)
@@ -143,9 +145,11 @@ class Sampler:
                 f"position {position}"
             )
         if self.args.temperature == 0.0:
+            self.last_random = None
             return int(self._penalised(logits).argmax())
         ids, weights = self._weights(logits)
-        place = draw(weights, self._random.random())
+        self.last_random = self._random.random()
+        place = draw(weights, self.last_random)
         return place if ids is None else int(ids[place])
 
     def distribution(self, logits: Logits) -> tuple[Ids, Floats]:

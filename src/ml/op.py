@@ -205,7 +205,7 @@ def _report_to(tracer: trace.Tracer | None) -> None:
     def report(call: OpCall) -> tuple[str, ...]:
         return tuple(
             tracer.op(
-                call.op, call.inputs(number), result, call.scalars, 0.0 if number else call.seconds
+                call.op, call.inputs(number), result, call.scalars, None if number else call.seconds
             )
             for number, result in enumerate(call.results)
         )

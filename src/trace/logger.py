@@ -1,11 +1,13 @@
 """The trace as text: structlog carries one stream of events, and two views write it down.
 
-`DebugLog` writes one aligned line per event for people, `JsonLines` one JSON object per event for
+`DebugLog` writes lines of at most 120 columns for people, `JsonLines` one JSON object per event for
 programs. A view whose file takes no more is left out from then on; the run goes on.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TextIO
 
@@ -13,27 +15,32 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from .events import STAGES
-from .records import MARK, Event, Statistics, TensorInfo
+from .records import LAYER, MARK, Event, Statistics, TensorInfo
 
 Failure = Callable[[str], None]
 Ranges = Sequence[range]
 
-_OP_WIDTH = 23
-_COLUMNS = f"{{:>5}} {{:>5}} {{:>8}} {{:<{_OP_WIDTH}}} {{:<16}} {{:>11}}  {{}}"
-_HEADING_WIDTH = 58
-_RESULT_WIDTH = 48
-_LONGEST_LIST = 32
+_WIDTH = 120
+_OP_WIDTH = 22
+_COLUMNS = "{:>2} {:<22} {:<14} {:>7}  {}"
+_STEP_COLUMNS = "{:>5} {:>8}  {:<26} {:<26} {:>6.4f} {:>6.4f} {:>9.3f}"
+_BEFORE_INPUTS = 86
+_INDENT = " " * 8
+_MOST_TOKENS = 64
+_PASS_STAGES = (3, 20, 21)
+_NOTHING: Mapping[str, Any] = {}
 _LEGEND = (
     ("T", "new tokens"),
     ("S", "cached plus new tokens"),
     ("D", "model dimension"),
     ("H", "query heads"),
     ("K", "key/value heads"),
-    ("G", "H/K"),
+    ("G", "query heads per key/value head"),
     ("h", "head dimension"),
     ("F", "feed-forward dimension"),
     ("V", "vocabulary"),
     ("L", "layers"),
+    ("C", "positions of the KV cache"),
 )
 _FIELDS = tuple(field.name for field in fields(Event) if field.name != "op")
 
@@ -44,16 +51,20 @@ class TraceLog:
     It closes the files when they take no more, and in `close`.
 
     Args:
-        sizes: the model's sizes by letter; both files begin with them.
-        debug_log: the log for people, or None.
-        json_lines: the JSON lines, or None.
-        layers: the layers to write in full. Without them the JSON lines hold all, and the log for
+        sizes: The model's sizes by letter; both files begin with them.
+        debug_log: The log for people, or None.
+        json_lines: The JSON lines, or None.
+        layers: The layers to write in full. Without them the JSON lines hold all, and the log for
             people the first one.
-        stages: the stages to write; all of them by default.
-        on_failure: called with a line when a file takes no more.
+        stages: The stages to write; all of them by default.
+        steps: The steps of an answer to write in full, from 0: step 0 runs the prompt. Without them
+            the JSON lines hold all, and the log for people the first two; the others get one line
+            each.
+        run: Facts about the run; both files begin with them.
+        on_failure: Called with a line when a file takes no more.
 
     Raises:
-        OSError: a file does not take its beginning.
+        OSError: A file does not take its beginning.
     """
 
     def __init__(
@@ -64,15 +75,18 @@ class TraceLog:
         json_lines: TextIO | None = None,
         layers: Ranges | None = None,
         stages: Ranges | None = None,
+        steps: Ranges | None = None,
+        run: Mapping[str, str] = _NOTHING,
         on_failure: Failure = lambda _line: None,
     ) -> None:
         self._stages = stages
         self._views: list[_View] = []
         if json_lines is not None:
-            self._views.append(JsonLines(json_lines, sizes, layers, on_failure))
+            self._views.append(JsonLines(json_lines, sizes, run, layers, steps, on_failure))
         if debug_log is not None:
             shown = (range(1),) if layers is None else layers
-            self._views.append(DebugLog(debug_log, sizes, shown, on_failure))
+            full = (range(2),) if steps is None else steps
+            self._views.append(DebugLog(debug_log, sizes, run, shown, full, on_failure))
         self._logger = structlog.wrap_logger(
             structlog.ReturnLogger(),
             processors=[*self._views, _end],
@@ -81,14 +95,14 @@ class TraceLog:
 
     def write(self, event: Event) -> None:
         """Write an event where it is wanted."""
-        if self.wants(event.stage, event.layer):
+        if self.wants(event.stage, event.layer, event.step):
             self._logger.msg(event.op, **{name: getattr(event, name) for name in _FIELDS})
 
-    def wants(self, stage: int, layer: int | None) -> bool:
-        """Return whether a view shows events of a stage in a layer."""
+    def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
+        """Return whether a view shows events of a stage in a layer and a step."""
         if self._stages is not None and not _holds(self._stages, stage):
             return False
-        return any(view.wants(stage, layer) for view in self._views)
+        return any(view.wants(stage, layer, step) for view in self._views)
 
     @property
     def is_open(self) -> bool:
@@ -104,36 +118,32 @@ class TraceLog:
 class _View:
     """A processor of structlog that writes each event to a file and hands it on."""
 
-    def __init__(self, file: TextIO, layers: Ranges | None, on_failure: Failure) -> None:
+    def __init__(
+        self, file: TextIO, layers: Ranges | None, steps: Ranges | None, on_failure: Failure
+    ) -> None:
         self._file: TextIO | None = file
         self._layers = layers
+        self._steps = steps
         self._on_failure = on_failure
 
-    def wants(self, stage: int, layer: int | None) -> bool:
-        """Return whether this view shows events of a stage in a layer."""
-        if self._file is None:
-            return False
-        in_full = layer is None or self._layers is None or _holds(self._layers, layer)
-        return in_full or (stage == 5 and self.sums_up)
+    def wants(self, stage: int, layer: int | None, step: int | None) -> bool:  # noqa: ARG002 (the log for people asks for the stage)
+        """Return whether this view shows events of a stage in a layer and a step."""
+        return self._file is not None and _holds(self._steps, step) and _holds(self._layers, layer)
 
     @property
     def is_open(self) -> bool:
         """Whether the file still takes events."""
         return self._file is not None
 
-    @property
-    def sums_up(self) -> bool:
-        """Whether a layer that is not shown in full is still shown as one line."""
-        return False
-
-    def lines(self, event_dict: EventDict) -> str:
-        """Return the text of an event, its last newline included."""
+    def text(self, event: EventDict) -> str:
+        """Return the text of an event, its last newline included; empty for none."""
         raise NotImplementedError
 
     def __call__(self, _logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
-        if self._file is not None and self.wants(event_dict["stage"], event_dict["layer"]):
+        where = event_dict["stage"], event_dict["layer"], event_dict["step"]
+        if self._file is not None and self.wants(*where):
             try:
-                self._file.write(self.lines(dict(event_dict)))
+                self._file.write(self.text(dict(event_dict)))
                 self._file.flush()
             except OSError as error:
                 name = self._file.name
@@ -161,92 +171,238 @@ class _View:
 
 
 class JsonLines(_View):
-    """One JSON object per event, after one with the sizes of the model."""
+    """One JSON object per event, after one with the sizes of the model and facts about the run."""
 
     def __init__(
         self,
         file: TextIO,
         sizes: Mapping[str, int],
+        run: Mapping[str, str],
         layers: Ranges | None,
+        steps: Ranges | None,
         on_failure: Failure,
     ) -> None:
-        super().__init__(file, layers, on_failure)
+        super().__init__(file, layers, steps, on_failure)
         # Plain ASCII: a reader that takes U+2028 for the end of a line meets none.
         self._render = structlog.processors.JSONRenderer(default=_plain, allow_nan=False)
-        self._begin(f"{self._rendered({'sizes': dict(sizes)})}\n")
+        self._begin(f"{self._rendered({'sizes': dict(sizes), 'run': dict(run)})}\n")
 
-    def lines(self, event_dict: EventDict) -> str:
+    def text(self, event: EventDict) -> str:
         """Return the text of an event, its last newline included."""
-        op = event_dict.pop("event")  # structlog's word for it
-        return f"{self._rendered({'op': op, **event_dict})}\n"
+        op = event.pop("event")  # structlog's word for it
+        return f"{self._rendered({'op': op, **event})}\n"
 
     def _rendered(self, record: EventDict) -> str:
         return str(self._render(None, "", record))
 
 
 class DebugLog(_View):
-    """One aligned line per event under the heading of its stage."""
+    """The run as a page: headings for the stages, and below them a line or two for each op."""
 
     def __init__(
-        self, file: TextIO, sizes: Mapping[str, int], layers: Ranges, on_failure: Failure
+        self,
+        file: TextIO,
+        sizes: Mapping[str, int],
+        run: Mapping[str, str],
+        layers: Ranges,
+        steps: Ranges,
+        on_failure: Failure,
     ) -> None:
-        super().__init__(file, layers, on_failure)
-        legend = ", ".join(
-            f"{letter} = {sizes[letter]} {meaning}" if letter in sizes else f"{letter} {meaning}"
-            for letter, meaning in _LEGEND
-        )
-        head = _COLUMNS.format("stage", "layer", "position", "op", "code", "time", "result")
-        explain = (
-            "# stage N: --explain N prints its chapter, diagram and code, which its heading here "
-            "names too; code: the line that called the op"
-        )
-        columns = f"{head:<{_width_before_inputs()}} <- inputs, arguments"
-        self._begin(f"# {legend}\n{explain}\n{columns}\n")
+        super().__init__(file, layers, steps, on_failure)
+        self._sizes = sizes
+        self._new = ""  # positions of the tokens that the step reads
+        self._linked: set[int] = set()  # stages whose links have been written
+        self._last_op = ""
+        self._after_heading = False
+        self._in_table = False  # of later steps
+        self._read = ""  # the newest token: what the next step reads
+        self._in_step: dict[int, EventDict] = {}  # the events of a later step, by their stages
+        letters = [
+            f"{letter}{_size(letter, sizes)} {what}"
+            for letter, what in _LEGEND
+            if letter in "TS" or letter in sizes
+        ]
+        facts = [f"{name} {value}" for name, value in run.items()]
+        head = [
+            *_packed(facts, "# ", "#   "),
+            *_packed(letters, "# ", "#   "),
+            "# st: stage, which --explain N explains; code: where the op was called; ms: its time",
+            _COLUMNS.format("st", "op", "code", "ms", "result <- inputs, arguments"),
+        ]
+        self._begin("\n".join(head) + "\n")
 
-    @property
-    def sums_up(self) -> bool:
-        """Whether a layer that is not shown in full is still shown as one line."""
-        return True
+    def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
+        """Return whether this view shows events of a stage in a layer and a step."""
+        if not _holds(self._steps, step):
+            return self._file is not None and stage in _PASS_STAGES
+        return super().wants(stage, None if stage == 5 else layer, step)
 
-    def lines(self, event_dict: EventDict) -> str:
-        """Return the text of an event, its last newline included."""
-        op, layer = event_dict["event"], event_dict["layer"]
-        in_full = layer is None or self._layers is None or _holds(self._layers, layer)
-        if op != MARK:
-            return f"{_line(event_dict)}\n"
+    def text(self, event: EventDict) -> str:
+        """Return the text of an event, its last newline included; empty for none."""
+        op, previous, self._last_op = event["event"], self._last_op, event["event"]
+        in_full = _holds(self._steps, event["step"])
+        self._in_table = self._in_table and not in_full
         if not in_full:
-            return ""  # its one line comes at its end
-        has_content = event_dict["inputs"] or event_dict["outputs"] or event_dict["details"]
-        return f"{_heading(event_dict)}\n" + (f"{_line(event_dict)}\n" if has_content else "")
+            lines = self._later_step(event)
+        elif op == LAYER:
+            heading = ["", "# 5 each transformer block: its time and its result"]
+            lines = heading * (previous != LAYER) + [_layer_line(event)]
+            self._after_heading = False
+        elif op != MARK:
+            lines, self._after_heading = _op_lines(event), False
+        elif _holds(self._layers, event["layer"]):
+            heading, below = self._heading(event), _mark_lines(event)
+            self._after_heading = not below
+            lines = [*heading, *below]
+        else:
+            lines, self._last_op = [], previous  # a layer in one line, which comes at its end
+        if event["stage"] == 21:
+            self._read = _token_text(event["details"])
+        return "".join(f"{line}\n" for line in lines)
+
+    def _heading(self, event: EventDict) -> list[str]:
+        """Return the lines that open a stage; where it is explained, drawn and run only once."""
+        stage, details = STAGES[event["stage"]], event["details"]
+        title = f"# {stage.number} {stage.name}"
+        if event["layer"] is not None:
+            title += f", layer {event['layer']}"
+        if stage.number == 3:
+            self._new, S = _positions(event["position"], details["T"]), details["S"]
+            title += f": step {event['step']}, T = {details['T']}, S = {S}, {self._new}"
+        elif stage.number == 11 and "C" in self._sizes:
+            title += f": {self._new} of C = {self._sizes['C']}"
+        elif "stages" in details:
+            title += f": stages {details['stages']}"
+        blank = () if self._after_heading else ("",)
+        if stage.number in self._linked:
+            return [*blank, title]
+        self._linked.add(stage.number)
+        links = [stage.diagram, stage.code, stage.chapter]
+        return [*blank, title, *_packed(links, "#   ", "#   ", between="  ")]
+
+    def _later_step(self, event: EventDict) -> list[str]:
+        """Return the line of a step that is not shown in full, at the step's end."""
+        self._in_step[event["stage"]] = event
+        if event["stage"] != 21:
+            return []
+        events, self._in_step = self._in_step, {}
+        if len(events) < len(_PASS_STAGES):
+            return []  # not all of them are asked for
+        drawn, details = events[20], event["details"]
+        seconds = event["time"] - events[3]["time"]
+        row = _STEP_COLUMNS.format(
+            event["step"], events[3]["position"], self._read, _token_text(details),
+            *_drawn_probabilities(drawn["details"]), 1e3 * seconds,
+        )  # fmt: skip
+        heading = [
+            "",
+            "# later steps, which --trace-steps shows in full; p by the model, and as drawn",
+            f"{'step':>5} {'position':>8}  {'token in':<26} {'drawn':<26}      p      p        ms",
+        ]
+        reason = details["stop_reason"]
+        lines = [row if reason is None else f"{row}  {reason}"]
+        if not self._in_table:
+            lines = heading + lines
+        self._in_table = True
+        return lines
 
 
-def _heading(event: EventDict) -> str:
-    """Return the line that opens a stage."""
-    stage = STAGES[event["stage"]]
-    layer = "" if event["layer"] is None else f", layer {event['layer']}"
-    title = f"# {stage.number} {stage.name}{layer}"
-    code = f"{stage.code} {stage.function}"
-    return f"\n{title:<{_HEADING_WIDTH}} {stage.diagram}  {code:<58}  {stage.chapter}"
+def _positions(first: int, count: int) -> str:
+    return f"positions {first} to {first + count - 1}" if count > 1 else f"position {first}"
 
 
-def _line(event: EventDict) -> str:
-    """Return the line of an event."""
+def _op_lines(event: EventDict) -> list[str]:
+    """Return the lines of an op: its results, and what they were made of."""
     seconds = event["seconds"]
     left = _COLUMNS.format(
         event["stage"],
-        "-" if event["layer"] is None else event["layer"],
-        "-" if event["position"] is None else event["position"],
         _function(event["stage"]) if event["event"] == MARK else event["event"],
         event["code"].rpartition("/")[2],
-        "" if seconds is None else f"{seconds * 1e3:.3f} ms",
+        "" if seconds is None else f"{seconds * 1e3:.3f}",
         ", ".join(tensor_text(x) for x in event["outputs"]),
-    )
-    right = [tensor_text(x) for x in event["inputs"]]
-    text = repr if event["event"] == MARK else str  # an op's arguments are numbers and dtypes
-    right += [f"{name} = {_value_text(value, text)}" for name, value in event["details"].items()]
-    line = f"{left:<{_width_before_inputs()}} <- {', '.join(right)}" if right else left
-    values = [x.statistics for x in event["outputs"] if x.statistics is not None]
-    return "; ".join([line, *map(_statistics_text, values)]).rstrip()
+    ).rstrip()
+    dtypes = {x.dtype for x in event["outputs"]}
+    read = [_read_text(x, dtypes) for x in event["inputs"]]
+    read += [f"{name} = {_value_text(value)}" for name, value in event["details"].items()]
+    lines = [left]
+    if read:
+        right = f"<- {', '.join(read)}"
+        if max(len(left) + 1, _BEFORE_INPUTS) + len(right) <= _WIDTH:
+            lines = [f"{left:<{_BEFORE_INPUTS - 1}} {right}"]
+        else:
+            lines += _packed(read, f"{_INDENT}<- ", f"{_INDENT}   ")
+    return lines + [_statistics_line(x.statistics) for x in event["outputs"] if x.statistics]
+
+
+def _mark_lines(event: EventDict) -> list[str]:
+    """Return what a stage has to say that makes no op, below its heading."""
+    stage, details = event["stage"], event["details"]
+    if stage in (3, 5, 7):
+        return []  # its heading has said it
+    if stage not in (1, 20, 21):
+        return _op_lines(event) if event["outputs"] or event["inputs"] or details else []
+    left = _op_lines({**event, "details": {}, "inputs": ()})
+    if stage == 21:
+        text, reason = details["text"], details["stop_reason"]
+        said = f"token {_token_text(details)}, text {text!r}"
+        return left + _wrapped(said if reason is None else f"{said}, stop: {reason}")
+    return left + (_prompt_lines(details) if stage == 1 else _choice_lines(details))
+
+
+def _prompt_lines(details: Mapping[str, Any]) -> list[str]:
+    """Return the messages or the text of a prompt, and its tokens."""
+    lines = []
+    for message in details.get("messages", ()):
+        lines += _wrapped(f"{message['role']}: {message['content']!r}")
+    if "text" in details:
+        lines += _wrapped(f"text: {details['text']!r}")
+    ids = details["ids"]
+    tokens = [f"{token} {text}" for token, text in zip(ids, details["texts"], strict=True)]
+    more = [f"and {len(ids) - _MOST_TOKENS} more"] if len(ids) > _MOST_TOKENS else []
+    first = f"{_INDENT}{len(ids)} tokens: "
+    return [*lines, *_packed([*tokens[:_MOST_TOKENS], *more], first, f"{_INDENT}  ")]
+
+
+def _choice_lines(details: Mapping[str, Any]) -> list[str]:
+    """Return how a token was drawn: a row for each candidate, a column for each step."""
+    sampling, choice = details["sampling"], details["choice"]
+    settings = ", ".join(f"{name} {value}" for name, value in sampling.items() if name != "seed")
+    number = details["random"]
+    said = "the largest logit" if number is None else f"random number {number:.6f}"
+    lines = _wrapped(f"{settings}; seed {details['seed']}; {said}")
+    names = [_stage_name(stage) for stage in choice["stages"]]
+    head = f"{_INDENT}{'token':<26} {'logit':>9}" + "".join(f" {name:>15}" for name in names)
+    rows = [head[:_WIDTH]]
+    logits = dict(details["largest"])
+    for candidate, text in zip(choice["candidates"], details["texts"], strict=True):
+        token, logit = candidate["token_id"], logits.get(candidate["token_id"])
+        shown = "" if logit is None else f"{logit:.3f}"
+        chances = "".join(
+            f" {p:>15.4f}" if p else f" {'-':>15}" for p in candidate["probabilities"]
+        )
+        row = f"{_INDENT}{_cut(f'{token} {text}', 26):<26} {shown:>9}{chances}"
+        rows.append(f"{row} <-" if token == details["token"] else row)
+    kept = "".join(f" {stage['kept']:>15}" for stage in choice["stages"])
+    return [*lines, *rows, f"{_INDENT}{'tokens that are left':<36}{kept}"]
+
+
+def _stage_name(stage: Mapping[str, Any]) -> str:
+    return stage["name"] if stage["value"] is None else f"{stage['name']} {stage['value']:g}"
+
+
+def _layer_line(event: EventDict) -> str:
+    """Return the line that sums up a transformer block."""
+    result = ", ".join(tensor_text(x) for x in event["outputs"])
+    code, milliseconds = event["code"].rpartition("/")[2], f"{event['seconds'] * 1e3:.3f}"
+    return _COLUMNS.format(5, f"layer {event['layer']}", code, milliseconds, result)
+
+
+def _drawn_probabilities(details: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the probability of the drawn token by the model, and after all steps."""
+    for candidate in details["choice"]["candidates"]:
+        if candidate["token_id"] == details["token"]:
+            return candidate["probabilities"][0], candidate["probabilities"][-1]
+    raise AssertionError("the drawn token is among the candidates")
 
 
 def _function(stage: int) -> str:
@@ -258,33 +414,69 @@ def _function(stage: int) -> str:
 def tensor_text(x: TensorInfo) -> str:
     """Return a tensor as `xq [T, H, h] = [22, 32, 128] bfloat16`, without letters if none fit."""
     letters = f" [{', '.join(x.letters)}] =" if x.letters else ""
-    name = x.name if x.name.isprintable() else repr(x.name)
-    return f"{name}{letters} [{', '.join(map(str, x.shape))}] {x.dtype}".lstrip()
+    return f"{_name(x)}{letters} [{', '.join(map(str, x.shape))}] {x.dtype}".lstrip()
 
 
-def _value_text(value: Any, text: Callable[[Any], str]) -> str:
-    """Return a value on one line; `repr` escapes all that cannot be shown on it."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list) and len(value) > _LONGEST_LIST:
-        return f"{value[:_LONGEST_LIST]!r} and {len(value) - _LONGEST_LIST} more"
-    return text(value)
+def _read_text(x: TensorInfo, dtypes: Iterable[str]) -> str:
+    """Return an input: its letters are enough, and its dtype where the results have another."""
+    letters = f"[{', '.join(x.letters)}]" if x.letters else f"[{', '.join(map(str, x.shape))}]"
+    return f"{_name(x)} {letters}{'' if x.dtype in dtypes else f' {x.dtype}'}".lstrip()
 
 
-def _statistics_text(values: Statistics) -> str:
-    first, last = (" ".join(f"{n:.4g}" for n in ends) for ends in (values.first, values.last))
-    return (
-        f"min {values.minimum:.4g} max {values.maximum:.4g} mean {values.mean:.4g} "
-        f"rms {values.rms:.4g} first {first} last {last}"
+def _name(x: TensorInfo) -> str:
+    return x.name if x.name.isprintable() else repr(x.name)
+
+
+def _token_text(details: Mapping[str, Any]) -> str:
+    """Return the id and the text of the token of stage 21."""
+    return f"{details['token']} {details['texts'][0]}"
+
+
+def _value_text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _statistics_line(values: Statistics) -> str:
+    numbers = {"min": values.minimum, "max": values.maximum, "mean": values.mean, "rms": values.rms}
+    known = " ".join(
+        f"{name} {f'{n:.4g}' if math.isfinite(n) else '-':>10}" for name, n in numbers.items()
     )
+    first, last = (" ".join(f"{n:.4g}" for n in ends) for ends in (values.first, values.last))
+    return _cut(f"{_INDENT}{known}  first {first}  last {last}", _WIDTH)
 
 
-def _width_before_inputs() -> int:
-    return len(_COLUMNS.format(*[""] * 7)) + _RESULT_WIDTH
+def _size(letter: str, sizes: Mapping[str, int]) -> str:
+    if letter not in sizes:
+        return ""
+    return f" = H/K = {sizes[letter]}" if letter == "G" else f" = {sizes[letter]}"
 
 
-def _holds(ranges: Ranges, number: int) -> bool:
-    return any(number in numbers for numbers in ranges)
+def _packed(items: Sequence[str], first: str, later: str, between: str = ", ") -> list[str]:
+    """Return items in as few lines as hold them, each line with its beginning."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + len(between) + len(item) <= _WIDTH:
+            lines[-1] += between + item
+        else:
+            lines.append(_cut(f"{later if lines else first}{item}", _WIDTH))
+    return lines
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return a text of any length in lines below an op."""
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=_INDENT, subsequent_indent=f"{_INDENT}  ",
+        drop_whitespace=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def _holds(ranges: Ranges | None, number: int | None) -> bool:
+    """Return whether a number is in one of some ranges; no ranges hold all, and None is in all."""
+    return ranges is None or number is None or any(number in numbers for numbers in ranges)
 
 
 def _plain(value: Any) -> Any:

@@ -19,10 +19,12 @@ class RecordedTrace:
 
     Attributes:
         sizes: the model's sizes by letter.
+        run: facts about the run.
         events: in order.
     """
 
     sizes: Mapping[str, int]
+    run: Mapping[str, str]
     events: tuple[Event, ...]
 
 
@@ -37,18 +39,20 @@ def read_trace(path: Path) -> RecordedTrace:
         TraceFormatError: a line is no event; the text names the file and the line.
     """
     sizes: dict[str, int] = {}
+    run: dict[str, str] = {}
     events = []
     for number, record in _records(path):
         try:
             if "sizes" in record:
                 sizes = {str(letter): int(size) for letter, size in record["sizes"].items()}
+                run = {str(name): str(value) for name, value in record["run"].items()}
             else:
                 events.append(Event.from_dict(record))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise TraceFormatError(
                 f"{path}: line {number}: expected an event, got {error!r}"
             ) from None
-    return RecordedTrace(sizes, tuple(events))
+    return RecordedTrace(sizes, run, tuple(events))
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

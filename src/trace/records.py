@@ -105,8 +105,11 @@ class Event:
         stage: its number.
         name: its name.
         layer: index of the transformer block, or None outside of one.
+        step: how many passes through the network the answer had before this one; None before the
+            first.
         position: that of the first new token, or None before there is one.
         inputs, outputs: the tensors that were read and made.
+        time: seconds from the beginning of the trace to the event.
         seconds: what the op took, the tracing not counted; None where nothing was measured.
         details: arguments that are no tensors, and what a stage without tensors has to say.
         code: the file and the line of the call.
@@ -116,9 +119,11 @@ class Event:
     stage: int
     name: str
     layer: int | None
+    step: int | None
     position: int | None
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    time: float
     seconds: float | None
     details: Details
     code: str
@@ -131,9 +136,11 @@ class Event:
             stage=int(record["stage"]),
             name=str(record["name"]),
             layer=_optional_int(record["layer"]),
+            step=_optional_int(record["step"]),
             position=_optional_int(record["position"]),
             inputs=tuple(map(TensorInfo.from_dict, record["inputs"])),
             outputs=tuple(map(TensorInfo.from_dict, record["outputs"])),
+            time=float(record["time"]),
             seconds=None if record["seconds"] is None else float(record["seconds"]),
             details=dict(record["details"]),
             code=str(record["code"]),

@@ -1,5 +1,6 @@
 """From stage marks and op reports to events: where the run is, and what its tensors are called."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -43,7 +44,8 @@ class Tracer:
     Args:
         sizes: the model's sizes by the letters of the legend; T and S come from the marks.
         write: takes the events, in order.
-        wants: tells whether anybody reads the events of a stage and a layer.
+        wants: tells whether anybody reads the events of a stage, a layer and a step.
+        text_of: gives the text of a token as it can be shown on a line.
         statistics: whether results carry statistics.
     """
 
@@ -52,12 +54,16 @@ class Tracer:
         sizes: Mapping[str, int],
         write: Callable[[Event], None],
         *,
-        wants: Callable[[int, int | None], bool] = lambda _stage, _layer: True,
+        wants: Callable[[int, int | None, int | None], bool] = lambda *_where: True,
+        text_of: Callable[[int], str] = lambda _token: "",
         statistics: bool = False,
     ) -> None:
         self._sizes = dict(sizes)
         self._write = write
         self._wants = wants
+        self._text_of = text_of
+        self._began = time.perf_counter()
+        self._step: int | None = None
         self._statistics = statistics
         self._stage: int | None = None
         self._next_step = 0
@@ -81,6 +87,10 @@ class Tracer:
         """Enter a stage; the arguments are those of `trace.mark`."""
         if stage == 5 or stage == 19:
             self._end_layer()
+        elif stage == 2:
+            self._step = None
+        elif stage == 3:
+            self._step = 0 if self._step is None else self._step + 1
         if stage not in _BLOCK_STAGES:
             self._layer = None
         elif layer is not None:
@@ -92,9 +102,10 @@ class Tracer:
         if T is not None:
             self._sizes["T"] = T
             self._sizes["S"] = (self._position or 0) + T
-        if not self._wants(stage, self._layer):
+        if not self._wants(stage, self._layer, self._step):
             return
-        details = {**details, **self._known(stage, inputs)}
+        details = {name: json_value(value) for name, value in details.items()}
+        details |= self._known(stage, inputs, details)
         read = tuple(self._read(x, name) for name, x in inputs.items())
         made = tuple(self._made(MARK, x, name) for name, x in outputs.items())
         self._event(MARK, read, made, None, details, calling_line())
@@ -105,7 +116,7 @@ class Tracer:
         inputs: Sequence[TensorLike],
         result: TensorLike,
         details: Mapping[str, Any],
-        seconds: float,
+        seconds: float | None,
     ) -> str:
         """Take the report of an op.
 
@@ -114,7 +125,7 @@ class Tracer:
             inputs: the tensors that it read.
             result: the tensor that it made or changed.
             details: its arguments that are no tensors.
-            seconds: what it took.
+            seconds: what it took; None for a further result of the same call.
 
         Returns:
             The name that the result is to have.
@@ -122,9 +133,9 @@ class Tracer:
         name = _name(result)
         if self._stage is None:
             return name
-        self._layer_seconds += seconds
+        self._layer_seconds += seconds or 0.0
         self._last = result
-        is_wanted = self._wants(self._stage, self._layer)
+        is_wanted = self._wants(self._stage, self._layer, self._step)
         read = tuple(self._read(x, _name(x)) for x in inputs) if is_wanted else ()
         made = self._made(op, result, name, with_statistics=is_wanted and self._statistics)
         if is_wanted:
@@ -135,19 +146,29 @@ class Tracer:
         """Sums up the transformer block that ends here; a broken-off one has left its stage."""
         if self._layer is None or self._stage != 18 or self._last is None:
             return
-        if self._wants(5, self._layer):
+        if self._wants(5, self._layer, self._step):
             self._stage = 5
             made = self._read(self._last, "x")
             self._event(LAYER, (), (made,), self._layer_seconds, {}, self._layer_code)
 
-    def _known(self, stage: int, inputs: Mapping[str, TensorLike]) -> dict[str, Any]:
+    def _known(
+        self, stage: int, inputs: Mapping[str, TensorLike], details: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Return what a stage need not say about itself: too much work while no trace is on."""
         if stage == 3:
             return {letter: self._sizes[letter] for letter in ("T", "S")}
         if stage in HOLDS:
             return {"stages": HOLDS[stage]}
+        if stage == 1:
+            return {"texts": [self._text_of(token) for token in details["ids"]]}
         if stage == 20:
-            return {"largest": largest(inputs["logits"])}
+            tokens = [candidate["token_id"] for candidate in details["choice"]["candidates"]]
+            return {
+                "largest": largest(inputs["logits"]),
+                "texts": [self._text_of(token) for token in tokens],
+            }
+        if stage == 21:
+            return {"texts": [self._text_of(details["token"])]}
         return {}
 
     def _event(
@@ -162,8 +183,9 @@ class Tracer:
         assert self._stage is not None
         name = STAGES[self._stage].name
         known = {key: json_value(value) for key, value in details.items()}
-        where = (self._stage, name, self._layer, self._position)
-        self._write(Event(op, *where, inputs, outputs, seconds, known, code))
+        where = (self._stage, name, self._layer, self._step, self._position)
+        now = time.perf_counter() - self._began
+        self._write(Event(op, *where, inputs, outputs, now, seconds, known, code))
 
     def _made(
         self, op: str, x: TensorLike, name: str, *, with_statistics: bool = False

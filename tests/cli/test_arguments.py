@@ -41,7 +41,7 @@ def test_flags_arrive_in_the_record() -> None:
             *("-phi", "-sshort", "-mdir", "-c64", "-t2", "-n5", "-v", "--no-stats", "--json"),
             *("--temperature=0", "--top-k=3", "--top-p=0.5", "--min-p=0.1", "--seed=7"),
             *("--debug-log", "--trace-json=t", "--trace-layers=0,3-5", "--trace-stages=8"),
-            "--trace-statistics",
+            *("--trace-statistics", "--trace-steps=4"),
             *("--repeat-penalty=1.1", "--stop=END", "--stop=.", "--rope-scaling-factor=32"),
             *("--quantize=nf4", "--chat-format=llama2"),
         ]
@@ -78,6 +78,7 @@ def test_flags_arrive_in_the_record() -> None:
         trace_json=Path("t"),
         trace_layers=(range(1), range(3, 6)),
         trace_stages=(range(8, 9),),
+        trace_steps=(range(4, 5),),
         trace_statistics=True,
         json=True,
         diagrams=None,

@@ -1,5 +1,6 @@
 import ast
 import io
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import TextIO
 import pytest
 
 from src import trace
-from src.model import InferenceContext
+from src.inference import InferenceEngine, SamplingArgs
+from src.model import InferenceContext, Model
 from src.trace import STAGES, TensorInfo
 from src.trace.logger import TraceLog, tensor_text
 from src.trace.reader import read_trace
@@ -27,8 +29,9 @@ def logged(
     """Runs prompts one after the other; returns the lines for people and the JSON lines."""
     debug_log, json_lines = io.StringIO(), io.StringIO()
     log = TraceLog(
-        DIFFERENT.sizes, debug_log=debug_log, json_lines=json_lines, layers=layers, stages=stages
-    )
+        DIFFERENT.sizes, debug_log=debug_log, json_lines=json_lines, layers=layers, stages=stages,
+        run={"model": "random", "threads": "2"},
+    )  # fmt: skip
     trace.start(trace.Tracer(DIFFERENT.sizes, log.write, wants=log.wants, statistics=statistics))
     try:
         context = InferenceContext(DIFFERENT, 64)
@@ -39,9 +42,20 @@ def logged(
     return debug_log.getvalue().splitlines(), json_lines.getvalue().splitlines()
 
 
+def joined(lines: list[str]) -> list[str]:
+    """Returns the lines of a log below its head, what an op was made of behind its result."""
+    found: list[str] = []
+    for line in lines[lines.index("") :]:
+        if line.startswith("        ") and found:
+            found[-1] += f" {line.strip()}"
+        else:
+            found.append(line)
+    return found
+
+
 def event_lines(lines: list[str]) -> list[str]:
-    """Returns the lines of a log that are neither its head nor headings nor blank."""
-    return [line for line in lines[3:] if line and not line.startswith("#")]
+    """Returns the lines of the ops, and of what sums up the layers."""
+    return [line for line in joined(lines) if line and not line.startswith("#")]
 
 
 def test_a_line_shows_the_letters_beside_the_numbers() -> None:
@@ -51,68 +65,78 @@ def test_a_line_shows_the_letters_beside_the_numbers() -> None:
     assert "\n" not in tensor_text(TensorInfo("a\nb", (), (), "float32"))
 
 
-def test_the_log_begins_with_the_legend_and_its_columns() -> None:
-    legend, explain, columns, *_ = logged(PROMPT)[0]
-    assert legend.startswith("# T new tokens, S cached plus new tokens, D = 20 model dimension, ")
-    assert columns.split() == [
-        "stage", "layer", "position", "op", "code", "time", "result", "<-", "inputs,", "arguments",
-    ]  # fmt: skip
-    assert "--explain N" in explain
-
-
-def test_a_stage_has_a_heading_with_its_number_name_layer_diagram_code_and_chapter() -> None:
+def test_the_log_begins_with_the_run_the_legend_and_the_columns() -> None:
     lines = logged(PROMPT)[0]
-    at = next(n for n, line in enumerate(lines) if line.startswith("# 8 xq, xk, xv, layer 0  "))
+    head = " ".join(line.lstrip("# ") for line in lines[: lines.index("")])
+    assert head.startswith("model random, threads 2 T new tokens, S cached plus new tokens, D = 20")
+    assert "G = H/K = 4 query heads per key/value head" in head
+    assert head.endswith(
+        "st op                     code                ms  result <- inputs, arguments"
+    )
+
+
+def test_no_line_is_longer_than_120_columns() -> None:
+    prompts = [list(range(22)), [1]]
+    for statistics in (False, True):
+        lines = logged(*prompts, layers=(range(2),), statistics=statistics)[0]
+        assert max(map(len, lines)) <= 120
+        assert len(lines) > 200
+
+
+def test_the_first_heading_of_a_stage_names_its_diagram_code_and_chapter() -> None:
+    lines = logged(PROMPT, layers=(range(2),))[0]
+    at = lines.index("# 8 xq, xk, xv, layer 0")
     stage = STAGES[8]
-    assert lines[at - 1] == ""
-    assert lines[at].split()[7:] == [
-        "diagrams/stage-08.svg", stage.code, "LlamaAttention.forward",
-        "docs/14-forward-pass.md#stage-8-xq-xk-xv",
+    assert lines[at + 1].split() == [
+        "#", "diagrams/stage-08.svg", stage.code, "docs/14-forward-pass.md#stage-8-xq-xk-xv",
     ]  # fmt: skip
-    assert lines[at + 1].split()[:4] == ["8", "0", "0", "linear_transformations"]
-    assert "xq [T, H*h] = [22, 120] bfloat16" in lines[at + 1]
-    read = "<- normed [T, D] = [22, 20] bfloat16, layers.0.attention.wq.weight [H*h, D] = [120, 20]"
-    assert read in lines[at + 1]
+    assert lines[at + 2].split()[:3] == ["8", "linear_transformations", lines[at + 2].split()[2]]
+    assert lines[at + 2].endswith("xq [T, H*h] = [22, 120] bfloat16")
+    assert lines[at + 3] == "        <- normed [T, D], layers.0.attention.wq.weight [H*h, D]"
+    again = lines.index("# 8 xq, xk, xv, layer 1")
+    assert lines[again + 1].split()[:2] == ["8", "linear_transformations"]
 
 
-def test_every_stage_of_a_pass_has_a_line() -> None:
-    stages = {line.split()[0] for line in event_lines(logged(PROMPT)[0])}
-    assert stages == {str(number) for number in range(4, 20)}
+def test_an_input_of_another_dtype_says_so() -> None:
+    (line,) = (line for line in event_lines(logged(PROMPT)[0]) if line.startswith(" 4 to "))
+    assert line.endswith("x [T, D] = [22, 20] float32 <- x [T, D] bfloat16, dtype = float32")
+
+
+def test_every_stage_of_a_pass_has_a_heading() -> None:
+    lines = logged(PROMPT)[0]
+    headings = [line.split()[1] for line in joined(lines) if line.startswith("# ")]
+    numbers = [number for number in headings if number.isdecimal()]
+    assert numbers == [*map(str, range(4, 19)), "5", "19"]
+    assert "# 7 attention, layer 0: stages 8 to 14" in lines
 
 
 def test_every_line_names_the_line_of_code_that_it_comes_from() -> None:
     files = source_files()
     sources = {path.name: path.read_text("utf-8").splitlines() for path in files}
-    marks = {
-        "layer": "mark(5",
-        "LlamaTransformerBlock": "mark(5",
-        "LlamaAttention.forward": "mark(7",
-    }
     checked = 0
     for line in event_lines(logged(PROMPT)[0]):
-        op, code = line.split()[3:5]
+        op, code = line[3:25].strip(), line[26:40]
         name, _, number = code.partition(":")
         assert [path.name for path in files].count(name) == 1  # so that the name alone is enough
         text = sources[name][int(number) - 1]
-        assert marks.get(op, op) in text, line
+        assert ("mark(5" if op.startswith("layer ") else op) in text, line
         checked += 1
     assert checked > 40
 
 
-def test_the_columns_are_aligned() -> None:
-    lines = event_lines(logged(PROMPT)[0])
-    results = {line.index("  ", line.index(" ms")) for line in lines if " ms" in line}
-    assert len(results) == 1
-    assert len({line.index("<-") for line in lines if "<-" in line}) == 1
+def test_further_results_of_a_call_have_no_time() -> None:
+    lines = [line for line in event_lines(logged(PROMPT)[0]) if " xq [T, H*h]" in line]
+    lines += [line for line in event_lines(logged(PROMPT)[0]) if " xk [T, K*h] =" in line]
+    assert [bool(line[40:49].strip()) for line in lines if line.startswith(" 8")] == [True, False]
 
 
-def test_the_first_layer_is_in_full_and_every_other_is_one_line() -> None:
+def test_the_first_layer_is_in_full_and_every_layer_is_summed_up_in_one_line() -> None:
     lines = logged(PROMPT)[0]
-    second = [line for line in event_lines(lines) if line.split()[1] == "1"]
-    assert len(second) == 1
-    assert second[0].split()[:4] == ["5", "1", "0", "layer"]
-    assert "x [T, D] = [22, 20] float32" in second[0]
-    assert sum(line.split()[1] == "0" for line in event_lines(lines)) > 30
+    at = lines.index("# 5 each transformer block: its time and its result")
+    for layer in (0, 1):
+        assert lines[at + 1 + layer].split()[:3] == ["5", "layer", str(layer)]
+        assert lines[at + 1 + layer].endswith("x [T, D] = [22, 20] float32")
+    assert sum(", layer 0" in line for line in lines if line.startswith("#")) == 14
     assert not [line for line in lines if line.startswith("#") and "layer 1" in line]
 
 
@@ -121,8 +145,8 @@ def test_json_lines_hold_every_layer() -> None:
     per_layer = [sum(e["layer"] == layer for e in events) for layer in (0, 1)]
     assert per_layer[0] == per_layer[1] > 30
     assert list(events[0]) == [
-        "op", "stage", "name", "layer", "position", "inputs", "outputs", "seconds", "details",
-        "code",
+        "op", "stage", "name", "layer", "step", "position", "inputs", "outputs", "time", "seconds",
+        "details", "code",
     ]  # fmt: skip
 
 
@@ -130,14 +154,23 @@ def test_layers_and_stages_can_be_chosen() -> None:
     lines, records = logged(PROMPT, layers=(range(1, 2),), stages=(range(5, 6), range(8, 10)))
     events = [json.loads(record) for record in records[1:]]
     assert {(e["stage"], e["layer"]) for e in events} == {(5, 1), (8, 1), (9, 1)}
-    shown = {tuple(line.split()[:2]) for line in event_lines(lines)}
-    assert shown == {("5", "0"), ("5", "1"), ("8", "1"), ("9", "1")}
+    headings = [line for line in lines[lines.index("") :] if line.startswith("# ")]
+    assert [line for line in headings if not line.startswith("#   ")] == [
+        "# 5 each transformer block: its time and its result",
+        "# 5 each transformer block, layer 1: stages 6 to 18",
+        "# 8 xq, xk, xv, layer 1",
+        "# 9 reshape to heads, layer 1",
+        "# 5 each transformer block: its time and its result",
+    ]
 
 
-def test_statistics_stand_at_the_end_of_the_line_and_in_the_record() -> None:
+def test_statistics_are_columns_below_the_op_and_part_of_the_record() -> None:
     lines, records = logged(PROMPT, statistics=True)
-    (mask,) = (line for line in lines if " triu " in line)
-    assert mask.endswith("; min -inf max 0 mean -inf rms inf first 0 -inf -inf last 0 0 0")
+    at = next(n for n, line in enumerate(lines) if " triu " in line)
+    found = next(line for line in lines[at:] if line.startswith("        min "))
+    assert " ".join(found.split()) == "min - max 0 mean - rms - first 0 -inf -inf last 0 0 0"
+    columns = {line.index("max ") for line in lines if line.startswith("        min ")}
+    assert len(columns) == 1
     (record,) = (r for r in map(json.loads, records) if r.get("op") == "triu")
     assert record["outputs"][0]["statistics"] == {
         "min": "-inf", "max": 0.0, "mean": "-inf", "rms": "inf",
@@ -145,28 +178,72 @@ def test_statistics_stand_at_the_end_of_the_line_and_in_the_record() -> None:
     }  # fmt: skip
 
 
-def test_a_prompt_of_any_characters_is_one_line_and_comes_back(tmp_path: Path) -> None:
+def test_a_prompt_of_any_characters_comes_back(tmp_path: Path) -> None:
     ids = list(range(100))
     with (
         open(tmp_path / "debug.log", "w", encoding="utf-8") as debug_log,
         open(tmp_path / "trace.jsonl", "w", encoding="utf-8") as json_lines,
     ):
         log = TraceLog(DIFFERENT.sizes, debug_log=debug_log, json_lines=json_lines)
-        trace.start(trace.Tracer(DIFFERENT.sizes, log.write, wants=log.wants))
+        trace.start(trace.Tracer(DIFFERENT.sizes, log.write, wants=log.wants, text_of=repr))
         trace.mark(1, details={"text": NASTY, "ids": ids})
         trace.stop()
-    *_head, blank, heading, line = (tmp_path / "debug.log").read_text("utf-8").splitlines()
-    assert blank == ""
-    assert heading.startswith("# 1 tokenization  ")
-    assert all(character.isprintable() for character in line)
-    text = line.partition(" <- text = ")[2].partition(", ids = ")[0]
-    assert ast.literal_eval(text) == NASTY
-    assert line.endswith("31] and 68 more")
+    text = (tmp_path / "debug.log").read_text("utf-8")
+    assert all(line.isprintable() for line in text.split("\n"))
+    shown = text.partition("        text: ")[2].partition("\n        100 tokens: ")[0]
+    assert ast.literal_eval(shown) == NASTY
+    assert "100 tokens: 0 0, 1 1, 2 2, " in text
+    assert text.endswith("63 63\n          and 36 more\n")
     written = (tmp_path / "trace.jsonl").read_text("ascii")
     assert len(written.splitlines()) == 2
     (event,) = read_trace(tmp_path / "trace.jsonl").events
-    assert event.details == {"text": NASTY, "ids": ids}
+    assert event.details == {"text": NASTY, "ids": ids, "texts": list(map(repr, ids))}
     assert event.name == STAGES[1].name
+
+
+def answer_log(model: Model, *, steps: Sequence[range] | None = None, count: int = 5) -> list[str]:
+    """Returns the log of an answer of a small model, greedy, from the prompt 1 2 3."""
+    written = io.StringIO()
+    log = TraceLog(model.args.sizes, debug_log=written, steps=steps)
+    tracer = trace.Tracer(model.args.sizes, log.write, wants=log.wants, text_of="<{}>".format)
+    trace.start(tracer, log.close)
+    engine = InferenceEngine(model, 64)
+    try:
+        sampling = SamplingArgs(temperature=0.0, repeat_penalty=1.5)
+        drawn = [step.token_id for step in engine.generate([1, 2, 3], count, sampling)]
+        text = written.getvalue()
+    finally:
+        trace.stop()
+    return [str(drawn), *text.splitlines()]
+
+
+def test_steps_from_the_third_on_have_a_line_each(model: Model) -> None:
+    drawn, *lines = answer_log(model)
+    tokens = ast.literal_eval(drawn)
+    rows = [line.split() for line in lines[-3:]]
+    assert [row[:6] for row in rows] == [
+        [str(step), str(step + 2), str(read), f"<{read}>", str(new), f"<{new}>"]
+        for step, (read, new) in enumerate(itertools.pairwise(tokens[1:]), 2)
+    ]
+    assert rows[-1][-2:] == ["max", "tokens"]
+    assert sum(line.startswith("# 3 loop over the sequence: step") for line in lines) == 2
+    in_full = answer_log(model, steps=(range(5),))
+    assert sum(line.startswith("# 3 loop over the sequence: step") for line in in_full) == 5
+
+
+def test_the_log_shows_how_a_token_was_drawn(model: Model) -> None:
+    drawn, *lines = answer_log(model, count=1)
+    (token,) = ast.literal_eval(drawn)
+    at = next(n for n, line in enumerate(lines) if line.startswith("20 Sampler.sample"))
+    assert lines[at + 1].strip().endswith("; the largest logit")
+    names = lines[at + 2].split()
+    assert names == ["token", "logit", "model", "repeat_penalty", "1.5", "temperature", "0"]
+    (marked,) = (line for line in lines[at:] if line.endswith(" <-"))
+    assert marked.split()[:2] == [str(token), f"<{token}>"]
+    kept = next(line for line in lines[at:] if "tokens that are left" in line)
+    assert kept.split()[-3:] == [str(model.args.vocab_size), str(model.args.vocab_size), "1"]
+    assert lines[-1].strip().startswith(f"token {token} <{token}>, text ")
+    assert lines[-1].endswith(", stop: max tokens")
 
 
 class FullFile(io.StringIO):
@@ -214,7 +291,7 @@ def test_a_log_whose_files_are_full_wants_nothing() -> None:
     log = run_with(FullFile(3), FullFile(5), warnings)
     assert len(warnings) == 2
     assert not log.is_open
-    assert not log.wants(1, None)
+    assert not log.wants(1, None, None)
 
 
 @pytest.mark.parametrize("which", ["debug_log", "json_lines"])

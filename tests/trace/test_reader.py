@@ -13,7 +13,7 @@ from tests.trace.recording import DIFFERENT, different_transformer
 
 def test_what_was_written_is_read_back_equal(tmp_path: Path) -> None:
     written = io.StringIO()
-    log = TraceLog(DIFFERENT.sizes, json_lines=written)
+    log = TraceLog(DIFFERENT.sizes, json_lines=written, run={"model": "random"})
     events: list[Event] = []
 
     def write(event: Event) -> None:
@@ -29,6 +29,7 @@ def test_what_was_written_is_read_back_equal(tmp_path: Path) -> None:
     assert len(found.events) > 80
     assert found.events == tuple(events)
     assert found.sizes == DIFFERENT.sizes
+    assert found.run == {"model": "random"}
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,6 @@ def test_a_line_that_is_no_event_is_refused_with_its_number(
     tmp_path: Path, line: str, reason: str
 ) -> None:
     path = tmp_path / "trace.jsonl"
-    path.write_text(f'{{"sizes": {{"D": 1}}}}\n{line}\n')
+    path.write_text(f'{{"sizes": {{"D": 1}}, "run": {{}}}}\n{line}\n')
     with pytest.raises(TraceFormatError, match=reason):
         read_trace(path)

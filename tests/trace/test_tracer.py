@@ -9,11 +9,11 @@ import pytest
 
 from src import ml, trace
 from src.inference import InferenceEngine, Message, SamplingArgs, encode_chat
-from src.model import InferenceContext, LlamaTransformer, Model, load_model
+from src.model import InferenceContext, LlamaTransformer, Model
 from src.tokenizer import load_tokenizer
 from src.trace import STAGES, Event
 from src.trace.tracer import statistics
-from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
+from tests.model.tiny import BYTES_VOCAB, token_ids
 from tests.support.shared_data import shared_data
 from tests.trace.recording import (
     DIFFERENT,
@@ -25,13 +25,6 @@ from tests.trace.recording import (
 
 GREEDY = SamplingArgs(temperature=0.0)
 PROMPT = [number * 5 for number in range(22)]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """A random model with one token per byte."""
-    directory = tmp_path_factory.mktemp("model")
-    return load_model(write_meta_directory(directory, BYTES_VOCAB, ml.bfloat16, tokenizer=True))
 
 
 def expected_shapes(args: Any, T: int) -> list[tuple[int, str, str, tuple[int, ...]]]:
@@ -160,7 +153,11 @@ def test_events_carry_layer_position_duration_and_arguments() -> None:
     assert {e.position for e in events} == {22}
     assert {e.layer for e in events if e.stage in range(5, 19)} == {0, 1}
     assert {e.layer for e in events if e.stage not in range(5, 19)} == {None}
-    assert all((e.seconds is None) == (e.op == "mark") for e in events)
+    assert all(e.seconds is None for e in events if e.op == "mark")
+    untimed = [e.outputs[0].name for e in events if e.seconds is None and e.op != "mark"]
+    assert untimed == ["xk", "xv", "cache_v", "values", "up"] * 2
+    assert [e.time for e in events] == sorted(e.time for e in events)
+    assert {e.step for e in events} == {None}  # no loop ran it
     layers = [e for e in events if e.op == "layer"]
     for layer in layers:
         ops = [e for e in events if e.layer == layer.layer and e.op != "layer"]
@@ -174,7 +171,9 @@ def test_events_carry_layer_position_duration_and_arguments() -> None:
 
 def test_only_what_is_wanted_is_written_and_names_stay_right() -> None:
     transformer = different_transformer()
-    with recorded(DIFFERENT, wants=lambda stage, layer: layer is None and stage == 19) as events:
+    with recorded(
+        DIFFERENT, wants=lambda stage, layer, _step: layer is None and stage == 19
+    ) as events:
         transformer.forward(InferenceContext(DIFFERENT, 64), PROMPT)
     assert [(e.stage, e.op) for e in events] == [
         (19, "mark"), (19, "slice"), (19, "rms_norm"), (19, "linear_transformation"),
