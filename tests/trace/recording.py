@@ -73,3 +73,19 @@ def shapes_by_step(events: list[trace.Event]) -> list[tuple[int, str, str, tuple
 def source_files() -> list[Path]:
     """Returns the modules of the package."""
     return sorted((Path(__file__).resolve().parents[2] / "src").rglob("*.py"))
+
+
+def joined(lines: list[str]) -> list[str]:
+    """Returns the lines of a log below its head, what an op was made of behind its result."""
+    found: list[str] = []
+    for line in lines[lines.index("") :]:
+        if line.startswith("        ") and found:
+            found[-1] += f" {line.strip()}"
+        else:
+            found.append(line)
+    return found
+
+
+def event_lines(lines: list[str]) -> list[str]:
+    """Returns the lines of the ops, and of what sums up the layers."""
+    return [line for line in joined(lines) if line and not line.startswith("#")]

@@ -14,7 +14,13 @@ from src.model import InferenceContext, Model
 from src.trace import STAGES, TensorInfo
 from src.trace.logger import TraceLog, tensor_text
 from src.trace.reader import read_trace
-from tests.trace.recording import DIFFERENT, different_transformer, source_files
+from tests.trace.recording import (
+    DIFFERENT,
+    different_transformer,
+    event_lines,
+    joined,
+    source_files,
+)
 
 PROMPT = list(range(22))
 NASTY = "a\nb\r\t\"c\" 'd' {} {0} %s \u2028\u2029\x85\x1b[31m\u202e \ud800 İ 🙂 \\n"
@@ -40,22 +46,6 @@ def logged(
     finally:
         trace.stop()
     return debug_log.getvalue().splitlines(), json_lines.getvalue().splitlines()
-
-
-def joined(lines: list[str]) -> list[str]:
-    """Returns the lines of a log below its head, what an op was made of behind its result."""
-    found: list[str] = []
-    for line in lines[lines.index("") :]:
-        if line.startswith("        ") and found:
-            found[-1] += f" {line.strip()}"
-        else:
-            found.append(line)
-    return found
-
-
-def event_lines(lines: list[str]) -> list[str]:
-    """Returns the lines of the ops, and of what sums up the layers."""
-    return [line for line in joined(lines) if line and not line.startswith("#")]
 
 
 def test_a_line_shows_the_letters_beside_the_numbers() -> None:
