@@ -7,11 +7,12 @@ differs by what this step computes and by nothing before it.
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sentencepiece
 import tokenizers
 import torch
 import transformers
@@ -21,6 +22,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 from .. import ml
 from ..checkpoint.names import hugging_face_names
 from ..model import load_model
+from ..nano.train_tokenizer import load_encoding
 from ..tokenizer.sentencepiece_file import is_sentencepiece_file
 
 _RECORDED = "recorded"  # the name of an attention that is transformers' eager one, and recorded
@@ -38,11 +40,6 @@ _RETURNED = {
     "": "18 {} x",
 }
 _TAKEN = {"post_attention_layernorm": "15 {} x", "mlp.down_proj": "17 {} hidden"}
-# Source: meta-llama/llama-models models/llama3/tokenizer.py at a946b74.
-_LLAMA3_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 
 def build_llama(config: Any, weights: dict[str, Any]) -> Any:
@@ -160,32 +157,24 @@ class _Recorder:
         return torch.from_numpy(self._ours[key]).reshape(tensor.shape)
 
 
-def _encoder(file: Path) -> Callable[[str], list[int]]:
-    """Return what turns text into ids in the library that made the format of the file."""
+def _encoded(file: Path, texts: list[str]) -> list[list[int]]:
+    """Return the ids of texts by the library that the format of the file comes from."""
     if file.suffix == ".json":
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
+        return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     if is_sentencepiece_file(file):
-        import sentencepiece
-
-        return sentencepiece.SentencePieceProcessor(model_file=str(file)).encode
-    import tiktoken
-    from tiktoken.load import load_tiktoken_bpe
-
-    ranks = load_tiktoken_bpe(str(file))
-    encoding = tiktoken.Encoding(
-        "llama3", pat_str=_LLAMA3_PATTERN, mergeable_ranks=ranks, special_tokens={}
-    )
-    return encoding.encode_ordinary
+        return sentencepiece.SentencePieceProcessor(model_file=str(file)).encode(texts)
+    return load_encoding(file).encode_ordinary_batch(texts)
 
 
 def main(folder: Path) -> None:
     """Answer the request in a folder."""
     request = json.loads((folder / "request.json").read_text("utf-8"))
-    reply: dict[str, Any] = {"ids": None}
-    if request["tokenizer"] is not None:
-        encode = _encoder(Path(request["tokenizer"]))
-        reply["ids"] = [encode(text) for text in request["texts"]]
+    file, texts = request["tokenizer"], request["texts"]
+    reply = {
+        "ids": None if file is None else _encoded(Path(file), texts),
+        "versions": f"transformers {transformers.__version__}, PyTorch {torch.__version__}",
+    }
     torch.set_num_threads(request["threads"])
     model, ids = _read_model(request, folder), torch.tensor([request["ids"]])
     with torch.inference_mode():
@@ -194,7 +183,6 @@ def main(folder: Path) -> None:
             recorder = _Recorder(model, dict(ours))
         model(ids, use_cache=False)
     np.savez(folder / "theirs.npz", logits=logits, **recorder.theirs)
-    reply["versions"] = f"transformers {transformers.__version__}, PyTorch {torch.__version__}"
     (folder / "reply.json").write_text(json.dumps(reply), "utf-8")
 
 

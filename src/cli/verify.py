@@ -1,7 +1,7 @@
 """`--verify`: the network and the tokenizer of a checkpoint, stage by stage, against transformers.
 
-Both compute in float32. The weights are used here as they are in the files; transformers runs in
-a process of its own (`reference.py`), which has a float32 copy.
+Both compute in float32, one after the other: ours first, here, and then transformers in a process
+of its own (`reference.py`), step by step from our results.
 """
 
 import json
@@ -63,7 +63,9 @@ _COLUMNS = (
     ("stage", "left"), ("tensor", "left"), ("layer", "right"), ("difference", "right"),
     ("relative", "right"), ("bound", "right"), ("", "left"),
 )  # fmt: skip
-_MARGIN = 8.0  # see `_bound`
+# The largest errors that were found, with random models of many shapes and the bundled one, are a
+# third of the bounds that this makes.
+_MARGIN = 8.0
 
 
 @dataclass(frozen=True)
