@@ -42,20 +42,16 @@ from .errors import DifferenceError, UsageError
 from .loading import open_model
 
 Array: TypeAlias = npt.NDArray[np.float32]
-Stages: TypeAlias = dict[
-    str, Any
-]  # arrays of a row for each token, by stage, layer or -1, and name
+# A row for each token, by "stage layer name", as in the trace; the layer is -1 outside of one.
+Stages: TypeAlias = dict[str, Any]
 
 _PROMPT = (
     'Paris is the capital of France; in 2024 it had 2,102,650 inhabitants.\n\n"Déjà vu?" — she '
     "wrote  x = f(3.14159)  and 東京, Ελλάδα, 🙂. What comes next, and why don't we know?"
 )
 _TEXTS = (
-    "Hello, world!",
-    "  two  spaces\tand a tab\r\n\r\n",
-    "12345678 I'LL they've",
-    " e\u0301🇫🇷",
-)
+    "Hello, world!", "  two  spaces\tand a tab\r\n\r\n", "12345678 I'LL they've", " e\u0301🇫🇷",
+)  # fmt: skip
 _MODULES = ("torch", "transformers", "tokenizers", "tiktoken", "sentencepiece")
 _BY_HEAD = (11, 12, 13)  # stages whose results are not one row for each token
 _MOST_TOKENS = 256  # the logits of all of them are kept, in both processes
@@ -92,6 +88,13 @@ class _Row:
         ok = "ok" if self.is_ok else "FAIL"
         return stage, self.tensor, layer if self.layer >= 0 else "", *numbers, ok
 
+    @property
+    def failure(self) -> str:
+        """What is wrong, in words."""
+        stage, tensor, layer, _, relative, bound, _ = self.cells
+        of_layer = f" of layer {layer}" if layer else ""
+        return f"stage {stage}: {tensor}{of_layer}: relative error {relative}, bound {bound}"
+
 
 def report_verify(options: Options, console: Console) -> None:
     """Compare the model of the command line with transformers, and write a table and a verdict.
@@ -119,25 +122,23 @@ def report_verify(options: Options, console: Console) -> None:
     finally:
         console.clear_progress()
     rows = [*_compare_ids(model, reply["ids"]), *_compare_stages(model, ours, logits, theirs)]
-    failed = next((row for row in rows if not row.is_ok), None)
     console.report_heading(model.description)
     console.report_line(f"prompt: {model.tokenizer.decode(ids) if model.tokenizer else ids}")
     console.report_line()
     shown = rows if options.verbose else _one_for_all_layers(rows)
     console.report_table(_COLUMNS, [row.cells for row in shown])
     console.report_line()
-    what, D, H, K = "every stage is within its bound", *map(model.args.sizes.get, "DHK")
-    if failed is not None:
-        stage, tensor, layer, _, relative, bound, _ = failed.cells
-        of_layer = f" of layer {layer}" if layer else ""
-        what = f"stage {stage}: {tensor}{of_layer}: relative error {relative}, bound {bound}"
+    failed = next((row for row in rows if not row.is_ok), None)
+    found = "every stage is within its bound" if failed is None else failed.failure
+    args, dtype = model.args, model.tensors["layers.0.attention.wq.weight"].dtype
     console.report_line(
-        f"verdict: {'FAIL' if failed else 'ok'}: {what} (llama-bolts {__version__}, "
+        f"verdict: {'ok' if failed is None else 'FAIL'}: {found} (llama-bolts {__version__}, "
         f"{ml.build_info()['isa']}; {reply['versions']}; {model.checkpoint.source_format}, "
-        f"{model.args.n_layers} layers, D {D}, {H}/{K} heads; {len(ids)} tokens; float32)"
+        f"{dtype}, {args.n_layers} layers, D {args.dim}, {args.n_heads}/{args.n_kv_heads} heads; "
+        f"{len(ids)} tokens; both in float32)"
     )
     if failed is not None:
-        raise DifferenceError(f"--verify: {what}")
+        raise DifferenceError(f"--verify: {found}")
 
 
 def _one_for_all_layers(rows: Iterable[_Row]) -> Iterable[_Row]:

@@ -191,7 +191,7 @@ def test_verbose_shows_every_layer_and_a_prompt_is_taken(
     rows = [line for line in done.stdout.decode().splitlines() if line.endswith(" ok")]
     assert len(rows) == 1 + 1 + GROUPED.layers * 15 + 4
     assert b"prompt: then\n" in done.stdout
-    assert "; 2 tokens; float32)" in verdict(done)  # "the" and "n"
+    assert "; 2 tokens; both in float32)" in verdict(done)  # "the" and "n"
 
 
 # What does not.
