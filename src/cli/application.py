@@ -17,7 +17,7 @@ from ..ml.kernels import KernelSettingError, exit_on_bus_error
 from ..model import NotEnoughMemoryError, SaveError
 from .arguments import Options
 from .console import Console, OutputError
-from .errors import UsageError
+from .errors import DifferenceError, UsageError
 from .examples import EXAMPLES
 from .words import NO_MEMORY_TEXT, is_lack_of_memory
 
@@ -31,6 +31,7 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (SamplingError, USAGE),
     (ChatFormatError, USAGE),
     (SaveError, USAGE),
+    (DifferenceError, FAULT),
     (KernelSettingError, USAGE),  # an instruction set or a number of threads
     (NotEnoughMemoryError, NO_MEMORY),
     (FileMemoryError, NO_MEMORY),
@@ -93,7 +94,7 @@ def exit_code(error: Exception) -> int:
 
 
 def _error_text(error: Exception, code: int) -> str:
-    if code == FAULT:
+    if code == FAULT and not isinstance(error, DifferenceError):
         return f"internal fault: {error!r} (--verbose shows where)"
     if isinstance(error, ImportError):
         return f"{NO_MEMORY_TEXT} for a library: {error}"
@@ -122,6 +123,11 @@ def _dispatch(options: Options, console: Console) -> None:
         from .check_weights import check_weights
 
         check_weights(options, console)
+        return
+    if options.verify:
+        from .verify import report_verify
+
+        report_verify(options, console)
         return
     if options.save_quantized is not None:
         from .loading import save_model

@@ -36,7 +36,9 @@ CHAT_FORMAT_NAMES = (
 QUANTIZATION_NAMES = ("nf4", "int8")
 # How many `STAGES` there are; a test compares them.
 LAST_STAGE = 21
-_REPORTS = ("--examples", "--metadata", "--check-weights", "--info", "--bench", "--explain")
+_REPORTS = (
+    "--examples", "--metadata", "--check-weights", "--verify", "--info", "--bench", "--explain",
+)  # fmt: skip
 
 _DESCRIPTION = """\
 Chat with a Llama in the terminal; with a prompt, answer once and exit.
@@ -64,7 +66,7 @@ class Options:
         file: file that holds the one prompt.
         standard_input: `-` was given: the prompt is on standard input.
         example: number of the predefined prompt to run, from 1.
-        examples, metadata, check_weights, info, bench: the menu and the four reports.
+        examples, metadata, check_weights, verify, info, bench: the menu and the five reports.
         explain: number of the stage to explain.
         system: system prompt.
         completion: continue raw text instead of chatting.
@@ -95,6 +97,7 @@ class Options:
     examples: bool
     metadata: bool
     check_weights: bool
+    verify: bool
     info: bool
     bench: bool
     explain: int | None
@@ -355,6 +358,9 @@ def _add_report_flags(parser: argparse.ArgumentParser) -> None:
         help="compare all weights with the checksums of their files (.pth)",
     )
     group.add_argument(
+        "--verify", action="store_true", help="compare each stage with transformers (oracle extra)"
+    )
+    group.add_argument(
         "--info", action="store_true", help="versions, instruction set, threads, memory"
     )
     group.add_argument(
@@ -399,6 +405,7 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         "--examples": values["examples"],
         "--metadata": values["metadata"],
         "--check-weights": values["check_weights"],
+        "--verify": values["verify"] and values["prompt"] is None,  # -p is what it runs
         "--info": values["info"],
         "--bench": values["bench"],
         "--explain": values["explain"] is not None,
@@ -418,6 +425,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         parser.error("argument --completion: not allowed with --system")
     if values["save_quantized"] is not None and values["quantize"] is None:
         parser.error("argument --save-quantized: needs --quantize")
+    if values["verify"] and values["quantize"] is not None:
+        parser.error("argument --verify: not allowed with --quantize")
     if values["quiet"] and values["verbose"]:
         parser.error("argument --quiet: not allowed with --verbose")
     logs = [values[name] for name in ("debug_log", "trace_json") if values[name] is not None]

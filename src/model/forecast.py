@@ -16,6 +16,7 @@ from .files import ModelFiles, read_model_files
 from .quantization import quantization_of, quantized_model_bytes
 
 PREFILL_CHUNK = 512  # tokens that run together while a prompt is read
+_PYTORCH_BYTES = 512 << 20  # what a process with PyTorch and transformers takes by itself
 
 
 def kv_cache_bytes(args: ModelArgs, sequence_length: int) -> int:
@@ -117,6 +118,22 @@ def check_context_fits(args: ModelArgs, sequence_length: int) -> None:
             f"context {longest}: got {ascii(sequence_length)[:80]}"
         )
     MemoryForecast(args, sequence_length, free=memory.available_memory()).check()
+
+
+def check_float32_copy_fits(parameter_count: int) -> None:
+    """Refuse a float32 copy of all weights that the memory cannot hold.
+
+    Raises:
+        NotEnoughMemoryError: The copy, and PyTorch beside it, need more than is available.
+    """
+    arithmetic = (
+        f"a float32 copy in transformers ({parameter_count} weights * {ml.float32.itemsize} bytes "
+        f"+ {readable_bytes(_PYTORCH_BYTES)} for PyTorch)"
+    )
+    needed = parameter_count * ml.float32.itemsize + _PYTORCH_BYTES
+    shortage = memory.memory_shortage(needed, arithmetic)
+    if shortage is not None:
+        raise NotEnoughMemoryError(shortage)
 
 
 def forecast_memory(

@@ -78,7 +78,7 @@ def save_quantized(
         args = checkpoint_args(files, checkpoint, rope_scaling_factor)
         tokenizer, origin = find_tokenizer(files), checkpoint.dtypes[EMBEDDINGS].name
         is_meta = files.directory.layout == "Meta"
-        config = _from_meta(args, tokenizer, origin) if is_meta else dict(files.given)
+        config = hugging_face_config(args, tokenizer, origin) if is_meta else dict(files.given)
         _adapt(config, args, dtype)
         side_files = _side_files((files.directory.path, files.top))  # before hours of work
         with _new_directory(target) as unfinished:
@@ -169,7 +169,16 @@ def _adapt(config: dict[str, object], args: ModelArgs, dtype: ml.BlockDType) -> 
     config["quantization_config"] = nf4_config() if dtype is ml.nf4 else int8_config()
 
 
-def _from_meta(args: ModelArgs, tokenizer: Tokenizer | None, dtype: str) -> dict[str, object]:
+def hugging_face_config(
+    args: ModelArgs, tokenizer: Tokenizer | None, dtype: str
+) -> dict[str, object]:
+    """Return the `config.json` of a model in Meta's layout, whose output may still be tied.
+
+    Args:
+        args: Its sizes.
+        tokenizer: Tells the tokens that begin and end a text; None where there is none.
+        dtype: The name of that of the weights.
+    """
     config: dict[str, object] = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

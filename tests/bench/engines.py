@@ -92,23 +92,16 @@ class Transformers:
     def __init__(self, setup: Setup) -> None:
         import torch
         import transformers
-        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+        from src.cli.reference import build_llama, meta_weights
         from src.model import load_model
+        from src.model.saving import hugging_face_config
 
         torch.set_num_threads(setup.threads)
         self.torch, self.transformers = torch, transformers
-        config = _llama_config(transformers, load_model(setup.directory).args)
-        with torch.device("meta"):
-            self.model = transformers.LlamaForCausalLM(config)
-        state = _hugging_face_state(torch, setup.directory, config.head_dim)
-        missing, unexpected = self.model.load_state_dict(state, strict=False, assign=True)
-        assert not unexpected
-        assert set(missing) <= {"lm_head.weight"}
-        self.model.tie_weights()
-        # Its buffer is in no file, and was left without memory.
-        self.model.model.rotary_emb = LlamaRotaryEmbedding(config)
-        self.model.eval()
+        given = hugging_face_config(load_model(setup.directory).args, None, "bfloat16")
+        config = transformers.LlamaConfig.from_dict(given | {"tie_word_embeddings": True})
+        self.model = build_llama(config, meta_weights(setup.directory, config))
         self.seconds = {name: self._time(name) for name in ("eager", "sdpa")}
         self.model.set_attn_implementation(min(self.seconds, key=self.seconds.__getitem__))
         self.reset()
@@ -144,66 +137,6 @@ class Transformers:
             "seconds_of_each_attention": self.seconds,
             "cpu": self.torch.backends.cpu.get_cpu_capability(),
         }
-
-
-def _llama_config(transformers: Any, args: Any) -> Any:
-    """Give the Hugging Face configuration of the same sizes."""
-    rope: dict[str, object] = {"rope_type": "default", "rope_theta": args.rope_theta}
-    if args.rope_scaling is not None:
-        rope |= {
-            "rope_type": "llama3",
-            "factor": args.rope_scaling.factor,
-            "low_freq_factor": args.rope_scaling.low_freq_factor,
-            "high_freq_factor": args.rope_scaling.high_freq_factor,
-            "original_max_position_embeddings": args.rope_scaling.original_context_length,
-        }
-    return transformers.LlamaConfig(
-        vocab_size=args.vocab_size,
-        hidden_size=args.dim,
-        intermediate_size=args.ffn_dim,
-        num_hidden_layers=args.n_layers,
-        num_attention_heads=args.n_heads,
-        num_key_value_heads=args.n_kv_heads,
-        head_dim=args.head_dim,
-        max_position_embeddings=args.max_context_length,
-        rms_norm_eps=args.norm_eps,
-        rope_parameters=rope,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-
-
-_HUGGING_FACE_NAMES = {
-    "attention.wo": "self_attn.o_proj",
-    "attention.wq": "self_attn.q_proj",
-    "attention.wk": "self_attn.k_proj",
-    "attention.wv": "self_attn.v_proj",
-    "feed_forward.w1": "mlp.gate_proj",
-    "feed_forward.w2": "mlp.down_proj",
-    "feed_forward.w3": "mlp.up_proj",
-    "attention_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "tok_embeddings": "model.embed_tokens",
-    "norm": "model.norm",
-    "output": "lm_head",
-}
-
-
-def _hugging_face_state(torch: Any, directory: Path, head_dim: int) -> dict[str, Any]:
-    """Map the weights and name them as Hugging Face does; only q and k are copied, reordered."""
-    state = {}
-    mapped = torch.load(directory / "consolidated.00.pth", mmap=True, weights_only=True)
-    for name, tensor in mapped.items():
-        parts = name.removesuffix(".weight").split(".")
-        block = f"model.layers.{parts[1]}." if parts[0] == "layers" else ""
-        if name.endswith((".wq.weight", ".wk.weight")):
-            # Meta pairs neighbouring rows (2j, 2j + 1), Hugging Face halves (j, j + h/2).
-            heads = tensor.view(-1, head_dim // 2, 2, tensor.shape[1])
-            tensor = heads.transpose(1, 2).reshape(tensor.shape)
-        known = _HUGGING_FACE_NAMES[".".join(parts[2:] if block else parts)]
-        state[f"{block}{known}.weight"] = tensor
-    return state
 
 
 class LlamaCpp:

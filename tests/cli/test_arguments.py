@@ -54,6 +54,7 @@ def test_flags_arrive_in_the_record() -> None:
         examples=False,
         metadata=False,
         check_weights=False,
+        verify=False,
         info=False,
         bench=False,
         explain=None,

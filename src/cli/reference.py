@@ -1,0 +1,190 @@
+"""The process of `--verify` that runs transformers; the engine never imports this module.
+
+`python -m src.cli.reference FOLDER` reads `request.json` and `ours.npz` in the folder and writes
+`theirs.npz` and `reply.json`. Each step goes on with what our network computed, so that its result
+differs by what this step computes and by nothing before it.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+import tokenizers
+import torch
+import transformers
+from transformers.masking_utils import eager_mask
+from transformers.models.llama.modeling_llama import eager_attention_forward
+
+from .. import ml
+from ..checkpoint.names import hugging_face_names
+from ..model import load_model
+from ..nano.train_tokenizer import load_encoding
+from ..tokenizer.sentencepiece_file import is_sentencepiece_file
+
+_RECORDED = "recorded"  # the name of an attention that is transformers' eager one, and recorded
+# What each module returns, and what two of them take, by stage and name in the trace.
+_RETURNED = {
+    "input_layernorm": "6 {} normed",
+    "self_attn.q_proj": "8 {} xq",
+    "self_attn.k_proj": "8 {} xk",
+    "self_attn.v_proj": "8 {} xv",
+    "self_attn.o_proj": "14 {} attention",
+    "post_attention_layernorm": "16 {} normed",
+    "mlp.gate_proj": "17 {} gate",
+    "mlp.up_proj": "17 {} up",
+    "mlp.down_proj": "17 {} feed_forward",
+    "": "18 {} x",
+}
+_TAKEN = {"post_attention_layernorm": "15 {} x", "mlp.down_proj": "17 {} hidden"}
+
+
+def build_llama(config: Any, weights: dict[str, Any]) -> Any:
+    """Return transformers' model with these weights, which are used where they are.
+
+    Args:
+        config: Of transformers.
+        weights: By Hugging Face's names; without `lm_head.weight` where it is tied.
+    """
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
+    assert not unexpected
+    assert set(missing) <= ({"lm_head.weight"} if config.tie_word_embeddings else set())
+    model.tie_weights()
+    # Its frequencies are in no file, and were left without memory.
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    return model.eval()
+
+
+def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
+    """Return the weights of Meta's files, mapped, by Hugging Face's names.
+
+    Shards are joined along the dimension in which they are too short. The rows of q and k are
+    reordered: Meta rotates neighbours (2j, 2j + 1), Hugging Face halves (j, j + h/2).
+    """
+    files = sorted(directory.glob("consolidated.*.pth"))
+    shards = [torch.load(file, mmap=True, weights_only=True) for file in files]
+    with torch.device("meta"):
+        expected = transformers.AutoModelForCausalLM.from_config(config).state_dict()
+    weights = {}
+    for theirs, name in hugging_face_names(config.num_hidden_layers):
+        parts = [shard[name] for shard in shards if name in shard]
+        if not parts:
+            continue  # an output that is tied
+        shape = expected[theirs].shape
+        short = [d for d, size in enumerate(parts[0].shape) if size != shape[d]]
+        weight = torch.cat(parts, short[0]) if short else parts[0]
+        if name.endswith((".wq.weight", ".wk.weight")):
+            heads = weight.view(-1, config.head_dim // 2, 2, weight.shape[1])
+            weight = heads.transpose(1, 2).reshape(weight.shape)
+        weights[theirs] = weight
+    return weights
+
+
+def _dequantized_weights(directory: Path, config: Any) -> dict[str, Any]:
+    """Return the weights of a quantized directory as this library dequantizes them, in float32."""
+    model = load_model(directory)
+    weights = {}
+    for theirs, name in hugging_face_names(config.num_hidden_layers, model.args.biases):
+        weight = model.tensors.get(name)
+        if weight is not None:  # an output that is tied
+            plain = weight.dequantize() if isinstance(weight, ml.QuantizedTensor) else weight
+            weights[theirs] = torch.from_numpy(plain.numpy().astype(np.float32))
+    return weights
+
+
+def _read_model(request: dict[str, Any], folder: Path) -> Any:
+    directory = Path(request["directory"])
+    if request["weights"] == "Hugging Face":
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, use_safetensors=True
+        ).eval()
+    is_meta = request["weights"] == "Meta"
+    config = transformers.AutoConfig.from_pretrained(folder if is_meta else directory)
+    config.dtype = torch.float32
+    if is_meta:
+        weights = meta_weights(directory, config)
+    else:
+        del config.quantization_config
+        weights = _dequantized_weights(directory, config)
+    return build_llama(config, {name: weight.float() for name, weight in weights.items()})
+
+
+class _Recorder:
+    """Makes a model keep what each step computes, and go on with what our network computed.
+
+    Args:
+        model: Of transformers.
+        ours: The tensors of our network, [T, ...], by stage, layer and name.
+
+    Attributes:
+        theirs: Those of transformers, likewise.
+    """
+
+    def __init__(self, model: Any, ours: Mapping[str, Any]) -> None:
+        self.theirs: dict[str, Any] = {}
+        self._ours = ours
+        transformers.AttentionInterface.register(_RECORDED, self._attention)
+        transformers.AttentionMaskInterface.register(_RECORDED, eager_mask)
+        model.set_attn_implementation(_RECORDED)
+        self._watch(model.model.embed_tokens, "4 -1 x")
+        self._watch(model.model.norm, "19 -1 x")
+        self._watch(model.lm_head, "19 -1 logits")
+        for number, layer in enumerate(model.model.layers):
+            for name, key in _RETURNED.items():
+                self._watch(layer.get_submodule(name), key.format(number))
+            for name, key in _TAKEN.items():
+                self._watch_input(layer.get_submodule(name), key.format(number))
+
+    def _watch(self, module: Any, key: str) -> None:
+        module.register_forward_hook(lambda _module, _given, made: self._exchange(key, made))
+
+    def _watch_input(self, module: Any, key: str) -> None:
+        module.register_forward_pre_hook(lambda _module, given: self._exchange(key, given[0]))
+
+    def _attention(self, module: Any, query: Any, key: Any, *rest: Any, **more: Any) -> Any:
+        layer, by_token = module.layer_idx, {"xq": query.transpose(1, 2), "xk": key.transpose(1, 2)}
+        rotated = (self._exchange(f"10 {layer} {x}", by_token[x]).transpose(1, 2) for x in by_token)
+        output, weights = eager_attention_forward(module, *rotated, *rest, **more)
+        return self._exchange(f"14 {layer} output", output), weights
+
+    def _exchange(self, key: str, tensor: Any) -> Any:
+        self.theirs[key] = tensor[0].flatten(1).numpy()
+        return torch.from_numpy(self._ours[key]).reshape(tensor.shape)
+
+
+def _encoded(file: Path, texts: list[str]) -> list[list[int]]:
+    """Return the ids of texts by the library that the format of the file comes from."""
+    if file.suffix == ".json":
+        tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    if is_sentencepiece_file(file):
+        return sentencepiece.SentencePieceProcessor(model_file=str(file)).encode(texts)
+    return load_encoding(file).encode_ordinary_batch(texts)
+
+
+def main(folder: Path) -> None:
+    """Answer the request in a folder."""
+    request = json.loads((folder / "request.json").read_text("utf-8"))
+    file, texts = request["tokenizer"], request["texts"]
+    reply = {
+        "ids": None if file is None else _encoded(Path(file), texts),
+        "versions": f"transformers {transformers.__version__}, PyTorch {torch.__version__}",
+    }
+    torch.set_num_threads(request["threads"])
+    model, ids = _read_model(request, folder), torch.tensor([request["ids"]])
+    with torch.inference_mode():
+        logits = model(ids, use_cache=False).logits[0].numpy()
+        with np.load(folder / "ours.npz") as ours:
+            recorder = _Recorder(model, dict(ours))
+        model(ids, use_cache=False)
+    np.savez(folder / "theirs.npz", logits=logits, **recorder.theirs)
+    (folder / "reply.json").write_text(json.dumps(reply), "utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

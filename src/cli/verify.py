@@ -1,0 +1,315 @@
+"""`--verify`: the network and the tokenizer of a checkpoint, stage by stage, against transformers.
+
+Both compute in float32, one after the other: ours first, here, and then transformers in a process
+of its own (`reference.py`), step by step from our results.
+"""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import __version__, ml, trace
+from ..checkpoint.mapped_file import label_of
+from ..ml.op import OpCall, subscribe, unsubscribe
+from ..model import (
+    InferenceContext,
+    LlamaTransformer,
+    Model,
+    ModelArgs,
+    ModelError,
+    NotEnoughMemoryError,
+)
+from ..model.forecast import check_float32_copy_fits
+from ..model.saving import hugging_face_config
+from ..trace.code import PACKAGE
+from ..trace.events import STAGES
+from ..trace.records import Event
+from .arguments import Options
+from .console import Console
+from .errors import DifferenceError, UsageError
+from .loading import open_model
+
+Array: TypeAlias = npt.NDArray[np.float32]
+# A row for each token, by "stage layer name", as in the trace; the layer is -1 outside of one.
+Stages: TypeAlias = dict[str, Any]
+
+_PROMPT = (
+    'Paris is the capital of France; in 2024 it had 2,102,650 inhabitants.\n\n"Déjà vu?" — she '
+    "wrote  x = f(3.14159)  and 東京, Ελλάδα, 🙂. What comes next, and why don't we know?"
+)
+_TEXTS = (
+    "Hello, world!", "  two  spaces\tand a tab\r\n\r\n", "12345678 I'LL they've", " e\u0301🇫🇷",
+)  # fmt: skip
+_MODULES = ("torch", "transformers", "tokenizers", "tiktoken", "sentencepiece")
+_BY_HEAD = (11, 12, 13)  # stages whose results are not one row for each token
+_MOST_TOKENS = 256  # the logits of all of them are kept, in both processes
+_COLUMNS = (
+    ("stage", "left"), ("tensor", "left"), ("layer", "right"), ("difference", "right"),
+    ("relative", "right"), ("bound", "right"), ("", "left"),
+)  # fmt: skip
+# The largest errors that were found, with random models of many shapes and the bundled one, are a
+# third of the bounds that this makes.
+_MARGIN = 8.0
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A comparison: the largest difference, and the largest relative to the RMS of its row."""
+
+    stage: int
+    tensor: str
+    layer: int
+    difference: float
+    relative: float
+    bound: float
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the error is within the bound, which NaN is not."""
+        return self.relative <= self.bound
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as texts."""
+        numbers = (f"{x:.1e}" if x else "0" for x in (self.difference, self.relative, self.bound))
+        stage, layer = f"{self.stage} {STAGES[self.stage].name}", str(self.layer)
+        ok = "ok" if self.is_ok else "FAIL"
+        return stage, self.tensor, layer if self.layer >= 0 else "", *numbers, ok
+
+    @property
+    def failure(self) -> str:
+        """What is wrong, in words."""
+        stage, tensor, layer, _, relative, bound, _ = self.cells
+        of_layer = f" of layer {layer}" if layer else ""
+        return f"stage {stage}: {tensor}{of_layer}: relative error {relative}, bound {bound}"
+
+
+def report_verify(options: Options, console: Console) -> None:
+    """Compare the model of the command line with transformers, and write a table and a verdict.
+
+    Raises:
+        UsageError: transformers, or what it needs, is not installed.
+        NotEnoughMemoryError: a float32 copy of the weights does not fit.
+        ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
+        DifferenceError: a stage is beyond its bound; raised after the verdict.
+    """
+    missing = [name for name in _MODULES if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"--verify: expected transformers and what it needs, got no {', '.join(missing)}: "
+            "pip install -e '.[oracle]' in a clone, or pip install 'llama-bolts[oracle]'"
+        )
+    model = open_model(options, console)
+    check_float32_copy_fits(model.parameter_count)
+    ids = _prompt_ids(model, _PROMPT if options.prompt is None else options.prompt)
+    console.show_progress("running the network in float32")
+    ours, logits = _run(model, ids)
+    console.show_progress("running transformers in float32")
+    try:
+        theirs, reply = _run_transformers(model, ids, ours)
+    finally:
+        console.clear_progress()
+    rows = [*_compare_ids(model, reply["ids"]), *_compare_stages(model, ours, logits, theirs)]
+    console.report_heading(model.description)
+    console.report_line(f"prompt: {model.tokenizer.decode(ids) if model.tokenizer else ids}")
+    console.report_line()
+    shown = rows if options.verbose else _one_for_all_layers(rows)
+    console.report_table(_COLUMNS, [row.cells for row in shown])
+    console.report_line()
+    failed = next((row for row in rows if not row.is_ok), None)
+    found = "every stage is within its bound" if failed is None else failed.failure
+    args, dtype = model.args, model.tensors["layers.0.attention.wq.weight"].dtype
+    console.report_line(
+        f"verdict: {'ok' if failed is None else 'FAIL'}: {found} (llama-bolts {__version__}, "
+        f"{ml.build_info()['isa']}; {reply['versions']}; {model.checkpoint.source_format}, "
+        f"{dtype}, {args.n_layers} layers, D {args.dim}, {args.n_heads}/{args.n_kv_heads} heads; "
+        f"{len(ids)} tokens; both in float32)"
+    )
+    if failed is not None:
+        raise DifferenceError(f"--verify: {found}")
+
+
+def _one_for_all_layers(rows: Iterable[_Row]) -> Iterable[_Row]:
+    """Return the first row beyond its bound of each tensor, or else the worst."""
+    shown: dict[tuple[int, str], _Row] = {}
+    for row in rows:
+        other = shown.setdefault((row.stage, row.tensor), row)
+        if other.is_ok and not (row.is_ok and row.relative <= other.relative):
+            shown[row.stage, row.tensor] = row
+    return shown.values()
+
+
+def _prompt_ids(model: Model, text: str) -> list[int]:
+    """Return the tokens of a text, or where there is no tokenizer, ids from all of the rows."""
+    tokenizer, vocab_size = model.tokenizer, model.args.vocab_size
+    if tokenizer is None:
+        ids = [n * vocab_size // 64 for n in range(min(64, vocab_size))]
+    else:
+        ids = tokenizer.encode(text, bos=tokenizer.adds_bos, eos=False)
+    if not ids:
+        raise UsageError("--verify: expected a prompt of at least one token, got none")
+    return ids[: min(_MOST_TOKENS, model.args.max_context_length)]
+
+
+def _run(model: Model, ids: list[int]) -> tuple[Stages, Array]:
+    """Run the network in float32: all tokens but the last together, and then the last.
+
+    Returns:
+        What each traced stage makes, a row for each token, heads in the order of Hugging Face; and
+        the logits [T, V] of a run without a trace, with the attention that makes answers.
+    """
+    args = replace(model.args, dtype=ml.float32)
+    tensors = {  # products of float32 take every other dtype as it is
+        name: weight.to(ml.float32)
+        if isinstance(weight, ml.Tensor) and weight.dtype is ml.bfloat16
+        else weight
+        for name, weight in model.tensors.items()
+    }
+    network, context = LlamaTransformer(args, tensors), InferenceContext(args, len(ids))
+    parts = [part for part in (ids[:-1], ids[-1:]) if part]
+    logits = [network.forward(context, part, context.length, True).numpy() for part in parts]
+    context.clear()
+    traced = [_traced(network, context, part) for part in parts]
+    stages = {key: np.concatenate([part[key] for part in traced]) for key in traced[-1]}
+    for key in [key for key in stages if key.endswith((" xq", " xk"))]:
+        if args.rope_pairs == "interleaved" or key.startswith("10 "):  # rotated, they always are
+            pairs = stages[key].reshape(len(ids), -1, args.head_dim // 2, 2)
+            stages[key] = pairs.swapaxes(2, 3).reshape(len(ids), -1)
+    return stages, np.concatenate(logits)
+
+
+def _traced(network: LlamaTransformer, context: InferenceContext, ids: list[int]) -> Stages:
+    """Return the last result of each name in each stage of a pass, and the largest score."""
+    found: Stages = {}
+    events: list[Event] = []
+
+    def keep(call: OpCall) -> None:
+        made = [event for event in events if event.op == call.op]
+        for event, tensor in zip(made, call.results, strict=True):
+            layer = -1 if event.layer is None else event.layer
+            key = f"{event.stage} {layer} {event.outputs[0].name}"
+            if event.stage not in _BY_HEAD:
+                found[key] = np.array(tensor).reshape(len(tensor), -1)
+            elif call.op == "div":  # before the mask
+                found[key] = np.abs(tensor).max().reshape(1, 1)
+        events.clear()
+
+    trace.start(trace.Tracer(network.args.sizes, events.append))
+    subscribe(keep)
+    try:
+        network.forward(context, ids, context.length, all_positions=True)
+    finally:
+        unsubscribe(keep)
+        trace.stop()
+    return found
+
+
+def _run_transformers(model: Model, ids: list[int], ours: Stages) -> tuple[Stages, dict[str, Any]]:
+    """Run transformers in a process of its own; return its stages and what else it replies.
+
+    Raises:
+        NotEnoughMemoryError: the system ended the process.
+        ModelError: transformers cannot run the model.
+    """
+    files, args = model.files, model.args
+    is_meta = files.directory.layout == "Meta"
+    names = ("tokenizer.model", "tokenizer.json")[:: 1 if is_meta else -1]
+    places = [place / name for place in (files.directory.path, files.top) for name in names]
+    tokenizer = next((str(path.absolute()) for path in places if path.is_file()), None)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        np.savez(folder / "ours.npz", **ours)
+        request = {
+            "directory": str(files.directory.path.absolute()),
+            "weights": files.directory.layout if files.quantization is None else "quantized",
+            "tokenizer": tokenizer,
+            "texts": [_PROMPT, *_TEXTS],
+            "ids": ids,
+            "threads": ml.get_num_threads(),
+        }
+        (folder / "request.json").write_text(json.dumps(request), "utf-8")
+        config = hugging_face_config(args, None, "float32")
+        config["tie_word_embeddings"] = "output.weight" not in model.tensors
+        (folder / "config.json").write_text(json.dumps(config), "utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", f"{__package__}.reference", folder],
+            cwd=PACKAGE.parent,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode == -signal.SIGKILL:
+            raise NotEnoughMemoryError("memory: the system ended the process of transformers")
+        if done.returncode:
+            why = (done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise ModelError(f"{label_of(files.directory.path)}: --verify: transformers: {why}")
+        with np.load(folder / "theirs.npz") as theirs:
+            return dict(theirs), json.loads((folder / "reply.json").read_text("utf-8"))
+
+
+def _compare_ids(model: Model, theirs: list[list[int]] | None) -> Iterator[_Row]:
+    """Yield one comparison of token ids, where both have a tokenizer."""
+    if theirs is not None and model.tokenizer is not None:
+        texts = (_PROMPT, *_TEXTS)
+        ours = [model.tokenizer.encode(text, bos=False, eos=False) for text in texts]
+        wrong = [text for text, x, y in zip(texts, ours, theirs, strict=True) if x != y]
+        name = f"ids of {wrong[0]!a}" if wrong else f"ids of {len(texts)} texts"
+        yield _Row(1, name, -1, len(wrong), len(wrong) / len(texts), 0.0)
+
+
+def _compare_stages(model: Model, ours: Stages, logits: Array, theirs: Stages) -> Iterator[_Row]:
+    """Yield the comparisons of tensors in the order of the run, and at last of the most likely."""
+    total = 0.0
+    for key in (key for key in theirs if key != "logits"):  # in the order of the run
+        place = key.split()
+        stage, layer, name = int(place[0]), int(place[1]), place[2]
+        score = float(ours.get(f"13 {layer} scores", np.zeros(1)).max())
+        bound = _bound(model.args, stage, name, len(logits), score)
+        total += bound
+        yield _Row(stage, name, layer, *_errors(ours[key], theirs[key]), bound)
+    whole = theirs["logits"]
+    yield _Row(19, "logits of the whole network", -1, *_errors(logits, whole), total)
+    gap = whole.max(1) - whole[np.arange(len(whole)), logits.argmax(1)]
+    relative = gap / _root_mean_square(whole)[:, 0]
+    text = f"most likely of {len(whole)} tokens"
+    yield _Row(20, text, -1, float(gap.max()), float(relative.max()), 2 * total)
+
+
+def _bound(args: ModelArgs, stage: int, name: str, S: int, score: float) -> float:
+    """Return what rounding to float32 may cost a step: margin * eps * sqrt(n).
+
+    n is how many numbers are added up for an element; errors that are independent of each other
+    grow with the root. The angles of the rotary embedding, which transformers rounds to float32,
+    count as S^2 numbers, the scores, whose error is one of the logarithm of a probability, as the
+    square of the largest. An element of a product of elements can be sqrt(F) times the RMS. Rows
+    that are looked up, and sums of the same two numbers, have the same bits.
+    """
+    D, F, h, Hh = args.dim, args.ffn_dim, args.head_dim, args.n_heads * args.head_dim
+    n = {6: D, 8: D, 10: S**2, 14: Hh, 16: D, 17: F, 19: D}.get(stage, 0.0)
+    n = {"output": h + S + score**2, "gate": D, "up": D}.get(name, n)
+    return _MARGIN * float(np.finfo(np.float32).eps) * math.sqrt(n)
+
+
+def _errors(ours: Array, theirs: Array) -> tuple[float, float]:
+    """Return the largest difference, and the largest in units of the RMS of its row of theirs."""
+    difference = np.abs(ours.astype(np.float64) - theirs)
+    return float(difference.max()), float((difference / _root_mean_square(theirs)).max())
+
+
+def _root_mean_square(rows: Array) -> npt.NDArray[np.float64]:
+    squares: npt.NDArray[np.float64] = np.square(rows, dtype=np.float64).mean(1, keepdims=True)
+    return np.sqrt(squares).clip(np.finfo(np.float32).tiny)

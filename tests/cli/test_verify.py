@@ -1,0 +1,371 @@
+"""`--verify`: agreement on every layout, and each fault named at its stage."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml
+from src.cli import verify
+from src.model import Model, load_model, save_quantized
+from src.model.llama import LlamaAttention
+from src.outside import memory
+from src.tokenizer import Tokenizer
+from tests.cli.conftest import Outcome, Run
+from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
+from tests.model.tiny import BYTES_VOCAB, CONFIGS, GROUPED, weights, write_meta_directory
+from tests.support.hugging_face_writer import write_hugging_face_directory
+from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
+from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
+from tests.tokenizer.json_files import byte_level_file, write_json
+
+Break = Callable[[Model], Model]
+BY_NAME = {config.name: config for config in CONFIGS}
+BIASES = {"attention_bias": True, "mlp_bias": True}
+OK = "verdict: ok: every stage is within its bound"
+
+
+def verdict(done: Outcome) -> str:
+    return done.stdout.decode().splitlines()[-1]
+
+
+def write_with_biases(directory: Path) -> Path:
+    """Writes a model with biases, a tokenizer, and embeddings as small as those of real models."""
+    config = replace(GROUPED, name="byte_level", vocab=300)
+    arrays = renamed(config, weights(config))
+    arrays["model.embed_tokens.weight"] *= 0.02
+    random = np.random.default_rng(5)
+    for name in list(arrays):
+        if name.endswith("proj.weight"):
+            bias = 0.5 * random.standard_normal(len(arrays[name]), np.float32)
+            arrays[name.replace(".weight", ".bias")] = bias
+    write_json(directory, byte_level_file())
+    return write_hugging_face_directory(directory, config_of(config, **BIASES), arrays)
+
+
+@pytest.fixture(scope="module")
+def with_biases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_with_biases(tmp_path_factory.mktemp("biases"))
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs transformers in this process, which saves the seconds that its imports take."""
+    pytest.importorskip("transformers", reason="needs the oracle extra")
+    from transformers.utils import logging
+
+    from src.cli import reference
+
+    logging.disable_progress_bar()
+
+    def run(command: list[Any], **_: Any) -> "subprocess.CompletedProcess[str]":
+        reference.main(Path(command[-1]))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(verify.subprocess, "run", run)
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[Break], None]:
+    """Changes the model on our side only, after it was loaded."""
+    load = verify.open_model
+
+    def apply(change: Break) -> None:
+        monkeypatch.setattr(verify, "open_model", lambda *of: change(load(*of)))
+
+    return apply
+
+
+# The processes themselves.
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_the_bundled_model_agrees_and_no_pytorch_is_imported(run_process: Run) -> None:
+    pytest.importorskip("transformers", reason="needs the oracle extra")
+    done = run_process("--verify")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert verdict(done).startswith(OK)
+    assert "transformers" in verdict(done)
+    text = (
+        "import sys; from src.main import main; code = main(['--verify', '-q']); "
+        "assert not {'torch', 'transformers'} & set(sys.modules); sys.exit(code)"
+    )
+    subprocess.run([sys.executable, "-c", text], check=True, capture_output=True)
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_a_model_that_transformers_refuses_is_one_line(
+    run: Run, with_biases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers", reason="needs the oracle extra")
+    start = subprocess.run
+
+    def elsewhere(command: list[Any], **more: Any) -> "subprocess.CompletedProcess[str]":
+        for file in with_biases.glob("*.safetensors"):
+            file.rename(file.with_suffix(".hidden"))
+        return start(command, **more)
+
+    monkeypatch.setattr(verify.subprocess, "run", elsewhere)
+    try:
+        done = run("-m", with_biases, "--verify")
+    finally:
+        (with_biases / "model.hidden").rename(with_biases / "model.safetensors")
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert re.fullmatch(rb"error: .*: --verify: transformers: OSError: [^\n]+\n", done.stderr)
+
+
+# What agrees.
+
+
+def meta_in_shards(directory: Path) -> Path:
+    write_random_meta_directory(directory, SMALL_PARAMS, shards=2, embeddings_split=1)
+    return directory
+
+
+def llama2(directory: Path) -> Path:
+    pieces = [*RESERVED, *ranked("▁t", "he", "▁the", "▁", "t", "h", "e")]
+    params = SMALL_PARAMS | {"vocab_size": len(pieces)}
+    write_random_meta_directory(directory, params, dtype=np.float16)
+    (directory / "tokenizer.model").write_bytes(model_message(pieces))
+    return directory
+
+
+def quantized(kind: str, source: Callable[[Path], Path]) -> Callable[[Path], Path]:
+    def write(directory: Path) -> Path:
+        save_quantized(source(directory / "plain"), directory / "saved", kind)
+        return directory / "saved"
+
+    return write
+
+
+def tied(directory: Path) -> Path:
+    return write_tiny(directory, replace(BY_NAME["tied"], dim=64), ml.bfloat16)
+
+
+LAYOUTS: dict[str, Callable[[Path], Path]] = {
+    "biases": write_with_biases,
+    "tied bfloat16": tied,
+    "float16 in shards": lambda d: write_tiny(d, GROUPED, ml.float16, shards=3),
+    "Llama 3.2": lambda d: write_tiny(d, BY_NAME["scaled_by_32"]),
+    "Mistral": lambda d: write_tiny(
+        d, GROUPED, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=None
+    ),
+    "nf4 with biases": quantized("nf4", write_with_biases),
+    "nf4, tied": quantized("nf4", tied),
+    "int8 of Meta": quantized(
+        "int8", lambda d: write_meta_directory(d, replace(BYTES_VOCAB, ffn=96))
+    ),
+    "Meta": lambda d: write_meta_directory(d, BYTES_VOCAB, ml.bfloat16, tokenizer=True),
+    "Meta, tied": lambda d: write_meta_directory(d, BY_NAME["tied"]),
+    "Meta in shards": meta_in_shards,
+    "Llama 2": llama2,
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_agrees(run: Run, tmp_path: Path, here: None, layout: str) -> None:
+    done = run("-m", LAYOUTS[layout](tmp_path), "--verify")
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+    assert verdict(done).startswith(OK)
+    lines = done.stdout.decode().splitlines()
+    compared = [line.split()[0] for line in lines if line.endswith(" ok")]
+    has_tokenizer = layout in ("biases", "nf4 with biases", "Meta", "Llama 2")
+    stages = [4, 6, 8, 8, 8, 10, 10, 14, 14, 15, 16, 17, 17, 17, 17, 18, 19, 19, 19, 20]
+    assert [int(number) for number in compared] == [1] * has_tokenizer + stages
+
+
+@pytest.mark.oracle
+def test_verbose_shows_every_layer_and_a_prompt_is_taken(
+    run: Run, with_biases: Path, here: None
+) -> None:
+    done = run("-m", with_biases, "--verify", "-v", "-p", "then")
+    rows = [line for line in done.stdout.decode().splitlines() if line.endswith(" ok")]
+    assert len(rows) == 1 + 1 + GROUPED.layers * 15 + 4
+    assert b"prompt: then\n" in done.stdout
+    assert "; 2 tokens; both in float32)" in verdict(done)  # "the" and "n"
+
+
+# What does not.
+
+
+def with_args(**changes: Any) -> Break:
+    return lambda model: replace(model, args=replace(model.args, **changes))
+
+
+def with_weight(name: str, change: Callable[[Any], None]) -> Break:
+    def apply(model: Model) -> Model:
+        array = np.array(model.tensors[name])
+        change(array)
+        tensors = dict(model.tensors) | {name: ml.Tensor.from_numpy(array, name=name)}
+        model.checkpoint.replace_tensors(tensors)
+        return model
+
+    return apply
+
+
+def one_step(array: Any) -> None:
+    """Changes one element by as much as a bit of bfloat16."""
+    array.reshape(-1)[array.size // 2] *= 1 + 2**-7
+
+
+def permuted(array: Any) -> None:
+    """Reorders the rows of each head of h 8, as for neighbours that are rotated together."""
+    array[:] = array.reshape(-1, 2, 4, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+
+
+FAULTS: dict[str, tuple[Break, str]] = {
+    "theta": (with_args(rope_theta=10100.0), "10 rotary embedding: xq of layer 0"),
+    "eps": (with_args(norm_eps=1e-6), "6 attention pre-norm: normed of layer 0"),
+    "pairs": (with_args(rope_pairs="interleaved"), "8 xq, xk, xv: xq of layer 0"),
+    "permuted": (
+        with_weight("layers.1.attention.wk.weight", permuted),
+        "8 xq, xk, xv: xk of layer 1",
+    ),
+}  # fmt: skip
+FAULTS |= {
+    name: (with_weight(name, one_step), text)
+    for name, text in {
+        "layers.0.attention_norm.weight": "6 attention pre-norm: normed of layer 0",
+        "layers.1.attention.wq.weight": "8 xq, xk, xv: xq of layer 1",
+        "layers.0.attention.wv.bias": "8 xq, xk, xv: xv of layer 0",
+        "layers.1.attention.wo.weight": "14 attention output: attention of layer 1",
+        "layers.1.ffn_norm.weight": "16 feed-forward pre-norm: normed of layer 1",
+        "layers.0.feed_forward.w1.weight": "17 feed-forward: gate of layer 0",
+        "layers.0.feed_forward.w3.bias": "17 feed-forward: up of layer 0",
+        "layers.1.feed_forward.w2.weight": "17 feed-forward: feed_forward of layer 1",
+        "norm.weight": "19 output norm and logits: x",
+        "output.weight": "19 output norm and logits: logits",
+    }.items()
+}
+
+
+def assert_fails(done: Outcome, text: str) -> None:
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: --verify: stage {text}".encode())
+    assert verdict(done).startswith(f"verdict: FAIL: stage {text}")
+    assert done.stdout.decode().count(" FAIL\n") >= 1
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_at_its_stage(
+    run: Run, with_biases: Path, here: None, broken: Callable[[Break], None], fault: str
+) -> None:
+    change, text = FAULTS[fault]
+    broken(change)
+    assert_fails(run("-m", with_biases, "--verify"), text)
+
+
+@pytest.mark.oracle
+def test_a_weight_of_the_embedding_is_seen_where_its_token_is(
+    run: Run, with_biases: Path, here: None, broken: Callable[[Break], None]
+) -> None:
+    broken(with_weight("tok_embeddings.weight", lambda rows: one_step(rows[ord("e") - 33])))
+    text = "4 input tensor (embedding), frequencies, mask: x"
+    assert_fails(run("-m", with_biases, "--verify"), text)
+    assert run("-m", with_biases, "--verify", "-p", "abc").returncode == 0
+
+
+@pytest.mark.oracle
+def test_a_fault_of_the_attention_that_answers_is_seen(
+    run: Run, with_biases: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fused = ml.attention
+    monkeypatch.setattr(ml, "attention", lambda q, *rest: fused(ml.multiply(q, 1.01), *rest))
+    text = "19 output norm and logits: logits of the whole network"
+    assert_fails(run("-m", with_biases, "--verify"), text)
+
+
+@pytest.mark.oracle
+def test_a_score_of_another_scale_is_seen(
+    run: Run, with_biases: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager = LlamaAttention.eager
+    monkeypatch.setattr(
+        LlamaAttention, "eager", lambda self, q, *rest: eager(self, ml.multiply(q, 1.01), *rest)
+    )
+    assert_fails(run("-m", with_biases, "--verify"), "14 attention output: output of layer 0")
+
+
+@pytest.mark.oracle
+def test_another_token_is_seen(
+    run: Run, with_biases: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = Tokenizer.encode
+    monkeypatch.setattr(
+        Tokenizer, "encode", lambda self, text, **how: encode(self, text.lower(), **how)
+    )
+    assert_fails(run("-m", with_biases, "--verify"), "1 tokenization: ids of ")
+
+
+@pytest.mark.oracle
+def test_not_a_number_is_a_fault(
+    run: Run, with_biases: Path, here: None, broken: Callable[[Break], None]
+) -> None:
+    broken(with_weight("layers.1.attention.wq.weight", lambda rows: rows.fill(np.nan)))
+    assert_fails(run("-m", with_biases, "--verify"), "8 xq, xk, xv: xq of layer 1")
+
+
+# What is refused.
+
+
+def test_without_transformers_a_line_says_what_to_install(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "find_spec", lambda name: None if name == "torch" else name)
+    done = run("--verify")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == (
+        b"error: --verify: expected transformers and what it needs, got no torch: "
+        b"pip install -e '.[oracle]' in a clone, or pip install 'llama-bolts[oracle]'\n"
+    )
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "find_spec", lambda name: name)
+
+
+def test_a_copy_that_does_not_fit_is_refused_with_the_arithmetic(
+    run: Run, installed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda: 400 << 20)
+    done = run("--verify")
+    assert (done.returncode, done.stdout) == (4, b"")
+    count = load_model().parameter_count
+    got = memory.readable_bytes(4 * count + (512 << 20))
+    assert done.stderr.decode() == (
+        f"error: memory: expected at most 400.0 MiB available, got {got} for a float32 copy in "
+        f"transformers ({count} weights * 4 bytes + 512.0 MiB for PyTorch)\n"
+    )
+
+
+def test_a_process_that_the_system_ends_is_a_lack_of_memory(
+    run: Run, installed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.CompletedProcess([], -9, "", "")
+    monkeypatch.setattr(verify.subprocess, "run", lambda *_, **__: ended)
+    done = run("--verify")
+    assert (done.returncode, done.stdout) == (4, b"")
+    assert done.stderr == b"error: memory: the system ended the process of transformers\n"
+
+
+def test_a_prompt_without_tokens_is_refused(run: Run, with_biases: Path, installed: None) -> None:
+    done = run("-m", with_biases, "--verify", "-p", "")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"--verify: expected a prompt of at least one token, got none" in done.stderr
+
+
+@pytest.mark.parametrize("flags", [("--quantize", "nf4"), ("--bench",), ("--file", "text")])
+def test_flags_that_contradict_it_are_refused(run: Run, flags: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run("--verify", *flags)
