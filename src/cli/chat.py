@@ -3,10 +3,11 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 
-from .. import __version__
 from ..checkpoint import CheckpointError
 from ..inference import ContextFullError
 from ..ml.errors import LlamaBoltsError
+from ..model.files import BUNDLED_MODEL
+from .answer import INTERRUPTED
 from .commands import LeaveChat, completion_words, is_command, run_command
 from .console import Console
 from .reader import InterruptedLineError, MessageReader, PlainReader, unquoted
@@ -14,8 +15,19 @@ from .session import Session
 from .words import NO_MEMORY_TEXT
 
 _HOW_TO_MAKE_ROOM = "/undo and /clear make room, a start with --context-length has more"
-_STOPPED = "stopped; the history is as it was before the question, /regen asks it again"
 _HOW_TO_LEAVE = "Ctrl-D or /exit leaves, /help lists the commands"
+_BUNDLED = (
+    "The bundled model is tiny: it knows capitals, flags, small sums and how a Llama works.",
+    'Try "What is the capital of Norway?", "What is 12 + 30?" or "What happens in attention?"',
+    "A model of your own: start with -m DIRECTORY.",
+)
+# What to do after an answer that stopped before its end.
+_HINTS = {
+    INTERRUPTED: "stopped; /continue goes on, /regen asks again, /undo forgets it",
+    "max tokens": "/continue goes on",
+    "context full": _HOW_TO_MAKE_ROOM,
+}
+_NOT_BEGUN = "stopped before the answer began; /continue asks the question again"
 
 
 def chat(session: Session) -> None:
@@ -31,8 +43,11 @@ def chat(session: Session) -> None:
         CheckpointError: the model's files were changed while they were in use.
         OutputError: standard output takes no more.
     """
-    what = "text to continue" if session.completion else "message"
-    session.console.note(f"llama-bolts {__version__}: type a {what}; {_HOW_TO_LEAVE}")
+    if session.engine.model.files.top == BUNDLED_MODEL and not session.completion:
+        for line in _BUNDLED:
+            session.console.note(line)
+    what = "a text to continue" if session.completion else "a message"
+    session.console.note(f"Type {what}; {_HOW_TO_LEAVE}.")
     reader = open_reader(session.console, completion_words())
     while True:
         # Ctrl-C may also come while one of the exceptions below is dealt with.
@@ -74,11 +89,15 @@ def _take_turn(session: Session, reader: MessageReader) -> None:
     text, is_quoted = unquoted(reader.read())
     if not text.strip():
         return
+    before = session.last
     if is_command(text) and not is_quoted:
         run_command(session, text)
-        return
-    if not session.ask(session.with_attached(text)).is_complete:
-        session.console.note(_STOPPED)
+    else:
+        session.ask(session.with_attached(text))
+    if session.last is not None and session.last is not before:
+        hint = _HINTS.get(session.last.answer.stop_reason)
+        if hint is not None:
+            session.console.note(hint if session.last.ids else _NOT_BEGUN)
 
 
 def open_reader(console: Console, words: Mapping[str, Sequence[str] | None]) -> MessageReader:

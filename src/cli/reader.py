@@ -6,7 +6,7 @@ from typing import Protocol
 from .console import Console
 from .escape import replace_surrogates
 
-PROMPT = "> "
+PROMPT = ">>> "
 CONTINUATION = "... "
 _QUOTES = '"""'
 
