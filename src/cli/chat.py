@@ -17,9 +17,9 @@ from .words import NO_MEMORY_TEXT
 _HOW_TO_MAKE_ROOM = "/undo and /clear make room, a start with --context-length has more"
 _HOW_TO_LEAVE = "Ctrl-D or /exit leaves, /help lists the commands"
 _BUNDLED = (
-    "The bundled model is tiny: it knows capitals, flags, small sums and how a Llama works.",
-    'Try "What is the capital of Norway?", "What is 12 + 30?" or "What happens in attention?"',
-    "A model of your own: start with -m DIRECTORY.",
+    "It is tiny, and knows capitals, flags, small sums and how a Llama works.",
+    'Try "What is the capital of Norway?", "What is 12 + 30?", "What is RoPE?"',
+    "To chat with a model of your own, start with -m DIRECTORY.",
 )
 # What to do after an answer that stopped before its end.
 _HINTS = {
@@ -52,6 +52,7 @@ def chat(session: Session) -> None:
     while True:
         # Ctrl-C may also come while one of the exceptions below is dealt with.
         with contextlib.suppress(KeyboardInterrupt):
+            session.console.reply("")  # sets the prompt apart from what stands above it
             if not _take_turn_or_say_why_not(session, reader):
                 return
 

@@ -173,10 +173,10 @@ def loading_line(engine: InferenceEngine) -> str:
     model, count = engine.model, engine.model.parameter_count
     top = model.files.top
     name = "bundled model" if top == BUNDLED_MODEL else top.resolve().name
-    size = f"{count / 1e9:.1f} billion" if count >= 1e9 else f"{count / 1e6:.1f} million"
+    size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
     weight = model.transformer.layers[0].attention.wq
     return (
-        f"{name}: {size} parameters in {weight.dtype}, {readable_bytes(model.mapped_bytes)}; "
+        f"{name}: {size} parameters, {weight.dtype}, {readable_bytes(model.mapped_bytes)}; "
         f"context {engine.sequence_length} tokens, {readable_bytes(engine.context.nbytes)}"
     )
 

@@ -1,5 +1,6 @@
 """Reading messages from the terminal: one line, a block between triple quotes, or a paste."""
 
+import signal
 import sys
 from typing import Protocol
 
@@ -55,7 +56,12 @@ class PlainReader:
 
     def _line(self, prompt: str) -> str:
         self._console.ask(prompt)
-        line = sys.stdin.buffer.readline()
+        # After Ctrl-Z, `fg` shows the prompt again; the terminal has dropped what was typed.
+        before = signal.signal(signal.SIGCONT, lambda *_: self._console.ask(prompt))
+        try:
+            line = sys.stdin.buffer.readline()
+        finally:
+            signal.signal(signal.SIGCONT, before)
         if not line.endswith(b"\n"):
             raise EOFError  # also after a part of a line: nobody said that it was finished
         return decode_input(line).rstrip("\r\n")
