@@ -95,7 +95,7 @@ def test_nothing_and_a_file_are_no_model_directory(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"{hub}: expected .*, got nothing; .*{advice}"):
         find_model_directory(Path(hub))
     for name in ("a/b/c", "../b", "/org/name", "org/na me", "org/name\x1b", "org\n/name"):
-        with pytest.raises(CheckpointError, match="got nothing$"):
+        with pytest.raises(CheckpointError, match=r"got nothing$"):
             find_model_directory(Path(name))
     gguf = tmp_path / "model-Q4_K_M.GGUF"
     gguf.write_bytes(b"GGUF")

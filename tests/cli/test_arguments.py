@@ -80,6 +80,8 @@ def test_flags_arrive_in_the_record() -> None:
         trace_stages=(range(8, 9),),
         trace_statistics=True,
         json=True,
+        jsonl=None,
+        logprobs=None,
         diagrams=None,
         statistics=False,
         quiet=False,
