@@ -32,8 +32,8 @@ _WIDTH = 110
 _INTRODUCTION = """\
 What follows was typed into a terminal by `python -m tools.record_chat`, which makes this page
 again. The model is the bundled one, which is [tiny](../src/nano/model/MODEL_CARD.md). Lines that
-begin with `>>>` and `...` were typed; speeds and free memory are replaced by `N`. Temperature 0 and a
-seed make the answers the same each time."""
+begin with `>>>` and `...` were typed; speeds are replaced by `N`. Temperature 0 and a seed make the
+answers the same each time."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,9 @@ SCENES = (
     Scene(
         "The first questions",
         "The first line says which model was loaded, and what memory it and its context take; the "
-        "next ones, what the bundled model knows. An answer comes token by token. The line after it says what it took: tokens of the prompt and how many of "
-        "them were in the cache from the turn before, new tokens, speeds, how full the context is, "
+        "next ones, what the bundled model knows. An answer comes token by token. The line after "
+        "it says what it took: tokens of the prompt and how many of them were in the cache from "
+        "the turn before, new tokens, speeds, how full the context is, "
         "and why the answer stopped: `eot` is a token that ends a turn.",
         ("Hello!", "What is the capital of Norway?", "My name is Anna.", "What is my name?"),
     ),
@@ -80,7 +81,7 @@ SCENES = (
     ),
     Scene(
         "",
-        "`/continue` goes on with an answer that was stopped, and `/show params` lists all settings.",
+        "`/continue` goes on with an answer that was stopped. `/show params` lists all settings.",
         ("/continue", "/set max_tokens none", "/continue", "/show params"),
     ),
     Scene(
@@ -93,14 +94,14 @@ SCENES = (
         "",
         "`/save` writes messages and settings as JSON, and `/load` restores them. A file that is "
         "something else is not written over. Nothing else is kept: what was typed is remembered "
-        "until the chat ends, and in no file. `/save chat.md` would write the chat as Markdown, to be "
-        "read.",
+        "until the chat ends, and in no file. A name that ends in `.md` "
+        "makes `/save` write Markdown, to be read.",
         ("/save chat.json", "/clear", "/load chat.json", "What is my name?", "/save anna.txt"),
     ),
     Scene(
         "Prompts to try",
-        "`/examples` lists the predefined prompts, and with a number asks one of them in a new chat.",
-        ("/examples", "/examples 6", "/system \"\""),
+        "`/examples` lists the predefined prompts; with a number, it asks one in a new chat.",
+        ("/examples", "/examples 6", '/system ""'),
     ),
     Scene(
         "A look inside",

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from ..checkpoint import CheckpointError
 from ..inference import ContextFullError
 from ..ml.errors import LlamaBoltsError
-from ..model.files import BUNDLED_MODEL
 from .answer import INTERRUPTED
 from .commands import LeaveChat, completion_words, is_command, run_command
 from .console import Console
+from .loading import is_bundled
 from .reader import InterruptedLineError, MessageReader, PlainReader, unquoted
 from .session import Session
 from .words import NO_MEMORY_TEXT
@@ -43,7 +43,7 @@ def chat(session: Session) -> None:
         CheckpointError: the model's files were changed while they were in use.
         OutputError: standard output takes no more.
     """
-    if session.engine.model.files.top == BUNDLED_MODEL and not session.completion:
+    if is_bundled(session.engine.model) and not session.completion:
         for line in _BUNDLED:
             session.console.note(line)
     what = "a text to continue" if session.completion else "a message"

@@ -21,9 +21,9 @@ def save_chat(session: Session, argument: str) -> None:
     model = str(session.engine.model.source_directory)
     turns = tuple(session.turns)
     write_chat(path, SavedChat(model, session.completion, session.settings, session.system, turns))
-    use = "to be read; /load takes a chat in FILE.json" if is_markdown(path) else "for /load"
+    use = " (to be read; /load needs a FILE.json)" if is_markdown(path) else ""
     session.console.reply(
-        f"saved: {_answers(len(turns))} and the settings, in {label_of(path)}, {use}"
+        f"saved: {_answers(len(turns))} and the settings, in {label_of(path)}{use}"
     )
 
 

@@ -165,18 +165,23 @@ def open_session(options: Options, console: Console) -> Session:
     )
 
 
+def is_bundled(model: Model) -> bool:
+    """Return whether a model is the one that comes with the package."""
+    return model.files.top.resolve() == BUNDLED_MODEL
+
+
 def loading_line(engine: InferenceEngine) -> str:
     """Return one line for a person who chats: name, size, format, memory and context.
 
     `/show model` and `--verbose` tell the rest.
     """
     model, count = engine.model, engine.model.parameter_count
-    top = model.files.top
-    name = "bundled model" if top == BUNDLED_MODEL else top.resolve().name
+    name = "bundled model" if is_bundled(model) else model.files.top.resolve().name
+    nbytes = sum(weight.nbytes for weight in model.tensors.values())
     size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
     weight = model.transformer.layers[0].attention.wq
     return (
-        f"{name}: {size} parameters, {weight.dtype}, {readable_bytes(model.mapped_bytes)}; "
+        f"{name}: {size} parameters, {weight.dtype}, {readable_bytes(nbytes)}; "
         f"context {engine.sequence_length} tokens, {readable_bytes(engine.context.nbytes)}"
     )
 

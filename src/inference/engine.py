@@ -213,17 +213,8 @@ class InferenceEngine:
         prompt_ids = encode_chat(tokenizer, read, chat_format=name)
         mark(1, details={"messages": read, "ids": prompt_ids})
         ends = end_ids(tokenizer, name)
-        return self.generate(
-            prompt_ids,
-            max_new_tokens,
-            sampling,
-            stop,
-            progress,
-            ends,
-            new_text=True,
-            candidates=candidates,
-            answer_ids=answer_ids,
-        )
+        limits = max_new_tokens, sampling, stop
+        return self.generate(prompt_ids, *limits, progress, ends, True, candidates, answer_ids)
 
     def generate(
         self,
