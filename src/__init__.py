@@ -1,8 +1,57 @@
 """A Llama inference engine with its own tensor library.
 
-The rooms are `ml` (tensors), `checkpoint` and `tokenizer` (files), `model` (the network),
-`inference` (generation) and `cli` (the terminal); `outside` and `trace` serve them all. This module
-imports none of them.
+Packages: `ml` (tensors), `checkpoint` and `tokenizer` (files), `model` (the network), `inference`
+(generation) and `cli` (the terminal); `outside` and `trace` serve them all. The names below are
+those that a program needs first:
+
+    from llama_bolts import InferenceEngine, load_model
+
+Each is imported when it is asked for: the command line answers `--help` without NumPy.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import ml
+    from .inference import InferenceEngine, Message, SamplingArgs
+    from .ml.errors import LlamaBoltsError
+    from .model import InferenceContext, load_model
+    from .tokenizer import load_tokenizer
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "InferenceContext",
+    "InferenceEngine",
+    "LlamaBoltsError",
+    "Message",
+    "SamplingArgs",
+    "__version__",
+    "load_model",
+    "load_tokenizer",
+    "ml",
+]
+_PLACES = {
+    "InferenceContext": "model",
+    "InferenceEngine": "inference",
+    "LlamaBoltsError": "ml",
+    "Message": "inference",
+    "SamplingArgs": "inference",
+    "load_model": "model",
+    "load_tokenizer": "tokenizer",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name, from the package that it belongs to."""
+    if name == "ml":
+        return import_module(".ml", __name__)
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, those that are not imported yet as well."""
+    return sorted({*globals(), *__all__})

@@ -70,7 +70,9 @@ def imported(path: Path) -> list[tuple[int, tuple[str, ...] | str]]:
 def test_a_module_imports_only_rooms_below_its_own(path: Path) -> None:
     own = room(path)
     if own == "__init__":
-        assert not [t for _, t in imported(path) if isinstance(t, tuple)]
+        # `tests/test_public_names.py` checks that they are imported on demand only.
+        found = {target[0] for _, target in imported(path) if isinstance(target, tuple)}
+        assert found <= {"inference", "ml", "model", "tokenizer"}
         return
     is_apart = path.relative_to(SRC).as_posix() in NEEDS_ORACLE
     allowed = ALLOWED[own] | ({"nano"} if is_apart else set())

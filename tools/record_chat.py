@@ -21,11 +21,10 @@ COMMAND = "python -m src.main --temperature 0 --seed 1 --context-length 512"
 CTRL_C, CTRL_D = "\x03", "\x04"
 _KEYS = {"Ctrl-C": CTRL_C, "Ctrl-D": CTRL_D}
 # What the chat shows when it waits: by the pattern, the prompt.
-_PROMPTS = {r"\r\n> ": "> ", r"\r\n\.\.\. ": "... ", pexpect.EOF: ""}
+_PROMPTS = {r"\r\n>>> ": ">>> ", r"\r\n\.\.\. ": "... ", pexpect.EOF: ""}
 _SECONDS = 60  # until a prompt is given up
 _VARIES = (
     (re.compile(r"\d+ tok/s"), "N tok/s"),
-    (re.compile(r"[\d.]+ (?:MiB|GiB) free"), "N GiB free"),
     (re.compile(re.escape(f"{ROOT}{os.sep}")), ""),
     (re.compile(r"(?:la ){20,}"), "la la la [600 times] "),
 )
@@ -33,8 +32,8 @@ _WIDTH = 110
 _INTRODUCTION = """\
 What follows was typed into a terminal by `python -m tools.record_chat`, which makes this page
 again. The model is the bundled one, which is [tiny](../src/nano/model/MODEL_CARD.md). Lines that
-begin with `>` and `...` were typed; speeds and free memory are replaced by `N`. Temperature 0 and a
-seed make the answers the same each time."""
+begin with `>>>` and `...` were typed; speeds are replaced by `N`. Temperature 0 and a seed make the
+answers the same each time."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,10 @@ class Scene:
 SCENES = (
     Scene(
         "The first questions",
-        "The first line says which model was loaded and what the memory is for. An answer comes "
-        "token by token. The line after it says what it took: tokens of the prompt and how many of "
-        "them were in the cache from the turn before, new tokens, speeds, how full the context is, "
+        "The first line says which model was loaded, and what memory it and its context take; the "
+        "next ones, what the bundled model knows. An answer comes token by token. The line after "
+        "it says what it took: tokens of the prompt and how many of them were in the cache from "
+        "the turn before, new tokens, speeds, how full the context is, "
         "and why the answer stopped: `eot` is a token that ends a turn.",
         ("Hello!", "What is the capital of Norway?", "My name is Anna.", "What is my name?"),
     ),
@@ -81,8 +81,8 @@ SCENES = (
     ),
     Scene(
         "",
-        "`/show params` lists all settings.",
-        ("/set max_tokens none", "/show params"),
+        "`/continue` goes on with an answer that was stopped. `/show params` lists all settings.",
+        ("/continue", "/set max_tokens none", "/continue", "/show params"),
     ),
     Scene(
         "Files",
@@ -94,8 +94,14 @@ SCENES = (
         "",
         "`/save` writes messages and settings as JSON, and `/load` restores them. A file that is "
         "something else is not written over. Nothing else is kept: what was typed is remembered "
-        "until the chat ends, and in no file.",
+        "until the chat ends, and in no file. A name that ends in `.md` "
+        "makes `/save` write Markdown, to be read.",
         ("/save chat.json", "/clear", "/load chat.json", "What is my name?", "/save anna.txt"),
+    ),
+    Scene(
+        "Prompts to try",
+        "`/examples` lists the predefined prompts; with a number, it asks one in a new chat.",
+        ("/examples", "/examples 6", '/system ""'),
     ),
     Scene(
         "A look inside",
@@ -129,8 +135,8 @@ SCENES = (
     ),
     Scene(
         "Leaving",
-        "Ctrl-C stops an answer: the history stays as it was before the question, and `/regen` "
-        "asks it again. Where there is no answer to stop, Ctrl-C says how to leave.",
+        "Ctrl-C stops an answer, which stays as far as it came; `/continue` goes on with it. Where "
+        "there is no answer to stop, Ctrl-C says how to leave.",
         ("/help", "Ctrl-C", "Ctrl-D"),
     ),
 )

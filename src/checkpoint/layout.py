@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,7 @@ _HUGGING_FACE_FILES = (
     "tokenizer.json or tokenizer.model"
 )
 _MOST_NAMES_SHOWN = 10
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,29 @@ def find_model_directory(path: Path) -> ModelDirectory:
             return ModelDirectory("Meta", directory)
     if not os.path.isdir(path):
         found = "a file" if os.path.exists(path) else "nothing"
-        raise NotACheckpointError(f"{label_of(path)}: expected a model directory, got {found}")
+        raise NotACheckpointError(
+            f"{label_of(path)}: expected a model directory, got {found}{_advice(path)}"
+        )
     raise NotACheckpointError(
         f"{label_of(path)}: expected Meta's layout ({_META_FILES}; here or in original/) or "
         f"Hugging Face's ({_HUGGING_FACE_FILES}), got {_lacking(path, _names(path))}"
         f"{listing_of(path)}"
     )
+
+
+def _advice(path: Path) -> str:
+    """Say what to do with a GGUF file, or with what looks like a name on Hugging Face's hub."""
+    if path.suffix.lower() == ".gguf":
+        return (
+            "; GGUF is not read: download the model's .safetensors files into a directory "
+            "(--quantize nf4 makes them as small)"
+        )
+    if _HUB_NAME.fullmatch(str(path)) and not os.path.exists(path):
+        return (
+            f"; if it is a model on Hugging Face's hub, get it with "
+            f"`hf download {path} --local-dir {path.name}` and give {path.name}"
+        )
+    return ""
 
 
 def _is_hugging_face(directory: Path) -> bool:

@@ -34,7 +34,11 @@ class Answer:
 
 
 def stream_answer(
-    console: Console, start: Callable[[], Iterator[Step]], *, shows_text: bool = True
+    console: Console,
+    start: Callable[[], Iterator[Step]],
+    *,
+    shows_text: bool = True,
+    begun: str = "",
 ) -> Answer:
     """Write an answer token by token.
 
@@ -44,12 +48,14 @@ def stream_answer(
         console: where the text goes.
         start: calls `InferenceEngine.generate` or `.chat`.
         shows_text: whether to write it; an answer that is recorded is not shown as well.
+        begun: what is shown already of an answer that goes on; its steps bring it again.
 
     Raises:
         OutputError: standard output takes no more.
         InferenceError: the engine refuses the prompt or fails.
     """
     parts: list[str] = []
+    already = len(begun)
     reason: str | None = None
     with _one_interrupt():
         try:
@@ -57,14 +63,15 @@ def stream_answer(
                 parts.append(step.text)
                 reason = step.stop_reason
                 if shows_text:
-                    console.answer(step.text)
+                    console.answer(step.text[already:])
+                already = max(already - len(step.text), 0)
         except KeyboardInterrupt:
             reason = INTERRUPTED
         finally:
             console.clear_progress()
             console.end_answer(interrupted=reason == INTERRUPTED)
     assert reason is not None  # the last step carries it
-    return Answer("".join(parts), reason)
+    return Answer("".join(parts) or begun, reason)
 
 
 def statistics_line(stats: GenerationStats, stop_reason: str, context_length: int) -> str:

@@ -140,6 +140,11 @@ def _dispatch(options: Options, console: Console) -> None:
 
         report_bench(console, *open_model_to_run(options, console))
         return
+    if options.jsonl is not None:
+        from .jsonl import answer_file
+
+        answer_file(options, console)
+        return
     if options.examples:
         from .menu import report_examples
 

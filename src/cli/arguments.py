@@ -16,6 +16,7 @@ from .flag_parser import FlagFormatter, FlagParser
 from .values import integer, number, positive_integer, positive_number, ranges
 
 DEFAULT_CONTEXT_LENGTH = 4096
+MOST_CANDIDATES = 100  # of which a step can tell
 DEFAULT_DEBUG_LOG = Path("debug.log")
 # The keys of `CHAT_FORMATS`, in its order; a test compares them.
 CHAT_FORMAT_NAMES = (
@@ -84,6 +85,8 @@ class Options:
         trace_layers, trace_stages, trace_steps: what to write; None: the default of each file.
         trace_statistics: numbers about the elements of each result, in the trace.
         json: write one JSON record for each answer in the place of its text.
+        jsonl: file of prompts, each to be answered with a record.
+        logprobs: of how many tokens each record tells the log-probabilities.
         diagrams: directory for the diagrams of the run.
         statistics: show a line of statistics after each answer.
         quiet: only answers, warnings and errors.
@@ -125,6 +128,8 @@ class Options:
     trace_steps: tuple[range, ...] | None
     trace_statistics: bool
     json: bool
+    jsonl: Path | None
+    logprobs: int | None
     diagrams: Path | None
     statistics: bool
     quiet: bool
@@ -179,6 +184,12 @@ def _add_prompt_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompt", "one prompt, its answer, exit; without one, a chat")
     group.add_argument("-p", "--prompt", type=replace_surrogates, metavar="TEXT", help="the prompt")
     group.add_argument("-f", "--file", type=Path, metavar="FILE", help="the prompt is in FILE")
+    group.add_argument(
+        "--jsonl",
+        type=Path,
+        metavar="FILE",
+        help="answer each line of FILE (-: standard input) with a record",
+    )
     group.add_argument(
         "standard_input",
         nargs="?",
@@ -384,6 +395,12 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="one JSON record per answer instead of its text"
     )
     group.add_argument(
+        "--logprobs",
+        type=_logprobs,
+        metavar="N",
+        help="in records: log-probabilities of each token and the top N",
+    )
+    group.add_argument(
         "--no-stats",
         dest="statistics",
         action="store_false",
@@ -400,6 +417,7 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     actions = {
         "--prompt": values["prompt"] is not None,
         "--file": values["file"] is not None,
+        "--jsonl": values["jsonl"] is not None,
         "-": values["standard_input"],
         "--example": values["example"] is not None,
         "--examples": values["examples"],
@@ -414,6 +432,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     given = [flag for flag, is_given in actions.items() if is_given]
     if len(given) > 1:
         parser.error(f"argument {given[1]}: not allowed with {given[0]}")
+    if values["logprobs"] is not None and not values["json"] and values["jsonl"] is None:
+        parser.error("argument --logprobs: needs --json or --jsonl")
     if values["json"] and given and given[0] in _REPORTS:
         parser.error(f"argument --json: not allowed with {given[0]}")
     fixed_by_example = values["example"] is not None or values["examples"]
@@ -432,11 +452,20 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     logs = [values[name] for name in ("debug_log", "trace_json") if values[name] is not None]
     if len(logs) == 2 and logs[0] == logs[1]:
         parser.error("argument --trace-json: must be another file than --debug-log")
+    if values["diagrams"] is not None and values["jsonl"] is not None:
+        parser.error("argument --diagrams: not allowed with --jsonl")
     if values["diagrams"] is not None and logs:
         parser.error("argument --diagrams: not allowed with --debug-log or --trace-json")
     for flag in ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics"):
         if values[flag[2:].replace("-", "_")] and not logs:
             parser.error(f"argument {flag}: needs --debug-log or --trace-json")
+
+
+def _logprobs(text: str) -> int:
+    value = integer(text)
+    if not 0 <= value <= MOST_CANDIDATES:
+        raise argparse.ArgumentTypeError(f"must be 0 to {MOST_CANDIDATES}: got {text}")
+    return value
 
 
 def _example_number(text: str) -> int:

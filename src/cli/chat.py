@@ -3,19 +3,31 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 
-from .. import __version__
 from ..checkpoint import CheckpointError
 from ..inference import ContextFullError
 from ..ml.errors import LlamaBoltsError
+from .answer import INTERRUPTED
 from .commands import LeaveChat, completion_words, is_command, run_command
 from .console import Console
+from .loading import is_bundled
 from .reader import InterruptedLineError, MessageReader, PlainReader, unquoted
 from .session import Session
 from .words import NO_MEMORY_TEXT
 
 _HOW_TO_MAKE_ROOM = "/undo and /clear make room, a start with --context-length has more"
-_STOPPED = "stopped; the history is as it was before the question, /regen asks it again"
 _HOW_TO_LEAVE = "Ctrl-D or /exit leaves, /help lists the commands"
+_BUNDLED = (
+    "It is tiny, and knows capitals, flags, small sums and how a Llama works.",
+    'Try "What is the capital of Norway?", "What is 12 + 30?", "What is RoPE?"',
+    "To chat with a model of your own, start with -m DIRECTORY.",
+)
+# What to do after an answer that stopped before its end.
+_HINTS = {
+    INTERRUPTED: "stopped; /continue goes on, /regen asks again, /undo forgets it",
+    "max tokens": "/continue goes on",
+    "context full": _HOW_TO_MAKE_ROOM,
+}
+_NOT_BEGUN = "stopped before the answer began; /continue asks the question again"
 
 
 def chat(session: Session) -> None:
@@ -31,12 +43,16 @@ def chat(session: Session) -> None:
         CheckpointError: the model's files were changed while they were in use.
         OutputError: standard output takes no more.
     """
-    what = "text to continue" if session.completion else "message"
-    session.console.note(f"llama-bolts {__version__}: type a {what}; {_HOW_TO_LEAVE}")
+    if is_bundled(session.engine.model) and not session.completion:
+        for line in _BUNDLED:
+            session.console.note(line)
+    what = "a text to continue" if session.completion else "a message"
+    session.console.note(f"Type {what}; {_HOW_TO_LEAVE}.")
     reader = open_reader(session.console, completion_words())
     while True:
         # Ctrl-C may also come while one of the exceptions below is dealt with.
         with contextlib.suppress(KeyboardInterrupt):
+            session.console.reply("")  # sets the prompt apart from what stands above it
             if not _take_turn_or_say_why_not(session, reader):
                 return
 
@@ -74,11 +90,15 @@ def _take_turn(session: Session, reader: MessageReader) -> None:
     text, is_quoted = unquoted(reader.read())
     if not text.strip():
         return
+    before = session.last
     if is_command(text) and not is_quoted:
         run_command(session, text)
-        return
-    if not session.ask(session.with_attached(text)).is_complete:
-        session.console.note(_STOPPED)
+    else:
+        session.ask(session.with_attached(text))
+    if session.last is not None and session.last is not before:
+        hint = _HINTS.get(session.last.answer.stop_reason)
+        if hint is not None:
+            session.console.note(hint if session.last.ids else _NOT_BEGUN)
 
 
 def open_reader(console: Console, words: Mapping[str, Sequence[str] | None]) -> MessageReader:

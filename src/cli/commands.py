@@ -5,8 +5,10 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from .arguments import MOST_CANDIDATES
 from .conversation_files import attach_text, load_chat, save_chat
 from .errors import UsageError
+from .menu import list_or_ask_example
 from .session import Session
 from .settings import SETTING_NAMES
 from .show import TOPICS, topic_text
@@ -18,7 +20,6 @@ from .words import counted
 _NEAR = 0.5  # how alike a name must be to be suggested
 _EMPTY = '""'
 _ON_OFF = ("on", "off")
-_MOST_CANDIDATES = 100
 # How other chats call them: ollama, llm.
 _OTHER_NAMES = {"/?": "/help", **dict.fromkeys(("/bye", "/quit", "exit", "quit"), "/exit")}
 
@@ -90,7 +91,8 @@ def _help(session: Session, _argument: str) -> None:
     ]
     keys = {
         '"""': "around a message of several lines; a paste needs none",
-        "Ctrl-C": "stops an answer and forgets its question; /regen asks it again",
+        "Ctrl-C": "stops an answer; /continue goes on with it",
+        "Ctrl-Z": "suspends the chat; fg in the shell goes on",
         "Ctrl-D": "leaves",
         "Tab": "completes a command, its argument or the name of a file",
         "Up": "brings back what was typed; kept in memory, never in a file",
@@ -118,6 +120,10 @@ def _system(session: Session, argument: str) -> None:
 
 def _regenerate(session: Session, _argument: str) -> None:
     session.regenerate()
+
+
+def _continue(session: Session, _argument: str) -> None:
+    session.resume()
 
 
 def _undo(session: Session, _argument: str) -> None:
@@ -156,8 +162,8 @@ def _probs(session: Session, argument: str) -> None:
     except argparse.ArgumentTypeError:
         got = argument or "nothing"
         raise UsageError(f"/probs wants off or a number of candidates: got {got}") from None
-    if count > _MOST_CANDIDATES:
-        raise UsageError(f"/probs: expected at most {_MOST_CANDIDATES} candidates, got {count}")
+    if count > MOST_CANDIDATES:
+        raise UsageError(f"/probs: expected at most {MOST_CANDIDATES} candidates, got {count}")
     session.candidates = count
     session.console.reply(
         f"candidates: the {count} most probable of each new token, after each step of the "
@@ -199,13 +205,15 @@ COMMANDS = {
     "/exit": Command("", "leave; also /bye, /quit, exit or quit", _exit),
     "/clear": Command("", "forget the conversation; system prompt and settings stay", _clear),
     "/regen": Command("", "answer the last question again", _regenerate),
+    "/continue": Command("", "go on with an answer that was stopped", _continue),
     "/undo": Command("", "take back the last question and its answer", _undo),
     "/system": Command("TEXT", 'set the system prompt; "" removes it; no TEXT shows it', _system),
     "/set": Command("NAME VALUE", "change a setting; no NAME VALUE lists all", _set, SETTING_NAMES),
     "/show": Command("WHAT", f"WHAT is {_or(TOPICS)}", _show, tuple(TOPICS)),
-    "/save": Command("FILE", "write messages and settings to a JSON file", save_chat, None),
+    "/save": Command("FILE", "write the chat to FILE.json, or FILE.md to read", save_chat, None),
     "/load": Command("FILE", "go on with a saved chat, in place of this one", load_chat, None),
     "/read": Command("FILE", "put a text file before the next message", attach_text, None),
+    "/examples": Command("[N]", "prompts to try; N asks one, in a new chat", list_or_ask_example),
     "/tokens": Command("TEXT", "the tokens of a text: ids, bytes, pieces", _tokens, (), True),
     "/probs": Command("K|off", "show K candidates of each new token, step by step", _probs),
     "/why": Command("", "why the last answer stopped, and what was cut", _why),

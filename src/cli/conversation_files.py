@@ -4,7 +4,7 @@ from ..checkpoint.mapped_file import label_of
 from ..inference import ContextFullError, InferenceError
 from .errors import UsageError
 from .files import named_path, read_text
-from .saved_chat import SavedChat, read_chat, write_chat
+from .saved_chat import SavedChat, is_markdown, read_chat, write_chat
 from .session import Session
 from .words import counted
 
@@ -21,7 +21,10 @@ def save_chat(session: Session, argument: str) -> None:
     model = str(session.engine.model.source_directory)
     turns = tuple(session.turns)
     write_chat(path, SavedChat(model, session.completion, session.settings, session.system, turns))
-    session.console.reply(f"saved: {_answers(len(turns))} and the settings, in {label_of(path)}")
+    use = " (to be read; /load needs a FILE.json)" if is_markdown(path) else ""
+    session.console.reply(
+        f"saved: {_answers(len(turns))} and the settings, in {label_of(path)}{use}"
+    )
 
 
 def load_chat(session: Session, argument: str) -> None:

@@ -14,6 +14,7 @@ from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
+from .console import has_colour
 from .reader import CONTINUATION, PROMPT, InterruptedLineError, block_is_open
 
 
@@ -30,7 +31,7 @@ class LineEditor:
 
     def __init__(self, words: Mapping[str, Sequence[str] | None]) -> None:
         self._session: PromptSession[str] = PromptSession(
-            PROMPT,
+            [("bold" if has_colour() else "", PROMPT)],
             prompt_continuation=CONTINUATION,
             multiline=Condition(lambda: block_is_open(get_app().current_buffer.text)),
             history=InMemoryHistory(),
@@ -38,6 +39,7 @@ class LineEditor:
             # A menu below the line would keep eight lines free for itself and move the prompt up.
             complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
+            enable_suspend=True,
             key_bindings=_without_mouse(),
             output=create_output(stdout=sys.stderr),
         )

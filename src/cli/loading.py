@@ -19,7 +19,8 @@ from ..model import (
     read_model_files,
     save_quantized,
 )
-from ..outside.memory import available_memory, readable_bytes
+from ..model.files import BUNDLED_MODEL
+from ..outside.memory import readable_bytes
 from ..tokenizer import Tokenizer
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console
@@ -27,6 +28,7 @@ from .errors import UsageError
 from .progress import quantizing_progress
 from .session import Session
 from .settings import Settings
+from .show import model_parts
 from .tracing import TraceSwitch
 
 
@@ -143,7 +145,8 @@ def open_session(options: Options, console: Console) -> Session:
     tokenizer = _required_tokenizer(model)
     engine = InferenceEngine(model, positions)
     chat_format = _chat_format(options, engine, tokenizer)
-    console.note(loading_line(engine, chat_format))
+    console.note(loading_line(engine))
+    console.detail("; ".join(model_parts(engine, chat_format)))
     trace = TraceSwitch(options, console, engine, chat_format)
     if options.debug_log is not None or options.trace_json is not None:
         trace.turn_on()
@@ -157,27 +160,30 @@ def open_session(options: Options, console: Console) -> Session:
         completion=options.completion,
         chat_format=chat_format,
         statistics=options.statistics,
-        records=options.json,
+        records=options.json or options.jsonl is not None,
+        logprobs=options.logprobs,
     )
 
 
-def loading_line(engine: InferenceEngine, chat_format: FoundFormat | None = None) -> str:
-    """Return one line: the model, its size, its decisions, the cache and the free memory.
+def is_bundled(model: Model) -> bool:
+    """Return whether a model is the one that comes with the package."""
+    return model.files.top.resolve() == BUNDLED_MODEL
 
-    Args:
-        engine: the engine with its model.
-        chat_format: the format of the chat; None where there is none.
+
+def loading_line(engine: InferenceEngine) -> str:
+    """Return one line for a person who chats: name, size, format, memory and context.
+
+    `/show model` and `--verbose` tell the rest.
     """
-    context = engine.context
-    free = available_memory()
-    parts = [
-        engine.model.description,
-        f"KV cache {readable_bytes(context.nbytes)} for {context.sequence_length} tokens",
-        f"{'unknown' if free is None else readable_bytes(free)} free",
-    ]
-    if chat_format is not None:
-        parts.insert(1, f"chat format {chat_format.name} by {chat_format.by}")
-    return "; ".join(parts)
+    model, count = engine.model, engine.model.parameter_count
+    name = "bundled model" if is_bundled(model) else model.files.top.resolve().name
+    nbytes = sum(weight.nbytes for weight in model.tensors.values())
+    size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
+    weight = model.transformer.layers[0].attention.wq
+    return (
+        f"{name}: {size} parameters, {weight.dtype}, {readable_bytes(nbytes)}; "
+        f"context {engine.sequence_length} tokens, {readable_bytes(engine.context.nbytes)}"
+    )
 
 
 def _chat_format(

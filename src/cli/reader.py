@@ -1,12 +1,14 @@
 """Reading messages from the terminal: one line, a block between triple quotes, or a paste."""
 
+import signal
 import sys
+from types import FrameType
 from typing import Protocol
 
 from .console import Console
 from .escape import replace_surrogates
 
-PROMPT = "> "
+PROMPT = ">>> "
 CONTINUATION = "... "
 _QUOTES = '"""'
 
@@ -55,7 +57,19 @@ class PlainReader:
 
     def _line(self, prompt: str) -> str:
         self._console.ask(prompt)
-        line = sys.stdin.buffer.readline()
+
+        def suspend(number: int, _frame: FrameType | None) -> None:
+            """Stop as by Ctrl-Z, and show the prompt again; what was typed the terminal drops."""
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+            signal.signal(number, suspend)
+            self._console.ask(prompt)
+
+        before = signal.signal(signal.SIGTSTP, suspend)
+        try:
+            line = sys.stdin.buffer.readline()
+        finally:
+            signal.signal(signal.SIGTSTP, before)
         if not line.endswith(b"\n"):
             raise EOFError  # also after a part of a line: nobody said that it was finished
         return decode_input(line).rstrip("\r\n")

@@ -1,4 +1,4 @@
-"""A chat as a JSON file: what `/save` writes and `/load` reads."""
+"""A chat as a file: JSON, which `/save` writes and `/load` reads, or Markdown for people."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from ..checkpoint.mapped_file import label_of
 from ..inference import SamplingArgs, SamplingError
 from ..outside import parse_strict_json
 from .errors import UsageError
-from .escape import json_controls, replace_surrogates
+from .escape import escape_controls, json_controls, replace_surrogates
 from .files import read_bytes, write_whole
 from .session import Turn
 from .settings import Settings
@@ -20,6 +20,7 @@ from .settings import Settings
 FORMAT = "llama-bolts chat"
 VERSION = 1
 LARGEST = 1 << 23  # bytes; more text than fits the longest context of a Llama
+_MARKDOWN = f"<!-- {FORMAT} -->\n"
 _KEYS = ("format", "version", "model", "completion", "settings", "messages")
 _SAMPLING = {field.name: field.default for field in dataclasses.fields(SamplingArgs)}
 _SETTINGS = (*_SAMPLING, "max_tokens", "stop")
@@ -47,12 +48,12 @@ class SavedChat:
 
 
 def write_chat(path: Path, chat: SavedChat) -> None:
-    """Write a chat to a file, which is new or holds a saved chat.
+    """Write a chat to a file, which is new or holds a saved chat: `*.md` as Markdown, else JSON.
 
     Raises:
         UsageError: the file is something else, or cannot be written; it is as it was.
     """
-    content = chat_as_json(chat)
+    content = chat_as_markdown(chat) if is_markdown(path) else chat_as_json(chat)
     if len(content) > LARGEST:
         raise UsageError(
             f"{label_of(path)}: chat: expected at most {LARGEST} bytes, got {len(content)}"
@@ -69,6 +70,8 @@ def read_chat(path: Path) -> SavedChat:
         UsageError: there is no such file, or it holds no chat that can be restored.
     """
     content = read_bytes(path, LARGEST)
+    if content.startswith(_MARKDOWN.encode()):
+        raise UsageError(f"{label_of(path)}: saved chat: expected JSON, got Markdown of /save")
     try:
         return _parse_chat(content)
     except (ValueError, SamplingError) as error:
@@ -91,6 +94,19 @@ def chat_as_json(chat: SavedChat) -> bytes:
     return f"{json_controls(replace_surrogates(text))}\n".encode()
 
 
+def is_markdown(path: Path) -> bool:
+    """Return whether a chat is written to this file as Markdown."""
+    return path.suffix.lower() == ".md"
+
+
+def chat_as_markdown(chat: SavedChat) -> bytes:
+    """Return a chat as Markdown in UTF-8, with a section per message; controls are escaped."""
+    settings = ", ".join(" ".join(line.split()) for line in chat.settings.lines())
+    parts = [f"# A chat\n\nModel: {chat.model}\n\nSettings: {settings}\n"]
+    parts += [f"## {role.capitalize()}\n\n{text}\n" for role, text in _in_order(chat)]
+    return (_MARKDOWN + escape_controls("\n".join(parts))).encode()
+
+
 def _in_order(chat: SavedChat) -> Iterator[tuple[str, str]]:
     if chat.system is not None:
         yield "system", chat.system
@@ -101,7 +117,10 @@ def _in_order(chat: SavedChat) -> Iterator[tuple[str, str]]:
 
 def _is_saved_chat(path: Path) -> bool:
     try:
-        document = parse_strict_json(read_bytes(path, LARGEST))
+        content = read_bytes(path, LARGEST)
+        if is_markdown(path):
+            return content.startswith(_MARKDOWN.encode())
+        document = parse_strict_json(content)
     except (ValueError, UsageError):
         return False
     return isinstance(document, dict) and document.get("format") == FORMAT
@@ -110,13 +129,13 @@ def _is_saved_chat(path: Path) -> bool:
 def _parse_chat(content: bytes) -> SavedChat:
     document = _object(parse_strict_json(content), "the file")
     if document.get("format") != FORMAT:
-        raise ValueError(f"format: expected '{FORMAT}', got {_got(document.get('format'))}")
+        raise ValueError(f"format: expected '{FORMAT}', got {described(document.get('format'))}")
     if document.get("version") != VERSION or isinstance(document["version"], bool):
-        raise ValueError(f"version: expected {VERSION}, got {_got(document.get('version'))}")
+        raise ValueError(f"version: expected {VERSION}, got {described(document.get('version'))}")
     _check_keys(document, _KEYS, "keys")
     completion = document["completion"]
     if not isinstance(completion, bool):
-        raise ValueError(f"completion: expected true or false, got {_got(completion)}")
+        raise ValueError(f"completion: expected true or false, got {described(completion)}")
     messages = _messages(document["messages"])
     system = None
     if messages and messages[0][0] == "system" and not completion:
@@ -140,7 +159,7 @@ def _settings(found: dict[str, object]) -> Settings:
     }
     most = found["max_tokens"]
     if most is not None and (type(most) is not int or most < 1):
-        raise ValueError(f"max_tokens: expected null or a whole number >= 1, got {_got(most)}")
+        raise ValueError(f"max_tokens: expected null or a whole number >= 1, got {described(most)}")
     stop = [_text(text, "stop") for text in _list(found["stop"], "stop")]
     if "" in stop:
         raise ValueError("stop: expected texts of >= 1 character, got an empty one")
@@ -184,23 +203,23 @@ def _check_keys(found: dict[str, object], expected: Sequence[str], where: str) -
 
 def _object(value: object, where: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: expected an object, got {_got(value)}")
+        raise ValueError(f"{where}: expected an object, got {described(value)}")
     return value
 
 
 def _list(value: object, where: str) -> list[object]:
     if not isinstance(value, list):
-        raise ValueError(f"{where}: expected a list, got {_got(value)}")
+        raise ValueError(f"{where}: expected a list, got {described(value)}")
     return value
 
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{where}: expected a text, got {_got(value)}")
+        raise ValueError(f"{where}: expected a text, got {described(value)}")
     return replace_surrogates(value)
 
 
-def _got(value: object) -> str:
+def described(value: object) -> str:
     """Describe a value of a file, safe to show."""
     if isinstance(value, str):
         return shown(value)

@@ -1,7 +1,7 @@
 """A conversation: what was said, what is asked next, and what of it the model sees."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..inference import (
     ContextFullError,
@@ -14,7 +14,7 @@ from ..inference import (
 )
 from ..tokenizer import Tokenizer
 from ..trace import mark
-from .answer import Answer, statistics_line, stream_answer
+from .answer import INTERRUPTED, Answer, statistics_line, stream_answer
 from .console import Console
 from .errors import UsageError
 from .probabilities import choices_text
@@ -23,13 +23,23 @@ from .record import answer_record
 from .settings import Settings
 from .tracing import TraceSwitch
 
+# Why an answer stopped that can go on.
+RESUMABLE = (INTERRUPTED, "max tokens", "context full")
+
 
 @dataclass(frozen=True)
 class Turn:
-    """A question and its whole answer."""
+    """A question and its answer.
+
+    Attributes:
+        question: what was asked.
+        answer: its text, as far as it came.
+        ids: tokens of an answer that can go on; none of one that is whole or was loaded.
+    """
 
     question: str
     answer: str
+    ids: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,7 @@ class LastAnswer:
 
     Attributes:
         answer: what was shown, and why it stopped.
+        begun: tokens that were drawn before, of an answer that went on.
         steps: the tokens that were drawn, with how they were chosen if that was asked for.
         stats: what it took; None if it was interrupted before anything was run.
         settings: those that it was made with.
@@ -45,18 +56,24 @@ class LastAnswer:
     """
 
     answer: Answer
+    begun: tuple[int, ...]
     steps: tuple[Step, ...]
     stats: GenerationStats | None
     settings: Settings
     first: bool
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Return all tokens of the answer, an end token included."""
+        return self.begun + tuple(step.token_id for step in self.steps)
+
 
 class Session:
     """The state of a chat, or of a series of completions, and the engine that answers.
 
-    The history changes only when an answer is complete. A question that is refused, fails or is
-    interrupted leaves no trace in it, so that the next answer is what it would have been; it is
-    remembered apart, for `/regen`.
+    An answer that is stopped stays in the history as far as it came, and can go on. A question that
+    is refused or fails, or is stopped before its answer begins, leaves no trace in it, so that the
+    next answer is what it would have been; it is remembered apart, for `/regen` and `/continue`.
 
     Args:
         engine: the engine with its model.
@@ -69,6 +86,8 @@ class Session:
         chat_format: the format to write the conversation in; None is the model's own.
         statistics: write a line of statistics after each answer, unless the console is quiet.
         records: write one JSON record for each answer in the place of its text.
+        logprobs: of how many tokens each record tells the log-probabilities, beside the drawn one;
+            None for none at all.
 
     Attributes:
         candidates: of how many tokens each answer's report tells; 0 for no report.
@@ -89,6 +108,7 @@ class Session:
         chat_format: FoundFormat | None = None,
         statistics: bool = True,
         records: bool = False,
+        logprobs: int | None = None,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
@@ -100,6 +120,7 @@ class Session:
         self._chat_format = chat_format
         self.statistics = statistics and not console.quiet
         self.records = records
+        self.logprobs = logprobs
         self.candidates = 0
         self.turns: list[Turn] = []
         self.unanswered: str | None = None
@@ -107,7 +128,7 @@ class Session:
         self.last: LastAnswer | None = None
 
     def ask(self, question: str) -> Answer:
-        """Answer a question and add both to the history, unless interrupted.
+        """Answer a question and add both to the history.
 
         Args:
             question: the user's message, or the text to continue.
@@ -118,15 +139,10 @@ class Session:
             OutputError: standard output takes no more.
         """
         self.unanswered = question
-        answer = self._answer(question, self.turns)
-        if answer.is_complete:
-            self.unanswered = None
-            self.turns.append(Turn(question, answer.text))
-        self._report()
-        return answer
+        return self._ask(question, self.turns)
 
     def regenerate(self) -> Answer:
-        """Answer again what was interrupted, or else the last question.
+        """Answer again what has no answer yet, or else the last question.
 
         Raises:
             UsageError: nothing was asked yet.
@@ -137,16 +153,39 @@ class Session:
         if not self.turns:
             raise UsageError("there is no question to answer again")
         *before, last = self.turns
-        answer = self._answer(last.question, before)
-        if answer.is_complete:
-            self.turns[-1] = Turn(last.question, answer.text)
-        self._report()
-        return answer
+        return self._ask(last.question, before)
+
+    def resume(self) -> Answer:
+        """Go on with the last answer, which was stopped; answer a question that has none yet.
+
+        With temperature 0 the answer is what it would have been without the stop.
+
+        Raises:
+            UsageError: there is no such answer.
+            InferenceError: as `ask`.
+        """
+        if self.unanswered is not None:
+            return self.ask(self.unanswered)
+        if not self.turns or not self.turns[-1].ids:
+            raise UsageError("there is no answer that was stopped (by Ctrl-C, or at max_tokens)")
+        *before, last = self.turns
+        return self._ask(last.question, before, last)
+
+    def _ask(self, question: str, before: list[Turn], begun: Turn | None = None) -> Answer:
+        """Answer a question after a history; keep both, unless nothing came of it."""
+        request = question if self.completion else self.messages(before, question)
+        last = self._answer(request, begun)
+        if last.ids:
+            ids = last.ids if last.answer.stop_reason in RESUMABLE else ()
+            self.unanswered = None
+            self.turns = [*before, Turn(question, last.answer.text, ids)]
+        self._report(last)
+        return last.answer
 
     def undo(self) -> str:
         """Take the last question and its answer out of the history and return the question.
 
-        One that was interrupted or refused is not in the history; then that one is forgotten.
+        One that has no answer is not in the history; then that one is forgotten.
 
         Raises:
             UsageError: nothing was asked.
@@ -244,62 +283,74 @@ class Session:
             messages.append(Message("user", question))
         return messages
 
-    def _answer(self, question: str, turns: list[Turn]) -> Answer:
-        """Run one prompt and write its answer."""
+    def answer_apart(self, request: str | list[Message], line: int) -> Answer:
+        """Answer a text to continue, or a conversation, beside the history, which stays as it is.
+
+        Args:
+            request: what to answer.
+            line: of the file it comes from, for the record.
+
+        Raises:
+            CheckpointError, InferenceError, OutputError: as `ask`.
+        """
+        last = self._answer(request, None)
+        self._report(last, line)
+        return last.answer
+
+    def _answer(self, request: str | list[Message], begun: Turn | None) -> LastAnswer:
+        """Run one prompt and write its answer, or the rest of one that was begun."""
         self.engine.model.check_unchanged()
         steps: list[Step] = []
 
         def noted() -> Iterator[Step]:
-            for step in self._steps(question, turns):
+            for step in self._steps(request, ids):
                 steps.append(step)
                 yield step
 
         settings = self.settings
+        text, ids = ("", ()) if begun is None else (begun.answer, begun.ids)
         self.engine.last_stats = None
-        answer = stream_answer(self.console, noted, shows_text=not self.records)
-        self.last = LastAnswer(
-            answer, tuple(steps), self.engine.last_stats, settings, not self.completion
-        )
-        return answer
+        answer = stream_answer(self.console, noted, shows_text=not self.records, begun=text)
+        stats = self.engine.last_stats
+        last = LastAnswer(answer, ids, tuple(steps), stats, settings, not self.completion)
+        self.last = last
+        return last
 
-    def _report(self) -> None:
-        """Write what the last answer took and how its tokens were chosen, as far as wanted."""
-        last = self.last
-        if last is None or last.stats is None:  # nothing was run
+    def _report(self, last: LastAnswer, line: int | None = None) -> None:
+        """Write what an answer took and how its tokens were chosen, as far as wanted."""
+        if last.stats is None:  # nothing was run
             return
+        choices = [step.choice for step in last.steps if step.choice is not None]
         if self.records:
             self.console.report_line(
-                answer_record(self.engine, last.answer, last.steps, last.stats)
+                answer_record(
+                    self.engine, last.answer, last.ids, last.stats, choices, self.logprobs, line
+                )
             )
-        choices = [step.choice for step in last.steps if step.choice is not None]
-        if choices:
+        if self.candidates and choices:
             self.console.reply(choices_text(self.tokenizer, choices))
         if self.statistics:
             self.console.aside(
                 statistics_line(last.stats, last.answer.stop_reason, self.engine.sequence_length)
             )
 
-    def _steps(self, question: str, turns: list[Turn]) -> Iterator[Step]:
-        settings = self.settings
-        if self.completion:
-            prompt = self._prompt(question, turns)
-            mark(1, details={"text": question, "ids": prompt})
-            return self.engine.generate(
-                prompt,
-                settings.max_tokens,
-                settings.sampling,
-                settings.stop,
-                progress=reading_progress(self.console),
-                candidates=self.candidates,
+    def _steps(self, request: str | list[Message], answer_ids: Sequence[int]) -> Iterator[Step]:
+        limits = self.settings.max_tokens, self.settings.sampling, self.settings.stop
+        progress = reading_progress(self.console)
+        candidates = max(self.candidates, 0 if self.logprobs is None else self.logprobs or 1)
+        if not isinstance(request, str):
+            return self.engine.chat(
+                request,
+                *limits,
+                progress,
+                self.chat_format.name,
+                candidates,
+                answer_ids,
             )
-        return self.engine.chat(
-            self.messages(turns, question),
-            settings.max_tokens,
-            settings.sampling,
-            settings.stop,
-            progress=reading_progress(self.console),
-            chat_format=self.chat_format.name,
-            candidates=self.candidates,
+        prompt = self.tokenizer.encode(request, bos=self.tokenizer.adds_bos, eos=False)
+        mark(1, details={"text": request, "ids": prompt})
+        return self.engine.generate(
+            prompt, *limits, progress, candidates=candidates, answer_ids=answer_ids
         )
 
     def _prompt(self, question: str, turns: list[Turn]) -> list[int]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from ..outside.memory import readable_bytes
+from ..inference import FoundFormat, InferenceEngine
+from ..outside.memory import available_memory, readable_bytes
 from .errors import UsageError
 from .session import Session
 from .token_text import token_table
@@ -27,8 +28,27 @@ def topic_text(session: Session, topic: str) -> str:
     return tell(session)
 
 
+def model_parts(engine: InferenceEngine, chat_format: FoundFormat | None) -> list[str]:
+    """Return all that was found and decided on loading: model, chat format, cache, free memory.
+
+    Args:
+        engine: the engine with its model.
+        chat_format: the format of the chat; None where there is none.
+    """
+    context, free = engine.context, available_memory()
+    parts = engine.model.description.split("; ")
+    if chat_format is not None:
+        parts.append(f"chat format {chat_format.name} by {chat_format.by}")
+    return [
+        *parts,
+        f"KV cache {readable_bytes(context.nbytes)} for {context.sequence_length} tokens",
+        f"{'unknown' if free is None else readable_bytes(free)} free",
+    ]
+
+
 def _model(session: Session) -> str:
-    return session.engine.model.description.replace("; ", "\n")
+    found = None if session.completion else session.chat_format
+    return "\n".join(model_parts(session.engine, found))
 
 
 def _params(session: Session) -> str:

@@ -14,7 +14,7 @@ def why_text(session: Session) -> str:
     if last is None:
         return "nothing was answered yet"
     if last.stats is None:
-        return "interrupted: Ctrl-C came before anything was run; /regen asks the question again"
+        return "interrupted: Ctrl-C came before anything was run; /continue asks the question again"
     reason = last.answer.stop_reason
     lines = [f"{reason}: {_cause(session, last, last.stats)}"]
     lines += _cut(session.tokenizer, last)
@@ -29,13 +29,13 @@ def why_text(session: Session) -> str:
 def _cause(session: Session, last: LastAnswer, stats: GenerationStats) -> str:
     reason = last.answer.stop_reason
     if reason == "eot":
-        token = last.steps[-1].token_id
+        token = last.ids[-1]
         shown = piece(session.tokenizer, token)
         return f"the model drew {shown} (token {token}), which ends an answer"
     if reason == "max tokens":
         return (
             f"{counted(stats.new_tokens, 'token')} drawn, as many as max_tokens allows; "
-            "the model had not ended its answer"
+            "the model had not ended its answer; /continue goes on"
         )
     if reason == "stop string":
         stops = " or ".join(map(repr, last.settings.stop))
@@ -47,14 +47,14 @@ def _cause(session: Session, last: LastAnswer, stats: GenerationStats) -> str:
         )
     assert reason == INTERRUPTED
     return (
-        f"Ctrl-C came after {counted(stats.new_tokens, 'token')}; question and answer are not in "
-        "the history, /regen asks the question again"
+        f"Ctrl-C came after {counted(stats.new_tokens, 'token')}; /continue goes on, /regen asks "
+        "again"
     )
 
 
 def _cut(tokenizer: Tokenizer, last: LastAnswer) -> list[str]:
     """Return what was drawn and is not in the text that was shown, and what no text stands for."""
-    drawn = [step.token_id for step in last.steps]
+    drawn = list(last.ids)
     if last.answer.stop_reason == "eot":
         drawn.pop()
     decoder = StreamDecoder(tokenizer, first=last.first)

@@ -12,11 +12,12 @@ from .errors import (
     PromptError,
     SamplingError,
 )
-from .message import Message
+from .message import AnyMessage, Message, as_messages
 from .sampling import Sampler, SamplingArgs
 
 __all__ = [
     "CHAT_FORMATS",
+    "AnyMessage",
     "Candidate",
     "ChatFormat",
     "ChatFormatError",
@@ -35,6 +36,7 @@ __all__ = [
     "SamplingError",
     "Stage",
     "Step",
+    "as_messages",
     "encode_chat",
     "end_ids",
     "find_chat_format",

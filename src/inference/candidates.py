@@ -1,5 +1,6 @@
 """Which tokens could have been drawn, and what each step of the sampling made of their chances."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -30,10 +31,13 @@ class Candidate:
 
     Attributes:
         token_id: its id.
+        log_probability: natural logarithm of its chance by the model, before all steps of the
+            sampling: its logit - log(sum(exp(logits))); -inf where the logit is.
         probabilities: its chance after each stage, 0 where it was left out.
     """
 
     token_id: int
+    log_probability: float
     probabilities: tuple[float, ...]
 
 
@@ -72,21 +76,26 @@ def explain_choice(
     for name, value, ids, probabilities in sampler.stages(logits):
         stages.append(Stage(name, value, ids.size))
         distributions.append((ids, probabilities))
-    tokens = _most_probable(*distributions[0], count)
+    tokens = _most_probable(logits, count)
     if token_id not in tokens:
         tokens.append(token_id)
     rows = zip(*(_chances(tokens, *found) for found in distributions), strict=True)
-    candidates = tuple(map(Candidate, tokens, rows))
+    exact: Floats = logits.astype(np.float64)
+    largest = float(exact.max())
+    log_sum = largest + math.log(np.exp(exact - largest).sum())
+    log_probabilities = [float(exact[token]) - log_sum for token in tokens]
+    candidates = tuple(map(Candidate, tokens, log_probabilities, rows))
     return Choice(token_id, position, tuple(stages), candidates)
 
 
-def _most_probable(ids: Ids, probabilities: Floats, count: int) -> list[int]:
-    """Return the most probable tokens, the lowest id first among equals."""
-    count = min(count, ids.size)
-    limit = np.partition(probabilities, ids.size - count)[ids.size - count]
-    near = np.flatnonzero(probabilities >= limit)
-    order = near[np.argsort(-probabilities[near], kind="stable")][:count]
-    return [int(token) for token in ids[order]]
+def _most_probable(logits: Logits, count: int) -> list[int]:
+    """Return the tokens with the largest logits above -inf, the lowest id first among equals."""
+    possible = np.flatnonzero(logits > -np.inf)
+    count = min(count, possible.size)
+    found = logits[possible]
+    near = np.flatnonzero(found >= np.partition(found, found.size - count)[found.size - count])
+    order = near[np.argsort(-found[near], kind="stable")][:count]
+    return [int(token) for token in possible[order]]
 
 
 def _chances(tokens: Iterable[int], ids: Ids, probabilities: Floats) -> list[float]:

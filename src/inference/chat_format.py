@@ -11,7 +11,7 @@ from .chat_formats import CHAT_FORMATS, ChatFormat
 from .chat_parts import encode_parts, token_id
 from .chat_template import format_of_template, format_of_tokens, read_template
 from .errors import ChatFormatError
-from .message import Message
+from .message import AnyMessage, as_messages
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def find_chat_format(directory: Path, tokenizer: Tokenizer) -> FoundFormat:
 
 def encode_chat(
     tokenizer: Tokenizer,
-    messages: Sequence[Message],
+    messages: Sequence[AnyMessage],
     add_generation_prompt: bool = True,
     chat_format: str | None = None,
 ) -> list[int]:
@@ -68,19 +68,18 @@ def encode_chat(
 
     Args:
         tokenizer: The model's tokenizer.
-        messages: The conversation so far.
+        messages: The conversation so far; see `as_messages`.
         add_generation_prompt: Whether to open the assistant's next message; formats without a
             header for it have nothing to open.
         chat_format: A key of `CHAT_FORMATS`; None stands for the format of the special tokens.
 
     Raises:
-        ChatFormatError: There are no messages, the format is not known, it cannot express the
-            order of the roles, or the tokenizer lacks a special token of it.
+        ChatFormatError: There are no messages or what is given is none, the format is not known, it
+            cannot express the order of the roles, or the tokenizer lacks a special token of it.
     """
-    if not messages:
-        raise ChatFormatError("[chat] messages must hold at least one message: got none")
+    read = as_messages(messages)
     chosen = _format(tokenizer, chat_format)
-    return encode_parts(tokenizer, chosen.build(messages, add_generation_prompt))
+    return encode_parts(tokenizer, chosen.build(read, add_generation_prompt))
 
 
 def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[int]:

@@ -21,7 +21,7 @@ from ..trace import is_on, mark
 from .candidates import Choice, explain_choice
 from .chat_format import FoundFormat, encode_chat, end_ids, find_chat_format
 from .errors import ContextFullError, InferenceError, NumericError, PromptError
-from .message import Message
+from .message import AnyMessage, as_messages
 from .sampling import Logits, Sampler, SamplingArgs
 from .speculation import Drafter, PassCosts
 from .stop_strings import StopStrings
@@ -42,7 +42,7 @@ class GenerationStats:
     """What one answer took.
 
     Attributes:
-        prompt_tokens: Tokens of the prompt.
+        prompt_tokens: Tokens of the prompt, and of an answer that goes on.
         cached_tokens: How many of them were in the cache already.
         new_tokens: Tokens chosen, the end token included.
         prefill_seconds: Time to run the prompt.
@@ -188,40 +188,35 @@ class InferenceEngine:
 
     def chat(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[AnyMessage],
         max_new_tokens: int | None = None,
         sampling: SamplingArgs | None = None,
         stop: Sequence[str] = (),
         progress: Progress | None = None,
         chat_format: str | None = None,
         candidates: int = 0,
+        answer_ids: Sequence[int] = (),
     ) -> Iterator[Step]:
         """Answer the last message of a conversation; arguments and errors as in `generate`.
 
         Args:
+            messages: `Message`s, or dicts such as `{"role": "user", "content": "hi"}`.
             chat_format: A key of `CHAT_FORMATS`; None stands for the model's own.
 
         Raises:
-            ChatFormatError: There are no messages, the format is not known or cannot express
-                them, or the tokenizer lacks a special token of it.
+            ChatFormatError: There are no messages or what is given is none, the format is not
+                known or cannot express them, or the tokenizer lacks a special token of it.
         """
         tokenizer = self.model.tokenizer
         if tokenizer is None:
             raise PromptError("[chat] model must have a tokenizer: its directory holds none")
         name = self.chat_format.name if chat_format is None else chat_format
-        prompt_ids = encode_chat(tokenizer, messages, chat_format=name)
-        mark(1, details={"messages": messages, "ids": prompt_ids})
+        read = as_messages(messages)
+        prompt_ids = encode_chat(tokenizer, read, chat_format=name)
+        mark(1, details={"messages": read, "ids": prompt_ids})
         ends = end_ids(tokenizer, name)
-        return self.generate(
-            prompt_ids,
-            max_new_tokens,
-            sampling,
-            stop,
-            progress,
-            ends,
-            new_text=True,
-            candidates=candidates,
-        )
+        limits = max_new_tokens, sampling, stop
+        return self.generate(prompt_ids, *limits, progress, ends, True, candidates, answer_ids)
 
     def generate(
         self,
@@ -233,6 +228,7 @@ class InferenceEngine:
         end_ids: Collection[int] = (),
         new_text: bool = False,
         candidates: int = 0,
+        answer_ids: Sequence[int] = (),
     ) -> Iterator[Step]:
         """Continue a sequence of tokens.
 
@@ -249,14 +245,17 @@ class InferenceEngine:
                 put before one is not shown; otherwise it goes on from the prompt.
             candidates: How many of the most probable tokens each step tells of, beside the drawn
                 one; 0 tells of none, which saves time.
+            answer_ids: Tokens of the answer that were drawn before, without an end token: the
+                answer goes on after them. Their text comes again, with that of the first step.
 
         Yields:
             One step per chosen token. Without a tokenizer the texts are empty and no token ends
             the answer.
 
         Raises:
-            PromptError: No prompt, ids outside of the vocabulary, a limit below 1, or a number of
-                candidates below 0.
+            PromptError: No prompt, a text in its place, a limit below 1, or a number of candidates
+                below 0.
+            TokenIdError: Ids that are no whole numbers, or outside of the vocabulary.
             ContextFullError: The prompt leaves no room for a token.
             CheckpointError: The weight files were rewritten since they were loaded; also checked
                 before the last step, so that no answer is complete that they may have spoiled.
@@ -265,7 +264,7 @@ class InferenceEngine:
             NumericError: While stepping: the logits are no numbers.
             NotEnoughMemoryError, TensorError: While stepping: the system gives no memory.
         """
-        ids = self._checked_prompt(prompt_ids)
+        ids = self._checked_prompt(prompt_ids, answer_ids)
         if max_new_tokens is not None:
             _check_whole("max_new_tokens", max_new_tokens, 1)
         _check_whole("candidates", candidates, 0)
@@ -274,6 +273,7 @@ class InferenceEngine:
             raise PromptError("[generate] stop needs a tokenizer: the model's directory holds none")
         self.model.check_unchanged()
         text = _AnswerText(self.model, StopStrings(stops), end_ids, new_text)
+        text.begin(answer_ids)
         room = self.sequence_length - len(ids)
         limit = room if max_new_tokens is None else min(room, max_new_tokens)
         at_limit = "max tokens" if limit == max_new_tokens else "context full"
@@ -282,10 +282,17 @@ class InferenceEngine:
         steps = self._steps(call, ids, limit, at_limit, sampler, text, progress, candidates)
         return _declared(call, steps)
 
-    def _checked_prompt(self, prompt_ids: Sequence[int]) -> list[int]:
-        """Return the prompt as a list of ids that the model knows and the context can hold."""
+    def _checked_prompt(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> list[int]:
+        """Return the tokens to run as a list of ids that the model knows and the context holds."""
+        if isinstance(prompt_ids, str | bytes):
+            raise PromptError(
+                "[generate] prompt_ids must be token ids, such as model.tokenizer.encode(text, "
+                f"bos=True, eos=False) gives: got {type(prompt_ids).__name__}"
+            )
         if len(prompt_ids) == 0:
             raise PromptError("[generate] prompt_ids must hold at least one token: got none")
+        if len(answer_ids):
+            prompt_ids = [*prompt_ids, *answer_ids]
         if len(prompt_ids) >= self.sequence_length:
             raise ContextFullError(len(prompt_ids), self.sequence_length)
         ids = token_tensor(prompt_ids, self.model.args.vocab_size)
@@ -524,14 +531,20 @@ class _AnswerText:
         self._decoder = None if tokenizer is None else StreamDecoder(tokenizer, first=new_text)
         self._stop_ids = frozenset() if tokenizer is None else model.stop_ids.union(end_ids)
         self._stops = stops
+        self._begun = ""
+
+    def begin(self, answer_ids: Sequence[int]) -> None:
+        """Take tokens that were drawn before; their text comes with that of the next one."""
+        self._begun = "".join([self.push(token)[0] for token in answer_ids])
 
     def push(self, token: int) -> tuple[str, str | None]:
         """Return the text that became certain with a token, and the reason to stop, if any."""
+        begun, self._begun = self._begun, ""
         if token in self._stop_ids:
-            return self.finish(), "eot"
+            return begun + self.finish(), "eot"
         if self._decoder is None:
             return "", None
-        shown = self._stops.push(self._decoder.push(token))
+        shown = begun + self._stops.push(self._decoder.push(token))
         return shown, "stop string" if self._stops.found else None
 
     def finish(self) -> str:

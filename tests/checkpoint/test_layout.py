@@ -90,6 +90,17 @@ def test_nothing_and_a_file_are_no_model_directory(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere: expected a model directory, got nothing"):
         find_model_directory(tmp_path / "nowhere")
     touch(tmp_path, "model.safetensors")
+    hub = "org/Some-Model_1.5"
+    advice = f"hf download {hub} --local-dir Some-Model_1.5` and give Some-Model_1.5$"
+    with pytest.raises(CheckpointError, match=f"{hub}: expected .*, got nothing; .*{advice}"):
+        find_model_directory(Path(hub))
+    for name in ("a/b/c", "../b", "/org/name", "org/na me", "org/name\x1b", "org\n/name"):
+        with pytest.raises(CheckpointError, match=r"got nothing$"):
+            find_model_directory(Path(name))
+    gguf = tmp_path / "model-Q4_K_M.GGUF"
+    gguf.write_bytes(b"GGUF")
+    with pytest.raises(CheckpointError, match=r"got a file; GGUF is not read: download .*nf4"):
+        find_model_directory(gguf)
     with pytest.raises(CheckpointError, match=r"expected a model directory, got a file"):
         find_model_directory(tmp_path / "model.safetensors")
 

@@ -82,6 +82,8 @@ def test_flags_arrive_in_the_record() -> None:
         trace_steps=(range(4, 5),),
         trace_statistics=True,
         json=True,
+        jsonl=None,
+        logprobs=None,
         diagrams=None,
         statistics=False,
         quiet=False,

@@ -12,7 +12,7 @@ from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, Spawn
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
-PROMPT = r"> |\x1b\[0m>"  # the line editor draws the blank by moving the cursor
+PROMPT = ">>>"
 CONTINUATION = r"\.\.\."
 TERMINALS = ("xterm-256color", "dumb")
 SECONDS_TO_STOP = 5  # the promise is one second on an idle machine
@@ -163,11 +163,15 @@ def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(
         child.expect_exact("interrupted")
         child.expect(PROMPT)
         assert time.monotonic() - started < SECONDS_TO_STOP
+        child.sendline("/undo")
+        child.expect_exact("taken back: Hello")
+        child.expect(PROMPT)
     child.sendline("/show prompt")
     child.expect_exact("nothing was said yet")
+    child.expect(PROMPT)
     child.sendline("/set max_tokens 5")
     child.expect(PROMPT)
-    child.sendline("/regen")
+    child.sendline("Hello")
     child.expect_exact("28 prompt tokens (27 cached)")
     child.send(CTRL_D)
     assert ended(child) == 0
@@ -293,3 +297,142 @@ def test_output_in_a_file_holds_the_answers_alone(
     child.send(CTRL_D)
     assert ended(child) == 0
     assert answers.read_text() == f"{ALPHABET}\n"
+
+
+@pytest.mark.parametrize("terminal", TERMINALS)
+def test_continue_goes_on_with_an_answer_that_was_stopped(
+    spawn: Spawn, alphabet_model: Path, terminal: str
+) -> None:
+    child = spawn("-m", alphabet_model, "-n", "10", TERM=terminal)
+    child.expect(PROMPT)
+    child.sendline("Hello")
+    child.expect_exact("abcdefghij\r\n")
+    child.expect_exact("/continue goes on")
+    child.expect(PROMPT)
+    child.sendline("/continue")
+    child.expect_exact("klmnopqrst\r\n")
+    child.expect(PROMPT)
+    child.sendline("/continue")
+    child.expect_exact("uvwxyz\r\n")
+    child.expect_exact("eot")
+    child.expect(PROMPT)
+    child.sendline("/continue")
+    child.expect_exact("error: there is no answer that was stopped")
+
+
+@pytest.mark.parametrize("terminal", TERMINALS)
+def test_ctrl_c_keeps_the_half_answer(spawn: Spawn, endless_model: Path, terminal: str) -> None:
+    child = spawn("-m", endless_model, "-c", "100000", TERM=terminal)
+    child.expect(PROMPT)
+    child.sendline("Hello")
+    child.expect_exact(ALPHABET * 2)
+    child.send(CTRL_C)
+    child.expect_exact("stopped; /continue goes on, /regen asks again")
+    child.expect(PROMPT)
+    child.sendline("/continue")
+    child.expect_exact(ALPHABET)
+    child.send(CTRL_C)
+    child.expect_exact("interrupted")
+    child.expect(PROMPT)
+    child.sendline("/show prompt")
+    child.expect_exact("Hello")
+
+
+@pytest.mark.parametrize("terminal", TERMINALS)
+def test_ctrl_z_suspends_and_the_prompt_is_back_afterwards(
+    spawn: Spawn, alphabet_model: Path, terminal: str
+) -> None:
+    shell = ["sh", "-c", 'set -m; "$@"; echo suspended $?; read line; fg', "sh"]
+    child = spawn("-m", alphabet_model, prefix=shell, TERM=terminal)
+    child.expect(PROMPT)
+    child.send("\x1a")
+    child.expect_exact("suspended")
+    child.sendline("")
+    child.expect(PROMPT)
+    child.sendline("Hello")
+    answered(child, FORMAT_TOKENS + 5, 0)
+    child.send(CTRL_D)
+    assert ended(child) == 0
+
+
+def test_ctrl_z_suspends_an_answer(spawn: Spawn, endless_model: Path) -> None:
+    shell = ["sh", "-c", 'set -m; "$@"; echo suspended $?; read line; fg', "sh"]
+    child = spawn("-m", endless_model, "-c", "100000", prefix=shell)
+    child.expect(PROMPT)
+    child.sendline("Hello")
+    child.expect_exact(ALPHABET)
+    child.send("\x1a")
+    child.expect_exact("suspended")
+    child.sendline("")
+    child.expect_exact(ALPHABET)
+    child.send(CTRL_C)
+    child.expect_exact("interrupted")
+    child.expect(PROMPT)
+
+
+def test_the_bundled_model_says_what_it_knows(spawn: Spawn) -> None:
+    child = spawn(TERM="dumb", dimensions=(24, 80))
+    child.expect(PROMPT)
+    lines = child.before.splitlines()
+    assert lines[0].startswith("bundled model: 3.2 M parameters, bfloat16, 6.2 MiB; context ")
+    assert "It is tiny, and knows capitals, flags, small sums" in lines[1]
+    assert lines[2].count('"') == 6
+    assert "start with -m DIRECTORY" in lines[3]
+    assert all(len(line) <= 80 for line in lines)
+    for question, answer in zip(
+        re.findall('"(.*?)"', lines[2]), ("Oslo", "42", "rotary"), strict=True
+    ):
+        child.sendline(question)
+        child.expect_exact(answer)
+        child.expect(PROMPT)
+
+
+def test_another_model_is_not_said_to_know_that(spawn: Spawn, alphabet_model: Path) -> None:
+    child = spawn("-m", alphabet_model, TERM="dumb")
+    child.expect(PROMPT)
+    assert "capitals" not in child.before
+    assert f"{alphabet_model.name}: 1.3 M parameters, bfloat16, " in child.before
+
+
+@pytest.mark.parametrize("terminal", TERMINALS)
+def test_a_blank_line_and_three_signs_tell_a_prompt_from_an_answer(
+    spawn: Spawn, alphabet_model: Path, terminal: str
+) -> None:
+    child = spawn("-m", alphabet_model, "-q", TERM=terminal, NO_COLOR="1")
+    child.expect(PROMPT)
+    child.sendline("Hello")
+    child.expect(rf"{ALPHABET}\r\n\r\n[^\r\n]*{PROMPT}")
+
+
+def test_examples_are_listed_and_asked_in_the_chat(spawn: Spawn, alphabet_model: Path) -> None:
+    child = spawn("-m", alphabet_model, TERM="dumb")
+    child.expect(PROMPT)
+    child.sendline("/examples")
+    child.expect_exact("6. [chat] What is the flag of Turkey?")
+    child.expect(PROMPT)
+    child.sendline("Hello")
+    answered(child, FORMAT_TOKENS + 5, 0)
+    for argument, error in (("7", "expected a number from 1 to 6, got 7"), ("1", "--completion")):
+        child.sendline(f"/examples {argument}")
+        child.expect_exact("error: /examples")
+        child.expect_exact(error)
+        child.expect(PROMPT)
+    child.sendline("/show tokens")
+    child.expect_exact("55 tokens")
+    child.sendline("/examples 6")
+    child.expect_exact("anew: [chat] What is the flag of Turkey? (system: Answer with only one")
+    child.expect_exact(ALPHABET)
+    child.expect(PROMPT)
+    child.sendline("/show params")
+    child.expect_exact("system prompt: Answer with only one emoji")
+
+
+def test_a_chat_is_saved_as_markdown(spawn: Spawn, alphabet_model: Path, tmp_path: Path) -> None:
+    child = spawn("-m", alphabet_model, TERM="dumb")
+    child.expect(PROMPT)
+    child.sendline("Hello")
+    answered(child, FORMAT_TOKENS + 5, 0)
+    child.sendline(f"/save {tmp_path}/chat.md")
+    child.expect_exact("saved: 1 question with its answer")
+    child.expect(PROMPT)
+    assert f"## User\n\nHello\n\n## Assistant\n\n{ALPHABET}\n" in (tmp_path / "chat.md").read_text()

@@ -73,6 +73,8 @@ def test_every_command_does_what_it_says(typist: Typist, tmp_path: Path) -> None
     typist.type("/probs 2", "candidates: the 2 most probable")
     typist.type("Hello", "temperature 0", "* ", "100.00%", "tokens have a chance", "max tokens")
     typist.type("/probs off", "candidates: off")
+    typist.type("/continue", "max tokens", "/continue goes on")
+    typist.type("/examples", "2. [chat] Describe your theory. (system: You are Einstein)")
     typist.type("/trace on", f"trace: {log}")
     typist.type("Hello", "max tokens")
     typist.type("/trace off", "trace: off")

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from src.cli.arguments import parse_arguments
-from src.cli.console import Console
-from src.cli.loading import loading_line, open_session
 from src.inference import CHAT_FORMATS
 from tests.cli.conftest import ALPHABET, Run
 from tests.cli.test_commands import reply
@@ -102,9 +99,7 @@ def test_a_damaged_configuration_of_the_tokenizer_is_a_bad_model(
     assert b"text: expected JSON" in outcome.stderr
 
 
-def test_the_loading_line_tells_the_format_and_what_told_it(alphabet_model: Path) -> None:
-    options = parse_arguments(["-m", str(alphabet_model), "-c", "64"])
-    session = open_session(options, Console(quiet=True))
-    assert "chat format llama3 by special tokens" in loading_line(
-        session.engine, session.chat_format
-    )
+def test_verbose_tells_the_format_and_what_told_it(run: Run, alphabet_model: Path) -> None:
+    done = run("-m", alphabet_model, "-c", "64", "-p", "x", "-v")
+    assert b"; chat format llama3 by special tokens; " in done.stderr
+    assert b"chat format" not in run("-m", alphabet_model, "-c", "64", "-p", "x").stderr

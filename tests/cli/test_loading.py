@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from src.cli.arguments import DEFAULT_CONTEXT_LENGTH, parse_arguments
 from src.cli.console import Console
 from src.cli.errors import UsageError
 from src.cli.loading import loading_line, open_model, open_model_to_run, open_session
+from src.cli.show import topic_text
 from src.inference import SamplingError
 from src.inference.engine import DEFAULT_SEQUENCE_LENGTH
 from src.model import forecast_memory
@@ -45,17 +47,40 @@ def test_the_number_of_threads_is_set(alphabet_model: Path) -> None:
         ml.set_num_threads(before)
 
 
-def test_the_loading_line_tells_model_sizes_cache_memory_and_scaling(
-    alphabet_model: Path,
-) -> None:
-    options = parse_arguments(
-        ["-m", str(alphabet_model), "-c", "64", "--rope-scaling-factor", "32"]
+def test_the_loading_line_tells_name_size_format_memory_and_context(alphabet_model: Path) -> None:
+    session = open_session(parse_arguments(["-m", str(alphabet_model), "-c", "64"]), Console())
+    assert loading_line(session.engine) == (
+        f"{alphabet_model.name}: 1.3 M parameters, bfloat16, 2.5 MiB; context 64 tokens, 64.0 KiB"
     )
-    line = loading_line(open_session(options, Console(quiet=True)).engine)
+
+
+def test_a_billion_parameters_and_a_directory_by_its_own_name(
+    alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(alphabet_model)
+    session = open_session(parse_arguments(["-m", ".", "-c", "64"]), Console(quiet=True))
+    model = replace(session.engine.model, parameter_count=1_235_814_400)
+    session.engine.model = model
+    assert loading_line(session.engine).startswith(f"{alphabet_model.name}: 1.2 B parameters, ")
+
+
+def test_quantized_weights_are_told_with_what_they_take() -> None:
+    session = open_session(parse_arguments(["--quantize", "nf4"]), Console(quiet=True))
+    assert loading_line(session.engine).startswith(
+        "bundled model: 3.2 M parameters, nf4, 2.8 MiB; context "
+    )
+
+
+def test_verbose_and_show_model_tell_all_that_was_found(run: Run, alphabet_model: Path) -> None:
+    flags = ("-m", alphabet_model, "-c", "64", "--rope-scaling-factor", "32")
+    done = run(*flags, "-p", "x", "-v").stderr.decode()
+    session = open_session(parse_arguments([*map(str, flags)]), Console(quiet=True))
+    shown = topic_text(session, "model").splitlines()
     for part in (str(alphabet_model), "1.3 M parameters", "mapped", "KV cache 64.0 KiB", "free"):
-        assert part in line
-    assert "RoPE scaling factor 32" in line
-    assert "\n" not in line
+        assert part in done.splitlines()[1]
+        assert sum(part in line for line in shown) == 1
+    assert "RoPE scaling factor 32 by override" in shown
+    assert len(done.splitlines()) == 3
 
 
 def test_what_cannot_fit_is_refused_and_what_is_only_slow_is_warned_of(

@@ -45,7 +45,7 @@ def test_each_way_to_give_a_prompt_gives_the_same_answer(
 
 def test_notes_go_to_standard_error_a_line_each(run: Run, alphabet_model: Path) -> None:
     loading, statistics = run("-m", alphabet_model, "-p", "x", "--seed", "5").stderr.splitlines()
-    for part in (alphabet_model.name, "parameters", "mapped", "KV cache", "free", "RoPE"):
+    for part in (alphabet_model.name, "parameters", "bfloat16", "MiB", "context 4096 tokens"):
         assert part in loading.decode()
     for part in ("prompt tokens (0 cached)", "27 new", "context 51/4096", " eot ", "seed 5"):
         assert part in statistics.decode()

@@ -21,7 +21,9 @@ def test_a_quantised_model_answers_and_the_loading_line_says_so(run: Run) -> Non
     done = run("--quantize", "nf4", "-p", question, "--temperature", "0")
     assert done.returncode == 0
     assert b"Paris" in done.stdout
-    assert b"quantized matrices: 29 nf4" in done.stderr
+    assert b"3.2 M parameters, nf4, " in done.stderr
+    more = run("--quantize", "nf4", "-p", question, "-n", "1", "-v")
+    assert b"quantized matrices: 29 nf4" in more.stderr
 
 
 def test_a_model_is_saved_and_shown(run: Run, tmp_path: Path) -> None:

@@ -101,3 +101,46 @@ def test_the_page_on_the_command_line_names_the_fields_of_a_record() -> None:
     page = (REPOSITORY / "docs" / "COMMAND-LINE.md").read_text(encoding="utf-8")
     table = page.split("| field |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == KEYS
+
+
+def test_log_probabilities_are_told_on_request(run: Run, alphabet_model: Path) -> None:
+    done = run("-m", alphabet_model, "--json", "-p", "x", "--logprobs", "2", "-n", "3")
+    found = json.loads(done.stdout)
+    assert found.keys() == KEYS | {"logprobs"}
+    content = found["logprobs"]["content"]
+    assert [each["id"] for each in content] == found["token_ids"] == [*b"abc"]
+    for each, letter in zip(content, "abc", strict=True):
+        assert (each["token"], each["bytes"]) == (letter, [ord(letter)])
+        top = each["top_logprobs"]
+        assert top[0] == {name: each[name] for name in ("id", "token", "bytes", "logprob")}
+        assert len(top) == 2
+        assert 0 >= top[0]["logprob"] > top[1]["logprob"]
+
+
+def test_without_neighbours_the_drawn_token_alone_is_told(run: Run, alphabet_model: Path) -> None:
+    done = run("-m", alphabet_model, "--json", "-p", "x", "--logprobs", "0", "-n", "1")
+    (only,) = json.loads(done.stdout)["logprobs"]["content"]
+    assert only["top_logprobs"] == []
+    assert -1 < only["logprob"] <= 0
+
+
+def test_sampling_does_not_change_the_log_probabilities(run: Run) -> None:
+    question = ("--json", "-p", "What is the capital of Norway?", "--logprobs", "3", "-n", "4")
+    greedy, sampled = (
+        json.loads(run(*question, *flags).stdout)["logprobs"]["content"]
+        for flags in (("--temperature", "0"), ("--temperature", "0.3", "--top-k", "1"))
+    )
+    assert greedy == sampled
+
+
+@pytest.mark.parametrize("count", ["-1", "101", "x"])
+def test_a_wrong_number_of_log_probabilities_is_refused(run_process: Run, count: str) -> None:
+    done = run_process("--json", "-p", "x", "--logprobs", count)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"argument --logprobs: must be " in done.stderr
+
+
+def test_log_probabilities_need_a_record(run_process: Run) -> None:
+    done = run_process("-p", "x", "--logprobs", "1")
+    assert done.returncode == 2
+    assert b"--logprobs: needs --json or --jsonl" in done.stderr

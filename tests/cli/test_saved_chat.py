@@ -181,3 +181,31 @@ def test_a_huge_file_is_refused_at_once_and_a_huge_chat_not_written(tmp_path: Pa
     with pytest.raises(UsageError, match=f"expected at most {LARGEST} bytes"):
         write_chat(file, SavedChat("", True, CHAT.settings, None, (turn,)))
     assert not file.exists()
+
+
+def test_a_chat_is_written_as_markdown_to_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "chat.MD"
+    chat = SavedChat("dir", False, DEFAULTS.settings, "Be kind.", (Turn("a\nb", "c\x1b[31m"),))
+    write_chat(file, chat)
+    text = file.read_text("utf-8")
+    assert "Model: dir\n" in text
+    assert "temperature 0.6, top_k 50" in text
+    sections = "## System\n\nBe kind.\n\n## User\n\na\nb\n\n## Assistant\n\nc\\x1b[31m\n"
+    assert text.endswith(sections)
+    write_chat(file, chat)  # over one that was written before
+
+
+def test_another_markdown_file_is_not_written_over(tmp_path: Path) -> None:
+    file = tmp_path / "notes.md"
+    for content in ("# Notes\n", chat_as_json(CHAT).decode()):
+        file.write_text(content)
+        with pytest.raises(UsageError, match="expected a new file or a saved chat"):
+            write_chat(file, CHAT)
+        assert file.read_text() == content
+
+
+def test_a_chat_in_markdown_is_not_loaded_and_it_is_said_why(tmp_path: Path) -> None:
+    file = tmp_path / "chat.md"
+    write_chat(file, CHAT)
+    with pytest.raises(UsageError, match=r"chat\.md: saved chat: expected JSON, got Markdown"):
+        read_chat(file)

@@ -15,7 +15,7 @@ from src.cli.console import Console
 from src.cli.errors import UsageError
 from src.cli.loading import open_session
 from src.cli.session import Session, Turn
-from src.inference import ContextFullError, Message
+from src.inference import ContextFullError, InferenceEngine, Message
 from tests.cli.conftest import ALPHABET
 
 
@@ -110,7 +110,7 @@ def interrupt_after(session: Session, tokens: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Console, "answer", answer)
 
 
-def test_an_interrupted_question_leaves_no_trace_and_can_be_asked_again(
+def test_an_interrupted_answer_stays_and_goes_on(
     alphabet_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = session_of(alphabet_model, "-c", "300")
@@ -119,13 +119,90 @@ def test_an_interrupted_question_leaves_no_trace_and_can_be_asked_again(
         interrupt_after(session, 4, patch)
         answer = session.ask("two")
     assert (answer.text, answer.stop_reason) == ("abcd", INTERRUPTED)
-    assert session.turns == [Turn("one", ALPHABET)]
+    assert session.turns == [Turn("one", ALPHABET), Turn("two", "abcd")]
+    assert session.unanswered is None
     assert capsys.readouterr().out.endswith("\nabc\n")
-    session.regenerate()
+    session.resume()
     assert session.turns == [Turn("one", ALPHABET), Turn("two", ALPHABET)]
+    assert capsys.readouterr().out == f"{ALPHABET[4:]}\n"
+    with pytest.raises(UsageError, match="no answer that was stopped"):
+        session.resume()
 
 
-def test_undoing_after_an_interrupt_forgets_the_question_that_was_interrupted(
+def test_a_question_after_an_interrupted_answer_sees_that_answer(
+    random_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("-c", "300", "-n", "12", "--seed", "3")
+    session, fresh = session_of(random_model, *flags), session_of(random_model, *flags)
+    with monkeypatch.context() as patch:
+        interrupt_after(session, 4, patch)
+        session.ask("two")
+    fresh.turns = [Turn("two", session.turns[0].answer)]
+    assert session.ask("three").text == fresh.ask("three").text
+
+
+def test_an_answer_that_was_stopped_twice_is_the_one_without_a_stop(
+    random_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("-c", "300", "--temperature", "0", "-n")
+    session, whole = session_of(random_model, *flags, "5"), session_of(random_model, *flags, "25")
+    whole.ask("one")
+    session.ask("one")
+    with monkeypatch.context() as patch:
+        interrupt_after(session, 4, patch)
+        assert session.resume().stop_reason == INTERRUPTED
+    session.settings = session.settings.changed("max_tokens", str(25 - len(session.turns[0].ids)))
+    session.resume()
+    assert session.turns == whole.turns
+    assert session.last is not None
+    assert whole.last is not None
+    assert session.last.ids == whole.last.ids
+
+
+def test_ctrl_c_before_an_answer_goes_on_keeps_what_there_was(
+    alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of(alphabet_model, "-c", "300", "-n", "3")
+    session.ask("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(InferenceEngine, "_prefill", lambda *_: signal.raise_signal(signal.SIGINT))
+        session.resume()
+    assert session.turns == [Turn("one", "abc")]
+    session.resume()
+    assert session.turns == [Turn("one", "abcdef")]
+
+
+def test_a_question_that_was_stopped_before_its_answer_is_kept_apart(
+    alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of(alphabet_model, "-c", "300")
+    with monkeypatch.context() as patch:
+        patch.setattr(InferenceEngine, "_prefill", lambda *_: signal.raise_signal(signal.SIGINT))
+        session.ask("one")
+    assert (session.turns, session.unanswered) == ([], "one")
+    session.resume()
+    assert session.turns == [Turn("one", ALPHABET)]
+
+
+def test_nothing_goes_on_at_first_or_after_another_chat_was_taken(alphabet_model: Path) -> None:
+    session = session_of(alphabet_model, "-c", "300", "-n", "3")
+    with pytest.raises(UsageError, match="no answer that was stopped"):
+        session.resume()
+    session.ask("one")
+    session.restore(None, [Turn("one", "abc")], session.settings)
+    with pytest.raises(UsageError, match="no answer that was stopped"):
+        session.resume()
+
+
+def test_a_completion_goes_on(alphabet_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = session_of(alphabet_model, "--completion", "-n", "2")
+    session.ask("see a")
+    session.resume()
+    assert session.turns == [Turn("see a", "bcde")]
+    assert capsys.readouterr().out == "bc\nde\n"
+
+
+def test_undoing_after_an_interrupt_takes_the_half_answer_back(
     alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_of(alphabet_model, "-c", "300")
@@ -191,14 +268,14 @@ def test_clearing_drops_what_was_attached(alphabet_model: Path) -> None:
     assert session.attached == ""
 
 
-def test_an_interrupted_second_attempt_keeps_the_first_answer(
+def test_an_interrupted_second_attempt_takes_the_place_of_the_first(
     alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_of(alphabet_model, "-c", "300")
     session.ask("one")
     interrupt_after(session, 4, monkeypatch)
     session.regenerate()
-    assert session.turns == [Turn("one", ALPHABET)]
+    assert session.turns == [Turn("one", "abcd")]
 
 
 def test_the_handler_of_ctrl_c_is_put_back(alphabet_model: Path) -> None:

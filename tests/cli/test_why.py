@@ -49,7 +49,7 @@ def test_limits_say_that_the_model_had_not_ended(alphabet_model: Path, capsys: C
     session.ask("Hello")
     assert why(session, capsys)[0] == (
         "max tokens: 3 tokens drawn, as many as max_tokens allows; "
-        "the model had not ended its answer"
+        "the model had not ended its answer; /continue goes on"
     )
     session.clear()
     session.settings = session.settings.changed("max_tokens", "none")
@@ -69,8 +69,7 @@ def test_an_interrupt_tells_what_was_drawn_and_not_shown(
         interrupt_after(session, 3, patch)
         assert session.ask("Hello").stop_reason == INTERRUPTED
     assert why(session, capsys)[:2] == [
-        "interrupted: Ctrl-C came after 3 tokens; question and answer are not in the history, "
-        "/regen asks the question again",
+        "interrupted: Ctrl-C came after 3 tokens; /continue goes on, /regen asks again",
         "cut: 'c', drawn but not shown",  # it might have become a stop string
     ]
 
@@ -88,7 +87,7 @@ def test_an_interrupt_before_anything_was_run_says_so(
         patch.setattr(type(session.tokenizer), "encode", interrupted)
         session.ask("Hello")
     assert why(session, capsys) == [
-        "interrupted: Ctrl-C came before anything was run; /regen asks the question again"
+        "interrupted: Ctrl-C came before anything was run; /continue asks the question again"
     ]
 
 
@@ -109,3 +108,15 @@ def test_no_control_character_is_shown(reciting: Callable[..., Path], capsys: Ca
     shown = "".join(why(session, capsys))
     assert r"\x1b[\x07" in shown
     assert "\x1b" not in shown
+
+
+def test_of_an_answer_that_went_on_all_tokens_count(alphabet_model: Path, capsys: Capture) -> None:
+    session = session_of(alphabet_model, "-c", "300", "-n", "3", "--stop", "hij")
+    session.ask("Hello")
+    session.settings = session.settings.changed("max_tokens", "none")
+    session.resume()
+    assert session.turns[-1].answer == "abcdefg"
+    assert why(session, capsys)[:2] == [
+        "stop string: the text came to 'hij', which ends an answer",
+        "cut: 'hij', drawn but not shown",
+    ]

@@ -107,3 +107,35 @@ def test_a_wrong_number_of_candidates_is_refused(tmp_path: Path, count: object) 
     model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, tokenizer=True))
     with pytest.raises(PromptError, match="candidates must be a whole number >= 0"):
         InferenceEngine(model, 40).generate([1], candidates=count)  # type: ignore[arg-type]
+
+
+def test_log_probabilities_are_natural_and_the_models_own() -> None:
+    logits = np.array([1.0, 3.0, 2.0, -200.0, -np.inf, 0.5, -4000.0], np.float32)
+    sampler = Sampler(ALL)
+    sampler.observe([1, 2])
+    choice = explain_choice(sampler, logits, 1, 0, 7)
+    exact = logits.astype(np.float64)
+    log_sum = np.log(np.exp(exact[exact > -1000.0]).sum())
+    found = {each.token_id: each.log_probability for each in choice.candidates}
+    assert list(found) == [1, 2, 0, 5, 3, 6]  # -inf has no chance, -4000 has a tiny one
+    for token, log_probability in found.items():
+        assert log_probability == pytest.approx(exact[token] - log_sum, rel=1e-12)
+    assert sum(map(np.exp, found.values())) == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.oracle
+def test_log_probabilities_are_those_of_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    logits = np.random.default_rng(2).normal(0, 5, 50000).astype(np.float32)
+    choice = explain_choice(Sampler(SamplingArgs()), logits, int(logits.argmin()), 0, 20)
+    expected = torch.log_softmax(torch.from_numpy(logits).double(), 0)
+    top = torch.topk(expected, 20)
+    assert [each.token_id for each in choice.candidates[:20]] == top.indices.tolist()
+    for each in choice.candidates:
+        assert each.log_probability == pytest.approx(expected[each.token_id].item(), rel=1e-9)
+
+
+def test_one_candidate_of_a_vocabulary_of_one_possible_token() -> None:
+    logits = np.array([-np.inf, 2.0], np.float32)
+    choice = explain_choice(Sampler(SamplingArgs()), logits, 1, 0, 5)
+    assert [(each.token_id, each.log_probability) for each in choice.candidates] == [(1, 0.0)]

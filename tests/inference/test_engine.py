@@ -510,3 +510,35 @@ def test_memory_that_python_does_not_get_is_an_error_of_the_package_and_changes_
         with pytest.raises(NotEnoughMemoryError, match=r"\[generate\] memory: the system"):
             list(engine.generate([1, 2, 9], 4, GREEDY))
     assert [step.token_id for step in engine.generate([1, 2, 3], 4, GREEDY)] == expected
+
+
+def test_an_answer_goes_on_where_it_was_stopped(model: Model) -> None:
+    messages = [Message("user", "Hello")]
+    engine = InferenceEngine(model, 200)
+    whole = list(engine.chat(messages, 12, GREEDY))
+    for count in range(12):
+        begun = ids(whole[:count])
+        rest = list(engine.chat(messages, 12 - count, GREEDY, answer_ids=begun))
+        assert begun + ids(rest) == ids(whole)
+        assert "".join(texts(rest)) == "".join(texts(whole))
+
+
+def test_what_was_held_back_comes_when_the_answer_goes_on(scripted: Scripted) -> None:
+    answer = "é🦙 END".encode()
+    for count in range(1, len(answer)):
+        engine = scripted.engine(64, [*answer, EOT], 3)
+        steps = list(engine.generate([*b"123"], stop=("END", "🦙 EX"), answer_ids=answer[:count]))
+        assert "".join(texts(steps)) == "é🦙 "
+        assert steps[-1].stop_reason == "stop string"
+
+
+def test_tokens_of_an_answer_that_goes_on_count_as_prompt(scripted: Scripted) -> None:
+    engine = scripted.engine(8, b"abcdefgh", 3)
+    steps = list(engine.generate([*b"123"], answer_ids=[*b"abc"]))
+    assert (texts(steps), steps[-1].stop_reason) == (["abcd", "e"], "context full")
+    assert steps[-1].stats is not None
+    assert steps[-1].stats.prompt_tokens == 6
+    with pytest.raises(ContextFullError, match="8 tokens >= 8 positions"):
+        engine.generate([*b"123"], answer_ids=[*b"abcde"])
+    with pytest.raises(TokenIdError):
+        engine.generate([*b"123"], answer_ids=[-1])

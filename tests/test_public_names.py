@@ -1,0 +1,59 @@
+"""The names that the top of the package offers, and what it costs to import it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import src
+from src import inference, ml, model, tokenizer
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_names_are_those_of_the_packages() -> None:
+    assert src.load_model is model.load_model
+    assert src.InferenceContext is model.InferenceContext
+    assert src.InferenceEngine is inference.InferenceEngine
+    assert src.SamplingArgs is inference.SamplingArgs
+    assert src.Message is inference.Message
+    assert src.load_tokenizer is tokenizer.load_tokenizer
+    assert src.LlamaBoltsError is ml.LlamaBoltsError
+    assert src.ml is ml
+    assert all(hasattr(src, name) for name in src.__all__)
+    assert set(src.__all__) <= set(dir(src))
+
+
+def test_type_checkers_see_the_names_that_are_imported_on_demand() -> None:
+    tree = ast.parse((ROOT / "src" / "__init__.py").read_text("utf-8"))
+    (checked,) = [node for node in tree.body if isinstance(node, ast.If)]
+    names = {a.name for node in checked.body for a in getattr(node, "names", ())}
+    assert names | {"__version__"} == set(src.__all__)
+
+
+def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'src' has no attribute 'nothing'"):
+        _ = src.nothing
+
+
+def run(code: str) -> bytes:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+
+
+def test_the_import_alone_loads_nothing_heavy() -> None:
+    code = "import sys, src; print(sorted({'numpy', 'src.ml', 'src.model'} & set(sys.modules)))"
+    assert run(code) == b"[]\n"
+
+
+def test_a_program_of_four_lines_answers() -> None:
+    code = """
+from src import InferenceEngine, SamplingArgs, load_model
+engine = InferenceEngine(load_model(), 64)
+hi = [{"role": "user", "content": "hi"}]
+print("".join(step.text for step in engine.chat(hi, sampling=SamplingArgs(temperature=0.0))))
+"""
+    assert run(code) == b"Hello! How can I help you?\n"
