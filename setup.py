@@ -29,11 +29,13 @@ class BuildKernels(build_ext):
         command = repr((compiler.compiler_so, ext.extra_compile_args, sys.implementation.cache_tag))
         directory = f"build/objects-{zlib.crc32(command.encode()):08x}"
 
-        def compile_side_by_side(sources, output_dir, depends, **options):
+        def compile_side_by_side(sources, depends, **options):
+            options["output_dir"] = directory
+
             def compile_one(source):
                 [built] = compiler.object_filenames([source], output_dir=directory)
                 if self.force or newer_group([source, *depends], built):
-                    compile_in_turn([source], output_dir=directory, **options)
+                    compile_in_turn([source], **options)
                 return built
 
             with ThreadPoolExecutor(os.cpu_count()) as pool:

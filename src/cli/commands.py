@@ -79,7 +79,7 @@ def _near(name: str) -> str:
     """Return `: near it ...` with what may have been meant by a command that there is not."""
     if canonical(name[1:]) in SETTING_NAMES:
         return f": near it /set {canonical(name[1:])} VALUE"
-    found = difflib.get_close_matches(name, COMMANDS, cutoff=_NEAR)
+    found = difflib.get_close_matches(name.lower(), COMMANDS, cutoff=_NEAR)
     return f": near it {', '.join(found)}" if found else ""
 
 
