@@ -1,4 +1,5 @@
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,9 @@ from src.cli.arguments import (
 )
 from src.cli.examples import EXAMPLES
 from src.cli.flag_parser import _IGNORED, _REFUSED, OTHER_NAMES
-from src.inference import CHAT_FORMATS
+from src.inference import CHAT_FORMATS, InferenceEngine
 from src.trace import STAGES
+from tests.cli.conftest import REPOSITORY
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -287,3 +289,16 @@ def test_names_of_other_programs_are_none_of_ours_and_lead_to_ours() -> None:
     names = [name.rstrip("=") for text in tables for name in text.split()]
     assert len(names) == len(set(names))
     assert not {*names} & {word.strip(",") for word in shown}
+
+
+def test_the_page_of_the_command_line_shows_the_names_of_other_programs() -> None:
+    page = (REPOSITORY / "docs" / "COMMAND-LINE.md").read_text("utf-8")
+    for theirs, ours in OTHER_NAMES.items():
+        if ours != "--help":
+            assert re.search(rf"^\| .*`{theirs}`.* \| .*`{ours}`", page, flags=re.M), theirs
+
+
+def test_most_new_tokens_have_a_name_here_and_one_in_python_and_each_leads_to_the_other() -> None:
+    assert "--max-tokens N      " in build_parser().format_help()
+    assert "in Python: max_new_tokens" in " ".join(build_parser().format_help().split())
+    assert "`--max-tokens` on the command line" in (InferenceEngine.generate.__doc__ or "")
