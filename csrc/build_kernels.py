@@ -7,13 +7,14 @@ or tie the build to the machine it runs on; instruction sets are chosen at run t
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
 import cffi
 from setuptools._distutils.ccompiler import new_compiler
 from setuptools._distutils.errors import CompileError, LinkError
-from setuptools._distutils.sysconfig import customize_compiler
+from setuptools._distutils.sysconfig import customize_compiler, get_python_inc
 
 # No program reads the floating-point exception flags; with them, gcc leaves exp in scalar code. A
 # short loop that crosses a cache line by chance runs at 0.93 of its speed.
@@ -29,7 +30,11 @@ OPENMP_PROGRAM = "#include <omp.h>\nint main(void) { return omp_get_max_threads(
 # Intel processors from Skylake to Cascade Lake decode a loop anew each time round if its jump
 # crosses 32 bytes (the "JCC erratum"): the tiles then ran at 0.7 of their speed.
 BRANCH_FLAG = "-Wa,-mbranches-within-32B-boundaries"
-EMPTY_PROGRAM = "int main(void) { return 0; }\n"
+PYTHON_PROGRAM = "#include <Python.h>\nint main(void) { return 0; }\n"
+NO_COMPILER = (
+    "error: building the kernels needs a C compiler and the headers of Python: "
+    "install them, such as with `apt install gcc python3-dev` on Debian and Ubuntu"
+)
 
 
 def read_surface(directory: Path) -> str:
@@ -38,16 +43,18 @@ def read_surface(directory: Path) -> str:
     return "".join(text.split("/* cffi: begin */")[1].split("/* cffi: end */")[0] for text in texts)
 
 
-def builds(program: str, flag: str) -> bool:
-    """Tell whether a program compiles and links here with a flag."""
+def builds(program: str, *flags: str) -> bool:
+    """Tell whether a program compiles and links here with some flags."""
     compiler = new_compiler()
     customize_compiler(compiler)
+    compiler.add_include_dir(get_python_inc())
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory, "probe.c")
         source.write_text(program, encoding="utf-8")
         try:
-            objects = compiler.compile([str(source)], output_dir=os.path.sep, extra_postargs=[flag])
-            compiler.link_executable(objects, str(Path(directory, "probe")), extra_postargs=[flag])
+            options = {"extra_postargs": list(flags)}
+            objects = compiler.compile([str(source)], output_dir=os.path.sep, **options)
+            compiler.link_executable(objects, str(Path(directory, "probe")), **options)
         except (CompileError, LinkError):
             return False
     return True
@@ -55,8 +62,10 @@ def builds(program: str, flag: str) -> bool:
 
 def make_builder() -> cffi.FFI:
     """Return the cffi builder of `llama_bolts.ml._kernels`; run from the repository root."""
+    if not builds(PYTHON_PROGRAM):
+        sys.exit(NO_COMPILER)
     openmp = [OPENMP_FLAG] if builds(OPENMP_PROGRAM, OPENMP_FLAG) else []
-    branches = [BRANCH_FLAG] if builds(EMPTY_PROGRAM, BRANCH_FLAG) else []
+    branches = [BRANCH_FLAG] if builds(PYTHON_PROGRAM, BRANCH_FLAG) else []
     if not openmp:
         print("warning: no OpenMP found: the kernels are built for one thread", flush=True)
     errors = ["-Werror"] if os.environ.get(WERROR_VARIABLE) else []

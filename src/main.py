@@ -33,11 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return INTERRUPTED
     except (ImportError, MemoryError) as error:  # before there is a console that could say it
-        if not is_lack_of_memory(error):
+        if is_lack_of_memory(error):
+            code, text = 4, f"{NO_MEMORY_TEXT} for the program itself"
+        elif isinstance(error, ModuleNotFoundError):
+            code, text = 1, f"{error}: run `pip install -e .` in the repository"
+        elif isinstance(error, ImportError) and error.name is None:  # the kernels are not built
+            code, text = 1, str(error)
+        else:
             raise
         if sys.stderr is not None:
-            sys.stderr.write(f"error: {NO_MEMORY_TEXT} for the program itself\n")
-        return 4
+            sys.stderr.write(f"error: {text}\n")
+        return code
 
 
 def _import_run() -> "Callable[[Options], int]":

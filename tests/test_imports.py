@@ -30,6 +30,7 @@ ALLOWED = {
         "drawing",
     },
     "main": {"cli"},
+    "__main__": {"main"},
     "nano": {"ml", "checkpoint", "tokenizer", "model", "inference"},
 }
 RUN_TIME_PACKAGES = {

@@ -1,5 +1,7 @@
 """The program as a whole, on the bundled model."""
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,3 +68,42 @@ def test_an_interrupt_is_the_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> N
         assert main(["-p", "x"]) == 130
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "src", "--version"], cwd=REPOSITORY, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout[:12]) == (0, b"llama-bolts ")
+
+
+PLAIN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def test_a_checkout_whose_libraries_are_not_installed_says_so_in_one_line() -> None:
+    """It was a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "src", "-p", "x"],  # -S: without site-packages
+        cwd=REPOSITORY, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True,
+        env=PLAIN,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: No module named ")
+    assert line.endswith(": run `pip install -e .` in the repository")
+
+
+def test_a_checkout_whose_kernels_are_not_built_says_so_in_one_line(tmp_path: Path) -> None:
+    """It was a traceback."""
+    shutil.copytree(
+        REPOSITORY / "src", tmp_path / "src", ignore=shutil.ignore_patterns("_kernels*")
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "src", "-p", "x"],
+        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True,
+        env=PLAIN,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: the C kernels are not built (")
+    assert line.endswith("): run `pip install -e .` in the repository")

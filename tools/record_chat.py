@@ -24,7 +24,7 @@ _KEYS = {"Ctrl-C": CTRL_C, "Ctrl-D": CTRL_D}
 _PROMPTS = {r"\r\n>>> ": ">>> ", r"\r\n\.\.\. ": "... ", pexpect.EOF: ""}
 _SECONDS = 60  # until a prompt is given up
 _VARIES = (
-    (re.compile(r"\d+ tok/s"), "N tok/s"),
+    (re.compile(r"\b\d+/s\b"), "N/s"),
     (re.compile(re.escape(f"{ROOT}{os.sep}")), ""),
     (re.compile(r"(?:la ){20,}"), "la la la [600 times] "),
 )

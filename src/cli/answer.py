@@ -13,6 +13,7 @@ from .console import Console
 INTERRUPTED = "interrupted"
 # An interrupted answer is cleared up in less time.
 _SECONDS_TO_CLEAR_UP = 1.0
+_COLUMNS = 80
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ def stream_answer(
 
 
 def statistics_line(stats: GenerationStats, stop_reason: str, context_length: int) -> str:
-    """Return what an answer took, on one line.
+    """Return what an answer took, on one line of a terminal of 80 columns.
+
+    What a long line leaves out is the sum of the tokens beside the context, then the seed.
 
     Args:
         stats: of the engine.
@@ -83,26 +86,29 @@ def statistics_line(stats: GenerationStats, stop_reason: str, context_length: in
         context_length: positions of the key/value cache.
     """
     read = stats.prompt_tokens - stats.cached_tokens
-    used = stats.prompt_tokens + stats.new_tokens
-    # The first new token comes from reading the prompt.
-    return " · ".join(
-        (
-            f"{stats.prompt_tokens} prompt tokens ({stats.cached_tokens} cached)"
-            f"{_rate(read, stats.prefill_seconds)}",
-            f"{stats.new_tokens} new{_rate(stats.new_tokens - 1, stats.decode_seconds)}",
-            f"context {used}/{context_length}",
-            stop_reason,
-            f"seed {stats.seed}",
-        )
-    )
+    cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
+    context = f"{stats.prompt_tokens + stats.new_tokens}/{context_length}"
+    seed = f"seed {stats.seed}"
+    parts = [
+        f"{stats.prompt_tokens} prompt{cached}{_rate(read, stats.prefill_seconds)}",
+        # The first new token comes from reading the prompt.
+        f"{stats.new_tokens} new{_rate(stats.new_tokens - 1, stats.decode_seconds)}",
+        context,
+        stop_reason,
+        seed,
+    ]
+    for part in (context, seed):
+        if len(", ".join(parts)) > _COLUMNS:
+            parts.remove(part)
+    return ", ".join(parts)
 
 
 def _rate(tokens: int, seconds: float) -> str:
-    """Return `, N tok/s`, or nothing where nothing was run."""
+    """Return ` N/s`, or nothing where nothing was run."""
     if tokens <= 0 or seconds <= 0:
         return ""
     rate = tokens / seconds
-    return f", {rate:.0f} tok/s" if rate >= 10 else f", {rate:.2g} tok/s"
+    return f" {rate:.0f}/s" if rate >= 10 else f" {rate:.2g}/s"
 
 
 @contextmanager

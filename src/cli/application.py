@@ -1,10 +1,12 @@
 """What the command line does, and how it ends."""
 
 import dataclasses
+import platform
+import time
 import traceback
 import warnings
 
-from .. import ml, trace
+from .. import __version__, ml, trace
 from ..checkpoint import FileMemoryError
 from ..inference import (
     ChatFormatError,
@@ -73,8 +75,11 @@ def _run_on(options: Options, console: Console) -> int:
 
 
 def _run_and_report(options: Options, console: Console) -> int:
+    start = time.perf_counter()
     try:
+        _set_threads(options, console)
         _dispatch(options, console)
+        console.detail(f"{time.perf_counter() - start:.2f} s for the whole run")
         return DONE
     except OutputError:
         raise
@@ -84,6 +89,21 @@ def _run_and_report(options: Options, console: Console) -> int:
         if console.verbose:
             console.reply(traceback.format_exc())
         return code
+
+
+def _set_threads(options: Options, console: Console) -> None:
+    """Set the threads of the command line, and say what runs the kernels."""
+    if options.threads is not None:
+        ml.set_num_threads(options.threads)
+    kernels = ml.build_info()
+    isa, threads, openmp = kernels["isa"], kernels["threads"], kernels["openmp"]
+    if options.threads is not None and options.threads > threads:
+        reason = "the system or the library gives no more" if openmp else "built without OpenMP"
+        console.warn(f"--threads {options.threads}: the kernels use {threads}: {reason}")
+    console.detail(
+        f"llama-bolts {__version__}, Python {platform.python_version()}; kernels for {isa} by "
+        f"{kernels['compiler']}, {'' if openmp else 'no '}OpenMP, {threads} threads"
+    )
 
 
 def exit_code(error: Exception) -> int:
@@ -96,6 +116,11 @@ def exit_code(error: Exception) -> int:
 def _error_text(error: Exception, code: int) -> str:
     if code == FAULT and not isinstance(error, DifferenceError):
         return f"internal fault: {error!r} (--verbose shows where)"
+    if isinstance(error, ContextFullError):
+        return (
+            f"the prompt does not fit: it takes {error.tokens} tokens, and the context has "
+            f"{error.positions}; a larger --context-length makes room, as far as the model goes"
+        )
     if isinstance(error, ImportError):
         return f"{NO_MEMORY_TEXT} for a library: {error}"
     return str(error) or NO_MEMORY_TEXT  # a MemoryError of Python has no text

@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .. import __version__
 from .escape import replace_surrogates
@@ -136,6 +137,162 @@ class Options:
     verbose: bool
 
 
+def _logprobs(text: str) -> int:
+    value = integer(text)
+    if not 0 <= value <= MOST_CANDIDATES:
+        raise argparse.ArgumentTypeError(f"must be 0 to {MOST_CANDIDATES}: got {text}")
+    return value
+
+
+def _example_number(text: str) -> int:
+    value = integer(text)
+    if not 1 <= value <= len(EXAMPLES):
+        raise argparse.ArgumentTypeError(f"must be 1 to {len(EXAMPLES)}: got {text}")
+    return value
+
+
+def _stop_text(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("must be a text: got nothing")
+    return replace_surrogates(text)
+
+
+def _system_text(text: str) -> str:
+    if text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a text, --seed sets a seed: got {text}")
+    return replace_surrogates(text)
+
+
+def _stage_number(text: str) -> int:
+    value = integer(text)
+    if not 1 <= value <= LAST_STAGE:
+        raise argparse.ArgumentTypeError(f"must be a stage from 1 to {LAST_STAGE}: got {text}")
+    return value
+
+
+def _trace_path(text: str) -> Path:
+    if text in ("", "-"):
+        raise argparse.ArgumentTypeError(f"must be a file: got {text or 'nothing'}")
+    return Path(text)
+
+
+def _directory(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("must be a directory: got nothing")
+    return Path(text)
+
+
+def _stage_ranges(text: str) -> tuple[range, ...]:
+    stages = ranges(text)
+    if not all(numbers.start >= 1 and numbers.stop <= LAST_STAGE + 1 for numbers in stages):
+        raise argparse.ArgumentTypeError(f"must be stages from 1 to {LAST_STAGE}: got {text}")
+    return stages
+
+
+_TEXT, _PATH, _NUMBER, _WHOLE = (
+    {"type": parse, "metavar": name}
+    for parse, name in ((replace_surrogates, "TEXT"), (Path, "PATH"), (number, "X"), (integer, "N"))
+)
+_POSITIVE = {"type": positive_integer, "metavar": "N"}
+_SWITCH = {"action": "store_true"}
+# The groups of `--help`: what stands below the heading, and for each flag its names, how argparse
+# reads it, and what `--help` says of it.
+_GROUPS: dict[str, tuple[str | None, tuple[tuple[str, Mapping[str, Any], str], ...]]] = {
+    "prompt": (
+        "one prompt, its answer, exit; without one, a chat",
+        (
+            ("-p --prompt", _TEXT, "the prompt"),
+            ("-f --file", _PATH | {"metavar": "FILE"}, "the prompt is in FILE"),
+            ("--jsonl", _PATH | {"metavar": "FILE"},
+             "answer each line of FILE (-: standard input) with a record"),
+            ("standard_input", {"nargs": "?", "metavar": "-"},
+             "the prompt is on standard input; implied in a pipe"),
+            ("--example", _WHOLE | {"type": _example_number},
+             f"run predefined prompt N of {len(EXAMPLES)} (see --examples)"),
+            ("-s --system", _TEXT | {"type": _system_text}, "system prompt"),
+            ("--completion", _SWITCH, "continue raw text instead of chatting"),
+            ("--chat-format", {"choices": CHAT_FORMAT_NAMES, "metavar": "NAME"},
+             f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}"),
+        ),
+    ),
+    "model": (
+        None,
+        (
+            ("-m --model", _PATH, "model directory (default: the bundled model)"),
+            ("-c --context-length", _POSITIVE,
+             f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)"),
+            ("-t --threads", _POSITIVE, "threads (default: the processors it may use)"),
+            ("--rope-scaling-factor", _NUMBER | {"type": positive_number},
+             "of the rotary embedding, if the files are wrong"),
+            ("--quantize", {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
+             "quantise the weights on loading: nf4 (4 bits) or int8 (8 bits)"),
+            ("--save-quantized", {"type": _directory, "metavar": "DIR"},
+             "write what --quantize makes to DIR, a new model directory; exit"),
+        ),
+    ),
+    "answer": (
+        None,
+        (
+            ("-n --max-tokens", _POSITIVE,
+             "most new tokens (default: until a stop); in Python: max_new_tokens"),
+            ("--temperature", _NUMBER, "0: always the most likely token (default: 0.6)"),
+            ("--top-k", _WHOLE, "sample from the N most likely; 0: all (default: 50)"),
+            ("--top-p", _NUMBER, "sample from the top X of probability (default: 0.9)"),
+            ("--min-p", _NUMBER, "leave out below X times the likeliest (default: 0)"),
+            ("--repeat-penalty", _NUMBER, "make what occurred less likely (default: 1, off)"),
+            ("--seed", _WHOLE, "repeat an answer (default: a new one, and shown)"),
+            ("--stop", _TEXT | {"type": _stop_text, "action": "append", "default": []},
+             "end before TEXT; may be given several times"),
+        ),
+    ),
+    "output": (
+        None,
+        (
+            ("--json", _SWITCH, "one JSON record per answer instead of its text"),
+            ("--logprobs", _WHOLE | {"type": _logprobs},
+             "in records: log-probabilities of each token and the top N"),
+            ("--no-stats", {"dest": "statistics", "action": "store_false"},
+             "no statistics after an answer"),
+            ("-q --quiet", _SWITCH, "only answers, warnings and errors"),
+            ("-v --verbose", _SWITCH, "details, and tracebacks"),
+        ),
+    ),
+    "trace": (
+        "the shape of every tensor, stage by stage",
+        (
+            ("--debug-log", _PATH | {"nargs": "?", "const": DEFAULT_DEBUG_LOG, "type": _trace_path},
+             f"a log for people (without PATH: {DEFAULT_DEBUG_LOG})"),
+            ("--trace-json", _PATH | {"type": _trace_path}, "JSON lines for programs"),
+            ("--trace-layers", {"type": ranges, "metavar": "RANGES"},
+             "such as 0,3-5 (default: 0 in the log, all in JSON)"),
+            ("--trace-stages", {"type": _stage_ranges, "metavar": "RANGES"},
+             f"such as 8-13 (default: all, 1-{LAST_STAGE})"),
+            ("--trace-steps", {"type": ranges, "metavar": "RANGES"},
+             "such as 0-5; step 0 runs the prompt (default: 0-1 in the log, all in JSON)"),
+            ("--trace-statistics", _SWITCH, "min, max, mean, rms, first and last values"),
+            ("--diagrams", {"type": _trace_path, "metavar": "DIR"},
+             "draw the stages of this run and the whole model into DIR, as SVG"),
+        ),
+    ),
+    "reports": (
+        "print and exit",
+        (
+            ("--examples", _SWITCH, "predefined prompts; choose one in a terminal"),
+            ("--metadata", _SWITCH, "hyperparameters, tensors, counts and bytes"),
+            ("--check-weights", _SWITCH,
+             "compare all weights with the checksums of their files (.pth)"),
+            ("--verify", _SWITCH, "compare each stage with transformers (oracle extra)"),
+            ("--info", _SWITCH, "versions, instruction set, threads, memory"),
+            ("--bench", _SWITCH, "tokens per second beside this machine's limits"),
+            ("--explain", _WHOLE | {"type": _stage_number},
+             f"what happens in stage N of {LAST_STAGE}, as the trace numbers them"),
+            ("--version", {"action": "version", "version": f"%(prog)s {__version__}"}, "version"),
+            ("-h --help", {"action": "help"}, "this text"),
+        ),
+    ),
+}  # fmt: skip
+
+
 def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     """Parse the command line.
 
@@ -171,245 +328,12 @@ def build_parser() -> FlagParser:
         allow_abbrev=False,  # an abbreviation would change its meaning when a flag is added
         add_help=False,
     )
-    _add_prompt_flags(parser)
-    _add_model_flags(parser)
-    _add_answer_flags(parser)
-    _add_output_flags(parser)
-    _add_trace_flags(parser)
-    _add_report_flags(parser)
+    for title, (text, flags) in _GROUPS.items():
+        group = parser.add_argument_group(title, text)
+        for names, reading, help_text in flags:
+            group.add_argument(*names.split(), help=help_text, **reading)
+    parser.add_foreign_flags()
     return parser
-
-
-def _add_prompt_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("prompt", "one prompt, its answer, exit; without one, a chat")
-    group.add_argument("-p", "--prompt", type=replace_surrogates, metavar="TEXT", help="the prompt")
-    group.add_argument("-f", "--file", type=Path, metavar="FILE", help="the prompt is in FILE")
-    group.add_argument(
-        "--jsonl",
-        type=Path,
-        metavar="FILE",
-        help="answer each line of FILE (-: standard input) with a record",
-    )
-    group.add_argument(
-        "standard_input",
-        nargs="?",
-        metavar="-",
-        help="the prompt is on standard input; implied in a pipe",
-    )
-    group.add_argument(
-        "--example",
-        type=_example_number,
-        metavar="N",
-        help=f"run predefined prompt N of {len(EXAMPLES)} (see --examples)",
-    )
-    group.add_argument(
-        "-s", "--system", type=replace_surrogates, metavar="TEXT", help="system prompt"
-    )
-    group.add_argument(
-        "--completion", action="store_true", help="continue raw text instead of chatting"
-    )
-    group.add_argument(
-        "--chat-format",
-        choices=CHAT_FORMAT_NAMES,
-        metavar="NAME",
-        help=f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}",
-    )
-
-
-def _add_model_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("model")
-    group.add_argument(
-        "-m",
-        "--model",
-        type=Path,
-        metavar="PATH",
-        help="model directory (default: the bundled model)",
-    )
-    group.add_argument(
-        "-c",
-        "--context-length",
-        type=positive_integer,
-        metavar="N",
-        help=f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)",
-    )
-    group.add_argument(
-        "-t",
-        "--threads",
-        type=positive_integer,
-        metavar="N",
-        help="threads (default: the processors it may use)",
-    )
-    group.add_argument(
-        "--rope-scaling-factor",
-        type=positive_number,
-        metavar="X",
-        help="of the rotary embedding, if the files are wrong",
-    )
-    group.add_argument(
-        "--quantize",
-        choices=QUANTIZATION_NAMES,
-        metavar="TYPE",
-        help="quantise the weights on loading: nf4 (4 bits) or int8 (8 bits)",
-    )
-    group.add_argument(
-        "--save-quantized",
-        type=_directory,
-        metavar="DIR",
-        help="write what --quantize makes to DIR, a new model directory; exit",
-    )
-
-
-def _add_answer_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("answer")
-    group.add_argument(
-        "-n",
-        "--max-tokens",
-        type=positive_integer,
-        metavar="N",
-        help="most new tokens (default: until a stop)",
-    )
-    group.add_argument(
-        "--temperature",
-        type=number,
-        metavar="X",
-        help="0: always the most likely token (default: 0.6)",
-    )
-    group.add_argument(
-        "--top-k",
-        type=integer,
-        metavar="N",
-        help="sample from the N most likely; 0: all (default: 50)",
-    )
-    group.add_argument(
-        "--top-p",
-        type=number,
-        metavar="X",
-        help="sample from the top X of probability (default: 0.9)",
-    )
-    group.add_argument(
-        "--min-p",
-        type=number,
-        metavar="X",
-        help="leave out below X times the likeliest (default: 0)",
-    )
-    group.add_argument(
-        "--repeat-penalty",
-        type=number,
-        metavar="X",
-        help="make what occurred less likely (default: 1, off)",
-    )
-    group.add_argument(
-        "--seed", type=integer, metavar="N", help="repeat an answer (default: a new one, and shown)"
-    )
-    group.add_argument(
-        "--stop",
-        action="append",
-        default=[],
-        type=_stop_text,
-        metavar="TEXT",
-        help="end before TEXT; may be given several times",
-    )
-
-
-def _add_trace_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("trace", "the shape of every tensor, stage by stage")
-    group.add_argument(
-        "--debug-log",
-        nargs="?",
-        const=DEFAULT_DEBUG_LOG,
-        type=_trace_path,
-        metavar="PATH",
-        help=f"a log for people (without PATH: {DEFAULT_DEBUG_LOG})",
-    )
-    group.add_argument(
-        "--trace-json", type=_trace_path, metavar="PATH", help="JSON lines for programs"
-    )
-    group.add_argument(
-        "--trace-layers",
-        type=ranges,
-        metavar="RANGES",
-        help="such as 0,3-5 (default: 0 in the log, all in JSON)",
-    )
-    group.add_argument(
-        "--trace-stages",
-        type=_stage_ranges,
-        metavar="RANGES",
-        help=f"such as 8-13 (default: all, 1-{LAST_STAGE})",
-    )
-    group.add_argument(
-        "--trace-steps",
-        type=ranges,
-        metavar="RANGES",
-        help="such as 0-5; step 0 runs the prompt (default: 0-1 in the log, all in JSON)",
-    )
-    group.add_argument(
-        "--trace-statistics",
-        action="store_true",
-        help="min, max, mean, rms, first and last values",
-    )
-    group.add_argument(
-        "--diagrams",
-        type=_trace_path,
-        metavar="DIR",
-        help="draw the stages of this run and the whole model into DIR, as SVG",
-    )
-
-
-def _add_report_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("reports", "print and exit")
-    group.add_argument(
-        "--examples", action="store_true", help="predefined prompts; choose one in a terminal"
-    )
-    group.add_argument(
-        "--metadata", action="store_true", help="hyperparameters, tensors, counts and bytes"
-    )
-    group.add_argument(
-        "--check-weights",
-        action="store_true",
-        help="compare all weights with the checksums of their files (.pth)",
-    )
-    group.add_argument(
-        "--verify", action="store_true", help="compare each stage with transformers (oracle extra)"
-    )
-    group.add_argument(
-        "--info", action="store_true", help="versions, instruction set, threads, memory"
-    )
-    group.add_argument(
-        "--bench", action="store_true", help="tokens per second beside this machine's limits"
-    )
-    group.add_argument(
-        "--explain",
-        type=_stage_number,
-        metavar="N",
-        help=f"what happens in stage N of {LAST_STAGE}, as the trace numbers them",
-    )
-    group.add_argument(
-        "--version", action="version", version=f"%(prog)s {__version__}", help="version"
-    )
-    group.add_argument("-h", "--help", action="help", help="this text")
-
-
-def _add_output_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--json", action="store_true", help="one JSON record per answer instead of its text"
-    )
-    group.add_argument(
-        "--logprobs",
-        type=_logprobs,
-        metavar="N",
-        help="in records: log-probabilities of each token and the top N",
-    )
-    group.add_argument(
-        "--no-stats",
-        dest="statistics",
-        action="store_false",
-        help="no statistics after an answer",
-    )
-    group.add_argument(
-        "-q", "--quiet", action="store_true", help="only answers, warnings and errors"
-    )
-    group.add_argument("-v", "--verbose", action="store_true", help="details, and tracebacks")
 
 
 def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str, object]) -> None:
@@ -459,49 +383,3 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     for flag in ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics"):
         if values[flag[2:].replace("-", "_")] and not logs:
             parser.error(f"argument {flag}: needs --debug-log or --trace-json")
-
-
-def _logprobs(text: str) -> int:
-    value = integer(text)
-    if not 0 <= value <= MOST_CANDIDATES:
-        raise argparse.ArgumentTypeError(f"must be 0 to {MOST_CANDIDATES}: got {text}")
-    return value
-
-
-def _example_number(text: str) -> int:
-    value = integer(text)
-    if not 1 <= value <= len(EXAMPLES):
-        raise argparse.ArgumentTypeError(f"must be 1 to {len(EXAMPLES)}: got {text}")
-    return value
-
-
-def _stop_text(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("must be a text: got nothing")
-    return replace_surrogates(text)
-
-
-def _stage_number(text: str) -> int:
-    value = integer(text)
-    if not 1 <= value <= LAST_STAGE:
-        raise argparse.ArgumentTypeError(f"must be a stage from 1 to {LAST_STAGE}: got {text}")
-    return value
-
-
-def _trace_path(text: str) -> Path:
-    if text in ("", "-"):
-        raise argparse.ArgumentTypeError(f"must be a file: got {text or 'nothing'}")
-    return Path(text)
-
-
-def _directory(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("must be a directory: got nothing")
-    return Path(text)
-
-
-def _stage_ranges(text: str) -> tuple[range, ...]:
-    stages = ranges(text)
-    if not all(numbers.start >= 1 and numbers.stop <= LAST_STAGE + 1 for numbers in stages):
-        raise argparse.ArgumentTypeError(f"must be stages from 1 to {LAST_STAGE}: got {text}")
-    return stages

@@ -37,14 +37,12 @@ class _Measured:
     limits: list[float | None]
 
     def row(self, title: str) -> tuple[str, str, str, str]:
-        """Return the cells of the table; a share is taken within one round."""
-        known = [(r, limit) for r, limit in zip(self.rates, self.limits, strict=True) if limit]
-        speed = _readable(statistics.median(self.rates))
-        if not known:
-            return title, speed, "unknown", ""
-        share = statistics.median(rate / limit for rate, limit in known)
-        limit = statistics.median(limit for _, limit in known)
-        return title, speed, _readable(limit), f"{100 * share:.0f} %"
+        """Return the cells of the table; the highest limit counts, as it is one for every round."""
+        speed = statistics.median(self.rates)
+        limit = max((limit for limit in self.limits if limit), default=0.0)
+        if limit < speed:  # no limit, or a probe that was slower than the model
+            return title, _readable(speed), "unknown", ""
+        return title, _readable(speed), _readable(limit), f"{100 * speed / limit:.0f} %"
 
 
 def report_bench(console: Console, model: Model, positions: int) -> None:
@@ -149,7 +147,12 @@ class _Runner:
         return rate / (self.weight_bytes + kv_cache_bytes(self._model.args, position))
 
     def multiply_limit(self, prompt: int) -> float | None:
-        """Return the tokens per second at which a prompt's products can be added up."""
+        """Return the tokens per second at which a prompt's products can be added up, if known.
+
+        Weights of eight bits are added up as integers, whose rate is not measured.
+        """
+        if any(weight.dtype is ml.int8_block for weight in self._model.tensors.values()):
+            return None
         rate = roofline.multiply_add_rate(self._model.args.dtype.name)
         if rate is None:
             return None

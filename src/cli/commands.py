@@ -10,14 +10,14 @@ from .conversation_files import attach_text, load_chat, save_chat
 from .errors import UsageError
 from .menu import list_or_ask_example
 from .session import Session
-from .settings import SETTING_NAMES
+from .settings import SETTING_NAMES, canonical
 from .show import TOPICS, topic_text
 from .token_text import token_table
 from .values import positive_integer
 from .why import why_text
 from .words import counted
 
-_NEAR = 0.5  # how alike a name must be to be suggested
+_NEAR = 0.6  # how alike a name must be to be suggested
 _EMPTY = '""'
 _ON_OFF = ("on", "off")
 # How other chats call them: ollama, llm.
@@ -68,7 +68,7 @@ def run_command(session: Session, line: str) -> None:
     name = name.strip()
     command = COMMANDS.get(_OTHER_NAMES.get(name, name))
     if command is None:
-        raise UsageError(f"no command {name}: expected {_expected(name)}")
+        raise UsageError(f"no command {name}{_near(name)}; /help lists them all")
     if not command.keeps_blanks:
         argument = argument.strip()
     if argument and not command.usage:
@@ -76,11 +76,12 @@ def run_command(session: Session, line: str) -> None:
     command.run(session, argument)
 
 
-def _expected(name: str) -> str:
-    """Return what may have been meant by a command that there is not."""
-    if name[1:].replace("-", "_") in SETTING_NAMES:
-        return f"/set {name[1:]} VALUE"
-    return ", ".join(difflib.get_close_matches(name, COMMANDS, cutoff=_NEAR) or COMMANDS)
+def _near(name: str) -> str:
+    """Return `: near it ...` with what may have been meant by a command that there is not."""
+    if canonical(name[1:]) in SETTING_NAMES:
+        return f": near it /set {canonical(name[1:])} VALUE"
+    found = difflib.get_close_matches(name.lower(), COMMANDS, cutoff=_NEAR)
+    return f": near it {', '.join(found)}" if found else ""
 
 
 def _help(session: Session, _argument: str) -> None:
@@ -131,7 +132,7 @@ def _undo(session: Session, _argument: str) -> None:
 
 
 def _set(session: Session, argument: str) -> None:
-    name, _, value = argument.partition(" ")
+    name, _, value = argument.removeprefix("parameter ").partition(" ")  # as ollama has it
     if value:
         session.settings = session.settings.changed(name, value.strip())
     lines = [session.settings.line(name)] if name else session.settings.lines()

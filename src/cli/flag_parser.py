@@ -3,26 +3,73 @@
 import argparse
 import difflib
 import shutil
-from typing import NoReturn
+import sys
+from typing import Any, NoReturn
 
 from .escape import escape_line
 
 USAGE_ERROR = 2
-# What llama.cpp, ollama and transformers call some of our flags.
-_OTHER_NAMES = {
-    "--ctx-size": "--context-length",
-    "--num-ctx": "--context-length",
-    "--predict": "--max-tokens",
-    "--n-predict": "--max-tokens",
-    "--num-predict": "--max-tokens",
-    "--max-new-tokens": "--max-tokens",
-    "--temp": "--temperature",
-    "--reverse-prompt": "--stop",
-    "--system-prompt": "--system",
-    "--chat-template": "--chat-format",
-    "--repetition-penalty": "--repeat-penalty",
-    "--no-conversation": "--completion",
+# What llama.cpp, ollama, mlx_lm and transformers call flags of ours.
+_SAME = {
+    "--completion": "-no-cnv --no-conversation --ignore-chat-template",
+    "--context-length": "--ctx-size --num-ctx",
+    "--max-tokens": "--predict --n-predict --num-predict --max-new-tokens",
+    "--temperature": "--temp",
+    "--repeat-penalty": "--repetition-penalty",
+    "--stop": "-r --reverse-prompt",
+    "--system": "-sys --system-prompt",
+    "--chat-format": "--chat-template",
+    "--rope-scaling-factor": "--rope-scale",
+    "--help": "-help --usage",
 }
+# Their flags that change no answer here, by the reason; "=": a value follows, and is skipped.
+_IGNORED = {
+    "a prompt of -p is answered once, without it there is a chat": (
+        "-st --single-turn -cnv --conversation -i --interactive -if --interactive-first "
+        "-mli --multiline-input"
+    ),
+    "the model runs on the processor, in memory that the system manages": (
+        "-ngl= --gpu-layers= --n-gpu-layers= -sm= --split-mode= -mg= --main-gpu= -ts= "
+        "--tensor-split= -dev= --device= -ot= --override-tensor= -cmoe --cpu-moe -ncmoe= "
+        "--n-cpu-moe= -nkvo --no-kv-offload --no-op-offload --mlock --no-mmap --numa= --keepalive="
+    ),
+    "the kernels choose it themselves": (
+        "-fa= --flash-attn= -b= --batch-size= -ub= --ubatch-size= -tb= --threads-batch= --prio= "
+        "--poll= --no-warmup --warmup -td= --threads-draft= --repack -nr --no-repack"
+    ),
+    "a full context ends the answer": "--no-context-shift --keep=",
+    "that is how it is here": (
+        "--jinja --no-display-prompt --no-escape --no-perf --simple-io -co --color= --log-disable "
+        "--log-colors= --nowordwrap --use-default-chat-template"
+    ),
+}
+# Those whose meaning there is not here, by what there is.
+_REFUSED = {
+    "-m takes a directory, nothing is downloaded": (
+        "-hf= -hfr= --hf-repo= -hff= --hf-file= -hft= --hf-token= -mu= --model-url= -dr="
+    ),
+    '-s "$(cat FILE)" takes the text of a file': "-sysf= --system-prompt-file=",
+    "the shell has it: $'two\\nlines'": "-e --escape",
+    "the cache has the dtype of the activations": (
+        "-ctk= --cache-type-k= -ctv= --cache-type-v= --kv-bits= --kv-group-size= "
+        "--quantized-kv-start="
+    ),
+    "drafts are taken from the text itself": (
+        "-md= --model-draft= --draft= --draft-max= --draft-min= --draft-model= --num-draft-tokens="
+    ),
+    "an answer cannot be constrained": (
+        "-j= --json-schema= -jf= --grammar= --grammar-file= --format="
+    ),
+    "-v shows details": "-lv= --verbosity= --verbose-prompt",
+    "the sampling has temperature, top-k, top-p, min-p and a repeat penalty": (
+        "--samplers= --sampler-seq= --mirostat= --mirostat-lr= --mirostat-ent= --typical= "
+        "--top-nsigma= --presence-penalty= --frequency-penalty= --repeat-last-n= -l= --logit-bias= "
+        "--dynatemp-range= --dynatemp-exp= --xtc-probability= --xtc-threshold= --dry-multiplier= "
+        "--dry-base= --dry-allowed-length= --dry-penalty-last-n= --ignore-eos --extra-eos-token="
+    ),
+    "there are no adapters": "--lora= --lora-scaled= --control-vector= --adapter-path= --adapter=",
+}
+OTHER_NAMES = {theirs: ours for ours, names in _SAME.items() for theirs in names.split()}
 _LONGEST_MESSAGE = 400
 _NEAR = 0.7  # how alike a flag must be to be suggested
 
@@ -35,16 +82,61 @@ class FlagParser(argparse.ArgumentParser):
         line = escape_line(message, _LONGEST_MESSAGE)
         self.exit(USAGE_ERROR, f"error: {line} (--help lists the options)\n")
 
+    def add_foreign_flags(self) -> None:
+        """Let the flags of other programs be understood, ignored aloud or refused with a reason."""
+        for theirs, ours in OTHER_NAMES.items():
+            self._option_string_actions[theirs] = self._option_string_actions[ours]
+        for action, table in ((_IgnoredFlag, _IGNORED), (_RefusedFlag, _REFUSED)):
+            for reason, names in table.items():
+                for name, value, _ in (word.partition("=") for word in names.split()):
+                    nargs = "?" if value else 0
+                    self.add_argument(
+                        name, action=action, nargs=nargs, const=reason,
+                        dest=argparse.SUPPRESS, help=argparse.SUPPRESS,
+                    )  # fmt: skip
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """Read `-n5` as `-n 5`, as argparse does, and not `-st` as `-s t`."""
+        if not option_string[2:].lstrip("=").isdecimal():
+            return []
+        return super()._get_option_tuples(option_string)
+
     def near(self, unknown: str) -> str:
         """Return `; near it: ...` with the flags that an unknown one may stand for, or nothing."""
-        name = unknown.partition("=")[0]
-        if name in _OTHER_NAMES:
-            found = [_OTHER_NAMES[name]]
-        else:
-            flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
-            beginnings = [flag for flag in flags if name.startswith("--") and flag.startswith(name)]
-            found = beginnings or difflib.get_close_matches(name, flags, cutoff=_NEAR)
-        return f"; near it: {', '.join(found)}" if found else ""
+        name = unknown.partition("=")[0].replace("_", "-")
+        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        beginnings = [flag for flag in flags if name.startswith("--") and flag.startswith(name)]
+        found = beginnings or difflib.get_close_matches(name, flags, cutoff=_NEAR)
+        names = dict.fromkeys(
+            self._option_string_actions[flag].option_strings[-1] for flag in found
+        )
+        return f"; near it: {', '.join(names)}" if names else ""
+
+
+class _IgnoredFlag(argparse.Action):
+    """A flag of another program that is skipped with its value, and a line that says why."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        _namespace: object,
+        _value: object,
+        name: str | None = None,
+    ) -> None:
+        parser._print_message(f"warning: {name} is ignored: {self.const}\n", sys.stderr)
+
+
+class _RefusedFlag(argparse.Action):
+    """A flag of another program for which there is nothing here."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        _namespace: object,
+        _value: object,
+        name: str | None = None,
+    ) -> None:
+        parser.error(f"argument {name}: not available: {self.const}")
 
 
 class FlagFormatter(argparse.RawDescriptionHelpFormatter):

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from .. import ml
 from ..checkpoint.layout import listing_of
 from ..checkpoint.mapped_file import label_of
 from ..inference import FoundFormat, InferenceEngine, Message, encode_chat
@@ -70,7 +69,6 @@ def _load(options: Options, console: Console, files: ModelFiles, forecast: Memor
     forecast.check()
     if forecast.warning is not None:
         console.warn(forecast.warning)
-    _set_threads(options)
     console.show_progress("loading the model")
     try:
         return load_model(
@@ -95,7 +93,6 @@ def save_model(options: Options, console: Console) -> None:
     target = options.save_quantized
     assert target is not None
     assert options.quantize is not None
-    _set_threads(options)
     try:
         with _exit_on_sigterm():
             nbytes = save_quantized(
@@ -123,11 +120,6 @@ def _exit_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _set_threads(options: Options) -> None:
-    if options.threads is not None:
-        ml.set_num_threads(options.threads)
 
 
 def open_session(options: Options, console: Console) -> Session:

@@ -1,7 +1,9 @@
 """Finding the one prompt of a run that is no chat."""
 
 import codecs
+import fcntl
 import sys
+import termios
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,7 +29,8 @@ def find_prompt(options: Options, console: Console) -> str | None:
         console: takes the warning.
 
     Raises:
-        UsageError: the file cannot be read or is no text, or the prompt is empty or far too long.
+        UsageError: the file cannot be read or is no text, or the prompt is empty or far too long;
+            or text waits on standard input beside a prompt.
     """
     if options.prompt is not None:
         where, prompt = "--prompt", options.prompt
@@ -37,6 +40,8 @@ def find_prompt(options: Options, console: Console) -> str | None:
         where, prompt = "standard input", _read_standard_input(console)
     else:
         return None
+    if where != "standard input":
+        _refuse_waiting_input(where)
     if not prompt.strip():
         raise UsageError(f"{where}: prompt: expected text, got none")
     return prompt
@@ -45,6 +50,20 @@ def find_prompt(options: Options, console: Console) -> str | None:
 def standard_input_is_terminal() -> bool:
     """Return whether a person can type; false where standard input is closed."""
     return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _refuse_waiting_input(where: str) -> None:
+    """Refuse text that nobody would read; text that comes later is not waited for."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return
+    try:
+        waiting = fcntl.ioctl(sys.stdin.fileno(), termios.FIONREAD, bytes(4))
+    except OSError:  # nothing that can hold text, such as /dev/null
+        return
+    if any(waiting):
+        raise UsageError(
+            f"standard input: expected nothing beside {where}, got text; < /dev/null leaves it out"
+        )
 
 
 def _read_file(path: Path) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..inference import SamplingArgs
 from .arguments import Options
 from .errors import UsageError
+from .flag_parser import OTHER_NAMES
 from .values import integer, number, positive_integer
 
 _SAMPLING_NAMES = tuple(field.name for field in dataclasses.fields(SamplingArgs))
@@ -52,7 +53,7 @@ class Settings:
             UsageError: there is no such setting, or the text is no value of it.
             SamplingError: the value is out of its range.
         """
-        name = _canonical(name)
+        name = canonical(name)
         try:
             if name == "max_tokens":
                 return dataclasses.replace(self, max_tokens=_optional(text, positive_integer))
@@ -73,7 +74,7 @@ class Settings:
         Raises:
             UsageError: there is no such setting.
         """
-        name = _canonical(name)
+        name = canonical(name)
         if name not in SETTING_NAMES:
             raise _no_setting(name)
         value = getattr(self.sampling if name in _SAMPLING_NAMES else self, name)
@@ -93,8 +94,10 @@ class Settings:
         return dataclasses.replace(self.sampling, **{name: number(text)})  # type: ignore[arg-type]
 
 
-def _canonical(name: str) -> str:
-    return name.replace("-", "_")
+def canonical(name: str) -> str:
+    """Return our name of a setting, which may be typed as a flag of ours or of other programs."""
+    flag = f"--{name.replace('_', '-')}"
+    return OTHER_NAMES.get(flag, flag)[2:].replace("-", "_")
 
 
 def _no_setting(name: str) -> UsageError:

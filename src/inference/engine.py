@@ -236,7 +236,8 @@ class InferenceEngine:
 
         Args:
             prompt_ids: Token ids; at least one, and fewer than the context has positions.
-            max_new_tokens: The most tokens to choose; None goes on until another reason stops.
+            max_new_tokens: The most tokens to choose, `--max-tokens` on the command line; None goes
+                on until another reason stops.
             sampling: How to choose; None stands for the defaults.
             stop: Texts that end the answer and are not part of it.
             progress: Called while the prompt is read.

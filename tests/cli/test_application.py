@@ -1,14 +1,17 @@
 """Exit codes, and errors as one line."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from src import __version__, ml
 from src.checkpoint import FileMemoryError
 from src.cli.application import exit_code
 from src.cli.errors import UsageError
 from src.inference import ContextFullError, NumericError, SamplingError
-from src.ml import ShapeError
+from src.ml import ShapeError, kernels
 from src.ml.kernels import KernelSettingError
 from src.model import ModelConfigError, NotEnoughMemoryError
 from tests.cli.conftest import FORMAT_TOKENS, Run
@@ -70,7 +73,7 @@ def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(
         code, line = refusal(run, "-m", alphabet_model, "-c", str(around + 1), stdin=b"x" * length)
         assert code == 2
         assert f"{around + length} tokens" in line
-        assert f"{around + 1} positions" in line
+        assert f"the context has {around + 1};" in line
     assert run("-m", alphabet_model, "-c", str(around + 2), stdin=b"x").stdout == b"a\n"
 
 
@@ -125,3 +128,58 @@ def test_logits_that_are_no_numbers_are_a_numeric_error(run: Run, reciting) -> N
 def test_a_traceback_is_shown_only_when_verbose(run: Run, tmp_path: Path) -> None:
     assert b"Traceback" not in run("-m", tmp_path, "-p", "x").stderr
     assert b"Traceback" in run("-m", tmp_path, "-p", "x", "-v").stderr
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = ml.get_num_threads()
+    yield
+    ml.set_num_threads(before)
+
+
+def test_the_number_of_threads_is_set(run: Run, alphabet_model: Path, threads: None) -> None:
+    assert run("-m", alphabet_model, "-p", "x", "-q", "-t", "1").stderr == b""
+    assert ml.get_num_threads() == 1
+
+
+def test_threads_that_a_build_without_openmp_lacks_are_a_warning(
+    run: Run, alphabet_model: Path, threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_most_threads", 1)
+    serial = ml.build_info() | {"openmp": False}
+    monkeypatch.setattr(ml, "build_info", lambda: serial | {"threads": ml.get_num_threads()})
+    done = run("-m", alphabet_model, "-p", "x", "-q", "-t", "2")
+    assert done.returncode == 0
+    assert done.stderr == b"warning: --threads 2: the kernels use 1: built without OpenMP\n"
+    assert run("-m", alphabet_model, "-p", "x", "-q", "-t", "1").stderr == b""
+
+
+def test_verbose_tells_more_of_a_good_run(run: Run, alphabet_model: Path) -> None:
+    plain = run("-m", alphabet_model, "-p", "x").stderr.decode().splitlines()
+    verbose = run("-m", alphabet_model, "-p", "x", "-v").stderr.decode().splitlines()
+    first, *_, last = verbose
+    info = ml.build_info()
+    assert first.startswith(f"llama-bolts {__version__}, Python ")
+    for part in (f"kernels for {info['isa']} by", f"OpenMP, {info['threads']} threads"):
+        assert part in first
+    assert re.fullmatch(r"\d+\.\d\d s for the whole run", last)
+    assert not {first, last} & set(plain)
+    assert len(verbose) >= len(plain) + 2
+
+
+@pytest.mark.parametrize("flags", [("-p", "x" * 60), ("-f",), ("-",), (), ("--completion",)])
+def test_a_prompt_that_does_not_fit_is_said_in_the_words_of_the_command_line(
+    run: Run, alphabet_model: Path, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """It was `[generate] prompt_ids must leave room for an answer in the context`."""
+    prompt = tmp_path / "prompt"
+    prompt.write_text("x" * 60)
+    given = ("-f", prompt) if flags == ("-f",) else flags
+    stdin = b"" if flags[:1] in (("-p",), ("-f",)) else b"x" * 60
+    tokens = 61 if flags == ("--completion",) else FORMAT_TOKENS + 60
+    code, line = refusal(run, "-m", alphabet_model, "-c", "48", *given, stdin=stdin)
+    assert code == 2
+    assert line == (
+        f"error: the prompt does not fit: it takes {tokens} tokens, and the context has 48; "
+        "a larger --context-length makes room, as far as the model goes"
+    )

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,10 @@ from src.cli.arguments import (
     parse_arguments,
 )
 from src.cli.examples import EXAMPLES
-from src.cli.flag_parser import _OTHER_NAMES
-from src.inference import CHAT_FORMATS
+from src.cli.flag_parser import _IGNORED, _REFUSED, OTHER_NAMES
+from src.inference import CHAT_FORMATS, InferenceEngine
 from src.trace import STAGES
+from tests.cli.conftest import REPOSITORY
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -38,7 +40,19 @@ def test_without_arguments_everything_has_its_default() -> None:
 def test_flags_arrive_in_the_record() -> None:
     options = parse_arguments(
         [
-            *("-phi", "-sshort", "-mdir", "-c64", "-t2", "-n5", "-v", "--no-stats", "--json"),
+            *(
+                "-p",
+                "hi",
+                "-s=short",
+                "-m",
+                "dir",
+                "-c64",
+                "-t2",
+                "-n5",
+                "-v",
+                "--no-stats",
+                "--json",
+            ),
             *("--temperature=0", "--top-k=3", "--top-p=0.5", "--min-p=0.1", "--seed=7"),
             *("--debug-log", "--trace-json=t", "--trace-layers=0,3-5", "--trace-stages=8"),
             *("--trace-statistics", "--trace-steps=4"),
@@ -143,10 +157,19 @@ def test_a_dash_means_standard_input() -> None:
         (["--debug-log", "--trace-stages", "22"], "must be stages from 1 to 21: got 22"),
         (["--trace-layers", "0"], "argument --trace-layers: needs --debug-log or --trace-json"),
         (["--trace-statistics"], "argument --trace-statistics: needs --debug-log or --trace-json"),
-        (["--temp", "0"], "unrecognized arguments: --temp; near it: --temperature"),
+        (["-temp", "0"], "unrecognized arguments: -temp; near it: --temperature"),
+        (["--max_tokens", "3"], "unrecognized arguments: --max_tokens; near it: --max-tokens"),
+        (["-s", "42"], "argument -s/--system: must be a text, --seed sets a seed: got 42"),
         (["--max-token=3"], "unrecognized arguments: --max-token=3; near it: --max-tokens"),
-        (["--ctx-size=3"], "unrecognized arguments: --ctx-size=3; near it: --context-length ("),
-        (["--gpu-layers", "3"], "unrecognized arguments: --gpu-layers ("),
+        (
+            ["-hf", "a/b"],
+            "argument -hf: not available: -m takes a directory, nothing is downloaded",
+        ),
+        (
+            ["-sysf", "a"],
+            'argument -sysf: not available: -s "$(cat FILE)" takes the text of a file',
+        ),
+        (["--mirostat", "2"], "argument --mirostat: not available: the sampling has temperature"),
         (["-x"], "unrecognized arguments: -x ("),
         (["--json", "--info"], "argument --json: not allowed with --info"),
         (["--examples", "--json"], "argument --json: not allowed with --examples"),
@@ -205,9 +228,81 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == f"llama-bolts {__version__}\n"
 
 
-def test_names_of_other_programs_lead_to_flags_that_there_are() -> None:
-    parser = build_parser()
-    for name, ours in _OTHER_NAMES.items():
-        assert name not in parser._option_string_actions
-        assert ours in parser._option_string_actions
-        assert parser.near(f"{name}=3") == f"; near it: {ours}"
+# As people type them for llama.cpp, ollama and mlx_lm; the fields of `Options` that they set.
+FOREIGN = {
+    "-sys Be": {"system": "Be"},
+    "--system-prompt Be": {"system": "Be"},
+    "--temp 0": {"temperature": 0.0},
+    "--temp=0.5": {"temperature": 0.5},
+    "--ctx-size 64": {"context_length": 64},
+    "--predict 3": {"max_tokens": 3},
+    "--n-predict 3": {"max_tokens": 3},
+    "--max-new-tokens 3": {"max_tokens": 3},
+    "-r User:": {"stop": ("User:",)},
+    "-no-cnv": {"completion": True},
+    "--ignore-chat-template": {"completion": True},
+    "--chat-template llama2": {"chat_format": "llama2"},
+    "-st": {},
+    "-cnv": {},
+    "-ngl 99": {},
+    "-ngl -1": {},
+    "--mlock": {},
+    "-fa": {},
+    "-fa on": {},
+    "-b 512": {},
+    "--jinja": {},
+    "--keepalive 5m": {},
+}
+
+
+@pytest.mark.parametrize("typed", FOREIGN)
+def test_flags_of_other_programs_mean_the_same_or_are_ignored_aloud(
+    capsys: pytest.CaptureFixture[str], typed: str
+) -> None:
+    """`-st` was read as `-s t`, and `-ngl` as `-n gl`."""
+    options = parse_arguments([*typed.split(), "-p", "x"])
+    expected = dataclasses.replace(parse_arguments(["-p", "x"]), **FOREIGN[typed])
+    assert options == expected
+    said = capsys.readouterr()
+    warning = f"warning: {typed.split()[0]} is ignored: "
+    assert said.out == ""
+    assert said.err.startswith("" if FOREIGN[typed] else warning)
+    assert said.err.count("\n") == (not FOREIGN[typed])
+
+
+def test_no_word_of_several_letters_is_read_as_a_flag_of_one_letter_and_its_value(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for first in "psmfctnqvh":
+        for rest in ("t", "zz", "x=1", "1x", "-1"):
+            word = f"-{first}{rest}"
+            if word not in build_parser()._option_string_actions:
+                assert f": {word} " in refusal(capsys, word).replace(";", " ")
+
+
+def test_a_prompt_may_begin_with_a_hyphen_if_it_has_a_blank() -> None:
+    assert parse_arguments(["-p", "-sane people"]).prompt == "-sane people"
+
+
+def test_names_of_other_programs_are_none_of_ours_and_lead_to_ours() -> None:
+    shown = build_parser().format_help().split()
+    for theirs, ours in OTHER_NAMES.items():
+        assert theirs not in shown
+        assert any(word.strip(",") == ours for word in shown)
+    tables = (*_IGNORED.values(), *_REFUSED.values())
+    names = [name.rstrip("=") for text in tables for name in text.split()]
+    assert len(names) == len(set(names))
+    assert not {*names} & {word.strip(",") for word in shown}
+
+
+def test_the_page_of_the_command_line_shows_the_names_of_other_programs() -> None:
+    page = (REPOSITORY / "docs" / "COMMAND-LINE.md").read_text("utf-8")
+    for theirs, ours in OTHER_NAMES.items():
+        if ours != "--help":
+            assert re.search(rf"^\| .*`{theirs}`.* \| .*`{ours}`", page, flags=re.M), theirs
+
+
+def test_most_new_tokens_have_a_name_here_and_one_in_python_and_each_leads_to_the_other() -> None:
+    assert "--max-tokens N      " in build_parser().format_help()
+    assert "in Python: max_new_tokens" in " ".join(build_parser().format_help().split())
+    assert "`--max-tokens` on the command line" in (InferenceEngine.generate.__doc__ or "")

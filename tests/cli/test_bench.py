@@ -121,3 +121,25 @@ def test_the_operations_of_attention_are_two_products_with_every_position_seen()
     seen = int(np.tril(np.ones((7, 12)), 5).sum())
     per_position = 2 * 2 * args.n_heads * args.head_dim * args.n_layers
     assert attention_operations(args, 5, 7) == per_position * seen
+
+
+@pytest.mark.parametrize(
+    ("rates", "limits", "cells"),
+    [
+        ([50.0, 40.0, 60.0], [100.0, 90.0, 80.0], ("50.0", "100", "50 %")),
+        ([130.0, 130.0, 130.0], [100.0, 90.0, 80.0], ("130", "unknown", "")),
+        ([130.0, 130.0, 130.0], [100.0, 131.0, 80.0], ("130", "131", "99 %")),
+        ([130.0], [None], ("130", "unknown", "")),
+    ],
+)
+def test_a_speed_is_never_more_than_the_whole_of_a_limit(
+    rates: list[float], limits: list[float | None], cells: tuple[str, str, str]
+) -> None:
+    assert bench._Measured(rates, limits).row("prompt") == ("prompt", *cells)
+
+
+def test_the_rate_of_bfloat16_is_no_limit_of_integers(
+    run: Run, alphabet_model: Path, one_round: None
+) -> None:
+    table = cells(run("-m", alphabet_model, "--bench", "--quantize", "int8").stdout)
+    assert table["prompt"][1:] == ["unknown"]

@@ -168,7 +168,7 @@ def answers_as_before(child: "pexpect.spawn[str]") -> None:
     child.expect(PROMPT)
     child.sendline("Hello")
     child.expect_exact(ALPHABET + "\r\n")
-    child.expect_exact("28 prompt tokens")
+    child.expect_exact("28 prompt")
     child.expect(PROMPT)
     child.send(CTRL_D)
     assert ended(child) == 0

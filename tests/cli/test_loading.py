@@ -3,11 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from src import ml
 from src.cli.arguments import DEFAULT_CONTEXT_LENGTH, parse_arguments
 from src.cli.console import Console
 from src.cli.errors import UsageError
-from src.cli.loading import loading_line, open_model, open_model_to_run, open_session
+from src.cli.loading import loading_line, open_model_to_run, open_session
 from src.cli.show import topic_text
 from src.inference import SamplingError
 from src.inference.engine import DEFAULT_SEQUENCE_LENGTH
@@ -36,15 +35,6 @@ def test_settings_are_checked_before_the_model_is_looked_for(tmp_path: Path) -> 
     options = parse_arguments(["-m", str(tmp_path / "absent"), "--top-p", "2"])
     with pytest.raises(SamplingError):
         open_session(options, Console(quiet=True))
-
-
-def test_the_number_of_threads_is_set(alphabet_model: Path) -> None:
-    before = ml.get_num_threads()
-    try:
-        open_model(parse_arguments(["-m", str(alphabet_model), "-t", "1"]), Console())
-        assert ml.get_num_threads() == 1
-    finally:
-        ml.set_num_threads(before)
 
 
 def test_the_loading_line_tells_name_size_format_memory_and_context(alphabet_model: Path) -> None:

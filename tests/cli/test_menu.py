@@ -22,7 +22,7 @@ def test_in_a_terminal_examples_are_chosen_by_number(spawn: Spawn, alphabet_mode
     child.expect_exact("Enter to leave: ")
     child.sendline("1")
     child.expect_exact("tuvwxyz")
-    child.expect_exact("18 prompt tokens")
+    child.expect_exact("18 prompt")
     child.expect_exact("Enter to leave: ")
     child.sendline("6")
     child.expect_exact("abcdefghijklmnopqrstuvwxyz")

@@ -55,6 +55,18 @@ def test_none_takes_a_setting_back(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("temp", "temperature"), ("num_predict", "max_tokens"), ("max_new_tokens", "max_tokens"),
+        ("max-new-tokens", "max_tokens"), ("repetition_penalty", "repeat_penalty"),
+    ],
+)  # fmt: skip
+def test_a_setting_may_have_its_name_in_other_programs(theirs: str, ours: str) -> None:
+    assert DEFAULTS.changed(theirs, "3") == DEFAULTS.changed(ours, "3") != DEFAULTS
+    assert DEFAULTS.line(theirs) == DEFAULTS.line(ours)
+
+
+@pytest.mark.parametrize(
     ("name", "text", "error", "reason"),
     [
         ("temperature", "warm", UsageError, "temperature: must be a number: got warm"),

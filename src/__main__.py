@@ -1,0 +1,7 @@
+"""Start the command line as `python -m llama_bolts`, or `python -m src` in a checkout."""
+
+import sys
+
+from .main import main
+
+sys.exit(main())
