@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,14 @@ def test_help_goes_to_standard_output() -> None:
     assert done.stdout.startswith(b"usage: llama-bolts ")
 
 
+@pytest.fixture
+def _sigint_as_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_sigint_as_before")
 def test_main_takes_arguments_and_returns_the_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,13 +65,10 @@ def test_main_takes_arguments_and_returns_the_exit_code(
     assert capsys.readouterr().err.startswith("error: ")
 
 
+@pytest.mark.usefixtures("_sigint_as_before")
 def test_an_interrupt_is_the_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_options: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("src.cli.application.run", interrupted)
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        assert main(["-p", "x"]) == 130
-    finally:
-        signal.signal(signal.SIGINT, before)
+    assert main(["-p", "x"]) == 130
