@@ -3,8 +3,8 @@
     python -m tests.faults.run_interrupts [--answers N] [--moments N] [--seed N]
 
 Two thirds of the answers belong to runs with one prompt: each is a process that was forked when all
-was imported and runs `main` from its first line to the end of the interpreter; its loading line says
-that the answer begins. One third belongs to chats in a pseudo-terminal. The model never ends an
+was imported, and that runs `main` from its first line to the end of the interpreter; its loading
+line says that the answer begins. One third belongs to chats in a pseudo-terminal. The model never ends an
 answer, so that a lost SIGINT is one after which the process goes on. The random times lie between
 the start of `python -m src.main` and its end, of runs with one prompt and of chats, each a process
 of its own. Seconds are those in which the main thread runs or sleeps: on a busy machine it also
