@@ -1,10 +1,10 @@
 """What a conversion between bfloat16, float16 and float32, or to a float8, must give, bit for bit.
 
-ml_dtypes rounds to bfloat16 and to the two float8, a NaN of these included; to float16 a number is counted in float64 in units of its last place,
-because NumPy takes a microsecond where it rounds to 0 or to Inf (a test compares the two). What
-becomes of a NaN is written here in integers, because the kernels promise more than these do: a NaN
-stays one, becomes quiet where it is narrowed or was a float16, and keeps its sign and, but for a
-float8, the upper bits of its payload.
+ml_dtypes rounds to bfloat16, and to the two float8, whose NaN are its own too. To float16 a number
+is counted in float64 in units of its last place, because NumPy takes a microsecond where it rounds
+to 0 or to Inf (a test compares the two). What becomes of the other NaN is written here in integers,
+because the kernels promise more than ml_dtypes does: a NaN stays one, becomes quiet where it is
+narrowed or was a float16, and keeps its sign and the upper bits of its payload.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,9 @@ from .operands import Array, bf16, f8e4, f8e5, f16, f32
 
 BITS = {4: np.dtype(np.uint32), 2: np.dtype(np.uint16), 1: np.dtype(np.uint8)}
 # All pairs whose source has only 2^16 patterns.
-SHORT_PAIRS = [(source, target) for source in (bf16, f16) for target in (bf16, f16, f32, f8e4, f8e5)]
+SHORT_PAIRS = [
+    (source, target) for source in (bf16, f16) for target in (bf16, f16, f32, f8e4, f8e5)
+]
 LONG_PAIRS = [(f32, bf16), (f32, f16), (f32, f8e4), (f32, f8e5)]
 
 

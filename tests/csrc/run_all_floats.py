@@ -2,10 +2,10 @@
 
     python -m tests.csrc.run_all_floats [path ...]
 
-float32 -> bfloat16, float16, float8_e4m3fn and float8_e5m2 of all 2^32 patterns, and every conversion
-of all 2^16 patterns of bfloat16 and float16, against `float_oracle.py`. All processors work, each on its share
-of the patterns. Prints how many values were converted and how many came out wrong, and ends with 0
-if none did. Paths that this machine lacks are named and left out.
+float32 -> bfloat16, float16, float8_e4m3fn and float8_e5m2 of all 2^32 patterns, and every
+conversion of all 2^16 patterns of bfloat16 and float16, against `float_oracle.py`. All processors
+work, each on its share of the patterns. Prints how many values were converted and how many came out
+wrong, and ends with 0 if none did. Paths that this machine lacks are named and left out.
 """
 
 import multiprocessing

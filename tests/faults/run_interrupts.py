@@ -4,12 +4,12 @@
 
 Two thirds of the answers belong to runs with one prompt: each is a process that was forked when all
 was imported, and that runs `main` from its first line to the end of the interpreter; its loading
-line says that the answer begins. One third belongs to chats in a pseudo-terminal. The model never ends an
-answer, so that a lost SIGINT is one after which the process goes on. The random times lie between
-the start of `python -m src.main` and its end, of runs with one prompt and of chats, each a process
-of its own. Seconds are those in which the main thread runs or sleeps: on a busy machine it also
-waits for a processor. Prints what came of each signal; ends with 0 if none was lost or late and
-none gave a traceback from a line of this project.
+line says that the answer begins. One third belongs to chats in a pseudo-terminal. The model never
+ends an answer, so that a lost SIGINT is one after which the process goes on. The random times lie
+between the start of `python -m src.main` and its end, of runs with one prompt and of chats, each a
+process of its own. Seconds are those in which the main thread runs or sleeps: on a busy machine it
+also waits for a processor. Prints what came of each signal; ends with 0 if none was lost or late,
+and none gave a traceback from a line of this project.
 """
 
 import argparse
