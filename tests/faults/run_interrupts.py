@@ -9,7 +9,7 @@ ends an answer, so that a lost SIGINT is one after which the process goes on. Th
 between the start of `python -m src.main` and its end, of runs with one prompt and of chats, each a
 process of its own. Seconds are those in which the main thread runs or sleeps: on a busy machine it
 also waits for a processor. Prints what came of each signal; ends with 0 if none was lost or late,
-and none gave a traceback from a line of this project.
+and none gave a traceback once `main` ran.
 """
 
 import argparse
@@ -98,11 +98,10 @@ def outcome_of(end: tuple[int, float] | None, notes: str, *, may_be_done: bool) 
     code, seconds = end
     if seconds > SECONDS_TO_STOP:
         return "late"
-    if "Traceback" in notes or "Exception ignored" in notes:
-        is_ours = re.search(
-            r"/src/(?!main\.py\", line \d+, in <module>\n    (import|from) )", notes
-        )
-        return "traceback" if is_ours else "traceback of Python's own start"
+    if "Exception ignored" in notes or re.search(r'/src/main\.py", line \d+, in main\n', notes):
+        return "traceback"
+    if "Traceback" in notes:
+        return "traceback of Python's own start, before main"
     if code == 128 + signal.SIGINT:
         return "exit code 130"
     if code == -signal.SIGINT:
