@@ -24,7 +24,7 @@ INLINE group group_load(const uint8_t *codes)
 
 enum {
     GROUP = 32,        /* elements that are expanded at a time */
-    MOST_BLOCK = 64,   /* most elements of a block */
+    MOST_BLOCK = 64,   /* most elements of a block; a multiple of all numbers of them */
     NESTED_BLOCK = 256 /* blocks that share a scale of their scales */
 };
 

@@ -83,8 +83,7 @@ typedef struct LinearPart {
 int isa_available(InstructionSet isa);
 int isa_select(InstructionSet isa);
 InstructionSet isa_selected(void);
-/* dispatch.c: the OpenMP version date (201511, ...), or 0 in a serial build; the compiler's name.
- */
+/* dispatch.c: the date of OpenMP (201511, ...), or 0 in a serial build; the compiler's name. */
 int openmp_version(void);
 const char *compiler_version(void);
 

@@ -1,14 +1,11 @@
 """Start the command line: `python -m src.main` in a checkout, `llama-bolts` once installed."""
 
+import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from .cli.words import NO_MEMORY_TEXT, is_lack_of_memory
-
-if TYPE_CHECKING:
-    from .cli.arguments import Options
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -24,10 +21,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         4 not enough memory, 5 not-a-number in the logits, 130 interrupted.
     """
     try:
+        # Ctrl-C ends imports at once: extension modules would turn it into an ImportError.
+        before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
         from .cli.arguments import parse_arguments
 
         options = parse_arguments(arguments)
-        return _import_run()(options)
+        from .cli.application import run
+
+        signal.signal(signal.SIGINT, before)
+        code = run(options)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to be cleared up
+        return code
     except KeyboardInterrupt:
         # A second Ctrl-C, while buffers are flushed or memory is freed, ends the process at once.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -44,22 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stderr is not None:
             sys.stderr.write(f"error: {text}\n")
         return code
-
-
-def _import_run() -> "Callable[[Options], int]":
-    """Import what is heavy (NumPy, the kernels, rich), now that the arguments are good.
-
-    Ctrl-C waits until that is done: extension modules turn it into an ImportError.
-    """
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
-    try:
-        from .cli.application import run
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
-    return run
 
 
 if __name__ == "__main__":

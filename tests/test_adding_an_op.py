@@ -1,4 +1,4 @@
-"""What the recipe for an op in docs/20-extending.md promises of a step that is left out."""
+"""What the recipes for an op and for a dtype promise of a step that is left out."""
 
 import inspect
 import re
@@ -9,7 +9,8 @@ import pytest
 from src import ml
 from src.ml.op import OPS
 
-TESTS = Path(__file__).resolve().parent / "ml"
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests" / "ml"
 FUNCTIONS = [name for name in ml.ops.__all__ if inspect.isfunction(getattr(ml, name))]
 
 
@@ -28,3 +29,11 @@ def test_every_op_is_exported_or_a_method(name: str) -> None:
 def test_every_op_is_called_by_a_test(name: str) -> None:
     texts = (path.read_text("utf-8") for path in TESTS.rglob("test_*.py"))
     assert any(re.search(rf"\.{name}\b|\"{name}\"", text) for text in texts)
+
+
+@pytest.mark.parametrize("page", ["20-extending.md", "ADDING-A-DTYPE.md"])
+def test_every_test_that_a_recipe_names_is_there(page: str) -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / page).read_text("utf-8")))
+    texts = [path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    assert named
+    assert {name for name in named if not any(f"def {name}(" in text for text in texts)} == set()

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,14 @@ def test_help_goes_to_standard_output() -> None:
     assert done.stdout.startswith(b"usage: llama-bolts ")
 
 
+@pytest.fixture
+def _sigint_as_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_sigint_as_before")
 def test_main_takes_arguments_and_returns_the_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,16 +67,44 @@ def test_main_takes_arguments_and_returns_the_exit_code(
     assert capsys.readouterr().err.startswith("error: ")
 
 
+@pytest.mark.usefixtures("_sigint_as_before")
 def test_an_interrupt_is_the_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_options: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("src.cli.application.run", interrupted)
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        assert main(["-p", "x"]) == 130
-    finally:
-        signal.signal(signal.SIGINT, before)
+    assert main(["-p", "x"]) == 130
+
+
+def after_import_of_main(program: str, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
+    source = f"import signal, sys\nfrom src.main import main\n{program}"
+    return subprocess.run(
+        [sys.executable, "-c", source, *arguments],
+        capture_output=True,
+        cwd=REPOSITORY,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "module", ["src.cli.arguments", "src.cli.application", "numpy.random.mtrand", "src.ml._kernels"]
+)
+def test_an_interrupt_of_an_import_ends_the_process_at_once(module: str) -> None:
+    done = after_import_of_main(
+        "class Press:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == sys.argv[1]: signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Press())\n"
+        "main(['--info'])\n",
+        module,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_an_interrupt_after_the_work_ends_the_process_by_the_signal_in_silence() -> None:
+    done = after_import_of_main("assert main(['--info']) == 0\nsignal.raise_signal(signal.SIGINT)")
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
 def test_the_package_runs_as_a_module() -> None:

@@ -121,8 +121,7 @@ def test_a_ctrl_c_that_was_lost_does_not_silence_the_later_ones(
 
 LOADS_NOTHING = """
 import sys
-from src.main import _import_run
-_import_run()
+from src.cli.application import run
 from src.inference import InferenceEngine, Message
 from src.model import load_model
 before = set(sys.modules)

@@ -1,10 +1,10 @@
-"""What a conversion between bfloat16, float16 and float32 must give, bit for bit.
+"""What a conversion between bfloat16, float16 and float32, or to a float8, must give, bit for bit.
 
-ml_dtypes rounds to bfloat16; to float16 a number is counted in float64 in units of its last place,
-because NumPy takes a microsecond where it rounds to 0 or to Inf (a test compares the two). What
-becomes of a NaN is written here in integers, because the kernels promise more than these do: a NaN
-stays one, becomes quiet where it is narrowed or was a float16, and keeps its sign and the upper
-bits of its payload.
+ml_dtypes rounds to bfloat16, and to the two float8, whose NaN are its own too. To float16 a number
+is counted in float64 in units of its last place, because NumPy takes a microsecond where it rounds
+to 0 or to Inf (a test compares the two). What becomes of the other NaN is written here in integers,
+because the kernels promise more than ml_dtypes does: a NaN stays one, becomes quiet where it is
+narrowed or was a float16, and keeps its sign and the upper bits of its payload.
 """
 
 from collections.abc import Iterable
@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from . import calls
-from .operands import Array, bf16, f16, f32
+from .operands import Array, bf16, f8e4, f8e5, f16, f32
 
-PATTERNS = {f32: np.dtype(np.uint32), bf16: np.dtype(np.uint16), f16: np.dtype(np.uint16)}
+BITS = {4: np.dtype(np.uint32), 2: np.dtype(np.uint16), 1: np.dtype(np.uint8)}
 # All pairs whose source has only 2^16 patterns.
-SHORT_PAIRS = [(source, target) for source in (bf16, f16) for target in (bf16, f16, f32)]
-LONG_PAIRS = [(f32, bf16), (f32, f16)]
+SHORT_PAIRS = [
+    (source, target) for source in (bf16, f16) for target in (bf16, f16, f32, f8e4, f8e5)
+]
+LONG_PAIRS = [(f32, bf16), (f32, f16), (f32, f8e4), (f32, f8e5)]
 
 
 def expected_patterns(patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]") -> Array:
@@ -55,13 +57,13 @@ def rounded_to_float16(numbers: Array) -> Array:
 
 def _narrowed(wide: Array, target: "np.dtype[Any]") -> Array:
     numbers = wide.view(f32)
-    if target == bf16:
-        with np.errstate(over="ignore", invalid="ignore"):
-            result = numbers.astype(bf16).view(np.uint16)
-    else:
+    if target == f16:
         result = rounded_to_float16(numbers)
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = numbers.astype(target).view(BITS[target.itemsize])
     nan = np.isnan(numbers)
-    if nan.any():
+    if nan.any() and target in (bf16, f16):
         given = wide[nan]
         if target == bf16:
             result[nan] = given >> 16 | 0x40
@@ -72,7 +74,7 @@ def _narrowed(wide: Array, target: "np.dtype[Any]") -> Array:
 
 def converted_patterns(patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]") -> Array:
     """Let the kernel convert patterns."""
-    out = np.full(patterns.shape, 0x1234, PATTERNS[target])
+    out = np.full(patterns.shape, 0x12, BITS[target.itemsize])
     calls.convert(patterns.view(source), out.view(target))
     return out
 

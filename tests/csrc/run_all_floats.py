@@ -2,10 +2,10 @@
 
     python -m tests.csrc.run_all_floats [path ...]
 
-float32 -> bfloat16 and float32 -> float16 of all 2^32 patterns, and every conversion of all 2^16
-patterns of bfloat16 and float16, against `float_oracle.py`. All processors work, each on its share
-of the patterns. Prints how many values were converted and how many came out wrong, and ends with 0
-if none did. Paths that this machine lacks are named and left out.
+float32 -> bfloat16, float16, float8_e4m3fn and float8_e5m2 of all 2^32 patterns, and every
+conversion of all 2^16 patterns of bfloat16 and float16, against `float_oracle.py`. All processors
+work, each on its share of the patterns. Prints how many values were converted and how many came out
+wrong, and ends with 0 if none did. Paths that this machine lacks are named and left out.
 """
 
 import multiprocessing
@@ -69,7 +69,7 @@ def main() -> int:
         found.items(), key=lambda item: isas.index(item[0][0])
     ):
         count = 2**32 if (source, target) in LONG_PAIRS else 2**16
-        print(f"{isa:10} {source!s:8} -> {target!s:8} {count:13,} values  {len(wrong):,} wrong")
+        print(f"{isa:10} {source!s:8} -> {target!s:13} {count:13,} values  {len(wrong):,} wrong")
         print(*wrong[:SHOWN], sep="\n", end="\n" if wrong else "")
     total = sum(map(len, found.values()))
     print(f"all floats: {len(isas)} paths ({', '.join(isas)}), {total:,} values wrong, "

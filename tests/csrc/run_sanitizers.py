@@ -18,6 +18,7 @@ import sysconfig
 import tempfile
 import xml.etree.ElementTree as ET
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,8 +41,22 @@ def copy_repository(copy: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", copy)
 
 
-def build(copy: Path, compiler: str) -> None:
-    """Compile the kernels of the copy into its package."""
+def build(
+    copy: Path,
+    compiler: str,
+    flags: Sequence[str],
+    further: Sequence[Path] = (),
+    changed: Sequence[Path] | None = None,
+) -> None:
+    """Compile the kernels of the copy into its package.
+
+    Args:
+        copy: the copy of the repository, which becomes the current directory.
+        compiler: gcc or clang.
+        flags: of the compiler and the linker.
+        further: sources beside those of `csrc`.
+        changed: the sources to compile; None is all of them.
+    """
     spec = importlib.util.spec_from_file_location("build_kernels", copy / "csrc/build_kernels.py")
     if spec is None or spec.loader is None:
         raise ImportError("csrc/build_kernels.py")
@@ -51,16 +66,18 @@ def build(copy: Path, compiler: str) -> None:
     module.ffibuilder.emit_c_code("kernels_module.c")
     include = ["-Icsrc", f"-I{sysconfig.get_path('include')}"]
 
-    def compile_one(source: str) -> str:
-        result = f"{Path(source).stem}.o"
-        subprocess.run([compiler, *FLAGS, *include, "-c", source, "-o", result], check=True)
+    def compile_one(source: Path) -> str:
+        result = f"{source.stem}.o"
+        if changed is not None and source not in changed:
+            return result
+        subprocess.run([compiler, *flags, *include, "-c", source, "-o", result], check=True)
         return result
 
-    sources = [str(path) for path in sorted(Path("csrc").glob("*.c"))] + ["kernels_module.c"]
+    sources = [*sorted(Path("csrc").glob("*.c")), Path("kernels_module.c"), *further]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sources))
     target = f"src/ml/_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
-    subprocess.run([compiler, *FLAGS, "-shared", *objects, "-o", target], check=True)
+    subprocess.run([compiler, *flags, "-shared", *objects, "-o", target], check=True)
 
 
 def environment_of(compiler: str, log: Path) -> dict[str, str]:
@@ -102,7 +119,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory)
         copy_repository(copy)
-        build(copy, compiler)
+        build(copy, compiler, FLAGS)
         results = copy / "results.xml"
         command = [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={results}",

@@ -91,6 +91,29 @@ def test_every_header_compiles_alone(path: Path, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.parametrize(
+    ("row", "elements", "compiles"),
+    [
+        ("int8_block", 64, True), ("int8_block", 48, False), ("int8_block", 16, False),
+        ("nf4", 32, True), ("nf4", 48, False), ("nf4", 128, False),
+    ],
+)  # fmt: skip
+def test_a_block_that_does_not_fit_into_k_blocks_and_vectors_does_not_compile(
+    tmp_path: Path, row: str, elements: int, compiles: bool
+) -> None:
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs gcc")
+    shutil.copytree(ROOT / "csrc", tmp_path / "csrc")
+    header = tmp_path / "csrc" / "dtypes.h"
+    changed = re.sub(rf"(ROW\({row}, \w+), \d+", rf"\1, {elements}", header.read_text("utf-8"))
+    header.write_text(changed, encoding="utf-8")
+    command = [compiler, "-std=c11", "-fsyntax-only", str(tmp_path / "csrc" / "isa_portable.c")]
+    run = subprocess.run(command, capture_output=True, text=True, env=PLAIN_ENVIRONMENT)
+    assert (run.returncode == 0) is compiles, run.stderr
+    assert (f'static assertion failed: "{row}"' in run.stderr) is not compiles
+
+
 def includes_of(name: str) -> set[str]:
     """Return the project's files that a file includes, itself among them."""
     found = {name}
@@ -182,8 +205,8 @@ def test_no_source_is_kept_from_the_sanitizers_or_the_warnings(path: Path) -> No
 
 
 def test_nothing_is_suppressed_in_the_commands_that_look_for_faults() -> None:
-    for name in ("run_sanitizers.py", "run_valgrind.py", "run_guard_pages.py"):
-        text = (ROOT / "tests" / "csrc" / name).read_text(encoding="utf-8")
+    for name in ("sanitizers", "thread_sanitizer", "valgrind", "guard_pages"):
+        text = (ROOT / "tests" / "csrc" / f"run_{name}.py").read_text(encoding="utf-8")
         assert "suppressions=" not in text.replace("--default-suppressions=no", "")
         assert "-fno-sanitize=" not in text
 
