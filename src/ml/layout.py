@@ -11,6 +11,8 @@ from functools import lru_cache
 from types import EllipsisType
 from typing import Any
 
+import numpy as np
+
 from .errors import IndexOutOfRangeError, ShapeError, TensorError
 
 Shape = tuple[int, ...]
@@ -36,7 +38,7 @@ def checked_ints(op: str, what: str, values: Iterable[Any]) -> Shape:
 
 def _as_int(value: Any) -> int:
     """Return an integer as a Python int; raise TypeError for anything else, and for a bool."""
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):  # older NumPy takes its own for an index
         raise TypeError
     return operator.index(value)
 
