@@ -65,7 +65,7 @@ class Options:
         file: file that holds the one prompt.
         standard_input: `-` was given: the prompt is on standard input.
         example: number of the predefined prompt to run, from 1.
-        examples, metadata, check_weights, info, bench: the menu and the four reports.
+        examples, metadata, check_weights, info, bench: the list and the four reports.
         explain: number of the stage to explain.
         system: system prompt.
         completion: continue raw text instead of chatting.
