@@ -20,7 +20,7 @@ from ..model import NotEnoughMemoryError, SaveError
 from .arguments import Options
 from .console import Console, OutputError
 from .errors import DifferenceError, UsageError
-from .examples import EXAMPLES
+from .examples import EXAMPLES, example_lines
 from .words import NO_MEMORY_TEXT, is_lack_of_memory
 
 DONE, FAULT, USAGE, BAD_MODEL, NO_MEMORY, NUMERIC = range(6)
@@ -170,18 +170,17 @@ def _dispatch(options: Options, console: Console) -> None:
 
         answer_file(options, console)
         return
-    if options.examples:
-        from .menu import report_examples
-
-        report_examples(options, console)
-        return
     _answer_or_chat(_with_example(options), console)
 
 
 def _answer_or_chat(options: Options, console: Console) -> None:
     from .loading import open_session
-    from .one_shot import find_prompt
+    from .one_shot import find_prompt, standard_input_is_terminal
 
+    if options.examples and not standard_input_is_terminal():
+        for line in example_lines():
+            console.report_line(line)
+        return
     prompt = find_prompt(options, console)
     session = open_session(options, console)
     if options.diagrams is not None:
@@ -193,7 +192,7 @@ def _answer_or_chat(options: Options, console: Console) -> None:
     elif prompt is None:
         from .chat import chat
 
-        chat(session)
+        chat(session, shows_examples=options.examples)
     elif not session.ask(prompt).is_complete:
         raise KeyboardInterrupt
 

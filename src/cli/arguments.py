@@ -68,7 +68,7 @@ class Options:
         file: file that holds the one prompt.
         standard_input: `-` was given: the prompt is on standard input.
         example: number of the predefined prompt to run, from 1.
-        examples, metadata, check_weights, verify, info, bench: the menu and the five reports.
+        examples, metadata, check_weights, verify, info, bench: the list and the five reports.
         explain: number of the stage to explain.
         system: system prompt.
         completion: continue raw text instead of chatting.

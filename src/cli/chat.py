@@ -9,6 +9,7 @@ from ..ml.errors import LlamaBoltsError
 from .answer import INTERRUPTED
 from .commands import LeaveChat, completion_words, is_command, run_command
 from .console import Console
+from .examples import example_lines
 from .loading import is_bundled
 from .reader import InterruptedLineError, MessageReader, PlainReader, unquoted
 from .session import Session
@@ -30,7 +31,7 @@ _HINTS = {
 _NOT_BEGUN = "stopped before the answer began; /continue asks the question again"
 
 
-def chat(session: Session) -> None:
+def chat(session: Session, *, shows_examples: bool = False) -> None:
     """Answer messages until the user leaves or the input ends.
 
     A message that is refused or fails, and a command that is wrong, are one line on standard
@@ -38,6 +39,7 @@ def chat(session: Session) -> None:
 
     Args:
         session: the conversation to have.
+        shows_examples: begin with the predefined prompts, as `/examples` lists them.
 
     Raises:
         CheckpointError: the model's files were changed while they were in use.
@@ -48,6 +50,9 @@ def chat(session: Session) -> None:
             session.console.note(line)
     what = "a text to continue" if session.completion else "a message"
     session.console.note(f"Type {what}; {_HOW_TO_LEAVE}.")
+    if shows_examples:
+        session.console.reply("\n".join(example_lines()))
+        session.console.note("/examples N asks one of them")
     reader = open_reader(session.console, completion_words())
     while True:
         # Ctrl-C may also come while one of the exceptions below is dealt with.
@@ -90,15 +95,18 @@ def _take_turn(session: Session, reader: MessageReader) -> None:
     text, is_quoted = unquoted(reader.read())
     if not text.strip():
         return
-    before = session.last
+    turns, before = session.turns, session.last
     if is_command(text) and not is_quoted:
         run_command(session, text)
     else:
         session.ask(session.with_attached(text))
-    if session.last is not None and session.last is not before:
-        hint = _HINTS.get(session.last.answer.stop_reason)
-        if hint is not None:
-            session.console.note(hint if session.last.ids else _NOT_BEGUN)
+    last = session.last
+    if last is None or last is before:
+        return
+    if not last.ids and session.unanswered is not None:
+        session.console.note(_NOT_BEGUN)
+    elif session.turns is not turns and last.answer.stop_reason in _HINTS:
+        session.console.note(_HINTS[last.answer.stop_reason])
 
 
 def open_reader(console: Console, words: Mapping[str, Sequence[str] | None]) -> MessageReader:

@@ -5,10 +5,11 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ..inference import Message
 from .arguments import MOST_CANDIDATES
 from .conversation_files import attach_text, load_chat, save_chat
 from .errors import UsageError
-from .menu import list_or_ask_example
+from .examples import EXAMPLES, example_lines
 from .session import Session
 from .settings import SETTING_NAMES, canonical
 from .show import TOPICS, topic_text
@@ -131,6 +132,25 @@ def _undo(session: Session, _argument: str) -> None:
     session.console.reply(f"taken back: {session.undo()}")
 
 
+def _examples(session: Session, argument: str) -> None:
+    if not argument:
+        session.console.reply("\n".join(example_lines()))
+        return
+    if not argument.isdecimal() or not 1 <= int(argument[:4]) <= len(EXAMPLES):
+        raise UsageError(f"/examples: expected a number from 1 to {len(EXAMPLES)}, got {argument}")
+    example = EXAMPLES[int(argument) - 1]
+    session.console.reply(example.description)
+    if example.completion and not session.completion:
+        session.answer_apart(example.prompt)
+    elif session.completion and not example.completion:
+        messages = [Message("system", example.system or ""), Message("user", example.prompt)]
+        session.answer_apart(messages)
+    else:
+        session.clear()
+        session.system = example.system
+        session.ask(example.prompt)
+
+
 def _set(session: Session, argument: str) -> None:
     name, _, value = argument.removeprefix("parameter ").partition(" ")  # as ollama has it
     if value:
@@ -214,7 +234,7 @@ COMMANDS = {
     "/save": Command("FILE", "write the chat to FILE.json, or FILE.md to read", save_chat, None),
     "/load": Command("FILE", "go on with a saved chat, in place of this one", load_chat, None),
     "/read": Command("FILE", "put a text file before the next message", attach_text, None),
-    "/examples": Command("[N]", "prompts to try; N asks one, in a new chat", list_or_ask_example),
+    "/examples": Command("[N]", "prompts to try; N asks one, in a new chat", _examples),
     "/tokens": Command("TEXT", "the tokens of a text: ids, bytes, pieces", _tokens, (), True),
     "/probs": Command("K|off", "show K candidates of each new token, step by step", _probs),
     "/why": Command("", "why the last answer stopped, and what was cut", _why),

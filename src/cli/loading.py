@@ -183,7 +183,7 @@ def _chat_format(
 ) -> FoundFormat | None:
     """Return the chat format of this run, once a message was written in it; None for no chat.
 
-    The menu of examples holds completions too, so there a format is looked for when it is needed.
+    The examples hold a completion too, so with them a format is looked for when it is needed.
     """
     if options.chat_format is not None:
         found = FoundFormat(options.chat_format, "--chat-format")

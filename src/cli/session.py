@@ -255,14 +255,16 @@ class Session:
         if not self.turns:
             return self.history_ids()
         *before, last = self.turns
-        return self._prompt(last.question, before)
+        if self.completion:
+            return self._text_ids(last.question)
+        messages = self.messages(before, last.question)
+        return encode_chat(self.tokenizer, messages, chat_format=self.chat_format.name)
 
     def history_ids(self) -> list[int]:
         """Return the token ids of the history as the model sees them; none when it is empty."""
         if self.completion:
             text = self.turns[-1].question + self.turns[-1].answer if self.turns else ""
-            bos = self.tokenizer.adds_bos
-            return self.tokenizer.encode(text, bos=bos, eos=False) if text else []
+            return self._text_ids(text) if text else []
         messages = self.messages(self.turns)
         if not messages:
             return []
@@ -283,12 +285,12 @@ class Session:
             messages.append(Message("user", question))
         return messages
 
-    def answer_apart(self, request: str | list[Message], line: int) -> Answer:
+    def answer_apart(self, request: str | list[Message], line: int | None = None) -> Answer:
         """Answer a text to continue, or a conversation, beside the history, which stays as it is.
 
         Args:
             request: what to answer.
-            line: of the file it comes from, for the record.
+            line: of the file it comes from, if any, for the record.
 
         Raises:
             CheckpointError, InferenceError, OutputError: as `ask`.
@@ -347,15 +349,12 @@ class Session:
                 candidates,
                 answer_ids,
             )
-        prompt = self.tokenizer.encode(request, bos=self.tokenizer.adds_bos, eos=False)
+        prompt = self._text_ids(request)
         mark(1, details={"text": request, "ids": prompt})
         return self.engine.generate(
             prompt, *limits, progress, candidates=candidates, answer_ids=answer_ids
         )
 
-    def _prompt(self, question: str, turns: list[Turn]) -> list[int]:
-        """Return the token ids that ask a question after a history."""
-        if self.completion:
-            return self.tokenizer.encode(question, bos=self.tokenizer.adds_bos, eos=False)
-        messages = self.messages(turns, question)
-        return encode_chat(self.tokenizer, messages, chat_format=self.chat_format.name)
+    def _text_ids(self, text: str) -> list[int]:
+        """Return the token ids of a text that is continued."""
+        return self.tokenizer.encode(text, bos=self.tokenizer.adds_bos, eos=False)

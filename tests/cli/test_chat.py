@@ -374,7 +374,7 @@ def test_the_bundled_model_says_what_it_knows(spawn: Spawn) -> None:
     child = spawn(TERM="dumb", dimensions=(24, 80))
     child.expect(PROMPT)
     lines = child.before.splitlines()
-    assert lines[0].startswith("bundled model: 3.2 M parameters, bfloat16, 6.2 MiB; context ")
+    assert lines[0].startswith("bundled model: 3.2 M parameters, bfloat16, 6.1 MiB; context ")
     assert "It is tiny, and knows capitals, flags, small sums" in lines[1]
     assert lines[2].count('"') == 6
     assert "start with -m DIRECTORY" in lines[3]
@@ -412,15 +412,19 @@ def test_examples_are_listed_and_asked_in_the_chat(spawn: Spawn, alphabet_model:
     child.expect(PROMPT)
     child.sendline("Hello")
     answered(child, FORMAT_TOKENS + 5, 0)
-    for argument, error in (("7", "expected a number from 1 to 6, got 7"), ("1", "--completion")):
+    for argument in ("0", "7", "x", "\u00b2", "9" * 200):
         child.sendline(f"/examples {argument}")
-        child.expect_exact("error: /examples")
-        child.expect_exact(error)
+        child.expect_exact(f"error: /examples: expected a number from 1 to 6, got {argument}")
         child.expect(PROMPT)
+    child.sendline("/examples 1")  # a text to continue, beside the conversation
+    child.expect_exact("[completion] Hello, my name is")
+    child.expect_exact("tuvwxyz")
+    child.expect_exact("18 prompt tokens")
+    child.expect(PROMPT)
     child.sendline("/show tokens")
     child.expect_exact("55 tokens")
     child.sendline("/examples 6")
-    child.expect_exact("anew: [chat] What is the flag of Turkey? (system: Answer with only one")
+    child.expect_exact("[chat] What is the flag of Turkey? (system: Answer with only one")
     child.expect_exact(ALPHABET)
     child.expect(PROMPT)
     child.sendline("/show params")

@@ -86,17 +86,16 @@ def test_a_completion_continues_the_text(spawn: Spawn) -> None:
     assert len(shown(child)) >= 2
 
 
-def test_the_menu_of_examples_and_an_example_by_its_number(spawn: Spawn) -> None:
-    child = spawn("--examples", "--temperature", "0", "-n", "20")
+def test_the_list_of_examples_and_an_example_by_its_number(spawn: Spawn) -> None:
+    child = spawn("--examples", "--temperature", "0", "-n", "20", TERM="dumb")
     for number, example in enumerate(EXAMPLES, 1):
         child.expect_exact(f"{number}. {example.description}"[:70])
-    child.expect_exact("example, 1 to 6, or Enter to leave: ")
-    child.sendline("7")
-    child.expect_exact("error: expected a number from 1 to 6, got 7")
-    child.sendline("6")
+    child.expect_exact("/examples N asks one of them")
+    child.expect_exact(">>>")
+    child.sendline("/examples 6")
     child.expect_exact("prompt")
     chosen = child.before
-    child.sendline("")
+    child.send(CTRL_D)
     shown(child)
     alone = shown(spawn("--example", "6", "--temperature", "0", "-n", "20"))
     assert alone[1] in chosen
