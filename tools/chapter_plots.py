@@ -1,4 +1,4 @@
-"""Draws the plots of the chapters on sampling and quantisation: `python -m tools.chapter_plots`.
+"""Draws the plots of the chapters on sampling and quantization: `python -m tools.chapter_plots`.
 
 The numbers are those of the bundled model.
 """
@@ -113,7 +113,7 @@ def _height_axis() -> Axis:
 
 PLOTS: dict[str, Callable[[], str]] = {
     "sampling-temperature.svg": temperature,
-    "quantisation-levels.svg": levels,
+    "quantization-levels.svg": levels,
 }
 
 
