@@ -11,7 +11,7 @@ _NOTES = {
     "linear_transformation": _LINEAR,
     "linear_transformations": _LINEAR,
     "reshape": "The same numbers in the same order under other dimensions; nothing is copied.",
-    "rotary_embedding": "Rotates each pair of numbers by an angle: its position times its frequency.",
+    "rotary_embedding": "Rotates each pair of numbers by the angle position times frequency.",
     "write_cache": "Writes the new positions after those that the cache holds.",
     "read_cache": "All positions up to now, including those of earlier steps.",
     "repeat_heads": "Repeats each key/value head G times, once per query head that reads it.",
@@ -28,7 +28,7 @@ _NOTES_OF_STAGES = {
     (14, "reshape"): "The heads of a token side by side.",
     (14, "transpose"): "Back to a row per token: a view, nothing is copied.",
     (19, "slice"): "Only the last token decides what comes next.",
-    (19, "linear_transformation"): "One logit per token of the vocabulary: the largest is the most probable next.",
+    (19, "linear_transformation"): "One logit per token: the largest is the most probable next.",
 }
 
 
