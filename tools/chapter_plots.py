@@ -1,4 +1,4 @@
-"""Draws the plots of the chapters on sampling and quantisation: `python -m tools.chapter_plots`.
+"""Draws the plots of the chapters on sampling and quantization: `python -m tools.chapter_plots`.
 
 The numbers are those of the bundled model.
 """
@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def temperature() -> str:
-    """Draws the probabilities of the likeliest first tokens of a text at three temperatures."""
+    """Draws the probabilities of the most probable first tokens of a text at three temperatures."""
     model = bundled_model()
     assert model.tokenizer is not None
     context = InferenceContext(model.args, 16)
@@ -42,7 +42,7 @@ def temperature() -> str:
         points = [(float(rank), float(p)) for rank, p in enumerate(shares, 1)]
         series.append(Series(f"temperature {value:g}", points, colour, marks=True))
     chart = Chart(
-        "The first token of a text: how likely the likeliest are",
+        "The most probable first tokens of a text",
         Axis("rank of the token", 1, _RANKS, [(float(n), str(n)) for n in (1, 4, 7, 10, 13, 16)]),
         Axis("probability", 0, 0.4, [(n / 10, f"{n * 10} %") for n in range(5)]),
         series,
@@ -113,7 +113,7 @@ def _height_axis() -> Axis:
 
 PLOTS: dict[str, Callable[[], str]] = {
     "sampling-temperature.svg": temperature,
-    "quantisation-levels.svg": levels,
+    "quantization-levels.svg": levels,
 }
 
 

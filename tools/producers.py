@@ -17,6 +17,7 @@ from src.trace import STAGES, Event
 from src.trace.events import size_of
 from src.trace.logger import TraceLog
 
+from .front_page import memory, speed
 from .generated import Producer
 from .links import line_in
 from .pages import ROOT, PageError, headings
@@ -198,8 +199,10 @@ PRODUCERS: dict[str, Producer] = {
     "help": help_text,
     "index": index,
     "log": log,
+    "memory": memory,
     "run": run_program,
     "shapes": shapes,
+    "speed": speed,
     "stages": stages,
     "tree": tree,
 }

@@ -56,7 +56,7 @@ def turns() -> str:
                 series,
             )
         )
-    return svg("A pair of numbers turns with its position", [charts], height=334)
+    return svg("A pair of numbers rotates with its position", [charts], height=334)
 
 
 def waves() -> str:
@@ -129,7 +129,7 @@ def scaling() -> str:
     for edge in (_ORIGINAL / 4, _ORIGINAL):
         series.append(Series("", [(edge, 1.0), (edge, 40.0)], 4, dashed=True))
     chart = Chart(
-        "How much slower each pair turns in Llama 3.1 and 3.2",
+        "How much slower each pair rotates in Llama 3.1 and 3.2",
         Axis(
             "positions for a full turn before scaling; dashed lines at 2048 and 8192",
             1, 1e7, _powers_of_ten(7), log=True,

@@ -47,7 +47,7 @@ def bundled_model() -> Model:
 def bundled_events() -> tuple[Event, ...]:
     """Returns the events of the bundled model's whole answer to the prompt."""
     model = bundled_model()
-    engine = InferenceEngine(model, 256)
+    engine = InferenceEngine(model, 4096)  # as the command line
     events: list[Event] = []
     tokenizer = model.tokenizer
     assert tokenizer is not None

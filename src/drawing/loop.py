@@ -13,11 +13,11 @@ _BAR = 430.0
 _HEIGHT = 46.0
 _FLOW = 400.0  # width of the steps of sampling
 _STEPS = (
-    ("repeat_penalty", 1.0, "makes what occurred less likely"),
-    ("temperature", 1.0, "divides the logits: lower is surer"),
+    ("repeat_penalty", 1.0, "makes tokens that occurred less probable"),
+    ("temperature", 1.0, "divides the logits: lower is sharper"),
     ("top_k", 0, "keeps the k largest"),
-    ("top_p", 1.0, "keeps the most likely that hold this probability"),
-    ("min_p", 0.0, "leaves out what is far less likely than the first"),
+    ("top_p", 1.0, "keeps the most probable up to this sum"),
+    ("min_p", 0.0, "drops what is far less probable than the first"),
 )
 
 

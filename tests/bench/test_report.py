@@ -25,7 +25,7 @@ def test_a_goal_is_met_or_not_by_its_median() -> None:
         "sampling": Value(0.5, 0.4, 0.6, "ms"),
     }
     assert goal_rows(results)[HEADING:] == [
-        "| decode over the roofline | >= 0.95 | 1 | 0.9 - 1.1 | met |",
+        "| decode over the memory bandwidth | >= 0.95 | 1 | 0.9 - 1.1 | met |",
         "| sampling over the vocabulary | <= 1 ms | 0.5 ms | 0.4 - 0.6 | met |",
         "| process start to ready | <= 0.8 s | 0.9 s | 0.7 - 1 | not met |",
     ]

@@ -1,0 +1,126 @@
+"""The tables of README.md: memory by the forecast of the program, speed by PERFORMANCE.md."""
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from src.model import ModelArgs
+from src.model.args import EMBEDDINGS, args_from_params
+from src.model.forecast import MemoryForecast
+from src.model.quantization import OUTPUT, quantization_of, quantized_model_bytes
+from src.outside.memory import readable_bytes
+
+from .pages import ROOT, PageError
+from .runs import bundled_model
+
+_POSITIONS = 4096
+_LLAMA_3 = {
+    "n_kv_heads": 8,
+    "vocab_size": 128256,
+    "norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "use_scaled_rope": True,
+}
+_SMALL = _LLAMA_3 | {"multiple_of": 256}
+_LARGE = _LLAMA_3 | {"ffn_dim_multiplier": 1.3}
+# From the `params.json` files of the published models, and whether the output is the embeddings.
+_MODELS: Mapping[str, tuple[Mapping[str, object], bool]] = {
+    "Llama 3.2 1B": (
+        _SMALL | {"dim": 2048, "n_layers": 16, "n_heads": 32, "ffn_dim_multiplier": 1.5}, True,
+    ),
+    "Llama 3.2 3B": (
+        _SMALL | {"dim": 3072, "n_layers": 28, "n_heads": 24, "ffn_dim_multiplier": 1.0}, True,
+    ),
+    "Llama 3.1 8B": (
+        _LARGE | {"dim": 4096, "n_layers": 32, "n_heads": 32, "multiple_of": 1024}, False,
+    ),
+    "Llama 3.3 70B": (
+        _LARGE | {"dim": 8192, "n_layers": 80, "n_heads": 64, "multiple_of": 4096}, False,
+    ),
+}  # fmt: skip
+_ROWS = (
+    ("Llama 3.2 1B", None),
+    ("Llama 3.2 3B", None),
+    ("Llama 3.1 8B", None),
+    ("Llama 3.1 8B", "int8"),
+    ("Llama 3.1 8B", "nf4"),
+    ("Llama 3.3 70B", "nf4"),
+)
+
+
+def memory(_page: Path, _argument: str) -> str:
+    """Returns the table of models: bytes of the files, and what must be allocated beside them."""
+    rows = [
+        f"| model | weights | weight files | allocated for {_POSITIONS} positions | together |",
+        "|---|---|---|---|---|",
+        _row("bundled", "bfloat16", bundled_model().args, bundled_model().mapped_bytes),
+    ]
+    for name, quantize in _ROWS:
+        params, is_tied = _MODELS[name]
+        args = args_from_params(params)
+        rows.append(_row(name, quantize or "bfloat16", args, weight_bytes(args, is_tied, quantize)))
+    return "\n".join(rows)
+
+
+def weight_bytes(args: ModelArgs, is_tied: bool, quantize: str | None) -> int:
+    """Returns the bytes of a model's weights; those of a quantized one as it is saved."""
+    counts = {name: math.prod(shape) for name, shape in args.tensor_shapes.items()}
+    if quantize is not None:
+        embeddings = counts[EMBEDDINGS] * args.dtype.itemsize
+        return embeddings + quantized_model_bytes(args, quantization_of(quantize))
+    return args.dtype.itemsize * (sum(counts.values()) - (counts[OUTPUT] if is_tied else 0))
+
+
+def _row(name: str, weights: str, args: ModelArgs, nbytes: int) -> str:
+    needed = MemoryForecast(args, _POSITIONS, mapped=nbytes).needed
+    sizes = " | ".join(readable_bytes(count) for count in (nbytes, needed, nbytes + needed))
+    return f"| {name} | {weights} | {sizes} |"
+
+
+# What is compared, the row of PERFORMANCE.md with llama.cpp and the one with transformers.
+_SPEEDS = (
+    ("new tokens, bfloat16", "decode over llama.cpp", "decode over transformers"),
+    ("prompt of 22 tokens, bfloat16", "prefill 22 over llama.cpp", "prefill 22 over transformers"),
+    ("prompt of 512 tokens, bfloat16", "prefill 512 over llama.cpp",
+     "prefill 512 over transformers"),
+    ("new tokens, int8 against Q8_0", "int8 over llama.cpp's Q8_0", ""),
+    ("prompt of 22 tokens, int8 against Q8_0", "int8 over llama.cpp's Q8_0, 22", ""),
+    ("prompt of 512 tokens, int8 against Q8_0", "int8 over llama.cpp's Q8_0, 512", ""),
+    ("new tokens, nf4 against Q4_0", "nf4 over llama.cpp's Q4_0", ""),
+    ("prompt of 22 tokens, nf4 against Q4_0", "nf4 over llama.cpp's Q4_0, 22", ""),
+    ("prompt of 512 tokens, nf4 against Q4_0", "nf4 over llama.cpp's Q4_0, 512", ""),
+)  # fmt: skip
+
+
+def speed(_page: Path, _argument: str) -> str:
+    """Returns the table of speeds against other engines, from the tables of PERFORMANCE.md."""
+    text = (ROOT / "docs" / "PERFORMANCE.md").read_text(encoding="utf-8")
+    rows = ["| speed relative to | llama.cpp | transformers |", "|---|---|---|"]
+    for what, *names in _SPEEDS:
+        shown = " | ".join(measured(text, name) if name else "" for name in names)
+        rows.append(f"| {what} | {shown} |")
+    return "\n".join(rows)
+
+
+def measured(text: str, name: str) -> str:
+    """Returns the median and the range of a row, as they are written in a page.
+
+    Args:
+        text: the page.
+        name: the first column; with `, 22` or `, 512` that of the row of prompts, and its length.
+
+    Raises:
+        PageError: no table has such a row.
+    """
+    row, _, prompt = name.partition(", ")
+    number = r"([\d.]+)"
+    if prompt:
+        before = r"\|[^|]*\|" if prompt == "22" else r"\|[^|]*\|[^|]*\|"
+        pattern = rf"{before} {number} \({number} - {number}\) \|"
+    else:
+        pattern = rf"\|[^|]*\| {number} \| {number} - {number} \|"
+    found = re.search(rf"^\| {re.escape(row)} {pattern}", text, flags=re.MULTILINE)
+    if found is None:
+        raise PageError(f"docs/PERFORMANCE.md: expected a row {name!r} with a median and a range")
+    return f"{found[1]} ({found[2]} - {found[3]})"
