@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from .. import ml
-from ..checkpoint.layout import listing_of
-from ..checkpoint.mapped_file import label_of
+from ..checkpoint.model_directory import listing_of
 from ..inference import FoundFormat, InferenceEngine, Message, encode_chat
 from ..model import (
     MemoryForecast,
@@ -19,6 +18,7 @@ from ..model import (
     read_model_files,
     save_quantized,
 )
+from ..outside import label_of
 from ..outside.memory import available_memory, readable_bytes
 from ..tokenizer import Tokenizer
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options

@@ -95,7 +95,7 @@ def test_shards_give_the_same_bits_as_one_file(tmp_path: Path, shards: int) -> N
 def test_misaligned_tensors_give_the_same_bits_and_are_named_in_a_note(tmp_path: Path) -> None:
     directory = write_tiny(tmp_path, GROUPED)
     expected = bits(run(load_model(directory), token_ids(GROUPED, 9)))
-    write_safetensors(directory / "model.safetensors", renamed(GROUPED, weights(GROUPED)), askew=3)
+    write_safetensors(directory / "model.safetensors", renamed(GROUPED, weights(GROUPED)), shift=3)
     model = load_model(directory)
     assert model.notes == ("21 tensors copied, which are misaligned in their file",)
     np.testing.assert_array_equal(bits(run(model, token_ids(GROUPED, 9))), expected)
