@@ -34,8 +34,8 @@ class Checkpoint:
         tensors: All tensors by Meta's names, checked against the sizes of the model. In Meta's
             layout harmless extra ones, such as `rope.freqs`, are among them.
         sizes: The sizes of the model by the letters of `names.py`, those among them that only the
-            tensors tell.
-        dtypes: The dtype of each tensor; no tensor is merged to tell it.
+            tensors show.
+        dtypes: The dtype of each tensor, known without merging it.
         files: The files that the tensors came from, in order.
         mapped_bytes: Bytes of the files that are mapped; 0 after a merge, which copies.
         source_format: The layout and the number of files, in words.

@@ -7,7 +7,7 @@ path, so a file swapped between the check and the use cannot slip through.
 The system gets no hints. With weights of 2.5 GB in the page cache (Linux 6.18, ext4), decoding was
 as fast with MADV_HUGEPAGE, MADV_WILLNEED or MADV_POPULATE_READ as without: large folios are mapped
 as such anyway. Populating ahead took as long as the first step then saved, from a second thread
-too; and reading ahead from a cold disk gained nothing that could be told from noise.
+too; and reading ahead from a cold disk gained nothing that could be distinguished from noise.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class MappedFile:
             raise FileAccessError(f"{self.label}: cannot be mapped: {reason_of(error)}") from None
 
     def bytes_at(self, start: int, stop: int) -> bytes:
-        """Copy the bytes [start, stop), which must lie inside the file."""
+        """Copy the bytes [start, stop), which must be inside the file."""
         if not 0 <= start <= stop <= self.size:
             rule = f"inside 0..{self.size}"
             raise FileAccessError(mismatch(self.label, "byte range", rule, f"{start}..{stop}"))

@@ -44,7 +44,7 @@ class Sharding(enum.Enum):
     ROWS = "rows"
     COLUMNS = "columns"
     REPLICATED = "replicated"
-    # Llama 2 splits the embeddings by columns, Llama 3 by rows; the shape of a shard tells.
+    # Llama 2 splits the embeddings by columns, Llama 3 by rows; the shape of a shard says which.
     EMBEDDINGS = "rows or columns"
 
 
@@ -78,7 +78,7 @@ _LAYER_ROWS = (
     TensorRow("feed_forward.w2.weight", "mlp.down_proj.weight", Sharding.COLUMNS, ("D", "F")),
     TensorRow("feed_forward.w3.weight", "mlp.up_proj.weight", Sharding.ROWS, ("F", "D")),
 )
-# Each matrix of a layer may have a bias as long as its rows are many; Meta's models have none.
+# Each matrix of a layer may have a bias, one element per row; Meta's models have none.
 _BIAS_ROWS = {
     row.name.split(".")[1]: TensorRow(
         row.name.replace(".weight", ".bias"),
@@ -150,7 +150,7 @@ def split_dim(row: TensorRow, shape: tuple[int, ...], dim: int) -> int | None:
     Args:
         row: The tensor's row of the table.
         shape: The shard's shape.
-        dim: `D`, which tells an embedding split by rows `[V/n, D]` from one by columns `[V, D/n]`.
+        dim: `D`; an embedding split by rows is `[V/n, D]`, one split by columns `[V, D/n]`.
 
     Returns:
         0, 1, or None for a tensor that each shard holds whole.
@@ -205,7 +205,10 @@ def check_shapes(
     """Check the shapes; a size that is not known yet is that of the first tensor that has it.
 
     Args:
-        tensors, label, rows, source: As in `check_names`.
+        tensors: What there is, by the names of the file.
+        label: What to call the file in errors.
+        rows: The table of the model, by the names of the file.
+        source: The file that the table follows from.
         sizes: Known sizes by letter of the table; those found out are added.
         count: The number of shards that the model is split over.
 

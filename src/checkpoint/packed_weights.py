@@ -14,7 +14,7 @@ int8 as compressed-tensors writes it ("int-quantized", groups of 32):
     W_scale                              BF16 [out, in/32]
 
 `quantization_config` of `config.json` says which of the two a model has; which matrices are
-quantized is seen in the tensors themselves. A file may lie about any of this, so every size is
+quantized is seen in the tensors themselves. A file may contradict itself, so every size is
 compared with those that follow from the shape, in Python's integers, before a tensor is made. Codes
 are used where they are in the file.
 

@@ -232,14 +232,13 @@ class PickleMachine:
         Raises:
             PickleRefusedError: Anything but a well-formed program of allowed opcodes.
         """
-        program, end = self._program, len(self._program)
-        executed = 0
+        program, executed = self._program, 0
         while True:
             self._opcode_at = self._position
             executed += 1
             if executed > MOST_OPCODES:
                 self._refuse(f"expected at most {MOST_OPCODES} opcodes, got more")
-            if self._position >= end:
+            if self._position >= len(program):
                 self._refuse("expected STOP, got the end of the data")
             name = opcode_name(program[self._position])
             self._position += 1
@@ -353,9 +352,6 @@ class PickleMachine:
             where = "" if self._opcode_at == 0 else " after the start"
             self._refuse(f"expected protocol {_PROTOCOL} at byte 0, got {version}{where}")
 
-    def _op_mark(self) -> None:
-        self._marks.append(len(self._stack))
-
     def _op_global(self) -> None:
         module, name = self._line(), self._line()
         found = TORCH_GLOBALS.get((module, name))
@@ -430,7 +426,7 @@ def _memo(step: Callable[[PickleMachine, int], None], size: int) -> Callable[[Pi
 
 _HANDLERS: dict[str, Callable[[PickleMachine], None]] = {
     "PROTO": PickleMachine._op_proto,
-    "MARK": PickleMachine._op_mark,
+    "MARK": lambda machine: machine._marks.append(len(machine._stack)),
     "GLOBAL": PickleMachine._op_global,
     "REDUCE": PickleMachine._op_reduce,
     "BUILD": PickleMachine._op_build,

@@ -164,6 +164,18 @@ def test_a_tensor_whose_dtype_ml_lacks_is_named(directory: Path) -> None:
     assert f"tensor '{Q}': dtype: expected one of BF16" in refusal(directory)
 
 
+@pytest.mark.parametrize("suffix", ["weight_scale", "weight_scale_inv", "input_scale"])
+def test_float8_with_scales_beside_it_is_refused_by_name(directory: Path, suffix: str) -> None:
+    arrays = random_arrays(CONFIG, ml_dtypes.float8_e4m3fn)
+    write_hugging_face_directory(directory, CONFIG, arrays)
+    open_hugging_face(directory)
+    name = Q.replace("weight", suffix)
+    with_scale = {**arrays, name: np.ones(1, np.float32)}
+    write_hugging_face_directory(directory, CONFIG, with_scale)
+    rule = "float8 weights: expected the values themselves, got scales beside them"
+    assert f"{rule}, '{name}' (1 in all)" in refusal(directory)
+
+
 def test_misaligned_tensors_are_counted(directory: Path) -> None:
     arrays = write(directory)
     assert open_hugging_face(directory).copied == ()

@@ -1,4 +1,4 @@
-"""Quantized weights of other tools: what fits is read where it lies, every lie is refused."""
+"""Quantized weights of other tools: what fits is read in place, what does not is refused."""
 
 import json
 import time

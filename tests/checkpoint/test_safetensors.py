@@ -348,8 +348,8 @@ def test_s1_duplicate_names_are_refused(tmp_path: Path) -> None:
 BUFFERS = {
     "overlap": ([(0, 8), (4, 12)], 12, "8, the end of the one before, got 4 (an overlap)"),
     "same bytes": ([(0, 8), (0, 8)], 8, "got 0 (an overlap)"),
-    "hole": ([(0, 8), (12, 20)], 20, "8, the end of the one before, got 12 (a gap)"),
-    "hole at the start": ([(4, 12)], 12, "0, the end of the one before, got 4"),
+    "gap": ([(0, 8), (12, 20)], 20, "8, the end of the one before, got 12 (a gap)"),
+    "gap at the start": ([(4, 12)], 12, "0, the end of the one before, got 4"),
     "bytes after the last": ([(0, 8)], 12, "tensors up to its end, 12 bytes, got 8"),
     "no tensors": ([], 4, "tensors up to its end, 4 bytes, got 0"),
 }

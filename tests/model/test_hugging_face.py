@@ -270,16 +270,6 @@ def test_float8_matrices_are_used_where_they_are_with_bfloat16_activations(
     assert model.tensors["norm.weight"].dtype is ml.bfloat16
 
 
-@pytest.mark.parametrize("suffix", ["weight_scale", "weight_scale_inv", "input_scale"])
-def test_float8_with_scales_beside_it_is_refused_by_name(tmp_path: Path, suffix: str) -> None:
-    load_model(write_float8(tmp_path, ml.float8_e4m3fn))
-    name = f"model.layers.0.self_attn.q_proj.{suffix}"
-    write_float8(tmp_path, ml.float8_e4m3fn, **{name: np.ones(1, np.float32)})
-    rule = "float8 weights: expected the values themselves, got scales beside them"
-    with pytest.raises(CheckpointError, match=rf"{rule}, '{name}' \(1 in all\)"):
-        load_model(tmp_path)
-
-
 def test_float8_of_two_kinds_is_refused(tmp_path: Path) -> None:
     other = weights(GROUPED)["output.weight"].astype(ml.float8_e5m2.numpy_dtype)
     write_float8(tmp_path, ml.float8_e4m3fn, **{"lm_head.weight": other})
