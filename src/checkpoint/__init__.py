@@ -1,10 +1,8 @@
 """Checkpoints: bytes on disk to named tensors. Knows the files, and no model."""
 
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, open_hugging_face_checkpoint, open_meta_checkpoint
 from .errors import CheckpointError, FileMemoryError
 from .hugging_face_config import HuggingFaceConfig, read_hugging_face_config
-from .hugging_face_directory import open_hugging_face_checkpoint
-from .meta_directory import open_meta_checkpoint
 from .params import read_params
 from .safetensors import read_safetensors
 from .shards import merge_shards

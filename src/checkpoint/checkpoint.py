@@ -1,16 +1,29 @@
-"""The tensors of one model, whatever layout its files have."""
+"""The tensors of one model, whatever layout its files have: opened, checked, and closed again.
+
+The weights are used in place in the mapped files, under Meta's names; only shards are merged, which
+copies them. The rows of wq and wk keep the order of the files; `names.py` says what that means.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from .. import ml
+from .errors import CheckpointError, ShardError, mismatch, some_of
 from .mapped_file import MappedFile
-from .shards import MergedShards
+from .model_directory import safetensors_files, shard_files
+from .names import check_names, check_shapes, hugging_face_names, is_harmless, rows_of
+from .packed_weights import Found, PackedWeight, take_packed
+from .safetensors import SafetensorsFile, TensorEntry
+from .shards import MergedShards, check_shards, merge_shards
+from .torch_pth import map_pth
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "open_hugging_face_checkpoint", "open_meta_checkpoint"]
+
+_SCALES = (".weight_scale", ".weight_scale_inv", ".input_scale")
 
 
 @dataclass
@@ -18,18 +31,18 @@ class Checkpoint:
     """The tensors of one model.
 
     Args:
-        tensors: all tensors by Meta's names, checked against the sizes of the model. In Meta's
+        tensors: All tensors by Meta's names, checked against the sizes of the model. In Meta's
             layout harmless extra ones, such as `rope.freqs`, are among them.
-        sizes: the sizes of the model by the letters of `names.py`, those among them that only the
-            tensors tell.
-        dtypes: the dtype of each tensor; no tensor is merged to tell it.
-        files: the files that the tensors came from, in order.
-        mapped_bytes: bytes of the files that are mapped; 0 after a merge, which copies.
-        source_format: the layout and the number of files, in words.
-        mapped: the mapped files themselves.
-        names_in_files: the name of each tensor in its file, where it is another one.
-        unused: names of harmless tensors that the model does not use.
-        copied: names, as in the files, of tensors that lay askew and were copied.
+        sizes: The sizes of the model by the letters of `names.py`, those among them that only the
+            tensors show.
+        dtypes: The dtype of each tensor, known without merging it.
+        files: The files that the tensors came from, in order.
+        mapped_bytes: Bytes of the files that are mapped; 0 after a merge, which copies.
+        source_format: The layout and the number of files, in words.
+        mapped: The mapped files themselves.
+        names_in_files: The name of each tensor in its file, where it is another one.
+        unused: Names of harmless tensors that the model does not use.
+        copied: Names, as in the files, of misaligned tensors, which were copied.
     """
 
     tensors: Mapping[str, ml.Weight]
@@ -47,29 +60,200 @@ class Checkpoint:
         """Check that no mapped file was truncated or rewritten since it was opened.
 
         Raises:
-            FileChangedError: one was. A file that was replaced by a new one is no fault.
+            FileChangedError: One was. A file that was replaced by a new one is accepted.
         """
         for file in self.mapped:
             file.check_unchanged()
 
     def replace_tensors(self, tensors: Mapping[str, ml.Weight]) -> None:
-        """Hold these tensors instead; files that none of them can lie in are let go.
+        """Hold these tensors instead; files that cannot hold any of them are closed.
 
         Args:
-            tensors: what was made of the tensors, and those of them that stay.
+            tensors: What was made of the tensors, and those of them that stay.
         """
-        merged = isinstance(self.tensors, MergedShards)
+        if isinstance(self.tensors, MergedShards):
+            self.close()
         self.tensors = tensors
-        if merged:
-            self._close_files()
 
     def close(self) -> None:
         """Let go of tensors and files; tensors still held elsewhere stay valid."""
         self.tensors = {}
-        self._close_files()
-
-    def _close_files(self) -> None:
         for file in self.mapped:
             file.close()
         self.mapped = []
         self.mapped_bytes = 0
+
+
+def open_meta_checkpoint(
+    directory: Path, layers: int, sizes: Mapping[str, int], one_by_one: bool = False
+) -> Checkpoint:
+    """Open the weights of a model directory in Meta's layout.
+
+    A single file is mapped and its tensors are views of it. Several are merged, which copies them.
+
+    Args:
+        directory: Holds `consolidated.00.pth` and on, numbered without a gap.
+        layers: L.
+        sizes: Those that `params.json` determines, by the letters of `names.py`.
+        one_by_one: Merge a tensor of several files when it is looked up, every time, and keep
+            none; the files stay mapped.
+
+    Returns:
+        The checkpoint: all tensors of L layers, with the shapes that follow from the sizes.
+
+    Raises:
+        CheckpointError: Something is missing, damaged, unsupported or contradictory; the text says
+            which file, what was expected and what was found.
+    """
+    paths = shard_files(Path(directory))
+    mapped: list[MappedFile] = []
+    shards = []
+    try:
+        for path in paths:
+            file, tensors = map_pth(path)
+            mapped.append(file)
+            shards.append(tensors)
+        found = check_shards(shards, [file.label for file in mapped], layers, sizes)
+        is_lazy = one_by_one and len(shards) > 1
+        whole: Mapping[str, ml.Weight] = MergedShards(shards) if is_lazy else merge_shards(shards)
+    except CheckpointError:
+        for file in mapped:
+            file.close()
+        raise
+    if len(shards) > 1 and not is_lazy:
+        while mapped:
+            mapped.pop().close()
+    files = "a PyTorch file" if len(paths) == 1 else f"{len(paths)} PyTorch files merged"
+    return Checkpoint(
+        tensors=whole,
+        sizes=found,
+        dtypes={name: tensor.dtype for name, tensor in shards[0].items()},
+        files=paths,
+        mapped_bytes=sum(file.size for file in mapped),
+        source_format=f"Meta, {files}",
+        mapped=mapped,
+        unused=tuple(name for name in whole if is_harmless(name)),
+    )
+
+
+def open_hugging_face_checkpoint(
+    directory: Path,
+    layers: int,
+    sizes: Mapping[str, int],
+    *,
+    biases: Collection[str] = (),
+    tied: bool = False,
+    quantization: Literal["nf4", "int8"] | None = None,
+) -> Checkpoint:
+    """Open the weights of a model directory in Hugging Face's layout.
+
+    Args:
+        directory: Holds `model.safetensors` or, where that is absent, the files of
+            `model.safetensors.index.json`.
+        layers: L.
+        sizes: All sizes by the letters of `names.py`.
+        biases: The matrices that have biases, `wq` to `w3`.
+        tied: Whether the embeddings serve as output where `lm_head.weight` is absent.
+        quantization: How the parts of quantized matrices are stored; None where all are plain.
+
+    Returns:
+        The checkpoint: all tensors of L layers, by Meta's names, with the shapes that follow
+        from the sizes. They, or the parts of quantized ones, are views of the mapped files.
+
+    Raises:
+        CheckpointError: Something is missing, damaged, unsupported or contradictory; the text says
+            which file, what was expected and what was found.
+    """
+    sources: list[SafetensorsFile] = []
+    try:
+        label, found = _find_tensors(Path(directory), sources)
+        packed = {} if quantization is None else take_packed(found, quantization)
+        _check_unscaled(label, found)
+        names = dict(hugging_face_names(layers, biases))
+        rows_by_name = dict(rows_of(layers, biases))
+        rows = {name: rows_by_name[ours] for name, ours in names.items()}
+        entries: dict[str, TensorEntry | PackedWeight] = {
+            **{name: entry for name, (_, entry) in found.items()},
+            **packed,
+        }
+        check_names(entries, label, rows, "config.json")
+        if not tied and "lm_head.weight" not in entries:
+            rule = "'lm_head.weight', because tie_word_embeddings is not true"
+            raise ShardError(mismatch(label, "tensors", rule, "none"))
+        check_shapes(entries, label, rows, dict(sizes), "config.json")
+        return _assemble(sizes, names, found, packed, sources)
+    except CheckpointError:
+        for source in sources:
+            source.file.close()
+        raise
+
+
+def _find_tensors(directory: Path, sources: list[SafetensorsFile]) -> tuple[str, Found]:
+    """Map the files, adding each to `sources`; give what to call them, and their tensors."""
+    label, files = safetensors_files(directory)
+    owners = {name: path for path, names in files.items() for name in names or ()}
+    found = Found()
+    for path, names in files.items():
+        source = SafetensorsFile(path)
+        sources.append(source)
+        if names is not None:
+            _check_shard(label, source, names, owners)
+        found |= {name: (source, entry) for name, entry in source.entries.items()}
+    return label, found
+
+
+def _check_shard(
+    label: str, source: SafetensorsFile, names: list[str], owners: Mapping[str, Path]
+) -> None:
+    """Check that a file holds what the index says, and nothing that the index does not know."""
+    what = f"tensors of {source.file.path.name}"
+    missing = [name for name in names if name not in source.entries]
+    if missing:
+        rule = f"{len(names)} as the index says"
+        raise ShardError(mismatch(label, what, rule, f"without {some_of(missing)}"))
+    listed = set(names)
+    elsewhere = [name for name in source.entries if name in owners and name not in listed]
+    if elsewhere:
+        got = f"{some_of(elsewhere)} of other files too"
+        raise ShardError(mismatch(label, what, "each tensor in one file", got))
+    unknown = [n for n in source.entries if n not in listed and not is_harmless(n)]
+    if unknown:
+        got = f"also {some_of(unknown)}"
+        raise ShardError(mismatch(label, what, "only those of the index", got))
+
+
+def _check_unscaled(label: str, found: Found) -> None:
+    """Refuse float8 weights whose values are those of the file times a scale beside them."""
+    scales = [name for name in found if name.endswith(_SCALES)]
+    if scales and any(entry.dtype.startswith("F8_") for _, entry in found.values()):
+        got = f"scales beside them, {some_of(scales)}, which are not supported"
+        raise ShardError(mismatch(label, "float8 weights", "the values themselves", got))
+
+
+def _assemble(
+    sizes: Mapping[str, int],
+    names: Mapping[str, str],
+    found: Found,
+    packed: Mapping[str, PackedWeight],
+    sources: list[SafetensorsFile],
+) -> Checkpoint:
+    """Make the tensors that the model uses; `names` has Meta's name of each."""
+    used = {name: found[name] for name in names if name in found}
+    tensors: dict[str, ml.Weight] = {
+        names[name]: source.tensor(entry, names[name]) for name, (source, entry) in used.items()
+    }
+    tensors |= {names[name]: weight.make(names[name]) for name, weight in packed.items()}
+    parts = [part for weight in packed.values() for part in weight.parts]
+    files = "a safetensors file" if len(sources) == 1 else f"{len(sources)} safetensors files"
+    return Checkpoint(
+        tensors=tensors,
+        sizes=sizes,
+        dtypes={name: tensor.dtype for name, tensor in tensors.items()},
+        files=[source.file.path for source in sources],
+        mapped_bytes=sum(source.file.size for source in sources),
+        source_format=f"Hugging Face, {files}",
+        mapped=[source.file for source in sources],
+        names_in_files={names[name]: name for name in (*found, *packed) if name in names},
+        unused=tuple(name for name in found if name not in names),
+        copied=tuple(e.name for source, e in (*used.values(), *parts) if source.is_misaligned(e)),
+    )

@@ -1,10 +1,12 @@
 """Errors of reading model files: one root class and one text form.
 
 Every text is `<file>: <what>: expected X, got Y`. Whatever comes from a file passes through `shown`
-first, so that a hostile name can neither move the cursor nor fill the screen.
+of `outside` first, so that a hostile name can neither move the cursor nor fill the screen.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Collection
 
 from ..ml.errors import LlamaBoltsError
 from ..outside import shown
@@ -22,7 +24,6 @@ __all__ = [
     "ShardError",
     "TensorRecordError",
     "mismatch",
-    "shown",
     "some_of",
 ]
 
@@ -54,7 +55,7 @@ class SafetensorsError(CheckpointError):
 
 
 class TensorRecordError(CheckpointError):
-    """A tensor's size, stride, offset or dtype does not fit the bytes it is said to lie in."""
+    """A tensor's size, stride, offset or dtype does not fit the bytes of its record."""
 
 
 class ShardError(CheckpointError):
@@ -66,7 +67,7 @@ class ParamsError(CheckpointError):
 
 
 class FileMemoryError(CheckpointError):
-    """There is not enough memory, or too few addresses, for the content of files."""
+    """There is not enough memory, or address space, for the content of files."""
 
 
 class FileChangedError(CheckpointError):
@@ -78,8 +79,13 @@ def mismatch(where: str, what: str, expected: object, got: object) -> str:
     return f"{where}: {what}: expected {expected}, got {got}"
 
 
-def some_of(names: list[str]) -> str:
-    """Name the first five of a list and count the rest, for example `'a', 'b' (2 in all)`."""
-    head = ", ".join(shown(name) for name in names[:_MOST_NAMES_SHOWN])
+def some_of(names: Collection[str], show: Callable[[str], str] = shown) -> str:
+    """Name the first five of several and count them, for example `'a', 'b' (2 in all)`.
+
+    Args:
+        names: The names.
+        show: What makes each fit to be shown; `str` for texts that are so already.
+    """
+    head = ", ".join(show(name) for name in list(names)[:_MOST_NAMES_SHOWN])
     more = ", ..." if len(names) > _MOST_NAMES_SHOWN else ""
     return f"{head}{more} ({len(names)} in all)"

@@ -1,9 +1,14 @@
 """`config.json` and `generation_config.json`: their keys and values, checked.
 
+A key that is skipped silently is a model that runs and talks nonsense. So each key is known to be
+used, known not to matter, or refused by name; keys that nobody knows are refused too.
+
 The rotary embedding has had two spellings in transformers. Up to version 4: `rope_theta`, and
 `rope_scaling` with `type` or `rope_type`. Since 5: `rope_parameters`, which holds the base too.
 
-Source: transformers 5.23, `modeling_rope_utils.py`.
+Source: transformers 5.23, `configuration_utils.py`, `generation/configuration_utils.py`,
+`modeling_rope_utils.py`, `models/llama/configuration_llama.py` and
+`models/mistral/configuration_mistral.py`; the files of the published models.
 """
 
 from __future__ import annotations
@@ -14,57 +19,206 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .errors import ParamsError, mismatch, shown, some_of
-from .hugging_face_keys import (
-    GENERATION_HARMLESS_KEYS,
-    GENERATION_RULES,
-    HARMLESS_KEYS,
-    NEUTRAL_VALUES,
-    REFUSED_KEYS,
-    RULES,
-    is_neutral,
-)
-from .key_rules import (
+from ..outside import described, is_integer, label_of, shown
+from .errors import ParamsError, mismatch
+from .packed_weights import QuantizationConfig, read_quantization
+from .params import (
+    BOOLEAN,
     DEFAULT_ROPE_THETA,
     LARGEST_SIZE,
+    MOST_LAYERS,
     Rule,
+    check_keys,
     check_values,
     integer_in,
+    is_one_of,
     number_in,
-    read_object,
-    shown_value,
+    read_json_object,
+    refused_key,
 )
-from .mapped_file import label_of
-from .quantization_config import QuantizationConfig, read_quantization
 
-__all__ = ["CONFIG_FILE", "HuggingFaceConfig", "read_hugging_face_config"]
+__all__ = [
+    "CONFIG_FILE",
+    "GENERATION_HARMLESS_KEYS",
+    "HARMLESS_KEYS",
+    "NEUTRAL_VALUES",
+    "REFUSED_KEYS",
+    "RULES",
+    "HuggingFaceConfig",
+    "read_hugging_face_config",
+]
 
 CONFIG_FILE = "config.json"
-GENERATION_FILE = "generation_config.json"
+_GENERATION_FILE = "generation_config.json"
+
+_MOST_END_TOKENS = 64
+
+
+def _is_token(value: object) -> bool:
+    return is_integer(value, 0, LARGEST_SIZE - 1)
+
+
+def _is_token_or_tokens(value: object) -> bool:
+    if isinstance(value, list):
+        return 0 < len(value) <= _MOST_END_TOKENS and all(map(_is_token, value))
+    return _is_token(value)
+
+
+def _text_of(*known: str) -> Rule:
+    return " or ".join(f"'{word}'" for word in known), lambda value: value in known
+
+
+def _names_of(*known: str) -> Rule:
+    rule = f"only {' or '.join(known)}"
+    return rule, lambda value: isinstance(value, list) and all(name in known for name in value)
+
+
+_SIZE = integer_in(1, LARGEST_SIZE)
+_OBJECT: Rule = ("an object", lambda value: isinstance(value, dict))
+
+RULES: dict[str, Rule] = {
+    "model_type": _text_of("llama", "mistral"),
+    "architectures": _names_of("LlamaForCausalLM", "MistralForCausalLM"),
+    "hidden_size": _SIZE,
+    "intermediate_size": _SIZE,
+    "num_hidden_layers": integer_in(1, MOST_LAYERS),
+    "num_attention_heads": _SIZE,
+    "num_key_value_heads": _SIZE,
+    "head_dim": _SIZE,
+    "vocab_size": _SIZE,
+    "rms_norm_eps": number_in(0, 1),
+    "hidden_act": _text_of("silu", "swish"),  # two names of one function
+    "max_position_embeddings": _SIZE,
+    "sliding_window": _SIZE,
+    "rope_theta": number_in(1, 1e12),
+    "rope_scaling": _OBJECT,
+    "rope_parameters": _OBJECT,
+    "tie_word_embeddings": BOOLEAN,
+    "attention_bias": BOOLEAN,
+    "mlp_bias": BOOLEAN,
+    "bos_token_id": ("a token id", _is_token),
+    "eos_token_id": (f"a token id, or a list of 1 to {_MOST_END_TOKENS}", _is_token_or_tokens),
+    # Into how many slices training cut each product; the sum is the same.
+    "pretraining_tp": _SIZE,
+    "quantization_config": _OBJECT,
+}
+"""The keys of `config.json` that say what is computed."""
 
 _NEEDED_KEYS = (
     "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "vocab_size",
 )  # fmt: skip
+_GENERATION_RULES = {key: RULES[key] for key in ("bos_token_id", "eos_token_id")}
+
+NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys((
+        "rope_interleaved", "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder",
+        "use_bfloat16", "use_sliding_window", "remove_invalid_values", "renormalize_logits",
+        "use_mtp",
+    ), (False,)),
+    **dict.fromkeys((
+        "num_experts", "num_local_experts", "no_repeat_ngram_size", "min_length", "min_new_tokens",
+        "encoder_no_repeat_ngram_size", "diversity_penalty", "penalty_alpha", "epsilon_cutoff",
+        "eta_cutoff",
+    ), (0,)),
+    **dict.fromkeys((
+        "partial_rotary_factor", "encoder_repetition_penalty", "num_beams", "num_beam_groups",
+        "guidance_scale", "typical_p", "num_return_sequences",
+    ), (1,)),
+    **dict.fromkeys((
+        "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "force_words_ids",
+        "constraints", "stop_strings",
+    ), ([],)),
+    **dict.fromkeys((
+        "cross_attention_hidden_size", "forced_bos_token_id", "forced_eos_token_id",
+        "exponential_decay_length_penalty", "dola_layers", "watermarking_config", "top_h",
+    ), ()),
+    "is_decoder": (False, True),
+    "pruned_heads": ({}, []),
+    "sequence_bias": ({}, []),
+    "prefix": ("",),
+}  # fmt: skip
+"""Keys whose other values change the result in ways that are not supported; null is neutral too."""
+
+REFUSED_KEYS = {
+    "compression_config": "quantized weights",
+    "auto_map": "a model that brings code",
+    "layer_types": "layers of several kinds",
+    "vision_config": "a vision model",
+    "text_config": "a model of several parts",
+    "audio_config": "a model of several parts",
+    "num_experts_per_tok": "a mixture of experts",
+    "attention_multiplier": "scaled attention (Granite)",
+    "embedding_multiplier": "scaled embeddings (Granite)",
+    "residual_multiplier": "scaled residuals (Granite)",
+    "logits_scaling": "scaled logits (Granite)",
+    "logit_scale": "scaled logits (Cohere)",
+    "final_logit_softcapping": "capped logits (Gemma)",
+    "attn_logit_softcapping": "capped attention (Gemma)",
+    "query_pre_attn_scalar": "scaled attention (Gemma)",
+    "use_qk_norm": "normalized queries and keys",
+    "qk_norm": "normalized queries and keys",
+    "clip_qkv": "clipped queries, keys and values",
+    "attention_chunk_size": "chunked attention",
+    "no_rope_layers": "layers without rotary embedding",
+    "no_rope_layer_interval": "layers without rotary embedding",
+    "rope_local_base_freq": "two rotary embeddings",
+    "original_max_position_embeddings": "the rotary embedding of Phi-3",
+    "num_nextn_predict_layers": "layers that predict several tokens",
+}
+"""Keys of models that compute something else, and what that is; null and false are accepted."""
+
+HARMLESS_KEYS = frozenset({
+    # Where the model comes from.
+    "_name_or_path", "_commit_hash", "transformers_version", "transformers.js_config", "license",
+    "unsloth_version", "unsloth_fixed", "model_name", "is_llama_config",
+    # The tensors say their dtype themselves.
+    "torch_dtype", "dtype",
+    # Training.
+    "initializer_range", "attention_dropout", "hidden_dropout", "tf_legacy_loss",
+    # How another engine runs it.
+    "use_cache", "torchscript", "chunk_size_feed_forward", "_attn_implementation",
+    "_attn_implementation_autoset", "attn_implementation", "_flash_attn_2_enabled",
+    "use_flash_attention", "max_sequence_length",
+    # Classification.
+    "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
+    # What a call of transformers returns.
+    "return_dict", "output_attentions", "output_hidden_states", "output_scores", "output_logits",
+    "return_dict_in_generate", "tokenizer_class", "pad_token_id", "sep_token_id",
+    "decoder_start_token_id",
+    # How to sample is said on the command line or in SamplingArgs, never by the model's files.
+    "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "length_penalty",
+    "early_stopping", "max_length", "max_new_tokens", "max_time",
+})  # fmt: skip
+"""Keys of `config.json` that change nothing here."""
+
+GENERATION_HARMLESS_KEYS = HARMLESS_KEYS | {
+    "_from_model_config", "assistant_confidence_threshold", "assistant_early_exit",
+    "assistant_ensemble_weight", "assistant_lookbehind", "cache_config", "cache_implementation",
+    "compile_config", "continuous_batching_config", "disable_compile", "generation_kwargs",
+    "is_assistant", "low_memory", "max_cache_len", "max_matching_ngram_size",
+    "num_assistant_tokens", "num_assistant_tokens_schedule", "prefill_chunk_size",
+    "prompt_lookup_num_tokens", "speculation_type", "target_lookbehind", "token_healing",
+    "trust_remote_code", "use_model_defaults",
+}  # fmt: skip
+"""Keys of `generation_config.json` that change nothing here."""
+
 RopeType = Literal["default", "linear", "llama3"]
 _ROPE_KEYS: Mapping[RopeType, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
     "llama3": (
-        "factor",
-        "low_freq_factor",
-        "high_freq_factor",
-        "original_max_position_embeddings",
+        "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
     ),
-}
-_COMMON_ROPE_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+}  # fmt: skip
+_COMMON_ROPE_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 _ROPE_RULES: Mapping[str, Rule] = {
     "rope_theta": RULES["rope_theta"],
     "factor": number_in(1, 1e6),
     "low_freq_factor": number_in(1e-6, 1e6),
     "high_freq_factor": number_in(1e-6, 1e6),
-    "original_max_position_embeddings": integer_in(1, LARGEST_SIZE),
-    "partial_rotary_factor": ("1, the whole head", lambda value: is_neutral(value, (1,))),
+    "original_max_position_embeddings": _SIZE,
+    "partial_rotary_factor": ("1, the whole head", lambda value: is_one_of(value, (1,))),
 }
 
 
@@ -75,9 +229,9 @@ class HuggingFaceConfig:
     Args:
         given: `config.json` as it is in the file.
         generation: `generation_config.json`; empty where there is none.
-        rope_type: how the frequencies of the rotary embedding are scaled.
+        rope_type: How the frequencies of the rotary embedding are scaled.
         rope: `rope_theta`, and the numbers that belong to the type, by their keys.
-        quantization: how quantised weights are stored, or None where all are plain.
+        quantization: How quantized weights are stored, or None where all are plain.
     """
 
     given: dict[str, object]
@@ -91,57 +245,44 @@ def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
     """Read `config.json`, and `generation_config.json` where it is.
 
     Raises:
-        CheckpointError: unreadable, not strict JSON, a key missing, unknown or unsupported, a value
+        CheckpointError: Unreadable, not strict JSON, a key missing, unknown or unsupported, a value
             out of range, heads that do not divide, or parts that contradict each other.
     """
     path = directory / CONFIG_FILE
-    label, config = label_of(path), read_object(path)
-    _check_known(label, config, set(RULES), HARMLESS_KEYS)
-    missing = [key for key in _NEEDED_KEYS if config.get(key) is None]
-    if missing:
-        got = f"without {some_of(missing)}"
-        raise ParamsError(mismatch(label, "keys", ", ".join(_NEEDED_KEYS), got))
-    check_values(label, config, RULES)
+    label, config = label_of(path), _read(path, RULES, HARMLESS_KEYS, _NEEDED_KEYS)
     _check_sizes(label, config)
-    generation = _read_generation_config(directory / GENERATION_FILE)
-    _check_ids(label, config, config["vocab_size"])
-    _check_ids(label_of(directory / GENERATION_FILE), generation, config["vocab_size"])
+    _check_tokens(label, config, config["vocab_size"])
+    path, generation = directory / _GENERATION_FILE, {}
+    if os.path.exists(path):
+        generation = _read(path, _GENERATION_RULES, GENERATION_HARMLESS_KEYS, ())
+        _check_tokens(label_of(path), generation, config["vocab_size"])
     rope_type, rope = _rope(label, config)
-    quantization = read_quantization(label, config)
-    return HuggingFaceConfig(config, generation, rope_type, rope, quantization)
+    return HuggingFaceConfig(config, generation, rope_type, rope, read_quantization(label, config))
 
 
-def _check_known(
-    label: str, values: Mapping[str, object], used: set[str], harmless: frozenset[str]
-) -> None:
-    """Refuse keys that change the result, and keys that nobody knows, by name."""
+def _read(
+    path: Path, rules: Mapping[str, Rule], harmless: frozenset[str], needed: tuple[str, ...]
+) -> dict[str, object]:
+    """Read a file; refuse keys that change the result and keys that nobody knows, by name."""
+    label, values = label_of(path), read_json_object(path)
     for key, value in values.items():
         if key in REFUSED_KEYS and value not in (None, False, {}, []):
-            got = f"{REFUSED_KEYS[key]}, which is not supported"
-            raise ParamsError(mismatch(label, f"key {shown(key)}", "a plain Llama model", got))
-        if key in NEUTRAL_VALUES and not is_neutral(value, NEUTRAL_VALUES[key]):
-            rule = " or ".join(["null", *(shown_value(item) for item in NEUTRAL_VALUES[key])])
-            got = f"{shown_value(value)}, which is not supported"
+            raise refused_key(label, key, REFUSED_KEYS[key])
+        neutral = NEUTRAL_VALUES.get(key)
+        if neutral is not None and value is not None and not is_one_of(value, neutral):
+            rule = " or ".join(["null", *map(described, neutral)])
+            got = f"{described(value)}, which is not supported"
             raise ParamsError(mismatch(label, f"key {shown(key)}", rule, got))
-    known = used | harmless | NEUTRAL_VALUES.keys() | REFUSED_KEYS.keys()
-    unknown = [key for key in values if key not in known]
-    if unknown:
-        raise ParamsError(mismatch(label, "keys", "only known ones", some_of(unknown)))
-
-
-def _read_generation_config(path: Path) -> dict[str, object]:
-    if not os.path.exists(path):
-        return {}
-    label, values = label_of(path), read_object(path)
-    _check_known(label, values, set(GENERATION_RULES), GENERATION_HARMLESS_KEYS)
-    check_values(label, values, GENERATION_RULES)
+    known = rules.keys() | harmless | NEUTRAL_VALUES.keys() | REFUSED_KEYS.keys()
+    check_keys(label, values, known, needed)
+    check_values(label, values, rules)
     return values
 
 
-def _check_ids(label: str, values: Mapping[str, object], vocab_size: object) -> None:
+def _check_tokens(label: str, values: Mapping[str, object], vocab_size: object) -> None:
     """Check that the tokens that begin or end a text belong to the vocabulary."""
     assert isinstance(vocab_size, int)
-    for key in GENERATION_RULES:
+    for key in _GENERATION_RULES:
         value = values.get(key)
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, int) and number >= vocab_size:
@@ -157,7 +298,7 @@ def _check_sizes(label: str, config: Mapping[str, object]) -> None:
         what = "hidden_size % num_attention_heads"
         raise ParamsError(mismatch(label, what, 0, f"{hidden} % {heads} = {hidden % heads}"))
     if config["model_type"] != "mistral" and config.get("sliding_window") is not None:
-        got = "attention in a sliding window, which a llama has not"
+        got = "attention in a sliding window, which a llama does not have"
         raise ParamsError(mismatch(label, "key 'sliding_window'", "null", got))
 
 
@@ -165,7 +306,7 @@ def _rope(label: str, config: Mapping[str, object]) -> tuple[RopeType, dict[str,
     """Read the rotary embedding of a configuration whose top-level values are checked.
 
     Raises:
-        ParamsError: an unknown type, a key that its type lacks or does not know, a value out of
+        ParamsError: An unknown type, a key that its type lacks or does not know, a value out of
             range, or two spellings that say different things.
     """
     found = []
@@ -183,12 +324,7 @@ def _rope_of(
 ) -> tuple[RopeType, dict[str, float]]:
     kind = _rope_type(label, values)
     keys = _ROPE_KEYS[kind]
-    unknown = [key for key in values if key not in keys and key not in _COMMON_ROPE_KEYS]
-    if unknown:
-        raise ParamsError(mismatch(label, "keys", f"those of '{kind}'", some_of(unknown)))
-    missing = [key for key in keys if values.get(key) is None]
-    if missing:
-        raise ParamsError(mismatch(label, "keys", ", ".join(keys), f"without {some_of(missing)}"))
+    check_keys(label, values, (*keys, *_COMMON_ROPE_KEYS), keys)
     check_values(label, values, _ROPE_RULES)
     inner_theta = values.get("rope_theta")
     if inner_theta is not None and outer_theta is not None and inner_theta != outer_theta:
@@ -198,23 +334,21 @@ def _rope_of(
     if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
         low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
         raise ParamsError(mismatch(label, "low_freq_factor", f"below high_freq_factor {high}", low))
-    return kind, numbers | {
-        "rope_theta": _theta(outer_theta if inner_theta is None else inner_theta)
-    }
+    theta = _theta(outer_theta if inner_theta is None else inner_theta)
+    return kind, numbers | {"rope_theta": theta}
 
 
 def _rope_type(label: str, values: Mapping[str, object]) -> RopeType:
     """Read the type, `rope_type` or in older files `type`; null is the default one."""
     named = [values[key] for key in ("rope_type", "type") if values.get(key) is not None]
     if len(named) == 2 and named[0] != named[1]:
-        raise ParamsError(mismatch(label, "type", f"rope_type {shown_value(named[0])}", "another"))
+        raise ParamsError(mismatch(label, "type", f"rope_type {described(named[0])}", "another"))
     value = named[0] if named else "default"
     for kind in _ROPE_KEYS:
         if value == kind:
             return kind
-    raise ParamsError(
-        mismatch(label, "rope_type", f"one of {', '.join(_ROPE_KEYS)}", shown_value(value))
-    )
+    rule = f"one of {', '.join(_ROPE_KEYS)}"
+    raise ParamsError(mismatch(label, "rope_type", rule, described(value)))
 
 
 def _theta(value: object) -> float:

@@ -6,8 +6,8 @@ path, so a file swapped between the check and the use cannot slip through.
 
 The system gets no hints. With weights of 2.5 GB in the page cache (Linux 6.18, ext4), decoding was
 as fast with MADV_HUGEPAGE, MADV_WILLNEED or MADV_POPULATE_READ as without: large folios are mapped
-as such anyway. Populating ahead took as long as the first step then saved, from a thread beside it
-too; and reading ahead from a cold disk gained nothing that could be told from noise.
+as such anyway. Populating ahead took as long as the first step then saved, from a second thread
+too; and reading ahead from a cold disk gained nothing that could be distinguished from noise.
 """
 
 from __future__ import annotations
@@ -17,10 +17,26 @@ import mmap
 import os
 from pathlib import Path
 
-from ..outside import UnfitFileError, open_regular, read_whole, reason_of
+from ..outside import UnfitFileError, label_of, open_regular, reason_of
 from .errors import FileAccessError, FileChangedError, FileMemoryError, mismatch
 
-__all__ = ["MappedFile", "read_small_file"]
+__all__ = ["MappedFile"]
+
+_HEAD_BYTES = 512
+# Offset, bytes there, and what a file is that has them.
+_KINDS = (
+    (0, b"PK\x03\x04", "a zip archive, perhaps a PyTorch checkpoint"),
+    (0, b"\x1f\x8b", "a gzip file"),
+    (0, b"\x93NUMPY", "a NumPy .npy file"),
+    (0, b"GGUF", "a GGUF file"),
+    (0, b"\x89HDF", "an HDF5 file"),
+    (0, b"version https://git-lfs", "a Git LFS pointer, not the file itself"),
+    (0, b"PK\x05\x06", "an empty zip archive"),
+    (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9", "a PyTorch file from before the zip format"),
+    (257, b"ustar", "a tar file, PyTorch's oldest format"),
+    (8, b'{"', "a safetensors file"),
+    (0, b"<", "a text file that starts with '<', perhaps an error page"),
+)
 
 
 class MappedFile:
@@ -30,11 +46,11 @@ class MappedFile:
     without pulling the memory from under such tensors.
 
     Args:
-        path: file to map. An empty file is accepted; its `buffer` is then empty.
+        path: The file to map. An empty file is accepted; its `buffer` is then empty.
 
     Raises:
-        FileAccessError: the path is missing, unreadable or not a regular file.
-        FileMemoryError: the system has no addresses for it, as below a limit of the process.
+        FileAccessError: The path is missing, unreadable or not a regular file.
+        FileMemoryError: The address space is too small for it, as below a limit of the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,38 +59,49 @@ class MappedFile:
         self.buffer: mmap.mmap | bytes = b""
         try:
             with open_regular(path) as stream:
-                self._map(stream.fileno())
+                status = os.fstat(stream.fileno())
+                self.size = status.st_size
+                self._identity = _identity(status)
+                if self.size:
+                    self.buffer = mmap.mmap(stream.fileno(), self.size, access=mmap.ACCESS_READ)
         except UnfitFileError as error:
             raise FileAccessError(f"{self.label}: {error}") from None
         except (OSError, ValueError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-                rule = f"{self.size} bytes of addresses"
-                raise FileMemoryError(mismatch(self.label, "mapping", rule, "too few")) from None
+                rule = f"{self.size} bytes of address space"
+                raise FileMemoryError(mismatch(self.label, "mapping", rule, "less")) from None
             raise FileAccessError(f"{self.label}: cannot be mapped: {reason_of(error)}") from None
 
-    def _map(self, descriptor: int) -> None:
-        status = os.fstat(descriptor)
-        self.size = status.st_size
-        self._identity = _identity(status)
-        if self.size:
-            self.buffer = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
-
     def bytes_at(self, start: int, stop: int) -> bytes:
-        """Copy the bytes [start, stop), which must lie inside the file."""
+        """Copy the bytes [start, stop), which must be inside the file."""
         if not 0 <= start <= stop <= self.size:
-            raise FileAccessError(
-                mismatch(self.label, "byte range", f"inside 0..{self.size}", f"{start}..{stop}")
-            )
+            rule = f"inside 0..{self.size}"
+            raise FileAccessError(mismatch(self.label, "byte range", rule, f"{start}..{stop}"))
         return self.buffer[start:stop]
+
+    def kind(self) -> str:
+        """Name the kind of the file by its first bytes, for an error: `a GGUF file`.
+
+        Where the kind is unknown, the first eight bytes are given.
+        """
+        head = self.buffer[:_HEAD_BYTES]
+        if not head:
+            return "an empty file"
+        for offset, magic, description in _KINDS:
+            if head[offset : offset + len(magic)] == magic:
+                return description
+        if head[0] == 0x80 and head[1:2] <= b"\x05":
+            return "a bare pickle"
+        return f"bytes {head[:8].hex(' ')}"
 
     def check_unchanged(self) -> None:
         """Check that the bytes under the mapping are still those that were opened.
 
-        A file that was *replaced* (a new file under the old name) is no fault: the mapping keeps
-        the old one. A file that was truncated or rewritten in place is.
+        A file that was *replaced* (a new file under the old name) is accepted: the mapping keeps
+        the old one. A file that was truncated or rewritten in place is not.
 
         Raises:
-            FileChangedError: the mapped file has another size or a later time of change.
+            FileChangedError: The mapped file has another size or a later time of change.
         """
         if isinstance(self.buffer, mmap.mmap) and self.buffer.size() < self.size:
             got = f"{self.buffer.size()} (truncated while in use)"
@@ -95,30 +122,6 @@ class MappedFile:
                 buffer.close()
             except BufferError:
                 return  # Tensors still point into it: the last of them ends the mapping.
-
-
-def read_small_file(path: Path, limit: int) -> bytes:
-    """Read a whole regular file of at most `limit` bytes.
-
-    Args:
-        path: file to read.
-        limit: most bytes accepted.
-
-    Returns:
-        The content.
-
-    Raises:
-        FileAccessError: missing, unreadable, not a regular file, or larger than `limit`.
-    """
-    try:
-        return read_whole(path, limit)
-    except UnfitFileError as error:
-        raise FileAccessError(f"{label_of(path)}: {error}") from None
-
-
-def label_of(path: Path) -> str:
-    """Show a path in an error: not printable characters escaped, nothing cut."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(path))
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int, int]:

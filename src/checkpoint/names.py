@@ -1,8 +1,8 @@
 """The tensors of a Llama: their names, their sizes, and how Meta splits each over shards.
 
 One table has Meta's names, which are those of the model's attributes, and Hugging Face's. The rows
-of wq and wk lie in another order in Hugging Face's files: the two halves of each head, where Meta
-has pairs of neighbours. Nothing here moves them; `ml.rotary_embedding` pairs them as they lie.
+of wq and wk have another order in Hugging Face's files: the two halves of each head, where Meta has
+pairs of neighbours. Nothing here moves them; `ml.rotary_embedding` pairs either order.
 
 Sizes are written with the letters of the legend: `D` model dim, `Hh` query heads x head dim, `Kh`
 key/value heads x head dim, `F` feed-forward dim, `V` vocabulary.
@@ -17,12 +17,18 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
+
+from ..outside import shown
+from .errors import ShardError, mismatch, some_of
 
 __all__ = [
-    "Split",
+    "Sharding",
     "TensorRow",
+    "check_names",
+    "check_shapes",
     "hugging_face_names",
     "is_harmless",
     "is_matrix",
@@ -32,13 +38,13 @@ __all__ = [
 ]
 
 
-class Split(enum.Enum):
+class Sharding(enum.Enum):
     """How a tensor is divided over the shards of a model."""
 
     ROWS = "rows"
     COLUMNS = "columns"
     REPLICATED = "replicated"
-    # Llama 2 splits the embeddings by columns, Llama 3 by rows; the shape of a shard tells.
+    # Llama 2 splits the embeddings by columns, Llama 3 by rows; the shape of a shard says which.
     EMBEDDINGS = "rows or columns"
 
 
@@ -48,34 +54,36 @@ class TensorRow:
 
     name: str
     hugging_face: str
-    split: Split
+    split: Sharding
     sizes: tuple[str, ...]
     optional: bool = False
 
 
 _MODEL_ROWS = (
-    TensorRow("tok_embeddings.weight", "model.embed_tokens.weight", Split.EMBEDDINGS, ("V", "D")),
-    TensorRow("norm.weight", "model.norm.weight", Split.REPLICATED, ("D",)),
+    TensorRow(
+        "tok_embeddings.weight", "model.embed_tokens.weight", Sharding.EMBEDDINGS, ("V", "D")
+    ),
+    TensorRow("norm.weight", "model.norm.weight", Sharding.REPLICATED, ("D",)),
     # Absent where the embeddings serve as output layer too.
-    TensorRow("output.weight", "lm_head.weight", Split.ROWS, ("V", "D"), optional=True),
+    TensorRow("output.weight", "lm_head.weight", Sharding.ROWS, ("V", "D"), optional=True),
 )
 _LAYER_ROWS = (
-    TensorRow("attention_norm.weight", "input_layernorm.weight", Split.REPLICATED, ("D",)),
-    TensorRow("attention.wq.weight", "self_attn.q_proj.weight", Split.ROWS, ("Hh", "D")),
-    TensorRow("attention.wk.weight", "self_attn.k_proj.weight", Split.ROWS, ("Kh", "D")),
-    TensorRow("attention.wv.weight", "self_attn.v_proj.weight", Split.ROWS, ("Kh", "D")),
-    TensorRow("attention.wo.weight", "self_attn.o_proj.weight", Split.COLUMNS, ("D", "Hh")),
-    TensorRow("ffn_norm.weight", "post_attention_layernorm.weight", Split.REPLICATED, ("D",)),
-    TensorRow("feed_forward.w1.weight", "mlp.gate_proj.weight", Split.ROWS, ("F", "D")),
-    TensorRow("feed_forward.w2.weight", "mlp.down_proj.weight", Split.COLUMNS, ("D", "F")),
-    TensorRow("feed_forward.w3.weight", "mlp.up_proj.weight", Split.ROWS, ("F", "D")),
+    TensorRow("attention_norm.weight", "input_layernorm.weight", Sharding.REPLICATED, ("D",)),
+    TensorRow("attention.wq.weight", "self_attn.q_proj.weight", Sharding.ROWS, ("Hh", "D")),
+    TensorRow("attention.wk.weight", "self_attn.k_proj.weight", Sharding.ROWS, ("Kh", "D")),
+    TensorRow("attention.wv.weight", "self_attn.v_proj.weight", Sharding.ROWS, ("Kh", "D")),
+    TensorRow("attention.wo.weight", "self_attn.o_proj.weight", Sharding.COLUMNS, ("D", "Hh")),
+    TensorRow("ffn_norm.weight", "post_attention_layernorm.weight", Sharding.REPLICATED, ("D",)),
+    TensorRow("feed_forward.w1.weight", "mlp.gate_proj.weight", Sharding.ROWS, ("F", "D")),
+    TensorRow("feed_forward.w2.weight", "mlp.down_proj.weight", Sharding.COLUMNS, ("D", "F")),
+    TensorRow("feed_forward.w3.weight", "mlp.up_proj.weight", Sharding.ROWS, ("F", "D")),
 )
-# Each matrix of a layer may have a bias as long as its rows are many; Meta's models have none.
+# Each matrix of a layer may have a bias, one element per row; Meta's models have none.
 _BIAS_ROWS = {
     row.name.split(".")[1]: TensorRow(
         row.name.replace(".weight", ".bias"),
         row.hugging_face.replace(".weight", ".bias"),
-        Split.ROWS,
+        Sharding.ROWS,
         row.sizes[:1],
     )
     for row in _LAYER_ROWS
@@ -96,8 +104,8 @@ def rows_of(layer_count: int, biases: Collection[str] = ()) -> Iterator[tuple[st
     """Give (full name, row) of each tensor that a model has.
 
     Args:
-        layer_count: how many layers it has.
-        biases: the matrices that have biases, `wq` to `w3`.
+        layer_count: How many layers it has.
+        biases: The matrices that have biases, `wq` to `w3`.
     """
     for row in _MODEL_ROWS:
         yield row.name, row
@@ -140,15 +148,88 @@ def split_dim(row: TensorRow, shape: tuple[int, ...], dim: int) -> int | None:
     """Say which dimension of a shard's tensor is a part of the whole.
 
     Args:
-        row: the tensor's row of the table.
-        shape: the shard's shape.
-        dim: `D`, which tells an embedding split by rows `[V/n, D]` from one by columns `[V, D/n]`.
+        row: The tensor's row of the table.
+        shape: The shard's shape.
+        dim: `D`; an embedding split by rows is `[V/n, D]`, one split by columns `[V, D/n]`.
 
     Returns:
         0, 1, or None for a tensor that each shard holds whole.
     """
-    if row.split is Split.REPLICATED:
+    if row.split is Sharding.REPLICATED:
         return None
-    if row.split is Split.EMBEDDINGS:
+    if row.split is Sharding.EMBEDDINGS:
         return 0 if shape[-1:] == (dim,) else 1
-    return 0 if row.split is Split.ROWS else 1
+    return 0 if row.split is Sharding.ROWS else 1
+
+
+class Shaped(Protocol):
+    """A tensor, or its entry in a header."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes."""
+
+
+def check_names(
+    tensors: Mapping[str, Shaped], label: str, rows: Mapping[str, TensorRow], source: str
+) -> None:
+    """Check that all tensors that a model needs are there, and no others but harmless ones.
+
+    Args:
+        tensors: What there is, by the names of the file.
+        label: What to call the file in errors.
+        rows: The table of the model, by the names of the file.
+        source: The file that the table follows from.
+
+    Raises:
+        ShardError: Missing or extra tensors, the first five and how many.
+    """
+    missing = [name for name, row in rows.items() if name not in tensors and not row.optional]
+    if missing:
+        rule = f"{len(rows)} tensors as {source} says"
+        raise ShardError(mismatch(label, "tensors", rule, f"without {some_of(missing)}"))
+    extra = [name for name in tensors if name not in rows and not is_harmless(name)]
+    if extra:
+        rule = f"only those of the layers that {source} says"
+        raise ShardError(mismatch(label, "tensors", rule, f"also {some_of(extra)}"))
+
+
+def check_shapes(
+    tensors: Mapping[str, Shaped],
+    label: str,
+    rows: Mapping[str, TensorRow],
+    sizes: dict[str, int],
+    source: str,
+    count: int = 1,
+) -> None:
+    """Check the shapes; a size that is not known yet is that of the first tensor that has it.
+
+    Args:
+        tensors: What there is, by the names of the file.
+        label: What to call the file in errors.
+        rows: The table of the model, by the names of the file.
+        source: The file that the table follows from.
+        sizes: Known sizes by letter of the table; those found out are added.
+        count: The number of shards that the model is split over.
+
+    Raises:
+        ShardError: Other shapes, the first five and how many.
+    """
+    wrong = []
+    for name, row in rows.items():
+        tensor = tensors.get(name)
+        if tensor is None:
+            continue
+        axis = split_dim(row, tensor.shape, sizes["D"]) if count > 1 else None
+        expected = []
+        for position, letter in enumerate(row.sizes):
+            parts = count if position == axis else 1
+            if letter not in sizes and position < len(tensor.shape):
+                sizes[letter] = tensor.shape[position] * parts
+            expected.append(sizes.get(letter, 0) / parts)
+        if list(tensor.shape) != expected or 0 in tensor.shape:
+            whole = [int(size) if size == int(size) else size for size in expected]
+            wrong.append(f"{shown(name)} {list(tensor.shape)} instead of {whole}")
+    if wrong:
+        rule = f"those of {source}"
+        raise ShardError(mismatch(label, "shapes", rule, some_of(wrong, str)))

@@ -1,4 +1,4 @@
-"""`params.json`, which says how large a Meta model is: strict, and with no key unaccounted for.
+"""Rules for the values of JSON files of hyperparameters, and Meta's `params.json` read by them.
 
 A key that is skipped silently is a model that runs and talks nonsense. So each key is known to be
 used, known not to matter, or refused by name.
@@ -8,43 +8,96 @@ Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
-from .errors import ParamsError, mismatch, shown, some_of
-from .key_rules import (
-    LARGEST_SIZE,
-    MOST_LAYERS,
-    boolean,
-    check_values,
-    integer_in,
-    number_in,
-    read_object,
+from ..outside import (
+    UnfitFileError,
+    described,
+    is_integer,
+    label_of,
+    parse_strict_json,
+    read_whole,
+    shown,
 )
-from .mapped_file import label_of
+from .errors import CheckpointError, FileAccessError, ParamsError, mismatch, some_of
 
-__all__ = ["HARMLESS_KEYS", "REFUSED_KEYS", "USED_KEYS", "read_params"]
+__all__ = [
+    "BOOLEAN",
+    "DEFAULT_ROPE_THETA",
+    "HARMLESS_KEYS",
+    "LARGEST_SIZE",
+    "MOST_LAYERS",
+    "REFUSED_KEYS",
+    "USED_KEYS",
+    "Rule",
+    "check_keys",
+    "check_values",
+    "integer_in",
+    "is_one_of",
+    "number_in",
+    "read_json_object",
+    "read_params",
+    "refused_key",
+]
 
-USED_KEYS = {
-    "dim": integer_in(1, LARGEST_SIZE),
+LARGEST_SIZE = 1 << 24
+MOST_LAYERS = 1 << 10
+DEFAULT_ROPE_THETA = 10000.0  # of every Llama before the third, whose files do not name it
+_MOST_BYTES = 1 << 16
+
+Rule = tuple[str, Callable[[object], bool]]
+"""A rule in words, for the error, and its check."""
+
+BOOLEAN: Rule = ("true or false", lambda value: isinstance(value, bool))
+
+
+def integer_in(low: int, high: int) -> Rule:
+    """Accept an integer of a range; `true` and `1.0` are none."""
+    return f"an integer in {low}..{high}", lambda value: is_integer(value, low, high)
+
+
+def number_in(low: float, high: float) -> Rule:
+    """Accept an integer or a decimal number of a range."""
+
+    def check(value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return low <= value <= high
+
+    return f"a number in {low:g}..{high:g}", check
+
+
+def is_one_of(value: object, accepted: tuple[object, ...]) -> bool:
+    """Tell whether a value is one of a tuple; `true` is not 1 here."""
+    return any(
+        value == one and isinstance(value, bool) == isinstance(one, bool) for one in accepted
+    )
+
+
+_SIZE = integer_in(1, LARGEST_SIZE)
+
+USED_KEYS: Mapping[str, Rule] = {
+    "dim": _SIZE,
     "n_layers": integer_in(1, MOST_LAYERS),
-    "n_heads": integer_in(1, LARGEST_SIZE),
-    "n_kv_heads": integer_in(1, LARGEST_SIZE),
+    "n_heads": _SIZE,
+    "n_kv_heads": _SIZE,
     # Llama 2 writes -1 for "as many as the tokenizer has".
-    "vocab_size": ("-1 or " + integer_in(1, LARGEST_SIZE)[0], lambda value: _vocabulary(value)),
-    "multiple_of": integer_in(1, LARGEST_SIZE),
+    "vocab_size": (f"-1 or {_SIZE[0]}", lambda value: is_integer(value, -1, -1) or _SIZE[1](value)),
+    "multiple_of": _SIZE,
     "ffn_dim_multiplier": number_in(1e-3, 1e3),
     "norm_eps": number_in(0, 1),
     "rope_theta": number_in(1, 1e12),
-    "use_scaled_rope": boolean(),
-    "max_seq_len": integer_in(1, LARGEST_SIZE),
+    "use_scaled_rope": BOOLEAN,
+    "max_seq_len": _SIZE,
 }
-"""The keys that say what is computed: the rule in words and its check."""
+"""The keys that say what is computed."""
 
 HARMLESS_KEYS = frozenset({"max_batch_size", "model_parallel_size"})
 """Keys that only sized the buffers of the program that wrote or ran the model."""
 
 REFUSED_KEYS = {
-    "quantization_args": "quantised weights",
+    "quantization_args": "quantized weights",
     "lora_args": "LoRA adapters",
     "vision_chunk_size": "a vision model",
     "vision_max_num_chunks": "a vision model",
@@ -53,7 +106,7 @@ REFUSED_KEYS = {
     "moe_args": "a mixture of experts",
     "moe": "a mixture of experts",
     "num_experts": "a mixture of experts",
-    "use_qk_norm": "normalised queries and keys",
+    "use_qk_norm": "normalized queries and keys",
     "attention_chunk_size": "chunked attention",
     "attn_temperature_tuning": "attention with a temperature",
     "floor_scale": "attention with a temperature",
@@ -72,47 +125,86 @@ def read_params(path: Path) -> dict[str, object]:
     """Read and check `params.json`.
 
     Args:
-        path: the file.
+        path: The file.
 
     Returns:
         The object as it is in the file; each key is used or harmless, each value in
         its range or null where the key is optional.
 
     Raises:
-        CheckpointError: unreadable, not strict JSON, a key missing, unknown or unsupported, a value
+        CheckpointError: Unreadable, not strict JSON, a key missing, unknown or unsupported, a value
             out of range, or heads that do not divide.
     """
-    label = label_of(path)
-    value = read_object(path)
-    _check_keys(label, value)
-    check_values(label, value, USED_KEYS)
-    _check_divisible(label, value)
-    return value
-
-
-def _check_keys(label: str, params: dict[str, object]) -> None:
+    label, params = label_of(path), read_json_object(path)
     for key in params:
         if key in REFUSED_KEYS:
-            got = f"{REFUSED_KEYS[key]}, which is not supported"
-            raise ParamsError(mismatch(label, f"key {shown(key)}", "a plain Llama model", got))
-    unknown = [key for key in params if key not in USED_KEYS and key not in HARMLESS_KEYS]
-    if unknown:
-        raise ParamsError(mismatch(label, "keys", "only known ones", some_of(unknown)))
-    missing = [key for key in _NEEDED_KEYS if params.get(key) is None]
-    if missing:
-        got = f"without {some_of(missing)}"
-        raise ParamsError(mismatch(label, "keys", ", ".join(_NEEDED_KEYS), got))
-
-
-def _check_divisible(label: str, params: dict[str, object]) -> None:
+            raise refused_key(label, key, REFUSED_KEYS[key])
+    check_keys(label, params, USED_KEYS.keys() | HARMLESS_KEYS, _NEEDED_KEYS)
+    check_values(label, params, USED_KEYS)
     for over, under in (("dim", "n_heads"), ("n_heads", "n_kv_heads")):
         large, small = params[over], params.get(under)
         if not isinstance(large, int) or not isinstance(small, int):
             continue  # an absent size has a default that divides
         if large % small:
             what = f"{over} % {under}"
-            raise ParamsError(mismatch(label, what, "0", f"{large} % {small} = {large % small}"))
+            raise ParamsError(mismatch(label, what, 0, f"{large} % {small} = {large % small}"))
+    return params
 
 
-def _vocabulary(value: object) -> bool:
-    return type(value) is int and (value == -1 or 1 <= value <= LARGEST_SIZE)
+def read_json_object(
+    path: Path, most_bytes: int = _MOST_BYTES, error: type[CheckpointError] = ParamsError
+) -> dict[str, object]:
+    """Read a JSON file that holds one object.
+
+    Args:
+        path: The file.
+        most_bytes: Its largest size.
+        error: What to raise where the content is something else.
+
+    Raises:
+        CheckpointError: Unreadable, larger, not strict JSON, or not an object.
+    """
+    label = label_of(path)
+    try:
+        value = parse_strict_json(read_whole(path, most_bytes))
+    except UnfitFileError as reason:
+        raise FileAccessError(f"{label}: {reason}") from None
+    except ValueError as reason:
+        raise error(f"{label}: content: {reason}") from None
+    if not isinstance(value, dict):
+        raise error(mismatch(label, "content", "a JSON object", described(value)))
+    return value
+
+
+def check_keys(
+    label: str, values: Mapping[str, object], known: Container[str], needed: tuple[str, ...]
+) -> None:
+    """Check that all keys are known, and that the needed ones are there and not null.
+
+    Raises:
+        ParamsError: They are not; the text names the first five of them.
+    """
+    unknown = [key for key in values if key not in known]
+    if unknown:
+        raise ParamsError(mismatch(label, "keys", "only known ones", some_of(unknown)))
+    missing = [key for key in needed if values.get(key) is None]
+    if missing:
+        got = f"without {some_of(missing)}"
+        raise ParamsError(mismatch(label, "keys", ", ".join(needed), got))
+
+
+def check_values(label: str, values: Mapping[str, object], rules: Mapping[str, Rule]) -> None:
+    """Check the values that are there and not null.
+
+    Raises:
+        ParamsError: A value breaks the rule of its key.
+    """
+    for key, (rule, check) in rules.items():
+        if values.get(key) is not None and not check(values[key]):
+            raise ParamsError(mismatch(label, key, rule, described(values[key])))
+
+
+def refused_key(label: str, key: str, what: str) -> ParamsError:
+    """Make the error for a key of a model that computes something else."""
+    got = f"{what}, which is not supported"
+    return ParamsError(mismatch(label, f"key {shown(key)}", "a plain Llama model", got))

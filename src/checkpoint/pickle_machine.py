@@ -2,24 +2,37 @@
 
 A pickle is a program for a small stack machine, and Python's own machine lets the program import
 and call what it likes. This one knows the opcodes that `torch.save` writes (protocol 2), resolves a
-global only through a table of inert stand-ins, and calls only those. It imports nothing, recurses
-nowhere, and holds no more objects than it has executed opcodes, of which there is a limit.
+global only through a table of six inert stand-ins, and calls only those. It imports nothing, does
+not recurse, and holds no more objects than it has executed opcodes, whose number is limited.
 
-Source: CPython's `Lib/pickletools.py`, which specifies each opcode; `Lib/pickle.py` for what the
-pickler emits.
+The pickle of a state dict says of each tensor which storage it is in and at what offset, size and
+stride. What comes out are descriptions, never tensors: `torch_pth` compares them with the bytes.
+
+Source: CPython's `Lib/pickletools.py`, which specifies each opcode (protocols 0 to 5);
+`Lib/pickle.py` for what the pickler emits; PyTorch 2.13, `torch/_utils.py` (`_rebuild_tensor_v2`,
+`_rebuild_parameter`) and `torch/serialization.py` (`persistent_id` of `_save`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
-from .errors import PickleRefusedError, shown
-from .pickle_opcodes import opcode_name
-from .pickle_values import Global, GlobalFunction, OrderedDictValue
+from .. import ml
+from ..outside import described, is_integer, shown
+from .errors import PickleRefusedError
 
-__all__ = ["MOST_OPCODES", "PickleMachine"]
+__all__ = [
+    "MOST_OPCODES",
+    "TORCH_GLOBALS",
+    "OrderedDictValue",
+    "PickleMachine",
+    "StorageReference",
+    "TensorReference",
+    "opcode_name",
+]
 
 # 405 B parameters in one file are 1 138 tensors of about 50 opcodes each. The limit also bounds
 # the memory of a hostile program: about 100 bytes per opcode.
@@ -28,29 +41,185 @@ MOST_OPCODES = 1 << 17
 _LONGEST_GLOBAL_LINE = 256
 _LONGEST_INTEGER = 8
 _PROTOCOL = 2
+_LARGEST_SIZE = 1 << 48
+_MOST_DIMENSIONS = 8
+_LONGEST_KEY = 9
+
+_OPCODES = {
+    0x28: "MARK", 0x29: "EMPTY_TUPLE", 0x2E: "STOP", 0x30: "POP", 0x31: "POP_MARK", 0x32: "DUP",
+    0x42: "BINBYTES", 0x43: "SHORT_BINBYTES", 0x46: "FLOAT", 0x47: "BINFLOAT", 0x49: "INT",
+    0x4A: "BININT", 0x4B: "BININT1", 0x4C: "LONG", 0x4D: "BININT2", 0x4E: "NONE", 0x50: "PERSID",
+    0x51: "BINPERSID", 0x52: "REDUCE", 0x53: "STRING", 0x54: "BINSTRING", 0x55: "SHORT_BINSTRING",
+    0x56: "UNICODE", 0x58: "BINUNICODE", 0x5D: "EMPTY_LIST", 0x61: "APPEND", 0x62: "BUILD",
+    0x63: "GLOBAL", 0x64: "DICT", 0x65: "APPENDS", 0x67: "GET", 0x68: "BINGET", 0x69: "INST",
+    0x6A: "LONG_BINGET", 0x6C: "LIST", 0x6F: "OBJ", 0x70: "PUT", 0x71: "BINPUT",
+    0x72: "LONG_BINPUT", 0x73: "SETITEM", 0x74: "TUPLE", 0x75: "SETITEMS", 0x7D: "EMPTY_DICT",
+    0x80: "PROTO", 0x81: "NEWOBJ", 0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 0x85: "TUPLE1",
+    0x86: "TUPLE2", 0x87: "TUPLE3", 0x88: "NEWTRUE", 0x89: "NEWFALSE", 0x8A: "LONG1",
+    0x8B: "LONG4", 0x8C: "SHORT_BINUNICODE", 0x8D: "BINUNICODE8", 0x8E: "BINBYTES8",
+    0x8F: "EMPTY_SET", 0x90: "ADDITEMS", 0x91: "FROZENSET", 0x92: "NEWOBJ_EX",
+    0x93: "STACK_GLOBAL", 0x94: "MEMOIZE", 0x95: "FRAME", 0x96: "BYTEARRAY8",
+    0x97: "NEXT_BUFFER", 0x98: "READONLY_BUFFER",
+}  # fmt: skip
+
+
+def opcode_name(code: int) -> str:
+    """Name an opcode byte, for example `GLOBAL`, or `byte 0xff` where there is no such opcode."""
+    return _OPCODES.get(code, f"byte 0x{code:02x}")
+
+
+class OrderedDictValue(dict[str, object]):
+    """What `collections.OrderedDict` stands for: a dict whose attributes (BUILD) are dropped."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """A global by its dotted name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalFunction(Global):
+    """A global that REDUCE may call: `build` checks the arguments and returns an inert value.
+
+    Args:
+        build: Takes the tuple of arguments; raises ValueError with `expected X, got Y` on bad ones.
+    """
+
+    build: Callable[[tuple[object, ...]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageClass(Global):
+    """A typed storage class of torch, known by the dtype of its elements."""
+
+    dtype: ml.DType
+
+
+@dataclass(frozen=True, slots=True)
+class StorageReference:
+    """The record `data/<key>` seen as `element_count` elements of `dtype`."""
+
+    dtype: ml.DType
+    key: str
+    element_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorReference:
+    """A strided window on a storage; offset and strides count elements, as PyTorch counts them."""
+
+    storage: StorageReference
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def _kind(value: object) -> str:
+    """Describe a value on the stack for an error."""
+    return value.name if isinstance(value, Global) else described(value)
+
+
+def _load_storage(persistent_id: object) -> StorageReference:
+    """Read a persistent id `("storage", class, key, device, element count)`.
+
+    The device is where the tensor was when it was saved (`cpu`, `cuda:0`) and changes nothing here.
+
+    Raises:
+        ValueError: Any other form.
+    """
+    if not isinstance(persistent_id, tuple) or len(persistent_id) != 5:
+        raise ValueError("expected a tuple of 5 values, got something else")
+    tag, storage_class, key, device, count = persistent_id
+    if tag != "storage" or not isinstance(storage_class, StorageClass):
+        raise ValueError("expected ('storage', a storage class, ...), got something else")
+    if not isinstance(key, str) or not isinstance(device, str):
+        raise ValueError("expected a key and a device label as text, got something else")
+    if not (key.isascii() and key.isdigit()) or len(key) > _LONGEST_KEY:
+        raise ValueError(f"expected a record number as key, got {shown(key)}")
+    return StorageReference(storage_class.dtype, key, _size(count, "element count"))
+
+
+def _size(value: object, what: str) -> int:
+    """Check one size, stride or offset."""
+    if not is_integer(value, 0, _LARGEST_SIZE):
+        raise ValueError(f"{what}: expected an integer in 0..{_LARGEST_SIZE}, got {_kind(value)}")
+    return value
+
+
+def _sizes(value: object, what: str) -> tuple[int, ...]:
+    if not isinstance(value, tuple) or len(value) > _MOST_DIMENSIONS:
+        rule = f"a tuple of at most {_MOST_DIMENSIONS} integers"
+        raise ValueError(f"{what}: expected {rule}, got something else")
+    return tuple(_size(item, what) for item in value)
+
+
+def _rebuild_tensor(arguments: tuple[object, ...]) -> TensorReference:
+    """Replace `_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks)`."""
+    if len(arguments) != 6:
+        # A seventh argument carries the conjugate and negative bits, which change the values.
+        raise ValueError(f"expected 6 arguments, got {len(arguments)}")
+    storage, offset, shape, strides, requires_grad, hooks = arguments
+    if not isinstance(storage, StorageReference):
+        raise ValueError("expected a storage as first argument, got something else")
+    _check_training_state(requires_grad, hooks)
+    reference = TensorReference(
+        storage, _size(offset, "offset"), _sizes(shape, "size"), _sizes(strides, "stride")
+    )
+    if len(reference.shape) != len(reference.strides):
+        rule = f"as many strides as the {len(reference.shape)} sizes"
+        raise ValueError(f"expected {rule}, got {len(reference.strides)}")
+    return reference
+
+
+def _rebuild_parameter(arguments: tuple[object, ...]) -> TensorReference:
+    """Replace `_rebuild_parameter(data, requires_grad, hooks)`: the tensor itself."""
+    if len(arguments) != 3 or not isinstance(arguments[0], TensorReference):
+        raise ValueError("expected (tensor, requires_grad, hooks), got something else")
+    _check_training_state(arguments[1], arguments[2])
+    return arguments[0]
+
+
+def _check_training_state(requires_grad: object, hooks: object) -> None:
+    if not isinstance(requires_grad, bool) or not isinstance(hooks, OrderedDictValue) or hooks:
+        raise ValueError("expected a bool and an empty OrderedDict of hooks, got something else")
+
+
+def _ordered_dict(arguments: tuple[object, ...]) -> OrderedDictValue:
+    if arguments:
+        raise ValueError(f"expected no arguments, got {len(arguments)}")
+    return OrderedDictValue()
+
+
+_ALL: tuple[Global, ...] = (
+    GlobalFunction("torch._utils._rebuild_tensor_v2", _rebuild_tensor),
+    GlobalFunction("torch._utils._rebuild_parameter", _rebuild_parameter),
+    GlobalFunction("collections.OrderedDict", _ordered_dict),
+    StorageClass("torch.BFloat16Storage", ml.bfloat16),
+    StorageClass("torch.HalfStorage", ml.float16),
+    StorageClass("torch.FloatStorage", ml.float32),
+)
+
+TORCH_GLOBALS: dict[tuple[str, str], Global] = {
+    (module, name): value for value in _ALL for module, _, name in [value.name.rpartition(".")]
+}
+"""The six allowed globals by (module, name)."""
 
 
 class PickleMachine:
     """Run one pickle program.
 
     Args:
-        program: the whole pickle, STOP included and nothing after it.
-        label: what to call it in errors, for example `model.pth: data.pkl`.
-        table: the allowed globals by (module, name).
-        load_persistent: turns a persistent id into an inert value; raises ValueError on a bad one.
+        program: The whole pickle, STOP included and nothing after it.
+        label: What to call it in errors, for example `model.pth: data.pkl`.
     """
 
-    def __init__(
-        self,
-        program: bytes,
-        label: str,
-        table: Mapping[tuple[str, str], Global],
-        load_persistent: Callable[[object], object],
-    ) -> None:
+    def __init__(self, program: bytes, label: str) -> None:
         self._program = program
         self._label = label
-        self._table = table
-        self._load_persistent = load_persistent
         self._position = 0
         self._opcode_at = 0
         self._stack: list[object] = []
@@ -61,24 +230,23 @@ class PickleMachine:
         """Execute the program up to STOP and return the one value it leaves.
 
         Raises:
-            PickleRefusedError: anything but a well-formed program of allowed opcodes.
+            PickleRefusedError: Anything but a well-formed program of allowed opcodes.
         """
-        program, end = self._program, len(self._program)
-        executed = 0
+        program, executed = self._program, 0
         while True:
             self._opcode_at = self._position
             executed += 1
             if executed > MOST_OPCODES:
                 self._refuse(f"expected at most {MOST_OPCODES} opcodes, got more")
-            if self._position >= end:
+            if self._position >= len(program):
                 self._refuse("expected STOP, got the end of the data")
-            code = program[self._position]
+            name = opcode_name(program[self._position])
             self._position += 1
-            if code == _STOP:
+            if name == "STOP":
                 return self._stop()
-            handler = _HANDLERS.get(code)
+            handler = _HANDLERS.get(name)
             if handler is None:
-                self._refuse_opcode(code)
+                self._refuse_opcode(name)
             handler(self)
 
     def _refuse(self, reason: str) -> NoReturn:
@@ -86,16 +254,16 @@ class PickleMachine:
         name = opcode_name(self._program[at]) if at < len(self._program) else "end"
         raise PickleRefusedError(f"{self._label}: {name} at byte {at}: {reason}") from None
 
-    def _refuse_opcode(self, code: int) -> NoReturn:
-        """Refuse an opcode outside the allow-list; name the global it is after, if any."""
+    def _refuse_opcode(self, name: str) -> NoReturn:
+        """Refuse an opcode outside the allow-list; name the global that it asks for, if any."""
         wanted = ""
-        if code == _INST:
+        if name == "INST":
             wanted = f" for {shown(self._line() + '.' + self._line())}"
-        elif code == _STACK_GLOBAL and len(self._stack) >= 2:
-            module, name = self._stack[-2:]
-            if isinstance(module, str) and isinstance(name, str):
-                wanted = f" for {shown(module[:200] + '.' + name[:200])}"
-        self._refuse(f"expected an opcode that torch.save writes, got {opcode_name(code)}{wanted}")
+        elif name == "STACK_GLOBAL" and len(self._stack) >= 2:
+            module, attribute = self._stack[-2:]
+            if isinstance(module, str) and isinstance(attribute, str):
+                wanted = f" for {shown(module[:200] + '.' + attribute[:200])}"
+        self._refuse(f"expected an opcode that torch.save writes, got {name}{wanted}")
 
     # Bytes of the program
 
@@ -148,7 +316,8 @@ class PickleMachine:
             self._refuse(f"expected a memo index that was set, got {index}")
         self._stack.append(self._memo[index])
 
-    def _set_items(self, target: object, items: list[object]) -> None:
+    def _set_items(self, items: list[object]) -> None:
+        target = self._top()
         if not isinstance(target, dict):
             self._refuse(f"expected a dict to set items in, got {_kind(target)}")
         if len(items) % 2:
@@ -160,7 +329,8 @@ class PickleMachine:
                 self._refuse(f"expected each key once, got {shown(key)} again")
             target[key] = value
 
-    def _append_all(self, target: object, items: list[object]) -> None:
+    def _extend(self, items: list[object]) -> None:
+        target = self._top()
         if not isinstance(target, list):
             self._refuse(f"expected a list to append to, got {_kind(target)}")
         target.extend(items)
@@ -182,14 +352,11 @@ class PickleMachine:
             where = "" if self._opcode_at == 0 else " after the start"
             self._refuse(f"expected protocol {_PROTOCOL} at byte 0, got {version}{where}")
 
-    def _op_mark(self) -> None:
-        self._marks.append(len(self._stack))
-
     def _op_global(self) -> None:
         module, name = self._line(), self._line()
-        found = self._table.get((module, name))
+        found = TORCH_GLOBALS.get((module, name))
         if found is None:
-            allowed = ", ".join(value.name for value in self._table.values())
+            allowed = ", ".join(value.name for value in TORCH_GLOBALS.values())
             self._refuse(f"expected one of {allowed}, got {shown(module + '.' + name)}")
         self._stack.append(found)
 
@@ -211,7 +378,7 @@ class PickleMachine:
 
     def _op_binpersid(self) -> None:
         try:
-            self._stack.append(self._load_persistent(self._pop()))
+            self._stack.append(_load_storage(self._pop()))
         except ValueError as error:
             self._refuse(f"persistent id: {error}")
 
@@ -230,28 +397,7 @@ class PickleMachine:
 
     def _op_setitem(self) -> None:
         value, key = self._pop(), self._pop()
-        self._set_items(self._top(), [key, value])
-
-    def _op_setitems(self) -> None:
-        items = self._pop_to_mark()
-        self._set_items(self._top(), items)
-
-    def _op_append(self) -> None:
-        value = self._pop()
-        self._append_all(self._top(), [value])
-
-    def _op_appends(self) -> None:
-        items = self._pop_to_mark()
-        self._append_all(self._top(), items)
-
-    def _op_tuple(self) -> None:
-        self._stack.append(tuple(self._pop_to_mark()))
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, Global):
-        return value.name
-    return f"a value of type {type(value).__name__}"
+        self._set_items([key, value])
 
 
 def _push(make: Callable[[], object]) -> Callable[[PickleMachine], None]:
@@ -278,36 +424,34 @@ def _memo(step: Callable[[PickleMachine, int], None], size: int) -> Callable[[Pi
     return lambda machine: step(machine, int.from_bytes(machine._take(size), "little"))
 
 
-_STOP, _INST, _STACK_GLOBAL = 0x2E, 0x69, 0x93
-
-_HANDLERS: dict[int, Callable[[PickleMachine], None]] = {
-    0x80: PickleMachine._op_proto,
-    ord("("): PickleMachine._op_mark,
-    ord("c"): PickleMachine._op_global,
-    ord("R"): PickleMachine._op_reduce,
-    ord("b"): PickleMachine._op_build,
-    ord("Q"): PickleMachine._op_binpersid,
-    ord("X"): PickleMachine._op_binunicode,
-    ord("J"): _push_integer(4, signed=True),
-    ord("K"): _push_integer(1),
-    ord("M"): _push_integer(2),
-    0x8A: PickleMachine._op_long1,
-    0x88: _push(lambda: True),
-    0x89: _push(lambda: False),
-    ord("N"): _push(lambda: None),
-    ord("}"): _push(dict),
-    ord("]"): _push(list),
-    ord(")"): _push(tuple),
-    ord("t"): PickleMachine._op_tuple,
-    0x85: _push_tuple(1),
-    0x86: _push_tuple(2),
-    0x87: _push_tuple(3),
-    ord("s"): PickleMachine._op_setitem,
-    ord("u"): PickleMachine._op_setitems,
-    ord("a"): PickleMachine._op_append,
-    ord("e"): PickleMachine._op_appends,
-    ord("q"): _memo(PickleMachine._put, 1),
-    ord("r"): _memo(PickleMachine._put, 4),
-    ord("h"): _memo(PickleMachine._get, 1),
-    ord("j"): _memo(PickleMachine._get, 4),
+_HANDLERS: dict[str, Callable[[PickleMachine], None]] = {
+    "PROTO": PickleMachine._op_proto,
+    "MARK": lambda machine: machine._marks.append(len(machine._stack)),
+    "GLOBAL": PickleMachine._op_global,
+    "REDUCE": PickleMachine._op_reduce,
+    "BUILD": PickleMachine._op_build,
+    "BINPERSID": PickleMachine._op_binpersid,
+    "BINUNICODE": PickleMachine._op_binunicode,
+    "BININT": _push_integer(4, signed=True),
+    "BININT1": _push_integer(1),
+    "BININT2": _push_integer(2),
+    "LONG1": PickleMachine._op_long1,
+    "NEWTRUE": _push(lambda: True),
+    "NEWFALSE": _push(lambda: False),
+    "NONE": _push(lambda: None),
+    "EMPTY_DICT": _push(dict),
+    "EMPTY_LIST": _push(list),
+    "EMPTY_TUPLE": _push(tuple),
+    "TUPLE": lambda machine: machine._stack.append(tuple(machine._pop_to_mark())),
+    "TUPLE1": _push_tuple(1),
+    "TUPLE2": _push_tuple(2),
+    "TUPLE3": _push_tuple(3),
+    "SETITEM": PickleMachine._op_setitem,
+    "SETITEMS": lambda machine: machine._set_items(machine._pop_to_mark()),
+    "APPEND": lambda machine: machine._extend([machine._pop()]),
+    "APPENDS": lambda machine: machine._extend(machine._pop_to_mark()),
+    "BINPUT": _memo(PickleMachine._put, 1),
+    "LONG_BINPUT": _memo(PickleMachine._put, 4),
+    "BINGET": _memo(PickleMachine._get, 1),
+    "LONG_BINGET": _memo(PickleMachine._get, 4),
 }

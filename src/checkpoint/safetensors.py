@@ -1,104 +1,276 @@
-"""safetensors files: a JSON header, and the bytes of each tensor one after another.
+"""safetensors files, read: a JSON header, the bytes of each tensor, and the index of several files.
 
-The file is mapped and each tensor is a view of the bytes where they lie. The format promises no
-alignment. Writers keep that of the elements: they pad the header, and put wide dtypes first. A
-tensor that lies askew all the same, as old and hand-made files have it, is copied to aligned
-memory, because the kernels read whole elements; who loads it is told so.
+Eight bytes of header length, a JSON object, and the byte buffer. An entry of the object is
+`"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}`; offsets count from the
+start of the buffer. `"__metadata__"` is a map of text to text. Every rule of the format is checked.
+
+The file is mapped and each tensor is a view of its bytes there. The format promises no alignment.
+Writers keep that of the elements: they pad the header, and put wide dtypes first. A tensor that is
+misaligned all the same, as in old and hand-made files, is copied to aligned memory, because the
+kernels read whole elements; `Checkpoint.copied` names it.
+
+What an index names is opened only if it is in the model's directory: a plain file name, and no
+symbolic link that leads elsewhere. One place elsewhere is part of the directory: in the cache of
+Hugging Face's hub a directory `snapshots/<revision>` holds links into `blobs` beside `snapshots`.
+
+Source: huggingface/safetensors, README.md (Format) and `safetensors/src/tensor.rs` (`validate`);
+transformers 5.23, `modeling_utils.py` (`save_pretrained`); huggingface_hub, `file_download.py` (the
+cache).
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
 from .. import ml
-from .errors import CheckpointError, FileMemoryError, TensorRecordError, mismatch, shown
+from ..outside import (
+    UnfitFileError,
+    described,
+    followed_inside,
+    is_integer,
+    label_of,
+    parse_strict_json,
+    shown,
+)
+from .errors import (
+    CheckpointError,
+    FileAccessError,
+    FileMemoryError,
+    NotACheckpointError,
+    SafetensorsError,
+    TensorRecordError,
+    mismatch,
+    some_of,
+)
 from .mapped_file import MappedFile
-from .safetensors_header import TensorEntry, read_header
+from .params import read_json_object
 
-__all__ = ["DTYPES", "SafetensorsFile", "read_safetensors"]
+__all__ = [
+    "DTYPES",
+    "DTYPE_BITS",
+    "SafetensorsFile",
+    "TensorEntry",
+    "read_index",
+    "read_safetensors",
+]
+
+_LENGTH_BYTES = 8
+# The format allows 100 MB. As many tensors as are allowed here, with long names, need 13 MB.
+_MOST_HEADER_BYTES = 16 << 20
+_MOST_TENSORS = 1 << 16
+_MOST_VALUES = 24 * _MOST_TENSORS  # as `parse_strict_json` counts them, a matrix has 20
+_MOST_DIMENSIONS = 8
+_LARGEST = 1 << 48
+_METADATA = "__metadata__"
+_ENTRY_KEYS = {"dtype", "shape", "data_offsets"}
+_MOST_INDEX_BYTES = 16 << 20
+_MOST_FILES = 1000
+
+DTYPE_BITS = {
+    "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8,
+    "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64,
+}  # fmt: skip
+"""Bits of one element of each dtype that the format knows, whether or not `ml` has it."""
 
 DTYPES: Mapping[str, ml.DType] = {row.file_name: row for row in ml.DTYPES if row.file_name}
 """The dtypes that are read, by their names in the format."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor as the header describes it; `start` and `stop` are bytes of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
 
 
 class SafetensorsFile:
     """One mapped safetensors file: its entries at once, a tensor when it is asked for.
 
     Args:
-        path: the file.
+        path: The file.
 
     Attributes:
-        file: the mapping.
-        entries: what the header says of each tensor, by name, in the order of their bytes.
-        metadata: the free text of the header.
+        file: The mapping.
+        entries: What the header says of each tensor, by name, in the order of their bytes.
+        metadata: The free text of the header.
 
     Raises:
-        CheckpointError: unreadable, not a safetensors file, or a rule of the format broken.
+        NotACheckpointError: The file does not begin as a safetensors file does.
+        SafetensorsError: A rule of the format is broken; the text says which, and at what tensor.
+        CheckpointError: The file cannot be mapped.
     """
 
     def __init__(self, path: Path) -> None:
         self.file = MappedFile(path)
         try:
-            header = read_header(self.file)
+            self._read_header()
         except CheckpointError:
             self.file.close()
             raise
-        self.entries = header.entries
-        self.metadata = header.metadata
 
     def tensor(self, entry: TensorEntry, name: str) -> ml.Tensor:
         """Make the tensor of an entry.
 
         Args:
-            entry: one of `entries`.
-            name: what to call the tensor.
+            entry: One of `entries`.
+            name: What to call the tensor.
 
         Returns:
-            A read-only view of the mapped file, or an aligned copy where `is_askew` says so.
+            A read-only view of the mapped file, or an aligned copy where `is_misaligned` says so.
 
         Raises:
-            TensorRecordError: a dtype that `ml` lacks.
-            FileMemoryError: no memory for the copy of a tensor that lies askew.
+            TensorRecordError: A dtype that `ml` lacks.
+            FileMemoryError: No memory for the copy of a misaligned tensor.
         """
-        dtype = DTYPES.get(entry.dtype)
+        dtype, buffer = DTYPES.get(entry.dtype), self.file.buffer
         what = f"tensor {shown(entry.name)}"
         if dtype is None:
             rule = f"one of {', '.join(DTYPES)}"
             raise TensorRecordError(mismatch(self.file.label, f"{what}: dtype", rule, entry.dtype))
-        if not self.is_askew(entry):
-            return ml.Tensor.from_buffer(
-                self.file.buffer, dtype, entry.shape, offset=entry.start, name=name
-            )
+        if not self.is_misaligned(entry):
+            return ml.Tensor.from_buffer(buffer, dtype, entry.shape, offset=entry.start, name=name)
+        count = entry.stop - entry.start
         try:
-            content = np.frombuffer(
-                self.file.buffer, np.uint8, entry.stop - entry.start, entry.start
-            ).copy()
+            content = np.frombuffer(buffer, np.uint8, count, entry.start).copy()
         except MemoryError:
-            rule = f"memory for an aligned copy of {entry.stop - entry.start} bytes"
-            raise FileMemoryError(mismatch(self.file.label, what, rule, "none")) from None
+            rule = f"memory for an aligned copy of {count} bytes"
+            got = "a refusal by the system"
+            raise FileMemoryError(mismatch(self.file.label, what, rule, got)) from None
         return ml.Tensor.from_numpy(content.view(dtype.numpy_dtype).reshape(entry.shape), name)
 
-    def is_askew(self, entry: TensorEntry) -> bool:
-        """Tell whether a tensor of a known dtype begins at no multiple of its elements' size."""
+    def is_misaligned(self, entry: TensorEntry) -> bool:
+        """Tell whether a tensor of a known dtype does not begin at a multiple of its itemsize."""
         dtype = DTYPES.get(entry.dtype)
         return dtype is not None and entry.start % dtype.itemsize != 0
+
+    # The header
+
+    def _refuse(self, what: str, expected: object, got: object) -> NoReturn:
+        raise SafetensorsError(mismatch(self.file.label, what, expected, got))
+
+    def _read_header(self) -> None:
+        content, self._data_start = self._header_bytes()
+        # Counted before anything is built; an entry whose keys hide behind escapes is counted
+        # after.
+        count = content.count(b'"data_offsets"')
+        if count > _MOST_TENSORS:
+            self._refuse("tensors", f"at most {_MOST_TENSORS}", count)
+        try:
+            header = parse_strict_json(content, _MOST_VALUES)
+        except ValueError as error:
+            raise SafetensorsError(f"{self.file.label}: header: {error}") from None
+        assert isinstance(header, dict), "its first byte is '{'"
+        self.metadata = self._checked_metadata(header.pop(_METADATA, {}))
+        if len(header) > _MOST_TENSORS:
+            self._refuse("tensors", f"at most {_MOST_TENSORS}", len(header))
+        entries = [self._entry(name, item) for name, item in header.items()]
+        entries.sort(key=lambda entry: (entry.start, entry.stop))
+        self._check_coverage(entries)
+        self.entries = {entry.name: entry for entry in entries}
+
+    def _header_bytes(self) -> tuple[bytes, int]:
+        """Give the JSON text of the header and the byte where the buffer begins."""
+        file = self.file
+        head = file.buffer[: _LENGTH_BYTES + 1]
+        length, first = int.from_bytes(head[:_LENGTH_BYTES], "little"), head[_LENGTH_BYTES:]
+        stop = _LENGTH_BYTES + length
+        if first != b"{" or not 0 < length <= _MOST_HEADER_BYTES or stop > file.size:
+            is_short = len(head) < _LENGTH_BYTES
+            kind = f"{len(head)} bytes" if head and is_short else file.kind()
+            if is_short or not kind.startswith(("bytes", "a safetensors")):
+                raise NotACheckpointError(mismatch(file.label, "kind", "a safetensors file", kind))
+            if length > _MOST_HEADER_BYTES:
+                self._refuse("header length", f"at most {_MOST_HEADER_BYTES} bytes", length)
+            if stop > file.size:
+                rule = f"at most the {file.size - _LENGTH_BYTES} bytes after it"
+                self._refuse("header length", rule, length)
+            got = f"byte {first[0]:#04x}" if length else "an empty header"
+            self._refuse("header", "'{' as first byte", got)
+        # The end of a header is padded with spaces, so that the buffer is aligned.
+        return file.bytes_at(_LENGTH_BYTES, stop).rstrip(b" "), stop
+
+    def _checked_metadata(self, value: object) -> dict[str, str]:
+        if not isinstance(value, dict):
+            self._refuse(_METADATA, "a map of text to text", described(value))
+        for key, item in value.items():
+            if not isinstance(item, str):
+                self._refuse(f"{_METADATA} {shown(key)}", "text", described(item))
+        return value
+
+    def _entry(self, name: str, item: object) -> TensorEntry:
+        """Check one entry by itself: its keys, dtype and sizes, and that they fit its bytes."""
+        what = f"tensor {shown(name)}"
+        if not isinstance(item, dict) or item.keys() != _ENTRY_KEYS:
+            got = some_of(item) if isinstance(item, dict) else described(item)
+            self._refuse(what, "dtype, shape and data_offsets", got)
+        dtype = item["dtype"]
+        bits = DTYPE_BITS.get(dtype) if isinstance(dtype, str) else None
+        if bits is None:
+            self._refuse(f"{what}: dtype", "one that the format knows", described(dtype))
+        shape = self._integers(f"{what}: shape", item["shape"])
+        if len(shape) > _MOST_DIMENSIONS:
+            self._refuse(f"{what}: shape", f"at most {_MOST_DIMENSIONS} sizes", len(shape))
+        what_offsets = f"{what}: data_offsets"
+        offsets = self._integers(what_offsets, item["data_offsets"])
+        if len(offsets) != 2 or offsets[0] > offsets[1]:
+            self._refuse(what_offsets, "[begin, end], begin <= end", list(offsets)[:5])
+        start, stop = (self._data_start + offset for offset in offsets)
+        if stop > self.file.size:
+            rule = f"inside the {self.file.size - self._data_start} bytes of the buffer"
+            self._refuse(what_offsets, rule, list(offsets))
+        needed = math.prod(shape) * bits
+        if needed != 8 * (stop - start):
+            rule = f"{list(shape)} x {bits} bits = {needed} bits"
+            self._refuse(f"{what}: bytes", rule, f"{8 * (stop - start)} bits")
+        return TensorEntry(name, dtype, shape, start, stop)
+
+    def _integers(self, what: str, value: object) -> tuple[int, ...]:
+        """Check a list of sizes or offsets."""
+        if not isinstance(value, list):
+            self._refuse(what, "a list", described(value))
+        for item in value:
+            if not is_integer(item, 0, _LARGEST):
+                self._refuse(what, f"integers in 0..{_LARGEST}", described(item))
+        return tuple(value)
+
+    def _check_coverage(self, entries: list[TensorEntry]) -> None:
+        """Check that the tensors follow each other without gap or overlap to the file's end."""
+        position, origin = self._data_start, self._data_start
+        for entry in entries:
+            if entry.start != position:
+                kind = "a gap" if entry.start > position else "an overlap"
+                what, got = f"tensor {shown(entry.name)}: begin", f"{entry.start - origin} ({kind})"
+                self._refuse(what, f"{position - origin}, the end of the one before", got)
+            position = entry.stop
+        if position != self.file.size:
+            rule = f"tensors up to its end, {self.file.size - origin} bytes"
+            self._refuse("buffer", rule, position - origin)
 
 
 def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
     """Read a safetensors file.
 
     Args:
-        path: the file.
+        path: The file.
 
     Returns:
         The tensors by name, in the order of their bytes: views of the mapped file (read-only, zero
-        copy), except those that lie askew, which are copied.
+        copy), except misaligned ones, which are copied.
 
     Raises:
-        CheckpointError: the file is not one, breaks a rule of the format, or holds a tensor of a
+        CheckpointError: The file is not one, breaks a rule of the format, or holds a tensor of a
             dtype that `ml` lacks. The text says what and where.
     """
     source = SafetensorsFile(path)
@@ -107,3 +279,48 @@ def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
     except CheckpointError:
         source.file.close()
         raise
+
+
+def read_index(path: Path) -> dict[Path, list[str]]:
+    """Read `model.safetensors.index.json`.
+
+    Returns:
+        The names of the tensors that each file must hold, files in the order of their names; all
+        of them are regular files in the directory.
+
+    Raises:
+        CheckpointError: Unreadable, not strict JSON, not a map of names to files, a file that is
+            missing or elsewhere.
+    """
+    label, directory = label_of(path), path.parent
+    value = read_json_object(path, _MOST_INDEX_BYTES, SafetensorsError)
+    if not value.keys() <= {"metadata", "weight_map"}:
+        raise SafetensorsError(mismatch(label, "keys", "metadata and weight_map", some_of(value)))
+    weight_map = value.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        rule, got = "a map of tensor names to file names", described(weight_map)
+        raise SafetensorsError(mismatch(label, "weight_map", rule, got))
+    files: dict[str, list[str]] = {}
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str) or not _is_plain(name):
+            what, rule = f"file of tensor {shown(tensor)}", "a plain name that ends in .safetensors"
+            raise SafetensorsError(mismatch(label, what, rule, described(name)))
+        files.setdefault(name, []).append(tensor)
+    if len(files) > _MOST_FILES:
+        raise SafetensorsError(mismatch(label, "files", f"at most {_MOST_FILES}", len(files)))
+    missing = [name for name in files if not os.path.exists(directory / name)]
+    if missing:
+        got = f"without {some_of(missing)}"
+        raise SafetensorsError(mismatch(label, "files", f"{len(files)} files beside it", got))
+    found = {}
+    for name in sorted(files):
+        try:
+            found[followed_inside(directory / name, directory)] = files[name]
+        except UnfitFileError as error:
+            raise FileAccessError(f"{label}: file {shown(name)}: {error}") from None
+    return found
+
+
+def _is_plain(name: str) -> bool:
+    """Tell a name that stays in its directory on every system: no separator, drive or NUL."""
+    return name.endswith(".safetensors") and name.isprintable() and not set(name) & set("/\\:")

@@ -1,7 +1,7 @@
 """Writing a safetensors file tensor by tensor, in any order, with no more than one in memory.
 
 Wide dtypes come first and the header is padded, so that every tensor is aligned to its elements:
-what is written here is used where it lies when it is mapped.
+what is written here is mapped and used without a copy.
 
 Source: huggingface/safetensors, README.md (Format) and `safetensors/src/tensor.rs` (`prepare`).
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from .safetensors_header import DTYPE_BITS
+from .safetensors import DTYPE_BITS
 
 __all__ = ["NewTensor", "SafetensorsWriter", "written_bytes"]
 
@@ -35,7 +35,7 @@ class NewTensor:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it takes."""
+        """Return the bytes that it takes."""
         return math.prod(self.shape) * DTYPE_BITS[self.dtype] // 8
 
 
@@ -48,12 +48,12 @@ class SafetensorsWriter:
     """A new safetensors file; to be used in a `with` statement, at whose end it is on the disk.
 
     Args:
-        path: the file, which must not exist.
-        tensors: all that is going to be written.
-        metadata: free text for the header.
+        path: The file, which must not exist.
+        tensors: All that is going to be written.
+        metadata: Free text for the header.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: The file cannot be written.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SafetensorsWriter:
         """Write the bytes of one of the tensors, once.
 
         Raises:
-            OSError: they cannot be written, as on a full disk.
+            OSError: They cannot be written, as on a full disk.
         """
         begin, end = self._places.pop(name)
         assert len(content) == end - begin

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from .. import ml
+from ..outside import shown
 from ..outside.memory import memory_shortage
-from .errors import FileMemoryError, ShardError, mismatch, shown, some_of
-from .names import is_harmless, row_of, rows_of, split_dim
-from .tensor_checks import check_names, check_shapes
+from .errors import FileMemoryError, ShardError, mismatch, some_of
+from .names import check_names, check_shapes, is_harmless, row_of, rows_of, split_dim
 
 __all__ = ["MergedShards", "check_shards", "merge_shards"]
 
@@ -27,16 +27,16 @@ def check_shards(
     """Check names and shapes of all tensors of all shards, before anything is allocated.
 
     Args:
-        shards: the tensors of each file, in order.
-        labels: what to call each file in errors.
+        shards: The tensors of each file, in order.
+        labels: What to call each file in errors.
         layers: L.
-        sizes: those that `params.json` determines, by the letters of `names.py`.
+        sizes: Those that `params.json` determines, by the letters of `names.py`.
 
     Returns:
         All sizes by these letters.
 
     Raises:
-        ShardError: missing, extra or wrongly shaped tensors (the first five and how many), or
+        ShardError: Missing, extra or wrongly shaped tensors (the first five and how many), or
             another number of shards than the shapes ask for.
     """
     found = dict(sizes)
@@ -56,15 +56,15 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
     (Llama 2) or rows (Llama 3), all else is whole in each shard. A single shard is not copied.
 
     Args:
-        shards: the tensors of each file, in order.
+        shards: The tensors of each file, in order.
 
     Returns:
         The tensors of the whole model by name.
 
     Raises:
-        ShardError: other names, shapes or dtypes in one shard than in another, replicated tensors
+        ShardError: Other names, shapes or dtypes in one shard than in another, replicated tensors
             that differ, or a name that is not in Meta's table.
-        FileMemoryError: not enough memory for the copy; nothing has been copied.
+        FileMemoryError: Not enough memory for the copy; nothing has been copied.
     """
     if len(shards) == 1:
         return dict(shards[0])
@@ -81,10 +81,10 @@ class MergedShards(Mapping[str, ml.Tensor]):
     """The tensors of the whole model, each of which is merged when it is looked up, and not kept.
 
     Args:
-        shards: as for `merge_shards`, two or more.
+        shards: As for `merge_shards`, two or more.
 
     Raises:
-        ShardError: other names in one shard than in another; and in a lookup, what `merge_shards`
+        ShardError: Other names in one shard than in another; and in a lookup, what `merge_shards`
             says of shapes, dtypes and values.
     """
 
@@ -180,6 +180,6 @@ def _check_count(shards: Sequence[Shard], labels: Sequence[str], sizes: Mapping[
     if count != len(shards):
         got = f"{len(shards)}, while {name} has {shape[0]} rows of {sizes['Hh']}"
         if count > len(shards):
-            missing = ", ".join(f"{number:02d}" for number in range(len(shards), count)[:8])
-            got += f" (missing {missing}{', ...' if count - len(shards) > 8 else ''})"
+            missing = [f"{number:02d}" for number in range(len(shards), count)]
+            got += f", missing {some_of(missing, str)}"
         raise ShardError(mismatch(labels[0], "shards of the model", count, got))

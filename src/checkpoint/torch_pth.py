@@ -1,7 +1,7 @@
 """PyTorch's zip checkpoints (`.pth`): a directory, one pickle, and the bytes of each storage.
 
-The file is mapped: only the directory and the pickle are looked at, and each tensor is a view of
-the bytes where they lie. A 16 GB checkpoint opens in milliseconds.
+The file is mapped: only the directory and the pickle are read, and each tensor is a view of its
+bytes there. A 16 GB checkpoint opens in milliseconds.
 
 Source: PyTorch 2.13, `torch/serialization.py` (`_save`, `_load`).
 """
@@ -13,22 +13,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .. import ml
+from ..outside import described, shown
 from .errors import (
     ArchiveError,
     CheckpointError,
     NotACheckpointError,
     TensorRecordError,
     mismatch,
-    shown,
+    some_of,
 )
-from .file_kinds import HEAD_BYTES, found_kind
 from .mapped_file import MappedFile
-from .pickle_machine import PickleMachine
-from .torch_globals import TORCH_GLOBALS, StorageReference, TensorReference, load_storage
+from .pickle_machine import PickleMachine, StorageReference, TensorReference
 from .zip_directory import Record, read_directory
 
 __all__ = ["check_crcs", "map_pth", "read_pth"]
 
+_ZIP = b"PK\x03\x04"
 _MOST_PICKLE_BYTES = 16 << 20
 _MOST_WORD_BYTES = 64
 _READ_BYTES = 16 << 20
@@ -39,14 +39,14 @@ def read_pth(path: Path) -> dict[str, ml.Tensor]:
     """Read a checkpoint that `torch.save` wrote from a dict of tensors.
 
     Args:
-        path: the `.pth` file.
+        path: The `.pth` file.
 
     Returns:
         The tensors by name, as views of the mapped file (read-only, zero copy), with the shapes,
         strides and offsets they were saved with. Tensors that shared a storage still do.
 
     Raises:
-        CheckpointError: the file is not such a checkpoint, is damaged, or asks for anything but
+        CheckpointError: The file is not such a checkpoint, is damaged, or asks for anything but
             bfloat16, float16 or float32 tensors. The text says what and where.
     """
     return map_pth(path)[1]
@@ -56,7 +56,9 @@ def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
     """Read a checkpoint as `read_pth` does, and return the mapped file with the tensors."""
     file = MappedFile(path)
     try:
-        _check_format(file)
+        if file.buffer[: len(_ZIP)] != _ZIP:
+            rule = "a PyTorch zip checkpoint"
+            raise NotACheckpointError(mismatch(file.label, "kind", rule, file.kind()))
         records = _strip_prefix(file, read_directory(file))
         references = _tensor_references(file, records)
         tensors = {
@@ -68,20 +70,12 @@ def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
     return file, tensors
 
 
-def _check_format(file: MappedFile) -> None:
-    head = file.buffer[:HEAD_BYTES]
-    if head.startswith(b"PK\x03\x04"):
-        return
-    found = found_kind(head)
-    raise NotACheckpointError(f"{file.label}: not a PyTorch zip checkpoint (found {found})")
-
-
 def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Record]:
-    """Drop the archive's name, the one folder that all records lie in, from their names."""
+    """Drop the archive's name, the one folder that all records are in, from their names."""
     prefixes = {name.partition("/")[0] for name in records}
     if len(prefixes) != 1:
-        got = ", ".join(shown(prefix) for prefix in sorted(prefixes)[:5])
-        raise ArchiveError(mismatch(file.label, "folder of the records", "one", got or "none"))
+        got = some_of(sorted(prefixes))
+        raise ArchiveError(mismatch(file.label, "folders of the records", "one", got))
     stripped = {name.partition("/")[2]: record for name, record in records.items()}
     for name in ("data.pkl", "version"):
         if name not in stripped:
@@ -102,18 +96,21 @@ def _word(file: MappedFile, record: Record) -> str:
 
 
 def _content(file: MappedFile, record: Record, limit: int) -> bytes:
-    """Copy a small record; check its CRC unless it is 0, as PyTorch may be told to write it."""
+    """Copy a small record after checking its size; check its CRC."""
     if record.size > limit:
-        what = f"record {shown(record.name)}"
-        raise ArchiveError(
-            mismatch(file.label, what, f"at most {limit} bytes", f"{record.size} bytes")
-        )
+        what, got = f"record {shown(record.name)}", f"{record.size} bytes"
+        raise ArchiveError(mismatch(file.label, what, f"at most {limit} bytes", got))
     content = file.bytes_at(record.start, record.start + record.size)
-    crc = zlib.crc32(content)
+    _check_crc(file, record, zlib.crc32(content))
+    return content
+
+
+def _check_crc(file: MappedFile, record: Record, crc: int) -> None:
+    """Check the CRC-32 of a record unless it is 0, as PyTorch may be told to write it."""
     if record.crc not in (crc, 0):
         what = f"record {shown(record.name)}: CRC-32"
-        raise ArchiveError(mismatch(file.label, what, f"{record.crc:08x}", f"{crc:08x} (damaged)"))
-    return content
+        rule, got = f"{record.crc:08x}", f"{crc:08x} (damaged)"
+        raise ArchiveError(mismatch(file.label, what, rule, got))
 
 
 def check_crcs(file: MappedFile, progress: Callable[[int, int], None] | None = None) -> int:
@@ -127,7 +124,7 @@ def check_crcs(file: MappedFile, progress: Callable[[int, int], None] | None = N
         How many of the bytes belong to records without one: 0, as PyTorch may be told to write.
 
     Raises:
-        ArchiveError: A record has another CRC-32, or the file is no such archive.
+        ArchiveError: A record has another CRC-32, or the file is not such an archive.
     """
     unchecked = 0
     for record in read_directory(file).values():
@@ -136,12 +133,9 @@ def check_crcs(file: MappedFile, progress: Callable[[int, int], None] | None = N
             if progress is not None:
                 progress(start, file.size)
             crc = zlib.crc32(file.bytes_at(start, min(start + _READ_BYTES, stop)), crc)
+        _check_crc(file, record, crc)
         if record.crc == 0:
             unchecked += record.size
-        elif record.crc != crc:
-            what = f"record {shown(record.name)}: CRC-32"
-            rule, got = f"{record.crc:08x}", f"{crc:08x} (damaged)"
-            raise ArchiveError(mismatch(file.label, what, rule, got))
     if progress is not None:
         progress(file.size, file.size)
     return unchecked
@@ -150,16 +144,16 @@ def check_crcs(file: MappedFile, progress: Callable[[int, int], None] | None = N
 def _tensor_references(file: MappedFile, records: dict[str, Record]) -> dict[str, TensorReference]:
     program = _content(file, records["data.pkl"], _MOST_PICKLE_BYTES)
     label = f"{file.label}: data.pkl"
-    value = PickleMachine(program, label, TORCH_GLOBALS, load_storage).run()
+    value = PickleMachine(program, label).run()
     if not isinstance(value, dict):
-        got = f"a value of type {type(value).__name__}"
-        raise TensorRecordError(mismatch(label, "content", "a dict of tensors by name", got))
+        rule = "a dict of tensors by name"
+        raise TensorRecordError(mismatch(label, "content", rule, described(value)))
     references: dict[str, TensorReference] = {}
     storages: dict[str, StorageReference] = {}
     for name, item in value.items():
         if not isinstance(item, TensorReference):
-            got = f"a value of type {type(item).__name__}"
-            raise TensorRecordError(mismatch(label, f"entry {shown(name)}", "a tensor", got))
+            what = f"entry {shown(name)}"
+            raise TensorRecordError(mismatch(label, what, "a tensor", described(item)))
         storage = item.storage
         if storages.setdefault(storage.key, storage) != storage:
             what = f"record 'data/{storage.key}'"
@@ -171,7 +165,7 @@ def _tensor_references(file: MappedFile, records: dict[str, Record]) -> dict[str
 def _tensor(
     file: MappedFile, records: dict[str, Record], name: str, reference: TensorReference
 ) -> ml.Tensor:
-    """Make one tensor after checking, in Python integers, that it lies inside its record."""
+    """Make one tensor after checking, in Python integers, that it is inside its record."""
     storage, itemsize = reference.storage, reference.storage.dtype.itemsize
     what = f"tensor {shown(name)}"
     record = _storage_record(file, records, what, storage)
@@ -204,9 +198,8 @@ def _storage_record(
 ) -> Record:
     record = records.get(f"data/{storage.key}")
     if record is None:
-        raise TensorRecordError(
-            mismatch(file.label, what, f"a record 'data/{storage.key}'", "none")
-        )
+        rule = f"a record 'data/{storage.key}'"
+        raise TensorRecordError(mismatch(file.label, what, rule, "none"))
     needed = storage.element_count * storage.dtype.itemsize
     if needed != record.size:
         rule = f"{storage.element_count} x {storage.dtype.itemsize} bytes = {record.size}"

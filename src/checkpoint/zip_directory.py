@@ -16,7 +16,8 @@ import struct
 from dataclasses import dataclass
 from typing import NoReturn
 
-from .errors import ArchiveError, shown
+from ..outside import shown
+from .errors import ArchiveError, mismatch
 from .mapped_file import MappedFile
 
 __all__ = ["Record", "read_directory"]
@@ -67,13 +68,13 @@ def read_directory(file: MappedFile) -> dict[str, Record]:
     """Read and check the directory of a stored zip archive.
 
     Args:
-        file: the mapped archive; only its directory and the headers of its records are touched.
+        file: The mapped archive; only its directory and the headers of its records are touched.
 
     Returns:
         The records by name, in the order of the file.
 
     Raises:
-        ArchiveError: anything but stored, unencrypted, uniquely named records that follow each
+        ArchiveError: Anything but stored, unencrypted, uniquely named records that follow each
             other without gap or overlap from byte 0 to the directory, in agreement everywhere.
     """
     return _DirectoryReader(file).read()
@@ -102,7 +103,7 @@ class _DirectoryReader:
         return records
 
     def _refuse(self, what: str, expected: str, got: str) -> NoReturn:
-        raise ArchiveError(f"{self._file.label}: {what}: expected {expected}, got {got}")
+        raise ArchiveError(mismatch(self._file.label, what, expected, got))
 
     def _refuse_record(self, name: str, expected: str, got: str) -> NoReturn:
         self._refuse(f"record {shown(name)}", expected, got)

@@ -7,8 +7,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from ..checkpoint import CheckpointError
-from ..checkpoint.mapped_file import label_of, read_small_file
+from ..outside import UnfitFileError, label_of, read_whole
 from .errors import UsageError
 
 _QUOTES = ("'", '"')
@@ -37,9 +36,9 @@ def read_bytes(path: Path, limit: int) -> bytes:
         UsageError: it is missing, unreadable, no regular file, or larger.
     """
     try:
-        return read_small_file(path, limit)
-    except CheckpointError as error:
-        raise UsageError(str(error)) from None  # no fault of the model's files
+        return read_whole(path, limit)
+    except UnfitFileError as error:
+        raise UsageError(f"{label_of(path)}: {error}") from None
 
 
 def read_text(path: Path, limit: int) -> str:

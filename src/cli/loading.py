@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from ..checkpoint.layout import listing_of
-from ..checkpoint.mapped_file import label_of
+from ..checkpoint.model_directory import listing_of
 from ..inference import FoundFormat, InferenceEngine, Message, encode_chat
 from ..model import (
     MemoryForecast,
@@ -19,6 +18,7 @@ from ..model import (
     save_quantized,
 )
 from ..model.files import BUNDLED_MODEL
+from ..outside import label_of
 from ..outside.memory import readable_bytes
 from ..tokenizer import Tokenizer
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options

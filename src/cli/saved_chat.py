@@ -7,10 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoint.errors import shown
-from ..checkpoint.mapped_file import label_of
 from ..inference import SamplingArgs, SamplingError
-from ..outside import parse_strict_json
+from ..outside import label_of, parse_strict_json, shown
 from .errors import UsageError
 from .escape import escape_controls, json_controls, replace_surrogates
 from .files import read_bytes, write_whole

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoint.mapped_file import label_of
+from ..outside import label_of
 from ..tokenizer import Tokenizer
 from .chat_formats import CHAT_FORMATS, ChatFormat
 from .chat_parts import encode_parts, token_id

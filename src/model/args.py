@@ -10,8 +10,8 @@ from typing import Literal, TypeVar
 
 from .. import ml
 from ..checkpoint import HuggingFaceConfig
-from ..checkpoint.key_rules import DEFAULT_ROPE_THETA
 from ..checkpoint.names import is_harmless, is_matrix, rows_of
+from ..checkpoint.params import DEFAULT_ROPE_THETA
 from .errors import ModelConfigError
 
 # Below this, the square of a float32 may vanish against nothing and a row of zeros give NaN.

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..checkpoint import read_hugging_face_config, read_params
-from ..checkpoint.layout import ModelDirectory, find_model_directory
-from ..checkpoint.mapped_file import label_of
-from ..checkpoint.quantization_config import QuantizationConfig
+from ..checkpoint.model_directory import ModelDirectory, find_model_directory
+from ..checkpoint.packed_weights import QuantizationConfig
+from ..outside import label_of
 from .args import ModelArgs, args_from_config, args_from_params, value_of
 from .errors import ModelConfigError
 

@@ -14,12 +14,16 @@ from pathlib import Path
 
 from .. import ml
 from ..checkpoint import Checkpoint
-from ..checkpoint.mapped_file import label_of
 from ..checkpoint.names import hugging_face_names
-from ..checkpoint.packed_parts import in_halves, new_tensors, part_contents
-from ..checkpoint.quantization_config import INT8_GROUP, int8_config, nf4_config
+from ..checkpoint.packed_weights import (
+    in_halves,
+    int8_config,
+    new_tensors,
+    nf4_config,
+    part_contents,
+)
 from ..checkpoint.safetensors_writer import NewTensor, SafetensorsWriter, written_bytes
-from ..outside import UnfitFileError, followed_inside, read_whole
+from ..outside import UnfitFileError, followed_inside, label_of, read_whole
 from ..tokenizer import MAX_FILE_BYTES, Tokenizer
 from .args import EMBEDDINGS, ModelArgs, RopeScaling
 from .errors import ModelConfigError, ModelError
@@ -129,9 +133,9 @@ def _write_weights(
 ) -> int:
     """Write all weights into one file, one after the other; return their bytes."""
     for size in (args.dim, args.ffn_dim, args.n_heads * args.head_dim):
-        if dtype is ml.int8_block and size % INT8_GROUP:
+        if dtype is ml.int8_block and size % dtype.block_size:
             raise ModelConfigError(
-                f"save: rows of int8 must be a multiple of {INT8_GROUP} long: got {size}"
+                f"save: rows of int8 must be a multiple of {dtype.block_size} long: got {size}"
             )
     names = {ours: theirs for theirs, ours in hugging_face_names(args.n_layers, args.biases)}
     shapes, sources = args.tensor_shapes, sources_of(checkpoint.tensors)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from .shown import shown
 
@@ -49,6 +49,11 @@ def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object
         raise ValueError(f"expected JSON, got something else at {where} ({error.msg})") from None
     except RecursionError:
         raise ValueError("expected a few levels of nesting, got very many") from None
+
+
+def is_integer(value: object, low: int, high: int) -> TypeGuard[int]:
+    """Tell whether a value is an integer in low..high; `true` and `1.0` are not."""
+    return type(value) is int and low <= value <= high
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:

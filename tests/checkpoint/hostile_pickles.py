@@ -74,7 +74,7 @@ CODE: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "EXT4": (START + b"\x84\x01\x00\x00\x00.", ("EXT4 at byte 2",)),
     "PERSID": (START + b"Pos.system\n.", ("PERSID at byte 2",)),
     "REDUCE of a storage class": (START + FLOAT + b")R.", ("REDUCE", "torch.FloatStorage")),
-    "REDUCE of text": (START + text("os.system") + b")R.", ("REDUCE", "type str")),
+    "REDUCE of text": (START + text("os.system") + b")R.", ("REDUCE", "got 'os.system'")),
     "REDUCE of a tensor": (START + TENSOR + b")R.", ("REDUCE", "type TensorReference")),
     "REDUCE without a tuple": (START + DICT_CLASS + b"]R.", ("REDUCE", "type list")),
     "REDUCE of a global from the memo": (

@@ -1,27 +1,7 @@
 """The texts of errors: one form, and nothing from a file reaches the terminal unescaped."""
 
-import pytest
-
 from src.checkpoint import errors
 from src.ml import LlamaBoltsError
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("plain é 日本", "'plain é 日本'"),
-        ("", "''"),
-        ("a\nb\t\0", "'a\\nb\\t\\x00'"),
-        ("\x1b[2J\x9b", "'\\x1b[2J\\x9b'"),
-        ("\u202e\u2066\u2028\ud800", "'\\u202e\\u2066\\u2028\\ud800'"),
-        ("a\\b", "'a\\\\b'"),
-        ("x" * 80, "'" + "x" * 80 + "'"),
-        ("x" * 81, "'" + "x" * 77 + "...'"),
-        ("\x1b" * 40, "'" + ("\\x1b" * 20)[:77] + "...'"),
-    ],
-)
-def test_text_is_quoted_escaped_and_cut(text: str, expected: str) -> None:
-    assert errors.shown(text) == expected
 
 
 def test_a_list_of_names_shows_five_and_counts_all() -> None:
@@ -35,6 +15,7 @@ def test_a_mismatch_has_the_form_of_all_texts() -> None:
 
 def test_every_error_is_of_the_one_base_class() -> None:
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
-    ours = [value for value in classes if value is not LlamaBoltsError]
+    ours = [value for value in classes if value.__module__ == errors.__name__]
     assert len(ours) == 11
     assert all(issubclass(value, errors.CheckpointError) for value in ours)
+    assert issubclass(errors.CheckpointError, LlamaBoltsError)

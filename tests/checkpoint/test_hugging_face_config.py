@@ -8,13 +8,13 @@ import pytest
 
 from src.checkpoint import CheckpointError, HuggingFaceConfig
 from src.checkpoint.errors import ParamsError
-from src.checkpoint.hugging_face_config import read_hugging_face_config
-from src.checkpoint.hugging_face_keys import (
+from src.checkpoint.hugging_face_config import (
     GENERATION_HARMLESS_KEYS,
     HARMLESS_KEYS,
     NEUTRAL_VALUES,
     REFUSED_KEYS,
     RULES,
+    read_hugging_face_config,
 )
 from tests.support.hugging_face_writer import CONFIG
 
@@ -421,15 +421,18 @@ BAD_ROPES = {
     "yarn": ({"rope_type": "yarn", "factor": 4}, "one of default, linear, llama3, got 'yarn'"),
     "dynamic": ({"type": "dynamic", "factor": 2}, "got 'dynamic'"),
     "longrope": ({"rope_type": "longrope"}, "got 'longrope'"),
-    "mrope": ({"rope_type": "default", "mrope_section": [1]}, "'default', got 'mrope_section'"),
+    "mrope": (
+        {"rope_type": "default", "mrope_section": [1]},
+        "only known ones, got 'mrope",
+    ),
     "list": ({"rope_type": ["linear"]}, "got a value of type list"),
     "two kinds": ({"rope_type": "linear", "type": "llama3"}, "rope_type 'linear', got another"),
     "per layer": ({"full_attention": {"rope_type": "default"}}, "'full_attention'"),
     "no factor": ({"rope_type": "linear"}, "without 'factor'"),
     "factor null": ({"rope_type": "linear", "factor": None}, "without 'factor'"),
     "factor 0": ({"rope_type": "linear", "factor": 0}, "factor: expected a number in 1..1e+06"),
-    "factor below 1": ({"rope_type": "linear", "factor": 0.5}, "got '0.5'"),
-    "factor true": ({"rope_type": "linear", "factor": True}, "got 'True'"),
+    "factor below 1": ({"rope_type": "linear", "factor": 0.5}, "got 0.5"),
+    "factor true": ({"rope_type": "linear", "factor": True}, "got True"),
     "factor text": ({"rope_type": "linear", "factor": "2"}, "factor: expected"),
     "extra": ({"rope_type": "linear", "factor": 2, "beta_fast": 1}, "'beta_fast'"),
     "half a llama3": ({"rope_type": "llama3", "factor": 8}, "without 'low_freq_factor', 'high"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.checkpoint.names import Split, is_harmless, is_matrix, row_of, rows_of, split_dim
+from src.checkpoint.names import Sharding, is_harmless, is_matrix, row_of, rows_of, split_dim
 
 
 def test_a_model_of_two_layers_has_3_plus_9_per_layer() -> None:
@@ -79,7 +79,7 @@ def test_each_tensor_is_split_as_meta_splits_it(
     row = row_of(name)
     assert row is not None
     assert split_dim(row, shape, dim=8) == axis
-    assert (axis is None) == (row.split is Split.REPLICATED)
+    assert (axis is None) == (row.split is Sharding.REPLICATED)
 
 
 def test_only_tensors_of_two_sizes_are_matrices() -> None:

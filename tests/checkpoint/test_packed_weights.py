@@ -1,4 +1,4 @@
-"""Quantised weights of other tools: what fits is read where it lies, every lie is refused."""
+"""Quantized weights of other tools: what fits is read in place, what does not is refused."""
 
 import json
 import time
@@ -12,7 +12,7 @@ import pytest
 
 from src import ml
 from src.checkpoint import CheckpointError
-from src.checkpoint.quantization_config import int8_config, nf4_config
+from src.checkpoint.packed_weights import int8_config, nf4_config
 from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
 from tests.support.open_directory import open_hugging_face
 
@@ -64,7 +64,7 @@ def int8_parts(name: str, array: "np.ndarray[Any, Any]") -> Arrays:
     return {name: weight.codes.numpy().reshape(array.shape), f"{name}_scale": scales}
 
 
-def quantised(kind: str, config: dict[str, Any] = SMALL) -> Arrays:
+def quantized(kind: str, config: dict[str, Any] = SMALL) -> Arrays:
     result: Arrays = {}
     for name, array in plain_arrays(config).items():
         if "proj" not in name:
@@ -86,10 +86,10 @@ def config_for(kind: str, **changes: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("kind", ["nf4", "nf4 double", "int8"])
-def test_a_quantised_directory_gives_the_weights_that_were_quantised(
+def test_a_quantized_directory_gives_the_weights_that_were_quantized(
     tmp_path: Path, kind: str, shards: int
 ) -> None:
-    write_hugging_face_directory(tmp_path, config_for(kind), quantised(kind), shards=shards)
+    write_hugging_face_directory(tmp_path, config_for(kind), quantized(kind), shards=shards)
     checkpoint = open_hugging_face(tmp_path)
     weight = checkpoint.tensors["layers.0.attention.wk.weight"]
     assert isinstance(weight, ml.QuantizedTensor)
@@ -104,7 +104,7 @@ def test_a_quantised_directory_gives_the_weights_that_were_quantised(
 
 
 def test_codes_may_be_stored_in_another_dtype(tmp_path: Path) -> None:
-    arrays = quantised("nf4")
+    arrays = quantized("nf4")
     codes = arrays[WEIGHT]
     arrays[WEIGHT] = codes.reshape(-1).view(ml_dtypes.bfloat16).reshape(-1, 1)
     write_hugging_face_directory(tmp_path, config_for("nf4"), arrays)
@@ -117,7 +117,7 @@ def test_only_the_columns_of_int8_are_grouped_so_its_rows_may_be_of_any_number(
     tmp_path: Path,
 ) -> None:
     sizes = {"head_dim": 8, "num_attention_heads": 12, "num_key_value_heads": 3}
-    arrays = quantised("int8", SMALL | sizes)
+    arrays = quantized("int8", SMALL | sizes)
     write_hugging_face_directory(tmp_path, config_for("int8") | sizes, arrays)
     weight = open_hugging_face(tmp_path).tensors["layers.0.attention.wk.weight"]
     assert isinstance(weight, ml.QuantizedTensor)
@@ -127,14 +127,14 @@ def test_only_the_columns_of_int8_are_grouped_so_its_rows_may_be_of_any_number(
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_float32_is_an_offset(tmp_path: Path, sign: int) -> None:
-    arrays = quantised("nf4 double")
+    arrays = quantized("nf4 double")
     changed_state(nested_offset=sign * float(np.finfo(np.float32).max))(arrays)
     write_hugging_face_directory(tmp_path, config_for("nf4 double"), arrays)
     assert open_hugging_face(tmp_path).tensors
 
 
 def test_a_module_that_was_skipped_stays_plain(tmp_path: Path) -> None:
-    arrays = quantised("nf4")
+    arrays = quantized("nf4")
     arrays = {n: a for n, a in arrays.items() if not n.startswith(WEIGHT)}
     arrays[WEIGHT] = plain_arrays()[WEIGHT]
     write_hugging_face_directory(tmp_path, config_for("nf4"), arrays)
@@ -189,7 +189,7 @@ BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "other levels": (replaced(".quant_map", np.linspace(-1, 1, 16).astype(F32)), "16 levels"),
     "fp4": (
         lambda arrays: arrays.update({f"{WEIGHT}.quant_state.bitsandbytes__fp4": packed({})}),
-        "quantisation to nf4"),
+        "quantization to nf4"),
     "sizes nested deeply": (changed_state(shape=[[[]], 96]), "two sizes, got a value of type list"),
 }  # fmt: skip
 BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {
@@ -230,7 +230,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_part_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
     kind, change, word = BAD[name]
-    arrays = quantised(kind)
+    arrays = quantized(kind)
     write_hugging_face_directory(tmp_path, config_for(kind), arrays)
     open_hugging_face(tmp_path)  # the valid twin
     change(arrays)
@@ -243,7 +243,7 @@ def test_a_part_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, name: s
     assert len(str(refusal.value)) < 600
 
 
-def test_an_empty_quantisation_config_is_none(tmp_path: Path) -> None:
+def test_an_empty_quantization_config_is_none(tmp_path: Path) -> None:
     write_hugging_face_directory(tmp_path, SMALL | {"quantization_config": {}}, plain_arrays())
     tensors = open_hugging_face(tmp_path).tensors
     assert tensors["layers.0.attention.wk.weight"].dtype is ml.bfloat16
@@ -253,38 +253,38 @@ REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
     "gptq": ({"quant_method": "gptq", "bits": 4}, "'gptq', which is not"),
     "awq": ({"quant_method": "awq"}, "'awq', which is not"),
     "fp8": ({"quant_method": "fp8"}, "'fp8', which is not"),
-    "no method": ({"bits": 4}, "'None', which is not"),
+    "no method": ({"bits": 4}, "got None, which is not"),
     "an object as method": ({"quant_method": {"a": 1}}, "a value of type dict"),
     "a text": ("nf4", "an object"),
     "8 bits of bitsandbytes": (
         {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False,
-         "bnb_4bit_quant_type": "nf4"}, "'False', which is not|got 'True', which"),
+         "bnb_4bit_quant_type": "nf4"}, "got False, which is not|got True, which"),
     "fp4": (nf4_config() | {"bnb_4bit_quant_type": "fp4"}, "'fp4', which is not"),
     "an unknown key": (nf4_config() | {"new_key": 1}, "only known ones.*new_key"),
     "another format": (int8_config() | {"format": "pack-quantized"}, "'pack-quantized', which"),
     "a key is missing": ({"quant_method": "bitsandbytes", "load_in_4bit": True},
         "without 'bnb_4bit_quant_type'"),
-    "a group of no keys": (int8_config() | {"config_groups": {"a": 1}}, "an object, got '1'"),
+    "a group of no keys": (int8_config() | {"config_groups": {"a": 1}}, "an object, got 1"),
     "weights of no keys": (
         int8_config() | {"config_groups": {"a": {"targets": ["Linear"], "weights": "all"}}},
-        "weights: expected an object, got 'all'"),
-    "two groups": (int8_config() | {"config_groups": {"a": {}, "b": {}}}, "one group, got 2"),
-    "no group": (int8_config() | {"config_groups": None}, "one group"),
+        "weights: content: expected an object, got 'all'"),
+    "two groups": (int8_config() | {"config_groups": {"a": {}, "b": {}}}, "expected 1, got 2"),
+    "no group": (int8_config() | {"config_groups": None}, "without 'config_groups'"),
 }  # fmt: skip
 
 
 def test_the_keys_that_transformers_writes_twice_are_read(tmp_path: Path) -> None:
     twice = {"_load_in_4bit": True, "_load_in_8bit": False}
-    write_hugging_face_directory(tmp_path, config_for("nf4", **twice), quantised("nf4"))
+    write_hugging_face_directory(tmp_path, config_for("nf4", **twice), quantized("nf4"))
     open_hugging_face(tmp_path)
     for wrong in ({"_load_in_4bit": False}, {"_load_in_8bit": True}):
-        write_hugging_face_directory(tmp_path, config_for("nf4", **wrong), quantised("nf4"))
+        write_hugging_face_directory(tmp_path, config_for("nf4", **wrong), quantized("nf4"))
         with pytest.raises(CheckpointError, match="which is not supported"):
             open_hugging_face(tmp_path)
 
 
 @pytest.mark.parametrize("name", REFUSED_CONFIGS)
-def test_other_quantisations_are_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_other_quantizations_are_refused_by_name(tmp_path: Path, name: str) -> None:
     value, word = REFUSED_CONFIGS[name]
     write_hugging_face_directory(tmp_path, SMALL | {"quantization_config": value}, plain_arrays())
     with pytest.raises(CheckpointError, match=word):

@@ -20,7 +20,7 @@ import pytest
 from src import ml
 from src.checkpoint import CheckpointError, read_pth
 from src.checkpoint.errors import ArchiveError, NotACheckpointError, TensorRecordError
-from src.checkpoint.torch_pth import map_pth
+from src.checkpoint.torch_pth import check_crcs, map_pth
 from tests.checkpoint import hostile_pickles as hostile
 from tests.checkpoint.zip_parts import Part, build
 from tests.support.pth_writer import (
@@ -38,7 +38,7 @@ TWO_BY_THREE = tensor_call(storage_id("FloatStorage", "0", 6), 0, [2, 3], [3, 1]
 
 
 def one_storage(path: Path, *calls: bytes, values: "np.ndarray" = VALUES) -> Path:
-    """Write a checkpoint whose tensors t0, t1, ... all lie in record 0."""
+    """Write a checkpoint whose tensors t0, t1, ... are all in record 0."""
     program = dict_program({f"t{number}": call for number, call in enumerate(calls)})
     write_archive(path, program, {"0": values.tobytes()})
     return path
@@ -193,6 +193,28 @@ def archive(version_crc: int) -> bytes:
     )
 
 
+def test_all_bytes_are_compared_with_their_crc(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("src.checkpoint.torch_pth._READ_BYTES", 40)
+    write_pth(path, {"a": VALUES})
+    seen: list[tuple[int, int]] = []
+    assert check_crcs(map_pth(path)[0], lambda done, size: seen.append((done, size))) == 0
+    size = path.stat().st_size
+    assert seen == sorted(seen)
+    assert len(seen) > 3
+    assert seen[-1] == (size, size)
+    content = bytearray(path.read_bytes())
+    content[content.index(VALUES.tobytes()) + 95] ^= 1
+    path.write_bytes(content)
+    file, _ = map_pth(path)  # nothing reads the values
+    with pytest.raises(ArchiveError, match=r"data/0': CRC-32: expected .* \(damaged\)$"):
+        check_crcs(file)
+
+
+def test_the_bytes_of_records_without_a_crc_are_counted(path: Path) -> None:
+    path.write_bytes(archive(version_crc=0))
+    assert check_crcs(map_pth(path)[0]) == len(b"3\n")
+
+
 # P5: other files
 
 
@@ -236,9 +258,11 @@ def test_p5_another_kind_of_file_is_refused_by_its_kind(
     path: Path, content: bytes, found: str
 ) -> None:
     path.write_bytes(content)
-    with pytest.raises(NotACheckpointError, match="not a PyTorch zip checkpoint") as caught:
+    with pytest.raises(
+        NotACheckpointError, match="kind: expected a PyTorch zip checkpoint"
+    ) as caught:
         read_pth(path)
-    assert f"(found {found}" in str(caught.value)
+    assert f"kind: expected a PyTorch zip checkpoint, got {found}" in str(caught.value)
 
 
 MISSING = {
@@ -282,9 +306,8 @@ def test_the_folders_of_an_archive_of_several_are_named_up_to_five(path: Path) -
         parts = [Part(f"{folder}/version".encode(), b"3\n") for folder in "fedcba"[-count:]]
         path.write_bytes(build(parts))
         named = ", ".join(f"'{folder}'" for folder in "abcde"[:count])
-        with pytest.raises(
-            ArchiveError, match=f"folder of the records: expected one, got {named}$"
-        ):
+        words = f"folders of the records: expected one, got {named}.* \\({count} in all\\)$"
+        with pytest.raises(ArchiveError, match=words):
             read_pth(path)
 
 
@@ -476,7 +499,7 @@ def test_p3_a_file_cut_at_any_byte_is_refused(path: Path) -> None:
 
 
 def fixed_crc(content: bytes, program: bytes, start: int) -> bytes:
-    """Put a program of the same length in, with the CRC 0 that stands for "not computed"."""
+    """Put a program of the same length in, with the CRC 0, which means "not computed"."""
     crc = struct.pack("<L", zlib.crc32(content[start : start + len(program)]))
     changed = content[:start] + program + content[start + len(program) :]
     assert changed.count(crc) == 2
@@ -484,7 +507,7 @@ def fixed_crc(content: bytes, program: bytes, start: int) -> bytes:
 
 
 def read_or_refuse(path: Path, content: bytes) -> bool:
-    """Read damaged content: a refusal, or tensors that lie inside the file; nothing else."""
+    """Read damaged content: a refusal, or tensors inside the file; nothing else."""
     path.write_bytes(content)
     try:
         file, tensors = map_pth(path)

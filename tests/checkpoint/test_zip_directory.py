@@ -163,7 +163,7 @@ Z3 = {
     "Unicode path field": parts(central_extra=struct.pack("<2H", 0x7075, 5) + b"\x01abcd"),
     "local Unicode path field": parts(local_extra=struct.pack("<2H", 0x7075, 5) + b"\x01abcd"),
     "part of an extra field": parts(central_extra=b"FB\x09"),
-    "extra field longer than the room": parts(central_extra=b"FB\x09\x00Z"),
+    "extra field longer than its length": parts(central_extra=b"FB\x09\x00Z"),
     "no descriptor": parts(local={"flags": 8}, central={"flags": 8}),
     "descriptor of another size": parts(
         local={"flags": 8}, central={"flags": 8}, after=DESCRIPTOR[:-1] + b"\x01"
@@ -230,10 +230,10 @@ Z4 = {
             local_extra=zip64(6, 6),
         )
     ),
-    "local zip64 lies beside true sizes of 32 bits": build(parts(local_extra=zip64(6, 6))),
-    "local zip64 lies in one of two": build(parts(local_extra=zip64(5, 6))),
-    "local zip64 lies in the offset": build(parts(local_extra=zip64(5, 5, 1))),
-    "local zip64 offset alone lies": build(parts(local_extra=zip64(7))),
+    "local zip64 differs from true sizes of 32 bits": build(parts(local_extra=zip64(6, 6))),
+    "local zip64 wrong in one of two": build(parts(local_extra=zip64(5, 6))),
+    "local zip64 wrong in the offset": build(parts(local_extra=zip64(5, 5, 1))),
+    "local zip64 wrong in the offset alone": build(parts(local_extra=zip64(7))),
     "local zip64 of too many values": build(parts(local_extra=zip64(5, 5, 0, 5))),
     "only an end record": build([])[:21],
     "one byte": b"P",

@@ -65,7 +65,7 @@ META: dict[str, tuple[str, Make, str]] = {
     "P4 deep": (WEIGHTS, archive(hostile.GREEDY["10^5 nested tuples"]), "error: "),
     "P5 empty": (WEIGHTS, content(b""), "an empty file"),
     "P5 gzip": (WEIGHTS, content(gzip.compress(b"x")), "a gzip file"),
-    "P5 noise": (WEIGHTS, content(b"\x1b[2J\x07\n"), "not a PyTorch zip checkpoint"),
+    "P5 noise": (WEIGHTS, content(b"\x1b[2J\x07\n"), "kind: expected a PyTorch zip checkpoint"),
     "P5 directory": (WEIGHTS, in_the_place_of(Path.mkdir), "a directory"),
     "P5 FIFO": (WEIGHTS, in_the_place_of(os.mkfifo), "a FIFO"),
     "Z1 bomb": (WEIGHTS, content(deflated()), "must be stored uncompressed"),

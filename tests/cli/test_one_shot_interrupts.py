@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from src.checkpoint import meta_directory
+from src.checkpoint import checkpoint
 from src.cli import loading, one_shot
 from src.cli.console import Console
 from src.inference import Sampler
@@ -28,8 +28,8 @@ F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 PHASES = {
     "reading the prompt": (one_shot, "decode_input", 0, b""),
     "the forecast of memory": (loading, "forecast_memory", 0, b""),
-    "mapping the weights": (meta_directory, "map_pth", 0, b""),
-    "checking the weights": (meta_directory, "check_shards", 0, b""),
+    "mapping the weights": (checkpoint, "map_pth", 0, b""),
+    "checking the weights": (checkpoint, "check_shards", 0, b""),
     "allocating the cache": (InferenceContext, "__init__", 0, b""),
     "the loading line": (Console, "note", 0, b""),
     "tokenizing": (Tokenizer, "encode", 4, b""),

@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-from src.checkpoint.mapped_file import MappedFile, label_of, read_small_file
+from src.checkpoint.mapped_file import MappedFile
+from src.outside import label_of, read_whole
 from src.tokenizer.files import read_bytes
 from tests.fuzz.targets import Bed
 
@@ -32,7 +33,7 @@ def keep_in_memory(bed: Bed) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("src."):
             for key, value in list(vars(module).items()):
-                if value is read_small_file or value is read_bytes:
+                if value is read_whole or value is read_bytes:
                     setattr(module, key, read)
     bed.read(b"")  # what does not read in these ways is refused the empty file from now on
     bed.writes = False

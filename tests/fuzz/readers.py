@@ -5,14 +5,11 @@ from pathlib import Path
 
 from src import ml
 from src.checkpoint import read_pth, read_safetensors
-from src.checkpoint.key_rules import read_object
 from src.checkpoint.mapped_file import MappedFile
-from src.checkpoint.packed_weights import NF4_STATE, take_packed
+from src.checkpoint.packed_weights import NF4_STATE, read_quantization, take_packed
+from src.checkpoint.params import read_json_object
 from src.checkpoint.pickle_machine import PickleMachine
-from src.checkpoint.quantization_config import read_quantization
-from src.checkpoint.safetensors import SafetensorsFile
-from src.checkpoint.safetensors_index import read_index
-from src.checkpoint.torch_globals import TORCH_GLOBALS, load_storage
+from src.checkpoint.safetensors import SafetensorsFile, read_index
 from src.checkpoint.zip_directory import read_directory
 from src.cli.escape import escape_controls, escape_line
 from src.inference.chat_template import format_of_template, read_template
@@ -29,7 +26,7 @@ PROBE = "the 1 \u2581\u00e9\U0001f642\n<s>"
 
 
 def read_pickle(data: bytes, path: Path) -> None:
-    PickleMachine(data, "data.pkl", TORCH_GLOBALS, load_storage).run()
+    PickleMachine(data, "data.pkl").run()
 
 
 def read_zip(data: bytes, path: Path) -> None:
@@ -75,7 +72,7 @@ def read_files_of_index(data: bytes, path: Path) -> None:
 
 
 def read_quantization_config(data: bytes, path: Path) -> None:
-    read_quantization("config.json", {"quantization_config": read_object(path)})
+    read_quantization("config.json", {"quantization_config": read_json_object(path)})
 
 
 def read_ranks(data: bytes, path: Path) -> None:

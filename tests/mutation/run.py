@@ -41,34 +41,22 @@ TORCH = [CHECKPOINT.format(name) for name in ("pickle_machine", "torch_pth")]
 JSON = [TOKENIZER.format(name) for name in ("tokenizer_json", "added_tokens", "marked_text")]
 BESIDE = [*JSON, *(TOKENIZER.format(name) for name in ("roles", "tokens_beside", "loader"))]
 TESTS = {
-    "checkpoint/checkpoint": ["tests/checkpoint/test_shards.py", "tests/model/test_loader.py"],
+    "checkpoint/checkpoint": [CHECKPOINT.format("checkpoint"), "tests/model/test_loader.py"],
     "checkpoint/errors": [CHECKPOINT.format("errors"), CHECKPOINT.format("shards")],
-    "checkpoint/file_kinds": [TORCH[1], CHECKPOINT.format("safetensors")],
     "checkpoint/hugging_face_config": HUGGING_FACE,
-    "checkpoint/hugging_face_keys": HUGGING_FACE,
-    "checkpoint/key_rules": [CHECKPOINT.format("params"), HUGGING_FACE[0]],
     "checkpoint/mapped_file": [CHECKPOINT.format("mapped_file"), TORCH[1]],
-    "checkpoint/meta_directory": [CHECKPOINT.format("meta_directory")],
-    "checkpoint/names": [CHECKPOINT.format(name) for name in ("names", "shards")],
-    "checkpoint/packed_parts": [HUGGING_FACE[1], "tests/model/test_saving.py"],
-    "checkpoint/packed_weights": [HUGGING_FACE[1]],
-    "checkpoint/params": [CHECKPOINT.format("params")],
-    "checkpoint/quantization_config": HUGGING_FACE,
-    "checkpoint/safetensors": [CHECKPOINT.format("safetensors")],
-    "checkpoint/safetensors_header": [CHECKPOINT.format("safetensors")],
+    "checkpoint/model_directory": [
+        CHECKPOINT.format(name) for name in ("model_directory", "checkpoint")
+    ],
+    "checkpoint/names": [CHECKPOINT.format(name) for name in ("names", "shards", "checkpoint")],
+    "checkpoint/packed_weights": [*HUGGING_FACE, "tests/model/test_saving.py"],
+    "checkpoint/params": [CHECKPOINT.format("params"), HUGGING_FACE[0]],
+    "checkpoint/pickle_machine": TORCH,
+    "checkpoint/safetensors": [CHECKPOINT.format(name) for name in ("safetensors", "checkpoint")],
     "checkpoint/safetensors_writer": ["tests/model/test_saving.py"],
     "checkpoint/shards": [CHECKPOINT.format("shards")],
-    "checkpoint/zip_directory": [CHECKPOINT.format("zip_directory"), TORCH[1]],
-    **{f"checkpoint/{n}": TORCH for n in ("pickle_machine", "pickle_values", "torch_globals")},
-    "checkpoint/pickle_opcodes": TORCH,
     "checkpoint/torch_pth": TORCH,
-    **{
-        f"checkpoint/{name}": [CHECKPOINT.format("hugging_face_directory"), HUGGING_FACE[1]]
-        for name in ("hugging_face_directory", "safetensors_index")
-    },
-    "checkpoint/tensor_checks": [
-        CHECKPOINT.format(name) for name in ("shards", "hugging_face_directory")
-    ],
+    "checkpoint/zip_directory": [CHECKPOINT.format("zip_directory"), TORCH[1]],
     "tokenizer/tiktoken_file": [TOKENIZER.format("tiktoken_file"), TOKENIZER.format("tokenizer")],
     "tokenizer/sentencepiece_file": [TOKENIZER.format("sentencepiece_file")],
     "tokenizer/protobuf": [TOKENIZER.format(name) for name in ("protobuf", "sentencepiece_file")],

@@ -56,9 +56,9 @@ def padded(header: bytes) -> bytes:
 
 
 def write_safetensors(
-    path: Path, arrays: Arrays, metadata: Mapping[str, str] | None = None, askew: int = 0
+    path: Path, arrays: Arrays, metadata: Mapping[str, str] | None = None, shift: int = 0
 ) -> None:
-    """Write named arrays; `askew` moves the buffer by so many bytes from an aligned place.
+    """Write named arrays; `shift` moves the buffer by so many bytes from an aligned place.
 
     Zeros of a mebibyte and more become holes in the file: large zero tensors cost no disk.
     """
@@ -72,7 +72,7 @@ def write_safetensors(
         end = position + int(np.prod(array.shape, dtype=object)) * dtype.itemsize
         header[name] = entry(DTYPE_NAMES[dtype], array.shape, position, end)
         position = end
-    text = padded(json.dumps(header, separators=(",", ":")).encode()) + b" " * askew
+    text = padded(json.dumps(header, separators=(",", ":")).encode()) + b" " * shift
     with path.open("wb") as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
         for _, array in ordered:

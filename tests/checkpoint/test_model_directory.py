@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from src.checkpoint import CheckpointError
-from src.checkpoint.layout import ModelDirectory, find_model_directory
+from src.checkpoint.errors import some_of
+from src.checkpoint.model_directory import ModelDirectory, find_model_directory
 
 META = ("params.json", "consolidated.00.pth")
 HUGGING_FACE = ("config.json", "model.safetensors")
@@ -69,7 +70,7 @@ def test_half_of_hugging_faces_layout_says_what_is_missing(
     touch(tmp_path, *names)
     with pytest.raises(CheckpointError) as caught:
         find_model_directory(tmp_path)
-    assert f"got the latter without {missing}: {', '.join(sorted(names))}" in str(caught.value)
+    assert f"got the latter without {missing}: {some_of(sorted(names))}" in str(caught.value)
 
 
 def test_what_was_found_and_what_is_needed_is_listed(tmp_path: Path) -> None:
@@ -80,14 +81,14 @@ def test_what_was_found_and_what_is_needed_is_listed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"{needed}.*got an empty directory"):
         find_model_directory(tmp_path)
     touch(tmp_path, *(f"file{number:02d}\x1b[31m" for number in range(12)))
-    names = r"got file00\\x1b\[31m, .*\.\.\. \(12 names\)"
+    names = r"got 'file00\\x1b\[31m', .*\.\.\. \(12 in all\)"
     with pytest.raises(CheckpointError, match=names) as caught:
         find_model_directory(tmp_path)
     assert str(caught.value).isprintable()
 
 
 def test_nothing_and_a_file_are_no_model_directory(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="nowhere: expected a model directory, got nothing"):
+    with pytest.raises(CheckpointError, match="path: expected a model directory, got nothing"):
         find_model_directory(tmp_path / "nowhere")
     touch(tmp_path, "model.safetensors")
     hub = "org/Some-Model_1.5"

@@ -1,0 +1,159 @@
+"""A model directory: which layout it has, and which files its weights are in.
+
+Meta's layout is `params.json` and `consolidated.NN.pth`, Hugging Face's is `config.json` and
+safetensors, in one file or in several with an index.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..outside import label_of, reason_of
+from .errors import FileAccessError, NotACheckpointError, ShardError, mismatch, some_of
+from .hugging_face_config import CONFIG_FILE
+from .safetensors import read_index
+
+__all__ = [
+    "ModelDirectory",
+    "find_model_directory",
+    "listing_of",
+    "safetensors_files",
+    "shard_files",
+]
+
+_META_FILES = "params.json, consolidated.00.pth (and further shards) and tokenizer.model"
+_HUGGING_FACE_FILES = (
+    "config.json, model.safetensors (or model.safetensors.index.json and its shards) and "
+    "tokenizer.json or tokenizer.model"
+)
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_FIRST_SHARD = "consolidated.00.pth"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_SHARD_NAME = re.compile(r"consolidated\.([0-9]{2})\.pth", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ModelDirectory:
+    """A directory that holds weights, and the layout of its files."""
+
+    layout: Literal["Meta", "Hugging Face"]
+    path: Path
+
+    @property
+    def weight_files(self) -> list[Path]:
+        """Return the files of the weights.
+
+        Raises:
+            CheckpointError: A file is missing, or the index cannot be used.
+        """
+        if self.layout == "Meta":
+            return shard_files(self.path)
+        return list(safetensors_files(self.path)[1])
+
+
+def find_model_directory(path: Path) -> ModelDirectory:
+    """Return where the weights are: in the given directory, or in its `original/`.
+
+    Downloads from Hugging Face's hub may hold both layouts, Meta's in `original/`, or one of them
+    only in part. The files at the top are preferred if they are whole: Hugging Face's, then Meta's.
+
+    Raises:
+        NotACheckpointError: There are none; the text lists what was found, and what is
+            needed.
+    """
+    has_config = os.path.exists(path / CONFIG_FILE)
+    has_weights = any(os.path.exists(path / name) for name in (_SINGLE, _INDEX))
+    if has_config and has_weights:
+        return ModelDirectory("Hugging Face", path)
+    for directory in (path, path / "original"):
+        # What else is missing shows later.
+        if any(os.path.exists(directory / name) for name in ("params.json", _FIRST_SHARD)):
+            return ModelDirectory("Meta", directory)
+    label = label_of(path)
+    if not os.path.isdir(path):
+        found = "a file" if os.path.exists(path) else "nothing"
+        got = f"{found}{_advice(path)}"
+        raise NotACheckpointError(mismatch(label, "path", "a model directory", got))
+    lacking = ""
+    if any(name.endswith(".safetensors") for name in _names(path)):
+        lacking = f"the latter without {CONFIG_FILE if has_weights else _INDEX}: "
+    elif has_config:
+        lacking = f"the latter without {_SINGLE}: "
+    rule = (
+        f"Meta's layout ({_META_FILES}; here or in original/) or Hugging Face's "
+        f"({_HUGGING_FACE_FILES})"
+    )
+    raise NotACheckpointError(mismatch(label, "files", rule, f"{lacking}{listing_of(path)}"))
+
+
+def _advice(path: Path) -> str:
+    """Say what to do with a GGUF file, or with what looks like a name on Hugging Face's hub."""
+    if path.suffix.lower() == ".gguf":
+        return (
+            "; GGUF is not read: download the model's .safetensors files into a directory "
+            "(--quantize nf4 makes them as small)"
+        )
+    if _HUB_NAME.fullmatch(str(path)) and not os.path.exists(path):
+        return (
+            f"; if it is a model on Hugging Face's hub, get it with "
+            f"`hf download {path} --local-dir {path.name}` and give {path.name}"
+        )
+    return ""
+
+
+def shard_files(directory: Path) -> list[Path]:
+    """Return the shards of a directory in Meta's layout, in order.
+
+    Raises:
+        ShardError: There are none, or a number is missing.
+        FileAccessError: The directory cannot be listed.
+    """
+    matches, label = map(_SHARD_NAME.fullmatch, _names(directory)), label_of(directory)
+    found = {int(match[1]): match[0] for match in matches if match}
+    if not found:
+        rule = f"{_FIRST_SHARD} and params.json"
+        raise ShardError(mismatch(label, "files", rule, listing_of(directory)))
+    missing = [f"{number:02d}" for number in range(max(found)) if number not in found]
+    if missing:
+        rule = f"{_FIRST_SHARD} to consolidated.{max(found):02d}.pth"
+        got = f"no number {some_of(missing, str)}"
+        raise ShardError(mismatch(label, "shards", rule, got))
+    return [directory / found[number] for number in sorted(found)]
+
+
+def safetensors_files(directory: Path) -> tuple[str, dict[Path, list[str] | None]]:
+    """Return what to call the weights of a directory in Hugging Face's layout, and their files.
+
+    With each file come the names of the tensors that the index says are in it; None for a model in
+    one file, which is preferred to an index.
+
+    Raises:
+        CheckpointError: There are none, or the index cannot be used.
+    """
+    single, index = directory / _SINGLE, directory / _INDEX
+    if os.path.exists(single):
+        return label_of(single), {single: None}
+    if not os.path.exists(index):
+        rule = f"{_SINGLE} or {_INDEX}"
+        raise FileAccessError(mismatch(label_of(directory), "weights", rule, "neither"))
+    return label_of(index), {**read_index(index)}
+
+
+def listing_of(directory: Path) -> str:
+    """Name the first five of the files in a directory, and count them."""
+    names = _names(directory)
+    return some_of(names) if names else "an empty directory"
+
+
+def _names(directory: Path) -> list[str]:
+    """List the names in a directory in order."""
+    try:
+        return sorted(os.listdir(directory))
+    except (OSError, ValueError) as error:
+        label = label_of(directory)
+        rule, got = "a readable directory", reason_of(error)
+        raise FileAccessError(mismatch(label, "model directory", rule, got)) from None
