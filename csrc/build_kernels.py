@@ -6,6 +6,7 @@ or tie the build to the machine it runs on; instruction sets are chosen at run t
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -51,12 +52,15 @@ def builds(program: str, *flags: str) -> bool:
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory, "probe.c")
         source.write_text(program, encoding="utf-8")
+        logging.disable(logging.INFO)  # the commands of the trial
         try:
             options = {"extra_postargs": list(flags)}
             objects = compiler.compile([str(source)], output_dir=os.path.sep, **options)
             compiler.link_executable(objects, str(Path(directory, "probe")), **options)
         except (CompileError, LinkError):
             return False
+        finally:
+            logging.disable(logging.NOTSET)
     return True
 
 
