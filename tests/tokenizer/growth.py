@@ -49,7 +49,7 @@ def steps_to_encode(tokenizer: Tokenizer, text: str) -> int:
     """Count for one text, with nothing remembered from others."""
     pieces: Any = tokenizer._encoder._encoder._pieces  # type: ignore[attr-defined]
     for remembered in (pieces._merges.ranks, pieces._merges.joined):
-        if type(remembered).__name__ != "_Listed":
+        if type(remembered).__name__ == "_Spelled":
             remembered.clear()
     for cache in (pieces._encode_cached, pieces._merge_cached):
         cache.cache_clear()
