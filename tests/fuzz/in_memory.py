@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from src.checkpoint.mapped_file import MappedFile, label_of, read_small_file
-from src.tokenizer.files import read_bytes
+from src.tokenizer.bounded_files import read_bytes
 from tests.fuzz.targets import Bed
 
 

@@ -2,9 +2,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from src.tokenizer import pieces as pieces_module
+from src.tokenizer import encoders
 from src.tokenizer.bpe import PAIR_SHIFT, Merges, listed_merges, merge, spelled_merges
-from src.tokenizer.pieces import BytePieces, CharacterPieces, adjacent_bytes, character_symbols
+from src.tokenizer.encoders import (
+    ByteLevelEncoder,
+    MetaspaceEncoder,
+    PrependScheme,
+    adjacent_bytes,
+    character_symbols,
+    replace_spaces,
+    words_are_independent,
+)
+from src.tokenizer.pre_tokenizers import LLAMA_3
 from tests.tokenizer.conftest import ranks_of
 
 TOKENS = st.lists(
@@ -16,18 +25,18 @@ def spelled(ranks: dict[bytes, int]) -> Merges:
     return spelled_merges(list(ranks), ranks, ranks)
 
 
-def byte_pieces(*tokens: bytes, whole: bool = True) -> BytePieces:
+def byte_pieces(*tokens: bytes, whole: bool = True) -> ByteLevelEncoder:
     ranks = ranks_of(*tokens)
-    return BytePieces(ranks, spelled(ranks), whole=whole)
+    return ByteLevelEncoder(ranks, spelled(ranks), LLAMA_3, whole=whole)
 
 
-def character_pieces(*tokens: str, whole: bool = False) -> CharacterPieces:
+def character_pieces(*tokens: str, whole: bool = False) -> MetaspaceEncoder:
     """Tokens ranked in their order; characters without one fall back to minus their number."""
     ids = {token: number for number, token in enumerate(tokens)}
     symbols = character_symbols(ids, len(ids))
     texts = [*tokens, *(c for c, number in symbols.items() if number >= len(ids))]
     merges = spelled_merges(texts, ids, ids)
-    return CharacterPieces(symbols, ids, merges, lambda c: [-ord(c)], whole=whole)
+    return MetaspaceEncoder(symbols, ids, merges, lambda c: [-ord(c)], whole=whole)
 
 
 @given(TOKENS, st.text(st.sampled_from("abcé"), min_size=1, max_size=120))
@@ -68,16 +77,16 @@ def test_bytes_are_adjacent_where_a_token_holds_them_so() -> None:
 
 def test_the_cache_is_bounded_in_entries_and_in_their_size() -> None:
     encoder = byte_pieces()
-    encoder.encode_pieces(["x" * (pieces_module.CACHED_PIECE_CHARS + 1)])
+    encoder.encode_pieces(["x" * (encoders.CACHED_PIECE_CHARS + 1)])
     assert encoder._encode_cached.cache_info().currsize == 0
-    encoder.encode_pieces(["x" * pieces_module.CACHED_PIECE_CHARS])
+    encoder.encode_pieces(["x" * encoders.CACHED_PIECE_CHARS])
     assert encoder._encode_cached.cache_info().currsize == 1
-    assert encoder._encode_cached.cache_info().maxsize == pieces_module.CACHED_PIECES
+    assert encoder._encode_cached.cache_info().maxsize == encoders.CACHED_PIECES
 
 
 def test_a_byte_without_a_token_is_left_out_before_anything_merges() -> None:
     tokens = {b"a": 0, b"b": 1, b"ab": 2}
-    encoder = BytePieces(tokens, spelled(tokens), whole=True)
+    encoder = ByteLevelEncoder(tokens, spelled(tokens), LLAMA_3, whole=True)
     assert encoder.encode_pieces(["a!b", "!", "b"]) == [2, 1]
 
 
@@ -109,8 +118,11 @@ def test_merges_of_a_list_work_on_bytes_too() -> None:
     """Listed: a and b merge, ab and c do not, though "abc" is a token."""
     ranks = ranks_of(b"ab", b"abc")
     merges = listed_merges([ord("a") << PAIR_SHIFT | ord("b")], [256])
-    assert BytePieces(ranks, merges, whole=False).encode_pieces(["abc"]) == [256, ord("c")]
-    assert BytePieces(ranks, merges, whole=True).encode_pieces(["abc"]) == [257]
+    assert ByteLevelEncoder(ranks, merges, LLAMA_3, whole=False).encode_pieces(["abc"]) == [
+        256,
+        ord("c"),
+    ]
+    assert ByteLevelEncoder(ranks, merges, LLAMA_3, whole=True).encode_pieces(["abc"]) == [257]
 
 
 @pytest.mark.parametrize("size", [63, 64, 65, 79, 80, 81, 500])
@@ -119,3 +131,31 @@ def test_pieces_of_every_length_merge_alike(size: int) -> None:
     ranks = ranks_of(b"ab", b"abab")
     expected = merge([*text.encode()], spelled(ranks))
     assert byte_pieces(b"ab", b"abab").encode_pieces([text]) == expected
+
+
+# Metaspaces
+
+
+@pytest.mark.parametrize(
+    ("prefix", "first", "expected"),
+    [
+        (PrependScheme.ALWAYS, True, ["", "▁a▁b", "▁▁a", "▁▁a"]),
+        (PrependScheme.ALWAYS, False, ["", "▁a▁b", "▁▁a", "▁▁a"]),
+        (PrependScheme.UNLESS_THERE, True, ["", "▁a▁b", "▁a", "▁a"]),
+        (PrependScheme.UNLESS_THERE, False, ["", "▁a▁b", "▁a", "▁a"]),
+        (PrependScheme.FIRST_UNLESS_THERE, True, ["", "▁a▁b", "▁a", "▁a"]),
+        (PrependScheme.FIRST_UNLESS_THERE, False, ["", "a▁b", "▁a", "▁a"]),
+        (PrependScheme.NEVER, True, ["", "a▁b", "▁a", "▁a"]),
+    ],
+)
+def test_spaces_are_marked_and_a_mark_goes_before_where_the_rule_says(
+    prefix: PrependScheme, first: bool, expected: list[str]
+) -> None:
+    texts = ["", "a b", " a", "▁a"]
+    assert [replace_spaces(text, prefix, first=first) for text in texts] == expected
+
+
+def test_words_are_independent_where_no_token_reaches_into_the_next() -> None:
+    assert words_are_independent(["a", "▁", "▁▁", "▁▁ab", "ab"])
+    assert not words_are_independent(["a", "a▁"])
+    assert not words_are_independent(["▁a▁b"])
