@@ -47,7 +47,7 @@ def read_json(path: Path) -> dict[str, object]:
         value = parse_strict_json(read_bytes(path), _MAX_JSON_VALUES)
     except ValueError as error:
         raise file_error(path, f"text: {error}") from None
-    return of_kind(path, "text", value, dict)
+    return expect_kind(path, "text", value, dict)
 
 
 _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "a truth value"}
@@ -55,14 +55,14 @@ _KINDS |= {int: "a number", float: "a number", type(None): "null"}
 _EXPECTED = _KINDS | {bool: "true or false", int: "a whole number"}
 
 
-def of_kind(path: Path, what: str, value: object, kind: type[_T]) -> _T:
-    """Return a JSON value that must be of one kind: dict, list, str, bool or int.
+def expect_kind(path: Path, what: str, value: object, kind: type[_T]) -> _T:
+    """Return a JSON value if it is of the kind expected: dict, list, str, bool or int.
 
     Args:
         path: The file, for errors.
         what: The part of the file that it is.
         value: The value.
-        kind: What it must be; a truth value is not a whole number.
+        kind: What is expected; a truth value is not a whole number.
 
     Raises:
         TokenizerError: It is something else.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .added_tokens import AddedToken
-from .bounded_files import kind_of, of_kind, read_json
+from .bounded_files import kind_of, expect_kind, read_json
 from .errors import mismatch, shown
 from .json_vocabulary import check_names, read_added_tokens
 from .tokenizer import Roles
@@ -136,12 +136,12 @@ def read_token_settings(directory: Path) -> TokenSettings:
                 names[role], sources[role] = name, path
     adds_bos = config.get("add_bos_token")
     if adds_bos is not None:
-        adds_bos = of_kind(path, "add_bos_token", adds_bos, bool)
+        adds_bos = expect_kind(path, "add_bos_token", adds_bos, bool)
     path = directory / _GENERATION_FILE
     listed = _read(path).get("eos_token_id")
     if not isinstance(listed, list):
         listed = [] if listed is None else [listed]
-    end_ids = frozenset(of_kind(path, "eos_token_id", number, int) for number in listed)
+    end_ids = frozenset(expect_kind(path, "eos_token_id", number, int) for number in listed)
     return TokenSettings(names, sources, adds_bos, end_ids, path)
 
 
@@ -208,7 +208,7 @@ def _entries(directory: Path, config: Mapping[str, object]) -> tuple[Path, list[
         return path, [{"id": number, "content": text} for text, number in _read(path).items()]
     path = directory / CONFIG_FILE
     entries: list[object] = []
-    for key, value in of_kind(path, "added_tokens_decoder", decoder, dict).items():
+    for key, value in expect_kind(path, "added_tokens_decoder", decoder, dict).items():
         if not (key.isascii() and key.isdigit() and len(key) <= _MOST_DIGITS):
             raise mismatch(path, "added_tokens_decoder", "ids", shown(key))
         entries.append(value | {"id": int(key)} if isinstance(value, dict) else value)

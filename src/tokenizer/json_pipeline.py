@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from .bounded_files import described, of_kind
+from .bounded_files import described, expect_kind
 from .config_files import Template
 from .encoders import PrependScheme
 from .errors import TokenizerError, mismatch
@@ -180,7 +180,7 @@ def read_template(path: Path, processor: object) -> Template | None:
     """
     value = _plain(processor)
     if isinstance(value, dict) and value.get("type") == "Sequence":
-        parts = of_kind(path, "post_processor: processors", value.get("processors"), list)
+        parts = expect_kind(path, "post_processor: processors", value.get("processors"), list)
         if None in parts:
             raise mismatch(path, "post_processor: processors", "no null among them", "null")
         templates = [part for part in parts if not _is_type(part, "ByteLevel")]

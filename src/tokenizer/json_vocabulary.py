@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from .added_tokens import AddedToken
-from .bounded_files import MAX_TOKENS, described, of_kind
+from .bounded_files import MAX_TOKENS, described, expect_kind
 from .bpe import MOST_IDS, PAIR_SHIFT, Merges, listed_merges
 from .errors import mismatch, shown
 
@@ -55,13 +55,13 @@ def read_vocabulary(
     Raises:
         TokenizerError: Something is wrong; it is named.
     """
-    ids: dict[str, int] = dict(of_kind(path, "vocab", vocab, dict))
-    if not 0 < len(ids) <= MAX_TOKENS:
-        raise mismatch(path, "vocab", f"1 to {MAX_TOKENS} tokens", len(ids))
-    if set(map(type, ids.values())) != {int}:
-        for name, number in ids.items():
-            of_kind(path, f"vocab: {shown(name)}", number, int)
-    merged = ids.copy()
+    vocab = expect_kind(path, "vocab", vocab, dict)
+    if not 0 < len(vocab) <= MAX_TOKENS:
+        raise mismatch(path, "vocab", f"1 to {MAX_TOKENS} tokens", len(vocab))
+    if set(map(type, vocab.values())) != {int}:
+        wrong = next(name for name, number in vocab.items() if type(number) is not int)
+        expect_kind(path, f"vocab: {shown(wrong)}", vocab[wrong], int)
+    ids: dict[str, int] = dict(vocab)
     added = read_added_tokens(path, added_tokens, special_names)
     for token in added:
         if ids.setdefault(token.text, token.token_id) != token.token_id:
@@ -74,7 +74,7 @@ def read_vocabulary(
     return Vocabulary(
         names=names,
         ids=ids,
-        tokens={name: number for name, number in merged.items() if name not in special},
+        tokens={name: number for name, number in vocab.items() if name not in special},
         added=added,
         special=dict(sorted(special.items(), key=lambda item: item[1])),
     )
@@ -96,13 +96,14 @@ def read_added_tokens(
     if value is None:
         return []
     found: dict[str, AddedToken] = {}
-    for number, entry in enumerate(of_kind(path, "added_tokens", value, list)):
+    for number, entry in enumerate(expect_kind(path, "added_tokens", value, list)):
         what = f"added_tokens[{number}]"
-        entry = of_kind(path, what, entry, dict)
-        token_id = of_kind(path, f"{what}: id", entry.get("id"), int)
-        text = of_kind(path, f"{what}: content", entry.get("content"), str)
+        entry = expect_kind(path, what, entry, dict)
+        token_id = expect_kind(path, f"{what}: id", entry.get("id"), int)
+        text = expect_kind(path, f"{what}: content", entry.get("content"), str)
         flags = {
-            name: of_kind(path, f"{what}: {name}", entry.get(name, False), bool) for name in _FLAGS
+            name: expect_kind(path, f"{what}: {name}", entry.get(name, False), bool)
+            for name in _FLAGS
         }
         if text in found:
             raise mismatch(path, f"{what}: content", "a new text", f"{shown(text)} again")
@@ -168,7 +169,7 @@ def read_merges(
     Raises:
         TokenizerError: A merge is wrong; it is named.
     """
-    value = written = of_kind(path, "merges", value, list)
+    value = written = expect_kind(path, "merges", value, list)
     if value and isinstance(value[0], str):
         written = [merge.split(" ") if isinstance(merge, str) else merge for merge in value]
     if set(map(type, written)) - {list} or set(map(len, written)) - {2}:

@@ -60,7 +60,7 @@ class PreTokenizer:
         return [text[match.start() : match.end()] for match in self.pattern.finditer(known)]
 
 
-# No piece of the patterns for byte-level tokens goes on from a non-space into a space, and none
+# No piece of the patterns for byte-level tokens continues from a non-space into a space, and none
 # that ends in a non-space looks beyond its end.
 _BEFORE_SPACE = r"\S "
 

@@ -193,7 +193,7 @@ class Tokenizer:
         return self.text_of(b"".join(parts))
 
     def text_bytes(self, token_id: int, *, at_start: bool) -> tuple[bytes, bool]:
-        """Look up the bytes that a token gives in a text.
+        """Look up the bytes of a token in a text.
 
         Args:
             token_id: 0 <= token_id < V.
@@ -274,7 +274,7 @@ def _without_surrogates(text: str) -> str:
 
 
 class StreamDecoder:
-    """Decode ids as they come; the texts joined are what decoding all ids at once gives.
+    """Decode ids as they come; joined, the texts are those of `decode` for all ids at once.
 
     A character whose bytes are spread over several tokens comes out with the token that completes
     it. Bytes that can no longer become a character come out as U+FFFD at once, so they

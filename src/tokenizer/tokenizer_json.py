@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from .added_tokens import AddedTokenFinder, AddedTokensEncoder
-from .bounded_files import described, of_kind, read_json
+from .bounded_files import described, expect_kind, read_json
 from .config_files import read_token_settings
 from .encoders import (
     ByteLevelEncoder,
@@ -123,7 +123,7 @@ def _check_keys(path: Path, what: str, value: Mapping[str, object], known: set[s
 def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
     """Check the model but for its vocabulary and merges."""
     _check_keys(path, "keys", file, _FILE_KEYS)
-    model: dict[str, object] = of_kind(path, "model", file.get("model"), dict)
+    model: dict[str, object] = expect_kind(path, "model", file.get("model"), dict)
     _check_keys(path, "model: keys", model, _MODEL_KEYS)
     kind = model.get("type", "BPE" if "merges" in model else None)
     if kind != "BPE":
@@ -133,9 +133,9 @@ def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
         if value not in (None, "", 0):
             raise mismatch(path, f"model: {key}", "null", described(value))
     for key in ("fuse_unk", "byte_fallback", "ignore_merges"):
-        of_kind(path, f"model: {key}", model.setdefault(key, False), bool)
+        expect_kind(path, f"model: {key}", model.setdefault(key, False), bool)
     if model.get("unk_token") is not None:
-        of_kind(path, "model: unk_token", model["unk_token"], str)
+        expect_kind(path, "model: unk_token", model["unk_token"], str)
     return model
 
 

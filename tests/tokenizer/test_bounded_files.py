@@ -1,5 +1,6 @@
 """Large hostile files are refused at the first thing that is too much."""
 
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -64,3 +65,13 @@ def test_as_many_values_of_json_as_the_limit_are_read_and_one_more_is_refused(
     monkeypatch.setattr(bounded_files, "_MAX_JSON_VALUES", 7)
     with pytest.raises(TokenizerError, match="text: expected at most 7 values, got about 8"):
         bounded_files.read_json(tmp_path / "some.json")
+
+
+def test_a_file_may_have_64_mib_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 64 << 20)
+    assert len(bounded_files.read_bytes(path)) == 64 << 20
+    os.truncate(path, (64 << 20) + 1)
+    with pytest.raises(TokenizerError, match="at most 67108864 bytes, got 67108865"):
+        bounded_files.read_bytes(path)

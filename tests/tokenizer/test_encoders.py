@@ -25,12 +25,12 @@ def spelled(ranks: dict[bytes, int]) -> Merges:
     return spelled_merges(list(ranks), ranks, ranks)
 
 
-def byte_pieces(*tokens: bytes, whole: bool = True) -> ByteLevelEncoder:
+def byte_level(*tokens: bytes, whole: bool = True) -> ByteLevelEncoder:
     ranks = ranks_of(*tokens)
     return ByteLevelEncoder(ranks, spelled(ranks), LLAMA_3, whole=whole)
 
 
-def character_pieces(*tokens: str, whole: bool = False) -> MetaspaceEncoder:
+def metaspace(*tokens: str, whole: bool = False) -> MetaspaceEncoder:
     """Tokens ranked in their order; characters without one fall back to minus their number."""
     ids = {token: number for number, token in enumerate(tokens)}
     symbols = character_symbols(ids, len(ids))
@@ -48,24 +48,24 @@ def test_a_piece_is_one_token_if_it_can_be_and_is_merged_otherwise(
     merged = merge([*piece.encode()], spelled(ranks))
     whole = ranks.get(piece.encode())
     expected = merged if whole is None else [whole]
-    assert byte_pieces(*tokens).encode_pieces([piece, piece]) == expected * 2
-    assert byte_pieces(*tokens, whole=False).encode_pieces([piece, piece]) == merged * 2
+    assert byte_level(*tokens).encode_pieces([piece, piece]) == expected * 2
+    assert byte_level(*tokens, whole=False).encode_pieces([piece, piece]) == merged * 2
 
 
 def test_a_whole_piece_is_looked_up_before_anything_merges() -> None:
     """The token "abc" cannot be reached by merges: neither "ab" nor "bc" is a token."""
-    encoder = byte_pieces(b"abc")
+    encoder = byte_level(b"abc")
     assert encoder.encode_pieces(["abc"]) == [256]
     assert encoder.encode_pieces(["abcd"]) == [*b"abcd"]
-    assert byte_pieces(b"abc", whole=False).encode_pieces(["abc"]) == [*b"abc"]
-    assert character_pieces("a", "b", "c", "abc", whole=True).encode_pieces(["abc"]) == [3]
-    assert character_pieces("a", "b", "c", "abc").encode_pieces(["abc"]) == [0, 1, 2]
+    assert byte_level(b"abc", whole=False).encode_pieces(["abc"]) == [*b"abc"]
+    assert metaspace("a", "b", "c", "abc", whole=True).encode_pieces(["abc"]) == [3]
+    assert metaspace("a", "b", "c", "abc").encode_pieces(["abc"]) == [0, 1, 2]
 
 
 def test_a_part_between_two_cuts_is_not_looked_up_as_a_whole_piece() -> None:
     """No token holds "c!": "abc" stands alone there, but as a part it must be merged."""
-    assert byte_pieces(b"abc").encode_pieces(["abc!"]) == [*b"abc!"]
-    pieces = character_pieces("a", "b", "c", "!", "abc", whole=True)
+    assert byte_level(b"abc").encode_pieces(["abc!"]) == [*b"abc!"]
+    pieces = metaspace("a", "b", "c", "!", "abc", whole=True)
     assert pieces.encode_pieces(["abc!"]) == [0, 1, 2, 3]
 
 
@@ -76,7 +76,7 @@ def test_bytes_are_adjacent_where_a_token_holds_them_so() -> None:
 
 
 def test_the_cache_is_bounded_in_entries_and_in_their_size() -> None:
-    encoder = byte_pieces()
+    encoder = byte_level()
     encoder.encode_pieces(["x" * (encoders.CACHED_PIECE_CHARS + 1)])
     assert encoder._encode_cached.cache_info().currsize == 0
     encoder.encode_pieces(["x" * encoders.CACHED_PIECE_CHARS])
@@ -91,13 +91,13 @@ def test_a_byte_without_a_token_is_left_out_before_anything_merges() -> None:
 
 
 def test_a_character_without_a_token_falls_back_and_merges_with_nothing() -> None:
-    encoder = character_pieces("a", "b", "ab")
+    encoder = metaspace("a", "b", "ab")
     assert encoder.encode_pieces(["a!b", "ab"]) == [0, -ord("!"), 1, 2]
 
 
 def test_a_character_that_only_longer_tokens_hold_merges_and_falls_back_where_it_is_left() -> None:
     """SentencePiece joins texts, so "x" may merge though it is no token itself."""
-    encoder = character_pieces("a", "ax")
+    encoder = metaspace("a", "ax")
     assert encoder.encode_pieces(["ax", "xa", "x", "aax"]) == [1, -120, 0, -120, 0, 1]
 
 
@@ -111,7 +111,7 @@ def test_cutting_a_piece_where_no_token_reaches_across_changes_no_id(
     tokens = list(dict.fromkeys(["a", "b", "\u2581", "c", *tokens]))
     ids = {token: number for number, token in enumerate(tokens)}
     merged = merge([ids[c] for c in piece], spelled_merges(tokens, ids, ids)) if piece else []
-    assert character_pieces(*tokens).encode_pieces([piece] if piece else []) == merged
+    assert metaspace(*tokens).encode_pieces([piece] if piece else []) == merged
 
 
 def test_merges_of_a_list_work_on_bytes_too() -> None:
@@ -130,7 +130,7 @@ def test_pieces_of_every_length_merge_alike(size: int) -> None:
     text = ("ab" * size)[:size]
     ranks = ranks_of(b"ab", b"abab")
     expected = merge([*text.encode()], spelled(ranks))
-    assert byte_pieces(b"ab", b"abab").encode_pieces([text]) == expected
+    assert byte_level(b"ab", b"abab").encode_pieces([text]) == expected
 
 
 # Metaspaces

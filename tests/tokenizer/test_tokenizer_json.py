@@ -1,13 +1,12 @@
 import gc
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from src.tokenizer import Tokenizer, TokenizerError, bounded_files, load_tokenizer
+from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
 from src.tokenizer.json_pipeline import read_template
 from src.tokenizer.tokenizer_json import bytes_of_byte_level
 from tests.support.bounds import check_bounds
@@ -432,27 +431,6 @@ def test_the_valid_twins_load(tmp_path: Path, file: Json) -> None:
 def test_what_is_no_strict_json_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     write_json(tmp_path, data)
     with pytest.raises(TokenizerError, match=message):
-        load_tokenizer(tmp_path)
-
-
-def test_a_file_may_have_64_mib_and_no_more(tmp_path: Path) -> None:
-    path = tmp_path / "sparse"
-    path.touch()
-    os.truncate(path, 64 << 20)
-    assert len(bounded_files.read_bytes(path)) == 64 << 20
-    os.truncate(path, (64 << 20) + 1)
-    with pytest.raises(TokenizerError, match="at most 67108864 bytes, got 67108865"):
-        bounded_files.read_bytes(path)
-
-
-def test_a_file_beyond_the_cap_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = (write_json(tmp_path, B) / "tokenizer.json").stat().st_size
-    monkeypatch.setattr(bounded_files, "MAX_FILE_BYTES", size)
-    load_tokenizer(tmp_path)
-    monkeypatch.setattr(bounded_files, "MAX_FILE_BYTES", size - 1)
-    with pytest.raises(TokenizerError, match=f"size: expected at most {size - 1} bytes"):
         load_tokenizer(tmp_path)
 
 
