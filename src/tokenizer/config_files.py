@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .added_tokens import AddedToken
-from .bounded_files import kind_of, expect_kind, read_json
+from .bounded_files import expect_kind, kind_of, read_json
 from .errors import mismatch, shown
 from .json_vocabulary import check_names, read_added_tokens
 from .tokenizer import Roles
