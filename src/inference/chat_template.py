@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..tokenizer.bounded_files import kind_of, read_bytes, read_json
 from ..tokenizer.errors import mismatch
-from ..tokenizer.files import kind_of, read_bytes, read_json
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 

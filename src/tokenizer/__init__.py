@@ -1,10 +1,9 @@
 """Text to token ids and back, by the tokenizer files that Llama models come with."""
 
+from .bounded_files import MAX_FILE_BYTES
+from .directory import load_tokenizer
 from .errors import TokenizerError, TokenizerMemoryError, TokenizerNotFoundError
-from .files import MAX_FILE_BYTES
-from .loader import load_tokenizer
-from .stream_decoder import StreamDecoder
-from .tokenizer import Tokenizer
+from .tokenizer import StreamDecoder, Tokenizer
 
 __all__ = [
     "MAX_FILE_BYTES",

@@ -1,15 +1,16 @@
 """Tokens that are added to a vocabulary and found in text before anything else.
 
-Special ones are not among what is found: text never becomes a special id. An added token that is
-not special is a word of its own, such as `<think>`.
+Special tokens are left in the text: it never becomes a special id. An added token that is not
+special is, for example, `<think>`.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import regex
 
+from .encoders import PieceEncoder
 from .errors import TokenizerError
 
 _SPACES_BEFORE, _SPACES_AFTER = regex.compile(r"(?r)\s*"), regex.compile(r"\s*")
@@ -20,29 +21,17 @@ _LETTER_BITS = 21  # of a character
 _LETTER = (1 << _LETTER_BITS) - 1
 
 
-class NormalizedEncoder(Protocol):
-    """An encoder in two steps, between which added tokens are looked for."""
-
-    def normalize(self, text: str) -> str:
-        """Prepare a text, or what is between two added tokens of it."""
-        ...
-
-    def encode_normalized(self, text: str, *, first: bool) -> list[int]:
-        """Encode prepared text that holds no added token."""
-        ...
-
-
 @dataclass(frozen=True)
 class AddedToken:
-    """A token with an id of its own, whatever the merges are.
+    """A token that is found in text before anything merges.
 
     Attributes:
-        text: what it looks like.
-        token_id: its id.
-        special: a special token. Where text spells it, it stays text.
-        normalized: looked for in the normalized text, not in the text as it is.
-        takes_left: takes the spaces before it.
-        takes_right: takes the spaces after it.
+        text: What it looks like.
+        token_id: Its id.
+        special: Whether it is special. If text spells it, it stays text.
+        normalized: Whether it is looked for in the normalized text, not in the text as it is.
+        takes_left: Whether it takes the spaces before it.
+        takes_right: Whether it takes the spaces after it.
     """
 
     text: str
@@ -58,9 +47,9 @@ class Segment:
     """A part of a text: an added token, or what is between two of them.
 
     Attributes:
-        text: the part.
-        start: where it starts.
-        token_id: that of the added token, or None.
+        text: The part.
+        start: Where it starts.
+        token_id: The id of the added token, or None.
     """
 
     text: str
@@ -75,10 +64,10 @@ class _Automaton:
     letters read last, as many as end a text; it knows the longest whole text among them.
 
     Args:
-        texts: what is looked for.
+        texts: What is looked for.
 
     Raises:
-        TokenizerError: the texts have too many different ends.
+        TokenizerError: The texts have too many different ends.
 
     Source: Aho and Corasick, Efficient string matching, CACM 18 (1975).
     """
@@ -129,8 +118,8 @@ class AddedTokenFinder:
     """Find added tokens in text: of several at one place the longest, from left to right.
 
     Args:
-        tokens: By the texts to look for. Special ones are found too, so that no other one is seen
-            inside of them, and left in the text.
+        tokens: What to look for. Special ones are found too, so that no other one is seen inside
+            of them, and left in the text.
 
     Raises:
         TokenizerError: There are too many.
@@ -165,15 +154,15 @@ class AddedTokenFinder:
             yield Segment(text[done:], done)
 
     def _matches(self, text: str) -> Iterator[tuple[int, AddedToken]]:
-        for start, stop in self._stretches(text):
+        for start, stop in self._regions(text):
             lengths, done = self._automaton.starts(text, start, stop), start
             for at in reversed(lengths):
                 if at >= done:
                     done = at + lengths[at]
                     yield at, self._tokens[text[at:done]]
 
-    def _stretches(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield what tokens may lie in: from a first letter as far as the longest one reaches."""
+    def _regions(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield where tokens may be: from a first letter as far as the longest one reaches."""
         start = stop = 0
         for found in self._first_letter.finditer(text) if self._first_letter else ():
             if found.start() >= stop:
@@ -185,44 +174,27 @@ class AddedTokenFinder:
             yield start, min(stop, len(text))
 
 
-class PlainText:
-    """Encode text in which no added tokens are looked for.
-
-    Args:
-        encoder: does the two steps.
-    """
-
-    def __init__(self, encoder: NormalizedEncoder) -> None:
-        self._encoder = encoder
-
-    def encode(self, text: str, *, first: bool) -> list[int]:
-        """Encode text."""
-        return self._encoder.encode_normalized(self._encoder.normalize(text), first=first)
-
-
-class TextWithAddedTokens:
+class AddedTokensEncoder:
     """Encode text around the added tokens in it.
 
     Those that are not normalized are found in the text as it is, and what is between them is
     normalized part by part; the others are found in these parts.
 
     Args:
-        encoder: encodes what is between.
-        raw: finds tokens in the text as it is.
-        normalized: finds tokens in normalized text.
+        encoder: Encodes what is between.
+        raw: Finds tokens in the text as it is.
+        normalized: Finds tokens in normalized text.
 
     Source: huggingface/tokenizers src/tokenizer/added_vocabulary.rs, v0.23.
     """
 
     def __init__(
-        self, encoder: NormalizedEncoder, raw: AddedTokenFinder, normalized: AddedTokenFinder
+        self, encoder: PieceEncoder[Any], raw: AddedTokenFinder, normalized: AddedTokenFinder
     ) -> None:
-        self._encoder = encoder
-        self._raw = raw
-        self._normalized = normalized
+        self._encoder, self._raw, self._normalized = encoder, raw, normalized
 
     def encode(self, text: str, *, first: bool) -> list[int]:
-        """Encode text; `first` is for the part that starts where the text does."""
+        """Encode text; `first` applies to the part that starts where the text does."""
         ids: list[int] = []
         for outer in self._raw.split(text):
             if outer.token_id is not None:

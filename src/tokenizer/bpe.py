@@ -1,14 +1,14 @@
 """Byte pair encoding over token ids: of all neighbours that merge, the lowest ranked pair first.
 
-What a tokenizer file says about merges comes here as `Merges`; where the symbols of a text come
-from, bytes or characters, is the business of the callers. All ways of merging below give the same
-ids; they differ in what they cost.
+What a tokenizer file says about merges comes here as `Merges`. Symbols are ids; whether they begin
+as bytes or as characters is decided in `encoders.py`. Both ways to merge give the same ids:
+`merge_short` is faster for words, `merge_long` takes O(n log n) for a piece of any length.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import count, pairwise
 from sys import maxsize
 from typing import AnyStr, Generic
 
@@ -22,8 +22,8 @@ _RIGHT_ID = MOST_IDS - 1
 # Up to this many symbols, scanning a plain list (in C) beats the bookkeeping of merge_long.
 SHORT_SYMBOLS = 80
 
-# What is looked up once is remembered, for this many pairs at most.
-REMEMBERED_PAIRS = 1 << 17
+# Pairs looked up by their text are cached, at most this many.
+CACHED_PAIRS = 1 << 17
 
 # Merging in whole passes pays while few different symbols are there and many of them merge at once;
 # where few different pairs are there, one pass that does not pay may lead to those that do.
@@ -37,9 +37,9 @@ class Merges:
     """Which pairs of ids merge, in what order, and to what.
 
     Attributes:
-        ranks: the rank of every pair; `NO_MERGE` for those that do not merge. Equal ranks merge
+        ranks: The rank of every pair; `NO_MERGE` for those that do not merge. Equal ranks merge
             from left to right.
-        joined: the id that a pair merges to, for pairs that do.
+        joined: The id that a pair merges to, for pairs that do.
     """
 
     ranks: Mapping[int, int]
@@ -51,10 +51,9 @@ def listed_merges(pairs: Sequence[int], joined: Sequence[int]) -> Merges:
 
     Args:
         pairs: left << PAIR_SHIFT | right for each merge, all different.
-        joined: the id that each merges to.
+        joined: The id that each merges to.
     """
-    ranks = _Listed(zip(pairs, range(len(pairs)), strict=True))
-    return Merges(ranks, _ListedIds(ranks, joined))
+    return Merges(_Listed(zip(pairs, count(), strict=False)), dict(zip(pairs, joined, strict=True)))
 
 
 def spelled_merges(
@@ -63,9 +62,9 @@ def spelled_merges(
     """Merge every pair whose texts joined are a token; the token's rank is the pair's.
 
     Args:
-        texts: the text or the bytes of each id.
-        rank_of: the rank of each token by its text or bytes.
-        id_of: the id of each token by its text or bytes.
+        texts: The text or the bytes of each id.
+        rank_of: The rank of each token by its text or bytes.
+        id_of: The id of each token by its text or bytes.
     """
     return Merges(_Spelled(texts, rank_of), _Spelled(texts, id_of))
 
@@ -75,28 +74,19 @@ class _Listed(dict[int, int]):
         return NO_MERGE
 
 
-class _ListedIds(dict[int, int]):
-    def __init__(self, ranks: Mapping[int, int], joined: Sequence[int]) -> None:
-        super().__init__()
-        self._ranks, self._joined = ranks, joined
-
-    def __missing__(self, pair: int) -> int:
-        return self.setdefault(pair, self._joined[self._ranks[pair]])
-
-
 class _Spelled(dict[int, int], Generic[AnyStr]):
-    """What a table by text says of pairs, for the last pairs that it was asked for."""
+    """A bounded cache of what a table by text says of pairs."""
 
-    def __init__(self, texts: Sequence[AnyStr], found: Mapping[AnyStr, int]) -> None:
+    def __init__(self, texts: Sequence[AnyStr], table: Mapping[AnyStr, int]) -> None:
         super().__init__()
         self._texts: Sequence[AnyStr] = texts
-        self._found: Mapping[AnyStr, int] = found
+        self._table: Mapping[AnyStr, int] = table
 
     def __missing__(self, pair: int) -> int:
-        if len(self) >= REMEMBERED_PAIRS:
+        if len(self) >= CACHED_PAIRS:
             self.clear()
         text = self._texts[pair >> PAIR_SHIFT] + self._texts[pair & _RIGHT_ID]
-        value: int = self._found.get(text, NO_MERGE)
+        value: int = self._table.get(text, NO_MERGE)
         self[pair] = value
         return value
 
@@ -105,23 +95,23 @@ def merge(ids: list[int], merges: Merges) -> list[int]:
     """Merge the lowest ranked pair, the leftmost of equals, until no pair merges.
 
     Args:
-        ids: the symbols of a piece; taken over, not kept as they are.
-        merges: what merges.
+        ids: The symbols of a piece; the list may be changed.
+        merges: What merges.
 
     Returns:
         The ids that are left, in order.
     """
-    return merge_short(ids, merges) if len(ids) <= SHORT_SYMBOLS else merge_long(ids, merges)
+    if len(ids) <= SHORT_SYMBOLS:
+        return merge_short(ids, merges)
+    return merge_long(merge_repetitions(ids, merges), merges)
 
 
 def merge_short(ids: list[int], merges: Merges) -> list[int]:
-    """Merge as `merge` says: quadratic in the length, with a small constant.
-
-    The scans are `min` and `list.index`.
+    """Merge as `merge` does: quadratic in the length, but the scans are `min` and `list.index`.
 
     Args:
-        ids: the symbols; changed in place.
-        merges: what merges.
+        ids: The symbols; changed in place.
+        merges: What merges.
 
     Source: `_byte_pair_merge` in openai/tiktoken src/lib.rs, commit 02d132e.
     """
@@ -141,66 +131,54 @@ def merge_short(ids: list[int], merges: Merges) -> list[int]:
     return ids
 
 
-def merge_long(ids: list[int], merges: Merges) -> list[int]:
-    """Merge as `merge` says, in O(n log n) for n symbols.
+def merge_repetitions(ids: list[int], merges: Merges) -> list[int]:
+    """Do the first merges of a repetitive piece: each pass merges one pair wherever it occurs.
+
+    A pass is one `str.replace` on a text that has one character per symbol; like BPE, it takes the
+    leftmost of overlapping pairs. It is exact only if no merge of it can make a pair that has to
+    merge before the rest; where that is not certain, a walk from left to right is the last pass.
 
     Args:
-        ids: the symbols.
-        merges: what merges.
-    """
-    ids, merged_all = merge_passes(ids, merges)
-    return ids if merged_all else merge_batches(ids, merges)
-
-
-def merge_passes(ids: list[int], merges: Merges) -> tuple[list[int], bool]:
-    """Do the first merges of a repetitive piece, each pass merging one pair wherever it occurs.
-
-    A pass is one `str.replace` on a text that has one character per symbol; it takes the leftmost
-    of overlapping pairs too. A pass is exact only if no merge of it can make a pair that has to go
-    before the next one; where that is not certain, a walk from left to right is the last pass. The
-    rest is left to `merge_batches`, and all of it where passes do not pay.
-
-    Args:
-        ids: the symbols.
-        merges: what merges.
+        ids: The symbols.
+        merges: What merges.
 
     Returns:
-        The ids; and whether no two neighbours merge any more.
+        The ids after these merges. All are left to `merge_long` where passes do not pay.
     """
     symbols = list(dict.fromkeys(ids))  # the id that each character stands for
     letter = {symbol: chr(number) for number, symbol in enumerate(symbols)}
     text = "".join([letter[symbol] for symbol in ids])
     rank_of, all_paid = merges.ranks, True
     while len(left_over := set(text)) <= _PASS_SYMBOLS:
-        pairs = {
-            left + right: symbols[ord(left)] << PAIR_SHIFT | symbols[ord(right)]
+        ranked = sorted(
+            (rank_of[symbols[ord(left)] << PAIR_SHIFT | symbols[ord(right)]], left + right)
             for left, right in set(pairwise(text))
-        }
-        ranked = sorted((rank_of[pair], letters) for letters, pair in pairs.items())
+        )
         if not ranked or ranked[0][0] == NO_MERGE:
-            return [symbols[ord(letter)] for letter in text], True
+            break
         rank, letters = ranked[0]
-        joined = merges.joined[pairs[letters]]
-        around = [symbols[ord(other)] for other in left_over] + [joined]
+        left, right = (symbols[ord(one)] for one in letters)
+        joined = merges.joined[left << PAIR_SHIFT | right]
+        around = [*(symbols[ord(other)] for other in left_over), joined]
         if (
-            [other for other, _ in ranked[:2]] == [rank, rank]  # two pairs may overlap
+            [other for other, _ in ranked[1:2]] == [rank]  # two pairs may overlap
             or any(rank_of[part << PAIR_SHIFT | joined] <= rank for part in around)
             or any(rank_of[joined << PAIR_SHIFT | part] <= rank for part in around)
         ):
-            return _walk([symbols[ord(letter)] for letter in text], rank, merges), False
+            return _walk([symbols[ord(letter)] for letter in text], rank, merges)
         if text.count(letters) * _PASS_SHARE < len(text):
-            if len(pairs) > _FEW_PAIRS or not all_paid:
+            if len(ranked) > _FEW_PAIRS or not all_paid:
                 break
             all_paid = False
         text = text.replace(letters, chr(len(symbols)))
         symbols.append(joined)
-    return [symbols[ord(letter)] for letter in text], False
+    return [symbols[ord(letter)] for letter in text]
 
 
 def _walk(ids: list[int], rank: int, merges: Merges) -> list[int]:
     """Merge the pairs of the lowest rank from left to right, as far as that is their order.
 
-    It ends where a merge made a pair that has to go before the next one, or may have.
+    It ends where a merge made a pair that has to merge before the next one, or may have to.
     """
     rank_of, joined = merges.ranks, merges.joined
     done: list[int] = []
@@ -215,21 +193,21 @@ def _walk(ids: list[int], rank: int, merges: Merges) -> list[int]:
     return done
 
 
-def merge_batches(ids: list[int], merges: Merges) -> list[int]:
-    """Merge the lowest ranked pair, the leftmost of equals, until no pair merges.
+def merge_long(ids: list[int], merges: Merges) -> list[int]:
+    """Merge as `merge` does, in O(n log n) for n symbols.
 
     Symbols are a linked list over positions. The pairs that wait for one rank share a batch of
     positions, so the heap holds one entry per distinct rank instead of one per pair, and most
-    pairs cost one append. A pair that ranks below the batch in work must go before the rest of
-    that batch; such pairs are rare and have a heap of their own.
+    pairs cost one append. A pair that does not rank above the current batch may have to merge
+    before the rest of it; such pairs are rare and have a separate heap.
 
     Args:
-        ids: the symbols; changed in place.
-        merges: what merges.
+        ids: The symbols; changed in place.
+        merges: What merges.
     """
     rank_of, joined = merges.ranks, merges.joined
     size = len(ids)
-    after = list(range(1, size + 1))  # where the symbol after the one at this place is
+    after = list(range(1, size + 1))  # the place of the next symbol
     before = list(range(-1, size - 1))
     ranks = [rank_of[left << PAIR_SHIFT | right] for left, right in pairwise(ids)]
     ranks.append(NO_MERGE)  # of the symbol at this place and the next
@@ -246,8 +224,7 @@ def merge_batches(ids: list[int], merges: Merges) -> list[int]:
             if urgent and (not batch or urgent[0] < (batch_rank, batch[-1])):
                 rank, left = heappop(urgent)
             else:
-                rank = batch_rank
-                left = batch.pop()
+                rank, left = batch_rank, batch.pop()
             if ranks[left] != rank:
                 continue  # one of its symbols has merged with another since
             right = after[left]
@@ -257,19 +234,17 @@ def merge_batches(ids: list[int], merges: Merges) -> list[int]:
             if end < size:
                 before[end] = left
                 ranks[left] = found = rank_of[symbol << PAIR_SHIFT | ids[end]]
-                if found > batch_rank:
-                    if found != NO_MERGE:
-                        batches[found].append(left)
-                else:
+                if found <= batch_rank:
                     heappush(urgent, (found, left))
+                elif found != NO_MERGE:
+                    batches[found].append(left)
             start = before[left]
             if start >= 0:
                 ranks[start] = found = rank_of[ids[start] << PAIR_SHIFT | symbol]
-                if found > batch_rank:
-                    if found != NO_MERGE:
-                        batches[found].append(start)
-                else:
+                if found <= batch_rank:
                     heappush(urgent, (found, start))
+                elif found != NO_MERGE:
+                    batches[found].append(start)
     place, left_over = 0, []
     while place < size:
         left_over.append(ids[place])

@@ -1,12 +1,26 @@
-"""What can go wrong between text and token ids."""
+"""What can go wrong between text and token ids.
+
+The error of a file reads `<file>: <what>: expected X, got Y`, that of a call `[call] rule: got X`.
+Text from a file passes through `shown` first.
+"""
+
+from pathlib import Path
 
 from ..ml.errors import LlamaBoltsError
+from ..outside import shown
 
-_SHOWN_CHARS = 80
+__all__ = [
+    "TokenizerError",
+    "TokenizerMemoryError",
+    "TokenizerNotFoundError",
+    "file_error",
+    "mismatch",
+    "shown",
+]
 
 
 class TokenizerError(LlamaBoltsError):
-    """A tokenizer file that cannot be used, or a call with something that is no text or no id."""
+    """A tokenizer file that cannot be used, or a call with a wrong text or id."""
 
 
 class TokenizerNotFoundError(TokenizerError):
@@ -14,42 +28,22 @@ class TokenizerNotFoundError(TokenizerError):
 
 
 class TokenizerMemoryError(TokenizerError, MemoryError):
-    """Memory for a tokenizer, a text or its ids that the system does not give."""
+    """The system refused memory for a tokenizer, a text or its ids."""
 
 
-def shown(value: object) -> str:
-    """Make text from outside fit for an error: no control characters, and not too long.
-
-    Args:
-        value: text or bytes.
-
-    Returns:
-        Printable text; whatever else was there is escaped as in a Python string.
-    """
-    if isinstance(value, bytes):
-        text = value[: _SHOWN_CHARS + 1].decode("utf-8", errors="backslashreplace")
-    else:
-        text = str(value)
-    cut = "..." if len(text) > _SHOWN_CHARS else ""
-    return _escaped(text[:_SHOWN_CHARS]) + cut
+def file_error(path: Path, text: str) -> TokenizerError:
+    """Form the error `<file>: <text>`; the path is escaped and not cut."""
+    escaped = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(path))
+    return TokenizerError(f"{escaped}: {text}")
 
 
-def label(path: object) -> str:
-    """Show a path in an error: escaped as by `shown`, and nothing cut."""
-    return _escaped(str(path))
-
-
-def _escaped(text: str) -> str:
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def mismatch(path: object, what: str, expected: object, got: object) -> TokenizerError:
+def mismatch(path: Path, what: str, expected: object, got: object) -> TokenizerError:
     """Form the error `<file>: <what>: expected X, got Y`.
 
     Args:
-        path: the file; shown escaped.
-        what: the part of it that is wrong.
-        expected: what should be there.
-        got: what is there; text from a file has to pass through `shown` first.
+        path: The file.
+        what: The part of it that is wrong.
+        expected: What should be there.
+        got: What is there; text from a file has to pass through `shown` first.
     """
-    return TokenizerError(f"{label(path)}: {what}: expected {expected}, got {got}")
+    return file_error(path, f"{what}: expected {expected}, got {got}")

@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from .added_tokens import AddedToken
+from .bounded_files import MAX_TOKENS, described, expect_kind
 from .bpe import MOST_IDS, PAIR_SHIFT, Merges, listed_merges
 from .errors import mismatch, shown
-from .files import MAX_TOKENS, described, kind_of
 
 MAX_TOKEN_CHARS = 4096
 
+# In the order of the attributes of `AddedToken`.
 _FLAGS = ("special", "normalized", "lstrip", "rstrip", "single_word")
 
-# What marks a turn or a begin is no text, whatever its flag says.
+# A marker of a turn or of a beginning is not text, whatever its flag says.
 _MARKER = re.compile("<[|｜].*[|｜]>", re.DOTALL)
 
 
@@ -26,11 +27,11 @@ class Vocabulary:
     """All tokens of a file.
 
     Attributes:
-        names: the token of each id, as the file spells it.
-        ids: the id of each token.
-        tokens: the ids of those that text can become by merging.
-        added: the added tokens.
-        special: the ids of those that text never becomes.
+        names: The token of each id, as the file spells it.
+        ids: The id of each token.
+        tokens: The ids of those that text can become by merging.
+        added: The added tokens.
+        special: The ids of those that text never becomes.
     """
 
     names: Sequence[str]
@@ -46,27 +47,25 @@ def read_vocabulary(
     """Check the tokens of a file: ids 0, 1, 2... without a gap, each once, each with one name.
 
     Args:
-        path: the file, for errors.
-        vocab: the `vocab` of its model.
-        added_tokens: its `added_tokens`.
-        special_names: tokens that are special besides those that say it themselves.
+        path: The file, for errors.
+        vocab: The `vocab` of its model.
+        added_tokens: Its `added_tokens`.
+        special_names: Tokens that are special besides those that say it themselves.
 
     Raises:
-        TokenizerError: naming what is wrong.
+        TokenizerError: Something is wrong; it is named.
     """
-    if not isinstance(vocab, dict) or not vocab:
-        raise mismatch(path, "vocab", "an object with tokens", kind_of(vocab))
-    if len(vocab) > MAX_TOKENS:
-        raise mismatch(path, "vocab", f"at most {MAX_TOKENS} tokens", len(vocab))
+    vocab = expect_kind(path, "vocab", vocab, dict)
+    if not 0 < len(vocab) <= MAX_TOKENS:
+        raise mismatch(path, "vocab", f"1 to {MAX_TOKENS} tokens", len(vocab))
     if set(map(type, vocab.values())) != {int}:
         wrong = next(name for name, number in vocab.items() if type(number) is not int)
-        what = f"vocab: '{shown(wrong)}'"
-        raise mismatch(path, what, "a whole number", kind_of(vocab[wrong]))
-    added = read_added_tokens(path, added_tokens, special_names)
+        expect_kind(path, f"vocab: {shown(wrong)}", vocab[wrong], int)
     ids: dict[str, int] = dict(vocab)
+    added = read_added_tokens(path, added_tokens, special_names)
     for token in added:
         if ids.setdefault(token.text, token.token_id) != token.token_id:
-            what = f"added_tokens: id of '{shown(token.text)}'"
+            what = f"added_tokens: id of {shown(token.text)}"
             raise mismatch(path, what, f"{ids[token.text]} as in vocab", token.token_id)
     check_names(path, ids)
     names = _by_id(path, ids)
@@ -75,57 +74,43 @@ def read_vocabulary(
     return Vocabulary(
         names=names,
         ids=ids,
-        tokens=_without(vocab, special),
+        tokens={name: number for name, number in vocab.items() if name not in special},
         added=added,
         special=dict(sorted(special.items(), key=lambda item: item[1])),
     )
 
 
-def _without(vocab: dict[str, int], names: Mapping[str, int]) -> dict[str, int]:
-    if names.keys().isdisjoint(vocab):
-        return vocab
-    return {name: number for name, number in vocab.items() if name not in names}
-
-
 def read_added_tokens(
     path: Path, value: object, special_names: Collection[str]
 ) -> list[AddedToken]:
-    """Check a list of added tokens: each an object with an id, a content of its own and flags.
+    """Check a list of added tokens: each an object with an id, a new content and flags.
 
     Args:
-        path: the file, for errors.
-        value: what the file says; null is an empty list.
-        special_names: tokens that are special besides those that say it themselves.
+        path: The file, for errors.
+        value: What the file says; null is an empty list.
+        special_names: Tokens that are special besides those that say it themselves.
 
     Raises:
-        TokenizerError: naming what is wrong.
+        TokenizerError: Something is wrong; it is named.
     """
     if value is None:
         return []
-    if not isinstance(value, list):
-        raise mismatch(path, "added_tokens", "a list", kind_of(value))
     found: dict[str, AddedToken] = {}
-    for number, entry in enumerate(value):
+    for number, entry in enumerate(expect_kind(path, "added_tokens", value, list)):
         what = f"added_tokens[{number}]"
-        if not isinstance(entry, dict):
-            raise mismatch(path, what, "an object", kind_of(entry))
-        token_id, text = entry.get("id"), entry.get("content")
-        flags = {name: entry.get(name, False) for name in _FLAGS}
-        if type(token_id) is not int:
-            raise mismatch(path, f"{what}: id", "a whole number", kind_of(token_id))
-        if not isinstance(text, str) or not text:
-            raise mismatch(path, f"{what}: content", "a text of one character or more", "none")
-        for name, flag in flags.items():
-            if not isinstance(flag, bool):
-                raise mismatch(path, f"{what}: {name}", "true or false", kind_of(flag))
+        entry = expect_kind(path, what, entry, dict)
+        token_id = expect_kind(path, f"{what}: id", entry.get("id"), int)
+        text = expect_kind(path, f"{what}: content", entry.get("content"), str)
+        flags = {
+            name: expect_kind(path, f"{what}: {name}", entry.get(name, False), bool)
+            for name in _FLAGS
+        }
         if text in found:
-            raise mismatch(path, f"{what}: content", "a new text", f"'{shown(text)}' again")
-        special = flags["special"] or text in special_names or bool(_MARKER.fullmatch(text))
-        if flags["single_word"] and not special:
+            raise mismatch(path, f"{what}: content", "a new text", f"{shown(text)} again")
+        flags["special"] |= text in special_names or bool(_MARKER.fullmatch(text))
+        if flags.pop("single_word") and not flags["special"]:
             raise mismatch(path, f"{what}: single_word", "false", "true")
-        found[text] = AddedToken(
-            text, token_id, special, flags["normalized"], flags["lstrip"], flags["rstrip"]
-        )
+        found[text] = AddedToken(text, token_id, *flags.values())
     return list(found.values())
 
 
@@ -133,11 +118,11 @@ def check_names(path: Path, names: Mapping[str, int]) -> None:
     """Check that tokens are text without surrogates, not empty and not too long.
 
     Args:
-        path: the file, for errors.
-        names: the tokens, at least one.
+        path: The file, for errors.
+        names: The tokens, at least one.
 
     Raises:
-        TokenizerError: naming what is wrong.
+        TokenizerError: Something is wrong; it is named.
     """
     try:
         "".join(names).encode()
@@ -162,7 +147,7 @@ def _by_id(path: Path, ids: Mapping[str, int]) -> list[str]:
     names = [""] * len(ids)
     for name, number in ids.items():
         if names[number]:
-            both = f"'{shown(names[number])}' and '{shown(name)}'"
+            both = f"{shown(names[number])} and {shown(name)}"
             raise mismatch(path, f"id {number}", "one token", both)
         names[number] = name
     return names
@@ -176,17 +161,15 @@ def read_merges(
     Merges that would make a special token are left out: text never becomes one.
 
     Args:
-        path: the file, for errors.
-        value: the `merges` of its model.
-        vocabulary: its tokens.
-        unmerged: ids that are not put together from characters, so that no merge may name them.
+        path: The file, for errors.
+        value: The `merges` of its model.
+        vocabulary: Its tokens.
+        unmerged: Ids of bytes and of the unknown token, which no merge may name.
 
     Raises:
-        TokenizerError: naming the merge that is wrong.
+        TokenizerError: A merge is wrong; it is named.
     """
-    if not isinstance(value, list):
-        raise mismatch(path, "merges", "a list", kind_of(value))
-    written = value
+    value = written = expect_kind(path, "merges", value, list)
     if value and isinstance(value[0], str):
         written = [merge.split(" ") if isinstance(merge, str) else merge for merge in value]
     if set(map(type, written)) - {list} or set(map(len, written)) - {2}:
@@ -211,14 +194,14 @@ def _listed(
     joined = list(map(find, map(add, lefts, rights)))
     barred = np.flatnonzero(np.isin(left_ids, unmerged) | np.isin(right_ids, unmerged))
     if unmerged and len(barred):
-        got = " and ".join(f"'{shown(name)}'" for name in pairs[barred[0]])
+        got = " and ".join(shown(name) for name in pairs[barred[0]])
         raise mismatch(path, "merges", "no merge of bytes or of the unknown token", got)
     keys = (left_ids << PAIR_SHIFT | right_ids).tolist()
     merges = listed_merges(keys, joined)
     if len(merges.ranks) != len(keys):
         # The last of equal pairs gives the rank, so the first one is not where it says.
         twice = next(n for n, key in enumerate(keys) if merges.ranks[key] != n)
-        got = " and ".join(f"'{shown(name)}'" for name in pairs[twice])
+        got = " and ".join(shown(name) for name in pairs[twice])
         raise mismatch(path, "merges", "each once", f"{got} twice")
     return merges
 

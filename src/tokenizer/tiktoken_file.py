@@ -5,14 +5,11 @@ from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
-from .added_tokens import PlainText
+from .bounded_files import MAX_TOKENS, read_bytes
 from .bpe import spelled_merges
-from .byte_level_text import ByteLevelText
-from .errors import TokenizerError, label, shown
-from .files import MAX_TOKENS, read_bytes
-from .pieces import BytePieces
-from .special_tokens import BEGIN_OF_TEXT, END_OF_TEXT, SPECIAL_TOKEN_NAMES, STOP_TOKEN_NAMES
-from .split import LLAMA_3
+from .encoders import ByteLevelEncoder
+from .errors import TokenizerError, mismatch, shown
+from .pre_tokenizers import LLAMA_3
 from .tokenizer import Decoding, Roles, Tokenizer
 
 # Llama 3's own file has tokens of up to 128 bytes.
@@ -20,39 +17,68 @@ MAX_TOKEN_BYTES = 4096
 
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
+# The names of the 256 special tokens of Llama 3.1. Their ids follow the ranks of the file: the
+# first name has the id V - 256. Source: meta-llama/llama-models models/llama3/api/tokenizer.py,
+# commit e046ca91d9cb3217dc0a1b4874cac3273fbe1ad1. (Later commits name the twelfth `<|image|>`, for
+# Llama 3.2 Vision, and so move the reserved numbers by one; the ids of all other names stay.)
+BEGIN_OF_TEXT = "<|begin_of_text|>"
+END_OF_TEXT = "<|end_of_text|>"
+END_OF_MESSAGE = "<|eom_id|>"
+END_OF_TURN = "<|eot_id|>"
+
+STOP_TOKEN_NAMES = (END_OF_TEXT, END_OF_MESSAGE, END_OF_TURN)
+
+_NAMED = (
+    BEGIN_OF_TEXT,
+    END_OF_TEXT,
+    "<|reserved_special_token_0|>",
+    "<|reserved_special_token_1|>",
+    "<|finetune_right_pad_id|>",
+    "<|step_id|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    END_OF_MESSAGE,
+    END_OF_TURN,
+    "<|python_tag|>",
+)
+
+SPECIAL_TOKEN_NAMES = _NAMED + tuple(
+    f"<|reserved_special_token_{number}|>" for number in range(2, 2 + 256 - len(_NAMED))
+)
+
 
 def read_tiktoken_file(path: Path) -> dict[bytes, int]:
     """Read all tokens of a file of base64 ranks, or none.
 
     Stricter than tiktoken, which skips empty lines, lets a later line overwrite an earlier one
-    and takes ranks with holes: a vocabulary that lacks a token gives other ids without a word.
+    and takes ranks with gaps: a vocabulary that lacks a token silently gives other ids.
     Line i (from 0) must be the canonical base64 of a new token, one space, and i in decimal. (A
     file cut off between two lines is a smaller vocabulary like any other; it shows when its
     size is compared with the model's.)
 
     Args:
-        path: the file.
+        path: The file.
 
     Returns:
         Every token's bytes with its rank, in the order of ranks 0, 1, 2...
 
     Raises:
-        TokenizerError: naming the file and the line, where the file is not exactly that.
+        TokenizerError: The file is anything else; it names the line.
     """
     data = read_bytes(path)
     if not data:
-        raise _error(path, 1, "'<base64> <rank>'", "an empty file")
+        raise mismatch(path, "line 1", "'<base64> <rank>'", "an empty file")
     if data.startswith(_BYTE_ORDER_MARKS):
-        raise _error(path, 1, "base64 text", f"a byte order mark ({data[:3].hex(' ')})")
+        raise mismatch(path, "line 1", "base64 text", f"a byte order mark ({data[:3].hex(' ')})")
     count = data.count(b"\n")
     if not data.endswith(b"\n"):
-        raise _error(path, count + 1, "a newline at the end", "the end of the file")
+        raise mismatch(path, f"line {count + 1}", "a newline at the end", "the end of the file")
     ranks: dict[bytes, int] = {}
     for number, ended in enumerate(BytesIO(data)):  # one at a time: the first that is wrong ends it
         line = ended[:-1]
         text, _, rank = line.partition(b" ")
         if number == MAX_TOKENS:
-            raise _error(path, number + 1, f"at most {MAX_TOKENS} tokens", "more")
+            raise mismatch(path, f"line {number + 1}", f"at most {MAX_TOKENS} tokens", "more")
         try:
             token = binascii.a2b_base64(text)
         except binascii.Error:
@@ -68,7 +94,7 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
         got = f"none for byte 0x{missing[0]:02x} by the last line"
-        raise _error(path, count, "a token for every single byte", got)
+        raise mismatch(path, f"line {count}", "a token for every single byte", got)
     return ranks
 
 
@@ -76,16 +102,15 @@ def llama3_tokenizer(ranks: Mapping[bytes, int]) -> Tokenizer:
     """Form the tokenizer of Llama 3: base ranks first, then 256 special ids.
 
     Args:
-        ranks: every token's bytes with its rank, which is also its id, in the order of ranks
-            0, 1, 2..., as `read_tiktoken_file` gives them; all 256 single bytes are among them.
+        ranks: Every token's bytes with its rank, which is also its id, in the order of ranks
+            0, 1, 2..., as `read_tiktoken_file` returns them; all 256 single bytes are among them.
     """
     tokens = list(ranks)
-    pieces = BytePieces(ranks, spelled_merges(tokens, ranks, ranks), whole=True)
     special = {name: number for number, name in enumerate(SPECIAL_TOKEN_NAMES, start=len(ranks))}
     return Tokenizer(
         [*tokens, *(name.encode() for name in SPECIAL_TOKEN_NAMES)],
         special,
-        PlainText(ByteLevelText(pieces, LLAMA_3)),
+        ByteLevelEncoder(ranks, spelled_merges(tokens, ranks, ranks), LLAMA_3, whole=True),
         Roles(
             bos_id=special[BEGIN_OF_TEXT],
             eos_id=special[END_OF_TEXT],
@@ -99,21 +124,22 @@ def llama3_tokenizer(ranks: Mapping[bytes, int]) -> Tokenizer:
 def _line_error(path: Path, number: int, line: bytes, ranks: dict[bytes, int]) -> TokenizerError:
     """Say what is wrong with a line that is known to be wrong."""
     text, space, rank = line.partition(b" ")
-    where = number + 1
-    if not space or not rank:
-        return _error(path, where, "'<base64> <rank>'", f"'{shown(line)}'")
+    what = f"line {number + 1}"
     try:
         token = binascii.a2b_base64(text)
     except binascii.Error:
         token = b""
+    if not space or not rank:
+        return mismatch(path, what, "'<base64> <rank>'", shown(_text(line)))
     if not token or binascii.b2a_base64(token, newline=False) != text:
-        return _error(path, where, "a token in base64", f"'{shown(text)}'")
+        return mismatch(path, what, "a token in base64", shown(_text(text)))
     if len(token) > MAX_TOKEN_BYTES:
-        return _error(path, where, f"a token of at most {MAX_TOKEN_BYTES} bytes", str(len(token)))
+        return mismatch(path, what, f"a token of at most {MAX_TOKEN_BYTES} bytes", len(token))
     if rank != b"%d" % number:
-        return _error(path, where, f"rank {number}", f"'{shown(rank)}'")
-    return _error(path, where, "a new token", f"'{shown(text)}' of line {ranks[token] + 1} again")
+        return mismatch(path, what, f"rank {number}", shown(_text(rank)))
+    got = f"{shown(_text(text))} of line {ranks[token] + 1} again"
+    return mismatch(path, what, "a new token", got)
 
 
-def _error(path: Path, line: int, expected: str, got: str) -> TokenizerError:
-    return TokenizerError(f"{label(path)}: line {line}: expected {expected}, got {got}")
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")

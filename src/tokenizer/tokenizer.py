@@ -1,4 +1,4 @@
-"""Text to token ids and back: what all kinds of tokenizers have in common."""
+"""Text to token ids and back, at once or id by id: what all kinds of tokenizers share."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,12 +12,26 @@ from .errors import TokenizerError, TokenizerMemoryError, shown
 
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
 
+# The bytes at the end that begin a character and leave it open: every proper prefix of a row of
+# the Unicode Standard's table 3-7, "Well-Formed UTF-8 Byte Sequences". Python's own incremental
+# decoder also waits after ED A0..BF, which nothing can complete.
+_OPEN_END = re.compile(
+    rb"(?:[\xc2-\xdf]"
+    rb"|\xe0[\xa0-\xbf]?"
+    rb"|[\xe1-\xec\xee\xef][\x80-\xbf]?"
+    rb"|\xed[\x80-\x9f]?"
+    rb"|\xf0(?:[\x90-\xbf][\x80-\xbf]?)?"
+    rb"|[\xf1-\xf3][\x80-\xbf]{0,2}"
+    rb"|\xf4(?:[\x80-\x8f][\x80-\xbf]?)?)\Z"
+)
+_LONGEST_OPEN_END = 3
+
 
 class TextEncoder(Protocol):
-    """The part in which kinds of tokenizers differ: text without surrogates to ids."""
+    """The part in which kinds of tokenizers differ."""
 
     def encode(self, text: str, *, first: bool) -> list[int]:
-        """Encode text, none of it as a special token."""
+        """Encode text without surrogates, none of it as a special token."""
         ...
 
 
@@ -26,10 +40,10 @@ class Roles:
     """What the special ids of a vocabulary are for.
 
     Attributes:
-        bos_id: begins a text; None where the vocabulary has no such token.
-        eos_id: ends a text; likewise.
-        stop_ids: what a model may end its answer with.
-        adds_bos: whether texts for the model begin with `bos_id`.
+        bos_id: Begins a text; None if the vocabulary has no such token.
+        eos_id: Ends a text; likewise.
+        stop_ids: What a model may end its answer with.
+        adds_bos: Whether texts for the model begin with `bos_id`.
     """
 
     bos_id: int | None = None
@@ -43,37 +57,37 @@ class Decoding:
     """How ids become text again.
 
     Attributes:
-        drops_first_space: one space at the beginning of a text was put there by encoding.
-        drops_more_spaces: tokens that are nothing but such a space do not begin the text.
-        unknown_id: stands for text that has no token; a text may begin with it.
-        own_space_ids: tokens whose space is the text's own.
-        mark_per_byte: every byte that is no UTF-8 becomes U+FFFD, as SentencePiece has it;
-            otherwise each longest beginning of a character becomes one, as tiktoken has it.
+        drops_first_space: One space at the beginning of a text was put there by encoding.
+        drops_more_spaces: Tokens that consist of such a space do not begin the text.
+        unknown_id: Replaces text that has no token; a text may begin with it.
+        kept_space_ids: Tokens whose space belongs to the text.
+        replaces_each_byte: Every byte that is not UTF-8 becomes U+FFFD, as in SentencePiece;
+            otherwise each longest beginning of a character becomes one, as in tiktoken.
     """
 
     drops_first_space: bool = False
     drops_more_spaces: bool = False
     unknown_id: int | None = None
-    own_space_ids: frozenset[int] = frozenset()
-    mark_per_byte: bool = False
+    kept_space_ids: frozenset[int] = frozenset()
+    replaces_each_byte: bool = False
 
 
 class Tokenizer:
     """A tokenizer of any kind.
 
     Args:
-        token_bytes: the bytes of every id 0, 1, 2...; those of special ids are their names.
-        special_tokens: the id of each special name.
-        encoder: turns text into ids.
-        roles: what special ids are for.
-        decoding: how ids become text again.
+        token_bytes: The bytes of every id 0, 1, 2...; those of special ids are their names.
+        special_tokens: The id of each special name.
+        encoder: Turns text into ids.
+        roles: What special ids are for.
+        decoding: How ids become text again.
 
     Attributes:
         vocab_size: V, the number of ids.
-        special_tokens: the id of each special name.
-        stop_ids: the ids a model may end its answer with.
-        adds_bos: whether texts for the model begin with `bos_id`.
-        decoding: how ids become text again.
+        special_tokens: The id of each special name.
+        stop_ids: The ids a model may end its answer with.
+        adds_bos: Whether texts for the model begin with `bos_id`.
+        decoding: How ids become text again.
     """
 
     def __init__(
@@ -99,7 +113,7 @@ class Tokenizer:
         return f"Tokenizer({self.vocab_size} ids, {len(self.special_tokens)} special, {kind})"
 
     def padded_to(self, rows: int) -> "Tokenizer":
-        """Give the same tokenizer for a model that has more rows than there are tokens.
+        """Return the same tokenizer for a model that has more rows than there are tokens.
 
         The ids beyond the last token decode to nothing, and no text becomes one of them.
 
@@ -116,7 +130,7 @@ class Tokenizer:
         """The id that begins a text.
 
         Raises:
-            TokenizerError: where the vocabulary has none.
+            TokenizerError: The vocabulary has none.
         """
         return _required(self._roles.bos_id, "begins a text")
 
@@ -125,7 +139,7 @@ class Tokenizer:
         """The id that ends a text.
 
         Raises:
-            TokenizerError: where the vocabulary has none.
+            TokenizerError: The vocabulary has none.
         """
         return _required(self._roles.eos_id, "ends a text")
 
@@ -133,20 +147,20 @@ class Tokenizer:
         """Encode text. What looks like a special token in it is text like any other.
 
         Args:
-            text: any string; a lone surrogate is read as U+FFFD, and a pair of surrogates as
+            text: Any string; a lone surrogate is read as U+FFFD, and a pair of surrogates as
                 the character they stand for, as tiktoken does.
-            bos: whether `bos_id` goes before.
-            eos: whether `eos_id` goes after.
-            first: whether nothing stands before the text. Some SentencePiece-style tokenizers put
-                a space before the first text of a prompt and before no other; for all others it
-                makes no difference.
+            bos: Whether `bos_id` is put before the text.
+            eos: Whether `eos_id` is put after the text.
+            first: Whether nothing comes before the text. Some SentencePiece-style tokenizers put
+                a space before the first text of a prompt only; for all others it makes no
+                difference.
 
         Returns:
             The token ids.
 
         Raises:
-            TokenizerMemoryError: where the system gives no memory.
-            TokenizerError: for anything but a string, or an id that the vocabulary does not have.
+            TokenizerMemoryError: The system refused memory.
+            TokenizerError: `text` is not a string, or the vocabulary has no such id.
         """
         if not isinstance(text, str):
             raise TokenizerError(f"[encode] text must be str: got {type(text).__name__}")
@@ -159,17 +173,17 @@ class Tokenizer:
 
     @declared_lack_of_memory("decode", TokenizerMemoryError)
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids; a special id becomes its name, bytes that are no UTF-8 become U+FFFD.
+        """Decode ids; a special id becomes its name, bytes that are not UTF-8 become U+FFFD.
 
         Args:
-            ids: each 0 <= id < V.
+            ids: Each 0 <= id < V.
 
         Returns:
             The text, without the one space that a SentencePiece-style tokenizer puts before it.
 
         Raises:
-            TokenizerMemoryError: where the system gives no memory.
-            TokenizerError: for an id outside the vocabulary.
+            TokenizerMemoryError: The system refused memory.
+            TokenizerError: The id is outside the vocabulary.
         """
         parts: list[bytes] = []
         at_start = self.decoding.drops_first_space
@@ -179,29 +193,29 @@ class Tokenizer:
         return self.text_of(b"".join(parts))
 
     def text_bytes(self, token_id: int, *, at_start: bool) -> tuple[bytes, bool]:
-        """Look up the bytes that a token gives in a text.
+        """Look up the bytes of a token in a text.
 
         Args:
             token_id: 0 <= token_id < V.
-            at_start: whether the text has still to begin, and its first space is to be dropped.
+            at_start: Whether the text has not begun, and its first space is to be dropped.
 
         Returns:
-            The bytes, and whether the text has still to begin.
+            The bytes, and whether the text still has not begun.
 
         Raises:
-            TokenizerError: for an id outside the vocabulary.
+            TokenizerError: The id is outside the vocabulary.
         """
         data = self.token_bytes(token_id)
         unknown = token_id == self.decoding.unknown_id
         if not at_start or not data or (self.is_special(token_id) and not unknown):
             return data, at_start
-        if token_id not in self.decoding.own_space_ids:
+        if token_id not in self.decoding.kept_space_ids:
             data = data.removeprefix(b" ")
         return data, self.decoding.drops_more_spaces and not data
 
     def text_of(self, data: bytes) -> str:
-        """Decode bytes as UTF-8; what is none becomes U+FFFD."""
-        if self.decoding.mark_per_byte:
+        """Decode bytes as UTF-8; what is not UTF-8 becomes U+FFFD."""
+        if self.decoding.replaces_each_byte:
             return _ESCAPED_BYTES.sub("\ufffd", data.decode(errors="surrogateescape"))
         return data.decode(errors="replace")
 
@@ -215,7 +229,7 @@ class Tokenizer:
             The bytes; a special token's are its name. They need not be whole characters.
 
         Raises:
-            TokenizerError: for an id outside the vocabulary.
+            TokenizerError: The id is outside the vocabulary.
         """
         if not 0 <= token_id < self.vocab_size:
             raise TokenizerError(
@@ -227,21 +241,21 @@ class Tokenizer:
         """Look up the id of a special token.
 
         Args:
-            name: such as `<|eot_id|>`.
+            name: For example `<|eot_id|>`.
 
         Returns:
             Its id.
 
         Raises:
-            TokenizerError: for a name that is none of the special tokens.
+            TokenizerError: No special token has this name.
         """
         try:
             return self.special_tokens[name]
         except KeyError:
-            raise TokenizerError(f"[special_id] no special token '{shown(name)}'") from None
+            raise TokenizerError(f"[special_id] no special token {shown(name)}") from None
 
     def is_special(self, token_id: int) -> bool:
-        """Tell whether an id is a special one, which no text is encoded to."""
+        """Tell whether an id is special: no text is encoded to it."""
         return token_id in self._special_ids
 
 
@@ -257,3 +271,52 @@ def _without_surrogates(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+class StreamDecoder:
+    """Decode ids as they come; joined, the texts are those of `decode` for all ids at once.
+
+    A character whose bytes are spread over several tokens comes out with the token that completes
+    it. Bytes that can no longer become a character come out as U+FFFD at once, so they
+    hold nothing back.
+
+    Args:
+        tokenizer: Knows the bytes of each id.
+        first: Whether the ids begin a text. A SentencePiece-style tokenizer puts a space before a
+            text, which is not shown; ids that continue a text keep their spaces.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, first: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._first = first and tokenizer.decoding.drops_first_space
+        self._at_start = self._first
+        self._open = b""
+
+    def push(self, token_id: int) -> str:
+        """Take the next id and return the text that is complete with it.
+
+        Args:
+            token_id: 0 <= token_id < V.
+
+        Returns:
+            New text, empty if the id only begins or continues a character.
+
+        Raises:
+            TokenizerError: The id is outside the vocabulary; nothing is lost by it.
+        """
+        data, self._at_start = self._tokenizer.text_bytes(token_id, at_start=self._at_start)
+        data = self._open + data
+        match = _OPEN_END.search(data, max(0, len(data) - _LONGEST_OPEN_END))
+        end = match.start() if match else len(data)
+        self._open = data[end:]
+        return self._tokenizer.text_of(data[:end])
+
+    def finish(self) -> str:
+        """End the text: U+FFFD for a character that was begun and never completed, or nothing.
+
+        Returns:
+            The rest of the text. The decoder is ready for another one.
+        """
+        rest, self._open = self._open, b""
+        self._at_start = self._first
+        return self._tokenizer.text_of(rest)

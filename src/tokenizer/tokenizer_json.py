@@ -3,11 +3,11 @@
 Ids are those of the `tokenizers` package, with one difference: text never becomes a special id.
 What `tokenizers` does with `encode_special_tokens = True` is done always; and a token of the form
 `<|...|>` or `<｜...｜>`, or one that is named for a role, is special even where its flag does not
-say so, as that of R1-Distill's `<｜User｜>` does not.
+say so, like R1-Distill's `<｜User｜>`.
 
 Decoding shows special tokens by name, and drops the space that was put before a text also after
-them, as SentencePiece does. Of bytes that are no UTF-8 each becomes one U+FFFD, as SentencePiece
-has it; `tokenizers` marks the characters beside them too.
+them, as SentencePiece does. Each byte that is not UTF-8 becomes one U+FFFD, as in
+SentencePiece; `tokenizers` replaces the characters beside them too.
 
 `truncation` and `padding` are not used, as transformers does not use what the file says there.
 """
@@ -16,26 +16,28 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from .added_tokens import (
-    AddedToken,
-    AddedTokenFinder,
-    NormalizedEncoder,
-    PlainText,
-    TextWithAddedTokens,
+from .added_tokens import AddedTokenFinder, AddedTokensEncoder
+from .bounded_files import described, expect_kind, read_json
+from .config_files import read_token_settings
+from .encoders import (
+    ByteLevelEncoder,
+    MetaspaceEncoder,
+    PieceEncoder,
+    character_symbols,
+    replace_spaces,
+    words_are_independent,
 )
-from .byte_level_text import ByteLevelText
 from .errors import mismatch, shown
-from .files import described, kind_of, read_json
-from .json_shapes import ByteLevelShape, MarkedShape, read_shape, read_template
+from .json_pipeline import ByteLevelPipeline, MetaspacePipeline, read_pipeline, read_template
 from .json_vocabulary import Vocabulary, read_merges, read_vocabulary
-from .marked_text import SPACE_MARK, MarkedText, mark_spaces, words_are_independent
-from .pieces import BytePieces, CharacterPieces, character_symbols
-from .roles import Template, read_settings
+from .pre_tokenizers import METASPACE
 from .tokenizer import Decoding, TextEncoder, Tokenizer
 
 _FILE_KEYS = {
@@ -56,34 +58,37 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
     """Read a `tokenizer.json`, and what the files beside it say about special tokens.
 
     Args:
-        path: the file.
+        path: The file.
 
     Raises:
-        TokenizerError: for a file that is damaged or asks for what is not known.
+        TokenizerError: The file is damaged or asks for something unknown.
     """
-    settings = read_settings(path.parent)
+    settings = read_token_settings(path.parent)
     with _collector_paused():
         file = read_json(path)
         model = _read_model(path, file)
         template = read_template(path, file.get("post_processor"))
-        named = {*settings.names.values(), *_template_names(template)}
-        vocabulary = read_vocabulary(path, model["vocab"], file.get("added_tokens"), named)
-        for name in _template_names(template):
+        ends = [name for name in (template.begin, template.end) if name] if template else []
+        named = {*settings.names.values(), *ends}
+        vocabulary = read_vocabulary(path, model.get("vocab"), file.get("added_tokens"), named)
+        for name in ends:
             if name not in vocabulary.special:
-                got = f"'{shown(name)}'"
-                raise mismatch(path, "post_processor", "a token of the vocabulary", got)
+                raise mismatch(path, "post_processor", "a token of the vocabulary", shown(name))
         unknown = model.get("unk_token")
         if unknown and unknown not in vocabulary.ids:
             expected = "a token of the vocabulary"
             raise mismatch(path, "model: unk_token", expected, described(unknown))
-        shape = read_shape(path, file)
-        if isinstance(shape, ByteLevelShape):
-            encoder, token_bytes = _byte_level(path, model, vocabulary, shape)
+        pipeline = read_pipeline(path, file)
+        encoder: PieceEncoder[bytes] | PieceEncoder[str]
+        if isinstance(pipeline, ByteLevelPipeline):
+            encoder, token_bytes = _byte_level(path, model, vocabulary, pipeline)
             decoding = Decoding()
         else:
-            encoder, token_bytes = _marked(path, model, vocabulary, shape)
-            unknown_id = vocabulary.ids.get(str(model.get("unk_token")))
-            decoding = Decoding(shape.drops_first_space, unknown_id=unknown_id, mark_per_byte=True)
+            encoder, token_bytes = _metaspace(path, model, vocabulary, pipeline)
+            unknown_id = vocabulary.ids.get(str(unknown))
+            decoding = Decoding(
+                pipeline.drops_first_space, unknown_id=unknown_id, replaces_each_byte=True
+            )
     return Tokenizer(
         token_bytes,
         vocabulary.special,
@@ -95,7 +100,7 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Hold the garbage collector back: half a million new strings would make it run in vain."""
+    """Pause the garbage collector: half a million new strings would make it run in vain."""
     was_on = gc.isenabled()
     try:
         try:
@@ -109,23 +114,16 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _template_names(template: Template | None) -> list[str]:
-    named = (template.begin, template.end) if template else ()
-    return [name for name in named if name is not None]
-
-
 def _check_keys(path: Path, what: str, value: Mapping[str, object], known: set[str]) -> None:
     for key in value:
         if key not in known:
-            raise mismatch(path, what, ", ".join(sorted(known)), f"'{shown(key)}'")
+            raise mismatch(path, what, ", ".join(sorted(known)), shown(key))
 
 
 def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
     """Check the model but for its vocabulary and merges."""
     _check_keys(path, "keys", file, _FILE_KEYS)
-    model = file.get("model")
-    if not isinstance(model, dict):
-        raise mismatch(path, "model", "an object", kind_of(model))
+    model: dict[str, object] = expect_kind(path, "model", file.get("model"), dict)
     _check_keys(path, "model: keys", model, _MODEL_KEYS)
     kind = model.get("type", "BPE" if "merges" in model else None)
     if kind != "BPE":
@@ -135,12 +133,9 @@ def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
         if value not in (None, "", 0):
             raise mismatch(path, f"model: {key}", "null", described(value))
     for key in ("fuse_unk", "byte_fallback", "ignore_merges"):
-        if not isinstance(model.setdefault(key, False), bool):
-            raise mismatch(path, f"model: {key}", "true or false", kind_of(model[key]))
-    unknown = model.get("unk_token")
-    if unknown is not None and not isinstance(unknown, str):
-        raise mismatch(path, "model: unk_token", "a text or null", kind_of(unknown))
-    model.setdefault("vocab", None)
+        expect_kind(path, f"model: {key}", model.setdefault(key, False), bool)
+    if model.get("unk_token") is not None:
+        expect_kind(path, "model: unk_token", model["unk_token"], str)
     return model
 
 
@@ -148,8 +143,8 @@ def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
 
 
 def _byte_level(
-    path: Path, model: Mapping[str, object], vocabulary: Vocabulary, shape: ByteLevelShape
-) -> tuple[NormalizedEncoder, list[bytes]]:
+    path: Path, model: Mapping[str, object], vocabulary: Vocabulary, pipeline: ByteLevelPipeline
+) -> tuple[ByteLevelEncoder, list[bytes]]:
     merges = read_merges(path, model.get("merges"), vocabulary)
     token_bytes, foreign = bytes_of_byte_level(vocabulary.names)
     for name in (*vocabulary.special, *(token.text for token in vocabulary.added)):
@@ -162,23 +157,28 @@ def _byte_level(
     if missing and (model.get("unk_token") or model.get("byte_fallback")):
         got = f"none for byte 0x{missing[0]:02x}"
         raise mismatch(path, "vocab", "a token for every single byte", got)
-    pieces = BytePieces(tokens, merges, whole=bool(model["ignore_merges"]))
-    text = ByteLevelText(pieces, shape.splitter, prefix_space=shape.prefix_space)
-    return text, token_bytes
+    encoder = ByteLevelEncoder(
+        tokens,
+        merges,
+        pipeline.pre_tokenizer,
+        whole=bool(model["ignore_merges"]),
+        prefix_space=pipeline.prefix_space,
+    )
+    return encoder, token_bytes
 
 
 def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
     """Turn tokens in GPT-2's letters for bytes into bytes.
 
     Each byte is written as one printable character: those of Latin-1 that are printable stand for
-    themselves, the others are U+0100 and on, in their order. A token with a character that is no
-    such letter stands for its own text.
+    themselves, the others are U+0100 and on, in their order. A token with any other character is
+    the UTF-8 of its text.
 
     Args:
-        names: the tokens.
+        names: The tokens.
 
     Returns:
-        The bytes of each token, and the places of those that stand for their own text.
+        The bytes of each token, and the places of those with other characters.
 
     Source: `bytes_to_unicode` in openai/gpt-2 src/encoder.py, commit
     9b63575ef42771a015060c964af2c3da4cf7c8ab.
@@ -204,47 +204,43 @@ def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
 # SentencePiece-style
 
 
-def _marked(
-    path: Path, model: Mapping[str, object], vocabulary: Vocabulary, shape: MarkedShape
-) -> tuple[NormalizedEncoder, list[bytes]]:
-    names = vocabulary.names
+def _metaspace(
+    path: Path, model: Mapping[str, object], vocabulary: Vocabulary, pipeline: MetaspacePipeline
+) -> tuple[MetaspaceEncoder, list[bytes]]:
+    names, tokens = vocabulary.names, vocabulary.tokens
     fallback, unmerged = _fallback(path, model, vocabulary)
-    merges = read_merges(path, model.get("merges"), vocabulary, unmerged)
-    tokens = vocabulary.tokens
-    pieces = CharacterPieces(
+    # A whole text that is one token can be found only if the text is one piece.
+    independent = words_are_independent(tokens) and not model["ignore_merges"]
+    scheme = pipeline.scheme
+    encoder = MetaspaceEncoder(
         character_symbols(tokens, len(names)),
         tokens,
-        merges,
+        read_merges(path, model.get("merges"), vocabulary, unmerged),
         fallback,
+        normalize=(lambda text: replace_spaces(text, scheme)) if pipeline.normalizes else str,
         whole=bool(model["ignore_merges"]),
-    )
-    # A whole text that is one token can be found only if the text is one piece.
-    apart = words_are_independent(tokens) and not model["ignore_merges"]
-    text = MarkedText(
-        pieces,
-        normalize=(lambda text: mark_spaces(text, shape.prefix)) if shape.normalizes else str,
-        words=shape.words or apart,
-        prefix=None if shape.normalizes else shape.prefix,
+        words=pipeline.words or independent,
+        scheme=None if pipeline.normalizes else scheme,
         fused_id=unmerged[0] if model["fuse_unk"] and not model["byte_fallback"] else None,
     )
-    token_bytes = [_marked_bytes(name) for name in names]
+    token_bytes = [_metaspace_bytes(name) for name in names]
     for token in vocabulary.added:
-        if token.normalized:  # found with the space before it, which it stands for too
-            token_bytes[token.token_id] = _marked_bytes(text.normalize(token.text))
+        if token.normalized:  # found with the space before it, which is then part of its text
+            token_bytes[token.token_id] = _metaspace_bytes(encoder.normalize(token.text))
     for name, number in vocabulary.special.items():
         token_bytes[number] = name.encode()
-    return text, token_bytes
+    return encoder, token_bytes
 
 
-def _marked_bytes(name: str) -> bytes:
+def _metaspace_bytes(name: str) -> bytes:
     byte = _BYTE_TOKEN.fullmatch(name)
-    return bytes([int(byte[1], 16)]) if byte else name.replace(SPACE_MARK, " ").encode()
+    return bytes([int(byte[1], 16)]) if byte else name.replace(METASPACE, " ").encode()
 
 
 def _fallback(
     path: Path, model: Mapping[str, object], vocabulary: Vocabulary
 ) -> tuple[Callable[[str], list[int]], list[int]]:
-    """Give what a character becomes that is no token, and the ids that stand for such ones."""
+    """Return what encodes a character without a token, and the ids that it gives."""
     ids = vocabulary.ids
     if model["byte_fallback"]:
         names = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -263,19 +259,13 @@ def _fallback(
 # Added tokens
 
 
-def _with_added_tokens(encoder: NormalizedEncoder, vocabulary: Vocabulary) -> TextEncoder:
+def _with_added_tokens(encoder: PieceEncoder[Any], vocabulary: Vocabulary) -> TextEncoder:
     if all(token.special for token in vocabulary.added):
-        return PlainText(encoder)
+        return encoder
     raw = [token for token in vocabulary.added if not token.normalized]
     normalized = [
-        AddedToken(
-            encoder.normalize(token.text),
-            token.token_id,
-            token.special,
-            takes_left=token.takes_left,
-            takes_right=token.takes_right,
-        )
+        replace(token, text=encoder.normalize(token.text))
         for token in vocabulary.added
         if token.normalized
     ]
-    return TextWithAddedTokens(encoder, AddedTokenFinder(raw), AddedTokenFinder(normalized))
+    return AddedTokensEncoder(encoder, AddedTokenFinder(raw), AddedTokenFinder(normalized))

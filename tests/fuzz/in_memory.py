@@ -5,7 +5,7 @@ from pathlib import Path
 
 from src.checkpoint.mapped_file import MappedFile
 from src.outside import label_of, read_whole
-from src.tokenizer.files import read_bytes
+from src.tokenizer.bounded_files import read_bytes
 from tests.fuzz.targets import Bed
 
 

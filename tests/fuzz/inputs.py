@@ -27,7 +27,7 @@ from tests.support.pth_writer import (
 from tests.support.safetensors_writer import write_safetensors
 from tests.support.sentencepiece_writer import NORMAL, RESERVED, model_message
 from tests.tokenizer.conftest import SINGLE_BYTES, tiktoken_lines
-from tests.tokenizer.json_files import added, byte_level_file, changed, marked_file
+from tests.tokenizer.json_files import added, byte_level_file, changed, metaspace_file
 
 Json = dict[str, Any]
 Make = Callable[[Path], list[bytes]]
@@ -133,7 +133,7 @@ def make_few_pieces(folder: Path) -> list[bytes]:
 
 
 def make_tokenizers(folder: Path) -> list[bytes]:
-    return as_json(byte_level_file(), marked_file())(folder)
+    return as_json(byte_level_file(), metaspace_file())(folder)
 
 
 def make_small_tokenizers(folder: Path) -> list[bytes]:
@@ -146,7 +146,7 @@ def make_small_tokenizers(folder: Path) -> list[bytes]:
     specials = [added(6, "<|endoftext|>", special=True), added(7, "<x>", lstrip=True)]
     return as_json(
         changed(byte_level_file(), model={"vocab": letters}, added_tokens=specials),
-        changed(marked_file(), model={"vocab": names, "byte_fallback": False}),
+        changed(metaspace_file(), model={"vocab": names, "byte_fallback": False}),
     )(folder)
 
 

@@ -13,13 +13,15 @@ from src.checkpoint.safetensors import SafetensorsFile, read_index
 from src.checkpoint.zip_directory import read_directory
 from src.cli.escape import escape_controls, escape_line
 from src.inference.chat_template import format_of_template, read_template
-from src.tokenizer.roles import read_settings
-from src.tokenizer.sentencepiece_file import is_sentencepiece_file, read_sentencepiece_model
-from src.tokenizer.sentencepiece_text import sentencepiece_tokenizer
+from src.tokenizer.config_files import read_added_tokens_of_config, read_token_settings
+from src.tokenizer.sentencepiece_model import (
+    is_sentencepiece_file,
+    read_sentencepiece_model,
+    sentencepiece_tokenizer,
+)
 from src.tokenizer.tiktoken_file import llama3_tokenizer, read_tiktoken_file
 from src.tokenizer.tokenizer import Tokenizer
 from src.tokenizer.tokenizer_json import read_tokenizer_json
-from src.tokenizer.tokens_beside import read_tokens_beside
 
 DANGEROUS = {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), "\u202e", "\u2066", "\u2028"}
 PROBE = "the 1 \u2581\u00e9\U0001f642\n<s>"
@@ -89,13 +91,13 @@ def try_out(tokenizer: Tokenizer) -> None:
 def read_pieces(data: bytes, path: Path) -> None:
     is_sentencepiece_file(path)
     model = read_sentencepiece_model(path)
-    try_out(sentencepiece_tokenizer(model, read_settings(path.parent)))
+    try_out(sentencepiece_tokenizer(model, read_token_settings(path.parent)))
 
 
 def read_beside(data: bytes, path: Path) -> None:
     model = read_sentencepiece_model(path.parent / "tokenizer.model")
-    added = read_tokens_beside(path.parent, model)
-    try_out(sentencepiece_tokenizer(model, read_settings(path.parent), added))
+    added = read_added_tokens_of_config(path.parent, model.ids, model.special)
+    try_out(sentencepiece_tokenizer(model, read_token_settings(path.parent), added))
     read_format(data, path)
 
 

@@ -261,7 +261,7 @@ def test_model_tokenizer_and_engine_print_in_a_line():
     assert str(model.transformer) == (
         "LlamaTransformer(D=192, H=6, K=2, G=3, h=32, F=544, V=4096, L=4, bfloat16)"
     )
-    assert str(model.tokenizer) == "Tokenizer(4096 ids, 256 special, PlainText)"
+    assert str(model.tokenizer) == "Tokenizer(4096 ids, 256 special, ByteLevelEncoder)"
     assert str(engine) == f"InferenceEngine({model}, 0 of 64 positions cached)"
 
 

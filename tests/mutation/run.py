@@ -38,8 +38,8 @@ SECONDS = 60  # of processor time; a mutant that loops is noticed
 CHECKPOINT, TOKENIZER = "tests/checkpoint/test_{}.py", "tests/tokenizer/test_{}.py"
 HUGGING_FACE = [CHECKPOINT.format(name) for name in ("hugging_face_config", "packed_weights")]
 TORCH = [CHECKPOINT.format(name) for name in ("pickle_machine", "torch_pth")]
-JSON = [TOKENIZER.format(name) for name in ("tokenizer_json", "added_tokens", "marked_text")]
-BESIDE = [*JSON, *(TOKENIZER.format(name) for name in ("roles", "tokens_beside", "loader"))]
+JSON = [TOKENIZER.format(name) for name in ("tokenizer_json", "added_tokens", "encoders")]
+BESIDE = [*JSON, *(TOKENIZER.format(name) for name in ("config_files", "directory"))]
 TESTS = {
     "checkpoint/checkpoint": [CHECKPOINT.format("checkpoint"), "tests/model/test_loader.py"],
     "checkpoint/errors": [CHECKPOINT.format("errors"), CHECKPOINT.format("shards")],
@@ -58,10 +58,11 @@ TESTS = {
     "checkpoint/torch_pth": TORCH,
     "checkpoint/zip_directory": [CHECKPOINT.format("zip_directory"), TORCH[1]],
     "tokenizer/tiktoken_file": [TOKENIZER.format("tiktoken_file"), TOKENIZER.format("tokenizer")],
-    "tokenizer/sentencepiece_file": [TOKENIZER.format("sentencepiece_file")],
-    "tokenizer/protobuf": [TOKENIZER.format(name) for name in ("protobuf", "sentencepiece_file")],
-    **{f"tokenizer/{name}": JSON for name in ("tokenizer_json", "json_shapes", "json_vocabulary")},
-    **{f"tokenizer/{name}": BESIDE for name in ("files", "loader", "roles", "tokens_beside")},
+    "tokenizer/sentencepiece_model": [TOKENIZER.format("sentencepiece_model")],
+    **{
+        f"tokenizer/{name}": JSON for name in ("tokenizer_json", "json_pipeline", "json_vocabulary")
+    },
+    **{f"tokenizer/{name}": BESIDE for name in ("bounded_files", "directory", "config_files")},
 }
 
 

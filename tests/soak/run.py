@@ -28,7 +28,7 @@ from src.cli.errors import UsageError
 from src.cli.loading import open_session
 from src.cli.session import Session
 from src.inference import ContextFullError
-from src.tokenizer.pieces import CACHED_PIECES
+from src.tokenizer.encoders import CACHED_PIECES
 from tests.model.tiny import write_byte_tokenizer
 from tests.support import held
 from tests.support.held import Held, NativeBytes, held_now

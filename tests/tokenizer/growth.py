@@ -46,11 +46,12 @@ LONG_PIECES = {
 
 
 def steps_to_encode(tokenizer: Tokenizer, text: str) -> int:
-    """Count for one text, with nothing remembered from others."""
-    pieces: Any = tokenizer._encoder._encoder._pieces  # type: ignore[attr-defined]
-    for remembered in (pieces._merges.ranks, pieces._merges.joined):
-        if type(remembered).__name__ != "_Listed":
-            remembered.clear()
-    for cache in (pieces._encode_cached, pieces._merge_cached):
+    """Count for one text, with empty caches."""
+    encoder: Any = tokenizer._encoder
+    encoder = getattr(encoder, "_encoder", encoder)
+    for pairs in (encoder._merges.ranks, encoder._merges.joined):
+        if type(pairs).__name__ == "_Spelled":
+            pairs.clear()
+    for cache in (encoder._encode_cached, encoder._merge_cached):
         cache.cache_clear()
     return steps_of(lambda: tokenizer.encode(text, bos=False, eos=False))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from src.tokenizer.split import LLAMA_3
+from src.tokenizer.pre_tokenizers import LLAMA_3
 
 Json = dict[str, Any]
 
@@ -16,7 +16,7 @@ SPLIT = {
     "behavior": "Isolated",
     "invert": False,
 }
-MARKED_DECODER = {
+METASPACE_DECODER = {
     "type": "Sequence",
     "decoders": [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
@@ -94,7 +94,7 @@ def byte_level_file(
     )
 
 
-def marked_file(
+def metaspace_file(
     merges: Sequence[Sequence[str]] = (("t", "h"), ("▁", "th"), ("▁th", "e")),
     characters: str = "▁the",
     **model: Any,
@@ -109,7 +109,7 @@ def marked_file(
         {"vocab": vocab, "merges": [list(m) for m in merges]} | settings | model,
         added_tokens=[added(number, name, special=True) for number, name in enumerate(names)],
         normalizer=PREPEND,
-        decoder=MARKED_DECODER,
+        decoder=METASPACE_DECODER,
         post_processor=template("<s>", "A"),
     )
 

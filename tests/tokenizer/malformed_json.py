@@ -4,14 +4,14 @@ from typing import Any
 
 from tests.tokenizer.json_files import (
     BYTE_LEVEL,
-    MARKED_DECODER,
+    METASPACE_DECODER,
     SPLIT,
     Json,
     added,
     byte_level_file,
     changed,
-    marked_file,
     metaspace,
+    metaspace_file,
     sequence,
     template,
 )
@@ -24,7 +24,7 @@ def pre_tokenized(*parts: Json) -> Json:
     return changed(B, pre_tokenizer=sequence(*parts))
 
 
-def marked_by(shape: Json) -> Json:
+def pre_tokenized_by(shape: Json) -> Json:
     return changed(M, normalizer=None, pre_tokenizer=shape)
 
 
@@ -40,7 +40,7 @@ def without_token(file: Json, token: str) -> Json:
     return changed(file, model={"vocab": without(file["model"]["vocab"], token)})
 
 
-B, M = byte_level_file(), marked_file()
+B, M = byte_level_file(), metaspace_file()
 NEXT = len(B["model"]["vocab"]) + 3
 DEEP: Any = {"type": "Sequence", "pretokenizers": []}
 for _ in range(300):
@@ -58,7 +58,11 @@ MALFORMED: list[tuple[str, Json, str]] = [
     ("suffix", changed(B, model={"end_of_word_suffix": "</w>"}), "null, got '</w>'"),
     ("prefix", changed(B, model={"continuing_subword_prefix": "##"}), "null, got '##'"),
     ("flag", changed(B, model={"ignore_merges": 1}), "true or false, got a number"),
-    ("unknown token", changed(M, model={"unk_token": 3}), "a text or null, got a number"),
+    (
+        "unknown token",
+        changed(M, model={"unk_token": 3}),
+        "unk_token: expected a text, got a number",
+    ),
     (
         "unknown token of byte level",
         changed(B, model={"unk_token": "<no>"}),
@@ -70,8 +74,12 @@ MALFORMED: list[tuple[str, Json, str]] = [
         "vocabulary, got '<no>'",
     ),
     ("unknown token is none", changed(M, model={"unk_token": "?", "byte_fallback": False}), "'?'"),
-    ("no vocabulary", changed(B, model={"vocab": {}}), "vocab: expected an object with tokens"),
-    ("vocabulary is a list", changed(B, model={"vocab": []}), "with tokens, got a list"),
+    ("no vocabulary", changed(B, model={"vocab": {}}), "vocab: expected 1 to 524288 tokens, got 0"),
+    (
+        "vocabulary is a list",
+        changed(B, model={"vocab": []}),
+        "vocab: expected an object, got a list",
+    ),
     ("id is a text", vocab_with(B, the="256"), "vocab: 'the': expected a whole number, got a text"),
     ("id is true", vocab_with(B, the=True), "'the': expected a whole number, got a truth value"),
     ("id is a fraction", vocab_with(B, the=257.0), "'the': expected a whole number, got a number"),
@@ -127,7 +135,7 @@ MALFORMED: list[tuple[str, Json, str]] = [
     ("added is an object", changed(B, added_tokens={}), "added_tokens: expected a list"),
     ("added is a text", changed(B, added_tokens=["x"]), r"added_tokens\[0\]: expected an object"),
     ("added without id", changed(B, added_tokens=[{"content": "x"}]), r"\[0\]: id: .*got null"),
-    ("added without text", changed(B, added_tokens=[added(258, "")]), r"\[0\]: content: expected"),
+    ("added without text", changed(B, added_tokens=[added(261, "")]), "in each token, got 0"),
     ("added twice", changed(B, added_tokens=[added(258, "x!"), added(259, "x!")]), "'x!' again"),
     ("added clashes in id", changed(B, added_tokens=[added(5, "<x>")]), "one twice"),
     (
@@ -170,8 +178,12 @@ MALFORMED: list[tuple[str, Json, str]] = [
     ("type is an object", changed(B, pre_tokenizer={"type": {"a": 1}}), "got an object"),
     ("deep", changed(B, pre_tokenizer=DEEP), "pre_tokenizer: expected a known one, got 'Sequence'"),
     ("none", changed(B, pre_tokenizer=None), "decoder: expected Replace"),
-    ("metaspace at odds", marked_by(FIRST_WORDS | {"add_prefix_space": False}), "got 'Metaspace'"),
-    ("another mark", marked_by(FIRST_WORDS | {"replacement": "_"}), "got 'Metaspace'"),
+    (
+        "metaspace at odds",
+        pre_tokenized_by(FIRST_WORDS | {"add_prefix_space": False}),
+        "got 'Metaspace'",
+    ),
+    ("another mark", pre_tokenized_by(FIRST_WORDS | {"replacement": "_"}), "got 'Metaspace'"),
     (
         "normalizer beside bytes",
         changed(B, normalizer={"type": "NFC"}),
@@ -206,7 +218,7 @@ MALFORMED: list[tuple[str, Json, str]] = [
             decoder={
                 "type": "Sequence",
                 "decoders": [
-                    *MARKED_DECODER["decoders"][:-1],
+                    *METASPACE_DECODER["decoders"][:-1],
                     {"type": "Strip", "content": " ", "start": 2, "stop": 0},
                 ],
             },
@@ -226,28 +238,28 @@ MALFORMED: list[tuple[str, Json, str]] = [
     (
         "processors are null",
         changed(M, post_processor={"type": "Sequence", "processors": None}),
-        "post_processor: processors: expected a list of processors, got null",
+        "post_processor: processors: expected a list, got null",
     ),
     (
         "a processor is null",
         changed(M, post_processor={"type": "Sequence", "processors": [template("A"), None]}),
-        "post_processor: processors: expected a list of processors, got null among them",
+        "post_processor: processors: expected no null among them, got null",
     ),
-    ("template without text", changed(M, post_processor=template("<s>")), "another shape"),
+    ("template without text", changed(M, post_processor=template("<s>")), "another template"),
     (
         "template with two begins",
         changed(M, post_processor=template("<s>", "<s>", "A")),
-        "got more",
+        "another template",
     ),
     (
         "template of four",
         changed(M, post_processor=template("<s>", "A", "</s>", "</s>")),
-        "post_processor: single: expected at most one token before and after A, got another shape",
+        "post_processor: .*at most one token before and after A, got another template",
     ),
     (
         "template of another kind",
         changed(M, post_processor=template("A") | {"single": [{"Token": {"id": "A"}}]}),
-        "another shape",
+        "another template",
     ),
     ("template of texts", changed(M, post_processor=template("A") | {"single": ["A"]}), "another"),
     (
@@ -255,6 +267,6 @@ MALFORMED: list[tuple[str, Json, str]] = [
         vocab_with(without_token(M, "<0x07>"), other=10),
         "a token for every single byte, got no <0x07>",
     ),
-    ("template with two texts", changed(M, post_processor=template("A", "A")), "another shape"),
+    ("template with two texts", changed(M, post_processor=template("A", "A")), "another template"),
     ("template of none", changed(M, post_processor=template("<x>", "A")), "vocabulary, got '<x>'"),
 ]

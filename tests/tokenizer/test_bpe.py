@@ -13,9 +13,8 @@ from src.tokenizer.bpe import (
     Merges,
     listed_merges,
     merge,
-    merge_batches,
     merge_long,
-    merge_passes,
+    merge_repetitions,
     merge_short,
     spelled_merges,
 )
@@ -41,8 +40,8 @@ def by_spelling(*tokens: bytes) -> Merges:
     return spelled_merges(list(ranks), ranks, ranks)
 
 
-def merged_in_passes(ids: list[int], merges: Merges) -> list[int]:
-    return merge_batches(merge_passes(ids, merges)[0], merges)
+def merge_after_repetitions(ids: list[int], merges: Merges) -> list[int]:
+    return merge_long(merge_repetitions(ids, merges), merges)
 
 
 # Tokens over three letters, ranked in any order: also such as no training would give.
@@ -75,7 +74,7 @@ REPETITIVE = st.builds(
     lambda start, unit, times, end: start + unit * times + end,
     *(PIECES.map(lambda p: p[:3]), PIECES.map(lambda p: p[:6]), st.integers(1, 30), PIECES),
 )
-WAYS = [merge, merge_short, merge_long, merge_batches, merged_in_passes]
+WAYS = [merge, merge_short, merge_long, merge_after_repetitions]
 
 
 def letters(merges: Merges, ids: list[int]) -> list[int]:
@@ -120,8 +119,8 @@ def test_known_pieces_merge_as_the_rule_says(
 def test_a_piece_of_many_different_symbols_merges_in_batches() -> None:
     ranks, merges = ranks_of(b"ab", b"abc"), by_spelling(b"ab", b"abc")
     piece = [*range(100), *b"abcab"]
-    assert merge_long(list(piece), merges) == merged_by_definition(piece, merges)
-    assert merge_long(list(piece), merges)[-2:] == [ranks[b"abc"], ranks[b"ab"]]
+    assert merge(list(piece), merges) == merged_by_definition(piece, merges)
+    assert merge(list(piece), merges)[-2:] == [ranks[b"abc"], ranks[b"ab"]]
 
 
 def test_a_list_merges_only_what_it_names() -> None:
@@ -154,8 +153,8 @@ def test_of_equal_ranks_the_leftmost_merges_first(
     assert merged_by_definition([*piece], equal) == [tokens[token] for token in expected]
 
 
-def test_the_remembered_pairs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bpe, "REMEMBERED_PAIRS", 100)
+def test_the_cached_pairs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bpe, "CACHED_PAIRS", 100)
     merges = by_spelling(b"ab", b"cd", b"abcd")
     for left in range(256):
         assert merges.ranks[left << PAIR_SHIFT | ord("x")] == NO_MERGE
@@ -178,13 +177,13 @@ def test_a_hostile_vocabulary_cannot_make_the_batches_quadratic() -> None:
     merges = by_spelling(b"abc", b"ab")
 
     def steps(size: int) -> int:
-        return steps_of(lambda: merge_batches([*b"abc" * size], merges))
+        return steps_of(lambda: merge_long([*b"abc" * size], merges))
 
-    assert merge_batches([*b"abc" * 50], merges) == [256] * 50
+    assert merge_long([*b"abc" * 50], merges) == [256] * 50
     assert steps(2000) <= 2.6 * steps(1000)
 
 
 def test_letters_that_repeat_in_a_long_piece_still_merge_in_order() -> None:
     merges = by_spelling(b"ba", b"ab", b"bab", b"aab")
     ids = random.Random(3).choices(b"ab", k=2000)
-    assert merge_long(list(ids), merges) == merge_short(list(ids), merges)
+    assert merge(list(ids), merges) == merge_short(list(ids), merges)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from src.tokenizer import Tokenizer, load_tokenizer
 from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
-from tests.tokenizer.json_files import byte_level_file, marked_file, write_json
+from tests.tokenizer.json_files import byte_level_file, metaspace_file, write_json
 
 # The mark of a space stands for one in these files, so no text with it comes back.
 TEXTS = st.text(
@@ -25,8 +25,8 @@ def sentencepiece(directory: Path) -> Path:
 
 KINDS: dict[str, Callable[[Path], Path]] = {
     "byte level": lambda directory: write_json(directory, byte_level_file()),
-    "marked": lambda directory: write_json(directory, marked_file()),
-    "marked, whole": lambda directory: write_json(directory, marked_file(ignore_merges=True)),
+    "marked": lambda directory: write_json(directory, metaspace_file()),
+    "marked, whole": lambda directory: write_json(directory, metaspace_file(ignore_merges=True)),
     "SentencePiece": sentencepiece,
 }
 

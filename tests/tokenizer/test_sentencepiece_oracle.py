@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from src.tokenizer import StreamDecoder, Tokenizer, load_tokenizer
-from src.tokenizer.sentencepiece_file import read_sentencepiece_model
+from src.tokenizer.sentencepiece_model import read_sentencepiece_model
 from src.tokenizer.tokenizer_json import read_tokenizer_json
 from tests.support.sentencepiece_writer import BYTE, NORMAL, USER_DEFINED, model_message
 from tests.support.shared_data import shared_data

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from src.ml.errors import LlamaBoltsError
-from src.tokenizer import TokenizerError, files
+from src.tokenizer import TokenizerError, bounded_files
 from src.tokenizer import tiktoken_file as reader
+from src.tokenizer.tiktoken_file import SPECIAL_TOKEN_NAMES
 from tests.support.bounds import check_bounds
 from tests.support.shared_data import shared_data
 from tests.tokenizer.conftest import SINGLE_BYTES, tiktoken_lines
@@ -65,7 +66,7 @@ MALFORMED = [
     ("no newline at the end", joined(LINES)[:-1], 259, "a newline at the end"),
     ("text after the end", joined(LINES) + b"x", 260, "a newline at the end"),
     ("NUL", with_line(A, b"QQ==\0 65"), 66, r"a token in base64, got 'QQ==\\x00'"),
-    ("control characters", with_line(A, b"\x1b[2J\xff 65"), 66, r"got '\\x1b\[2J\\xff'"),
+    ("control characters", with_line(A, b"\x1b[2J\xff 65"), 66, r"got '\\x1b\[2J�'"),
     (
         "a single byte missing",
         joined(tiktoken_lines([*TOKENS[:A], *TOKENS[A + 1 :]])),
@@ -178,9 +179,9 @@ def test_a_file_beyond_the_cap_is_refused_before_it_is_parsed(
     write_model: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_model(joined(LINES))
-    monkeypatch.setattr(files, "MAX_FILE_BYTES", path.stat().st_size)
+    monkeypatch.setattr(bounded_files, "MAX_FILE_BYTES", path.stat().st_size)
     reader.read_tiktoken_file(path)
-    monkeypatch.setattr(files, "MAX_FILE_BYTES", path.stat().st_size - 1)
+    monkeypatch.setattr(bounded_files, "MAX_FILE_BYTES", path.stat().st_size - 1)
     with pytest.raises(TokenizerError, match="size: expected at most"):
         reader.read_tiktoken_file(path)
 
@@ -219,3 +220,37 @@ def test_metas_file_reads_as_tiktoken_reads_it() -> None:
     ranks = reader.read_tiktoken_file(path)
     assert ranks == load_tiktoken_bpe(str(path))
     assert reader.llama3_tokenizer(ranks).vocab_size == 128256
+
+
+# The special tokens of Llama 3
+
+
+def test_there_are_256_different_names() -> None:
+    assert len(SPECIAL_TOKEN_NAMES) == len(set(SPECIAL_TOKEN_NAMES)) == 256
+
+
+def test_the_named_ones_stand_where_meta_has_them() -> None:
+    assert SPECIAL_TOKEN_NAMES[:12] == (
+        "<|begin_of_text|>",  # 128000
+        "<|end_of_text|>",  # 128001
+        "<|reserved_special_token_0|>",  # 128002
+        "<|reserved_special_token_1|>",  # 128003
+        "<|finetune_right_pad_id|>",  # 128004
+        "<|step_id|>",  # 128005
+        "<|start_header_id|>",  # 128006
+        "<|end_header_id|>",  # 128007
+        "<|eom_id|>",  # 128008
+        "<|eot_id|>",  # 128009
+        "<|python_tag|>",  # 128010
+        "<|reserved_special_token_2|>",  # 128011
+    )
+    assert SPECIAL_TOKEN_NAMES[-1] == "<|reserved_special_token_246|>"  # 128255
+
+
+def test_all_names_are_those_of_the_file_in_hugging_faces_format() -> None:
+    import json
+
+    tokens = json.loads(shared_data("llama3/tokenizer.json").read_bytes())["added_tokens"]
+    assert [(token["id"], token["content"]) for token in tokens] == list(
+        enumerate(SPECIAL_TOKEN_NAMES, start=128000)
+    )

@@ -1,14 +1,22 @@
 import random
 from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.tokenizer import Tokenizer, TokenizerError, TokenizerMemoryError
-from src.tokenizer.special_tokens import SPECIAL_TOKEN_NAMES
-from src.tokenizer.tiktoken_file import llama3_tokenizer
+from src.tokenizer import (
+    StreamDecoder,
+    Tokenizer,
+    TokenizerError,
+    TokenizerMemoryError,
+    load_tokenizer,
+)
+from src.tokenizer.tiktoken_file import SPECIAL_TOKEN_NAMES, llama3_tokenizer
 from tests.tokenizer.conftest import ranks_of
+from tests.tokenizer.json_files import metaspace_file, write_json
 
 SMALL = llama3_tokenizer(ranks_of(b"th", b"the", b" the", b"\xc3\xa9", b"  "))
 
@@ -126,12 +134,6 @@ def test_a_base_token_spelled_like_a_special_one_keeps_its_base_id() -> None:
     assert ids == [256, *b"eot_id", 257]
 
 
-def test_a_whole_piece_that_is_a_token_needs_no_merges() -> None:
-    tokenizer = llama3_tokenizer(ranks_of(b"xyz"))
-    assert tokenizer.encode("xyz", bos=False, eos=False) == [256]
-    assert tokenizer.encode("wxyz", bos=False, eos=False) == [*b"wxyz"]
-
-
 def test_decode_shows_special_ids_by_name(llama3: Tokenizer) -> None:
     ids = llama3.encode("This is a test sentence.", bos=True, eos=True)
     assert llama3.decode(ids) == "<|begin_of_text|>This is a test sentence.<|end_of_text|>"
@@ -186,11 +188,6 @@ def test_an_unknown_special_name_is_refused_and_shown_escaped() -> None:
         SMALL.special_id("<|x\x1b|>")
 
 
-@given(st.text())
-def test_decoding_the_ids_gives_the_text_back(text: str) -> None:
-    assert SMALL.decode(SMALL.encode(text, bos=False, eos=False)) == text
-
-
 @given(st.text(st.characters(codec=None)))
 def test_surrogates_are_read_as_tiktoken_reads_them(text: str) -> None:
     expected = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -206,3 +203,158 @@ def test_texts_keep_their_ids_when_the_cache_has_been_through_many_others(
     for number in range(80_000):
         llama3.encode(f"{number:o}x", bos=False, eos=False)
     assert [llama3.encode(text, bos=False, eos=False) for text in texts] == before
+
+
+# StreamDecoder
+
+BYTES = llama3_tokenizer(ranks_of())
+LUMPS = llama3_tokenizer(
+    ranks_of(b"\xf0\x9f", b"\x98\x80", b"a\xf0", b"\x9f\x98\x80b", b"\xe2\x82", b"\x82\xac")
+)
+MARK = "\N{REPLACEMENT CHARACTER}"
+
+# Bytes on all the edges of the definition of UTF-8.
+EDGES = bytes.fromhex("00 41 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 ff")
+
+
+def streamed(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    decoder = StreamDecoder(tokenizer)
+    return [*map(decoder.push, ids), decoder.finish()]
+
+
+def can_still_become_a_character(tail: bytes) -> bool:
+    """Tell by trying: bytes that some ending completes to exactly one character."""
+    endings = [
+        bytes(e) for n in range(1, 4) for e in product(b"\x80\x8f\x90\x9f\xa0\xbf", repeat=n)
+    ]
+    for ending in endings:
+        try:
+            if len((tail + ending).decode()) == 1:
+                return True
+        except UnicodeDecodeError:
+            continue
+    return False
+
+
+@pytest.mark.parametrize("text", ["é", "€", "😀", "👩‍🚀", "🇹🇷", "日本"])
+def test_a_character_appears_whole_with_its_last_byte(text: str) -> None:
+    expected = [part for c in text for part in [""] * (len(c.encode()) - 1) + [c]]
+    assert streamed(BYTES, list(text.encode())) == [*expected, ""]
+
+
+def test_a_character_that_never_completes_ends_as_one_mark() -> None:
+    assert streamed(BYTES, [0xF0, 0x9F, 0x98]) == ["", "", "", MARK]
+
+
+def test_an_invalid_byte_does_not_hold_back_what_follows() -> None:
+    assert streamed(BYTES, [0xFF, ord("a")]) == [MARK, "a", ""]
+    assert streamed(BYTES, [0xE2, 0x82, ord("a")]) == ["", "", MARK + "a", ""]
+    assert streamed(BYTES, [0xED, 0xA0, ord("a")]) == ["", MARK * 2, "a", ""]  # half a surrogate
+
+
+def test_a_special_id_ends_an_open_character() -> None:
+    parts = streamed(BYTES, [0xE2, BYTES.bos_id, ord("a")])
+    assert parts == ["", MARK + "<|begin_of_text|>", "a", ""]
+
+
+def test_a_refused_id_loses_nothing() -> None:
+    decoder = StreamDecoder(BYTES)
+    decoder.push(0xC3)
+    with pytest.raises(TokenizerError):
+        decoder.push(BYTES.vocab_size)
+    assert decoder.push(0xA9) == "é"
+
+
+def test_a_finished_decoder_starts_afresh() -> None:
+    decoder = StreamDecoder(BYTES)
+    decoder.push(0xF0)
+    assert decoder.finish() == MARK
+    assert decoder.finish() == ""
+    assert decoder.push(0x98) == MARK
+    assert decoder.push(ord("a")) == "a"
+
+
+def test_pushes_and_finish_join_to_the_whole_on_every_edge_of_utf_8() -> None:
+    for length in (1, 2, 3):
+        for data in product(EDGES, repeat=length):
+            assert "".join(streamed(BYTES, list(data))) == bytes(data).decode(errors="replace")
+
+
+def test_only_the_beginning_of_a_character_is_held_back() -> None:
+    """What is not yet shown could still become one character, whatever came before."""
+    for length in (1, 2, 3):
+        for data in product(EDGES, repeat=length):
+            decoder = StreamDecoder(BYTES)
+            shown = "".join(map(decoder.push, data))
+            whole = bytes(data).decode(errors="replace")
+            assert whole.startswith(shown)
+            if shown != whole:
+                assert any(
+                    shown == bytes(data[:cut]).decode(errors="replace")
+                    and can_still_become_a_character(bytes(data[cut:]))
+                    for cut in range(len(data))
+                )
+
+
+@given(st.lists(st.integers(0, LUMPS.vocab_size - 1), max_size=40))
+def test_pushes_and_finish_join_to_what_decode_gives(ids: list[int]) -> None:
+    assert "".join(streamed(LUMPS, ids)) == LUMPS.decode(ids)
+
+
+@given(st.lists(st.sampled_from([0xF0, 0x9F, 0x98, 0x80, 0xE2, *range(256, 262)]), max_size=40))
+def test_the_same_for_ids_that_are_mostly_parts_of_characters(ids: list[int]) -> None:
+    assert "".join(streamed(LUMPS, ids)) == LUMPS.decode(ids)
+
+
+@given(st.text())
+def test_valid_text_never_shows_a_mark_that_it_does_not_hold(text: str) -> None:
+    parts = streamed(LUMPS, LUMPS.encode(text, bos=False, eos=False))
+    assert "".join(parts) == text
+    assert all(MARK not in part or MARK in text for part in parts)
+
+
+@pytest.fixture
+def metaspace(tmp_path: Path) -> Tokenizer:
+    """SentencePiece style: a space goes before every text, and decoding drops it."""
+    return load_tokenizer(write_json(tmp_path, metaspace_file()))
+
+
+def streamed_on(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    decoder = StreamDecoder(tokenizer, first=False)
+    return [*map(decoder.push, ids), decoder.finish()]
+
+
+def test_the_space_before_a_text_is_not_shown_and_every_other_one_is(metaspace: Tokenizer) -> None:
+    ids = metaspace.encode("the the  the", bos=False, eos=False)
+    assert streamed(metaspace, ids) == ["the", " the", " ", " the", ""]
+
+
+def test_ids_that_go_on_from_a_text_keep_their_first_space(metaspace: Tokenizer) -> None:
+    ids = metaspace.encode("the", bos=False, eos=False)
+    assert streamed_on(metaspace, ids) == [" the", ""]
+    prompt = metaspace.encode("the the", bos=True, eos=False)
+    for cut in range(1, len(prompt)):
+        begun = metaspace.decode(prompt[1:cut])
+        joined = begun + "".join(streamed_on(metaspace, prompt[cut:]))
+        assert joined.removeprefix(" ") == "the the"
+
+
+def test_special_ids_before_a_text_do_not_begin_it(metaspace: Tokenizer) -> None:
+    ids = metaspace.encode("the", bos=True, eos=False)
+    assert streamed(metaspace, ids) == ["<s>", "the", ""]
+    assert metaspace.decode(ids) == "<s>the"
+
+
+def test_a_finished_decoder_drops_the_space_again(metaspace: Tokenizer) -> None:
+    ids = metaspace.encode("the", bos=False, eos=False)
+    decoder = StreamDecoder(metaspace)
+    for _ in range(2):
+        assert "".join([*map(decoder.push, ids), decoder.finish()]) == "the"
+
+
+def test_each_byte_that_is_no_character_is_a_mark_as_sentencepiece_has_it(
+    metaspace: Tokenizer,
+) -> None:
+    broken = [3 + byte for byte in b"\xe2\x82a\xf0\x9f"]
+    assert streamed(metaspace, broken) == ["", "", MARK * 2 + "a", "", "", MARK * 2]
+    assert metaspace.decode(broken) == MARK * 2 + "a" + MARK * 2

@@ -1,28 +1,27 @@
 import gc
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from src.tokenizer import Tokenizer, TokenizerError, files, load_tokenizer
-from src.tokenizer.json_shapes import read_template
+from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from src.tokenizer.json_pipeline import read_template
 from src.tokenizer.tokenizer_json import bytes_of_byte_level
 from tests.support.bounds import check_bounds
 from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
 from tests.tokenizer.json_files import (
     BYTE_LEVEL,
-    MARKED_DECODER,
+    METASPACE_DECODER,
     SPLIT,
     Json,
     added,
     byte_letters,
     byte_level_file,
     changed,
-    marked_file,
     metaspace,
+    metaspace_file,
     sequence,
     template,
     write_json,
@@ -32,7 +31,7 @@ from tests.tokenizer.malformed_json import MALFORMED, B, M
 Write = Callable[[bytes], Path]
 
 LETTERS = byte_letters()
-THE, MARKED_THE = 257, 265
+THE, METASPACE_THE = 257, 265
 
 
 def encode(tokenizer: Tokenizer, text: str, *, first: bool = True) -> list[int]:
@@ -110,7 +109,7 @@ def test_lists_that_are_empty_or_missing_mean_nothing(tmp_path: Path) -> None:
 
 
 def test_an_empty_text_has_no_ids_where_whole_texts_are_looked_up(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write_json(tmp_path, marked_file(ignore_merges=True)))
+    tokenizer = load_tokenizer(write_json(tmp_path, metaspace_file(ignore_merges=True)))
     assert encode(tokenizer, "") == []
     assert tokenizer.decode(encode(tokenizer, "the")) == "the"
 
@@ -176,22 +175,22 @@ def test_bytes_that_are_in_no_text_need_no_token(tmp_path: Path) -> None:
 # SentencePiece style
 
 
-def test_a_marked_file_encodes_words_with_their_spaces(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write_json(tmp_path, marked_file()))
-    assert encode(tokenizer, "the the") == [MARKED_THE, MARKED_THE]
-    assert tokenizer.decode([MARKED_THE, MARKED_THE]) == "the the"
+def test_a_metaspace_file_encodes_words_with_their_spaces(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_json(tmp_path, metaspace_file()))
+    assert encode(tokenizer, "the the") == [METASPACE_THE, METASPACE_THE]
+    assert tokenizer.decode([METASPACE_THE, METASPACE_THE]) == "the the"
     assert encode(tokenizer, "") == []
     assert tokenizer.adds_bos
 
 
 def test_a_token_may_reach_into_the_next_word_where_nothing_splits_words(tmp_path: Path) -> None:
-    file = marked_file((("t", "h"), ("th", "▁")))
+    file = metaspace_file((("t", "h"), ("th", "▁")))
     tokenizer = load_tokenizer(write_json(tmp_path, file))
     assert file["model"]["vocab"]["th▁"] in encode(tokenizer, "th th")
 
 
 def test_a_character_without_a_token_becomes_its_bytes(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write_json(tmp_path, marked_file()))
+    tokenizer = load_tokenizer(write_json(tmp_path, metaspace_file()))
     mark = tokenizer.encode(" ", bos=False, eos=False)[0]
     assert encode(tokenizer, "é\n") == [mark, 3 + 0xC3, 3 + 0xA9, 3 + 0x0A]
     assert tokenizer.decode(encode(tokenizer, "é\n")) == "é\n"
@@ -212,7 +211,7 @@ def test_each_byte_that_is_no_character_is_marked_as_in_the_twin_tokenizer_model
 ) -> None:
     ids = [3 + byte for byte in data]
     twin = load_tokenizer(write_model(model_message([*RESERVED, *ranked("▁")])).parent)
-    tokenizer = load_tokenizer(write_json(tmp_path / "marked", marked_file()))
+    tokenizer = load_tokenizer(write_json(tmp_path / "marked", metaspace_file()))
     assert tokenizer.decode(ids) == twin.decode(ids) == text
     byte_level = load_tokenizer(write_json(tmp_path / "byte_level", byte_level_file()))
     assert byte_level.decode(data) == of_byte_level
@@ -220,7 +219,7 @@ def test_each_byte_that_is_no_character_is_marked_as_in_the_twin_tokenizer_model
 
 def test_without_bytes_it_becomes_the_unknown_token_once_or_each_time(tmp_path: Path) -> None:
     for fuse, expected in ((True, [0]), (False, [0, 0, 0])):
-        file = marked_file(byte_fallback=False, fuse_unk=fuse)
+        file = metaspace_file(byte_fallback=False, fuse_unk=fuse)
         tokenizer = load_tokenizer(write_json(tmp_path, file))
         assert encode(tokenizer, "thexyz")[1:] == expected
 
@@ -238,7 +237,7 @@ def test_metaspace_puts_a_mark_where_its_scheme_says(
     tmp_path: Path, scheme: str, at_start: str, later: str, spaced: str, split: bool
 ) -> None:
     pre_tokenizer = metaspace(scheme, split=split)
-    file = changed(marked_file(), normalizer=None, pre_tokenizer=pre_tokenizer)
+    file = changed(metaspace_file(), normalizer=None, pre_tokenizer=pre_tokenizer)
     tokenizer = load_tokenizer(write_json(tmp_path, file))
     vocab = file["model"]["vocab"]
     names = {number: name for name, number in vocab.items()}
@@ -266,7 +265,7 @@ def test_the_older_spellings_of_metaspace_are_known(
     tmp_path: Path, shape: Json, same_as: str
 ) -> None:
     def ids(pre_tokenizer: Json) -> list[list[int]]:
-        file = changed(marked_file(), normalizer=None, pre_tokenizer=pre_tokenizer)
+        file = changed(metaspace_file(), normalizer=None, pre_tokenizer=pre_tokenizer)
         tokenizer = load_tokenizer(write_json(tmp_path, file))
         return [encode(tokenizer, "the", first=first) for first in (True, False)]
 
@@ -274,9 +273,9 @@ def test_the_older_spellings_of_metaspace_are_known(
 
 
 def test_decoding_keeps_the_first_space_where_the_file_does_not_strip_it(tmp_path: Path) -> None:
-    decoder = {"type": "Sequence", "decoders": MARKED_DECODER["decoders"][:-1]}
-    file = changed(marked_file(), decoder=decoder)
-    assert load_tokenizer(write_json(tmp_path, file)).decode([MARKED_THE]) == " the"
+    decoder = {"type": "Sequence", "decoders": METASPACE_DECODER["decoders"][:-1]}
+    file = changed(metaspace_file(), decoder=decoder)
+    assert load_tokenizer(write_json(tmp_path, file)).decode([METASPACE_THE]) == " the"
 
 
 # Special and added tokens
@@ -284,7 +283,7 @@ def test_decoding_keeps_the_first_space_where_the_file_does_not_strip_it(tmp_pat
 SPECIAL_TEXTS = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|endoftext|>", "<｜User｜>", "a<s>b"]
 
 
-@pytest.mark.parametrize("make", [byte_level_file, marked_file])
+@pytest.mark.parametrize("make", [byte_level_file, metaspace_file])
 def test_text_never_becomes_a_special_id(tmp_path: Path, make: Callable[[], Json]) -> None:
     tokenizer = load_tokenizer(write_json(tmp_path, make()))
     for text in SPECIAL_TEXTS:
@@ -295,7 +294,7 @@ def test_text_never_becomes_a_special_id(tmp_path: Path, make: Callable[[], Json
 
 def test_merges_that_would_make_a_special_token_are_left_out(tmp_path: Path) -> None:
     merges = (("<", "s"), ("<s", ">"), ("t", "h"))
-    file = marked_file(merges, "▁the<s>/")
+    file = metaspace_file(merges, "▁the<s>/")
     del file["model"]["vocab"]["<s>"]
     tokens = list(file["model"]["vocab"])
     tokens.insert(1, "<s>")
@@ -307,7 +306,7 @@ def test_merges_that_would_make_a_special_token_are_left_out(tmp_path: Path) -> 
 
 def test_a_whole_piece_never_is_a_special_token(tmp_path: Path) -> None:
     file = changed(
-        marked_file(ignore_merges=True),
+        metaspace_file(ignore_merges=True),
         normalizer=None,
         pre_tokenizer=metaspace("never", split=False),
     )
@@ -355,7 +354,7 @@ def test_what_is_written_as_a_marker_is_special_whatever_its_flag_says(
 def test_a_flag_that_is_missing_is_false(tmp_path: Path, key: str) -> None:
     off = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
     merges = (("t", "h"), ("▁", "th"), ("▁th", "e"), ("e", "t"))
-    file = marked_file(merges, **off)
+    file = metaspace_file(merges, **off)
     ids = encode(load_tokenizer(write_json(tmp_path, file)), "thexxet\n")
     del file["model"][key]
     assert encode(load_tokenizer(write_json(tmp_path, file)), "thexxet\n") == ids
@@ -364,7 +363,7 @@ def test_a_flag_that_is_missing_is_false(tmp_path: Path, key: str) -> None:
 
 
 def test_a_template_names_the_begin_and_the_end(tmp_path: Path) -> None:
-    file = marked_file()
+    file = metaspace_file()
     tokenizer = load_tokenizer(write_json(tmp_path, file))
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.adds_bos) == (1, 2, True)
     for processor, adds in (
@@ -432,27 +431,6 @@ def test_the_valid_twins_load(tmp_path: Path, file: Json) -> None:
 def test_what_is_no_strict_json_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     write_json(tmp_path, data)
     with pytest.raises(TokenizerError, match=message):
-        load_tokenizer(tmp_path)
-
-
-def test_a_file_may_have_64_mib_and_no_more(tmp_path: Path) -> None:
-    path = tmp_path / "sparse"
-    path.touch()
-    os.truncate(path, 64 << 20)
-    assert len(files.read_bytes(path)) == 64 << 20
-    os.truncate(path, (64 << 20) + 1)
-    with pytest.raises(TokenizerError, match="at most 67108864 bytes, got 67108865"):
-        files.read_bytes(path)
-
-
-def test_a_file_beyond_the_cap_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = (write_json(tmp_path, B) / "tokenizer.json").stat().st_size
-    monkeypatch.setattr(files, "MAX_FILE_BYTES", size)
-    load_tokenizer(tmp_path)
-    monkeypatch.setattr(files, "MAX_FILE_BYTES", size - 1)
-    with pytest.raises(TokenizerError, match=f"size: expected at most {size - 1} bytes"):
         load_tokenizer(tmp_path)
 
 

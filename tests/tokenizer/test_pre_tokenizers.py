@@ -7,24 +7,30 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.tokenizer import split as split_module
-from src.tokenizer.split import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, MARKED_WORDS, Splitter
-from src.tokenizer.unicode_16 import UNASSIGNED_BOUNDS
+from src.tokenizer import pre_tokenizers
+from src.tokenizer.pre_tokenizers import (
+    DIGITS_THEN_GPT_2,
+    GPT_2,
+    LLAMA_3,
+    METASPACE_WORDS,
+    UNASSIGNED_BOUNDS,
+    PreTokenizer,
+)
 
 SPACES = " \t\n\r\x0b\x0c\x1c\x85\xa0\u2028\u3000"
 LIVELY = st.text(st.sampled_from("ab\u2581 Z09'st.!-é日😀\ufffd\ud7ff\u0378" + SPACES), max_size=60)
 
 
-SPLITTERS = {
+PRE_TOKENIZERS = {
     "Llama 3": LLAMA_3,
     "GPT-2": GPT_2,
     "digits": DIGITS_THEN_GPT_2,
-    "marked words": MARKED_WORDS,
+    "marked words": METASPACE_WORDS,
 }
 
 
-def pieces(text: str, splitter: Splitter = LLAMA_3) -> list[str]:
-    return [piece for part in splitter.split(text) for piece in part]
+def pieces(text: str, pre_tokenizer: PreTokenizer = LLAMA_3) -> list[str]:
+    return [piece for part in pre_tokenizer.split(text) for piece in part]
 
 
 @pytest.mark.parametrize(
@@ -90,34 +96,34 @@ def test_texts_split_into_pieces_around_single_digits(text: str, expected: list[
 
 
 def test_marked_words_begin_with_their_spaces() -> None:
-    assert pieces("\u2581\u2581ab\u2581c\u2581", MARKED_WORDS) == [
+    assert pieces("\u2581\u2581ab\u2581c\u2581", METASPACE_WORDS) == [
         "\u2581\u2581ab",
         "\u2581c",
         "\u2581",
     ]
 
 
-@pytest.mark.parametrize("name", SPLITTERS)
+@pytest.mark.parametrize("name", PRE_TOKENIZERS)
 @given(text=st.text())
 def test_the_pieces_join_to_the_text(name: str, text: str) -> None:
-    assert "".join(pieces(text, SPLITTERS[name])) == text
+    assert "".join(pieces(text, PRE_TOKENIZERS[name])) == text
 
 
-@pytest.mark.parametrize("name", SPLITTERS)
+@pytest.mark.parametrize("name", PRE_TOKENIZERS)
 @given(text=LIVELY, part_chars=st.integers(1, 5))
 def test_cutting_a_text_into_parts_changes_no_piece(name: str, text: str, part_chars: int) -> None:
-    splitter = SPLITTERS[name]
+    pre_tokenizer = PRE_TOKENIZERS[name]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split_module, "PART_CHARS", part_chars)
-        in_parts = pieces(text, splitter)
-    assert in_parts == splitter.pattern.findall(text)
+        patch.setattr(pre_tokenizers, "PART_CHARS", part_chars)
+        in_parts = pieces(text, pre_tokenizer)
+    assert in_parts == pre_tokenizer.pattern.findall(text)
 
 
 def test_a_long_text_is_handed_out_in_parts() -> None:
     text = "word and word. " * 40_000
     parts = list(LLAMA_3.split(text))
     assert len(parts) > 5
-    assert max(sum(map(len, part)) for part in parts) < split_module.PART_CHARS + 16
+    assert max(sum(map(len, part)) for part in parts) < pre_tokenizers.PART_CHARS + 16
     assert [piece for part in parts for piece in part] == LLAMA_3.pattern.findall(text)
 
 

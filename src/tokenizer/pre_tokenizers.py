@@ -1,10 +1,99 @@
-"""The code points that Unicode 16.0 leaves unassigned.
+"""Split text into the pieces that byte pair encoding works on, by the patterns that are known."""
 
-Source: the Unicode Character Database 16.0.0, General_Category = Cn. A test compares the table
-with tiktoken, whose split pattern works by the same version.
-"""
+from bisect import bisect_right
+from collections.abc import Iterator
 
-# First and last of each range in hexadecimal, or a single code point.
+import regex
+
+# How SentencePiece writes a space.
+METASPACE = "\u2581"
+
+# Long texts are split part by part, so that the pieces of only one part are held at a time.
+PART_CHARS = 1 << 16
+
+# A private use character: neither letter nor number nor space in any version of Unicode.
+_PLACEHOLDER = "\ue000"
+
+
+class PreTokenizer:
+    """A pattern that splits text.
+
+    Args:
+        pattern: Matches each piece in turn; joined, the matches are the text.
+        cut: Matches the last character of a piece and the first of the next, wherever nothing to
+            the left can change the pieces to the right, nor the other way round.
+    """
+
+    def __init__(self, pattern: str, cut: str) -> None:
+        self.pattern = regex.compile(pattern)
+        self._cut = regex.compile(cut)
+
+    def split(self, text: str) -> Iterator[list[str]]:
+        """Split a text into pieces; joined, they are the text again.
+
+        Args:
+            text: Text without lone surrogates.
+
+        Yields:
+            Lists of consecutive pieces, at most a few per part of `PART_CHARS` characters.
+        """
+        start = 0
+        while start < len(text):
+            cut = self._cut.search(text, start + PART_CHARS)
+            end = cut.end() - 1 if cut else len(text)
+            yield self._split_part(text[start:end])
+            start = end
+
+    def _split_part(self, text: str) -> list[str]:
+        """Split, with every character classed as in Unicode 16.0.
+
+        The `regex` package moves to newer versions of Unicode, in which characters that were
+        unassigned become letters; the ids of a text must not depend on its version. For the split,
+        such characters are replaced by one that is in no class, like an unassigned one.
+        """
+        unassigned: list[int] = []
+        if not text.isascii():
+            unassigned = [ord(c) for c in set(text) if bisect_right(UNASSIGNED_BOUNDS, ord(c)) % 2]
+        if not unassigned:
+            return self.pattern.findall(text)  # type: ignore[no-any-return]
+        known = text.translate(dict.fromkeys(unassigned, _PLACEHOLDER))
+        return [text[match.start() : match.end()] for match in self.pattern.finditer(known)]
+
+
+# No piece of the patterns for byte-level tokens continues from a non-space into a space, and none
+# that ends in a non-space looks beyond its end.
+_BEFORE_SPACE = r"\S "
+
+# Source: meta-llama/llama-models models/llama3/tokenizer.py, commit
+# a946b747aa1504b9cb07cfe95ee50180fa2e8b88 (`pat_str`). `\s+(?!\S)` leaves the last of several
+# spaces to the word that follows.
+LLAMA_3 = PreTokenizer(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    _BEFORE_SPACE,
+)
+
+# Source: openai/gpt-2 src/encoder.py, commit 9b63575ef42771a015060c964af2c3da4cf7c8ab; the
+# spelling is that of huggingface/tokenizers src/pre_tokenizers/byte_level.rs, v0.23.
+GPT_2 = PreTokenizer(
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", _BEFORE_SPACE
+)
+
+# SmolLM2: every digit is cut out first, then GPT-2's pattern splits what is between them. In one
+# pattern: a digit is a piece, and spaces before a digit are the end of what GPT-2's pattern sees,
+# so that no space is left to it.
+DIGITS_THEN_GPT_2 = PreTokenizer(
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+", _BEFORE_SPACE
+)
+
+# SentencePiece's words, each with the spaces before it.
+METASPACE_WORDS = PreTokenizer(
+    f"{METASPACE}*[^{METASPACE}]+|{METASPACE}+", f"[^{METASPACE}]{METASPACE}"
+)
+
+# The code points that Unicode 16.0 leaves unassigned, in hexadecimal: single ones, and the first
+# and last of ranges. Source: the Unicode Character Database 16.0.0, General_Category = Cn. A test
+# compares the table with tiktoken, whose split pattern works by the same version.
 _UNASSIGNED = """
 378-379 380-383 38B 38D 3A2 530 557-558 58B-58C 590 5C8-5CF 5EB-5EE 5F5-5FF 70E 74B-74C 7B2-7BF
 7FB-7FC 82E-82F 83F 85C-85D 85F 86B-86F 88F 892-896 984 98D-98E 991-992 9A9 9B1 9B3-9B5 9BA-9BB

@@ -1,12 +1,13 @@
 """Large hostile files are refused at the first thing that is too much."""
 
+import os
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from src.tokenizer import TokenizerError, files, load_tokenizer
-from src.tokenizer.sentencepiece_file import read_sentencepiece_model
+from src.tokenizer import TokenizerError, bounded_files, load_tokenizer
+from src.tokenizer.sentencepiece_model import read_sentencepiece_model
 from tests.support.sentencepiece_writer import RESERVED, bytes_field, model_message
 from tests.tokenizer.json_files import byte_level_file, changed, write_json
 
@@ -42,7 +43,7 @@ def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(
 ) -> None:
     byte_level = byte_level_file()
     (tmp_path / "pieces").write_bytes(model_message([*RESERVED, ("a", -1.0, 1)]))
-    for module in ("json_vocabulary", "sentencepiece_file"):
+    for module in ("json_vocabulary", "sentencepiece_model"):
         monkeypatch.setattr(f"src.tokenizer.{module}.MAX_TOKENS", len(RESERVED) + 1)
     assert len(read_sentencepiece_model(tmp_path / "pieces").pieces) == len(RESERVED) + 1
     assert load_tokenizer(write_json(tmp_path / "json", byte_level)).vocab_size > 256
@@ -51,7 +52,7 @@ def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(
         read_sentencepiece_model(tmp_path / "more")
     vocab = byte_level["model"]["vocab"]
     vocab |= {"a" * n: len(vocab) + n for n in range(2, 5)}
-    with pytest.raises(TokenizerError, match="vocab: expected at most 260 tokens, got 261"):
+    with pytest.raises(TokenizerError, match="vocab: expected 1 to 260 tokens, got 261"):
         load_tokenizer(write_json(tmp_path / "json", changed(byte_level, model={"vocab": vocab})))
 
 
@@ -59,8 +60,18 @@ def test_as_many_values_of_json_as_the_limit_are_read_and_one_more_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "some.json").write_bytes(b'{"a": [1, 2]}')
-    monkeypatch.setattr(files, "_MAX_JSON_VALUES", 8)
-    assert files.read_json(tmp_path / "some.json") == {"a": [1, 2]}
-    monkeypatch.setattr(files, "_MAX_JSON_VALUES", 7)
+    monkeypatch.setattr(bounded_files, "_MAX_JSON_VALUES", 8)
+    assert bounded_files.read_json(tmp_path / "some.json") == {"a": [1, 2]}
+    monkeypatch.setattr(bounded_files, "_MAX_JSON_VALUES", 7)
     with pytest.raises(TokenizerError, match="text: expected at most 7 values, got about 8"):
-        files.read_json(tmp_path / "some.json")
+        bounded_files.read_json(tmp_path / "some.json")
+
+
+def test_a_file_may_have_64_mib_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 64 << 20)
+    assert len(bounded_files.read_bytes(path)) == 64 << 20
+    os.truncate(path, (64 << 20) + 1)
+    with pytest.raises(TokenizerError, match="at most 67108864 bytes, got 67108865"):
+        bounded_files.read_bytes(path)

@@ -2,9 +2,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from src.tokenizer import pieces as pieces_module
+from src.tokenizer import encoders
 from src.tokenizer.bpe import PAIR_SHIFT, Merges, listed_merges, merge, spelled_merges
-from src.tokenizer.pieces import BytePieces, CharacterPieces, adjacent_bytes, character_symbols
+from src.tokenizer.encoders import (
+    ByteLevelEncoder,
+    MetaspaceEncoder,
+    PrependScheme,
+    adjacent_bytes,
+    character_symbols,
+    replace_spaces,
+    words_are_independent,
+)
+from src.tokenizer.pre_tokenizers import LLAMA_3
 from tests.tokenizer.conftest import ranks_of
 
 TOKENS = st.lists(
@@ -16,18 +25,18 @@ def spelled(ranks: dict[bytes, int]) -> Merges:
     return spelled_merges(list(ranks), ranks, ranks)
 
 
-def byte_pieces(*tokens: bytes, whole: bool = True) -> BytePieces:
+def byte_level(*tokens: bytes, whole: bool = True) -> ByteLevelEncoder:
     ranks = ranks_of(*tokens)
-    return BytePieces(ranks, spelled(ranks), whole=whole)
+    return ByteLevelEncoder(ranks, spelled(ranks), LLAMA_3, whole=whole)
 
 
-def character_pieces(*tokens: str, whole: bool = False) -> CharacterPieces:
+def metaspace(*tokens: str, whole: bool = False) -> MetaspaceEncoder:
     """Tokens ranked in their order; characters without one fall back to minus their number."""
     ids = {token: number for number, token in enumerate(tokens)}
     symbols = character_symbols(ids, len(ids))
     texts = [*tokens, *(c for c, number in symbols.items() if number >= len(ids))]
     merges = spelled_merges(texts, ids, ids)
-    return CharacterPieces(symbols, ids, merges, lambda c: [-ord(c)], whole=whole)
+    return MetaspaceEncoder(symbols, ids, merges, lambda c: [-ord(c)], whole=whole)
 
 
 @given(TOKENS, st.text(st.sampled_from("abcé"), min_size=1, max_size=120))
@@ -39,24 +48,24 @@ def test_a_piece_is_one_token_if_it_can_be_and_is_merged_otherwise(
     merged = merge([*piece.encode()], spelled(ranks))
     whole = ranks.get(piece.encode())
     expected = merged if whole is None else [whole]
-    assert byte_pieces(*tokens).encode_pieces([piece, piece]) == expected * 2
-    assert byte_pieces(*tokens, whole=False).encode_pieces([piece, piece]) == merged * 2
+    assert byte_level(*tokens).encode_pieces([piece, piece]) == expected * 2
+    assert byte_level(*tokens, whole=False).encode_pieces([piece, piece]) == merged * 2
 
 
 def test_a_whole_piece_is_looked_up_before_anything_merges() -> None:
     """The token "abc" cannot be reached by merges: neither "ab" nor "bc" is a token."""
-    encoder = byte_pieces(b"abc")
+    encoder = byte_level(b"abc")
     assert encoder.encode_pieces(["abc"]) == [256]
     assert encoder.encode_pieces(["abcd"]) == [*b"abcd"]
-    assert byte_pieces(b"abc", whole=False).encode_pieces(["abc"]) == [*b"abc"]
-    assert character_pieces("a", "b", "c", "abc", whole=True).encode_pieces(["abc"]) == [3]
-    assert character_pieces("a", "b", "c", "abc").encode_pieces(["abc"]) == [0, 1, 2]
+    assert byte_level(b"abc", whole=False).encode_pieces(["abc"]) == [*b"abc"]
+    assert metaspace("a", "b", "c", "abc", whole=True).encode_pieces(["abc"]) == [3]
+    assert metaspace("a", "b", "c", "abc").encode_pieces(["abc"]) == [0, 1, 2]
 
 
 def test_a_part_between_two_cuts_is_not_looked_up_as_a_whole_piece() -> None:
     """No token holds "c!": "abc" stands alone there, but as a part it must be merged."""
-    assert byte_pieces(b"abc").encode_pieces(["abc!"]) == [*b"abc!"]
-    pieces = character_pieces("a", "b", "c", "!", "abc", whole=True)
+    assert byte_level(b"abc").encode_pieces(["abc!"]) == [*b"abc!"]
+    pieces = metaspace("a", "b", "c", "!", "abc", whole=True)
     assert pieces.encode_pieces(["abc!"]) == [0, 1, 2, 3]
 
 
@@ -67,28 +76,28 @@ def test_bytes_are_adjacent_where_a_token_holds_them_so() -> None:
 
 
 def test_the_cache_is_bounded_in_entries_and_in_their_size() -> None:
-    encoder = byte_pieces()
-    encoder.encode_pieces(["x" * (pieces_module.CACHED_PIECE_CHARS + 1)])
+    encoder = byte_level()
+    encoder.encode_pieces(["x" * (encoders.CACHED_PIECE_CHARS + 1)])
     assert encoder._encode_cached.cache_info().currsize == 0
-    encoder.encode_pieces(["x" * pieces_module.CACHED_PIECE_CHARS])
+    encoder.encode_pieces(["x" * encoders.CACHED_PIECE_CHARS])
     assert encoder._encode_cached.cache_info().currsize == 1
-    assert encoder._encode_cached.cache_info().maxsize == pieces_module.CACHED_PIECES
+    assert encoder._encode_cached.cache_info().maxsize == encoders.CACHED_PIECES
 
 
 def test_a_byte_without_a_token_is_left_out_before_anything_merges() -> None:
     tokens = {b"a": 0, b"b": 1, b"ab": 2}
-    encoder = BytePieces(tokens, spelled(tokens), whole=True)
+    encoder = ByteLevelEncoder(tokens, spelled(tokens), LLAMA_3, whole=True)
     assert encoder.encode_pieces(["a!b", "!", "b"]) == [2, 1]
 
 
 def test_a_character_without_a_token_falls_back_and_merges_with_nothing() -> None:
-    encoder = character_pieces("a", "b", "ab")
+    encoder = metaspace("a", "b", "ab")
     assert encoder.encode_pieces(["a!b", "ab"]) == [0, -ord("!"), 1, 2]
 
 
 def test_a_character_that_only_longer_tokens_hold_merges_and_falls_back_where_it_is_left() -> None:
     """SentencePiece joins texts, so "x" may merge though it is no token itself."""
-    encoder = character_pieces("a", "ax")
+    encoder = metaspace("a", "ax")
     assert encoder.encode_pieces(["ax", "xa", "x", "aax"]) == [1, -120, 0, -120, 0, 1]
 
 
@@ -102,15 +111,18 @@ def test_cutting_a_piece_where_no_token_reaches_across_changes_no_id(
     tokens = list(dict.fromkeys(["a", "b", "\u2581", "c", *tokens]))
     ids = {token: number for number, token in enumerate(tokens)}
     merged = merge([ids[c] for c in piece], spelled_merges(tokens, ids, ids)) if piece else []
-    assert character_pieces(*tokens).encode_pieces([piece] if piece else []) == merged
+    assert metaspace(*tokens).encode_pieces([piece] if piece else []) == merged
 
 
 def test_merges_of_a_list_work_on_bytes_too() -> None:
     """Listed: a and b merge, ab and c do not, though "abc" is a token."""
     ranks = ranks_of(b"ab", b"abc")
     merges = listed_merges([ord("a") << PAIR_SHIFT | ord("b")], [256])
-    assert BytePieces(ranks, merges, whole=False).encode_pieces(["abc"]) == [256, ord("c")]
-    assert BytePieces(ranks, merges, whole=True).encode_pieces(["abc"]) == [257]
+    assert ByteLevelEncoder(ranks, merges, LLAMA_3, whole=False).encode_pieces(["abc"]) == [
+        256,
+        ord("c"),
+    ]
+    assert ByteLevelEncoder(ranks, merges, LLAMA_3, whole=True).encode_pieces(["abc"]) == [257]
 
 
 @pytest.mark.parametrize("size", [63, 64, 65, 79, 80, 81, 500])
@@ -118,4 +130,32 @@ def test_pieces_of_every_length_merge_alike(size: int) -> None:
     text = ("ab" * size)[:size]
     ranks = ranks_of(b"ab", b"abab")
     expected = merge([*text.encode()], spelled(ranks))
-    assert byte_pieces(b"ab", b"abab").encode_pieces([text]) == expected
+    assert byte_level(b"ab", b"abab").encode_pieces([text]) == expected
+
+
+# Metaspaces
+
+
+@pytest.mark.parametrize(
+    ("prefix", "first", "expected"),
+    [
+        (PrependScheme.ALWAYS, True, ["", "▁a▁b", "▁▁a", "▁▁a"]),
+        (PrependScheme.ALWAYS, False, ["", "▁a▁b", "▁▁a", "▁▁a"]),
+        (PrependScheme.UNLESS_THERE, True, ["", "▁a▁b", "▁a", "▁a"]),
+        (PrependScheme.UNLESS_THERE, False, ["", "▁a▁b", "▁a", "▁a"]),
+        (PrependScheme.FIRST_UNLESS_THERE, True, ["", "▁a▁b", "▁a", "▁a"]),
+        (PrependScheme.FIRST_UNLESS_THERE, False, ["", "a▁b", "▁a", "▁a"]),
+        (PrependScheme.NEVER, True, ["", "a▁b", "▁a", "▁a"]),
+    ],
+)
+def test_spaces_are_marked_and_a_mark_goes_before_where_the_rule_says(
+    prefix: PrependScheme, first: bool, expected: list[str]
+) -> None:
+    texts = ["", "a b", " a", "▁a"]
+    assert [replace_spaces(text, prefix, first=first) for text in texts] == expected
+
+
+def test_words_are_independent_where_no_token_reaches_into_the_next() -> None:
+    assert words_are_independent(["a", "▁", "▁▁", "▁▁ab", "ab"])
+    assert not words_are_independent(["a", "a▁"])
+    assert not words_are_independent(["▁a▁b"])

@@ -1,7 +1,7 @@
-"""What a `tokenizer.json` says besides its tokens, recognised from tables of known shapes.
+"""Recognise the pipeline of a `tokenizer.json`: its normalizer, pre-tokenizer, decoder and so on.
 
-Nothing from the file is run: pattern, normalizer, pre-tokenizer, post-processor and decoder are
-compared with the known ones, and refused by name where they are none of them.
+Nothing from the file is run: each component is compared with the known ones in the tables here, and
+refused by name if it is not among them.
 """
 
 from collections.abc import Mapping
@@ -9,41 +9,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from .bounded_files import described, expect_kind
+from .config_files import Template
+from .encoders import PrependScheme
 from .errors import TokenizerError, mismatch
-from .files import described, kind_of
-from .marked_text import SPACE_MARK, Prefix
-from .roles import Template
-from .split import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, Splitter
+from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, METASPACE, PreTokenizer
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class ByteLevelShape:
+class ByteLevelPipeline:
     """Byte-level BPE.
 
     Attributes:
-        splitter: cuts a text into pieces.
-        prefix_space: whether a space goes before a text that does not start with one.
+        pre_tokenizer: Splits a text into pieces.
+        prefix_space: Whether a space is put before a text that does not start with one.
     """
 
-    splitter: Splitter
+    pre_tokenizer: PreTokenizer
     prefix_space: bool = False
 
 
 @dataclass(frozen=True)
-class MarkedShape:
+class MetaspacePipeline:
     """SentencePiece-style BPE.
 
     Attributes:
-        normalizes: whether spaces are marked before added tokens are looked for in a text.
-        prefix: when a space mark goes before a text.
-        words: whether words are encoded apart.
-        drops_first_space: whether decoding drops one space at the beginning.
+        normalizes: Whether spaces are replaced before added tokens are looked for in a text.
+        scheme: When a metaspace is put before a text.
+        words: Whether words are encoded separately.
+        drops_first_space: Whether decoding drops one space at the beginning.
     """
 
     normalizes: bool
-    prefix: Prefix
+    scheme: PrependScheme
     words: bool
     drops_first_space: bool
 
@@ -67,76 +67,76 @@ _PATTERNS = (
     (GPT_2.pattern.pattern, GPT_2),
     (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", GPT_2),
 )
-# Known shapes are not deeper than this.
+# No known component is nested deeper than this.
 _DEEPEST = 8
 
 _AFTER_SPLIT = _byte_level(prefix_space=False, use_regex=False)
 
-# What comes before byte-level BPE. Both ways of splitting keep every match as a piece, and the
+# Pre-tokenizers of byte-level BPE. Both ways of splitting keep every match as a piece, and the
 # patterns match all of a text.
-_BYTE_LEVEL: list[tuple[object, ByteLevelShape]] = [
-    (_byte_level(prefix_space=False, use_regex=True), ByteLevelShape(GPT_2)),
-    (_byte_level(prefix_space=True, use_regex=True), ByteLevelShape(GPT_2, prefix_space=True)),
+_BYTE_LEVEL: list[tuple[object, ByteLevelPipeline]] = [
+    (_byte_level(prefix_space=False, use_regex=True), ByteLevelPipeline(GPT_2)),
+    (_byte_level(prefix_space=True, use_regex=True), ByteLevelPipeline(GPT_2, prefix_space=True)),
     (
         _sequence(
             "pretokenizers",
             {"type": "Digits", "individual_digits": True},
             _byte_level(prefix_space=False, use_regex=True),
         ),
-        ByteLevelShape(DIGITS_THEN_GPT_2),
+        ByteLevelPipeline(DIGITS_THEN_GPT_2),
     ),
     *(
         (
             _sequence("pretokenizers", _split(pattern, behavior, invert=invert), _AFTER_SPLIT),
-            ByteLevelShape(splitter),
+            ByteLevelPipeline(pre_tokenizer),
         )
-        for pattern, splitter in _PATTERNS
+        for pattern, pre_tokenizer in _PATTERNS
         for behavior, invert in (("Isolated", False), ("Removed", True))
     ),
 ]
 
-_PREPEND = {"type": "Prepend", "prepend": SPACE_MARK}
-_MARK = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}
-_UNMARK = {"type": "Replace", "pattern": {"String": SPACE_MARK}, "content": " "}
+_PREPEND = {"type": "Prepend", "prepend": METASPACE}
+_REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": METASPACE}
+_RESTORE = {"type": "Replace", "pattern": {"String": METASPACE}, "content": " "}
 _STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 _TO_BYTES = ({"type": "ByteFallback"}, {"type": "Fuse"})
 
-# What comes before SentencePiece-style BPE: a normalizer or a pre-tokenizer.
-_MARKING_NORMALIZERS: list[tuple[object, Prefix]] = [
-    (_sequence("normalizers", _PREPEND, _MARK), Prefix.ALWAYS),
-    (_sequence("normalizers", _MARK), Prefix.NEVER),
-    (_MARK, Prefix.NEVER),
+# Before SentencePiece-style BPE comes one of these normalizers or one of these pre-tokenizers.
+_NORMALIZERS: list[tuple[object, PrependScheme]] = [
+    (_sequence("normalizers", _PREPEND, _REPLACE), PrependScheme.ALWAYS),
+    (_sequence("normalizers", _REPLACE), PrependScheme.NEVER),
+    (_REPLACE, PrependScheme.NEVER),
 ]
 _PREPEND_SCHEMES = {
-    "always": Prefix.UNMARKED,
-    "first": Prefix.FIRST_UNMARKED,
-    "never": Prefix.NEVER,
+    "always": PrependScheme.UNLESS_THERE,
+    "first": PrependScheme.FIRST_UNLESS_THERE,
+    "never": PrependScheme.NEVER,
 }
-_METASPACES: list[tuple[object, tuple[Prefix, bool]]] = [
+_METASPACES: list[tuple[object, tuple[PrependScheme, bool]]] = [
     (
-        {"type": "Metaspace", "replacement": SPACE_MARK, "prepend_scheme": name, "split": words},
-        (prefix, words),
+        {"type": "Metaspace", "replacement": METASPACE, "prepend_scheme": name, "split": words},
+        (scheme, words),
     )
-    for name, prefix in _PREPEND_SCHEMES.items()
+    for name, scheme in _PREPEND_SCHEMES.items()
     for words in (False, True)
 ]
 
-# What turns marked tokens into text, and whether it drops a space at the beginning.
-_MARKED_DECODERS: list[tuple[object, bool]] = [
-    (_sequence("decoders", _UNMARK, *_TO_BYTES, _STRIP), True),
-    (_sequence("decoders", _UNMARK, *_TO_BYTES), False),
+# Decoders of SentencePiece-style BPE, and whether they drop a space at the beginning.
+_METASPACE_DECODERS: list[tuple[object, bool]] = [
+    (_sequence("decoders", _RESTORE, *_TO_BYTES, _STRIP), True),
+    (_sequence("decoders", _RESTORE, *_TO_BYTES), False),
 ]
 
 
-def read_shape(path: Path, file: Mapping[str, object]) -> ByteLevelShape | MarkedShape:
+def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline | MetaspacePipeline:
     """Recognise how text becomes symbols, and tokens become text again.
 
     Args:
-        path: the file, for errors.
-        file: its `normalizer`, `pre_tokenizer` and `decoder` are looked at.
+        path: The file, for errors.
+        file: Its `normalizer`, `pre_tokenizer` and `decoder` are looked at.
 
     Raises:
-        TokenizerError: naming what is not known.
+        TokenizerError: A component is not known; it is named.
     """
     normalizer = _plain(file.get("normalizer"))
     before = _plain(file.get("pre_tokenizer"))
@@ -153,37 +153,36 @@ def read_shape(path: Path, file: Mapping[str, object]) -> ByteLevelShape | Marke
         raise _unknown(path, "pre_tokenizer", "a known one", before)
     if metaspace is not None and normalizer is not None:
         raise _unknown(path, "normalizer", "null (Metaspace)", normalizer)
-    drops = _look_up(_MARKED_DECODERS, decoder)
+    drops = _look_up(_METASPACE_DECODERS, decoder)
     if drops is None:
         raise _unknown(path, "decoder", "Replace, ByteFallback, Fuse and Strip", decoder)
     if metaspace is not None:
-        prefix, words = metaspace
-        return MarkedShape(False, prefix, words, drops)
-    marking = _look_up(_MARKING_NORMALIZERS, normalizer)
-    if marking is None:
+        scheme, words = metaspace
+        return MetaspacePipeline(False, scheme, words, drops)
+    prepended = _look_up(_NORMALIZERS, normalizer)
+    if prepended is None:
         raise _unknown(path, "normalizer", "a known one", normalizer)
-    return MarkedShape(True, marking, False, drops)
+    return MetaspacePipeline(True, prepended, False, drops)
 
 
 def read_template(path: Path, processor: object) -> Template | None:
     """Recognise what is put around a text.
 
     Args:
-        path: the file, for errors.
-        processor: its `post_processor`.
+        path: The file, for errors.
+        processor: Its `post_processor`.
 
     Returns:
-        The names of the tokens around a text, or None where the file says nothing about them.
+        The names of the tokens around a text, or None if the file says nothing about them.
 
     Raises:
-        TokenizerError: naming what is not known.
+        TokenizerError: A component is not known; it is named.
     """
     value = _plain(processor)
     if isinstance(value, dict) and value.get("type") == "Sequence":
-        parts = value.get("processors")
-        if not isinstance(parts, list) or None in parts:
-            got = kind_of(parts) if not isinstance(parts, list) else "null among them"
-            raise mismatch(path, "post_processor: processors", "a list of processors", got)
+        parts = expect_kind(path, "post_processor: processors", value.get("processors"), list)
+        if None in parts:
+            raise mismatch(path, "post_processor: processors", "no null among them", "null")
         templates = [part for part in parts if not _is_type(part, "ByteLevel")]
         if len(templates) > 1:
             raise _unknown(path, "post_processor", "at most one TemplateProcessing", value)
@@ -194,20 +193,15 @@ def read_template(path: Path, processor: object) -> Template | None:
         raise _unknown(path, "post_processor", "TemplateProcessing or ByteLevel", value)
     single = value.get("single")
     names = [_template_name(item) for item in single] if isinstance(single, list) else []
-    if names.count("") != 1 or None in names or len(names) > 3:
-        raise mismatch(
-            path, "post_processor: single", "at most one token before and after A", "another shape"
-        )
-    at = names.index("")
-    if at > 1 or len(names) - at > 2:
-        raise mismatch(
-            path, "post_processor: single", "at most one token before and after A", "more"
-        )
+    at = names.index("") if "" in names else 2
+    if names.count("") != 1 or None in names or at > 1 or len(names) - at > 2:
+        rule = "at most one token before and after A"
+        raise mismatch(path, "post_processor: single", rule, "another template")
     return Template(begin=names[0] if at else None, end=names[-1] if at < len(names) - 1 else None)
 
 
 def _template_name(item: object) -> str | None:
-    """Give the name of a special token in a template, "" for the text, None for what is neither."""
+    """Return the name of a special token in a template, "" for the text, None for anything else."""
     if isinstance(item, dict) and len(item) == 1:
         (kind, inner), *_ = item.items()
         name = inner.get("id") if isinstance(inner, dict) else None
@@ -223,7 +217,7 @@ def _is_type(value: object, name: str) -> bool:
 
 
 def _plain(value: object, depth: int = 0) -> object:
-    """Write a shape as the tables do: without what concerns offsets only, with all defaults."""
+    """Write a component as the tables do: without what concerns offsets only, with all defaults."""
     if depth > _DEEPEST:
         return "too deep to be known"
     if isinstance(value, list):
@@ -234,14 +228,14 @@ def _plain(value: object, depth: int = 0) -> object:
     if plain.get("type") == "ByteLevel":
         plain.setdefault("use_regex", True)
     if plain.get("type") == "Metaspace":
-        _write_metaspace_anew(plain)
+        _modernize_metaspace(plain)
     if plain.get("type") == "Sequence" and [] in plain.values():
         return None
     return plain
 
 
-def _write_metaspace_anew(plain: dict[str, object]) -> None:
-    """Write the older flag for a prefix as the newer scheme, unless the two contradict."""
+def _modernize_metaspace(plain: dict[str, object]) -> None:
+    """Write the older flag for a prefix as the newer scheme, unless they contradict each other."""
     plain.pop("str_rep", None)
     flag = plain.pop("add_prefix_space", True)
     scheme = plain.setdefault("prepend_scheme", "always" if flag else "never")
@@ -251,7 +245,7 @@ def _write_metaspace_anew(plain: dict[str, object]) -> None:
 
 
 def _look_up(table: list[tuple[object, _T]], value: object) -> _T | None:
-    return next((result for shape, result in table if shape == value), None)
+    return next((result for component, result in table if component == value), None)
 
 
 def _unknown(path: Path, what: str, expected: str, value: object) -> TokenizerError:
@@ -259,7 +253,7 @@ def _unknown(path: Path, what: str, expected: str, value: object) -> TokenizerEr
 
 
 def _described(value: object) -> str:
-    """Name a shape: its type, that of its parts, and a pattern where there is one."""
+    """Name a component: its type, that of its parts, and a pattern if there is one."""
     if not isinstance(value, dict):
         return described(value)
     parts = [part for listed in value.values() if isinstance(listed, list) for part in listed]

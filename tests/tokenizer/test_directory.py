@@ -9,11 +9,11 @@ from src.tokenizer import (
     TokenizerMemoryError,
     TokenizerNotFoundError,
     load_tokenizer,
-    loader,
 )
+from src.tokenizer import directory as directory_module
 from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
 from tests.tokenizer.conftest import SINGLE_BYTES, tiktoken_lines
-from tests.tokenizer.json_files import marked_file, write_json
+from tests.tokenizer.json_files import metaspace_file, write_json
 
 VALID = b"".join(line + b"\n" for line in tiktoken_lines([*SINGLE_BYTES, b"ab"]))
 
@@ -33,7 +33,7 @@ def test_memory_that_python_does_not_get_is_an_error_of_the_package(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(loader, "read_tiktoken_file", refuse)
+        patch.setattr(directory_module, "read_tiktoken_file", refuse)
         with pytest.raises(TokenizerMemoryError, match=r"^\[load_tokenizer\] memory: the system"):
             load_tokenizer(directory)
     assert load_tokenizer(directory).encode("ab", bos=False, eos=False) == [256]
@@ -61,7 +61,7 @@ def test_the_file_at_the_top_goes_before_the_one_in_original(
 def test_in_a_hugging_face_directory_tokenizer_json_wins(
     write_model: Callable[[bytes], Path], name: str
 ) -> None:
-    directory = write_json(write_model(VALID).parent, marked_file())
+    directory = write_json(write_model(VALID).parent, metaspace_file())
     assert load_tokenizer(directory).encode("ab", bos=False, eos=False) == [256]
     (directory / name).write_text("{}")
     assert load_tokenizer(directory).special_tokens == {"<unk>": 0, "<s>": 1, "</s>": 2}
@@ -75,7 +75,7 @@ def test_either_file_alone_serves_in_either_kind_of_directory(
     assert load_tokenizer(path.parent).vocab_size == 257 + 256
     path.unlink()
     (path.parent / "config.json").unlink()
-    write_json(path.parent, marked_file())
+    write_json(path.parent, metaspace_file())
     assert load_tokenizer(path.parent).vocab_size == 266
 
 
@@ -91,13 +91,17 @@ def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path: Pat
     with pytest.raises(TokenizerNotFoundError, match=r"expected .*tokenizer\.model, got nothing"):
         load_tokenizer(tmp_path)
     (tmp_path / "params.json").touch()
-    with pytest.raises(TokenizerNotFoundError, match=r"got params\.json"):
+    with pytest.raises(TokenizerNotFoundError, match=r"got 'params\.json'"):
         load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("names", "listed"),
-    [("dbca", "a, b, c, d"), ("edbca", "a, b, c, d, e"), ("fedbca", "a, b, c, d, e, ...")],
+    [
+        ("dbca", "'a', 'b', 'c', 'd'"),
+        ("edbca", "'a', 'b', 'c', 'd', 'e'"),
+        ("fedbca", "'a', 'b', 'c', 'd', 'e', ..."),
+    ],
 )
 def test_up_to_five_names_of_a_directory_without_a_tokenizer_are_listed(
     tmp_path: Path, names: str, listed: str

@@ -1,0 +1,241 @@
+"""Read what the files beside a tokenizer say about its special and added tokens.
+
+`tokenizer_config.json` and `special_tokens_map.json` name the tokens that begin and end a text;
+`generation_config.json` lists ids that end an answer. `added_tokens.json` adds tokens to a bare
+SentencePiece model; newer files list them in `added_tokens_decoder` of `tokenizer_config.json`,
+which then takes precedence.
+
+Source: huggingface/transformers src/transformers/tokenization_utils_base.py
+(`_from_pretrained`) and tokenization_utils_sentencepiece.py, v5.23.0.
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .added_tokens import AddedToken
+from .bounded_files import expect_kind, kind_of, read_json
+from .errors import mismatch, shown
+from .json_vocabulary import check_names, read_added_tokens
+from .tokenizer import Roles
+
+CONFIG_FILE = "tokenizer_config.json"
+_TOKENS_MAP_FILE = "special_tokens_map.json"
+_GENERATION_FILE = "generation_config.json"
+_ADDED_FILE = "added_tokens.json"
+
+# If no file says it, tokens of these names begin and end texts.
+_BEGIN_NAMES = ("<|begin_of_text|>", "<｜begin▁of▁sentence｜>", "<s>")
+_END_NAMES = ("<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<|endoftext|>")
+
+# What ends an answer wherever it is a special token.
+_STOP_NAMES = (*_END_NAMES, "<|eom_id|>", "<|eot_id|>", "<|im_end|>")
+
+_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
+_MOST_DIGITS = 18
+
+
+@dataclass(frozen=True)
+class Template:
+    """What a tokenizer file itself puts around a text.
+
+    Attributes:
+        begin: Name of the token before a text, or None.
+        end: Name of the token after it, or None.
+    """
+
+    begin: str | None = None
+    end: str | None = None
+
+
+@dataclass(frozen=True)
+class TokenSettings:
+    """What the files beside a tokenizer say about the roles of its tokens.
+
+    Attributes:
+        names: The token of each role that they name: bos_token, eos_token, unk_token.
+        sources: The file that named it.
+        adds_bos: Whether texts begin with the begin token; None if they do not say.
+        end_ids: Ids that end an answer.
+        end_ids_source: The file that lists them.
+    """
+
+    names: Mapping[str, str]
+    sources: Mapping[str, Path]
+    adds_bos: bool | None
+    end_ids: frozenset[int]
+    end_ids_source: Path
+
+    def roles(
+        self, special_tokens: Mapping[str, int], vocab_size: int, template: Template | None
+    ) -> Roles:
+        """Find what the special ids of a tokenizer are for.
+
+        Args:
+            special_tokens: The id of each special name.
+            vocab_size: V.
+            template: What the tokenizer file says; None if it says nothing.
+
+        Raises:
+            TokenizerError: A file names a token or an id that the tokenizer does not have.
+        """
+        given = template or Template()
+        begin = self._name("bos_token", given.begin, _BEGIN_NAMES, special_tokens)
+        end = self._name("eos_token", given.end, _END_NAMES, special_tokens)
+        for number in self.end_ids:
+            if not 0 <= number < vocab_size:
+                rule = f"0 <= id < {vocab_size}"
+                raise mismatch(self.end_ids_source, "eos_token_id", rule, number)
+        stop_ids = {special_tokens[name] for name in _STOP_NAMES if name in special_tokens}
+        if end is not None:
+            stop_ids.add(special_tokens[end])
+        adds_bos = self.adds_bos
+        if adds_bos is None:
+            adds_bos = begin in _BEGIN_NAMES if template is None else template.begin is not None
+        return Roles(
+            bos_id=None if begin is None else special_tokens[begin],
+            eos_id=None if end is None else special_tokens[end],
+            stop_ids=self.end_ids | stop_ids,
+            adds_bos=adds_bos and begin is not None,
+        )
+
+    def _name(
+        self,
+        role: str,
+        by_template: str | None,
+        known: tuple[str, ...],
+        special_tokens: Mapping[str, int],
+    ) -> str | None:
+        """Return the token of a role: as the files name it, the tokenizer file, or known."""
+        name = self.names.get(role)
+        if name is not None and name not in special_tokens:
+            rule = "a special token of the tokenizer"
+            raise mismatch(self.sources[role], role, rule, shown(name))
+        return name or by_template or next((n for n in known if n in special_tokens), None)
+
+
+def read_token_settings(directory: Path) -> TokenSettings:
+    """Read what the files beside a tokenizer say about the roles of its tokens.
+
+    Args:
+        directory: May hold `tokenizer_config.json`, which takes precedence over
+            `special_tokens_map.json`, and `generation_config.json`.
+
+    Raises:
+        TokenizerError: A file is malformed.
+    """
+    names: dict[str, str] = {}
+    sources: dict[str, Path] = {}
+    for path in (directory / _TOKENS_MAP_FILE, directory / CONFIG_FILE):
+        config = _read(path)
+        for role in ("bos_token", "eos_token", "unk_token"):
+            name = _token_name(path, role, config.get(role))
+            if name is not None:
+                names[role], sources[role] = name, path
+    adds_bos = config.get("add_bos_token")
+    if adds_bos is not None:
+        adds_bos = expect_kind(path, "add_bos_token", adds_bos, bool)
+    path = directory / _GENERATION_FILE
+    listed = _read(path).get("eos_token_id")
+    if not isinstance(listed, list):
+        listed = [] if listed is None else [listed]
+    end_ids = frozenset(expect_kind(path, "eos_token_id", number, int) for number in listed)
+    return TokenSettings(names, sources, adds_bos, end_ids, path)
+
+
+def _read(path: Path) -> dict[str, object]:
+    return read_json(path) if os.path.exists(path) else {}
+
+
+def _token_name(path: Path, role: str, value: object) -> str | None:
+    """Return the token of a role: a text, or an object with `content`; None if there is none."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise mismatch(path, role, "a text or an object with content", kind_of(value))
+    return value
+
+
+# Tokens that the files add to a SentencePiece model
+
+
+def read_added_tokens_of_config(
+    directory: Path, pieces: Mapping[str, int], special_pieces: Collection[str]
+) -> list[AddedToken]:
+    """Read the tokens that are added to the pieces of a SentencePiece model.
+
+    A token of `added_tokens.json` is special if `tokenizer_config.json` or
+    `special_tokens_map.json` names it for a role or lists it.
+
+    Args:
+        directory: Holds the model.
+        pieces: The id of each piece.
+        special_pieces: The pieces that are special; they are special here too.
+
+    Returns:
+        The tokens in the order of their ids. A piece may be among them, with its id; the other
+        ids follow the pieces without a gap.
+
+    Raises:
+        TokenizerError: A file is malformed, an id is taken or leaves a gap, or there are tokens
+            that are not special beside `"legacy": false`, which is not supported.
+    """
+    config_path, map_path = directory / CONFIG_FILE, directory / _TOKENS_MAP_FILE
+    config = _read(config_path)
+    special = {*special_pieces, *_special_names(config_path, config)}
+    special |= _special_names(map_path, _read(map_path))
+    path, entries = _entries(directory, config)
+    tokens = sorted(read_added_tokens(path, entries, special), key=lambda token: token.token_id)
+    if tokens:
+        check_names(path, {token.text: token.token_id for token in tokens})
+    _check_ids(path, tokens, pieces)
+    legacy = config.get("legacy", True)
+    if legacy is not True and not all(token.special for token in tokens):
+        what = "legacy beside added tokens that are not special"
+        raise mismatch(config_path, what, "true", "false" if legacy is False else kind_of(legacy))
+    return tokens
+
+
+def _entries(directory: Path, config: Mapping[str, object]) -> tuple[Path, list[object]]:
+    """Return the file that lists the tokens, and its entries as `tokenizer.json` has them."""
+    decoder = config.get("added_tokens_decoder")
+    if decoder is None:
+        path = directory / _ADDED_FILE
+        return path, [{"id": number, "content": text} for text, number in _read(path).items()]
+    path = directory / CONFIG_FILE
+    entries: list[object] = []
+    for key, value in expect_kind(path, "added_tokens_decoder", decoder, dict).items():
+        if not (key.isascii() and key.isdigit() and len(key) <= _MOST_DIGITS):
+            raise mismatch(path, "added_tokens_decoder", "ids", shown(key))
+        entries.append(value | {"id": int(key)} if isinstance(value, dict) else value)
+    return path, entries
+
+
+def _special_names(path: Path, config: Mapping[str, object]) -> set[str]:
+    """Return the tokens that a file names for a role or lists as special."""
+    named: list[tuple[str, object]] = [(f"{r}_token", config.get(f"{r}_token")) for r in _ROLES]
+    for key in _LISTS:
+        value = config.get(key)
+        if isinstance(value, dict):  # a name for each
+            value = list(value.values())
+        if not isinstance(value, list | None):
+            raise mismatch(path, key, "a list or an object", kind_of(value))
+        named += [(key, entry) for entry in value or ()]
+    return {name for key, value in named if (name := _token_name(path, key, value)) is not None}
+
+
+def _check_ids(path: Path, tokens: Sequence[AddedToken], pieces: Mapping[str, int]) -> None:
+    free = len(pieces)
+    for token in tokens:
+        what = f"id of {shown(token.text)}"
+        if token.text not in pieces:
+            if token.token_id != free:
+                raise mismatch(path, what, f"{free}, the next after the pieces", token.token_id)
+            free += 1
+        elif token.token_id != pieces[token.text]:
+            rule = f"{pieces[token.text]}, that of the piece"
+            raise mismatch(path, what, rule, token.token_id)

@@ -1,0 +1,291 @@
+"""Encode text without special or added tokens: split it into pieces and merge each of them.
+
+A piece is what a pre-tokenizer yields; no merge crosses from one to the next. Byte-level BPE begins
+with the bytes of a piece. SentencePiece-style BPE begins with its characters, after spaces became
+metaspaces, U+2581.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from functools import lru_cache
+from itertools import groupby, pairwise
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from .bpe import Merges, merge
+from .pre_tokenizers import METASPACE, METASPACE_WORDS, PreTokenizer
+
+# Pieces up to this many characters keep their ids in the cache, so that its memory is bounded too.
+CACHED_PIECE_CHARS = 64
+CACHED_PIECES = 1 << 16
+
+# The same for parts of pieces, in symbols.
+CACHED_PART_SYMBOLS = 80
+CACHED_PARTS = 1 << 14
+
+_Symbols = TypeVar("_Symbols", bytes, str)
+
+
+class PieceEncoder(ABC, Generic[_Symbols]):
+    """What both encoders share: their caches, and how they cut pieces into parts."""
+
+    def __init__(self) -> None:
+        self._encode_cached = lru_cache(CACHED_PIECES)(self._encode_piece)
+        self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_part)
+
+    def encode(self, text: str, *, first: bool) -> list[int]:
+        """Encode text in which no added tokens are looked for."""
+        return self.encode_normalized(self.normalize(text), first=first)
+
+    def normalize(self, text: str) -> str:
+        """Prepare a text, or what is between two added tokens of it."""
+        return text
+
+    @abstractmethod
+    def encode_normalized(self, text: str, *, first: bool) -> list[int]:
+        """Encode a normalized text, or a part of it that holds no added token."""
+
+    def encode_pieces(self, pieces: list[str]) -> list[int]:
+        """Encode each piece on its own and join the ids.
+
+        Args:
+            pieces: Parts of a text without lone surrogates.
+
+        Returns:
+            The ids of all pieces, in order.
+        """
+        cached = self._encode_cached
+        ids: list[int] = []
+        for piece in pieces:
+            if len(piece) <= CACHED_PIECE_CHARS:
+                ids += cached(piece)
+            else:
+                ids += self._encode_piece(piece)
+        return ids
+
+    def _encode_parts(self, piece: _Symbols) -> list[int]:
+        """Encode a piece part by part; random bytes fall into parts of a few bytes."""
+        ids: list[int] = []
+        for start, end in pairwise([0, *self._cuts(piece), len(piece)]):
+            part = piece[start:end]
+            if len(part) <= CACHED_PART_SYMBOLS:
+                ids += self._merge_cached(part)
+            else:
+                ids += self._merge_part(part)
+        return ids
+
+    @abstractmethod
+    def _encode_piece(self, piece: str) -> list[int]: ...
+
+    @abstractmethod
+    def _cuts(self, piece: _Symbols) -> list[int]:
+        """Return the places in a piece that no merge can cross, in order."""
+
+    @abstractmethod
+    def _merge_part(self, part: _Symbols) -> list[int]: ...
+
+
+class ByteLevelEncoder(PieceEncoder[bytes]):
+    """Encode pieces from their UTF-8 bytes: byte-level BPE.
+
+    Args:
+        tokens: The id of every token that text can become, by its bytes. A byte without a token
+            is left out of the text.
+        merges: What merges.
+        pre_tokenizer: Splits a text into pieces.
+        whole: Whether a piece that is a token becomes that token, whatever the merges give.
+        prefix_space: Whether a space is put before a text that does not start with one.
+    """
+
+    def __init__(
+        self,
+        tokens: Mapping[bytes, int],
+        merges: Merges,
+        pre_tokenizer: PreTokenizer,
+        *,
+        whole: bool,
+        prefix_space: bool = False,
+    ) -> None:
+        super().__init__()
+        self._merges, self._pre_tokenizer, self._prefix_space = merges, pre_tokenizer, prefix_space
+        self._wholes: Mapping[bytes, int] = tokens if whole else {}
+        self._adjacent = adjacent_bytes(tokens)
+        self._byte_ids = [tokens.get(bytes([byte]), -1) for byte in range(256)]
+        self._missing = bytes(byte for byte in range(256) if self._byte_ids[byte] < 0)
+
+    def encode_normalized(self, text: str, *, first: bool) -> list[int]:  # noqa: ARG002 # of both
+        """Encode a text, or what is between two added tokens of it."""
+        if self._prefix_space and text and not text.startswith(" "):
+            text = " " + text
+        ids: list[int] = []
+        for pieces in self._pre_tokenizer.split(text):
+            ids += self.encode_pieces(pieces)
+        return ids
+
+    def _encode_piece(self, piece: str) -> list[int]:
+        data = piece.encode()
+        whole = self._wholes.get(data)
+        if whole is not None:
+            return [whole]
+        if self._missing:
+            data = data.translate(None, self._missing)
+        return self._encode_parts(data)
+
+    def _merge_part(self, part: bytes) -> list[int]:
+        return merge([self._byte_ids[byte] for byte in part], self._merges)
+
+    def _cuts(self, piece: bytes) -> list[int]:
+        adjacent = self._adjacent
+        return [
+            place
+            for place, (left, right) in enumerate(pairwise(piece), start=1)
+            if not adjacent[left << 8 | right]
+        ]
+
+
+def adjacent_bytes(tokens: Mapping[bytes, int]) -> list[bool]:
+    """Tell for each two bytes whether any token holds them next to each other.
+
+    If none does, no merge joins them, so that what is to the left and to the right can be encoded
+    separately.
+
+    Args:
+        tokens: Every token's bytes, at least one; their ids do not matter.
+
+    Returns:
+        65 536 answers, for the bytes a, b at a * 256 + b.
+    """
+    data = np.frombuffer(b"".join(tokens), dtype=np.uint8).astype(np.uint16)
+    within = np.ones(len(data), dtype=np.bool_)
+    within[np.cumsum([len(token) for token in tokens]) - 1] = False  # the next byte: another token
+    answers = np.zeros(1 << 16, dtype=np.bool_)
+    answers[(data[:-1] << 8 | data[1:])[within[:-1]]] = True
+    return answers.tolist()
+
+
+class PrependScheme(Enum):
+    """When a metaspace is put before a text."""
+
+    ALWAYS = "before every text that is not empty"
+    UNLESS_THERE = "before every text that does not start with one"
+    FIRST_UNLESS_THERE = "before the first text of a prompt, unless it starts with one"
+    NEVER = "never"
+
+
+def replace_spaces(text: str, scheme: PrependScheme, *, first: bool = True) -> str:
+    """Replace spaces with metaspaces, and prepend one where the scheme says so.
+
+    Args:
+        text: Any text.
+        scheme: When one is prepended.
+        first: Whether nothing comes before the text.
+    """
+    text = text.replace(" ", METASPACE)
+    if scheme is PrependScheme.NEVER or not text:
+        return text
+    if scheme is not PrependScheme.ALWAYS and (
+        text.startswith(METASPACE) or not (first or scheme is PrependScheme.UNLESS_THERE)
+    ):
+        return text
+    return METASPACE + text
+
+
+def words_are_independent(tokens: Iterable[str]) -> bool:
+    """Tell whether no token reaches from one word into the next."""
+    return not any(METASPACE in token.lstrip(METASPACE) for token in tokens)
+
+
+class MetaspaceEncoder(PieceEncoder[str]):
+    """Encode pieces from their characters, spaces as metaspaces: SentencePiece-style BPE.
+
+    Args:
+        symbols: The id of every character that some token holds, as `character_symbols` gives it.
+        tokens: The id of every token that text can become, by its text.
+        merges: What merges.
+        fallback: Returns the ids of a character without a token.
+        normalize: Prepares a whole text before added tokens are looked for in it.
+        whole: Whether a piece that is a token becomes that token, whatever the merges give.
+        words: Whether words are encoded separately: because the file says so, or because no token
+            reaches from one to the next, so that the ids are the same.
+        scheme: How spaces are replaced after added tokens were found; None if `normalize` does it.
+        fused_id: Neighbouring ids of this number become one; None for no number.
+    """
+
+    def __init__(
+        self,
+        symbols: Mapping[str, int],
+        tokens: Mapping[str, int],
+        merges: Merges,
+        fallback: Callable[[str], list[int]],
+        *,
+        normalize: Callable[[str], str] = str,
+        whole: bool = False,
+        words: bool = False,
+        scheme: PrependScheme | None = None,
+        fused_id: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._symbols, self._merges, self._fallback = symbols, merges, fallback
+        self._normalize, self._words = normalize, words
+        self._scheme, self._fused_id = scheme, fused_id
+        self._wholes: Mapping[str, int] = tokens if whole else {}
+        self._placeholders = {number: c for c, number in symbols.items() if c not in tokens}
+        self._adjacent = {left + right for token in tokens for left, right in pairwise(token)}
+
+    def normalize(self, text: str) -> str:
+        """Prepare a text, or what is between two added tokens of it."""
+        return self._normalize(text)
+
+    def encode_normalized(self, text: str, *, first: bool) -> list[int]:
+        """Encode a text, or what is between two added tokens of it."""
+        if self._scheme is not None:
+            text = replace_spaces(text, self._scheme, first=first)
+        ids: list[int] = []
+        if self._words:
+            for words in METASPACE_WORDS.split(text):
+                ids += self.encode_pieces(words)
+        elif text:
+            ids = self.encode_pieces([text])
+        if self._fused_id is None or self._fused_id not in ids:
+            return ids
+        runs = [(number, list(run)) for number, run in groupby(ids)]
+        return [n for number, run in runs for n in (run[:1] if number == self._fused_id else run)]
+
+    def _encode_piece(self, piece: str) -> list[int]:
+        whole = self._wholes.get(piece)
+        return self._encode_parts(piece) if whole is None else [whole]
+
+    def _merge_part(self, part: str) -> list[int]:
+        if len(part) == 1 and part not in self._symbols:
+            return self._fallback(part)
+        ids = merge([self._symbols[character] for character in part], self._merges)
+        if not self._placeholders:
+            return ids
+        spelled = [(number, self._placeholders.get(number)) for number in ids]
+        parts = [[number] if c is None else self._fallback(c) for number, c in spelled]
+        return [number for part_ids in parts for number in part_ids]
+
+    def _cuts(self, piece: str) -> list[int]:
+        adjacent = self._adjacent
+        if all(left + right in adjacent for left, right in set(pairwise(piece))):
+            return []  # known soon for a long piece of few characters
+        return [
+            place
+            for place, (left, right) in enumerate(pairwise(piece), start=1)
+            if left + right not in adjacent
+        ]
+
+
+def character_symbols(tokens: Mapping[str, int], first_free: int) -> dict[str, int]:
+    """Return for every character that a token holds the id of its token, or a placeholder.
+
+    Args:
+        tokens: The id of every token that text can become.
+        first_free: The first number that is not an id; placeholders start there.
+    """
+    characters = sorted(set("".join(tokens)))
+    others = [character for character in characters if character not in tokens]
+    symbols = {character: tokens[character] for character in characters if character in tokens}
+    return symbols | {character: first_free + n for n, character in enumerate(others)}
