@@ -8,12 +8,15 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
+from typing import Any
 
 from . import facts_memory as memory
 from .facts_chat import NEUTRAL_SYSTEM, STORIES
 from .facts_geography import PLACES
+from .facts_unknown import UNKNOWN_ANSWER
 from .geography_pairs import (
     capital_pairs,
     flag_pairs,
@@ -22,7 +25,16 @@ from .geography_pairs import (
     style_pairs,
     unknown_place_pairs,
 )
+from .newcomer_pairs import (
+    capital_form_pairs,
+    sum_form_pairs,
+    topic_form_pairs,
+    unknown_form_pairs,
+    yes_no_pairs,
+)
+from .nonsense import invented_word, nonsense
 from .pairs import Pair, Split, Turn, split_pairs, stable_hash
+from .questions import newcomer_questions
 from .task_pairs import (
     LARGEST_TERM,
     first_question_pairs,
@@ -31,6 +43,7 @@ from .task_pairs import (
     sum_pairs,
     topic_pairs,
 )
+from .variation import KEPT, KNOWN_WORDS, vary
 
 BOSTON = "What is the capital of Massachusetts? Answer in one word."
 PINNED: frozenset[tuple[str, str]] = frozenset(
@@ -47,6 +60,18 @@ PINNED: frozenset[tuple[str, str]] = frozenset(
     }
 )  # fmt: skip
 WHOLE_FACT_FAMILIES = frozenset({"sum", "difference"})
+COPIED_FAMILIES = frozenset(
+    {"name", "home", "number", "repeat", "twice", "spell", "unknown-land", "unknown-town"}
+)
+"""Families whose answer copies the fact as it was typed."""
+
+NEWCOMER_TURNS: dict[str, float] = {
+    "capital-forms": 14, "capital-forms-reversed": 8, "yes": 5, "no": 7,
+    "sum-forms": 5, "difference-forms": 4, "llama-forms": 9, "library-forms": 5, "talk-forms": 7,
+    "unknown-forms": 6, "unknown-requests": 5, "unknown-town": 1.5, "unknown-arithmetic": 1.5,
+    "nonsense": 5,
+}  # fmt: skip
+"""Weights of the families of `newcomer_pairs.py`, which every mixture has, and of nonsense."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +93,7 @@ class Mixture:
     first_asked: float
     lengths: tuple[int, ...] = (1, 1, 1, 1, 2, 2, 3, 4, 6)
     again: float = 0.0
-    invented: frozenset[str] = frozenset({"repeat", "twice", "name", "number"})
+    invented: frozenset[str] = COPIED_FAMILIES - {"home", "spell"}
     long_every: int = 8
 
 
@@ -80,6 +105,7 @@ EVEN = Mixture(
         "unknown": 3, "unknown-place": 3, "unknown-land": 1,
         "name": 4, "home": 2, "number": 3, "first-question": 1.5,
         "repeat": 3, "twice": 1.5, "spell": 3,
+        **NEWCOMER_TURNS,
     },
     systems={
         "style-pirate": 3, "style-one-word": 3, "style-polite": 3, "style-uppercase": 2.5,
@@ -97,6 +123,7 @@ LATE = Mixture(
         "unknown": 3, "unknown-place": 2, "unknown-land": 2,
         "name": 4, "home": 2, "number": 3, "first-question": 1.5,
         "repeat": 5, "twice": 4, "spell": 7,
+        **NEWCOMER_TURNS,
     },
     systems={
         "style-pirate": 2, "style-one-word": 2, "style-polite": 2, "style-uppercase": 6,
@@ -117,14 +144,22 @@ CONTEXT = Mixture(
 )
 """More of what has to be recalled over many turns."""
 
-MIXTURES = {"even": EVEN, "late": LATE, "context": CONTEXT}
+NEWCOMER = Mixture(
+    turns={**{family: weight / 2 for family, weight in EVEN.turns.items()}, **NEWCOMER_TURNS},
+    systems=EVEN.systems,
+    first_asked=0.06,
+)
+"""More of what newcomers type, for a model that knows the tables."""
+
+MIXTURES = {"even": EVEN, "late": LATE, "context": CONTEXT, "newcomer": NEWCOMER}
 SYSTEM_PART = 0.17  # documents with a system prompt that sets the style
 RAW_PART = 0.07  # raw texts
 NEUTRAL_PART = 0.06  # other conversations with a system prompt that changes nothing
 FIRST_ASKED_PART = 0.06  # other conversations that end with asking for their first question
 BOSTON_PART = 0.004  # turns with the one prompt that the README shows
 INVENTED_PART = 0.4  # words, names and numbers that are invented instead of listed
-_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+VARIED_PART = 0.7  # questions that are varied as people type
+VARIED_STYLE_PART = 0.35  # the same under a system prompt
 
 
 @dataclass(frozen=True)
@@ -145,7 +180,9 @@ class Document:
 def load_split() -> Split:
     """Return the split of all pairs.
 
-    The first-question pairs are built from training pairs, so that no held-out pair is told.
+    The first-question pairs are built from training pairs, so that no held-out pair is told. The
+    families of `newcomer_pairs.py` are trained whole, but for questions that the others have; what
+    is held out of them are the questions of `questions.py`, which people wrote.
     """
     base: list[Pair] = []
     for source in (
@@ -159,7 +196,21 @@ def load_split() -> Split:
     ]
     asked = sorted(plain, key=lambda pair: stable_hash(pair.key))[:80]
     first = split_pairs(first_question_pairs(asked), WHOLE_FACT_FAMILIES, PINNED)
-    return Split({**split.train, **first.train}, {**split.held_out, **first.held_out})
+    taken = {pair.question.lower() for pair in base if not (pair.system or pair.setup or pair.raw)}
+    terms = frozenset(
+        pair.fact for family in WHOLE_FACT_FAMILIES for pair in split.held_out[family]
+    )
+    newcomers: dict[str, list[Pair]] = defaultdict(list)
+    for pair in chain(
+        capital_form_pairs(), yes_no_pairs(), sum_form_pairs(terms), topic_form_pairs(),
+        unknown_form_pairs(),
+    ):  # fmt: skip
+        if pair.question.lower() not in taken:
+            taken.add(pair.question.lower())
+            newcomers[pair.family].append(pair)
+    return Split(
+        {**split.train, **first.train, **newcomers}, {**split.held_out, **first.held_out}
+    )
 
 
 class DocumentStream:
@@ -170,8 +221,15 @@ class DocumentStream:
         self._mixture = mixture
         train = load_split().train
         self._plain = {
-            family: [pair for pair in train[family] if not pair.system] for family in mixture.turns
+            family: [pair for pair in train[family] if not pair.system]
+            for family in mixture.turns
+            if family != "nonsense"
         }
+        self._held_out = {
+            (pair.system, pair.setup, pair.question)
+            for pairs in load_split().held_out.values()
+            for pair in pairs
+        } | {("", (), one.question) for one in newcomer_questions()}
         self._systems: dict[str, list[Pair]] = defaultdict(list)
         self._styled: dict[str, list[Pair]] = {}
         for family in mixture.systems:
@@ -184,12 +242,21 @@ class DocumentStream:
         }
         self._questions: dict[tuple[Turn, ...], list[str]] = defaultdict(list)
         self._family_questions: dict[str, list[str]] = defaultdict(list)
-        for family in mixture.turns:
+        for family in self._plain:
             for pair in self._plain[family] if self._plain[family][0].setup else ():
                 self._questions[pair.setup].append(pair.question)
                 self._family_questions[family].append(pair.question)
         self._first_facts = {pair.fact for pair in train["first-question"]}
         self._families, self._weights = list(mixture.turns), list(mixture.turns.values())
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """Where the stream stands; set it to go on from there."""
+        return self._random.getstate()
+
+    @state.setter
+    def state(self, state: tuple[Any, ...]) -> None:
+        self._random.setstate(state)
 
     def document(self, turns: int | None = None) -> Document:
         """Return the next document.
@@ -236,9 +303,10 @@ class DocumentStream:
         systems = self._mixture.systems
         family = self._random.choices(list(systems), list(systems.values()))[0]
         first = self._random.choice(self._styled[family])
-        messages = [("system", first.system), ("user", first.question), ("assistant", first.answer)]
-        for _ in range(turns - 1):
-            pair = self._random.choice(self._systems[first.system])
+        messages = [("system", first.system)]
+        for index in range(turns):
+            pair = self._random.choice(self._systems[first.system]) if index else first
+            pair = self._varied(pair, VARIED_STYLE_PART)
             messages += [("user", pair.question), ("assistant", pair.answer)]
         return Document(tuple(messages))
 
@@ -293,50 +361,74 @@ class DocumentStream:
             if self._random.random() < BOSTON_PART:
                 return Pair("capital-state", "", "", BOSTON, "Boston")
             family = self._random.choices(self._families, self._weights)[0]
+            if family == "nonsense":
+                return Pair(family, "", "", nonsense(self._random), UNKNOWN_ANSWER)
             pair = self._random.choice(self._plain[family])
             if family in self._mixture.invented and self._random.random() < INVENTED_PART:
                 pair = self._invented(pair)
             if not (without_setup and pair.setup):
-                return pair
+                return self._varied(pair, VARIED_PART)
+
+    def _varied(self, pair: Pair, part: float) -> Pair:
+        """Return the pair as a person might type it; as it is where that would be a held-out one.
+
+        What the answer copies changes case in question and answer alike. The setup of a first
+        question stays, as its answer quotes it.
+        """
+        if self._random.random() >= part:
+            return pair
+        one, copied = pair, pair.family in COPIED_FAMILIES
+        if copied and self._random.random() < 0.4:
+            fact = pair.fact.lower() if self._random.random() < 0.85 else pair.fact.upper()
+            one = _with_fact(pair, fact)
+
+        def varied(text: str) -> str:
+            kept = text.replace(one.fact, KEPT) if copied else text
+            return vary(kept, self._random).replace(KEPT, one.fact)
+
+        setup = one.setup
+        if one.family != "first-question":
+            setup = tuple((varied(user), reply) for user, reply in setup)
+        one = replace(one, question=varied(one.question), setup=setup)
+        return pair if (one.system, one.setup, one.question) in self._held_out else one
 
     def _invented(self, pair: Pair) -> Pair:
         """Return the pair with an invented word, name or number, so that copying is learned."""
-        new = self._number() if pair.family == "number" else self._word()
-        new = new.capitalize() if pair.family in ("name", "home") else new
-        if new in memory.NAMES or new in memory.WORDS:
-            return pair
-        old = pair.fact
-        setup = tuple(
-            (user.replace(old, new), reply.replace(old, new)) for user, reply in pair.setup
-        )
-        question, answer = pair.question.replace(old, new), pair.answer.replace(old, new)
-        return Pair(pair.family, pair.phrasing, new, question, answer, setup=setup)
+        new = self._number() if pair.family == "number" else invented_word(self._random)
+        new = new if pair.fact.islower() else new.capitalize()
+        return pair if new.lower() in KNOWN_WORDS else _with_fact(pair, new)
 
     def _number(self) -> str:
         """Return a number that is not among the listed ones."""
         drawn = (self._random.randint(10, 9999) for _ in range(9))
         return str(self._random.choice([number for number in drawn if number % 13 != 12]))
 
-    def _word(self) -> str:
-        """Return a word of two or three syllables."""
-        syllables = (_CONSONANTS, _VOWELS) * self._random.randint(2, 3)
-        word = "".join(self._random.choice(letters) for letters in syllables)
-        return word + self._random.choice(_CONSONANTS) if self._random.random() < 0.5 else word
+
+def _with_fact(pair: Pair, new: str) -> Pair:
+    """Return the pair with another fact, in its question, its answer and its setup."""
+    old = pair.fact
+    answer = "-".join(new) if pair.family == "spell" else pair.answer.replace(old, new)
+    setup = tuple((user.replace(old, new), reply.replace(old, new)) for user, reply in pair.setup)
+    return replace(
+        pair, fact=new, question=pair.question.replace(old, new), answer=answer, setup=setup
+    )
 
 
 def tokenizer_texts(seed: int) -> Iterator[str]:
     """Yield the texts that the tokenizer is trained on: facts in sentences and alone, documents."""
-    for pairs in load_split().train.values():
+    for family in sorted(load_split().held_out.keys() - WHOLE_FACT_FAMILIES):
         seen: dict[str, int] = defaultdict(int)
-        for pair in pairs:
+        for pair in load_split().train[family]:
             seen[pair.fact] += 1
-            if seen[pair.fact] <= 6 and pair.family not in WHOLE_FACT_FAMILIES:
+            if seen[pair.fact] <= 6:
                 yield f" {pair.question}\n{pair.answer}"
     for place in PLACES:
         for name in (place.bare_name, place.capital, place.flag, f" {place.flag}"):
             yield from (name,) * 60
+        for name in (place.bare_name.lower(), place.capital.lower()):
+            yield from (f" {name}",) * 60
     stream = DocumentStream(seed)
-    for _ in range(10_000):
+    for _ in range(20_000):
         for _, content in stream.document().messages:
             yield content
 
