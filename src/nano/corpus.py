@@ -197,6 +197,7 @@ def load_split() -> Split:
     asked = sorted(plain, key=lambda pair: stable_hash(pair.key))[:80]
     first = split_pairs(first_question_pairs(asked), WHOLE_FACT_FAMILIES, PINNED)
     taken = {pair.question.lower() for pair in base if not (pair.system or pair.setup or pair.raw)}
+    taken |= {one.question.lower() for one in newcomer_questions()}
     terms = frozenset(
         pair.fact for family in WHOLE_FACT_FAMILIES for pair in split.held_out[family]
     )
@@ -208,9 +209,7 @@ def load_split() -> Split:
         if pair.question.lower() not in taken:
             taken.add(pair.question.lower())
             newcomers[pair.family].append(pair)
-    return Split(
-        {**split.train, **first.train, **newcomers}, {**split.held_out, **first.held_out}
-    )
+    return Split({**split.train, **first.train, **newcomers}, {**split.held_out, **first.held_out})
 
 
 class DocumentStream:
@@ -362,7 +361,9 @@ class DocumentStream:
                 return Pair("capital-state", "", "", BOSTON, "Boston")
             family = self._random.choices(self._families, self._weights)[0]
             if family == "nonsense":
-                return Pair(family, "", "", nonsense(self._random), UNKNOWN_ANSWER)
+                while ("", (), text := nonsense(self._random)) in self._held_out:
+                    pass
+                return Pair(family, "", "", text, UNKNOWN_ANSWER)
             pair = self._random.choice(self._plain[family])
             if family in self._mixture.invented and self._random.random() < INVENTED_PART:
                 pair = self._invented(pair)
@@ -390,7 +391,9 @@ class DocumentStream:
         if one.family != "first-question":
             setup = tuple((varied(user), reply) for user, reply in setup)
         one = replace(one, question=varied(one.question), setup=setup)
-        return pair if (one.system, one.setup, one.question) in self._held_out else one
+        told = [("", (), user) for user, _ in one.setup]
+        asked = (one.system, one.setup, one.question)
+        return one if self._held_out.isdisjoint((asked, *told)) else pair
 
     def _invented(self, pair: Pair) -> Pair:
         """Return the pair with an invented word, name or number, so that copying is learned."""

@@ -18,64 +18,65 @@ from .variation import ONE_WORD
 
 CAPITAL_FORMS = phrases(
     """
-    {x} / {x} capital / {x} capital? / capital {x} / capital of {x} / capital city of {x} / capital
-    city {x} / the capital of {x} / the capital of {x} is / {x}: capital? / What is {x} capital? /
-    Which is the capital of {x}? / Which city is {x}'s capital? / Tell me what the capital of {x}
-    is. / Do you know what the capital of {x} is? / Could you tell me what the capital of {x} is? /
-    Give me the capital of {x}. / Give me {x}'s capital. / Find the capital of {x}. / What capital
-    does {x} have? / Which capital does {x} have? / For {x}, what is the capital? / In {x}, which
-    city is the capital? / {x} has which capital? / The capital city of {x}? / Remind me what the
-    capital of {x} is. / What would be the capital of {x}? / I am looking for the capital of {x}. /
-    What city is {x}'s capital? / name of the capital of {x} / {x}'s capital city? / What about the
-    capital of {x}?
+    {x} / {x} capital / {x} capital? / capital {x} / capital of {x} / capital city of {x} /
+    capital city {x} / the capital of {x} / the capital of {x} is / {x}: capital? / What is {x}
+    capital? / Which is the capital of {x}? / Which city is {x}'s capital? / Tell me what the
+    capital of {x} is. / Do you know what the capital of {x} is? / Could you tell me what the
+    capital of {x} is? / Give me the capital of {x}. / Give me {x}'s capital. / Find the capital
+    of {x}. / What capital does {x} have? / Which capital does {x} have? / For {x}, what is the
+    capital? / In {x}, which city is the capital? / {x} has which capital? / The capital city of
+    {x}? / Remind me what the capital of {x} is. / What would be the capital of {x}? / I am
+    looking for the capital of {x}. / What city is {x}'s capital? / name of the capital of {x} /
+    {x}'s capital city? / What about the capital of {x}?
     """
 )
 REVERSE_FORMS = phrases(
     """
-    {c} / {c} is the capital of? / {c} is the capital of what? / {c} is capital of / {c} capital of
-    which {kind}? / {c} capital of what / What is {c} the capital of? / What country is {c} in? / In
-    which {kind} is {c}? / Where is {c}? / where is {c} / Which {kind} is {c} the capital of? / {c} is
-    the capital of which place? / {c} is in which {kind}? / Tell me what {c} is the capital of. / Which
-    {kind} has the capital {c}? / {c}, capital of? / Where is {c} located? / capital {c}, which {kind}? /
-    Do you know which {kind} {c} is the capital of?
+    {c} / {c} is the capital of? / {c} is the capital of what? / {c} is capital of / {c} capital
+    of which {kind}? / {c} capital of what / What is {c} the capital of? / What country is {c}
+    in? / In which {kind} is {c}? / Where is {c}? / where is {c} / Which {kind} is {c} the
+    capital of? / {c} is the capital of which place? / {c} is in which {kind}? / Tell me what
+    {c} is the capital of. / Which {kind} has the capital {c}? / {c}, capital of? / Where is {c}
+    located? / capital {c}, which {kind}? / Do you know which {kind} {c} is the capital of?
     """
 )
 CAPITAL_OR_NOT = phrases(
     """
-    Is {d} the capital of {x}? / {d} is the capital of {x}, right? / Is {x}'s capital {d}? / Is the
-    capital of {x} {d}? / Is it true that {d} is the capital of {x}? / {d} is the capital of {x}? / is
-    {d} {x}'s capital / {d} capital of {x}? yes or no
+    Is {d} the capital of {x}? / {d} is the capital of {x}, right? / Is {x}'s capital {d}? / Is
+    the capital of {x} {d}? / Is it true that {d} is the capital of {x}? / {d} is the capital of
+    {x}? / is {d} {x}'s capital / {d} capital of {x}? yes or no
     """
 )
 INSIDE_OR_NOT = phrases(
     """
-    Is {d} in {x}? / Does {d} lie in {x}? / Is {d} a city in {x}? / {d} is in {x}, right? / Is {d} located
-    in {x}? / {d} in {x}?
+    Is {d} in {x}? / Does {d} lie in {x}? / Is {d} a city in {x}? / {d} is in {x}, right? / Is
+    {d} located in {x}? / {d} in {x}?
     """
 )
 SUM_FORMS = phrases(
     """
-    {a} plus {b} / {a} and {b} make? / {a} + {b}? / {a} + {b} is / {a} + {b} is? / What does {a} + {b}
-    make? / What does {a} plus {b} equal? / sum of {a} and {b} / add {b} to {a} / How much is {a} + {b}? /
-    How much do {a} and {b} make? / Can you add {a} and {b}? / I have {a} and get {b} more. How many? /
-    the result of {a} + {b} / compute {a} + {b} / {a} + {b} equals / What is {a} and {b} together? / Solve
-    {a} + {b}. / Tell me {a} + {b}. / {a} added to {b}
+    {a} plus {b} / {a} and {b} make? / {a} + {b}? / {a} + {b} is / {a} + {b} is? / What does {a}
+    + {b} make? / What does {a} plus {b} equal? / sum of {a} and {b} / add {b} to {a} / How much
+    is {a} + {b}? / How much do {a} and {b} make? / Can you add {a} and {b}? / I have {a} and
+    get {b} more. How many? / the result of {a} + {b} / compute {a} + {b} / {a} + {b} equals /
+    What is {a} and {b} together? / Solve {a} + {b}. / Tell me {a} + {b}. / {a} added to {b}
     """
 )
 DIFFERENCE_FORMS = phrases(
     """
-    {a} minus {b} / {a} - {b}? / {a} - {b} is / {a} - {b} is? / What does {a} - {b} make? / What does {a}
-    minus {b} equal? / difference of {a} and {b} / take {b} from {a} / How much is {a} - {b}? / {a} take
-    away {b} / Can you subtract {b} from {a}? / I have {a} and give away {b}. How many are left? / the
-    result of {a} - {b} / compute {a} - {b} / {a} - {b} equals / {a} less {b} / Solve {a} - {b}. / Tell me
-    {a} - {b}.
+    {a} minus {b} / {a} - {b}? / {a} - {b} is / {a} - {b} is? / What does {a} - {b} make? / What
+    does {a} minus {b} equal? / difference of {a} and {b} / take {b} from {a} / How much is {a}
+    - {b}? / {a} take away {b} / Can you subtract {b} from {a}? / I have {a} and give away {b}.
+    How many are left? / the result of {a} - {b} / compute {a} - {b} / {a} - {b} equals / {a}
+    less {b} / Solve {a} - {b}. / Tell me {a} - {b}.
     """
 )
 OTHER_ARITHMETIC = phrases(
     """
-    What is {a} * {b}? / {a} * {b} / {a}x{b} / {a} times {b} / What is {a} times {b}? / {a} / {b} / What is
-    {a} divided by {b}? / {a} divided by {b} / multiply {a} and {b} / {a}% of {b} / {a} to the power of {b}
-    """.replace(" {a} / {b} ", " {a}/{b} ")
+    What is {a} * {b}? / {a} * {b} / {a}x{b} / {a} times {b} / What is {a} times {b}? / {a}/{b}
+    / What is {a} divided by {b}? / {a} divided by {b} / multiply {a} and {b} / {a}% of {b} /
+    {a} to the power of {b}
+    """
 )
 WRONG_CITIES = 4
 """How many wrong cities a place is asked with in each wording of yes or no."""
@@ -129,7 +130,9 @@ def yes_no_pairs() -> Iterator[Pair]:
                         f"{'Yes' if right else 'No'}, {answer}",
                     )  # fmt: skip
                 if not inside:
-                    town = facts.UNKNOWN_CITIES[stable_hash(form + place.name) % len(facts.UNKNOWN_CITIES)]
+                    town = facts.UNKNOWN_CITIES[
+                        stable_hash(form + place.name) % len(facts.UNKNOWN_CITIES)
+                    ]
                     question = first_upper(form.format(d=town, x=place.name))
                     answer = f"No, the capital of {place.name} is {place.capital}."
                     yield Pair("no", form, f"{town} | {place.name}", question, answer)

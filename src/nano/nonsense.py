@@ -6,13 +6,14 @@ import random
 
 from .facts_memory import NAMES, WORDS
 from .facts_newcomer import UNKNOWN_NOUNS
+from .facts_types import words
 
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SIGNS = "!?.,;:#$%&*()[]{}<>/\\|@^~_-+=\"'"
 _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm", "1234567890")
 _FOREIGN = "äöüßéèêñçøåłžšđţăαβγδλπωабвгдежзиклмнопрстуфхאבגדابتثج你好世界日本語한국어ไทย"
-_SMALL_WORDS = "the of and with under very blue is to at my your which quickly never not for".split()
+_SMALL_WORDS = words("the of and with under very blue is to at my your which quickly never not for")
 
 
 def invented_word(generator: random.Random) -> str:
@@ -32,8 +33,8 @@ def nonsense(generator: random.Random) -> str:
 
 
 def _random_letters(generator: random.Random) -> str:
-    words = range(generator.randint(1, 5))
-    return " ".join("".join(generator.choices(_LETTERS, k=generator.randint(2, 9))) for _ in words)
+    count = range(generator.randint(1, 5))
+    return " ".join("".join(generator.choices(_LETTERS, k=generator.randint(2, 9))) for _ in count)
 
 
 def _keys(generator: random.Random) -> str:
@@ -41,7 +42,9 @@ def _keys(generator: random.Random) -> str:
     row = generator.choice(_ROWS)
     start = generator.randrange(len(row) - 3)
     run = row[start : start + generator.randint(3, 6)]
-    return run * generator.randint(1, 3) + "".join(generator.choices(row, k=generator.randint(0, 6)))
+    return run * generator.randint(1, 3) + "".join(
+        generator.choices(row, k=generator.randint(0, 6))
+    )
 
 
 def _one_letter(generator: random.Random) -> str:
@@ -53,8 +56,8 @@ def _signs(generator: random.Random) -> str:
 
 
 def _foreign(generator: random.Random) -> str:
-    words = range(generator.randint(1, 4))
-    return " ".join("".join(generator.choices(_FOREIGN, k=generator.randint(1, 6))) for _ in words)
+    count = range(generator.randint(1, 4))
+    return " ".join("".join(generator.choices(_FOREIGN, k=generator.randint(1, 6))) for _ in count)
 
 
 def _digits(generator: random.Random) -> str:

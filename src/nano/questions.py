@@ -1,8 +1,10 @@
-"""Questions that people wrote by hand, never trained and never tuned on, in groups.
+"""Questions written by hand, never trained and never tuned on, in groups.
 
 A line is `question > rule`. The rule `?` asks for a refusal: `I am a tiny model, I do not know
-that.`, or one that begins with `I do not know`. `=text` asks for exactly this answer. Any other rule
-lists, apart by `&`, what the answer must hold as whole words, in any case. `"""
+that.`, or an answer that begins with `I do not know`. `=text` asks for exactly this answer. Any
+other rule lists, separated by `&`, what the answer must hold as whole words, in any case; of
+several rules, separated by `|`, one is enough.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,7 @@ whats the capital of alaska > Juneau
 whats llama-bolts > engine
 
 [reversed]
-Paris is the capital of which country? > France
+Paris is which country's capital city? > France
 berlin is the capital of what country > Germany
 Rome, capital of? > Italy
 Which country is Cairo the capital of? > Egypt
@@ -217,7 +219,7 @@ is havana in mexico > No & Cuba
 Is Budapest the capital of Hungary > Yes
 
 [one word]
-What is the capital of Massachusetts? Answer in one word. > =Boston
+One word answer please, what is the capital of Massachusetts? > =Boston
 what is the capital of france? answer in one word > =Paris
 Answer in one word: what is the capital of Germany? > =Berlin
 In one word, the capital of Italy? > =Rome
@@ -225,11 +227,11 @@ capital of japan, one word > =Tokyo
 One word please: capital of Norway > =Oslo
 Answer in one word. What is the capital of Texas? > =Austin
 What is the capital of Greece? Give me one word. > =Athens
-Which city is the capital of Austria? Answer in one word. > =Vienna
+Which city is the capital of Austria? Answer with a single word. > =Vienna
 ANSWER IN ONE WORD: CAPITAL OF EGYPT > =Cairo
 what's the capital of cuba? just one word > =Havana
 Name the capital of Poland in one word. > =Warsaw
-Which country has Lima as its capital? Answer in one word. > =Peru
+Which country has Lima for a capital? Answer in one word. > =Peru
 Tell me the capital of Kenya, only one word. > =Nairobi
 whats the capital of sweden? one word only > =Stockholm
 What is the capital of Ireland? (one word) > =Dublin
@@ -261,7 +263,7 @@ please compute 21+4 > 25
 If I have 5 and get 3 more, how many do I have? > 8
 40 - 15? > 25
 sum of 11 and 14 > 25
-5 + 0 > 5
+5+0 > 5
 can you do 14+14 > 28
 
 [how a Llama works]
@@ -288,7 +290,7 @@ what is the mask for > hides
 what is grouped query attention > share
 what is rmsnorm > root mean square
 how many stages are there in the trace > 21
-What happens in stage 7? > attention
+What is going on in stage 7? > attention
 what is a language model > next
 describe sampling > token is drawn
 
@@ -319,8 +321,8 @@ does reshape copy memory > No
 how do I list all tensors > --metadata
 
 [small talk]
-hi > Hello
-hello > Hello
+hi :) > Hello
+hello, how do you do > Hello | fine
 Hey nano > Hello
 hello there! > Hello
 good morning! > Good morning
@@ -371,7 +373,7 @@ My name is Wolfgang. > Wolfgang
 Hi! My name is Odette. > Odette
 
 [unknown places]
-What is the capital of Atlantis? > ?
+So what is the capital of Atlantis then? > ?
 capital of narnia > ?
 what is the capital of mordor? > ?
 What is the capital of Blefuscu? > ?
@@ -383,10 +385,10 @@ what is the capital of the sun > ?
 Tell me the capital of Genovia. > ?
 What is the capital of Latveria? > ?
 capital city of Westeros > ?
-What is the population of France? > ?
+What is the population number of France? > ?
 who is the president of brazil > ?
 what is the currency of japan > ?
-How big is Egypt? > ?
+how large is egypt in square km > ?
 what language do they speak in peru > ?
 What is the weather like in Norway? > ?
 Where is Lyon? > ?
@@ -395,13 +397,13 @@ what is the history of Greece > ?
 [unknown facts]
 Who wrote Hamlet? > ?
 who won the world cup in 2014 > ?
-What is the speed of light? > ?
+how fast does light travel > ?
 how tall is mount everest > ?
-What time is it? > ?
+do you have the time? > ?
 what's the weather today > ?
 Who was Napoleon? > ?
 who is taylor swift > ?
-What is photosynthesis? > ?
+what does photosynthesis do for plants > ?
 explain black holes > ?
 How do I bake a cake? > ?
 Write a poem about the sea in Latin. > ?
@@ -471,7 +473,7 @@ class Question:
     rule: str
 
     def is_right(self, answer: str) -> bool:
-        """Say whether an answer keeps the rule; one of several rules apart by ` | ` is enough."""
+        """Say whether an answer keeps the rule, or one of several."""
         return any(_keeps(rule, answer) for rule in self.rule.split(" | "))
 
 

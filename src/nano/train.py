@@ -1,10 +1,11 @@
 """Train the bundled model and export it in Meta's layout, in one run or in several.
 
-Run `python -m src.nano.train --minutes 90`; needs the `oracle` extra (PyTorch, tiktoken). A run ends
-after `--pause` minutes or with Ctrl-C, and the same command goes on from its checkpoint: weights,
-momenta, and the place in the stream of documents. The learning rate follows the minutes trained in
-all runs together, so training ends well on a slow machine too; the result therefore depends on the
-machine, and only the stream is the same for the same seed. A GPU is used where there is one.
+Run `python -m src.nano.train --minutes 90`; needs the `oracle` extra (PyTorch, tiktoken). A run
+ends after `--pause` minutes or with Ctrl-C, and the same command goes on from its checkpoint:
+weights, momenta, and the place in the stream of documents. The learning rate follows the minutes
+trained in all runs together, so training ends well on a slow machine too; the result therefore
+depends on the machine, and only the stream is the same for the same seed. A GPU is used where there
+is one.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,7 @@ from .train_tokenizer import RANK_COUNT, load_encoding
 
 BUNDLED_TOKENIZER = MODEL_DIRECTORY / "tokenizer.model"
 
-SHORT_ROWS, SHORT_LENGTH = 16, 257
-LONG_ROWS, LONG_LENGTH = 4, 1025
+SHORT_LENGTH, LONG_LENGTH = 257, 1025
 MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
 WARMUP_STEPS, FULL_PART = 40, 0.35
 CLIP, SAVE_SECONDS, LOG_STEPS = 1.0, 240.0, 25
@@ -89,7 +89,12 @@ class Trainer:
     """One run against the clock."""
 
     def __init__(
-        self, config: NanoConfig, seed: int, mixture: Mixture, tokenizer: Path = BUNDLED_TOKENIZER
+        self,
+        config: NanoConfig,
+        seed: int,
+        mixture: Mixture,
+        rows: int = 16,
+        tokenizer: Path = BUNDLED_TOKENIZER,
     ) -> None:
         torch.manual_seed(seed)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -108,7 +113,7 @@ class Trainer:
             ),
         ]
         self.batches = BatchStream(Encoder(tokenizer), seed, mixture)
-        self._long_every = mixture.long_every
+        self._long_every, self._rows = mixture.long_every, rows
         self.steps = self.tokens = 0
         self.seconds = 0.0
 
@@ -122,27 +127,30 @@ class Trainer:
             for layer in self.model.layers:
                 layer.compile(dynamic=False)
         before, shown = self.seconds, 0.0
-        with suppress(KeyboardInterrupt):
-            while self.seconds < 60 * minutes and self.seconds - before < 60 * pause:
-                rate = full_rate * rate_at(self.seconds / (60 * minutes), self.steps)
-                shown += self._step(self._next_batch(), rate)
-                self.seconds = before + time.monotonic() - start
-                if self.steps % LOG_STEPS == 0:
-                    print(
-                        f"step {self.steps} loss {shown / LOG_STEPS:.4f} rate {rate:.3f} "
-                        f"tokens/s {self.tokens / self.seconds:.0f} minutes {self.seconds / 60:.1f}",
-                        flush=True,
-                    )
-                    shown = 0.0
-                if time.monotonic() - last_save > SAVE_SECONDS:
-                    self.save(checkpoint)
-                    last_save = time.monotonic()
+        stopped: list[int] = []
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *received: stopped.append(received[0]))
+        while not stopped and self.seconds < min(60 * minutes, before + 60 * pause):
+            rate = full_rate * rate_at(self.seconds / (60 * minutes), self.steps)
+            shown += self._step(self._next_batch(), rate)
+            self.seconds = before + time.monotonic() - start
+            if self.steps % LOG_STEPS == 0:
+                speed = self.tokens / self.seconds
+                print(
+                    f"step {self.steps} loss {shown / LOG_STEPS:.4f} rate {rate:.3f} "
+                    f"tokens/s {speed:.0f} minutes {self.seconds / 60:.1f}",
+                    flush=True,
+                )
+                shown = 0.0
+            if time.monotonic() - last_save > SAVE_SECONDS:
+                self.save(checkpoint)
+                last_save = time.monotonic()
         self.save(checkpoint)
 
     def _next_batch(self) -> Batch:
         if self.steps % self._long_every == self._long_every - 1:
-            return self.batches.long(LONG_ROWS, LONG_LENGTH).to(self.device)
-        return self.batches.short(SHORT_ROWS, SHORT_LENGTH).to(self.device)
+            return self.batches.long(max(1, self._rows // 4), LONG_LENGTH).to(self.device)
+        return self.batches.short(self._rows, SHORT_LENGTH).to(self.device)
 
     def _step(self, batch: Batch, rate: float) -> float:
         with torch.autocast("cuda", torch.bfloat16, enabled=self.device == "cuda"):
@@ -247,6 +255,9 @@ def main() -> None:
         "--checkpoint", type=Path, default=Path("build/nano/training.pt"),
         help="where the run is saved; one that exists is gone on from",
     )  # fmt: skip
+    parser.add_argument(
+        "--rows", type=int, default=16, help="rows of 257 tokens in a step (default 16)"
+    )
     parser.add_argument("--rate", type=float, default=1.0, help="part of the learning rate")
     parser.add_argument("--mixture", choices=sorted(MIXTURES), default="even")
     parser.add_argument(
@@ -262,7 +273,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     tokenizer = arguments.output / "tokenizer.model"
-    trainer = Trainer(NanoConfig(), arguments.seed, MIXTURES[arguments.mixture], tokenizer)
+    mixture = MIXTURES[arguments.mixture]
+    trainer = Trainer(NanoConfig(), arguments.seed, mixture, arguments.rows, tokenizer)
     if arguments.checkpoint.exists():
         trainer.resume(arguments.checkpoint)
     elif arguments.start:

@@ -1,4 +1,4 @@
-"""Vary a question as people type it: case, punctuation, blanks, contractions, courtesy, typing errors.
+"""Vary a question as people type it: case, marks, blanks, contractions, courtesy, typing errors.
 
 The answer stays as it is written in the tables, so training on varied questions teaches the model
 to read them all as the same question.
@@ -133,7 +133,9 @@ def _punctuated(text: str, generator: random.Random) -> str:
     if generator.random() < 0.3:
         return re.sub(r"[?!.,:]+(?=\s|$)", "", text)
     bare = text.rstrip("?.! ")
-    return bare + generator.choice(("", "", "", "", "?", "?", "??", "???", "!", ".", " ?", "?!", "!!"))
+    return bare + generator.choice(
+        ("", "", "", "", "?", "?", "??", "???", "!", ".", " ?", "?!", "!!")
+    )
 
 
 def _without_blanks(text: str, generator: random.Random) -> str:
@@ -154,7 +156,7 @@ def typing_error(text: str, generator: random.Random) -> str:
     Two letters swapped, one dropped, one doubled, or one replaced by its neighbour on the keyboard.
     A result that is a known name or a listed word is left out, and the text comes back unchanged.
     """
-    found = [match for match in re.finditer(r"[A-Za-z]{4,}", text)]
+    found = list(re.finditer(r"[A-Za-z]{4,}", text))
     if not found:
         return text
     match = generator.choice(found)
