@@ -66,8 +66,9 @@ LLAMA_MORE = """
 [embedding] an embedding; embeddings; token embeddings >
 [attention-why] the causal mask; the attention mask; masking >
 [letters] the shape letters; the letters of the shapes >
-[stages] =How many stages does a run have?; =How many steps are there in the trace?; =Number of
-  stages?; =What is the number of stages?; =stage count; =How many stages are in the run? >
+[stages] the number of stages; =How many stages does a run have?; =How many steps are there in the
+  trace?; =Number of stages?; =What is the number of stages?; =stage count; =How many stages are
+  in the run? >
 [transformer] a transformer; transformers; the transformer architecture > A transformer is a
   network of blocks, each with attention and a feed-forward part.
 [language-model] a language model; language models; LLMs; an LLM > A language model gives each

@@ -128,8 +128,10 @@ class Trainer:
                 layer.compile(dynamic=False)
         before, shown = self.seconds, 0.0
         stopped: list[int] = []
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *received: stopped.append(received[0]))
+        handlers = {
+            number: signal.signal(number, lambda *received: stopped.append(received[0]))
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
         while not stopped and self.seconds < min(60 * minutes, before + 60 * pause):
             rate = full_rate * rate_at(self.seconds / (60 * minutes), self.steps)
             shown += self._step(self._next_batch(), rate)
@@ -145,6 +147,8 @@ class Trainer:
             if time.monotonic() - last_save > SAVE_SECONDS:
                 self.save(checkpoint)
                 last_save = time.monotonic()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         self.save(checkpoint)
 
     def _next_batch(self) -> Batch:
