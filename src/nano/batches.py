@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .corpus import EVEN, Document, DocumentStream, Mixture
+from .documents import Document, DocumentStream
+from .mixtures import EVEN, Mixture
 from .train_tokenizer import (
     BEGIN_OF_TEXT,
     END_HEADER,

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from . import MODEL_DIRECTORY
 from .batches import Batch, BatchStream, Encoder
-from .corpus import MIXTURES, Mixture
+from .mixtures import MIXTURES, Mixture
 from .torch_llama import NanoConfig, NanoLlama
 from .train_tokenizer import RANK_COUNT, load_encoding
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import MODEL_DIRECTORY
-from .corpus import tokenizer_texts
+from .documents import tokenizer_texts
 
 SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"

@@ -4,8 +4,10 @@ from collections import Counter
 
 import pytest
 
-from src.nano.corpus import MIXTURES, DocumentStream, load_split
+from src.nano.corpus import load_split
+from src.nano.documents import DocumentStream
 from src.nano.facts_unknown import UNKNOWN_ANSWER
+from src.nano.mixtures import MIXTURES
 from src.nano.questions import Question, newcomer_questions
 
 

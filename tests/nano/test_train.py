@@ -14,7 +14,7 @@ pytest.importorskip("tiktoken", reason="needs the oracle extra")
 from src.model import InferenceContext, load_model  # noqa: E402
 from src.nano import MODEL_DIRECTORY  # noqa: E402
 from src.nano.batches import Batch, BatchStream, Encoder  # noqa: E402
-from src.nano.corpus import EVEN, LATE  # noqa: E402
+from src.nano.mixtures import EVEN, LATE  # noqa: E402
 from src.nano.torch_llama import NanoConfig, NanoLlama, rope_frequencies, rotate  # noqa: E402
 from src.nano.train import (  # noqa: E402
     BUNDLED_TOKENIZER,
