@@ -28,7 +28,7 @@ RAW_PART = 0.07  # raw texts
 NEUTRAL_PART = 0.06  # other conversations with a system prompt that changes nothing
 FIRST_ASKED_PART = 0.06  # other conversations that end with asking for their first question
 BOSTON_PART = 0.004  # turns with the one prompt that the README shows
-INVENTED_PART = 0.4  # words, names and numbers that are invented instead of listed
+INVENTED_PART = 0.5  # words, names and numbers that are invented instead of listed
 VARIED_PART = 0.7  # questions that are varied as people type
 VARIED_STYLE_PART = 0.35  # the same under a system prompt
 

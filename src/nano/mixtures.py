@@ -89,9 +89,18 @@ CONTEXT = Mixture(
 """More of what has to be recalled over many turns."""
 
 NEWCOMER = Mixture(
-    turns={**{family: weight / 2 for family, weight in EVEN.turns.items()}, **NEWCOMER_TURNS},
+    turns={
+        **{family: weight / 2 for family, weight in EVEN.turns.items()},
+        **NEWCOMER_TURNS,
+        "talk-forms": 11,
+        "name": 5,
+        "home": 3,
+        "repeat": 5,
+        "twice": 2,
+    },
     systems=EVEN.systems,
     first_asked=0.06,
+    invented=COPIED_FAMILIES,
 )
 """More of what newcomers type, for a model that knows the tables."""
 

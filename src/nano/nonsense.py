@@ -8,7 +8,14 @@ from .facts_memory import NAMES, WORDS
 from .facts_newcomer import UNKNOWN_NOUNS
 from .facts_types import words
 
-_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+_ONSETS = words(
+    "b bl br c ch cl cr d dr f fl fr g gl gr h j k kr l m n p ph pl pr qu r s sc sh sk sl sm sn sp"
+    " st str sw t th tr tw v w wh x y z"
+)
+_NUCLEI = words("a a a e e e i i i o o o u u ai au ea ee ei ia ie io oo ou y")
+_CODAS = words(
+    "b ck d ff ft g k l ld ll m mp n nd ng nk nn nt p r rd rk rn rs rt s ss st t th tt x z"
+)
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SIGNS = "!?.,;:#$%&*()[]{}<>/\\|@^~_-+=\"'"
 _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm", "1234567890")
@@ -17,10 +24,13 @@ _SMALL_WORDS = words("the of and with under very blue is to at my your which qui
 
 
 def invented_word(generator: random.Random) -> str:
-    """Return a word of two or three syllables."""
-    syllables = (_CONSONANTS, _VOWELS) * generator.randint(2, 3)
-    word = "".join(generator.choice(letters) for letters in syllables)
-    return word + generator.choice(_CONSONANTS) if generator.random() < 0.5 else word
+    """Return a word of one to three syllables that can be pronounced."""
+    word = ""
+    for _ in range(generator.choice((1, 2, 2, 2, 3))):
+        onset = generator.choice(_ONSETS) if word or generator.random() < 0.85 else ""
+        word += onset + generator.choice(_NUCLEI)
+        word += generator.choice(_CODAS) if generator.random() < 0.4 else ""
+    return word if len(word) > 2 else word + generator.choice(_CODAS)
 
 
 def nonsense(generator: random.Random) -> str:

@@ -25,6 +25,8 @@ def test_nonsense_is_no_question_of_the_corpus() -> None:
     assert len(meant) < 25  # single signs and letters
 
 
-def test_an_invented_word_is_made_of_syllables() -> None:
+def test_an_invented_word_is_a_row_of_letters_that_hardly_ever_repeats() -> None:
     generator = random.Random(7)
-    assert all(4 <= len(invented_word(generator)) <= 7 for _ in range(500))
+    found = [invented_word(generator) for _ in range(2000)]
+    assert all(word.islower() and word.isalpha() and 2 < len(word) < 22 for word in found)
+    assert len(set(found)) > 1700
