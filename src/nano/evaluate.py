@@ -86,10 +86,10 @@ def sampled(families: dict[str, list[Pair]], most: int) -> dict[str, list[Pair]]
     }
 
 
-def seen_sample() -> dict[str, list[Pair]]:
+def seen_sample(most: int = SEEN_PER_FAMILY) -> dict[str, list[Pair]]:
     """Return training pairs of the families that have held-out pairs too."""
     split = load_split()
-    return sampled({family: split.train[family] for family in split.held_out}, SEEN_PER_FAMILY)
+    return sampled({family: split.train[family] for family in split.held_out}, most)
 
 
 def questions_table(examiner: Examiner, miss: Callable[[Pair, str], None]) -> str:
@@ -246,7 +246,7 @@ def main() -> None:
         "--questions", action="store_true", help="ask the hand-written questions alone"
     )
     parser.add_argument(
-        "--sample", type=int, default=sys.maxsize, help="held-out pairs of each family, at most"
+        "--sample", type=int, default=sys.maxsize, help="pairs of each family, at most"
     )
     parser.add_argument("--misses", action="store_true", help="show each wrong answer")
     arguments = parser.parse_args()
@@ -264,7 +264,7 @@ def main() -> None:
         known = gibberish(examiner, miss)
         parts.append(f"{GIBBERISH_TITLE} {known.asked - known.right} of {known.asked}.")
         held_out = score(examiner, sampled(load_split().held_out, arguments.sample), miss)
-        seen = score(examiner, seen_sample(), miss)
+        seen = score(examiner, seen_sample(min(arguments.sample, SEEN_PER_FAMILY)), miss)
         parts += [
             table(held_out, seen),
             "With each family weighted by its number of training pairs, "

@@ -123,9 +123,6 @@ class Trainer:
         Writes a line of log and a checkpoint now and then, and a checkpoint at the end.
         """
         start = last_save = time.monotonic()
-        if self.device == "cuda":
-            for layer in self.model.layers:
-                layer.compile(dynamic=False)
         before, shown = self.seconds, 0.0
         stopped: list[int] = []
         handlers = {
