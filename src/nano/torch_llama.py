@@ -71,7 +71,7 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
 
     Args:
         x: [B, T, heads, h].
-        angles: cosines and sines, [2, B, T, 1, h/2]; real, as complex numbers are not compiled.
+        angles: cosines and sines, [2, B, T, 1, h/2].
     """
     real, imaginary = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
     cos, sin = angles.unbind(0)
