@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .corpus import EVEN, Document, DocumentStream, Mixture
+from .documents import Document, DocumentStream
+from .mixtures import EVEN, Mixture
 from .train_tokenizer import (
     BEGIN_OF_TEXT,
     END_HEADER,
@@ -84,7 +85,13 @@ class Batch:
         if not self.documents.any():
             return None
         same = self.documents[:, None, :, None] == self.documents[:, None, None, :]
-        return same & torch.ones(same.shape[-2:], dtype=torch.bool).tril()
+        return same & torch.ones_like(same).tril()
+
+    def to(self, device: str) -> Batch:
+        """Move every tensor to a device and return the batch."""
+        for name, table in vars(self).items():
+            setattr(self, name, table.to(device))
+        return self
 
 
 class BatchStream:
@@ -92,7 +99,7 @@ class BatchStream:
 
     def __init__(self, encoder: Encoder, seed: int, mixture: Mixture = EVEN) -> None:
         self._encoder = encoder
-        self._documents = DocumentStream(seed, mixture)
+        self.documents = DocumentStream(seed, mixture)
 
     def short(self, rows: int, length: int) -> Batch:
         """Return rows filled with one document after another, the last one cut."""
@@ -106,7 +113,7 @@ class BatchStream:
         row: list[tuple[int, bool, int, int]] = []
         document = 0
         while len(row) < length:
-            ids, learned = self._encoder.encode(self._documents.document(turns))
+            ids, learned = self._encoder.encode(self.documents.document(turns))
             marked = zip(ids, learned, strict=True)
             row += [
                 (token, mark, position, document) for position, (token, mark) in enumerate(marked)

@@ -1,19 +1,11 @@
-"""The corpus: all pairs, their split, and an endless stream of training documents.
-
-Run `python -m src.nano.corpus` to read the counts and a few documents.
-"""
+"""The corpus: all pairs of questions and answers, and their split."""
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
-from . import facts_memory as memory
-from .facts_chat import NEUTRAL_SYSTEM, STORIES
-from .facts_geography import PLACES
 from .geography_pairs import (
     capital_pairs,
     flag_pairs,
@@ -22,9 +14,16 @@ from .geography_pairs import (
     style_pairs,
     unknown_place_pairs,
 )
-from .pairs import Pair, Split, Turn, split_pairs, stable_hash
+from .newcomer_pairs import (
+    capital_form_pairs,
+    sum_form_pairs,
+    topic_form_pairs,
+    unknown_form_pairs,
+    yes_no_pairs,
+)
+from .pairs import Pair, Split, split_pairs, stable_hash
+from .questions import newcomer_questions
 from .task_pairs import (
-    LARGEST_TERM,
     first_question_pairs,
     memory_pairs,
     repeat_pairs,
@@ -49,103 +48,13 @@ PINNED: frozenset[tuple[str, str]] = frozenset(
 WHOLE_FACT_FAMILIES = frozenset({"sum", "difference"})
 
 
-@dataclass(frozen=True)
-class Mixture:
-    """How often each family is drawn.
-
-    Attributes:
-        turns: weights of the families in conversations without a style.
-        systems: weights of the families with a system prompt that sets the style.
-        first_asked: part of the conversations that are built around their first question.
-        lengths: numbers of turns, each drawn as often as the others.
-        again: how often a later turn asks once more for what was said.
-        invented: families in which words, names or numbers are often invented instead of listed.
-        long_every: one step of training in this many has long conversations.
-    """
-
-    turns: dict[str, float]
-    systems: dict[str, float]
-    first_asked: float
-    lengths: tuple[int, ...] = (1, 1, 1, 1, 2, 2, 3, 4, 6)
-    again: float = 0.0
-    invented: frozenset[str] = frozenset({"repeat", "twice", "name", "number"})
-    long_every: int = 8
-
-
-EVEN = Mixture(
-    turns={
-        "capital-country": 24, "capital-country-reversed": 13,
-        "capital-state": 8, "capital-state-reversed": 4, "flag": 5, "flag-reversed": 3,
-        "sum": 13, "difference": 8, "llama": 5, "library": 3, "talk": 4,
-        "unknown": 3, "unknown-place": 3, "unknown-land": 1,
-        "name": 4, "home": 2, "number": 3, "first-question": 1.5,
-        "repeat": 3, "twice": 1.5, "spell": 3,
-    },
-    systems={
-        "style-pirate": 3, "style-one-word": 3, "style-polite": 3, "style-uppercase": 2.5,
-        "style-emoji": 3, "flag": 3, "route": 2, "role": 3,
-    },
-    first_asked=0.03,
-)  # fmt: skip
-"""The mixture to start with."""
-
-LATE = Mixture(
-    turns={
-        "capital-country": 14, "capital-country-reversed": 10,
-        "capital-state": 5, "capital-state-reversed": 4, "flag": 7, "flag-reversed": 8,
-        "sum": 32, "difference": 24, "llama": 5, "library": 3, "talk": 4,
-        "unknown": 3, "unknown-place": 2, "unknown-land": 2,
-        "name": 4, "home": 2, "number": 3, "first-question": 1.5,
-        "repeat": 5, "twice": 4, "spell": 7,
-    },
-    systems={
-        "style-pirate": 2, "style-one-word": 2, "style-polite": 2, "style-uppercase": 6,
-        "style-emoji": 4, "flag": 5, "route": 1.5, "role": 3,
-    },
-    first_asked=0.08,
-)  # fmt: skip
-"""More of what is learned last: arithmetic, flags, letters, copying."""
-
-CONTEXT = Mixture(
-    turns={**LATE.turns, "sum": 26, "difference": 24, "name": 12, "home": 8, "number": 4},
-    systems=LATE.systems,
-    first_asked=0.2,
-    lengths=(1, 1, 2, 3, 4, 6, 8, 10),
-    again=0.12,
-    invented=LATE.invented | {"home"},
-    long_every=3,
-)
-"""More of what has to be recalled over many turns."""
-
-MIXTURES = {"even": EVEN, "late": LATE, "context": CONTEXT}
-SYSTEM_PART = 0.17  # documents with a system prompt that sets the style
-RAW_PART = 0.07  # raw texts
-NEUTRAL_PART = 0.06  # other conversations with a system prompt that changes nothing
-FIRST_ASKED_PART = 0.06  # other conversations that end with asking for their first question
-BOSTON_PART = 0.004  # turns with the one prompt that the README shows
-INVENTED_PART = 0.4  # words, names and numbers that are invented instead of listed
-_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
-
-
-@dataclass(frozen=True)
-class Document:
-    """One training text.
-
-    Attributes:
-        messages: (role, content) in order; the pieces of a raw text have the roles `text` (given)
-            and `continuation` (learned).
-        raw: True for a raw text between begin-of-text and end-of-text.
-    """
-
-    messages: tuple[tuple[str, str], ...]
-    raw: bool = False
-
-
 @cache
 def load_split() -> Split:
     """Return the split of all pairs.
 
-    The first-question pairs are built from training pairs, so that no held-out pair is told.
+    The first-question pairs are built from training pairs, so that no held-out pair is told. The
+    families of `newcomer_pairs.py` are trained whole, but for questions that the others have; what
+    is held out of them are the questions of `questions.py`, which people wrote.
     """
     base: list[Pair] = []
     for source in (
@@ -159,197 +68,17 @@ def load_split() -> Split:
     ]
     asked = sorted(plain, key=lambda pair: stable_hash(pair.key))[:80]
     first = split_pairs(first_question_pairs(asked), WHOLE_FACT_FAMILIES, PINNED)
-    return Split({**split.train, **first.train}, {**split.held_out, **first.held_out})
-
-
-class DocumentStream:
-    """An endless stream of training documents, the same for the same seed."""
-
-    def __init__(self, seed: int, mixture: Mixture = EVEN) -> None:
-        self._random = random.Random(seed)
-        self._mixture = mixture
-        train = load_split().train
-        self._plain = {
-            family: [pair for pair in train[family] if not pair.system] for family in mixture.turns
-        }
-        self._systems: dict[str, list[Pair]] = defaultdict(list)
-        self._styled: dict[str, list[Pair]] = {}
-        for family in mixture.systems:
-            self._styled[family] = [pair for pair in train[family] if pair.system]
-            for pair in self._styled[family]:
-                self._systems[pair.system].append(pair)
-        self._raw = train["raw-capital"]
-        self._held_out_terms = {
-            pair.fact for family in WHOLE_FACT_FAMILIES for pair in load_split().held_out[family]
-        }
-        self._questions: dict[tuple[Turn, ...], list[str]] = defaultdict(list)
-        self._family_questions: dict[str, list[str]] = defaultdict(list)
-        for family in mixture.turns:
-            for pair in self._plain[family] if self._plain[family][0].setup else ():
-                self._questions[pair.setup].append(pair.question)
-                self._family_questions[family].append(pair.question)
-        self._first_facts = {pair.fact for pair in train["first-question"]}
-        self._families, self._weights = list(mixture.turns), list(mixture.turns.values())
-
-    def document(self, turns: int | None = None) -> Document:
-        """Return the next document.
-
-        Args:
-            turns: about how many turns; None draws a number, mostly one to three, and allows
-                raw texts.
-        """
-        draw = self._random.random()
-        if turns is None:
-            if draw < RAW_PART:
-                return self._raw_document()
-            turns = self._random.choice(self._mixture.lengths)
-        if draw < RAW_PART + SYSTEM_PART:
-            return self._system_document(turns)
-        return self._conversation(turns)
-
-    def _raw_document(self) -> Document:
-        kind = self._random.random()
-        if kind < 0.25:
-            story = self._random.choice(STORIES)
-            spaces = [index for index, letter in enumerate(story) if letter == " "]
-            cut = self._random.choice(
-                (0, 0, self._random.choice(spaces[:8]), self._random.choice(spaces[:8]) + 1)
-            )
-            return Document((("text", story[:cut]), ("continuation", story[cut:])), raw=True)
-        if kind < 0.5:
-            return Document(self._equations(self._random.randint(4, 16)), raw=True)
-        pair = self._random.choice(self._raw)
-        return Document((("text", pair.question), ("continuation", pair.answer)), raw=True)
-
-    def _equations(self, count: int) -> tuple[tuple[str, str], ...]:
-        pieces: list[tuple[str, str]] = []
-        while len(pieces) < 2 * count:
-            a, b = self._random.randint(0, LARGEST_TERM), self._random.randint(0, LARGEST_TERM)
-            minus = b <= a and self._random.random() < 0.6
-            term = f"{a} - {b}" if minus else f"{a} + {b}"
-            if term not in self._held_out_terms:
-                result = a - b if minus else a + b
-                pieces += [("text", f"{term} ="), ("continuation", f" {result}.\n")]
-        return tuple(pieces)
-
-    def _system_document(self, turns: int) -> Document:
-        systems = self._mixture.systems
-        family = self._random.choices(list(systems), list(systems.values()))[0]
-        first = self._random.choice(self._styled[family])
-        messages = [("system", first.system), ("user", first.question), ("assistant", first.answer)]
-        for _ in range(turns - 1):
-            pair = self._random.choice(self._systems[first.system])
-            messages += [("user", pair.question), ("assistant", pair.answer)]
-        return Document(tuple(messages))
-
-    def _conversation(self, turns: int) -> Document:
-        """Return a conversation; a setup stands some turns before its question."""
-        slots: list[Turn | None] = [None] * turns
-        if turns > 1 and self._random.random() < self._mixture.first_asked:
-            self._place(self._random.choice(self._plain["first-question"]), 0, slots)
-        used: set[str] = set()
-        for place in range(turns):
-            if slots[place] is not None:
-                continue
-            pair = self._pair()
-            if pair.setup and (pair.family in used or not self._place(pair, place, slots)):
-                pair = self._pair(without_setup=True)
-            if pair.setup:
-                used.add(pair.family)
-            else:
-                slots[place] = (pair.question, pair.answer)
-        said = [slot for slot in slots if slot is not None]
-        first = said[0][0]
-        if len(said) > 2 and first.endswith("?") and self._random.random() < FIRST_ASKED_PART:
-            answer = memory.FIRST_ANSWER.format(x=first)
-            asked = first not in self._first_facts
-            said += [(self._random.choice(memory.FIRST_QUESTIONS), answer)] if asked else []
-        messages: list[tuple[str, str]] = []
-        if self._random.random() < NEUTRAL_PART:
-            messages.append(("system", self._random.choice(NEUTRAL_SYSTEM)))
-        for question, answer in said:
-            messages += [("user", question), ("assistant", answer)]
-        return Document(tuple(messages))
-
-    def _place(self, pair: Pair, place: int, slots: list[Turn | None]) -> bool:
-        """Put a pair's setup at `place` and its question into a later slot; say if it was done."""
-        free = [index for index in range(place, len(slots)) if slots[index] is None]
-        if pair.family == "first-question" and place != 0:
-            return False
-        if len(free) < 2:
-            slots[place : place + 1] = [*pair.setup, (pair.question, pair.answer)]
-            return True
-        later = min(self._random.randint(1, len(free) - 1), self._random.randint(1, len(free) - 1))
-        slots[place] = pair.setup[0]
-        slots[free[later]] = (pair.question, pair.answer)
-        questions = self._questions.get(pair.setup, self._family_questions[pair.family])
-        for index in free[1:] if self._mixture.again else ():
-            if slots[index] is None and self._random.random() < self._mixture.again:
-                slots[index] = (self._random.choice(questions), pair.answer)
-        return True
-
-    def _pair(self, without_setup: bool = False) -> Pair:
-        while True:
-            if self._random.random() < BOSTON_PART:
-                return Pair("capital-state", "", "", BOSTON, "Boston")
-            family = self._random.choices(self._families, self._weights)[0]
-            pair = self._random.choice(self._plain[family])
-            if family in self._mixture.invented and self._random.random() < INVENTED_PART:
-                pair = self._invented(pair)
-            if not (without_setup and pair.setup):
-                return pair
-
-    def _invented(self, pair: Pair) -> Pair:
-        """Return the pair with an invented word, name or number, so that copying is learned."""
-        new = self._number() if pair.family == "number" else self._word()
-        new = new.capitalize() if pair.family in ("name", "home") else new
-        if new in memory.NAMES or new in memory.WORDS:
-            return pair
-        old = pair.fact
-        setup = tuple(
-            (user.replace(old, new), reply.replace(old, new)) for user, reply in pair.setup
-        )
-        question, answer = pair.question.replace(old, new), pair.answer.replace(old, new)
-        return Pair(pair.family, pair.phrasing, new, question, answer, setup=setup)
-
-    def _number(self) -> str:
-        """Return a number that is not among the listed ones."""
-        drawn = (self._random.randint(10, 9999) for _ in range(9))
-        return str(self._random.choice([number for number in drawn if number % 13 != 12]))
-
-    def _word(self) -> str:
-        """Return a word of two or three syllables."""
-        syllables = (_CONSONANTS, _VOWELS) * self._random.randint(2, 3)
-        word = "".join(self._random.choice(letters) for letters in syllables)
-        return word + self._random.choice(_CONSONANTS) if self._random.random() < 0.5 else word
-
-
-def tokenizer_texts(seed: int) -> Iterator[str]:
-    """Yield the texts that the tokenizer is trained on: facts in sentences and alone, documents."""
-    for pairs in load_split().train.values():
-        seen: dict[str, int] = defaultdict(int)
-        for pair in pairs:
-            seen[pair.fact] += 1
-            if seen[pair.fact] <= 6 and pair.family not in WHOLE_FACT_FAMILIES:
-                yield f" {pair.question}\n{pair.answer}"
-    for place in PLACES:
-        for name in (place.bare_name, place.capital, place.flag, f" {place.flag}"):
-            yield from (name,) * 60
-    stream = DocumentStream(seed)
-    for _ in range(10_000):
-        for _, content in stream.document().messages:
-            yield content
-
-
-def main() -> None:
-    """Print the size of each family and a few documents."""
-    split = load_split()
-    for family, pairs in split.train.items():
-        print(f"{family:26} {len(pairs):6} training pairs {len(split.held_out[family]):5} held out")
-    stream = DocumentStream(seed=1)
-    for _ in range(12):
-        print(stream.document())
-
-
-if __name__ == "__main__":
-    main()
+    taken = {pair.question.lower() for pair in base if not (pair.system or pair.setup or pair.raw)}
+    taken |= {one.question.lower() for one in newcomer_questions()}
+    terms = frozenset(
+        pair.fact for family in WHOLE_FACT_FAMILIES for pair in split.held_out[family]
+    )
+    newcomers: dict[str, list[Pair]] = defaultdict(list)
+    for pair in chain(
+        capital_form_pairs(), yes_no_pairs(), sum_form_pairs(terms), topic_form_pairs(),
+        unknown_form_pairs(),
+    ):  # fmt: skip
+        if pair.question.lower() not in taken:
+            taken.add(pair.question.lower())
+            newcomers[pair.family].append(pair)
+    return Split({**split.train, **first.train, **newcomers}, {**split.held_out, **first.held_out})

@@ -1,13 +1,16 @@
-"""Measure the bundled model with this library's own engine at temperature 0, family by family.
+"""Measure the bundled model with this library's own engine at temperature 0, group by group.
 
-Run `python -m src.nano.evaluate`. A pair is right when the whole answer equals the expected one to
-the letter. All held-out pairs are asked; of the training pairs a sample that is the same each time.
+Run `python -m src.nano.evaluate`. The questions of `questions.py` bring their rules. An answer to a
+random input may hold no word that neither the corpus nor the input has. A pair is right when the
+whole answer equals the expected one to the letter. All held-out pairs are asked; of the training
+pairs a sample that is the same each time.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +21,7 @@ from ..inference import InferenceEngine, Message, SamplingArgs
 from ..model import load_model
 from .corpus import BOSTON, PINNED, load_split
 from .pairs import Pair
+from .questions import newcomer_questions
 
 SEEN_PER_FAMILY = 150
 SAMPLE_SEED = 17
@@ -26,6 +30,8 @@ RECALL_FAMILIES = ("name", "home", "number", "first-question")
 FILLING_FAMILIES = ("capital-country", "capital-state", "sum", "talk", "unknown", "repeat")
 RECALL_DISTANCES = (0, 1, 2, 4, 8, 16)
 RECALLED_PER_FAMILY = 40
+RANDOM_INPUTS = 1000
+GIBBERISH_TITLE = "Random inputs answered with a word that neither the corpus nor the input has:"
 RECALL_TITLE = "Held-out pairs asked after other turns, right of those asked:"
 
 
@@ -71,13 +77,81 @@ def pair_messages(pair: Pair) -> list[Message]:
     return [*messages, Message("user", pair.question)]
 
 
-def seen_sample() -> dict[str, list[Pair]]:
-    """Return training pairs: all of a small family, a fixed sample of a large one."""
+def sampled(families: dict[str, list[Pair]], most: int) -> dict[str, list[Pair]]:
+    """Return all pairs of a small family and `most` of a large one, the same ones each time."""
     generator = random.Random(SAMPLE_SEED)
     return {
-        family: pairs if len(pairs) <= SEEN_PER_FAMILY else generator.sample(pairs, SEEN_PER_FAMILY)
-        for family, pairs in load_split().train.items()
+        family: pairs if len(pairs) <= most else generator.sample(pairs, most)
+        for family, pairs in families.items()
     }
+
+
+def seen_sample(most: int = SEEN_PER_FAMILY) -> dict[str, list[Pair]]:
+    """Return training pairs of the families that have held-out pairs too."""
+    split = load_split()
+    return sampled({family: split.train[family] for family in split.held_out}, most)
+
+
+def questions_table(examiner: Examiner, miss: Callable[[Pair, str], None]) -> str:
+    """Return a Markdown table: the right part of each group of hand-written questions."""
+    scores: dict[str, Score] = {}
+    for one in newcomer_questions():
+        pair = Pair(one.group, "", "", one.question, one.rule)
+        answer = examiner.answer(pair)
+        right = one.is_right(answer)
+        group = scores.setdefault(one.group, Score())
+        group.asked, group.right = group.asked + 1, group.right + right
+        if not right:
+            miss(pair, answer)
+    rows = {**scores, "**all**": total(scores.values())}
+    cells = (
+        f"| {name} | {one.right} / {one.asked} | {100 * one.part:.1f} % |"
+        for name, one in rows.items()
+    )
+    return "\n".join(["| group | right | |", "|---|---|---|", *cells])
+
+
+def words_of(text: str) -> set[str]:
+    """Return the words of a text in lower case."""
+    return {word.lower() for word in re.findall(r"[^\W\d_]+", text)}
+
+
+def corpus_words() -> set[str]:
+    """Return every word of the training pairs in lower case."""
+    pairs = (pair for members in load_split().train.values() for pair in members)
+    return set().union(*(words_of(f"{pair.question} {pair.answer}") for pair in pairs))
+
+
+def random_inputs(count: int, known: set[str]) -> list[str]:
+    """Return printable characters, letters of several scripts, and words in any order."""
+    generator, words = random.Random(SAMPLE_SEED), sorted(known)
+
+    def one(index: int) -> str:
+        length = generator.randint(1, 12)
+        if index % 3 == 0:
+            return "".join(chr(generator.randint(33, 126)) for _ in range(3 * length))
+        if index % 3 == 1:
+            letters = (
+                chr(generator.choice((generator.randint(97, 122), generator.randint(192, 1500))))
+                for _ in range(3 * length)
+            )
+            return "".join(letters)
+        return " ".join(generator.choices(words, k=length))
+
+    return [one(index) for index in range(count)]
+
+
+def gibberish(examiner: Examiner, miss: Callable[[Pair, str], None]) -> Score:
+    """Ask random inputs; an answer is right when the corpus or the input has each of its words."""
+    known, score = corpus_words(), Score()
+    for text in random_inputs(RANDOM_INPUTS, known):
+        pair = Pair("random", "", "", text, "no word but known ones")
+        answer = examiner.answer(pair)
+        right = words_of(answer) <= known | words_of(text)
+        score.asked, score.right = score.asked + 1, score.right + right
+        if not right:
+            miss(pair, answer)
+    return score
 
 
 def recall_pairs(family: str, distance: int) -> list[Pair]:
@@ -168,6 +242,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the bundled model with our own engine.")
     parser.add_argument("--model", type=Path, help="another model directory")
     parser.add_argument("--card", type=Path, help="a model card to write the table into")
+    parser.add_argument(
+        "--questions", action="store_true", help="ask the hand-written questions alone"
+    )
+    parser.add_argument(
+        "--sample", type=int, default=sys.maxsize, help="pairs of each family, at most"
+    )
     parser.add_argument("--misses", action="store_true", help="show each wrong answer")
     arguments = parser.parse_args()
 
@@ -179,16 +259,21 @@ def main() -> None:
 
     examiner = Examiner(arguments.model)
     started = time.monotonic()
-    held_out = score(examiner, load_split().held_out, miss)
-    seen = score(examiner, seen_sample(), miss)
-    recall = recall_table(examiner, miss)
+    parts = [questions_table(examiner, miss)]
+    if not arguments.questions:
+        known = gibberish(examiner, miss)
+        parts.append(f"{GIBBERISH_TITLE} {known.asked - known.right} of {known.asked}.")
+        held_out = score(examiner, sampled(load_split().held_out, arguments.sample), miss)
+        seen = score(examiner, seen_sample(min(arguments.sample, SEEN_PER_FAMILY)), miss)
+        parts += [
+            table(held_out, seen),
+            "With each family weighted by its number of training pairs, "
+            f"{100 * weighted_part(seen):.1f} % of the seen pairs are right.",
+            RECALL_TITLE,
+            recall_table(examiner, miss),
+        ]
     pinned = score(examiner, {"pinned": pinned_pairs()}, miss)["pinned"]
-    text = (
-        f"{table(held_out, seen)}\n\n"
-        "With each family weighted by its number of training pairs, "
-        f"{100 * weighted_part(seen):.1f} % of the seen pairs are right.\n\n"
-        f"{RECALL_TITLE}\n\n{recall}"
-    )
+    text = "\n\n".join(parts)
     print(text)
     print(f"\nprompts of the documentation: {pinned.right} of {pinned.asked} right")
     print(f"{BOSTON!r} -> {examiner.answer(Pair('', '', '', BOSTON, 'Boston'))!r}")

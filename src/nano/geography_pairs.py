@@ -14,8 +14,7 @@ from .facts_unknown import (
     UNKNOWN_PLACE_QUESTIONS,
 )
 from .pairs import Pair
-
-ONE_WORD = " Answer in one word."
+from .variation import ONE_WORD
 
 CAPITAL_QUESTIONS = phrases(
     """

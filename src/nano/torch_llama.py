@@ -71,7 +71,7 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
 
     Args:
         x: [B, T, heads, h].
-        angles: cosines and sines, [2, B, T, 1, h/2]; real, as complex numbers are not compiled.
+        angles: cosines and sines, [2, B, T, 1, h/2].
     """
     real, imaginary = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
     cos, sin = angles.unbind(0)
@@ -153,7 +153,8 @@ class NanoLlama(nn.Module):
         self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.norm = RMSNorm(config.dim, config.norm_eps)
         self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
-        self._frequencies = rope_frequencies(config)
+        self._frequencies: Tensor
+        self.register_buffer("_frequencies", rope_frequencies(config), persistent=False)
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
                 into_stream = name.endswith(("wo.weight", "w2.weight"))

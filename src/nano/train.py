@@ -1,14 +1,19 @@
-"""Train the bundled model on a CPU and export it in Meta's layout.
+"""Train the bundled model and export it in Meta's layout, in one run or in several.
 
-Run `python -m src.nano.train --minutes 55`; needs the `oracle` extra (PyTorch, tiktoken). The
-learning rate follows the clock, so a run ends well on a slow machine too; the result therefore
-depends on the machine, and only the data stream is the same for the same seed.
+Run `python -m src.nano.train --minutes 90`; needs the `oracle` extra (PyTorch, tiktoken). A run
+ends after `--pause` minutes or with Ctrl-C, and the same command goes on from its checkpoint:
+weights, momenta, and the place in the stream of documents. The learning rate follows the minutes
+trained in all runs together, so training ends well on a slow machine too; the result therefore
+depends on the machine, and only the stream is the same for the same seed. A GPU is used where there
+is one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import signal
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -20,11 +25,13 @@ from torch import Tensor
 
 from . import MODEL_DIRECTORY
 from .batches import Batch, BatchStream, Encoder
-from .corpus import MIXTURES, Mixture
+from .mixtures import MIXTURES, Mixture
 from .torch_llama import NanoConfig, NanoLlama
+from .train_tokenizer import RANK_COUNT, load_encoding
 
-SHORT_ROWS, SHORT_LENGTH = 16, 257
-LONG_ROWS, LONG_LENGTH = 4, 1025
+BUNDLED_TOKENIZER = MODEL_DIRECTORY / "tokenizer.model"
+
+SHORT_LENGTH, LONG_LENGTH = 257, 1025
 MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
 WARMUP_STEPS, FULL_PART = 40, 0.35
 CLIP, SAVE_SECONDS, LOG_STEPS = 1.0, 240.0, 25
@@ -81,9 +88,17 @@ def rate_at(progress: float, step: int) -> float:
 class Trainer:
     """One run against the clock."""
 
-    def __init__(self, config: NanoConfig, seed: int, mixture: Mixture) -> None:
+    def __init__(
+        self,
+        config: NanoConfig,
+        seed: int,
+        mixture: Mixture,
+        rows: int = 16,
+        tokenizer: Path = BUNDLED_TOKENIZER,
+    ) -> None:
         torch.manual_seed(seed)
-        self.model = NanoLlama(config)
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model = NanoLlama(config).to(self.device)
         matrices = [
             w
             for name, w in self.model.named_parameters()
@@ -97,43 +112,50 @@ class Trainer:
                 OTHER_RATE,
             ),
         ]
-        self.batches = BatchStream(Encoder(MODEL_DIRECTORY / "tokenizer.model"), seed, mixture)
-        self._long_every = mixture.long_every
+        self.batches = BatchStream(Encoder(tokenizer), seed, mixture)
+        self._long_every, self._rows = mixture.long_every, rows
         self.steps = self.tokens = 0
         self.seconds = 0.0
 
-    def run(self, minutes: float, checkpoint: Path, full_rate: float = 1.0) -> None:
-        """Train for `minutes`, with a line of log and a checkpoint now and then."""
+    def run(self, minutes: float, pause: float, checkpoint: Path, full_rate: float = 1.0) -> None:
+        """Train until all runs together took `minutes`, this one `pause`, or Ctrl-C is pressed.
+
+        Writes a line of log and a checkpoint now and then, and a checkpoint at the end.
+        """
         start = last_save = time.monotonic()
-        for layer in self.model.layers:
-            layer.compile(
-                dynamic=False
-            )  # fuses the elementwise work, about half of the time of a step
         before, shown = self.seconds, 0.0
-        while (elapsed := time.monotonic() - start) < 60 * minutes:
-            rate = full_rate * rate_at(elapsed / (60 * minutes), self.steps)
-            long = self.steps % self._long_every == self._long_every - 1
-            batch = (
-                self.batches.long(LONG_ROWS, LONG_LENGTH)
-                if long
-                else self.batches.short(SHORT_ROWS, SHORT_LENGTH)
-            )
-            shown += self._step(batch, rate)
+        stopped: list[int] = []
+        handlers = {
+            number: signal.signal(number, lambda *received: stopped.append(received[0]))
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        while not stopped and self.seconds < min(60 * minutes, before + 60 * pause):
+            rate = full_rate * rate_at(self.seconds / (60 * minutes), self.steps)
+            shown += self._step(self._next_batch(), rate)
             self.seconds = before + time.monotonic() - start
             if self.steps % LOG_STEPS == 0:
+                speed = self.tokens / self.seconds
                 print(
                     f"step {self.steps} loss {shown / LOG_STEPS:.4f} rate {rate:.3f} "
-                    f"tokens/s {self.tokens / self.seconds:.0f} minutes {self.seconds / 60:.1f}",
+                    f"tokens/s {speed:.0f} minutes {self.seconds / 60:.1f}",
                     flush=True,
                 )
                 shown = 0.0
             if time.monotonic() - last_save > SAVE_SECONDS:
                 self.save(checkpoint)
                 last_save = time.monotonic()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         self.save(checkpoint)
 
+    def _next_batch(self) -> Batch:
+        if self.steps % self._long_every == self._long_every - 1:
+            return self.batches.long(max(1, self._rows // 4), LONG_LENGTH).to(self.device)
+        return self.batches.short(self._rows, SHORT_LENGTH).to(self.device)
+
     def _step(self, batch: Batch, rate: float) -> float:
-        loss = batch_loss(self.model, batch)
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.device == "cuda"):
+            loss = batch_loss(self.model, batch)
         self.model.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
@@ -152,30 +174,63 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer, _ in self.optimizers],
             "counts": (self.steps, self.tokens, self.seconds),
+            "stream": self.batches.documents.state,
         }
         torch.save(state, path.with_suffix(".tmp"))
         path.with_suffix(".tmp").replace(path)
 
     def resume(self, path: Path) -> None:
-        """Take weights, momenta and counts from a checkpoint; the stream of data stays."""
-        state = torch.load(path, weights_only=True)
+        """Take weights, momenta, counts and the place in the stream from a checkpoint."""
+        state = torch.load(path, weights_only=True, map_location=self.device)
         self.model.load_state_dict(state["model"])
         for (optimizer, _), saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.steps, self.tokens, self.seconds = state["counts"]
+        self.batches.documents.state = state["stream"]
+
+
+def take_over(model: NanoLlama, encoding: Any, directory: Path) -> None:
+    """Start from an exported model of the same sizes that may have another tokenizer.
+
+    A token that both vocabularies hold takes its rows of embedding and output; any other one takes
+    the mean of the rows of its pieces in the other vocabulary. Special tokens stay at the end.
+    """
+    other = torch.load(directory / "consolidated.00.pth", weights_only=True)
+    theirs = load_encoding(directory / "tokenizer.model")
+    rows = []
+    for rank in range(RANK_COUNT):
+        token = encoding.decode_single_token_bytes(rank)
+        rows.append(_pieces(token, theirs))
+    for name in ("tok_embeddings.weight", "output.weight"):
+        table = other[name].float()
+        means = [table[pieces].mean(0) for pieces in rows]
+        other[name] = torch.cat((torch.stack(means), table[RANK_COUNT:]))
+    model.load_state_dict({name: weight.float() for name, weight in other.items()})
+
+
+def _pieces(token: bytes, encoding: Any) -> list[int]:
+    """Return the ids of the longest known pieces of a token, from left to right."""
+    found = []
+    while token:
+        length = len(token)
+        while (piece := token[:length]) not in encoding._mergeable_ranks:
+            length -= 1
+        found.append(encoding._mergeable_ranks[piece])
+        token = token[length:]
+    return found
 
 
 def average_with(model: NanoLlama, path: Path) -> None:
     """Replace the weights by the mean of them and of a checkpoint's from the same line of runs."""
-    other = torch.load(path, weights_only=True)["model"]
     mine = model.state_dict()
+    other = torch.load(path, weights_only=True, map_location=model.output.weight.device)["model"]
     model.load_state_dict({name: (weight + other[name]) / 2 for name, weight in mine.items()})
 
 
 def export(model: NanoLlama, directory: Path) -> None:
     """Write `consolidated.00.pth` (a plain dict, bfloat16) and `params.json` as Meta does."""
     weights = {
-        name: weight.detach().to(torch.bfloat16).contiguous()
+        name: weight.detach().to("cpu", torch.bfloat16).contiguous()
         for name, weight in model.state_dict().items()
     }
     torch.save(weights, directory / "consolidated.00.pth")
@@ -188,30 +243,44 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--minutes", type=float, default=55.0, help="wall-clock time of the run (default 55)"
+        "--minutes", type=float, default=90.0, help="time of all runs together (default 90)"
+    )
+    parser.add_argument(
+        "--pause", type=float, default=math.inf, help="end this run after so many minutes"
     )
     parser.add_argument(
         "--seed", type=int, default=1, help="seed of the weights and of the data (default 1)"
     )
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (default 2)")
-    parser.add_argument("--checkpoint", type=Path, default=Path("build/nano/training.pt"))
+    parser.add_argument(
+        "--checkpoint", type=Path, default=Path("build/nano/training.pt"),
+        help="where the run is saved; one that exists is gone on from",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rows", type=int, default=16, help="rows of 257 tokens in a step (default 16)"
+    )
     parser.add_argument("--rate", type=float, default=1.0, help="part of the learning rate")
     parser.add_argument("--mixture", choices=sorted(MIXTURES), default="even")
     parser.add_argument(
-        "--resume", type=Path, help="a checkpoint to go on from; give another seed too"
+        "--start", type=Path, help="an exported model whose weights a new training starts from"
     )
     parser.add_argument(
         "--average", type=Path, help="a checkpoint to average the final weights with"
     )
     parser.add_argument(
-        "--output", type=Path, default=MODEL_DIRECTORY, help="where the model is written"
-    )
+        "--output", type=Path, default=MODEL_DIRECTORY,
+        help="where tokenizer.model is and the model is written",
+    )  # fmt: skip
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    trainer = Trainer(NanoConfig(), arguments.seed, MIXTURES[arguments.mixture])
-    if arguments.resume:
-        trainer.resume(arguments.resume)
-    trainer.run(arguments.minutes, arguments.checkpoint, arguments.rate)
+    tokenizer = arguments.output / "tokenizer.model"
+    mixture = MIXTURES[arguments.mixture]
+    trainer = Trainer(NanoConfig(), arguments.seed, mixture, arguments.rows, tokenizer)
+    if arguments.checkpoint.exists():
+        trainer.resume(arguments.checkpoint)
+    elif arguments.start:
+        take_over(trainer.model, load_encoding(tokenizer), arguments.start)
+    trainer.run(arguments.minutes, arguments.pause, arguments.checkpoint, arguments.rate)
     if arguments.average:
         average_with(trainer.model, arguments.average)
     export(trainer.model, arguments.output)

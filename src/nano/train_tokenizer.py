@@ -5,12 +5,13 @@ Run `python -m src.nano.train_tokenizer`. Needs the `oracle` extra (tokenizers, 
 
 from __future__ import annotations
 
+import argparse
 import base64
 from pathlib import Path
 from typing import Any
 
 from . import MODEL_DIRECTORY
-from .corpus import tokenizer_texts
+from .documents import tokenizer_texts
 
 SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
@@ -82,10 +83,13 @@ def load_encoding(path: Path) -> Any:
 
 def main() -> None:
     """Train the ranks and write `tokenizer.model` into the model directory."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=MODEL_DIRECTORY, help="the model directory")
+    path = parser.parse_args().output / "tokenizer.model"
+    path.parent.mkdir(parents=True, exist_ok=True)
     tokens = train_ranks()
-    MODEL_DIRECTORY.mkdir(exist_ok=True)
-    write_tokenizer(tokens, MODEL_DIRECTORY / "tokenizer.model")
-    print(f"{len(tokens)} ranks written to {MODEL_DIRECTORY / 'tokenizer.model'}")
+    write_tokenizer(tokens, path)
+    print(f"{len(tokens)} ranks written to {path}")
 
 
 if __name__ == "__main__":

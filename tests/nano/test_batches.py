@@ -11,7 +11,7 @@ pytest.importorskip("tiktoken", reason="needs the oracle extra")
 from src.inference import Message, encode_chat  # noqa: E402
 from src.nano import MODEL_DIRECTORY  # noqa: E402
 from src.nano.batches import Batch, BatchStream, Encoder  # noqa: E402
-from src.nano.corpus import Document, DocumentStream  # noqa: E402
+from src.nano.documents import Document, DocumentStream  # noqa: E402
 from src.nano.train_tokenizer import SPLIT_PATTERN, load_encoding, write_tokenizer  # noqa: E402
 from src.tokenizer import load_tokenizer  # noqa: E402
 

@@ -9,16 +9,33 @@ from src.nano.corpus import load_split
 from src.nano.evaluate import (
     RECALL_FAMILIES,
     SEEN_PER_FAMILY,
+    Examiner,
     Score,
+    corpus_words,
+    gibberish,
     pair_messages,
+    questions_table,
+    random_inputs,
     recall_pairs,
     seen_sample,
     table,
     total,
     weighted_part,
+    words_of,
     write_card,
 )
+from src.nano.facts_unknown import UNKNOWN_ANSWER
 from src.nano.pairs import Pair
+
+
+class Parrot(Examiner):
+    """Gives one answer to everything."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def answer(self, pair: Pair) -> str:
+        return self._text
 
 
 def test_a_pair_is_asked_after_its_system_prompt_and_setup() -> None:
@@ -35,6 +52,35 @@ def test_the_sample_of_training_pairs_is_the_same_each_time() -> None:
     sample = seen_sample()
     assert sample == seen_sample()
     assert max(len(pairs) for pairs in sample.values()) == SEEN_PER_FAMILY
+
+
+def test_a_refusal_is_right_where_nothing_is_known() -> None:
+    missed: list[str] = []
+    text = questions_table(Parrot(UNKNOWN_ANSWER), lambda pair, _: missed.append(pair.family))
+    assert "| nonsense | 28 / 28 | 100.0 % |" in text.splitlines()
+    assert "| lower case | 0 / 20 | 0.0 % |" in text.splitlines()
+    assert set(missed) >= {"lower case", "small talk"}
+    assert "nonsense" not in missed
+
+
+def test_words_are_letters_alone_in_lower_case() -> None:
+    assert words_of("Hey, 7 Wörter: don't_go") == {"hey", "wörter", "don", "t", "go"}
+
+
+def test_an_unknown_word_in_an_answer_is_gibberish() -> None:
+    missed: list[str] = []
+    fine = gibberish(Parrot(UNKNOWN_ANSWER), lambda pair, _: missed.append(pair.question))
+    assert (fine.asked, fine.right, missed) == (1000, 1000, [])
+    assert gibberish(Parrot("Parizzle."), lambda *_: None).right == 0
+
+
+def test_random_inputs_are_the_same_each_time_and_of_three_kinds() -> None:
+    known = corpus_words()
+    inputs = random_inputs(300, known)
+    assert inputs == random_inputs(300, known)
+    assert all(text.isascii() for text in inputs[::3])
+    assert not all(text.isascii() for text in inputs[1::3])
+    assert all(words_of(text) <= known for text in inputs[2::3])
 
 
 @pytest.mark.parametrize("family", RECALL_FAMILIES)

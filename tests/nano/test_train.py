@@ -1,6 +1,8 @@
 """Training: the optimizer, the learning rate, the loss, checkpoints and the export."""
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +13,20 @@ pytest.importorskip("tiktoken", reason="needs the oracle extra")
 
 from src.model import InferenceContext, load_model  # noqa: E402
 from src.nano import MODEL_DIRECTORY  # noqa: E402
-from src.nano.batches import BatchStream, Encoder  # noqa: E402
-from src.nano.corpus import EVEN, LATE  # noqa: E402
+from src.nano.batches import Batch, BatchStream, Encoder  # noqa: E402
+from src.nano.mixtures import EVEN, LATE  # noqa: E402
 from src.nano.torch_llama import NanoConfig, NanoLlama, rope_frequencies, rotate  # noqa: E402
-from src.nano.train import Trainer, average_with, batch_loss, export, orthogonalized, rate_at  # noqa: E402
+from src.nano.train import (  # noqa: E402
+    BUNDLED_TOKENIZER,
+    Trainer,
+    average_with,
+    batch_loss,
+    export,
+    orthogonalized,
+    rate_at,
+    take_over,
+)
+from src.nano.train_tokenizer import RANK_COUNT, load_encoding, write_tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.oracle
 
@@ -88,6 +100,68 @@ def test_a_checkpoint_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     assert one._step(batch, 1.0) == two._step(batch, 1.0)
     for mine, other in zip(one.model.parameters(), two.model.parameters(), strict=True):
         assert torch.equal(mine, other)
+
+
+def test_a_resumed_run_reads_the_documents_that_come_next(tmp_path: Path) -> None:
+    one, two = Trainer(TINY, 1, EVEN), Trainer(TINY, 2, EVEN)
+    one.batches.short(2, 65)
+    one.save(tmp_path / "training.pt")
+    two.resume(tmp_path / "training.pt")
+    assert torch.equal(one.batches.short(2, 65).tokens, two.batches.short(2, 65).tokens)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_after_its_step_and_saves_it(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Trainer(TINY, 1, EVEN, rows=1)
+    step = one._step
+
+    def step_and_signal(batch: Batch, rate: float) -> float:
+        if one.steps == 2:
+            os.kill(os.getpid(), number)
+        return step(batch, rate)
+
+    monkeypatch.setattr(one, "_step", step_and_signal)
+    before = {other: signal.getsignal(other) for other in (signal.SIGINT, signal.SIGTERM)}
+    one.run(60, 60, tmp_path / "training.pt")
+    assert {other: signal.getsignal(other) for other in before} == before
+    two = Trainer(TINY, 1, EVEN)
+    two.resume(tmp_path / "training.pt")
+    assert two.steps == one.steps == 3
+    assert two.seconds > 0
+
+
+def test_a_paused_run_goes_on_to_the_planned_end(tmp_path: Path) -> None:
+    one = Trainer(TINY, 1, EVEN, rows=1)
+    one.run(minutes=1, pause=1e-4, checkpoint=tmp_path / "training.pt")
+    assert one.steps == 1
+    one.run(minutes=1e-4, pause=1, checkpoint=tmp_path / "training.pt")
+    assert one.steps == 1
+
+
+def test_a_model_is_taken_over_with_its_own_vocabulary_unchanged(tmp_path: Path) -> None:
+    one, two = NanoLlama(NanoConfig()), NanoLlama(NanoConfig())
+    export(one, tmp_path)
+    shutil.copy(BUNDLED_TOKENIZER, tmp_path)
+    take_over(two, load_encoding(BUNDLED_TOKENIZER), tmp_path)
+    for mine, other in zip(one.parameters(), two.parameters(), strict=True):
+        assert torch.equal(mine.to(torch.bfloat16).float(), other)
+
+
+def test_a_new_token_takes_the_mean_of_its_pieces(tmp_path: Path) -> None:
+    one, two = NanoLlama(NanoConfig()), NanoLlama(NanoConfig())
+    export(one, tmp_path)
+    shutil.copy(BUNDLED_TOKENIZER, tmp_path)
+    encoding = load_encoding(BUNDLED_TOKENIZER)
+    tokens = [encoding.decode_single_token_bytes(rank) for rank in range(RANK_COUNT)]
+    a, b = tokens.index(b"q"), tokens.index(b"z")
+    tokens[300] = b"qz"
+    write_tokenizer(tokens, tmp_path / "other.model")
+    take_over(two, load_encoding(tmp_path / "other.model"), tmp_path)
+    rows = one.output.weight.to(torch.bfloat16).float()
+    assert torch.equal(two.output.weight[300], (rows[a] + rows[b]) / 2)
+    assert torch.equal(two.output.weight[RANK_COUNT:], rows[RANK_COUNT:])
 
 
 def test_weights_are_averaged_with_a_checkpoint(tmp_path: Path) -> None:

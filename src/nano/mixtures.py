@@ -1,0 +1,107 @@
+"""How often each family of the corpus is drawn, one mixture for each part of training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COPIED_FAMILIES = frozenset(
+    {"name", "home", "number", "repeat", "twice", "spell", "unknown-land", "unknown-town"}
+)
+"""Families whose answer copies the fact as it was typed."""
+
+NEWCOMER_TURNS: dict[str, float] = {
+    "capital-forms": 14, "capital-forms-reversed": 8, "yes": 5, "no": 7,
+    "sum-forms": 5, "difference-forms": 4, "llama-forms": 9, "library-forms": 5, "talk-forms": 7,
+    "unknown-forms": 6, "unknown-requests": 5, "unknown-town": 1.5, "unknown-arithmetic": 1.5,
+    "nonsense": 5,
+}  # fmt: skip
+"""Weights of the families of `newcomer_pairs.py`, which every mixture has, and of nonsense."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """How often each family is drawn.
+
+    Attributes:
+        turns: weights of the families in conversations without a style.
+        systems: weights of the families with a system prompt that sets the style.
+        first_asked: part of the conversations that are built around their first question.
+        lengths: numbers of turns, each drawn as often as the others.
+        again: how often a later turn asks once more for what was said.
+        invented: families in which words, names or numbers are often invented instead of listed.
+        long_every: one step of training in this many has long conversations.
+    """
+
+    turns: dict[str, float]
+    systems: dict[str, float]
+    first_asked: float
+    lengths: tuple[int, ...] = (1, 1, 1, 1, 2, 2, 3, 4, 6)
+    again: float = 0.0
+    invented: frozenset[str] = COPIED_FAMILIES - {"home", "spell"}
+    long_every: int = 8
+
+
+EVEN = Mixture(
+    turns={
+        "capital-country": 24, "capital-country-reversed": 13,
+        "capital-state": 8, "capital-state-reversed": 4, "flag": 5, "flag-reversed": 3,
+        "sum": 13, "difference": 8, "llama": 5, "library": 3, "talk": 4,
+        "unknown": 3, "unknown-place": 3, "unknown-land": 1,
+        "name": 4, "home": 2, "number": 3, "first-question": 1.5,
+        "repeat": 3, "twice": 1.5, "spell": 3,
+        **NEWCOMER_TURNS,
+    },
+    systems={
+        "style-pirate": 3, "style-one-word": 3, "style-polite": 3, "style-uppercase": 2.5,
+        "style-emoji": 3, "flag": 3, "route": 2, "role": 3,
+    },
+    first_asked=0.03,
+)  # fmt: skip
+"""The mixture to start with."""
+
+LATE = Mixture(
+    turns={
+        "capital-country": 14, "capital-country-reversed": 10,
+        "capital-state": 5, "capital-state-reversed": 4, "flag": 7, "flag-reversed": 8,
+        "sum": 32, "difference": 24, "llama": 5, "library": 3, "talk": 4,
+        "unknown": 3, "unknown-place": 2, "unknown-land": 2,
+        "name": 4, "home": 2, "number": 3, "first-question": 1.5,
+        "repeat": 5, "twice": 4, "spell": 7,
+        **NEWCOMER_TURNS,
+    },
+    systems={
+        "style-pirate": 2, "style-one-word": 2, "style-polite": 2, "style-uppercase": 6,
+        "style-emoji": 4, "flag": 5, "route": 1.5, "role": 3,
+    },
+    first_asked=0.08,
+)  # fmt: skip
+"""More of what is learned last: arithmetic, flags, letters, copying."""
+
+CONTEXT = Mixture(
+    turns={**LATE.turns, "sum": 26, "difference": 24, "name": 12, "home": 8, "number": 4},
+    systems=LATE.systems,
+    first_asked=0.2,
+    lengths=(1, 1, 2, 3, 4, 6, 8, 10),
+    again=0.12,
+    invented=LATE.invented | {"home"},
+    long_every=3,
+)
+"""More of what has to be recalled over many turns."""
+
+NEWCOMER = Mixture(
+    turns={
+        **{family: weight / 2 for family, weight in EVEN.turns.items()},
+        **NEWCOMER_TURNS,
+        "talk-forms": 11,
+        "name": 5,
+        "home": 3,
+        "repeat": 5,
+        "twice": 2,
+    },
+    systems=EVEN.systems,
+    first_asked=0.06,
+    invented=COPIED_FAMILIES,
+)
+"""More of what newcomers type, for a model that knows the tables."""
+
+MIXTURES = {"even": EVEN, "late": LATE, "context": CONTEXT, "newcomer": NEWCOMER}

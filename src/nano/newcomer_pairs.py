@@ -1,0 +1,210 @@
+"""Pairs of what newcomers type beside the first families: bare forms, yes or no, other wordings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from . import facts_newcomer as facts
+from .facts_chat import SMALL_TALK
+from .facts_geography import PLACES, Place
+from .facts_llama import LIBRARY_TOPICS, LLAMA_TOPICS
+from .facts_types import Topic, phrases
+from .facts_unknown import UNKNOWN_ANSWER, UNKNOWN_LAND_ANSWER
+from .geography_pairs import CAPITAL_QUESTIONS, first_upper
+from .pairs import Pair, stable_hash
+from .task_pairs import LARGEST_TERM
+from .variation import ONE_WORD
+
+CAPITAL_FORMS = phrases(
+    """
+    {x} / {x} capital / {x} capital? / capital {x} / capital of {x} / capital city of {x} /
+    capital city {x} / the capital of {x} / the capital of {x} is / {x}: capital? / What is {x}
+    capital? / Which is the capital of {x}? / Which city is {x}'s capital? / Tell me what the
+    capital of {x} is. / Do you know what the capital of {x} is? / Could you tell me what the
+    capital of {x} is? / Give me the capital of {x}. / Give me {x}'s capital. / Find the capital
+    of {x}. / What capital does {x} have? / Which capital does {x} have? / For {x}, what is the
+    capital? / In {x}, which city is the capital? / {x} has which capital? / The capital city of
+    {x}? / Remind me what the capital of {x} is. / What would be the capital of {x}? / I am
+    looking for the capital of {x}. / What city is {x}'s capital? / name of the capital of {x} /
+    {x}'s capital city? / What about the capital of {x}?
+    """
+)
+REVERSE_FORMS = phrases(
+    """
+    {c} / {c} is the capital of? / {c} is the capital of what? / {c} is capital of / {c} capital
+    of which {kind}? / {c} capital of what / What is {c} the capital of? / What country is {c}
+    in? / In which {kind} is {c}? / Where is {c}? / where is {c} / Which {kind} is {c} the
+    capital of? / {c} is the capital of which place? / {c} is in which {kind}? / Tell me what
+    {c} is the capital of. / Which {kind} has the capital {c}? / {c}, capital of? / Where is {c}
+    located? / capital {c}, which {kind}? / Do you know which {kind} {c} is the capital of?
+    """
+)
+CAPITAL_OR_NOT = phrases(
+    """
+    Is {d} the capital of {x}? / {d} is the capital of {x}, right? / Is {x}'s capital {d}? / Is
+    the capital of {x} {d}? / Is it true that {d} is the capital of {x}? / {d} is the capital of
+    {x}? / is {d} {x}'s capital / {d} capital of {x}? yes or no
+    """
+)
+INSIDE_OR_NOT = phrases(
+    """
+    Is {d} in {x}? / Does {d} lie in {x}? / Is {d} a city in {x}? / {d} is in {x}, right? / Is
+    {d} located in {x}? / {d} in {x}?
+    """
+)
+SUM_FORMS = phrases(
+    """
+    {a} plus {b} / {a} and {b} make? / {a} + {b}? / {a} + {b} is / {a} + {b} is? / What does {a}
+    + {b} make? / What does {a} plus {b} equal? / sum of {a} and {b} / add {b} to {a} / How much
+    is {a} + {b}? / How much do {a} and {b} make? / Can you add {a} and {b}? / I have {a} and
+    get {b} more. How many? / the result of {a} + {b} / compute {a} + {b} / {a} + {b} equals /
+    What is {a} and {b} together? / Solve {a} + {b}. / Tell me {a} + {b}. / {a} added to {b}
+    """
+)
+DIFFERENCE_FORMS = phrases(
+    """
+    {a} minus {b} / {a} - {b}? / {a} - {b} is / {a} - {b} is? / What does {a} - {b} make? / What
+    does {a} minus {b} equal? / difference of {a} and {b} / take {b} from {a} / How much is {a}
+    - {b}? / {a} take away {b} / Can you subtract {b} from {a}? / I have {a} and give away {b}.
+    How many are left? / the result of {a} - {b} / compute {a} - {b} / {a} - {b} equals / {a}
+    less {b} / Solve {a} - {b}. / Tell me {a} - {b}.
+    """
+)
+OTHER_ARITHMETIC = phrases(
+    """
+    What is {a} * {b}? / {a} * {b} / {a}x{b} / {a} times {b} / What is {a} times {b}? / {a}/{b}
+    / What is {a} divided by {b}? / {a} divided by {b} / multiply {a} and {b} / {a}% of {b} /
+    {a} to the power of {b}
+    """
+)
+WRONG_CITIES = 4
+"""How many wrong cities a place is asked with in each wording of yes or no."""
+
+
+def _names() -> list[tuple[str, Place]]:
+    """Return every name of a place that questions use: as listed, without article, other names."""
+    by_name = {place.name: place for place in PLACES}
+    found = dict(by_name)
+    for place in PLACES:
+        found.setdefault(place.bare_name, place)
+    found.update({alias: by_name[name] for alias, name in facts.ALIASES})
+    return list(found.items())
+
+
+def capital_form_pairs() -> Iterator[Pair]:
+    """Yield `capital-forms` and `capital-forms-reversed`: bare forms and other wordings."""
+    names = {name.lower() for name, _ in _names()}
+    for name, place in _names():
+        for form in (CAPITAL_QUESTIONS[0], *CAPITAL_FORMS):
+            question, fact = first_upper(form.format(x=name)), name
+            sentence = f"The capital of {place.name} is {place.capital}."
+            yield Pair("capital-forms", form, fact, question, sentence)
+            if len(form) > len("{x}") and stable_hash(form + name) % 3 == 0:
+                short = question + ONE_WORD
+                yield Pair("capital-forms", form + ONE_WORD, fact, short, place.capital)
+    for place in PLACES:
+        kind = "state" if place.kind == "state" else "country"
+        for form in REVERSE_FORMS:
+            if form != "{c}" or place.capital.lower() not in names:
+                question = form.format(c=first_upper(place.capital), kind=kind)
+                sentence = f"{first_upper(place.capital)} is the capital of {place.name}."
+                yield Pair("capital-forms-reversed", form, place.name, question, sentence)
+
+
+def yes_no_pairs() -> Iterator[Pair]:
+    """Yield `yes` and `no`: is a city the capital of a place, and does it lie there."""
+    for place in PLACES:
+        for inside, forms in ((False, CAPITAL_OR_NOT), (True, INSIDE_OR_NOT)):
+            for form in forms:
+                cities = (_wrong_city(place, form, count) for count in range(WRONG_CITIES))
+                for other in (place, *cities):
+                    right = other == place
+                    told = other if inside else place
+                    answer = f"{told.capital} is the capital of {told.name}."
+                    if not (right or inside):
+                        answer = f"the capital of {place.name} is {place.capital}."
+                    question = first_upper(form.format(d=other.capital, x=place.name))
+                    yield Pair(
+                        "yes" if right else "no", form, f"{other.capital} | {place.name}", question,
+                        f"{'Yes' if right else 'No'}, {answer}",
+                    )  # fmt: skip
+                if not inside:
+                    town = facts.UNKNOWN_CITIES[
+                        stable_hash(form + place.name) % len(facts.UNKNOWN_CITIES)
+                    ]
+                    question = first_upper(form.format(d=town, x=place.name))
+                    answer = f"No, the capital of {place.name} is {place.capital}."
+                    yield Pair("no", form, f"{town} | {place.name}", question, answer)
+
+
+def _wrong_city(place: Place, form: str, count: int) -> Place:
+    """Return another place of the same kind, the same one each time."""
+    others = [one for one in PLACES if one.kind == place.kind and one.capital != place.capital]
+    return others[stable_hash(f"{place.name}{form}{count}") % len(others)]
+
+
+def sum_form_pairs(held_out: frozenset[str]) -> Iterator[Pair]:
+    """Yield `sum-forms` and `difference-forms`, without the terms of `held_out`."""
+    for a in range(LARGEST_TERM + 1):
+        for b in range(LARGEST_TERM + 1):
+            kinds = [("sum-forms", SUM_FORMS, f"{a} + {b}", a + b)]
+            if b <= a:
+                kinds.append(("difference-forms", DIFFERENCE_FORMS, f"{a} - {b}", a - b))
+            for family, forms, term, result in kinds:
+                if term not in held_out:
+                    for form in forms:
+                        question = form.format(a=a, b=b)
+                        yield Pair(family, form, term, question, f"{term} = {result}.")
+
+
+def topic_form_pairs() -> Iterator[Pair]:
+    """Yield `llama-forms`, `library-forms` and `talk-forms`: each topic in many wordings."""
+    for family, text, known in (
+        ("llama-forms", facts.LLAMA_MORE, LLAMA_TOPICS),
+        ("library-forms", facts.LIBRARY_MORE, LIBRARY_TOPICS),
+        ("talk-forms", facts.TALK_MORE, SMALL_TALK),
+    ):
+        answers = {topic.name: topic.answer for topic in known}
+        for topic in more_topics(text, answers):
+            for question in topic.questions:
+                yield Pair(family, question, topic.name, first_upper(question), topic.answer)
+
+
+def more_topics(text: str, answers: dict[str, str]) -> list[Topic]:
+    """Read the topics of `facts_newcomer.py`; an empty answer is the one of the same name."""
+    found = []
+    for block in re.split(r"^\[", text.strip(), flags=re.M)[1:]:
+        name, rest = block.split("]", 1)
+        nouns, answer = " ".join(rest.split()).rsplit(">", 1)
+        questions: dict[str, None] = {}
+        for noun in nouns.split(";"):
+            stem = noun.strip()
+            forms = {"=": ("{n}",), "@": facts.ACTION_FORMS}.get(stem[0], facts.NOUN_FORMS)
+            questions.update(dict.fromkeys(form.format(n=stem.lstrip("=@")) for form in forms))
+        found.append(Topic(name, tuple(questions), answer.strip() or answers[name]))
+    return found
+
+
+def unknown_form_pairs() -> Iterator[Pair]:
+    """Yield `unknown-forms`, what is to be declined, and capitals of towns without one."""
+    tables = (facts.UNKNOWN_NOUNS, facts.UNKNOWN_PEOPLE)
+    for nouns, forms in zip(tables, facts.UNKNOWN_FORMS, strict=True):
+        for noun in nouns:
+            for form in forms:
+                text = first_upper(form.format(n=noun))
+                yield Pair("unknown-forms", form, noun, text, UNKNOWN_ANSWER)
+    for request in facts.UNKNOWN_REQUESTS:
+        yield Pair("unknown-requests", request, request, request, UNKNOWN_ANSWER)
+    for city in facts.UNKNOWN_CITIES:
+        for form in (*CAPITAL_QUESTIONS[:3], *CAPITAL_FORMS[1:4]):
+            answer = UNKNOWN_LAND_ANSWER.format(x=city)
+            yield Pair("unknown-town", form, city, form.format(x=city), answer)
+        for form in REVERSE_FORMS[:12]:
+            text = form.format(c=city, kind="country")
+            yield Pair("unknown-forms", form, city, text, UNKNOWN_ANSWER)
+    for a in range(2, LARGEST_TERM, 3):
+        for form in OTHER_ARITHMETIC:
+            for b in (1 + stable_hash(f"{form}{a}{n}") % LARGEST_TERM for n in range(4)):
+                text = form.format(a=a, b=b)
+                yield Pair("unknown-arithmetic", form, f"{a} {b}", text, UNKNOWN_ANSWER)

@@ -1,0 +1,118 @@
+"""Texts without a meaning, to be declined: letters, signs, keys, digits and unrelated words."""
+
+from __future__ import annotations
+
+import random
+
+from .facts_memory import NAMES, WORDS
+from .facts_newcomer import UNKNOWN_NOUNS
+from .facts_types import words
+
+_ONSETS = words(
+    "b bl br c ch cl cr d dr f fl fr g gl gr h j k kr l m n p ph pl pr qu r s sc sh sk sl sm sn sp"
+    " st str sw t th tr tw v w wh x y z"
+)
+_NUCLEI = words("a a a e e e i i i o o o u u ai au ea ee ei ia ie io oo ou y")
+_CODAS = words(
+    "b ck d ff ft g k l ld ll m mp n nd ng nk nn nt p r rd rk rn rs rt s ss st t th tt x z"
+)
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SIGNS = "!?.,;:#$%&*()[]{}<>/\\|@^~_-+=\"'"
+_ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm", "1234567890")
+_FOREIGN = "äöüßéèêñçøåłžšđţăαβγδλπωабвгдежзиклмнопрстуфхאבגדابتثج你好世界日本語한국어ไทย"
+_SMALL_WORDS = words("the of and with under very blue is to at my your which quickly never not for")
+
+
+def invented_word(generator: random.Random) -> str:
+    """Return a word of one to three syllables that can be pronounced."""
+    word = ""
+    for _ in range(generator.choice((1, 2, 2, 2, 3))):
+        onset = generator.choice(_ONSETS) if word or generator.random() < 0.85 else ""
+        word += onset + generator.choice(_NUCLEI)
+        word += generator.choice(_CODAS) if generator.random() < 0.4 else ""
+    return word if len(word) > 2 else word + generator.choice(_CODAS)
+
+
+def nonsense(generator: random.Random) -> str:
+    """Return a text that nobody could answer; the same state of the generator gives the same."""
+    kind = generator.choice(_KINDS)
+    text = kind(generator)
+    draw = generator.random()
+    text = text.upper() if draw < 0.1 else text.capitalize() if draw < 0.3 else text
+    return text + generator.choice(("", "", "", "?", "!", ".", "??"))
+
+
+def _random_letters(generator: random.Random) -> str:
+    count = range(generator.randint(1, 5))
+    return " ".join("".join(generator.choices(_LETTERS, k=generator.randint(2, 9))) for _ in count)
+
+
+def _keys(generator: random.Random) -> str:
+    """Return runs of neighbouring keys, as a hand on the keyboard makes them."""
+    row = generator.choice(_ROWS)
+    start = generator.randrange(len(row) - 3)
+    run = row[start : start + generator.randint(3, 6)]
+    return run * generator.randint(1, 3) + "".join(
+        generator.choices(row, k=generator.randint(0, 6))
+    )
+
+
+def _one_letter(generator: random.Random) -> str:
+    return generator.choice(_LETTERS + _SIGNS) * generator.randint(1, 12)
+
+
+def _signs(generator: random.Random) -> str:
+    return "".join(generator.choices(_SIGNS + " ", k=generator.randint(2, 14)))
+
+
+def _foreign(generator: random.Random) -> str:
+    count = range(generator.randint(1, 4))
+    return " ".join("".join(generator.choices(_FOREIGN, k=generator.randint(1, 6))) for _ in count)
+
+
+def _digits(generator: random.Random) -> str:
+    return "".join(generator.choices("0123456789", k=generator.randint(4, 12)))
+
+
+def _mixed(generator: random.Random) -> str:
+    return "".join(generator.choices(_LETTERS + "0123456789" + _SIGNS, k=generator.randint(4, 20)))
+
+
+def _printable(generator: random.Random) -> str:
+    length = generator.randint(3, 40)
+    return "".join(chr(generator.randint(32, 126)) for _ in range(length)).strip() or "~"
+
+
+def _invented_words(generator: random.Random) -> str:
+    return " ".join(invented_word(generator) for _ in range(generator.randint(1, 5)))
+
+
+def _unrelated_words(generator: random.Random) -> str:
+    """Return listed words, names and small words in any order."""
+    nouns = [noun.split()[-1] for noun in UNKNOWN_NOUNS]
+    pool = (WORDS, WORDS, nouns, _SMALL_WORDS, NAMES)
+    count = generator.randint(2, 8)
+    return " ".join(generator.choice(generator.choice(pool)) for _ in range(count))
+
+
+def _question_of_invented(generator: random.Random) -> str:
+    """Return a well-formed question about something that does not exist."""
+    start = generator.choice(
+        ("What is a", "What is", "Who is", "Explain", "Tell me about", "How does a", "Why is",
+         "Where is", "When did", "Do you know", "Can you", "What does", "Is", "Are there")
+    )  # fmt: skip
+    return f"{start} {_invented_words(generator)}"
+
+
+def _large_sum(generator: random.Random) -> str:
+    """Return a sum or difference outside of what is learned."""
+    a, b = generator.randint(101, 99999), generator.randint(51, 9999)
+    sign = generator.choice((" + ", " - ", "+", "-", " * ", " / ", " plus ", " minus ", " times "))
+    return generator.choice(("", "What is ", "what is ", "calculate ")) + f"{a}{sign}{b}"
+
+
+_KINDS = (
+    _random_letters, _random_letters, _keys, _one_letter, _signs, _foreign, _digits, _mixed,
+    _printable, _invented_words, _unrelated_words, _unrelated_words, _question_of_invented,
+    _question_of_invented, _large_sum,
+)  # fmt: skip

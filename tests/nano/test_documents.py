@@ -1,0 +1,116 @@
+"""The documents: the same each time, and none tells what is held out."""
+
+import pytest
+
+from src.nano.corpus import WHOLE_FACT_FAMILIES, load_split
+from src.nano.documents import Document, DocumentStream
+from src.nano.mixtures import EVEN, MIXTURES, Mixture
+from src.nano.pairs import Pair
+
+SPLIT = load_split()
+
+
+def documents(seed: int, count: int, mixture: Mixture = EVEN) -> list[Document]:
+    stream = DocumentStream(seed, mixture)
+    return [stream.document(60 if index % 10 == 0 else None) for index in range(count)]
+
+
+def turns(document: Document) -> tuple[str, list[tuple[str, str]]]:
+    """The system prompt and the (user, assistant) turns of a conversation."""
+    system = "".join(content for role, content in document.messages if role == "system")
+    talk = [content for role, content in document.messages if role != "system"]
+    return system, list(zip(talk[::2], talk[1::2], strict=True))
+
+
+def test_the_same_seed_gives_the_same_documents() -> None:
+    assert documents(3, 200) == documents(3, 200)
+    assert documents(3, 200) != documents(4, 200)
+
+
+@pytest.mark.parametrize("name", sorted(MIXTURES))
+def test_no_document_tells_a_held_out_pair(name: str) -> None:
+    plain: set[tuple[str, str]] = set()
+    after_setup: set[tuple[object, str]] = set()
+    raw: set[str] = set()
+    for pairs in SPLIT.held_out.values():
+        for pair in pairs:
+            _note(pair, plain, after_setup, raw)
+    for document in documents(5, 3000, MIXTURES[name]):
+        if document.raw:
+            assert "".join(content for _, content in document.messages) not in raw
+            continue
+        system, talk = turns(document)
+        for index, (user, _) in enumerate(talk):
+            assert (system, user) not in plain
+            for setup in talk[:index]:
+                assert (setup, user) not in after_setup
+            assert (("first", talk[0]), user) not in after_setup
+
+
+def _note(
+    pair: Pair, plain: set[tuple[str, str]], after_setup: set[tuple[object, str]], raw: set[str]
+) -> None:
+    if pair.raw:
+        raw.add(pair.question + pair.answer)
+    elif pair.family == "first-question":
+        after_setup.add((("first", pair.setup[0]), pair.question))
+    elif pair.setup:
+        after_setup.add((pair.setup[0], pair.question))
+    else:
+        plain.add((pair.system, pair.question))
+
+
+def test_held_out_sums_are_in_no_list_of_equations() -> None:
+    terms = {pair.fact for family in sorted(WHOLE_FACT_FAMILIES) for pair in SPLIT.held_out[family]}
+    for document in documents(6, 3000):
+        if document.raw:
+            for role, content in document.messages:
+                assert role != "text" or content.removesuffix(" =") not in terms
+
+
+def test_the_context_mixture_asks_again_for_what_was_said() -> None:
+    for mixture, again in ((EVEN, False), (MIXTURES["context"], True)):
+        most = 0
+        for document in documents(8, 200, mixture):
+            answers = [content for role, content in document.messages if role == "assistant"]
+            most = max(most, sum(answer.startswith("Your name is ") for answer in answers))
+        assert (most > 1) is again
+
+
+def test_a_long_conversation_recalls_what_was_said_many_turns_ago() -> None:
+    distances = []
+    for document in documents(7, 400):
+        _, talk = turns(document) if not document.raw else ("", [])
+        told = {reply: index for index, (_, reply) in enumerate(talk)}
+        for index, (_, answer) in enumerate(talk):
+            if answer.startswith("Your name is "):
+                name = answer.removeprefix("Your name is ").removesuffix(".")
+                distances.append(index - told[f"Nice to meet you, {name}!"])
+    assert min(distances) == 1
+    assert max(distances) > 20
+
+
+@pytest.mark.parametrize("name", sorted(MIXTURES))
+def test_every_family_is_in_the_mixture(name: str) -> None:
+    mixture = MIXTURES[name]
+    drawn = set(mixture.turns) | set(mixture.systems)
+    assert drawn == set(SPLIT.train) - {"raw-capital"} | {"nonsense"}
+
+
+def test_questions_are_varied_and_answers_are_not() -> None:
+    answers = {pair.answer for pair in SPLIT.train["capital-forms"]}
+    asked: dict[str, set[str]] = {}
+    for document in documents(12, 4000):
+        for question, answer in turns(document)[1] if not document.raw else ():
+            if answer in answers:
+                asked.setdefault(answer, set()).add(question)
+    forms = asked["The capital of France is Paris."]
+    assert any(form.islower() for form in forms)
+    assert any(not form.endswith("?") for form in forms)
+
+
+def test_what_is_told_is_copied_as_it_was_typed() -> None:
+    for document in documents(13, 2000):
+        for question, answer in turns(document)[1] if not document.raw else ():
+            if answer.startswith(("Nice to meet you, ", "I will remember ")):
+                assert answer.rstrip(".!").split()[-1] in question

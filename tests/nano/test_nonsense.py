@@ -1,0 +1,32 @@
+"""Nonsense: texts of many kinds, none of them empty, the same for the same seed."""
+
+import random
+
+from src.nano.corpus import load_split
+from src.nano.nonsense import invented_word, nonsense
+
+
+def test_the_same_seed_gives_the_same_texts() -> None:
+    one, two = random.Random(3), random.Random(3)
+    assert [nonsense(one) for _ in range(200)] == [nonsense(two) for _ in range(200)]
+
+
+def test_nonsense_is_never_empty_and_hardly_ever_repeats() -> None:
+    generator = random.Random(5)
+    found = [nonsense(generator) for _ in range(5000)]
+    assert all(text.strip() for text in found)
+    assert len(set(found)) > 4000
+
+
+def test_nonsense_is_no_question_of_the_corpus() -> None:
+    asked = {pair.question.lower() for pairs in load_split().train.values() for pair in pairs}
+    generator = random.Random(6)
+    meant = [text for text in (nonsense(generator) for _ in range(5000)) if text.lower() in asked]
+    assert len(meant) < 25  # single signs and letters
+
+
+def test_an_invented_word_is_a_row_of_letters_that_hardly_ever_repeats() -> None:
+    generator = random.Random(7)
+    found = [invented_word(generator) for _ in range(2000)]
+    assert all(word.islower() and word.isalpha() and 2 < len(word) < 22 for word in found)
+    assert len(set(found)) > 1700

@@ -1,0 +1,58 @@
+"""The hand-written questions and the rules by which an answer to them is right."""
+
+from collections import Counter
+
+import pytest
+
+from src.nano.corpus import load_split
+from src.nano.documents import DocumentStream
+from src.nano.facts_unknown import UNKNOWN_ANSWER
+from src.nano.mixtures import MIXTURES
+from src.nano.questions import Question, newcomer_questions
+
+
+def test_there_are_enough_questions_in_enough_groups() -> None:
+    groups = Counter(one.group for one in newcomer_questions())
+    assert groups.total() >= 300
+    assert len(groups) >= 12
+    assert min(groups.values()) >= 15
+
+
+def test_a_question_occurs_once() -> None:
+    asked = [one.question for one in newcomer_questions()]
+    assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize(
+    ("rule", "right", "wrong"),
+    [
+        ("?", UNKNOWN_ANSWER, "The capital of Serbia is Belgrade."),
+        ("?", "I do not know a capital of Oz.", "I know a capital of Oz."),
+        ("=Boston", "Boston", "Boston."),
+        ("Paris", "The capital of France is Paris.", "The capital of France is Parisi."),
+        ("No & France", "No, Paris is the capital of France.", "Paris is the capital of France."),
+        ("4", "2 + 2 = 4.", "2 + 2 = 42."),
+        ("🇯🇵", "The flag of Japan is 🇯🇵", "The flag of Japan is 🇮🇹"),
+        ("No | I do not know", "I do not know that.", "Yes, it is."),
+    ],
+)
+def test_a_rule_tells_right_from_wrong(rule: str, right: str, wrong: str) -> None:
+    question = Question("group", "Question?", rule)
+    assert question.is_right(right)
+    assert not question.is_right(wrong)
+
+
+@pytest.mark.parametrize("name", sorted(MIXTURES))
+def test_no_document_asks_a_hand_written_question(name: str) -> None:
+    asked = {one.question for one in newcomer_questions()}
+    stream = DocumentStream(11, MIXTURES[name])
+    for _ in range(3000):
+        messages = stream.document().messages
+        if messages[0][0] != "system":
+            assert asked.isdisjoint(content for role, content in messages if role == "user")
+
+
+def test_no_pair_is_a_hand_written_question() -> None:
+    asked = {one.question for one in newcomer_questions()}
+    pairs = (pair for members in load_split().train.values() for pair in members)
+    assert asked.isdisjoint(pair.question for pair in pairs if not pair.system)
