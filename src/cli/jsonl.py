@@ -6,10 +6,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from ..checkpoint import CheckpointError
-from ..checkpoint.mapped_file import label_of
 from ..inference import Message, as_messages
 from ..ml.errors import LlamaBoltsError
-from ..outside import parse_strict_json
+from ..outside import label_of, parse_strict_json
 from ..outside.memory import readable_bytes
 from .arguments import Options
 from .console import Console

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__, ml, trace
-from ..checkpoint.mapped_file import label_of
 from ..ml.op import OpCall, subscribe, unsubscribe
 from ..model import (
     InferenceContext,
@@ -33,6 +32,7 @@ from ..model import (
 )
 from ..model.forecast import check_float32_copy_fits
 from ..model.saving import hugging_face_config
+from ..outside import label_of
 from ..trace.code import PACKAGE
 from ..trace.events import STAGES
 from ..trace.records import Event
