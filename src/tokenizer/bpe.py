@@ -103,7 +103,7 @@ def merge(ids: list[int], merges: Merges) -> list[int]:
     """
     if len(ids) <= SHORT_SYMBOLS:
         return merge_short(ids, merges)
-    return merge_long(merge_repetitions(ids, merges), merges)
+    return merge_repetitions(ids, merges)
 
 
 def merge_short(ids: list[int], merges: Merges) -> list[int]:
@@ -132,7 +132,7 @@ def merge_short(ids: list[int], merges: Merges) -> list[int]:
 
 
 def merge_repetitions(ids: list[int], merges: Merges) -> list[int]:
-    """Do the first merges of a repetitive piece: each pass merges one pair wherever it occurs.
+    """Merge as `merge` does; each of the first passes merges one pair wherever it occurs.
 
     A pass is one `str.replace` on a text that has one character per symbol; like BPE, it takes the
     leftmost of overlapping pairs. It is exact only if no merge of it can make a pair that has to
@@ -143,7 +143,7 @@ def merge_repetitions(ids: list[int], merges: Merges) -> list[int]:
         merges: What merges.
 
     Returns:
-        The ids after these merges. All are left to `merge_long` where passes do not pay.
+        The ids that are left. `merge_long` merges what the passes leave, all if they do not pay.
     """
     symbols = list(dict.fromkeys(ids))  # the id that each character stands for
     letter = {symbol: chr(number) for number, symbol in enumerate(symbols)}
@@ -155,7 +155,7 @@ def merge_repetitions(ids: list[int], merges: Merges) -> list[int]:
             for left, right in set(pairwise(text))
         )
         if not ranked or ranked[0][0] == NO_MERGE:
-            break
+            return [symbols[ord(letter)] for letter in text]
         rank, letters = ranked[0]
         left, right = (symbols[ord(one)] for one in letters)
         joined = merges.joined[left << PAIR_SHIFT | right]
@@ -165,14 +165,15 @@ def merge_repetitions(ids: list[int], merges: Merges) -> list[int]:
             or any(rank_of[part << PAIR_SHIFT | joined] <= rank for part in around)
             or any(rank_of[joined << PAIR_SHIFT | part] <= rank for part in around)
         ):
-            return _walk([symbols[ord(letter)] for letter in text], rank, merges)
+            ids = [symbols[ord(letter)] for letter in text]
+            return merge_long(_walk(ids, rank, merges), merges)
         if text.count(letters) * _PASS_SHARE < len(text):
             if len(ranked) > _FEW_PAIRS or not all_paid:
                 break
             all_paid = False
         text = text.replace(letters, chr(len(symbols)))
         symbols.append(joined)
-    return [symbols[ord(letter)] for letter in text]
+    return merge_long([symbols[ord(letter)] for letter in text], merges)
 
 
 def _walk(ids: list[int], rank: int, merges: Merges) -> list[int]:

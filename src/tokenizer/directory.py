@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..ml.errors import declared_lack_of_memory
 from .config_files import CONFIG_FILE, read_added_tokens_of_config, read_token_settings
-from .errors import TokenizerMemoryError, TokenizerNotFoundError, file_error, shown
+from .errors import TokenizerMemoryError, TokenizerNotFoundError, file_error, mismatch, shown
 from .sentencepiece_model import (
     is_sentencepiece_file,
     read_sentencepiece_model,
@@ -50,9 +50,10 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
     if _JSON_FILE in names and (hugging_face or not models):
         return read_tokenizer_json(directory / _JSON_FILE)
     if not models:
-        listed = ", ".join([*map(shown, names[:5]), *["..."][: len(names) > 5]]) or "nothing"
-        rule = "tokenizer: expected tokenizer.json or tokenizer.model"
-        raise TokenizerNotFoundError(str(file_error(directory, f"{rule}, got {listed}")))
+        listed = ", ".join(map(shown, names[:5])) + (", ..." if len(names) > 5 else "")
+        expected = "tokenizer.json or tokenizer.model"
+        missing = mismatch(directory, "tokenizer", expected, listed or "nothing")
+        raise TokenizerNotFoundError(*missing.args)
     path = models[0]
     if is_sentencepiece_file(path):
         model = read_sentencepiece_model(path)

@@ -73,6 +73,11 @@ MALFORMED: list[tuple[str, Json, str]] = [
         changed(M, model={"unk_token": "<no>"}),
         "vocabulary, got '<no>'",
     ),
+    (
+        "no unknown token and no bytes",
+        changed(M, model={"unk_token": None, "byte_fallback": False}),
+        "as byte_fallback is off, got null",
+    ),
     ("unknown token is none", changed(M, model={"unk_token": "?", "byte_fallback": False}), "'?'"),
     ("no vocabulary", changed(B, model={"vocab": {}}), "vocab: expected 1 to 524288 tokens, got 0"),
     (

@@ -40,10 +40,6 @@ def by_spelling(*tokens: bytes) -> Merges:
     return spelled_merges(list(ranks), ranks, ranks)
 
 
-def merge_after_repetitions(ids: list[int], merges: Merges) -> list[int]:
-    return merge_long(merge_repetitions(ids, merges), merges)
-
-
 # Tokens over three letters, ranked in any order: also such as no training would give.
 TOKENS = st.lists(
     st.lists(st.sampled_from(b"abc"), min_size=2, max_size=7).map(bytes), unique=True, max_size=25
@@ -74,7 +70,7 @@ REPETITIVE = st.builds(
     lambda start, unit, times, end: start + unit * times + end,
     *(PIECES.map(lambda p: p[:3]), PIECES.map(lambda p: p[:6]), st.integers(1, 30), PIECES),
 )
-WAYS = [merge, merge_short, merge_long, merge_after_repetitions]
+WAYS = [merge, merge_short, merge_long, merge_repetitions]
 
 
 def letters(merges: Merges, ids: list[int]) -> list[int]:

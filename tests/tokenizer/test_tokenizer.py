@@ -139,6 +139,16 @@ def test_decode_shows_special_ids_by_name(llama3: Tokenizer) -> None:
     assert llama3.decode(ids) == "<|begin_of_text|>This is a test sentence.<|end_of_text|>"
 
 
+def test_a_tokenizer_for_a_model_with_more_rows_decodes_them_to_nothing() -> None:
+    padded = SMALL.padded_to(520)
+    assert str(padded) == "Tokenizer(520 ids, 256 special, ByteLevelEncoder)"
+    assert padded.decode([116, 517, 519]) == "t"
+    with pytest.raises(TokenizerError, match="V = 520"):
+        padded.decode([520])
+    with pytest.raises(TokenizerError, match="V = 517"):
+        SMALL.decode([517])
+
+
 def test_decode_replaces_bytes_that_are_no_character() -> None:
     assert SMALL.decode([0xC3, ord("a")]) == "\N{REPLACEMENT CHARACTER}a"
     assert SMALL.decode([0xC3, 0xA9]) == "é"
