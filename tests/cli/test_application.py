@@ -95,7 +95,7 @@ def test_a_missing_tokenizer_is_a_bad_model(run: Run, reciting) -> None:
     assert code == 3
     for part in ("Meta's layout (base64", "tokenizer.json or", "Hugging Face's"):
         assert part in line
-    assert line.endswith("got consolidated.00.pth, params.json")
+    assert line.endswith("got 'consolidated.00.pth', 'params.json' (2 in all)")
 
 
 def test_a_path_with_control_characters_is_shown_escaped(run: Run, tmp_path: Path) -> None:
