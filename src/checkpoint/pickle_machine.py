@@ -240,13 +240,13 @@ class PickleMachine:
                 self._refuse(f"expected at most {MOST_OPCODES} opcodes, got more")
             if self._position >= len(program):
                 self._refuse("expected STOP, got the end of the data")
-            name = opcode_name(program[self._position])
+            code = program[self._position]
             self._position += 1
-            if name == "STOP":
+            if code == _STOP:
                 return self._stop()
-            handler = _HANDLERS.get(name)
+            handler = _HANDLERS.get(code)
             if handler is None:
-                self._refuse_opcode(name)
+                self._refuse_opcode(opcode_name(code))
             handler(self)
 
     def _refuse(self, reason: str) -> NoReturn:
@@ -424,7 +424,8 @@ def _memo(step: Callable[[PickleMachine, int], None], size: int) -> Callable[[Pi
     return lambda machine: step(machine, int.from_bytes(machine._take(size), "little"))
 
 
-_HANDLERS: dict[str, Callable[[PickleMachine], None]] = {
+_STOP = 0x2E
+_ALLOWED: dict[str, Callable[[PickleMachine], None]] = {
     "PROTO": PickleMachine._op_proto,
     "MARK": lambda machine: machine._marks.append(len(machine._stack)),
     "GLOBAL": PickleMachine._op_global,
@@ -455,3 +456,4 @@ _HANDLERS: dict[str, Callable[[PickleMachine], None]] = {
     "BINGET": _memo(PickleMachine._get, 1),
     "LONG_BINGET": _memo(PickleMachine._get, 4),
 }
+_HANDLERS = {code: _ALLOWED[name] for code, name in _OPCODES.items() if name in _ALLOWED}
