@@ -195,102 +195,88 @@ _TEXT, _PATH, _NUMBER, _WHOLE = (
 )
 _POSITIVE = {"type": positive_integer, "metavar": "N"}
 _SWITCH = {"action": "store_true"}
-# The groups of `--help`: what stands below the heading, and for each flag its names, how argparse
-# reads it, and what `--help` says of it.
-_GROUPS: dict[str, tuple[str | None, tuple[tuple[str, Mapping[str, Any], str], ...]]] = {
+# The groups of `--help`: for each flag its names, how argparse reads it, and what is said of it.
+_GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
     "prompt": (
-        "one prompt, its answer, exit; without one, a chat",
-        (
-            ("-p --prompt", _TEXT, "the prompt"),
-            ("-f --file", _PATH | {"metavar": "FILE"}, "the prompt is in FILE"),
-            ("--jsonl", _PATH | {"metavar": "FILE"},
-             "answer each line of FILE (-: standard input) with a record"),
-            ("standard_input", {"nargs": "?", "metavar": "-"},
-             "the prompt is on standard input; implied in a pipe"),
-            ("--example", _WHOLE | {"type": _example_number},
-             f"run predefined prompt N of {len(EXAMPLES)} (see --examples)"),
-            ("-s --system", _TEXT | {"type": _system_text}, "system prompt"),
-            ("--completion", _SWITCH, "continue raw text instead of chatting"),
-            ("--chat-format", {"choices": CHAT_FORMAT_NAMES, "metavar": "NAME"},
-             f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}"),
-        ),
+        ("-p --prompt", _TEXT, "the prompt"),
+        ("-f --file", _PATH | {"metavar": "FILE"}, "the prompt is in FILE"),
+        ("--jsonl", _PATH | {"metavar": "FILE"},
+         "answer each line of FILE (-: standard input) with a record"),
+        ("standard_input", {"nargs": "?", "metavar": "-"},
+         "the prompt is on standard input; implied in a pipe"),
+        ("--example", _WHOLE | {"type": _example_number},
+         f"run predefined prompt N of {len(EXAMPLES)} (see --examples)"),
+        ("-s --system", _TEXT | {"type": _system_text}, "system prompt"),
+        ("--completion", _SWITCH, "continue raw text instead of chatting"),
+        ("--chat-format", {"choices": CHAT_FORMAT_NAMES, "metavar": "NAME"},
+         f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}"),
     ),
     "model": (
-        None,
-        (
-            ("-m --model", _PATH, "model directory (default: the bundled model)"),
-            ("-c --context-length", _POSITIVE,
-             f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)"),
-            ("-t --threads", _POSITIVE, "threads (default: the processors it may use)"),
-            ("--rope-scaling-factor", _NUMBER | {"type": positive_number},
-             "of the rotary embedding, if the files are wrong"),
-            ("--quantize", {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
-             "quantise the weights on loading: nf4 (4 bits) or int8 (8 bits)"),
-            ("--save-quantized", {"type": _directory, "metavar": "DIR"},
-             "write what --quantize makes to DIR, a new model directory; exit"),
-        ),
+        ("-m --model", _PATH, "model directory (default: the bundled model)"),
+        ("-c --context-length", _POSITIVE,
+         f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)"),
+        ("-t --threads", _POSITIVE, "threads (default: the processors it may use)"),
+        ("--rope-scaling-factor", _NUMBER | {"type": positive_number},
+         "of the rotary embedding, if the files are wrong"),
+        ("--quantize", {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
+         "quantise the weights on loading: nf4 (4 bits) or int8 (8 bits)"),
+        ("--save-quantized", {"type": _directory, "metavar": "DIR"},
+         "write what --quantize makes to DIR, a new model directory; exit"),
     ),
     "answer": (
-        None,
-        (
-            ("-n --max-tokens", _POSITIVE,
-             "most new tokens (default: until a stop); in Python: max_new_tokens"),
-            ("--temperature", _NUMBER, "0: always the most likely token (default: 0.6)"),
-            ("--top-k", _WHOLE, "sample from the N most likely; 0: all (default: 50)"),
-            ("--top-p", _NUMBER, "sample from the top X of probability (default: 0.9)"),
-            ("--min-p", _NUMBER, "leave out below X times the likeliest (default: 0)"),
-            ("--repeat-penalty", _NUMBER, "make what occurred less likely (default: 1, off)"),
-            ("--seed", _WHOLE, "repeat an answer (default: a new one, and shown)"),
-            ("--stop", _TEXT | {"type": _stop_text, "action": "append", "default": []},
-             "end before TEXT; may be given several times"),
-        ),
+        ("-n --max-tokens", _POSITIVE,
+         "most new tokens (default: until a stop); in Python: max_new_tokens"),
+        ("--temperature", _NUMBER, "0: always the most likely token (default: 0.6)"),
+        ("--top-k", _WHOLE, "sample from the N most likely; 0: all (default: 50)"),
+        ("--top-p", _NUMBER, "sample from the top X of probability (default: 0.9)"),
+        ("--min-p", _NUMBER, "leave out below X times the likeliest (default: 0)"),
+        ("--repeat-penalty", _NUMBER, "make what occurred less likely (default: 1, off)"),
+        ("--seed", _WHOLE, "repeat an answer (default: a new one, and shown)"),
+        ("--stop", _TEXT | {"type": _stop_text, "action": "append", "default": []},
+         "end before TEXT; may be given several times"),
     ),
     "output": (
-        None,
-        (
-            ("--json", _SWITCH, "one JSON record per answer instead of its text"),
-            ("--logprobs", _WHOLE | {"type": _logprobs},
-             "in records: log-probabilities of each token and the top N"),
-            ("--no-stats", {"dest": "statistics", "action": "store_false"},
-             "no statistics after an answer"),
-            ("-q --quiet", _SWITCH, "only answers, warnings and errors"),
-            ("-v --verbose", _SWITCH, "details, and tracebacks"),
-        ),
+        ("--json", _SWITCH, "one JSON record per answer instead of its text"),
+        ("--logprobs", _WHOLE | {"type": _logprobs},
+         "in records: log-probabilities of each token and the top N"),
+        ("--no-stats", {"dest": "statistics", "action": "store_false"},
+         "no statistics after an answer"),
+        ("-q --quiet", _SWITCH, "only answers, warnings and errors"),
+        ("-v --verbose", _SWITCH, "details, and tracebacks"),
     ),
     "trace": (
-        "the shape of every tensor, stage by stage",
-        (
-            ("--debug-log", _PATH | {"nargs": "?", "const": DEFAULT_DEBUG_LOG, "type": _trace_path},
-             f"a log for people (without PATH: {DEFAULT_DEBUG_LOG})"),
-            ("--trace-json", _PATH | {"type": _trace_path}, "JSON lines for programs"),
-            ("--trace-layers", {"type": ranges, "metavar": "RANGES"},
-             "such as 0,3-5 (default: 0 in the log, all in JSON)"),
-            ("--trace-stages", {"type": _stage_ranges, "metavar": "RANGES"},
-             f"such as 8-13 (default: all, 1-{LAST_STAGE})"),
-            ("--trace-steps", {"type": ranges, "metavar": "RANGES"},
-             "such as 0-5; step 0 runs the prompt (default: 0-1 in the log, all in JSON)"),
-            ("--trace-statistics", _SWITCH, "min, max, mean, rms, first and last values"),
-            ("--diagrams", {"type": _trace_path, "metavar": "DIR"},
-             "draw the stages of this run and the whole model into DIR, as SVG"),
-        ),
+        ("--debug-log", _PATH | {"nargs": "?", "const": DEFAULT_DEBUG_LOG, "type": _trace_path},
+         f"a log for people (without PATH: {DEFAULT_DEBUG_LOG})"),
+        ("--trace-json", _PATH | {"type": _trace_path}, "JSON lines for programs"),
+        ("--trace-layers", {"type": ranges, "metavar": "RANGES"},
+         "such as 0,3-5 (default: 0 in the log, all in JSON)"),
+        ("--trace-stages", {"type": _stage_ranges, "metavar": "RANGES"},
+         f"such as 8-13 (default: all, 1-{LAST_STAGE})"),
+        ("--trace-steps", {"type": ranges, "metavar": "RANGES"},
+         "such as 0-5; step 0 runs the prompt (default: 0-1 in the log, all in JSON)"),
+        ("--trace-statistics", _SWITCH, "min, max, mean, rms, first and last values"),
+        ("--diagrams", {"type": _trace_path, "metavar": "DIR"},
+         "draw the stages of this run and the whole model into DIR, as SVG"),
     ),
     "reports": (
-        "print and exit",
-        (
-            ("--examples", _SWITCH, "predefined prompts; choose one in a terminal"),
-            ("--metadata", _SWITCH, "hyperparameters, tensors, counts and bytes"),
-            ("--check-weights", _SWITCH,
-             "compare all weights with the checksums of their files (.pth)"),
-            ("--verify", _SWITCH, "compare each stage with transformers (oracle extra)"),
-            ("--info", _SWITCH, "versions, instruction set, threads, memory"),
-            ("--bench", _SWITCH, "tokens per second beside this machine's limits"),
-            ("--explain", _WHOLE | {"type": _stage_number},
-             f"what happens in stage N of {LAST_STAGE}, as the trace numbers them"),
-            ("--version", {"action": "version", "version": f"%(prog)s {__version__}"}, "version"),
-            ("-h --help", {"action": "help"}, "this text"),
-        ),
+        ("--examples", _SWITCH, "predefined prompts; choose one in a terminal"),
+        ("--metadata", _SWITCH, "hyperparameters, tensors, counts and bytes"),
+        ("--check-weights", _SWITCH,
+         "compare all weights with the checksums of their files (.pth)"),
+        ("--verify", _SWITCH, "compare each stage with transformers (oracle extra)"),
+        ("--info", _SWITCH, "versions, instruction set, threads, memory"),
+        ("--bench", _SWITCH, "tokens per second beside this machine's limits"),
+        ("--explain", _WHOLE | {"type": _stage_number},
+         f"what happens in stage N of {LAST_STAGE}, as the trace numbers them"),
+        ("--version", {"action": "version", "version": f"%(prog)s {__version__}"}, "version"),
+        ("-h --help", {"action": "help"}, "this text"),
     ),
 }  # fmt: skip
+_BELOW = {
+    "prompt": "one prompt, its answer, exit; without one, a chat",
+    "trace": "the shape of every tensor, stage by stage",
+    "reports": "print and exit",
+}
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
@@ -328,8 +314,8 @@ def build_parser() -> FlagParser:
         allow_abbrev=False,  # an abbreviation would change its meaning when a flag is added
         add_help=False,
     )
-    for title, (text, flags) in _GROUPS.items():
-        group = parser.add_argument_group(title, text)
+    for title, flags in _GROUPS.items():
+        group = parser.add_argument_group(title, _BELOW.get(title))
         for names, reading, help_text in flags:
             group.add_argument(*names.split(), help=help_text, **reading)
     parser.add_foreign_flags()

@@ -86,13 +86,12 @@ class FlagParser(argparse.ArgumentParser):
         """Let the flags of other programs be understood, ignored aloud or refused with a reason."""
         for theirs, ours in OTHER_NAMES.items():
             self._option_string_actions[theirs] = self._option_string_actions[ours]
-        for action, table in ((_IgnoredFlag, _IGNORED), (_RefusedFlag, _REFUSED)):
+        for is_refused, table in enumerate((_IGNORED, _REFUSED)):
             for reason, names in table.items():
                 for name, value, _ in (word.partition("=") for word in names.split()):
-                    nargs = "?" if value else 0
                     self.add_argument(
-                        name, action=action, nargs=nargs, const=reason,
-                        dest=argparse.SUPPRESS, help=argparse.SUPPRESS,
+                        name, action=_ForeignFlag, nargs="?" if value else 0,
+                        const=(is_refused, reason), dest=argparse.SUPPRESS, help=argparse.SUPPRESS,
                     )  # fmt: skip
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
@@ -113,30 +112,20 @@ class FlagParser(argparse.ArgumentParser):
         return f"; near it: {', '.join(names)}" if names else ""
 
 
-class _IgnoredFlag(argparse.Action):
-    """A flag of another program that is skipped with its value, and a line that says why."""
+class _ForeignFlag(argparse.Action):
+    """A flag of another program that is refused, or skipped with its value; and why."""
 
     def __call__(
         self,
         parser: argparse.ArgumentParser,
-        _namespace: object,
+        _names: object,
         _value: object,
         name: str | None = None,
     ) -> None:
-        parser._print_message(f"warning: {name} is ignored: {self.const}\n", sys.stderr)
-
-
-class _RefusedFlag(argparse.Action):
-    """A flag of another program for which there is nothing here."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        _namespace: object,
-        _value: object,
-        name: str | None = None,
-    ) -> None:
-        parser.error(f"argument {name}: not available: {self.const}")
+        is_refused, reason = self.const
+        if is_refused:
+            parser.error(f"argument {name}: not available: {reason}")
+        parser._print_message(f"warning: {name} is ignored: {reason}\n", sys.stderr)
 
 
 class FlagFormatter(argparse.RawDescriptionHelpFormatter):

@@ -336,7 +336,7 @@ TEXTS = {
     "list": ("[]", "a JSON object, got a value of type list"),
     "NaN": ('{"rms_norm_eps": NaN}', "finite number, got NaN"),
     "duplicate": ('{"vocab_size": 1, "vocab_size": 2}', "'vocab_size' twice"),
-    "deep": ('{"a":' * 5000, "nesting, got very many"),
+    "deep": ("[" * 60_000, "nesting, got very many"),
     "large": (" " * 70_000 + "{}", "at most 65536 bytes"),
     "not UTF-8": ('{"a": "\udcff"}', "expected UTF-8"),
 }
