@@ -1,5 +1,6 @@
 """The line editor of the chat: history, completion of commands, blocks and pastes."""
 
+import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -46,11 +47,31 @@ class LineEditor:
 
     def read(self) -> str:
         """Read a message; see `MessageReader.read`."""
+        is_pressed = False
+
+        def press(*_: object) -> None:
+            nonlocal is_pressed
+            is_pressed = True
+            if (loop := self._session.app.loop) is not None:
+                loop.call_soon_threadsafe(self._stop)
+
         try:
-            return self._session.prompt()
+            # prompt_toolkit's own handler loses a SIGINT that comes when the line was taken.
+            before = signal.signal(signal.SIGINT, press)
+            try:
+                text = self._session.prompt(handle_sigint=False)
+            finally:
+                signal.signal(signal.SIGINT, before)
+            if is_pressed:
+                raise KeyboardInterrupt
+            return text
         except KeyboardInterrupt:
             was_empty = not self._session.default_buffer.text.strip()
             raise InterruptedLineError(was_empty=was_empty) from None
+
+    def _stop(self) -> None:
+        if self._session.app.is_running and not self._session.app.is_done:
+            self._session.app.exit(exception=KeyboardInterrupt)
 
 
 def _without_mouse() -> KeyBindings:

@@ -13,6 +13,8 @@ import pexpect
 import pytest
 
 from src.cli.console import Console
+from src.cli.line_editor import LineEditor
+from src.cli.reader import InterruptedLineError
 from src.inference import Sampler
 from src.model import Model
 from src.model.llama import LlamaTransformer
@@ -137,6 +139,21 @@ def test_an_answer_imports_no_extension_module_that_may_lose_a_ctrl_c() -> None:
         [sys.executable, "-c", LOADS_NOTHING], cwd=REPOSITORY, capture_output=True, check=True
     )
     assert found.stdout == b"[]\n"
+
+
+def test_a_ctrl_c_when_the_line_editor_has_taken_the_line_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    editor = LineEditor({})
+    monkeypatch.setattr(
+        editor._session, "prompt", lambda **_: signal.raise_signal(signal.SIGINT) or "a line"
+    )
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(InterruptedLineError):
+        editor.read()
+    assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.setattr(editor._session, "prompt", lambda **_: "a line")
+    assert editor.read() == "a line"
 
 
 @pytest.fixture(params=["dumb", pytest.param("xterm-256color", marks=pytest.mark.slow)])

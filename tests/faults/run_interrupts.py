@@ -43,6 +43,8 @@ SECONDS_TO_GIVE_UP = 20.0
 ANSWERS_OF_A_CHAT = 100
 CHAT_PROMPT = "> |\x1b\\[0m>"
 STOPPED, AT_THE_PROMPT = "stopped; the history is as it was", "Ctrl-D or /exit leaves"
+BEFORE_THE_ANSWER = "back at the prompt, before the answer began"
+EDITOR_ENDS = "\x1b[?2004l"  # pasted text is marked no more: the message was taken
 # A short prompt, and one whose reading takes most of the first 100 ms.
 PROMPTS = ("Hello", "a long text " * 400)
 TERMINALS = ("dumb", "xterm-256color")
@@ -163,19 +165,24 @@ def open_chat(model: Path, terminal: str, *arguments: str) -> "pexpect.spawn[str
     )  # fmt: skip
 
 
-def interrupt_a_chat(child: "pexpect.spawn[str]", prompt: str, delay: float) -> str:
-    """Send SIGINT some time after a message was sent; return what came of it."""
+def interrupt_a_chat(
+    child: "pexpect.spawn[str]", terminal: str, prompt: str, delay: float
+) -> tuple[str, str]:
+    """Send SIGINT some time after a message was taken; return what came of it, and its text."""
     child.sendline(prompt[:1000])
+    if terminal != "dumb":
+        child.expect_exact(EDITOR_ENDS)
     time.sleep(delay)
     stopwatch = Stopwatch(child.pid)
     os.kill(child.pid, signal.SIGINT)
-    found = child.expect_exact([STOPPED, AT_THE_PROMPT, "Traceback", pexpect.TIMEOUT, pexpect.EOF])
+    found = child.expect([STOPPED, CHAT_PROMPT, "Traceback", pexpect.TIMEOUT, pexpect.EOF])
     if found > 1:
-        return ("traceback", "lost", "wrong")[found - 2]
-    child.expect(CHAT_PROMPT)
+        return ("traceback", "lost", "wrong")[found - 2], f"{child.before}{child.after}"
+    if found == 0:
+        child.expect(CHAT_PROMPT)
     if stopwatch.seconds() > SECONDS_TO_STOP:
-        return "late"
-    return "back at the prompt" if found == 0 else "before the message was read"
+        return "late", ""
+    return "back at the prompt" if found == 0 else BEFORE_THE_ANSWER, ""
 
 
 def interrupt_answers(model: Path, count: int, source: random.Random) -> tuple[Outcomes, Outcomes]:
@@ -187,13 +194,18 @@ def interrupt_answers(model: Path, count: int, source: random.Random) -> tuple[O
         delay = source.uniform(0, FIRST_SECONDS)
         runs[interrupt_one_answer(model, PROMPTS[number % 2], delay)] += 1
     number = 0
-    while chats.total() - chats["before the message was read"] < in_chats:
-        child = open_chat(model, TERMINALS[number // ANSWERS_OF_A_CHAT % 2])
+    while chats.total() - chats[BEFORE_THE_ANSWER] < in_chats:
+        terminal = TERMINALS[number // ANSWERS_OF_A_CHAT % 2]
+        child = open_chat(model, terminal)
         child.expect(CHAT_PROMPT)
         for _ in range(ANSWERS_OF_A_CHAT):
             delay = source.uniform(0, FIRST_SECONDS)
-            chats[interrupt_a_chat(child, PROMPTS[number % 2], delay)] += 1
+            outcome, said = interrupt_a_chat(child, terminal, PROMPTS[number % 2], delay)
+            chats[outcome] += 1
             number += 1
+            if outcome in BAD:
+                print(outcome, terminal, repr(said), flush=True)
+                break
         child.close(force=True)
     return runs, chats
 
