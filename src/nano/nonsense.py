@@ -30,7 +30,7 @@ def invented_word(generator: random.Random) -> str:
         onset = generator.choice(_ONSETS) if word or generator.random() < 0.85 else ""
         word += onset + generator.choice(_NUCLEI)
         word += generator.choice(_CODAS) if generator.random() < 0.4 else ""
-    return word if len(word) > 2 else word + generator.choice(_CODAS)
+    return word if len(word) > 2 else invented_word(generator)
 
 
 def nonsense(generator: random.Random) -> str:
