@@ -419,7 +419,7 @@ def test_examples_are_listed_and_asked_in_the_chat(spawn: Spawn, alphabet_model:
     child.sendline("/examples 1")  # a text to continue, beside the conversation
     child.expect_exact("[completion] Hello, my name is")
     child.expect_exact("tuvwxyz")
-    child.expect_exact("18 prompt tokens")
+    child.expect_exact("18 prompt")
     child.expect(PROMPT)
     child.sendline("/show tokens")
     child.expect_exact("55 tokens")

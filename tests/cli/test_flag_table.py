@@ -37,7 +37,7 @@ def test_a_prompt_with_every_flag_of_an_answer(spawn: Spawn) -> None:
         *("--repeat-penalty", "1.05", "--seed", "17", "--stop", "ton", "--stop", "zzz"),
         *("--rope-scaling-factor", "8", "--chat-format", "llama3", "-v"),
     )
-    loading, details, *answer, statistics, end = shown(child)
+    _kernels, loading, details, *answer, statistics, _seconds, end = shown(child)
     assert loading.endswith("; context 128 tokens, 128.0 KiB")
     assert details.startswith(f"{model} (Meta")
     for part in ("3.2 M parameters", "mapped", "factor 8 by override", "llama3 by --chat-format"):
@@ -66,8 +66,8 @@ def test_a_file_a_record_and_the_trace(spawn: Spawn, tmp_path: Path) -> None:
         ),
         "--trace-statistics",
     )
-    text = "\n".join(shown(child))
-    found = json.loads(text[text.index("{") : text.rindex("}") + 1].replace("\n", ""))
+    _kernels, _loading, _details, *record, _seconds, _end = shown(child)
+    found = json.loads("".join(record))
     assert (found["text"], found["stop_reason"]) == (ANSWER, "eot")
     assert found["model"] == str(BUNDLED_MODEL)
     assert {event.stage for event in read_trace(trace).events} == {7, 8, 9}

@@ -67,10 +67,10 @@ def test_verbose_and_show_model_tell_all_that_was_found(run: Run, alphabet_model
     session = open_session(parse_arguments([*map(str, flags)]), Console(quiet=True))
     shown = topic_text(session, "model").splitlines()
     for part in (str(alphabet_model), "1.3 M parameters", "mapped", "KV cache 64.0 KiB", "free"):
-        assert part in done.splitlines()[1]
+        assert part in done.splitlines()[2]
         assert sum(part in line for line in shown) == 1
     assert "RoPE scaling factor 32 by override" in shown
-    assert len(done.splitlines()) == 3
+    assert len(done.splitlines()) == 5  # the kernels, the model, its parts, statistics, seconds
 
 
 def test_what_cannot_fit_is_refused_and_what_is_only_slow_is_warned_of(

@@ -15,8 +15,8 @@ class Listener:
     def __init__(self) -> None:
         self.reports: list[tuple[str, list[str], tuple[int, ...], dict[str, Any]]] = []
 
-    def op(self, op: str, inputs: Any, result: Any, details: Any, seconds: float) -> str:
-        assert seconds >= 0
+    def op(self, op: str, inputs: Any, result: Any, details: Any, seconds: float | None) -> str:
+        assert seconds is None or seconds >= 0
         names = [x.name for x in inputs]
         self.reports.append((op, names, result.shape, dict(details)))
         return "seen"
