@@ -17,7 +17,7 @@ from .errors import LlamaBoltsError, TensorMemoryError
 MAX_THREADS = 256
 ISA_VARIABLE = "LLAMA_BOLTS_ISA"
 # Spins of a waiting thread, 0.1 to 0.5 ms: longer than the Python between two products, also where
-# its code has left the caches, and short enough not to hold up others for long on shared processors.
+# its code has left the caches, and too short to hold up others for long on shared processors.
 _SPIN_COUNT = "10000"
 
 
