@@ -42,7 +42,7 @@ SECONDS_TO_STOP = 1.0
 SECONDS_TO_GIVE_UP = 20.0
 ANSWERS_OF_A_CHAT = 100
 CHAT_PROMPT = "> |\x1b\\[0m>"
-STOPPED, AT_THE_PROMPT = "stopped; the history is as it was", "Ctrl-D or /exit leaves"
+STOPPED, AT_THE_PROMPT = "stopped; /continue goes on", "Ctrl-D or /exit leaves"
 BEFORE_THE_ANSWER = "back at the prompt, before the answer began"
 EDITOR_ENDS = "\x1b[?2004l"  # pasted text is marked no more: the message was taken
 # A short prompt, and one whose reading takes most of the first 100 ms.
@@ -114,7 +114,8 @@ def outcome_of(end: tuple[int, float] | None, notes: str, *, may_be_done: bool) 
 def import_all() -> None:
     """Import what the command line imports in any of its branches, so that no child has to."""
     for module in pkgutil.iter_modules(src.cli.__path__, "src.cli."):
-        importlib.import_module(module.name)
+        if module.name != "src.cli.reference":  # the process of its own of --verify
+            importlib.import_module(module.name)
 
 
 def start(arguments: Sequence[str], output: int, notes: int) -> int:
