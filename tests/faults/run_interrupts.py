@@ -243,7 +243,7 @@ def chat_once(model: Path, terminal: str, delay: float | None) -> tuple[str, flo
     child = open_chat(model, terminal, "-n", "300")
     child.sendline("Hello")
     if delay is None:
-        child.expect_exact(" tok/s")
+        child.expect_exact(" new ")
         child.expect(CHAT_PROMPT)
         seconds = time.monotonic() - begun
         child.close(force=True)
