@@ -23,7 +23,7 @@ from .. import ml
 from ..checkpoint.names import hugging_face_names
 from ..model import load_model
 from ..nano.train_tokenizer import load_encoding
-from ..tokenizer.sentencepiece_file import is_sentencepiece_file
+from ..tokenizer.sentencepiece_model import is_sentencepiece_file
 
 _RECORDED = "recorded"  # the name of an attention that is transformers' eager one, and recorded
 # What each module returns, and what two of them take, by stage and name in the trace.
