@@ -76,8 +76,8 @@ class Options:
         stop: texts that end an answer.
         model: model directory; None is the bundled model.
         rope_scaling_factor: overrides the factor of the model's files.
-        quantize: what the weights are quantised into on loading; None leaves them as they are.
-        save_quantized: directory to write the quantised model into.
+        quantize: what the weights are quantized into on loading; None leaves them as they are.
+        save_quantized: directory to write the quantized model into.
         context_length: positions of the key/value cache.
         threads: threads of the kernels.
         max_tokens: most new tokens of an answer.
@@ -219,7 +219,7 @@ _GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
         ("--rope-scaling-factor", _NUMBER | {"type": positive_number},
          "of the rotary embedding, if the files are wrong"),
         ("--quantize", {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
-         "quantise the weights on loading: nf4 (4 bits) or int8 (8 bits)"),
+         "quantize the weights on loading: nf4 (4 bits) or int8 (8 bits)"),
         ("--save-quantized", {"type": _directory, "metavar": "DIR"},
          "write what --quantize makes to DIR, a new model directory; exit"),
     ),

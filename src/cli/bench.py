@@ -82,7 +82,7 @@ def report_bench(console: Console, model: Model, positions: int) -> None:
 def weights_of_a_step(model: Model) -> list[ml.Tensor]:
     """Return the tensors that every token reads as a whole: all but an untied embedding table.
 
-    Of quantised ones, the parts.
+    Of quantized ones, the parts.
     """
     tied = "output.weight" not in model.tensors
     weights = (

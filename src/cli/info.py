@@ -20,7 +20,7 @@ def report_info(console: Console) -> None:
         *((name, metadata.version(name)) for name in _LIBRARIES),
         *((name.replace("_", " "), _shown(value)) for name, value in ml.build_info().items()),
         (
-            "quantised weights",
+            "quantized weights",
             ", ".join(f"{name} ({_bits(d):g} bits)" for name, d in QUANTIZATIONS.items()),
         ),
         ("free memory", "unknown" if free is None else readable_bytes(free)),

@@ -82,7 +82,7 @@ def _load(options: Options, console: Console, files: ModelFiles, forecast: Memor
 
 
 def save_model(options: Options, console: Console) -> None:
-    """Quantise the model of the command line into a new directory, and say so in a line.
+    """Quantize the model of the command line into a new directory, and say so in a line.
 
     SIGTERM ends it as Ctrl-C does: what was written is removed first.
 

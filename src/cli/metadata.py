@@ -95,13 +95,13 @@ def _sizes(model: Model) -> list[tuple[str, str]]:
 
 
 def _quantized_sizes(model: Model) -> list[tuple[str, str]]:
-    """Return the bytes of quantised matrices, and what each of their numbers takes."""
+    """Return the bytes of quantized matrices, and what each of their numbers takes."""
     weights = [w for w in model.tensors.values() if isinstance(w, ml.QuantizedTensor)]
     if not weights:
         return []
     nbytes, size = sum(w.nbytes for w in weights), sum(w.size for w in weights)
     return [
-        ("bytes of quantised matrices", _bytes(nbytes)),
+        ("bytes of quantized matrices", _bytes(nbytes)),
         ("bits per number in them", f"{8 * nbytes / size:.3f}"),
     ]
 

@@ -1,4 +1,4 @@
-"""How far a long prompt has been read or weights quantised, and how long the rest takes."""
+"""How far a long prompt has been read or weights quantized, and how long the rest takes."""
 
 import time
 
@@ -23,8 +23,8 @@ def reading_progress(console: Console) -> Progress | None:
 
 
 def quantizing_progress(console: Console) -> QuantizationProgress | None:
-    """Return what is called while weights are quantised; as `reading_progress`."""
-    return _timed(console, "quantising the weights", "matrices")
+    """Return what is called while weights are quantized; as `reading_progress`."""
+    return _timed(console, "quantizing the weights", "matrices")
 
 
 def checking_progress(console: Console) -> Progress | None:

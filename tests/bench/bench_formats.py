@@ -1,10 +1,10 @@
-"""Times whole models with quantised weights: against bfloat16, and against llama.cpp's formats.
+"""Times whole models with quantized weights: against bfloat16, and against llama.cpp's formats.
 
     python -m tests.bench.bench_formats --shape 1b [--layers N] [--pairs 8] [--threads 2]
         [--formats bfloat16 int8 nf4] [--theirs Q8_0 Q4_0] [--prompts 22 512]
 
-Each format has a process of its own, and the same random weights, quantised and saved once. Logits
-are first verified against float32 with the dequantised weights; llama.cpp's, whose weights are
+Each format has a process of its own, and the same random weights, quantized and saved once. Logits
+are first verified against float32 with the dequantized weights; llama.cpp's, whose weights are
 others, against float32 with the plain weights, within what four bits cost. Then timings alternate
 in order, with a probe of how fast each format's own bytes can be read; a ratio is taken within one
 round. The last line is JSON.

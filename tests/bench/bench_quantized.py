@@ -1,10 +1,10 @@
-"""Times products with block-quantised weights against the same in bfloat16.
+"""Times products with block-quantized weights against the same in bfloat16.
 
     python -m tests.bench.bench_quantized [--shapes 1b 8b] [--rows 1 128 512] [--isa avx512]
         [--pairs 7] [--threads 2]
 
 Every weight of the models' shapes, cut one after another from copies that together are larger than
-any cache. Results are verified first: nf4 bit for bit against the dequantised weight, int8 against
+any cache. Results are verified first: nf4 bit for bit against the dequantized weight, int8 against
 the same within what rounding x to integers may cost. Each round times all formats, in one order and
 then in the other; a ratio is taken within one round. The last line is JSON.
 """
@@ -76,7 +76,7 @@ class Weights:
         return max(rates) / self.nbytes
 
     def verify(self, name: str, x: ml.Tensor) -> None:
-        """Stop if a product is not that with the dequantised weight, as far as is promised."""
+        """Stop if a product is not that with the dequantized weight, as far as is promised."""
         weight = self._all[0]
         if isinstance(weight, ml.Tensor):
             return

@@ -1,4 +1,4 @@
-"""Measures what quantisation costs: perplexity, right answers, and the error of logits.
+"""Measures what quantization costs: perplexity, right answers, and the error of logits.
 
     python -m tests.bench.quality [--layers 2] [--directory DIR]
 

@@ -1,6 +1,6 @@
 """The network once more, in plain float32 NumPy: what every engine's logits are held against.
 
-Quantised weights are dequantised; what quantising costs is not its business.
+Quantized weights are dequantized; what quantizing costs is not its business.
 """
 
 from pathlib import Path

@@ -123,7 +123,7 @@ def find_gguf(directory: Path) -> Path:
 
 
 def find_quantized(directory: Path, quantize: str) -> Path:
-    """Give the directory of a quantised model beside that of the plain one; save it if needed."""
+    """Give the directory of a quantized model beside that of the plain one; save it if needed."""
     target = directory.with_name(f"{directory.name}-{quantize}")
     if not target.exists():
         print(f"writing {target}", flush=True)

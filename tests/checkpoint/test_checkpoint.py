@@ -460,7 +460,7 @@ def test_a_directory_without_its_files_is_refused(directory: Path) -> None:
         open_meta(directory)
     with pytest.raises(FileAccessError, match="Not a directory"):
         open_meta_checkpoint(directory / "consolidated.00.pth", 2, sizes)
-    with pytest.raises(FileAccessError, match="embedded null byte"):
+    with pytest.raises(FileAccessError, match="embedded null"):
         open_meta_checkpoint(directory / "a\0b", 2, sizes)
 
 

@@ -16,7 +16,7 @@ def test_the_names_of_the_flag_are_those_of_the_model() -> None:
     assert tuple(QUANTIZATIONS) == QUANTIZATION_NAMES
 
 
-def test_a_quantised_model_answers_and_the_loading_line_says_so(run: Run) -> None:
+def test_a_quantized_model_answers_and_the_loading_line_says_so(run: Run) -> None:
     question = "What is the capital of France?"
     done = run("--quantize", "nf4", "-p", question, "--temperature", "0")
     assert done.returncode == 0
@@ -32,7 +32,7 @@ def test_a_model_is_saved_and_shown(run: Run, tmp_path: Path) -> None:
     assert b"new: 4.0 MiB of weights written, int8" in done.stderr
     report = run("-m", tmp_path / "new", "--metadata").stdout
     assert b"int8_block" in report
-    assert b"bytes of quantised matrices" in report
+    assert b"bytes of quantized matrices" in report
     again = run("--quantize", "int8", "--save-quantized", tmp_path / "new")
     assert again.returncode == 2
     assert again.stderr.count(b"\n") == 1

@@ -96,7 +96,7 @@ def part(memory: Memory, count: int, dtype: Any) -> ml.Tensor:
 
 
 def weight_of(memory: Memory, shape: Sizes, kind: Any) -> Any:
-    """Make a weight of normal numbers, or a block-quantised one of any codes."""
+    """Make a weight of normal numbers, or a block-quantized one of any codes."""
     if not isinstance(kind, tuple):
         return filled(memory, shape, kind)
     dtype, double = kind

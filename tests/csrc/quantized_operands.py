@@ -1,4 +1,4 @@
-"""Block-quantised operands, and what their elements are by NumPy alone."""
+"""Block-quantized operands, and what their elements are by NumPy alone."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from src.ml import NestedScales, QuantizedTensor
 
 from .operands import Array, f32, normal, tensor
 
-# How a weight is quantised: its dtype, and whether its scales are as well.
+# How a weight is quantized: its dtype, and whether its scales are as well.
 FORMATS = [(ml.nf4, False), (ml.nf4, True), (ml.int8_block, False)]
 NF4_CODE = np.array(
     [
@@ -24,7 +24,7 @@ NF4_CODE = np.array(
 
 
 def quantized(shape: tuple[int, ...], dtype: Any, double: bool, seed: int = 0) -> QuantizedTensor:
-    """Quantise normal numbers."""
+    """Quantize normal numbers."""
     return ml.quantize(tensor(normal(shape, f32, seed)), dtype, double)
 
 

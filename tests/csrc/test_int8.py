@@ -32,7 +32,7 @@ SHAPES = [
 
 
 def weight_of(rows: int, columns: int) -> QuantizedTensor:
-    """Quantise normal numbers; the scales are any bfloat16, some of them negative."""
+    """Quantize normal numbers; the scales are any bfloat16, some of them negative."""
     weight = quantized((rows, columns), ml.int8_block, False, seed=1)
     return with_scales(weight, normal((weight.scales.size,), f32, seed=2))
 
@@ -70,7 +70,7 @@ def test_any_number_of_threads_gives_the_same_bits(isa: str, shape: tuple[int, i
 
 
 @pytest.mark.parametrize("tokens", [1, 7])
-def test_products_are_near_those_of_the_dequantised_weight(isa: str, tokens: int) -> None:
+def test_products_are_near_those_of_the_dequantized_weight(isa: str, tokens: int) -> None:
     """An element of x is off by at most 2^-15 of the largest one of its block."""
     x, weight = normal((tokens, 2080), bf16), weight_of(21, 2080)
     x *= np.exp2(normal(x.shape, f32, seed=3) * 6).astype(bf16)  # wide ranges within blocks

@@ -1,4 +1,4 @@
-"""Block-quantised weights: right within the bound, and the bits that are promised.
+"""Block-quantized weights: right within the bound, and the bits that are promised.
 
 A product with nf4 is one of float32; a product with int8 is one of the dtype of x, or of integers.
 """
@@ -46,12 +46,12 @@ def run_linear(x: Array, weight: "QuantizedTensor | Tensor", dtype: Any = f32) -
 
 
 def operand_of(weight: QuantizedTensor, x_dtype: Any) -> Any:
-    """Tell what dtype a product is computed in, and so what the weight is dequantised to."""
+    """Tell what dtype a product is computed in, and so what the weight is dequantized to."""
     return f32 if weight.dtype is ml.nf4 else x_dtype
 
 
 def run_plain(x: Array, weight: QuantizedTensor, dtype: Any = f32) -> Array:
-    """Multiply by the dequantised weight; a result of float32 is rounded after that."""
+    """Multiply by the dequantized weight; a result of float32 is rounded after that."""
     operand = operand_of(weight, x.dtype)
     with np.errstate(all="ignore"):
         plain = tensor(elements(weight, operand))
@@ -59,7 +59,7 @@ def run_plain(x: Array, weight: QuantizedTensor, dtype: Any = f32) -> Array:
 
 
 def expected_products(x: Array, weight: QuantizedTensor, dtype: Any = f32) -> Array:
-    """Compute sums of integers, or the product with the dequantised weight."""
+    """Compute sums of integers, or the product with the dequantized weight."""
     if by_integers(x, weight):
         return integer_products(x, weight).astype(dtype)
     return run_plain(x, weight, dtype)
@@ -113,7 +113,7 @@ def test_products_have_the_same_bits_for_any_cut_of_the_rows(
 
 @formats
 @pytest.mark.parametrize("tokens", [1, 4, 13])
-def test_several_quantised_weights_give_the_bits_of_each_alone(
+def test_several_quantized_weights_give_the_bits_of_each_alone(
     isa: str, dtype: Any, double: bool, tokens: int
 ) -> None:
     x = normal((tokens, 128), bf16)
@@ -148,13 +148,13 @@ def test_scales_of_any_size_give_the_bits_that_are_promised(
         assert bits(run_linear(x, weight)) == bits(expected_products(x, weight))
 
 
-# ---- dequantising -------------------------------------------------------------------------------
+# ---- dequantizing -------------------------------------------------------------------------------
 
 
 @formats
 @pytest.mark.parametrize("out_dtype", [f32, bf16, f16], ids=str)
 @pytest.mark.parametrize("shape", [(5, 96), (7, 33), (3, 1088), (1, 1), (20_001,), (2, 3, 50)])
-def test_dequantising_gives_code_times_scale_rounded_once(
+def test_dequantizing_gives_code_times_scale_rounded_once(
     isa: str, dtype: Any, double: bool, out_dtype: Any, shape: tuple[int, ...]
 ) -> None:
     weight = quantized(shape, dtype, double)
@@ -165,7 +165,7 @@ def test_dequantising_gives_code_times_scale_rounded_once(
 
 @formats
 @pytest.mark.parametrize("columns", [64, 50, 33])
-def test_rows_are_dequantised_in_any_order(
+def test_rows_are_dequantized_in_any_order(
     isa: str, dtype: Any, double: bool, columns: int
 ) -> None:
     weight = quantized((9, columns), dtype, double)
@@ -175,7 +175,7 @@ def test_rows_are_dequantised_in_any_order(
     assert bits(out) == bits(elements(weight, bf16)[rows])
 
 
-# ---- quantising ---------------------------------------------------------------------------------
+# ---- quantizing ---------------------------------------------------------------------------------
 
 
 def blocks_of(x: Array, size: int) -> tuple[Array, Array]:
@@ -253,7 +253,7 @@ def test_blocks_of_zeros_and_of_the_smallest_numbers_stay_near_zero(isa: str, dt
 
 
 @pytest.mark.parametrize("dtype", ml.BLOCK_DTYPES, ids=str)
-def test_quantising_has_the_same_bits_for_any_number_of_threads(isa: str, dtype: Any) -> None:
+def test_quantizing_has_the_same_bits_for_any_number_of_threads(isa: str, dtype: Any) -> None:
     x, results = normal((100_001,), bf16), set()
     for threads in (1, 2, 7):
         calls.set_num_threads(threads)

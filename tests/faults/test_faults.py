@@ -92,7 +92,7 @@ def test_f2_each_allocation_may_fail(
 
 @some_or_all
 @pytest.mark.parametrize("quantize", ["nf4", "int8"])
-def test_f2_each_allocation_of_a_load_that_quantises_may_fail(
+def test_f2_each_allocation_of_a_load_that_quantizes_may_fail(
     quantize: str, share: int, directories: dict[str, Path], native: NativeBytes
 ) -> None:
     scene = scenes.loading(directories["meta"], quantize=quantize)

@@ -79,7 +79,7 @@ def make_safetensors(folder: Path) -> list[bytes]:
 
 
 def make_packed(folder: Path) -> list[bytes]:
-    """Write one matrix as NF4, as NF4 with double quantisation, and as int8."""
+    """Write one matrix as NF4, as NF4 with double quantization, and as int8."""
     matrix = ml.Tensor.from_numpy(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64))
     files = [safetensors_bytes(folder, nf4_arrays(matrix, double)) for double in (False, True)]
     weight = ml.quantize(matrix, ml.int8_block)

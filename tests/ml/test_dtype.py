@@ -55,7 +55,7 @@ def test_a_dtype_without_a_row_is_refused_with_the_names_of_those_that_have_one(
     )
 
 
-def test_block_quantised_types_say_how_they_are_stored_and_have_no_size_per_element():
+def test_block_quantized_types_say_how_they_are_stored_and_have_no_size_per_element():
     rows = [(d.name, d.block_size, d.codes, d.codes_per_item, d.scales) for d in ml.BLOCK_DTYPES]
     assert rows == [
         ("nf4", 64, ml.uint8, 2, ml.float32), ("int8_block", 32, ml.int8, 1, ml.bfloat16)

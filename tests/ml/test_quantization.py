@@ -1,4 +1,4 @@
-"""Quantising: the op, and double quantisation. test_quantization_oracle.py has bitsandbytes."""
+"""Quantizing: the op, and double quantization. test_quantization_oracle.py has bitsandbytes."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_the_result_has_the_shape_and_the_name(dtype, shape):
         assert (x.shape, x.name, x.dtype) == (shape, "w", block_dtype)
 
 
-def test_a_view_is_quantised_as_its_elements_are():
+def test_a_view_is_quantized_as_its_elements_are():
     view = strided((5, 40), ml.bfloat16)
     whole = ml.quantize(view.copy(), ml.nf4)
     check_same(ml.quantize(view, ml.nf4).codes, whole.codes.numpy())
@@ -37,7 +37,7 @@ def test_int8_is_off_by_seven_thousandths_of_normal_weights_at_most():
     assert np.sqrt((error**2).mean()) <= 0.007
 
 
-def test_double_quantisation_keeps_codes_and_moves_scales_a_little():
+def test_double_quantization_keeps_codes_and_moves_scales_a_little():
     x = sample((512, 128))
     single, double = ml.quantize(x, ml.nf4), ml.quantize(x, ml.nf4, double=True)
     check_same(double.codes, single.codes.numpy())

@@ -29,7 +29,7 @@ DTYPES = [
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda pair: str(pair[1]))
 # Rows of whole blocks and not, a short block at the end, one that is a block itself. Left out are
 # rows of whole 16 but not of whole blocks: there the AVX-512 code of bitsandbytes 0.50.2 takes the
-# scales of other blocks, and is off by more than any quantisation could be.
+# scales of other blocks, and is off by more than any quantization could be.
 SHAPES = [(256, 512), (3, 98), (50, 2), (1, 64), (7, 100)]
 
 
@@ -49,7 +49,7 @@ def check_equal(mine: ml.Tensor, theirs: Any) -> None:
 
 
 def dequantized(packed: Any, state: Any, dtype: Any) -> Any:
-    """Dequantise by bitsandbytes."""
+    """Dequantize by bitsandbytes."""
     state.dtype = dtype
     return functional.dequantize_4bit(packed, state)
 
@@ -70,7 +70,7 @@ def test_the_codes_are_theirs() -> None:
 
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_quantising_and_dequantising_give_their_bits(
+def test_quantizing_and_dequantizing_give_their_bits(
     dtype: tuple[Any, ml.DType], shape: tuple[int, int]
 ) -> None:
     x = weights(shape, dtype[0])
@@ -84,7 +84,7 @@ def test_quantising_and_dequantising_give_their_bits(
 
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_double_quantising_gives_their_bits_for_their_offset(
+def test_double_quantizing_gives_their_bits_for_their_offset(
     dtype: tuple[Any, ml.DType], shape: tuple[int, int]
 ) -> None:
     x = weights(shape, dtype[0])
@@ -102,7 +102,7 @@ def test_double_quantising_gives_their_bits_for_their_offset(
     assert abs(double.nested.offset - offset) <= 4 * np.spacing(offset)
 
 
-def test_double_quantising_gives_all_their_bits_where_the_mean_is_exact() -> None:
+def test_double_quantizing_gives_all_their_bits_where_the_mean_is_exact() -> None:
     x = weights((512, 512), torch.float32)
     # Multiples of 2^-12, and a number of blocks that is a power of two: no sum of them rounds.
     x = torch.round(x * 4096) / 4096

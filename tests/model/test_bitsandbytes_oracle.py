@@ -1,6 +1,6 @@
 """Directories that transformers wrote with bitsandbytes, and those that it reads of ours.
 
-Rows are multiples of 64 long here: with others, what bitsandbytes 0.50.2 dequantises with AVX-512
+Rows are multiples of 64 long here: with others, what bitsandbytes 0.50.2 dequantizes with AVX-512
 differs from its own definition.
 """
 
@@ -69,8 +69,8 @@ def plain_weight(module: Any) -> Any:
     return weight.detach().float()
 
 
-def dequantised(model: Any, config: dict[str, Any]) -> Any:
-    """Makes a plain float32 model of the weights of a quantised one."""
+def dequantized(model: Any, config: dict[str, Any]) -> Any:
+    """Makes a plain float32 model of the weights of a quantized one."""
     values = dict(config)
     kind = values.pop("model_type", "llama")
     wide = transformers.AutoConfig.for_model(kind, **values, attn_implementation="eager")
@@ -108,7 +108,7 @@ def test_logits_are_no_further_off_than_those_of_transformers(
         weight.dequantize(ml.bfloat16).numpy().astype(np.float32),
         whole.float().numpy().reshape(weight.shape),
     )
-    wide = dequantised(read(tmp_path / "small"), CONFIGS[name])
+    wide = dequantized(read(tmp_path / "small"), CONFIGS[name])
     texts = [ids_for(name, seed=seed) for seed in TEXT_SEEDS]
     exact = np.concatenate([oracle.logits(wide, ids) for ids in texts])
     theirs = oracle.errors(np.concatenate([oracle.logits(narrow, ids) for ids in texts]), exact)
@@ -132,6 +132,6 @@ def test_transformers_reads_what_is_saved_here(tmp_path: Path, name: str, quanti
             weight.dequantize(ml.bfloat16).numpy().astype(np.float32), whole.numpy()
         )
     ids = ids_for(name)
-    exact = oracle.logits(dequantised(theirs, CONFIGS[name] | {"tie_word_embeddings": False}), ids)
+    exact = oracle.logits(dequantized(theirs, CONFIGS[name] | {"tie_word_embeddings": False}), ids)
     found = oracle.errors(ours(model, ids), exact)
     assert found[1] <= SHARE_OF_THEIR_ERROR * oracle.errors(oracle.logits(theirs, ids), exact)[1]

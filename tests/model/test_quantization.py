@@ -1,4 +1,4 @@
-"""Quantising on loading: which weights, in what order, how much memory, and the same bits after."""
+"""Quantizing on loading: which weights, in what order, how much memory, and the same bits after."""
 
 import json
 import weakref
@@ -32,7 +32,7 @@ def logits(model: Model) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
-def test_matrices_of_layers_and_the_output_are_quantised(name: str) -> None:
+def test_matrices_of_layers_and_the_output_are_quantized(name: str) -> None:
     model = load_model(quantize=name)
     kinds = {key: weight.dtype for key, weight in model.tensors.items()}
     assert kinds["layers.0.attention.wq.weight"] is QUANTIZATIONS[name]
@@ -53,7 +53,7 @@ def test_matrices_of_layers_and_the_output_are_quantised(name: str) -> None:
     ],
     ids=str,
 )
-def test_a_quantised_model_computes_what_its_dequantised_weights_do(
+def test_a_quantized_model_computes_what_its_dequantized_weights_do(
     name: str, dtype: ml.DType, most: float
 ) -> None:
     model = load_model(quantize=name)
@@ -88,13 +88,13 @@ def test_progress_counts_every_matrix_to_the_last() -> None:
     assert calls == [(done, 29) for done in range(30)]
 
 
-def test_an_unknown_quantisation_is_refused_by_name() -> None:
+def test_an_unknown_quantization_is_refused_by_name() -> None:
     with pytest.raises(ModelError, match="must be one of nf4, int8: got 'int4'"):
         load_model(quantize="int4")
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
-def test_merged_shards_are_quantised_one_by_one_to_the_same_bits(tmp_path: Path, name: str) -> None:
+def test_merged_shards_are_quantized_one_by_one_to_the_same_bits(tmp_path: Path, name: str) -> None:
     write_random_meta_directory(tmp_path / "parts", PARAMS, shards=2)
     model = load_model(tmp_path / "parts", quantize=name)
     assert model.mapped_bytes == 0
@@ -137,7 +137,7 @@ class Meter:
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
-def test_memory_is_at_most_the_quantised_size_and_one_weight(
+def test_memory_is_at_most_the_quantized_size_and_one_weight(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors = Watched(load_model().tensors)
@@ -151,7 +151,7 @@ def test_memory_is_at_most_the_quantised_size_and_one_weight(
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
 @pytest.mark.parametrize("layout", ["Meta", "Hugging Face", "shards", "bundled"])
-def test_the_forecast_counts_the_quantised_bytes(tmp_path: Path, name: str, layout: str) -> None:
+def test_the_forecast_counts_the_quantized_bytes(tmp_path: Path, name: str, layout: str) -> None:
     if layout == "Meta":
         directory = write_meta_directory(tmp_path, TIED, ml.bfloat16)
         params = TIED.params() | {"vocab_size": TIED.vocab}
@@ -196,7 +196,7 @@ def test_a_weight_that_is_not_finite_is_refused_by_name(tmp_path: Path) -> None:
         load_model(directory, quantize="nf4")
 
 
-def test_float32_and_float16_models_are_quantised_too(tmp_path: Path) -> None:
+def test_float32_and_float16_models_are_quantized_too(tmp_path: Path) -> None:
     for dtype in (ml.float32, ml.float16):
         directory = write_tiny(tmp_path / dtype.name, GROUPED, dtype)
         plain, model = load_model(directory), load_model(directory, quantize="int8")

@@ -29,7 +29,7 @@ def logits(model: Model) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
 @pytest.mark.parametrize("name", QUANTIZATIONS)
 @pytest.mark.parametrize("config", [EVEN, TIED], ids=["untied", "tied"])
 @pytest.mark.parametrize("layout", ["Meta", "Hugging Face"])
-def test_what_was_saved_gives_the_bits_of_what_is_quantised_on_loading(
+def test_what_was_saved_gives_the_bits_of_what_is_quantized_on_loading(
     tmp_path: Path, name: str, config: Tiny, layout: str
 ) -> None:
     write = write_meta_directory if layout == "Meta" else write_tiny
@@ -186,7 +186,7 @@ def test_a_side_file_that_is_too_large_or_none_is_refused_before_anything_is_wri
     assert os.listdir(tmp_path) == ["plain"]
 
 
-def test_what_is_quantised_is_not_quantised_again(tmp_path: Path) -> None:
+def test_what_is_quantized_is_not_quantized_again(tmp_path: Path) -> None:
     save_quantized(None, tmp_path / "saved", "nf4")
     for act in (
         lambda: load_model(tmp_path / "saved", quantize="int8"),

@@ -1,4 +1,4 @@
-"""The plots of the chapters on sampling and quantisation are those that the code draws now."""
+"""The plots of the chapters on sampling and quantization are those that the code draws now."""
 
 from xml.etree import ElementTree
 

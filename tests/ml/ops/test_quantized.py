@@ -18,7 +18,7 @@ def ids_of(values):
 
 
 def product(x, weight, dtype):
-    """Compute what is promised: sums of integers, or the product with the dequantised weight."""
+    """Compute what is promised: sums of integers, or the product with the dequantized weight."""
     if not by_integers(x.numpy(), weight):
         operand = ml.float32 if weight.dtype is ml.nf4 else x.dtype
         return ml.linear_transformation(x.to(operand), weight.dequantize(operand), dtype)
@@ -52,7 +52,7 @@ def test_linear_takes_views_biases_and_several_weights(block_dtype, double):
 @FORMATS
 @pytest.mark.parametrize("ids", [[0], [4, 0, 4, 2], [], [[1, 2], [3, 4]], 3], ids=str)
 @pytest.mark.parametrize("columns", [64, 33])
-def test_get_rows_dequantises_the_rows(block_dtype, double, ids, columns):
+def test_get_rows_dequantizes_the_rows(block_dtype, double, ids, columns):
     table, numbers = ml.quantize(sample((5, columns)), block_dtype, double), ids_of(ids)
     for dtype in (None, *FLOAT_DTYPES):
         rows = ml.get_rows(table, numbers, dtype)
