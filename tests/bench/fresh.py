@@ -28,7 +28,7 @@ def seconds_to_ready(directory: Path) -> float:
     process.kill()
     process.wait()
     process.stderr.close()
-    if b"KV cache" not in line:
+    if b"; context " not in line:
         raise SystemExit(f"the command line did not get ready: {line.decode()!r}")
     return seconds
 
