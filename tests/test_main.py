@@ -117,15 +117,21 @@ def test_the_package_runs_as_a_module() -> None:
 PLAIN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def test_a_checkout_whose_libraries_are_not_installed_says_so_in_one_line() -> None:
-    """It was a traceback."""
+def refusal_of_checkout(checkout: Path, *flags: str) -> str:
+    """Returns the one line that a program prints which cannot be imported."""
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "src", "-p", "x"],  # -S: without site-packages
-        cwd=REPOSITORY, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True,
+        [sys.executable, *flags, "-m", "src", "-p", "x"],
+        cwd=checkout, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True,
         env=PLAIN,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
+    return line
+
+
+def test_a_checkout_whose_libraries_are_not_installed_says_so_in_one_line() -> None:
+    """It was a traceback."""
+    line = refusal_of_checkout(REPOSITORY, "-S")  # without site-packages
     assert line.startswith("error: No module named ")
     assert line.endswith(": run `pip install -e .` in the repository")
 
@@ -135,12 +141,6 @@ def test_a_checkout_whose_kernels_are_not_built_says_so_in_one_line(tmp_path: Pa
     shutil.copytree(
         REPOSITORY / "src", tmp_path / "src", ignore=shutil.ignore_patterns("_kernels*")
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "src", "-p", "x"],
-        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True,
-        env=PLAIN,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (1, "")
-    [line] = done.stderr.splitlines()
+    line = refusal_of_checkout(tmp_path)
     assert line.startswith("error: the C kernels are not built (")
     assert line.endswith("): run `pip install -e .` in the repository")

@@ -217,7 +217,7 @@ def _traced(network: LlamaTransformer, context: InferenceContext, ids: list[int]
 
 
 def _run_transformers(model: Model, ids: list[int], ours: Stages) -> tuple[Stages, dict[str, Any]]:
-    """Run transformers in a process of its own; return its stages and what else it replies.
+    """Run transformers in a separate process; return its stages and what else it replies.
 
     Raises:
         NotEnoughMemoryError: the system ended the process.

@@ -37,7 +37,7 @@ _FADING = 0.01
 _LEAST_GAIN = 1.05
 # Drafts may cost this share of the time of an engine, beside what earlier drafts have saved.
 _STAKE = 0.01
-# So many plain steps are the most that drafts may lose again of what they have saved.
+# The most plain steps that drafts may lose again of what they have saved.
 _MOST_CREDIT = 8.0
 
 
@@ -101,7 +101,7 @@ class PassCosts:
         self._ratios: dict[int, float] = {}
 
     def ratio(self, rows: int) -> float:
-        """Return how many plain steps a pass over so many rows takes."""
+        """Return how many plain steps a pass over a number of rows takes."""
         measured = self._ratios.get(rows)
         if measured is not None:
             return measured

@@ -246,7 +246,7 @@ def main() -> None:
         "--minutes", type=float, default=90.0, help="time of all runs together (default 90)"
     )
     parser.add_argument(
-        "--pause", type=float, default=math.inf, help="end this run after so many minutes"
+        "--pause", type=float, default=math.inf, help="end this run after this many minutes"
     )
     parser.add_argument(
         "--seed", type=int, default=1, help="seed of the weights and of the data (default 1)"

@@ -41,7 +41,7 @@ class Roles:
 
     Attributes:
         bos_id: Begins a text; None if the vocabulary has no such token.
-        eos_id: Ends a text; likewise.
+        eos_id: Ends a text; None in the same case.
         stop_ids: What a model may end its answer with.
         adds_bos: Whether texts for the model begin with `bos_id`.
     """
