@@ -5,11 +5,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from src.memory import readable_bytes
 from src.model import ModelArgs
 from src.model.args import EMBEDDINGS, args_from_params
 from src.model.forecast import MemoryForecast
 from src.model.quantization import OUTPUT, quantization_of, quantized_model_bytes
-from src.outside.memory import readable_bytes
 
 from .pages import ROOT, PageError
 from .runs import bundled_model

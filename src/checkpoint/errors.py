@@ -1,7 +1,7 @@
 """Errors of reading model files: one root class and one text form.
 
 Every text is `<file>: <what>: expected X, got Y`. Whatever comes from a file passes through `shown`
-of `outside` first, so that a hostile name can neither move the cursor nor fill the screen.
+of `untrusted` first, so that a hostile name can neither move the cursor nor fill the screen.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from ..ml.errors import LlamaBoltsError
-from ..outside import shown
+from ..untrusted import shown
 
 __all__ = [
     "ArchiveError",

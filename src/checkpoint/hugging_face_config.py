@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..outside import described, is_integer, label_of, shown
+from ..untrusted import described, is_integer, label_of, shown
 from .errors import ParamsError, mismatch
 from .packed_weights import QuantizationConfig, read_quantization
 from .params import (

@@ -17,7 +17,7 @@ import mmap
 import os
 from pathlib import Path
 
-from ..outside import UnfitFileError, label_of, open_regular, reason_of
+from ..untrusted import UnfitFileError, label_of, open_regular, reason_of
 from .errors import FileAccessError, FileChangedError, FileMemoryError, mismatch
 
 __all__ = ["MappedFile"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..outside import label_of, reason_of
+from ..untrusted import label_of, reason_of
 from .errors import FileAccessError, NotACheckpointError, ShardError, mismatch, some_of
 from .hugging_face_config import CONFIG_FILE
 from .safetensors import read_index

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..outside import shown
+from ..untrusted import shown
 from .errors import ShardError, mismatch, some_of
 
 __all__ = [

@@ -34,7 +34,7 @@ from typing import Literal
 import numpy as np
 
 from .. import ml
-from ..outside import described, is_integer, parse_strict_json, shown
+from ..untrusted import described, is_integer, parse_strict_json, shown
 from .errors import CheckpointError, ParamsError, TensorRecordError, mismatch, some_of
 from .params import LARGEST_SIZE, check_keys, is_one_of
 from .safetensors import DTYPES, SafetensorsFile, TensorEntry

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
-from ..outside import (
+from ..untrusted import (
     UnfitFileError,
     described,
     is_integer,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from .. import ml
-from ..outside import described, is_integer, shown
+from ..untrusted import described, is_integer, shown
 from .errors import PickleRefusedError
 
 __all__ = [

@@ -30,7 +30,7 @@ from typing import NoReturn
 import numpy as np
 
 from .. import ml
-from ..outside import (
+from ..untrusted import (
     UnfitFileError,
     described,
     followed_inside,

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from .. import ml
-from ..outside import shown
-from ..outside.memory import memory_shortage
+from ..memory import memory_shortage
+from ..untrusted import shown
 from .errors import FileMemoryError, ShardError, mismatch, some_of
 from .names import check_names, check_shapes, is_harmless, row_of, rows_of, split_dim
 

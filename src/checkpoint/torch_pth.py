@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .. import ml
-from ..outside import described, shown
+from ..untrusted import described, shown
 from .errors import (
     ArchiveError,
     CheckpointError,

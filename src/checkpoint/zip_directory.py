@@ -16,7 +16,7 @@ import struct
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ..outside import shown
+from ..untrusted import shown
 from .errors import ArchiveError, mismatch
 from .mapped_file import MappedFile
 

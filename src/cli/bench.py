@@ -10,9 +10,9 @@ import numpy as np
 from .. import ml
 from ..checkpoint.names import is_harmless
 from ..inference import NumericError
+from ..memory import readable_bytes
 from ..ml import roofline
 from ..model import InferenceContext, Model, ModelArgs, kv_cache_bytes
-from ..outside.memory import readable_bytes
 from .console import Console
 from .errors import UsageError
 

@@ -1,8 +1,8 @@
 """`--check-weights`: every byte of the weights against the checksums of their files."""
 
 from ..checkpoint.torch_pth import check_crcs
+from ..memory import readable_bytes
 from ..model import open_checkpoint, read_model_files
-from ..outside.memory import readable_bytes
 from .arguments import Options
 from .console import Console
 from .errors import UsageError

@@ -1,7 +1,7 @@
 """`/save`, `/load` and `/read`: files that hold a conversation, or a part of one."""
 
 from ..inference import ContextFullError, InferenceError
-from ..outside import label_of
+from ..untrusted import label_of
 from .errors import UsageError
 from .files import named_path, read_text
 from .saved_chat import SavedChat, is_markdown, read_chat, write_chat

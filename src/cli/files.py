@@ -7,7 +7,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from ..outside import UnfitFileError, label_of, read_whole
+from ..untrusted import UnfitFileError, label_of, read_whole
 from .errors import UsageError
 
 _QUOTES = ("'", '"')

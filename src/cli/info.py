@@ -4,8 +4,8 @@ import platform
 from importlib import metadata
 
 from .. import __version__, ml
+from ..memory import available_memory, readable_bytes
 from ..model import QUANTIZATIONS
-from ..outside.memory import available_memory, readable_bytes
 from .console import Console
 
 _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ..checkpoint import CheckpointError
 from ..inference import Message, as_messages
+from ..memory import readable_bytes
 from ..ml.errors import LlamaBoltsError
-from ..outside import label_of, parse_strict_json
-from ..outside.memory import readable_bytes
+from ..untrusted import label_of, parse_strict_json
 from .arguments import Options
 from .console import Console
 from .errors import UsageError

@@ -7,6 +7,7 @@ from types import FrameType
 
 from ..checkpoint.model_directory import listing_of
 from ..inference import FoundFormat, InferenceEngine, Message, encode_chat
+from ..memory import readable_bytes
 from ..model import (
     MemoryForecast,
     Model,
@@ -18,9 +19,8 @@ from ..model import (
     save_quantized,
 )
 from ..model.files import BUNDLED_MODEL
-from ..outside import label_of
-from ..outside.memory import readable_bytes
 from ..tokenizer import Tokenizer
+from ..untrusted import label_of
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console
 from .errors import UsageError

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from .. import ml
+from ..memory import readable_bytes
 from ..model import LinearRopeScaling, Model, kv_cache_bytes
-from ..outside.memory import readable_bytes
 from .console import Console
 
 _VALUES = (("name", "left"), ("value", "left"))

@@ -7,7 +7,7 @@ import termios
 from pathlib import Path
 from typing import BinaryIO
 
-from ..outside.memory import readable_bytes
+from ..memory import readable_bytes
 from .arguments import Options
 from .console import Console
 from .errors import UsageError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..inference import SamplingArgs, SamplingError
-from ..outside import label_of, parse_strict_json, shown
+from ..untrusted import label_of, parse_strict_json, shown
 from .errors import UsageError
 from .escape import escape_controls, json_controls, replace_surrogates
 from .files import read_bytes, write_whole

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from ..inference import FoundFormat, InferenceEngine
-from ..outside.memory import available_memory, readable_bytes
+from ..memory import available_memory, readable_bytes
 from .errors import UsageError
 from .session import Session
 from .token_text import token_table

@@ -32,10 +32,10 @@ from ..model import (
 )
 from ..model.forecast import check_float32_copy_fits
 from ..model.saving import hugging_face_config
-from ..outside import label_of
 from ..trace.code import PACKAGE
 from ..trace.events import STAGES
 from ..trace.records import Event
+from ..untrusted import label_of
 from .arguments import Options
 from .console import Console
 from .errors import DifferenceError, UsageError

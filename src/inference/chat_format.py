@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..outside import label_of
 from ..tokenizer import Tokenizer
+from ..untrusted import label_of
 from .chat_formats import CHAT_FORMATS, ChatFormat
 from .chat_parts import encode_parts, token_id
 from .chat_template import format_of_template, format_of_tokens, read_template

@@ -11,8 +11,8 @@ import threading
 import warnings
 from typing import Any
 
-from ..outside.threads import available_processors, creatable_threads, variables_to_hide
 from .errors import LlamaBoltsError, TensorMemoryError
+from .threads import available_processors, creatable_threads, variables_to_hide
 
 MAX_THREADS = 256
 ISA_VARIABLE = "LLAMA_BOLTS_ISA"

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..checkpoint import read_hugging_face_config, read_params
 from ..checkpoint.model_directory import ModelDirectory, find_model_directory
 from ..checkpoint.packed_weights import QuantizationConfig
-from ..outside import label_of
+from ..untrusted import label_of
 from .args import ModelArgs, args_from_config, args_from_params, value_of
 from .errors import ModelConfigError
 

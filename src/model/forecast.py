@@ -6,10 +6,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import ml
+from .. import memory, ml
 from ..checkpoint.names import is_matrix
-from ..outside import memory
-from ..outside.memory import readable_bytes
+from ..memory import readable_bytes
 from .args import ModelArgs
 from .errors import ModelError, NotEnoughMemoryError
 from .files import ModelFiles, read_model_files

@@ -8,10 +8,10 @@ from pathlib import Path
 from .. import ml
 from ..checkpoint import Checkpoint, open_hugging_face_checkpoint, open_meta_checkpoint
 from ..checkpoint.names import is_harmless
+from ..memory import readable_bytes
 from ..ml.errors import declared_lack_of_memory
-from ..outside import label_of
-from ..outside.memory import readable_bytes
 from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
+from ..untrusted import label_of
 from .args import ModelArgs, activation_dtype, with_rope_factor
 from .errors import ModelConfigError, NotEnoughMemoryError
 from .files import ModelFiles, read_model_files

@@ -23,8 +23,8 @@ from ..checkpoint.packed_weights import (
     part_contents,
 )
 from ..checkpoint.safetensors_writer import NewTensor, SafetensorsWriter, written_bytes
-from ..outside import UnfitFileError, followed_inside, label_of, read_whole
 from ..tokenizer import MAX_FILE_BYTES, Tokenizer
+from ..untrusted import UnfitFileError, followed_inside, label_of, read_whole
 from .args import EMBEDDINGS, ModelArgs, RopeScaling
 from .errors import ModelConfigError, ModelError
 from .files import read_model_files

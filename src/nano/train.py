@@ -1,6 +1,7 @@
 """Train the bundled model and export it in Meta's layout, in one run or in several.
 
-Run `python -m src.nano.train --minutes 90`; needs the `oracle` extra (PyTorch, tiktoken). A run
+Run `python -m src.nano.train --minutes 90`; needs the `oracle` extra (PyTorch, tiktoken) and a
+C++ compiler, with which PyTorch fuses the operations of a layer. A run
 ends after `--pause` minutes or with Ctrl-C, and the same command goes on from its checkpoint:
 weights, momenta, and the place in the stream of documents. The learning rate follows the minutes
 trained in all runs together, so training ends well on a slow machine too; the result therefore
@@ -93,12 +94,14 @@ class Trainer:
         config: NanoConfig,
         seed: int,
         mixture: Mixture,
-        rows: int = 16,
+        rows: int = 32,
         tokenizer: Path = BUNDLED_TOKENIZER,
     ) -> None:
         torch.manual_seed(seed)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model = NanoLlama(config).to(self.device)
+        for layer in self.model.layers:
+            layer.compile(dynamic=False)  # the sizes of a step are two: short rows and long ones
         matrices = [
             w
             for name, w in self.model.named_parameters()
@@ -257,7 +260,7 @@ def main() -> None:
         help="where the run is saved; one that exists is gone on from",
     )  # fmt: skip
     parser.add_argument(
-        "--rows", type=int, default=16, help="rows of 257 tokens in a step (default 16)"
+        "--rows", type=int, default=32, help="rows of 257 tokens in a step (default 32)"
     )
     parser.add_argument("--rate", type=float, default=1.0, help="part of the learning rate")
     parser.add_argument("--mixture", choices=sorted(MIXTURES), default="even")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TypeVar
 
-from ..outside import UnfitFileError, parse_strict_json, read_whole
+from ..untrusted import UnfitFileError, parse_strict_json, read_whole
 from .errors import file_error, mismatch, shown
 
 _T = TypeVar("_T")

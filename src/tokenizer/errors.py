@@ -7,7 +7,7 @@ Text from a file passes through `shown` first.
 from pathlib import Path
 
 from ..ml.errors import LlamaBoltsError
-from ..outside import shown
+from ..untrusted import shown
 
 __all__ = [
     "TokenizerError",

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import FrameType
 
 PACKAGE = Path(__file__).resolve().parent.parent
-# The rooms that only report: a line of theirs tells a reader nothing about the run.
+# The packages that only report: a line of theirs tells a reader nothing about the run.
 _REPORTING = (f"{PACKAGE / 'trace'}/", f"{PACKAGE / 'ml'}/")
 
 

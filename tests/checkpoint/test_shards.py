@@ -11,7 +11,7 @@ from src import ml
 from src.checkpoint import merge_shards
 from src.checkpoint.errors import FileMemoryError, ShardError
 from src.checkpoint.shards import MergedShards, check_shards
-from src.outside.memory import readable_bytes
+from src.memory import readable_bytes
 from tests.support.pth_writer import random_tensor, tensor_shapes, whole
 
 # Sizes that all differ: D 24, Hh 24, Kh 12, F 72, V 40.
@@ -112,9 +112,9 @@ def test_a_copy_beyond_free_memory_is_refused_with_the_arithmetic_before_anythin
     needed = sum(array.nbytes for array in arrays.values())
     repeated = sum(array.nbytes for array in arrays.values() if array.ndim == 1)
     shards = tensors(split(arrays, 2))
-    monkeypatch.setattr("src.outside.memory.available_memory", lambda: needed)
+    monkeypatch.setattr("src.memory.available_memory", lambda: needed)
     merge_shards(shards)
-    monkeypatch.setattr("src.outside.memory.available_memory", lambda: needed - 1)
+    monkeypatch.setattr("src.memory.available_memory", lambda: needed - 1)
     monkeypatch.setattr("src.checkpoint.shards._merge_one", None)
     with pytest.raises(FileMemoryError) as caught:
         merge_shards(shards)
@@ -123,7 +123,7 @@ def test_a_copy_beyond_free_memory_is_refused_with_the_arithmetic_before_anythin
         f"{readable_bytes(needed)} for a merged copy of 2 shards: {needed + repeated} bytes in "
         f"them less {repeated} bytes that repeat others"
     )
-    monkeypatch.setattr("src.outside.memory.available_memory", lambda: 0)
+    monkeypatch.setattr("src.memory.available_memory", lambda: 0)
     assert merge_shards(shards[:1]) == shards[0]  # not copied
 
 

@@ -110,7 +110,7 @@ def test_a_path_with_control_characters_is_shown_escaped(run: Run, tmp_path: Pat
 def test_a_cache_beyond_the_memory_is_refused_with_the_arithmetic(
     run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("src.outside.memory.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("src.memory.available_memory", lambda: 1 << 20)
     code, line = refusal(run, "-m", alphabet_model, "-c", "2000")
     assert code == 4
     assert "1.0 MiB" in line

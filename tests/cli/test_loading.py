@@ -84,7 +84,7 @@ def test_what_cannot_fit_is_refused_and_what_is_only_slow_is_warned_of(
         (mapped + needed - 1, 0, b"warning: memory: "),
         (mapped + needed, 0, b""),
     ):
-        monkeypatch.setattr("src.outside.memory.available_memory", lambda free=free: free)
+        monkeypatch.setattr("src.memory.available_memory", lambda free=free: free)
         done = run(*flags)
         assert done.returncode == code
         assert done.stderr.startswith(word)
@@ -96,7 +96,7 @@ def test_the_context_that_is_said_to_fit_runs_and_one_position_more_is_refused(
     run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = forecast_memory(alphabet_model, 4000, 64).needed
-    monkeypatch.setattr("src.outside.memory.available_memory", lambda: needed + 12345)
+    monkeypatch.setattr("src.memory.available_memory", lambda: needed + 12345)
     flags = ("-m", alphabet_model, "-p", "x", "-q", "-c")
     refused = run(*flags, "8000")
     assert refused.returncode == 4

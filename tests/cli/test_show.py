@@ -4,7 +4,7 @@ import pytest
 
 from src.cli.commands import run_command
 from src.cli.errors import UsageError
-from src.outside.memory import readable_bytes
+from src.memory import readable_bytes
 from tests.cli.test_commands import reply
 from tests.cli.test_session import session_of
 

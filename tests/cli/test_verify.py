@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src import ml
+from src import memory, ml
 from src.cli import verify
 from src.model import Model, load_model, save_quantized
 from src.model.llama import LlamaAttention
-from src.outside import memory
 from src.tokenizer import Tokenizer
 from tests.cli.conftest import Outcome, Run
 from tests.model.hugging_face_tiny import config_of, renamed, write_tiny

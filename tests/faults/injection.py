@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from src import untrusted
 from src.checkpoint import mapped_file
 from src.ml import kernels
-from src.outside import regular_files
 
 HERE = str(Path(__file__).resolve().parent)
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
@@ -84,7 +84,7 @@ def failing_read(how: str) -> Inject:
     def inject(at: int) -> Iterator[Fault]:
         fault = Fault(at)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(regular_files.io, "FileIO", _file_type(fault, how))
+            patch.setattr(untrusted.io, "FileIO", _file_type(fault, how))
             patch.setattr(mapped_file.mmap, "mmap", _map_type(fault, how))
             yield fault
 

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 from src.checkpoint.mapped_file import MappedFile
-from src.outside import label_of, read_whole
 from src.tokenizer.bounded_files import read_bytes
+from src.untrusted import label_of, read_whole
 from tests.fuzz.targets import Bed
 
 

@@ -12,8 +12,8 @@ from src.checkpoint.hugging_face_config import read_hugging_face_config
 from src.checkpoint.params import read_params
 from src.cli.errors import UsageError
 from src.cli.saved_chat import read_chat
-from src.outside import parse_strict_json
 from src.tokenizer import TokenizerError
+from src.untrusted import parse_strict_json
 from tests.fuzz import inputs, readers
 from tests.fuzz.inputs import Make, as_json
 

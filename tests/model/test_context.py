@@ -82,7 +82,7 @@ def test_a_length_that_is_no_whole_number_is_refused(length: object) -> None:
 def test_a_cache_beyond_memory_is_refused_before_it_is_allocated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("src.outside.memory.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("src.memory.available_memory", lambda: 1 << 20)
     args = replace(ARGS, max_context_length=1 << 30)
     assert kv_cache_bytes(args, 1 << 30) == 2 * 2 * (1 << 30) * 2 * 8 * 2
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -127,7 +127,7 @@ def test_the_context_that_is_said_to_fit_is_accepted_and_one_position_more_is_re
     monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
     args = replace(ARGS, max_context_length=1 << 20)
-    monkeypatch.setattr("src.outside.memory.available_memory", lambda: free)
+    monkeypatch.setattr("src.memory.available_memory", lambda: free)
     named = set()
     for refuse in (
         lambda length: forecast_of(length, args=args, free=free).check(),

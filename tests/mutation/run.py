@@ -29,7 +29,7 @@ import ml_dtypes  # noqa: F401
 import pytest
 
 import src.ml
-import src.outside  # noqa: F401
+import src.untrusted  # noqa: F401
 from tests.mutation.mutants import Mutant, mutants_of
 
 # What takes longer than all other tests together, and is run where these notice nothing.

@@ -1,1 +1,1 @@
-"""What several test rooms share."""
+"""What several test packages share."""

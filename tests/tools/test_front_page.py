@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from src import ml
+from src.memory import readable_bytes
 from src.model import load_model
 from src.model.forecast import forecast_memory
 from src.model.saving import save_quantized
-from src.outside.memory import readable_bytes
 from tools.front_page import measured, memory, speed, weight_bytes
 from tools.pages import PageError
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from src.outside import memory as memory_module
-from src.outside.memory import available_memory, memory_shortage, readable_bytes
+from src import memory as memory_module
+from src.memory import available_memory, memory_shortage, readable_bytes
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:        1 kB\nMemAvailable:   2048 kB\n"
 

@@ -1,0 +1,142 @@
+"""Untrusted input: files are opened with care, JSON is read strictly, text is made safe to show."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from src import untrusted
+from src.untrusted import (
+    UnfitFileError,
+    described,
+    label_of,
+    open_regular,
+    parse_strict_json,
+    read_whole,
+    shown,
+)
+
+
+def test_a_file_is_read_whole_up_to_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    assert read_whole(path, 10) == b"0123456789"
+    with pytest.raises(UnfitFileError, match="size: expected at most 9 bytes, got 10 bytes"):
+        read_whole(path, 9)
+
+
+def test_an_empty_file_is_read_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert read_whole(tmp_path / "file", 0) == b""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system has no such files")
+def test_a_file_that_does_not_tell_its_size_is_read_to_its_end_or_limit() -> None:
+    content = read_whole(Path("/proc/self/status"), 1 << 20)
+    assert content.startswith(b"Name:")
+    assert content.endswith(b"\n")
+    with pytest.raises(UnfitFileError, match="size: expected at most 5 bytes, got more"):
+        read_whole(Path("/proc/self/status"), 5)
+
+
+def test_a_file_that_ends_before_its_size_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    monkeypatch.setattr(untrusted, "_read_up_to", lambda stream, size, most: b"0123")
+    with pytest.raises(UnfitFileError, match="size: expected 10 bytes, got 4 and then the end"):
+        read_whole(path, 10)
+
+
+def test_what_is_no_regular_file_is_refused_and_left_closed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, found in ((tmp_path / "pipe", "a FIFO"), (tmp_path, "a directory")):
+        with pytest.raises(UnfitFileError, match=f"kind: expected a regular file, got {found}"):
+            open_regular(path)
+    with pytest.raises(UnfitFileError, match="kind: expected a regular file, got a character dev"):
+        open_regular(Path(os.devnull))
+    with pytest.raises(UnfitFileError, match="cannot be opened: No such file"):
+        open_regular(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain é 日本", "'plain é 日本'"),
+        ("", "''"),
+        ("a\nb\t\0", "'a\\nb\\t\\x00'"),
+        ("\x1b[2J\x9b", "'\\x1b[2J\\x9b'"),
+        ("\u202e\u2066\u2028\ud800", "'\\u202e\\u2066\\u2028\\ud800'"),
+        ("a\\b", "'a\\\\b'"),
+        ("x" * 80, "'" + "x" * 80 + "'"),
+        ("x" * 81, "'" + "x" * 77 + "...'"),
+        ("\x1b" * 40, "'" + ("\\x1b" * 20)[:77] + "...'"),
+    ],
+)
+def test_text_is_quoted_escaped_and_cut(text: str, expected: str) -> None:
+    assert shown(text) == expected
+
+
+def test_a_value_is_described_by_itself_or_by_its_type() -> None:
+    assert [described(value) for value in ("1\n", 1, 0.5, True, None)] == [
+        "'1\\n'", "1", "0.5", "True", "None",
+    ]  # fmt: skip
+    assert described(["\x1b"]) == "a value of type list"
+    assert described({}) == "a value of type dict"
+
+
+def test_a_path_is_escaped_and_never_cut() -> None:
+    assert label_of(Path("a\x1b[2J\u202e\\b")) == "a\\x1b[2J\\u202e\\b"
+    assert label_of(Path("x" * 200)) == "x" * 200
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (
+            b'{"a": 1, "b": [1.5, -2e3, true, null, "x\\"]"]}',
+            {"a": 1, "b": [1.5, -2e3, True, None, 'x"]']},
+        ),
+        (b" 7 ", 7),
+        (b'"[[[["', "[[[["),
+        ('{"ä": "\\u00e4"}'.encode(), {"ä": "ä"}),
+        (b"[" * 32 + b"]" * 32, None),
+        (b'{"\\\\": {}}', {"\\": {}}),
+    ],
+)
+def test_json_of_the_standard_is_parsed(content: bytes, value: object) -> None:
+    parsed = parse_strict_json(content)
+    if value is not None:
+        assert parsed == value
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "line 1 column 1"),
+        (b"{", "line 1"),
+        (b'{"a": 1,}', "line 1"),
+        (b"{'a': 1}", "line 1"),
+        (b'{"a": 1} x', "line 1"),
+        (b'{"a": 1, "b": 2, "a": 3}', "'a' twice"),
+        (b'{"x": {"\\u001b[2J": 1, "\\u001b[2J": 1}}', "'\\x1b[2J' twice"),
+        (b"NaN", "NaN"),
+        (b'{"a": -Infinity}', "-Infinity"),
+        (b"1e999", "1e999"),
+        (b"-1e999", "1e999"),
+        (b"9" * 33, "32 digits"),
+        (b"9" * 5000, "32 digits"),
+        (b"[" * 60_000, "got very many"),
+        (b'{"a":' * 10_000, "got very many"),
+        (b'"' + b"\\" * 59_999, "line 1"),
+        (b"\xff", "byte 0"),
+        ("{}".encode("utf-16"), "byte 0"),
+        (b"\xef\xbb\xbf{}", "line 1"),
+    ],
+)
+def test_everything_else_is_refused_with_a_reason(content: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match="expected") as caught:
+        parse_strict_json(content)
+    assert words in str(caught.value)
+    assert str(caught.value).isprintable()
