@@ -1,4 +1,4 @@
-"""The process in which atheris runs one target; `tests.fuzz.run` starts it."""
+"""The process in which atheris runs one target; `tests.hardening.fuzz.run` starts it."""
 
 import random
 import sys
@@ -7,9 +7,9 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["src"]):
-    from tests.fuzz.targets import TARGETS, Bed
+    from tests.hardening.fuzz.targets import TARGETS, Bed
 
-from tests.fuzz.mutation import Mutator
+from tests.hardening.fuzz.mutation import Mutator
 
 
 def main() -> None:

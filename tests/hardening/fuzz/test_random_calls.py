@@ -2,7 +2,7 @@
 
 import signal
 
-from tests.fuzz import random_calls
+from tests.hardening.fuzz import random_calls
 
 
 def test_random_calls_give_results_or_errors_of_the_package():
@@ -26,7 +26,7 @@ def test_a_call_depends_on_its_seed_and_number_alone(monkeypatch):
 
 CHILD = f"""
 import os
-from tests.fuzz import random_calls
+from tests.hardening.fuzz import random_calls
 
 def run(caller):
     if caller.number == 3:

@@ -1,6 +1,6 @@
 """Sends SIGINT to the program, in the first 100 ms of answers and at random times of its life.
 
-    python -m tests.faults.run_interrupts [--answers N] [--moments N] [--seed N]
+    python -m tests.hardening.faults.run_interrupts [--answers N] [--moments N] [--seed N]
 
 Two thirds of the answers belong to runs with one prompt: each is a process that was forked when all
 was imported, and that runs `main` from its first line to the end of the interpreter; its loading

@@ -14,8 +14,8 @@ from src.cli.errors import UsageError
 from src.cli.saved_chat import read_chat
 from src.tokenizer import TokenizerError
 from src.untrusted import parse_strict_json
-from tests.fuzz import inputs, readers
-from tests.fuzz.inputs import Make, as_json
+from tests.hardening.fuzz import inputs, readers
+from tests.hardening.fuzz.inputs import Make, as_json
 
 LONGEST_TEXT = 1000  # of an error, beside the path
 SHORT_PER_VALID = 30

@@ -1,4 +1,4 @@
-"""Fuzz one parser: `python -m tests.fuzz.run TARGET --inputs N --seconds N --seed S`.
+"""Fuzz one parser: `python -m tests.hardening.fuzz.run TARGET --inputs N --seconds N --seed S`.
 
 Two engines make inputs. `mutation` makes changes to valid inputs, fast. `branches` is atheris (the
 extra `fuzz`): it keeps what reaches new branches and goes on from there, a tenth as fast. An input
@@ -17,10 +17,10 @@ import time
 import traceback
 from pathlib import Path
 
-from tests.fuzz.bounds import hangs_are_noticed
-from tests.fuzz.in_memory import keep_in_memory
-from tests.fuzz.mutation import MOST_BYTES, Mutator
-from tests.fuzz.targets import TARGETS, Bed, Target
+from tests.hardening.fuzz.bounds import hangs_are_noticed
+from tests.hardening.fuzz.in_memory import keep_in_memory
+from tests.hardening.fuzz.mutation import MOST_BYTES, Mutator
+from tests.hardening.fuzz.targets import TARGETS, Bed, Target
 
 SECONDS_PER_LED = 2  # of atheris, which counts its own work too
 MOST_MIB = 2048  # of the whole process, atheris and its corpus included
@@ -44,7 +44,7 @@ def main() -> int:
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.hardening.fuzz.run", description=__doc__)
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--engine", choices=("mutation", "branches"), default="mutation")
     parser.add_argument("--inputs", type=int, default=1 << 62, help="stop after so many")
@@ -120,7 +120,8 @@ def fuzz_by_branches(
         (corpus / str(number)).write_bytes(data)
     kept = findings_folder() / f"{target.name}-{arguments.seed}-"
     command = [
-        sys.executable, "-m", "tests.fuzz.led_by_branches", target.name, str(scratch), str(corpus),
+        sys.executable, "-m", "tests.hardening.fuzz.led_by_branches",
+        target.name, str(scratch), str(corpus),
         f"-max_total_time={arguments.seconds}", f"-runs={min(arguments.inputs, (1 << 31) - 1)}",
         f"-seed={arguments.seed}", f"-max_len={MOST_BYTES}", f"-timeout={SECONDS_PER_LED}",
         f"-rss_limit_mb={MOST_MIB}", f"-artifact_prefix={kept}", "-print_final_stats=1",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.soak.__main__ import has_grown
-from tests.soak.run import soak
+from tests.hardening.soak.__main__ import has_grown
+from tests.hardening.soak.run import soak
 
 
 @pytest.mark.slow

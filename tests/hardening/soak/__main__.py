@@ -1,9 +1,9 @@
-"""Chat for a million tokens and print what the process holds: `python -m tests.soak`."""
+"""Chat for a million tokens and print what the process holds: `python -m tests.hardening.soak`."""
 
 import argparse
 import sys
 
-from tests.soak.run import Soak, soak
+from tests.hardening.soak.run import Soak, soak
 
 # Bytes: pages that the allocators of Python and C keep for themselves, and the scratch memory of
 # the kernels, which is as large as the largest product so far has needed.
@@ -38,7 +38,7 @@ def has_grown(result: Soak) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.hardening.soak", description=__doc__)
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--intervals", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.bounds import hangs_are_noticed
-from tests.fuzz.findings import FINDINGS
-from tests.fuzz.mutation import Mutator
-from tests.fuzz.targets import TARGETS, Bed, Target
+from tests.hardening.fuzz.bounds import hangs_are_noticed
+from tests.hardening.fuzz.findings import FINDINGS
+from tests.hardening.fuzz.mutation import Mutator
+from tests.hardening.fuzz.targets import TARGETS, Bed, Target
 
 INPUTS = 200
 every_target = pytest.mark.parametrize("bed", TARGETS.values(), ids=TARGETS, indirect=True)

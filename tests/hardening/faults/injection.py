@@ -20,7 +20,7 @@ from src.checkpoint import mapped_file
 from src.ml import kernels
 
 HERE = str(Path(__file__).resolve().parent)
-SOURCE = str(Path(__file__).resolve().parents[2] / "src")
+SOURCE = str(Path(__file__).resolve().parents[3] / "src")
 # What `with` blocks pass through on their way in and out.
 CONTEXT_LIBRARY = "contextlib.py"
 

@@ -12,14 +12,14 @@ from src.cli.loading import open_session
 from src.ml import LlamaBoltsError
 from src.model import Model, load_model
 from src.tokenizer import Tokenizer
-from tests.faults import scenes
-from tests.faults.injection import (
+from tests.hardening.faults import scenes
+from tests.hardening.faults.injection import (
     failing_allocation,
     failing_read,
     interrupt,
     lines_of,
 )
-from tests.faults.scenes import Scene, strike
+from tests.hardening.faults.scenes import Scene, strike
 from tests.inference.drafts import draft_always
 from tests.model.test_isolation import hugging_face, meta, sentencepiece
 from tests.support.held import NativeBytes
@@ -82,7 +82,7 @@ some_or_all = pytest.mark.parametrize(
 
 @some_or_all
 @pytest.mark.parametrize("name", ["start", "generate", "chat"])
-def test_f2_each_allocation_may_fail(
+def test_each_allocation_may_fail(
     name: str, share: int, model: Model, directories: dict[str, Path], native: NativeBytes
 ) -> None:
     scene = scene_of(name, model, directories)
@@ -92,7 +92,7 @@ def test_f2_each_allocation_may_fail(
 
 @some_or_all
 @pytest.mark.parametrize("quantize", ["nf4", "int8"])
-def test_f2_each_allocation_of_a_load_that_quantizes_may_fail(
+def test_each_allocation_of_a_load_that_quantizes_may_fail(
     quantize: str, share: int, directories: dict[str, Path], native: NativeBytes
 ) -> None:
     scene = scenes.loading(directories["meta"], quantize=quantize)
@@ -102,7 +102,7 @@ def test_f2_each_allocation_of_a_load_that_quantizes_may_fail(
 
 @pytest.mark.parametrize("how", ["error", "end"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_f1_each_read_of_a_load_may_fail(
+def test_each_read_of_a_load_may_fail(
     layout: str, how: str, directories: dict[str, Path], native: NativeBytes
 ) -> None:
     scene = scenes.loading(directories[layout])
@@ -110,7 +110,7 @@ def test_f1_each_read_of_a_load_may_fail(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_f1_twin_a_read_that_gives_a_part_is_gone_on_with(
+def test_after_a_short_read_the_load_reads_on(
     layout: str, directories: dict[str, Path], native: NativeBytes
 ) -> None:
     scene = scenes.loading(directories[layout])
@@ -121,7 +121,7 @@ def test_f1_twin_a_read_that_gives_a_part_is_gone_on_with(
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @some_or_all
 @pytest.mark.parametrize("name", SCENES)
-def test_f3_ctrl_c_may_come_before_any_line(
+def test_ctrl_c_may_come_before_any_line(
     name: str, share: int, model: Model, directories: dict[str, Path], native: NativeBytes
 ) -> None:
     scene = scene_of(name, model, directories)

@@ -6,7 +6,7 @@ from pathlib import Path
 from src.checkpoint.mapped_file import MappedFile
 from src.tokenizer.bounded_files import read_bytes
 from src.untrusted import label_of, read_whole
-from tests.fuzz.targets import Bed
+from tests.hardening.fuzz.targets import Bed
 
 
 def keep_in_memory(bed: Bed) -> None:

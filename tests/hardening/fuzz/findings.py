@@ -2,7 +2,7 @@
 
 import json
 
-from tests.fuzz.inputs import INDEX, TOKENIZER_CONFIG
+from tests.hardening.fuzz.inputs import INDEX, TOKENIZER_CONFIG
 
 FINDINGS: dict[str, dict[str, bytes]] = {
     "model.safetensors.index.json": {

@@ -1,4 +1,4 @@
-"""Make random calls of `ml`: `python -m tests.fuzz.random_calls --calls N --seed S`.
+"""Make random calls of `ml`: `python -m tests.hardening.fuzz.random_calls --calls N --seed S`.
 
 Each call is an op, a method or a constructor with arguments of its kinds, some of them wrong:
 shapes with zeros, strides, every dtype and bit pattern, sizes that no memory holds. It must give a
@@ -31,7 +31,7 @@ MOST_BYTES = 6 << 30
 MOST_ELEMENTS = 1 << 20
 SECONDS_PER_CALL = 60
 FINDINGS_PER_RUN = 20
-CHILD = ("-m", "tests.fuzz.random_calls")
+CHILD = ("-m", "tests.hardening.fuzz.random_calls")
 # Python's own refusal of operands, of arguments to `range` or of `int(complex)`.
 PYTHONS = ("unsupported operand", "not supported between", "multiply sequence", "concat")
 
@@ -301,7 +301,9 @@ def run(calls: int, seed: int, first: int = 0) -> list[str]:
 
 def main() -> int:
     """Make the calls, print what was found, and return 1 if there was anything."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.random_calls", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.hardening.fuzz.random_calls", description=__doc__
+    )
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first call")

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests.cli.conftest import REPOSITORY
-from tests.faults import run_interrupts
-from tests.faults.run_interrupts import ended_with, outcome_of
+from tests.hardening.faults import run_interrupts
+from tests.hardening.faults.run_interrupts import ended_with, outcome_of
 
 OF_THE_START = """Traceback (most recent call last):
   File "<frozen runpy>", line 189, in _run_module_as_main
@@ -69,7 +69,7 @@ time.sleep(60)
 
 @pytest.mark.slow
 def test_no_sigint_is_lost_or_late_in_a_sample_of_answers_and_moments() -> None:
-    command = [sys.executable, "-m", "tests.faults.run_interrupts"]
+    command = [sys.executable, "-m", "tests.hardening.faults.run_interrupts"]
     done = subprocess.run(
         [*command, "--answers", "30", "--moments", "12"],
         cwd=REPOSITORY, capture_output=True, text=True, check=False,

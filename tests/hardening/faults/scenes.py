@@ -10,7 +10,7 @@ from src.cli.session import Session
 from src.inference import InferenceEngine, SamplingArgs
 from src.model import InferenceContext, Model, load_model
 from src.tokenizer import Tokenizer
-from tests.faults.injection import Inject, Line
+from tests.hardening.faults.injection import Inject, Line
 from tests.support.held import Held, NativeBytes, held_now
 
 GREEDY = SamplingArgs(temperature=0.0)

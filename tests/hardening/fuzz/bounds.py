@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from tests.fuzz.targets import SECONDS_PER_INPUT, Bed
+from tests.hardening.fuzz.targets import SECONDS_PER_INPUT, Bed
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Put small faults into the loaders and see that tests notice: `python -m tests.mutation.run`.
+"""Put small faults into the loaders: `python -m tests.hardening.mutation.run`.
 
 A sample of the mutants of `src/checkpoint` and of the readers of tokenizers is run, each in a
 process of its own in which the mutated module takes the place of the true one, on the tests of
@@ -30,7 +30,7 @@ import pytest
 
 import src.ml
 import src.untrusted  # noqa: F401
-from tests.mutation.mutants import Mutant, mutants_of
+from tests.hardening.mutation.mutants import Mutant, mutants_of
 
 # What takes longer than all other tests together, and is run where these notice nothing.
 LONG = "limited or within or 1_mib or 100_000 or any_byte or prose"
@@ -86,7 +86,9 @@ class MutantFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def main() -> int:
     """Run a sample; return 1 if fewer than nine of ten were killed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutation.run", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.hardening.mutation.run", description=__doc__
+    )
     parser.add_argument("modules", nargs="*", help="such as checkpoint/params; default: all")
     parser.add_argument("--mutants", type=int, default=400, help="how many; default 400")
     parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
