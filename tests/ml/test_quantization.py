@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.ml.quantization import quantize_scales
+from src.ml.quantized import quantize_scales
 from tests.ml.op_checks import FLOAT_DTYPES, check_same, sample, strided
 
 EVERY_FLOAT = pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)

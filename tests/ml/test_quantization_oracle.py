@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.ml.quantization import quantize_scales
+from src.ml.quantized import quantize_scales
 
 pytestmark = [
     pytest.mark.oracle,
