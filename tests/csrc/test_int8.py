@@ -16,19 +16,9 @@ from .quantized_operands import elements, quantized, with_scales
 # T, in, out: one token, two, each panel width, more than a panel; rows of one block, of an odd
 # number, of half a vector, of whole stretches, of one block more; vectors of rows that are not full
 SHAPES = [
-    (1, 32, 5),
-    (1, 480, 1),
-    (1, 768, 7),
-    (1, 4128, 67),
-    (2, 32, 3),
-    (3, 96, 17),
-    (4, 544, 33),
-    (5, 512, 15),
-    (6, 1024, 64),
-    (11, 1120, 70),
-    (40, 4128, 9),
-    (125, 64, 31),
-]
+    (1, 32, 5), (1, 480, 1), (1, 768, 7), (1, 4128, 67), (2, 32, 3), (3, 96, 17), (4, 544, 33),
+    (5, 512, 15), (6, 1024, 64), (11, 1120, 70), (40, 4128, 9), (125, 64, 31),
+]  # fmt: skip
 
 
 def weight_of(rows: int, columns: int) -> QuantizedTensor:

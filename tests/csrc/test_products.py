@@ -12,18 +12,9 @@ COLUMNS = [0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 257]
 # T, in, out: one token, each panel width, several panels, more than a group; row tails of the tile;
 # more columns than one stretch holds
 SHAPES = [
-    (1, 96, 70),
-    (2, 96, 7),
-    (3, 65, 5),
-    (4, 64, 66),
-    (5, 33, 3),
-    (6, 32, 4),
-    (7, 40, 9),
-    (13, 48, 129),
-    (125, 34, 6),
-    (7, 4100, 5),
-    (14, 8225, 7),
-]
+    (1, 96, 70), (2, 96, 7), (3, 65, 5), (4, 64, 66), (5, 33, 3), (6, 32, 4), (7, 40, 9),
+    (13, 48, 129), (125, 34, 6), (7, 4100, 5), (14, 8225, 7),
+]  # fmt: skip
 Types = tuple["np.dtype[Any]", "np.dtype[Any]", "np.dtype[Any]"]
 products = pytest.mark.parametrize("types", PRODUCTS, ids=lambda types: "-".join(map(str, types)))
 
@@ -138,13 +129,8 @@ def test_float32_products_are_fused_even_where_rounding_twice_would_show(isa: st
 
 
 BATCHES = [
-    (1, 1, 1, 1),
-    (3, 1, 65, 40),
-    (2, 7, 5, 33),
-    (2, 130, 3, 16),
-    (1, 6, 200, 4100),
-    (2, 3, 4, 0),
-]
+    (1, 1, 1, 1), (3, 1, 65, 40), (2, 7, 5, 33), (2, 130, 3, 16), (1, 6, 200, 4100), (2, 3, 4, 0),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("types", PRODUCTS[:3], ids=lambda types: "-".join(map(str, types)))

@@ -19,18 +19,9 @@ from .quantized_operands import FORMATS, NF4_CODE, elements, quantized, with_sca
 # T, in, out: rows of whole stretches, of whole blocks, of half blocks (so that every second row
 # begins within one), of odd lengths; one token, each panel width, more than a group
 SHAPES = [
-    (1, 1024, 9),
-    (1, 64, 70),
-    (1, 32, 5),
-    (1, 33, 3),
-    (2, 576, 7),
-    (3, 100, 5),
-    (5, 96, 66),
-    (7, 1100, 5),
-    (13, 512, 130),
-    (60, 576, 9),
-    (125, 96, 6),
-]
+    (1, 1024, 9), (1, 64, 70), (1, 32, 5), (1, 33, 3), (2, 576, 7), (3, 100, 5), (5, 96, 66),
+    (7, 1100, 5), (13, 512, 130), (60, 576, 9), (125, 96, 6),
+]  # fmt: skip
 # The same for one token, with rows that end within a block of nested scales, or have several
 NESTED_SHAPES = [(1, 1088, 70), (1, 20_480, 6), (1, 16_384 + 64, 5)]
 formats = pytest.mark.parametrize(
@@ -124,17 +115,9 @@ def test_several_quantized_weights_give_the_bits_of_each_alone(
 
 
 EXTREMES: list[list[float]] = [
-    [0.0],
-    [2.0**-100, 2.0**100, 0.0],
-    [0.3, 1.7, 2.0],
-    [2.0**-101],
-    [2.0**101, 1.0],
-    [1.0, 1e-40],
-    [3e38, 1.0],
-    [-0.5, 1.0],
-    [np.inf],
-    [1.0, 1.0, np.nan],
-]
+    [0.0], [2.0**-100, 2.0**100, 0.0], [0.3, 1.7, 2.0], [2.0**-101], [2.0**101, 1.0],
+    [1.0, 1e-40], [3e38, 1.0], [-0.5, 1.0], [np.inf], [1.0, 1.0, np.nan],
+]  # fmt: skip
 
 
 @formats

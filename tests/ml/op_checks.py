@@ -75,11 +75,7 @@ def bits_of(x: ml.Tensor) -> Array:
 
 
 def check_close(
-    result: ml.Tensor,
-    expected: Array,
-    *,
-    terms: float = 0.0,
-    magnitude: Array | None = None,
+    result: ml.Tensor, expected: Array, *, terms: float = 0.0, magnitude: Array | None = None
 ) -> None:
     """Hold a result against float64 values; see the bound above."""
     values = exact(result)

@@ -69,20 +69,13 @@ def test_block_quantized_types_say_how_they_are_stored_and_have_no_size_per_elem
 @pytest.mark.parametrize(
     ("value", "dtype", "expected"),
     [
-        (1.5, ml.float32, 1.5),
-        (3, ml.bfloat16, 3.0),
-        (np.float64(0.1), ml.float32, np.float32(0.1)),
-        (ml_dtypes.bfloat16(2), ml.float16, 2.0),
-        (1e300, ml.float32, np.inf),
-        (-1e300, ml.bfloat16, -np.inf),
-        (70000, ml.float16, np.inf),
-        (1e-300, ml.float32, 0.0),
-        (np.int64(-7), ml.int32, -7),
-        (255, ml.uint8, 255),
-        (1 + 2j, ml.complex64, 1 + 2j),
-        (3, ml.complex64, 3 + 0j),
+        (1.5, ml.float32, 1.5), (3, ml.bfloat16, 3.0),
+        (np.float64(0.1), ml.float32, np.float32(0.1)), (ml_dtypes.bfloat16(2), ml.float16, 2.0),
+        (1e300, ml.float32, np.inf), (-1e300, ml.bfloat16, -np.inf), (70000, ml.float16, np.inf),
+        (1e-300, ml.float32, 0.0), (np.int64(-7), ml.int32, -7), (255, ml.uint8, 255),
+        (1 + 2j, ml.complex64, 1 + 2j), (3, ml.complex64, 3 + 0j),
     ],
-)
+)  # fmt: skip
 def test_a_number_is_rounded_to_the_dtype(value, dtype, expected):
     result = checked_scalar("op", value, dtype)
     assert result.dtype == dtype.numpy_dtype

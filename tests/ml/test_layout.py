@@ -145,15 +145,10 @@ def test_dimensions_count_from_both_ends():
 @pytest.mark.parametrize(
     ("shape", "wanted", "expected"),
     [
-        ((6,), (2, 3), (2, 3)),
-        ((6,), (2, -1), (2, 3)),
-        ((6,), (-1,), (6,)),
-        ((1,), (), ()),
-        ((), (-1,), (1,)),
-        ((0, 3), (3, 0), (3, 0)),
-        ((0, 3), (-1, 3), (0, 3)),
+        ((6,), (2, 3), (2, 3)), ((6,), (2, -1), (2, 3)), ((6,), (-1,), (6,)), ((1,), (), ()),
+        ((), (-1,), (1,)), ((0, 3), (3, 0), (3, 0)), ((0, 3), (-1, 3), (0, 3)),
         ((0, 3), (2, -1), (2, 0)),
     ],
-)
+)  # fmt: skip
 def test_reshape_fills_in_one_hole(shape, wanted, expected):
     assert resolve_reshape(shape, int(np.prod(shape)), wanted) == expected

@@ -69,9 +69,7 @@ def test_sequences_of_tensors_are_inputs(listener: Listener) -> None:
     assert listener.reports == [("concatenate", ["mine", "mine"], (4, 2), {})]
 
 
-def test_an_op_with_several_results_reports_each_and_returns_them_named(
-    listener: Listener,
-) -> None:
+def test_an_op_with_several_results_reports_each_and_returns_them_named(listener: Listener) -> None:
     cache = ml.KeyValueCache(8, 2, 4, ml.float32)
     xk, xv = tensor(3, 2, 4).with_name("xk"), tensor(3, 2, 4).with_name("xv")
     assert ml.write_cache(cache, 2, xk, xv) is None

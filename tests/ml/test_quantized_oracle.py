@@ -21,11 +21,7 @@ functional = pytest.importorskip(
     "bitsandbytes.functional", reason="needs the oracle extra", exc_type=ImportError
 )
 
-DTYPES = [
-    (torch.float32, ml.float32),
-    (torch.bfloat16, ml.bfloat16),
-    (torch.float16, ml.float16),
-]
+DTYPES = [(torch.float32, ml.float32), (torch.bfloat16, ml.bfloat16), (torch.float16, ml.float16)]
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda pair: str(pair[1]))
 # Rows of whole blocks and not, a short block at the end, one that is a block itself. Left out are
 # rows of whole 16 but not of whole blocks: there the AVX-512 code of bitsandbytes 0.50.2 takes the

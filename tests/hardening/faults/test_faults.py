@@ -13,12 +13,7 @@ from src.ml import LlamaBoltsError
 from src.model import Model, load_model
 from src.tokenizer import Tokenizer
 from tests.hardening.faults import scenes
-from tests.hardening.faults.injection import (
-    failing_allocation,
-    failing_read,
-    interrupt,
-    lines_of,
-)
+from tests.hardening.faults.injection import failing_allocation, failing_read, interrupt, lines_of
 from tests.hardening.faults.scenes import Scene, strike
 from tests.inference.drafts import draft_always
 from tests.model.test_isolation import hugging_face, meta, sentencepiece

@@ -8,11 +8,11 @@ FINDINGS: dict[str, dict[str, bytes]] = {
     "model.safetensors.index.json": {
         "a name that the system calls too long": json.dumps(
             INDEX | {"weight_map": {"a": "x" * 300 + ".safetensors"}}
-        ).encode(),
+        ).encode()
     },
     "tokenizer_config.json": {
         "an id of more digits than Python reads": json.dumps(
             TOKENIZER_CONFIG | {"added_tokens_decoder": {"9" * 5000: {"content": "<x>"}}}
-        ).encode(),
+        ).encode()
     },
 }

@@ -43,10 +43,7 @@ def small_tensors() -> "dict[str, np.ndarray[Any, Any]]":
 
 def program() -> bytes:
     whole = storage_id("FloatStorage", "0", 6)
-    calls = {
-        "a": tensor_call(whole, 0, [2, 3], [1, 2]),
-        "b": tensor_call(whole, 5, [], []),
-    }
+    calls = {"a": tensor_call(whole, 0, [2, 3], [1, 2]), "b": tensor_call(whole, 5, [], [])}
     return dict_program(calls)
 
 

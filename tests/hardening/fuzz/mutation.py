@@ -22,13 +22,8 @@ PICKLE_WORDS = (
     b"ctorch._utils\n_rebuild_tensor_v2\n", b"cos\nsystem\n", b"ios\nsystem\n", b"\x93", b"\x81",
 )  # fmt: skip
 ZIP_WORDS = (
-    b"PK\x01\x02",
-    b"PK\x03\x04",
-    b"PK\x05\x06",
-    b"PK\x06\x06",
-    b"PK\x06\x07",
-    b"PK\x07\x08",
-)
+    b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07", b"PK\x07\x08",
+)  # fmt: skip
 WIRE_WORDS = (b"\x0a\x00", b"\x0a\x80\x80\x80\x80\x10", b"\x12\x02\x18\x02", b"\xff" * 10, b"\x0b")
 TEMPLATE_WORDS = (
     b"{{", b"}}", b"{%", b"%}", b"\\n", b"\n", b"'", b'"', b"message.role", b"message['content']",

@@ -231,12 +231,8 @@ class Caller:
     def index(self) -> Any:
         """Choose what stands in square brackets."""
         parts: list[Any] = [
-            self.random.randrange(-3, 3),
-            slice(None),
-            slice(0, 1),
-            ...,
-            slice(-2, None),
-        ]
+            self.random.randrange(-3, 3), slice(None), slice(0, 1), ..., slice(-2, None),
+        ]  # fmt: skip
         parts += [slice(1, None, 2), self.wrong()]
         chosen = [self.random.choice(parts) for _ in range(self.random.randrange(4))]
         return chosen[0] if len(chosen) == 1 else tuple(chosen)

@@ -195,13 +195,9 @@ def _be_the_process(
             sys.meta_path.insert(0, MutantFinder(mutant))
         with tempfile.TemporaryDirectory() as folder:
             switches = [
-                "-x",
-                "-q",
-                "--assert=plain",
-                "-p",
-                "no:cacheprovider",
+                "-x", "-q", "--assert=plain", "-p", "no:cacheprovider",
                 f"--basetemp={folder}/tests",
-            ]
+            ]  # fmt: skip
             code = pytest.main([*switches, "-k", names, *files], [Witness(stream)])
     finally:
         os._exit(code)

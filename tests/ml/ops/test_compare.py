@@ -10,13 +10,9 @@ from src import ml
 from tests.ml.op_checks import EVERY_DTYPE, SHAPES, bits_of, check_same, exact, sample, strided
 
 OPERATORS = {
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-}
+    "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt,
+    "less_equal": operator.le, "greater": operator.gt, "greater_equal": operator.ge,
+}  # fmt: skip
 EVERY = pytest.mark.parametrize("name", OPERATORS)
 REAL = [row for row in ml.DTYPES if row.kind in ("float", "int")]
 

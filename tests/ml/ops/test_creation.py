@@ -14,8 +14,7 @@ FLOATS = [row for row in ml.DTYPES if row.is_float]
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [(5,), (2, 5), (0, 7, 3), (0, 6, 3), (5, 0, -2), (0,), (5, 2), (2, 5, -1), (-3, 0)],
+    "arguments", [(5,), (2, 5), (0, 7, 3), (0, 6, 3), (5, 0, -2), (0,), (5, 2), (2, 5, -1), (-3, 0)]
 )
 def test_arange_counts_from_start_to_stop_without_it(arguments):
     check_same(ml.arange(*arguments), np.arange(*arguments, dtype=np.int32))
