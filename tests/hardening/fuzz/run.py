@@ -17,10 +17,9 @@ import time
 import traceback
 from pathlib import Path
 
-from tests.hardening.fuzz.bounds import hangs_are_noticed
 from tests.hardening.fuzz.in_memory import keep_in_memory
 from tests.hardening.fuzz.mutation import MOST_BYTES, Mutator
-from tests.hardening.fuzz.targets import TARGETS, Bed, Target
+from tests.hardening.fuzz.targets import TARGETS, Bed, Target, hangs_are_noticed
 
 SECONDS_PER_LED = 2  # of atheris, which counts its own work too
 MOST_MIB = 2048  # of the whole process, atheris and its corpus included

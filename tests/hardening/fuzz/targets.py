@@ -1,11 +1,14 @@
 """The parsers of files, each with small inputs and the only errors that it may raise."""
 
+import contextlib
 import json
 import os
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from src.checkpoint import CheckpointError
 from src.checkpoint.hugging_face_config import read_hugging_face_config
@@ -105,6 +108,30 @@ class Bed:
             if time.process_time() - started > SECONDS_PER_INPUT:
                 raise TimeoutError(f"{len(data)} bytes took over {SECONDS_PER_INPUT} seconds")
         return True
+
+
+@contextlib.contextmanager
+def hangs_are_noticed(bed: Bed, seconds: float = SECONDS_PER_INPUT) -> Iterator[None]:
+    """Raise TimeoutError in an input of the bed that takes more processor time.
+
+    One timer for all of them, which looks whether the bed is still at the input it was at before:
+    to set it for every input would take longer than some parsers.
+    """
+    last = -1
+
+    def look(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        if bed.count == last:
+            raise TimeoutError(f"an input took over {seconds} seconds")
+        last = bed.count
+
+    before = signal.signal(signal.SIGPROF, look)
+    signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def check_text(text: str, path_length: int) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hardening.fuzz.bounds import hangs_are_noticed
-from tests.hardening.fuzz.targets import TARGETS, Bed, Target
+from tests.hardening.fuzz.targets import TARGETS, Bed, Target, hangs_are_noticed
 
 # Text is no file: whatever is left of it after a cut is text too.
 FORMATS = {

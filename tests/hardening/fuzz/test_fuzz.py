@@ -1,16 +1,29 @@
 """A smoke run of every fuzz target, and every finding again."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.hardening.fuzz.bounds import hangs_are_noticed
-from tests.hardening.fuzz.findings import FINDINGS
+from tests.hardening.fuzz.inputs import INDEX, TOKENIZER_CONFIG
 from tests.hardening.fuzz.mutation import Mutator
-from tests.hardening.fuzz.targets import TARGETS, Bed, Target
+from tests.hardening.fuzz.targets import TARGETS, Bed, Target, hangs_are_noticed
 
 INPUTS = 200
+# Inputs that once ended in an undeclared exception, by target.
+FINDINGS: dict[str, dict[str, bytes]] = {
+    "model.safetensors.index.json": {
+        "a name that the system calls too long": json.dumps(
+            INDEX | {"weight_map": {"a": "x" * 300 + ".safetensors"}}
+        ).encode()
+    },
+    "tokenizer_config.json": {
+        "an id of more digits than Python reads": json.dumps(
+            TOKENIZER_CONFIG | {"added_tokens_decoder": {"9" * 5000: {"content": "<x>"}}}
+        ).encode()
+    },
+}
 every_target = pytest.mark.parametrize("bed", TARGETS.values(), ids=TARGETS, indirect=True)
 
 
