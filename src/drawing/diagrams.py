@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from ..trace import STAGES, Stage
 from .flow import draw_flow
 from .loop import draw_loop, draw_sampling
-from .overview import draw_attention_stage, draw_block_stage, draw_model
+from .overview import draw_attention_stage, draw_block_stage, draw_model, draw_residual
 from .run import TracedRun
 from .tokens import draw_text_out, draw_tokenization, draw_tokens_tensor
 
@@ -19,6 +19,8 @@ _OWN: Mapping[int, Callable[[TracedRun, Stage], str]] = {
     3: draw_loop,
     5: draw_block_stage,
     7: draw_attention_stage,
+    15: draw_residual,
+    18: draw_residual,
     20: draw_sampling,
     21: draw_text_out,
 }

@@ -6,6 +6,7 @@ from ..trace import Stage, TensorInfo
 from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, wrapped
 from .frame import draw_heading, draw_letters
 from .notes import note_on
+from .pictures import PICTURES
 from .products import HEIGHT, draw_product, is_product
 from .run import TracedRun
 from .steps import Step, steps_of
@@ -48,6 +49,8 @@ def draw_flow(run: TracedRun, stage: Stage) -> str:
     y += 12
     if sheet.lanes > 1:
         y = _draw_notes_below(sheet, y + 10)
+    if stage.number in PICTURES:
+        y = PICTURES[stage.number](canvas, run, y + 10)
     draw_letters(canvas, run, _letters(sheet.steps), y + 10)
     return canvas.svg(stage.heading)
 
@@ -66,7 +69,7 @@ def _draw_inputs(sheet: _Sheet, y: float) -> float:
         if x is not None:
             column = sheet.column(lane, span)
             box = Box(column.x, y, column.width, tensor_height(sheet.run))
-            draw_tensor(sheet.canvas, sheet.run, x, box, _origin(sheet, x))
+            draw_tensor(sheet.canvas, sheet.run, x, box, sheet.run.origin(x, sheet.stage.number))
         lane += span
     return y + tensor_height(sheet.run)
 
@@ -114,7 +117,7 @@ def _draw_op(sheet: _Sheet, step: Step, box: Box) -> None:
     y += 10
     for x in step.side_inputs:
         inner = Box(box.x + 8, y, box.width - 16, tensor_height(sheet.run))
-        draw_tensor(canvas, sheet.run, x, inner, _origin(sheet, x))
+        draw_tensor(canvas, sheet.run, x, inner, sheet.run.origin(x, sheet.stage.number))
         y = inner.bottom + 8
     if sheet.lanes == 1:
         left = box.right + 26
@@ -156,11 +159,6 @@ def _draw_notes_below(sheet: _Sheet, y: float) -> float:
     return y
 
 
-def _origin(sheet: _Sheet, x: TensorInfo) -> str:
-    number = sheet.run.origin(x, sheet.stage.number)
-    return "" if number is None else f"from {number}"
-
-
 def _same(x: TensorInfo, other: TensorInfo | None) -> bool:
     return other is not None and (x.name, x.shape) == (other.name, other.shape)
 
@@ -169,4 +167,4 @@ def _letters(steps: list[Step]) -> str:
     """Return the letters of all tensors of a stage, in the order of the legend."""
     tensors = [x for step in steps for x in (step.result, *step.inputs)]
     used = set("".join("".join(x.letters) for x in tensors))
-    return "".join(letter for letter in "TSDHKhFV" if letter in used)
+    return "".join(letter for letter in "TSCDHKhFV" if letter in used)

@@ -21,6 +21,7 @@ _BADGE = 44.0
 _MEANINGS = {
     "T": "new tokens",
     "S": "cached plus new",
+    "C": "cache positions",
     "D": "model",
     "H": "query heads",
     "K": "key/value heads",
@@ -65,7 +66,7 @@ def draw_letters(canvas: Canvas, run: TracedRun, letters: str, y: float) -> None
     if run.beside is not None and letters:
         lines[0] += f" {run.beside.name}: {run.beside.title}."
     parts = []
-    for letter in letters:
+    for letter in (letter for letter in letters if letter in sizes):
         beside = "" if run.beside is None else f" ({run.beside.sizes[letter]})"
         parts.append(f"{letter} {_MEANINGS[letter]} {sizes[letter]}{beside}")
     if parts:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from ..trace import Stage, TensorInfo
+from ..trace import Stage
 from .canvas import LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, shortened
 from .frame import draw_heading, draw_letters, draw_link, draw_note
+from .notes import note_on
 from .run import TracedRun
 from .tensors import draw_tensor, tensor_height, tensor_lines
 
@@ -26,7 +27,7 @@ def draw_block_stage(run: TracedRun, stage: Stage) -> str:
     y = draw_heading(canvas, stage)
     x = run.first(6)[0].inputs[0]
     box = Box(_LEFT, y, _WIDE, tensor_height(run))
-    draw_tensor(canvas, run, x, box, _from(run, x, 6))
+    draw_tensor(canvas, run, x, box, run.origin(x, 6))
     y = _draw_block(canvas, run, box.bottom)
     canvas.arrow([(box.middle[0], y), (box.middle[0], y + _ARROW)])
     box = Box(_LEFT, y + _ARROW, _WIDE, tensor_height(run))
@@ -34,9 +35,9 @@ def draw_block_stage(run: TracedRun, stage: Stage) -> str:
     y = box.bottom + 14
     note = (
         "The residual stream x keeps its shape through all layers. Each half of a layer reads it "
-        "normalised and adds what it found (green: x itself, unchanged). Attention looks at other "
+        "normalized and adds what it found (green: x itself, unchanged). Attention looks at other "
         f"positions, feed-forward at each one by itself. This happens {_layers(run)} times, each "
-        "with weights of its own."
+        "with different weights."
     )
     y = draw_note(canvas, note, y + 2)
     draw_letters(canvas, run, "TDL", y + 14)
@@ -201,6 +202,24 @@ def _layers(run: TracedRun) -> str:
     return f"{run.sizes['L']}{beside}"
 
 
-def _from(run: TracedRun, x: TensorInfo, stage: int) -> str:
-    number = run.origin(x, stage)
-    return "" if number is None else f"from {number}"
+def draw_residual(run: TracedRun, stage: Stage) -> str:
+    """Return the diagram of stages 15 and 18: what the stream has and what it gains, added."""
+    canvas = Canvas()
+    y = draw_heading(canvas, stage)
+    (event,) = run.first(stage.number)
+    middle, half = WIDTH / 2, (_INNER - _GAP) / 2
+    plus = Box(middle - 20, y + tensor_height(run) + 34, 40, 40)
+    for place, (x, kind) in enumerate(zip(event.inputs, ("residual", "arrow"), strict=True)):
+        box = Box(MARGIN + place * (half + _GAP), y, half, tensor_height(run))
+        draw_tensor(canvas, run, x, box, run.origin(x, stage.number))
+        edge = plus.right if place else plus.x
+        turn = (box.middle[0], plus.middle[1])
+        canvas.arrow([(box.middle[0], box.bottom), turn, (edge, plus.middle[1])], kind)
+    canvas.rect(plus, "op", radius=20)
+    canvas.text((middle, plus.middle[1] + 7), "+", size=LARGE + 4, anchor="middle", bold=True)
+    out = Box(middle - half / 2, plus.bottom + _ARROW, half, tensor_height(run))
+    canvas.arrow([plus.bottom_middle, out.top_middle], "residual")
+    draw_tensor(canvas, run, event.outputs[0], out)
+    y = draw_note(canvas, note_on(stage.number, event.op), out.bottom + 16)
+    draw_letters(canvas, run, "TD", y + 10)
+    return canvas.svg(stage.heading)

@@ -5,15 +5,6 @@ from dataclasses import dataclass, field
 
 from ..trace import Event, TensorInfo
 
-# What an op reads of the tensors that it is given, or beyond them: the cache is no argument.
-_READS = {
-    "cache_k": ("xk",),
-    "cache_v": ("xv",),
-    "keys": ("cache_k",),
-    "values": ("cache_v",),
-}
-_CACHE_OPS = ("write_cache", "read_cache")
-
 
 @dataclass
 class Step:
@@ -58,7 +49,7 @@ def steps_of(events: Sequence[Event]) -> list[Step]:
     steps: list[Step] = []
     for event in events:
         step = Step(event)
-        for x in _read(event, steps):
+        for x in event.inputs:
             source = made.get((x.name, x.shape))
             if source is None:
                 step.inputs.append(x)
@@ -68,15 +59,6 @@ def steps_of(events: Sequence[Event]) -> list[Step]:
         steps.append(step)
     _place(steps)
     return steps
-
-
-def _read(event: Event, before: list[Step]) -> list[TensorInfo]:
-    """Return the tensors that an op reads, those of the cache among them."""
-    if event.op not in _CACHE_OPS:
-        return list(event.inputs)
-    wanted = _READS.get(event.outputs[0].name, ())
-    known = [*event.inputs, *(step.result for step in before)]
-    return [x for x in known if x.name in wanted]
 
 
 def _place(steps: list[Step]) -> None:

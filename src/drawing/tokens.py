@@ -34,9 +34,9 @@ def draw_tokenization(run: TracedRun, stage: Stage) -> str:
     y = _draw_tiles(canvas, run, ids, y + 28)
     note = (
         f"{len(ids)} tokens: the text of each over its id. Yellow ones are special tokens, "
-        "which no text turns into. \u2423 is a space."
+        "which no text turns into."
     )
-    y = draw_note(canvas, note, y + 2)
+    y = draw_note(canvas, " ".join([note, *(f"{name}." for name in details["symbols"])]), y + 2)
     draw_letters(canvas, run, "TV", y + 14)
     return canvas.svg(stage.heading)
 
@@ -72,11 +72,11 @@ def draw_text_out(run: TracedRun, stage: Stage) -> str:
     marks = run.marks(stage.number)
     for event in _ends(marks):
         token, reason = event.details["token"], event.details["stop_reason"]
-        special = token in run.special
+        special = run.is_special(token)
         cells = (
             (str(token), "tensor"),
             (run.piece(token), "weight" if special else "op"),
-            (repr(event.details["text"]), "op"),
+            ("waits" if event.details["waits"] else repr(event.details["text"]), "op"),
             ("goes on" if reason is None else f"stops: {reason}", "stage" if reason else "group"),
         )
         for (x, width, _), (text, kind) in zip(columns, cells, strict=True):
@@ -92,7 +92,8 @@ def draw_text_out(run: TracedRun, stage: Stage) -> str:
         "Bytes wait until they are a whole character, so that an emoji of several tokens appears "
         f"at once. The answer stops at an end token, a stop text, or a limit.{said}"
     )
-    y = draw_note(canvas, note, y + 8)
+    symbols = dict.fromkeys(name for event in marks for name in event.details["symbols"])
+    y = draw_note(canvas, " ".join([note, *(f"{name}." for name in symbols)]), y + 8)
     draw_letters(canvas, run, "", y + 20)
     return canvas.svg(stage.heading)
 
@@ -111,7 +112,7 @@ def _draw_tiles(
         width = max(text_width(over, BODY), text_width(under, SMALL)) + 14
         if x + width > WIDTH - MARGIN:
             x, y = float(MARGIN), y + _TILE_HEIGHT + _GAP
-        kind = "tensor" if positions else "weight" if token in run.special else "op"
+        kind = "tensor" if positions else "weight" if run.is_special(token) else "op"
         tile = canvas.rect(Box(x, y, width, _TILE_HEIGHT), kind)
         canvas.text((tile.middle[0], y + 20), over, anchor="middle")
         canvas.text((tile.middle[0], y + 39), under, size=SMALL, ink="soft", anchor="middle")

@@ -136,8 +136,8 @@ _STAGES = (
         "model.context",
         "InferenceContext.update",
         _steps(
-            "write_cache cache_k [T, K, h]",
-            "write_cache cache_v [T, K, h]",
+            "write_cache cache_k [C, K, h]",
+            "write_cache cache_v [C, K, h]",
             "read_cache keys [S, K, h]",
             "read_cache values [S, K, h]",
         ),

@@ -27,6 +27,7 @@ _STEP_COLUMNS = "{:>5} {:>8}  {:<26} {:<26} {:>6.4f} {:>6.4f} {:>9.3f}"
 _BEFORE_INPUTS = 86
 _INDENT = " " * 8
 _MOST_TOKENS = 64
+_MOST_FACT = 200
 _PASS_STAGES = (3, 20, 21)
 _NOTHING: Mapping[str, Any] = {}
 _LEGEND = (
@@ -222,9 +223,9 @@ class DebugLog(_View):
             for letter, what in _LEGEND
             if letter in "TS" or letter in sizes
         ]
-        facts = [f"{name} {value}" for name, value in run.items()]
+        facts = "; ".join(f"{name} {_cut(value, _MOST_FACT)}" for name, value in run.items())
         head = [
-            *_packed(facts, "# ", "#   "),
+            *(line.rstrip() for line in _wrapped(facts, "# ", "#   ")),
             *_packed(letters, "# ", "#   "),
             "# st: stage, which --explain N explains; code: where the op was called; ms: its time",
             _COLUMNS.format("st", "op", "code", "ms", "result <- inputs, arguments"),
@@ -245,7 +246,7 @@ class DebugLog(_View):
         if not in_full:
             lines = self._later_step(event)
         elif op == LAYER:
-            heading = ["", "# 5 each transformer block: its time and its result"]
+            heading = ["", "# 5 each transformer block: its time, its result, its work"]
             lines = heading * (previous != LAYER) + [_layer_line(event)]
             self._after_heading = False
         elif op != MARK:
@@ -273,8 +274,9 @@ class DebugLog(_View):
             title += f": {self._new} of C = {self._sizes['C']}"
         elif "stages" in details:
             title += f": stages {details['stages']}"
-        blank = () if self._after_heading else ("",)
-        if stage.number in self._linked:
+        is_again = stage.number in self._linked
+        blank = () if self._after_heading or (is_again and stage.number != 3) else ("",)
+        if is_again:
             return [*blank, title]
         self._linked.add(stage.number)
         links = [stage.diagram, stage.code, stage.chapter]
@@ -289,7 +291,7 @@ class DebugLog(_View):
         if len(events) < len(_PASS_STAGES):
             return []  # not all of them are asked for
         drawn, details = events[20], event["details"]
-        seconds = event["time"] - events[3]["time"]
+        seconds = event["start"] - events[3]["start"]
         row = _STEP_COLUMNS.format(
             event["step"], events[3]["position"], self._read, _token_text(details),
             *_drawn_probabilities(drawn["details"]), 1e3 * seconds,
@@ -344,8 +346,10 @@ def _mark_lines(event: EventDict) -> list[str]:
     left = _op_lines({**event, "details": {}, "inputs": ()})
     if stage == 21:
         text, reason = details["text"], details["stop_reason"]
-        said = f"token {_token_text(details)}, text {text!r}"
-        return left + _wrapped(said if reason is None else f"{said}, stop: {reason}")
+        said = [f"token {_token_text(details)}, text {text!r}", *details["symbols"]]
+        said += ["waits for the rest of the character"] * details["waits"]
+        said += [f"stop: {reason}"] * (reason is not None)
+        return left + _wrapped(", ".join(said))
     return left + (_prompt_lines(details) if stage == 1 else _choice_lines(details))
 
 
@@ -356,6 +360,8 @@ def _prompt_lines(details: Mapping[str, Any]) -> list[str]:
         lines += _wrapped(f"{message['role']}: {message['content']!r}")
     if "text" in details:
         lines += _wrapped(f"text: {details['text']!r}")
+    if details["symbols"]:
+        lines += _wrapped(", ".join(details["symbols"]))
     ids = details["ids"]
     tokens = [f"{token} {text}" for token, text in zip(ids, details["texts"], strict=True)]
     more = [f"and {len(ids) - _MOST_TOKENS} more"] if len(ids) > _MOST_TOKENS else []
@@ -373,14 +379,13 @@ def _choice_lines(details: Mapping[str, Any]) -> list[str]:
     names = [_stage_name(stage) for stage in choice["stages"]]
     head = f"{_INDENT}{'token':<26} {'logit':>9}" + "".join(f" {name:>15}" for name in names)
     rows = [head[:_WIDTH]]
-    logits = dict(details["largest"])
-    for candidate, text in zip(choice["candidates"], details["texts"], strict=True):
-        token, logit = candidate["token_id"], logits.get(candidate["token_id"])
-        shown = "" if logit is None else f"{logit:.3f}"
+    columns = choice["candidates"], details["logits"], details["texts"]
+    for candidate, logit, text in zip(*columns, strict=True):
+        token = candidate["token_id"]
         chances = "".join(
             f" {p:>15.4f}" if p else f" {'-':>15}" for p in candidate["probabilities"]
         )
-        row = f"{_INDENT}{_cut(f'{token} {text}', 26):<26} {shown:>9}{chances}"
+        row = f"{_INDENT}{_cut(f'{token} {text}', 26):<26} {logit:>9.3f}{chances}"
         rows.append(f"{row} <-" if token == details["token"] else row)
     kept = "".join(f" {stage['kept']:>15}" for stage in choice["stages"])
     return [*lines, *rows, f"{_INDENT}{'tokens that are left':<36}{kept}"]
@@ -394,7 +399,9 @@ def _layer_line(event: EventDict) -> str:
     """Return the line that sums up a transformer block."""
     result = ", ".join(tensor_text(x) for x in event["outputs"])
     code, milliseconds = event["code"].rpartition("/")[2], f"{event['seconds'] * 1e3:.3f}"
-    return _COLUMNS.format(5, f"layer {event['layer']}", code, milliseconds, result)
+    line = _COLUMNS.format(5, f"layer {event['layer']}", code, milliseconds, result)
+    operations, moved = event["operations"] / 1e6, event["bytes"] / 2**20
+    return f"{line:<{_BEFORE_INPUTS - 1}} {operations:.4g} M operations, {moved:.4g} MiB"
 
 
 def _drawn_probabilities(details: Mapping[str, Any]) -> tuple[float, float]:
@@ -437,7 +444,7 @@ def _value_text(value: Any) -> str:
 
 
 def _statistics_line(values: Statistics) -> str:
-    numbers = {"min": values.minimum, "max": values.maximum, "mean": values.mean, "rms": values.rms}
+    numbers = {name: getattr(values, name) for name in ("min", "max", "mean", "rms")}
     known = " ".join(
         f"{name} {f'{n:.4g}' if math.isfinite(n) else '-':>10}" for name, n in numbers.items()
     )
@@ -462,10 +469,10 @@ def _packed(items: Sequence[str], first: str, later: str, between: str = ", ") -
     return lines
 
 
-def _wrapped(text: str) -> list[str]:
-    """Return a text of any length in lines below an op."""
+def _wrapped(text: str, first: str = _INDENT, later: str = f"{_INDENT}  ") -> list[str]:
+    """Return a text of any length in lines, by default below an op."""
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=_INDENT, subsequent_indent=f"{_INDENT}  ",
+        text, _WIDTH, initial_indent=first, subsequent_indent=later,
         drop_whitespace=False, break_on_hyphens=False,
     )  # fmt: skip
 

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, TypeAlias
+
+import numpy as np
 
 Details: TypeAlias = Mapping[str, Any]  # values that JSON knows
 Letters: TypeAlias = tuple[str, ...]
@@ -17,39 +19,23 @@ class Statistics:
     """A few numbers about the elements of a tensor; a complex one counts as pairs of reals.
 
     Attributes:
-        minimum, maximum, mean, rms: over all elements, computed in float64.
-        first, last: the first and the last elements, in row-major order.
+        min, max, mean, rms: Over all elements, computed in float64.
+        first, last: The first and the last elements, in row-major order.
     """
 
-    minimum: float
-    maximum: float
+    min: float
+    max: float
     mean: float
     rms: float
     first: tuple[float, ...]
     last: tuple[float, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold; it has no infinity and no NaN, which become texts."""
-        return {
-            "min": json_value(self.minimum),
-            "max": json_value(self.maximum),
-            "mean": json_value(self.mean),
-            "rms": json_value(self.rms),
-            "first": json_value(self.first),
-            "last": json_value(self.last),
-        }
-
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Statistics":
-        """Read what `as_dict` returned."""
-        return cls(
-            minimum=float(record["min"]),
-            maximum=float(record["max"]),
-            mean=float(record["mean"]),
-            rms=float(record["rms"]),
-            first=tuple(map(float, record["first"])),
-            last=tuple(map(float, record["last"])),
-        )
+        """Read what `json_value` makes of one: JSON has no infinity and no NaN, but their names."""
+        first, last = (tuple(map(float, record[name])) for name in ("first", "last"))
+        least, most, mean, rms = (float(record[name]) for name in ("min", "max", "mean", "rms"))
+        return cls(least, most, mean, rms, first, last)
 
 
 @dataclass(frozen=True)
@@ -61,38 +47,31 @@ class TensorInfo:
         shape: its sizes.
         letters: the same in letters; empty where none are known, or it has no dimensions.
         dtype: the name of its dtype.
-        statistics: on request, of results.
+        id: A number that no other tensor of the trace has, from 1; a view has its own.
+        statistics: On request, of results.
+        values: On request, of results: a copy of all elements, which the JSON lines leave out.
     """
 
     name: str
     shape: tuple[int, ...]
     letters: Letters
     dtype: str
+    id: int = 0
     statistics: Statistics | None = None
+    values: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what JSON can hold."""
-        record: dict[str, Any] = {
-            "name": self.name,
-            "shape": list(self.shape),
-            "letters": list(self.letters),
-            "dtype": self.dtype,
-        }
-        if self.statistics is not None:
-            record["statistics"] = self.statistics.as_dict()
-        return record
+        record = {name: json_value(value) for name, value in vars(self).items()}
+        return {k: v for k, v in record.items() if k != "values" and v is not None}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "TensorInfo":
         """Read what `as_dict` returned."""
+        tuples = {name: tuple(record[name]) for name in ("shape", "letters")}
         found = record.get("statistics")
-        return cls(
-            name=str(record["name"]),
-            shape=tuple(int(n) for n in record["shape"]),
-            letters=tuple(str(letter) for letter in record["letters"]),
-            dtype=str(record["dtype"]),
-            statistics=None if found is None else Statistics.from_dict(found),
-        )
+        statistics = None if found is None else Statistics.from_dict(found)
+        return cls(**{**record, **tuples, "statistics": statistics})
 
 
 @dataclass(frozen=True)
@@ -109,8 +88,11 @@ class Event:
             first.
         position: that of the first new token, or None before there is one.
         inputs, outputs: the tensors that were read and made.
-        time: seconds from the beginning of the trace to the event.
-        seconds: what the op took, the tracing not counted; None where nothing was measured.
+        start: Seconds from the beginning of the trace to that of the op, of the layer, or of the
+            stage that is marked.
+        seconds: What the op took, the tracing not counted; None where nothing was measured.
+        bytes: What the op read and wrote, each tensor once; 0 for a view.
+        operations: Additions, multiplications, divisions and exponentials on numbers.
         details: arguments that are no tensors, and what a stage without tensors has to say.
         code: the file and the line of the call.
     """
@@ -123,28 +105,20 @@ class Event:
     position: int | None
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    time: float
+    start: float
     seconds: float | None
+    bytes: int
+    operations: int
     details: Details
     code: str
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Event":
         """Read a record of the JSON lines."""
-        return cls(
-            op=str(record["op"]),
-            stage=int(record["stage"]),
-            name=str(record["name"]),
-            layer=_optional_int(record["layer"]),
-            step=_optional_int(record["step"]),
-            position=_optional_int(record["position"]),
-            inputs=tuple(map(TensorInfo.from_dict, record["inputs"])),
-            outputs=tuple(map(TensorInfo.from_dict, record["outputs"])),
-            time=float(record["time"]),
-            seconds=None if record["seconds"] is None else float(record["seconds"]),
-            details=dict(record["details"]),
-            code=str(record["code"]),
+        read, made = (
+            tuple(map(TensorInfo.from_dict, record[name])) for name in ("inputs", "outputs")
         )
+        return cls(**{**record, "inputs": read, "outputs": made})
 
 
 def json_value(value: Any) -> Any:
@@ -163,7 +137,3 @@ def json_value(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__"):
         return json_value(asdict(value))
     return str(value)
-
-
-def _optional_int(value: Any) -> int | None:
-    return None if value is None else int(value)

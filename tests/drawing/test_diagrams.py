@@ -1,5 +1,4 @@
 import re
-from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -19,7 +18,7 @@ every_diagram = pytest.mark.parametrize("name", NAMES)
 
 
 def bundled_run() -> TracedRun:
-    return TracedRun("m", bundled_model().args.sizes, bundled_events(), {})
+    return TracedRun("m", bundled_model().args.sizes, bundled_events())
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +99,8 @@ def test_the_text_of_the_prompt_and_of_its_tokens_is_shown_escaped(
 ) -> None:
     shown = texts(byte_diagrams["stage-01.svg"])
     assert repr(WIDE)[1:-1] in " ".join(shown)
-    assert {"\\n", "<", "\u2423", "\\xe6"} <= set(shown)
+    assert {"'\\n'", "'<'", "' '", "'\\xe6'"} <= set(shown)
     assert "&lt;d&gt;" in byte_diagrams["stage-01.svg"]
-    assert unescape("&lt;") in shown
 
 
 def test_the_loop_shows_what_each_pass_reads_anew(byte_diagrams: dict[str, str]) -> None:

@@ -16,10 +16,10 @@ def test_what_json_does_not_know_becomes_text() -> None:
 
 def test_an_event_comes_back_from_its_record() -> None:
     numbers = Statistics(-math.inf, 2.0, -math.inf, math.inf, (-math.inf, 1.0), (2.0,))
-    info = TensorInfo("xq", (22, 120), ("T", "H*h"), "bfloat16", numbers)
+    info = TensorInfo("xq", (22, 120), ("T", "H*h"), "bfloat16", 7, numbers)
     where = "src/model/llama.py:108"
     event = Event(
-        "add", 8, "xq, xk, xv", 0, 1, 22, (info,), (info,), 0.5, 0.25, {"eps": 1e-5}, where
+        "add", 8, "xq, xk, xv", 0, 1, 22, (info,), (info,), 0.5, 0.25, 10, 20, {"eps": 1e-5}, where
     )
     record = json.loads(json.dumps(vars(event), default=TensorInfo.as_dict, allow_nan=False))
     assert Event.from_dict(record) == event
