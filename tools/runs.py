@@ -53,8 +53,15 @@ def bundled_events() -> tuple[Event, ...]:
     tokenizer = model.tokenizer
     assert tokenizer is not None
     text_of = functools.partial(piece, tokenizer)
-    shown = Recorder().wants_values
-    trace.start(trace.Tracer(model.args.sizes, events.append, text_of=text_of, values=shown))
+    wants = Recorder().wants
+    trace.start(
+        trace.Tracer(
+            model.args.sizes,
+            events.append,
+            text_of=text_of,
+            values=lambda stage, layer, step: not step and wants(stage, layer, step),
+        )
+    )
     try:
         for _ in engine.chat([Message("user", PROMPT)], sampling=SamplingArgs(seed=1)):
             pass

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from .code import PACKAGE, line_of_stage, shown_path
 from .records import Letters
 
-_FORWARD_PASS = "14-forward-pass.md"
+# The pages of docs/, each with the number of its first stage.
+_PAGES = ((16, "14c-next-token.md"), (6, "14b-attention.md"), (1, "14-forward-pass.md"))
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,6 @@ class Stage:
         module: of the function that runs it, below the package.
         function: its qualified name.
         steps: its ops in run order. One may be left out by a run: one token needs no mask.
-        page: the file below docs/ that has its section.
     """
 
     number: int
@@ -49,7 +49,6 @@ class Stage:
     module: str
     function: str
     steps: tuple[Step, ...] = ()
-    page: str = _FORWARD_PASS
 
     @property
     def heading(self) -> str:
@@ -60,7 +59,8 @@ class Stage:
     def chapter(self) -> str:
         """Where it is explained: the page, and the anchor that code hosts make of the heading."""
         anchor = re.sub(r"[^\w\- ]", "", self.heading.lower()).replace(" ", "-")
-        return f"docs/{self.page}#{anchor}"
+        page = next(page for first, page in _PAGES if self.number >= first)
+        return f"docs/{page}#{anchor}"
 
     @property
     def diagram(self) -> str:

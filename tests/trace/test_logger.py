@@ -78,7 +78,7 @@ def test_the_first_heading_of_a_stage_names_its_diagram_code_and_chapter() -> No
     at = lines.index("# 8 xq, xk, xv, layer 0")
     stage = STAGES[8]
     assert lines[at + 1].split() == [
-        "#", "diagrams/stage-08.svg", stage.code, "docs/14-forward-pass.md#stage-8-xq-xk-xv",
+        "#", "diagrams/stage-08.svg", stage.code, "docs/14b-attention.md#stage-8-xq-xk-xv",
     ]  # fmt: skip
     assert lines[at + 2].split()[:3] == ["8", "linear_transformations", lines[at + 2].split()[2]]
     assert lines[at + 2].endswith("xq [T, H*h] = [22, 120] bfloat16")
