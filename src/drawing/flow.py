@@ -6,8 +6,7 @@ from ..trace import Stage, TensorInfo
 from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, wrapped
 from .frame import draw_heading, draw_letters
 from .notes import note_on
-from .pictures import PICTURES
-from .products import HEIGHT, draw_product, is_product
+from .pictures import HEIGHT, PICTURES, draw_product, is_product
 from .run import TracedRun
 from .steps import Step, steps_of
 from .tensors import LINE, draw_tensor, tensor_height

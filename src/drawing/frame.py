@@ -1,35 +1,11 @@
 """What every diagram has: its heading, and the meaning of its letters."""
 
 from ..trace import STAGES, Stage
-from ..trace.events import HOLDS
-from .canvas import (
-    BODY,
-    LARGE,
-    MARGIN,
-    SMALL,
-    TITLE,
-    WIDTH,
-    Box,
-    Canvas,
-    shortened,
-    text_width,
-    wrapped,
-)
+from ..trace.events import HOLDS, LEGEND
+from .canvas import BODY, LARGE, MARGIN, SMALL, TITLE, WIDTH, Box, Canvas, shortened, wrapped
 from .run import TracedRun
 
 _BADGE = 44.0
-_MEANINGS = {
-    "T": "new tokens",
-    "S": "cached plus new",
-    "C": "cache positions",
-    "D": "model",
-    "H": "query heads",
-    "K": "key/value heads",
-    "h": "head",
-    "F": "feed-forward",
-    "V": "vocabulary",
-    "L": "layers",
-}
 
 
 def draw_heading(canvas: Canvas, stage: Stage | None, title: str = "") -> float:
@@ -68,13 +44,8 @@ def draw_letters(canvas: Canvas, run: TracedRun, letters: str, y: float) -> None
     parts = []
     for letter in (letter for letter in letters if letter in sizes):
         beside = "" if run.beside is None else f" ({run.beside.sizes[letter]})"
-        parts.append(f"{letter} {_MEANINGS[letter]} {sizes[letter]}{beside}")
-    if parts:
-        lines.append(parts[0])
-    for part in parts[1:]:
-        longer = f"{lines[-1]} · {part}"
-        fits = text_width(longer, SMALL, mono=False) <= WIDTH - 2 * MARGIN
-        lines[-1:] = [longer] if fits else [lines[-1], part]
+        parts.append(f"{letter} {LEGEND[letter]} {sizes[letter]}{beside}")
+    lines += wrapped(" · ".join(parts), WIDTH - 2 * MARGIN, SMALL) if parts else []
     for number, line in enumerate(lines):
         at = (float(MARGIN), y + 18 * number + 13)
         canvas.text(at, line, size=SMALL, ink="soft", mono=False)

@@ -30,7 +30,7 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
     shown = passes[:_MOST_PASSES]
     longest = max(event.details["S"] for event, _ in shown)
     before: Box | None = None
-    for number, (event, tokens) in enumerate(shown, 1):
+    for number, (event, token) in enumerate(shown, 1):
         said = f"pass {number}", f"T = {event.details['T']}, S = {event.details['S']}"
         canvas.text((MARGIN, y + 18), said[0], bold=True)
         canvas.text((MARGIN, y + 38), said[1], size=SMALL, ink="soft")
@@ -41,7 +41,7 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
                 [before.bottom_middle, (before.middle[0], across), (new.middle[0], across),
                  (new.middle[0], y)], "residual",
             )  # fmt: skip
-        before = _draw_chosen(canvas, run, tokens, new) if tokens else None
+        before = None if token is None else _draw_chosen(canvas, run, token, new)
         y += _HEIGHT + 30
     note = (
         "Each pass runs stages 4 to 19 over its new tokens and keeps their keys and values. "
@@ -49,8 +49,6 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
     )
     if len(passes) > _MOST_PASSES:
         note += f" {len(passes) - _MOST_PASSES} more passes follow."
-    if any(len(tokens) > 1 for _, tokens in shown):
-        note += " Where a pass gives several, the tokens after its first one had been guessed."
     y = draw_note(canvas, note, y - 6)
     draw_letters(canvas, run, "", y + 6)
     return canvas.svg(stage.heading)
@@ -71,15 +69,14 @@ def _draw_bar(canvas: Canvas, event: Event, unit: float, y: float) -> Box:
     return new
 
 
-def _draw_chosen(canvas: Canvas, run: TracedRun, tokens: list[int], new: Box) -> Box:
-    """Draw what was chosen after a pass: a token, or several where a guess was right."""
+def _draw_chosen(canvas: Canvas, run: TracedRun, token: int, new: Box) -> Box:
+    """Draw the token that was drawn after a pass."""
     out = Box(_BARS + _BAR + 40, new.y, WIDTH - MARGIN - _BARS - _BAR - 40, _HEIGHT)
     canvas.rect(out, "stage")
     canvas.arrow([(new.right, out.middle[1]), (out.x, out.middle[1])])
-    lines = "".join(map(run.piece, tokens)), " ".join(map(str, tokens))
-    piece, token = (shortened(line, out.width - 14, BODY) for line in lines)
+    piece = shortened(run.piece(token), out.width - 14, BODY)
     canvas.text((out.middle[0], out.y + 20), piece, anchor="middle")
-    canvas.text((out.middle[0], out.y + 38), token, size=SMALL, ink="soft", anchor="middle")
+    canvas.text((out.middle[0], out.y + 38), str(token), size=SMALL, ink="soft", anchor="middle")
     return out
 
 

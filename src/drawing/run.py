@@ -55,11 +55,6 @@ class Beside:
     title: str
     sizes: Mapping[str, int]
 
-    def numbers(self, x: TensorInfo) -> str:
-        """Return the shape that a tensor has there as text, empty where it has no letters."""
-        found = self.shape(x)
-        return f"[{', '.join(map(str, found))}]" if found else ""
-
     def shape(self, x: TensorInfo) -> tuple[int, ...]:
         """Return the shape that a tensor has there, empty where it has no letters."""
         found = (size_of(letter, self.sizes) for letter in x.letters)
@@ -87,7 +82,7 @@ class TracedRun:
         found: list[Event] = []
         marks = 0
         for event in self.events:
-            if event.stage != stage or (event.layer or 0) > self._first_layer:
+            if event.stage != stage or event.layer not in (None, 0):
                 continue
             if event.op == _MARK:
                 marks += 1
@@ -101,14 +96,14 @@ class TracedRun:
         """Return all events that open a stage."""
         return [e for e in self.events if e.stage == stage and e.op == _MARK]
 
-    def passes(self) -> list[tuple[Event, list[int]]]:
-        """Return the mark of each pass of the loop, and the tokens that were chosen after it."""
-        found: list[tuple[Event, list[int]]] = []
+    def passes(self) -> list[tuple[Event, int | None]]:
+        """Return the mark of each pass of the loop, and the token that was drawn after it."""
+        found: list[tuple[Event, int | None]] = []
         for event in self.events:
             if event.stage == 3:
-                found.append((event, []))
+                found.append((event, None))
             elif event.stage == 20 and found:
-                found[-1][1].append(event.details["token"])
+                found[-1] = (found[-1][0], event.details["token"])
         return found
 
     def origin(self, x: TensorInfo, stage: int) -> str:
@@ -154,10 +149,6 @@ class TracedRun:
                 ids = [candidate["token_id"] for candidate in details["choice"]["candidates"]]
             found |= zip(ids, details.get("texts", ()), strict=False)
         return found
-
-    @property
-    def _first_layer(self) -> int:
-        return min((e.layer for e in self.events if e.layer is not None), default=0)
 
     @property
     def new_tokens(self) -> int:

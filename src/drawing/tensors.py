@@ -52,8 +52,8 @@ def tensor_lines(run: TracedRun, x: TensorInfo) -> list[str]:
     numbers = f"[{', '.join(map(str, x.shape))}] {x.dtype}"
     lines = [f"{short_name(x.name)}{letters}", numbers]
     if run.beside is not None:
-        beside = run.beside.numbers(x)
-        lines.append(f"{run.beside.name} {beside}" if beside else "")
+        beside = run.beside.shape(x)
+        lines.append(f"{run.beside.name} {list(beside)}" if beside else "")
     return lines
 
 

@@ -6,7 +6,7 @@ Any package may import this one; it imports none of them. What writes (`logger`)
 
 from .current import add_reporter, is_on, mark, start, stop
 from .events import STAGES, Stage
-from .records import Details, Event, Statistics, TensorInfo
+from .records import Details, Event, TensorInfo
 from .tracer import Tracer
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Details",
     "Event",
     "Stage",
-    "Statistics",
     "TensorInfo",
     "Tracer",
     "add_reporter",

@@ -15,30 +15,6 @@ LAYER = "layer"  # the op of the event that sums up a transformer block
 
 
 @dataclass(frozen=True)
-class Statistics:
-    """A few numbers about the elements of a tensor; a complex one counts as pairs of reals.
-
-    Attributes:
-        min, max, mean, rms: Over all elements, computed in float64.
-        first, last: The first and the last elements, in row-major order.
-    """
-
-    min: float
-    max: float
-    mean: float
-    rms: float
-    first: tuple[float, ...]
-    last: tuple[float, ...]
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "Statistics":
-        """Read what `json_value` makes of one: JSON has no infinity and no NaN, but their names."""
-        first, last = (tuple(map(float, record[name])) for name in ("first", "last"))
-        least, most, mean, rms = (float(record[name]) for name in ("min", "max", "mean", "rms"))
-        return cls(least, most, mean, rms, first, last)
-
-
-@dataclass(frozen=True)
 class TensorInfo:
     """What an event says of a tensor.
 
@@ -48,7 +24,7 @@ class TensorInfo:
         letters: the same in letters; empty where none are known, or it has no dimensions.
         dtype: the name of its dtype.
         id: A number that no other tensor of the trace has, from 1; a view has its own.
-        statistics: On request, of results.
+        statistics: On request, of results: min, max, mean, rms, first and last, as JSON holds them.
         values: On request, of results: a copy of all elements, which the JSON lines leave out.
     """
 
@@ -57,7 +33,7 @@ class TensorInfo:
     letters: Letters
     dtype: str
     id: int = 0
-    statistics: Statistics | None = None
+    statistics: Mapping[str, Any] | None = None
     values: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
@@ -69,9 +45,7 @@ class TensorInfo:
     def from_dict(cls, record: Mapping[str, Any]) -> "TensorInfo":
         """Read what `as_dict` returned."""
         tuples = {name: tuple(record[name]) for name in ("shape", "letters")}
-        found = record.get("statistics")
-        statistics = None if found is None else Statistics.from_dict(found)
-        return cls(**{**record, **tuples, "statistics": statistics})
+        return cls(**{**record, **tuples})
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from .code import calling_line
 from .events import HOLDS, STAGES, fits, read_letters
-from .records import LAYER, MARK, Event, Letters, Statistics, TensorInfo, json_value
+from .records import LAYER, MARK, Event, Letters, TensorInfo, json_value
 
 _BLOCK_STAGES = range(5, 19)
 _END_VALUES = 3
@@ -298,8 +298,11 @@ def _work(op: str, inputs: Sequence[TensorLike], result: TensorLike) -> tuple[in
     return moved, each * size
 
 
-def statistics(x: TensorLike) -> Statistics | None:
-    """Compute the statistics of a tensor; None where it has no elements."""
+def statistics(x: TensorLike) -> dict[str, Any] | None:
+    """Compute numbers about the elements of a tensor in float64; None where it has no elements.
+
+    A complex element counts as a pair of reals. First and last are in row-major order.
+    """
     array: np.ndarray[Any, Any] = np.asarray(x)
     if array.dtype.kind == "c":
         array = np.stack((array.real, array.imag), axis=-1)
@@ -307,11 +310,11 @@ def statistics(x: TensorLike) -> Statistics | None:
     if flat.size == 0:
         return None
     with np.errstate(all="ignore"):  # the mask holds -inf
-        mean, rms = float(flat.mean()), float(np.sqrt(np.square(flat).mean()))
-    return Statistics(
-        float(flat.min()), float(flat.max()), mean, rms,
-        tuple(map(float, flat[:_END_VALUES])), tuple(map(float, flat[-_END_VALUES:])),
-    )  # fmt: skip
+        mean, rms = flat.mean(), np.sqrt(np.square(flat).mean())
+    numbers = {"min": flat.min(), "max": flat.max(), "mean": mean, "rms": rms}
+    ends = {"first": flat[:_END_VALUES].tolist(), "last": flat[-_END_VALUES:].tolist()}
+    known: dict[str, Any] = json_value({k: float(n) for k, n in numbers.items()} | ends)
+    return known
 
 
 def symbols(text: str) -> list[str]:

@@ -35,8 +35,8 @@ def test_what_was_written_is_read_back_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{", "line 2: expected JSON"),
-        ("[]", "line 2: expected an object, got list"),
+        ("{", "line 2: expected an event, got JSONDecodeError"),
+        ("[]", "line 2: expected an event, got TypeError"),
         ("{}", "line 2: expected an event, got KeyError"),
         ('{"sizes": 3}', "line 2: expected an event"),
         ('{"op": "add", "stage": "x"}', "line 2: expected an event"),

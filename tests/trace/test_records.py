@@ -3,7 +3,7 @@ import math
 
 from src import ml
 from src.inference import SamplingArgs
-from src.trace import Event, Statistics, TensorInfo
+from src.trace import Event, TensorInfo
 from src.trace.records import json_value
 
 
@@ -15,7 +15,7 @@ def test_what_json_does_not_know_becomes_text() -> None:
 
 
 def test_an_event_comes_back_from_its_record() -> None:
-    numbers = Statistics(-math.inf, 2.0, -math.inf, math.inf, (-math.inf, 1.0), (2.0,))
+    numbers = {"min": "-inf", "max": 2.0, "first": ["-inf", 1.0]}
     info = TensorInfo("xq", (22, 120), ("T", "H*h"), "bfloat16", 7, numbers)
     where = "src/model/llama.py:108"
     event = Event(
