@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from .. import __version__, ml, trace
 from ..inference import FoundFormat, InferenceEngine
@@ -90,26 +90,24 @@ class TraceSwitch:
         tracer = trace.Tracer(
             model.args.sizes,
             self._write,
-            wants=lambda *where: any(view.wants(*where) for view in self._views),
+            wants=self._wants,
             text_of=lambda token: "" if tokenizer is None else piece(tokenizer, token),
             statistics=self._options.trace_statistics,
-            values=lambda *where: any(view.wants_values(*where) for view in self._recorders),
+            values=self._wants_values,
         )
         # What the first pass alone pays for, such as the first touch of mapped weights.
         model.transformer.forward(InferenceContext(model.args, 1), [0])
         trace.start(tracer, self._close)
 
-    @property
-    def _recorders(self) -> "tuple[Recorder, ...]":
-        return () if self._recorder is None else (self._recorder,)
+    def _wants(self, *where: Any) -> bool:
+        return any(view is not None and view.wants(*where) for view in (self._log, self._recorder))
 
-    @property
-    def _views(self) -> "tuple[TraceLog | Recorder, ...]":
-        return self._recorders if self._log is None else (self._log, *self._recorders)
+    def _wants_values(self, *where: Any) -> bool:
+        return self._recorder is not None and self._recorder.wants_values(*where)
 
     def _write(self, event: trace.Event) -> None:
-        for view in self._views:
-            if view.wants(event.stage, event.layer, event.step):
+        for view in (self._log, self._recorder):
+            if view is not None and view.wants(event.stage, event.layer, event.step):
                 view.write(event)
 
     def _close(self) -> None:

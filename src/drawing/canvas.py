@@ -69,11 +69,6 @@ class Box:
         return self.x + self.width / 2, self.y + self.height / 2
 
     @property
-    def top_middle(self) -> Point:
-        """The middle of its upper edge."""
-        return self.x + self.width / 2, self.y
-
-    @property
     def bottom_middle(self) -> Point:
         """The middle of its lower edge."""
         return self.x + self.width / 2, self.bottom

@@ -2,7 +2,7 @@
 
 from ..trace import Event, Stage
 from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width
-from .frame import draw_heading, draw_letters, draw_note
+from .frame import draw_heading, finished
 from .run import TracedRun
 from .tensors import draw_tensor, tensor_height
 
@@ -49,9 +49,7 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
     )
     if len(passes) > _MOST_PASSES:
         note += f" {len(passes) - _MOST_PASSES} more passes follow."
-    y = draw_note(canvas, note, y - 6)
-    draw_letters(canvas, run, "", y + 6)
-    return canvas.svg(stage.heading)
+    return finished(canvas, run, stage, y - 6, "", note)
 
 
 def _draw_bar(canvas: Canvas, event: Event, unit: float, y: float) -> Box:
@@ -114,9 +112,7 @@ def draw_sampling(run: TracedRun, stage: Stage) -> str:
     )
     if len(events) > _MOST_PASSES:
         note += f" {len(events) - _MOST_PASSES} more draws follow."
-    y = draw_note(canvas, note, max(y, out.bottom) + 8)
-    draw_letters(canvas, run, "V", y + 10)
-    return canvas.svg(stage.heading)
+    return finished(canvas, run, stage, max(y, out.bottom) + 8, "V", note)
 
 
 def _draw_setting(canvas: Canvas, value: str, said: str, y: float, *, is_on: bool) -> float:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from ..trace import Stage
 from .canvas import LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, shortened
-from .frame import draw_heading, draw_letters, draw_link, draw_note
-from .notes import note_on
+from .frame import draw_heading, draw_link, finished, note_on
 from .run import TracedRun
 from .tensors import draw_tensor, tensor_height, tensor_lines
 
@@ -39,9 +38,7 @@ def draw_block_stage(run: TracedRun, stage: Stage) -> str:
         f"positions, feed-forward at each one by itself. This happens {_layers(run)} times, each "
         "with different weights."
     )
-    y = draw_note(canvas, note, y + 2)
-    draw_letters(canvas, run, "TDL", y + 14)
-    return canvas.svg(stage.heading)
+    return finished(canvas, run, stage, y + 2, "TDL", note)
 
 
 def draw_attention_stage(run: TracedRun, stage: Stage) -> str:
@@ -81,8 +78,7 @@ def draw_attention_stage(run: TracedRun, stage: Stage) -> str:
         for column in range(_COLUMNS):
             if (column, 1) not in passed:
                 passing[column] = y
-    draw_letters(canvas, run, "TSDHKh", y + 14)
-    return canvas.svg(stage.heading)
+    return finished(canvas, run, stage, y + 14, "TSDHKh")
 
 
 def draw_model(run: TracedRun) -> str:
@@ -112,9 +108,7 @@ def draw_model(run: TracedRun) -> str:
         "Green: what goes on unchanged. Around each half of a layer it is the residual stream; "
         "from stage 21 back to 4 it is the chosen token, the one new token of the next pass."
     )
-    y = draw_note(canvas, note, y + 2)
-    draw_letters(canvas, run, "TDHKhFVL", y + 14)
-    return canvas.svg("The whole model")
+    return finished(canvas, run, None, y + 2, "TDHKhFVL", note)
 
 
 def _draw_text(canvas: Canvas, text: str, y: float) -> float:
@@ -218,8 +212,7 @@ def draw_residual(run: TracedRun, stage: Stage) -> str:
     canvas.rect(plus, "op", radius=20)
     canvas.text((middle, plus.middle[1] + 7), "+", size=LARGE + 4, anchor="middle", bold=True)
     out = Box(middle - half / 2, plus.bottom + _ARROW, half, tensor_height(run))
-    canvas.arrow([plus.bottom_middle, out.top_middle], "residual")
+    canvas.arrow([plus.bottom_middle, (middle, out.y)], "residual")
     draw_tensor(canvas, run, event.outputs[0], out)
-    y = draw_note(canvas, note_on(stage.number, event.op), out.bottom + 16)
-    draw_letters(canvas, run, "TD", y + 10)
-    return canvas.svg(stage.heading)
+    note = note_on(stage.number, event.op)
+    return finished(canvas, run, stage, out.bottom + 16, "TD", note)

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import TensorInfo
+from ..trace import Event, TensorInfo
 from .canvas import LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, Point, shortened
 from .frame import draw_note
 from .run import TracedRun
-from .steps import Step, steps_of
 
 _INNER = WIDTH - 2.0 * MARGIN
 _MOST_POSITIONS = 32
@@ -38,8 +37,6 @@ def _mask(canvas: Canvas, run: TracedRun, y: float) -> float:
 def _weights(canvas: Canvas, run: TracedRun, y: float) -> float:
     """Draw the weights of the head that looks most at other tokens than the first and itself."""
     scores = run.values(13, "scores")
-    if scores is None:
-        return _mask(canvas, run, y)
     last = scores[:, -1].copy()  # [H, S]
     last[:, 0] = last[:, -1] = 0.0
     head = int(last.max(axis=1).argmax())
@@ -77,22 +74,21 @@ def _draw_scores(
     return draw_note(canvas, "Columns are the same tokens in the same order, left to right.", y + 4)
 
 
-def is_product(step: Step) -> bool:
-    """Return whether a step is a product whose sides all have letters."""
-    return step.event.op in _OPS and all(
-        len(x.letters) >= 2 for x in (*step.event.inputs[:2], step.result)
-    )
+def is_product(event: Event) -> bool:
+    """Return whether an op is a product whose sides all have letters."""
+    tensors = *event.inputs[:2], *event.outputs
+    return event.op in _OPS and all(len(x.letters) >= 2 for x in tensors)
 
 
-def draw_product(canvas: Canvas, run: TracedRun, step: Step, x: float, y: float) -> None:
+def draw_product(canvas: Canvas, run: TracedRun, event: Event, x: float, y: float) -> None:
     """Draw the three matrices of a product from a corner at the top left."""
-    first, second = step.event.inputs[:2]
+    first, second = event.inputs[:2]
     right = _sides(run, second)
-    if step.event.op != "matmul":  # the weight is stored [out, in]
+    if event.op != "matmul":  # the weight is stored [out, in]
         right = (right[1], right[0])
-    weight = "sheet" if step.event.op == "matmul" else "weightsheet"
+    weight = "sheet" if event.op == "matmul" else "weightsheet"
     matrices = (
-        (_sides(run, first), "sheet"), (right, weight), (_sides(run, step.result), "sheet"),
+        (_sides(run, first), "sheet"), (right, weight), (_sides(run, event.outputs[0]), "sheet"),
     )  # fmt: skip
     largest = max(size for sides, _ in matrices for _, size in sides)
     for number, (sides, kind) in enumerate(matrices):
@@ -129,7 +125,7 @@ def _length(size: int, largest: int) -> float:
 def _product(canvas: Canvas, run: TracedRun, y: float) -> float:
     """Draw the product that makes the queries."""
     canvas.text((MARGIN, y + 14), "xq: each row times each row of wq", mono=False, bold=True)
-    draw_product(canvas, run, steps_of(run.first(8))[0], float(MARGIN), y + 24)
+    draw_product(canvas, run, run.first(8)[0], float(MARGIN), y + 24)
     return y + 24 + HEIGHT + 24
 
 
@@ -177,8 +173,6 @@ def _rotation(canvas: Canvas, run: TracedRun, y: float) -> float:
     position = run.new_tokens - 1
     said = f"three of the {run.sizes['h'] // 2} pairs of each head, at position {position}"
     canvas.text((MARGIN, y + 14), said, mono=False, bold=True)
-    if turns is None:
-        return y + 24
     pairs = turns.shape[1]
     for place, pair in enumerate(dict.fromkeys((0, pairs // 4, pairs - 1))):
         angle = cmath.phase(complex(turns[-1, pair]))
@@ -228,8 +222,8 @@ def _silu(canvas: Canvas, run: TracedRun, y: float) -> float:
     """Draw silu, and on it gates of the last token."""
     canvas.text((MARGIN, y + 14), "silu(z) = z / (1 + exp(-z))", mono=False, bold=True)
     gates = run.values(17, "gate")
-    known = [] if gates is None else np.quantile(gates[-1], (0, 0.25, 0.5, 0.75, 1)).tolist()
-    reach = max(6.0, *(abs(z) for z in known)) if known else 6.0
+    known = np.quantile(gates[-1], (0, 0.25, 0.5, 0.75, 1)).tolist()
+    reach = max(6.0, *(abs(z) for z in known))
     left, unit, zero = MARGIN + 200.0, 200 / reach, y + 30 + 120.0
 
     def at(z: float) -> tuple[float, float]:
@@ -243,7 +237,7 @@ def _silu(canvas: Canvas, run: TracedRun, y: float) -> float:
         canvas.rect(Box(x - 4, height - 4, 8, 8), "badge", radius=4)
     numbers = ", ".join(f"{z:.2f}" for z in known)
     said = f"Dots: the least gate of the last token, its quartiles and its largest: {numbers}."
-    return draw_note(canvas, said if known else "Negative gates give nearly 0.", zero + 24)
+    return draw_note(canvas, said, zero + 24)
 
 
 PICTURES: Mapping[int, Callable[[Canvas, TracedRun, float], float]] = {

@@ -79,18 +79,9 @@ class TracedRun:
 
     def first(self, stage: int) -> list[Event]:
         """Return the events of a stage in the first pass and the first layer, without its mark."""
-        found: list[Event] = []
-        marks = 0
-        for event in self.events:
-            if event.stage != stage or event.layer not in (None, 0):
-                continue
-            if event.op == _MARK:
-                marks += 1
-                if marks > 1:
-                    break
-            else:
-                found.append(event)
-        return found
+        found = [e for e in self.events if e.stage == stage and e.layer in (None, 0)]
+        marks = [place for place, event in enumerate(found) if event.op == _MARK]
+        return [event for event in found[: marks[1] if marks[1:] else None] if event.op != _MARK]
 
     def marks(self, stage: int) -> list[Event]:
         """Return all events that open a stage."""
@@ -121,10 +112,11 @@ class TracedRun:
             return "from 4; later layers: 18"
         return f"from {found}" if found else ""
 
-    def values(self, stage: int, name: str) -> np.ndarray[Any, Any] | None:
-        """Return the elements of what a stage made last under a name; None if not recorded."""
-        made = [x for event in self.first(stage) for x in event.outputs if x.name == name]
-        return made[-1].values if made else None
+    def values(self, stage: int, name: str) -> np.ndarray[Any, Any]:
+        """Return the elements of what a stage made last under a name."""
+        made = [x.values for event in self.first(stage) for x in event.outputs if x.name == name]
+        assert made[-1] is not None, "Recorder.wants_values asks for them"
+        return made[-1]
 
     def new_ids(self) -> list[int]:
         """Return the ids of the tokens of the first pass."""

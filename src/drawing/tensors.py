@@ -21,15 +21,7 @@ def tensor_height(run: TracedRun) -> float:
 
 
 def draw_tensor(canvas: Canvas, run: TracedRun, x: TensorInfo, box: Box, note: str = "") -> Box:
-    """Draw a tensor.
-
-    Args:
-        canvas: the page.
-        run: the run that it is from.
-        x: the tensor.
-        box: where; its height is `tensor_height`.
-        note: a few words at the right of its name, such as where it comes from.
-    """
+    """Draw a tensor in a box of `tensor_height`, with a note such as where it comes from."""
     kind = "weight" if x.name.endswith((".weight", ".bias")) else "tensor"
     canvas.rect(box, kind)
     draw_sheets(canvas, x.shape, (box.x + 6 + _GLYPH / 2, box.middle[1]), f"{kind}sheet")

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..trace import Event, Stage
 from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width, wrapped
-from .frame import draw_heading, draw_letters, draw_note
+from .frame import draw_heading, finished
 from .run import TracedRun
 from .tensors import draw_tensor, tensor_height
 
@@ -36,9 +36,8 @@ def draw_tokenization(run: TracedRun, stage: Stage) -> str:
         f"{len(ids)} tokens: the text of each over its id. Yellow ones are special tokens, "
         "which no text turns into."
     )
-    y = draw_note(canvas, " ".join([note, *(f"{name}." for name in details["symbols"])]), y + 2)
-    draw_letters(canvas, run, "TV", y + 14)
-    return canvas.svg(stage.heading)
+    note = " ".join([note, *(f"{name}." for name in details["symbols"])])
+    return finished(canvas, run, stage, y + 2, "TV", note)
 
 
 def draw_tokens_tensor(run: TracedRun, stage: Stage) -> str:
@@ -56,9 +55,7 @@ def draw_tokens_tensor(run: TracedRun, stage: Stage) -> str:
         "Each id over its position, from 0. An id is checked against V before it becomes the "
         "number of a row."
     )
-    y = draw_note(canvas, note, y + 2)
-    draw_letters(canvas, run, "TV", y + 14)
-    return canvas.svg(stage.heading)
+    return finished(canvas, run, stage, y + 2, "TV", note)
 
 
 def draw_text_out(run: TracedRun, stage: Stage) -> str:
@@ -93,9 +90,8 @@ def draw_text_out(run: TracedRun, stage: Stage) -> str:
         f"at once. The answer stops at an end token, a stop text, or a limit.{said}"
     )
     symbols = dict.fromkeys(name for event in marks for name in event.details["symbols"])
-    y = draw_note(canvas, " ".join([note, *(f"{name}." for name in symbols)]), y + 8)
-    draw_letters(canvas, run, "", y + 20)
-    return canvas.svg(stage.heading)
+    note = " ".join([note, *(f"{name}." for name in symbols)])
+    return finished(canvas, run, stage, y + 8, "", note)
 
 
 def _draw_tiles(

@@ -1,7 +1,7 @@
 """The trace: one stream of events that follows a prompt through the 21 stages.
 
-Any package may import this one; it imports none of them. What writes (`logger`) and what reads
-(`reader`) are modules of their own, so that a package that only marks its stages loads neither.
+Any package may import this one; it imports none of them. What writes (`logger`) is a separate
+module, so that a package that only marks its stages does not load structlog.
 """
 
 from .current import add_reporter, is_on, mark, start, stop

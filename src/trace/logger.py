@@ -104,12 +104,6 @@ class TraceLog:
             view.close()
 
 
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold of a tensor's description."""
-    assert isinstance(value, TensorInfo)
-    return value.as_dict()
-
-
 class _View:
     """A processor of structlog that writes each event to a file and hands it on."""
 
@@ -173,7 +167,7 @@ class JsonLines(_View):
     """One JSON object per event, after one with the sizes of the model and facts about the run."""
 
     # Plain ASCII: a reader that takes U+2028 for the end of a line meets none.
-    _render = structlog.processors.JSONRenderer(default=_plain, allow_nan=False)
+    _render = structlog.processors.JSONRenderer(default=TensorInfo.as_dict, allow_nan=False)
 
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
         """Return the record of the run."""
@@ -387,10 +381,9 @@ def _layer_line(event: EventDict) -> str:
 
 def _drawn_probabilities(details: Mapping[str, Any]) -> tuple[float, float]:
     """Return the probability of the drawn token by the model, and after all steps."""
-    for candidate in details["choice"]["candidates"]:
-        if candidate["token_id"] == details["token"]:
-            return candidate["probabilities"][0], candidate["probabilities"][-1]
-    raise AssertionError("the drawn token is among the candidates")
+    candidates = {c["token_id"]: c["probabilities"] for c in details["choice"]["candidates"]}
+    chances = candidates[details["token"]]
+    return chances[0], chances[-1]
 
 
 def _function(stage: int) -> str:

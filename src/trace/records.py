@@ -1,8 +1,10 @@
 """The records of a trace: an event, the tensors it names, and how JSON holds them."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -111,3 +113,51 @@ def json_value(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__"):
         return json_value(asdict(value))
     return str(value)
+
+
+class TraceFormatError(ValueError):
+    """A line of a trace that is no event."""
+
+
+@dataclass(frozen=True)
+class RecordedTrace:
+    """What `--trace-json` wrote.
+
+    Attributes:
+        sizes: the model's sizes by letter.
+        run: facts about the run.
+        events: in order.
+    """
+
+    sizes: Mapping[str, int]
+    run: Mapping[str, str]
+    events: tuple[Event, ...]
+
+
+def read_trace(path: Path) -> RecordedTrace:
+    """Read JSON lines.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: The file cannot be read.
+        TraceFormatError: A line is no event; the text names the file and the line.
+    """
+    sizes: dict[str, int] = {}
+    run: dict[str, str] = {}
+    events = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = json.loads(line)
+                if "sizes" in record:
+                    sizes = {str(letter): int(size) for letter, size in record["sizes"].items()}
+                    run = {str(name): str(value) for name, value in record["run"].items()}
+                else:
+                    events.append(Event.from_dict(record))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise TraceFormatError(
+                    f"{path}: line {number}: expected an event, got {error!r}"
+                ) from None
+    return RecordedTrace(sizes, run, tuple(events))

@@ -247,7 +247,7 @@ class Tracer:
             number = self._ids.setdefault(key, next(self._numbers))
         else:
             number = self._ids[_key(x, name)] = next(self._numbers)
-        made = TensorInfo(name, shape, letters, _dtype_name(x), number)
+        made = TensorInfo(name, shape, letters, str(x.dtype.name), number)
         if is_cache:
             self._buffers[name] = made
         return made
@@ -268,7 +268,7 @@ class Tracer:
         candidates = (self._letters.get(name), read_letters(name))
         letters = next((c for c in candidates if c and fits(c, shape, self._sizes)), ())
         number = self._ids.setdefault(_key(x, name), next(self._numbers))
-        return TensorInfo(name, shape, letters, _dtype_name(x), number)
+        return TensorInfo(name, shape, letters, str(x.dtype.name), number)
 
     def _now(self) -> float:
         return time.perf_counter() - self._began
@@ -327,7 +327,3 @@ def symbols(text: str) -> list[str]:
 
 def _name(x: TensorLike) -> str:
     return str(getattr(x, "name", ""))
-
-
-def _dtype_name(x: TensorLike) -> str:
-    return str(x.dtype.name)

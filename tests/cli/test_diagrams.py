@@ -6,7 +6,7 @@ import pytest
 
 from src import trace
 from src.trace.logger import tensor_text
-from src.trace.reader import read_trace
+from src.trace.records import read_trace
 from tests.cli.conftest import ALPHABET, Run, Spawn
 
 ANSWER = f"{ALPHABET}\n".encode()

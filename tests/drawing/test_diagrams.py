@@ -4,8 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from src.drawing import TracedRun, draw_all
-from src.drawing.diagrams import MODEL
+from src.drawing import MODEL, TracedRun, draw_all
 from src.trace import STAGES
 from tests.drawing.overlaps import NAMESPACE, faults
 from tests.drawing.runs import byte_run, resized, with_biases

@@ -13,7 +13,7 @@ from src.inference import InferenceEngine, SamplingArgs
 from src.model import InferenceContext, Model
 from src.trace import STAGES, TensorInfo
 from src.trace.logger import TraceLog, tensor_text
-from src.trace.reader import read_trace
+from src.trace.records import read_trace
 from tests.trace.recording import (
     DIFFERENT,
     different_transformer,
