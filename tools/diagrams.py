@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from src.drawing import Beside, TracedRun, draw_all, pieces_of
+from src.drawing import Beside, TracedRun, draw_all
 
 from .pages import ROOT
 from .runs import SIZES_8B, bundled_events, bundled_model
@@ -14,11 +14,7 @@ FOLDER = ROOT / "diagrams"
 def current_diagrams() -> dict[str, str]:
     """Returns the text of each committed diagram as it should be, by the name of its file."""
     model, events = bundled_model(), bundled_events()
-    assert model.tokenizer is not None
-    pieces = pieces_of(events, model.tokenizer.token_bytes)
-    special = frozenset(token for token in pieces if model.tokenizer.is_special(token))
+    sizes = model.args.sizes | {"C": SIZES_8B["C"]}
     title = f"Llama 3.1 8B, where this prompt is {SIZES_8B['T']} tokens"
     beside = Beside("8B", title, SIZES_8B)
-    return draw_all(
-        TracedRun("the bundled model", model.args.sizes, events, pieces, special, beside)
-    )
+    return draw_all(TracedRun("the bundled model", sizes, events, beside))

@@ -10,10 +10,12 @@ import shlex
 from functools import reduce
 from pathlib import Path
 
+import numpy as np
+
 from src.cli.application import run
 from src.cli.arguments import build_parser, parse_arguments
 from src.cli.values import ranges
-from src.trace import STAGES, Event
+from src.trace import STAGES, Event, TensorInfo
 from src.trace.events import size_of
 from src.trace.logger import TraceLog
 
@@ -22,6 +24,8 @@ from .generated import Producer
 from .links import line_in
 from .pages import ROOT, PageError, headings
 from .runs import LLAMA_3_1_8B, SIZES_8B, bundled_events, bundled_model, events_8b
+
+_SHOWN_NUMBERS = 6  # of a row
 
 
 def code(page: Path, argument: str) -> str:
@@ -123,6 +127,81 @@ def shapes(_page: Path, argument: str) -> str:
     return "\n".join(rows)
 
 
+def stage_part(page: Path, argument: str) -> str:
+    """Returns the code, the log and the numbers of a token in a stage: `stage 13`."""
+    (number,) = _stages(argument)
+    stage = STAGES[number]
+    name, _, first = stage.code.partition(":")
+    lines = (ROOT / name).read_text(encoding="utf-8").split("\n")
+    start = int(first) - 1
+    end = _end_of_stage(lines, start)
+    indent = len(lines[start]) - len(lines[start].lstrip())
+    code = "\n".join(line[indent:] for line in lines[start:end]).rstrip()
+    code = re.sub(r'^( +)"""(.|\n)*?"""\n+', "", code, count=1, flags=re.MULTILINE)
+    mark = f"{stage.function}: mark({number})"
+    symbol = stage.function if line_in(ROOT / name, mark) is None else mark
+    link = f'[`{name}`]({_from(page, name)}#L{first} "{symbol}")'
+    parts = [f"The code, {link}:", f"```py\n{code}\n```"]
+    parts += ["Its lines in the log of this run:", log(page, argument)]
+    numbers = _token_numbers(number)
+    if numbers:
+        parts += ["The last token of the prompt, before and after:", f"```text\n{numbers}\n```"]
+    return "\n\n".join(parts)
+
+
+def _end_of_stage(lines: list[str], start: int) -> int:
+    """Returns the line after a stage's code: the next mark, or the end of its function."""
+    text = lines[start].lstrip()
+    indent = len(lines[start]) - len(text)
+    is_function = text.startswith("def ")
+    for number in range(start + 1, len(lines)):
+        line = lines[number]
+        if not line.strip():
+            continue
+        depth = len(line) - len(line.lstrip())
+        is_over = depth <= indent and not line.lstrip().startswith(")")
+        if is_over if is_function else depth < indent or line.lstrip().startswith("mark("):
+            return number
+    return len(lines)
+
+
+def _token_numbers(stage: int) -> str:
+    """Returns numbers of the last token in what the ops of a stage read and made, a row each."""
+    known: dict[int, TensorInfo] = {}
+    rows: list[tuple[str, str, str]] = []
+    shown: set[int] = set()
+    for event in _first_pass(list(bundled_events())):
+        if event.stage == stage and event.op != "layer":
+            read = [known[x.id] for x in event.inputs if x.id in known]
+            for said, tensors in (("before", read), ("after", event.outputs)):
+                for x in tensors:
+                    if x.id not in shown and x.values is not None and x.letters:
+                        shown.add(x.id)
+                        where, numbers = _row(x)
+                        rows.append((said, where, " ".join(f"{n:>9.4g}" for n in numbers)))
+        known |= {x.id: x for x in event.outputs}
+    width = max((len(where) for _, where, _ in rows), default=0)
+    return "\n".join(f"{said:<6} {where:<{width}} {numbers} ..." for said, where, numbers in rows)
+
+
+def _row(x: TensorInfo) -> tuple[str, list[complex]]:
+    """Returns how the numbers of the last token in the first head are indexed, and the first."""
+    assert x.values is not None
+    kept = "S" if "T" in x.letters and "S" in x.letters else x.letters[-1]
+    kept = "h" if x.letters == ("H", "h", "S") else kept
+    index: list[str] = []
+    places: list[int | slice] = []
+    for letter, size in zip(x.letters, x.values.shape, strict=True):
+        if letter == kept:
+            index, places = [*index, ":"], [*places, slice(None)]
+        else:
+            at = size - 1 if letter in ("T", "S", "C", "1") else 0
+            index, places = [*index, str(at)], [*places, at]
+    row = x.values[tuple(places)]
+    shown = _SHOWN_NUMBERS // 2 if np.iscomplexobj(row) else _SHOWN_NUMBERS
+    return f"{x.name}[{', '.join(index)}]", row[:shown].tolist()
+
+
 def log(_page: Path, argument: str) -> str:
     """Returns lines of `debug.log`, without times and links: `log 13`, or `log 13 8b`."""
     numbers, _, model = argument.partition(" ")
@@ -184,14 +263,21 @@ def index(page: Path, _argument: str) -> str:
     """Returns a list of the pages of docs/: the chapters in run order, then the others."""
     pages = sorted((ROOT / "docs").glob("*.md"))
     chapters = [path for path in pages if path.name[0].isdigit()]
-    lines = [f"{number}. {_titled(page, path)}" for number, path in enumerate(chapters, 1)]
+    lines = [
+        f"{int(path.name[:2])}. {_titled(page, path)}"
+        if path.name[2] == "-"
+        else f"    - {_titled(page, path)}"
+        for path in chapters
+    ]
     others = [f"- {_titled(page, path)}" for path in pages if path not in chapters]
     return "\n".join([*lines, "", *others])
 
 
 def _titled(page: Path, path: Path) -> str:
     title = headings(path.read_text(encoding="utf-8"))[0][1]
-    return f"[{re.sub(r'^[0-9]+[.] ', '', title)}]({_from(page, str(path.relative_to(ROOT)))})"
+    return (
+        f"[{re.sub(r'^[0-9]+[a-z]?[.] ', '', title)}]({_from(page, str(path.relative_to(ROOT)))})"
+    )
 
 
 PRODUCERS: dict[str, Producer] = {
@@ -203,6 +289,7 @@ PRODUCERS: dict[str, Producer] = {
     "run": run_program,
     "shapes": shapes,
     "speed": speed,
+    "stage": stage_part,
     "stages": stages,
     "tree": tree,
 }

@@ -9,6 +9,7 @@ import numpy as np
 from src import ml, trace
 from src.checkpoint.names import rows_of
 from src.cli.token_text import piece
+from src.drawing import Recorder
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import InferenceContext, LlamaTransformer, Model, ModelArgs, load_model
 from src.trace import Event
@@ -34,7 +35,7 @@ LLAMA_3_1_8B = ModelArgs(
     max_context_length=131072,
     dtype=ml.bfloat16,
 )
-SIZES_8B = LLAMA_3_1_8B.sizes | {"T": len(LLAMA_3_IDS), "S": len(LLAMA_3_IDS)}
+SIZES_8B = LLAMA_3_1_8B.sizes | {"T": len(LLAMA_3_IDS), "S": len(LLAMA_3_IDS), "C": 4096}
 
 
 @cache
@@ -52,7 +53,15 @@ def bundled_events() -> tuple[Event, ...]:
     tokenizer = model.tokenizer
     assert tokenizer is not None
     text_of = functools.partial(piece, tokenizer)
-    trace.start(trace.Tracer(model.args.sizes, events.append, text_of=text_of))
+    wants = Recorder().wants
+    trace.start(
+        trace.Tracer(
+            model.args.sizes,
+            events.append,
+            text_of=text_of,
+            values=lambda stage, layer, step: not step and wants(stage, layer, step),
+        )
+    )
     try:
         for _ in engine.chat([Message("user", PROMPT)], sampling=SamplingArgs(seed=1)):
             pass

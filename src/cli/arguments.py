@@ -364,8 +364,6 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         parser.error("argument --trace-json: must be another file than --debug-log")
     if values["diagrams"] is not None and values["jsonl"] is not None:
         parser.error("argument --diagrams: not allowed with --jsonl")
-    if values["diagrams"] is not None and logs:
-        parser.error("argument --diagrams: not allowed with --debug-log or --trace-json")
     for flag in ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics"):
         if values[flag[2:].replace("-", "_")] and not logs:
             parser.error(f"argument {flag}: needs --debug-log or --trace-json")

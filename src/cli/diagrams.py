@@ -6,8 +6,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from .. import trace
-from ..drawing import Recorder, TracedRun, draw_all, pieces_of
+from ..drawing import Recorder, TracedRun, draw_all
 from .errors import UsageError
 from .session import Session
 
@@ -27,17 +26,16 @@ def answer_and_draw(session: Session, prompt: str, directory: Path) -> None:
     with _made_directory(directory):  # before the answer, which may take a while
         model = session.engine.model
         recorder = Recorder()
-        trace.start(trace.Tracer(model.args.sizes, recorder.write, wants=recorder.wants))
+        session.trace.record(recorder)
         try:
             is_complete = session.ask(prompt).is_complete
         finally:
-            trace.stop()
+            session.trace.turn_off()
         if not is_complete:
             raise KeyboardInterrupt
-        pieces = pieces_of(recorder.events, session.tokenizer.token_bytes)
-        special = frozenset(token for token in pieces if session.tokenizer.is_special(token))
         name = f"this run of {'/'.join(model.source_directory.parts[-2:])}"
-        run = TracedRun(name, model.args.sizes, recorder.events, pieces, special)
+        sizes = model.args.sizes | {"C": session.engine.context.caches[0].capacity}
+        run = TracedRun(name, sizes, recorder.events)
         drawn = draw_all(run)
         _write_all(directory, drawn)
     session.console.note(f"{len(drawn)} diagrams in {directory}")

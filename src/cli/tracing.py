@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from .. import __version__, ml, trace
 from ..inference import FoundFormat, InferenceEngine
@@ -13,6 +13,7 @@ from .errors import UsageError
 from .token_text import piece
 
 if TYPE_CHECKING:
+    from ..drawing import Recorder
     from ..trace.logger import TraceLog
 
 
@@ -51,6 +52,8 @@ class TraceSwitch:
         self._engine = engine
         self._chat_format = chat_format
         self._mode: Literal["w", "a"] = "w"
+        self._log: TraceLog | None = None
+        self._recorder: Recorder | None = None
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -67,30 +70,58 @@ class TraceSwitch:
         if trace.is_on():
             return
         try:
-            log = self._open()
+            self._log = self._open()
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             name = error.filename if isinstance(error, OSError) else self.paths[0]
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UsageError(f"{name}: trace: expected a writable file, got {reason}") from None
         self._mode = "a"
+        self._start()
+
+    def record(self, recorder: "Recorder") -> None:
+        """Give the events to a recorder as well, until the trace is turned off."""
+        self._recorder = recorder
+        if not trace.is_on():
+            self._start()
+
+    def _start(self) -> None:
         model = self._engine.model
         tokenizer = model.tokenizer
         tracer = trace.Tracer(
             model.args.sizes,
-            log.write,
-            wants=log.wants,
+            self._write,
+            wants=self._wants,
             text_of=lambda token: "" if tokenizer is None else piece(tokenizer, token),
             statistics=self._options.trace_statistics,
+            values=self._wants_values,
         )
         # What the first pass alone pays for, such as the first touch of mapped weights.
         model.transformer.forward(InferenceContext(model.args, 1), [0])
-        trace.start(tracer, log.close)
+        trace.start(tracer, self._close)
+
+    def _wants(self, *where: Any) -> bool:
+        return any(view is not None and view.wants(*where) for view in (self._log, self._recorder))
+
+    def _wants_values(self, *where: Any) -> bool:
+        return self._recorder is not None and self._recorder.wants_values(*where)
+
+    def _write(self, event: trace.Event) -> None:
+        for view in (self._log, self._recorder):
+            if view is not None and view.wants(event.stage, event.layer, event.step):
+                view.write(event)
+
+    def _close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+        self._log = self._recorder = None
 
     def _run(self) -> dict[str, str]:
         """Return what a reader of the trace has to know of the run as a whole."""
-        model, info = self._engine.model, ml.build_info()
+        model, info, options = self._engine.model, ml.build_info(), self._options
         return {
             "llama-bolts": __version__,
+            "prompt": "as stage 1 shows" if options.prompt is None else repr(options.prompt),
+            "seed": "as stage 20 shows" if options.seed is None else str(options.seed),
             "model": model.description,
             "chat format": "none" if self._chat_format is None else self._chat_format.name,
             "instruction set": info["isa"],
@@ -112,7 +143,7 @@ class TraceSwitch:
             debug_path = DEFAULT_DEBUG_LOG
         with ExitStack() as opened:
             log = TraceLog(
-                self._engine.model.args.sizes | {"C": self._engine.sequence_length},
+                self._engine.model.args.sizes | {"C": self._engine.context.caches[0].capacity},
                 debug_log=self._file(debug_path, opened),
                 json_lines=self._file(json_path, opened),
                 layers=options.trace_layers,
@@ -126,7 +157,7 @@ class TraceSwitch:
 
     def _warn(self, line: str, log: "TraceLog") -> None:
         self._console.warn(line)
-        if not log.is_open:
+        if not log.is_open and self._recorder is None:
             trace.stop()
 
     def _file(self, path: Path | None, opened: ExitStack) -> TextIO | None:

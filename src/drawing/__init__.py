@@ -1,6 +1,41 @@
 """Diagrams of a traced run: an SVG for each of the 21 stages, and one of the whole model."""
 
-from .diagrams import draw_all
-from .run import Beside, Recorder, TracedRun, pieces_of
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
 
-__all__ = ["Beside", "Recorder", "TracedRun", "draw_all", "pieces_of"]
+from ..trace import STAGES, Stage
+from .flow import draw_flow
+from .loop import draw_loop, draw_sampling
+from .overview import draw_attention_stage, draw_block_stage, draw_model, draw_residual
+from .run import Beside, Recorder, TracedRun
+from .tokens import draw_text_out, draw_tokenization, draw_tokens_tensor
+
+__all__ = ["Beside", "Recorder", "TracedRun", "draw_all"]
+
+MODEL = "model.svg"
+
+# The stages that are no flow of ops.
+_OWN: Mapping[int, Callable[[TracedRun, Stage], str]] = {
+    1: draw_tokenization,
+    2: draw_tokens_tensor,
+    3: draw_loop,
+    5: draw_block_stage,
+    7: draw_attention_stage,
+    15: draw_residual,
+    18: draw_residual,
+    20: draw_sampling,
+    21: draw_text_out,
+}
+
+
+def draw_all(run: TracedRun) -> dict[str, str]:
+    """Return the text of each SVG by the name of its file.
+
+    Args:
+        run: a whole answer, from its tokenization to its first token at least.
+    """
+    drawn = {
+        PurePosixPath(stage.diagram).name: _OWN.get(number, draw_flow)(run, stage)
+        for number, stage in STAGES.items()
+    }
+    return drawn | {MODEL: draw_model(run)}

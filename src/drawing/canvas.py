@@ -30,6 +30,7 @@ _SHAPES = {
     "sheet": (("#b6e3ff", "#0969da"), ("#1f4b78", "#58a6ff")),
     "weightsheet": (("#fae17d", "#9a6700"), ("#6b5310", "#d29922")),
     "dim": (("#eaeef2", "#d1d9e0"), ("#21262d", "#3d444d")),
+    "heat": (("#0550ae", "none"), ("#79c0ff", "none")),
     "badge": (("#4f46c8", "none"), ("#6a63e8", "none")),
     "head": (("#59636e", "none"), ("#9198a1", "none")),
     "newhead": (("#1a7f37", "none"), ("#3fb950", "none")),
@@ -68,11 +69,6 @@ class Box:
         return self.x + self.width / 2, self.y + self.height / 2
 
     @property
-    def top_middle(self) -> Point:
-        """The middle of its upper edge."""
-        return self.x + self.width / 2, self.y
-
-    @property
     def bottom_middle(self) -> Point:
         """The middle of its lower edge."""
         return self.x + self.width / 2, self.bottom
@@ -90,11 +86,19 @@ class Canvas:
         self._elements.append("")
         return len(self._elements) - 1
 
-    def rect(self, box: Box, kind: str, radius: float = 6, slot: int | None = None) -> Box:
-        """Draw a rectangle of a class of the palette, here or in a slot, and returns it."""
+    def rect(
+        self,
+        box: Box,
+        kind: str,
+        radius: float = 6,
+        slot: int | None = None,
+        opacity: float = 1.0,
+    ) -> Box:
+        """Draw a rectangle of a class of the palette, here or in a slot, and return it."""
+        faint = "" if opacity == 1.0 else f' fill-opacity="{opacity:.2f}"'
         drawn = (
             f'<rect class="{kind}" x="{_n(box.x)}" y="{_n(box.y)}" width="{_n(box.width)}" '
-            f'height="{_n(box.height)}" rx="{_n(radius)}"/>'
+            f'height="{_n(box.height)}" rx="{_n(radius)}"{faint}/>'
         )
         if slot is None:
             self._elements.append(drawn)
@@ -113,10 +117,12 @@ class Canvas:
         anchor: str = "start",
         mono: bool = True,
         bold: bool = False,
+        struck: bool = False,
     ) -> None:
         """Write a line of text; `at` is on its base line."""
-        kinds = f"{ink} {'mono' if mono else 'sans'}{' bold' if bold else ''}"
+        kinds = f"{ink} {'mono' if mono else 'sans'}{' bold' * bold}"
         where = "" if anchor == "start" else f' text-anchor="{anchor}"'
+        where += ' text-decoration="line-through"' * struck
         self._elements.append(
             f'<text class="{kinds}" x="{_n(at[0])}" y="{_n(at[1])}" font-size="{size}"{where}>'
             f"{escape(text)}</text>"

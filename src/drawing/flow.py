@@ -1,19 +1,91 @@
 """A stage of ops as a flow from top to bottom: a lane per tensor, ops between results."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from ..trace import Stage, TensorInfo
+from ..trace import Event, Stage, TensorInfo
 from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, wrapped
-from .frame import draw_heading, draw_letters
-from .notes import note_on
-from .products import HEIGHT, draw_product, is_product
+from .frame import draw_heading, finished, note_on
+from .pictures import HEIGHT, PICTURES, draw_product, is_product
 from .run import TracedRun
-from .steps import Step, steps_of
 from .tensors import LINE, draw_tensor, tensor_height
 
 _GAP = 24.0  # between lanes
 _ARROW = 24.0  # between boxes
 _ALONE = 460.0  # width of a flow with one lane; its notes stand beside it
+
+
+@dataclass
+class Step:
+    """An op with its result.
+
+    Attributes:
+        event: what the trace says of it.
+        sources: the steps of the stage whose results it reads, in the order of its arguments.
+        inputs: what it reads from outside of the stage.
+        lane: the column that it is drawn in.
+        row: the row, from 0.
+    """
+
+    event: Event
+    sources: list["Step"] = field(default_factory=list)
+    inputs: list[TensorInfo] = field(default_factory=list)
+    lane: int = 0
+    row: int = 0
+
+    @property
+    def result(self) -> TensorInfo:
+        """Its result."""
+        return self.event.outputs[0]
+
+    @property
+    def main_input(self) -> TensorInfo | None:
+        """What it reads from outside that is no weight: what flows in."""
+        if self.sources:
+            return None
+        return next((x for x in self.inputs if not _is_weight(x)), None)
+
+    @property
+    def side_inputs(self) -> list[TensorInfo]:
+        """What else it reads from outside."""
+        main = self.main_input
+        return [x for x in self.inputs if x is not main]
+
+
+def steps_of(events: Sequence[Event]) -> list[Step]:
+    """Return the graph of the ops of a stage."""
+    made: dict[tuple[str, tuple[int, ...]], Step] = {}
+    steps: list[Step] = []
+    for event in events:
+        step = Step(event)
+        for x in event.inputs:
+            source = made.get((x.name, x.shape))
+            if source is None:
+                step.inputs.append(x)
+            elif source not in step.sources:
+                step.sources.append(source)
+        made[step.result.name, step.result.shape] = step
+        steps.append(step)
+    _place(steps)
+    return steps
+
+
+def _place(steps: list[Step]) -> None:
+    """Give each step a row below its sources, and the lane of its first one if that is free."""
+    continued: set[int] = set()
+    lanes = 0
+    for step in steps:
+        step.row = 1 + max((source.row for source in step.sources), default=-1)
+        first = step.sources[0] if step.sources else None
+        if first is not None and id(first) not in continued:
+            continued.add(id(first))
+            step.lane = first.lane
+        else:
+            step.lane, lanes = lanes, lanes + 1
+
+
+def _is_weight(x: TensorInfo) -> bool:
+    return x.name.endswith((".weight", ".bias"))
 
 
 @dataclass
@@ -48,8 +120,9 @@ def draw_flow(run: TracedRun, stage: Stage) -> str:
     y += 12
     if sheet.lanes > 1:
         y = _draw_notes_below(sheet, y + 10)
-    draw_letters(canvas, run, _letters(sheet.steps), y + 10)
-    return canvas.svg(stage.heading)
+    if stage.number in PICTURES:
+        y = PICTURES[stage.number](canvas, run, y + 10)
+    return finished(canvas, run, stage, y + 10, _letters(sheet.steps))
 
 
 def _draw_inputs(sheet: _Sheet, y: float) -> float:
@@ -61,12 +134,12 @@ def _draw_inputs(sheet: _Sheet, y: float) -> float:
     while lane < sheet.lanes:
         x = firsts.get(lane)
         span = 1
-        while x is not None and _same(x, firsts.get(lane + span)):
+        while x is not None and x == firsts.get(lane + span):
             span += 1
         if x is not None:
             column = sheet.column(lane, span)
             box = Box(column.x, y, column.width, tensor_height(sheet.run))
-            draw_tensor(sheet.canvas, sheet.run, x, box, _origin(sheet, x))
+            draw_tensor(sheet.canvas, sheet.run, x, box, sheet.run.origin(x, sheet.stage.number))
         lane += span
     return y + tensor_height(sheet.run)
 
@@ -78,7 +151,7 @@ def _draw_row(sheet: _Sheet, steps: list[Step], y: float, results: dict[int, Box
         column = sheet.column(step.lane)
         op = Box(column.x, y + _ARROW, column.width, height)
         if step.main_input is not None or step.sources:
-            middle = op.top_middle[0]
+            middle = op.middle[0]
             above = [results[id(s)].bottom for s in step.sources if s.lane == step.lane]
             start = above[0] if above else y
             if above or step.main_input is not None:
@@ -114,15 +187,15 @@ def _draw_op(sheet: _Sheet, step: Step, box: Box) -> None:
     y += 10
     for x in step.side_inputs:
         inner = Box(box.x + 8, y, box.width - 16, tensor_height(sheet.run))
-        draw_tensor(canvas, sheet.run, x, inner, _origin(sheet, x))
+        draw_tensor(canvas, sheet.run, x, inner, sheet.run.origin(x, sheet.stage.number))
         y = inner.bottom + 8
     if sheet.lanes == 1:
         left = box.right + 26
         lines = wrapped(note_on(sheet.stage.number, step.event.op), WIDTH - MARGIN - left, BODY)
-        picture = HEIGHT if is_product(step) else 0.0
+        picture = HEIGHT if is_product(step.event) else 0.0
         first = box.middle[1] + 5 - 9 * (len(lines) - 1) + picture / 2
         if picture:
-            draw_product(canvas, sheet.run, step, left - 10, first - 22 - picture)
+            draw_product(canvas, sheet.run, step.event, left - 10, first - 22 - picture)
         for number, line in enumerate(lines):
             canvas.text((left, first + 19 * number), line, mono=False)
 
@@ -134,13 +207,9 @@ def _op_height(sheet: _Sheet, step: Step) -> float:
 
 def _arguments(step: Step) -> list[str]:
     """Return the arguments of an op that are no tensors, as a line."""
-    shown = (f"{name} = {_value(value)}" for name, value in step.event.details.items())
-    line = ", ".join(shown)
-    return [line] if line else []
-
-
-def _value(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    details = step.event.details.items()
+    shown = [f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in details]
+    return [", ".join(shown)] if shown else []
 
 
 def _draw_notes_below(sheet: _Sheet, y: float) -> float:
@@ -156,17 +225,8 @@ def _draw_notes_below(sheet: _Sheet, y: float) -> float:
     return y
 
 
-def _origin(sheet: _Sheet, x: TensorInfo) -> str:
-    number = sheet.run.origin(x, sheet.stage.number)
-    return "" if number is None else f"from {number}"
-
-
-def _same(x: TensorInfo, other: TensorInfo | None) -> bool:
-    return other is not None and (x.name, x.shape) == (other.name, other.shape)
-
-
 def _letters(steps: list[Step]) -> str:
     """Return the letters of all tensors of a stage, in the order of the legend."""
     tensors = [x for step in steps for x in (step.result, *step.inputs)]
     used = set("".join("".join(x.letters) for x in tensors))
-    return "".join(letter for letter in "TSDHKhFV" if letter in used)
+    return "".join(letter for letter in "TSCDHKhFV" if letter in used)

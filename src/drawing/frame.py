@@ -1,33 +1,40 @@
 """What every diagram has: its heading, and the meaning of its letters."""
 
 from ..trace import STAGES, Stage
-from ..trace.events import HOLDS
-from .canvas import (
-    BODY,
-    LARGE,
-    MARGIN,
-    SMALL,
-    TITLE,
-    WIDTH,
-    Box,
-    Canvas,
-    shortened,
-    text_width,
-    wrapped,
-)
+from ..trace.events import HOLDS, LEGEND
+from .canvas import BODY, LARGE, MARGIN, SMALL, TITLE, WIDTH, Box, Canvas, shortened, wrapped
 from .run import TracedRun
 
 _BADGE = 44.0
-_MEANINGS = {
-    "T": "new tokens",
-    "S": "cached plus new",
-    "D": "model",
-    "H": "query heads",
-    "K": "key/value heads",
-    "h": "head",
-    "F": "feed-forward",
-    "V": "vocabulary",
-    "L": "layers",
+_LINEAR = "x times the transposed weight: a weight is stored [out, in]."
+_NOTES = {
+    "get_rows": "Row t is the row of the table that token t names. Nothing is multiplied.",
+    "to": "The same numbers in another dtype.",
+    "slice": "Some of the rows: a view, nothing is copied.",
+    "full": "A matrix that holds minus infinity everywhere.",
+    "triu": "Keeps minus infinity right of the diagonal, at later tokens; the rest becomes 0.",
+    "rms_norm": "x / sqrt(mean(x * x) + eps) * weight, each row by itself.",
+    "linear_transformation": _LINEAR,
+    "linear_transformations": _LINEAR,
+    "reshape": "The same numbers in the same order under other dimensions; nothing is copied.",
+    "rotary_embedding": "Rotates each pair of numbers by the angle position times frequency.",
+    "write_cache": "Writes the new positions after those that the cache holds.",
+    "read_cache": "All positions up to now, including those of earlier steps.",
+    "repeat_heads": "Repeats each key/value head G times, once per query head that reads it.",
+    "transpose": "Swaps two dimensions: a view, nothing is copied.",
+    "div": "Divides by sqrt(h), so that scores do not grow with the size of a head.",
+    "softmax": "exp(s - max) / sum: each row becomes weights that add up to 1.",
+    "swiglu": "silu(gate) * up, number by number; silu(g) = g / (1 + exp(-g)).",
+    "add": "Number by number: the stream keeps what it had and gains the result of the part.",
+}
+_NOTES_OF_STAGES = {
+    (13, "matmul"): "Each query times each key: how well they match, head by head.",
+    (13, "add"): "Minus infinity at later tokens, 0 elsewhere; the same for all heads.",
+    (14, "matmul"): "For each row of weights, the weighted sum of the values of all positions.",
+    (14, "reshape"): "The heads of a token side by side.",
+    (14, "transpose"): "Back to a row per token: a view, nothing is copied.",
+    (19, "slice"): "Only the last token decides what comes next.",
+    (19, "linear_transformation"): "One logit per token: the largest is the most probable next.",
 }
 
 
@@ -58,25 +65,25 @@ def draw_note(canvas: Canvas, note: str, y: float) -> float:
     return y
 
 
-def draw_letters(canvas: Canvas, run: TracedRun, letters: str, y: float) -> None:
-    """Draw what letters stand for, and how large they are in this run."""
+def finished(
+    canvas: Canvas, run: TracedRun, stage: Stage | None, y: float, letters: str, note: str = ""
+) -> str:
+    """Write a note and what letters stand for below a diagram; return its page."""
+    if note:
+        y = draw_note(canvas, note, y) + 10
     sizes = dict(run.sizes) | {"T": run.new_tokens, "S": run.new_tokens}
     lines = [shortened(f"Numbers: {run.model}.", WIDTH - 2 * MARGIN, SMALL)]
     if run.beside is not None and letters:
         lines[0] += f" {run.beside.name}: {run.beside.title}."
     parts = []
-    for letter in letters:
+    for letter in (letter for letter in letters if letter in sizes):
         beside = "" if run.beside is None else f" ({run.beside.sizes[letter]})"
-        parts.append(f"{letter} {_MEANINGS[letter]} {sizes[letter]}{beside}")
-    if parts:
-        lines.append(parts[0])
-    for part in parts[1:]:
-        longer = f"{lines[-1]} · {part}"
-        fits = text_width(longer, SMALL, mono=False) <= WIDTH - 2 * MARGIN
-        lines[-1:] = [longer] if fits else [lines[-1], part]
+        parts.append(f"{letter} {LEGEND[letter]} {sizes[letter]}{beside}")
+    lines += wrapped(" · ".join(parts), WIDTH - 2 * MARGIN, SMALL) if parts else []
     for number, line in enumerate(lines):
         at = (float(MARGIN), y + 18 * number + 13)
         canvas.text(at, line, size=SMALL, ink="soft", mono=False)
+    return canvas.svg("The whole model" if stage is None else stage.heading)
 
 
 def draw_link(canvas: Canvas, number: int, box: Box) -> Box:
@@ -90,3 +97,8 @@ def draw_link(canvas: Canvas, number: int, box: Box) -> Box:
         at = (box.right - 12, y)
         canvas.text(at, f"stages {HOLDS[number]}", size=SMALL, ink="soft", anchor="end", mono=False)
     return box
+
+
+def note_on(stage: int, op: str) -> str:
+    """Return a sentence about an op in a stage; an op that is not known has none."""
+    return _NOTES_OF_STAGES.get((stage, op), _NOTES.get(op, ""))

@@ -2,7 +2,7 @@
 
 from ..trace import Event, Stage
 from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width
-from .frame import draw_heading, draw_letters, draw_note
+from .frame import draw_heading, finished
 from .run import TracedRun
 from .tensors import draw_tensor, tensor_height
 
@@ -11,7 +11,8 @@ _MOST_PASSES = 8
 _BARS = MARGIN + 170.0  # where the bars begin
 _BAR = 430.0
 _HEIGHT = 46.0
-_FLOW = 400.0  # width of the steps of sampling
+_FLOW = 390.0  # width of the steps of sampling
+_CHOICE = 160.0  # height of a draw with all its candidates
 _STEPS = (
     ("repeat_penalty", 1.0, "makes tokens that occurred less probable"),
     ("temperature", 1.0, "divides the logits: lower is sharper"),
@@ -29,7 +30,7 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
     shown = passes[:_MOST_PASSES]
     longest = max(event.details["S"] for event, _ in shown)
     before: Box | None = None
-    for number, (event, tokens) in enumerate(shown, 1):
+    for number, (event, token) in enumerate(shown, 1):
         said = f"pass {number}", f"T = {event.details['T']}, S = {event.details['S']}"
         canvas.text((MARGIN, y + 18), said[0], bold=True)
         canvas.text((MARGIN, y + 38), said[1], size=SMALL, ink="soft")
@@ -40,7 +41,7 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
                 [before.bottom_middle, (before.middle[0], across), (new.middle[0], across),
                  (new.middle[0], y)], "residual",
             )  # fmt: skip
-        before = _draw_chosen(canvas, run, tokens, new) if tokens else None
+        before = None if token is None else _draw_chosen(canvas, run, token, new)
         y += _HEIGHT + 30
     note = (
         "Each pass runs stages 4 to 19 over its new tokens and keeps their keys and values. "
@@ -48,11 +49,7 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
     )
     if len(passes) > _MOST_PASSES:
         note += f" {len(passes) - _MOST_PASSES} more passes follow."
-    if any(len(tokens) > 1 for _, tokens in shown):
-        note += " Where a pass gives several, the tokens after its first one had been guessed."
-    y = draw_note(canvas, note, y - 6)
-    draw_letters(canvas, run, "", y + 6)
-    return canvas.svg(stage.heading)
+    return finished(canvas, run, stage, y - 6, "", note)
 
 
 def _draw_bar(canvas: Canvas, event: Event, unit: float, y: float) -> Box:
@@ -70,27 +67,26 @@ def _draw_bar(canvas: Canvas, event: Event, unit: float, y: float) -> Box:
     return new
 
 
-def _draw_chosen(canvas: Canvas, run: TracedRun, tokens: list[int], new: Box) -> Box:
-    """Draw what was chosen after a pass: a token, or several where a guess was right."""
+def _draw_chosen(canvas: Canvas, run: TracedRun, token: int, new: Box) -> Box:
+    """Draw the token that was drawn after a pass."""
     out = Box(_BARS + _BAR + 40, new.y, WIDTH - MARGIN - _BARS - _BAR - 40, _HEIGHT)
     canvas.rect(out, "stage")
     canvas.arrow([(new.right, out.middle[1]), (out.x, out.middle[1])])
-    lines = "".join(map(run.piece, tokens)), " ".join(map(str, tokens))
-    piece, token = (shortened(line, out.width - 14, BODY) for line in lines)
+    piece = shortened(run.piece(token), out.width - 14, BODY)
     canvas.text((out.middle[0], out.y + 20), piece, anchor="middle")
-    canvas.text((out.middle[0], out.y + 38), token, size=SMALL, ink="soft", anchor="middle")
+    canvas.text((out.middle[0], out.y + 38), str(token), size=SMALL, ink="soft", anchor="middle")
     return out
 
 
 def draw_sampling(run: TracedRun, stage: Stage) -> str:
-    """Return the diagram of stage 20: the largest logits, the settings, the token."""
+    """Return the diagram of stage 20: the settings, and how each token was drawn."""
     canvas = Canvas()
-    y = draw_heading(canvas, stage)
-    event = run.marks(stage.number)[0]
-    sampling = event.details["sampling"]
+    top = y = draw_heading(canvas, stage)
+    events = run.marks(stage.number)
+    sampling = events[0].details["sampling"]
     greedy = sampling["temperature"] == 0
     logits = Box(MARGIN, y, _FLOW, tensor_height(run))
-    draw_tensor(canvas, run, event.inputs[0], logits, "from 19")
+    draw_tensor(canvas, run, events[0].inputs[0], logits, "from 19")
     y = logits.bottom
     for name, off, said in _STEPS:
         is_on = sampling[name] != off
@@ -98,16 +94,25 @@ def draw_sampling(run: TracedRun, stage: Stage) -> str:
             is_on = name == "temperature"
             said = "the largest logit wins: nothing is drawn" if is_on else said
         y = _draw_setting(canvas, f"{name} = {sampling[name]:g}", said, y, is_on=is_on)
-    token = event.details["token"]
+    token = events[0].details["token"]
     out = Box(MARGIN, y + 24, _FLOW, 46)
     canvas.arrow([(out.middle[0], y), (out.middle[0], out.y)])
     canvas.rect(out, "stage")
     how = "the largest" if greedy else "one draw"
     shown = shortened(f"{how}: {run.piece(token)} ({token})", out.width - 28, BODY)
     canvas.text((out.x + 14, out.y + 28), shown, bold=True)
-    bottom = _draw_largest(canvas, run, event.details["largest"], token, logits.y)
-    draw_letters(canvas, run, "V", max(out.bottom, bottom) + 20)
-    return canvas.svg(stage.heading)
+    left, y = MARGIN + _FLOW + 30, top
+    for event in events[:_MOST_PASSES]:
+        if y + _CHOICE > max(out.bottom, top + _CHOICE) and left > MARGIN:  # below the flow
+            left, y = float(MARGIN), max(out.bottom, y) + 20
+        y = _draw_choice(canvas, run, event, left, y)
+    note = (
+        "Numbers: the probability by the model, that after the steps of sampling, and the logit. "
+        "What the steps removed is struck out."
+    )
+    if len(events) > _MOST_PASSES:
+        note += f" {len(events) - _MOST_PASSES} more draws follow."
+    return finished(canvas, run, stage, max(y, out.bottom) + 8, "V", note)
 
 
 def _draw_setting(canvas: Canvas, value: str, said: str, y: float, *, is_on: bool) -> float:
@@ -122,21 +127,21 @@ def _draw_setting(canvas: Canvas, value: str, said: str, y: float, *, is_on: boo
     return box.bottom
 
 
-def _draw_largest(
-    canvas: Canvas, run: TracedRun, largest: list[tuple[int, float]], token: int, y: float
-) -> float:
-    """Draw the largest logits as bars; returns where they end."""
-    left = MARGIN + 450.0
-    canvas.text((left, y + 14), "the largest logits", mono=False, bold=True)
-    top, least = largest[0][1], largest[-1][1]
-    y += 30
-    for identifier, logit in largest:
-        share = 0.25 + 0.75 * (logit - least) / (top - least) if top > least else 1.0
-        piece = shortened(f"{run.piece(identifier)} ({identifier})", 280, SMALL)
-        ink = "green" if identifier == token else "ink"
-        canvas.text((left, y + 14), piece, size=SMALL, ink=ink)
-        bar = Box(left, y + 22, 290 * share, 18)
-        canvas.rect(bar, "sheet", radius=3)
-        canvas.text((bar.right + 8, y + 36), f"{logit:.2f}", size=SMALL, ink="soft")
-        y += 54
-    return y
+def _draw_choice(canvas: Canvas, run: TracedRun, event: Event, left: float, y: float) -> float:
+    """Draw the candidates of a draw, each with bars from 0 to 1; return where they end."""
+    details = event.details
+    number = details["random"]
+    how = "the largest logit" if number is None else f"random number {number:.4f}"
+    canvas.text((left, y + 14), f"step {event.step}: {how}", mono=False, bold=True)
+    y += 24
+    for candidate, logit in zip(details["choice"]["candidates"], details["logits"], strict=True):
+        token, chances = candidate["token_id"], candidate["probabilities"]
+        ink = "green" if token == details["token"] else "ink"
+        label = shortened(f"{run.piece(token)} {token}", 150, SMALL)
+        canvas.text((left, y + 15), label, size=SMALL, ink=ink, struck=not chances[-1])
+        for at, (p, kind) in enumerate(((chances[0], "sheet"), (chances[-1], "badge"))):
+            canvas.rect(Box(left + 158, y + 3 + 9 * at, max(100 * p, 0.5), 7), kind, radius=0)
+        said = f"{chances[0]:.4f} {chances[-1]:.4f} {logit:.2f}"
+        canvas.text((left + 264, y + 15), said, size=SMALL, ink="soft")
+        y += 22
+    return y + 14

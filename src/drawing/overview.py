@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from ..trace import Stage, TensorInfo
+from ..trace import Stage
 from .canvas import LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, shortened
-from .frame import draw_heading, draw_letters, draw_link, draw_note
+from .frame import draw_heading, draw_link, finished, note_on
 from .run import TracedRun
 from .tensors import draw_tensor, tensor_height, tensor_lines
 
@@ -26,7 +26,7 @@ def draw_block_stage(run: TracedRun, stage: Stage) -> str:
     y = draw_heading(canvas, stage)
     x = run.first(6)[0].inputs[0]
     box = Box(_LEFT, y, _WIDE, tensor_height(run))
-    draw_tensor(canvas, run, x, box, _from(run, x, 6))
+    draw_tensor(canvas, run, x, box, run.origin(x, 6))
     y = _draw_block(canvas, run, box.bottom)
     canvas.arrow([(box.middle[0], y), (box.middle[0], y + _ARROW)])
     box = Box(_LEFT, y + _ARROW, _WIDE, tensor_height(run))
@@ -34,13 +34,11 @@ def draw_block_stage(run: TracedRun, stage: Stage) -> str:
     y = box.bottom + 14
     note = (
         "The residual stream x keeps its shape through all layers. Each half of a layer reads it "
-        "normalised and adds what it found (green: x itself, unchanged). Attention looks at other "
+        "normalized and adds what it found (green: x itself, unchanged). Attention looks at other "
         f"positions, feed-forward at each one by itself. This happens {_layers(run)} times, each "
-        "with weights of its own."
+        "with different weights."
     )
-    y = draw_note(canvas, note, y + 2)
-    draw_letters(canvas, run, "TDL", y + 14)
-    return canvas.svg(stage.heading)
+    return finished(canvas, run, stage, y + 2, "TDL", note)
 
 
 def draw_attention_stage(run: TracedRun, stage: Stage) -> str:
@@ -80,8 +78,7 @@ def draw_attention_stage(run: TracedRun, stage: Stage) -> str:
         for column in range(_COLUMNS):
             if (column, 1) not in passed:
                 passing[column] = y
-    draw_letters(canvas, run, "TSDHKh", y + 14)
-    return canvas.svg(stage.heading)
+    return finished(canvas, run, stage, y + 14, "TSDHKh")
 
 
 def draw_model(run: TracedRun) -> str:
@@ -111,9 +108,7 @@ def draw_model(run: TracedRun) -> str:
         "Green: what goes on unchanged. Around each half of a layer it is the residual stream; "
         "from stage 21 back to 4 it is the chosen token, the one new token of the next pass."
     )
-    y = draw_note(canvas, note, y + 2)
-    draw_letters(canvas, run, "TDHKhFVL", y + 14)
-    return canvas.svg("The whole model")
+    return finished(canvas, run, None, y + 2, "TDHKhFVL", note)
 
 
 def _draw_text(canvas: Canvas, text: str, y: float) -> float:
@@ -201,6 +196,23 @@ def _layers(run: TracedRun) -> str:
     return f"{run.sizes['L']}{beside}"
 
 
-def _from(run: TracedRun, x: TensorInfo, stage: int) -> str:
-    number = run.origin(x, stage)
-    return "" if number is None else f"from {number}"
+def draw_residual(run: TracedRun, stage: Stage) -> str:
+    """Return the diagram of stages 15 and 18: what the stream has and what it gains, added."""
+    canvas = Canvas()
+    y = draw_heading(canvas, stage)
+    (event,) = run.first(stage.number)
+    middle, half = WIDTH / 2, (_INNER - _GAP) / 2
+    plus = Box(middle - 20, y + tensor_height(run) + 34, 40, 40)
+    for place, (x, kind) in enumerate(zip(event.inputs, ("residual", "arrow"), strict=True)):
+        box = Box(MARGIN + place * (half + _GAP), y, half, tensor_height(run))
+        draw_tensor(canvas, run, x, box, run.origin(x, stage.number))
+        edge = plus.right if place else plus.x
+        turn = (box.middle[0], plus.middle[1])
+        canvas.arrow([(box.middle[0], box.bottom), turn, (edge, plus.middle[1])], kind)
+    canvas.rect(plus, "op", radius=20)
+    canvas.text((middle, plus.middle[1] + 7), "+", size=LARGE + 4, anchor="middle", bold=True)
+    out = Box(middle - half / 2, plus.bottom + _ARROW, half, tensor_height(run))
+    canvas.arrow([plus.bottom_middle, (middle, out.y)], "residual")
+    draw_tensor(canvas, run, event.outputs[0], out)
+    note = note_on(stage.number, event.op)
+    return finished(canvas, run, stage, out.bottom + 16, "TD", note)

@@ -1,13 +1,18 @@
 """What the diagrams draw: the events of a traced run, and what they say about each stage."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from ..trace import Event, TensorInfo
 from ..trace.events import size_of
 
 _MARK = "mark"
 _EVERY_PASS = (3, 20, 21)
+_WITH_VALUES = (4, 13, 17)
 
 
 class Recorder:
@@ -31,6 +36,10 @@ class Recorder:
         """Return whether events of a stage, a layer and a step are worth making."""
         return stage in _EVERY_PASS if step else layer in (None, 0)
 
+    def wants_values(self, stage: int, layer: int | None, step: int | None) -> bool:
+        """Return whether a diagram draws the elements of what a stage makes."""
+        return stage in _WITH_VALUES and not step and self.wants(stage, layer, step)
+
 
 @dataclass(frozen=True)
 class Beside:
@@ -46,11 +55,6 @@ class Beside:
     title: str
     sizes: Mapping[str, int]
 
-    def numbers(self, x: TensorInfo) -> str:
-        """Return the shape that a tensor has there as text, empty where it has no letters."""
-        found = self.shape(x)
-        return f"[{', '.join(map(str, found))}]" if found else ""
-
     def shape(self, x: TensorInfo) -> tuple[int, ...]:
         """Return the shape that a tensor has there, empty where it has no letters."""
         found = (size_of(letter, self.sizes) for letter in x.letters)
@@ -65,91 +69,80 @@ class TracedRun:
         model: what it is called.
         sizes: its sizes by letter.
         events: of one answer, in order.
-        pieces: the text of each token that occurs, by its id.
-        special: the ids among them that no text gives.
         beside: another model, or None.
     """
 
     model: str
     sizes: Mapping[str, int]
     events: Sequence[Event]
-    pieces: Mapping[int, str]
-    special: frozenset[int] = frozenset()
     beside: Beside | None = None
 
     def first(self, stage: int) -> list[Event]:
         """Return the events of a stage in the first pass and the first layer, without its mark."""
-        found: list[Event] = []
-        marks = 0
-        for event in self.events:
-            if event.stage != stage or (event.layer or 0) > self._first_layer:
-                continue
-            if event.op == _MARK:
-                marks += 1
-                if marks > 1:
-                    break
-            else:
-                found.append(event)
-        return found
+        found = [e for e in self.events if e.stage == stage and e.layer in (None, 0)]
+        marks = [place for place, event in enumerate(found) if event.op == _MARK]
+        return [event for event in found[: marks[1] if marks[1:] else None] if event.op != _MARK]
 
     def marks(self, stage: int) -> list[Event]:
         """Return all events that open a stage."""
         return [e for e in self.events if e.stage == stage and e.op == _MARK]
 
-    def passes(self) -> list[tuple[Event, list[int]]]:
-        """Return the mark of each pass of the loop, and the tokens that were chosen after it."""
-        found: list[tuple[Event, list[int]]] = []
+    def passes(self) -> list[tuple[Event, int | None]]:
+        """Return the mark of each pass of the loop, and the token that was drawn after it."""
+        found: list[tuple[Event, int | None]] = []
         for event in self.events:
             if event.stage == 3:
-                found.append((event, []))
+                found.append((event, None))
             elif event.stage == 20 and found:
-                found[-1][1].append(event.details["token"])
+                found[-1] = (found[-1][0], event.details["token"])
         return found
 
-    def origin(self, x: TensorInfo, stage: int) -> int | None:
-        """Return the stage before another one that last made a tensor of this name and shape."""
-        found = None
+    def origin(self, x: TensorInfo, stage: int) -> str:
+        """Say which stage before another one last made a tensor of this name and shape, if any.
+
+        In later layers x comes from the last stage of the layer before.
+        """
+        found = 0
         for event in self.events:
             if event.stage == stage and event.op != "layer":
                 break
             if any((made.name, made.shape) == (x.name, x.shape) for made in event.outputs):
                 found = event.stage
-        return found
+        if (found, x.name) == (4, "x"):
+            return "from 4; later layers: 18"
+        return f"from {found}" if found else ""
+
+    def values(self, stage: int, name: str) -> np.ndarray[Any, Any]:
+        """Return the elements of what a stage made last under a name."""
+        made = [x.values for event in self.first(stage) for x in event.outputs if x.name == name]
+        assert made[-1] is not None, "Recorder.wants_values asks for them"
+        return made[-1]
+
+    def new_ids(self) -> list[int]:
+        """Return the ids of the tokens of the first pass."""
+        ids: list[int] = self.marks(1)[0].details["ids"]
+        return ids[: self.new_tokens]
 
     def piece(self, token: int) -> str:
         """Return the text of a token as it can be shown on a line."""
-        return self.pieces.get(token, "")
+        return self._texts.get(token, "")
 
-    @property
-    def _first_layer(self) -> int:
-        return min((e.layer for e in self.events if e.layer is not None), default=0)
+    def is_special(self, token: int) -> bool:
+        """Return whether no text turns into a token: then its text has no quotes."""
+        return not self.piece(token).startswith("'")
+
+    @cached_property
+    def _texts(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for event in self.events:
+            details = event.details
+            ids = details.get("ids") or [details.get("token")]
+            if event.stage == 20:
+                ids = [candidate["token_id"] for candidate in details["choice"]["candidates"]]
+            found |= zip(ids, details.get("texts", ()), strict=False)
+        return found
 
     @property
     def new_tokens(self) -> int:
         """The tokens of the first pass."""
         return int(self.passes()[0][0].details["T"])
-
-
-def pieces_of(events: Iterable[Event], token_bytes: Callable[[int], bytes]) -> dict[int, str]:
-    """Return the text of each token that events name, by its id, as it can be shown on a line.
-
-    A space is shown, and so are the bytes of what is no whole character.
-
-    Args:
-        events: of a run.
-        token_bytes: gives the bytes of a token, which need not be whole characters.
-    """
-    ids: set[int] = set()
-    for event in events:
-        ids.update(event.details.get("ids", ()))
-        ids.update(token for token, _ in event.details.get("largest", ()))
-        if "token" in event.details:
-            ids.add(event.details["token"])
-    return {token: _shown(token_bytes(token)) for token in sorted(ids)}
-
-
-def _shown(data: bytes) -> str:
-    try:
-        return repr(data.decode())[1:-1].replace(" ", "\u2423")
-    except UnicodeDecodeError:
-        return repr(data)[2:-1]

@@ -21,15 +21,7 @@ def tensor_height(run: TracedRun) -> float:
 
 
 def draw_tensor(canvas: Canvas, run: TracedRun, x: TensorInfo, box: Box, note: str = "") -> Box:
-    """Draw a tensor.
-
-    Args:
-        canvas: the page.
-        run: the run that it is from.
-        x: the tensor.
-        box: where; its height is `tensor_height`.
-        note: a few words at the right of its name, such as where it comes from.
-    """
+    """Draw a tensor in a box of `tensor_height`, with a note such as where it comes from."""
     kind = "weight" if x.name.endswith((".weight", ".bias")) else "tensor"
     canvas.rect(box, kind)
     draw_sheets(canvas, x.shape, (box.x + 6 + _GLYPH / 2, box.middle[1]), f"{kind}sheet")
@@ -52,8 +44,8 @@ def tensor_lines(run: TracedRun, x: TensorInfo) -> list[str]:
     numbers = f"[{', '.join(map(str, x.shape))}] {x.dtype}"
     lines = [f"{short_name(x.name)}{letters}", numbers]
     if run.beside is not None:
-        beside = run.beside.numbers(x)
-        lines.append(f"{run.beside.name} {beside}" if beside else "")
+        beside = run.beside.shape(x)
+        lines.append(f"{run.beside.name} {list(beside)}" if beside else "")
     return lines
 
 

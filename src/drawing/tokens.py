@@ -6,7 +6,7 @@ from typing import Any
 
 from ..trace import Event, Stage
 from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width, wrapped
-from .frame import draw_heading, draw_letters, draw_note
+from .frame import draw_heading, finished
 from .run import TracedRun
 from .tensors import draw_tensor, tensor_height
 
@@ -34,11 +34,10 @@ def draw_tokenization(run: TracedRun, stage: Stage) -> str:
     y = _draw_tiles(canvas, run, ids, y + 28)
     note = (
         f"{len(ids)} tokens: the text of each over its id. Yellow ones are special tokens, "
-        "which no text turns into. \u2423 is a space."
+        "which no text turns into."
     )
-    y = draw_note(canvas, note, y + 2)
-    draw_letters(canvas, run, "TV", y + 14)
-    return canvas.svg(stage.heading)
+    note = " ".join([note, *(f"{name}." for name in details["symbols"])])
+    return finished(canvas, run, stage, y + 2, "TV", note)
 
 
 def draw_tokens_tensor(run: TracedRun, stage: Stage) -> str:
@@ -56,9 +55,7 @@ def draw_tokens_tensor(run: TracedRun, stage: Stage) -> str:
         "Each id over its position, from 0. An id is checked against V before it becomes the "
         "number of a row."
     )
-    y = draw_note(canvas, note, y + 2)
-    draw_letters(canvas, run, "TV", y + 14)
-    return canvas.svg(stage.heading)
+    return finished(canvas, run, stage, y + 2, "TV", note)
 
 
 def draw_text_out(run: TracedRun, stage: Stage) -> str:
@@ -72,11 +69,11 @@ def draw_text_out(run: TracedRun, stage: Stage) -> str:
     marks = run.marks(stage.number)
     for event in _ends(marks):
         token, reason = event.details["token"], event.details["stop_reason"]
-        special = token in run.special
+        special = run.is_special(token)
         cells = (
             (str(token), "tensor"),
             (run.piece(token), "weight" if special else "op"),
-            (repr(event.details["text"]), "op"),
+            ("waits" if event.details["waits"] else repr(event.details["text"]), "op"),
             ("goes on" if reason is None else f"stops: {reason}", "stage" if reason else "group"),
         )
         for (x, width, _), (text, kind) in zip(columns, cells, strict=True):
@@ -92,9 +89,9 @@ def draw_text_out(run: TracedRun, stage: Stage) -> str:
         "Bytes wait until they are a whole character, so that an emoji of several tokens appears "
         f"at once. The answer stops at an end token, a stop text, or a limit.{said}"
     )
-    y = draw_note(canvas, note, y + 8)
-    draw_letters(canvas, run, "", y + 20)
-    return canvas.svg(stage.heading)
+    symbols = dict.fromkeys(name for event in marks for name in event.details["symbols"])
+    note = " ".join([note, *(f"{name}." for name in symbols)])
+    return finished(canvas, run, stage, y + 8, "", note)
 
 
 def _draw_tiles(
@@ -111,7 +108,7 @@ def _draw_tiles(
         width = max(text_width(over, BODY), text_width(under, SMALL)) + 14
         if x + width > WIDTH - MARGIN:
             x, y = float(MARGIN), y + _TILE_HEIGHT + _GAP
-        kind = "tensor" if positions else "weight" if token in run.special else "op"
+        kind = "tensor" if positions else "weight" if run.is_special(token) else "op"
         tile = canvas.rect(Box(x, y, width, _TILE_HEIGHT), kind)
         canvas.text((tile.middle[0], y + 20), over, anchor="middle")
         canvas.text((tile.middle[0], y + 39), under, size=SMALL, ink="soft", anchor="middle")

@@ -51,9 +51,11 @@ class OpCall:
 
     @property
     def scalars(self) -> dict[str, Any]:
-        """The arguments that are single values."""
+        """The arguments that are single values, and C, the positions of a cache among them."""
         kinds = (bool, int, float, complex, DType)
-        return {name: value for name, value in self.arguments.items() if isinstance(value, kinds)}
+        values = {name: x for name, x in self.arguments.items() if isinstance(x, kinds)}
+        caches = [x for x in self.arguments.values() if hasattr(type(x), "capacity")]
+        return values | ({"C": caches[0].capacity} if caches else {})
 
 
 # Take a call, and return the names that its results are to have, or None.

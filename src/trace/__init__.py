@@ -1,12 +1,12 @@
 """The trace: one stream of events that follows a prompt through the 21 stages.
 
-Any package may import this one; it imports none of them. What writes (`logger`) and what reads
-(`reader`) are modules of their own, so that a package that only marks its stages loads neither.
+Any package may import this one; it imports none of them. What writes (`logger`) is a separate
+module, so that a package that only marks its stages does not load structlog.
 """
 
 from .current import add_reporter, is_on, mark, start, stop
 from .events import STAGES, Stage
-from .records import Details, Event, Statistics, TensorInfo
+from .records import Details, Event, TensorInfo
 from .tracer import Tracer
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Details",
     "Event",
     "Stage",
-    "Statistics",
     "TensorInfo",
     "Tracer",
     "add_reporter",

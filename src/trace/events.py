@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from .code import PACKAGE, line_of_stage, shown_path
 from .records import Letters
 
-_FORWARD_PASS = "14-forward-pass.md"
+# The pages of docs/, each with the number of its first stage.
+_PAGES = ((16, "14c-next-token.md"), (6, "14b-attention.md"), (1, "14-forward-pass.md"))
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,6 @@ class Stage:
         module: of the function that runs it, below the package.
         function: its qualified name.
         steps: its ops in run order. One may be left out by a run: one token needs no mask.
-        page: the file below docs/ that has its section.
     """
 
     number: int
@@ -49,7 +49,6 @@ class Stage:
     module: str
     function: str
     steps: tuple[Step, ...] = ()
-    page: str = _FORWARD_PASS
 
     @property
     def heading(self) -> str:
@@ -60,7 +59,8 @@ class Stage:
     def chapter(self) -> str:
         """Where it is explained: the page, and the anchor that code hosts make of the heading."""
         anchor = re.sub(r"[^\w\- ]", "", self.heading.lower()).replace(" ", "-")
-        return f"docs/{self.page}#{anchor}"
+        page = next(page for first, page in _PAGES if self.number >= first)
+        return f"docs/{page}#{anchor}"
 
     @property
     def diagram(self) -> str:
@@ -136,8 +136,8 @@ _STAGES = (
         "model.context",
         "InferenceContext.update",
         _steps(
-            "write_cache cache_k [T, K, h]",
-            "write_cache cache_v [T, K, h]",
+            "write_cache cache_k [C, K, h]",
+            "write_cache cache_v [C, K, h]",
             "read_cache keys [S, K, h]",
             "read_cache values [S, K, h]",
         ),
@@ -210,6 +210,21 @@ _STAGES = (
 
 STAGES: Mapping[int, Stage] = {stage.number: stage for stage in _STAGES}
 
+# What the letters stand for, in the order of docs/LEGEND.md.
+LEGEND: Mapping[str, str] = {
+    "T": "new tokens",
+    "S": "cached plus new tokens",
+    "D": "model dimension",
+    "H": "query heads",
+    "K": "key/value heads",
+    "G": "query heads per key/value head",
+    "h": "head dimension",
+    "F": "feed-forward dimension",
+    "V": "vocabulary",
+    "L": "layers",
+    "C": "positions of the KV cache",
+}
+
 # The stages that are made of others, and which these are.
 HOLDS: Mapping[int, str] = {5: "6 to 18", 7: "8 to 14"}
 
@@ -226,13 +241,6 @@ _READ_LETTERS: Mapping[str, Letters] = {
     "feed_forward.w1.weight": ("F", "D"),
     "feed_forward.w2.weight": ("D", "F"),
     "feed_forward.w3.weight": ("F", "D"),
-    "attention.wq.bias": ("H*h",),
-    "attention.wk.bias": ("K*h",),
-    "attention.wv.bias": ("K*h",),
-    "attention.wo.bias": ("D",),
-    "feed_forward.w1.bias": ("F",),
-    "feed_forward.w2.bias": ("D",),
-    "feed_forward.w3.bias": ("F",),
     "norm.weight": ("D",),
     "output.weight": ("V", "D"),
     "logits": ("V",),
@@ -242,11 +250,11 @@ _READ_LETTERS: Mapping[str, Letters] = {
 
 def read_letters(name: str) -> Letters | None:
     """Return the letters of a weight, by its checkpoint key, or of another tensor that is read."""
+    if name.endswith(".bias"):
+        letters = read_letters(f"{name.removesuffix('bias')}weight")
+        return None if letters is None else letters[:1]
     prefix, _, rest = name.partition(".")
-    if prefix == "layers":
-        rest = rest.partition(".")[2]
-        return _READ_LETTERS.get(rest)
-    return _READ_LETTERS.get(name)
+    return _READ_LETTERS.get(rest.partition(".")[2] if prefix == "layers" else name)
 
 
 def size_of(letter: str, sizes: Mapping[str, int]) -> int | None:

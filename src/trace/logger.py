@@ -5,7 +5,6 @@ programs. A view whose file takes no more is left out from then on; the run goes
 """
 
 import contextlib
-import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -14,8 +13,8 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from .events import STAGES
-from .records import LAYER, MARK, Event, Statistics, TensorInfo
+from .events import LEGEND, STAGES
+from .records import LAYER, MARK, Event, TensorInfo
 
 Failure = Callable[[str], None]
 Ranges = Sequence[range]
@@ -27,21 +26,9 @@ _STEP_COLUMNS = "{:>5} {:>8}  {:<26} {:<26} {:>6.4f} {:>6.4f} {:>9.3f}"
 _BEFORE_INPUTS = 86
 _INDENT = " " * 8
 _MOST_TOKENS = 64
+_MOST_FACT = 200
 _PASS_STAGES = (3, 20, 21)
 _NOTHING: Mapping[str, Any] = {}
-_LEGEND = (
-    ("T", "new tokens"),
-    ("S", "cached plus new tokens"),
-    ("D", "model dimension"),
-    ("H", "query heads"),
-    ("K", "key/value heads"),
-    ("G", "query heads per key/value head"),
-    ("h", "head dimension"),
-    ("F", "feed-forward dimension"),
-    ("V", "vocabulary"),
-    ("L", "layers"),
-    ("C", "positions of the KV cache"),
-)
 _FIELDS = tuple(field.name for field in fields(Event) if field.name != "op")
 
 
@@ -82,11 +69,13 @@ class TraceLog:
         self._stages = stages
         self._views: list[_View] = []
         if json_lines is not None:
-            self._views.append(JsonLines(json_lines, sizes, run, layers, steps, on_failure))
+            self._views.append(JsonLines(json_lines, layers, steps, on_failure))
         if debug_log is not None:
             shown = (range(1),) if layers is None else layers
             full = (range(2),) if steps is None else steps
-            self._views.append(DebugLog(debug_log, sizes, run, shown, full, on_failure))
+            self._views.append(DebugLog(debug_log, shown, full, on_failure))
+        for view in self._views:
+            view.begin(sizes, run)
         self._logger = structlog.wrap_logger(
             structlog.ReturnLogger(),
             processors=[*self._views, _end],
@@ -135,101 +124,88 @@ class _View:
         """Whether the file still takes events."""
         return self._file is not None
 
+    def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
+        """Return the beginning of the file, its last newline included."""
+        raise NotImplementedError
+
     def text(self, event: EventDict) -> str:
         """Return the text of an event, its last newline included; empty for none."""
         raise NotImplementedError
+
+    def begin(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> None:
+        """Write the beginning of the file."""
+        try:
+            self._write(self.head(sizes, run))
+        except OSError as error:
+            name = self.close()
+            raise OSError(error.errno, error.strerror, name) from None
+
+    def _write(self, text: str) -> None:
+        assert self._file is not None
+        self._file.write(text)
+        self._file.flush()
 
     def __call__(self, _logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
         where = event_dict["stage"], event_dict["layer"], event_dict["step"]
         if self._file is not None and self.wants(*where):
             try:
-                self._file.write(self.text(dict(event_dict)))
-                self._file.flush()
+                self._write(self.text(dict(event_dict)))
             except OSError as error:
-                name = self._file.name
-                self.close()
-                self._on_failure(f"{name}: the trace ends here: {error.strerror}")
+                self._on_failure(f"{self.close()}: the trace ends here: {error.strerror}")
         return event_dict
 
-    def close(self) -> None:
-        """Close the file; what could not be written is given up."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
-
-    def _begin(self, text: str) -> None:
-        """Write the beginning of the file."""
-        assert self._file is not None
-        try:
-            self._file.write(text)
-            self._file.flush()
-        except OSError as error:
-            name = self._file.name
-            self.close()
-            raise OSError(error.errno, error.strerror, name) from None
+    def close(self) -> str:
+        """Close the file; what could not be written is given up. Return its name."""
+        file, self._file = self._file, None
+        with contextlib.suppress(OSError):
+            if file is not None:
+                file.close()
+        return str(getattr(file, "name", ""))
 
 
 class JsonLines(_View):
     """One JSON object per event, after one with the sizes of the model and facts about the run."""
 
-    def __init__(
-        self,
-        file: TextIO,
-        sizes: Mapping[str, int],
-        run: Mapping[str, str],
-        layers: Ranges | None,
-        steps: Ranges | None,
-        on_failure: Failure,
-    ) -> None:
-        super().__init__(file, layers, steps, on_failure)
-        # Plain ASCII: a reader that takes U+2028 for the end of a line meets none.
-        self._render = structlog.processors.JSONRenderer(default=_plain, allow_nan=False)
-        self._begin(f"{self._rendered({'sizes': dict(sizes), 'run': dict(run)})}\n")
+    # Plain ASCII: a reader that takes U+2028 for the end of a line meets none.
+    _render = structlog.processors.JSONRenderer(default=TensorInfo.as_dict, allow_nan=False)
+
+    def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
+        """Return the record of the run."""
+        return f"{self._render(None, '', {'sizes': dict(sizes), 'run': dict(run)})!s}\n"
 
     def text(self, event: EventDict) -> str:
-        """Return the text of an event, its last newline included."""
+        """Return the record of an event."""
         op = event.pop("event")  # structlog's word for it
-        return f"{self._rendered({'op': op, **event})}\n"
-
-    def _rendered(self, record: EventDict) -> str:
-        return str(self._render(None, "", record))
+        return f"{self._render(None, '', {'op': op, **event})!s}\n"
 
 
 class DebugLog(_View):
     """The run as a page: headings for the stages, and below them a line or two for each op."""
 
-    def __init__(
-        self,
-        file: TextIO,
-        sizes: Mapping[str, int],
-        run: Mapping[str, str],
-        layers: Ranges,
-        steps: Ranges,
-        on_failure: Failure,
-    ) -> None:
-        super().__init__(file, layers, steps, on_failure)
+    _new = ""  # positions of the tokens that the step reads
+    _last_op = ""
+    _after_heading = False
+    _in_table = False  # of later steps
+    _read = ""  # the newest token: what the next step reads
+
+    def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
+        """Return the facts of the run, the legend and the columns."""
         self._sizes = sizes
-        self._new = ""  # positions of the tokens that the step reads
         self._linked: set[int] = set()  # stages whose links have been written
-        self._last_op = ""
-        self._after_heading = False
-        self._in_table = False  # of later steps
-        self._read = ""  # the newest token: what the next step reads
         self._in_step: dict[int, EventDict] = {}  # the events of a later step, by their stages
         letters = [
             f"{letter}{_size(letter, sizes)} {what}"
-            for letter, what in _LEGEND
+            for letter, what in LEGEND.items()
             if letter in "TS" or letter in sizes
         ]
-        facts = [f"{name} {value}" for name, value in run.items()]
-        head = [
-            *_packed(facts, "# ", "#   "),
+        facts = "; ".join(f"{name} {_cut(value, _MOST_FACT)}" for name, value in run.items())
+        lines = [
+            *(line.rstrip() for line in _wrapped(facts, "# ", "#   ")),
             *_packed(letters, "# ", "#   "),
             "# st: stage, which --explain N explains; code: where the op was called; ms: its time",
             _COLUMNS.format("st", "op", "code", "ms", "result <- inputs, arguments"),
         ]
-        self._begin("\n".join(head) + "\n")
+        return "".join(f"{line}\n" for line in lines)
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
         """Return whether this view shows events of a stage in a layer and a step."""
@@ -245,7 +221,7 @@ class DebugLog(_View):
         if not in_full:
             lines = self._later_step(event)
         elif op == LAYER:
-            heading = ["", "# 5 each transformer block: its time and its result"]
+            heading = ["", "# 5 each transformer block: its time, its result, its work"]
             lines = heading * (previous != LAYER) + [_layer_line(event)]
             self._after_heading = False
         elif op != MARK:
@@ -273,8 +249,9 @@ class DebugLog(_View):
             title += f": {self._new} of C = {self._sizes['C']}"
         elif "stages" in details:
             title += f": stages {details['stages']}"
-        blank = () if self._after_heading else ("",)
-        if stage.number in self._linked:
+        is_again = stage.number in self._linked
+        blank = () if self._after_heading or (is_again and stage.number != 3) else ("",)
+        if is_again:
             return [*blank, title]
         self._linked.add(stage.number)
         links = [stage.diagram, stage.code, stage.chapter]
@@ -289,7 +266,7 @@ class DebugLog(_View):
         if len(events) < len(_PASS_STAGES):
             return []  # not all of them are asked for
         drawn, details = events[20], event["details"]
-        seconds = event["time"] - events[3]["time"]
+        seconds = event["start"] - events[3]["start"]
         row = _STEP_COLUMNS.format(
             event["step"], events[3]["position"], self._read, _token_text(details),
             *_drawn_probabilities(drawn["details"]), 1e3 * seconds,
@@ -344,8 +321,10 @@ def _mark_lines(event: EventDict) -> list[str]:
     left = _op_lines({**event, "details": {}, "inputs": ()})
     if stage == 21:
         text, reason = details["text"], details["stop_reason"]
-        said = f"token {_token_text(details)}, text {text!r}"
-        return left + _wrapped(said if reason is None else f"{said}, stop: {reason}")
+        said = [f"token {_token_text(details)}, text {text!r}", *details["symbols"]]
+        said += ["waits for the rest of the character"] * details["waits"]
+        said += [f"stop: {reason}"] * (reason is not None)
+        return left + _wrapped(", ".join(said))
     return left + (_prompt_lines(details) if stage == 1 else _choice_lines(details))
 
 
@@ -356,6 +335,8 @@ def _prompt_lines(details: Mapping[str, Any]) -> list[str]:
         lines += _wrapped(f"{message['role']}: {message['content']!r}")
     if "text" in details:
         lines += _wrapped(f"text: {details['text']!r}")
+    if details["symbols"]:
+        lines += _wrapped(", ".join(details["symbols"]))
     ids = details["ids"]
     tokens = [f"{token} {text}" for token, text in zip(ids, details["texts"], strict=True)]
     more = [f"and {len(ids) - _MOST_TOKENS} more"] if len(ids) > _MOST_TOKENS else []
@@ -373,14 +354,13 @@ def _choice_lines(details: Mapping[str, Any]) -> list[str]:
     names = [_stage_name(stage) for stage in choice["stages"]]
     head = f"{_INDENT}{'token':<26} {'logit':>9}" + "".join(f" {name:>15}" for name in names)
     rows = [head[:_WIDTH]]
-    logits = dict(details["largest"])
-    for candidate, text in zip(choice["candidates"], details["texts"], strict=True):
-        token, logit = candidate["token_id"], logits.get(candidate["token_id"])
-        shown = "" if logit is None else f"{logit:.3f}"
+    columns = choice["candidates"], details["logits"], details["texts"]
+    for candidate, logit, text in zip(*columns, strict=True):
+        token = candidate["token_id"]
         chances = "".join(
             f" {p:>15.4f}" if p else f" {'-':>15}" for p in candidate["probabilities"]
         )
-        row = f"{_INDENT}{_cut(f'{token} {text}', 26):<26} {shown:>9}{chances}"
+        row = f"{_INDENT}{_cut(f'{token} {text}', 26):<26} {logit:>9.3f}{chances}"
         rows.append(f"{row} <-" if token == details["token"] else row)
     kept = "".join(f" {stage['kept']:>15}" for stage in choice["stages"])
     return [*lines, *rows, f"{_INDENT}{'tokens that are left':<36}{kept}"]
@@ -394,15 +374,16 @@ def _layer_line(event: EventDict) -> str:
     """Return the line that sums up a transformer block."""
     result = ", ".join(tensor_text(x) for x in event["outputs"])
     code, milliseconds = event["code"].rpartition("/")[2], f"{event['seconds'] * 1e3:.3f}"
-    return _COLUMNS.format(5, f"layer {event['layer']}", code, milliseconds, result)
+    line = _COLUMNS.format(5, f"layer {event['layer']}", code, milliseconds, result)
+    operations, moved = event["operations"] / 1e6, event["bytes"] / 2**20
+    return f"{line:<{_BEFORE_INPUTS - 1}} {operations:.4g} M operations, {moved:.4g} MiB"
 
 
 def _drawn_probabilities(details: Mapping[str, Any]) -> tuple[float, float]:
     """Return the probability of the drawn token by the model, and after all steps."""
-    for candidate in details["choice"]["candidates"]:
-        if candidate["token_id"] == details["token"]:
-            return candidate["probabilities"][0], candidate["probabilities"][-1]
-    raise AssertionError("the drawn token is among the candidates")
+    candidates = {c["token_id"]: c["probabilities"] for c in details["choice"]["candidates"]}
+    chances = candidates[details["token"]]
+    return chances[0], chances[-1]
 
 
 def _function(stage: int) -> str:
@@ -436,13 +417,15 @@ def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _statistics_line(values: Statistics) -> str:
-    numbers = {"min": values.minimum, "max": values.maximum, "mean": values.mean, "rms": values.rms}
-    known = " ".join(
-        f"{name} {f'{n:.4g}' if math.isfinite(n) else '-':>10}" for name, n in numbers.items()
-    )
-    first, last = (" ".join(f"{n:.4g}" for n in ends) for ends in (values.first, values.last))
+def _statistics_line(values: Mapping[str, Any]) -> str:
+    columns = ((name, values[name]) for name in ("min", "max", "mean", "rms"))
+    known = " ".join(f"{k} {'-' if isinstance(n, str) else _number(n):>10}" for k, n in columns)
+    first, last = (" ".join(_number(n) for n in values[ends]) for ends in ("first", "last"))
     return _cut(f"{_INDENT}{known}  first {first}  last {last}", _WIDTH)
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"  # JSON has infinity as a text
 
 
 def _size(letter: str, sizes: Mapping[str, int]) -> str:
@@ -462,10 +445,10 @@ def _packed(items: Sequence[str], first: str, later: str, between: str = ", ") -
     return lines
 
 
-def _wrapped(text: str) -> list[str]:
-    """Return a text of any length in lines below an op."""
+def _wrapped(text: str, first: str = _INDENT, later: str = f"{_INDENT}  ") -> list[str]:
+    """Return a text of any length in lines, by default below an op."""
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=_INDENT, subsequent_indent=f"{_INDENT}  ",
+        text, _WIDTH, initial_indent=first, subsequent_indent=later,
         drop_whitespace=False, break_on_hyphens=False,
     )  # fmt: skip
 
@@ -477,12 +460,6 @@ def _cut(text: str, width: int) -> str:
 def _holds(ranges: Ranges | None, number: int | None) -> bool:
     """Return whether a number is in one of some ranges; no ranges hold all, and None is in all."""
     return ranges is None or number is None or any(number in numbers for numbers in ranges)
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold of a tensor's description."""
-    assert isinstance(value, TensorInfo)
-    return value.as_dict()
 
 
 def _end(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> str:

@@ -1,55 +1,19 @@
 """The records of a trace: an event, the tensors it names, and how JSON holds them."""
 
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
 
 Details: TypeAlias = Mapping[str, Any]  # values that JSON knows
 Letters: TypeAlias = tuple[str, ...]
 
 MARK = "mark"  # the op of the event that opens a stage
 LAYER = "layer"  # the op of the event that sums up a transformer block
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """A few numbers about the elements of a tensor; a complex one counts as pairs of reals.
-
-    Attributes:
-        minimum, maximum, mean, rms: over all elements, computed in float64.
-        first, last: the first and the last elements, in row-major order.
-    """
-
-    minimum: float
-    maximum: float
-    mean: float
-    rms: float
-    first: tuple[float, ...]
-    last: tuple[float, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold; it has no infinity and no NaN, which become texts."""
-        return {
-            "min": json_value(self.minimum),
-            "max": json_value(self.maximum),
-            "mean": json_value(self.mean),
-            "rms": json_value(self.rms),
-            "first": json_value(self.first),
-            "last": json_value(self.last),
-        }
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "Statistics":
-        """Read what `as_dict` returned."""
-        return cls(
-            minimum=float(record["min"]),
-            maximum=float(record["max"]),
-            mean=float(record["mean"]),
-            rms=float(record["rms"]),
-            first=tuple(map(float, record["first"])),
-            last=tuple(map(float, record["last"])),
-        )
 
 
 @dataclass(frozen=True)
@@ -61,38 +25,29 @@ class TensorInfo:
         shape: its sizes.
         letters: the same in letters; empty where none are known, or it has no dimensions.
         dtype: the name of its dtype.
-        statistics: on request, of results.
+        id: A number that no other tensor of the trace has, from 1; a view has its own.
+        statistics: On request, of results: min, max, mean, rms, first and last, as JSON holds them.
+        values: On request, of results: a copy of all elements, which the JSON lines leave out.
     """
 
     name: str
     shape: tuple[int, ...]
     letters: Letters
     dtype: str
-    statistics: Statistics | None = None
+    id: int = 0
+    statistics: Mapping[str, Any] | None = None
+    values: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what JSON can hold."""
-        record: dict[str, Any] = {
-            "name": self.name,
-            "shape": list(self.shape),
-            "letters": list(self.letters),
-            "dtype": self.dtype,
-        }
-        if self.statistics is not None:
-            record["statistics"] = self.statistics.as_dict()
-        return record
+        record = {name: json_value(value) for name, value in vars(self).items()}
+        return {k: v for k, v in record.items() if k != "values" and v is not None}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "TensorInfo":
         """Read what `as_dict` returned."""
-        found = record.get("statistics")
-        return cls(
-            name=str(record["name"]),
-            shape=tuple(int(n) for n in record["shape"]),
-            letters=tuple(str(letter) for letter in record["letters"]),
-            dtype=str(record["dtype"]),
-            statistics=None if found is None else Statistics.from_dict(found),
-        )
+        tuples = {name: tuple(record[name]) for name in ("shape", "letters")}
+        return cls(**{**record, **tuples})
 
 
 @dataclass(frozen=True)
@@ -109,8 +64,11 @@ class Event:
             first.
         position: that of the first new token, or None before there is one.
         inputs, outputs: the tensors that were read and made.
-        time: seconds from the beginning of the trace to the event.
-        seconds: what the op took, the tracing not counted; None where nothing was measured.
+        start: Seconds from the beginning of the trace to that of the op, of the layer, or of the
+            stage that is marked.
+        seconds: What the op took, the tracing not counted; None where nothing was measured.
+        bytes: What the op read and wrote, each tensor once; 0 for a view.
+        operations: Additions, multiplications, divisions and exponentials on numbers.
         details: arguments that are no tensors, and what a stage without tensors has to say.
         code: the file and the line of the call.
     """
@@ -123,28 +81,20 @@ class Event:
     position: int | None
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    time: float
+    start: float
     seconds: float | None
+    bytes: int
+    operations: int
     details: Details
     code: str
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Event":
         """Read a record of the JSON lines."""
-        return cls(
-            op=str(record["op"]),
-            stage=int(record["stage"]),
-            name=str(record["name"]),
-            layer=_optional_int(record["layer"]),
-            step=_optional_int(record["step"]),
-            position=_optional_int(record["position"]),
-            inputs=tuple(map(TensorInfo.from_dict, record["inputs"])),
-            outputs=tuple(map(TensorInfo.from_dict, record["outputs"])),
-            time=float(record["time"]),
-            seconds=None if record["seconds"] is None else float(record["seconds"]),
-            details=dict(record["details"]),
-            code=str(record["code"]),
+        read, made = (
+            tuple(map(TensorInfo.from_dict, record[name])) for name in ("inputs", "outputs")
         )
+        return cls(**{**record, "inputs": read, "outputs": made})
 
 
 def json_value(value: Any) -> Any:
@@ -165,5 +115,49 @@ def json_value(value: Any) -> Any:
     return str(value)
 
 
-def _optional_int(value: Any) -> int | None:
-    return None if value is None else int(value)
+class TraceFormatError(ValueError):
+    """A line of a trace that is no event."""
+
+
+@dataclass(frozen=True)
+class RecordedTrace:
+    """What `--trace-json` wrote.
+
+    Attributes:
+        sizes: the model's sizes by letter.
+        run: facts about the run.
+        events: in order.
+    """
+
+    sizes: Mapping[str, int]
+    run: Mapping[str, str]
+    events: tuple[Event, ...]
+
+
+def read_trace(path: Path) -> RecordedTrace:
+    """Read JSON lines.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: The file cannot be read.
+        TraceFormatError: A line is no event; the text names the file and the line.
+    """
+    sizes: dict[str, int] = {}
+    run: dict[str, str] = {}
+    events = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = json.loads(line)
+                if "sizes" in record:
+                    sizes = {str(letter): int(size) for letter, size in record["sizes"].items()}
+                    run = {str(name): str(value) for name, value in record["run"].items()}
+                else:
+                    events.append(Event.from_dict(record))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise TraceFormatError(
+                    f"{path}: line {number}: expected an event, got {error!r}"
+                ) from None
+    return RecordedTrace(sizes, run, tuple(events))

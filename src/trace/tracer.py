@@ -1,26 +1,33 @@
 """From stage marks and op reports to events: where the run is, and what its tensors are called."""
 
+import itertools
+import math
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from .code import calling_line
 from .events import HOLDS, STAGES, fits, read_letters
-from .records import LAYER, MARK, Event, Letters, Statistics, TensorInfo, json_value
+from .records import LAYER, MARK, Event, Letters, TensorInfo, json_value
 
 _BLOCK_STAGES = range(5, 19)
 _END_VALUES = 3
-_MOST_LIKELY = 5
+_PRODUCTS = ("matmul", "linear_transformation", "linear_transformations")
+# Operations for each element of the result; a product has two for each number that it sums.
+_OPERATIONS = {
+    "add": 1, "div": 1, "multiply": 1, "rotary_embedding": 3, "rms_norm": 4, "softmax": 4,
+    "swiglu": 4,
+}  # fmt: skip
+# Symbols, and what joins or varies them.
+_SYMBOLS = ("So", "Sk", "Mn", "Me", "Cf")
+_BYTE = re.compile(r"\\x[0-9a-f]{2}")
 
-
-class DTypeLike(Protocol):
-    """A dtype with a name, of this project or of NumPy."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
+Wants = Callable[[int, int | None, int | None], bool]  # of a stage, a layer and a step
 
 
 class TensorLike(Protocol):
@@ -32,7 +39,11 @@ class TensorLike(Protocol):
 
     @property
     def dtype(self) -> Any:
-        """Its dtype, a `DTypeLike`."""
+        """Its dtype, which has a name."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements."""
 
 
 class Tracer:
@@ -42,11 +53,12 @@ class Tracer:
     that fits no step keeps the name that it has and shows no letters.
 
     Args:
-        sizes: the model's sizes by the letters of the legend; T and S come from the marks.
-        write: takes the events, in order.
-        wants: tells whether anybody reads the events of a stage, a layer and a step.
-        text_of: gives the text of a token as it can be shown on a line.
-        statistics: whether results carry statistics.
+        sizes: The model's sizes by the letters of the legend; T, S and C come from the run.
+        write: Takes the events, in order.
+        wants: Tells whether anybody reads the events of a stage, a layer and a step.
+        text_of: Gives the text of a token as it can be shown on a line.
+        statistics: Whether results carry statistics.
+        values: Tells whether the results of a stage, a layer and a step carry their elements.
     """
 
     def __init__(
@@ -54,25 +66,31 @@ class Tracer:
         sizes: Mapping[str, int],
         write: Callable[[Event], None],
         *,
-        wants: Callable[[int, int | None, int | None], bool] = lambda *_where: True,
+        wants: Wants = lambda *_where: True,
         text_of: Callable[[int], str] = lambda _token: "",
         statistics: bool = False,
+        values: Wants = lambda *_where: False,
     ) -> None:
         self._sizes = dict(sizes)
         self._write = write
         self._wants = wants
         self._text_of = text_of
-        self._began = time.perf_counter()
-        self._step: int | None = None
         self._statistics = statistics
+        self._values = values
+        self._began = time.perf_counter()
         self._stage: int | None = None
         self._next_step = 0
-        self._layer: int | None = None
-        self._layer_seconds = 0.0
-        self._layer_code = ""
+        self._step: int | None = None
         self._position: int | None = None
+        self._layer: int | None = None
+        self._layer_start = 0.0
+        self._layer_work = (0.0, 0, 0)  # seconds, bytes and operations of its ops
+        self._layer_code = ""
         self._last: TensorLike | None = None
         self._letters: dict[str, Letters] = {}
+        self._numbers = itertools.count(1)
+        self._ids: dict[Hashable, int] = {}
+        self._buffers: dict[str, TensorInfo] = {}  # of the layer's cache, by their names
 
     def mark(
         self,
@@ -85,16 +103,19 @@ class Tracer:
         details: Mapping[str, Any],
     ) -> None:
         """Enter a stage; the arguments are those of `trace.mark`."""
+        start = self._now()
         if stage == 5 or stage == 19:
             self._end_layer()
         elif stage == 2:
             self._step = None
         elif stage == 3:
             self._step = 0 if self._step is None else self._step + 1
+            # What the last pass made is freed; the keys of weights and caches are their names.
+            self._ids = {key: n for key, n in self._ids.items() if isinstance(key, str)}
         if stage not in _BLOCK_STAGES:
             self._layer = None
         elif layer is not None:
-            self._layer, self._layer_seconds = layer, 0.0
+            self._layer, self._layer_start, self._layer_work = layer, start, (0.0, 0, 0)
             self._layer_code = calling_line()
         self._stage, self._next_step = stage, 0
         if position is not None:
@@ -108,7 +129,7 @@ class Tracer:
         details |= self._known(stage, inputs, details)
         read = tuple(self._read(x, name) for name, x in inputs.items())
         made = tuple(self._made(MARK, x, name) for name, x in outputs.items())
-        self._event(MARK, read, made, None, details, calling_line())
+        self._event(MARK, read, made, start, (None, 0, 0), details, calling_line())
 
     def op(
         self,
@@ -121,11 +142,11 @@ class Tracer:
         """Take the report of an op.
 
         Args:
-            op: its name.
-            inputs: the tensors that it read.
-            result: the tensor that it made or changed.
-            details: its arguments that are no tensors.
-            seconds: what it took; None for a further result of the same call.
+            op: Its name.
+            inputs: The tensors that it read.
+            result: The tensor that it made or changed.
+            details: Its arguments that are no tensors; C, the positions of a cache that it used.
+            seconds: What it took; None for a further result of the same call.
 
         Returns:
             The name that the result is to have.
@@ -133,13 +154,27 @@ class Tracer:
         name = _name(result)
         if self._stage is None:
             return name
-        self._layer_seconds += seconds or 0.0
+        start = self._now() - (seconds or 0.0)
+        details = dict(details)
+        if "C" in details:
+            self._sizes["C"] = details.pop("C")
+        if op == "write_cache":  # xk goes into the first buffer, xv into the second
+            inputs = inputs[1:] if seconds is None else inputs[:1]
+            S = details["start_pos"] + result.shape[0]
+            details |= {"written": f"{details['start_pos']}:{S}", "filled": f"0:{S}"}
+        moved, operations = _work(op, inputs, result)
+        total, all_moved, all_operations = self._layer_work
+        self._layer_work = total + (seconds or 0.0), all_moved + moved, all_operations + operations
         self._last = result
         is_wanted = self._wants(self._stage, self._layer, self._step)
         read = tuple(self._read(x, _name(x)) for x in inputs) if is_wanted else ()
-        made = self._made(op, result, name, with_statistics=is_wanted and self._statistics)
+        made = self._made(op, result, name)
         if is_wanted:
-            self._event(op, read, (made,), seconds, details, calling_line())
+            made = self._with_elements(made, result)
+            if op == "read_cache" and f"cache_{made.name[:1]}" in self._buffers:
+                read = (self._buffers[f"cache_{made.name[:1]}"],)
+            work = seconds, moved, operations
+            self._event(op, read, (made,), start, work, details, calling_line())
         return made.name
 
     def _end_layer(self) -> None:
@@ -149,7 +184,8 @@ class Tracer:
         if self._wants(5, self._layer, self._step):
             self._stage = 5
             made = self._read(self._last, "x")
-            self._event(LAYER, (), (made,), self._layer_seconds, {}, self._layer_code)
+            start, work = self._layer_start, self._layer_work
+            self._event(LAYER, (), (made,), start, work, {}, self._layer_code)
 
     def _known(
         self, stage: int, inputs: Mapping[str, TensorLike], details: Mapping[str, Any]
@@ -160,15 +196,20 @@ class Tracer:
         if stage in HOLDS:
             return {"stages": HOLDS[stage]}
         if stage == 1:
-            return {"texts": [self._text_of(token) for token in details["ids"]]}
+            said = [m["content"] for m in details.get("messages", ())] or [details.get("text", "")]
+            texts = [self._text_of(token) for token in details["ids"]]
+            return {"texts": texts, "symbols": symbols("".join(said))}
         if stage == 20:
             tokens = [candidate["token_id"] for candidate in details["choice"]["candidates"]]
+            logits: np.ndarray[Any, Any] = np.asarray(inputs["logits"])
             return {
-                "largest": largest(inputs["logits"]),
+                "logits": [float(logits[token]) for token in tokens],
                 "texts": [self._text_of(token) for token in tokens],
             }
         if stage == 21:
-            return {"texts": [self._text_of(details["token"])]}
+            text, shown = self._text_of(details["token"]), details["text"]
+            is_part = _BYTE.search(text) is not None  # of a character whose other bytes follow
+            return {"texts": [text], "symbols": symbols(shown), "waits": is_part and not shown}
         return {}
 
     def _event(
@@ -176,7 +217,8 @@ class Tracer:
         op: str,
         inputs: tuple[TensorInfo, ...],
         outputs: tuple[TensorInfo, ...],
-        seconds: float | None,
+        start: float,
+        work: tuple[float | None, int, int],
         details: Mapping[str, Any],
         code: str,
     ) -> None:
@@ -184,36 +226,83 @@ class Tracer:
         name = STAGES[self._stage].name
         known = {key: json_value(value) for key, value in details.items()}
         where = (self._stage, name, self._layer, self._step, self._position)
-        now = time.perf_counter() - self._began
-        self._write(Event(op, *where, inputs, outputs, now, seconds, known, code))
+        self._write(Event(op, *where, inputs, outputs, start, *work, known, code))
 
-    def _made(
-        self, op: str, x: TensorLike, name: str, *, with_statistics: bool = False
-    ) -> TensorInfo:
-        """Describe a result by the next step of the stage that it fits."""
+    def _made(self, op: str, x: TensorLike, name: str) -> TensorInfo:
+        """Describe a result by the next step of the stage that it fits; a cache as its buffer."""
         assert self._stage is not None
+        is_cache = op == "write_cache" and "C" in self._sizes
+        shape = (self._sizes["C"], *x.shape[1:]) if is_cache else tuple(x.shape)
         steps = STAGES[self._stage].steps
         letters: Letters = ()
         for number in range(self._next_step, len(steps)):
             step = steps[number]
-            if step.op == op and fits(step.letters, tuple(x.shape), self._sizes):
+            if step.op == op and fits(step.letters, shape, self._sizes):
                 self._next_step = number + 1
                 name, letters = step.name, step.letters
                 self._letters[name] = letters
                 break
-        values = statistics(x) if with_statistics else None
-        return TensorInfo(name, tuple(x.shape), letters, _dtype_name(x), values)
+        if is_cache:
+            key: Hashable = f"{name} of layer {self._layer}"
+            number = self._ids.setdefault(key, next(self._numbers))
+        else:
+            number = self._ids[_key(x, name)] = next(self._numbers)
+        made = TensorInfo(name, shape, letters, str(x.dtype.name), number)
+        if is_cache:
+            self._buffers[name] = made
+        return made
+
+    def _with_elements(self, made: TensorInfo, x: TensorLike) -> TensorInfo:
+        """Add the statistics and the elements of a result, as far as they are asked for."""
+        assert self._stage is not None
+        numbers = statistics(x) if self._statistics else None
+        values = None
+        if self._values(self._stage, self._layer, self._step):
+            values = np.asarray(x)
+            values = values.astype(np.complex64 if values.dtype.kind == "c" else np.float32)
+        return replace(made, statistics=numbers, values=values)
 
     def _read(self, x: TensorLike, name: str) -> TensorInfo:
         """Describe an input by what it was when it was made, or as a weight."""
         shape = tuple(x.shape)
         candidates = (self._letters.get(name), read_letters(name))
         letters = next((c for c in candidates if c and fits(c, shape, self._sizes)), ())
-        return TensorInfo(name, shape, letters, _dtype_name(x))
+        number = self._ids.setdefault(_key(x, name), next(self._numbers))
+        return TensorInfo(name, shape, letters, str(x.dtype.name), number)
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._began
 
 
-def statistics(x: TensorLike) -> Statistics | None:
-    """Compute the statistics of a tensor; None where it has no elements."""
+def _key(x: TensorLike, name: str) -> Hashable:
+    """Return what tells a tensor from the others that exist: of a weight its name."""
+    if name.endswith((".weight", ".bias")):
+        return name
+    return _address(x), tuple(x.shape), name
+
+
+def _address(x: TensorLike) -> int:
+    return int(x.ctypes.data if isinstance(x, np.ndarray) else getattr(x, "data_pointer", 0))
+
+
+def _work(op: str, inputs: Sequence[TensorLike], result: TensorLike) -> tuple[int, int]:
+    """Return the bytes that an op reads and writes, and its operations; a view has none."""
+    size, address = math.prod(result.shape), _address(result)
+    if any(_address(x) <= address < _address(x) + x.nbytes for x in inputs):
+        return 0, 0
+    if op == "get_rows":  # it reads T of the rows of its table, and T ids
+        table, ids = inputs[0], inputs[-1]
+        return result.nbytes + ids.nbytes + table.nbytes * ids.shape[0] // table.shape[0], 0
+    moved = result.nbytes * (2 if op == "read_cache" else 1) + sum(x.nbytes for x in inputs)
+    each = 2 * inputs[0].shape[-1] if op in _PRODUCTS else _OPERATIONS.get(op, 0)
+    return moved, each * size
+
+
+def statistics(x: TensorLike) -> dict[str, Any] | None:
+    """Compute numbers about the elements of a tensor in float64; None where it has no elements.
+
+    A complex element counts as a pair of reals. First and last are in row-major order.
+    """
     array: np.ndarray[Any, Any] = np.asarray(x)
     if array.dtype.kind == "c":
         array = np.stack((array.real, array.imag), axis=-1)
@@ -221,27 +310,20 @@ def statistics(x: TensorLike) -> Statistics | None:
     if flat.size == 0:
         return None
     with np.errstate(all="ignore"):  # the mask holds -inf
-        mean, rms = float(flat.mean()), float(np.sqrt(np.square(flat).mean()))
-    return Statistics(
-        minimum=float(flat.min()),
-        maximum=float(flat.max()),
-        mean=mean,
-        rms=rms,
-        first=tuple(map(float, flat[:_END_VALUES])),
-        last=tuple(map(float, flat[-_END_VALUES:])),
+        mean, rms = flat.mean(), np.sqrt(np.square(flat).mean())
+    numbers = {"min": flat.min(), "max": flat.max(), "mean": mean, "rms": rms}
+    ends = {"first": flat[:_END_VALUES].tolist(), "last": flat[-_END_VALUES:].tolist()}
+    known: dict[str, Any] = json_value({k: float(n) for k, n in numbers.items()} | ends)
+    return known
+
+
+def symbols(text: str) -> list[str]:
+    """Return the code points and the name of each symbol of a text, such as an emoji."""
+    found = dict.fromkeys(
+        c for c in text if ord(c) > 0x2000 and unicodedata.category(c) in _SYMBOLS
     )
-
-
-def largest(logits: TensorLike) -> list[tuple[int, float]]:
-    """Return the ids with the largest logits and these, from the largest on."""
-    values: np.ndarray[Any, Any] = np.asarray(logits)
-    first = np.argsort(-values, kind="stable")[:_MOST_LIKELY]
-    return [(int(token), round(float(values[token]), 3)) for token in first]
+    return [f"U+{ord(c):04X} {unicodedata.name(c, 'without a name')}" for c in found]
 
 
 def _name(x: TensorLike) -> str:
     return str(getattr(x, "name", ""))
-
-
-def _dtype_name(x: TensorLike) -> str:
-    return str(x.dtype.name)

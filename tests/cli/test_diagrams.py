@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from src import trace
+from src.trace.logger import tensor_text
+from src.trace.records import read_trace
 from tests.cli.conftest import ALPHABET, Run, Spawn
 
 ANSWER = f"{ALPHABET}\n".encode()
@@ -80,13 +82,29 @@ def test_a_file_that_cannot_be_written_is_named_after_the_answer(
     assert done.stderr == text.encode()
 
 
-@pytest.mark.parametrize("flag", ["--debug-log", "--trace-json=t"])
-def test_diagrams_and_a_trace_are_not_written_by_one_run(
-    run_process: Run, flag: str, tmp_path: Path
+def test_log_json_and_diagrams_of_one_run_show_the_same_numbers(
+    run: Run, alphabet_model: Path, tmp_path: Path
 ) -> None:
-    done = run_process("-p", "x", "--diagrams", tmp_path, flag)
-    assert done.returncode == 2
-    assert b"argument --diagrams: not allowed with --debug-log or --trace-json" in done.stderr
+    log, lines, target = tmp_path / "debug.log", tmp_path / "t.jsonl", tmp_path / "d"
+    files = ("--debug-log", log, "--trace-json", lines, "--diagrams", target)
+    done = run("-m", alphabet_model, "-p", "x", "-n", "2", "--seed", "3", *files)
+    assert done.returncode == 0
+    assert not trace.is_on()
+    events = read_trace(lines).events
+    shown = log.read_text("utf-8")
+    for event in events:
+        for x in event.outputs if event.stage > 1 else ():
+            assert tensor_text(x) in shown
+            if event.stage in range(6, 20) and event.step == 0 and event.op != "mark":
+                picture = (target / f"stage-{event.stage:02}.svg").read_text("utf-8")
+                assert f">{list(x.shape)} {x.dtype}<" in picture
+    sampling = (target / "stage-20.svg").read_text("utf-8")
+    for event in (event for event in events if event.stage == 20):
+        assert f"random number {event.details['random']:.6f}" in shown
+        assert f"random number {event.details['random']:.4f}" in sampling
+        for logit in event.details["logits"]:
+            assert f"{logit:.3f}" in shown
+            assert f" {logit:.2f}<" in sampling
 
 
 def test_diagrams_need_a_prompt(spawn: Spawn, alphabet_model: Path, tmp_path: Path) -> None:

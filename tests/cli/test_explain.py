@@ -55,7 +55,7 @@ def test_the_chapters_of_an_installed_package_lie_inside_of_it(
         shutil.copytree(REPOSITORY / folder, package / folder)
     monkeypatch.setattr(explain, "PACKAGE", package)
     done = run("--explain", "13")
-    assert f"chapter: {package}/docs/14-forward-pass.md#stage-13".encode() in done.stdout
+    assert f"chapter: {package}/docs/14b-attention.md#stage-13".encode() in done.stdout
     assert f"diagram: {package}/diagrams/stage-13.svg".encode() in done.stdout
 
 
@@ -64,7 +64,7 @@ def test_a_chapter_that_is_not_installed_is_an_error_with_both_places(
 ) -> None:
     monkeypatch.setattr(explain, "PACKAGE", tmp_path / "llama_bolts")
     done = run("--explain", "13")
-    name = "docs/14-forward-pass.md"
+    name = "docs/14b-attention.md"
     places = f"{tmp_path}/llama_bolts/{name} or {tmp_path}/{name}"
     text = f"error: --explain: expected {places}, got neither\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, b"", text.encode())

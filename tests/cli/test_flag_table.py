@@ -11,7 +11,7 @@ import pytest
 from src import __version__
 from src.cli.examples import EXAMPLES
 from src.model.files import BUNDLED_MODEL
-from src.trace.reader import read_trace
+from src.trace.records import read_trace
 from tests.cli.conftest import REPOSITORY, Spawn
 
 QUESTION = "What is the capital of Massachusetts? Answer in one word."

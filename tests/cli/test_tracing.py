@@ -10,7 +10,7 @@ from src import trace
 from src.cli.commands import run_command
 from src.cli.errors import UsageError
 from src.ml import op
-from src.trace.reader import read_trace
+from src.trace.records import read_trace
 from tests.cli.conftest import ALPHABET, PROGRAM, REPOSITORY, SECONDS, Run, environment
 from tests.cli.test_session import session_of
 

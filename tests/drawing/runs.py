@@ -1,11 +1,13 @@
 """Runs to draw that are not the bundled model's."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
 from src import ml, trace
-from src.drawing import Recorder, TracedRun, pieces_of
+from src.cli.token_text import piece
+from src.drawing import Recorder, TracedRun
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import load_model
 from src.trace import Event, TensorInfo
@@ -18,15 +20,20 @@ def byte_run(directory: Path, prompt: str, tokens: int) -> TracedRun:
     made = write_meta_directory(directory, BYTES_VOCAB, ml.bfloat16, tokenizer=True)
     model = load_model(made)
     recorder = Recorder()
-    trace.start(trace.Tracer(model.args.sizes, recorder.write, wants=recorder.wants))
+    assert model.tokenizer is not None
+    text_of = functools.partial(piece, model.tokenizer)
+    trace.start(
+        trace.Tracer(
+            model.args.sizes, recorder.write, wants=recorder.wants, text_of=text_of,
+            values=recorder.wants_values,
+        )
+    )  # fmt: skip
     try:
         engine = InferenceEngine(model, 64)
         list(engine.chat([Message("user", prompt)], tokens, SamplingArgs(seed=2)))
     finally:
         trace.stop()
-    assert model.tokenizer is not None
-    pieces = pieces_of(recorder.events, model.tokenizer.token_bytes)
-    return TracedRun("a random model", model.args.sizes, recorder.events, pieces)
+    return TracedRun("a random model", model.args.sizes, recorder.events)
 
 
 def resized(run: TracedRun, sizes: Mapping[str, int]) -> TracedRun:

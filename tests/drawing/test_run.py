@@ -1,12 +1,11 @@
 import dataclasses
 from pathlib import Path
 
-from src.drawing import Recorder, pieces_of
+from src.drawing import Recorder
 from src.drawing.loop import draw_loop
 from src.trace import STAGES, Event
 from tests.drawing.runs import byte_run
 from tests.drawing.test_diagrams import bundled_run, texts
-from tools.runs import bundled_events
 
 
 def test_of_a_long_answer_the_first_pass_is_kept_and_the_loop_around_the_others(
@@ -48,34 +47,30 @@ def test_tokens_belong_to_the_pass_that_they_were_chosen_after() -> None:
         return dataclasses.replace(mark, details={**mark.details, **details})
 
     events = [
-        event(loop, T=5, S=5), event(sampling, token=7),
-        event(loop, T=4, S=9), event(sampling, token=8), event(sampling, token=9),
-        event(loop, T=1, S=8), event(sampling, token=10),
+        event(loop, T=5, S=5), event(loop, T=4, S=9), event(sampling, token=7),
+        event(loop, T=1, S=10), event(sampling, token=8),
     ]  # fmt: skip
-    drafted = dataclasses.replace(run, events=events)
-    assert [(mark.details["S"], tokens) for mark, tokens in drafted.passes()] == [
-        (5, [7]), (9, [8, 9]), (8, [10]),
+    in_parts = dataclasses.replace(run, events=events)
+    assert [(mark.details["S"], token) for mark, token in in_parts.passes()] == [
+        (5, None), (9, 7), (10, 8),
     ]  # fmt: skip
-    shown = texts(draw_loop(drafted, STAGES[3]))
-    assert "8 9" in shown
-    assert "5 cached" in shown
+    assert "5 cached" in texts(draw_loop(in_parts, STAGES[3]))
 
 
 def test_the_origin_of_a_tensor_is_the_stage_that_made_it() -> None:
     run = bundled_run()
     scores = run.first(13)[0]
-    assert [run.origin(x, 13) for x in scores.inputs] == [12, 12]
+    assert [run.origin(x, 13) for x in scores.inputs] == ["from 12", "from 12"]
     mask = run.first(13)[2].inputs[1]
-    assert run.origin(mask, 13) == 4
+    assert run.origin(mask, 13) == "from 4"
     weight = run.first(6)[0].inputs[1]
-    assert run.origin(weight, 6) is None
+    assert run.origin(weight, 6) == ""
 
 
-def test_pieces_show_spaces_and_the_bytes_of_broken_characters() -> None:
-    data = {token: b" x" for event in bundled_events() for token in event.details.get("ids", ())}
-    first, second, *_ = data
-    data |= {first: b"\xf0\x9f", second: b"\n"}
-    pieces = pieces_of(bundled_events(), lambda token: data.get(token, b" x"))
-    assert pieces[first] == "\\xf0\\x9f"
-    assert pieces[second] == "\\n"
-    assert "\u2423x" in pieces.values()
+def test_the_text_of_a_token_is_that_of_the_trace() -> None:
+    run = bundled_run()
+    details = run.marks(1)[0].details
+    assert [run.piece(token) for token in details["ids"]] == details["texts"]
+    assert run.is_special(details["ids"][0])
+    assert not run.is_special(details["ids"][7])
+    assert run.piece(-1) == ""

@@ -76,8 +76,8 @@ def test_an_op_with_several_results_reports_each_and_returns_them_named(listener
     keys, values = ml.read_cache(cache, 2, 5)
     assert (keys.name, values.name) == ("seen", "seen")
     np.testing.assert_array_equal(keys.numpy(), xk.numpy())
-    written = ("write_cache", ["xk", "xv"], (3, 2, 4), {"start_pos": 2})
-    read = ("read_cache", [], (3, 2, 4), {"start": 2, "stop": 5})
+    written = ("write_cache", ["xk", "xv"], (3, 2, 4), {"start_pos": 2, "C": 16})
+    read = ("read_cache", [], (3, 2, 4), {"start": 2, "stop": 5, "C": 16})
     assert listener.reports == [written, written, read, read]
 
 

@@ -1,7 +1,9 @@
 """The command that keeps pages and diagrams current, and what it writes."""
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from src.inference import Message, encode_chat
@@ -103,6 +105,21 @@ def test_a_log_shows_the_lines_of_its_stages_without_times(model: str) -> None:
     assert all(line[40:49].isspace() for line in lines if line.startswith((" 8", " 9")))
     shape = "[22, 32, 128]" if model else "[27, 6, 32]"
     assert any(f"  xq [T, H, h] = {shape} bfloat16" in line for line in lines)
+
+
+def test_a_stage_shows_its_code_its_log_and_the_numbers_of_a_token() -> None:
+    text = produced("stage 15")
+    code, log, numbers = re.findall(r"```\w+\n(.*?)\n```", text, flags=re.DOTALL)
+    assert code.split("\n")[1] == "x = ml.add(x, attention)"
+    assert len(code.split("\n")) == 2
+    assert log.startswith("# 15 attention residual, layer 0\n15 add ")
+    rows = [line.split() for line in numbers.split("\n")]
+    assert [row[:3] for row in rows] == [
+        ["before", "x[26,", ":]"], ["before", "attention[26,", ":]"], ["after", "x[26,", ":]"],
+    ]  # fmt: skip
+    x, attention, total = (np.array(row[3:-1], float) for row in rows)
+    np.testing.assert_allclose(x + attention, total, rtol=0.01, atol=0.01)
+    assert '"LlamaTransformerBlock.forward: mark(15)"' in text
 
 
 def test_shapes_have_letters_and_the_numbers_of_two_models() -> None:

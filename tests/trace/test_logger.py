@@ -13,7 +13,7 @@ from src.inference import InferenceEngine, SamplingArgs
 from src.model import InferenceContext, Model
 from src.trace import STAGES, TensorInfo
 from src.trace.logger import TraceLog, tensor_text
-from src.trace.reader import read_trace
+from src.trace.records import read_trace
 from tests.trace.recording import (
     DIFFERENT,
     different_transformer,
@@ -58,7 +58,7 @@ def test_a_line_shows_the_letters_beside_the_numbers() -> None:
 def test_the_log_begins_with_the_run_the_legend_and_the_columns() -> None:
     lines = logged(PROMPT)[0]
     head = " ".join(line.lstrip("# ") for line in lines[: lines.index("")])
-    assert head.startswith("model random, threads 2 T new tokens, S cached plus new tokens, D = 20")
+    assert head.startswith("model random; threads 2 T new tokens, S cached plus new tokens, D = 20")
     assert "G = H/K = 4 query heads per key/value head" in head
     assert head.endswith(
         "st op                     code                ms  result <- inputs, arguments"
@@ -78,7 +78,7 @@ def test_the_first_heading_of_a_stage_names_its_diagram_code_and_chapter() -> No
     at = lines.index("# 8 xq, xk, xv, layer 0")
     stage = STAGES[8]
     assert lines[at + 1].split() == [
-        "#", "diagrams/stage-08.svg", stage.code, "docs/14-forward-pass.md#stage-8-xq-xk-xv",
+        "#", "diagrams/stage-08.svg", stage.code, "docs/14b-attention.md#stage-8-xq-xk-xv",
     ]  # fmt: skip
     assert lines[at + 2].split()[:3] == ["8", "linear_transformations", lines[at + 2].split()[2]]
     assert lines[at + 2].endswith("xq [T, H*h] = [22, 120] bfloat16")
@@ -122,10 +122,11 @@ def test_further_results_of_a_call_have_no_time() -> None:
 
 def test_the_first_layer_is_in_full_and_every_layer_is_summed_up_in_one_line() -> None:
     lines = logged(PROMPT)[0]
-    at = lines.index("# 5 each transformer block: its time and its result")
+    at = lines.index("# 5 each transformer block: its time, its result, its work")
     for layer in (0, 1):
         assert lines[at + 1 + layer].split()[:3] == ["5", "layer", str(layer)]
-        assert lines[at + 1 + layer].endswith("x [T, D] = [22, 20] float32")
+        assert " x [T, D] = [22, 20] float32 " in lines[at + 1 + layer]
+        assert lines[at + 1 + layer].endswith(" MiB")
     assert sum(", layer 0" in line for line in lines if line.startswith("#")) == 14
     assert not [line for line in lines if line.startswith("#") and "layer 1" in line]
 
@@ -135,8 +136,8 @@ def test_json_lines_hold_every_layer() -> None:
     per_layer = [sum(e["layer"] == layer for e in events) for layer in (0, 1)]
     assert per_layer[0] == per_layer[1] > 30
     assert list(events[0]) == [
-        "op", "stage", "name", "layer", "step", "position", "inputs", "outputs", "time", "seconds",
-        "details", "code",
+        "op", "stage", "name", "layer", "step", "position", "inputs", "outputs", "start", "seconds",
+        "bytes", "operations", "details", "code",
     ]  # fmt: skip
 
 
@@ -146,11 +147,11 @@ def test_layers_and_stages_can_be_chosen() -> None:
     assert {(e["stage"], e["layer"]) for e in events} == {(5, 1), (8, 1), (9, 1)}
     headings = [line for line in lines[lines.index("") :] if line.startswith("# ")]
     assert [line for line in headings if not line.startswith("#   ")] == [
-        "# 5 each transformer block: its time and its result",
+        "# 5 each transformer block: its time, its result, its work",
         "# 5 each transformer block, layer 1: stages 6 to 18",
         "# 8 xq, xk, xv, layer 1",
         "# 9 reshape to heads, layer 1",
-        "# 5 each transformer block: its time and its result",
+        "# 5 each transformer block: its time, its result, its work",
     ]
 
 
@@ -180,14 +181,16 @@ def test_a_prompt_of_any_characters_comes_back(tmp_path: Path) -> None:
         trace.stop()
     text = (tmp_path / "debug.log").read_text("utf-8")
     assert all(line.isprintable() for line in text.split("\n"))
-    shown = text.partition("        text: ")[2].partition("\n        100 tokens: ")[0]
+    shown = text.partition("        text: ")[2].partition("\n        U+")[0]
     assert ast.literal_eval(shown) == NASTY
     assert "100 tokens: 0 0, 1 1, 2 2, " in text
     assert text.endswith("63 63\n          and 36 more\n")
     written = (tmp_path / "trace.jsonl").read_text("ascii")
     assert len(written.splitlines()) == 2
     (event,) = read_trace(tmp_path / "trace.jsonl").events
-    assert event.details == {"text": NASTY, "ids": ids, "texts": list(map(repr, ids))}
+    assert event.details["text"] == NASTY
+    assert event.details["texts"] == list(map(repr, ids))
+    assert event.details["symbols"][-1] == "U+1F642 SLIGHTLY SMILING FACE"
     assert event.name == STAGES[1].name
 
 
@@ -219,6 +222,24 @@ def test_steps_from_the_third_on_have_a_line_each(model: Model) -> None:
     assert sum(line.startswith("# 3 loop over the sequence: step") for line in lines) == 2
     in_full = answer_log(model, steps=(range(5),))
     assert sum(line.startswith("# 3 loop over the sequence: step") for line in in_full) == 5
+
+
+def test_a_log_of_ten_tokens_has_at_most_300_lines_with_what_a_reader_asks_for(
+    model: Model,
+) -> None:
+    _drawn, *lines = answer_log(model, count=10)
+    assert len(lines) <= 300
+    assert max(map(len, lines)) <= 120
+    log = "\n".join(lines)
+    for answer in (
+        "tokens [T] = [3] int32",  # how many tokens went in
+        "# 3 loop over the sequence: step 1, T = 1, S = 4, position 3",  # where the new one is
+        "G = H/K = 4 query heads per key/value head",  # which heads share keys
+        "cache_k [C, K, h] = [64, 2, 8] bfloat16\n        <- xk [T, K, h], start_pos = 3, "
+        "written = 3:4, filled = 0:4",  # where it is in the cache
+        "tokens that are left",  # why a token was drawn
+    ):
+        assert answer in log, answer
 
 
 def test_the_log_shows_how_a_token_was_drawn(model: Model) -> None:

@@ -12,7 +12,7 @@ from src.inference import InferenceEngine, Message, SamplingArgs, encode_chat
 from src.model import InferenceContext, LlamaTransformer, Model
 from src.tokenizer import load_tokenizer
 from src.trace import STAGES, Event
-from src.trace.tracer import statistics
+from src.trace.tracer import statistics, symbols
 from tests.model.tiny import BYTES_VOCAB, token_ids
 from tests.support.shared_data import shared_data
 from tests.trace.recording import (
@@ -28,7 +28,7 @@ PROMPT = [number * 5 for number in range(22)]
 
 
 def expected_shapes(args: Any, T: int) -> list[tuple[int, str, str, tuple[int, ...]]]:
-    """Returns what a pass over T tokens makes: stage, op, name and shape of each result."""
+    """Returns what a pass over T tokens makes in a context of 64: stage, op, name and shape."""
     D, H, K, h = args.dim, args.n_heads, args.n_kv_heads, args.head_dim
     F, V, S = args.ffn_dim, args.vocab_size, T
     linear, linears = "linear_transformation", "linear_transformations"
@@ -42,8 +42,8 @@ def expected_shapes(args: Any, T: int) -> list[tuple[int, str, str, tuple[int, .
         (9, "reshape", "xv", (T, K, h)),
         (10, "rotary_embedding", "xq", (T, H, h)),
         (10, "rotary_embedding", "xk", (T, K, h)),
-        (11, "write_cache", "cache_k", (T, K, h)),
-        (11, "write_cache", "cache_v", (T, K, h)),
+        (11, "write_cache", "cache_k", (64, K, h)),
+        (11, "write_cache", "cache_v", (64, K, h)),
         (11, "read_cache", "keys", (S, K, h)),
         (11, "read_cache", "values", (S, K, h)),
         (12, "repeat_heads", "keys", (S, H, h)),
@@ -112,7 +112,7 @@ def test_the_stages_of_an_answer_come_in_run_order(model: Model) -> None:
 
 def numbers(letters: tuple[str, ...], T: int, S: int) -> tuple[int, ...]:
     """Evaluates letters as Python would."""
-    sizes = DIFFERENT.sizes | {"T": T, "S": S}
+    sizes = DIFFERENT.sizes | {"T": T, "S": S, "C": 64}
     return tuple(int(eval(letter, {}, sizes)) for letter in letters)
 
 
@@ -124,8 +124,7 @@ def test_every_tensor_shows_letters_that_are_its_sizes(all_positions: bool) -> N
             transformer.forward(context, PROMPT[:T], start_pos, all_positions)
         for event in events:
             for x in (*event.inputs, *event.outputs):
-                if x.shape[0] == 64:  # of all positions: the context has no letter
-                    assert x.name == "frequencies"
+                if x.name == "frequencies" and x.shape[0] == 64:  # all that the context has
                     continue
                 assert numbers(x.letters, T, start_pos + T) == x.shape, (event.op, x)
                 assert x.name
@@ -156,17 +155,104 @@ def test_events_carry_layer_position_duration_and_arguments() -> None:
     assert all(e.seconds is None for e in events if e.op == "mark")
     untimed = [e.outputs[0].name for e in events if e.seconds is None and e.op != "mark"]
     assert untimed == ["xk", "xv", "cache_v", "values", "up"] * 2
-    assert [e.time for e in events] == sorted(e.time for e in events)
     assert {e.step for e in events} == {None}  # no loop ran it
+    assert 0 <= events[0].start < events[-1].start
     layers = [e for e in events if e.op == "layer"]
     for layer in layers:
         ops = [e for e in events if e.layer == layer.layer and e.op != "layer"]
         assert layer.seconds == pytest.approx(sum(e.seconds or 0.0 for e in ops))
+        assert layer.bytes == sum(e.bytes for e in ops)
+        assert layer.operations == sum(e.operations for e in ops)
     (scaled, _) = (e for e in events if e.op == "div")
     assert scaled.details == {"b": 10**0.5}
     (norm, *_) = (e for e in events if e.op == "rms_norm")
     assert [x.name for x in norm.inputs] == ["x", "layers.0.attention_norm.weight"]
     assert norm.details == {"eps": 1e-5, "dtype": "bfloat16"}
+
+
+def test_an_event_carries_the_bytes_and_the_operations_of_its_op() -> None:
+    args, T = DIFFERENT, 22
+    with recorded(args) as events:
+        different_transformer().forward(InferenceContext(args, 64), PROMPT)
+    work = {
+        e.outputs[0].name: (e.bytes, e.operations) for e in events if e.layer == 0 and e.outputs
+    }
+    D, F, H, h, K = args.dim, args.ffn_dim, args.n_heads, args.head_dim, args.n_kv_heads
+    assert work["gate"] == (2 * (T * D + F * D + T * F), 2 * T * D * F)
+    assert work["hidden"] == (2 * 3 * T * F, 4 * T * F)
+    assert work["cache_k"] == (2 * 2 * T * K * h, 0)
+    assert work["attention"][1] == 2 * T * H * h * D
+    rows, *_ = (e for e in events if e.op == "get_rows")
+    assert rows.bytes == 2 * 2 * T * D + 4 * T  # of the table only the rows
+    views = [e for e in events if e.op in ("reshape", "transpose", "slice") and e.bytes]
+    assert [e.outputs[0].name for e in views] == ["output", "output"]  # the heads become a row
+
+
+def test_a_tensor_keeps_its_id_until_it_is_made_anew(model: Model) -> None:
+    with recorded(model.args) as events:
+        list(InferenceEngine(model, 64).generate([1, 2, 3], 2, GREEDY))
+    made: dict[tuple[str, tuple[int, ...]], int] = {}
+    weights: dict[str, set[int]] = {}
+    caches: dict[tuple[str, int | None], set[int]] = {}
+    for event in events:
+        for x in event.inputs:
+            if (x.name, x.shape) in made and x.name != "tokens":  # a slice of them
+                assert made[x.name, x.shape] == x.id, (event.op, x)
+            if x.name.endswith(".weight"):
+                weights.setdefault(x.name, set()).add(x.id)
+        if event.op != "layer":
+            made |= {(x.name, x.shape): x.id for x in event.outputs}
+        for x in event.outputs:
+            if x.name.startswith("cache_"):
+                caches.setdefault((x.name, event.layer), set()).add(x.id)
+    assert {len(ids) for ids in (*weights.values(), *caches.values())} == {1}
+    assert len({n for ids in caches.values() for n in ids}) == 2 * model.args.n_layers
+
+
+def test_a_cache_is_shown_as_its_buffer_with_the_slots_that_are_written() -> None:
+    transformer, context = different_transformer(), InferenceContext(DIFFERENT, 50)
+    transformer.forward(context, PROMPT)
+    with recorded(DIFFERENT) as events:
+        transformer.forward(context, [1, 2], 22)
+    first, second, keys, values = (
+        e for e in events if e.stage == 11 and e.layer == 0 and e.outputs
+    )
+    assert [x.name for e in (first, second, keys, values) for x in e.inputs] == [
+        "xk", "xv", "cache_k", "cache_v",
+    ]  # fmt: skip
+    (buffer,) = first.outputs
+    assert (buffer.letters, buffer.shape) == (("C", "K", "h"), (64, 3, 10))  # 50 in groups of 16
+    assert keys.inputs[0] == buffer
+    assert first.details == {"start_pos": 22, "written": "22:24", "filled": "0:24"}
+
+
+def test_elements_are_copied_where_they_are_asked_for() -> None:
+    def wants(stage: int, layer: int | None, _step: int | None) -> bool:
+        return (stage, layer) in ((13, 0), (4, None))
+
+    with recorded(DIFFERENT, values=wants) as events:
+        different_transformer().forward(InferenceContext(DIFFERENT, 64), PROMPT)
+    found = {(e.stage, e.layer) for e in events for x in e.outputs if x.values is not None}
+    assert found == {(13, 0), (4, None)}
+    scores = [x.values for e in events if (e.stage, e.layer) == (13, 0) for x in e.outputs][-1]
+    np.testing.assert_allclose(scores.sum(axis=-1), 1, atol=0.02)
+    assert not np.triu(scores, 1).any()
+
+
+def test_symbols_are_named_and_parts_of_them_wait() -> None:
+    assert symbols("a é 🙂🙂 €→") == ["U+1F642 SLIGHTLY SMILING FACE"]
+    assert symbols("👍🏽") == [
+        "U+1F44D THUMBS UP SIGN",
+        "U+1F3FD EMOJI MODIFIER FITZPATRICK TYPE-4",
+    ]
+    texts = {1: "'\\xf0\\x9f'", 2: "'\\x99'"}
+    with recorded(DIFFERENT, text_of=texts.get) as events:
+        trace.mark(21, details={"token": 1, "text": "", "stop_reason": None})
+        trace.mark(21, details={"token": 2, "text": "🙂", "stop_reason": None})
+    assert [(e.details["waits"], len(e.details["symbols"])) for e in events] == [
+        (True, 0),
+        (False, 1),
+    ]
 
 
 def test_only_what_is_wanted_is_written_and_names_stay_right() -> None:
@@ -191,20 +277,20 @@ def test_statistics_are_those_of_the_elements_and_come_only_on_request() -> None
     found = events[-1].outputs[0].statistics
     assert found is not None
     values = logits.astype(np.float64).ravel()
-    assert (found.minimum, found.maximum) == (values.min(), values.max())
-    assert found.mean == pytest.approx(values.mean())
-    assert found.rms == pytest.approx(np.sqrt((values**2).mean()))
-    assert found.first == tuple(values[:3])
-    assert found.last == tuple(values[-3:])
+    assert (found["min"], found["max"]) == (values.min(), values.max())
+    assert found["mean"] == pytest.approx(values.mean())
+    assert found["rms"] == pytest.approx(np.sqrt((values**2).mean()))
+    assert found["first"] == values[:3].tolist()
+    assert found["last"] == values[-3:].tolist()
 
 
 def test_statistics_take_infinities_complex_numbers_and_no_elements() -> None:
     mask = statistics(np.array([0.0, -np.inf], dtype=np.float32))
     assert mask is not None
-    assert (mask.minimum, mask.mean, mask.rms) == (-np.inf, -np.inf, np.inf)
+    assert (mask["min"], mask["mean"], mask["rms"]) == ("-inf", "-inf", "inf")
     turned = statistics(np.array([3 + 4j], dtype=np.complex64))
     assert turned is not None
-    assert turned.first == (3.0, 4.0)
+    assert turned["first"] == [3.0, 4.0]
     assert statistics(np.zeros((0, 3))) is None
 
 

@@ -1,4 +1,4 @@
-from src.drawing.steps import steps_of
+from src.drawing.flow import steps_of
 from tests.drawing.test_diagrams import bundled_run
 
 

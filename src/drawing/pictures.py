@@ -1,0 +1,252 @@
+"""What a stage does as a picture of this run: its numbers, and how they lie."""
+
+import cmath
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..trace import Event, TensorInfo
+from .canvas import LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, Point, shortened
+from .frame import draw_note
+from .run import TracedRun
+
+_INNER = WIDTH - 2.0 * MARGIN
+_MOST_POSITIONS = 32
+_CELL = 17.0
+_LABEL = 150.0
+_MOST_PASSES = 3
+_RADIUS = 56.0
+_FAINTEST = 0.02  # weights below it are not drawn
+
+HEIGHT = 92.0  # of the picture of a product
+_SLOT = 96.0
+_SIGN = 26.0
+_OPS = ("matmul", "linear_transformation", "linear_transformations")
+
+Array = np.ndarray[Any, Any]
+Sides = tuple[tuple[str, int], tuple[str, int]]
+
+
+def _mask(canvas: Canvas, run: TracedRun, y: float) -> float:
+    """Draw the mask as a triangle: a row for each token, a column for each position."""
+    return _draw_scores(canvas, run, y, None, "the mask: blue is 0, grey is minus infinity")
+
+
+def _weights(canvas: Canvas, run: TracedRun, y: float) -> float:
+    """Draw the weights of the head that looks most at other tokens than the first and itself."""
+    scores = run.values(13, "scores")
+    last = scores[:, -1].copy()  # [H, S]
+    last[:, 0] = last[:, -1] = 0.0
+    head = int(last.max(axis=1).argmax())
+    said = f"the weights of head {head} in layer 0: the stronger, the more; grey is masked"
+    y = _draw_scores(canvas, run, y, scores[head], said)
+    seen = int(last[head].argmax())
+    ids = run.new_ids()
+    texts = [f"{run.piece(ids[t])} (position {t})" for t in (len(ids) - 1, seen)]
+    return draw_note(canvas, f"{texts[0]} gives {last[head, seen]:.3f} of 1 to {texts[1]}.", y)
+
+
+def _draw_scores(
+    canvas: Canvas, run: TracedRun, y: float, weights: Array | None, said: str
+) -> float:
+    """Draw a matrix [T, S] of a first pass, or the last of its rows and columns."""
+    ids = run.new_ids()
+    first = max(0, len(ids) - _MOST_POSITIONS)
+    if first:
+        said += f"; the last {_MOST_POSITIONS} of {len(ids)} positions"
+    y = draw_note(canvas, f"{said}.", y) + 4
+    left, shown = MARGIN + _LABEL, len(ids) - first
+    for row, token in enumerate(ids[first:]):
+        label = shortened(run.piece(token), _LABEL - 16, SMALL)
+        canvas.text((left - 8, y + 13), label, size=SMALL, anchor="end")
+        canvas.rect(Box(left, y, (row + 1) * _CELL, _CELL), "tensor", radius=0)
+        if row + 1 < shown:
+            rest = Box(left + (row + 1) * _CELL, y, (shown - row - 1) * _CELL, _CELL)
+            canvas.rect(rest, "dim", radius=0)
+        for column in range(row + 1 if weights is not None else 0):
+            weight = float(weights[first + row, first + column])  # type: ignore[index]
+            if weight >= _FAINTEST:
+                cell = Box(left + column * _CELL, y, _CELL, _CELL)
+                canvas.rect(cell, "heat", radius=0, opacity=weight)
+        y += _CELL
+    return draw_note(canvas, "Columns are the same tokens in the same order, left to right.", y + 4)
+
+
+def is_product(event: Event) -> bool:
+    """Return whether an op is a product whose sides all have letters."""
+    tensors = *event.inputs[:2], *event.outputs
+    return event.op in _OPS and all(len(x.letters) >= 2 for x in tensors)
+
+
+def draw_product(canvas: Canvas, run: TracedRun, event: Event, x: float, y: float) -> None:
+    """Draw the three matrices of a product from a corner at the top left."""
+    first, second = event.inputs[:2]
+    right = _sides(run, second)
+    if event.op != "matmul":  # the weight is stored [out, in]
+        right = (right[1], right[0])
+    weight = "sheet" if event.op == "matmul" else "weightsheet"
+    matrices = (
+        (_sides(run, first), "sheet"), (right, weight), (_sides(run, event.outputs[0]), "sheet"),
+    )  # fmt: skip
+    largest = max(size for sides, _ in matrices for _, size in sides)
+    for number, (sides, kind) in enumerate(matrices):
+        left = x + number * (_SLOT + _SIGN)
+        if number:
+            sign = (left - _SIGN / 2, y + HEIGHT / 2 + 14)
+            canvas.text(sign, "×" if number == 1 else "=", size=LARGE, anchor="middle", mono=False)
+        _draw_matrix(canvas, sides, kind, (left, y), largest)
+
+
+def _draw_matrix(canvas: Canvas, sides: Sides, kind: str, at: Point, largest: int) -> None:
+    """Draw a matrix in a slot, with a letter at its left and at its top."""
+    (x, y), ((rows, height), (columns, width)) = at, sides
+    box_width, box_height = _length(width, largest), _length(height, largest)
+    middle = (x + _SLOT / 2 + 12, y + HEIGHT / 2 + 9)
+    box = Box(middle[0] - box_width / 2, middle[1] - box_height / 2, box_width, box_height)
+    canvas.rect(box, kind, radius=1.5)
+    canvas.text((middle[0], box.y - 6), columns, size=SMALL, anchor="middle")
+    canvas.text((box.x - 6, middle[1] + 4), rows, size=SMALL, anchor="end")
+
+
+def _sides(run: TracedRun, x: TensorInfo) -> Sides:
+    """Return letter and size of rows and columns, for the larger model where there is one."""
+    sizes = x.shape[-2:]
+    if run.beside is not None:
+        sizes = tuple(run.beside.shape(x)[-2:]) or sizes
+    return (x.letters[-2], sizes[0]), (x.letters[-1], sizes[1])
+
+
+def _length(size: int, largest: int) -> float:
+    return 12 + 46 * math.log2(max(size, 1)) / max(math.log2(largest), 1)
+
+
+def _product(canvas: Canvas, run: TracedRun, y: float) -> float:
+    """Draw the product that makes the queries."""
+    canvas.text((MARGIN, y + 14), "xq: each row times each row of wq", mono=False, bold=True)
+    draw_product(canvas, run, run.first(8)[0], float(MARGIN), y + 24)
+    return y + 24 + HEIGHT + 24
+
+
+def _heads(canvas: Canvas, run: TracedRun, y: float) -> float:
+    """Draw a row of queries and one of keys, cut into heads."""
+    H, K, h = (run.sizes[letter] for letter in "HKh")
+    for name, heads in (("xq", H), ("xk", K)):
+        said = f"a row of {name}: {heads * h} numbers are {heads} heads of {h}"
+        canvas.text((MARGIN, y + 14), said, mono=False, bold=True)
+        _draw_heads(canvas, heads, heads / H, y + 24)
+        y += 76
+    return y
+
+
+def _draw_heads(canvas: Canvas, heads: int, share: float, y: float) -> list[Box]:
+    """Draw heads side by side in a share of the width."""
+    width = share * _INNER / heads
+    boxes = [Box(MARGIN + head * width, y, width - 2, 34) for head in range(heads)]
+    for head, box in enumerate(boxes):
+        canvas.rect(box, "tensor", radius=2)
+        canvas.text((box.middle[0], y + 22), str(head), size=SMALL, anchor="middle")
+    return boxes
+
+
+def _repeat(canvas: Canvas, run: TracedRun, y: float) -> float:
+    """Draw which key/value head each query head reads."""
+    H, K, G = (run.sizes[letter] for letter in "HKG")
+    canvas.text(
+        (MARGIN, y + 14), f"query head i reads key/value head i // {G}", mono=False, bold=True
+    )
+    shared = _draw_heads(canvas, K, 1.0, y + 24)
+    repeated = _draw_heads(canvas, H, 1.0, y + 98)
+    for head, box in enumerate(repeated):
+        source = shared[head // G]
+        canvas.arrow([(box.middle[0], source.bottom), (box.middle[0], box.y)])
+    said = (
+        f"Above the {K} heads of the cache; below, what each of the {H} query heads gets: copies."
+    )
+    return draw_note(canvas, said, y + 144)
+
+
+def _rotation(canvas: Canvas, run: TracedRun, y: float) -> float:
+    """Draw the angle of three pairs at the last position of the first pass."""
+    turns = run.values(4, "frequencies")
+    position = run.new_tokens - 1
+    said = f"three of the {run.sizes['h'] // 2} pairs of each head, at position {position}"
+    canvas.text((MARGIN, y + 14), said, mono=False, bold=True)
+    pairs = turns.shape[1]
+    for place, pair in enumerate(dict.fromkeys((0, pairs // 4, pairs - 1))):
+        angle = cmath.phase(complex(turns[-1, pair]))
+        each = cmath.phase(complex(turns[min(1, position), pair])) % math.tau
+        middle = (MARGIN + 130.0 + place * 270, y + 40 + _RADIUS)
+        box = Box(middle[0] - _RADIUS, middle[1] - _RADIUS, 2 * _RADIUS, 2 * _RADIUS)
+        canvas.rect(box, "op", radius=_RADIUS)
+        canvas.arrow([middle, (box.right, middle[1])], head=False)
+        end = (middle[0] + _RADIUS * math.cos(angle), middle[1] - _RADIUS * math.sin(angle))
+        canvas.arrow([middle, end], "residual", head=False)
+        lines = (
+            f"pair {pair}: {each:.4g} a position",
+            f"at {position}: {math.degrees(angle):.1f} degrees",
+        )
+        for number, line in enumerate(lines):
+            at = (middle[0], box.bottom + 22 + 18 * number)
+            canvas.text(at, line, size=SMALL, anchor="middle")
+    said = (
+        "Grey: angle 0, as at position 0. Green: the angle of this position, in float32; a pair is "
+        "rotated by it as a complex number is multiplied."
+    )
+    return draw_note(canvas, said, y + 2 * _RADIUS + 92)
+
+
+def _cache(canvas: Canvas, run: TracedRun, y: float) -> float:
+    """Draw the buffer of a layer's keys, as the first passes fill it."""
+    C = next(x.shape[0] for event in run.first(11) for x in event.outputs)
+    canvas.text((MARGIN, y + 14), "one buffer for all passes: cache_k", mono=False, bold=True)
+    y += 26
+    for number, (event, _tokens) in enumerate(run.passes()[:_MOST_PASSES]):
+        T, S = event.details["T"], event.details["S"]
+        said = f"step {number}: writes {S - T}:{S}, then {S} of {C} slots are filled"
+        canvas.text((MARGIN, y + 13), said, size=SMALL)
+        box = canvas.rect(Box(MARGIN, y + 20, _INNER, 24), "group", radius=0)
+        unit = _INNER / C
+        new = max(T * unit, 5.0)
+        start = min(max((S - T) * unit, 10.0 * number), _INNER - new)
+        if start:
+            canvas.rect(Box(box.x, box.y, start, 24), "dim", radius=0)
+        canvas.rect(Box(box.x + start, box.y, new, 24), "heat", radius=0)
+        y += 54
+    said = "Grey: filled by earlier passes. Blue: the new slots. Narrow parts are drawn wider."
+    return draw_note(canvas, said, y)
+
+
+def _silu(canvas: Canvas, run: TracedRun, y: float) -> float:
+    """Draw silu, and on it gates of the last token."""
+    canvas.text((MARGIN, y + 14), "silu(z) = z / (1 + exp(-z))", mono=False, bold=True)
+    gates = run.values(17, "gate")
+    known = np.quantile(gates[-1], (0, 0.25, 0.5, 0.75, 1)).tolist()
+    reach = max(6.0, *(abs(z) for z in known))
+    left, unit, zero = MARGIN + 200.0, 200 / reach, y + 30 + 120.0
+
+    def at(z: float) -> tuple[float, float]:
+        return left + 200 + z * unit, zero - 110 / reach * z / (1 + math.exp(-z))
+
+    canvas.arrow([(left, zero), (left + 400, zero)], head=False)
+    canvas.arrow([(left + 200, y + 30), (left + 200, zero + 14)], head=False)
+    canvas.arrow([at(reach * step / 40) for step in range(-40, 41)], "residual", head=False)
+    for z in known:
+        x, height = at(z)
+        canvas.rect(Box(x - 4, height - 4, 8, 8), "badge", radius=4)
+    numbers = ", ".join(f"{z:.2f}" for z in known)
+    said = f"Dots: the least gate of the last token, its quartiles and its largest: {numbers}."
+    return draw_note(canvas, said, zero + 24)
+
+
+PICTURES: Mapping[int, Callable[[Canvas, TracedRun, float], float]] = {
+    4: _mask,
+    8: _product,
+    9: _heads,
+    10: _rotation,
+    11: _cache,
+    12: _repeat,
+    13: _weights,
+    17: _silu,
+}
