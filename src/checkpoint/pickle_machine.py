@@ -13,8 +13,6 @@ Source: CPython's `Lib/pickletools.py`, which specifies each opcode (protocols 0
 `_rebuild_parameter`) and `torch/serialization.py` (`persistent_id` of `_save`).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,17 +20,7 @@ from typing import NoReturn
 
 from .. import ml
 from ..untrusted import described, is_integer, shown
-from .errors import PickleRefusedError
-
-__all__ = [
-    "MOST_OPCODES",
-    "TORCH_GLOBALS",
-    "OrderedDictValue",
-    "PickleMachine",
-    "StorageReference",
-    "TensorReference",
-    "opcode_name",
-]
+from .errors import CheckpointError
 
 # 405 B parameters in one file are 1 138 tensors of about 50 opcodes each. The limit also bounds
 # the memory of a hostile program: about 100 bytes per opcode.
@@ -119,7 +107,6 @@ class TensorReference:
 
 
 def _kind(value: object) -> str:
-    """Describe a value on the stack for an error."""
     return value.name if isinstance(value, Global) else described(value)
 
 
@@ -144,7 +131,6 @@ def _load_storage(persistent_id: object) -> StorageReference:
 
 
 def _size(value: object, what: str) -> int:
-    """Check one size, stride or offset."""
     if not is_integer(value, 0, _LARGEST_SIZE):
         raise ValueError(f"{what}: expected an integer in 0..{_LARGEST_SIZE}, got {_kind(value)}")
     return value
@@ -230,7 +216,7 @@ class PickleMachine:
         """Execute the program up to STOP and return the one value it leaves.
 
         Raises:
-            PickleRefusedError: Anything but a well-formed program of allowed opcodes.
+            CheckpointError: Anything but a well-formed program of allowed opcodes.
         """
         program, executed = self._program, 0
         while True:
@@ -252,7 +238,7 @@ class PickleMachine:
     def _refuse(self, reason: str) -> NoReturn:
         at = self._opcode_at
         name = opcode_name(self._program[at]) if at < len(self._program) else "end"
-        raise PickleRefusedError(f"{self._label}: {name} at byte {at}: {reason}") from None
+        raise CheckpointError(f"{self._label}: {name} at byte {at}: {reason}") from None
 
     def _refuse_opcode(self, name: str) -> NoReturn:
         """Refuse an opcode outside the allow-list; name the global that it asks for, if any."""
@@ -395,29 +381,21 @@ class PickleMachine:
             self._refuse(f"expected an integer of at most {_LONGEST_INTEGER} bytes, got {length}")
         self._stack.append(int.from_bytes(self._take(length), "little", signed=True))
 
-    def _op_setitem(self) -> None:
-        value, key = self._pop(), self._pop()
-        self._set_items([key, value])
-
 
 def _push(make: Callable[[], object]) -> Callable[[PickleMachine], None]:
-    """Form the handler of an opcode that pushes a constant or a new empty container."""
     return lambda machine: machine._stack.append(make())
 
 
 def _push_integer(size: int, signed: bool = False) -> Callable[[PickleMachine], None]:
-    def handler(machine: PickleMachine) -> None:
-        machine._stack.append(int.from_bytes(machine._take(size), "little", signed=signed))
-
-    return handler
+    return lambda machine: machine._stack.append(
+        int.from_bytes(machine._take(size), "little", signed=signed)
+    )
 
 
 def _push_tuple(count: int) -> Callable[[PickleMachine], None]:
-    def handler(machine: PickleMachine) -> None:
-        values = [machine._pop() for _ in range(count)]
-        machine._stack.append(tuple(reversed(values)))
-
-    return handler
+    return lambda machine: machine._stack.append(
+        tuple([machine._pop() for _ in range(count)][::-1])
+    )
 
 
 def _memo(step: Callable[[PickleMachine, int], None], size: int) -> Callable[[PickleMachine], None]:
@@ -447,7 +425,7 @@ _ALLOWED: dict[str, Callable[[PickleMachine], None]] = {
     "TUPLE1": _push_tuple(1),
     "TUPLE2": _push_tuple(2),
     "TUPLE3": _push_tuple(3),
-    "SETITEM": PickleMachine._op_setitem,
+    "SETITEM": lambda machine: machine._set_items([machine._pop(), machine._pop()][::-1]),
     "SETITEMS": lambda machine: machine._set_items(machine._pop_to_mark()),
     "APPEND": lambda machine: machine._extend([machine._pop()]),
     "APPENDS": lambda machine: machine._extend(machine._pop_to_mark()),

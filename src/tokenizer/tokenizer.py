@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 from ..ml.errors import declared_lack_of_memory
-from .errors import TokenizerError, TokenizerMemoryError, shown
+from ..untrusted import shown
+from .errors import TokenizerError, TokenizerMemoryError
 
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
 

@@ -13,13 +13,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.checkpoint import CheckpointError, read_safetensors
-from src.checkpoint.errors import (
-    FileMemoryError,
-    NotACheckpointError,
-    SafetensorsError,
-    TensorRecordError,
-)
+from src.checkpoint import CheckpointError, FileMemoryError, read_safetensors
 from src.checkpoint.safetensors import DTYPE_BITS, SafetensorsFile
 from tests.support.safetensors_writer import entry, file_bytes, padded, write_safetensors
 
@@ -171,9 +165,9 @@ def test_a_dtype_that_ml_lacks_is_named_only_when_its_tensor_is_asked_for(
     path.write_bytes(file_bytes(header, bytes(2 * width + 4)))
     source = SafetensorsFile(path)
     assert source.tensor(source.entries["good"], "good").shape == ()
-    with pytest.raises(TensorRecordError, match=rf"tensor 'odd': dtype: .*got {dtype}$"):
+    with pytest.raises(CheckpointError, match=rf"tensor 'odd': dtype: .*got {dtype}$"):
         source.tensor(source.entries["odd"], "odd")
-    with pytest.raises(TensorRecordError, match=dtype):
+    with pytest.raises(CheckpointError, match=dtype):
         read_safetensors(path)
 
 
@@ -282,7 +276,7 @@ def text_of(
 ENTRIES = {
     "NaN": (text_of("[NaN]"), "finite number, got NaN"),
     "1.0": (text_of("[2.0]"), "got 2.0"),
-    "true": (text_of("[true]", dtype='"F64"'), "got True"),
+    "true": (text_of("[true]", dtype='"F64"'), "got true"),
     "text": (text_of('["2"]'), "got '2'"),
     "5 000 digits": (text_of(f"[{'9' * 5000}]"), "32 digits"),
     "exponent": (text_of("[2e0]"), "got 2.0"),
@@ -293,8 +287,8 @@ ENTRIES = {
     "unknown dtype": (text_of(dtype='"F33"'), "one that the format knows, got 'F33'"),
     "lower case": (text_of(dtype='"f32"'), "got 'f32'"),
     "dtype of ESC": (text_of(dtype='"\\u001b[2J"'), r"'\x1b[2J'"),
-    "dtype list": (text_of(dtype='["F32"]'), "type list"),
-    "dtype null": (text_of(dtype="null"), "got None"),
+    "dtype list": (text_of(dtype='["F32"]'), "a list"),
+    "dtype null": (text_of(dtype="null"), "got null"),
     "one offset": (text_of(offsets="[8]"), "[begin, end]"),
     "three offsets": (text_of(offsets="[0,4,8]"), "[begin, end]"),
     "reversed": (text_of(offsets="[8,0]"), "begin <= end, got [8, 0]"),
@@ -305,7 +299,7 @@ ENTRIES = {
     "another key": (text_of(more=',"x":1'), "'x'"),
     "a key twice": (text_of(more=',"shape":[2]'), "'shape' twice"),
     "no object": ("3", "data_offsets, got 3"),
-    "null": ("null", "data_offsets, got None"),
+    "null": ("null", "data_offsets, got null"),
     "deep": ("[" * 100_000, "nesting, got very many"),
     "wraps": (text_of(f"[{2**32},{2**32}]", "[0,0]"), "bits, got 0 bits"),
     "a million": (text_of("[1000000]", "[0,4]"), "32000000 bits, got 32 bits"),
@@ -327,10 +321,10 @@ def test_s1_s2_twin_the_same_entry_put_right_is_read(tmp_path: Path) -> None:
 
 
 METADATA: dict[str, tuple[object, str]] = {
-    "list": ([], "a map of text to text, got a value of type list"),
-    "null": (None, "a map of text to text, got None"),
+    "list": ([], "a map of text to text, got a list"),
+    "null": (None, "a map of text to text, got null"),
     "number": ({"format": 1}, "'format': expected text, got 1"),
-    "nested": ({"format": {"a": "b"}}, "type dict"),
+    "nested": ({"format": {"a": "b"}}, "an object"),
 }
 
 
@@ -404,7 +398,7 @@ KINDS = {
 def test_another_kind_of_file_is_named(tmp_path: Path, content: bytes, kind: str) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
-    with pytest.raises(NotACheckpointError, match=f"expected a safetensors file, got .*{kind}"):
+    with pytest.raises(CheckpointError, match=f"expected a safetensors file, got .*{kind}"):
         read_safetensors(path)
 
 
@@ -418,7 +412,7 @@ def test_a_directory_a_fifo_and_nothing_are_refused(tmp_path: Path) -> None:
 def test_a_refused_file_is_not_left_open(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(file_bytes(GOOD, DATA + b"x"))
-    with pytest.raises(SafetensorsError):
+    with pytest.raises(CheckpointError):
         read_safetensors(path)
     if (maps := Path("/proc/self/maps")).exists():
         assert str(path) not in maps.read_text()

@@ -19,7 +19,6 @@ import pytest
 
 from src import ml
 from src.checkpoint import CheckpointError, read_pth
-from src.checkpoint.errors import ArchiveError, NotACheckpointError, TensorRecordError
 from src.checkpoint.torch_pth import check_crcs, map_pth
 from tests.checkpoint import hostile_pickles as hostile
 from tests.checkpoint.zip_parts import Part, build
@@ -182,7 +181,7 @@ def test_a_crc_of_zero_means_that_it_was_not_computed(path: Path) -> None:
     path.write_bytes(archive(version_crc=0))
     read_pth(path)
     path.write_bytes(archive(version_crc=1))
-    with pytest.raises(ArchiveError, match="CRC-32"):
+    with pytest.raises(CheckpointError, match="CRC-32"):
         read_pth(path)
 
 
@@ -206,7 +205,7 @@ def test_all_bytes_are_compared_with_their_crc(path: Path, monkeypatch: pytest.M
     content[content.index(VALUES.tobytes()) + 95] ^= 1
     path.write_bytes(content)
     file, _ = map_pth(path)  # nothing reads the values
-    with pytest.raises(ArchiveError, match=r"data/0': CRC-32: expected .* \(damaged\)$"):
+    with pytest.raises(CheckpointError, match=r"data/0': CRC-32: expected .* \(damaged\)$"):
         check_crcs(file)
 
 
@@ -258,9 +257,7 @@ def test_p5_another_kind_of_file_is_refused_by_its_kind(
     path: Path, content: bytes, found: str
 ) -> None:
     path.write_bytes(content)
-    with pytest.raises(
-        NotACheckpointError, match="kind: expected a PyTorch zip checkpoint"
-    ) as caught:
+    with pytest.raises(CheckpointError, match="kind: expected a PyTorch zip checkpoint") as caught:
         read_pth(path)
     assert f"kind: expected a PyTorch zip checkpoint, got {found}" in str(caught.value)
 
@@ -297,7 +294,7 @@ def test_versions_1_to_10_are_read(path: Path, version: str) -> None:
 def test_another_version_is_refused_with_those_that_are_read(path: Path, version: str) -> None:
     write_pth(path, {"a": VALUES}, version=version)
     words = rf"record 'version': expected 1\.\.10, got '{version.strip()}'$"
-    with pytest.raises(ArchiveError, match=words):
+    with pytest.raises(CheckpointError, match=words):
         read_pth(path)
 
 
@@ -307,14 +304,14 @@ def test_the_folders_of_an_archive_of_several_are_named_up_to_five(path: Path) -
         path.write_bytes(build(parts))
         named = ", ".join(f"'{folder}'" for folder in "abcde"[:count])
         words = f"folders of the records: expected one, got {named}.* \\({count} in all\\)$"
-        with pytest.raises(ArchiveError, match=words):
+        with pytest.raises(CheckpointError, match=words):
             read_pth(path)
 
 
 @pytest.mark.parametrize("order", ["big", "middle", ""])
 def test_t4_another_byte_order_is_refused(path: Path, order: str) -> None:
     write_pth(path, {"a": VALUES}, byteorder=order)
-    with pytest.raises(ArchiveError, match="byteorder"):
+    with pytest.raises(CheckpointError, match="byteorder"):
         read_pth(path)
 
 
@@ -404,7 +401,7 @@ def test_one_record_cannot_have_two_dtypes(path: Path) -> None:
     brain = tensor_call(storage_id("BFloat16Storage", "0", 24), 0, [24], [1])
     values = VALUES.astype(np.float16)
     assert len(read_pth(one_storage(path, half, half, values=values))) == 2
-    with pytest.raises(TensorRecordError, match="one dtype and size"):
+    with pytest.raises(CheckpointError, match="one dtype and size"):
         read_pth(one_storage(path, half, brain, values=values))
 
 
@@ -422,7 +419,7 @@ def test_a_record_that_is_not_aligned_is_refused(path: Path) -> None:
         if content.index(VALUES.tobytes()) % 4 == 0:
             assert read_pth(path)["a"].shape == (2, 3)
         else:
-            with pytest.raises(TensorRecordError, match="multiple of 4"):
+            with pytest.raises(CheckpointError, match="multiple of 4"):
                 read_pth(path)
 
 
@@ -439,7 +436,7 @@ CONTENTS = {
 
 @pytest.mark.parametrize("program", CONTENTS.values(), ids=CONTENTS)
 def test_content_other_than_a_dict_of_tensors_is_refused(path: Path, program: bytes) -> None:
-    with pytest.raises(TensorRecordError, match="expected a"):
+    with pytest.raises(CheckpointError, match="expected a"):
         read_pth(file_of(path, program))
 
 
@@ -534,7 +531,7 @@ def test_flipped_bits_of_the_pickle_are_refused_or_harmless(path: Path) -> None:
         flipped = bytearray(program)
         flipped[position // 8] ^= 1 << position % 8
         path.write_bytes(content[:start] + bytes(flipped) + content[start + len(program) :])
-        with pytest.raises(ArchiveError, match="CRC-32"):
+        with pytest.raises(CheckpointError, match="CRC-32"):
             read_pth(path)
         read += read_or_refuse(path, fixed_crc(content, bytes(flipped), start))
     # Some flips only rename a tensor or move its window: those must still be read.
@@ -576,7 +573,7 @@ def test_a_refused_file_leaves_no_descriptor_open(path: Path) -> None:
 
 def test_names_from_the_file_are_escaped_and_cut(path: Path) -> None:
     name = "\x1b]0;title\x07\u202e" + "x" * 500
-    with pytest.raises(TensorRecordError) as caught:
+    with pytest.raises(CheckpointError) as caught:
         read_pth(file_of(path, dict_program({name: window(25, [1], [1])})))
     assert str(caught.value).isprintable()
     assert "'\\x1b]0;title\\x07\\u202e" in str(caught.value)

@@ -8,8 +8,7 @@ import pytest
 
 from src.inference.chat_formats import CHAT_FORMATS
 from src.inference.chat_template import format_of_template, format_of_tokens, read_template
-from src.tokenizer import TokenizerError
-from src.tokenizer.bounded_files import MAX_FILE_BYTES
+from src.tokenizer import MAX_FILE_BYTES, TokenizerError
 from tests.inference.published_templates import CHATML_BOS, LLAMA3_1, PUBLISHED, SMOLLM
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from src.ml.errors import LlamaBoltsError
-from src.tokenizer import TokenizerError, bounded_files
+from src.tokenizer import TokenizerError
 from src.tokenizer import tiktoken_file as reader
 from src.tokenizer.tiktoken_file import SPECIAL_TOKEN_NAMES
 from tests.support.bounds import check_bounds
@@ -75,7 +75,7 @@ MALFORMED = [
     ),
     (
         "token too long",
-        with_line(258, base64.b64encode(b"x" * (reader.MAX_TOKEN_BYTES + 1)) + b" 258"),
+        with_line(258, base64.b64encode(b"x" * (reader.MAX_TOKEN_LENGTH + 1)) + b" 258"),
         259,
         "a token of at most 4096 bytes, got 4097",
     ),
@@ -102,7 +102,7 @@ def test_a_malformed_file_is_refused_by_its_line(
         TOKENS,
         SINGLE_BYTES,  # nothing ever merges
         TOKENS[::-1],  # single bytes last
-        (*TOKENS, b"x" * reader.MAX_TOKEN_BYTES),
+        (*TOKENS, b"x" * reader.MAX_TOKEN_LENGTH),
         (*TOKENS, b"\0\n\r \xff"),
     ],
 )
@@ -179,9 +179,9 @@ def test_a_file_beyond_the_cap_is_refused_before_it_is_parsed(
     write_model: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_model(joined(LINES))
-    monkeypatch.setattr(bounded_files, "MAX_FILE_BYTES", path.stat().st_size)
+    monkeypatch.setattr(reader, "MAX_FILE_BYTES", path.stat().st_size)
     reader.read_tiktoken_file(path)
-    monkeypatch.setattr(bounded_files, "MAX_FILE_BYTES", path.stat().st_size - 1)
+    monkeypatch.setattr(reader, "MAX_FILE_BYTES", path.stat().st_size - 1)
     with pytest.raises(TokenizerError, match="size: expected at most"):
         reader.read_tiktoken_file(path)
 
