@@ -41,10 +41,10 @@ class Merges:
 
 
 def listed_merges(pairs: Sequence[int], joined: Sequence[int]) -> Merges:
-    """Merge the pairs of a list and no others, the first of the list first.
+    """Merge the pairs of a list, all different, and no others, the first of the list first.
 
     Args:
-        pairs: left << PAIR_SHIFT | right for each merge, all different.
+        pairs: left << PAIR_SHIFT | right for each merge.
         joined: The id that each merges to.
     """
     return Merges(_Listed(zip(pairs, count(), strict=False)), dict(zip(pairs, joined, strict=True)))

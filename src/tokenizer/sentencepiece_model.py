@@ -69,13 +69,7 @@ Bounds = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token of the model.
-
-    Attributes:
-        text: Its text, with metaspaces for spaces.
-        score: The higher, the earlier it is merged.
-        kind: Its type.
-    """
+    """A token of the model: spaces are metaspaces; the higher its score, the earlier it merges."""
 
     text: str
     score: float

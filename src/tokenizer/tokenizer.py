@@ -253,7 +253,8 @@ class Tokenizer:
         try:
             return self.special_tokens[name]
         except KeyError:
-            raise TokenizerError(f"[special_id] no special token {shown(name)}") from None
+            rule = "name must be that of a special token"
+            raise TokenizerError(f"[special_id] {rule}: got {shown(name)}") from None
 
     def is_special(self, token_id: int) -> bool:
         """Tell whether an id is special: no text is encoded to it."""
@@ -262,7 +263,7 @@ class Tokenizer:
 
 def _required(token_id: int | None, purpose: str) -> int:
     if token_id is None:
-        raise TokenizerError(f"[encode] no token of the vocabulary {purpose}")
+        raise TokenizerError(f"[encode] the vocabulary must have a token that {purpose}: got none")
     return token_id
 
 

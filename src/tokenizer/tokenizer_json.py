@@ -315,9 +315,6 @@ def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
     themselves, the others are U+0100 and on, in their order. A token with any other character is
     the UTF-8 of its text.
 
-    Args:
-        names: The tokens.
-
     Returns:
         The bytes of each token, and the places of those with other characters.
 

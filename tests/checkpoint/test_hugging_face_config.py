@@ -280,7 +280,7 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize(("key", "value"), BAD_VALUES)
-def test_c1_a_value_outside_its_range_is_refused_by_its_key(
+def test_a_value_outside_its_range_is_refused_by_its_key(
     tmp_path: Path, key: str, value: object
 ) -> None:
     assert f"{key}: expected" in refusal(tmp_path, CONFIG | {key: value})
@@ -301,7 +301,7 @@ RANGES: dict[str, tuple[float, float]] = {
 
 
 @pytest.mark.parametrize("key", RANGES)
-def test_c1_both_ends_of_a_range_belong_to_it(key: str) -> None:
+def test_both_ends_of_a_range_belong_to_it(key: str) -> None:
     _, accepts = RULES[key]
     low, high = RANGES[key]
     assert accepts(low)
@@ -317,7 +317,7 @@ def test_up_to_64_tokens_may_end_an_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["bos_token_id", "eos_token_id"])
 @pytest.mark.parametrize("in_generation", [False, True])
-def test_c1_a_token_beyond_the_vocabulary_is_refused(
+def test_a_token_beyond_the_vocabulary_is_refused(
     tmp_path: Path, key: str, in_generation: bool
 ) -> None:
     def files(number: int) -> tuple[dict[str, object], dict[str, object]]:

@@ -92,7 +92,7 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize(("key", "value"), BAD_VALUES)
-def test_c1_a_value_outside_its_range_is_refused_by_its_key(
+def test_a_value_outside_its_range_is_refused_by_its_key(
     tmp_path: Path, key: str, value: object
 ) -> None:
     with pytest.raises(CheckpointError, match=key):
@@ -112,7 +112,7 @@ RANGES: dict[str, tuple[float, float]] = {
 
 
 @pytest.mark.parametrize("key", RANGES)
-def test_c1_both_ends_of_a_range_belong_to_it(key: str) -> None:
+def test_both_ends_of_a_range_belong_to_it(key: str) -> None:
     _, accepts = USED_KEYS[key]
     low, high = RANGES[key]
     assert accepts(low)
@@ -122,7 +122,7 @@ def test_c1_both_ends_of_a_range_belong_to_it(key: str) -> None:
     assert not accepts(high + step)
 
 
-def test_c1_heads_must_divide(tmp_path: Path) -> None:
+def test_heads_must_divide(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"n_heads % n_kv_heads: expected 0, got 32 % 5 = 2"):
         params_of(tmp_path, LLAMA_3_1_8B | {"n_kv_heads": 5})
     with pytest.raises(CheckpointError, match=r"dim % n_heads: expected 0, got 4096 % 33 = 4"):

@@ -449,7 +449,7 @@ def hostile() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", hostile())
-def test_k2_a_hostile_file_of_1_mib_is_refused_within_a_second_and_64_mib(
+def test_a_hostile_file_of_1_mib_is_refused_within_a_second_and_64_mib(
     tmp_path: Path, name: str
 ) -> None:
     write_json(tmp_path, hostile()[name])
