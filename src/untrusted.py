@@ -8,12 +8,14 @@ import json
 import math
 import os
 import stat
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NoReturn, TypeGuard
 
 _LONGEST = 80
+_MOST_NAMES = 5
+_JSON_KINDS: dict[type, str] = {dict: "an object", list: "a list"}
 _KINDS = (
-    (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a character device"),
@@ -42,7 +44,7 @@ def shown(text: str) -> str:
 
 
 def described(value: object) -> str:
-    """Show a value from a file: text as by `shown`, a number as it is, anything else by its type.
+    """Show a value from a file: text as by `shown`, else as JSON has it, a container by its type.
 
     Args:
         value: Any value; integers of at most 4300 digits, which is what Python writes.
@@ -50,8 +52,8 @@ def described(value: object) -> str:
     if isinstance(value, str):
         return shown(value)
     if value is None or isinstance(value, int | float):
-        return str(value)
-    return f"a value of type {type(value).__name__}"
+        return json.dumps(value)
+    return _JSON_KINDS.get(type(value), f"a value of type {type(value).__name__}")
 
 
 def label_of(path: Path) -> str:
@@ -59,44 +61,51 @@ def label_of(path: Path) -> str:
     return _escaped(str(path))
 
 
+def some_of(names: Collection[str], show: Callable[[str], str] = shown) -> str:
+    """Name the first five of several and count them, for example `'a', 'b' (2 in all)`.
+
+    Args:
+        names: The names.
+        show: What makes each fit to be shown; `str` for texts that are so already.
+    """
+    head = ", ".join(show(name) for name in list(names)[:_MOST_NAMES])
+    more = ", ..." if len(names) > _MOST_NAMES else ""
+    return f"{head}{more} ({len(names)} in all)"
+
+
 def _escaped(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-class UnfitFileError(Exception):
-    """A file that cannot be used; the text says why, without its name, and is safe to show."""
-
-
-def open_regular(path: Path) -> io.FileIO:
+def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
     """Open a regular file for reading, unbuffered.
 
     What it is, is decided on the open descriptor, never on the path: a file swapped between the
     check and the use cannot slip through.
 
     Args:
-        path: the file.
+        path: The file.
+        error: What to raise where it is missing, unreadable, or not a regular file.
 
     Returns:
         The open file. It closes itself when nothing holds it any more, as after an interrupt.
-
-    Raises:
-        UnfitFileError: missing, unreadable, or not a regular file.
     """
+    found = "a directory"
     try:
         stream = io.FileIO(path, opener=_open_without_waiting)
         mode = os.fstat(stream.fileno()).st_mode
-    except IsADirectoryError:
-        raise UnfitFileError("kind: expected a regular file, got a directory") from None
-    except (OSError, ValueError) as error:
-        raise UnfitFileError(f"cannot be opened: {reason_of(error)}") from None
-    if not stat.S_ISREG(mode):
+        if stat.S_ISREG(mode):
+            return stream
         stream.close()
         found = next((text for test, text in _KINDS if test(mode)), "a special file")
-        raise UnfitFileError(f"kind: expected a regular file, got {found}")
-    return stream
+    except IsADirectoryError:
+        pass
+    except (OSError, ValueError) as reason:
+        raise error(f"{label_of(path)}: cannot be opened: {reason_of(reason)}") from None
+    raise error(f"{label_of(path)}: kind: expected a regular file, got {found}")
 
 
-def followed_inside(path: Path, *directories: Path) -> Path:
+def followed_inside(path: Path, error: type[Exception], *directories: Path) -> Path:
     """Return where the links of a path lead, which must be a part of a model.
 
     That is its directories and, where one of them lies in the cache of Hugging Face's hub, its
@@ -104,10 +113,8 @@ def followed_inside(path: Path, *directories: Path) -> Path:
 
     Args:
         path: A file of the model.
+        error: What to raise where it leads elsewhere.
         directories: The directories of the model.
-
-    Raises:
-        UnfitFileError: It leads elsewhere.
     """
     real = [Path(os.path.realpath(directory)) for directory in directories]
     # Not resolved further: `blobs` could itself be a link.
@@ -119,33 +126,55 @@ def followed_inside(path: Path, *directories: Path) -> Path:
     ]
     target = Path(os.path.realpath(path))
     if not any(map(target.is_relative_to, real)):
-        raise UnfitFileError("expected inside its directory, got a link that leads elsewhere")
+        rule = "a file inside its directory, got a link that leads elsewhere"
+        raise error(f"{label_of(path)}: link: expected {rule}")
     return target
 
 
-def read_whole(path: Path, limit: int) -> bytes:
+def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
     """Read a whole regular file of at most `limit` bytes, also where the system gives it in parts.
 
     Args:
         path: The file.
         limit: Most bytes accepted.
-
-    Raises:
-        UnfitFileError: As `open_regular`, or it is larger, or cannot be read to its end.
+        error: What to raise as `open_regular` does, or where it is larger, or cannot be read to
+            its end.
     """
-    with open_regular(path) as stream:
+    label = label_of(path)
+    with open_regular(path, error) as stream:
         try:
             size = os.fstat(stream.fileno()).st_size
             if size > limit:
-                raise UnfitFileError(f"size: expected at most {limit} bytes, got {size} bytes")
+                raise error(f"{label}: size: expected at most {limit} bytes, got {size} bytes")
             content = _read_up_to(stream, size, limit + 1)
-        except OSError as error:
-            raise UnfitFileError(f"cannot be read: {reason_of(error)}") from None
+        except OSError as reason:
+            raise error(f"{label}: cannot be read: {reason_of(reason)}") from None
     if len(content) > limit:
-        raise UnfitFileError(f"size: expected at most {limit} bytes, got more")
+        raise error(f"{label}: size: expected at most {limit} bytes, got more")
     if len(content) < size:
-        raise UnfitFileError(f"size: expected {size} bytes, got {len(content)} and then the end")
+        raise error(f"{label}: size: expected {size} bytes, got {len(content)} and then the end")
     return content
+
+
+def read_json_object(
+    path: Path, limit: int, error: type[Exception], most_values: int = _MOST_VALUES
+) -> dict[str, object]:
+    """Read a JSON file that holds one object; only what `parse_strict_json` checks is checked.
+
+    Args:
+        path: The file.
+        limit: Most bytes accepted.
+        error: What to raise where it cannot be read, is larger, not strict JSON, or no object.
+        most_values: Most values accepted, counted as `parse_strict_json` does.
+    """
+    content, label = read_whole(path, limit, error), label_of(path)
+    try:
+        value = parse_strict_json(content, most_values)
+    except ValueError as reason:
+        raise error(f"{label}: content: {reason}") from None
+    if not isinstance(value, dict):
+        raise error(f"{label}: content: expected a JSON object, got {described(value)}")
+    return value
 
 
 def reason_of(error: Exception) -> str:

@@ -29,13 +29,6 @@ def test_a_control_group_lowers_it_and_its_file_pages_count_as_free(tmp_path: Pa
     assert available_memory(tmp_path / "meminfo", unlimited) == 2048 * 1024
 
 
-def test_active_pages_of_files_count_as_free_too(tmp_path: Path) -> None:
-    limited = group(tmp_path / "limited", "1000000", 700000, 50000)
-    with (limited / "memory.stat").open("a") as stat:
-        stat.write("active_file 20000\nfile_mapped 9\nempty\n")
-    assert available_memory(tmp_path / "none", limited) == 370000
-
-
 def test_every_group_above_the_own_one_counts(tmp_path: Path) -> None:
     group(tmp_path / "root", "max", 900, 0)
     group(tmp_path / "root" / "user", "5000", 900, 0)

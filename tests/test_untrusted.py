@@ -7,36 +7,36 @@ import pytest
 
 from src import untrusted
 from src.untrusted import (
-    UnfitFileError,
     described,
     label_of,
     open_regular,
     parse_strict_json,
     read_whole,
     shown,
+    some_of,
 )
 
 
 def test_a_file_is_read_whole_up_to_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
-    assert read_whole(path, 10) == b"0123456789"
-    with pytest.raises(UnfitFileError, match="size: expected at most 9 bytes, got 10 bytes"):
-        read_whole(path, 9)
+    assert read_whole(path, 10, RuntimeError) == b"0123456789"
+    with pytest.raises(RuntimeError, match="size: expected at most 9 bytes, got 10 bytes"):
+        read_whole(path, 9, RuntimeError)
 
 
 def test_an_empty_file_is_read_as_such(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert read_whole(tmp_path / "file", 0) == b""
+    assert read_whole(tmp_path / "file", 0, RuntimeError) == b""
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system has no such files")
 def test_a_file_that_does_not_tell_its_size_is_read_to_its_end_or_limit() -> None:
-    content = read_whole(Path("/proc/self/status"), 1 << 20)
+    content = read_whole(Path("/proc/self/status"), 1 << 20, RuntimeError)
     assert content.startswith(b"Name:")
     assert content.endswith(b"\n")
-    with pytest.raises(UnfitFileError, match="size: expected at most 5 bytes, got more"):
-        read_whole(Path("/proc/self/status"), 5)
+    with pytest.raises(RuntimeError, match="size: expected at most 5 bytes, got more"):
+        read_whole(Path("/proc/self/status"), 5, RuntimeError)
 
 
 def test_a_file_that_ends_before_its_size_is_refused(
@@ -45,19 +45,19 @@ def test_a_file_that_ends_before_its_size_is_refused(
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     monkeypatch.setattr(untrusted, "_read_up_to", lambda stream, size, most: b"0123")
-    with pytest.raises(UnfitFileError, match="size: expected 10 bytes, got 4 and then the end"):
-        read_whole(path, 10)
+    with pytest.raises(RuntimeError, match="size: expected 10 bytes, got 4 and then the end"):
+        read_whole(path, 10, RuntimeError)
 
 
 def test_what_is_no_regular_file_is_refused_and_left_closed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, found in ((tmp_path / "pipe", "a FIFO"), (tmp_path, "a directory")):
-        with pytest.raises(UnfitFileError, match=f"kind: expected a regular file, got {found}"):
-            open_regular(path)
-    with pytest.raises(UnfitFileError, match="kind: expected a regular file, got a character dev"):
-        open_regular(Path(os.devnull))
-    with pytest.raises(UnfitFileError, match="cannot be opened: No such file"):
-        open_regular(tmp_path / "missing")
+        with pytest.raises(RuntimeError, match=f"kind: expected a regular file, got {found}"):
+            open_regular(path, RuntimeError)
+    with pytest.raises(RuntimeError, match="kind: expected a regular file, got a character dev"):
+        open_regular(Path(os.devnull), RuntimeError)
+    with pytest.raises(RuntimeError, match="cannot be opened: No such file"):
+        open_regular(tmp_path / "missing", RuntimeError)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,11 @@ def test_text_is_quoted_escaped_and_cut(text: str, expected: str) -> None:
 
 def test_a_value_is_described_by_itself_or_by_its_type() -> None:
     assert [described(value) for value in ("1\n", 1, 0.5, True, None)] == [
-        "'1\\n'", "1", "0.5", "True", "None",
+        "'1\\n'", "1", "0.5", "true", "null",
     ]  # fmt: skip
-    assert described(["\x1b"]) == "a value of type list"
-    assert described({}) == "a value of type dict"
+    assert described(["\x1b"]) == "a list"
+    assert described({}) == "an object"
+    assert described(()) == "a value of type tuple"
 
 
 def test_a_path_is_escaped_and_never_cut() -> None:
@@ -140,3 +141,8 @@ def test_everything_else_is_refused_with_a_reason(content: bytes, words: str) ->
         parse_strict_json(content)
     assert words in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+def test_a_list_of_names_shows_five_and_counts_all() -> None:
+    assert some_of(["a", "b"]) == "'a', 'b' (2 in all)"
+    assert some_of(list("abcdefg")) == "'a', 'b', 'c', 'd', 'e', ... (7 in all)"

@@ -4,24 +4,21 @@ The weights are used in place in the mapped files, under Meta's names; only shar
 copies them. The rows of wq and wk keep the order of the files; `names.py` says what that means.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from .. import ml
-from .errors import CheckpointError, ShardError, mismatch, some_of
+from ..untrusted import some_of
+from .errors import CheckpointError, mismatch
 from .mapped_file import MappedFile
-from .model_directory import safetensors_files, shard_files
+from .model_directory import ModelDirectory
 from .names import check_names, check_shapes, hugging_face_names, is_harmless, rows_of
 from .packed_weights import Found, PackedWeight, take_packed
 from .safetensors import SafetensorsFile, TensorEntry
 from .shards import MergedShards, check_shards, merge_shards
 from .torch_pth import map_pth
-
-__all__ = ["Checkpoint", "open_hugging_face_checkpoint", "open_meta_checkpoint"]
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".input_scale")
 
@@ -37,9 +34,8 @@ class Checkpoint:
             tensors show.
         dtypes: The dtype of each tensor, known without merging it.
         files: The files that the tensors came from, in order.
-        mapped_bytes: Bytes of the files that are mapped; 0 after a merge, which copies.
         source_format: The layout and the number of files, in words.
-        mapped: The mapped files themselves.
+        mapped: The mapped files themselves; none after a merge, which copies.
         names_in_files: The name of each tensor in its file, where it is another one.
         unused: Names of harmless tensors that the model does not use.
         copied: Names, as in the files, of misaligned tensors, which were copied.
@@ -49,18 +45,22 @@ class Checkpoint:
     sizes: Mapping[str, int]
     dtypes: Mapping[str, ml.DType | ml.BlockDType]
     files: list[Path]
-    mapped_bytes: int
     source_format: str
     mapped: list[MappedFile] = field(repr=False)
     names_in_files: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Return the bytes of the files that are mapped."""
+        return sum(file.size for file in self.mapped)
+
     def check_unchanged(self) -> None:
         """Check that no mapped file was truncated or rewritten since it was opened.
 
         Raises:
-            FileChangedError: One was. A file that was replaced by a new one is accepted.
+            CheckpointError: One was. A file that was replaced by a new one is accepted.
         """
         for file in self.mapped:
             file.check_unchanged()
@@ -78,14 +78,12 @@ class Checkpoint:
     def close(self) -> None:
         """Let go of tensors and files; tensors still held elsewhere stay valid."""
         self.tensors = {}
-        for file in self.mapped:
-            file.close()
-        self.mapped = []
-        self.mapped_bytes = 0
+        while self.mapped:
+            self.mapped.pop().close()
 
 
 def open_meta_checkpoint(
-    directory: Path, layers: int, sizes: Mapping[str, int], one_by_one: bool = False
+    directory: ModelDirectory, layers: int, sizes: Mapping[str, int], one_by_one: bool = False
 ) -> Checkpoint:
     """Open the weights of a model directory in Meta's layout.
 
@@ -105,22 +103,22 @@ def open_meta_checkpoint(
         CheckpointError: Something is missing, damaged, unsupported or contradictory; the text says
             which file, what was expected and what was found.
     """
-    paths = shard_files(Path(directory))
+    paths = directory.weight_files
     mapped: list[MappedFile] = []
     shards = []
+    is_lazy = one_by_one and len(paths) > 1
     try:
         for path in paths:
             file, tensors = map_pth(path)
             mapped.append(file)
             shards.append(tensors)
         found = check_shards(shards, [file.label for file in mapped], layers, sizes)
-        is_lazy = one_by_one and len(shards) > 1
         whole: Mapping[str, ml.Weight] = MergedShards(shards) if is_lazy else merge_shards(shards)
     except CheckpointError:
         for file in mapped:
             file.close()
         raise
-    if len(shards) > 1 and not is_lazy:
+    if len(paths) > 1 and not is_lazy:
         while mapped:
             mapped.pop().close()
     files = "a PyTorch file" if len(paths) == 1 else f"{len(paths)} PyTorch files merged"
@@ -129,7 +127,6 @@ def open_meta_checkpoint(
         sizes=found,
         dtypes={name: tensor.dtype for name, tensor in shards[0].items()},
         files=paths,
-        mapped_bytes=sum(file.size for file in mapped),
         source_format=f"Meta, {files}",
         mapped=mapped,
         unused=tuple(name for name in whole if is_harmless(name)),
@@ -137,7 +134,7 @@ def open_meta_checkpoint(
 
 
 def open_hugging_face_checkpoint(
-    directory: Path,
+    directory: ModelDirectory,
     layers: int,
     sizes: Mapping[str, int],
     *,
@@ -166,7 +163,7 @@ def open_hugging_face_checkpoint(
     """
     sources: list[SafetensorsFile] = []
     try:
-        label, found = _find_tensors(Path(directory), sources)
+        label, found = _find_tensors(directory, sources)
         packed = {} if quantization is None else take_packed(found, quantization)
         _check_unscaled(label, found)
         names = dict(hugging_face_names(layers, biases))
@@ -179,7 +176,7 @@ def open_hugging_face_checkpoint(
         check_names(entries, label, rows, "config.json")
         if not tied and "lm_head.weight" not in entries:
             rule = "'lm_head.weight', because tie_word_embeddings is not true"
-            raise ShardError(mismatch(label, "tensors", rule, "none"))
+            raise mismatch(label, "tensors", rule, "none")
         check_shapes(entries, label, rows, dict(sizes), "config.json")
         return _assemble(sizes, names, found, packed, sources)
     except CheckpointError:
@@ -188,9 +185,9 @@ def open_hugging_face_checkpoint(
         raise
 
 
-def _find_tensors(directory: Path, sources: list[SafetensorsFile]) -> tuple[str, Found]:
+def _find_tensors(directory: ModelDirectory, sources: list[SafetensorsFile]) -> tuple[str, Found]:
     """Map the files, adding each to `sources`; give what to call them, and their tensors."""
-    label, files = safetensors_files(directory)
+    label, files = directory.weights
     owners = {name: path for path, names in files.items() for name in names or ()}
     found = Found()
     for path, names in files.items():
@@ -210,16 +207,15 @@ def _check_shard(
     missing = [name for name in names if name not in source.entries]
     if missing:
         rule = f"{len(names)} as the index says"
-        raise ShardError(mismatch(label, what, rule, f"without {some_of(missing)}"))
-    listed = set(names)
-    elsewhere = [name for name in source.entries if name in owners and name not in listed]
+        raise mismatch(label, what, rule, f"without {some_of(missing)}")
+    others = source.entries.keys() - names
+    elsewhere = [name for name in source.entries if name in others and name in owners]
     if elsewhere:
         got = f"{some_of(elsewhere)} of other files too"
-        raise ShardError(mismatch(label, what, "each tensor in one file", got))
-    unknown = [n for n in source.entries if n not in listed and not is_harmless(n)]
+        raise mismatch(label, what, "each tensor in one file", got)
+    unknown = [name for name in source.entries if name in others and not is_harmless(name)]
     if unknown:
-        got = f"also {some_of(unknown)}"
-        raise ShardError(mismatch(label, what, "only those of the index", got))
+        raise mismatch(label, what, "only those of the index", f"also {some_of(unknown)}")
 
 
 def _check_unscaled(label: str, found: Found) -> None:
@@ -227,7 +223,7 @@ def _check_unscaled(label: str, found: Found) -> None:
     scales = [name for name in found if name.endswith(_SCALES)]
     if scales and any(entry.dtype.startswith("F8_") for _, entry in found.values()):
         got = f"scales beside them, {some_of(scales)}, which are not supported"
-        raise ShardError(mismatch(label, "float8 weights", "the values themselves", got))
+        raise mismatch(label, "float8 weights", "the values themselves", got)
 
 
 def _assemble(
@@ -250,7 +246,6 @@ def _assemble(
         sizes=sizes,
         dtypes={name: tensor.dtype for name, tensor in tensors.items()},
         files=[source.file.path for source in sources],
-        mapped_bytes=sum(source.file.size for source in sources),
         source_format=f"Hugging Face, {files}",
         mapped=[source.file for source in sources],
         names_in_files={names[name]: name for name in (*found, *packed) if name in names},

@@ -11,42 +11,30 @@ Source: transformers 5.23, `configuration_utils.py`, `generation/configuration_u
 `models/mistral/configuration_mistral.py`; the files of the published models.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..untrusted import described, is_integer, label_of, shown
-from .errors import ParamsError, mismatch
+from ..untrusted import described, is_integer, label_of, read_json_object, shown
+from .errors import CheckpointError, mismatch
 from .packed_weights import QuantizationConfig, read_quantization
 from .params import (
     BOOLEAN,
     DEFAULT_ROPE_THETA,
     LARGEST_SIZE,
+    MOST_CONFIG_BYTES,
     MOST_LAYERS,
+    SIZE,
     Rule,
     check_keys,
     check_values,
     integer_in,
     is_one_of,
     number_in,
-    read_json_object,
     refused_key,
 )
-
-__all__ = [
-    "CONFIG_FILE",
-    "GENERATION_HARMLESS_KEYS",
-    "HARMLESS_KEYS",
-    "NEUTRAL_VALUES",
-    "REFUSED_KEYS",
-    "RULES",
-    "HuggingFaceConfig",
-    "read_hugging_face_config",
-]
 
 CONFIG_FILE = "config.json"
 _GENERATION_FILE = "generation_config.json"
@@ -73,23 +61,22 @@ def _names_of(*known: str) -> Rule:
     return rule, lambda value: isinstance(value, list) and all(name in known for name in value)
 
 
-_SIZE = integer_in(1, LARGEST_SIZE)
 _OBJECT: Rule = ("an object", lambda value: isinstance(value, dict))
 
 RULES: dict[str, Rule] = {
     "model_type": _text_of("llama", "mistral"),
     "architectures": _names_of("LlamaForCausalLM", "MistralForCausalLM"),
-    "hidden_size": _SIZE,
-    "intermediate_size": _SIZE,
+    "hidden_size": SIZE,
+    "intermediate_size": SIZE,
     "num_hidden_layers": integer_in(1, MOST_LAYERS),
-    "num_attention_heads": _SIZE,
-    "num_key_value_heads": _SIZE,
-    "head_dim": _SIZE,
-    "vocab_size": _SIZE,
+    "num_attention_heads": SIZE,
+    "num_key_value_heads": SIZE,
+    "head_dim": SIZE,
+    "vocab_size": SIZE,
     "rms_norm_eps": number_in(0, 1),
     "hidden_act": _text_of("silu", "swish"),  # two names of one function
-    "max_position_embeddings": _SIZE,
-    "sliding_window": _SIZE,
+    "max_position_embeddings": SIZE,
+    "sliding_window": SIZE,
     "rope_theta": number_in(1, 1e12),
     "rope_scaling": _OBJECT,
     "rope_parameters": _OBJECT,
@@ -99,7 +86,7 @@ RULES: dict[str, Rule] = {
     "bos_token_id": ("a token id", _is_token),
     "eos_token_id": (f"a token id, or a list of 1 to {_MOST_END_TOKENS}", _is_token_or_tokens),
     # Into how many slices training cut each product; the sum is the same.
-    "pretraining_tp": _SIZE,
+    "pretraining_tp": SIZE,
     "quantization_config": _OBJECT,
 }
 """The keys of `config.json` that say what is computed."""
@@ -217,7 +204,7 @@ _ROPE_RULES: Mapping[str, Rule] = {
     "factor": number_in(1, 1e6),
     "low_freq_factor": number_in(1e-6, 1e6),
     "high_freq_factor": number_in(1e-6, 1e6),
-    "original_max_position_embeddings": _SIZE,
+    "original_max_position_embeddings": SIZE,
     "partial_rotary_factor": ("1, the whole head", lambda value: is_one_of(value, (1,))),
 }
 
@@ -264,7 +251,7 @@ def _read(
     path: Path, rules: Mapping[str, Rule], harmless: frozenset[str], needed: tuple[str, ...]
 ) -> dict[str, object]:
     """Read a file; refuse keys that change the result and keys that nobody knows, by name."""
-    label, values = label_of(path), read_json_object(path)
+    label, values = label_of(path), read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
     for key, value in values.items():
         if key in REFUSED_KEYS and value not in (None, False, {}, []):
             raise refused_key(label, key, REFUSED_KEYS[key])
@@ -272,7 +259,7 @@ def _read(
         if neutral is not None and value is not None and not is_one_of(value, neutral):
             rule = " or ".join(["null", *map(described, neutral)])
             got = f"{described(value)}, which is not supported"
-            raise ParamsError(mismatch(label, f"key {shown(key)}", rule, got))
+            raise mismatch(label, f"key {shown(key)}", rule, got)
     known = rules.keys() | harmless | NEUTRAL_VALUES.keys() | REFUSED_KEYS.keys()
     check_keys(label, values, known, needed)
     check_values(label, values, rules)
@@ -286,7 +273,7 @@ def _check_tokens(label: str, values: Mapping[str, object], vocab_size: object) 
         value = values.get(key)
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, int) and number >= vocab_size:
-                raise ParamsError(mismatch(label, key, f"0 <= id < {vocab_size}", number))
+                raise mismatch(label, key, f"0 <= id < {vocab_size}", number)
 
 
 def _check_sizes(label: str, config: Mapping[str, object]) -> None:
@@ -296,17 +283,17 @@ def _check_sizes(label: str, config: Mapping[str, object]) -> None:
     assert isinstance(heads, int)
     if config.get("head_dim") is None and hidden % heads:
         what = "hidden_size % num_attention_heads"
-        raise ParamsError(mismatch(label, what, 0, f"{hidden} % {heads} = {hidden % heads}"))
+        raise mismatch(label, what, 0, f"{hidden} % {heads} = {hidden % heads}")
     if config["model_type"] != "mistral" and config.get("sliding_window") is not None:
         got = "attention in a sliding window, which a llama does not have"
-        raise ParamsError(mismatch(label, "key 'sliding_window'", "null", got))
+        raise mismatch(label, "key 'sliding_window'", "null", got)
 
 
 def _rope(label: str, config: Mapping[str, object]) -> tuple[RopeType, dict[str, float]]:
     """Read the rotary embedding of a configuration whose top-level values are checked.
 
     Raises:
-        ParamsError: An unknown type, a key that its type lacks or does not know, a value out of
+        CheckpointError: An unknown type, a key that its type lacks or does not know, a value out of
             range, or two spellings that say different things.
     """
     found = []
@@ -315,7 +302,7 @@ def _rope(label: str, config: Mapping[str, object]) -> tuple[RopeType, dict[str,
         if isinstance(value, dict) and value:
             found.append(_rope_of(f"{label}: {key}", value, config.get("rope_theta")))
     if len(found) == 2 and found[0] != found[1]:
-        raise ParamsError(mismatch(label, "rope_parameters", "the same as rope_scaling", "others"))
+        raise mismatch(label, "rope_parameters", "the same as rope_scaling", "others")
     return found[0] if found else ("default", {"rope_theta": _theta(config.get("rope_theta"))})
 
 
@@ -329,11 +316,11 @@ def _rope_of(
     inner_theta = values.get("rope_theta")
     if inner_theta is not None and outer_theta is not None and inner_theta != outer_theta:
         got = f"{inner_theta}, and {outer_theta} beside it"
-        raise ParamsError(mismatch(label, "rope_theta", "one value", got))
+        raise mismatch(label, "rope_theta", "one value", got)
     numbers = {key: float(each) for key in keys if isinstance(each := values[key], int | float)}
     if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
         low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
-        raise ParamsError(mismatch(label, "low_freq_factor", f"below high_freq_factor {high}", low))
+        raise mismatch(label, "low_freq_factor", f"below high_freq_factor {high}", low)
     theta = _theta(outer_theta if inner_theta is None else inner_theta)
     return kind, numbers | {"rope_theta": theta}
 
@@ -342,13 +329,13 @@ def _rope_type(label: str, values: Mapping[str, object]) -> RopeType:
     """Read the type, `rope_type` or in older files `type`; null is the default one."""
     named = [values[key] for key in ("rope_type", "type") if values.get(key) is not None]
     if len(named) == 2 and named[0] != named[1]:
-        raise ParamsError(mismatch(label, "type", f"rope_type {described(named[0])}", "another"))
+        raise mismatch(label, "type", f"rope_type {described(named[0])}", "another")
     value = named[0] if named else "default"
     for kind in _ROPE_KEYS:
         if value == kind:
             return kind
     rule = f"one of {', '.join(_ROPE_KEYS)}"
-    raise ParamsError(mismatch(label, "rope_type", rule, described(value)))
+    raise mismatch(label, "rope_type", rule, described(value))
 
 
 def _theta(value: object) -> float:

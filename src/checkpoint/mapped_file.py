@@ -1,8 +1,7 @@
 """Model files as read-only memory.
 
 Mapping a file costs nothing until its pages are touched, which is what lets a checkpoint of many
-gigabytes open in milliseconds. Everything is decided on the open descriptor (`fstat`), never on the
-path, so a file swapped between the check and the use cannot slip through.
+gigabytes open in milliseconds.
 
 The system gets no hints. With weights of 2.5 GB in the page cache (Linux 6.18, ext4), decoding was
 as fast with MADV_HUGEPAGE, MADV_WILLNEED or MADV_POPULATE_READ as without: large folios are mapped
@@ -10,17 +9,13 @@ as such anyway. Populating ahead took as long as the first step then saved, from
 too; and reading ahead from a cold disk gained nothing that could be distinguished from noise.
 """
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os
 from pathlib import Path
 
-from ..untrusted import UnfitFileError, label_of, open_regular, reason_of
-from .errors import FileAccessError, FileChangedError, FileMemoryError, mismatch
-
-__all__ = ["MappedFile"]
+from ..untrusted import label_of, open_regular, reason_of
+from .errors import CheckpointError, FileMemoryError, mismatch
 
 _HEAD_BYTES = 512
 # Offset, bytes there, and what a file is that has them.
@@ -49,7 +44,7 @@ class MappedFile:
         path: The file to map. An empty file is accepted; its `buffer` is then empty.
 
     Raises:
-        FileAccessError: The path is missing, unreadable or not a regular file.
+        CheckpointError: The path is missing, unreadable or not a regular file.
         FileMemoryError: The address space is too small for it, as below a limit of the process.
     """
 
@@ -58,25 +53,23 @@ class MappedFile:
         self.label = label_of(path)
         self.buffer: mmap.mmap | bytes = b""
         try:
-            with open_regular(path) as stream:
+            with open_regular(path, CheckpointError) as stream:
                 status = os.fstat(stream.fileno())
                 self.size = status.st_size
                 self._identity = _identity(status)
                 if self.size:
                     self.buffer = mmap.mmap(stream.fileno(), self.size, access=mmap.ACCESS_READ)
-        except UnfitFileError as error:
-            raise FileAccessError(f"{self.label}: {error}") from None
         except (OSError, ValueError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-                rule = f"{self.size} bytes of address space"
-                raise FileMemoryError(mismatch(self.label, "mapping", rule, "less")) from None
-            raise FileAccessError(f"{self.label}: cannot be mapped: {reason_of(error)}") from None
+                text = f"mapping: expected {self.size} bytes of address space, got less"
+                raise FileMemoryError(f"{self.label}: {text}") from None
+            raise CheckpointError(f"{self.label}: cannot be mapped: {reason_of(error)}") from None
 
     def bytes_at(self, start: int, stop: int) -> bytes:
         """Copy the bytes [start, stop), which must be inside the file."""
         if not 0 <= start <= stop <= self.size:
             rule = f"inside 0..{self.size}"
-            raise FileAccessError(mismatch(self.label, "byte range", rule, f"{start}..{stop}"))
+            raise mismatch(self.label, "byte range", rule, f"{start}..{stop}")
         return self.buffer[start:stop]
 
     def kind(self) -> str:
@@ -101,18 +94,18 @@ class MappedFile:
         the old one. A file that was truncated or rewritten in place is not.
 
         Raises:
-            FileChangedError: The mapped file has another size or a later time of change.
+            CheckpointError: The mapped file has another size or a later time of change.
         """
         if isinstance(self.buffer, mmap.mmap) and self.buffer.size() < self.size:
             got = f"{self.buffer.size()} (truncated while in use)"
-            raise FileChangedError(mismatch(self.label, "size in bytes", self.size, got))
+            raise mismatch(self.label, "size in bytes", self.size, got)
         try:
             now = _identity(os.stat(self.path))
         except OSError:
             return
         if now[:2] == self._identity[:2] and now != self._identity:
             got = "another size or time of change (rewritten while in use)"
-            raise FileChangedError(mismatch(self.label, "file", "unchanged since loading", got))
+            raise mismatch(self.label, "file", "unchanged since loading", got)
 
     def close(self) -> None:
         """Let go of the mapping; it ends when the last tensor made from it does."""

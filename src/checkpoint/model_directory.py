@@ -4,26 +4,17 @@ Meta's layout is `params.json` and `consolidated.NN.pth`, Hugging Face's is `con
 safetensors, in one file or in several with an index.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from ..untrusted import label_of, reason_of
-from .errors import FileAccessError, NotACheckpointError, ShardError, mismatch, some_of
+from ..untrusted import label_of, reason_of, some_of
+from .errors import mismatch
 from .hugging_face_config import CONFIG_FILE
 from .safetensors import read_index
-
-__all__ = [
-    "ModelDirectory",
-    "find_model_directory",
-    "listing_of",
-    "safetensors_files",
-    "shard_files",
-]
 
 _META_FILES = "params.json, consolidated.00.pth (and further shards) and tokenizer.model"
 _HUGGING_FACE_FILES = (
@@ -43,16 +34,33 @@ class ModelDirectory:
     layout: Literal["Meta", "Hugging Face"]
     path: Path
 
+    @cached_property
+    def weights(self) -> tuple[str, dict[Path, list[str] | None]]:
+        """Return what to call the weights, and their files in order, looked up once.
+
+        With each file come the names of the tensors that an index says are in it; None without
+        one. Hugging Face's single file is preferred to an index.
+
+        Raises:
+            CheckpointError: There are none, one is missing, or the index cannot be used.
+        """
+        if self.layout == "Meta":
+            return label_of(self.path), dict.fromkeys(_shard_files(self.path))
+        single, index = self.path / _SINGLE, self.path / _INDEX
+        if os.path.exists(single):
+            return label_of(single), {single: None}
+        if not os.path.exists(index):
+            raise mismatch(label_of(self.path), "weights", f"{_SINGLE} or {_INDEX}", "neither")
+        return label_of(index), {**read_index(index)}
+
     @property
     def weight_files(self) -> list[Path]:
         """Return the files of the weights.
 
         Raises:
-            CheckpointError: A file is missing, or the index cannot be used.
+            CheckpointError: As `weights`.
         """
-        if self.layout == "Meta":
-            return shard_files(self.path)
-        return list(safetensors_files(self.path)[1])
+        return list(self.weights[1])
 
 
 def find_model_directory(path: Path) -> ModelDirectory:
@@ -62,8 +70,7 @@ def find_model_directory(path: Path) -> ModelDirectory:
     only in part. The files at the top are preferred if they are whole: Hugging Face's, then Meta's.
 
     Raises:
-        NotACheckpointError: There are none; the text lists what was found, and what is
-            needed.
+        CheckpointError: There are none; the text lists what was found, and what is needed.
     """
     has_config = os.path.exists(path / CONFIG_FILE)
     has_weights = any(os.path.exists(path / name) for name in (_SINGLE, _INDEX))
@@ -76,8 +83,7 @@ def find_model_directory(path: Path) -> ModelDirectory:
     label = label_of(path)
     if not os.path.isdir(path):
         found = "a file" if os.path.exists(path) else "nothing"
-        got = f"{found}{_advice(path)}"
-        raise NotACheckpointError(mismatch(label, "path", "a model directory", got))
+        raise mismatch(label, "path", "a model directory", f"{found}{_advice(path)}")
     lacking = ""
     if any(name.endswith(".safetensors") for name in _names(path)):
         lacking = f"the latter without {CONFIG_FILE if has_weights else _INDEX}: "
@@ -87,7 +93,7 @@ def find_model_directory(path: Path) -> ModelDirectory:
         f"Meta's layout ({_META_FILES}; here or in original/) or Hugging Face's "
         f"({_HUGGING_FACE_FILES})"
     )
-    raise NotACheckpointError(mismatch(label, "files", rule, f"{lacking}{listing_of(path)}"))
+    raise mismatch(label, "files", rule, f"{lacking}{listing_of(path)}")
 
 
 def _advice(path: Path) -> str:
@@ -105,42 +111,16 @@ def _advice(path: Path) -> str:
     return ""
 
 
-def shard_files(directory: Path) -> list[Path]:
-    """Return the shards of a directory in Meta's layout, in order.
-
-    Raises:
-        ShardError: There are none, or a number is missing.
-        FileAccessError: The directory cannot be listed.
-    """
+def _shard_files(directory: Path) -> list[Path]:
     matches, label = map(_SHARD_NAME.fullmatch, _names(directory)), label_of(directory)
     found = {int(match[1]): match[0] for match in matches if match}
     if not found:
-        rule = f"{_FIRST_SHARD} and params.json"
-        raise ShardError(mismatch(label, "files", rule, listing_of(directory)))
+        raise mismatch(label, "files", f"{_FIRST_SHARD} and params.json", listing_of(directory))
     missing = [f"{number:02d}" for number in range(max(found)) if number not in found]
     if missing:
         rule = f"{_FIRST_SHARD} to consolidated.{max(found):02d}.pth"
-        got = f"no number {some_of(missing, str)}"
-        raise ShardError(mismatch(label, "shards", rule, got))
+        raise mismatch(label, "shards", rule, f"no number {some_of(missing, str)}")
     return [directory / found[number] for number in sorted(found)]
-
-
-def safetensors_files(directory: Path) -> tuple[str, dict[Path, list[str] | None]]:
-    """Return what to call the weights of a directory in Hugging Face's layout, and their files.
-
-    With each file come the names of the tensors that the index says are in it; None for a model in
-    one file, which is preferred to an index.
-
-    Raises:
-        CheckpointError: There are none, or the index cannot be used.
-    """
-    single, index = directory / _SINGLE, directory / _INDEX
-    if os.path.exists(single):
-        return label_of(single), {single: None}
-    if not os.path.exists(index):
-        rule = f"{_SINGLE} or {_INDEX}"
-        raise FileAccessError(mismatch(label_of(directory), "weights", rule, "neither"))
-    return label_of(index), {**read_index(index)}
 
 
 def listing_of(directory: Path) -> str:
@@ -150,10 +130,8 @@ def listing_of(directory: Path) -> str:
 
 
 def _names(directory: Path) -> list[str]:
-    """List the names in a directory in order."""
     try:
         return sorted(os.listdir(directory))
     except (OSError, ValueError) as error:
-        label = label_of(directory)
-        rule, got = "a readable directory", reason_of(error)
-        raise FileAccessError(mismatch(label, "model directory", rule, got)) from None
+        rule = "a readable directory"
+        raise mismatch(label_of(directory), "model directory", rule, reason_of(error)) from None

@@ -13,29 +13,14 @@ columns); transformers `convert_llama_weights_to_hf.py` for the embeddings of Ll
 the names.
 """
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..untrusted import shown
-from .errors import ShardError, mismatch, some_of
-
-__all__ = [
-    "Sharding",
-    "TensorRow",
-    "check_names",
-    "check_shapes",
-    "hugging_face_names",
-    "is_harmless",
-    "is_matrix",
-    "row_of",
-    "rows_of",
-    "split_dim",
-]
+from ..untrusted import shown, some_of
+from .errors import mismatch
 
 
 class Sharding(enum.Enum):
@@ -182,16 +167,16 @@ def check_names(
         source: The file that the table follows from.
 
     Raises:
-        ShardError: Missing or extra tensors, the first five and how many.
+        CheckpointError: Missing or extra tensors, the first five and how many.
     """
     missing = [name for name, row in rows.items() if name not in tensors and not row.optional]
     if missing:
         rule = f"{len(rows)} tensors as {source} says"
-        raise ShardError(mismatch(label, "tensors", rule, f"without {some_of(missing)}"))
+        raise mismatch(label, "tensors", rule, f"without {some_of(missing)}")
     extra = [name for name in tensors if name not in rows and not is_harmless(name)]
     if extra:
         rule = f"only those of the layers that {source} says"
-        raise ShardError(mismatch(label, "tensors", rule, f"also {some_of(extra)}"))
+        raise mismatch(label, "tensors", rule, f"also {some_of(extra)}")
 
 
 def check_shapes(
@@ -205,15 +190,12 @@ def check_shapes(
     """Check the shapes; a size that is not known yet is that of the first tensor that has it.
 
     Args:
-        tensors: What there is, by the names of the file.
-        label: What to call the file in errors.
-        rows: The table of the model, by the names of the file.
-        source: The file that the table follows from.
+        tensors, label, rows, source: As for `check_names`.
         sizes: Known sizes by letter of the table; those found out are added.
         count: The number of shards that the model is split over.
 
     Raises:
-        ShardError: Other shapes, the first five and how many.
+        CheckpointError: Other shapes, the first five and how many.
     """
     wrong = []
     for name, row in rows.items():
@@ -232,4 +214,4 @@ def check_shapes(
             wrong.append(f"{shown(name)} {list(tensor.shape)} instead of {whole}")
     if wrong:
         rule = f"those of {source}"
-        raise ShardError(mismatch(label, "shapes", rule, some_of(wrong, str)))
+        raise mismatch(label, "shapes", rule, some_of(wrong, str))

@@ -6,45 +6,16 @@ used, known not to matter, or refused by name.
 Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
-from ..untrusted import (
-    UnfitFileError,
-    described,
-    is_integer,
-    label_of,
-    parse_strict_json,
-    read_whole,
-    shown,
-)
-from .errors import CheckpointError, FileAccessError, ParamsError, mismatch, some_of
-
-__all__ = [
-    "BOOLEAN",
-    "DEFAULT_ROPE_THETA",
-    "HARMLESS_KEYS",
-    "LARGEST_SIZE",
-    "MOST_LAYERS",
-    "REFUSED_KEYS",
-    "USED_KEYS",
-    "Rule",
-    "check_keys",
-    "check_values",
-    "integer_in",
-    "is_one_of",
-    "number_in",
-    "read_json_object",
-    "read_params",
-    "refused_key",
-]
+from ..untrusted import described, is_integer, label_of, read_json_object, shown, some_of
+from .errors import CheckpointError, mismatch
 
 LARGEST_SIZE = 1 << 24
 MOST_LAYERS = 1 << 10
 DEFAULT_ROPE_THETA = 10000.0  # of every Llama before the third, whose files do not name it
-_MOST_BYTES = 1 << 16
+MOST_CONFIG_BYTES = 1 << 16
 
 Rule = tuple[str, Callable[[object], bool]]
 """A rule in words, for the error, and its check."""
@@ -59,13 +30,12 @@ def integer_in(low: int, high: int) -> Rule:
 
 def number_in(low: float, high: float) -> Rule:
     """Accept an integer or a decimal number of a range."""
-
-    def check(value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        return low <= value <= high
-
-    return f"a number in {low:g}..{high:g}", check
+    return (
+        f"a number in {low:g}..{high:g}",
+        lambda value: (
+            isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+        ),
+    )
 
 
 def is_one_of(value: object, accepted: tuple[object, ...]) -> bool:
@@ -75,21 +45,21 @@ def is_one_of(value: object, accepted: tuple[object, ...]) -> bool:
     )
 
 
-_SIZE = integer_in(1, LARGEST_SIZE)
+SIZE = integer_in(1, LARGEST_SIZE)
 
 USED_KEYS: Mapping[str, Rule] = {
-    "dim": _SIZE,
+    "dim": SIZE,
     "n_layers": integer_in(1, MOST_LAYERS),
-    "n_heads": _SIZE,
-    "n_kv_heads": _SIZE,
+    "n_heads": SIZE,
+    "n_kv_heads": SIZE,
     # Llama 2 writes -1 for "as many as the tokenizer has".
-    "vocab_size": (f"-1 or {_SIZE[0]}", lambda value: is_integer(value, -1, -1) or _SIZE[1](value)),
-    "multiple_of": _SIZE,
+    "vocab_size": (f"-1 or {SIZE[0]}", lambda value: is_integer(value, -1, -1) or SIZE[1](value)),
+    "multiple_of": SIZE,
     "ffn_dim_multiplier": number_in(1e-3, 1e3),
     "norm_eps": number_in(0, 1),
     "rope_theta": number_in(1, 1e12),
     "use_scaled_rope": BOOLEAN,
-    "max_seq_len": _SIZE,
+    "max_seq_len": SIZE,
 }
 """The keys that say what is computed."""
 
@@ -124,9 +94,6 @@ _NEEDED_KEYS = ("dim", "n_layers", "n_heads", "norm_eps")
 def read_params(path: Path) -> dict[str, object]:
     """Read and check `params.json`.
 
-    Args:
-        path: The file.
-
     Returns:
         The object as it is in the file; each key is used or harmless, each value in
         its range or null where the key is optional.
@@ -135,7 +102,7 @@ def read_params(path: Path) -> dict[str, object]:
         CheckpointError: Unreadable, not strict JSON, a key missing, unknown or unsupported, a value
             out of range, or heads that do not divide.
     """
-    label, params = label_of(path), read_json_object(path)
+    label, params = label_of(path), read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
     for key in params:
         if key in REFUSED_KEYS:
             raise refused_key(label, key, REFUSED_KEYS[key])
@@ -147,33 +114,8 @@ def read_params(path: Path) -> dict[str, object]:
             continue  # an absent size has a default that divides
         if large % small:
             what = f"{over} % {under}"
-            raise ParamsError(mismatch(label, what, 0, f"{large} % {small} = {large % small}"))
+            raise mismatch(label, what, 0, f"{large} % {small} = {large % small}")
     return params
-
-
-def read_json_object(
-    path: Path, most_bytes: int = _MOST_BYTES, error: type[CheckpointError] = ParamsError
-) -> dict[str, object]:
-    """Read a JSON file that holds one object.
-
-    Args:
-        path: The file.
-        most_bytes: Its largest size.
-        error: What to raise where the content is something else.
-
-    Raises:
-        CheckpointError: Unreadable, larger, not strict JSON, or not an object.
-    """
-    label = label_of(path)
-    try:
-        value = parse_strict_json(read_whole(path, most_bytes))
-    except UnfitFileError as reason:
-        raise FileAccessError(f"{label}: {reason}") from None
-    except ValueError as reason:
-        raise error(f"{label}: content: {reason}") from None
-    if not isinstance(value, dict):
-        raise error(mismatch(label, "content", "a JSON object", described(value)))
-    return value
 
 
 def check_keys(
@@ -182,29 +124,29 @@ def check_keys(
     """Check that all keys are known, and that the needed ones are there and not null.
 
     Raises:
-        ParamsError: They are not; the text names the first five of them.
+        CheckpointError: They are not; the text names the first five of them.
     """
     unknown = [key for key in values if key not in known]
     if unknown:
-        raise ParamsError(mismatch(label, "keys", "only known ones", some_of(unknown)))
+        raise mismatch(label, "keys", "only known ones", some_of(unknown))
     missing = [key for key in needed if values.get(key) is None]
     if missing:
         got = f"without {some_of(missing)}"
-        raise ParamsError(mismatch(label, "keys", ", ".join(needed), got))
+        raise mismatch(label, "keys", ", ".join(needed), got)
 
 
 def check_values(label: str, values: Mapping[str, object], rules: Mapping[str, Rule]) -> None:
     """Check the values that are there and not null.
 
     Raises:
-        ParamsError: A value breaks the rule of its key.
+        CheckpointError: A value breaks the rule of its key.
     """
     for key, (rule, check) in rules.items():
         if values.get(key) is not None and not check(values[key]):
-            raise ParamsError(mismatch(label, key, rule, described(values[key])))
+            raise mismatch(label, key, rule, described(values[key]))
 
 
-def refused_key(label: str, key: str, what: str) -> ParamsError:
+def refused_key(label: str, key: str, what: str) -> CheckpointError:
     """Make the error for a key of a model that computes something else."""
     got = f"{what}, which is not supported"
-    return ParamsError(mismatch(label, f"key {shown(key)}", "a plain Llama model", got))
+    return mismatch(label, f"key {shown(key)}", "a plain Llama model", got)

@@ -13,26 +13,15 @@ Source: CPython's `Lib/pickletools.py`, which specifies each opcode (protocols 0
 `_rebuild_parameter`) and `torch/serialization.py` (`persistent_id` of `_save`).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from pickletools import opcodes  # their names: nothing there runs a pickle
 from typing import NoReturn
 
 from .. import ml
 from ..untrusted import described, is_integer, shown
-from .errors import PickleRefusedError
-
-__all__ = [
-    "MOST_OPCODES",
-    "TORCH_GLOBALS",
-    "OrderedDictValue",
-    "PickleMachine",
-    "StorageReference",
-    "TensorReference",
-    "opcode_name",
-]
+from .errors import CheckpointError
 
 # 405 B parameters in one file are 1 138 tensors of about 50 opcodes each. The limit also bounds
 # the memory of a hostile program: about 100 bytes per opcode.
@@ -45,22 +34,8 @@ _LARGEST_SIZE = 1 << 48
 _MOST_DIMENSIONS = 8
 _LONGEST_KEY = 9
 
-_OPCODES = {
-    0x28: "MARK", 0x29: "EMPTY_TUPLE", 0x2E: "STOP", 0x30: "POP", 0x31: "POP_MARK", 0x32: "DUP",
-    0x42: "BINBYTES", 0x43: "SHORT_BINBYTES", 0x46: "FLOAT", 0x47: "BINFLOAT", 0x49: "INT",
-    0x4A: "BININT", 0x4B: "BININT1", 0x4C: "LONG", 0x4D: "BININT2", 0x4E: "NONE", 0x50: "PERSID",
-    0x51: "BINPERSID", 0x52: "REDUCE", 0x53: "STRING", 0x54: "BINSTRING", 0x55: "SHORT_BINSTRING",
-    0x56: "UNICODE", 0x58: "BINUNICODE", 0x5D: "EMPTY_LIST", 0x61: "APPEND", 0x62: "BUILD",
-    0x63: "GLOBAL", 0x64: "DICT", 0x65: "APPENDS", 0x67: "GET", 0x68: "BINGET", 0x69: "INST",
-    0x6A: "LONG_BINGET", 0x6C: "LIST", 0x6F: "OBJ", 0x70: "PUT", 0x71: "BINPUT",
-    0x72: "LONG_BINPUT", 0x73: "SETITEM", 0x74: "TUPLE", 0x75: "SETITEMS", 0x7D: "EMPTY_DICT",
-    0x80: "PROTO", 0x81: "NEWOBJ", 0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 0x85: "TUPLE1",
-    0x86: "TUPLE2", 0x87: "TUPLE3", 0x88: "NEWTRUE", 0x89: "NEWFALSE", 0x8A: "LONG1",
-    0x8B: "LONG4", 0x8C: "SHORT_BINUNICODE", 0x8D: "BINUNICODE8", 0x8E: "BINBYTES8",
-    0x8F: "EMPTY_SET", 0x90: "ADDITEMS", 0x91: "FROZENSET", 0x92: "NEWOBJ_EX",
-    0x93: "STACK_GLOBAL", 0x94: "MEMOIZE", 0x95: "FRAME", 0x96: "BYTEARRAY8",
-    0x97: "NEXT_BUFFER", 0x98: "READONLY_BUFFER",
-}  # fmt: skip
+
+_OPCODES = {ord(opcode.code): opcode.name for opcode in opcodes}
 
 
 def opcode_name(code: int) -> str:
@@ -119,7 +94,6 @@ class TensorReference:
 
 
 def _kind(value: object) -> str:
-    """Describe a value on the stack for an error."""
     return value.name if isinstance(value, Global) else described(value)
 
 
@@ -144,7 +118,6 @@ def _load_storage(persistent_id: object) -> StorageReference:
 
 
 def _size(value: object, what: str) -> int:
-    """Check one size, stride or offset."""
     if not is_integer(value, 0, _LARGEST_SIZE):
         raise ValueError(f"{what}: expected an integer in 0..{_LARGEST_SIZE}, got {_kind(value)}")
     return value
@@ -230,7 +203,7 @@ class PickleMachine:
         """Execute the program up to STOP and return the one value it leaves.
 
         Raises:
-            PickleRefusedError: Anything but a well-formed program of allowed opcodes.
+            CheckpointError: Anything but a well-formed program of allowed opcodes.
         """
         program, executed = self._program, 0
         while True:
@@ -252,7 +225,7 @@ class PickleMachine:
     def _refuse(self, reason: str) -> NoReturn:
         at = self._opcode_at
         name = opcode_name(self._program[at]) if at < len(self._program) else "end"
-        raise PickleRefusedError(f"{self._label}: {name} at byte {at}: {reason}") from None
+        raise CheckpointError(f"{self._label}: {name} at byte {at}: {reason}") from None
 
     def _refuse_opcode(self, name: str) -> NoReturn:
         """Refuse an opcode outside the allow-list; name the global that it asks for, if any."""
@@ -395,29 +368,21 @@ class PickleMachine:
             self._refuse(f"expected an integer of at most {_LONGEST_INTEGER} bytes, got {length}")
         self._stack.append(int.from_bytes(self._take(length), "little", signed=True))
 
-    def _op_setitem(self) -> None:
-        value, key = self._pop(), self._pop()
-        self._set_items([key, value])
-
 
 def _push(make: Callable[[], object]) -> Callable[[PickleMachine], None]:
-    """Form the handler of an opcode that pushes a constant or a new empty container."""
     return lambda machine: machine._stack.append(make())
 
 
 def _push_integer(size: int, signed: bool = False) -> Callable[[PickleMachine], None]:
-    def handler(machine: PickleMachine) -> None:
-        machine._stack.append(int.from_bytes(machine._take(size), "little", signed=signed))
-
-    return handler
+    return lambda machine: machine._stack.append(
+        int.from_bytes(machine._take(size), "little", signed=signed)
+    )
 
 
 def _push_tuple(count: int) -> Callable[[PickleMachine], None]:
-    def handler(machine: PickleMachine) -> None:
-        values = [machine._pop() for _ in range(count)]
-        machine._stack.append(tuple(reversed(values)))
-
-    return handler
+    return lambda machine: machine._stack.append(
+        tuple([machine._pop() for _ in range(count)][::-1])
+    )
 
 
 def _memo(step: Callable[[PickleMachine, int], None], size: int) -> Callable[[PickleMachine], None]:
@@ -447,7 +412,7 @@ _ALLOWED: dict[str, Callable[[PickleMachine], None]] = {
     "TUPLE1": _push_tuple(1),
     "TUPLE2": _push_tuple(2),
     "TUPLE3": _push_tuple(3),
-    "SETITEM": PickleMachine._op_setitem,
+    "SETITEM": lambda machine: machine._set_items([machine._pop(), machine._pop()][::-1]),
     "SETITEMS": lambda machine: machine._set_items(machine._pop_to_mark()),
     "APPEND": lambda machine: machine._extend([machine._pop()]),
     "APPENDS": lambda machine: machine._extend(machine._pop_to_mark()),

@@ -18,8 +18,6 @@ transformers 5.23, `modeling_utils.py` (`save_pretrained`); huggingface_hub, `fi
 cache).
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping
@@ -31,35 +29,17 @@ import numpy as np
 
 from .. import ml
 from ..untrusted import (
-    UnfitFileError,
     described,
     followed_inside,
     is_integer,
     label_of,
     parse_strict_json,
+    read_json_object,
     shown,
-)
-from .errors import (
-    CheckpointError,
-    FileAccessError,
-    FileMemoryError,
-    NotACheckpointError,
-    SafetensorsError,
-    TensorRecordError,
-    mismatch,
     some_of,
 )
+from .errors import CheckpointError, FileMemoryError, mismatch
 from .mapped_file import MappedFile
-from .params import read_json_object
-
-__all__ = [
-    "DTYPES",
-    "DTYPE_BITS",
-    "SafetensorsFile",
-    "TensorEntry",
-    "read_index",
-    "read_safetensors",
-]
 
 _LENGTH_BYTES = 8
 # The format allows 100 MB. As many tensors as are allowed here, with long names, need 13 MB.
@@ -107,9 +87,8 @@ class SafetensorsFile:
         metadata: The free text of the header.
 
     Raises:
-        NotACheckpointError: The file does not begin as a safetensors file does.
-        SafetensorsError: A rule of the format is broken; the text says which, and at what tensor.
-        CheckpointError: The file cannot be mapped.
+        CheckpointError: The file cannot be mapped, does not begin as a safetensors file does, or
+            breaks a rule of the format; the text says which, and at what tensor.
     """
 
     def __init__(self, path: Path) -> None:
@@ -131,23 +110,22 @@ class SafetensorsFile:
             A read-only view of the mapped file, or an aligned copy where `is_misaligned` says so.
 
         Raises:
-            TensorRecordError: A dtype that `ml` lacks.
+            CheckpointError: A dtype that `ml` lacks.
             FileMemoryError: No memory for the copy of a misaligned tensor.
         """
         dtype, buffer = DTYPES.get(entry.dtype), self.file.buffer
         what = f"tensor {shown(entry.name)}"
         if dtype is None:
             rule = f"one of {', '.join(DTYPES)}"
-            raise TensorRecordError(mismatch(self.file.label, f"{what}: dtype", rule, entry.dtype))
+            raise mismatch(self.file.label, f"{what}: dtype", rule, entry.dtype)
         if not self.is_misaligned(entry):
             return ml.Tensor.from_buffer(buffer, dtype, entry.shape, offset=entry.start, name=name)
         count = entry.stop - entry.start
         try:
             content = np.frombuffer(buffer, np.uint8, count, entry.start).copy()
         except MemoryError:
-            rule = f"memory for an aligned copy of {count} bytes"
-            got = "a refusal by the system"
-            raise FileMemoryError(mismatch(self.file.label, what, rule, got)) from None
+            rule = f"memory for an aligned copy of {count} bytes, got a refusal by the system"
+            raise FileMemoryError(f"{self.file.label}: {what}: expected {rule}") from None
         return ml.Tensor.from_numpy(content.view(dtype.numpy_dtype).reshape(entry.shape), name)
 
     def is_misaligned(self, entry: TensorEntry) -> bool:
@@ -158,7 +136,7 @@ class SafetensorsFile:
     # The header
 
     def _refuse(self, what: str, expected: object, got: object) -> NoReturn:
-        raise SafetensorsError(mismatch(self.file.label, what, expected, got))
+        raise mismatch(self.file.label, what, expected, got)
 
     def _read_header(self) -> None:
         content, self._data_start = self._header_bytes()
@@ -170,9 +148,14 @@ class SafetensorsFile:
         try:
             header = parse_strict_json(content, _MOST_VALUES)
         except ValueError as error:
-            raise SafetensorsError(f"{self.file.label}: header: {error}") from None
+            raise CheckpointError(f"{self.file.label}: header: {error}") from None
         assert isinstance(header, dict), "its first byte is '{'"
-        self.metadata = self._checked_metadata(header.pop(_METADATA, {}))
+        self.metadata = header.pop(_METADATA, {})
+        if not isinstance(self.metadata, dict):
+            self._refuse(_METADATA, "a map of text to text", described(self.metadata))
+        for key, item in self.metadata.items():
+            if not isinstance(item, str):
+                self._refuse(f"{_METADATA} {shown(key)}", "text", described(item))
         if len(header) > _MOST_TENSORS:
             self._refuse("tensors", f"at most {_MOST_TENSORS}", len(header))
         entries = [self._entry(name, item) for name, item in header.items()]
@@ -190,7 +173,7 @@ class SafetensorsFile:
             is_short = len(head) < _LENGTH_BYTES
             kind = f"{len(head)} bytes" if head and is_short else file.kind()
             if is_short or not kind.startswith(("bytes", "a safetensors")):
-                raise NotACheckpointError(mismatch(file.label, "kind", "a safetensors file", kind))
+                raise mismatch(file.label, "kind", "a safetensors file", kind)
             if length > _MOST_HEADER_BYTES:
                 self._refuse("header length", f"at most {_MOST_HEADER_BYTES} bytes", length)
             if stop > file.size:
@@ -200,14 +183,6 @@ class SafetensorsFile:
             self._refuse("header", "'{' as first byte", got)
         # The end of a header is padded with spaces, so that the buffer is aligned.
         return file.bytes_at(_LENGTH_BYTES, stop).rstrip(b" "), stop
-
-    def _checked_metadata(self, value: object) -> dict[str, str]:
-        if not isinstance(value, dict):
-            self._refuse(_METADATA, "a map of text to text", described(value))
-        for key, item in value.items():
-            if not isinstance(item, str):
-                self._refuse(f"{_METADATA} {shown(key)}", "text", described(item))
-        return value
 
     def _entry(self, name: str, item: object) -> TensorEntry:
         """Check one entry by itself: its keys, dtype and sizes, and that they fit its bytes."""
@@ -237,7 +212,6 @@ class SafetensorsFile:
         return TensorEntry(name, dtype, shape, start, stop)
 
     def _integers(self, what: str, value: object) -> tuple[int, ...]:
-        """Check a list of sizes or offsets."""
         if not isinstance(value, list):
             self._refuse(what, "a list", described(value))
         for item in value:
@@ -262,9 +236,6 @@ class SafetensorsFile:
 def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
     """Read a safetensors file.
 
-    Args:
-        path: The file.
-
     Returns:
         The tensors by name, in the order of their bytes: views of the mapped file (read-only, zero
         copy), except misaligned ones, which are copied.
@@ -286,39 +257,36 @@ def read_index(path: Path) -> dict[Path, list[str]]:
 
     Returns:
         The names of the tensors that each file must hold, files in the order of their names; all
-        of them are regular files in the directory.
+        of them are in the directory.
 
     Raises:
         CheckpointError: Unreadable, not strict JSON, not a map of names to files, a file that is
             missing or elsewhere.
     """
     label, directory = label_of(path), path.parent
-    value = read_json_object(path, _MOST_INDEX_BYTES, SafetensorsError)
+    value = read_json_object(path, _MOST_INDEX_BYTES, CheckpointError)
     if not value.keys() <= {"metadata", "weight_map"}:
-        raise SafetensorsError(mismatch(label, "keys", "metadata and weight_map", some_of(value)))
+        raise mismatch(label, "keys", "metadata and weight_map", some_of(value))
     weight_map = value.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         rule, got = "a map of tensor names to file names", described(weight_map)
-        raise SafetensorsError(mismatch(label, "weight_map", rule, got))
+        raise mismatch(label, "weight_map", rule, got)
     files: dict[str, list[str]] = {}
     for tensor, name in weight_map.items():
         if not isinstance(name, str) or not _is_plain(name):
             what, rule = f"file of tensor {shown(tensor)}", "a plain name that ends in .safetensors"
-            raise SafetensorsError(mismatch(label, what, rule, described(name)))
+            raise mismatch(label, what, rule, described(name))
         files.setdefault(name, []).append(tensor)
     if len(files) > _MOST_FILES:
-        raise SafetensorsError(mismatch(label, "files", f"at most {_MOST_FILES}", len(files)))
+        raise mismatch(label, "files", f"at most {_MOST_FILES}", len(files))
     missing = [name for name in files if not os.path.exists(directory / name)]
     if missing:
         got = f"without {some_of(missing)}"
-        raise SafetensorsError(mismatch(label, "files", f"{len(files)} files beside it", got))
-    found = {}
-    for name in sorted(files):
-        try:
-            found[followed_inside(directory / name, directory)] = files[name]
-        except UnfitFileError as error:
-            raise FileAccessError(f"{label}: file {shown(name)}: {error}") from None
-    return found
+        raise mismatch(label, "files", f"{len(files)} files beside it", got)
+    return {
+        followed_inside(directory / name, CheckpointError, directory): files[name]
+        for name in sorted(files)
+    }
 
 
 def _is_plain(name: str) -> bool:

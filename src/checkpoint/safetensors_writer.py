@@ -1,28 +1,30 @@
-"""Writing a safetensors file tensor by tensor, in any order, with no more than one in memory.
+"""Write a safetensors file tensor by tensor, plain or quantized, with no more than one in memory.
 
 Wide dtypes come first and the header is padded, so that every tensor is aligned to its elements:
-what is written here is mapped and used without a copy.
+what is written here is mapped and used without a copy. `packed_weights.py` says how the parts of a
+quantized matrix are stored.
 
 Source: huggingface/safetensors, README.md (Format) and `safetensors/src/tensor.rs` (`prepare`).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from .safetensors import DTYPE_BITS
+import numpy as np
 
-__all__ = ["NewTensor", "SafetensorsWriter", "written_bytes"]
+from .. import ml
+from .packed_weights import INT8_GROUP, INT8_SCALE, NF4_LEVELS, NF4_STATE
+from .safetensors import DTYPE_BITS, DTYPES
 
 _LENGTH_BYTES = 8
 _ALIGNMENT = 8
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +108,105 @@ class SafetensorsWriter:
                 os.fsync(self._stream.fileno())
         finally:
             self._stream.close()
+
+
+# The tensors of a weight
+
+
+def nf4_config() -> dict[str, object]:
+    """Write what transformers needs to read NF4 weights, all of them, with bitsandbytes."""
+    return {
+        "quant_method": "bitsandbytes",
+        "load_in_4bit": True,
+        "load_in_8bit": False,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": False,
+        "bnb_4bit_compute_dtype": "bfloat16",
+        "bnb_4bit_quant_storage": "uint8",
+        "llm_int8_skip_modules": [],
+    }
+
+
+def int8_config() -> dict[str, object]:
+    """Write what compressed-tensors needs to read int8 codes in groups of 32."""
+    weights = {
+        "num_bits": 8, "type": "int", "symmetric": True, "strategy": "group",
+        "group_size": INT8_GROUP, "dynamic": False,
+    }  # fmt: skip
+    group = {
+        "targets": ["Linear"], "weights": weights,
+        "input_activations": None, "output_activations": None, "format": "int-quantized",
+    }  # fmt: skip
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": [],
+    }
+
+
+def new_tensors(
+    name: str, shape: tuple[int, ...], dtype: ml.BlockDType | None, origin: ml.DType
+) -> list[NewTensor]:
+    """Describe the tensors of a weight before it is quantized.
+
+    Args:
+        name: Of the weight in the file.
+        shape: [out, in], or any of a weight that stays plain.
+        dtype: What it becomes, or None; for int8_block, `in` is a multiple of 32.
+        origin: What it is.
+    """
+    if dtype is None:
+        return [NewTensor(name, _DTYPE_NAMES[origin], shape)]
+    size = math.prod(shape)
+    blocks = -(-size // dtype.block_size)
+    if dtype is ml.int8_block:
+        groups = (shape[0], shape[1] // INT8_GROUP)
+        return [NewTensor(name, "I8", shape), NewTensor(f"{name}{INT8_SCALE}", "BF16", groups)]
+    return [
+        NewTensor(name, "U8", (-(-size // dtype.codes_per_item), 1)),
+        NewTensor(f"{name}.absmax", "F32", (blocks,)),
+        NewTensor(f"{name}.quant_map", "F32", (NF4_LEVELS,)),
+        NewTensor(f"{name}{NF4_STATE}", "U8", (len(_state_text(shape, origin)),)),
+    ]
+
+
+def part_contents(
+    name: str, weight: ml.Weight, origin: ml.DType
+) -> Iterator[tuple[str, bytes | memoryview]]:
+    """Yield the name and the bytes of each tensor that `new_tensors` described.
+
+    Args:
+        name: Of the weight in the file.
+        weight: Plain, or quantized without nested scales.
+        origin: What it was made of.
+    """
+    if isinstance(weight, ml.Tensor):
+        yield name, _bytes_of(weight)
+        return
+    yield name, _bytes_of(weight.codes)
+    if weight.dtype is ml.int8_block:
+        yield f"{name}{INT8_SCALE}", _bytes_of(weight.scales)
+        return
+    yield f"{name}.absmax", _bytes_of(weight.scales)
+    yield f"{name}.quant_map", _bytes_of(ml.nf4_code())
+    yield f"{name}{NF4_STATE}", _state_text(weight.shape, origin)
+
+
+def in_halves(weight: ml.Tensor, head_dim: int) -> ml.Tensor:
+    """Put the even rows of each head before the odd ones: from Meta's pairs to halves."""
+    rows = weight.numpy()
+    pairs = rows.reshape(-1, head_dim // 2, 2, rows.shape[1])
+    halves = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+    return ml.Tensor.from_numpy(halves, name=weight.name)
+
+
+def _bytes_of(tensor: ml.Tensor) -> memoryview:
+    """Return the bytes of a tensor without a copy, or those of a contiguous copy."""
+    return tensor.contiguous().bits().reshape(-1).view(np.uint8).data
+
+
+def _state_text(shape: tuple[int, ...], origin: ml.DType) -> bytes:
+    state = {"quant_type": "nf4", "blocksize": ml.nf4.block_size, "dtype": origin.name}
+    return json.dumps({**state, "shape": list(shape)}).encode("ascii")

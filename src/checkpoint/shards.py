@@ -4,19 +4,15 @@ A large model is saved as one file per processor it ran on, `consolidated.00.pth
 a part of every matrix and a copy of every norm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from .. import ml
 from ..memory import memory_shortage
-from ..untrusted import shown
-from .errors import FileMemoryError, ShardError, mismatch, some_of
+from ..untrusted import shown, some_of
+from .errors import FileMemoryError, mismatch
 from .names import check_names, check_shapes, is_harmless, row_of, rows_of, split_dim
-
-__all__ = ["MergedShards", "check_shards", "merge_shards"]
 
 Shard = Mapping[str, ml.Tensor]
 
@@ -36,7 +32,7 @@ def check_shards(
         All sizes by these letters.
 
     Raises:
-        ShardError: Missing, extra or wrongly shaped tensors (the first five and how many), or
+        CheckpointError: Missing, extra or wrongly shaped tensors (the first five and how many), or
             another number of shards than the shapes ask for.
     """
     found = dict(sizes)
@@ -62,8 +58,8 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
         The tensors of the whole model by name.
 
     Raises:
-        ShardError: Other names, shapes or dtypes in one shard than in another, replicated tensors
-            that differ, or a name that is not in Meta's table.
+        CheckpointError: Other names, shapes or dtypes in one shard than in another, replicated
+            tensors that differ, or a name that is not in Meta's table.
         FileMemoryError: Not enough memory for the copy; nothing has been copied.
     """
     if len(shards) == 1:
@@ -73,8 +69,8 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
     try:
         return dict(merged.items())
     except MemoryError:
-        got = "a refusal by the system"
-        raise FileMemoryError(mismatch("shards", "memory", arithmetic, got)) from None
+        text = f"shards: memory: expected {arithmetic}, got a refusal by the system"
+        raise FileMemoryError(text) from None
 
 
 class MergedShards(Mapping[str, ml.Tensor]):
@@ -84,8 +80,8 @@ class MergedShards(Mapping[str, ml.Tensor]):
         shards: As for `merge_shards`, two or more.
 
     Raises:
-        ShardError: Other names in one shard than in another; and in a lookup, what `merge_shards`
-            says of shapes, dtypes and values.
+        CheckpointError: Other names in one shard than in another; and in a lookup, what
+            `merge_shards` says of shapes, dtypes and values.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -112,34 +108,30 @@ def _model_dim(shards: Sequence[Shard]) -> int:
         odd = sorted(first.keys() ^ shard.keys())
         if odd:
             where = f"shard {number:02d}"
-            raise ShardError(mismatch(where, "tensor names", "those of shard 00", some_of(odd)))
+            raise mismatch(where, "tensor names", "those of shard 00", some_of(odd))
     norm = first.get("norm.weight")
     if norm is None or norm.ndim != 1:
-        raise ShardError(mismatch("shard 00", "'norm.weight'", "one dimension", "none"))
+        raise mismatch("shard 00", "'norm.weight'", "one dimension", "none")
     return norm.shape[0]
 
 
 def _check_memory(shards: Sequence[Shard], dim: int) -> str:
     """Check that the merged copy fits into memory; give the words for how large it is."""
     held = sum(tensor.nbytes for shard in shards for tensor in shard.values())
-    merged = sum(
-        sum(shard[name].nbytes for shard in shards) if _is_part(name, first, dim) else first.nbytes
+    repeated = sum(
+        shard[name].nbytes
         for name, first in shards[0].items()
+        if (row := row_of(name)) is None or split_dim(row, first.shape, dim) is None
+        for shard in shards[1:]
     )
     arithmetic = (
-        f"a merged copy of {len(shards)} shards: {held} bytes in them less {held - merged} bytes "
+        f"a merged copy of {len(shards)} shards: {held} bytes in them less {repeated} bytes "
         "that repeat others"
     )
-    shortage = memory_shortage(merged, arithmetic)
+    shortage = memory_shortage(held - repeated, arithmetic)
     if shortage is not None:
         raise FileMemoryError(f"shards: {shortage}")
     return arithmetic
-
-
-def _is_part(name: str, tensor: ml.Tensor, dim: int) -> bool:
-    """Tell whether a tensor of a shard is a part of the whole one."""
-    row = row_of(name)
-    return row is not None and split_dim(row, tensor.shape, dim) is not None
 
 
 def _merge_one(name: str, parts: list[ml.Tensor], dim: int) -> ml.Tensor:
@@ -149,10 +141,10 @@ def _merge_one(name: str, parts: list[ml.Tensor], dim: int) -> ml.Tensor:
             where = f"shard {number:02d}: tensor {shown(name)}"
             got = f"{part.dtype.name} {list(part.shape)}"
             expected = f"{first.dtype.name} {list(first.shape)} as in shard 00"
-            raise ShardError(mismatch(where, "dtype and shape", expected, got))
+            raise mismatch(where, "dtype and shape", expected, got)
     row = row_of(name)
     if row is None and not is_harmless(name):
-        raise ShardError(mismatch("shards", "tensor name", "one of Meta's", shown(name)))
+        raise mismatch("shards", "tensor name", "one of Meta's", shown(name))
     axis = split_dim(row, first.shape, dim) if row else None
     # As plain integers: NumPy moves those faster, and no NaN changes its bits or fails to be equal.
     arrays = [part.numpy().view(part.dtype.bits_dtype) for part in parts]
@@ -160,12 +152,12 @@ def _merge_one(name: str, parts: list[ml.Tensor], dim: int) -> ml.Tensor:
         for number, array in enumerate(arrays):
             if not np.array_equal(array, arrays[0]):
                 where = f"shard {number:02d}: tensor {shown(name)}"
-                raise ShardError(mismatch(where, "values", "those of shard 00", "others"))
+                raise mismatch(where, "values", "those of shard 00", "others")
         whole = arrays[0].copy()
     else:
         if axis >= first.ndim:
             got = f"shape {list(first.shape)}"
-            raise ShardError(mismatch("shards", f"tensor {shown(name)}", "two dimensions", got))
+            raise mismatch("shards", f"tensor {shown(name)}", "two dimensions", got)
         whole = np.concatenate(arrays, axis=axis)
     return ml.Tensor.from_numpy(whole.view(first.dtype.numpy_dtype), name=name)
 
@@ -182,4 +174,4 @@ def _check_count(shards: Sequence[Shard], labels: Sequence[str], sizes: Mapping[
         if count > len(shards):
             missing = [f"{number:02d}" for number in range(len(shards), count)]
             got += f", missing {some_of(missing, str)}"
-        raise ShardError(mismatch(labels[0], "shards of the model", count, got))
+        raise mismatch(labels[0], "shards of the model", count, got)

@@ -6,27 +6,16 @@ bytes there. A 16 GB checkpoint opens in milliseconds.
 Source: PyTorch 2.13, `torch/serialization.py` (`_save`, `_load`).
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from .. import ml
-from ..untrusted import described, shown
-from .errors import (
-    ArchiveError,
-    CheckpointError,
-    NotACheckpointError,
-    TensorRecordError,
-    mismatch,
-    some_of,
-)
+from ..untrusted import described, shown, some_of
+from .errors import CheckpointError, mismatch
 from .mapped_file import MappedFile
 from .pickle_machine import PickleMachine, StorageReference, TensorReference
 from .zip_directory import Record, read_directory
-
-__all__ = ["check_crcs", "map_pth", "read_pth"]
 
 _ZIP = b"PK\x03\x04"
 _MOST_PICKLE_BYTES = 16 << 20
@@ -36,10 +25,7 @@ _VERSIONS = range(1, 11)
 
 
 def read_pth(path: Path) -> dict[str, ml.Tensor]:
-    """Read a checkpoint that `torch.save` wrote from a dict of tensors.
-
-    Args:
-        path: The `.pth` file.
+    """Read a checkpoint, a `.pth` file that `torch.save` wrote from a dict of tensors.
 
     Returns:
         The tensors by name, as views of the mapped file (read-only, zero copy), with the shapes,
@@ -58,7 +44,7 @@ def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
     try:
         if file.buffer[: len(_ZIP)] != _ZIP:
             rule = "a PyTorch zip checkpoint"
-            raise NotACheckpointError(mismatch(file.label, "kind", rule, file.kind()))
+            raise mismatch(file.label, "kind", rule, file.kind())
         records = _strip_prefix(file, read_directory(file))
         references = _tensor_references(file, records)
         tensors = {
@@ -75,19 +61,19 @@ def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Rec
     prefixes = {name.partition("/")[0] for name in records}
     if len(prefixes) != 1:
         got = some_of(sorted(prefixes))
-        raise ArchiveError(mismatch(file.label, "folders of the records", "one", got))
+        raise mismatch(file.label, "folders of the records", "one", got)
     stripped = {name.partition("/")[2]: record for name, record in records.items()}
     for name in ("data.pkl", "version"):
         if name not in stripped:
-            raise ArchiveError(mismatch(file.label, f"record '{name}'", "one", "none"))
+            raise mismatch(file.label, f"record '{name}'", "one", "none")
     version = _word(file, stripped["version"])
     if version not in {str(number) for number in _VERSIONS}:
         rule = f"{_VERSIONS.start}..{_VERSIONS.stop - 1}"
-        raise ArchiveError(mismatch(file.label, "record 'version'", rule, shown(version)))
+        raise mismatch(file.label, "record 'version'", rule, shown(version))
     # Files from before PyTorch 2.1 have no such record and are little-endian too.
     order = _word(file, stripped["byteorder"]) if "byteorder" in stripped else "little"
     if order != "little":
-        raise ArchiveError(mismatch(file.label, "record 'byteorder'", "'little'", shown(order)))
+        raise mismatch(file.label, "record 'byteorder'", "'little'", shown(order))
     return stripped
 
 
@@ -99,7 +85,7 @@ def _content(file: MappedFile, record: Record, limit: int) -> bytes:
     """Copy a small record after checking its size; check its CRC."""
     if record.size > limit:
         what, got = f"record {shown(record.name)}", f"{record.size} bytes"
-        raise ArchiveError(mismatch(file.label, what, f"at most {limit} bytes", got))
+        raise mismatch(file.label, what, f"at most {limit} bytes", got)
     content = file.bytes_at(record.start, record.start + record.size)
     _check_crc(file, record, zlib.crc32(content))
     return content
@@ -110,7 +96,7 @@ def _check_crc(file: MappedFile, record: Record, crc: int) -> None:
     if record.crc not in (crc, 0):
         what = f"record {shown(record.name)}: CRC-32"
         rule, got = f"{record.crc:08x}", f"{crc:08x} (damaged)"
-        raise ArchiveError(mismatch(file.label, what, rule, got))
+        raise mismatch(file.label, what, rule, got)
 
 
 def check_crcs(file: MappedFile, progress: Callable[[int, int], None] | None = None) -> int:
@@ -124,7 +110,7 @@ def check_crcs(file: MappedFile, progress: Callable[[int, int], None] | None = N
         How many of the bytes belong to records without one: 0, as PyTorch may be told to write.
 
     Raises:
-        ArchiveError: A record has another CRC-32, or the file is not such an archive.
+        CheckpointError: A record has another CRC-32, or the file is not such an archive.
     """
     unchecked = 0
     for record in read_directory(file).values():
@@ -147,17 +133,17 @@ def _tensor_references(file: MappedFile, records: dict[str, Record]) -> dict[str
     value = PickleMachine(program, label).run()
     if not isinstance(value, dict):
         rule = "a dict of tensors by name"
-        raise TensorRecordError(mismatch(label, "content", rule, described(value)))
+        raise mismatch(label, "content", rule, described(value))
     references: dict[str, TensorReference] = {}
     storages: dict[str, StorageReference] = {}
     for name, item in value.items():
         if not isinstance(item, TensorReference):
             what = f"entry {shown(name)}"
-            raise TensorRecordError(mismatch(label, what, "a tensor", described(item)))
+            raise mismatch(label, what, "a tensor", described(item))
         storage = item.storage
         if storages.setdefault(storage.key, storage) != storage:
             what = f"record 'data/{storage.key}'"
-            raise TensorRecordError(mismatch(label, what, "one dtype and size", "two"))
+            raise mismatch(label, what, "one dtype and size", "two")
         references[name] = item
     return references
 
@@ -178,7 +164,7 @@ def _tensor(
     needed = reference.offset + (max(extent, count) if count else 0)
     if needed > storage.element_count:
         rule = f"offset + max(extent, count) at most {storage.element_count} elements"
-        raise TensorRecordError(mismatch(file.label, what, rule, needed))
+        raise mismatch(file.label, what, rule, needed)
     strides = tuple(
         stride * itemsize if size > 1 else itemsize
         for size, stride in zip(reference.shape, reference.strides, strict=True)
@@ -199,13 +185,13 @@ def _storage_record(
     record = records.get(f"data/{storage.key}")
     if record is None:
         rule = f"a record 'data/{storage.key}'"
-        raise TensorRecordError(mismatch(file.label, what, rule, "none"))
+        raise mismatch(file.label, what, rule, "none")
     needed = storage.element_count * storage.dtype.itemsize
     if needed != record.size:
         rule = f"{storage.element_count} x {storage.dtype.itemsize} bytes = {record.size}"
-        raise TensorRecordError(mismatch(file.label, what, rule, needed))
+        raise mismatch(file.label, what, rule, needed)
     if record.start % storage.dtype.itemsize:
         # torch.save pads each record to 64 bytes; the kernels read whole elements in place.
         rule = f"a record at a multiple of {storage.dtype.itemsize} bytes"
-        raise TensorRecordError(mismatch(file.label, what, rule, f"byte {record.start}"))
+        raise mismatch(file.label, what, rule, f"byte {record.start}")
     return record

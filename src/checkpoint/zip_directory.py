@@ -10,17 +10,13 @@ Source: PKWARE APPNOTE 6.3.9, sections 4.3 to 4.5; the layout written by PyTorch
 each record that is not empty, padding in an extra field `FB`, and zip64 end records always.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from typing import NoReturn
 
 from ..untrusted import shown
-from .errors import ArchiveError, mismatch
+from .errors import mismatch
 from .mapped_file import MappedFile
-
-__all__ = ["Record", "read_directory"]
 
 _MOST_RECORDS = 1 << 16
 _UINT16_MAX = 0xFFFF
@@ -65,16 +61,13 @@ class _Entry:
 
 
 def read_directory(file: MappedFile) -> dict[str, Record]:
-    """Read and check the directory of a stored zip archive.
-
-    Args:
-        file: The mapped archive; only its directory and the headers of its records are touched.
+    """Read and check the directory of a stored zip archive; nothing else of it is touched.
 
     Returns:
         The records by name, in the order of the file.
 
     Raises:
-        ArchiveError: Anything but stored, unencrypted, uniquely named records that follow each
+        CheckpointError: Anything but stored, unencrypted, uniquely named records that follow each
             other without gap or overlap from byte 0 to the directory, in agreement everywhere.
     """
     return _DirectoryReader(file).read()
@@ -87,10 +80,15 @@ class _DirectoryReader:
 
     def read(self) -> dict[str, Record]:
         count, start, stop = self._end_records()
-        entries = sorted(self._entries(count, start, stop), key=lambda entry: entry.header_at)
+        entries, at = [], start
+        for _ in range(count):
+            entry, at = self._entry(at, stop)
+            entries.append(entry)
+        if at != stop:
+            self._refuse("central directory", f"to end at byte {stop}", f"{at}")
         records: dict[str, Record] = {}
         at = 0
-        for entry in entries:
+        for entry in sorted(entries, key=lambda entry: entry.header_at):
             if entry.header_at != at:
                 kind = "an overlap" if entry.header_at < at else "a gap"
                 rule = f"a local header at byte {at}"
@@ -103,7 +101,7 @@ class _DirectoryReader:
         return records
 
     def _refuse(self, what: str, expected: str, got: str) -> NoReturn:
-        raise ArchiveError(mismatch(self._file.label, what, expected, got))
+        raise mismatch(self._file.label, what, expected, got)
 
     def _refuse_record(self, name: str, expected: str, got: str) -> NoReturn:
         self._refuse(f"record {shown(name)}", expected, got)
@@ -154,16 +152,6 @@ class _DirectoryReader:
         return record_at, (count, size, start)
 
     # The central directory
-
-    def _entries(self, count: int, start: int, stop: int) -> list[_Entry]:
-        entries = []
-        at = start
-        for _ in range(count):
-            entry, at = self._entry(at, stop)
-            entries.append(entry)
-        if at != stop:
-            self._refuse("central directory", f"to end at byte {stop}", f"{at}")
-        return entries
 
     def _entry(self, at: int, stop: int) -> tuple[_Entry, int]:
         if at + _CENTRAL.size > stop:

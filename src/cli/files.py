@@ -7,7 +7,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from ..untrusted import UnfitFileError, label_of, read_whole
+from ..untrusted import label_of, read_whole
 from .errors import UsageError
 
 _QUOTES = ("'", '"')
@@ -35,10 +35,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
     Raises:
         UsageError: it is missing, unreadable, no regular file, or larger.
     """
-    try:
-        return read_whole(path, limit)
-    except UnfitFileError as error:
-        raise UsageError(f"{label_of(path)}: {error}") from None
+    return read_whole(path, limit, UsageError)
 
 
 def read_text(path: Path, limit: int) -> str:

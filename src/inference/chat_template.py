@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..tokenizer.bounded_files import kind_of, read_bytes, read_json
-from ..tokenizer.errors import mismatch
+from ..tokenizer.config_files import MAX_FILE_BYTES, read_json
+from ..tokenizer.errors import TokenizerError, mismatch
+from ..untrusted import described, read_whole
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 
@@ -106,7 +107,7 @@ def read_template(directory: Path) -> str | None:
     path = directory / TEMPLATE_FILE
     if os.path.exists(path):
         try:
-            return read_bytes(path).decode("utf-8")
+            return read_whole(path, MAX_FILE_BYTES, TokenizerError).decode("utf-8")
         except UnicodeDecodeError as error:
             raise mismatch(path, "text", "UTF-8", f"other bytes at byte {error.start}") from None
     path = directory / CONFIG_FILE
@@ -120,7 +121,7 @@ def _default_template(path: Path, value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise mismatch(path, "chat_template", "a text or a list of named texts", kind_of(value))
+        raise mismatch(path, "chat_template", "a text or a list of named texts", described(value))
     named: dict[str, str] = {}
     for entry in value:
         name = entry.get("name") if isinstance(entry, dict) else None

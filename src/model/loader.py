@@ -163,9 +163,9 @@ def open_checkpoint(files: ModelFiles, one_by_one: bool = False) -> Checkpoint:
     """Open the weights of a model directory; `one_by_one` merges a tensor when it is looked up."""
     directory, args = files.directory, files.args
     if directory.layout == "Meta":
-        return open_meta_checkpoint(directory.path, args.n_layers, args.tensor_sizes, one_by_one)
+        return open_meta_checkpoint(directory, args.n_layers, args.tensor_sizes, one_by_one)
     return open_hugging_face_checkpoint(
-        directory.path,
+        directory,
         args.n_layers,
         args.tensor_sizes,
         biases=args.biases,

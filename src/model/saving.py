@@ -15,16 +15,18 @@ from pathlib import Path
 from .. import ml
 from ..checkpoint import Checkpoint
 from ..checkpoint.names import hugging_face_names
-from ..checkpoint.packed_weights import (
+from ..checkpoint.safetensors_writer import (
+    NewTensor,
+    SafetensorsWriter,
     in_halves,
     int8_config,
     new_tensors,
     nf4_config,
     part_contents,
+    written_bytes,
 )
-from ..checkpoint.safetensors_writer import NewTensor, SafetensorsWriter, written_bytes
 from ..tokenizer import MAX_FILE_BYTES, Tokenizer
-from ..untrusted import UnfitFileError, followed_inside, label_of, read_whole
+from ..untrusted import followed_inside, label_of, read_whole
 from .args import EMBEDDINGS, ModelArgs, RopeScaling
 from .errors import ModelConfigError, ModelError
 from .files import read_model_files
@@ -226,8 +228,6 @@ def _side_files(places: Sequence[Path]) -> dict[str, bytes]:
     for path in (place / name for place in places for name in _COPIED_FILES):
         if path.name in found or not os.path.lexists(path):
             continue
-        try:
-            found[path.name] = read_whole(followed_inside(path, *places), MAX_FILE_BYTES)
-        except UnfitFileError as error:
-            raise ModelError(f"{label_of(path)}: {error}") from None
+        target = followed_inside(path, ModelError, *places)
+        found[path.name] = read_whole(target, MAX_FILE_BYTES, ModelError)
     return found

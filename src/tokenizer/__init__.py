@@ -1,6 +1,6 @@
 """Text to token ids and back, by the tokenizer files that Llama models come with."""
 
-from .bounded_files import MAX_FILE_BYTES
+from .config_files import MAX_FILE_BYTES
 from .directory import load_tokenizer
 from .errors import TokenizerError, TokenizerMemoryError, TokenizerNotFoundError
 from .tokenizer import StreamDecoder, Tokenizer

@@ -42,19 +42,8 @@ class AddedToken:
     takes_right: bool = False
 
 
-@dataclass(frozen=True)
-class Segment:
-    """A part of a text: an added token, or what is between two of them.
-
-    Attributes:
-        text: The part.
-        start: Where it starts.
-        token_id: The id of the added token, or None.
-    """
-
-    text: str
-    start: int
-    token_id: int | None = None
+Segment = tuple[str, int, int | None]
+"""A part of a text, where it starts, and its id if it is an added token."""
 
 
 class _Automaton:
@@ -146,12 +135,12 @@ class AddedTokenFinder:
                     spaces = range(end, _SPACES_AFTER.match(text, end).end() + 1)
                 end = spaces.stop - 1
             if done < start:
-                yield Segment(text[done:start], done)
+                yield text[done:start], done, None
             # The token before may have taken spaces that are a token of their own.
-            yield Segment(text[max(start, done) : end], start, token.token_id)
+            yield text[max(start, done) : end], start, token.token_id
             done = end
         if done < len(text):
-            yield Segment(text[done:], done)
+            yield text[done:], done, None
 
     def _matches(self, text: str) -> Iterator[tuple[int, AddedToken]]:
         for start, stop in self._regions(text):
@@ -196,14 +185,14 @@ class AddedTokensEncoder:
     def encode(self, text: str, *, first: bool) -> list[int]:
         """Encode text; `first` applies to the part that starts where the text does."""
         ids: list[int] = []
-        for outer in self._raw.split(text):
-            if outer.token_id is not None:
-                ids.append(outer.token_id)
+        for outer, outer_start, token_id in self._raw.split(text):
+            if token_id is not None:
+                ids.append(token_id)
                 continue
-            for inner in self._normalized.split(self._encoder.normalize(outer.text)):
-                if inner.token_id is not None:
-                    ids.append(inner.token_id)
+            for inner, start, token_id in self._normalized.split(self._encoder.normalize(outer)):
+                if token_id is not None:
+                    ids.append(token_id)
                     continue
-                at_start = first and outer.start == inner.start == 0
-                ids += self._encoder.encode_normalized(inner.text, first=at_start)
+                at_start = first and outer_start == start == 0
+                ids += self._encoder.encode_normalized(inner, first=at_start)
         return ids

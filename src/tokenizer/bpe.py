@@ -25,12 +25,6 @@ SHORT_SYMBOLS = 80
 # Pairs looked up by their text are cached, at most this many.
 CACHED_PAIRS = 1 << 17
 
-# Merging in whole passes pays while few different symbols are there and many of them merge at once;
-# where few different pairs are there, one pass that does not pay may lead to those that do.
-_PASS_SYMBOLS = 64
-_PASS_SHARE = 16
-_FEW_PAIRS = 4
-
 
 @dataclass(frozen=True)
 class Merges:
@@ -47,10 +41,10 @@ class Merges:
 
 
 def listed_merges(pairs: Sequence[int], joined: Sequence[int]) -> Merges:
-    """Merge the pairs of a list and no others, the first of the list first.
+    """Merge the pairs of a list, all different, and no others, the first of the list first.
 
     Args:
-        pairs: left << PAIR_SHIFT | right for each merge, all different.
+        pairs: left << PAIR_SHIFT | right for each merge.
         joined: The id that each merges to.
     """
     return Merges(_Listed(zip(pairs, count(), strict=False)), dict(zip(pairs, joined, strict=True)))
@@ -101,17 +95,11 @@ def merge(ids: list[int], merges: Merges) -> list[int]:
     Returns:
         The ids that are left, in order.
     """
-    if len(ids) <= SHORT_SYMBOLS:
-        return merge_short(ids, merges)
-    return merge_repetitions(ids, merges)
+    return (merge_short if len(ids) <= SHORT_SYMBOLS else merge_long)(ids, merges)
 
 
 def merge_short(ids: list[int], merges: Merges) -> list[int]:
     """Merge as `merge` does: quadratic in the length, but the scans are `min` and `list.index`.
-
-    Args:
-        ids: The symbols; changed in place.
-        merges: What merges.
 
     Source: `_byte_pair_merge` in openai/tiktoken src/lib.rs, commit 02d132e.
     """
@@ -131,69 +119,6 @@ def merge_short(ids: list[int], merges: Merges) -> list[int]:
     return ids
 
 
-def merge_repetitions(ids: list[int], merges: Merges) -> list[int]:
-    """Merge as `merge` does; each of the first passes merges one pair wherever it occurs.
-
-    A pass is one `str.replace` on a text that has one character per symbol; like BPE, it takes the
-    leftmost of overlapping pairs. It is exact only if no merge of it can make a pair that has to
-    merge before the rest; where that is not certain, a walk from left to right is the last pass.
-
-    Args:
-        ids: The symbols.
-        merges: What merges.
-
-    Returns:
-        The ids that are left. `merge_long` merges what the passes leave, all if they do not pay.
-    """
-    symbols = list(dict.fromkeys(ids))  # the id that each character stands for
-    letter = {symbol: chr(number) for number, symbol in enumerate(symbols)}
-    text = "".join([letter[symbol] for symbol in ids])
-    rank_of, all_paid = merges.ranks, True
-    while len(left_over := set(text)) <= _PASS_SYMBOLS:
-        ranked = sorted(
-            (rank_of[symbols[ord(left)] << PAIR_SHIFT | symbols[ord(right)]], left + right)
-            for left, right in set(pairwise(text))
-        )
-        if not ranked or ranked[0][0] == NO_MERGE:
-            return [symbols[ord(letter)] for letter in text]
-        rank, letters = ranked[0]
-        left, right = (symbols[ord(one)] for one in letters)
-        joined = merges.joined[left << PAIR_SHIFT | right]
-        around = [*(symbols[ord(other)] for other in left_over), joined]
-        if (
-            [other for other, _ in ranked[1:2]] == [rank]  # two pairs may overlap
-            or any(rank_of[part << PAIR_SHIFT | joined] <= rank for part in around)
-            or any(rank_of[joined << PAIR_SHIFT | part] <= rank for part in around)
-        ):
-            ids = [symbols[ord(letter)] for letter in text]
-            return merge_long(_walk(ids, rank, merges), merges)
-        if text.count(letters) * _PASS_SHARE < len(text):
-            if len(ranked) > _FEW_PAIRS or not all_paid:
-                break
-            all_paid = False
-        text = text.replace(letters, chr(len(symbols)))
-        symbols.append(joined)
-    return merge_long([symbols[ord(letter)] for letter in text], merges)
-
-
-def _walk(ids: list[int], rank: int, merges: Merges) -> list[int]:
-    """Merge the pairs of the lowest rank from left to right, as far as that is their order.
-
-    It ends where a merge made a pair that has to merge before the next one, or may have to.
-    """
-    rank_of, joined = merges.ranks, merges.joined
-    done: list[int] = []
-    for place, symbol in enumerate(ids):
-        merged = False
-        while done and (found := rank_of[pair := done[-1] << PAIR_SHIFT | symbol]) <= rank:
-            if found < rank or merged:
-                return [*done, symbol, *ids[place + 1 :]]
-            done.pop()
-            symbol, merged = joined[pair], True
-        done.append(symbol)
-    return done
-
-
 def merge_long(ids: list[int], merges: Merges) -> list[int]:
     """Merge as `merge` does, in O(n log n) for n symbols.
 
@@ -201,10 +126,6 @@ def merge_long(ids: list[int], merges: Merges) -> list[int]:
     positions, so the heap holds one entry per distinct rank instead of one per pair, and most
     pairs cost one append. A pair that does not rank above the current batch may have to merge
     before the rest of it; such pairs are rare and have a separate heap.
-
-    Args:
-        ids: The symbols; changed in place.
-        merges: What merges.
     """
     rank_of, joined = merges.ranks, merges.joined
     size = len(ids)

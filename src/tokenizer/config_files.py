@@ -1,4 +1,4 @@
-"""Read what the files beside a tokenizer say about its special and added tokens.
+"""Read what the files of a tokenizer say in JSON, above all about special and added tokens.
 
 `tokenizer_config.json` and `special_tokens_map.json` name the tokens that begin and end a text;
 `generation_config.json` lists ids that end an answer. `added_tokens.json` adds tokens to a bare
@@ -10,15 +10,26 @@ Source: huggingface/transformers src/transformers/tokenization_utils_base.py
 """
 
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from ..untrusted import described, read_json_object, shown
 from .added_tokens import AddedToken
-from .bounded_files import expect_kind, kind_of, read_json
-from .errors import mismatch, shown
-from .json_vocabulary import check_names, read_added_tokens
+from .errors import TokenizerError, mismatch
 from .tokenizer import Roles
+
+_T = TypeVar("_T")
+
+# The largest in use, Llama 3's own in JSON, have about 17 MB.
+MAX_FILE_BYTES = 64 << 20
+# Gemma has 262 144. In JSON, with merges, Llama 3 has 10 values for each of 128 000.
+MAX_TOKENS = 1 << 19
+_MAX_JSON_VALUES = 1 << 22
+# In bytes or characters. Llama 3's own file has tokens of up to 128 bytes.
+MAX_TOKEN_LENGTH = 4096
 
 CONFIG_FILE = "tokenizer_config.json"
 _TOKENS_MAP_FILE = "special_tokens_map.json"
@@ -36,18 +47,34 @@ _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _MOST_DIGITS = 18
 
+# In the order of the attributes of `AddedToken`.
+_FLAGS = ("special", "normalized", "lstrip", "rstrip", "single_word")
+# A marker of a turn or of a beginning is not text, whatever its flag says.
+_MARKER = re.compile("<[|｜].*[|｜]>", re.DOTALL)
 
-@dataclass(frozen=True)
-class Template:
-    """What a tokenizer file itself puts around a text.
+_EXPECTED = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+_EXPECTED |= {int: "a whole number"}
 
-    Attributes:
-        begin: Name of the token before a text, or None.
-        end: Name of the token after it, or None.
+
+def read_json(path: Path) -> dict[str, object]:
+    """Read a file that holds one JSON object of bounded size, or raise a TokenizerError."""
+    return read_json_object(path, MAX_FILE_BYTES, TokenizerError, _MAX_JSON_VALUES)
+
+
+def expect_kind(path: Path, what: str, value: object, kind: type[_T]) -> _T:
+    """Return a JSON value if it is a dict, list, str, bool or int as expected.
+
+    Raises:
+        TokenizerError: It is something else, for example a truth value for a whole number; the
+            text names the file and `what`, the part of it.
     """
+    if type(value) is not kind:
+        raise mismatch(path, what, _EXPECTED[kind], described(value))
+    return value
 
-    begin: str | None = None
-    end: str | None = None
+
+Template = tuple[str | None, str | None]
+"""The names of the tokens that a tokenizer file itself puts before and after a text, if any."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +108,9 @@ class TokenSettings:
         Raises:
             TokenizerError: A file names a token or an id that the tokenizer does not have.
         """
-        given = template or Template()
-        begin = self._name("bos_token", given.begin, _BEGIN_NAMES, special_tokens)
-        end = self._name("eos_token", given.end, _END_NAMES, special_tokens)
+        first, last = template or (None, None)
+        begin = self._name("bos_token", first, _BEGIN_NAMES, special_tokens)
+        end = self._name("eos_token", last, _END_NAMES, special_tokens)
         for number in self.end_ids:
             if not 0 <= number < vocab_size:
                 rule = f"0 <= id < {vocab_size}"
@@ -93,7 +120,7 @@ class TokenSettings:
             stop_ids.add(special_tokens[end])
         adds_bos = self.adds_bos
         if adds_bos is None:
-            adds_bos = begin in _BEGIN_NAMES if template is None else template.begin is not None
+            adds_bos = begin in _BEGIN_NAMES if template is None else first is not None
         return Roles(
             bos_id=None if begin is None else special_tokens[begin],
             eos_id=None if end is None else special_tokens[end],
@@ -156,11 +183,59 @@ def _token_name(path: Path, role: str, value: object) -> str | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str):
-        raise mismatch(path, role, "a text or an object with content", kind_of(value))
+        raise mismatch(path, role, "a text or an object with content", described(value))
     return value
 
 
-# Tokens that the files add to a SentencePiece model
+# Added tokens
+
+
+def read_added_tokens(
+    path: Path, value: object, special_names: Collection[str]
+) -> list[AddedToken]:
+    """Check a list of added tokens: each an object with an id, a new content and flags.
+
+    Tokens of `special_names` are special besides those that say it themselves; null is an empty
+    list.
+
+    Raises:
+        TokenizerError: Something is wrong; it is named.
+    """
+    if value is None:
+        return []
+    found: dict[str, AddedToken] = {}
+    for number, entry in enumerate(expect_kind(path, "added_tokens", value, list)):
+        what = f"added_tokens[{number}]"
+        entry = expect_kind(path, what, entry, dict)
+        token_id = expect_kind(path, f"{what}: id", entry.get("id"), int)
+        text = expect_kind(path, f"{what}: content", entry.get("content"), str)
+        flags = {
+            name: expect_kind(path, f"{what}: {name}", entry.get(name, False), bool)
+            for name in _FLAGS
+        }
+        if text in found:
+            raise mismatch(path, f"{what}: content", "a new text", f"{shown(text)} again")
+        flags["special"] |= text in special_names or bool(_MARKER.fullmatch(text))
+        if flags.pop("single_word") and not flags["special"]:
+            raise mismatch(path, f"{what}: single_word", "false", "true")
+        found[text] = AddedToken(text, token_id, *flags.values())
+    return list(found.values())
+
+
+def check_names(path: Path, names: Mapping[str, int]) -> None:
+    """Check that tokens, at least one, are text without surrogates, not empty and not too long.
+
+    Raises:
+        TokenizerError: Something is wrong; it is named.
+    """
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        raise mismatch(path, "vocab", "text without surrogates", "a lone surrogate") from None
+    longest = max(names, key=len)
+    if len(longest) > MAX_TOKEN_LENGTH or "" in names:
+        expected, got = f"1 to {MAX_TOKEN_LENGTH} characters in each token", len(longest)
+        raise mismatch(path, "vocab", expected, 0 if "" in names else got)
 
 
 def read_added_tokens_of_config(
@@ -196,7 +271,7 @@ def read_added_tokens_of_config(
     legacy = config.get("legacy", True)
     if legacy is not True and not all(token.special for token in tokens):
         what = "legacy beside added tokens that are not special"
-        raise mismatch(config_path, what, "true", "false" if legacy is False else kind_of(legacy))
+        raise mismatch(config_path, what, "true", described(legacy))
     return tokens
 
 
@@ -223,7 +298,7 @@ def _special_names(path: Path, config: Mapping[str, object]) -> set[str]:
         if isinstance(value, dict):  # a name for each
             value = list(value.values())
         if not isinstance(value, list | None):
-            raise mismatch(path, key, "a list or an object", kind_of(value))
+            raise mismatch(path, key, "a list or an object", described(value))
         named += [(key, entry) for entry in value or ()]
     return {name for key, value in named if (name := _token_name(path, key, value)) is not None}
 

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 from ..ml.errors import declared_lack_of_memory
+from ..untrusted import label_of, some_of
 from .config_files import CONFIG_FILE, read_added_tokens_of_config, read_token_settings
-from .errors import TokenizerMemoryError, TokenizerNotFoundError, file_error, mismatch, shown
+from .errors import TokenizerError, TokenizerMemoryError, TokenizerNotFoundError, mismatch
 from .sentencepiece_model import (
     is_sentencepiece_file,
     read_sentencepiece_model,
@@ -45,15 +46,13 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
         names = sorted(entry.name for entry in directory.iterdir())
         models = [directory / name for name in _MODEL_FILES if os.path.exists(directory / name)]
     except OSError as error:
-        raise file_error(directory, f"cannot be read: {error.strerror}") from error
+        raise TokenizerError(f"{label_of(directory)}: cannot be read: {error.strerror}") from error
     hugging_face = any(name in names for name in _HUGGING_FACE_FILES)
     if _JSON_FILE in names and (hugging_face or not models):
         return read_tokenizer_json(directory / _JSON_FILE)
     if not models:
-        listed = ", ".join(map(shown, names[:5])) + (", ..." if len(names) > 5 else "")
-        expected = "tokenizer.json or tokenizer.model"
-        missing = mismatch(directory, "tokenizer", expected, listed or "nothing")
-        raise TokenizerNotFoundError(*missing.args)
+        rule, got = "tokenizer.json or tokenizer.model", some_of(names) if names else "nothing"
+        raise TokenizerNotFoundError(*mismatch(directory, "tokenizer", rule, got).args)
     path = models[0]
     if is_sentencepiece_file(path):
         model = read_sentencepiece_model(path)

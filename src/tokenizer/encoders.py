@@ -48,14 +48,7 @@ class PieceEncoder(ABC, Generic[_Symbols]):
         """Encode a normalized text, or a part of it that holds no added token."""
 
     def encode_pieces(self, pieces: list[str]) -> list[int]:
-        """Encode each piece on its own and join the ids.
-
-        Args:
-            pieces: Parts of a text without lone surrogates.
-
-        Returns:
-            The ids of all pieces, in order.
-        """
+        """Encode each piece, a part of a text without lone surrogates, and join the ids."""
         cached = self._encode_cached
         ids: list[int] = []
         for piece in pieces:
@@ -146,13 +139,10 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
 
 
 def adjacent_bytes(tokens: Mapping[bytes, int]) -> list[bool]:
-    """Tell for each two bytes whether any token holds them next to each other.
+    """Tell for each two bytes whether any of the tokens, at least one, holds them so.
 
     If none does, no merge joins them, so that what is to the left and to the right can be encoded
     separately.
-
-    Args:
-        tokens: Every token's bytes, at least one; their ids do not matter.
 
     Returns:
         65 536 answers, for the bytes a, b at a * 256 + b.
@@ -177,10 +167,7 @@ class PrependScheme(Enum):
 def replace_spaces(text: str, scheme: PrependScheme, *, first: bool = True) -> str:
     """Replace spaces with metaspaces, and prepend one where the scheme says so.
 
-    Args:
-        text: Any text.
-        scheme: When one is prepended.
-        first: Whether nothing comes before the text.
+    `first` tells whether nothing comes before the text.
     """
     text = text.replace(" ", METASPACE)
     if scheme is PrependScheme.NEVER or not text:
@@ -281,9 +268,7 @@ class MetaspaceEncoder(PieceEncoder[str]):
 def character_symbols(tokens: Mapping[str, int], first_free: int) -> dict[str, int]:
     """Return for every character that a token holds the id of its token, or a placeholder.
 
-    Args:
-        tokens: The id of every token that text can become.
-        first_free: The first number that is not an id; placeholders start there.
+    Placeholders start at `first_free`, the first number that is not an id.
     """
     characters = sorted(set("".join(tokens)))
     others = [character for character in characters if character not in tokens]

@@ -1,22 +1,13 @@
 """What can go wrong between text and token ids.
 
 The error of a file reads `<file>: <what>: expected X, got Y`, that of a call `[call] rule: got X`.
-Text from a file passes through `shown` first.
+Text from a file passes through `shown` of `untrusted` first.
 """
 
 from pathlib import Path
 
 from ..ml.errors import LlamaBoltsError
-from ..untrusted import shown
-
-__all__ = [
-    "TokenizerError",
-    "TokenizerMemoryError",
-    "TokenizerNotFoundError",
-    "file_error",
-    "mismatch",
-    "shown",
-]
+from ..untrusted import label_of
 
 
 class TokenizerError(LlamaBoltsError):
@@ -31,19 +22,6 @@ class TokenizerMemoryError(TokenizerError, MemoryError):
     """The system refused memory for a tokenizer, a text or its ids."""
 
 
-def file_error(path: Path, text: str) -> TokenizerError:
-    """Form the error `<file>: <text>`; the path is escaped and not cut."""
-    escaped = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(path))
-    return TokenizerError(f"{escaped}: {text}")
-
-
 def mismatch(path: Path, what: str, expected: object, got: object) -> TokenizerError:
-    """Form the error `<file>: <what>: expected X, got Y`.
-
-    Args:
-        path: The file.
-        what: The part of it that is wrong.
-        expected: What should be there.
-        got: What is there; text from a file has to pass through `shown` first.
-    """
-    return file_error(path, f"{what}: expected {expected}, got {got}")
+    """Form the error `<file>: <what>: expected X, got Y`; all but the path is shown as it is."""
+    return TokenizerError(f"{label_of(path)}: {what}: expected {expected}, got {got}")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from .bounded_files import described, expect_kind
-from .config_files import Template
+from ..untrusted import described
+from .config_files import Template, expect_kind
 from .encoders import PrependScheme
 from .errors import TokenizerError, mismatch
 from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, METASPACE, PreTokenizer
@@ -131,9 +131,7 @@ _METASPACE_DECODERS: list[tuple[object, bool]] = [
 def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline | MetaspacePipeline:
     """Recognise how text becomes symbols, and tokens become text again.
 
-    Args:
-        path: The file, for errors.
-        file: Its `normalizer`, `pre_tokenizer` and `decoder` are looked at.
+    The `normalizer`, `pre_tokenizer` and `decoder` of the file are looked at.
 
     Raises:
         TokenizerError: A component is not known; it is named.
@@ -166,14 +164,7 @@ def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline |
 
 
 def read_template(path: Path, processor: object) -> Template | None:
-    """Recognise what is put around a text.
-
-    Args:
-        path: The file, for errors.
-        processor: Its `post_processor`.
-
-    Returns:
-        The names of the tokens around a text, or None if the file says nothing about them.
+    """Recognise what the `post_processor` of a file puts around a text; None if it does not say.
 
     Raises:
         TokenizerError: A component is not known; it is named.
@@ -197,7 +188,7 @@ def read_template(path: Path, processor: object) -> Template | None:
     if names.count("") != 1 or None in names or at > 1 or len(names) - at > 2:
         rule = "at most one token before and after A"
         raise mismatch(path, "post_processor: single", rule, "another template")
-    return Template(begin=names[0] if at else None, end=names[-1] if at < len(names) - 1 else None)
+    return names[0] if at else None, names[-1] if at < len(names) - 1 else None
 
 
 def _template_name(item: object) -> str | None:

@@ -16,12 +16,17 @@ from pathlib import Path
 from struct import pack, unpack, unpack_from
 from typing import Any
 
+from ..untrusted import label_of, read_whole, shown
 from .added_tokens import AddedToken, AddedTokenFinder, AddedTokensEncoder
-from .bounded_files import MAX_TOKENS, read_bytes
 from .bpe import spelled_merges
-from .config_files import Template, TokenSettings
+from .config_files import (
+    MAX_FILE_BYTES,
+    MAX_TOKEN_LENGTH,
+    MAX_TOKENS,
+    TokenSettings,
+)
 from .encoders import MetaspaceEncoder, character_symbols, words_are_independent
-from .errors import file_error, mismatch, shown
+from .errors import TokenizerError, mismatch
 from .pre_tokenizers import METASPACE
 from .tokenizer import Decoding, Tokenizer
 
@@ -33,9 +38,6 @@ _LONGEST_VARINT = 10
 
 # SentencePiece.Type
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-
-# Llama 2 has pieces of up to 16 characters.
-MAX_PIECE_CHARS = 4096
 
 _KINDS = {NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE}
 _MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
@@ -67,13 +69,7 @@ Bounds = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token of the model.
-
-    Attributes:
-        text: Its text, with metaspaces for spaces.
-        score: The higher, the earlier it is merged.
-        kind: Its type.
-    """
+    """A token of the model: spaces are metaspaces; the higher its score, the earlier it merges."""
 
     text: str
     score: float
@@ -183,13 +179,10 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 def is_sentencepiece_file(path: Path) -> bool:
     """Tell a SentencePiece model by its bytes: it begins with a piece, which begins with its text.
 
-    Args:
-        path: The file.
-
     Raises:
         TokenizerError: It cannot be read.
     """
-    data = read_bytes(path)
+    data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
     try:
         number, wire, value = next(fields(data, 0, len(data)))
         if number != 1 or not isinstance(value, tuple):
@@ -203,18 +196,15 @@ def is_sentencepiece_file(path: Path) -> bool:
 def read_sentencepiece_model(path: Path) -> SentencePieceModel:
     """Read a SentencePiece model of the kind BPE.
 
-    Args:
-        path: The file.
-
     Raises:
         TokenizerError: The file is damaged, of another kind, or asks for something unknown, such
             as a table of normalized characters.
     """
-    data = read_bytes(path)
+    data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
     try:
         return _read_model(path, data)
     except WireError as error:
-        raise file_error(path, f"message: {error}") from None
+        raise TokenizerError(f"{label_of(path)}: message: {error}") from None
 
 
 def _read_model(path: Path, data: bytes) -> SentencePieceModel:
@@ -306,8 +296,8 @@ def _read_pieces(path: Path, data: bytes, bounds: list[Bounds]) -> tuple[Piece, 
         text = _decoded(path, what, values.get("piece", b""))
         score: float = unpack("<f", pack("<I", values.get("score", 0)))[0]
         kind = values.get("type", NORMAL)
-        if not text or len(text) > MAX_PIECE_CHARS:
-            raise mismatch(path, what, f"1 to {MAX_PIECE_CHARS} characters", len(text))
+        if not text or len(text) > MAX_TOKEN_LENGTH:
+            raise mismatch(path, what, f"1 to {MAX_TOKEN_LENGTH} characters", len(text))
         if not isfinite(score):
             raise mismatch(path, f"{what}: score", "a finite number", score)
         if kind == UNUSED:
@@ -376,10 +366,7 @@ def sentencepiece_tokenizer(
         for p in pieces
     ]
     token_bytes += [token.text.encode() for token in added if token.text not in ids]
-    template = Template(
-        begin=model.bos_piece if model.bos_piece in special else None,
-        end=model.eos_piece if model.eos_piece in special else None,
-    )
+    begin, end = (name if name in special else None for name in (model.bos_piece, model.eos_piece))
     unknown_id = next(number for number, piece in enumerate(pieces) if piece.kind == UNKNOWN)
     user_defined = [
         AddedToken(p.text, number, special=False)
@@ -393,7 +380,7 @@ def sentencepiece_tokenizer(
         token_bytes,
         special,
         encoder,
-        settings.roles(special, len(token_bytes), template),
+        settings.roles(special, len(token_bytes), (begin, end)),
         Decoding(
             drops_first_space=model.add_dummy_prefix or model.remove_extra_whitespaces,
             drops_more_spaces=model.remove_extra_whitespaces,

@@ -5,15 +5,13 @@ from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
-from .bounded_files import MAX_TOKENS, read_bytes
+from ..untrusted import read_whole, shown
 from .bpe import spelled_merges
+from .config_files import MAX_FILE_BYTES, MAX_TOKEN_LENGTH, MAX_TOKENS
 from .encoders import ByteLevelEncoder
-from .errors import TokenizerError, mismatch, shown
+from .errors import TokenizerError, mismatch
 from .pre_tokenizers import LLAMA_3
 from .tokenizer import Decoding, Roles, Tokenizer
-
-# Llama 3's own file has tokens of up to 128 bytes.
-MAX_TOKEN_BYTES = 4096
 
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
@@ -21,26 +19,14 @@ _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 # first name has the id V - 256. Source: meta-llama/llama-models models/llama3/api/tokenizer.py,
 # commit e046ca91d9cb3217dc0a1b4874cac3273fbe1ad1. (Later commits name the twelfth `<|image|>`, for
 # Llama 3.2 Vision, and so move the reserved numbers by one; the ids of all other names stay.)
-BEGIN_OF_TEXT = "<|begin_of_text|>"
-END_OF_TEXT = "<|end_of_text|>"
-END_OF_MESSAGE = "<|eom_id|>"
-END_OF_TURN = "<|eot_id|>"
-
-STOP_TOKEN_NAMES = (END_OF_TEXT, END_OF_MESSAGE, END_OF_TURN)
+STOP_TOKEN_NAMES = ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>")
 
 _NAMED = (
-    BEGIN_OF_TEXT,
-    END_OF_TEXT,
-    "<|reserved_special_token_0|>",
-    "<|reserved_special_token_1|>",
-    "<|finetune_right_pad_id|>",
-    "<|step_id|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    END_OF_MESSAGE,
-    END_OF_TURN,
-    "<|python_tag|>",
-)
+    "<|begin_of_text|>", "<|end_of_text|>",
+    "<|reserved_special_token_0|>", "<|reserved_special_token_1|>",
+    "<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>",
+    "<|eom_id|>", "<|eot_id|>", "<|python_tag|>",
+)  # fmt: skip
 
 SPECIAL_TOKEN_NAMES = _NAMED + tuple(
     f"<|reserved_special_token_{number}|>" for number in range(2, 2 + 256 - len(_NAMED))
@@ -56,16 +42,13 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
     file cut off between two lines is a smaller vocabulary like any other; it shows when its
     size is compared with the model's.)
 
-    Args:
-        path: The file.
-
     Returns:
         Every token's bytes with its rank, in the order of ranks 0, 1, 2...
 
     Raises:
         TokenizerError: The file is anything else; it names the line.
     """
-    data = read_bytes(path)
+    data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
     if not data:
         raise mismatch(path, "line 1", "'<base64> <rank>'", "an empty file")
     if data.startswith(_BYTE_ORDER_MARKS):
@@ -85,11 +68,11 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
             token = b""
         if (
             rank != b"%d" % number
-            or not 0 < len(token) <= MAX_TOKEN_BYTES
+            or not 0 < len(token) <= MAX_TOKEN_LENGTH
             or binascii.b2a_base64(token, newline=False) != text
             or token in ranks
         ):
-            raise _line_error(path, number, line, ranks)
+            raise _line_error(path, number, line, token, ranks)
         ranks[token] = number
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
@@ -112,8 +95,8 @@ def llama3_tokenizer(ranks: Mapping[bytes, int]) -> Tokenizer:
         special,
         ByteLevelEncoder(ranks, spelled_merges(tokens, ranks, ranks), LLAMA_3, whole=True),
         Roles(
-            bos_id=special[BEGIN_OF_TEXT],
-            eos_id=special[END_OF_TEXT],
+            bos_id=special["<|begin_of_text|>"],
+            eos_id=special["<|end_of_text|>"],
             stop_ids=frozenset(special[name] for name in STOP_TOKEN_NAMES),
             adds_bos=True,
         ),
@@ -121,20 +104,18 @@ def llama3_tokenizer(ranks: Mapping[bytes, int]) -> Tokenizer:
     )
 
 
-def _line_error(path: Path, number: int, line: bytes, ranks: dict[bytes, int]) -> TokenizerError:
+def _line_error(
+    path: Path, number: int, line: bytes, token: bytes, ranks: dict[bytes, int]
+) -> TokenizerError:
     """Say what is wrong with a line that is known to be wrong."""
-    text, space, rank = line.partition(b" ")
+    text, _, rank = line.partition(b" ")
     what = f"line {number + 1}"
-    try:
-        token = binascii.a2b_base64(text)
-    except binascii.Error:
-        token = b""
-    if not space or not rank:
+    if not rank:
         return mismatch(path, what, "'<base64> <rank>'", shown(_text(line)))
     if not token or binascii.b2a_base64(token, newline=False) != text:
         return mismatch(path, what, "a token in base64", shown(_text(text)))
-    if len(token) > MAX_TOKEN_BYTES:
-        return mismatch(path, what, f"a token of at most {MAX_TOKEN_BYTES} bytes", len(token))
+    if len(token) > MAX_TOKEN_LENGTH:
+        return mismatch(path, what, f"a token of at most {MAX_TOKEN_LENGTH} bytes", len(token))
     if rank != b"%d" % number:
         return mismatch(path, what, f"rank {number}", shown(_text(rank)))
     got = f"{shown(_text(text))} of line {ranks[token] + 1} again"

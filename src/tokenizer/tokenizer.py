@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 from ..ml.errors import declared_lack_of_memory
-from .errors import TokenizerError, TokenizerMemoryError, shown
+from ..untrusted import shown
+from .errors import TokenizerError, TokenizerMemoryError
 
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
 
@@ -252,7 +253,8 @@ class Tokenizer:
         try:
             return self.special_tokens[name]
         except KeyError:
-            raise TokenizerError(f"[special_id] no special token {shown(name)}") from None
+            rule = "name must be that of a special token"
+            raise TokenizerError(f"[special_id] {rule}: got {shown(name)}") from None
 
     def is_special(self, token_id: int) -> bool:
         """Tell whether an id is special: no text is encoded to it."""
@@ -261,7 +263,7 @@ class Tokenizer:
 
 def _required(token_id: int | None, purpose: str) -> int:
     if token_id is None:
-        raise TokenizerError(f"[encode] no token of the vocabulary {purpose}")
+        raise TokenizerError(f"[encode] the vocabulary must have a token that {purpose}: got none")
     return token_id
 
 

@@ -14,18 +14,27 @@ SentencePiece; `tokenizers` replaces the characters beside them too.
 
 import gc
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from operator import add
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .added_tokens import AddedTokenFinder, AddedTokensEncoder
-from .bounded_files import described, expect_kind, read_json
-from .config_files import read_token_settings
+from ..untrusted import described, shown
+from .added_tokens import AddedToken, AddedTokenFinder, AddedTokensEncoder
+from .bpe import MOST_IDS, PAIR_SHIFT, Merges, listed_merges
+from .config_files import (
+    MAX_TOKENS,
+    check_names,
+    expect_kind,
+    read_added_tokens,
+    read_json,
+    read_token_settings,
+)
 from .encoders import (
     ByteLevelEncoder,
     MetaspaceEncoder,
@@ -34,9 +43,8 @@ from .encoders import (
     replace_spaces,
     words_are_independent,
 )
-from .errors import mismatch, shown
+from .errors import mismatch
 from .json_pipeline import ByteLevelPipeline, MetaspacePipeline, read_pipeline, read_template
-from .json_vocabulary import Vocabulary, read_merges, read_vocabulary
 from .pre_tokenizers import METASPACE
 from .tokenizer import Decoding, TextEncoder, Tokenizer
 
@@ -57,9 +65,6 @@ _NEVER_IN_TEXT = {0xC0, 0xC1, *range(0xF5, 0x100)}
 def read_tokenizer_json(path: Path) -> Tokenizer:
     """Read a `tokenizer.json`, and what the files beside it say about special tokens.
 
-    Args:
-        path: The file.
-
     Raises:
         TokenizerError: The file is damaged or asks for something unknown.
     """
@@ -68,7 +73,7 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
         file = read_json(path)
         model = _read_model(path, file)
         template = read_template(path, file.get("post_processor"))
-        ends = [name for name in (template.begin, template.end) if name] if template else []
+        ends = [name for name in template or () if name]
         named = {*settings.names.values(), *ends}
         vocabulary = read_vocabulary(path, model.get("vocab"), file.get("added_tokens"), named)
         for name in ends:
@@ -139,6 +144,142 @@ def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
     return model
 
 
+# The vocabulary and the merges
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """All tokens of a file.
+
+    Attributes:
+        names: The token of each id, as the file spells it.
+        ids: The id of each token.
+        tokens: The ids of those that text can become by merging.
+        added: The added tokens.
+        special: The ids of those that text never becomes.
+    """
+
+    names: Sequence[str]
+    ids: Mapping[str, int]
+    tokens: Mapping[str, int]
+    added: Sequence[AddedToken]
+    special: Mapping[str, int]
+
+
+def read_vocabulary(
+    path: Path, vocab: object, added_tokens: object, special_names: Collection[str]
+) -> Vocabulary:
+    """Check the tokens of a file: ids 0, 1, 2... without a gap, each once, each with one name.
+
+    Tokens of `special_names` are special besides those that say it themselves.
+
+    Raises:
+        TokenizerError: Something is wrong; it is named.
+    """
+    vocab = expect_kind(path, "vocab", vocab, dict)
+    if not 0 < len(vocab) <= MAX_TOKENS:
+        raise mismatch(path, "vocab", f"1 to {MAX_TOKENS} tokens", len(vocab))
+    if set(map(type, vocab.values())) != {int}:
+        wrong = next(name for name, number in vocab.items() if type(number) is not int)
+        expect_kind(path, f"vocab: {shown(wrong)}", vocab[wrong], int)
+    ids: dict[str, int] = dict(vocab)
+    added = read_added_tokens(path, added_tokens, special_names)
+    for token in added:
+        if ids.setdefault(token.text, token.token_id) != token.token_id:
+            what = f"added_tokens: id of {shown(token.text)}"
+            raise mismatch(path, what, f"{ids[token.text]} as in vocab", token.token_id)
+    check_names(path, ids)
+    names = _by_id(path, ids)
+    special = {name: ids[name] for name in special_names if name in ids}
+    special |= {token.text: token.token_id for token in added if token.special}
+    return Vocabulary(
+        names=names,
+        ids=ids,
+        tokens={name: number for name, number in vocab.items() if name not in special},
+        added=added,
+        special=dict(sorted(special.items(), key=lambda item: item[1])),
+    )
+
+
+def _by_id(path: Path, ids: Mapping[str, int]) -> list[str]:
+    """Order the tokens by their ids."""
+    lowest, highest = min(ids.values()), max(ids.values())
+    if lowest < 0 or highest >= MOST_IDS:
+        wrong = lowest if lowest < 0 else highest
+        raise mismatch(path, "ids", f"0 <= id < {MOST_IDS}", wrong)
+    if highest + 1 != len(ids):
+        problem = "a gap" if highest >= len(ids) else "one twice"
+        what = f"{len(ids)} tokens up to id {highest}: {problem}"
+        raise mismatch(path, "ids", "0, 1, 2... each once", what)
+    names = [""] * len(ids)
+    for name, number in ids.items():
+        if names[number]:
+            both = f"{shown(names[number])} and {shown(name)}"
+            raise mismatch(path, f"id {number}", "one token", both)
+        names[number] = name
+    return names
+
+
+def read_merges(
+    path: Path, value: object, vocabulary: Vocabulary, unmerged: Sequence[int] = ()
+) -> Merges:
+    """Check a list of merges, each written as `"a b"` or as `["a", "b"]`.
+
+    Merges that would make a special token are left out: text never becomes one. No merge may name
+    an id of `unmerged`, those of bytes and of the unknown token.
+
+    Raises:
+        TokenizerError: A merge is wrong; it is named.
+    """
+    value = written = expect_kind(path, "merges", value, list)
+    if value and isinstance(value[0], str):
+        written = [merge.split(" ") if isinstance(merge, str) else merge for merge in value]
+    if set(map(type, written)) - {list} or set(map(len, written)) - {2}:
+        pairs_of_two = (type(pair) is list and len(pair) == 2 for pair in written)
+        wrong = list(pairs_of_two).index(False)
+        raise mismatch(path, f"merges[{wrong}]", "two tokens", described(value[wrong]))
+    try:
+        return _listed(path, written, vocabulary, unmerged)
+    except (KeyError, TypeError):
+        kept = [n for n in range(len(written)) if _is_mergeable(path, n, written[n], vocabulary)]
+        return _listed(path, [written[n] for n in kept], vocabulary, unmerged)
+
+
+def _listed(
+    path: Path, pairs: list[list[str]], vocabulary: Vocabulary, unmerged: Sequence[int]
+) -> Merges:
+    """Look the tokens of merges up, all of which must be there."""
+    lefts, rights = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    find = vocabulary.tokens.__getitem__
+    left_ids = np.fromiter(map(find, lefts), np.int64, len(pairs))
+    right_ids = np.fromiter(map(find, rights), np.int64, len(pairs))
+    joined = list(map(find, map(add, lefts, rights)))
+    barred = np.flatnonzero(np.isin(left_ids, unmerged) | np.isin(right_ids, unmerged))
+    if unmerged and len(barred):
+        got = " and ".join(shown(name) for name in pairs[barred[0]])
+        raise mismatch(path, "merges", "no merge of bytes or of the unknown token", got)
+    keys = (left_ids << PAIR_SHIFT | right_ids).tolist()
+    merges = listed_merges(keys, joined)
+    if len(merges.ranks) != len(keys):
+        # The last of equal pairs gives the rank, so the first one is not where it says.
+        twice = next(n for n, key in enumerate(keys) if merges.ranks[key] != n)
+        got = " and ".join(shown(name) for name in pairs[twice])
+        raise mismatch(path, "merges", "each once", f"{got} twice")
+    return merges
+
+
+def _is_mergeable(path: Path, number: int, pair: Sequence[object], vocabulary: Vocabulary) -> bool:
+    """Tell whether a merge is one of text; refuse it where it names what is no token."""
+    left, right = pair
+    if not isinstance(left, str) or not isinstance(right, str):
+        raise mismatch(path, f"merges[{number}]", "two texts", described(pair))
+    for name in (left, right, left + right):
+        if name not in vocabulary.tokens and name not in vocabulary.special:
+            expected = "tokens of the vocabulary"
+            raise mismatch(path, f"merges[{number}]", expected, described(name))
+    return all(name in vocabulary.tokens for name in (left, right, left + right))
+
+
 # Byte-level
 
 
@@ -173,9 +314,6 @@ def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
     Each byte is written as one printable character: those of Latin-1 that are printable stand for
     themselves, the others are U+0100 and on, in their order. A token with any other character is
     the UTF-8 of its text.
-
-    Args:
-        names: The tokens.
 
     Returns:
         The bytes of each token, and the places of those with other characters.

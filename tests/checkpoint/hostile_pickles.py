@@ -76,7 +76,7 @@ CODE: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "REDUCE of a storage class": (START + FLOAT + b")R.", ("REDUCE", "torch.FloatStorage")),
     "REDUCE of text": (START + text("os.system") + b")R.", ("REDUCE", "got 'os.system'")),
     "REDUCE of a tensor": (START + TENSOR + b")R.", ("REDUCE", "type TensorReference")),
-    "REDUCE without a tuple": (START + DICT_CLASS + b"]R.", ("REDUCE", "type list")),
+    "REDUCE without a tuple": (START + DICT_CLASS + b"]R.", ("REDUCE", "a list")),
     "REDUCE of a global from the memo": (
         START + SYSTEM + b"q\x000" + text("x") + b"h\x00" + CALL,
         ("GLOBAL at byte 2", "'os.system'"),

@@ -11,7 +11,7 @@ import pytest
 
 from src import ml
 from src.checkpoint import CheckpointError, open_meta_checkpoint
-from src.checkpoint.errors import FileAccessError, FileChangedError, ParamsError, ShardError
+from src.checkpoint.model_directory import ModelDirectory
 from src.checkpoint.names import hugging_face_names, rows_of
 from src.model.args import args_from_params
 from tests.support.hugging_face_writer import (
@@ -123,7 +123,7 @@ def test_rotary_tables_of_old_files_are_not_used_and_named(directory: Path) -> N
         write_hugging_face_directory(directory, CONFIG, arrays)
 
 
-def test_t5_missing_extra_and_wrongly_shaped_tensors_are_listed(directory: Path) -> None:
+def test_missing_extra_and_wrongly_shaped_tensors_are_listed(directory: Path) -> None:
     arrays: dict[str, Any] = dict(write(directory))
     del arrays[Q]
     write_hugging_face_directory(directory, CONFIG, arrays)
@@ -148,7 +148,7 @@ def test_t5_missing_extra_and_wrongly_shaped_tensors_are_listed(directory: Path)
     ],
     ids=str,
 )  # fmt: skip
-def test_c1_a_configuration_that_contradicts_the_tensors_is_refused(
+def test_a_configuration_that_contradicts_the_tensors_is_refused(
     directory: Path, changes: dict[str, object]
 ) -> None:
     arrays = write(directory)
@@ -188,13 +188,6 @@ def test_misaligned_tensors_are_counted(directory: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
-def test_half_a_directory_is_refused(directory: Path, missing: str) -> None:
-    write(directory)
-    (directory / missing).unlink()
-    assert missing in refusal(directory)
-
-
 def test_one_file_goes_before_an_index(directory: Path) -> None:
     write(directory, shards=2)
     write(directory)
@@ -209,7 +202,7 @@ ESCAPES = (
 
 
 @pytest.mark.parametrize("name", ESCAPES, ids=str)
-def test_s3_an_index_cannot_lead_out_of_the_directory(directory: Path, name: object) -> None:
+def test_an_index_cannot_lead_out_of_the_directory(directory: Path, name: object) -> None:
     write(directory, shards=2)
     open_hugging_face(directory)
     weight_map = json.loads((directory / INDEX).read_text())["weight_map"] | {Q: name}
@@ -218,7 +211,7 @@ def test_s3_an_index_cannot_lead_out_of_the_directory(directory: Path, name: obj
     assert f"file of tensor '{Q}'" in refusal(directory)
 
 
-def test_s3_a_link_that_leads_elsewhere_is_refused(directory: Path) -> None:
+def test_a_link_that_leads_elsewhere_is_refused(directory: Path) -> None:
     arrays = write(directory, shards=2)
     shard = sorted(directory.glob("model-*"))[1]
     shard.rename(directory.parent / "elsewhere.safetensors")
@@ -232,7 +225,7 @@ def test_s3_a_link_that_leads_elsewhere_is_refused(directory: Path) -> None:
     assert len(open_hugging_face(directory.parent / "alias").tensors) == len(arrays)
 
 
-def test_s3_the_cache_of_the_hub_links_into_its_blobs_and_nowhere_else(tmp_path: Path) -> None:
+def test_the_cache_of_the_hub_links_into_its_blobs_and_nowhere_else(tmp_path: Path) -> None:
     snapshot, blobs = tmp_path / "models--x" / "snapshots" / "abc", tmp_path / "models--x" / "blobs"
     arrays = write(snapshot, shards=2)
     blobs.mkdir()
@@ -245,7 +238,7 @@ def test_s3_the_cache_of_the_hub_links_into_its_blobs_and_nowhere_else(tmp_path:
     assert "got a link that leads elsewhere" in refusal(snapshot)
 
 
-def test_s3_an_index_of_very_many_files_is_refused(directory: Path) -> None:
+def test_an_index_of_very_many_files_is_refused(directory: Path) -> None:
     write(directory, shards=2)
     many = {f"t{number}": f"{number}.safetensors" for number in range(1001)}
     write_index(directory, many)
@@ -255,7 +248,7 @@ def test_s3_an_index_of_very_many_files_is_refused(directory: Path) -> None:
     assert "expected 1000 files beside it" in refusal(directory)
 
 
-def test_s3_an_index_may_have_16_mib_and_no_more(directory: Path) -> None:
+def test_an_index_may_have_16_mib_and_no_more(directory: Path) -> None:
     write(directory, shards=2)
     text = (directory / INDEX).read_text()
     (directory / INDEX).write_text(text.ljust(16 << 20))
@@ -264,7 +257,7 @@ def test_s3_an_index_may_have_16_mib_and_no_more(directory: Path) -> None:
     assert "size: expected at most 16777216 bytes, got 16777217" in refusal(directory)
 
 
-def test_s3_a_missing_shard_is_named(directory: Path) -> None:
+def test_a_missing_shard_is_named(directory: Path) -> None:
     write(directory, shards=3)
     for shard in sorted(directory.glob("model-*"))[1:]:
         shard.unlink()
@@ -273,7 +266,7 @@ def test_s3_a_missing_shard_is_named(directory: Path) -> None:
     assert "(2 in all)" in text
 
 
-def test_s3_a_tensor_in_two_shards_is_refused(directory: Path) -> None:
+def test_a_tensor_in_two_shards_is_refused(directory: Path) -> None:
     arrays = write(directory, shards=2)
     first, second = sorted(directory.glob("model-*"))
     names = list(arrays)
@@ -284,7 +277,7 @@ def test_s3_a_tensor_in_two_shards_is_refused(directory: Path) -> None:
     open_hugging_face(directory)
 
 
-def test_s3_an_index_and_its_files_must_agree(directory: Path) -> None:
+def test_an_index_and_its_files_must_agree(directory: Path) -> None:
     write(directory, shards=2)
     first, second = sorted(path.name for path in directory.glob("model-*"))
     rewrite_index(directory, **{"model.norm.weight": None})
@@ -300,9 +293,9 @@ def test_s3_an_index_and_its_files_must_agree(directory: Path) -> None:
 
 BAD_INDEXES = {
     "empty": ("", "line 1 column 1"),
-    "list": ("[]", "a JSON object, got a value of type list"),
-    "no map": ('{"metadata": {}}', "a map of tensor names to file names, got None"),
-    "list map": ('{"weight_map": []}', "got a value of type list"),
+    "list": ("[]", "a JSON object, got a list"),
+    "no map": ('{"metadata": {}}', "a map of tensor names to file names, got null"),
+    "list map": ('{"weight_map": []}', "got a list"),
     "empty map": ('{"weight_map": {}}', "a map of tensor names"),
     "another key": ('{"weight_map": {"a": "b.safetensors"}, "x": 1}', "'x'"),
     "a name twice": ('{"weight_map": {"a": "b.safetensors", "a": "c.safetensors"}}', "'a' twice"),
@@ -311,18 +304,10 @@ BAD_INDEXES = {
 
 
 @pytest.mark.parametrize(("text", "words"), BAD_INDEXES.values(), ids=BAD_INDEXES)
-def test_s3_a_bad_index_is_refused(directory: Path, text: str, words: str) -> None:
+def test_a_bad_index_is_refused(directory: Path, text: str, words: str) -> None:
     write(directory, shards=2)
     (directory / INDEX).write_text(text)
     assert words in refusal(directory)
-
-
-def test_s3_a_fifo_for_a_shard_does_not_block(directory: Path) -> None:
-    write(directory, shards=2)
-    shard = sorted(directory.glob("model-*"))[0]
-    shard.unlink()
-    os.mkfifo(shard)
-    assert "a regular file, got a FIFO" in refusal(directory)
 
 
 def test_a_refused_directory_leaves_no_file_mapped(directory: Path) -> None:
@@ -333,21 +318,12 @@ def test_a_refused_directory_leaves_no_file_mapped(directory: Path) -> None:
         assert str(directory) not in maps.read_text()
 
 
-def test_a_rewritten_shard_is_noticed(directory: Path) -> None:
-    write(directory, shards=2)
-    checkpoint = open_hugging_face(directory)
-    checkpoint.check_unchanged()
-    os.utime(checkpoint.files[1], ns=(1, 1))
-    with pytest.raises(FileChangedError):
-        checkpoint.check_unchanged()
-
-
 def test_names_of_shards_are_checked_for_the_whole_model(directory: Path) -> None:
     arrays = write(directory, shards=2)
     write_hugging_face_directory(
         directory, CONFIG, {name: a for name, a in arrays.items() if name != Q}, shards=2
     )
-    with pytest.raises(ShardError, match=f"{INDEX}: tensors: .* without '{Q}'"):
+    with pytest.raises(CheckpointError, match=f"{INDEX}: tensors: .* without '{Q}'"):
         open_hugging_face(directory)
 
 
@@ -431,54 +407,37 @@ def test_what_was_opened_is_told(directory: Path) -> None:
     assert checkpoint.mapped_bytes == 0
 
 
-def test_t5_one_shard_alone_is_refused(directory: Path) -> None:
-    write_random_meta_directory(directory, PARAMS, shards=4)
-    for number in (1, 2, 3):
-        (directory / f"consolidated.{number:02d}.pth").unlink()
-    with pytest.raises(ShardError, match=r"expected 4, got 1, .* missing 01, 02, 03 \(3 in all\)"):
-        open_meta(directory)
-
-
-def test_t5_a_gap_in_the_numbers_is_refused_by_number(directory: Path) -> None:
+def test_a_gap_in_the_numbers_is_refused_by_number(directory: Path) -> None:
     write_random_meta_directory(directory, PARAMS, shards=4)
     (directory / "consolidated.00.pth").unlink()
     (directory / "consolidated.02.pth").unlink()
-    with pytest.raises(ShardError, match="no number 00, 02"):
+    with pytest.raises(CheckpointError, match="no number 00, 02"):
         open_meta(directory)
 
 
 def test_a_directory_without_its_files_is_refused(directory: Path) -> None:
     sizes = args_from_params(PARAMS).tensor_sizes
-    with pytest.raises(FileAccessError, match="No such file"):
-        open_meta_checkpoint(directory, 2, sizes)
+    with pytest.raises(CheckpointError, match="No such file"):
+        open_meta_checkpoint(ModelDirectory("Meta", directory), 2, sizes)
     directory.mkdir()
-    with pytest.raises(ShardError, match=r"expected consolidated\.00\.pth and params\.json"):
-        open_meta_checkpoint(directory, 2, sizes)
+    with pytest.raises(CheckpointError, match=r"expected consolidated\.00\.pth and params\.json"):
+        open_meta_checkpoint(ModelDirectory("Meta", directory), 2, sizes)
     write_random_meta_directory(directory, PARAMS)
     (directory / "params.json").unlink()
-    with pytest.raises(FileAccessError, match=r"params\.json: cannot be opened"):
+    with pytest.raises(CheckpointError, match=r"params\.json: cannot be opened"):
         open_meta(directory)
-    with pytest.raises(FileAccessError, match="Not a directory"):
-        open_meta_checkpoint(directory / "consolidated.00.pth", 2, sizes)
-    with pytest.raises(FileAccessError, match="embedded null"):
-        open_meta_checkpoint(directory / "a\0b", 2, sizes)
+    with pytest.raises(CheckpointError, match="Not a directory"):
+        open_meta_checkpoint(ModelDirectory("Meta", directory / "consolidated.00.pth"), 2, sizes)
+    with pytest.raises(CheckpointError, match="embedded null"):
+        open_meta_checkpoint(ModelDirectory("Meta", directory / "a\0b"), 2, sizes)
 
 
-def test_c1_bad_parameters_are_refused_before_any_weight_file_is_opened(directory: Path) -> None:
+def test_bad_parameters_are_refused_before_any_weight_file_is_opened(directory: Path) -> None:
     write_random_meta_directory(directory, PARAMS)
     (directory / "consolidated.00.pth").write_bytes(b"never read")
     (directory / "params.json").write_text(json.dumps(PARAMS | {"n_layers": 10**9}))
-    with pytest.raises(ParamsError, match="n_layers"):
+    with pytest.raises(CheckpointError, match="n_layers"):
         open_meta(directory)
-
-
-def test_c1_parameters_that_contradict_the_tensors_are_refused(directory: Path) -> None:
-    write_random_meta_directory(directory, PARAMS)
-    open_meta(directory)
-    for change in ({"dim": 48}, {"n_layers": 3}, {"n_kv_heads": 4}, {"vocab_size": 41}):
-        (directory / "params.json").write_text(json.dumps(PARAMS | change))
-        with pytest.raises(ShardError):
-            open_meta(directory)
 
 
 def test_nothing_stays_open_after_a_refusal_and_after_closing(directory: Path) -> None:
@@ -501,20 +460,10 @@ def test_nothing_stays_open_after_a_refusal_and_after_closing(directory: Path) -
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_f1_a_file_changed_while_in_use_is_noticed(directory: Path) -> None:
+def test_a_file_changed_while_in_use_is_noticed(directory: Path) -> None:
     write_random_meta_directory(directory, PARAMS)
     checkpoint = open_meta(directory)
     checkpoint.check_unchanged()
     os.truncate(checkpoint.files[0], 100)
-    with pytest.raises(FileChangedError, match="truncated"):
+    with pytest.raises(CheckpointError, match="truncated"):
         checkpoint.check_unchanged()
-
-
-def test_f1_a_file_replaced_while_in_use_works_on(directory: Path) -> None:
-    expected = write_random_meta_directory(directory, PARAMS)
-    checkpoint = open_meta(directory)
-    checkpoint.files[0].unlink()
-    write_random_meta_directory(directory, PARAMS, seed=2)
-    checkpoint.check_unchanged()
-    norm = checkpoint.tensors["norm.weight"].numpy()
-    assert norm.tobytes() == whole(expected["norm.weight"]).tobytes()

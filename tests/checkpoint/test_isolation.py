@@ -86,7 +86,7 @@ def opened(events: list[list[str]]) -> set[str]:
     return {argument for name, argument in events if name == "open"}
 
 
-def test_p1_hostile_files_cause_no_import_no_other_open_and_no_process(tmp_path: Path) -> None:
+def test_hostile_files_cause_no_import_no_other_open_and_no_process(tmp_path: Path) -> None:
     programs = {name: program for name, (program, _) in hostile.CODE.items()}
     outcomes = watch(tmp_path, programs)
     for path, outcome, events in outcomes:
@@ -95,14 +95,14 @@ def test_p1_hostile_files_cause_no_import_no_other_open_and_no_process(tmp_path:
         assert {name for name, _ in events} == {"open", "mmap.__new__"}
 
 
-def test_p1_twin_a_good_file_opens_nothing_else(tmp_path: Path) -> None:
+def test_a_good_file_opens_nothing_else(tmp_path: Path) -> None:
     programs = {"good": hostile.storage_program(count=integer(24))}
     [[path, outcome, events]] = watch(tmp_path, programs)
     assert outcome == "read"
     assert opened(events) == {path}
 
 
-def test_p4_greedy_files_are_refused_within_64_mib(tmp_path: Path) -> None:
+def test_greedy_files_are_refused_within_64_mib(tmp_path: Path) -> None:
     outcomes = watch(tmp_path, hostile.GREEDY)
     assert all(outcome == "refused" for _, outcome, _ in outcomes)
 
@@ -118,7 +118,7 @@ GREEDY_HEADERS = {
 }
 
 
-def test_s1_greedy_safetensors_files_are_refused_within_64_mib(tmp_path: Path) -> None:
+def test_greedy_safetensors_files_are_refused_within_64_mib(tmp_path: Path) -> None:
     paths = []
     for number, header in enumerate(GREEDY_HEADERS.values()):
         assert len(header) <= 1.1e6
@@ -131,7 +131,7 @@ def test_s1_greedy_safetensors_files_are_refused_within_64_mib(tmp_path: Path) -
         assert opened(events) == {path}
 
 
-def test_z1_z4_archives_that_claim_much_are_refused_within_64_mib(tmp_path: Path) -> None:
+def test_archives_that_claim_much_are_refused_within_64_mib(tmp_path: Path) -> None:
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", bytes(1 << 28))
@@ -143,7 +143,7 @@ def test_z1_z4_archives_that_claim_much_are_refused_within_64_mib(tmp_path: Path
     assert [outcome for _, outcome, _ in watch_files(paths)] == ["refused"] * len(paths)
 
 
-def test_p4_twin_the_limit_of_the_process_that_watches_bites(tmp_path: Path) -> None:
+def test_the_limit_of_the_process_that_watches_bites(tmp_path: Path) -> None:
     large = "bytes(80 << 20)"
     with pytest.raises(subprocess.CalledProcessError):
         run_alone(WATCH + f"\n{large}\n")

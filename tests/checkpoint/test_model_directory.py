@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from src.checkpoint import CheckpointError
-from src.checkpoint.errors import some_of
 from src.checkpoint.model_directory import ModelDirectory, find_model_directory
+from src.untrusted import some_of
 
 META = ("params.json", "consolidated.00.pth")
 HUGGING_FACE = ("config.json", "model.safetensors")

@@ -12,10 +12,6 @@ def test_a_model_of_two_layers_has_3_plus_9_per_layer() -> None:
     assert "layers.1.feed_forward.w3.weight" in names
 
 
-def test_only_the_output_layer_is_optional() -> None:
-    assert [name for name, row in rows_of(3) if row.optional] == ["output.weight"]
-
-
 @pytest.mark.parametrize("name", [name for name, _ in rows_of(12)])
 def test_each_name_is_found_again_in_the_table(name: str) -> None:
     row = row_of(name)

@@ -1,12 +1,11 @@
 """The pickle machine builds data and nothing else: rows P1 to P4, each with its valid twin."""
 
 import contextlib
-import pickletools
 from collections.abc import Callable
 
 import pytest
 
-from src.checkpoint.errors import PickleRefusedError
+from src.checkpoint import CheckpointError
 from src.checkpoint.pickle_machine import (
     MOST_OPCODES,
     TORCH_GLOBALS,
@@ -15,7 +14,6 @@ from src.checkpoint.pickle_machine import (
     PickleMachine,
     StorageReference,
     TensorReference,
-    opcode_name,
 )
 from tests.checkpoint import hostile_pickles as hostile
 from tests.support.pth_writer import (
@@ -33,10 +31,10 @@ def run(program: bytes) -> object:
 
 
 @pytest.mark.parametrize(("program", "words"), hostile.CODE.values(), ids=hostile.CODE)
-def test_p1_code_is_refused_naming_opcode_position_and_global(
+def test_code_is_refused_naming_opcode_position_and_global(
     program: bytes, words: tuple[str, ...]
 ) -> None:
-    with pytest.raises(PickleRefusedError) as caught:
+    with pytest.raises(CheckpointError) as caught:
         run(program)
     assert str(caught.value).startswith("model.pth: data.pkl: ")
     for word in words:
@@ -45,14 +43,14 @@ def test_p1_code_is_refused_naming_opcode_position_and_global(
 
 
 @pytest.mark.parametrize("program", hostile.CONTAINERS.values(), ids=hostile.CONTAINERS)
-def test_p2_items_are_set_only_in_dicts_and_appended_only_to_lists(program: bytes) -> None:
-    with pytest.raises(PickleRefusedError):
+def test_items_are_set_only_in_dicts_and_appended_only_to_lists(program: bytes) -> None:
+    with pytest.raises(CheckpointError):
         run(program)
 
 
 @pytest.mark.parametrize("program", hostile.DAMAGED.values(), ids=hostile.DAMAGED)
-def test_p3_damaged_programs_are_refused_with_the_position(program: bytes) -> None:
-    with pytest.raises(PickleRefusedError, match=r"at byte [0-9]+"):
+def test_damaged_programs_are_refused_with_the_position(program: bytes) -> None:
+    with pytest.raises(CheckpointError, match=r"at byte [0-9]+"):
         run(program)
 
 
@@ -72,48 +70,42 @@ def test_p3_damaged_programs_are_refused_with_the_position(program: bytes) -> No
 )
 def test_calls_with_other_arguments_are_refused(call: tuple[str, bytes], words: str) -> None:
     name, arguments = call
-    with pytest.raises(PickleRefusedError, match=words):
+    with pytest.raises(CheckpointError, match=words):
         run(hostile.START + global_name("torch._utils", name) + arguments + b"R.")
 
 
-def test_p1_a_global_from_values_that_are_no_names_is_refused_too() -> None:
-    with pytest.raises(PickleRefusedError, match=r"STACK_GLOBAL at byte 6: .*got STACK_GLOBAL$"):
+def test_a_global_from_values_that_are_no_names_is_refused_too() -> None:
+    with pytest.raises(CheckpointError, match=r"STACK_GLOBAL at byte 6: .*got STACK_GLOBAL$"):
         run(hostile.START + b"K\x01K\x02\x93.")
 
 
-def test_p3_a_program_cut_at_any_byte_is_refused() -> None:
+def test_a_program_cut_at_any_byte_is_refused() -> None:
     program = dict_program({"a": hostile.TENSOR, "b": hostile.TENSOR})
     for length in range(len(program)):
-        with pytest.raises(PickleRefusedError, match=r"at byte [0-9]+"):
+        with pytest.raises(CheckpointError, match=r"at byte [0-9]+"):
             run(program[:length])
     run(program)
 
 
 @pytest.mark.parametrize("program", hostile.GREEDY.values(), ids=hostile.GREEDY)
-def test_p4_greedy_programs_end_without_recursion_or_any_other_error(program: bytes) -> None:
+def test_greedy_programs_end_without_recursion_or_any_other_error(program: bytes) -> None:
     # Deep and cyclic values are data; test_torch_pth shows that they are refused as content.
-    with contextlib.suppress(PickleRefusedError):
+    with contextlib.suppress(CheckpointError):
         run(program)
-
-
-def test_opcodes_have_the_names_that_python_gives_them() -> None:
-    for opcode in pickletools.opcodes:
-        assert opcode_name(ord(opcode.code)) == opcode.name
-    assert opcode_name(0xFF) == "byte 0xff"
 
 
 @pytest.mark.parametrize(
     ("program", "got"), [(b"\x80\x03N.", "3"), (b"\x80\x02\x80\x02N.", "2 after the start")]
 )
-def test_p3_another_protocol_or_a_second_one_is_refused(program: bytes, got: str) -> None:
-    with pytest.raises(PickleRefusedError, match=f"expected protocol 2 at byte 0, got {got}$"):
+def test_another_protocol_or_a_second_one_is_refused(program: bytes, got: str) -> None:
+    with pytest.raises(CheckpointError, match=f"expected protocol 2 at byte 0, got {got}$"):
         run(program)
 
 
 def test_the_number_of_opcodes_is_limited() -> None:
     fitting = hostile.START + b"(" + b"N" * (MOST_OPCODES - 4) + b"t."
     assert len(run(fitting)) == MOST_OPCODES - 4
-    with pytest.raises(PickleRefusedError, match=f"at most {MOST_OPCODES} opcodes"):
+    with pytest.raises(CheckpointError, match=f"at most {MOST_OPCODES} opcodes"):
         run(hostile.START + b"(" + b"N" * (MOST_OPCODES - 3) + b"t.")
 
 
@@ -124,14 +116,9 @@ def test_integers_of_each_width_are_read(value: int) -> None:
     assert run(hostile.START + integer(value) + b".") == value
 
 
-def test_long_integers_have_a_sign() -> None:
-    assert run(hostile.START + b"\x8a\x01\xff.") == -1
-    assert run(hostile.START + b"\x8a\x02\xff\x00.") == 255
-
-
-def test_p4_an_integer_of_more_than_8_bytes_is_refused() -> None:
+def test_an_integer_of_more_than_8_bytes_is_refused() -> None:
     assert run(hostile.START + b"\x8a\x08" + b"\x01" * 8 + b".") == 0x0101010101010101
-    with pytest.raises(PickleRefusedError, match=r"LONG1 .* of at most 8 bytes, got 9$"):
+    with pytest.raises(CheckpointError, match=r"LONG1 .* of at most 8 bytes, got 9$"):
         run(hostile.START + b"\x8a\x09" + b"\x01" * 9 + b".")
 
 
@@ -156,7 +143,7 @@ def test_a_size_may_be_2_to_the_48_and_no_more(what: str) -> None:
     found = (tensor.storage.element_count, tensor.offset, *tensor.shape, *tensor.strides)
     assert 1 << 48 in found
     words = f"{what}: expected an integer in 0..{1 << 48}, got {(1 << 48) + 1}$"
-    with pytest.raises(PickleRefusedError, match=words):
+    with pytest.raises(CheckpointError, match=words):
         run(SIZES[what]((1 << 48) + 1))
 
 

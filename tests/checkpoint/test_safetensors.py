@@ -1,7 +1,6 @@
 """Reading safetensors files: rows S1 and S2 of the bad inputs, each with its valid twin."""
 
 import json
-import os
 import re
 import struct
 import tracemalloc
@@ -13,13 +12,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.checkpoint import CheckpointError, read_safetensors
-from src.checkpoint.errors import (
-    FileMemoryError,
-    NotACheckpointError,
-    SafetensorsError,
-    TensorRecordError,
-)
+from src.checkpoint import CheckpointError, FileMemoryError, read_safetensors
 from src.checkpoint.safetensors import DTYPE_BITS, SafetensorsFile
 from tests.support.safetensors_writer import entry, file_bytes, padded, write_safetensors
 
@@ -84,12 +77,12 @@ def test_a_copy_of_a_misaligned_tensor_without_memory_for_it_is_refused_in_one_l
         read_safetensors(path)
 
 
-def test_s2_too_many_tensors_whose_keys_hide_behind_escapes_are_counted_too(tmp_path: Path) -> None:
+def test_too_many_tensors_whose_keys_hide_behind_escapes_are_counted_too(tmp_path: Path) -> None:
     header = {str(number): 1 for number in range((1 << 16) + 1)}
     assert "at most 65536, got 65537" in refusal(tmp_path, file_bytes(header))
 
 
-def test_s2_as_many_tensors_as_the_limit_are_read_and_one_more_is_refused(
+def test_as_many_tensors_as_the_limit_are_read_and_one_more_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("src.checkpoint.safetensors._MOST_TENSORS", 3)
@@ -171,14 +164,14 @@ def test_a_dtype_that_ml_lacks_is_named_only_when_its_tensor_is_asked_for(
     path.write_bytes(file_bytes(header, bytes(2 * width + 4)))
     source = SafetensorsFile(path)
     assert source.tensor(source.entries["good"], "good").shape == ()
-    with pytest.raises(TensorRecordError, match=rf"tensor 'odd': dtype: .*got {dtype}$"):
+    with pytest.raises(CheckpointError, match=rf"tensor 'odd': dtype: .*got {dtype}$"):
         source.tensor(source.entries["odd"], "odd")
-    with pytest.raises(TensorRecordError, match=dtype):
+    with pytest.raises(CheckpointError, match=dtype):
         read_safetensors(path)
 
 
 @pytest.mark.parametrize("length", [0, 1, 7])
-def test_s1_a_file_of_a_few_bytes_is_refused(tmp_path: Path, length: int) -> None:
+def test_a_file_of_a_few_bytes_is_refused(tmp_path: Path, length: int) -> None:
     text = refusal(tmp_path, bytes(length))
     assert "kind: expected a safetensors file, got " in text
     assert ("an empty file" if not length else f"{length} bytes") in text
@@ -203,13 +196,13 @@ LENGTHS = {
 
 
 @pytest.mark.parametrize(("content", "words"), LENGTHS.values(), ids=LENGTHS)
-def test_s1_a_wrong_header_is_refused_with_its_reason(
+def test_a_wrong_header_is_refused_with_its_reason(
     tmp_path: Path, content: bytes, words: str
 ) -> None:
     assert words in refusal(tmp_path, content)
 
 
-def test_s1_twin_the_same_header_as_the_format_has_it_is_read(tmp_path: Path) -> None:
+def test_the_same_header_as_the_format_has_it_is_read(tmp_path: Path) -> None:
     tensors = read(tmp_path / "a", file_bytes(GOOD, DATA))
     assert tensors["a"].numpy().tolist() == [1.5, -2.0]
     # Padding of any length, and JSON's own white space inside.
@@ -217,7 +210,7 @@ def test_s1_twin_the_same_header_as_the_format_has_it_is_read(tmp_path: Path) ->
     assert read(tmp_path / "b", file_bytes(spaced, DATA))["a"].numpy().tolist() == [1.5, -2.0]
 
 
-def test_s1_a_header_as_long_as_the_limit_is_read_and_one_byte_more_is_refused(
+def test_a_header_as_long_as_the_limit_is_read_and_one_byte_more_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("src.checkpoint.safetensors._MOST_HEADER_BYTES", 200)
@@ -228,7 +221,7 @@ def test_s1_a_header_as_long_as_the_limit_is_read_and_one_byte_more_is_refused(
 
 
 @pytest.mark.parametrize("value", [b"[]", b"{}", b'""', b"1"])
-def test_s1_a_header_of_many_small_values_is_refused_before_they_are_made(
+def test_a_header_of_many_small_values_is_refused_before_they_are_made(
     tmp_path: Path, value: bytes
 ) -> None:
     """Before, one of 90 MB took 2.3 GB."""
@@ -247,7 +240,7 @@ def test_s1_a_header_of_many_small_values_is_refused_before_they_are_made(
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 9, 40, 80, 100])
-def test_s1_a_file_cut_anywhere_is_refused(tmp_path: Path, size: int) -> None:
+def test_a_file_cut_anywhere_is_refused(tmp_path: Path, size: int) -> None:
     content = file_bytes(GOOD, DATA)
     assert size < len(content)
     refusal(tmp_path, content[:size])
@@ -282,7 +275,7 @@ def text_of(
 ENTRIES = {
     "NaN": (text_of("[NaN]"), "finite number, got NaN"),
     "1.0": (text_of("[2.0]"), "got 2.0"),
-    "true": (text_of("[true]", dtype='"F64"'), "got True"),
+    "true": (text_of("[true]", dtype='"F64"'), "got true"),
     "text": (text_of('["2"]'), "got '2'"),
     "5 000 digits": (text_of(f"[{'9' * 5000}]"), "32 digits"),
     "exponent": (text_of("[2e0]"), "got 2.0"),
@@ -293,8 +286,8 @@ ENTRIES = {
     "unknown dtype": (text_of(dtype='"F33"'), "one that the format knows, got 'F33'"),
     "lower case": (text_of(dtype='"f32"'), "got 'f32'"),
     "dtype of ESC": (text_of(dtype='"\\u001b[2J"'), r"'\x1b[2J'"),
-    "dtype list": (text_of(dtype='["F32"]'), "type list"),
-    "dtype null": (text_of(dtype="null"), "got None"),
+    "dtype list": (text_of(dtype='["F32"]'), "a list"),
+    "dtype null": (text_of(dtype="null"), "got null"),
     "one offset": (text_of(offsets="[8]"), "[begin, end]"),
     "three offsets": (text_of(offsets="[0,4,8]"), "[begin, end]"),
     "reversed": (text_of(offsets="[8,0]"), "begin <= end, got [8, 0]"),
@@ -305,7 +298,7 @@ ENTRIES = {
     "another key": (text_of(more=',"x":1'), "'x'"),
     "a key twice": (text_of(more=',"shape":[2]'), "'shape' twice"),
     "no object": ("3", "data_offsets, got 3"),
-    "null": ("null", "data_offsets, got None"),
+    "null": ("null", "data_offsets, got null"),
     "deep": ("[" * 100_000, "nesting, got very many"),
     "wraps": (text_of(f"[{2**32},{2**32}]", "[0,0]"), "bits, got 0 bits"),
     "a million": (text_of("[1000000]", "[0,4]"), "32000000 bits, got 32 bits"),
@@ -315,31 +308,29 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize(("text", "words"), ENTRIES.values(), ids=ENTRIES)
-def test_s1_s2_a_wrong_entry_is_refused_with_its_reason(
-    tmp_path: Path, text: str, words: str
-) -> None:
+def test_a_wrong_entry_is_refused_with_its_reason(tmp_path: Path, text: str, words: str) -> None:
     assert words in refusal(tmp_path, with_entry(text))
 
 
-def test_s1_s2_twin_the_same_entry_put_right_is_read(tmp_path: Path) -> None:
+def test_the_same_entry_put_right_is_read(tmp_path: Path) -> None:
     assert read(tmp_path / "a", with_entry(text_of()))["a"].shape == (2,)
     assert read(tmp_path / "b", with_entry(text_of("[2,1,1,1,1,1,1,1]")))["a"].ndim == 8
 
 
 METADATA: dict[str, tuple[object, str]] = {
-    "list": ([], "a map of text to text, got a value of type list"),
-    "null": (None, "a map of text to text, got None"),
+    "list": ([], "a map of text to text, got a list"),
+    "null": (None, "a map of text to text, got null"),
     "number": ({"format": 1}, "'format': expected text, got 1"),
-    "nested": ({"format": {"a": "b"}}, "type dict"),
+    "nested": ({"format": {"a": "b"}}, "an object"),
 }
 
 
 @pytest.mark.parametrize(("metadata", "words"), METADATA.values(), ids=METADATA)
-def test_s1_metadata_must_map_text_to_text(tmp_path: Path, metadata: object, words: str) -> None:
+def test_metadata_must_map_text_to_text(tmp_path: Path, metadata: object, words: str) -> None:
     assert words in refusal(tmp_path, file_bytes({"__metadata__": metadata} | GOOD, DATA))
 
 
-def test_s1_duplicate_names_are_refused(tmp_path: Path) -> None:
+def test_duplicate_names_are_refused(tmp_path: Path) -> None:
     one = json.dumps(GOOD)[1:-1]
     header = padded(f"{{{one}, {one}}}".encode())
     assert "each key once, got 'a' twice" in refusal(tmp_path, file_bytes(header, DATA))
@@ -356,14 +347,14 @@ BUFFERS = {
 
 
 @pytest.mark.parametrize(("spans", "size", "words"), BUFFERS.values(), ids=BUFFERS)
-def test_s2_the_tensors_must_cover_the_buffer_exactly(
+def test_the_tensors_must_cover_the_buffer_exactly(
     tmp_path: Path, spans: list[tuple[int, int]], size: int, words: str
 ) -> None:
     header = {f"t{n}": entry("F32", [(e - b) // 4], b, e) for n, (b, e) in enumerate(spans)}
     assert words in refusal(tmp_path, file_bytes(header, bytes(size)))
 
 
-def test_s2_twin_tensors_in_any_order_of_names_and_empty_ones_between_are_read(
+def test_tensors_in_any_order_of_names_and_empty_ones_between_are_read(
     tmp_path: Path,
 ) -> None:
     header = {
@@ -378,7 +369,7 @@ def test_s2_twin_tensors_in_any_order_of_names_and_empty_ones_between_are_read(
     assert tensors["end"].shape == (3, 0)
 
 
-def test_s2_100_000_tensors_are_refused_and_a_thousand_are_read(tmp_path: Path) -> None:
+def test_100_000_tensors_are_refused_and_a_thousand_are_read(tmp_path: Path) -> None:
     def header(count: int) -> dict[str, object]:
         return {str(n): entry("U8", [0], 0, 0) for n in range(count)}
 
@@ -404,21 +395,14 @@ KINDS = {
 def test_another_kind_of_file_is_named(tmp_path: Path, content: bytes, kind: str) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
-    with pytest.raises(NotACheckpointError, match=f"expected a safetensors file, got .*{kind}"):
+    with pytest.raises(CheckpointError, match=f"expected a safetensors file, got .*{kind}"):
         read_safetensors(path)
-
-
-def test_a_directory_a_fifo_and_nothing_are_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    for name in ("fifo", ".", "absent"):
-        with pytest.raises(CheckpointError):
-            read_safetensors(tmp_path / name)
 
 
 def test_a_refused_file_is_not_left_open(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(file_bytes(GOOD, DATA + b"x"))
-    with pytest.raises(SafetensorsError):
+    with pytest.raises(CheckpointError):
         read_safetensors(path)
     if (maps := Path("/proc/self/maps")).exists():
         assert str(path) not in maps.read_text()

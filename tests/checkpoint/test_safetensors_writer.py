@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.checkpoint.packed_weights import in_halves, new_tensors, part_contents, take_packed
+from src.checkpoint.packed_weights import take_packed
 from src.checkpoint.safetensors import SafetensorsFile
-from src.checkpoint.safetensors_writer import NewTensor, SafetensorsWriter, written_bytes
+from src.checkpoint.safetensors_writer import (
+    NewTensor,
+    SafetensorsWriter,
+    in_halves,
+    new_tensors,
+    part_contents,
+    written_bytes,
+)
 
 
 def random(shape: tuple[int, ...], dtype: Any = ml_dtypes.bfloat16) -> ml.Tensor:

@@ -17,9 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from src import ml
 from src.checkpoint import CheckpointError, read_pth
-from src.checkpoint.errors import ArchiveError, NotACheckpointError, TensorRecordError
 from src.checkpoint.torch_pth import check_crcs, map_pth
 from tests.checkpoint import hostile_pickles as hostile
 from tests.checkpoint.zip_parts import Part, build
@@ -131,32 +129,25 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize(("call", "expected"), UNUSUAL.values(), ids=UNUSUAL)
-def test_t3_offsets_and_strides_are_honoured(
-    path: Path, call: bytes, expected: "np.ndarray"
-) -> None:
+def test_offsets_and_strides_are_honoured(path: Path, call: bytes, expected: "np.ndarray") -> None:
     tensor = read_pth(one_storage(path, call))["t0"]
     assert tensor.shape == expected.shape
     np.testing.assert_array_equal(tensor.numpy(), expected)
 
 
-def test_t2_twin_eight_dimensions_are_read(path: Path) -> None:
-    tensors = read_pth(one_storage(path, window(0, [1] * 8, [1] * 8)))
-    assert tensors["t0"].shape == (1,) * 8
-
-
-def test_t3_the_stride_of_a_single_element_means_nothing(path: Path) -> None:
+def test_the_stride_of_a_single_element_means_nothing(path: Path) -> None:
     tensor = read_pth(one_storage(path, window(0, [1, 3, 1], [9, 1, 7])))["t0"]
     assert tensor.strides == (4, 4, 4)
     assert tensor.is_contiguous
 
 
-def test_t3_tensors_that_share_a_storage_share_memory(path: Path) -> None:
+def test_tensors_that_share_a_storage_share_memory(path: Path) -> None:
     tensors = read_pth(one_storage(path, window(0, [24], [1]), window(6, [6], [1])))
     assert tensors["t1"].data_pointer == tensors["t0"].data_pointer + 24
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0", "mps"])
-def test_t4_the_device_label_does_not_matter(path: Path, device: str) -> None:
+def test_the_device_label_does_not_matter(path: Path, device: str) -> None:
     program = hostile.storage_program(device=text(device), count=integer(24))
     assert read_pth(file_of(path, program))["a"].shape == (2, 3)
 
@@ -182,7 +173,7 @@ def test_a_crc_of_zero_means_that_it_was_not_computed(path: Path) -> None:
     path.write_bytes(archive(version_crc=0))
     read_pth(path)
     path.write_bytes(archive(version_crc=1))
-    with pytest.raises(ArchiveError, match="CRC-32"):
+    with pytest.raises(CheckpointError, match="CRC-32"):
         read_pth(path)
 
 
@@ -206,7 +197,7 @@ def test_all_bytes_are_compared_with_their_crc(path: Path, monkeypatch: pytest.M
     content[content.index(VALUES.tobytes()) + 95] ^= 1
     path.write_bytes(content)
     file, _ = map_pth(path)  # nothing reads the values
-    with pytest.raises(ArchiveError, match=r"data/0': CRC-32: expected .* \(damaged\)$"):
+    with pytest.raises(CheckpointError, match=r"data/0': CRC-32: expected .* \(damaged\)$"):
         check_crcs(file)
 
 
@@ -254,13 +245,11 @@ OTHER_FILES = {
 
 
 @pytest.mark.parametrize(("content", "found"), OTHER_FILES.values(), ids=OTHER_FILES)
-def test_p5_another_kind_of_file_is_refused_by_its_kind(
+def test_another_kind_of_file_is_refused_by_its_kind(
     path: Path, content: bytes, found: str
 ) -> None:
     path.write_bytes(content)
-    with pytest.raises(
-        NotACheckpointError, match="kind: expected a PyTorch zip checkpoint"
-    ) as caught:
+    with pytest.raises(CheckpointError, match="kind: expected a PyTorch zip checkpoint") as caught:
         read_pth(path)
     assert f"kind: expected a PyTorch zip checkpoint, got {found}" in str(caught.value)
 
@@ -297,31 +286,21 @@ def test_versions_1_to_10_are_read(path: Path, version: str) -> None:
 def test_another_version_is_refused_with_those_that_are_read(path: Path, version: str) -> None:
     write_pth(path, {"a": VALUES}, version=version)
     words = rf"record 'version': expected 1\.\.10, got '{version.strip()}'$"
-    with pytest.raises(ArchiveError, match=words):
+    with pytest.raises(CheckpointError, match=words):
         read_pth(path)
 
 
-def test_the_folders_of_an_archive_of_several_are_named_up_to_five(path: Path) -> None:
-    for count in (2, 5, 6):
-        parts = [Part(f"{folder}/version".encode(), b"3\n") for folder in "fedcba"[-count:]]
-        path.write_bytes(build(parts))
-        named = ", ".join(f"'{folder}'" for folder in "abcde"[:count])
-        words = f"folders of the records: expected one, got {named}.* \\({count} in all\\)$"
-        with pytest.raises(ArchiveError, match=words):
-            read_pth(path)
-
-
 @pytest.mark.parametrize("order", ["big", "middle", ""])
-def test_t4_another_byte_order_is_refused(path: Path, order: str) -> None:
+def test_another_byte_order_is_refused(path: Path, order: str) -> None:
     write_pth(path, {"a": VALUES}, byteorder=order)
-    with pytest.raises(ArchiveError, match="byteorder"):
+    with pytest.raises(CheckpointError, match="byteorder"):
         read_pth(path)
 
 
 # T1, T2, T4: tensors that do not fit their records
 
 
-def test_t1_elements_times_itemsize_must_equal_the_record(path: Path) -> None:
+def test_elements_times_itemsize_must_equal_the_record(path: Path) -> None:
     for count in (23, 25, 12, 48, 0, 1 << 40, (1 << 62) + 24, (1 << 63) - 1):
         program = hostile.storage_program(count=integer(count))
         with pytest.raises(CheckpointError):
@@ -365,7 +344,7 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize("call", OUTSIDE.values(), ids=OUTSIDE)
-def test_t2_a_window_outside_its_storage_is_refused(path: Path, call: bytes) -> None:
+def test_a_window_outside_its_storage_is_refused(path: Path, call: bytes) -> None:
     one_storage(path, window(0, [24], [1]), call)
     with pytest.raises(CheckpointError):
         read_pth(path)
@@ -394,7 +373,7 @@ STORAGES = {
 
 
 @pytest.mark.parametrize("program", STORAGES.values(), ids=STORAGES)
-def test_t4_a_storage_of_another_form_is_refused(path: Path, program: bytes) -> None:
+def test_a_storage_of_another_form_is_refused(path: Path, program: bytes) -> None:
     with pytest.raises(CheckpointError):
         read_pth(file_of(path, program))
 
@@ -404,7 +383,7 @@ def test_one_record_cannot_have_two_dtypes(path: Path) -> None:
     brain = tensor_call(storage_id("BFloat16Storage", "0", 24), 0, [24], [1])
     values = VALUES.astype(np.float16)
     assert len(read_pth(one_storage(path, half, half, values=values))) == 2
-    with pytest.raises(TensorRecordError, match="one dtype and size"):
+    with pytest.raises(CheckpointError, match="one dtype and size"):
         read_pth(one_storage(path, half, brain, values=values))
 
 
@@ -422,7 +401,7 @@ def test_a_record_that_is_not_aligned_is_refused(path: Path) -> None:
         if content.index(VALUES.tobytes()) % 4 == 0:
             assert read_pth(path)["a"].shape == (2, 3)
         else:
-            with pytest.raises(TensorRecordError, match="multiple of 4"):
+            with pytest.raises(CheckpointError, match="multiple of 4"):
                 read_pth(path)
 
 
@@ -439,7 +418,7 @@ CONTENTS = {
 
 @pytest.mark.parametrize("program", CONTENTS.values(), ids=CONTENTS)
 def test_content_other_than_a_dict_of_tensors_is_refused(path: Path, program: bytes) -> None:
-    with pytest.raises(TensorRecordError, match="expected a"):
+    with pytest.raises(CheckpointError, match="expected a"):
         read_pth(file_of(path, program))
 
 
@@ -451,10 +430,6 @@ def test_a_pickle_may_have_16_mib_and_no_more(path: Path) -> None:
         words = "at most 16777216 bytes, got 16777217" if more else "expected a tensor"
         with pytest.raises(CheckpointError, match=words):
             read_pth(path)
-
-
-def test_an_empty_dict_is_a_checkpoint_without_tensors(path: Path) -> None:
-    assert read_pth(file_of(path, b"\x80\x02}.")) == {}
 
 
 # Hostile files as a whole
@@ -488,7 +463,7 @@ def small_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_p3_a_file_cut_at_any_byte_is_refused(path: Path) -> None:
+def test_a_file_cut_at_any_byte_is_refused(path: Path) -> None:
     content = small_file(path)
     for length in range(len(content)):
         path.write_bytes(content[:length])
@@ -534,7 +509,7 @@ def test_flipped_bits_of_the_pickle_are_refused_or_harmless(path: Path) -> None:
         flipped = bytearray(program)
         flipped[position // 8] ^= 1 << position % 8
         path.write_bytes(content[:start] + bytes(flipped) + content[start + len(program) :])
-        with pytest.raises(ArchiveError, match="CRC-32"):
+        with pytest.raises(CheckpointError, match="CRC-32"):
             read_pth(path)
         read += read_or_refuse(path, fixed_crc(content, bytes(flipped), start))
     # Some flips only rename a tensor or move its window: those must still be read.
@@ -545,16 +520,6 @@ def test_flipped_bits_of_the_pickle_are_refused_or_harmless(path: Path) -> None:
 def test_flipped_bits_anywhere_else_are_refused_or_harmless(path: Path) -> None:
     content = small_file(path)
     for position in random.Random(6).sample(range(len(content) * 8), 700):
-        flipped = bytearray(content)
-        flipped[position // 8] ^= 1 << position % 8
-        read_or_refuse(path, bytes(flipped))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
-def test_every_single_flipped_bit_is_refused_or_harmless(path: Path) -> None:
-    content = small_file(path)
-    for position in range(len(content) * 8):
         flipped = bytearray(content)
         flipped[position // 8] ^= 1 << position % 8
         read_or_refuse(path, bytes(flipped))
@@ -576,16 +541,8 @@ def test_a_refused_file_leaves_no_descriptor_open(path: Path) -> None:
 
 def test_names_from_the_file_are_escaped_and_cut(path: Path) -> None:
     name = "\x1b]0;title\x07\u202e" + "x" * 500
-    with pytest.raises(TensorRecordError) as caught:
+    with pytest.raises(CheckpointError) as caught:
         read_pth(file_of(path, dict_program({name: window(25, [1], [1])})))
     assert str(caught.value).isprintable()
     assert "'\\x1b]0;title\\x07\\u202e" in str(caught.value)
     assert len(str(caught.value)) < 250 + len(str(path))
-
-
-def test_the_tensors_keep_the_mapping_alive(path: Path) -> None:
-    write_pth(path, {"a": VALUES})
-    tensor = read_pth(path)["a"]
-    path.unlink()
-    assert isinstance(tensor, ml.Tensor)
-    assert tensor.numpy().tolist() == VALUES.tolist()

@@ -8,8 +8,7 @@ import pytest
 
 from src.inference.chat_formats import CHAT_FORMATS
 from src.inference.chat_template import format_of_template, format_of_tokens, read_template
-from src.tokenizer import TokenizerError
-from src.tokenizer.bounded_files import MAX_FILE_BYTES
+from src.tokenizer import MAX_FILE_BYTES, TokenizerError
 from tests.inference.published_templates import CHATML_BOS, LLAMA3_1, PUBLISHED, SMOLLM
 
 
@@ -109,7 +108,7 @@ def test_of_named_templates_the_default_one_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("template", "got"),
     [
-        (5, "got a number"),
+        (5, "got 5"),
         ({"default": "x"}, "got an object"),
         (["x"], "a name and a template in each entry"),
         ([{"name": "default"}], "a name and a template in each entry"),
@@ -128,7 +127,7 @@ def test_a_template_of_another_kind_is_refused(tmp_path: Path, template: object,
     [
         (b"", "expected"),
         (b"{", "expected JSON"),
-        (b"[]", "expected an object, got a list"),
+        (b"[]", "expected a JSON object, got a list"),
         (b"\xff{}", "expected UTF-8"),
         (b'{"a": 1, "a": 2}', "each key once"),
         (b'{"a": ' + b"[" * (1 << 20), "a few levels of nesting"),

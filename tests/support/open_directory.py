@@ -9,6 +9,7 @@ from src.checkpoint import (
     read_hugging_face_config,
     read_params,
 )
+from src.checkpoint.model_directory import ModelDirectory
 from src.model.args import args_from_config, args_from_params
 
 
@@ -17,7 +18,7 @@ def open_hugging_face(directory: Path) -> Checkpoint:
     config = read_hugging_face_config(directory)
     args = args_from_config(config)
     return open_hugging_face_checkpoint(
-        directory,
+        ModelDirectory("Hugging Face", directory),
         args.n_layers,
         args.tensor_sizes,
         biases=args.biases,
@@ -29,4 +30,5 @@ def open_hugging_face(directory: Path) -> Checkpoint:
 def open_meta(directory: Path, one_by_one: bool = False) -> Checkpoint:
     """Open a directory in Meta's layout, whether or not its weights are there."""
     args = args_from_params(read_params(directory / "params.json"))
-    return open_meta_checkpoint(directory, args.n_layers, args.tensor_sizes, one_by_one)
+    found = ModelDirectory("Meta", directory)
+    return open_meta_checkpoint(found, args.n_layers, args.tensor_sizes, one_by_one)

@@ -14,7 +14,6 @@ from src.tokenizer.bpe import (
     listed_merges,
     merge,
     merge_long,
-    merge_repetitions,
     merge_short,
     spelled_merges,
 )
@@ -70,7 +69,7 @@ REPETITIVE = st.builds(
     lambda start, unit, times, end: start + unit * times + end,
     *(PIECES.map(lambda p: p[:3]), PIECES.map(lambda p: p[:6]), st.integers(1, 30), PIECES),
 )
-WAYS = [merge, merge_short, merge_long, merge_repetitions]
+WAYS = [merge, merge_short, merge_long]
 
 
 def letters(merges: Merges, ids: list[int]) -> list[int]:

@@ -1,13 +1,16 @@
 import json
+import os
 import random
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
-from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
+from src.tokenizer import Tokenizer, TokenizerError, config_files, load_tokenizer
+from src.tokenizer.sentencepiece_model import read_sentencepiece_model
+from tests.support.sentencepiece_writer import RESERVED, bytes_field, model_message, ranked
 from tests.support.shared_data import shared_data
 from tests.tokenizer.json_files import added, byte_level_file, changed, metaspace_file, write_json
 from tests.tokenizer.strings import KINDS, strings_without_surrogates
@@ -25,7 +28,7 @@ def test_without_files_beside_it_the_known_names_decide(tmp_path: Path) -> None:
     assert tokenizer.eos_id == END_OF_TEXT
     assert tokenizer.stop_ids == {END_OF_TEXT, IM_END}
     assert not tokenizer.adds_bos
-    with pytest.raises(TokenizerError, match="no token of the vocabulary begins a text"):
+    with pytest.raises(TokenizerError, match="must have a token that begins a text"):
         tokenizer.encode("the", bos=True, eos=False)
 
 
@@ -81,13 +84,13 @@ def test_generation_config_adds_ids_that_end_an_answer(
             "eos_token: expected a special token",
         ),
         ({"special_tokens_map": {"bos_token": "<x>"}}, r"special_tokens_map\.json: bos_token: "),
-        ({"tokenizer_config": {"eos_token": 5}}, "a text or an object with content, got a number"),
+        ({"tokenizer_config": {"eos_token": 5}}, "a text or an object with content, got [0-9]"),
         ({"tokenizer_config": {"eos_token": {"content": []}}}, "with content, got a list"),
-        ({"tokenizer_config": {"add_bos_token": "yes"}}, "expected true or false, got a text"),
-        ({"tokenizer_config": b"{"}, r"tokenizer_config\.json: text: expected JSON"),
-        ({GENERATION: {"eos_token_id": "5"}}, "eos_token_id: expected a whole number, got a text"),
-        ({GENERATION: {"eos_token_id": [True]}}, "a whole number, got a truth value"),
-        ({GENERATION: {"eos_token_id": [5.0]}}, "a whole number, got a number"),
+        ({"tokenizer_config": {"add_bos_token": "yes"}}, "expected true or false, got '"),
+        ({"tokenizer_config": b"{"}, r"tokenizer_config\.json: content: expected JSON"),
+        ({GENERATION: {"eos_token_id": "5"}}, "eos_token_id: expected a whole number, got '"),
+        ({GENERATION: {"eos_token_id": [True]}}, "a whole number, got (true|false)"),
+        ({GENERATION: {"eos_token_id": [5.0]}}, "a whole number, got [0-9]"),
         ({GENERATION: {"eos_token_id": -1}}, "eos_token_id: expected 0 <= id < 261, got -1"),
         ({GENERATION: {"eos_token_id": [5, 261]}}, "0 <= id < 261, got 261"),
         ({GENERATION: b'{"a": 1, "a": 1}'}, "expected each key once, got 'a' twice"),
@@ -191,15 +194,15 @@ ONE = {"content": "<a>", "special": False}
         ({"added_tokens": {"<a>": -1}}, "got -1"),
         ({"added_tokens": {"<a>": 10**30}}, "expected"),
         ({"added_tokens": {"</s>": V}}, "'</s>': expected 2, that of the piece, got"),
-        ({"added_tokens": {"<a>": str(V)}}, "id: expected a whole number, got a text"),
-        ({"added_tokens": {"<a>": True}}, "id: expected a whole number, got a truth value"),
-        ({"added_tokens": {"<a>": float(V)}}, "id: expected a whole number, got a number"),
+        ({"added_tokens": {"<a>": str(V)}}, "id: expected a whole number, got '"),
+        ({"added_tokens": {"<a>": True}}, "id: expected a whole number, got (true|false)"),
+        ({"added_tokens": {"<a>": float(V)}}, "id: expected a whole number, got [0-9]"),
         ({"added_tokens": {"": V}}, "1 to 4096 characters in each token, got 0"),
         ({"added_tokens": {"x" * 5000: V}}, "1 to 4096 characters in each token, got 5000"),
         ({"added_tokens": b'{"\\ud800": %d}' % V}, "text without surrogates"),
-        ({"added_tokens": ["<a>"]}, "expected an object, got a list"),
+        ({"added_tokens": ["<a>"]}, "expected a JSON object, got a list"),
         ({"added_tokens": b'{"<a>": %d, "<a>": %d}' % (V, V)}, "each key once, got '<a>' twice"),
-        ({"added_tokens": b"{"}, r"added_tokens\.json: text: expected JSON"),
+        ({"added_tokens": b"{"}, r"added_tokens\.json: content: expected JSON"),
         ({"special_tokens_map": {"pad_token": 5}}, "pad_token: expected a text or an object"),
         ({"special_tokens_map": {"additional_special_tokens": "<a>"}}, "a list or an object, got"),
         ({"special_tokens_map": {"additional_special_tokens": [5]}}, "a text or an object"),
@@ -207,12 +210,12 @@ ONE = {"content": "<a>", "special": False}
         ({"tokenizer_config": {"added_tokens_decoder": {"x": ONE}}}, "expected ids, got 'x'"),
         ({"tokenizer_config": {"added_tokens_decoder": {"9" * 19: ONE}}}, "expected ids, got"),
         ({"tokenizer_config": {"added_tokens_decoder": {"9" * 18: ONE}}}, "the next after"),
-        ({"tokenizer_config": {"added_tokens_decoder": {str(V): "<a>"}}}, "an object, got a text"),
+        ({"tokenizer_config": {"added_tokens_decoder": {str(V): "<a>"}}}, "an object, got '"),
         (
             {"tokenizer_config": {"legacy": False}, "added_tokens": {"<a>": V}},
             "legacy beside added tokens that are not special: expected true, got false",
         ),
-        ({"tokenizer_config": {"legacy": "no"}, "added_tokens": {"<a>": V}}, "true, got a text"),
+        ({"tokenizer_config": {"legacy": "no"}, "added_tokens": {"<a>": V}}, "true, got '"),
     ],
 )
 def test_what_is_wrong_is_refused_and_its_twin_loads(
@@ -224,12 +227,6 @@ def test_what_is_wrong_is_refused_and_its_twin_loads(
     assert len(str(caught.value)) < 300 + len(str(tmp_path))
     twin = {"added_tokens": {"<a>": V}, "tokenizer_config": {}, "special_tokens_map": {}}
     assert encode(load_tokenizer(write(tmp_path, **twin)), "<a>") == [V]
-
-
-def test_legacy_false_is_fine_beside_special_tokens(tmp_path: Path) -> None:
-    beside = {"added_tokens": {"</s>": 2, "[PAD]": V}, "tokenizer_config": {"legacy": False}}
-    tokenizer = load_tokenizer(write(tmp_path, **beside, special_tokens_map=MAP))
-    assert tokenizer.special_tokens["[PAD]"] == V
 
 
 @pytest.mark.oracle
@@ -255,3 +252,71 @@ def test_ids_are_those_of_the_slow_tokenizer_of_transformers(tmp_path: Path) -> 
         texts += strings_without_surrogates(kind, seed=6, count=20 if kind != "long" else 2)
     for text in texts:
         assert encode(ours, text) == theirs.encode(text, add_special_tokens=False), ascii(text)
+
+
+# Limits
+
+SIZE = 8 << 20
+GREEDY = {
+    "empty lines": ("tokenizer.model", b"AA== 0\n", b"\n", b""),
+    "short lines": ("tokenizer.model", b"AA== 0\n", b"ab\n", b""),
+    "short pieces": ("tokenizer.model", b"", bytes_field(1, bytes_field(1, "a")), b""),
+    "pieces without text": ("tokenizer.model", b"", bytes_field(1, bytes_field(1, "")), b""),
+    "lists": ("tokenizer.json", b"[", b"[],", b"0]"),
+    "objects": ("tokenizer.json", b'{"added_tokens":[', b'{"a":1},', b"0]}"),
+    "texts": ("tokenizer.json", b'{"added_tokens":[', b'"",', b'""]}'),
+}
+
+
+@pytest.mark.parametrize("kind", GREEDY)
+def test_a_file_of_many_small_things_takes_a_few_times_its_size(tmp_path: Path, kind: str) -> None:
+    """Before, up to 45 times its size."""
+    name, begin, part, end = GREEDY[kind]
+    (tmp_path / name).write_bytes(begin + part * (SIZE // len(part)) + end)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TokenizerError, match="expected"):
+            load_tokenizer(tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 * SIZE
+
+
+def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    byte_level = byte_level_file()
+    (tmp_path / "pieces").write_bytes(model_message([*RESERVED, ("a", -1.0, 1)]))
+    for module in ("tokenizer_json", "sentencepiece_model"):
+        monkeypatch.setattr(f"src.tokenizer.{module}.MAX_TOKENS", len(RESERVED) + 1)
+    assert len(read_sentencepiece_model(tmp_path / "pieces").pieces) == len(RESERVED) + 1
+    assert load_tokenizer(write_json(tmp_path / "json", byte_level)).vocab_size > 256
+    (tmp_path / "more").write_bytes(model_message([*RESERVED, ("a", -1.0, 1), ("b", -2.0, 1)]))
+    with pytest.raises(TokenizerError, match="pieces: expected 1 to 260, got more"):
+        read_sentencepiece_model(tmp_path / "more")
+    vocab = byte_level["model"]["vocab"]
+    vocab |= {"a" * n: len(vocab) + n for n in range(2, 5)}
+    with pytest.raises(TokenizerError, match="vocab: expected 1 to 260 tokens, got 261"):
+        load_tokenizer(write_json(tmp_path / "json", changed(byte_level, model={"vocab": vocab})))
+
+
+def test_as_many_values_of_json_as_the_limit_are_read_and_one_more_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some.json").write_bytes(b'{"a": [1, 2]}')
+    monkeypatch.setattr(config_files, "_MAX_JSON_VALUES", 8)
+    assert config_files.read_json(tmp_path / "some.json") == {"a": [1, 2]}
+    monkeypatch.setattr(config_files, "_MAX_JSON_VALUES", 7)
+    with pytest.raises(TokenizerError, match="content: expected at most 7 values, got about 8"):
+        config_files.read_json(tmp_path / "some.json")
+
+
+def test_a_file_may_have_64_mib_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.model"
+    path.touch()
+    limit = 64 << 20
+    for size, words in ((limit, "line 1"), (limit + 1, f"at most {limit} bytes, got {limit + 1}")):
+        os.truncate(path, size)
+        with pytest.raises(TokenizerError, match=words):
+            load_tokenizer(tmp_path)

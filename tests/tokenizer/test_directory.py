@@ -1,4 +1,3 @@
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,25 +92,6 @@ def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path: Pat
     (tmp_path / "params.json").touch()
     with pytest.raises(TokenizerNotFoundError, match=r"got 'params\.json'"):
         load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("names", "listed"),
-    [
-        ("dbca", "'a', 'b', 'c', 'd'"),
-        ("edbca", "'a', 'b', 'c', 'd', 'e'"),
-        ("fedbca", "'a', 'b', 'c', 'd', 'e', ..."),
-    ],
-)
-def test_up_to_five_names_of_a_directory_without_a_tokenizer_are_listed(
-    tmp_path: Path, names: str, listed: str
-) -> None:
-    for name in names:
-        (tmp_path / name).touch()
-    with pytest.raises(TokenizerNotFoundError, match=rf", got {re.escape(listed)}\Z"):
-        load_tokenizer(tmp_path)
-    (tmp_path / "tokenizer.model").write_bytes(VALID)
-    assert load_tokenizer(tmp_path).vocab_size == 257 + 256
 
 
 def test_what_is_no_directory_is_refused(write_model: Callable[[bytes], Path]) -> None:

@@ -67,20 +67,16 @@ def check_time(tokenizer: Tokenizer, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_x1_32_kib_of_any_kind_take_no_longer_than_the_bound(
-    tokenizer: Tokenizer, name: str
-) -> None:
+def test_32_kib_of_any_kind_take_no_longer_than_the_bound(tokenizer: Tokenizer, name: str) -> None:
     check_time(tokenizer, TEXTS[name](MIB // 32))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TEXTS)
-def test_x1_a_mib_of_any_kind_takes_no_longer_than_the_bound(
-    tokenizer: Tokenizer, name: str
-) -> None:
+@pytest.mark.parametrize("name", [name for name in TEXTS if name != "prose"])
+def test_a_mib_of_any_kind_takes_no_longer_than_the_bound(tokenizer: Tokenizer, name: str) -> None:
     check_time(tokenizer, TEXTS[name](MIB))
 
 
 @pytest.mark.slow
-def test_x1_10_mib_of_prose_take_no_longer_than_the_bound(tokenizer: Tokenizer) -> None:
+def test_10_mib_of_prose_take_no_longer_than_the_bound(tokenizer: Tokenizer) -> None:
     check_time(tokenizer, prose(10 * MIB))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from src import ml
-from src.checkpoint.packed_weights import int8_config, nf4_config
+from src.checkpoint.safetensors_writer import int8_config, nf4_config
 from src.cli.saved_chat import SavedChat, chat_as_json
 from src.cli.session import Turn
 from src.cli.settings import Settings

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from src import ml
-from src.checkpoint import read_pth, read_safetensors
+from src.checkpoint import CheckpointError, read_pth, read_safetensors
 from src.checkpoint.mapped_file import MappedFile
 from src.checkpoint.packed_weights import NF4_STATE, read_quantization, take_packed
-from src.checkpoint.params import read_json_object
 from src.checkpoint.pickle_machine import PickleMachine
 from src.checkpoint.safetensors import SafetensorsFile, read_index
 from src.checkpoint.zip_directory import read_directory
@@ -22,6 +21,7 @@ from src.tokenizer.sentencepiece_model import (
 from src.tokenizer.tiktoken_file import llama3_tokenizer, read_tiktoken_file
 from src.tokenizer.tokenizer import Tokenizer
 from src.tokenizer.tokenizer_json import read_tokenizer_json
+from src.untrusted import read_json_object
 
 DANGEROUS = {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), "\u202e", "\u2066", "\u2028"}
 PROBE = "the 1 \u2581\u00e9\U0001f642\n<s>"
@@ -74,7 +74,8 @@ def read_files_of_index(data: bytes, path: Path) -> None:
 
 
 def read_quantization_config(data: bytes, path: Path) -> None:
-    read_quantization("config.json", {"quantization_config": read_json_object(path)})
+    value = read_json_object(path, 1 << 16, CheckpointError)
+    read_quantization("config.json", {"quantization_config": value})
 
 
 def read_ranks(data: bytes, path: Path) -> None:

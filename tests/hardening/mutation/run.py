@@ -59,10 +59,8 @@ TESTS = {
     "checkpoint/zip_directory": [CHECKPOINT.format("zip_directory"), TORCH[1]],
     "tokenizer/tiktoken_file": [TOKENIZER.format("tiktoken_file"), TOKENIZER.format("tokenizer")],
     "tokenizer/sentencepiece_model": [TOKENIZER.format("sentencepiece_model")],
-    **{
-        f"tokenizer/{name}": JSON for name in ("tokenizer_json", "json_pipeline", "json_vocabulary")
-    },
-    **{f"tokenizer/{name}": BESIDE for name in ("bounded_files", "directory", "config_files")},
+    **{f"tokenizer/{name}": JSON for name in ("tokenizer_json", "json_pipeline")},
+    **{f"tokenizer/{name}": BESIDE for name in ("directory", "config_files")},
 }
 
 
