@@ -253,21 +253,17 @@ class Drafter:
         self._guess = _Guess(end_length, tokens)
         return tokens[:count]
 
-    def note_step(
-        self, drafted: int, rows: Logits | None, own_seconds: float, seconds: float
-    ) -> None:
+    def note_step(self, rows: Logits, own_seconds: float, seconds: float) -> None:
         """Take what came of a step.
 
         Args:
-            drafted: The number n of drafted tokens.
-            rows: The logits [n, V] after them.
+            rows: The logits [n, V] after the n drafted tokens.
             own_seconds: The time to make the draft.
             seconds: The time of the pass.
         """
-        if self._guess is not None:
-            self._guess.rows = rows
         self._costs.add(-own_seconds)
-        if drafted:
-            self._costs.note_check(1 + drafted, seconds)
+        if self._guess is not None and len(rows):
+            self._guess.rows = rows
+            self._costs.note_check(1 + len(rows), seconds)
         else:
             self._costs.note_plain(seconds)

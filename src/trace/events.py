@@ -205,7 +205,7 @@ _STAGES = (
         ),
     ),
     Stage(20, "sampling", "inference.sampling", "Sampler.sample"),
-    Stage(21, "token to text, stop check", "inference.engine", "_AnswerText.push"),
+    Stage(21, "token to text, stop check", "inference.answer_text", "AnswerText.push"),
 )
 
 STAGES: Mapping[int, Stage] = {stage.number: stage for stage in _STAGES}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from src.inference import InferenceEngine, PromptError, Sampler, SamplingArgs
-from src.inference.candidates import explain_choice
+from src.inference.sampling import explain_choice
 from src.model import load_model
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
 

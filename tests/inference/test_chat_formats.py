@@ -14,7 +14,7 @@ from src.inference import (
     end_ids,
     find_chat_format,
 )
-from src.inference.chat_parts import Special
+from src.inference.chat_formats import Special
 from tests.inference.byte_tokenizer import (
     LLAMA2,
     LLAMA3,

@@ -3,11 +3,13 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from src.inference.chat_encoding import format_of_template, format_of_tokens, read_template
 from src.inference.chat_formats import CHAT_FORMATS
-from src.inference.chat_template import format_of_template, format_of_tokens, read_template
 from src.tokenizer import TokenizerError
 from src.tokenizer.bounded_files import MAX_FILE_BYTES
 from tests.inference.published_templates import CHATML_BOS, LLAMA3_1, PUBLISHED, SMOLLM
@@ -81,7 +83,10 @@ def test_a_template_that_is_not_in_the_table_is_unknown(template: str) -> None:
     ],
 )
 def test_special_tokens_tell_a_format(names: tuple[str, ...], expected: str | None) -> None:
-    assert format_of_tokens(names.__contains__) == expected
+    special: Any = SimpleNamespace(
+        special_tokens=dict.fromkeys(names, 0), encode=lambda *_, **__: []
+    )
+    assert format_of_tokens(special) == expected
 
 
 def write_config(directory: Path, template: object) -> None:

@@ -350,9 +350,8 @@ def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost
         if drafter.observe(wanted if luck.random() < right else 3 - wanted) is not None:
             continue
         count = len(drafter.draft(7))
-        rows = np.zeros((count, 2), np.float32) if count else None
         taken = 1.0 + row * count
-        drafter.note_step(count, rows, own, taken)
+        drafter.note_step(np.zeros((count, 2), np.float32), own, taken)
         seconds += taken + own
     assert plain_seconds / seconds > 0.97
     if right == 1.0:
@@ -373,7 +372,7 @@ def test_rows_are_given_out_until_a_token_differs() -> None:
         drafter = Drafter([1, 2, 3, 1, 2], costs_of(0.0))
         drafted = drafter.draft(3)
         assert drafted == [3, 1, 2]
-        drafter.note_step(3, rows[1:], 0.0, 1.0)
+        drafter.note_step(rows[1:], 0.0, 1.0)
         for token, row in zip(drawn, given, strict=True):
             found = drafter.observe(token)
             if row is None:

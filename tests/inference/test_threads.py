@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from src.inference import InferenceEngine, InferenceError, Message, SamplingArgs
-from src.inference.engine import _Call
+from src.inference.turns import Call
 from src.model import Model, load_model
 
 THREADS = 6
@@ -105,7 +105,7 @@ def test_threads_on_one_engine_get_right_answers_or_are_refused(
             assert {q: answer(engine, q) for q in QUESTIONS} == expected
     finally:
         sys.setswitchinterval(before)
-    assert len(engine._turns) == 1
+    assert len(engine._turns._turns) == 1
 
 
 @pytest.mark.parametrize(("runs", "questions"), [(1, 4), LONG])
@@ -182,9 +182,9 @@ def test_of_threads_that_want_the_engine_at_once_one_gets_it(model: Model) -> No
 
     def run() -> None:
         for _ in range(400):
-            call = _Call()
+            call = Call()
             try:
-                engine._take_turn(call)
+                engine._turns.take(call)
             except InferenceError:
                 continue
             inside.append(1)

@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 WATCH = """
 import json, sys
 from pathlib import Path
-from src.inference.chat_format import find_chat_format
+from src.inference import find_chat_format
 from src.ml import LlamaBoltsError
 from src.model import load_model
 
