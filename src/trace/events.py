@@ -133,8 +133,7 @@ _STAGES = (
     Stage(
         11,
         "KV cache update",
-        "model.context",
-        "InferenceContext.update",
+        *_ATTENTION,
         _steps(
             "write_cache cache_k [T, K, h]",
             "write_cache cache_v [T, K, h]",
