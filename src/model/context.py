@@ -46,6 +46,7 @@ class InferenceContext:
         self.args = args
         self.sequence_length = sequence_length
         self.attention = attention
+        self.is_eager = attention == "eager"
         self.length = 0
         sizes = (sequence_length, args.n_kv_heads, args.head_dim)
         try:

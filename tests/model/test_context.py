@@ -36,6 +36,11 @@ def test_the_bytes_are_those_of_whole_groups_of_16_positions() -> None:
         assert held == kv_cache_bytes(ARGS, length) == per_position * -(-length // 16) * 16
 
 
+def test_attention_is_fused_unless_asked_otherwise() -> None:
+    assert not InferenceContext(ARGS, 8).is_eager
+    assert InferenceContext(ARGS, 8, attention="eager").is_eager
+
+
 @pytest.mark.parametrize("name", ["flash", "", None, "x" * 1000])
 def test_an_unknown_attention_is_refused(name: str) -> None:
     with pytest.raises(ModelError, match="attention must be one of fused, eager: got") as caught:
