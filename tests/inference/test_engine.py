@@ -1,5 +1,4 @@
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -317,59 +316,6 @@ def test_of_a_prompt_that_is_cached_whole_the_last_token_is_run(scripted: Script
     assert scripted.runs == [(2, [*b"3"])]
 
 
-def test_a_reused_prefix_changes_nothing(model: Model) -> None:
-    engine = InferenceEngine(model, 128)
-    one, other = token_ids(BYTES_VOCAB, 40, seed=1), token_ids(BYTES_VOCAB, 40, seed=2)
-    for prompt in (one, one[:30] + other[30:], other, one[:5], one, one[:39], one + other):
-        fresh = answer(InferenceEngine(model, 128), prompt)
-        assert answer(engine, prompt) == fresh
-
-
-@pytest.mark.parametrize("steps", [0, 1, 3])
-def test_an_answer_left_early_does_not_change_the_next(model: Model, steps: int) -> None:
-    prompt, following = token_ids(BYTES_VOCAB, 30, seed=3), token_ids(BYTES_VOCAB, 25, seed=4)
-    engine = InferenceEngine(model, 64)
-    iterator: Any = engine.generate(prompt, sampling=GREEDY)
-    for _ in range(steps):
-        next(iterator)
-    iterator.close()
-    assert engine.cached_ids == engine.cached_ids[: engine.context.length]
-    for then in (prompt, following):
-        assert answer(engine, then) == answer(InferenceEngine(model, 64), then)
-
-
-def interruptions(model: Model) -> Iterator[tuple[Any, str]]:
-    """Yields (object, method) of every place where an interrupt may fall during a step."""
-    yield model.transformer.layers[0], "forward"
-    yield model.transformer.layers[1].feed_forward, "forward"
-    yield model.transformer.norm, "forward"
-
-
-@pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.parametrize("call", [1, 2, 3, 4])
-def test_an_interrupt_anywhere_leaves_the_next_answer_what_it_would_have_been(
-    model: Model, monkeypatch: pytest.MonkeyPatch, place: int, call: int
-) -> None:
-    monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 16)
-    prompt, following = token_ids(BYTES_VOCAB, 40, seed=3), token_ids(BYTES_VOCAB, 45, seed=3)
-    engine = InferenceEngine(model, 64)
-    owner, name = list(interruptions(model))[place]
-    original, calls = getattr(owner, name), []
-
-    def interrupted(*arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == call:
-            raise KeyboardInterrupt
-        return original(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            answer(engine, prompt)
-    assert engine.last_stats is not None
-    assert answer(engine, following) == answer(InferenceEngine(model, 64), following)
-
-
 def test_only_the_newest_iterator_of_an_engine_goes_on(model: Model) -> None:
     engine = InferenceEngine(model, 64)
     old = engine.generate([1, 2, 3], sampling=GREEDY)
@@ -392,15 +338,6 @@ def test_reset_forgets_the_cache(model: Model) -> None:
     assert ids(steps) == first
     assert steps[-1].stats is not None
     assert steps[-1].stats.cached_tokens == 0
-
-
-def test_engines_share_a_model_without_disturbing_each_other(model: Model) -> None:
-    one, other = InferenceEngine(model, 64), InferenceEngine(model, 64)
-    a = one.generate([1, 2, 3], 8, sampling=GREEDY)
-    b = other.generate([9, 8, 7, 6], 8, sampling=GREEDY)
-    mixed = [(x.token_id, y.token_id) for x, y in zip(a, b, strict=True)]
-    assert [x for x, _ in mixed] == answer(InferenceEngine(model, 64), [1, 2, 3])
-    assert [y for _, y in mixed] == answer(InferenceEngine(model, 64), [9, 8, 7, 6])
 
 
 def test_the_same_seed_gives_the_same_answer_and_is_reported(model: Model) -> None:
