@@ -154,7 +154,7 @@ def check_events(directory: Path, events: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize("write", [meta, hugging_face, sentencepiece], ids=lambda f: f.__name__)
-def test_p1_s3_k2_a_load_touches_nothing_outside_of_its_directory(
+def test_a_load_touches_nothing_outside_of_its_directory(
     write: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     good, twin = write(tmp_path / "good"), write(tmp_path / "twin")
