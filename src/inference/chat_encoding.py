@@ -23,7 +23,7 @@ TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 _QUESTION, _ANSWER = "'[INST] '+message['content']+", "message['content']+eos_token"
 _CHATML = "'<|im_start|>'+message['role']+'\n'+message['content']+'<|im_end|>'"
 
-# A format, what its template's text holds, and what it lacks. In this order; as `_uniform` writes.
+# A format, what its template contains, and what it does not, as `_uniform` writes it; in order.
 _TEMPLATE_RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("deepseek-r1", ("'<｜User｜>'+", "'<｜Assistant｜><think>\n'"), ()),
     (
@@ -63,7 +63,7 @@ _TOKEN_RULES = (
 
 @dataclass(frozen=True)
 class FoundFormat:
-    """The chat format of a model and what told it.
+    """The chat format of a model, and how it was found.
 
     Attributes:
         name: A key of `CHAT_FORMATS`.
@@ -77,9 +77,9 @@ class FoundFormat:
 def find_chat_format(directory: Path, tokenizer: Tokenizer) -> FoundFormat:
     """Find the chat format of a model: by its template's text, or else by its special tokens.
 
-    A template that is not known decides too: the special tokens are then not asked, since the
-    model was made for another format than theirs. Meta's layout of Llama 2 has neither a template
-    nor special tokens for turns; there the layout tells.
+    An unknown template is refused, whatever the special tokens are: the model was made for another
+    format than theirs. Meta's layout of Llama 2 has neither a template nor special tokens for
+    turns; there the layout decides.
 
     Args:
         directory: The model's files.
@@ -114,8 +114,8 @@ def format_of_template(template: str) -> str | None:
         template: The text of the template.
     """
     text = _uniform(template)
-    for name, held, lacking in _TEMPLATE_RULES:
-        if all(t in text for t in held) and not any(t in text for t in lacking):
+    for name, needed, excluded in _TEMPLATE_RULES:
+        if all(t in text for t in needed) and not any(t in text for t in excluded):
             return name
     return None
 
@@ -132,7 +132,7 @@ def read_template(directory: Path) -> str | None:
     """Read the chat template of a model directory.
 
     Args:
-        directory: Holds `chat_template.jinja`, which goes first, or `tokenizer_config.json` with
+        directory: Holds `chat_template.jinja`, which is preferred, or `tokenizer_config.json` with
             a `chat_template`: a text, or a list of named texts of which `default` counts.
 
     Returns:
@@ -190,7 +190,7 @@ def encode_chat(
         chat_format: A key of `CHAT_FORMATS`; None stands for the format of the special tokens.
 
     Raises:
-        ChatFormatError: There are no messages or what is given is none, the format is not known, it
+        ChatFormatError: The messages cannot be read or there are none, the format is not known, it
             cannot express the order of the roles, or the tokenizer lacks a special token of it.
     """
     build = _format(tokenizer, chat_format).build
@@ -265,7 +265,7 @@ def token_id(tokenizer: Tokenizer, name: str) -> int | None:
     """Return the id of a token that a format calls by its name, or None where there is none.
 
     Args:
-        tokenizer: Has it among its special tokens, or as a word that is a token of its own.
+        tokenizer: Has it among its special tokens, or as a word that is one token.
         name: Such as `<|im_start|>`.
     """
     known = tokenizer.special_tokens.get(name)

@@ -21,7 +21,7 @@ class Message:
     """One turn of a conversation.
 
     Raises:
-        ChatFormatError: The role is not one of system, user, assistant, or a part is no text.
+        ChatFormatError: The role is not system, user or assistant, or the content not a text.
     """
 
     role: str
@@ -48,7 +48,7 @@ def as_messages(messages: Sequence[AnyMessage]) -> list[Message]:
         messages: Messages, or dicts with the keys `role` and `content` and no others.
 
     Raises:
-        ChatFormatError: It is no list of messages, or holds none, or one cannot be read.
+        ChatFormatError: It is not a list of messages, it is empty, or a message cannot be read.
     """
     given: object = messages
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
@@ -105,7 +105,7 @@ class ChatFormat:
     Attributes:
         name: What `--chat-format` calls it.
         models: Whose format it is.
-        build: Gives the parts of a conversation of at least one message.
+        build: Returns the parts of a conversation of at least one message.
         end_names: Special tokens that end an answer, beside those that the tokenizer knows.
     """
 

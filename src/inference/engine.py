@@ -24,7 +24,7 @@ from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
 from .speculation import Drafter, PassCosts
 from .turns import Call, Turns
 
-# With `progress`, chunks take about this time; the first has so many tokens.
+# With `progress`, chunks take about this time; the first has WATCHED_CHUNK tokens.
 WATCHED_SECONDS = 1.0
 WATCHED_CHUNK = 64
 DEFAULT_SEQUENCE_LENGTH = 4096
@@ -48,7 +48,7 @@ class GenerationStats:
             steps is not counted.
         seed: Seed of the sampling.
         drafted_tokens: Tokens that were guessed and run along with the one before them.
-        accepted_tokens: How many of them were then drawn: so many steps were saved.
+        accepted_tokens: How many of them were then drawn; each saved a step.
     """
 
     prompt_tokens: int
@@ -181,7 +181,7 @@ class InferenceEngine:
             chat_format: A key of `CHAT_FORMATS`; None stands for the model's own.
 
         Raises:
-            ChatFormatError: There are no messages or what is given is none, the format is not
+            ChatFormatError: The messages cannot be read or there are none, the format is not
                 known or cannot express them, or the tokenizer lacks a special token of it.
         """
         tokenizer = self._tokenizer()
@@ -219,8 +219,8 @@ class InferenceEngine:
             end_ids: Ids that end the answer, beside those of the model.
             new_text: Whether the answer begins a text, so that the space which some tokenizers
                 put before one is not shown; otherwise it goes on from the prompt.
-            candidates: How many of the most probable tokens each step tells of, beside the drawn
-                one; 0 tells of none, which saves time.
+            candidates: How many of the most probable tokens each step reports, beside the drawn
+                one; 0 for none, which saves time.
             answer_ids: Tokens of the answer that were drawn before, without an end token: the
                 answer goes on after them. Their text comes again, with that of the first step.
 
@@ -231,14 +231,14 @@ class InferenceEngine:
         Raises:
             PromptError: No prompt, a text in its place, a limit below 1, or a number of candidates
                 below 0.
-            TokenIdError: Ids that are no whole numbers, or outside of the vocabulary.
+            TokenIdError: Ids that are not whole numbers, or outside of the vocabulary.
             ContextFullError: The prompt leaves no room for a token.
             CheckpointError: The weight files were rewritten since they were loaded; also checked
                 before the last step, so that no answer is complete that they may have spoiled.
             InferenceError: While stepping: another thread is using the engine, or a newer call
                 ended this answer.
-            NumericError: While stepping: the logits are no numbers.
-            NotEnoughMemoryError, TensorError: While stepping: the system gives no memory.
+            NumericError: While stepping: the logits are not finite.
+            NotEnoughMemoryError, TensorError: While stepping: the system refuses memory.
         """
         ids = self._checked_prompt(prompt_ids, answer_ids)
         if max_new_tokens is not None:

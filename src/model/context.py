@@ -17,7 +17,7 @@ class InferenceContext:
     Attributes:
         args: The sizes of the model that it was made for.
         sequence_length: The most positions it can hold.
-        attention: "fused" for one op per layer, or "eager" for every stage as an op of its own.
+        attention: "fused" for one op per layer, or "eager" for one op per stage.
         is_eager: Whether the newest pass runs every stage of attention as an op: because
             `attention` says so, or because a trace is on.
         length: The positions that are filled, from 0 on; at most sequence_length. This and
@@ -26,7 +26,7 @@ class InferenceContext:
         frequencies: complex64 [sequence_length, h/2].
 
     Raises:
-        ModelError: The length is out of range, or there is no such attention.
+        ModelError: The length is out of range, or the attention is unknown.
         NotEnoughMemoryError: The context does not fit.
     """
 
@@ -63,7 +63,7 @@ class InferenceContext:
 
         Raises:
             AttributeError: It belongs to the memory of the cache, and is read-only.
-            PositionError: A length that is no whole number from 0 to sequence_length.
+            PositionError: A length that is not a whole number from 0 to sequence_length.
         """
         if name in _READ_ONLY and hasattr(self, name):
             raise AttributeError(f"[InferenceContext] {name} is read-only")
