@@ -1,8 +1,7 @@
 """From prompts to answers: the engine, sampling, and the chat formats."""
 
-from .candidates import Candidate, Choice, Stage
-from .chat_format import FoundFormat, encode_chat, end_ids, find_chat_format
-from .chat_formats import CHAT_FORMATS, ChatFormat
+from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
+from .chat_formats import CHAT_FORMATS, AnyMessage, ChatFormat, Message, as_messages
 from .engine import GenerationStats, InferenceEngine, Progress, Step
 from .errors import (
     ChatFormatError,
@@ -12,8 +11,7 @@ from .errors import (
     PromptError,
     SamplingError,
 )
-from .message import AnyMessage, Message, as_messages
-from .sampling import Sampler, SamplingArgs
+from .sampling import Candidate, Choice, Sampler, SamplingArgs, Stage
 
 __all__ = [
     "CHAT_FORMATS",

@@ -1,18 +1,99 @@
-"""The chat formats: what stands around the messages of a conversation, one builder for each.
+"""Messages, and the chat formats: what is around them in a prompt, one builder for each format.
 
-`docs/CHAT-FORMATS.md` shows them side by side and says where each comes from.
+`docs/CHAT-FORMATS.md` shows the formats side by side and says where each comes from.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from types import MappingProxyType
 
-from .chat_parts import Edge, Part, Special
 from .errors import ChatFormatError
-from .message import Message
 
-BEGIN, END = Edge.BEGIN_OF_TEXT, Edge.END_OF_TEXT
+ROLES = ("system", "user", "assistant")
+_SHOWN_CHARS = 80
+_EXPECTED = "Message, or dicts such as {'role': 'user', 'content': 'hi'}"
 
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation.
+
+    Raises:
+        ChatFormatError: The role is not system, user or assistant, or the content not a text.
+    """
+
+    role: str
+    content: str
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            shown = ascii(self.role)[:_SHOWN_CHARS]
+            raise ChatFormatError(f"[message] role must be one of {', '.join(ROLES)}: got {shown}")
+        content: object = self.content
+        if not isinstance(content, str):
+            kind = type(content).__name__
+            raise ChatFormatError(f"[message] content must be a text: got {kind}")
+
+
+# A message as code passes it: ours, or the dict that APIs for chats share.
+AnyMessage = Message | Mapping[str, str]
+
+
+def as_messages(messages: Sequence[AnyMessage]) -> list[Message]:
+    """Return the messages of a conversation, each as `Message`.
+
+    Args:
+        messages: Messages, or dicts with the keys `role` and `content` and no others.
+
+    Raises:
+        ChatFormatError: It is not a list of messages, it is empty, or a message cannot be read.
+    """
+    given: object = messages
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        got = type(given).__name__
+        raise ChatFormatError(f"[chat] messages must be a list of {_EXPECTED}: got {got}")
+    if not messages:
+        raise ChatFormatError("[chat] messages must hold at least one message: got none")
+    return [_as_message(number, message) for number, message in enumerate(messages)]
+
+
+def _as_message(number: int, message: object) -> Message:
+    if isinstance(message, Message):
+        return message
+    where = f"[chat] messages[{number}]"
+    if not isinstance(message, Mapping):
+        raise ChatFormatError(f"{where} must be {_EXPECTED}: got {type(message).__name__}")
+    if set(message) != {"role", "content"}:
+        found = ", ".join(ascii(key)[:_SHOWN_CHARS] for key in list(message)[:5]) or "none"
+        raise ChatFormatError(f"{where} must have the keys role and content: got {found}")
+    return Message(message["role"], message["content"])
+
+
+class Edge(Enum):
+    """The two special tokens that each tokenizer names itself: begin and end of text."""
+
+    BEGIN = "begin of text"
+    END = "end of text"
+
+
+@dataclass(frozen=True)
+class Special:
+    """A special token that a format calls by its name.
+
+    Attributes:
+        name: Such as `<|eot_id|>`.
+        required: Whether a tokenizer without it is refused. Otherwise the name is then text like
+            any other, as `[INST]` is in the vocabulary of Llama 2.
+    """
+
+    name: str
+    required: bool = True
+
+
+# A plain string is text, which never becomes a special id.
+Part = str | Special | Edge
 # Takes the messages, and whether to open the assistant's next one.
 Builder = Callable[[Sequence[Message], bool], list[Part]]
 
@@ -24,14 +105,14 @@ class ChatFormat:
     Attributes:
         name: What `--chat-format` calls it.
         models: Whose format it is.
-        build: Gives the parts of a conversation of at least one message.
+        build: Returns the parts of a conversation of at least one message.
         end_names: Special tokens that end an answer, beside those that the tokenizer knows.
     """
 
     name: str
     models: str
     build: Builder
-    end_names: tuple[str, ...] = ()
+    end_names: tuple[str, ...]
 
 
 def _llama3(messages: Sequence[Message], open_answer: bool) -> list[Part]:
@@ -39,7 +120,7 @@ def _llama3(messages: Sequence[Message], open_answer: bool) -> list[Part]:
 
     Source: meta-llama/llama-models, models/llama3/chat_format.py.
     """
-    parts: list[Part] = [BEGIN]
+    parts: list[Part] = [Edge.BEGIN]
     for message in messages:
         parts += (*_llama3_header(message.role), message.content.strip(), Special("<|eot_id|>"))
     return parts + (_llama3_header("assistant") if open_answer else [])
@@ -49,26 +130,27 @@ def _llama3_header(role: str) -> list[Part]:
     return [Special("<|start_header_id|>"), role, Special("<|end_header_id|>"), "\n\n"]
 
 
-@dataclass(frozen=True)
-class _ChatML:
-    """ChatML: each message between two special tokens, its role in the first line.
+def _chatml(
+    messages: Sequence[Message],
+    open_answer: bool,
+    begin: tuple[Part, ...] = (),
+    default_system: str | None = None,
+) -> list[Part]:
+    """Build ChatML: each message between two special tokens, its role in the first line.
 
-    Attributes:
+    Args:
+        messages: As in `Builder`.
+        open_answer: As in `Builder`.
         begin: The parts before the first message.
         default_system: The system message where a conversation does not start with one, or None.
     """
-
-    begin: tuple[Part, ...] = ()
-    default_system: str | None = None
-
-    def __call__(self, messages: Sequence[Message], open_answer: bool) -> list[Part]:
-        if self.default_system is not None and messages[0].role != "system":
-            messages = [Message("system", self.default_system), *messages]
-        start, end = Special("<|im_start|>"), Special("<|im_end|>")
-        parts = list(self.begin)
-        for message in messages:
-            parts += (start, f"{message.role}\n{message.content}", end, "\n")
-        return parts + ([start, "assistant\n"] if open_answer else [])
+    if default_system is not None and messages[0].role != "system":
+        messages = [Message("system", default_system), *messages]
+    start, end = Special("<|im_start|>"), Special("<|im_end|>")
+    parts = list(begin)
+    for message in messages:
+        parts += (start, f"{message.role}\n{message.content}", end, "\n")
+    return parts + ([start, "assistant\n"] if open_answer else [])
 
 
 def _zephyr(messages: Sequence[Message], open_answer: bool) -> list[Part]:
@@ -76,30 +158,30 @@ def _zephyr(messages: Sequence[Message], open_answer: bool) -> list[Part]:
     parts: list[Part] = []
     for message in messages:
         role = Special(f"<|{message.role}|>", required=False)
-        parts += (role, f"\n{message.content}", END, "\n")
+        parts += (role, f"\n{message.content}", Edge.END, "\n")
     return parts + ([Special("<|assistant|>", required=False), "\n"] if open_answer else [])
 
 
-def _deepseek_r1(opening: tuple[Part, ...]) -> Builder:
-    """Give the builder of R1-Distill's format: earlier answers lose their reasoning.
+def _deepseek_r1(
+    messages: Sequence[Message], open_answer: bool, opening: tuple[Part, ...] = ()
+) -> list[Part]:
+    """Build R1-Distill's format: earlier answers lose their reasoning.
 
     Args:
+        messages: As in `Builder`.
+        open_answer: As in `Builder`.
         opening: What follows `<｜Assistant｜>` when an answer is opened.
     """
     user, assistant = Special("<｜User｜>"), Special("<｜Assistant｜>")
-
-    def build(messages: Sequence[Message], open_answer: bool) -> list[Part]:
-        system = [message.content for message in messages if message.role == "system"]
-        parts: list[Part] = [BEGIN, *system[-1:]]
-        for message in messages:
-            if message.role == "user":
-                parts += (user, message.content)
-            elif message.role == "assistant":
-                answer = message.content.split("</think>")[-1]
-                parts += (assistant, answer, Special("<｜end▁of▁sentence｜>"))
-        return parts + ([assistant, *opening] if open_answer else [])
-
-    return build
+    system = [message.content for message in messages if message.role == "system"]
+    parts: list[Part] = [Edge.BEGIN, *system[-1:]]
+    for message in messages:
+        if message.role == "user":
+            parts += (user, message.content)
+        elif message.role == "assistant":
+            answer = message.content.split("</think>")[-1]
+            parts += (assistant, answer, Special("<｜end▁of▁sentence｜>"))
+    return parts + ([assistant, *opening] if open_answer else [])
 
 
 def _llama2(messages: Sequence[Message], _open_answer: bool) -> list[Part]:
@@ -107,25 +189,35 @@ def _llama2(messages: Sequence[Message], _open_answer: bool) -> list[Part]:
 
     Source: meta-llama/llama, llama/generation.py, `chat_completion`.
     """
-    opening, closing = _inst_tokens(required=False)
+    opening, closing = Special("[INST]", required=False), Special("[/INST]", required=False)
     system, turns = _alternating(messages)
     parts: list[Part] = []
     for message in turns:
         if message.role == "assistant":
-            parts += (f" {message.content.strip()} ", END)
+            parts += (f" {message.content.strip()} ", Edge.END)
             continue
         content = message.content
         if message is turns[0] and system is not None:
             content = f"<<SYS>>\n{system}\n<</SYS>>\n\n{content}"
-        parts += (BEGIN, opening, f" {content.strip()} ", closing)
+        parts += (Edge.BEGIN, opening, f" {content.strip()} ", closing)
     return parts
 
 
-@dataclass(frozen=True)
-class _Mistral:
-    """Mistral's formats: they differ in spaces, and in where the system message goes.
+def _mistral(
+    messages: Sequence[Message],
+    _open_answer: bool,
+    required: bool = False,
+    before: str = "",
+    question_end: str = " ",
+    answer: str = "",
+    after: str = "",
+    in_last: bool = False,
+    strip: bool = False,
+) -> list[Part]:
+    """Build one of Mistral's formats: they differ in spaces and in the place of the system message.
 
-    Attributes:
+    Args:
+        messages: As in `Builder`.
         required: Whether `[INST]` and `[/INST]` have to be special tokens.
         before: Text before `[INST]`.
         question_end: Text between a question and `[/INST]`.
@@ -135,34 +227,19 @@ class _Mistral:
             out otherwise; else into the first question.
         strip: Whether answers are stripped.
     """
-
-    required: bool = False
-    before: str = ""
-    question_end: str = " "
-    answer: str = ""
-    after: str = ""
-    in_last: bool = False
-    strip: bool = False
-
-    def __call__(self, messages: Sequence[Message], _open_answer: bool) -> list[Part]:
-        opening, closing = _inst_tokens(self.required)
-        system, turns = _alternating(messages)
-        place = len(turns) - 1 if self.in_last else 0
-        parts: list[Part] = [BEGIN]
-        for index, message in enumerate(turns):
-            content = message.content
-            if message.role == "assistant":
-                content = content.strip() if self.strip else content
-                parts += (f"{self.answer}{content}", END, self.after)
-                continue
-            if index == place and system is not None:
-                content = f"{system}\n\n{content}"
-            parts += (self.before, opening, f" {content}{self.question_end}", closing)
-        return parts
-
-
-def _inst_tokens(required: bool) -> tuple[Special, Special]:
-    return Special("[INST]", required), Special("[/INST]", required)
+    opening, closing = Special("[INST]", required), Special("[/INST]", required)
+    system, turns = _alternating(messages)
+    place = len(turns) - 1 if in_last else 0
+    parts: list[Part] = [Edge.BEGIN]
+    for index, message in enumerate(turns):
+        content = message.content
+        if message.role == "assistant":
+            parts += (f"{answer}{content.strip() if strip else content}", Edge.END, after)
+            continue
+        if index == place and system is not None:
+            content = f"{system}\n\n{content}"
+        parts += (before, opening, f" {content}{question_end}", closing)
+    return parts
 
 
 def _alternating(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
@@ -184,40 +261,30 @@ def _alternating(messages: Sequence[Message]) -> tuple[str | None, Sequence[Mess
 
 
 _SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-_THINK: tuple[Part, ...] = (Special("<think>", required=False), "\n")
-_EOS, _IM_END, _SENTENCE_END = ("</s>",), ("<|im_end|>",), ("<｜end▁of▁sentence｜>",)
+_OPENING = (Special("<think>", required=False), "\n")
+_MISTRAL_V1 = partial(_mistral, before=" ", answer=" ")
+_MISTRAL_V3 = partial(
+    _mistral, required=True, question_end="", answer=" ", in_last=True, strip=True
+)
+_MISTRAL_2023 = partial(_mistral, after=" ")
+_EOS, _IM_END, _R1_END = ("</s>",), ("<|im_end|>",), ("<｜end▁of▁sentence｜>",)
 _LLAMA3_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
 
 _ROWS = (
     ChatFormat("llama3", "Llama 3, 3.1, 3.2, 3.3", _llama3, _LLAMA3_ENDS),
     ChatFormat("llama2", "Llama 2 Chat, Code Llama Instruct", _llama2, _EOS),
-    ChatFormat("chatml", "SmolLM", _ChatML(), _IM_END),
-    ChatFormat("chatml-bos", "Hermes 3", _ChatML(begin=(BEGIN,)), _IM_END),
-    ChatFormat("smollm2", "SmolLM2", _ChatML(default_system=_SMOLLM2_SYSTEM), _IM_END),
+    ChatFormat("chatml", "SmolLM", _chatml, _IM_END),
+    ChatFormat("chatml-bos", "Hermes 3", partial(_chatml, begin=(Edge.BEGIN,)), _IM_END),
+    ChatFormat("smollm2", "SmolLM2", partial(_chatml, default_system=_SMOLLM2_SYSTEM), _IM_END),
     ChatFormat("zephyr", "TinyLlama Chat, Zephyr", _zephyr, _EOS),
+    ChatFormat("mistral-v1", "Mistral 7B Instruct v0.1, v0.2", _MISTRAL_V1, _EOS),
+    ChatFormat("mistral-v3", "Mistral 7B Instruct v0.3", _MISTRAL_V3, _EOS),
     ChatFormat(
-        "mistral-v1", "Mistral 7B Instruct v0.1, v0.2", _Mistral(before=" ", answer=" "), _EOS
+        "mistral-v0.1-2023", "Mistral 7B Instruct v0.1, first template", _MISTRAL_2023, _EOS
     ),
-    ChatFormat(
-        "mistral-v3",
-        "Mistral 7B Instruct v0.3",
-        _Mistral(required=True, question_end="", answer=" ", in_last=True, strip=True),
-        _EOS,
-    ),
-    ChatFormat(
-        "mistral-v0.1-2023",
-        "Mistral 7B Instruct v0.1, first template",
-        _Mistral(after=" "),
-        _EOS,
-    ),
-    ChatFormat("mistral-v0.2-2023", "Mistral 7B Instruct v0.2, first template", _Mistral(), _EOS),
-    ChatFormat("deepseek-r1", "R1-Distill-Llama", _deepseek_r1(_THINK), _SENTENCE_END),
-    ChatFormat(
-        "deepseek-r1-2025-01",
-        "R1-Distill-Llama, first template",
-        _deepseek_r1(()),
-        _SENTENCE_END,
-    ),
+    ChatFormat("mistral-v0.2-2023", "Mistral 7B Instruct v0.2, first template", _mistral, _EOS),
+    ChatFormat("deepseek-r1", "R1-Distill-Llama", partial(_deepseek_r1, opening=_OPENING), _R1_END),
+    ChatFormat("deepseek-r1-2025-01", "R1-Distill-Llama, first template", _deepseek_r1, _R1_END),
 )
 
 CHAT_FORMATS: Mapping[str, ChatFormat] = MappingProxyType({row.name: row for row in _ROWS})

@@ -1,8 +1,6 @@
 """Answers: read a prompt in chunks, then choose and run one token after the other."""
 
-import threading
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,17 +14,17 @@ from ..model import (
     NotEnoughMemoryError,
     token_tensor,
 )
-from ..tokenizer import StreamDecoder
+from ..tokenizer import Tokenizer
 from ..trace import is_on, mark
-from .candidates import Choice, explain_choice
-from .chat_format import FoundFormat, encode_chat, end_ids, find_chat_format
-from .errors import ContextFullError, InferenceError, NumericError, PromptError
-from .message import AnyMessage, as_messages
-from .sampling import Logits, Sampler, SamplingArgs
+from .answer_text import AnswerText
+from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
+from .chat_formats import AnyMessage, as_messages
+from .errors import ContextFullError, NumericError, PromptError
+from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
 from .speculation import Drafter, PassCosts
-from .stop_strings import StopStrings
+from .turns import Call, Turns
 
-# With `progress`, chunks take about this time; the first has so many tokens.
+# With `progress`, chunks take about this time; the first has WATCHED_CHUNK tokens.
 WATCHED_SECONDS = 1.0
 WATCHED_CHUNK = 64
 DEFAULT_SEQUENCE_LENGTH = 4096
@@ -50,7 +48,7 @@ class GenerationStats:
             steps is not counted.
         seed: Seed of the sampling.
         drafted_tokens: Tokens that were guessed and run along with the one before them.
-        accepted_tokens: How many of them were then drawn: so many steps were saved.
+        accepted_tokens: How many of them were then drawn; each saved a step.
     """
 
     prompt_tokens: int
@@ -119,8 +117,7 @@ class InferenceEngine:
         self.last_stats: GenerationStats | None = None
         # Invariant: the cache holds keys and values of these tokens at positions 0, 1, ...
         self._cached_ids: list[int] = []
-        # The newest turn, by the number of turns before it; an older one may be left behind.
-        self._turns = {0: _Turn(_Call())}
+        self._turns = Turns()
         self._pass_costs = PassCosts()
 
     def __repr__(self) -> str:
@@ -146,9 +143,12 @@ class InferenceEngine:
             TokenizerError: The file with the chat template is damaged.
             PromptError: The model has no tokenizer.
         """
+        return find_chat_format(self.model.source_directory, self._tokenizer())
+
+    def _tokenizer(self) -> Tokenizer:
         if self.model.tokenizer is None:
             raise PromptError("[chat] model must have a tokenizer: its directory holds none")
-        return find_chat_format(self.model.source_directory, self.model.tokenizer)
+        return self.model.tokenizer
 
     def reset(self) -> None:
         """Forget the cached tokens.
@@ -156,35 +156,12 @@ class InferenceEngine:
         Raises:
             InferenceError: Another thread is using the engine.
         """
-        self._take_turn(_Call())
+        self._turns.take(Call())
         self._forget()
 
     def _forget(self) -> None:
         self._cached_ids = []
         self.context.clear()
-
-    def _take_turn(self, call: "_Call") -> None:
-        """Give the engine to a call, until another takes it.
-
-        Which of several threads gets it is decided by one `setdefault`: unlike a lock, that leaves
-        nothing to be released, and Ctrl-C may fall before or after any line. A thread whose number
-        was outdated by then sees a higher one.
-
-        Raises:
-            InferenceError: Another thread is using the engine, or a newer call ended this one.
-        """
-        newest = max(self._turns)
-        if call.turns and call.turns != newest:
-            raise InferenceError("[generate] this answer was ended by a newer call")
-        before, turn = self._turns.get(newest), _Turn(call)
-        is_free = before is not None and (call.turns or before.ends_for_this_thread())
-        if not is_free or self._turns.setdefault(newest + 1, turn) is not turn:
-            raise InferenceError("this engine is in use by another thread")
-        if max(self._turns) != newest + 1:
-            del self._turns[newest + 1]
-            raise InferenceError("this engine is in use by another thread")
-        call.turns = newest + 1
-        self._turns.pop(newest, None)
 
     def chat(
         self,
@@ -204,12 +181,10 @@ class InferenceEngine:
             chat_format: A key of `CHAT_FORMATS`; None stands for the model's own.
 
         Raises:
-            ChatFormatError: There are no messages or what is given is none, the format is not
+            ChatFormatError: The messages cannot be read or there are none, the format is not
                 known or cannot express them, or the tokenizer lacks a special token of it.
         """
-        tokenizer = self.model.tokenizer
-        if tokenizer is None:
-            raise PromptError("[chat] model must have a tokenizer: its directory holds none")
+        tokenizer = self._tokenizer()
         name = self.chat_format.name if chat_format is None else chat_format
         read = as_messages(messages)
         prompt_ids = encode_chat(tokenizer, read, chat_format=name)
@@ -244,8 +219,8 @@ class InferenceEngine:
             end_ids: Ids that end the answer, beside those of the model.
             new_text: Whether the answer begins a text, so that the space which some tokenizers
                 put before one is not shown; otherwise it goes on from the prompt.
-            candidates: How many of the most probable tokens each step tells of, beside the drawn
-                one; 0 tells of none, which saves time.
+            candidates: How many of the most probable tokens each step reports, beside the drawn
+                one; 0 for none, which saves time.
             answer_ids: Tokens of the answer that were drawn before, without an end token: the
                 answer goes on after them. Their text comes again, with that of the first step.
 
@@ -256,30 +231,26 @@ class InferenceEngine:
         Raises:
             PromptError: No prompt, a text in its place, a limit below 1, or a number of candidates
                 below 0.
-            TokenIdError: Ids that are no whole numbers, or outside of the vocabulary.
+            TokenIdError: Ids that are not whole numbers, or outside of the vocabulary.
             ContextFullError: The prompt leaves no room for a token.
             CheckpointError: The weight files were rewritten since they were loaded; also checked
                 before the last step, so that no answer is complete that they may have spoiled.
             InferenceError: While stepping: another thread is using the engine, or a newer call
                 ended this answer.
-            NumericError: While stepping: the logits are no numbers.
-            NotEnoughMemoryError, TensorError: While stepping: the system gives no memory.
+            NumericError: While stepping: the logits are not finite.
+            NotEnoughMemoryError, TensorError: While stepping: the system refuses memory.
         """
         ids = self._checked_prompt(prompt_ids, answer_ids)
         if max_new_tokens is not None:
             _check_whole("max_new_tokens", max_new_tokens, 1)
         _check_whole("candidates", candidates, 0)
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        if stops and self.model.tokenizer is None:
-            raise PromptError("[generate] stop needs a tokenizer: the model's directory holds none")
         self.model.check_unchanged()
-        text = _AnswerText(self.model, StopStrings(stops), end_ids, new_text)
-        text.begin(answer_ids)
+        text = AnswerText(self.model, stop, end_ids, new_text, answer_ids)
         room = self.sequence_length - len(ids)
         limit = room if max_new_tokens is None else min(room, max_new_tokens)
         at_limit = "max tokens" if limit == max_new_tokens else "context full"
         sampler = Sampler(sampling if sampling is not None else SamplingArgs())
-        call = _Call()
+        call = Call()
         steps = self._steps(call, ids, limit, at_limit, sampler, text, progress, candidates)
         return _declared(call, steps)
 
@@ -298,21 +269,21 @@ class InferenceEngine:
             raise ContextFullError(len(prompt_ids), self.sequence_length)
         ids = token_tensor(prompt_ids, self.model.args.vocab_size)
         mark(2, position=0, T=len(prompt_ids), outputs={"tokens": ids})
-        return [int(token) for token in ids.numpy()]
+        return list(ids.numpy().tolist())
 
     def _steps(
         self,
-        call: "_Call",
+        call: Call,
         ids: list[int],
         limit: int,
         at_limit: str,
         sampler: Sampler,
-        text: "_AnswerText",
+        text: AnswerText,
         progress: Progress | None,
         candidates: int,
     ) -> Iterator[Step]:
         """Run the prompt, then choose, show and run tokens until a reason to stop."""
-        self._take_turn(call)
+        self._turns.take(call)
         stats = GenerationStats(len(ids), self._reusable(ids), 0, 0.0, 0.0, sampler.seed)
         self.last_stats = stats
         started = time.perf_counter()
@@ -324,9 +295,6 @@ class InferenceEngine:
             started = time.perf_counter()
             position = len(ids) + stats.new_tokens
             token, choice = self._choose(sampler, logits, position, candidates)
-            if is_on():
-                self._mark_choice(sampler, logits, token, position)
-            sampler.observe((token,))
             stats.new_tokens += 1
             shown, reason = text.push(token)
             if reason is None and stats.new_tokens == limit:
@@ -339,10 +307,10 @@ class InferenceEngine:
                 yield Step(token, shown, reason, stats, choice)
                 return
             yield Step(token, shown, choice=choice)
-            self._take_turn(call)
+            self._turns.take(call)
             started = time.perf_counter()
             if drafter is None:
-                logits = self._run([token])
+                logits = self._run([token])[0]
             else:
                 logits = self._run_drafted(token, drafter, limit - stats.new_tokens - 1, stats)
             stats.decode_seconds += time.perf_counter() - started
@@ -356,22 +324,18 @@ class InferenceEngine:
         except NumericError:
             self._forget()
             raise
-        if not candidates:
-            return token, None
-        return token, explain_choice(sampler, logits, token, position, candidates)
-
-    def _mark_choice(self, sampler: Sampler, logits: Logits, token: int, position: int) -> None:
-        """Say how a token was drawn; what was left of the candidates is found for a trace alone."""
-        choice = explain_choice(sampler, logits, token, position, TRACED_CANDIDATES)
-        mark(
-            20,
-            position=position,
-            inputs={"logits": logits},
-            details={
+        choice = (
+            explain_choice(sampler, logits, token, position, candidates) if candidates else None
+        )
+        if is_on():
+            details = {
                 "sampling": sampler.args, "seed": sampler.seed, "random": sampler.last_random,
-                "token": token, "choice": choice,
-            },
-        )  # fmt: skip
+                "token": token,
+                "choice": explain_choice(sampler, logits, token, position, TRACED_CANDIDATES),
+            }  # fmt: skip
+            mark(20, position=position, inputs={"logits": logits}, details=details)
+        sampler.observe((token,))
+        return token, choice
 
     def _check_weights(self) -> None:
         """Check that the answer was made with the weights as loaded; forget the cache if not."""
@@ -398,7 +362,7 @@ class InferenceEngine:
             if progress is not None:
                 progress(start, len(ids))
             started = time.perf_counter()
-            logits = self._run(ids[start : start + chunk])
+            logits: Logits = self._run(ids[start : start + chunk])[0]
             seconds = time.perf_counter() - started
             self._pass_costs.note_prompt(len(self._cached_ids) - start, seconds)
             if is_watched:
@@ -416,90 +380,44 @@ class InferenceEngine:
         of the others joins it when it is drawn. So the cache is at any time what it would be
         without drafts. A trace shows one token per step.
         """
-        if is_on():
-            drafter.observe(token)
-            drafter.draft(0)
-            return self._run([token])
-        started = time.perf_counter()
+        started, is_traced = time.perf_counter(), is_on()
         row = drafter.observe(token)
-        if row is not None:
+        if row is not None and not is_traced:
             stats.accepted_tokens += 1
             self.context.length += 1
             self._cached_ids.append(token)
             return row
-        drafted = drafter.draft(most)
+        drafted = drafter.draft(0 if is_traced else most)
         stats.drafted_tokens += len(drafted)
         begun = time.perf_counter()
-        logits, rows = self._run_checking(token, drafted) if drafted else (self._run([token]), None)
-        drafter.note_step(len(drafted), rows, begun - started, time.perf_counter() - begun)
+        rows = self._run([token], drafted)
+        if not is_traced:
+            drafter.note_step(rows[1:], begun - started, time.perf_counter() - begun)
+        logits: Logits = rows[0]
         return logits
 
-    def _run_checking(self, token: int, drafted: list[int]) -> tuple[Logits, Logits]:
-        """Run a token and what may follow it.
-
-        Returns:
-            The logits [V] after the token, and those after each of the n others [n, V].
-        """
-        start_pos = len(self._cached_ids)
-        result = self.model.transformer.forward(
-            self.context, [token, *drafted], start_pos, all_positions=True
-        )
-        self.context.length = start_pos + 1
-        self._cached_ids.append(token)
-        logits: Logits = result.numpy()  # [1 + n, V]
-        return logits[0], logits[1:]
-
-    def _run(self, ids: list[int]) -> Logits:
-        """Run tokens after the cached ones and return the logits [V] after the last.
+    def _run(self, ids: list[int], drafted: Sequence[int] = ()) -> Logits:
+        """Run tokens after the cached ones, and what may follow the last of them.
 
         The ids are noted as cached only when the cache holds them: wherever an interrupt falls,
-        what is noted is true.
+        what is noted is true. Drafted tokens need a single id before them.
+
+        Returns:
+            The logits after the last id and after each of the n drafted tokens [1 + n, V].
         """
         start_pos = len(self._cached_ids)
         mark(3, position=start_pos, T=len(ids))
-        result = self.model.transformer.forward(self.context, ids, start_pos)
+        result = self.model.transformer.forward(
+            self.context, [*ids, *drafted], start_pos, all_positions=bool(drafted)
+        )
+        if drafted:
+            self.context.length = start_pos + len(ids)
         self._cached_ids.extend(ids)
-        logits: Logits = result.numpy()[0]  # [1, V] -> [V]
-        return logits
+        rows: Logits = result.numpy()
+        return rows
 
 
-class _Call:
-    """One answer, for as long as its iterator can go on.
-
-    Attributes:
-        turns: How many turns the engine had given before the newest of this call; 0 for none.
-        is_over: Whether it needs the engine no more.
-    """
-
-    __slots__ = ("__weakref__", "is_over", "turns")
-
-    def __init__(self) -> None:
-        self.turns = 0
-        self.is_over = False
-
-
-class _Turn:
-    """The right of a call to change an engine, from one of its steps to the next.
-
-    The call is held weakly: however its iterator ends, also at an interrupt between any two lines,
-    the engine is free when the iterator is gone.
-    """
-
-    __slots__ = ("_call", "_thread")
-
-    def __init__(self, call: _Call) -> None:
-        self._call = weakref.ref(call)
-        self._thread = threading.current_thread()
-
-    def ends_for_this_thread(self) -> bool:
-        """Return whether a new call of the calling thread may have the next turn."""
-        call = self._call()
-        if call is None or call.is_over or not self._thread.is_alive():
-            return True
-        return self._thread is threading.current_thread()
-
-
-def _declared(call: _Call, steps: Iterator[Step]) -> Iterator[Step]:
+def _declared(call: Call, steps: Iterator[Step]) -> Iterator[Step]:
     """Pass steps on; raise a lack of memory as an error of the package; end the call."""
     try:
         with declared_lack_of_memory("generate", NotEnoughMemoryError):
@@ -520,36 +438,3 @@ def _watched_chunk(chunk: int, seconds: float) -> int:
     """
     wanted = int(chunk * WATCHED_SECONDS / max(seconds, 1e-3)) // WATCHED_CHUNK * WATCHED_CHUNK
     return min(max(wanted, WATCHED_CHUNK), PREFILL_CHUNK)
-
-
-class _AnswerText:
-    """Turns chosen tokens into text and sees when the answer ends."""
-
-    def __init__(
-        self, model: Model, stops: StopStrings, end_ids: Collection[int], new_text: bool
-    ) -> None:
-        tokenizer = model.tokenizer
-        self._decoder = None if tokenizer is None else StreamDecoder(tokenizer, first=new_text)
-        self._stop_ids = frozenset() if tokenizer is None else model.stop_ids.union(end_ids)
-        self._stops = stops
-        self._begun = ""
-
-    def begin(self, answer_ids: Sequence[int]) -> None:
-        """Take tokens that were drawn before; their text comes with that of the next one."""
-        self._begun = "".join([self.push(token)[0] for token in answer_ids])
-
-    def push(self, token: int) -> tuple[str, str | None]:
-        """Return the text that became certain with a token, and the reason to stop, if any."""
-        begun, self._begun = self._begun, ""
-        if token in self._stop_ids:
-            return begun + self.finish(), "eot"
-        if self._decoder is None:
-            return "", None
-        shown = begun + self._stops.push(self._decoder.push(token))
-        return shown, "stop string" if self._stops.found else None
-
-    def finish(self) -> str:
-        """Return the text that was held back: nothing more comes."""
-        if self._decoder is None:
-            return ""
-        return self._stops.push(self._decoder.finish()) + self._stops.finish()

@@ -15,8 +15,8 @@ class ContextFullError(InferenceError):
     """A prompt that leaves no room for an answer in the context.
 
     Attributes:
-        tokens: of the prompt.
-        positions: of the context.
+        tokens: Those of the prompt.
+        positions: Those of the context.
     """
 
     def __init__(self, tokens: int, positions: int) -> None:
@@ -29,7 +29,7 @@ class ContextFullError(InferenceError):
 
 
 class NumericError(InferenceError):
-    """Logits that are no numbers."""
+    """Logits that are not finite."""
 
 
 class SamplingError(InferenceError):

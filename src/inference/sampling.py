@@ -75,7 +75,7 @@ class SamplingArgs:
 
 
 def _check_number(name: str, value: float, low: float, high: float) -> None:
-    """Refuse what is no finite number from low to high."""
+    """Refuse what is not a finite number from low to high."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SamplingError(f"[sampling] {name} must be a number: got {type(value).__name__}")
     if isinstance(value, int) and abs(value).bit_length() > 1000:
@@ -86,12 +86,61 @@ def _check_number(name: str, value: float, low: float, high: float) -> None:
 
 
 def _check_whole(name: str, value: int) -> None:
-    """Refuse what is no whole number of at least 0."""
+    """Refuse what is not a whole number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int):
         kind = type(value).__name__
         raise SamplingError(f"[sampling] {name} must be a whole number: got {kind}")
     if value < 0:
         raise SamplingError(f"[sampling] {name} must be at least 0: got {value}")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the sampling, or the model before all steps.
+
+    Attributes:
+        name: `model`, or the setting that makes the step.
+        value: That of the setting; None for the model.
+        kept: How many tokens can still be drawn after it.
+    """
+
+    name: str
+    value: float | None
+    kept: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that might come next.
+
+    Attributes:
+        token_id: Its id.
+        log_probability: Natural logarithm of its probability by the model, before all steps:
+            its logit - log(sum(exp(logits))); -inf where the logit is.
+        probabilities: Its probability after each stage, 0 where it was left out.
+    """
+
+    token_id: int
+    log_probability: float
+    probabilities: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How one token was chosen.
+
+    Attributes:
+        token_id: The one that was drawn.
+        position: Its place in the context.
+        stages: The model and the steps of the sampling that are on, in their order.
+        candidates: The most probable by the model, the most probable first; then the drawn one,
+            if it is not among them.
+    """
+
+    token_id: int
+    position: int
+    stages: tuple[Stage, ...]
+    candidates: tuple[Candidate, ...]
 
 
 _STEPS = ("repeat_penalty", "temperature", "top_k", "top_p", "min_p")
@@ -133,7 +182,7 @@ class Sampler:
 
         Args:
             logits: float32 [V]; left as they are.
-            position: Position of the token in the context, named if the logits are no numbers.
+            position: Position of the token in the context, named if the logits are not finite.
 
         Raises:
             NumericError: A logit is NaN or +inf, or all are -inf.
@@ -251,3 +300,34 @@ class Sampler:
             rate = min(max(1.0 / temperature, _SMALLEST_RATE), _LARGEST_RATE)
             np.multiply(weights, np.float32(rate), out=weights)
             return np.exp(weights, out=weights)
+
+
+def explain_choice(
+    sampler: Sampler, logits: Logits, token_id: int, position: int, count: int
+) -> Choice:
+    """Say how a token was chosen.
+
+    Args:
+        sampler: The one that drew it, before it observes it.
+        logits: float32 [V], those it drew from.
+        token_id: The token.
+        position: Its place in the context.
+        count: How many candidates to name, at least 1.
+    """
+    near = at_least_kth_largest(logits, min(count, logits.size))
+    near = near[np.argsort(-logits[near], kind="stable")][:count]  # the lowest id among equals
+    tokens = [int(token) for token in near if logits[token] > -math.inf]
+    if token_id not in tokens:
+        tokens.append(token_id)
+    stages, columns = [], []
+    for name, value, ids, probabilities in sampler.stages(logits):
+        stages.append(Stage(name, value, ids.size))
+        places = np.minimum(np.searchsorted(ids, tokens), ids.size - 1)
+        columns.append(np.where(ids[places] == tokens, probabilities[places], 0.0).tolist())
+    exact: Floats = logits.astype(np.float64)
+    largest = float(exact.max())
+    log_sum = largest + math.log(np.exp(exact - largest).sum())
+    log_probabilities = [float(exact[token]) - log_sum for token in tokens]
+    rows = zip(*columns, strict=True)
+    candidates = tuple(map(Candidate, tokens, log_probabilities, rows))
+    return Choice(token_id, position, tuple(stages), candidates)

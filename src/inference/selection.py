@@ -1,8 +1,8 @@
-"""Choosing among very many weights without sorting them all.
+"""Choosing among very many weights without sorting all of them.
 
-A vocabulary has up to some hundred thousand tokens, of which nearly always a few hundred matter. So
-they are first dealt into groups or counted into bins, which shows where about the limit lies, and
-only what lies there is sorted. Weights are floats from 0 to 1; they need not add up to 1, and their
+A vocabulary has up to some hundred thousand tokens, of which usually a few hundred matter. They are
+first divided into groups or counted into bins, which shows where about the limit is, and only what
+is near the limit is sorted. Weights are floats from 0 to 1; they need not add up to 1, and their
 sums are float64.
 """
 
@@ -16,15 +16,15 @@ Weights = npt.NDArray[np.floating[Any]]
 
 # More weights than this are counted into bins before a part of them is sorted.
 MANY = 4096
-# The kth largest is looked for among the maxima of so many groups for each of the k.
+# The kth largest is searched for among the maxima of k times this many groups.
 _GROUPS_PER_RANK = 8
 _LEAST_GROUP = 4
 _BIN_BITS = 12
-# One of so many is few: then indices are shorter than an array with a 0 for each of the others.
+# If at most 1 of _FEW stays, indices are shorter than an array with zeros for the others.
 _FEW = 4
-# Counted so many at a time: what is computed for them on the way stays in the cache.
+# Weights that are counted at a time: the intermediate results stay in the cache.
 _PART = 16384
-# Sums of so many weights at a time: the order of the summation in `draw`.
+# Weights of one partial sum in `draw`, which fixes the order of its summation.
 _ROW = 256
 
 
@@ -33,7 +33,7 @@ def at_least_kth_largest(values: Weights, k: int) -> Ids:
 
     Args:
         values: [n], no NaN.
-        k: from 1 to n.
+        k: From 1 to n.
     """
     groups = k * _GROUPS_PER_RANK
     length = values.size // groups
@@ -53,8 +53,8 @@ def leave_out(weights: Weights, smallest: float, count: int) -> tuple[Ids | None
 
     Args:
         weights: [n]; may be changed.
-        smallest: the limit.
-        count: how many of the weights that equal the limit stay.
+        smallest: The limit.
+        count: How many of the weights that equal the limit stay.
 
     Returns:
         If few stay, their indices, ascending, and the weights of these. Otherwise None and all
@@ -75,7 +75,7 @@ def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
 
     Args:
         weights: [n]; float32 if n is above 4096.
-        top_p: from 0 to 1.
+        top_p: From 0 to 1.
 
     Returns:
         The smallest of them, and how many of its size are among them.
@@ -123,7 +123,7 @@ def draw(weights: Weights, share: float) -> int:
 
     Args:
         weights: [n], at least one above 0.
-        share: a random number, 0 <= share < 1.
+        share: A random number, 0 <= share < 1.
     """
     if weights.size <= MANY:
         return _place(weights, share)[0]

@@ -1,10 +1,10 @@
 """Guessing the next tokens from the text so far, so that one step can check several of them.
 
-Answers repeat: names, code, quotations of the prompt. What followed the last few tokens where they
-stood before is a draft of what follows now. A step over the newest token and its draft costs little
-more than a step over one, because both read all weights once, and it gives the logits after each of
-them. Every token is still drawn by the sampler from the logits that a plain step would have given,
-bit for bit; a draft only decides whether those logits are there already.
+Answers repeat: names, code, quotations of the prompt. What followed the last few tokens at an
+earlier place is a draft of what follows now. A step over the newest token and its draft takes
+little longer than a step over one, because both read all weights once, and it gives the logits
+after each of them. Every token is still drawn by the sampler from the logits that a plain step
+would have given, bit for bit; a draft only decides whether those logits are there already.
 
 Source: Saxena, Prompt Lookup Decoding, 2023; the `lookup` example of llama.cpp.
 """
@@ -28,10 +28,10 @@ _CHARACTERS = sys.maxunicode + 1
 _FIRST_ACCEPTANCE = 0.5
 _ACCEPTANCE_WEIGHT = 0.1
 _TIME_WEIGHT = 0.25
-# A step that was held up by something else must not count for more than this many steps.
+# A step that something else delayed must not count for more than this many steps.
 _LONGEST_RATIO = 4.0
 # How far a measurement fades towards "a row costs nothing" each time it forbids a draft, so that a
-# machine that was busy once is not held against drafts for ever.
+# machine that was busy once does not prevent drafts for ever.
 _FADING = 0.01
 # A draft must promise at least this much more than a plain step.
 _LEAST_GAIN = 1.05
@@ -42,7 +42,7 @@ _MOST_CREDIT = 8.0
 
 
 class TextIndex:
-    """Finds where the last 2 to 4 tokens of a text stood before.
+    """Finds an earlier place of the last 2 to 4 tokens of a text.
 
     Args:
         ids: The text so far; of a very long one, only the end is kept.
@@ -57,7 +57,7 @@ class TextIndex:
         self._ids.append(token)
 
     def match(self) -> tuple[int, int] | None:
-        """Find the longest end of the text that stood earlier.
+        """Find the longest end of the text that occurred earlier.
 
         Returns:
             Its length and the place of what followed it then, or None if no end did.
@@ -70,7 +70,7 @@ class TextIndex:
             at = text.rfind(text[-length:], 0, stop) if stop >= length else -1
             if at < 0:
                 break
-            stop = at + length  # a longer end that stood earlier ends here or further back
+            stop = at + length  # a longer end occurred here or further back
             found = length, stop
         return found
 
@@ -113,7 +113,7 @@ class PassCosts:
         return self.credit > 0.0
 
     def fade(self) -> None:
-        """Forget a little of what speaks against drafts."""
+        """Fade the measurements that forbid drafts."""
         self._row_seconds *= 1.0 - _FADING
         for rows, ratio in self._ratios.items():
             self._ratios[rows] = ratio + _FADING * (1.0 - ratio)
@@ -184,10 +184,10 @@ class DraftLength:
 
 @dataclass
 class _Guess:
-    """What is held to come next.
+    """What is expected next.
 
     Attributes:
-        end_length: Length of the end that stood before it earlier.
+        end_length: Length of the end that it followed earlier.
         tokens: At least one; a prefix of them was drafted, perhaps an empty one.
         rows: Logits [n, V] after each of the n drafted tokens.
         confirmed: How many tokens were drawn so far; the others may still come.
@@ -253,21 +253,17 @@ class Drafter:
         self._guess = _Guess(end_length, tokens)
         return tokens[:count]
 
-    def note_step(
-        self, drafted: int, rows: Logits | None, own_seconds: float, seconds: float
-    ) -> None:
+    def note_step(self, rows: Logits, own_seconds: float, seconds: float) -> None:
         """Take what came of a step.
 
         Args:
-            drafted: The number n of drafted tokens.
-            rows: The logits [n, V] after them.
+            rows: The logits [n, V] after the n drafted tokens.
             own_seconds: The time to make the draft.
             seconds: The time of the pass.
         """
-        if self._guess is not None:
-            self._guess.rows = rows
         self._costs.add(-own_seconds)
-        if drafted:
-            self._costs.note_check(1 + drafted, seconds)
+        if self._guess is not None and len(rows):
+            self._guess.rows = rows
+            self._costs.note_check(1 + len(rows), seconds)
         else:
             self._costs.note_plain(seconds)

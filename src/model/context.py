@@ -1,10 +1,10 @@
 """What a model remembers of a sequence: the keys and values of all its positions."""
 
-from .. import ml
-from ..trace import is_on, mark
+from .. import memory, ml
+from ..trace import is_on
 from .args import ModelArgs
 from .errors import ModelError, NotEnoughMemoryError, PositionError
-from .forecast import check_context_fits, kv_cache_bytes
+from .forecast import MemoryForecast, kv_cache_bytes
 from .rope import rotary_frequencies
 
 ATTENTIONS = ("fused", "eager")
@@ -17,14 +17,16 @@ class InferenceContext:
     Attributes:
         args: The sizes of the model that it was made for.
         sequence_length: The most positions it can hold.
-        attention: "fused" for one op per layer, or "eager" for every stage as an op of its own.
+        attention: "fused" for one op per layer, or "eager" for one op per stage.
+        is_eager: Whether the newest pass runs every stage of attention as an op: because
+            `attention` says so, or because a trace is on.
         length: The positions that are filled, from 0 on; at most sequence_length. This and
             `attention` are the only attributes that can be set.
         caches: For each layer, the rotated keys and the values in the activations' dtype.
         frequencies: complex64 [sequence_length, h/2].
 
     Raises:
-        ModelError: The length is out of range, or there is no such attention.
+        ModelError: The length is out of range, or the attention is unknown.
         NotEnoughMemoryError: The context does not fit.
     """
 
@@ -34,10 +36,17 @@ class InferenceContext:
                 f"[context] attention must be one of {', '.join(ATTENTIONS)}: "
                 f"got {ascii(attention)[:80]}"
             )
-        check_context_fits(args, sequence_length)
+        longest = args.max_context_length
+        if type(sequence_length) is not int or not 1 <= sequence_length <= longest:
+            raise ModelError(
+                "[context] sequence_length must be a whole number from 1 to the model's longest "
+                f"context {longest}: got {ascii(sequence_length)[:80]}"
+            )
+        MemoryForecast(args, sequence_length, free=memory.available_memory()).check()
         self.args = args
         self.sequence_length = sequence_length
         self.attention = attention
+        self.is_eager = attention == "eager"
         self.length = 0
         sizes = (sequence_length, args.n_kv_heads, args.head_dim)
         try:
@@ -54,7 +63,7 @@ class InferenceContext:
 
         Raises:
             AttributeError: It belongs to the memory of the cache, and is read-only.
-            PositionError: A length that is no whole number from 0 to sequence_length.
+            PositionError: A length that is not a whole number from 0 to sequence_length.
         """
         if name in _READ_ONLY and hasattr(self, name):
             raise AttributeError(f"[InferenceContext] {name} is read-only")
@@ -70,15 +79,10 @@ class InferenceContext:
         """Return the bytes of the KV cache."""
         return kv_cache_bytes(self.args, self.sequence_length)
 
-    @property
-    def is_eager(self) -> bool:
-        """Return whether every stage of attention is to be an op: if asked for, or traced."""
-        return self.attention == "eager" or is_on()
-
     def begin(self, start_pos: int, count: int) -> None:
-        """Open the positions from start_pos on for writing; those below it stay.
+        """Begin a pass: open the positions from start_pos on for writing, and choose the attention.
 
-        Until `length` is set again after the last layer, only the positions below start_pos
+        Those below start_pos stay. Until `length` is set again after the last layer, only they
         count as filled: an interrupted step leaves no half-written position behind.
 
         Raises:
@@ -95,23 +99,7 @@ class InferenceContext:
                 f"{start_pos} + {count} > {self.sequence_length}"
             )
         self.length = start_pos
-
-    def update(self, layer: int, start_pos: int, xk: ml.Tensor, xv: ml.Tensor) -> ml.KeyValueCache:
-        """Write the keys and values of new positions.
-
-        Args:
-            layer: Index of the layer.
-            start_pos: Position of the first new token.
-            xk: Rotated keys [T, K, h].
-            xv: Values [T, K, h].
-
-        Returns:
-            The layer's cache, which holds all positions up to them.
-        """
-        mark(11)  # KV cache update
-        cache = self.caches[layer]
-        ml.write_cache(cache, start_pos, xk, xv)
-        return cache
+        self.is_eager = self.attention == "eager" or is_on()
 
     def clear(self) -> None:
         """Forget all positions."""

@@ -10,7 +10,7 @@ from .. import memory, ml
 from ..checkpoint.names import is_matrix
 from ..memory import readable_bytes
 from .args import ModelArgs
-from .errors import ModelError, NotEnoughMemoryError
+from .errors import NotEnoughMemoryError
 from .files import ModelFiles, read_model_files
 from .quantization import quantization_of, quantized_model_bytes
 
@@ -101,22 +101,6 @@ class MemoryForecast:
             f"{readable_bytes(self.free)} available; the weights that do not stay in memory are "
             "read from the disk again for each token"
         )
-
-
-def check_context_fits(args: ModelArgs, sequence_length: int) -> None:
-    """Refuse a context that the model or the memory cannot hold; allocate nothing.
-
-    Raises:
-        ModelError: The length is no whole number from 1 to the model's longest context.
-        NotEnoughMemoryError: The context needs more memory than is available.
-    """
-    longest = args.max_context_length
-    if type(sequence_length) is not int or not 1 <= sequence_length <= longest:
-        raise ModelError(
-            "[context] sequence_length must be a whole number from 1 to the model's longest "
-            f"context {longest}: got {ascii(sequence_length)[:80]}"
-        )
-    MemoryForecast(args, sequence_length, free=memory.available_memory()).check()
 
 
 def check_float32_copy_fits(parameter_count: int) -> None:

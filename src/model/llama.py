@@ -15,7 +15,7 @@ Source: meta-llama/llama-models, models/llama3/model.py.
 import math
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,18 +27,8 @@ from .context import InferenceContext
 from .errors import ModelError, TokenIdError
 
 Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
-
-
-def plain(weight: ml.Weight) -> ml.Tensor:
-    """Return a weight that is never quantized."""
-    assert isinstance(weight, ml.Tensor)
-    return weight
-
-
-def bias_of(tensors: Mapping[str, ml.Weight], name: str) -> ml.Tensor | None:
-    """Return the bias of a matrix, or None where it has none."""
-    bias = tensors.get(f"{name}.bias")
-    return None if bias is None else plain(bias)
+# By checkpoint key: `ml.Tensor`, or for matrices `ml.QuantizedTensor` too.
+Weights: TypeAlias = Mapping[str, Any]
 
 
 class RMSNorm:
@@ -49,10 +39,10 @@ class RMSNorm:
     Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
     """
 
-    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Weight], name: str) -> None:
+    def __init__(self, args: ModelArgs, tensors: Weights, name: str) -> None:
         self.eps = args.norm_eps
         self.dtype = args.dtype
-        self.weight = plain(tensors[f"{name}.weight"])  # [D]
+        self.weight = tensors[f"{name}.weight"]  # [D]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
         """Normalize the rows of the residual stream x [T, D]; the result is an activation."""
@@ -67,7 +57,7 @@ class LlamaAttention:
     Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023.
     """
 
-    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Weight], layer: int) -> None:
+    def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         self.args = args
         self.layer = layer
         name = f"layers.{layer}.attention"
@@ -76,10 +66,10 @@ class LlamaAttention:
         self.wv = tensors[f"{name}.wv.weight"]  # [K*h, D]
         self.wo = tensors[f"{name}.wo.weight"]  # [D, H*h]
         # Meta's models have no biases; some of Hugging Face's do.
-        self.wq_bias = bias_of(tensors, f"{name}.wq")  # [H*h]
-        self.wk_bias = bias_of(tensors, f"{name}.wk")  # [K*h]
-        self.wv_bias = bias_of(tensors, f"{name}.wv")  # [K*h]
-        self.wo_bias = bias_of(tensors, f"{name}.wo")  # [D]
+        self.wq_bias = tensors.get(f"{name}.wq.bias")  # [H*h]
+        self.wk_bias = tensors.get(f"{name}.wk.bias")  # [K*h]
+        self.wv_bias = tensors.get(f"{name}.wv.bias")  # [K*h]
+        self.wo_bias = tensors.get(f"{name}.wo.bias")  # [D]
 
     def forward(
         self,
@@ -119,8 +109,9 @@ class LlamaAttention:
         xq = ml.rotary_embedding(xq, frequencies, self.args.rope_pairs)
         xk = ml.rotary_embedding(xk, frequencies, self.args.rope_pairs)
 
-        # Stage 11, KV cache update
-        cache = context.update(self.layer, start_pos, xk, xv)
+        mark(11)  # KV cache update
+        cache = context.caches[self.layer]
+        ml.write_cache(cache, start_pos, xk, xv)
 
         if context.is_eager:
             output = self.eager(xq, cache, start_pos, mask)  # [T, H, h]
@@ -133,7 +124,7 @@ class LlamaAttention:
     def eager(
         self, xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, mask: ml.Tensor | None
     ) -> ml.Tensor:
-        """Do what `ml.attention` does, each stage an op of its own.
+        """Do what `ml.attention` does, with one op per stage.
 
         Args:
             xq: Rotated queries [T, H, h].
@@ -171,14 +162,14 @@ class LlamaFeedForward:
     Source: Shazeer, GLU Variants Improve Transformer, 2020.
     """
 
-    def __init__(self, tensors: Mapping[str, ml.Weight], layer: int) -> None:
+    def __init__(self, tensors: Weights, layer: int) -> None:
         name = f"layers.{layer}.feed_forward"
         self.w1 = tensors[f"{name}.w1.weight"]  # [F, D]
         self.w2 = tensors[f"{name}.w2.weight"]  # [D, F]
         self.w3 = tensors[f"{name}.w3.weight"]  # [F, D]
-        self.w1_bias = bias_of(tensors, f"{name}.w1")  # [F]
-        self.w2_bias = bias_of(tensors, f"{name}.w2")  # [D]
-        self.w3_bias = bias_of(tensors, f"{name}.w3")  # [F]
+        self.w1_bias = tensors.get(f"{name}.w1.bias")  # [F]
+        self.w2_bias = tensors.get(f"{name}.w2.bias")  # [D]
+        self.w3_bias = tensors.get(f"{name}.w3.bias")  # [F]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
         """Transform x [T, D] into what to add to the residual stream: float32 [T, D]."""
@@ -194,7 +185,7 @@ class LlamaFeedForward:
 class LlamaTransformerBlock:
     """One layer: attention, then feed-forward, each normalized before and added to its input."""
 
-    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Weight], layer: int) -> None:
+    def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         self.layer = layer
         self.attention_norm = RMSNorm(args, tensors, f"layers.{layer}.attention_norm")
         self.attention = LlamaAttention(args, tensors, layer)
@@ -236,7 +227,7 @@ class LlamaTransformer:
             (tied embeddings).
     """
 
-    def __init__(self, args: ModelArgs, tensors: Mapping[str, ml.Weight]) -> None:
+    def __init__(self, args: ModelArgs, tensors: Weights) -> None:
         self.args = args
         self.tok_embeddings = tensors["tok_embeddings.weight"]  # [V, D]
         self.layers = tuple(
@@ -271,7 +262,7 @@ class LlamaTransformer:
             Logits float32 [1, V], or [T, V] with all_positions.
 
         Raises:
-            TokenIdError: No token, or an id that is no row of the embedding table.
+            TokenIdError: No token, or an id that is not a row of the embedding table.
             PositionError: The positions leave a gap or do not fit into the context.
             ModelError: The context was made for a model of other sizes.
         """

@@ -122,7 +122,7 @@ def load_model(
         ModelError: The directory holds no layout that can be loaded, or parts do not fit together.
         CheckpointError: A weight file or a file of hyperparameters is damaged or unsupported.
         TokenizerError: The tokenizer file is damaged.
-        NotEnoughMemoryError: The system gives no memory.
+        NotEnoughMemoryError: The system refuses memory.
     """
     dtype = None if quantize is None else quantization_of(quantize)
     files = path if isinstance(path, ModelFiles) else read_model_files(path)

@@ -127,19 +127,15 @@ def match_neighbours(tensors: Mapping[str, ml.Weight], dtype: ml.DType) -> dict[
     return result
 
 
-def quantized_bytes(sizes: tuple[int, ...], dtype: ml.BlockDType) -> int:
-    """Return the bytes of codes and scales of a weight.
-
-    ceil(n / codes per item) * itemsize + ceil(n / block) * itemsize of a scale
-    """
-    size = math.prod(sizes)
-    codes = -(-size // dtype.codes_per_item) * dtype.codes.itemsize
-    return codes + -(-size // dtype.block_size) * dtype.scales.itemsize
-
-
 def quantized_model_bytes(args: ModelArgs, dtype: ml.BlockDType) -> int:
-    """Return the bytes of what `quantize_weights` makes; all sizes must be known."""
-    shapes = args.tensor_shapes.items()
-    return sum(
-        quantized_bytes(shape, dtype) for name, shape in shapes if dtype_in_model(name, dtype)
-    )
+    """Return the bytes of what `quantize_weights` makes; all sizes must be known.
+
+    Of a weight: ceil(n / codes per item) * itemsize + ceil(n / block) * itemsize of a scale.
+    """
+    nbytes = 0
+    for name, shape in args.tensor_shapes.items():
+        if dtype_in_model(name, dtype) is not None:
+            size = math.prod(shape)
+            nbytes += -(-size // dtype.codes_per_item) * dtype.codes.itemsize
+            nbytes += -(-size // dtype.block_size) * dtype.scales.itemsize
+    return nbytes

@@ -133,8 +133,7 @@ _STAGES = (
     Stage(
         11,
         "KV cache update",
-        "model.context",
-        "InferenceContext.update",
+        *_ATTENTION,
         _steps(
             "write_cache cache_k [C, K, h]",
             "write_cache cache_v [C, K, h]",
@@ -205,7 +204,7 @@ _STAGES = (
         ),
     ),
     Stage(20, "sampling", "inference.sampling", "Sampler.sample"),
-    Stage(21, "token to text, stop check", "inference.engine", "_AnswerText.push"),
+    Stage(21, "token to text, stop check", "inference.answer_text", "AnswerText.push"),
 )
 
 STAGES: Mapping[int, Stage] = {stage.number: stage for stage in _STAGES}

@@ -1,4 +1,4 @@
-"""Each chat format, written out; the comparison with the published templates is an oracle test."""
+"""Messages and chat formats; their comparison with the published templates is an oracle test."""
 
 import re
 from pathlib import Path
@@ -9,12 +9,17 @@ import pytest
 from src.inference import (
     CHAT_FORMATS,
     ChatFormatError,
+    InferenceEngine,
     Message,
+    PromptError,
+    SamplingArgs,
+    as_messages,
     encode_chat,
     end_ids,
     find_chat_format,
 )
-from src.inference.chat_parts import Special
+from src.inference.chat_formats import Special
+from src.model import Model, load_model
 from tests.inference.byte_tokenizer import (
     LLAMA2,
     LLAMA3,
@@ -47,67 +52,6 @@ def written(name: str, *messages: Message, opened: bool = True) -> str:
     return spelled(tokenizer, encode_chat(tokenizer, messages, opened, name))
 
 
-# The system message, a question, its answer, a question: special tokens in curly brackets.
-CONVERSATIONS = {
-    "llama3": (
-        "{<|begin_of_text|>}"
-        "{<|start_header_id|>}system{<|end_header_id|>}\n\nBe kind.{<|eot_id|>}"
-        "{<|start_header_id|>}user{<|end_header_id|>}\n\nHi{<|eot_id|>}"
-        "{<|start_header_id|>}assistant{<|end_header_id|>}\n\nHello!{<|eot_id|>}"
-        "{<|start_header_id|>}user{<|end_header_id|>}\n\nBye{<|eot_id|>}"
-        "{<|start_header_id|>}assistant{<|end_header_id|>}\n\n"
-    ),
-    "llama2": (
-        "{<s>}[INST] <<SYS>>\nBe kind.\n<</SYS>>\n\n Hi [/INST] Hello! {</s>}"
-        "{<s>}[INST] Bye [/INST]"
-    ),
-    "chatml": (
-        "{<|im_start|>}system\nBe kind.{<|im_end|>}\n{<|im_start|>}user\n Hi\n{<|im_end|>}\n"
-        "{<|im_start|>}assistant\n Hello! {<|im_end|>}\n{<|im_start|>}user\nBye{<|im_end|>}\n"
-        "{<|im_start|>}assistant\n"
-    ),
-    "chatml-bos": (
-        "{<|begin_of_text|>}{<|im_start|>}system\nBe kind.{<|im_end|>}\n"
-        "{<|im_start|>}user\n Hi\n{<|im_end|>}\n{<|im_start|>}assistant\n Hello! {<|im_end|>}\n"
-        "{<|im_start|>}user\nBye{<|im_end|>}\n{<|im_start|>}assistant\n"
-    ),
-    "smollm2": (
-        "{<|im_start|>}system\nBe kind.{<|im_end|>}\n{<|im_start|>}user\n Hi\n{<|im_end|>}\n"
-        "{<|im_start|>}assistant\n Hello! {<|im_end|>}\n{<|im_start|>}user\nBye{<|im_end|>}\n"
-        "{<|im_start|>}assistant\n"
-    ),
-    "zephyr": (
-        "<|system|>\nBe kind.{</s>}\n<|user|>\n Hi\n{</s>}\n<|assistant|>\n Hello! {</s>}\n"
-        "<|user|>\nBye{</s>}\n<|assistant|>\n"
-    ),
-    "mistral-v1": (
-        "{<s>} [INST] Be kind.\n\n Hi\n [/INST]  Hello! {</s>} [INST] Bye [/INST]"
-    ),
-    "mistral-v3": (
-        "{<s>}{[INST]}  Hi\n{[/INST]} Hello!{</s>}{[INST]} Be kind.\n\nBye{[/INST]}"
-    ),
-    "mistral-v0.1-2023": (
-        "{<s>}[INST] Be kind.\n\n Hi\n [/INST] Hello! {</s>} [INST] Bye [/INST]"
-    ),
-    "mistral-v0.2-2023": (
-        "{<s>}[INST] Be kind.\n\n Hi\n [/INST] Hello! {</s>}[INST] Bye [/INST]"
-    ),
-    "deepseek-r1": (
-        "{<｜begin▁of▁sentence｜>}Be kind.{<｜User｜>} Hi\n{<｜Assistant｜>} Hello! "
-        "{<｜end▁of▁sentence｜>}{<｜User｜>}Bye{<｜Assistant｜>}{<think>}\n"
-    ),
-    "deepseek-r1-2025-01": (
-        "{<｜begin▁of▁sentence｜>}Be kind.{<｜User｜>} Hi\n{<｜Assistant｜>} Hello! "
-        "{<｜end▁of▁sentence｜>}{<｜User｜>}Bye{<｜Assistant｜>}"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CHAT_FORMATS)
-def test_a_conversation_is_written_in_its_format(name: str) -> None:
-    assert written(name, S, U1, A1, U2) == CONVERSATIONS[name]
-
-
 @pytest.mark.parametrize("name", CHAT_FORMATS)
 def test_a_conversation_that_ends_with_an_answer_opens_no_other_one_unless_asked(name: str) -> None:
     whole, closed = written(name, U1, A1), written(name, U1, A1, opened=False)
@@ -119,13 +63,26 @@ def test_a_conversation_that_ends_with_an_answer_opens_no_other_one_unless_asked
         assert written(name, U2).endswith(opening)
 
 
-@pytest.mark.parametrize("name", CHAT_FORMATS)
-def test_there_is_one_begin_of_text_per_prompt_and_in_llama_2_per_question(name: str) -> None:
-    tokenizer = tokenizer_of(name)
-    count = encode_chat(tokenizer, [S, U1, A1, U2], chat_format=name).count(tokenizer.bos_id)
-    # Of ChatML, the begin of text opens messages; Zephyr's published template has none.
-    expected = {"llama2": 2, "chatml": 5, "smollm2": 5, "zephyr": 0}
-    assert count == expected.get(name, 1)
+@pytest.mark.parametrize(
+    ("name", "questions", "answers"),
+    [("llama3", True, True), ("llama2", True, True), ("mistral-v3", False, True),
+     ("mistral-v1", False, False), ("chatml", False, False), ("zephyr", False, False)],
+)  # fmt: skip
+def test_contents_are_stripped_where_the_published_template_strips_them(
+    name: str, questions: bool, answers: bool
+) -> None:
+    plain = written(name, Message("user", "Hi"), Message("assistant", "Hello!"), U2)
+    assert (written(name, U1, Message("assistant", "Hello!"), U2) == plain) is questions
+    assert (written(name, Message("user", "Hi"), A1, U2) == plain) is answers
+
+
+def test_formats_that_differ_in_their_beginning_or_end_are_alike_elsewhere() -> None:
+    conversation = (S, U1, A1, U2)
+    chatml = written("chatml", *conversation)
+    assert written("chatml-bos", *conversation) == "{<|begin_of_text|>}" + chatml
+    assert written("smollm2", *conversation) == chatml
+    first = written("deepseek-r1-2025-01", *conversation)
+    assert written("deepseek-r1", *conversation) == first + "{<think>}\n"
 
 
 def test_smollm2_says_who_it_is_where_no_system_message_does() -> None:
@@ -178,7 +135,7 @@ def test_texts_that_no_special_token_separates_are_encoded_as_one(name: str) -> 
 def test_only_text_that_begins_a_prompt_is_the_first_one(name: str) -> None:
     tokenizer = tokenizer_of(name)
     encode_chat(tokenizer, [S, U1, A1, U2], chat_format=name)
-    begins_with_text = not CONVERSATIONS[name].startswith("{")
+    begins_with_text = not written(name, S, U1, A1, U2).startswith("{")
     assert tokenizer.firsts.count(True) == begins_with_text
 
 
@@ -295,3 +252,64 @@ def test_the_page_about_formats_shows_what_they_write() -> None:
 def test_the_page_about_formats_lists_them_with_their_models() -> None:
     rows = re.findall(r"^\| `([\w.-]+)` \| (.+?) \|", PAGE.read_text("utf-8"), flags=re.M)
     assert rows == [(row.name, row.models) for row in CHAT_FORMATS.values()]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model()
+
+
+def test_dicts_and_messages_are_answered_alike(model: Model) -> None:
+    engine = InferenceEngine(model, 128)
+    system = {"role": "system", "content": "You are a pirate"}
+    ours = [Message("system", "You are a pirate"), Message("user", "hi")]
+    answers = [
+        "".join(step.text for step in engine.chat(messages, 16, SamplingArgs(temperature=0.0)))
+        for messages in (ours, [system, {"role": "user", "content": "hi"}], (system, ours[1]))
+    ]
+    assert answers[0]
+    assert answers == [answers[0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("hi", r"\[chat\] messages must be a list of Message, or dicts such as .*: got str"),
+        (b"hi", "got bytes"),
+        ({"role": "user", "content": "hi"}, "must be a list of Message.*: got dict"),
+        (Message("user", "hi"), "must be a list of Message.*: got Message"),
+        (None, "must be a list of Message.*: got NoneType"),
+        ([], "at least one message: got none"),
+        (["hi"], r"messages\[0\] must be Message, or dicts such as .*: got str"),
+        ([Message("user", "hi"), {"role": "user"}], r"messages\[1\] must have the keys role and"),
+        ([{}], "the keys role and content: got none"),
+        ([{"role": "user", "content": "hi", "name": "x"}], "keys role and content: got 'role', "),
+        ([{1: 2}], "got 1"),
+        ([{"role": "boss", "content": "hi"}], "role must be one of"),
+        ([{"role": "user", "content": ["hi"]}], "content must be a text: got list"),
+    ],
+)
+def test_what_is_no_conversation_is_refused_with_what_to_pass(
+    model: Model, given: Any, error: str
+) -> None:
+    with pytest.raises(ChatFormatError, match=error) as caught:
+        InferenceEngine(model, 64).chat(given)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ChatFormatError):
+        as_messages(given)
+
+
+@pytest.mark.parametrize("given", ["hi", b"hi", ""])
+def test_a_text_in_the_place_of_token_ids_is_refused_with_what_to_pass(
+    model: Model, given: Any
+) -> None:
+    with pytest.raises(PromptError, match=r"prompt_ids must be token ids, such as .*encode\(text"):
+        InferenceEngine(model, 64).generate(given)
+
+
+@pytest.mark.parametrize(
+    "role", ["", "User", "tool", "ipython", "<|eot_id|>", "user\n", "user<|end_header_id|>", None]
+)
+def test_an_unknown_role_is_refused(role: str) -> None:
+    with pytest.raises(ChatFormatError, match="role must be one of system, user, assistant"):
+        Message(role, "Hi")

@@ -10,7 +10,7 @@ import pytest
 from src import trace
 from src.inference import InferenceEngine, NumericError, SamplingArgs, Step
 from src.inference import speculation as speculation_module
-from src.inference.speculation import LONGEST_DRAFT, Drafter, DraftLength, PassCosts, TextIndex
+from src.inference.speculation import Drafter, DraftLength, PassCosts, TextIndex
 from src.ml import bfloat16
 from src.model import Model, load_model
 from src.trace import Tracer
@@ -140,7 +140,8 @@ def test_an_answer_ends_at_the_same_token_within_a_draft(
     else:
         monkeypatch.setattr(model.tokenizer, "stop_ids", frozenset({answer[at]}))
     seen, _ = both(model, 128, PROMPT, 30, sampling, **more)
-    assert seen[-1][2] == ending if more.get("stop") != ["never there"] else "max tokens"
+    is_shown = ending == "eot" or steps[at].text
+    assert seen[-1][2] == (ending if is_shown else "max tokens")
 
 
 @pytest.mark.parametrize("steps", range(1, 11))
@@ -289,19 +290,6 @@ def test_drafts_get_longer_while_they_are_right_and_stop_when_they_are_wrong() -
     assert length.best(2, 7) == first  # what is true of one length says nothing of another
 
 
-def test_drafts_stop_while_a_step_over_several_tokens_costs_too_much() -> None:
-    costs = costs_of(0.03)
-    length = DraftLength(costs)
-    for drafted in range(1, LONGEST_DRAFT + 1):
-        for _ in range(20):
-            costs.note_check(1 + drafted, 1.0 + drafted)
-    costs.credit = 8.0
-    assert length.best(3, 7) == 0
-    for _ in range(400):
-        length.best(3, 7)
-    assert length.best(3, 7) > 0  # it is tried again in the end
-
-
 def test_what_a_prompt_took_says_what_a_row_takes() -> None:
     for row, drafts in ((0.02, True), (0.9, False)):
         costs = PassCosts()
@@ -327,12 +315,6 @@ def test_one_step_that_was_held_up_does_not_decide() -> None:
     assert costs._plain_seconds < 1.5
 
 
-def test_a_draft_is_never_longer_than_asked_for() -> None:
-    length = DraftLength(costs_of(0.03))
-    for most in range(8):
-        assert length.best(4, most) <= most
-
-
 @pytest.mark.parametrize("row", [0.02, 0.3, 1.0])
 @pytest.mark.parametrize("right", [0.0, 0.3, 1.0])
 def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost(
@@ -350,9 +332,8 @@ def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost
         if drafter.observe(wanted if luck.random() < right else 3 - wanted) is not None:
             continue
         count = len(drafter.draft(7))
-        rows = np.zeros((count, 2), np.float32) if count else None
         taken = 1.0 + row * count
-        drafter.note_step(count, rows, own, taken)
+        drafter.note_step(np.zeros((count, 2), np.float32), own, taken)
         seconds += taken + own
     assert plain_seconds / seconds > 0.97
     if right == 1.0:
@@ -373,7 +354,7 @@ def test_rows_are_given_out_until_a_token_differs() -> None:
         drafter = Drafter([1, 2, 3, 1, 2], costs_of(0.0))
         drafted = drafter.draft(3)
         assert drafted == [3, 1, 2]
-        drafter.note_step(3, rows[1:], 0.0, 1.0)
+        drafter.note_step(rows[1:], 0.0, 1.0)
         for token, row in zip(drawn, given, strict=True):
             found = drafter.observe(token)
             if row is None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from src.inference import InferenceEngine, InferenceError, Message, SamplingArgs
-from src.inference.engine import _Call
+from src.inference.turns import Call
 from src.model import Model, load_model
 
 THREADS = 6
@@ -105,7 +105,7 @@ def test_threads_on_one_engine_get_right_answers_or_are_refused(
             assert {q: answer(engine, q) for q in QUESTIONS} == expected
     finally:
         sys.setswitchinterval(before)
-    assert len(engine._turns) == 1
+    assert len(engine._turns._turns) == 1
 
 
 @pytest.mark.parametrize(("runs", "questions"), [(1, 4), LONG])
@@ -182,9 +182,9 @@ def test_of_threads_that_want_the_engine_at_once_one_gets_it(model: Model) -> No
 
     def run() -> None:
         for _ in range(400):
-            call = _Call()
+            call = Call()
             try:
-                engine._take_turn(call)
+                engine._turns.take(call)
             except InferenceError:
                 continue
             inside.append(1)
@@ -223,3 +223,35 @@ assert os.waitpid(child, 0)[1] == 0
 
 def test_an_answer_goes_on_in_a_forked_process() -> None:
     subprocess.run([sys.executable, "-c", FORK], cwd=REPOSITORY, check=True, timeout=60)
+
+
+EXIT = """
+import sys, threading, time
+from src.inference import InferenceEngine
+from src.model import load_model
+
+engine = InferenceEngine(load_model(), sequence_length=512)
+started = threading.Event()
+
+def run():
+    while True:
+        for step in engine.generate([1, 2, 3], max_new_tokens=400):
+            started.set()
+
+threading.Thread(target=run, daemon=True).start()
+assert started.wait(60)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.03"])
+def test_the_interpreter_ends_in_the_middle_of_an_answer(seconds: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT, seconds],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -67,11 +67,6 @@ def test_null_is_as_good_as_absent(key: str) -> None:
     assert from_params(**{key: None}) == args_from_params(absent)
 
 
-def test_without_key_value_heads_every_query_head_has_its_own() -> None:
-    config = Tiny("multi_head", 32, 1, 4, 4, 48, 131)
-    assert from_params(config, n_kv_heads=None).n_kv_heads == 4
-
-
 def known_size(dim: int, layers: int) -> ModelArgs:
     return from_params(
         dim=dim, n_layers=layers, n_heads=32, rope_theta=500000.0, use_scaled_rope=True
@@ -103,10 +98,6 @@ def test_the_longest_context_is_what_the_parameters_say_or_the_familys(
     changes: dict[str, object], length: int
 ) -> None:
     assert from_params(**changes).max_context_length == length
-
-
-def test_without_a_theta_it_is_that_of_llama_2() -> None:
-    assert from_params(rope_theta=None).rope_theta == 10000.0
 
 
 @pytest.mark.parametrize(
@@ -200,11 +191,6 @@ def test_head_dim_may_differ_from_the_quotient(tmp_path: Path) -> None:
     args = from_config(tmp_path, CONFIG, head_dim=10)
     assert args.head_dim == 10
     assert args.tensor_sizes == {"D": 24, "Hh": 40, "Kh": 20, "F": 56, "V": 40}
-
-
-def test_c1_heads_of_a_config_must_divide(tmp_path: Path) -> None:
-    with pytest.raises(ModelConfigError, match="n_heads: expected a multiple of n_kv_heads 3"):
-        from_config(tmp_path, CONFIG, num_key_value_heads=3)
 
 
 def test_biases_are_those_of_the_two_settings(tmp_path: Path) -> None:

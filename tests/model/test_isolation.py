@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 WATCH = """
 import json, sys
 from pathlib import Path
-from src.inference.chat_format import find_chat_format
+from src.inference import find_chat_format
 from src.ml import LlamaBoltsError
 from src.model import load_model
 
@@ -154,7 +154,7 @@ def check_events(directory: Path, events: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize("write", [meta, hugging_face, sentencepiece], ids=lambda f: f.__name__)
-def test_p1_s3_k2_a_load_touches_nothing_outside_of_its_directory(
+def test_a_load_touches_nothing_outside_of_its_directory(
     write: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     good, twin = write(tmp_path / "good"), write(tmp_path / "twin")

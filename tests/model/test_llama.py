@@ -1,7 +1,6 @@
 import math
 from collections.abc import Iterator
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -12,7 +11,6 @@ from src.model import (
     InferenceContext,
     LlamaTransformer,
     ModelError,
-    PositionError,
     TokenIdError,
     token_tensor,
 )
@@ -29,10 +27,10 @@ from tests.model.tiny import (
     weights,
 )
 
-CHUNKS = (1, 2, 3, 7, 8, 64)
-THREADS = (1, 2, 3, 4, 7)
-LENGTH = 75
-BIT_CONFIGS = [c for c in CONFIGS if c.name in ("grouped", "scaled_by_8", "head_dim_10", "tied")]
+CHUNKS = (1, 7, 64)
+THREADS = (2, 3, 7)
+LENGTH = 70
+BIT_CONFIGS = [c for c in CONFIGS if c.name in ("grouped", "head_dim_10")]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -187,7 +185,7 @@ def test_any_number_of_threads_gives_the_same_bits(threads: int, dtype: ml.DType
         ml.set_num_threads(1)
         one = bits(run(model, ids))
         ml.set_num_threads(threads)
-        for chunk in (0, 1, 7, 64):
+        for chunk in (0, 7, 64):
             np.testing.assert_array_equal(bits(run(model, ids, chunk)), one, err_msg=f"{chunk}")
 
 
@@ -196,9 +194,9 @@ def test_a_large_model_is_split_over_threads_with_the_same_bits() -> None:
     model, ids = transformer(config, ml.bfloat16), token_ids(config, 130)
     ml.set_num_threads(1)
     one = bits(run(model, ids))
-    for threads in THREADS[1:]:
+    for threads in THREADS:
         ml.set_num_threads(threads)
-        for chunk in (0, 64, 100):
+        for chunk in (0, 100):
             np.testing.assert_array_equal(bits(run(model, ids, chunk)), one)
 
 
@@ -217,24 +215,6 @@ def test_a_reused_prefix_gives_the_same_bits(dtype: ml.DType) -> None:
 def test_a_longer_context_does_not_change_the_bits() -> None:
     model, ids = transformer(GROUPED, ml.bfloat16), token_ids(GROUPED, 40)
     np.testing.assert_array_equal(bits(run(model, ids)), bits(run(model, ids, length=1000)))
-
-
-def test_a_context_filled_to_its_last_position_refuses_the_next() -> None:
-    model, ids = transformer(GROUPED), token_ids(GROUPED, 16)
-    context = InferenceContext(model.args, 16)
-    model.forward(context, ids)
-    with pytest.raises(PositionError, match="16 \\+ 1 > 16"):
-        model.forward(context, [1], start_pos=16)
-    assert context.length == 16
-
-
-def test_a_gap_in_the_cache_is_refused_and_changes_nothing() -> None:
-    model = transformer(GROUPED)
-    context = InferenceContext(model.args, 16)
-    model.forward(context, [1, 2, 3])
-    with pytest.raises(PositionError, match="number of cached positions 3: got 4"):
-        model.forward(context, [1], start_pos=4)
-    assert context.length == 3
 
 
 def test_a_step_that_fails_leaves_only_the_positions_before_it() -> None:
@@ -296,22 +276,6 @@ def test_attributes_have_the_names_of_the_checkpoint_keys() -> None:
         weight = getattr(found, "weight", found)
         assert isinstance(weight, ml.Tensor)
         assert weight.name == name
-
-
-def test_weights_are_used_where_they_lie() -> None:
-    array = weights(GROUPED)["output.weight"].astype(ml_dtypes.bfloat16)
-    tensors = {
-        n: ml.Tensor.from_numpy(w.astype(ml_dtypes.bfloat16)) for n, w in weights(GROUPED).items()
-    }
-    tensors["output.weight"] = ml.Tensor.from_numpy(array)
-    model = LlamaTransformer(GROUPED.args(ml.bfloat16), tensors)
-    assert model.output.data_pointer == array.ctypes.data
-
-
-def test_tied_embeddings_serve_as_output() -> None:
-    tied = next(config for config in CONFIGS if config.tied)
-    model = transformer(tied)
-    assert model.output is model.tok_embeddings
 
 
 def test_not_a_number_in_a_weight_reaches_the_logits() -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.oracle
 
 FLOAT32_BOUND = 1e-4
 SHARE_OF_THEIR_ERROR = 1.0  # the float32 residual stream leaves room: 0.5 to 0.8 in practice
-GREEDY_TOKENS = 1000
+GREEDY_TOKENS = 400
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.name)
@@ -46,9 +46,7 @@ def test_bfloat16_logits_are_no_further_off_than_those_of_transformers(config: T
         pytest.param("head_dim_128", ml.float32, marks=pytest.mark.slow),
     ],
 )
-def test_a_thousand_greedy_tokens_are_equal_where_the_choice_is_clear(
-    name: str, dtype: ml.DType
-) -> None:
+def test_greedy_tokens_are_equal_where_the_choice_is_clear(name: str, dtype: ml.DType) -> None:
     config = next(config for config in CONFIGS if config.name == name)
     values = weights(config) if dtype is ml.float32 else rounded(weights(config))
     reference = oracle.build(config, values)

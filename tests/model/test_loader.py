@@ -59,6 +59,8 @@ def test_a_model_knows_its_parts(tmp_path: Path) -> None:
     assert model.args.vocab_size == 512
     assert model.tokenizer is not None
     assert model.tokenizer.vocab_size == 512
+    assert model.transformer.layers[1].attention.wq is model.tensors["layers.1.attention.wq.weight"]
+    assert not model.transformer.tok_embeddings.numpy().flags.writeable
     assert model.source_directory == tmp_path
     assert model.parameter_count == sum(t.size for t in model.tensors.values())
     assert model.mapped_bytes == (tmp_path / "consolidated.00.pth").stat().st_size
@@ -67,23 +69,11 @@ def test_a_model_knows_its_parts(tmp_path: Path) -> None:
     assert "RoPE scaling factor 8" in model.description
 
 
-def test_weights_are_views_of_the_mapped_file(tmp_path: Path) -> None:
-    model = load_model(write_meta_directory(tmp_path, GROUPED, ml.bfloat16))
-    assert model.transformer.layers[1].attention.wq is model.tensors["layers.1.attention.wq.weight"]
-    assert not model.transformer.tok_embeddings.numpy().flags.writeable
-
-
 def test_the_scaling_factor_can_be_overridden_and_is_said(tmp_path: Path) -> None:
     model = load_model(write_meta_directory(tmp_path, SCALED), rope_scaling_factor=32.0)
     assert model.args.rope_scaling is not None
     assert model.args.rope_scaling.factor == 32.0
     assert model.notes == ("RoPE scaling factor 32 by override",)
-
-
-def test_tied_embeddings_are_said(tmp_path: Path) -> None:
-    model = load_model(write_meta_directory(tmp_path, TIED))
-    assert model.notes == ("output tied to tok_embeddings",)
-    assert model.transformer.output is model.transformer.tok_embeddings
 
 
 def test_a_directory_that_holds_original_is_loaded_from_there(tmp_path: Path) -> None:
@@ -181,26 +171,6 @@ def test_parameters_that_contradict_are_refused_and_the_valid_twin_loads(
     assert text.startswith(str(tmp_path))
     assert text.isprintable()
     assert len(text) < 700
-
-
-def test_the_feed_forward_dimension_follows_metas_formula(tmp_path: Path) -> None:
-    # int(1.3 * int(2 * 4 * 64 / 3)) = 221, rounded up to 224.
-    config = replace(GROUPED, ffn=224)
-    write_meta_directory(tmp_path, config)
-    params = config.params() | {"multiple_of": 32, "ffn_dim_multiplier": 1.3}
-    (tmp_path / "params.json").write_text(json.dumps(params))
-    assert load_model(tmp_path).args.ffn_dim == 224
-    (tmp_path / "params.json").write_text(json.dumps(params | {"multiple_of": 64}))
-    with pytest.raises(CheckpointError):
-        load_model(tmp_path)
-
-
-def test_an_odd_head_dimension_names_the_directory(tmp_path: Path) -> None:
-    config = Tiny("odd", 20, 1, 4, 4, 30, 50)
-    write_meta_directory(tmp_path, config)
-    with pytest.raises(ModelConfigError, match="head dimension: expected an even number") as caught:
-        load_model(tmp_path)
-    assert str(caught.value).startswith(f"{tmp_path}: ")
 
 
 def test_a_failed_load_leaves_no_file_open(tmp_path: Path) -> None:

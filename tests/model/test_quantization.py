@@ -13,7 +13,7 @@ from src import ml
 from src.ml import kernels
 from src.model import InferenceContext, Model, ModelError, forecast_memory, load_model
 from src.model.files import BUNDLED_MODEL
-from src.model.quantization import QUANTIZATIONS, quantize_weights, quantized_bytes
+from src.model.quantization import QUANTIZATIONS, quantize_weights
 from tests.model.hugging_face_tiny import write_tiny
 from tests.model.tiny import CONFIGS, GROUPED, token_ids, write_meta_directory
 from tests.support.pth_writer import write_random_meta_directory
@@ -170,14 +170,6 @@ def test_the_forecast_counts_the_quantized_bytes(tmp_path: Path, name: str, layo
     if layout != "Meta":  # its params.json does not say F, which is guessed
         assert forecast.copied == held
     assert f"weights in {name}" in forecast.copied_as
-
-
-def test_bytes_follow_from_the_shape() -> None:
-    for shape in ((3, 5), (64, 64), (7, 129)):
-        values = np.ones(shape, np.float32)
-        for dtype in QUANTIZATIONS.values():
-            weight = ml.quantize(ml.Tensor.from_numpy(values), dtype)
-            assert quantized_bytes(shape, dtype) == weight.nbytes
 
 
 def test_a_weight_that_is_not_finite_is_refused_by_name(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ WHOLE = (
     ("rms_norm", "x [1, D] = [1, 4096]", "norm.weight [D]"),
     ("logits [1, V] = [1, 128256] float32", "output.weight [V, D]"),
     ("Sampler.sample", "tokens that are left", "128256"),
-    ("_AnswerText.push", "stop: max tokens"),
+    ("AnswerText.push", "stop: max tokens"),
 )
 
 

@@ -352,7 +352,7 @@ def test_off_the_trace_costs_one_look_at_a_variable_per_stage_and_nothing_per_op
         transformer.forward(context, [5], 22)
 
     # Stages 5 to 11 and 15 to 18 of each block; and whether attention is to be eager.
-    marks, questions = 2 + 11 * DIFFERENT.n_layers, 1 + DIFFERENT.n_layers
+    marks, questions = 2 + 11 * DIFFERENT.n_layers, 1
     assert calls_during(decode, f"src{'/'}trace") == marks + questions
 
 

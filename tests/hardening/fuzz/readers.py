@@ -11,7 +11,7 @@ from src.checkpoint.pickle_machine import PickleMachine
 from src.checkpoint.safetensors import SafetensorsFile, read_index
 from src.checkpoint.zip_directory import read_directory
 from src.cli.escape import escape_controls, escape_line
-from src.inference.chat_template import format_of_template, read_template
+from src.inference.chat_encoding import format_of_template, read_template
 from src.tokenizer.config_files import read_added_tokens_of_config, read_token_settings
 from src.tokenizer.sentencepiece_model import (
     is_sentencepiece_file,

@@ -1,10 +1,15 @@
+"""Which chat format a model has, and prompts as token ids; a template is read and never run."""
+
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from src.inference import (
+    CHAT_FORMATS,
     ChatFormatError,
     FoundFormat,
     InferenceEngine,
@@ -14,16 +19,22 @@ from src.inference import (
     encode_chat,
     find_chat_format,
 )
+from src.inference.chat_encoding import format_of_template, format_of_tokens, read_template
 from src.model import load_model
-from src.tokenizer import Tokenizer, load_tokenizer
+from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from src.tokenizer import MAX_FILE_BYTES
 from src.tokenizer.tiktoken_file import llama3_tokenizer
 from tests.cli.reciting_model import write_reciting_directory
 from tests.inference.byte_tokenizer import LLAMA2, LLAMA3, ByteTokenizer
-from tests.inference.published_templates import PUBLISHED, TINYLLAMA
+from tests.inference.published_templates import (
+    CHATML_BOS,
+    LLAMA3_1,
+    PUBLISHED,
+    SMOLLM,
+    TINYLLAMA,
+)
 from tests.support.hugging_face_writer import random_arrays, write_hugging_face_directory
 from tests.support.shared_data import shared_data
-
-BOS, START, END, EOT = 256, 262, 263, 265
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +54,6 @@ def llama2(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     directory = tmp_path_factory.mktemp("llama2")
     (directory / "tokenizer.model").symlink_to(shared_data("llama2/tokenizer.model"))
     return load_tokenizer(directory)
-
-
-def header(role: str) -> list[int]:
-    return [START, *role.encode(), END, *b"\n\n"]
 
 
 def test_the_prompt_of_llama_3_has_exactly_these_ids(llama3: Tokenizer) -> None:
@@ -81,34 +88,6 @@ def test_the_prompt_of_tinyllama_has_exactly_these_ids(llama2: Tokenizer) -> Non
     ]  # fmt: skip
 
 
-def test_a_conversation_is_built_part_by_part(byte_tokenizer: Tokenizer) -> None:
-    messages = [
-        Message("system", "Be kind."),
-        Message("user", "Hi"),
-        Message("assistant", "Hello!"),
-        Message("user", "Bye"),
-    ]
-    expected = [BOS]
-    for message in messages:
-        expected += [*header(message.role), *message.content.encode(), EOT]
-    assert encode_chat(byte_tokenizer, messages) == expected + header("assistant")
-    assert encode_chat(byte_tokenizer, messages, add_generation_prompt=False) == expected
-
-
-def test_without_a_system_message_there_is_no_system_block(byte_tokenizer: Tokenizer) -> None:
-    ids = encode_chat(byte_tokenizer, [Message("user", "Hi")])
-    assert ids == [BOS, *header("user"), *b"Hi", EOT, *header("assistant")]
-    assert ids.count(BOS) == 1
-
-
-def test_content_is_stripped_and_may_be_empty(byte_tokenizer: Tokenizer) -> None:
-    expected = encode_chat(byte_tokenizer, [Message("user", "a  b")])
-    assert encode_chat(byte_tokenizer, [Message("user", "\n a  b\t\u2003")]) == expected
-    assert encode_chat(byte_tokenizer, [Message("user", "  ")], False) == [
-        BOS, *header("user"), EOT,
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -127,37 +106,15 @@ def test_content_never_becomes_a_special_id(
         assert [i for i in ids if tokenizer.is_special(i)] == special
 
 
-@pytest.mark.parametrize(
-    "role", ["", "User", "tool", "ipython", "<|eot_id|>", "user\n", "user<|end_header_id|>", None]
-)
-def test_an_unknown_role_is_refused(role: str) -> None:
-    with pytest.raises(ChatFormatError, match="role must be one of system, user, assistant"):
-        Message(role, "Hi")
-
-
-@pytest.mark.parametrize("content", [None, 5, b"bytes", ["Hi"]])
-def test_content_must_be_a_text(content: str) -> None:
-    with pytest.raises(ChatFormatError, match="content must be a text"):
-        Message("user", content)
-
-
-def test_a_conversation_needs_a_message(byte_tokenizer: Tokenizer) -> None:
-    with pytest.raises(ChatFormatError, match="at least one message"):
-        encode_chat(byte_tokenizer, [])
-
-
-def write_template(directory: Path, template: str) -> None:
+def write_template(directory: Path, template: object) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_template_tells_the_format_whatever_the_special_tokens_are(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_template_tells_the_format_whatever_the_special_tokens_are(tmp_path: Path) -> None:
     tokenizer: Any = ByteTokenizer(*LLAMA3)
     assert find_chat_format(tmp_path, tokenizer) == FoundFormat("llama3", "special tokens")
-    write_template(tmp_path, PUBLISHED[name])
-    assert find_chat_format(tmp_path, tokenizer) == FoundFormat(name, "chat template")
+    write_template(tmp_path, TINYLLAMA)
+    assert find_chat_format(tmp_path, tokenizer) == FoundFormat("zephyr", "chat template")
 
 
 def test_an_unknown_template_is_refused_even_with_known_special_tokens(tmp_path: Path) -> None:
@@ -238,3 +195,156 @@ def test_a_model_in_hugging_faces_layout_chats_in_the_format_of_its_template(
     list(engine.chat(messages, 3))
     prompt = encode_chat(tokenizer, messages, chat_format="zephyr")
     assert list(engine.cached_ids[: len(prompt)]) == prompt
+
+
+def test_every_format_has_a_template_in_the_tests() -> None:
+    assert list(PUBLISHED) == list(CHAT_FORMATS)
+
+
+def test_the_template_of_llama_3_1_tells_metas_own_format() -> None:
+    assert format_of_template(LLAMA3_1) == "llama3"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_template_tells_its_format_however_it_is_spelled(name: str) -> None:
+    text = PUBLISHED[name]
+    for changed in (
+        text,
+        text.replace("'", '"'),
+        text.replace('"', "'"),
+        text.replace(" + ", "+"),
+        text.replace("|trim", " | trim").replace(" | trim", "|trim"),
+        text.replace("message['content']", "message.content"),
+        text.replace("\\n", "\n"),
+    ):
+        assert format_of_template(changed) == name
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "",
+        "{{ messages }}",
+        "[INST] <<SYS>>",
+        SMOLLM.replace("<|im_end|>", "<|im_sep|>"),
+        # Another system message of its own, and one in the way of SmolLM2.
+        "{{ '<|im_start|>system\nYou are Qwen<|im_end|>\n' }}" + SMOLLM,
+        "{{ '<|im_start|>system\nYou are Qwen<|im_end|>\n' }}" + CHATML_BOS,
+        # Tulu: the names of Zephyr, but questions have no end of text.
+        "{{ '<|user|>\n' + message['content'] + '\n' }}{{ '<|assistant|>\n' + x + eos_token }}",
+        # Tekken: the control tokens of Mistral without spaces.
+        PUBLISHED["mistral-v3"].replace('"[INST] "', '"[INST]"'),
+        # The system message of Mistral in tokens of its own.
+        "{{ '[SYSTEM_PROMPT]' + s + '[/SYSTEM_PROMPT]' }}{{ '[INST]' + message['content'] }}",
+    ],
+)
+def test_a_template_that_is_not_in_the_table_is_unknown(template: str) -> None:
+    assert format_of_template(template) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"), "llama3"),
+        (("<|im_start|>", "<|im_end|>"), "chatml"),
+        (("<s>", "</s>", "[INST]", "[/INST]"), "mistral-v3"),
+        (
+            (
+                *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+                *("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"),
+            ),
+            "deepseek-r1",
+        ),
+        (("<|im_start|>",), None),
+        (("<unk>", "<s>", "</s>"), None),
+        ((), None),
+    ],
+)
+def test_special_tokens_tell_a_format(names: tuple[str, ...], expected: str | None) -> None:
+    special: Any = SimpleNamespace(
+        special_tokens=dict.fromkeys(names, 0), encode=lambda *_, **__: []
+    )
+    assert format_of_tokens(special) == expected
+
+
+def test_a_template_is_read_from_each_place_and_its_own_file_goes_first(tmp_path: Path) -> None:
+    assert read_template(tmp_path) is None
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
+    assert read_template(tmp_path) is None
+    write_template(tmp_path, "of the configuration")
+    assert read_template(tmp_path) == "of the configuration"
+    (tmp_path / "chat_template.jinja").write_text("of its own file, ｜", encoding="utf-8")
+    assert read_template(tmp_path) == "of its own file, ｜"
+
+
+def test_of_named_templates_the_default_one_counts(tmp_path: Path) -> None:
+    tool_use = {"name": "tool_use", "template": "T"}
+    write_template(tmp_path, [tool_use, {"name": "default", "template": "D"}])
+    assert read_template(tmp_path) == "D"
+    write_template(tmp_path, [tool_use])
+    assert read_template(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("template", "got"),
+    [
+        (5, "got 5"),
+        ({"default": "x"}, "got an object"),
+        (["x"], "a name and a template in each entry"),
+        ([{"name": "default"}], "a name and a template in each entry"),
+        ([{"name": 1, "template": "x"}], "a name and a template in each entry"),
+    ],
+)
+def test_a_template_of_another_kind_is_refused(tmp_path: Path, template: object, got: str) -> None:
+    write_template(tmp_path, template)
+    with pytest.raises(TokenizerError, match=got) as error:
+        read_template(tmp_path)
+    assert "chat_template: expected" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "got"),
+    [
+        (b"", "expected"),
+        (b"{", "expected JSON"),
+        (b"[]", "expected a JSON object, got a list"),
+        (b"\xff{}", "expected UTF-8"),
+        (b'{"a": 1, "a": 2}', "each key once"),
+        (b'{"a": ' + b"[" * (1 << 20), "a few levels of nesting"),
+        (b'{"chat_template": NaN}', "finite number"),
+    ],
+)
+def test_a_damaged_configuration_is_refused(tmp_path: Path, content: bytes, got: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_bytes(content)
+    with pytest.raises(TokenizerError, match=got):
+        read_template(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
+def test_what_is_no_file_of_bounded_size_is_refused_without_reading_it(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    os.mkfifo(path)
+    with pytest.raises(TokenizerError, match="expected a regular file"):
+        read_template(tmp_path)
+    path.unlink()
+    with path.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    with pytest.raises(TokenizerError, match=f"at most {MAX_FILE_BYTES} bytes"):
+        read_template(tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(TokenizerError, match="expected a regular file"):
+        read_template(tmp_path)
+
+
+def test_a_template_file_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(b"ab\xff")
+    with pytest.raises(TokenizerError, match="expected UTF-8, got other bytes at byte 2"):
+        read_template(tmp_path)
+
+
+@pytest.mark.parametrize("text", [" ", "\t", " +", "| ", "message", "\\n"])
+def test_a_long_text_is_looked_through_in_linear_time(text: str) -> None:
+    assert format_of_template(text * (1 << 17) + "x") is None  # in quadratic time: for minutes

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from src.inference import PromptError
-from src.inference.stop_strings import StopStrings
+from src.inference.answer_text import StopStrings
 
 
 def passed_on(stops: list[str], pieces: list[str]) -> tuple[str, bool]:

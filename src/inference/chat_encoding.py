@@ -1,0 +1,301 @@
+"""Which chat format a model has, and a conversation as token ids in it.
+
+A chat template is a program in Jinja. It is never run: its text is looked through for what a fixed
+table names, and a template that the table does not know is unknown.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from ..tokenizer import Tokenizer
+from ..tokenizer.config_files import MAX_FILE_BYTES, read_json
+from ..tokenizer.errors import TokenizerError, mismatch
+from ..untrusted import described, label_of, read_whole
+from .chat_formats import CHAT_FORMATS, AnyMessage, ChatFormat, Edge, Part, Special, as_messages
+from .errors import ChatFormatError
+
+TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
+
+_QUESTION, _ANSWER = "'[INST] '+message['content']+", "message['content']+eos_token"
+_CHATML = "'<|im_start|>'+message['role']+'\n'+message['content']+'<|im_end|>'"
+
+# A format, what its template contains, and what it does not, as `_uniform` writes it; in order.
+_TEMPLATE_RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("deepseek-r1", ("'<｜User｜>'+", "'<｜Assistant｜><think>\n'"), ()),
+    (
+        "deepseek-r1-2025-01",
+        ("'<｜User｜>'+", "'<｜Assistant｜>'", "<｜end▁of▁sentence｜>"),
+        ("<think>\n",),
+    ),
+    ("llama3", ("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"), ()),
+    ("smollm2", (_CHATML, "assistant named SmolLM, trained by Hugging Face<|im_end|>"), ()),
+    ("chatml-bos", (_CHATML, "bos_token"), ("<|im_start|>system",)),
+    ("chatml", (_CHATML,), ("<|im_start|>system",)),
+    ("zephyr", ("'<|user|>\n'+message['content']+eos_token", "'<|assistant|>'"), ()),
+    ("llama2", ("<<SYS>>\n", "bos_token+'[INST] '+content.strip()+' [/INST]'"), ()),
+    ("llama2", ("<<SYS>>\n", "bos_token+'[INST] '+content|trim+' [/INST]'"), ()),
+    ("mistral-v1", (f"' {_QUESTION[1:]}' [/INST]'", f"' '+{_ANSWER}"), ()),
+    (
+        "mistral-v3",
+        (f"{_QUESTION}'[/INST]'", "' '+message['content']|trim+eos_token", "loop.last"),
+        (),
+    ),
+    ("mistral-v0.1-2023", (f"{_QUESTION}' [/INST]'", f"{_ANSWER}+' '"), ("<<SYS>>",)),
+    (
+        "mistral-v0.2-2023",
+        (f"{_QUESTION}' [/INST]'", _ANSWER),
+        ("<<SYS>>", f"' '+{_ANSWER}", f"{_ANSWER}+' '"),
+    ),
+)
+
+# In this order: the vocabulary of R1-Distill-Llama holds the tokens of Llama 3 too.
+_TOKEN_RULES = (
+    ("deepseek-r1", ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>")),
+    ("llama3", ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
+    ("chatml", ("<|im_start|>", "<|im_end|>")),
+    ("mistral-v3", ("[INST]", "[/INST]")),
+)
+
+
+@dataclass(frozen=True)
+class FoundFormat:
+    """The chat format of a model, and how it was found.
+
+    Attributes:
+        name: A key of `CHAT_FORMATS`.
+        by: `chat template`, `special tokens`, `layout`, or what the user named it with.
+    """
+
+    name: str
+    by: str
+
+
+def find_chat_format(directory: Path, tokenizer: Tokenizer) -> FoundFormat:
+    """Find the chat format of a model: by its template's text, or else by its special tokens.
+
+    An unknown template is refused, whatever the special tokens are: the model was made for another
+    format than theirs. Meta's layout of Llama 2 has neither a template nor special tokens for
+    turns; there the layout decides.
+
+    Args:
+        directory: The model's files.
+        tokenizer: The model's tokenizer.
+
+    Raises:
+        ChatFormatError: The format is not known.
+        TokenizerError: A file with the template is damaged.
+    """
+    template = read_template(directory)
+    if template is not None:
+        name, by = format_of_template(template), "chat template"
+        why = "has a chat template that is not among the known ones"
+    else:
+        name, by = format_of_tokens(tokenizer), "special tokens"
+        why = "has no chat template, and its special tokens belong to no format"
+        is_meta = os.path.exists(directory / "params.json")
+        if name is None and is_meta and "<s>" in tokenizer.special_tokens:
+            name, by = "llama2", "layout"
+    if name is None:
+        raise ChatFormatError(
+            f"{label_of(directory)}: chat format: the model {why}; name one with --chat-format "
+            f"({', '.join(CHAT_FORMATS)}), or continue raw text with --completion"
+        )
+    return FoundFormat(name, by)
+
+
+def format_of_template(template: str) -> str | None:
+    """Return the name of the format that a template writes, or None for an unknown one.
+
+    Args:
+        template: The text of the template.
+    """
+    text = _uniform(template)
+    for name, needed, excluded in _TEMPLATE_RULES:
+        if all(t in text for t in needed) and not any(t in text for t in excluded):
+            return name
+    return None
+
+
+def format_of_tokens(tokenizer: Tokenizer) -> str | None:
+    """Return the name of the format that the tokenizer's special tokens belong to, or None."""
+    for name, needed in _TOKEN_RULES:
+        if all(token_id(tokenizer, token) is not None for token in needed):
+            return name
+    return None
+
+
+def read_template(directory: Path) -> str | None:
+    """Read the chat template of a model directory.
+
+    Args:
+        directory: Holds `chat_template.jinja`, which is preferred, or `tokenizer_config.json` with
+            a `chat_template`: a text, or a list of named texts of which `default` counts.
+
+    Returns:
+        The text, or None where there is none.
+
+    Raises:
+        TokenizerError: A file cannot be read or is not what it has to be.
+    """
+    path = directory / TEMPLATE_FILE
+    if os.path.exists(path):
+        try:
+            return read_whole(path, MAX_FILE_BYTES, TokenizerError).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise mismatch(path, "text", "UTF-8", f"other bytes at byte {error.start}") from None
+    path = directory / CONFIG_FILE
+    value = read_json(path).get("chat_template") if os.path.exists(path) else None
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise mismatch(path, "chat_template", "a text or a list of named texts", described(value))
+    named: dict[str, str] = {}
+    for entry in value:
+        match entry:
+            case {"name": str(name), "template": str(text)}:
+                named[name] = text
+            case _:
+                rule = "a name and a template in each entry"
+                raise mismatch(path, "chat_template", rule, "something else")
+    return named.get("default")
+
+
+def _uniform(template: str) -> str:
+    r"""Write what templates write in different ways in one: `\n`, quotes, attributes, spaces."""
+    text = template.replace("\\n", "\n").replace('"', "'")
+    text = re.sub(r"\bmessage\.(role|content)\b", r"message['\1']", text)
+    text = re.sub(r"[ \t]+", " ", text)  # first, so that the next pattern is linear in the length
+    return re.sub(r" ?([+|]) ?", r"\1", text)
+
+
+def encode_chat(
+    tokenizer: Tokenizer,
+    messages: Sequence[AnyMessage],
+    add_generation_prompt: bool = True,
+    chat_format: str | None = None,
+) -> list[int]:
+    """Encode a conversation as a model was trained on it.
+
+    Special tokens are placed as ids; text never becomes one.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        messages: The conversation so far; see `as_messages`.
+        add_generation_prompt: Whether to open the assistant's next message; formats without a
+            header for it have nothing to open.
+        chat_format: A key of `CHAT_FORMATS`; None stands for the format of the special tokens.
+
+    Raises:
+        ChatFormatError: The messages cannot be read or there are none, the format is not known, it
+            cannot express the order of the roles, or the tokenizer lacks a special token of it.
+    """
+    build = _format(tokenizer, chat_format).build
+    return encode_parts(tokenizer, build(as_messages(messages), add_generation_prompt))
+
+
+def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[int]:
+    """Return the ids that end an answer in a chat: the format's and the tokenizer's.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        chat_format: As in `encode_chat`.
+
+    Raises:
+        ChatFormatError: The format is not known.
+    """
+    names = _format(tokenizer, chat_format).end_names
+    found = (token_id(tokenizer, name) for name in names)
+    return tokenizer.stop_ids | {token for token in found if token is not None}
+
+
+def _format(tokenizer: Tokenizer, name: str | None) -> ChatFormat:
+    """Look a format up by its name, or by the special tokens where none is given."""
+    if name is None:
+        name = format_of_tokens(tokenizer)
+        if name is None:
+            raise ChatFormatError(
+                "[chat] chat_format must be given for a tokenizer whose special tokens belong to "
+                f"no format: one of {', '.join(CHAT_FORMATS)}"
+            )
+    if name not in CHAT_FORMATS:
+        raise ChatFormatError(
+            f"[chat] chat_format must be one of {', '.join(CHAT_FORMATS)}: got {ascii(name)[:80]}"
+        )
+    return CHAT_FORMATS[name]
+
+
+def encode_parts(tokenizer: Tokenizer, parts: Sequence[Part]) -> list[int]:
+    """Turn parts into token ids.
+
+    Texts that no special token separates are joined before they are encoded, so the ids are those
+    of the whole prompt cut at its special tokens. A tokenizer file may list tokens of a format as
+    plain words, as that of R1-Distill-Llama does with `<｜User｜>`; a text that holds one is cut
+    inside of it, so that no message can make one.
+
+    Args:
+        tokenizer: Knows the ids.
+        parts: The prompt in order.
+
+    Raises:
+        ChatFormatError: The tokenizer lacks a special token that is required; the text names it.
+    """
+    named = {part.name for part in parts if isinstance(part, Special)}
+    tokens = {name: token_id(tokenizer, name) for name in named}
+    words = [n for n in named if tokens[n] is not None and n not in tokenizer.special_tokens]
+    found_in_text = re.compile("|".join(map(re.escape, sorted(words)))) if words else None
+    ids: list[int] = []
+    text: list[str] = []
+    for part in (*parts, None):
+        token = part if isinstance(part, str) else _token(tokenizer, part, tokens)
+        if isinstance(token, str):
+            text.append(token)
+            continue
+        for piece in _cut_inside("".join(text), found_in_text):
+            ids += tokenizer.encode(piece, bos=False, eos=False, first=not ids)
+        text = []
+        ids += token
+    return ids
+
+
+def token_id(tokenizer: Tokenizer, name: str) -> int | None:
+    """Return the id of a token that a format calls by its name, or None where there is none.
+
+    Args:
+        tokenizer: Has it among its special tokens, or as a word that is one token.
+        name: Such as `<|im_start|>`.
+    """
+    known = tokenizer.special_tokens.get(name)
+    if known is not None:
+        return known
+    ids = tokenizer.encode(name, bos=False, eos=False, first=False)
+    if len(ids) == 1 and tokenizer.token_bytes(ids[0]) == name.encode():
+        return ids[0]
+    return None
+
+
+def _token(
+    tokenizer: Tokenizer, part: Special | Edge | None, tokens: Mapping[str, int | None]
+) -> list[int] | str:
+    """Return the id of a special token, or its name where it may be text; none for no part."""
+    if part is None:
+        return []
+    if isinstance(part, Edge):
+        return [tokenizer.bos_id if part is Edge.BEGIN else tokenizer.eos_id]
+    found = tokens[part.name]
+    if found is None and part.required:
+        raise ChatFormatError(
+            f"[chat] the tokenizer must have the special token {part.name} of the chat format: "
+            "it has none of that name"
+        )
+    return part.name if found is None else [found]
+
+
+def _cut_inside(text: str, words: re.Pattern[str] | None) -> list[str]:
+    """Cut a text after the first character of each word; without words it stays in one piece."""
+    found = words.finditer(text) if words is not None else ()
+    bounds = [0, *(match.start() + 1 for match in found), len(text)]
+    return [text[start:end] for start, end in pairwise(bounds) if start < end]
