@@ -1,19 +1,127 @@
-"""One answer: streamed to the console, stopped by Ctrl-C, summed up in a line."""
+"""One answer: its settings, its text as it comes, and what is told of it and of its tokens."""
 
+import argparse
+import dataclasses
+import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from ..inference import GenerationStats, Step
+from ..inference import (
+    Candidate,
+    Choice,
+    GenerationStats,
+    InferenceEngine,
+    SamplingArgs,
+    Step,
+)
+from ..tokenizer import Tokenizer
+from .arguments import Options
 from .console import Console
+from .errors import UsageError
+from .escape import escape_line, replace_surrogates
+from .flag_parser import OTHER_NAMES, integer, number, positive_integer
 
 INTERRUPTED = "interrupted"
-# An interrupted answer is cleared up in less time.
-_SECONDS_TO_CLEAR_UP = 1.0
+SAMPLING = {field.name: field.default for field in dataclasses.fields(SamplingArgs)}
+# How the text of each setting is read.
+SETTINGS: dict[str, Callable[[str], object]] = (
+    dict.fromkeys(SAMPLING, number)
+    | {"top_k": integer, "seed": integer, "max_tokens": positive_integer, "stop": str}
+)  # fmt: skip
+_NONE = "none"
+_CAN_BE_NONE = ("seed", "max_tokens", "stop")
+_SECONDS_TO_CLEAR_UP = 1.0  # an interrupted answer is cleared up in less time
 _COLUMNS = 80
+_DIGITS = 6  # of a time in seconds
+# What OpenAI writes for a token that the model gives no chance; JSON has no infinity.
+_NO_CHANCE = -9999.0
+_SMALLEST = 0.0001
+_NARROWEST = len("100.00%")  # so that the tables of an answer stand below each other
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one answer.
+
+    Attributes:
+        sampling: how a token is chosen.
+        max_tokens: most new tokens; None until the model stops or the context is full.
+        stop: texts that end the answer.
+    """
+
+    sampling: SamplingArgs
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+    @classmethod
+    def from_options(cls, options: Options) -> "Settings":
+        """Take the settings from the command line; what it does not say has its default.
+
+        Raises:
+            SamplingError: a sampling setting is out of its range.
+        """
+        given = {name: getattr(options, name) for name in SAMPLING}
+        sampling = SamplingArgs(**{name: v for name, v in given.items() if v is not None})
+        return cls(sampling, options.max_tokens, options.stop)
+
+    def changed(self, name: str, text: str) -> "Settings":
+        """Return the settings with one of them read from text.
+
+        Args:
+            name: One of `SETTINGS`, with hyphens or underscores.
+            text: its value; "none" for a fresh seed, no limit of tokens or no stop text.
+
+        Raises:
+            UsageError: there is no such setting, or the text is no value of it.
+            SamplingError: the value is out of its range.
+        """
+        name = _known(name)
+        try:
+            value = None if text == _NONE and name in _CAN_BE_NONE else SETTINGS[name](text)
+        except argparse.ArgumentTypeError as error:
+            raise UsageError(f"{name}: {error}") from None
+        if name in SAMPLING:
+            sampling = dataclasses.replace(self.sampling, **{name: value})  # type: ignore[arg-type]
+            return dataclasses.replace(self, sampling=sampling)
+        if name == "stop":
+            value = () if value is None else (value,)
+        return dataclasses.replace(self, **{name: value})  # type: ignore[arg-type]
+
+    def line(self, name: str) -> str:
+        """Return one setting as a line: its name and its value.
+
+        Args:
+            name: One of `SETTINGS`, with hyphens or underscores.
+
+        Raises:
+            UsageError: there is no such setting.
+        """
+        name = _known(name)
+        value = getattr(self.sampling if name in SAMPLING else self, name)
+        if name == "stop":
+            value = " ".join(map(repr, value)) or None
+        return f"{name:<{max(map(len, SETTINGS))}} {_NONE if value is None else value}"
+
+    def lines(self) -> list[str]:
+        """Return a line for each setting."""
+        return [self.line(name) for name in SETTINGS]
+
+
+def canonical(name: str) -> str:
+    """Return our name of a setting, which may be typed as a flag of ours or of other programs."""
+    flag = f"--{name.replace('_', '-')}"
+    return OTHER_NAMES.get(flag, flag)[2:].replace("-", "_")
+
+
+def _known(name: str) -> str:
+    name = canonical(name)
+    if name not in SETTINGS:
+        raise UsageError(f"no setting {name}: expected one of {', '.join(SETTINGS)}")
+    return name
 
 
 @dataclass(frozen=True)
@@ -32,6 +140,37 @@ class Answer:
     def is_complete(self) -> bool:
         """Whether the answer came to its own end."""
         return self.stop_reason != INTERRUPTED
+
+
+@dataclass(frozen=True)
+class LastAnswer:
+    """What became of the question that was asked last.
+
+    Attributes:
+        answer: what was shown, and why it stopped.
+        begun: tokens that were drawn before, of an answer that went on.
+        steps: the tokens that were drawn, with how they were chosen if that was asked for.
+        stats: what it took; None if it was interrupted before anything was run.
+        settings: those that it was made with.
+        first: whether the answer began a text; see `StreamDecoder`.
+    """
+
+    answer: Answer
+    begun: tuple[int, ...]
+    steps: tuple[Step, ...]
+    stats: GenerationStats | None
+    settings: Settings
+    first: bool
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Return all tokens of the answer, an end token included."""
+        return self.begun + tuple(step.token_id for step in self.steps)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """Return how each token was chosen, where that was asked for."""
+        return tuple(step.choice for step in self.steps if step.choice is not None)
 
 
 def stream_answer(
@@ -134,3 +273,123 @@ def _one_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def answer_record(
+    engine: InferenceEngine, last: LastAnswer, logprobs: int | None, line: int | None
+) -> str:
+    """Return an answer, also an interrupted one, as a JSON object on one line, in ASCII.
+
+    `model`, `text`, `token_ids` (those of the answer, an end token included), `stop_reason`,
+    `context_length`, the fields of `GenerationStats` (counts, seconds and the seed), and on request
+    `logprobs` in the shape of OpenAI's chat API, with the `id` of each token.
+
+    Args:
+        engine: The one that answered.
+        last: Its answer, with statistics.
+        logprobs: How many of the most probable tokens to tell of; None for no log-probabilities.
+        line: Of the file of prompts, which is then the first field.
+    """
+    assert last.stats is not None
+    record = {
+        "model": replace_surrogates(str(engine.model.source_directory)),
+        "text": last.answer.text,
+        "token_ids": last.ids,
+        "stop_reason": last.answer.stop_reason,
+        "context_length": engine.sequence_length,
+        **dataclasses.asdict(last.stats),
+    }
+    record = {name: round(v, _DIGITS) if isinstance(v, float) else v for name, v in record.items()}
+    if line is not None:
+        record = {"line": line, **record}
+    if logprobs is not None:
+        assert engine.model.tokenizer is not None
+        tokenizer = engine.model.tokenizer
+        record["logprobs"] = {"content": [_logprobs(tokenizer, c, logprobs) for c in last.choices]}
+    return json.dumps(record)
+
+
+def _logprobs(tokenizer: Tokenizer, choice: Choice, count: int) -> dict[str, object]:
+    """Return the natural log-probabilities of a drawn token and of the most probable ones.
+
+    They are the model's own: no temperature, penalty or filter has touched them.
+    """
+
+    def told(candidate: Candidate) -> dict[str, object]:
+        token = candidate.token_id
+        return {
+            "id": token,
+            "token": tokenizer.decode([token]),
+            "bytes": list(tokenizer.token_bytes(token)),
+            "logprob": max(candidate.log_probability, _NO_CHANCE),
+        }
+
+    drawn = next(found for found in choice.candidates if found.token_id == choice.token_id)
+    return {**told(drawn), "top_logprobs": [told(found) for found in choice.candidates[:count]]}
+
+
+def choices_text(tokenizer: Tokenizer, choices: Sequence[Choice]) -> str:
+    """Return a table for each token: a row per candidate, a column per step of the sampling.
+
+    Args:
+        tokenizer: knows the texts of tokens.
+        choices: of one answer, in order.
+    """
+    return "\n\n".join(_table(tokenizer, choice) for choice in choices)
+
+
+def _table(tokenizer: Tokenizer, choice: Choice) -> str:
+    headings = [
+        stage.name if stage.value is None else f"{stage.name} {stage.value:g}"
+        for stage in choice.stages
+    ]
+    rows = [("", headings, f"position {choice.position}")]
+    for candidate in choice.candidates:
+        token = candidate.token_id
+        cells = [_percent(probability) for probability in candidate.probabilities]
+        rows.append(("*" * (token == choice.token_id), cells, f"{token} {piece(tokenizer, token)}"))
+    rows.append(("", [str(stage.kept) for stage in choice.stages], "tokens have a chance"))
+    columns = zip(*(cells for _, cells, _ in rows), strict=True)
+    widths = [max(_NARROWEST, *map(len, column)) for column in columns]
+    return "\n".join(
+        f"{mark:1} "
+        + "".join(f"{cell:>{width}}  " for cell, width in zip(cells, widths, strict=True))
+        + text
+        for mark, cells, text in rows
+    )
+
+
+def _percent(probability: float) -> str:
+    if probability == 0.0:
+        return "-"  # left out
+    return f"{probability:.2%}" if probability >= _SMALLEST else f"<{_SMALLEST:.2%}"
+
+
+def piece(tokenizer: Tokenizer, token: int) -> str:
+    r"""Return a token as text between quotes; bytes that are no whole character stand as `\xe2`.
+
+    A special token is its name alone.
+    """
+    if tokenizer.is_special(token):
+        return tokenizer.decode([token])
+    text = tokenizer.token_bytes(token).decode("utf-8", errors="backslashreplace")
+    return f"'{escape_line(text)}'"
+
+
+def token_table(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Return a line per token: its place, id, bytes and text."""
+    rows = [("", "id", "bytes", "text")]
+    for place, token in enumerate(ids):
+        is_special = tokenizer.is_special(token)
+        data = "special" if is_special else tokenizer.token_bytes(token).hex(" ")
+        rows.append((str(place), str(token), data, piece(tokenizer, token)))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        f"{place:>{widths[0]}}  {token:>{widths[1]}}  {data:<{widths[2]}}  {text}"
+        for place, token, data, text in rows
+    )
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: `1 token`, `2 tokens`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

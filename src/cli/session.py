@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from ..inference import (
     ContextFullError,
     FoundFormat,
-    GenerationStats,
     InferenceEngine,
     Message,
     Step,
@@ -14,13 +13,18 @@ from ..inference import (
 )
 from ..tokenizer import Tokenizer
 from ..trace import mark
-from .answer import INTERRUPTED, Answer, statistics_line, stream_answer
+from .answer import (
+    INTERRUPTED,
+    Answer,
+    LastAnswer,
+    Settings,
+    answer_record,
+    choices_text,
+    statistics_line,
+    stream_answer,
+)
 from .console import Console
 from .errors import UsageError
-from .probabilities import choices_text
-from .progress import reading_progress
-from .record import answer_record
-from .settings import Settings
 from .tracing import TraceSwitch
 
 # Why an answer stopped that can go on.
@@ -40,32 +44,6 @@ class Turn:
     question: str
     answer: str
     ids: tuple[int, ...] = field(default=(), compare=False)
-
-
-@dataclass(frozen=True)
-class LastAnswer:
-    """What became of the question that was asked last.
-
-    Attributes:
-        answer: what was shown, and why it stopped.
-        begun: tokens that were drawn before, of an answer that went on.
-        steps: the tokens that were drawn, with how they were chosen if that was asked for.
-        stats: what it took; None if it was interrupted before anything was run.
-        settings: those that it was made with.
-        first: whether the answer began a text; see `StreamDecoder`.
-    """
-
-    answer: Answer
-    begun: tuple[int, ...]
-    steps: tuple[Step, ...]
-    stats: GenerationStats | None
-    settings: Settings
-    first: bool
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """Return all tokens of the answer, an end token included."""
-        return self.begun + tuple(step.token_id for step in self.steps)
 
 
 class Session:
@@ -322,15 +300,10 @@ class Session:
         """Write what an answer took and how its tokens were chosen, as far as wanted."""
         if last.stats is None:  # nothing was run
             return
-        choices = [step.choice for step in last.steps if step.choice is not None]
         if self.records:
-            self.console.report_line(
-                answer_record(
-                    self.engine, last.answer, last.ids, last.stats, choices, self.logprobs, line
-                )
-            )
-        if self.candidates and choices:
-            self.console.reply(choices_text(self.tokenizer, choices))
+            self.console.report_line(answer_record(self.engine, last, self.logprobs, line))
+        if self.candidates and last.choices:
+            self.console.reply(choices_text(self.tokenizer, last.choices))
         if self.statistics:
             self.console.aside(
                 statistics_line(last.stats, last.answer.stop_reason, self.engine.sequence_length)
@@ -338,7 +311,7 @@ class Session:
 
     def _steps(self, request: str | list[Message], answer_ids: Sequence[int]) -> Iterator[Step]:
         limits = self.settings.max_tokens, self.settings.sampling, self.settings.stop
-        progress = reading_progress(self.console)
+        progress = self.console.timed_progress("reading the prompt", "tokens")
         candidates = max(self.candidates, 0 if self.logprobs is None else self.logprobs or 1)
         if not isinstance(request, str):
             return self.engine.chat(
