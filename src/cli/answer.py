@@ -48,9 +48,9 @@ class Settings:
     """The settings of one answer.
 
     Attributes:
-        sampling: how a token is chosen.
-        max_tokens: most new tokens; None until the model stops or the context is full.
-        stop: texts that end the answer.
+        sampling: How a token is chosen.
+        max_tokens: Most new tokens; None until the model stops or the context is full.
+        stop: Texts that end the answer.
     """
 
     sampling: SamplingArgs
@@ -62,7 +62,7 @@ class Settings:
         """Take the settings from the command line; what it does not say has its default.
 
         Raises:
-            SamplingError: a sampling setting is out of its range.
+            SamplingError: A sampling setting is out of its range.
         """
         given = {name: getattr(options, name) for name in SAMPLING}
         sampling = SamplingArgs(**{name: v for name, v in given.items() if v is not None})
@@ -73,11 +73,11 @@ class Settings:
 
         Args:
             name: One of `SETTINGS`, with hyphens or underscores.
-            text: its value; "none" for a fresh seed, no limit of tokens or no stop text.
+            text: Its value; "none" for a fresh seed, no limit of tokens or no stop text.
 
         Raises:
-            UsageError: there is no such setting, or the text is no value of it.
-            SamplingError: the value is out of its range.
+            UsageError: There is no such setting, or the text is no value of it.
+            SamplingError: The value is out of its range.
         """
         name = _known(name)
         try:
@@ -98,7 +98,7 @@ class Settings:
             name: One of `SETTINGS`, with hyphens or underscores.
 
         Raises:
-            UsageError: there is no such setting.
+            UsageError: There is no such setting.
         """
         name = _known(name)
         value = getattr(self.sampling if name in SAMPLING else self, name)
@@ -129,33 +129,17 @@ class Answer:
     """What came of one prompt.
 
     Attributes:
-        text: the answer, complete or as far as it came.
+        text: The answer, complete or as far as it came.
         stop_reason: `eot`, `max tokens`, `stop string`, `context full` or `interrupted`.
+        begun: Tokens that were drawn before, of an answer that went on.
+        steps: The tokens that were drawn, with how they were chosen if that was asked for.
+        stats: What it took; None if it was interrupted before anything was run.
+        settings: Those that it was made with.
+        first: Whether the answer began a text; see `StreamDecoder`.
     """
 
     text: str
     stop_reason: str
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the answer came to its own end."""
-        return self.stop_reason != INTERRUPTED
-
-
-@dataclass(frozen=True)
-class LastAnswer:
-    """What became of the question that was asked last.
-
-    Attributes:
-        answer: what was shown, and why it stopped.
-        begun: tokens that were drawn before, of an answer that went on.
-        steps: the tokens that were drawn, with how they were chosen if that was asked for.
-        stats: what it took; None if it was interrupted before anything was run.
-        settings: those that it was made with.
-        first: whether the answer began a text; see `StreamDecoder`.
-    """
-
-    answer: Answer
     begun: tuple[int, ...]
     steps: tuple[Step, ...]
     stats: GenerationStats | None
@@ -163,44 +147,48 @@ class LastAnswer:
     first: bool
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the answer came to its own end."""
+        return self.stop_reason != INTERRUPTED
+
+    @property
     def ids(self) -> tuple[int, ...]:
-        """Return all tokens of the answer, an end token included."""
+        """All tokens of the answer, an end token included."""
         return self.begun + tuple(step.token_id for step in self.steps)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """Return how each token was chosen, where that was asked for."""
+        """How each token was chosen, where that was asked for."""
         return tuple(step.choice for step in self.steps if step.choice is not None)
 
 
 def stream_answer(
-    console: Console,
-    start: Callable[[], Iterator[Step]],
-    *,
-    shows_text: bool = True,
-    begun: str = "",
-) -> Answer:
+    console: Console, start: Callable[[], Iterator[Step]], shows_text: bool = True, already: int = 0
+) -> tuple[tuple[Step, ...], str]:
     """Write an answer token by token.
 
-    Ctrl-C ends it without an exception: then `stop_reason` is `interrupted`.
+    Ctrl-C ends it without an exception: then the reason is `interrupted`.
 
     Args:
-        console: where the text goes.
-        start: calls `InferenceEngine.generate` or `.chat`.
-        shows_text: whether to write it; an answer that is recorded is not shown as well.
-        begun: what is shown already of an answer that goes on; its steps bring it again.
+        console: Where the text goes.
+        start: Calls `InferenceEngine.generate` or `.chat`.
+        shows_text: Whether to write it; an answer that is recorded is not shown as well.
+        already: Characters that are shown already; of an answer that goes on, the steps bring them
+            again.
+
+    Returns:
+        The steps, and why the answer stopped.
 
     Raises:
-        OutputError: standard output takes no more.
-        InferenceError: the engine refuses the prompt or fails.
+        OutputError: Standard output takes no more.
+        InferenceError: The engine refuses the prompt or fails.
     """
-    parts: list[str] = []
-    already = len(begun)
+    steps: list[Step] = []
     reason: str | None = None
     with _one_interrupt():
         try:
             for step in start():
-                parts.append(step.text)
+                steps.append(step)
                 reason = step.stop_reason
                 if shows_text:
                     console.answer(step.text[already:])
@@ -211,7 +199,7 @@ def stream_answer(
             console.clear_progress()
             console.end_answer(interrupted=reason == INTERRUPTED)
     assert reason is not None  # the last step carries it
-    return Answer("".join(parts) or begun, reason)
+    return tuple(steps), reason
 
 
 def statistics_line(stats: GenerationStats, stop_reason: str, context_length: int) -> str:
@@ -220,9 +208,9 @@ def statistics_line(stats: GenerationStats, stop_reason: str, context_length: in
     What a long line leaves out is the sum of the tokens beside the context, then the seed.
 
     Args:
-        stats: of the engine.
-        stop_reason: of the answer.
-        context_length: positions of the key/value cache.
+        stats: Of the engine.
+        stop_reason: Of the answer.
+        context_length: Positions of the key/value cache.
     """
     read = stats.prompt_tokens - stats.cached_tokens
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
@@ -276,7 +264,7 @@ def _one_interrupt() -> Iterator[None]:
 
 
 def answer_record(
-    engine: InferenceEngine, last: LastAnswer, logprobs: int | None, line: int | None
+    engine: InferenceEngine, answer: Answer, logprobs: int | None, line: int | None
 ) -> str:
     """Return an answer, also an interrupted one, as a JSON object on one line, in ASCII.
 
@@ -286,18 +274,18 @@ def answer_record(
 
     Args:
         engine: The one that answered.
-        last: Its answer, with statistics.
+        answer: Its answer, with statistics.
         logprobs: How many of the most probable tokens to tell of; None for no log-probabilities.
         line: Of the file of prompts, which is then the first field.
     """
-    assert last.stats is not None
+    assert answer.stats is not None
     record = {
         "model": replace_surrogates(str(engine.model.source_directory)),
-        "text": last.answer.text,
-        "token_ids": last.ids,
-        "stop_reason": last.answer.stop_reason,
+        "text": answer.text,
+        "token_ids": answer.ids,
+        "stop_reason": answer.stop_reason,
         "context_length": engine.sequence_length,
-        **dataclasses.asdict(last.stats),
+        **dataclasses.asdict(answer.stats),
     }
     record = {name: round(v, _DIGITS) if isinstance(v, float) else v for name, v in record.items()}
     if line is not None:
@@ -305,7 +293,9 @@ def answer_record(
     if logprobs is not None:
         assert engine.model.tokenizer is not None
         tokenizer = engine.model.tokenizer
-        record["logprobs"] = {"content": [_logprobs(tokenizer, c, logprobs) for c in last.choices]}
+        record["logprobs"] = {
+            "content": [_logprobs(tokenizer, c, logprobs) for c in answer.choices]
+        }
     return json.dumps(record)
 
 
@@ -332,8 +322,8 @@ def choices_text(tokenizer: Tokenizer, choices: Sequence[Choice]) -> str:
     """Return a table for each token: a row per candidate, a column per step of the sampling.
 
     Args:
-        tokenizer: knows the texts of tokens.
-        choices: of one answer, in order.
+        tokenizer: Knows the texts of tokens.
+        choices: Of one answer, in order.
     """
     return "\n\n".join(_table(tokenizer, choice) for choice in choices)
 

@@ -333,30 +333,30 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     given = [flag for flag, is_given in actions.items() if is_given]
     if len(given) > 1:
         parser.error(f"argument {given[1]}: not allowed with {given[0]}")
-    if values["logprobs"] is not None and not values["json"] and values["jsonl"] is None:
-        parser.error("argument --logprobs: needs --json or --jsonl")
-    if values["json"] and given and given[0] in _REPORTS:
-        parser.error(f"argument --json: not allowed with {given[0]}")
-    fixed_by_example = values["example"] is not None or values["examples"]
-    if fixed_by_example and (values["system"] is not None or values["completion"]):
-        parser.error(f"argument {given[0]}: not allowed with --system or --completion")
-    if values["completion"] and values["chat_format"] is not None:
-        parser.error("argument --completion: not allowed with --chat-format")
-    if values["completion"] and values["system"] is not None:
-        parser.error("argument --completion: not allowed with --system")
-    if values["save_quantized"] is not None and values["quantize"] is None:
-        parser.error("argument --save-quantized: needs --quantize")
-    if values["verify"] and values["quantize"] is not None:
-        parser.error("argument --verify: not allowed with --quantize")
-    if values["quiet"] and values["verbose"]:
-        parser.error("argument --quiet: not allowed with --verbose")
+    action = given[0] if given else ""
+    is_example = action in ("--example", "--examples")
+    is_record = values["json"] or values["jsonl"] is not None
     logs = [values[name] for name in ("debug_log", "trace_json") if values[name] is not None]
-    if len(logs) == 2 and logs[0] == logs[1]:
-        parser.error("argument --trace-json: must be another file than --debug-log")
-    if values["diagrams"] is not None and values["jsonl"] is not None:
-        parser.error("argument --diagrams: not allowed with --jsonl")
-    if values["diagrams"] is not None and logs:
-        parser.error("argument --diagrams: not allowed with --debug-log or --trace-json")
-    for flag in ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics"):
-        if values[flag[2:].replace("-", "_")] and not logs:
-            parser.error(f"argument {flag}: needs --debug-log or --trace-json")
+    has_system, has_diagrams = values["system"] is not None, values["diagrams"] is not None
+    for is_wrong, flag, why in (
+        (values["logprobs"] is not None and not is_record, "--logprobs", "needs --json or --jsonl"),
+        (values["json"] and action in _REPORTS, "--json", f"not allowed with {action}"),
+        (is_example and (has_system or values["completion"]), action,
+         "not allowed with --system or --completion"),
+        (values["completion"] and values["chat_format"] is not None, "--completion",
+         "not allowed with --chat-format"),
+        (values["completion"] and has_system, "--completion", "not allowed with --system"),
+        (action == "--save-quantized" and values["quantize"] is None, action, "needs --quantize"),
+        (values["verify"] and values["quantize"] is not None, "--verify",
+         "not allowed with --quantize"),
+        (values["quiet"] and values["verbose"], "--quiet", "not allowed with --verbose"),
+        (len(logs) == 2 and logs[0] == logs[1], "--trace-json",
+         "must be another file than --debug-log"),
+        (has_diagrams and action == "--jsonl", "--diagrams", "not allowed with --jsonl"),
+        (has_diagrams and logs, "--diagrams", "not allowed with --debug-log or --trace-json"),
+        *((values[flag[2:].replace("-", "_")] and not logs, flag,
+           "needs --debug-log or --trace-json")
+          for flag in ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics")),
+    ):  # fmt: skip
+        if is_wrong:
+            parser.error(f"argument {flag}: {why}")

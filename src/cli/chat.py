@@ -55,12 +55,12 @@ def chat(session: Session, *, shows_examples: bool = False) -> None:
     error; the conversation goes on as it was.
 
     Args:
-        session: the conversation to have.
-        shows_examples: begin with the predefined prompts, as `/examples` lists them.
+        session: The conversation to have.
+        shows_examples: Begin with the predefined prompts, as `/examples` lists them.
 
     Raises:
-        CheckpointError: the model's files were changed while they were in use.
-        OutputError: standard output takes no more.
+        CheckpointError: The model's files were changed while they were in use.
+        OutputError: Standard output takes no more.
     """
     if is_bundled(session.engine.model) and not session.completion:
         for line in _BUNDLED:
@@ -122,8 +122,8 @@ def _take_turn(session: Session, reader: "PlainReader | LineEditor") -> None:
         return
     if not last.ids and session.unanswered is not None:
         session.console.note(_NOT_BEGUN)
-    elif session.turns is not turns and last.answer.stop_reason in _HINTS:
-        session.console.note(_HINTS[last.answer.stop_reason])
+    elif session.turns is not turns and last.stop_reason in _HINTS:
+        session.console.note(_HINTS[last.stop_reason])
 
 
 class InterruptedLineError(Exception):

@@ -11,7 +11,7 @@ from ..memory import readable_bytes
 from ..tokenizer import StreamDecoder, Tokenizer
 from .answer import (
     SETTINGS,
-    LastAnswer,
+    Answer,
     canonical,
     counted,
     piece,
@@ -64,12 +64,12 @@ def run_command(session: Session, line: str) -> None:
     """Run a command.
 
     Args:
-        session: the chat.
-        line: the command as typed.
+        session: The chat.
+        line: The command as typed.
 
     Raises:
-        LeaveChat: the command was `/exit`.
-        LlamaBoltsError: the command is unknown or cannot be done; nothing has changed.
+        LeaveChat: The command was `/exit`.
+        LlamaBoltsError: The command is unknown or cannot be done; nothing has changed.
     """
     name, _, argument = line.lstrip().partition(" ")
     name = name.strip()
@@ -309,7 +309,7 @@ def _why(session: Session, _argument: str) -> None:
     else:
         end = stats.prompt_tokens + stats.new_tokens
         lines = [
-            f"{last.answer.stop_reason}: {_cause(session, last, stats)}",
+            f"{last.stop_reason}: {_cause(session, last, stats)}",
             *_cut(session.tokenizer, last),
             f"prompt: sent whole, {stats.prompt_tokens} tokens, {stats.cached_tokens} of them from "
             "the cache",
@@ -319,9 +319,9 @@ def _why(session: Session, _argument: str) -> None:
     session.console.reply("\n".join(lines))
 
 
-def _cause(session: Session, last: LastAnswer, stats: GenerationStats) -> str:
+def _cause(session: Session, last: Answer, stats: GenerationStats) -> str:
     new = counted(stats.new_tokens, "token")
-    match last.answer.stop_reason:
+    match last.stop_reason:
         case "eot":
             token = last.ids[-1]
             shown = piece(session.tokenizer, token)
@@ -342,14 +342,14 @@ def _cause(session: Session, last: LastAnswer, stats: GenerationStats) -> str:
     return f"Ctrl-C came after {new}; /continue goes on, /regen asks again"
 
 
-def _cut(tokenizer: Tokenizer, last: LastAnswer) -> list[str]:
+def _cut(tokenizer: Tokenizer, last: Answer) -> list[str]:
     """Return what was drawn and is not in the text that was shown, and what no text stands for."""
     drawn = list(last.ids)
-    if last.answer.stop_reason == "eot":
+    if last.stop_reason == "eot":
         drawn.pop()
     decoder = StreamDecoder(tokenizer, first=last.first)
     text = "".join(map(decoder.push, drawn)) + decoder.finish()
-    cut = text.removeprefix(last.answer.text)
+    cut = text.removeprefix(last.text)
     lines = [f"cut: {cut!r}, drawn but not shown" if cut else "cut: nothing, all text is shown"]
     data = b"".join(map(tokenizer.token_bytes, drawn))
     try:

@@ -120,7 +120,7 @@ class Console:
         """Write a part of an answer to standard output, at once.
 
         Raises:
-            OutputError: standard output is closed or full.
+            OutputError: Standard output is closed or full.
         """
         if text:
             # Noted first: Ctrl-C may fall between the two.

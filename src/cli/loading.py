@@ -84,8 +84,8 @@ def save_model(options: Options, console: Console) -> None:
     SIGTERM ends it as Ctrl-C does: what was written is removed first.
 
     Raises:
-        SaveError: the directory is there already, or cannot be written.
-        ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
+        SaveError: The directory is there already, or cannot be written.
+        ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
     """
     target = options.save_quantized
     assert target is not None
@@ -123,11 +123,11 @@ def open_session(options: Options, console: Console) -> Session:
     """Make everything that a prompt needs, and say in a line what was loaded.
 
     Raises:
-        SamplingError, UsageError: a setting is out of its range, before anything is loaded; or a
+        SamplingError, UsageError: A setting is out of its range, before anything is loaded; or a
             file of the trace cannot be written.
-        ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
-        ChatFormatError: the chat format is not known, or is not one for the model's tokenizer.
-        NotEnoughMemoryError: model and key/value cache do not fit.
+        ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
+        ChatFormatError: The chat format is not known, or is not one for the model's tokenizer.
+        NotEnoughMemoryError: Model and key/value cache do not fit.
     """
     settings = Settings.from_options(options)
     model, positions = open_model_to_run(options, console)
@@ -139,19 +139,7 @@ def open_session(options: Options, console: Console) -> Session:
     trace = TraceSwitch(options, console, engine, chat_format)
     if options.debug_log is not None or options.trace_json is not None:
         trace.turn_on()
-    return Session(
-        engine,
-        tokenizer,
-        console,
-        settings,
-        trace,
-        system=options.system,
-        completion=options.completion,
-        chat_format=chat_format,
-        statistics=options.statistics,
-        records=options.json or options.jsonl is not None,
-        logprobs=options.logprobs,
-    )
+    return Session(options, engine, tokenizer, console, settings, trace, chat_format)
 
 
 def is_bundled(model: Model) -> bool:
@@ -179,8 +167,8 @@ def model_parts(engine: InferenceEngine, chat_format: FoundFormat | None) -> lis
     """Return all that was found and decided on loading: model, chat format, cache, free memory.
 
     Args:
-        engine: the engine with its model.
-        chat_format: the format of the chat; None where there is none.
+        engine: The engine with its model.
+        chat_format: The format of the chat; None where there is none.
     """
     context, free = engine.context, available_memory()
     parts = engine.model.description.split("; ")

@@ -34,11 +34,11 @@ def find_prompt(options: Options, console: Console) -> str | None:
     UTF-8; on standard input other bytes become U+FFFD, and a warning counts them.
 
     Args:
-        options: the command line.
-        console: takes the warning.
+        options: The command line.
+        console: Takes the warning.
 
     Raises:
-        UsageError: the file cannot be read or is no text, or the prompt is empty or far too long;
+        UsageError: The file cannot be read or is no text, or the prompt is empty or far too long;
             or text waits on standard input beside a prompt.
     """
     if options.prompt is not None:
@@ -125,14 +125,14 @@ def answer_file(options: Options, console: Console) -> None:
     are passed over. Lines are read as they are needed, so that the file may be a pipe.
 
     Args:
-        options: the command line.
-        console: takes the records and the errors.
+        options: The command line.
+        console: Takes the records and the errors.
 
     Raises:
-        UsageError: the file cannot be read or holds no line, or a line had no answer, which is
+        UsageError: The file cannot be read or holds no line, or a line had no answer, which is
             raised after the last one.
         KeyboardInterrupt: Ctrl-C in an answer, which has its record.
-        LlamaBoltsError: as `open_session`, or the model's files were changed.
+        LlamaBoltsError: As `open_session`, or the model's files were changed.
     """
     path = options.jsonl
     assert path is not None
@@ -179,7 +179,7 @@ def _request(session: Session, line: bytes) -> str | list[Message]:
     """Return what a line asks: a text to continue, or a conversation.
 
     Raises:
-        ValueError, ChatFormatError: it is not what is expected.
+        ValueError, ChatFormatError: It is not what is expected.
     """
     if len(line) > MOST_PROMPT_BYTES:
         raise ValueError(f"expected at most {readable_bytes(MOST_PROMPT_BYTES)}, got more")

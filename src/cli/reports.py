@@ -37,8 +37,8 @@ def report_metadata(console: Console, model: Model) -> None:
     """Write hyperparameters, tensors, counts and bytes of a model to standard output.
 
     Args:
-        console: the streams of this run.
-        model: the loaded model; no weight is read.
+        console: The streams of this run.
+        model: The loaded model; no weight is read.
     """
     console.report_heading(str(model.source_directory))
     given = "params.json" if model.files.directory.layout == "Meta" else "config.json"
@@ -105,11 +105,11 @@ def _sizes(model: Model) -> list[tuple[str, str]]:
     return [
         ("tensors", str(len(model.tensors))),
         ("parameters", str(model.parameter_count)),
-        ("bytes of tensors", _bytes(sum(tensor.nbytes for tensor in model.tensors.values()))),
+        ("bytes of tensors", exact_bytes(sum(tensor.nbytes for tensor in model.tensors.values()))),
         *_quantized_sizes(model),
-        ("bytes of mapped files", _bytes(model.mapped_bytes)),
-        ("KV cache bytes per token", _bytes(longest_bytes // longest)),
-        (f"KV cache bytes for {longest} tokens", _bytes(longest_bytes)),
+        ("bytes of mapped files", exact_bytes(model.mapped_bytes)),
+        ("KV cache bytes per token", exact_bytes(longest_bytes // longest)),
+        (f"KV cache bytes for {longest} tokens", exact_bytes(longest_bytes)),
     ]
 
 
@@ -120,12 +120,13 @@ def _quantized_sizes(model: Model) -> list[tuple[str, str]]:
         return []
     nbytes, size = sum(w.nbytes for w in weights), sum(w.size for w in weights)
     return [
-        ("bytes of quantized matrices", _bytes(nbytes)),
+        ("bytes of quantized matrices", exact_bytes(nbytes)),
         ("bits per number in them", f"{8 * nbytes / size:.3f}"),
     ]
 
 
-def _bytes(count: int) -> str:
+def exact_bytes(count: int) -> str:
+    """Return a number of bytes, and for people in units too."""
     return f"{count} ({readable_bytes(count)})" if count >= 1024 else str(count)
 
 
@@ -191,11 +192,11 @@ def report_stage(console: Console, number: int) -> None:
     """Write the section of a stage, and where its diagram and its code are.
 
     Args:
-        console: takes the section, rendered for a terminal, as it is for anything else.
-        number: of the stage, from 1.
+        console: Takes the section, rendered for a terminal, as it is for anything else.
+        number: Of the stage, from 1.
 
     Raises:
-        UsageError: the chapter is not installed, or has no such section.
+        UsageError: The chapter is not installed, or has no such section.
     """
     stage = STAGES[number]
     page = find_file(stage.chapter.partition("#")[0])
@@ -215,7 +216,7 @@ def find_file(name: str) -> Path:
     """Return a file of `docs/` or `diagrams/`: in the checkout, or as installed with the package.
 
     Raises:
-        UsageError: it is at neither place; the text names both.
+        UsageError: It is at neither place; the text names both.
     """
     places = (PACKAGE / name, PACKAGE.parent / name)
     for place in places:
@@ -228,7 +229,7 @@ def section(page: Path, stage: Stage) -> str:
     """Return the heading of a stage and all below it, up to the next heading of its level.
 
     Raises:
-        UsageError: the page has no such heading.
+        UsageError: The page has no such heading.
     """
     lines = page.read_text(encoding="utf-8").split("\n")
     headings = _headings(lines)

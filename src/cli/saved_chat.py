@@ -40,7 +40,7 @@ def save_chat(session: Session, argument: str) -> None:
     """Write the conversation and its settings to a file.
 
     Raises:
-        UsageError: the file cannot be written, or is something else than a saved chat.
+        UsageError: The file cannot be written, or is something else than a saved chat.
     """
     path = named_path(argument)
     model = str(session.engine.model.source_directory)
@@ -56,7 +56,7 @@ def load_chat(session: Session, argument: str) -> None:
     """Go on with the conversation in a file, in place of the one so far.
 
     Raises:
-        UsageError: the file holds no conversation that this chat can take; nothing has changed.
+        UsageError: The file holds no conversation that this chat can take; nothing has changed.
     """
     path = named_path(argument)
     chat = read_chat(path)
@@ -82,7 +82,7 @@ def attach_text(session: Session, argument: str) -> None:
     """Put the text of a file before the next message.
 
     Raises:
-        UsageError: the file is no text, or too long for what is left of the context; nothing has
+        UsageError: The file is no text, or too long for what is left of the context; nothing has
             changed.
     """
     path = named_path(argument)
@@ -116,11 +116,11 @@ class SavedChat:
     """What a file of a chat holds.
 
     Attributes:
-        model: where the model was that answered.
-        completion: whether texts were continued instead of messages answered.
-        settings: of the chat.
-        system: system prompt, or None.
-        turns: the history.
+        model: Where the model was that answered.
+        completion: Whether texts were continued instead of messages answered.
+        settings: Of the chat.
+        system: System prompt, or None.
+        turns: The history.
     """
 
     model: str
@@ -134,7 +134,7 @@ def write_chat(path: Path, chat: SavedChat) -> None:
     """Write a chat to a file, which is new or holds a saved chat: `*.md` as Markdown, else JSON.
 
     Raises:
-        UsageError: the file is something else, or cannot be written; it is as it was.
+        UsageError: The file is something else, or cannot be written; it is as it was.
     """
     content = chat_as_markdown(chat) if is_markdown(path) else chat_as_json(chat)
     if len(content) > LARGEST:
@@ -150,7 +150,7 @@ def read_chat(path: Path) -> SavedChat:
     """Read the chat in a file.
 
     Raises:
-        UsageError: there is no such file, or it holds no chat that can be restored.
+        UsageError: There is no such file, or it holds no chat that can be restored.
     """
     content = read_bytes(path, LARGEST)
     if content.startswith(_MARKDOWN.encode()):
@@ -296,7 +296,7 @@ def named_path(argument: str) -> Path:
     """Return the path that was typed: `~` is the home directory, quotes around it are dropped.
 
     Raises:
-        UsageError: nothing was typed.
+        UsageError: Nothing was typed.
     """
     if len(argument) > 1 and argument[0] == argument[-1] and argument[0] in ("'", '"'):
         argument = argument[1:-1]
@@ -311,7 +311,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
     """Read a regular file of at most `limit` bytes.
 
     Raises:
-        UsageError: it is missing, unreadable, no regular file, or larger.
+        UsageError: It is missing, unreadable, no regular file, or larger.
     """
     try:
         return read_whole(path, limit)
@@ -323,7 +323,7 @@ def read_text(path: Path, limit: int) -> str:
     """Read a file of UTF-8 text, without the mark of its byte order.
 
     Raises:
-        UsageError: as `read_bytes`, or it is no text.
+        UsageError: As `read_bytes`, or it is no text.
     """
     content = read_bytes(path, limit)
     try:
@@ -345,7 +345,7 @@ def write_whole(path: Path, content: bytes) -> None:
     A link is followed. A file that is new can be read by its owner alone.
 
     Raises:
-        UsageError: it cannot be written; what was there is as before.
+        UsageError: It cannot be written; what was there is as before.
     """
     try:
         target = Path(os.path.realpath(path))

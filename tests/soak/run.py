@@ -194,7 +194,7 @@ class _Chat:
 
     def _stop_reason(self) -> str:
         last = self._session.last
-        return "nothing" if last is None else last.answer.stop_reason
+        return "nothing" if last is None else last.stop_reason
 
 
 @contextlib.contextmanager
