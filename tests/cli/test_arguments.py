@@ -1,3 +1,5 @@
+"""?arguments?"""
+
 import dataclasses
 import re
 import subprocess
@@ -8,16 +10,18 @@ import pytest
 
 from src.cli.arguments import (
     CHAT_FORMAT_NAMES,
+    EXAMPLES,
     LAST_STAGE,
     Options,
     build_parser,
+    example_lines,
     parse_arguments,
 )
-from src.cli.examples import EXAMPLES
+from src.cli.commands import run_command
 from src.cli.flag_parser import _IGNORED, _REFUSED, OTHER_NAMES
 from src.inference import CHAT_FORMATS, InferenceEngine
 from src.trace import STAGES
-from tests.cli.conftest import REPOSITORY
+from tests.cli.conftest import ALPHABET, REPOSITORY, Run, session_of
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -306,3 +310,36 @@ def test_most_new_tokens_have_a_name_here_and_one_in_python_and_each_leads_to_th
     assert "--max-tokens N      " in build_parser().format_help()
     assert "in Python: max_new_tokens" in " ".join(build_parser().format_help().split())
     assert "`--max-tokens` on the command line" in (InferenceEngine.generate.__doc__ or "")
+
+
+def test_there_are_the_six_prompts_of_the_source_engine() -> None:
+    assert len(EXAMPLES) == 6
+    assert [example.completion for example in EXAMPLES] == [True] + [False] * 5
+    assert all(example.system for example in EXAMPLES[1:])
+
+
+def test_the_list_counts_from_one_and_shows_prompt_and_system_prompt() -> None:
+    assert example_lines()[0] == "1. [completion] Hello, my name is"
+    assert example_lines()[5] == (
+        "6. [chat] What is the flag of Turkey? (system: Answer with only one emoji)"
+    )
+
+
+def test_without_a_terminal_there_is_a_list_and_no_chat(run: Run, tmp_path: Path) -> None:
+    done = run("--examples", "-m", tmp_path, stdin=b"1\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode().splitlines() == example_lines()
+
+
+def test_an_example_of_the_other_kind_is_asked_beside_the_conversation(
+    alphabet_model: Path,
+) -> None:
+    for flags, number in (((), "1"), (("--completion",), "6")):
+        session = session_of(alphabet_model, "-c", "300", *flags)
+        session.ask("Hello" if not flags else "see a")
+        turns = session.turns
+        run_command(session, f"/examples {number}")
+        assert session.turns is turns
+        assert session.system is None
+        assert session.last is not None
+        assert session.last.text == ("tuvwxyz" if number == "1" else ALPHABET)

@@ -146,7 +146,7 @@ def limited(kind: int, most: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(kind, (most, most))
 
 
-def test_f2_few_descriptors_are_enough_or_one_line(alphabet_model: Path) -> None:
+def test_few_descriptors_are_enough_or_one_line(alphabet_model: Path) -> None:
     codes = set()
     for most in (5, 6, 8, 64):
         done = subprocess.run(

@@ -7,15 +7,26 @@ from pathlib import Path
 
 import pexpect
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
 
-from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, Spawn
+from src.cli.chat import CommandCompleter, block_is_open, unquoted
+from tests.cli.conftest import (
+    ALPHABET,
+    CTRL_C,
+    CTRL_D,
+    FORMAT_TOKENS,
+    PROMPT,
+    SECONDS_TO_STOP,
+    TERMINALS,
+    Spawn,
+    ended,
+)
 
-CTRL_C, CTRL_D = "\x03", "\x04"
 PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
-PROMPT = ">>>"
 CONTINUATION = r"\.\.\."
-TERMINALS = ("xterm-256color", "dumb")
-SECONDS_TO_STOP = 5  # the promise is one second on an idle machine
 
 
 def answered(child: "pexpect.spawn[str]", prompt_tokens: int, cached: int) -> None:
@@ -23,12 +34,6 @@ def answered(child: "pexpect.spawn[str]", prompt_tokens: int, cached: int) -> No
     child.expect_exact(ALPHABET)
     child.expect_exact(f"{prompt_tokens} prompt{f' ({cached} cached)' if cached else ''}")
     child.expect(PROMPT)
-
-
-def ended(child: "pexpect.spawn[str]") -> int | None:
-    child.expect(pexpect.EOF)
-    child.close()
-    return child.exitstatus
 
 
 @pytest.fixture(params=TERMINALS)
@@ -440,3 +445,61 @@ def test_a_chat_is_saved_as_markdown(spawn: Spawn, alphabet_model: Path, tmp_pat
     child.expect_exact("saved: 1 question with its answer")
     child.expect(PROMPT)
     assert f"## User\n\nHello\n\n## Assistant\n\n{ALPHABET}\n" in (tmp_path / "chat.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open"),
+    [
+        ("", False),
+        ("hello", False),
+        ('say """', False),
+        ('"""', True),
+        ('""""', True),
+        ('""""""', False),
+        ('"""a\nb', True),
+        ('"""a\nb"""', False),
+        ('  """a"""  ', False),
+        ('"""a""" b', True),
+    ],
+)
+def test_a_block_is_open_until_it_ends_with_its_quotes(text: str, is_open: bool) -> None:
+    assert block_is_open(text) is is_open
+
+
+def test_the_quotes_are_not_part_of_the_message() -> None:
+    assert unquoted('"""a\n/b"""') == ("a\n/b", True)
+    assert unquoted('"""\na\n"""') == ("a", True)
+    assert unquoted("/help") == ("/help", False)
+    assert unquoted('""""""') == ("", True)
+
+
+@given(st.text(st.characters(categories=["Cs", "L"])))
+def test_surrogates_never_get_into_a_message(text: str) -> None:
+    unquoted(text)[0].encode()
+    unquoted(f'"""{text}"""')[0].encode()
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("/s", ["/system ", "/set ", "/show ", "/save ", "/stats "]), ("/exi", ["/exit"]),
+        ("/set s", ["seed", "stop"]), ("/set seed 4", []), ("/show c", ["cache"]),
+        ("/exit ", []), ("/unknown ", []), ("hello", []), ("", []),
+    ],
+)  # fmt: skip
+def test_commands_and_their_first_argument_are_completed(typed: str, completed: list[str]) -> None:
+    completions = list(CommandCompleter().get_completions(Document(typed), CompleteEvent()))
+    assert [completion.text for completion in completions] == completed
+    for completion in completions:
+        assert typed[len(typed) + completion.start_position :] in completion.text
+
+
+@pytest.mark.parametrize("command", ["/save", "/load", "/read"])
+def test_names_of_files_are_completed_where_a_command_wants_one(
+    tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "my chat.json").touch()
+    (tmp_path / "more").mkdir()
+    typed = Document(f"{command} {tmp_path}/m")
+    found = list(CommandCompleter().get_completions(typed, CompleteEvent()))
+    assert {completion.text for completion in found} == {"y chat.json", "ore"}

@@ -1,4 +1,4 @@
-"""Each flag in a pseudo-terminal, on the bundled model, as a person would use it."""
+"""Flags of other programs: the table, and what is said of each."""
 
 import json
 import re
@@ -9,14 +9,13 @@ import pexpect
 import pytest
 
 from src import __version__
-from src.cli.examples import EXAMPLES
+from src.cli.arguments import EXAMPLES
 from src.model.files import BUNDLED_MODEL
 from src.trace.reader import read_trace
-from tests.cli.conftest import REPOSITORY, Spawn
+from tests.cli.conftest import CTRL_D, REPOSITORY, Spawn
 
 QUESTION = "What is the capital of Massachusetts? Answer in one word."
 ANSWER = "Boston"
-CTRL_D = "\x04"
 STYLES = re.compile(r"\x1b\[[0-9;]*m")
 
 
