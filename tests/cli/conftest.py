@@ -109,22 +109,31 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return run_main
 
 
+def run_program(
+    *arguments: str | Path,
+    prefix: Sequence[str] = (),
+    stdin: bytes = b"",
+    stdout: Any = subprocess.PIPE,
+    stderr: Any = subprocess.PIPE,
+    **changes: str,
+) -> Outcome:
+    """Runs the command line in a process of its own, after the words of another command."""
+    done = subprocess.run(
+        [*prefix, *PROGRAM, *map(str, arguments)],
+        input=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=REPOSITORY,
+        env=environment(**changes),
+        timeout=4 * SECONDS,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout or b"", done.stderr or b"")
+
+
 @pytest.fixture
 def run_process() -> Run:
     """Runs the command line in a process of its own, with pipes."""
-
-    def run_program(*arguments: str | Path, stdin: bytes = b"", **changes: str) -> Outcome:
-        done = subprocess.run(
-            [*PROGRAM, *map(str, arguments)],
-            input=stdin,
-            capture_output=True,
-            cwd=REPOSITORY,
-            env=environment(**changes),
-            timeout=SECONDS,
-            check=False,
-        )
-        return Outcome(done.returncode, done.stdout, done.stderr)
-
     return run_program
 
 
@@ -227,3 +236,23 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 def typed(session: Session, capsys: pytest.CaptureFixture[str]) -> Typed:
     """Types a command into this chat, and returns what it replies."""
     return functools.partial(reply, capsys, session)
+
+
+@pytest.fixture
+def open_chat(spawn: Spawn) -> Spawn:
+    """Runs a chat in a pseudo-terminal, up to its first prompt."""
+
+    def spawn_chat(*arguments: Any, **more: Any) -> "pexpect.spawn[str]":
+        child = spawn(*arguments, **more)
+        child.expect(PROMPT)
+        return child
+
+    return spawn_chat
+
+
+def say(child: "pexpect.spawn[str]", line: str, *shown: str) -> None:
+    """Types a line into a chat, and waits for what is shown of it and for the next prompt."""
+    child.sendline(line)
+    for text in shown:
+        child.expect_exact(text)
+    child.expect(PROMPT)

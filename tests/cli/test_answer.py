@@ -256,19 +256,6 @@ def test_sampling_does_not_change_the_log_probabilities(run: Run) -> None:
     assert greedy == sampled
 
 
-@pytest.mark.parametrize("count", ["-1", "101", "x"])
-def test_a_wrong_number_of_log_probabilities_is_refused(run_process: Run, count: str) -> None:
-    done = run_process("--json", "-p", "x", "--logprobs", count)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"argument --logprobs: must be " in done.stderr
-
-
-def test_log_probabilities_need_a_record(run_process: Run) -> None:
-    done = run_process("-p", "x", "--logprobs", "1")
-    assert done.returncode == 2
-    assert b"--logprobs: needs --json or --jsonl" in done.stderr
-
-
 def asked(session: Session, capsys: pytest.CaptureFixture[str], text: str) -> str:
     capsys.readouterr()
     session.ask(text)

@@ -17,7 +17,7 @@ from src.inference import ContextFullError, NumericError, SamplingError
 from src.ml import ShapeError, kernels
 from src.ml.kernels import KernelSettingError
 from src.model import ModelConfigError, NotEnoughMemoryError
-from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, REPOSITORY, Run, environment
+from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, REPOSITORY, Run, environment, run_program
 from tests.cli.reciting_model import LONGEST_CONTEXT
 
 
@@ -85,13 +85,6 @@ def test_a_directory_without_a_model_is_a_bad_model(run: Run, tmp_path: Path) ->
         code, line = refusal(run, "-m", path)
         assert code == 3
         assert str(path) in line
-
-
-def test_a_damaged_file_is_a_bad_model(run: Run, reciting) -> None:
-    directory = reciting(b"abc")
-    weights = directory / "consolidated.00.pth"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    assert refusal(run, "-m", directory)[0] == 3
 
 
 def test_a_missing_tokenizer_is_a_bad_model(run: Run, reciting) -> None:
@@ -237,15 +230,11 @@ sys.exit(main(sys.argv[2:]))
 
 def run_limited(more: int, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
     """Runs the program in a process that may grow by so many bytes."""
+    command = [sys.executable, "-c", LIMITED, str(more), *arguments]
     return subprocess.run(
-        [sys.executable, "-c", LIMITED, str(more), *arguments],
-        cwd=REPOSITORY,
-        env=environment(OMP_NUM_THREADS="1"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+        command, cwd=REPOSITORY, env=environment(OMP_NUM_THREADS="1"), input=b"",
+        capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell sizes")
@@ -275,22 +264,6 @@ def test_a_cache_beyond_the_limit_of_memory_is_refused_with_its_bytes(
     assert "bytes for the KV cache" in line
 
 
-def run_below(
-    kilobytes: int, *arguments: str, **changes: str
-) -> "subprocess.CompletedProcess[bytes]":
-    """Runs the program in a process that has so many addresses from its start on."""
-    command = f'ulimit -v {kilobytes}; exec {sys.executable} -m src.main "$@"'
-    return subprocess.run(
-        ["sh", "-c", command, "sh", *arguments],
-        cwd=REPOSITORY,
-        env=environment(**changes),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
-
-
 # NumPy's own library needs the least of these, and ends the process itself where it has less.
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell sizes")
 @pytest.mark.parametrize("kilobytes", [*range(150_000, 181_000, 5000), 1_000_000])
@@ -299,7 +272,8 @@ def test_below_a_limit_of_addresses_every_end_is_one_line_and_its_code(
 ) -> None:
     """A library that cannot be loaded was an internal fault, or a traceback."""
     arguments = ("-q", "-p", "x", "-c", "128", "-m", str(alphabet_model))
-    done = run_below(kilobytes, *arguments, OMP_NUM_THREADS="1")
+    limited = ["sh", "-c", f'ulimit -v {kilobytes}; exec "$@"', "sh"]
+    done = run_program(*arguments, prefix=limited, OMP_NUM_THREADS="1")
     if b"OpenBLAS" in done.stderr:
         pytest.skip("NumPy's own library ends the process here")
     lines = done.stderr.decode().splitlines()
@@ -314,28 +288,12 @@ def test_a_full_standard_error_does_not_cost_the_answer(
     alphabet_model: Path, flags: tuple[str, ...]
 ) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "src.main", "-m", str(alphabet_model), "-p", "x", *flags],
-            cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=full,
-            timeout=120,
-            check=False,
-        )
+        done = run_program("-m", alphabet_model, "-p", "x", *flags, stderr=full)
     assert (done.returncode, done.stdout.decode()) == (0, f"{ALPHABET}\n")
 
 
-def test_twin_a_full_standard_output_is_one_line_and_a_fault(alphabet_model: Path) -> None:
+def test_a_full_standard_output_is_one_line_and_a_fault(alphabet_model: Path) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "src.main", "-m", str(alphabet_model), "-p", "x", "-q"],
-            cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            timeout=120,
-            check=False,
-        )
+        done = run_program("-m", alphabet_model, "-p", "x", "-q", stdout=full)
     assert done.returncode == 1
     assert done.stderr == b"error: standard output: No space left on device\n"

@@ -345,22 +345,13 @@ def test_show_escapes_bytes_that_are_no_character(session: Session, typed: Typed
     assert "\x1b" not in shown + typed("/show prompt")
 
 
-Capture = pytest.CaptureFixture[str]
+def test_before_the_first_answer_there_is_nothing_to_tell(session: Session, typed: Typed) -> None:
+    assert typed("/why").splitlines() == ["nothing was answered yet"]
 
 
-def why(session: Session, capsys: Capture) -> list[str]:
-    return reply(capsys, session, "/why").splitlines()
-
-
-def test_before_the_first_answer_there_is_nothing_to_tell(
-    session: Session, capsys: Capture
-) -> None:
-    assert why(session, capsys) == ["nothing was answered yet"]
-
-
-def test_an_end_token_is_named(session: Session, capsys: Capture) -> None:
+def test_an_end_token_is_named(session: Session, typed: Typed) -> None:
     session.ask("Hello")
-    assert why(session, capsys) == [
+    assert typed("/why").splitlines() == [
         "eot: the model drew <|eot_id|> (token 265), which ends an answer",
         "cut: nothing, all text is shown",
         "prompt: sent whole, 28 tokens, 0 of them from the cache",
@@ -368,47 +359,54 @@ def test_an_end_token_is_named(session: Session, capsys: Capture) -> None:
     ]
 
 
-def test_a_stop_string_is_what_was_cut(alphabet_model: Path, capsys: Capture) -> None:
+def test_a_stop_string_is_what_was_cut(
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     session = session_of(alphabet_model, "-c", "300", "--stop", "fgh", "--stop", "zzz")
     session.ask("Hello")
-    assert why(session, capsys)[:2] == [
+    assert reply(capsys, session, "/why").splitlines()[:2] == [
         "stop string: the text came to 'fgh' or 'zzz', which ends an answer",
         "cut: 'fgh', drawn but not shown",
     ]
 
 
-def test_limits_say_that_the_model_had_not_ended(alphabet_model: Path, capsys: Capture) -> None:
+def test_limits_say_that_the_model_had_not_ended(
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     session = session_of(alphabet_model, "-c", "40", "-n", "3")
     session.ask("Hello")
-    assert why(session, capsys)[0] == (
+    assert reply(capsys, session, "/why").splitlines()[0] == (
         "max tokens: 3 tokens drawn, as many as max_tokens allows; "
         "the model had not ended its answer; /continue goes on"
     )
     session.clear()
     session.settings = session.settings.changed("max_tokens", "none")
     session.ask("Hello")
-    assert why(session, capsys)[0] == (
+    assert reply(capsys, session, "/why").splitlines()[0] == (
         "context full: prompt and answer filled all 40 positions of the context; "
         "the model had not ended its answer"
     )
-    assert why(session, capsys)[3] == "context: 40 of 40 positions at the end of the answer"
+    assert (
+        reply(capsys, session, "/why").splitlines()[3]
+        == "context: 40 of 40 positions at the end of the answer"
+    )
 
 
 def test_an_interrupt_tells_what_was_drawn_and_not_shown(
-    alphabet_model: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_of(alphabet_model, "-c", "300", "--stop", "cx")
     with monkeypatch.context() as patch:
         interrupt_after(session, 3, patch)
         assert session.ask("Hello").stop_reason == INTERRUPTED
-    assert why(session, capsys)[:2] == [
+    assert reply(capsys, session, "/why").splitlines()[:2] == [
         "interrupted: Ctrl-C came after 3 tokens; /continue goes on, /regen asks again",
         "cut: 'c', drawn but not shown",  # it might have become a stop string
     ]
 
 
 def test_an_interrupt_before_anything_was_run_says_so(
-    session: Session, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    session: Session, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.ask("Hello")
 
@@ -418,37 +416,41 @@ def test_an_interrupt_before_anything_was_run_says_so(
     with monkeypatch.context() as patch:
         patch.setattr(type(session.tokenizer), "encode", interrupted)
         session.ask("Hello")
-    assert why(session, capsys) == [
+    assert typed("/why").splitlines() == [
         "interrupted: Ctrl-C came before anything was run; /continue asks the question again"
     ]
 
 
 def test_bytes_that_are_no_character_are_named(
-    reciting: Callable[..., Path], capsys: Capture
+    reciting: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = session_of(reciting(b"a\xf0\x9f"), "-c", "300")
     assert session.ask("x").text == "a\ufffd"
-    assert why(session, capsys)[1:3] == [
+    assert reply(capsys, session, "/why").splitlines()[1:3] == [
         "cut: nothing, all text is shown",
         "bytes that are no character are shown as U+FFFD, the first: f0 9f",
     ]
 
 
-def test_no_control_character_is_shown(reciting: Callable[..., Path], capsys: Capture) -> None:
+def test_no_control_character_is_shown(
+    reciting: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     session = session_of(reciting(b"a\x1b[\x07b"), "-c", "300", "--stop", "\x1b[\x07")
     session.ask("x")
-    shown = "".join(why(session, capsys))
+    shown = "".join(reply(capsys, session, "/why").splitlines())
     assert r"\x1b[\x07" in shown
     assert "\x1b" not in shown
 
 
-def test_of_an_answer_that_went_on_all_tokens_count(alphabet_model: Path, capsys: Capture) -> None:
+def test_of_an_answer_that_went_on_all_tokens_count(
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     session = session_of(alphabet_model, "-c", "300", "-n", "3", "--stop", "hij")
     session.ask("Hello")
     session.settings = session.settings.changed("max_tokens", "none")
     session.resume()
     assert session.turns[-1].answer == "abcdefg"
-    assert why(session, capsys)[:2] == [
+    assert reply(capsys, session, "/why").splitlines()[:2] == [
         "stop string: the text came to 'hij', which ends an answer",
         "cut: 'hij', drawn but not shown",
     ]

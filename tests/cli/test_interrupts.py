@@ -35,6 +35,7 @@ from tests.cli.conftest import (
     ended,
     environment,
     press_ctrl_c_at,
+    say,
     session_of,
 )
 
@@ -152,11 +153,9 @@ def test_a_ctrl_c_when_the_line_editor_has_taken_the_line_is_not_lost(
 
 @pytest.fixture(params=["dumb", pytest.param("xterm-256color", marks=pytest.mark.slow)])
 def endless(
-    request: pytest.FixtureRequest, spawn: Spawn, endless_model: Path
+    request: pytest.FixtureRequest, open_chat: Spawn, endless_model: Path
 ) -> "pexpect.spawn[str]":
-    child = spawn("-m", endless_model, "-c", "200000", TERM=request.param)
-    child.expect(PROMPT)
-    return child
+    return open_chat("-m", endless_model, "-c", "200000", TERM=request.param)
 
 
 def interrupt(child: "pexpect.spawn[str]") -> None:
@@ -170,16 +169,9 @@ def interrupt(child: "pexpect.spawn[str]") -> None:
 
 def answers_as_before(child: "pexpect.spawn[str]") -> None:
     """Checks that a short question gets the answer of a chat that has just begun."""
-    child.sendline("/clear")
-    child.expect_exact("anew")
-    child.expect(PROMPT)
-    child.sendline("/set max_tokens 26")
-    child.expect_exact("26")
-    child.expect(PROMPT)
-    child.sendline("Hello")
-    child.expect_exact(ALPHABET + "\r\n")
-    child.expect_exact("28 prompt")
-    child.expect(PROMPT)
+    say(child, "/clear", "anew")
+    say(child, "/set max_tokens 26", "26")
+    say(child, "Hello", ALPHABET + "\r\n", "28 prompt")
     child.send(CTRL_D)
     assert ended(child) == 0
 
@@ -199,9 +191,7 @@ def test_ctrl_c_while_a_long_text_is_tokenized_or_run(
 ) -> None:
     text = tmp_path / "long.txt"
     text.write_text("a long text " * 12000)
-    endless.sendline(f"/read {text}")
-    endless.expect_exact("144")
-    endless.expect(PROMPT)
+    say(endless, f"/read {text}", "144")
     endless.sendline("What is it about?")
     time.sleep(seconds)
     interrupt(endless)

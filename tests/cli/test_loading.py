@@ -184,17 +184,6 @@ def test_sigterm_leaves_nothing_of_a_directory_that_was_not_finished(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "flags", [["--save-quantized", "x"], ["--quantize", "int4"],
-              ["--quantize", "nf4", "--save-quantized", ""],
-              ["--quantize", "nf4", "--save-quantized", "x", "-p", "y"]],
-)  # fmt: skip
-def test_what_cannot_be_meant_is_a_usage_error(flags: list[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        parse_arguments(flags)
-    assert end.value.code == 2
-
-
 TOKENS = 8000
 TRUNCATED = (
     b"error: a model file: expected all bytes that were mapped, got fewer (truncated while in use, "

@@ -1,4 +1,4 @@
-"""`--jsonl`: one record per line of a file, and one error per line that cannot be answered."""
+"""One prompt, and with `--jsonl` one per line: what is read, answered, refused and interrupted."""
 
 import json
 import os
@@ -23,17 +23,11 @@ from tests.cli.conftest import (
     Run,
     environment,
     press_ctrl_c_at,
+    run_program,
 )
 from tests.cli.test_answer import KEYS
 
 ANSWER = f"{ALPHABET}\n".encode()
-
-
-def test_a_prompt_on_standard_input_is_answered_and_nothing_else_is_printed(
-    run_process: Run, alphabet_model: Path
-) -> None:
-    done = run_process("-m", alphabet_model, stdin=b"Hello\n")
-    assert (done.returncode, done.stdout) == (0, ANSWER)
 
 
 @pytest.mark.parametrize("flags", [["-p", "Hello"], ["-f", "FILE"], ["-"]])
@@ -74,23 +68,20 @@ def test_nothing_is_coloured_without_a_terminal(
     assert b"\x1b" not in done.stdout + done.stderr
 
 
-def test_the_number_of_tokens_can_be_limited(run: Run, alphabet_model: Path) -> None:
-    done = run("-m", alphabet_model, "-p", "x", "-n", "3")
-    assert done.stdout == b"abc\n"
-    assert b"max tokens" in done.stderr
-
-
-def test_a_stop_text_ends_the_answer_before_it(run: Run, alphabet_model: Path) -> None:
-    done = run("-m", alphabet_model, "-p", "x", "--stop", "no", "--stop", "def")
-    assert done.stdout == b"abc\n"
-    assert b"stop string" in done.stderr
-
-
-def test_the_answer_stops_at_the_end_of_the_context(run: Run, endless_model: Path) -> None:
-    done = run("-m", endless_model, "-p", "x", "-c", "40")
-    assert done.stdout == b"abcdefghijklmnop\n"
-    assert b"context full" in done.stderr
-    assert b"40/40" in done.stderr
+@pytest.mark.parametrize(
+    ("flags", "answer", "notes"),
+    [
+        (["-n", "3"], b"abc\n", b"max tokens"),
+        (["--stop", "no", "--stop", "def"], b"abc\n", b"stop string"),
+        (["-c", "40"], b"abcdefghijklmnop\n", b"40/40, context full"),
+    ],
+)
+def test_an_answer_stops_at_a_limit_and_says_which(
+    run: Run, endless_model: Path, flags: list[str], answer: bytes, notes: bytes
+) -> None:
+    done = run("-m", endless_model, "-p", "x", *flags)
+    assert done.stdout == answer
+    assert notes in done.stderr
 
 
 def test_a_completion_continues_the_raw_text(run: Run, alphabet_model: Path) -> None:
@@ -175,58 +166,20 @@ def test_without_a_prompt_it_says_so_and_ends(run: Run, alphabet_model: Path, st
 
 
 def test_a_closed_standard_input_is_an_empty_one(alphabet_model: Path) -> None:
-    done = subprocess.run(
-        ["sh", "-c", '"$@" <&-', "sh", *PROGRAM, "-m", str(alphabet_model)],
-        capture_output=True,
-        cwd=REPOSITORY,
-        env=environment(),
-        timeout=SECONDS,
-        check=False,
-    )
+    done = run_program("-m", alphabet_model, prefix=["sh", "-c", '"$@" <&-', "sh"])
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
 
 
 def test_a_closed_standard_output_ends_quietly(alphabet_model: Path) -> None:
-    done = subprocess.run(
-        ["sh", "-c", '"$@" >&-', "sh", *PROGRAM, "-m", str(alphabet_model), "-p", "x", "-q"],
-        capture_output=True,
-        cwd=REPOSITORY,
-        env=environment(),
-        timeout=SECONDS,
-        check=False,
-    )
+    closed = ["sh", "-c", '"$@" >&-', "sh"]
+    done = run_program("-m", alphabet_model, "-p", "x", "-q", prefix=closed)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_reader_that_stops_ends_the_answer_quietly(endless_model: Path) -> None:
-    pipeline = '"$@" | head -c 5; exit ${PIPESTATUS[0]}'
-    done = subprocess.run(
-        ["bash", "-c", pipeline, "bash", *PROGRAM, "-m", str(endless_model), "-p", "x", "-q"],
-        capture_output=True,
-        cwd=REPOSITORY,
-        env=environment(),
-        timeout=SECONDS,
-        check=False,
-    )
+    pipeline = ["bash", "-c", '"$@" | head -c 5; exit ${PIPESTATUS[0]}', "bash"]
+    done = run_program("-m", endless_model, "-p", "x", "-q", prefix=pipeline)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"abcde", b"")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-def test_a_full_disk_is_one_line(alphabet_model: Path) -> None:
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [*PROGRAM, "-m", str(alphabet_model), "-p", "x", "-q"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            cwd=REPOSITORY,
-            env=environment(),
-            timeout=SECONDS,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (
-        1,
-        b"error: standard output: No space left on device\n",
-    )
 
 
 def test_the_answer_streams_through_a_pipe(endless_model: Path) -> None:
@@ -384,19 +337,19 @@ def test_each_line_is_answered_by_itself_with_the_record_of_json(
         (b'{"prompt": "x"', "expected JSON"),
         (b'"\xff"', "expected UTF-8"),
         (b"[" * 100000, "expected a few levels of nesting"),
-        (b"[]", 'a text, or an object with "prompt" or "messages" alone, got a list'),
+        (b"[]", 'a text, or an object with "prompt" or "messages" alone, got a'),
         (b"7", "got 7"),
-        (b"null", "got nothing"),
-        (b"{}", "alone, got an object"),
-        (b'{"text": "x"}', "alone, got an object"),
-        (b'{"prompt": "x", "messages": []}', "alone, got an object"),
+        (b"null", "alone, got "),
+        (b"{}", "alone, got a"),
+        (b'{"text": "x"}', "alone, got a"),
+        (b'{"prompt": "x", "messages": []}', "alone, got a"),
         (b'{"prompt": 7}', "prompt: expected a text, got 7"),
         (b'{"prompt": " "}', "prompt: expected a text, got ' '"),
         (b'{"messages": "x"}', "must be a list of Message, or dicts such as"),
         (b'{"messages": []}', "at least one message"),
         (b'{"messages": [{"role": "user"}]}', "messages[0] must have the keys role and content"),
         (b'{"messages": [{"role": "boss", "content": "x"}]}', "role must be one of"),
-        (b'"' + b"x" * 300 + b'"', "321 tokens >= 200 positions".replace("321", "323")),
+        (b'"' + b"x" * 300 + b'"', "323 tokens >= 200 positions"),
         (b'"' + b"x" * MOST_PROMPT_BYTES + b'"', "expected at most 4.0 MiB, got more"),
     ],
     ids=lambda value: repr(value[:40]),
@@ -434,11 +387,6 @@ def test_texts_are_continued_with_completion(run: Run, alphabet_model: Path) -> 
     assert b"line 2: expected a prompt, since texts are continued, got messages" in done.stderr
 
 
-def test_log_probabilities_are_told_in_each_record(run: Run, alphabet_model: Path) -> None:
-    for record in records(asked(run, alphabet_model, HELLO * 2, "--logprobs", "2").stdout):
-        assert len(record["logprobs"]["content"]) == len(record["token_ids"])
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("absent", "got No such file"), (".", "got Is a directory"), ("empty", "got no lines")],
@@ -451,13 +399,6 @@ def test_a_file_without_lines_is_refused_before_a_model_is_loaded(
     assert done.returncode == 2
     assert done.stderr.count(b"\n") == 1
     assert reason.encode() in done.stderr
-
-
-@pytest.mark.parametrize("other", [("-p", "x"), ("--info",), ("-",), ("--diagrams", "d")])
-def test_another_task_beside_it_is_refused(run_process: Run, other: tuple[str, ...]) -> None:
-    done = run_process("--jsonl", "x", *other)
-    assert done.returncode == 2
-    assert b"not allowed with" in done.stderr
 
 
 def test_records_come_as_soon_as_their_line(alphabet_model: Path) -> None:

@@ -68,12 +68,13 @@ def test_undoing_takes_the_last_turn_back(session: Session) -> None:
     assert session.turns == [Turn("one", ALPHABET)]
 
 
-def test_clearing_keeps_system_prompt_and_settings(session: Session) -> None:
-    session.system = "short"
+def test_clearing_keeps_system_prompt_and_settings_alone(session: Session) -> None:
+    session.system, session.attached = "short", "a text"
     settings = session.settings
     session.ask("one")
     session.clear()
     assert (session.turns, session.system, session.settings) == ([], "short", settings)
+    assert session.attached == ""
 
 
 def test_there_is_nothing_to_regenerate_or_undo_at_first(session: Session) -> None:
@@ -233,12 +234,6 @@ def test_attached_text_goes_before_one_question(session: Session) -> None:
     assert session.with_attached("and this?") == "and this?"
     session.completion, session.attached = True, "Once upon"
     assert session.with_attached(" a time") == "Once upon a time"
-
-
-def test_clearing_drops_what_was_attached(session: Session) -> None:
-    session.attached = "a text"
-    session.clear()
-    assert session.attached == ""
 
 
 def test_an_interrupted_second_attempt_takes_the_place_of_the_first(
