@@ -10,7 +10,8 @@ from src import ml
 from src.ml.op import OPS
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ROOT / "tests" / "ml"
+TEXTS = [path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+TEXTS_OF_ML = [path.read_text("utf-8") for path in (ROOT / "tests" / "ml").rglob("test_*.py")]
 FUNCTIONS = [name for name in ml.ops.__all__ if inspect.isfunction(getattr(ml, name))]
 
 
@@ -27,13 +28,11 @@ def test_every_op_is_exported_or_a_method(name: str) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_op_is_called_by_a_test(name: str) -> None:
-    texts = (path.read_text("utf-8") for path in TESTS.rglob("test_*.py"))
-    assert any(re.search(rf"\.{name}\b|\"{name}\"", text) for text in texts)
+    assert any(re.search(rf"\.{name}\b|\"{name}\"", text) for text in TEXTS_OF_ML)
 
 
 @pytest.mark.parametrize("page", ["20-extending.md", "ADDING-A-DTYPE.md"])
 def test_every_test_that_a_recipe_names_is_there(page: str) -> None:
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / page).read_text("utf-8")))
-    texts = [path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
     assert named
-    assert {name for name in named if not any(f"def {name}(" in text for text in texts)} == set()
+    assert {name for name in named if not any(f"def {name}(" in text for text in TEXTS)} == set()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.targets import TARGETS
+from tests.hardening.fuzz.targets import TARGETS
 
 TESTS = Path(__file__).resolve().parent
 PAGE = TESTS.parent / "docs" / "RELIABILITY.md"

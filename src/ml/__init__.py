@@ -2,25 +2,21 @@
 
 It imports nothing else of the package but the trace, to which its ops report.
 """
+# ruff: noqa: I001 (few lines for many names)
 
+# fmt: off
 from . import dtype, ops
 from .dtype import *  # noqa: F403 (its `__all__` lists them)
 from .dtype import bool_ as bool  # noqa: A004 (the field's word)
 from .errors import (
-    DTypeError,
-    IndexOutOfRangeError,
-    LlamaBoltsError,
-    ShapeError,
-    TensorError,
-    TensorMemoryError,
+    DTypeError, IndexOutOfRangeError, LlamaBoltsError, ShapeError, TensorError, TensorMemoryError,
     TensorTypeError,
 )
 from .kernels import build_info, get_num_threads, set_num_threads
 from .key_value_cache import KeyValueCache
 from .op import OpCall, subscribe, unsubscribe
 from .ops import *  # noqa: F403 (ops/__init__.py lists them)
-from .quantization import dynamic_map, nf4_code, quantize
-from .quantized import NestedScales, QuantizedTensor, Weight
+from .quantized import NestedScales, QuantizedTensor, Weight, dynamic_map, nf4_code, quantize
 from .storage import Storage
 from .tensor import Tensor
 
@@ -29,6 +25,6 @@ __all__ = [
     "OpCall", "QuantizedTensor", "ShapeError", "Storage", "Tensor", "TensorError",
     "TensorMemoryError", "TensorTypeError", "Weight", "bool", "build_info", "dynamic_map",
     "get_num_threads", "nf4_code", "quantize", "set_num_threads", "subscribe", "unsubscribe",
-]  # fmt: skip
+]
 __all__ += dtype.__all__
 __all__ += ops.__all__

@@ -5,24 +5,87 @@ understand and spins for long between parallel regions; so the environment is pu
 Where it cannot create a thread it ends the process; so Python tries that first.
 """
 
+import _thread
 import importlib
+import mmap
 import os
+import re
 import threading
+import time
 import warnings
 from typing import Any
 
 from .errors import LlamaBoltsError, TensorMemoryError
-from .threads import available_processors, creatable_threads, variables_to_hide
 
 MAX_THREADS = 256
 ISA_VARIABLE = "LLAMA_BOLTS_ISA"
 # Spins of a waiting thread, 0.1 to 0.5 ms: longer than the Python between two products, also where
 # its code has left the caches, and too short to hold up others for long on shared processors.
 _SPIN_COUNT = "10000"
+# The variables of OpenMP that change how the kernels run, and the values that libgomp takes in
+# silence. It does not see any others: they end the process, print, or concern what is not used.
+_HEARD_VARIABLES = {
+    "GOMP_SPINCOUNT": r"\d{1,15}|infinite|infinity",
+    "OMP_DYNAMIC": "true|false",
+    "OMP_PROC_BIND": "true|false|master|close|spread",
+    "OMP_THREAD_LIMIT": r"[1-9]\d{0,8}",
+    "OMP_WAIT_POLICY": "active|passive",
+}
+# Bytes of addresses that are left when threads were created: OpenMP allocates beside their stacks.
+_HEADROOM = 16 << 20
+_TASKS = "/proc/self/task"
 
 
 class KernelSettingError(LlamaBoltsError):
     """An instruction set or a number of threads that is not available."""
+
+
+def _variables_to_hide() -> list[str]:
+    """Return the names of the variables that OpenMP must not read while it is loaded."""
+    return [
+        name
+        for name, value in os.environ.items()
+        if name.startswith(("OMP_", "GOMP_"))
+        and not re.fullmatch(_HEARD_VARIABLES.get(name, "(?!)"), value, re.ASCII | re.IGNORECASE)
+    ]
+
+
+def available_processors() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _creatable_threads(wanted: int) -> int:
+    """Create threads that do nothing, all at once; return how many of them the system gives."""
+    before = _running_threads()
+    gates: list[_thread.LockType] = []
+    try:
+        with mmap.mmap(-1, _HEADROOM):
+            for _ in range(wanted):
+                gate = _thread.allocate_lock()
+                gate.acquire()
+                _thread.start_new_thread(gate.acquire, ())
+                gates.append(gate)
+    except (RuntimeError, OSError, MemoryError):
+        pass  # what was created until now is the answer
+    finally:
+        for gate in gates:
+            gate.release()
+    # Their stacks are free only when they have ended, which Python does not wait for.
+    deadline = time.monotonic() + 1
+    while _running_threads() > before and time.monotonic() < deadline:
+        time.sleep(0.0001)
+    return len(gates)
+
+
+def _running_threads() -> int:
+    """Return the threads of this process; 0 where the system does not tell."""
+    try:
+        return len(os.listdir(_TASKS))
+    except OSError:
+        return 0
 
 
 def _wanted_threads(text: str | None) -> int | None:
@@ -35,7 +98,7 @@ def _wanted_threads(text: str | None) -> int | None:
 
 def _load_kernels() -> Any:
     """Import the extension under an environment that its OpenMP library accepts in silence."""
-    hidden = {name: os.environ.pop(name) for name in variables_to_hide()}
+    hidden = {name: os.environ.pop(name) for name in _variables_to_hide()}
     os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
     try:
         return importlib.import_module("._kernels", __package__)
@@ -153,7 +216,7 @@ def _prove_threads() -> None:
     """Take fewer threads, and warn once, where the system does not give as many."""
     global _threads, _most_threads, _proven_threads
     wanted = _threads
-    _proven_threads = creatable_threads(wanted - 1) + 1
+    _proven_threads = _creatable_threads(wanted - 1) + 1
     if _proven_threads < wanted:
         _threads = _most_threads = _proven_threads
         warnings.warn(

@@ -61,47 +61,26 @@ EVEN = Mixture(
 
 LATE = Mixture(
     turns={
-        "capital-country": 14, "capital-country-reversed": 10,
-        "capital-state": 5, "capital-state-reversed": 4, "flag": 7, "flag-reversed": 8,
-        "sum": 32, "difference": 24, "llama": 5, "library": 3, "talk": 4,
-        "unknown": 3, "unknown-place": 2, "unknown-land": 2,
-        "name": 4, "home": 2, "number": 3, "first-question": 1.5,
-        "repeat": 5, "twice": 4, "spell": 7,
+        "capital-country": 12, "capital-country-reversed": 9,
+        "capital-state": 4, "capital-state-reversed": 4, "flag": 5, "flag-reversed": 7,
+        "sum": 20, "difference": 18, "llama": 4, "library": 3, "talk": 4,
+        "unknown": 2, "unknown-place": 2, "unknown-land": 2,
+        "name": 9, "home": 6, "number": 3, "first-question": 2,
+        "repeat": 6, "twice": 4, "spell": 6,
         **NEWCOMER_TURNS,
+        "yes": 10, "no": 9, "talk-forms": 10, "llama-forms": 11, "sum-forms": 7,
+        "difference-forms": 6, "unknown-town": 3,
     },
     systems={
         "style-pirate": 2, "style-one-word": 2, "style-polite": 2, "style-uppercase": 6,
         "style-emoji": 4, "flag": 5, "route": 1.5, "role": 3,
     },
-    first_asked=0.08,
-)  # fmt: skip
-"""More of what is learned last: arithmetic, flags, letters, copying."""
-
-CONTEXT = Mixture(
-    turns={**LATE.turns, "sum": 26, "difference": 24, "name": 12, "home": 8, "number": 4},
-    systems=LATE.systems,
-    first_asked=0.2,
-    lengths=(1, 1, 2, 3, 4, 6, 8, 10),
-    again=0.12,
-    invented=LATE.invented | {"home"},
-    long_every=3,
-)
-"""More of what has to be recalled over many turns."""
-
-NEWCOMER = Mixture(
-    turns={
-        **{family: weight / 2 for family, weight in EVEN.turns.items()},
-        **NEWCOMER_TURNS,
-        "talk-forms": 11,
-        "name": 5,
-        "home": 3,
-        "repeat": 5,
-        "twice": 2,
-    },
-    systems=EVEN.systems,
-    first_asked=0.06,
+    first_asked=0.14,
+    lengths=(1, 1, 1, 2, 2, 3, 4, 6, 8),
+    again=0.08,
     invented=COPIED_FAMILIES,
-)
-"""More of what newcomers type, for a model that knows the tables."""
+    long_every=5,
+)  # fmt: skip
+"""More of what is learned last: arithmetic, yes or no, flags, letters, copying, recalling."""
 
-MIXTURES = {"even": EVEN, "late": LATE, "context": CONTEXT, "newcomer": NEWCOMER}
+MIXTURES = {"even": EVEN, "late": LATE}

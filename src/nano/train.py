@@ -1,12 +1,11 @@
 """Train the bundled model and export it in Meta's layout, in one run or in several.
 
-Run `python -m src.nano.train --minutes 90`; needs the `oracle` extra (PyTorch, tiktoken) and a
-C++ compiler, with which PyTorch fuses the operations of a layer. A run
-ends after `--pause` minutes or with Ctrl-C, and the same command goes on from its checkpoint:
-weights, momenta, and the place in the stream of documents. The learning rate follows the minutes
-trained in all runs together, so training ends well on a slow machine too; the result therefore
-depends on the machine, and only the stream is the same for the same seed. A GPU is used where there
-is one.
+Run `python -m src.nano.train --minutes 90`; needs the `oracle` extra (PyTorch, tiktoken) and a C++
+compiler, with which PyTorch fuses the operations of a layer. A run ends after `--pause` minutes or
+with Ctrl-C, and the same command goes on from its checkpoint: weights, momenta, and the place in
+the stream of documents. The learning rate follows the minutes trained in all runs together, so
+training ends well on a slow machine too; the result therefore depends on the machine, and only the
+stream is the same for the same seed. A GPU is used where there is one.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from . import MODEL_DIRECTORY
 from .batches import Batch, BatchStream, Encoder
 from .mixtures import MIXTURES, Mixture
 from .torch_llama import NanoConfig, NanoLlama
-from .train_tokenizer import RANK_COUNT, load_encoding
 
 BUNDLED_TOKENIZER = MODEL_DIRECTORY / "tokenizer.model"
 
@@ -94,14 +92,12 @@ class Trainer:
         config: NanoConfig,
         seed: int,
         mixture: Mixture,
-        rows: int = 32,
+        rows: int = 16,
         tokenizer: Path = BUNDLED_TOKENIZER,
     ) -> None:
         torch.manual_seed(seed)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model = NanoLlama(config).to(self.device)
-        for layer in self.model.layers:
-            layer.compile(dynamic=False)  # the sizes of a step are two: short rows and long ones
         matrices = [
             w
             for name, w in self.model.named_parameters()
@@ -120,7 +116,7 @@ class Trainer:
         self.steps = self.tokens = 0
         self.seconds = 0.0
 
-    def run(self, minutes: float, pause: float, checkpoint: Path, full_rate: float = 1.0) -> None:
+    def run(self, minutes: float, pause: float, checkpoint: Path) -> None:
         """Train until all runs together took `minutes`, this one `pause`, or Ctrl-C is pressed.
 
         Writes a line of log and a checkpoint now and then, and a checkpoint at the end.
@@ -133,7 +129,7 @@ class Trainer:
             for number in (signal.SIGINT, signal.SIGTERM)
         }
         while not stopped and self.seconds < min(60 * minutes, before + 60 * pause):
-            rate = full_rate * rate_at(self.seconds / (60 * minutes), self.steps)
+            rate = rate_at(self.seconds / (60 * minutes), self.steps)
             shown += self._step(self._next_batch(), rate)
             self.seconds = before + time.monotonic() - start
             if self.steps % LOG_STEPS == 0:
@@ -192,44 +188,6 @@ class Trainer:
         self.batches.documents.state = state["stream"]
 
 
-def take_over(model: NanoLlama, encoding: Any, directory: Path) -> None:
-    """Start from an exported model of the same sizes that may have another tokenizer.
-
-    A token that both vocabularies hold takes its rows of embedding and output; any other one takes
-    the mean of the rows of its pieces in the other vocabulary. Special tokens stay at the end.
-    """
-    other = torch.load(directory / "consolidated.00.pth", weights_only=True)
-    theirs = load_encoding(directory / "tokenizer.model")
-    rows = []
-    for rank in range(RANK_COUNT):
-        token = encoding.decode_single_token_bytes(rank)
-        rows.append(_pieces(token, theirs))
-    for name in ("tok_embeddings.weight", "output.weight"):
-        table = other[name].float()
-        means = [table[pieces].mean(0) for pieces in rows]
-        other[name] = torch.cat((torch.stack(means), table[RANK_COUNT:]))
-    model.load_state_dict({name: weight.float() for name, weight in other.items()})
-
-
-def _pieces(token: bytes, encoding: Any) -> list[int]:
-    """Return the ids of the longest known pieces of a token, from left to right."""
-    found = []
-    while token:
-        length = len(token)
-        while (piece := token[:length]) not in encoding._mergeable_ranks:
-            length -= 1
-        found.append(encoding._mergeable_ranks[piece])
-        token = token[length:]
-    return found
-
-
-def average_with(model: NanoLlama, path: Path) -> None:
-    """Replace the weights by the mean of them and of a checkpoint's from the same line of runs."""
-    mine = model.state_dict()
-    other = torch.load(path, weights_only=True, map_location=model.output.weight.device)["model"]
-    model.load_state_dict({name: (weight + other[name]) / 2 for name, weight in mine.items()})
-
-
 def export(model: NanoLlama, directory: Path) -> None:
     """Write `consolidated.00.pth` (a plain dict, bfloat16) and `params.json` as Meta does."""
     weights = {
@@ -260,16 +218,12 @@ def main() -> None:
         help="where the run is saved; one that exists is gone on from",
     )  # fmt: skip
     parser.add_argument(
-        "--rows", type=int, default=32, help="rows of 257 tokens in a step (default 32)"
-    )
-    parser.add_argument("--rate", type=float, default=1.0, help="part of the learning rate")
-    parser.add_argument("--mixture", choices=sorted(MIXTURES), default="even")
-    parser.add_argument(
-        "--start", type=Path, help="an exported model whose weights a new training starts from"
+        "--rows", type=int, default=16, help="rows of 257 tokens in a step (default 16)"
     )
     parser.add_argument(
-        "--average", type=Path, help="a checkpoint to average the final weights with"
-    )
+        "--mixture", choices=sorted(MIXTURES), default="even",
+        help="how often each family is drawn; a training begins with even and ends with late",
+    )  # fmt: skip
     parser.add_argument(
         "--output", type=Path, default=MODEL_DIRECTORY,
         help="where tokenizer.model is and the model is written",
@@ -279,13 +233,11 @@ def main() -> None:
     tokenizer = arguments.output / "tokenizer.model"
     mixture = MIXTURES[arguments.mixture]
     trainer = Trainer(NanoConfig(), arguments.seed, mixture, arguments.rows, tokenizer)
+    for layer in trainer.model.layers:
+        layer.compile(dynamic=False)  # a step has one of two sizes: short rows or long ones
     if arguments.checkpoint.exists():
         trainer.resume(arguments.checkpoint)
-    elif arguments.start:
-        take_over(trainer.model, load_encoding(tokenizer), arguments.start)
-    trainer.run(arguments.minutes, arguments.pause, arguments.checkpoint, arguments.rate)
-    if arguments.average:
-        average_with(trainer.model, arguments.average)
+    trainer.run(arguments.minutes, arguments.pause, arguments.checkpoint)
     export(trainer.model, arguments.output)
     print(f"{trainer.steps} steps, {trainer.tokens} tokens, {trainer.seconds / 60:.1f} minutes")
 

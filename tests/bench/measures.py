@@ -185,15 +185,8 @@ def _interleave(
 
 
 ALL: dict[str, Callable[["Bench"], Results]] = {
-    "decode": decode,
-    "prefill": prefill,
-    "context": context,
-    "rows": rows,
-    "attention": attention,
-    "calls": calls,
-    "sampling": sampling,
-    "ready": ready,
-    "memory": memory,
-    "tiny": tiny,
-}
+    "decode": decode, "prefill": prefill, "context": context, "rows": rows,
+    "attention": attention, "calls": calls, "sampling": sampling, "ready": ready,
+    "memory": memory, "tiny": tiny,
+}  # fmt: skip
 ONLY_OURS = ("context", "rows", "attention", "calls", "sampling")

@@ -19,14 +19,9 @@ from tests.support.pth_writer import write_random_meta_directory
 
 SPECIAL_TOKENS = 256
 _LLAMA_3 = {
-    "n_heads": 32,
-    "n_kv_heads": 8,
-    "vocab_size": 128256,
-    "norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "use_scaled_rope": True,
-    "max_seq_len": 131072,
-}
+    "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256, "norm_eps": 1e-5,
+    "rope_theta": 500000.0, "use_scaled_rope": True, "max_seq_len": 131072,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -153,19 +148,11 @@ def find_quantized_gguf(directory: Path, kind: str) -> Path:
 
 
 _GGUF_NAMES = {
-    "tok_embeddings": "token_embd",
-    "norm": "output_norm",
-    "output": "output",
-    "attention.wq": "attn_q",
-    "attention.wk": "attn_k",
-    "attention.wv": "attn_v",
-    "attention.wo": "attn_output",
-    "attention_norm": "attn_norm",
-    "feed_forward.w1": "ffn_gate",
-    "feed_forward.w2": "ffn_down",
-    "feed_forward.w3": "ffn_up",
-    "ffn_norm": "ffn_norm",
-}
+    "tok_embeddings": "token_embd", "norm": "output_norm", "output": "output",
+    "attention.wq": "attn_q", "attention.wk": "attn_k", "attention.wv": "attn_v",
+    "attention.wo": "attn_output", "attention_norm": "attn_norm", "feed_forward.w1": "ffn_gate",
+    "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up", "ffn_norm": "ffn_norm",
+}  # fmt: skip
 
 
 def write_gguf(model: Model, path: Path) -> None:

@@ -1,11 +1,14 @@
 """Random operands, bit comparison and the error bound of a sum in 16 lanes."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from src.ml import Tensor
+
+from . import calls
 
 Array = np.ndarray[Any, Any]
 
@@ -37,6 +40,28 @@ def normal(shape: tuple[int, ...], dtype: "np.dtype[Any]", seed: int = 0) -> Arr
 def empty(shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Array:
     """Make a result that is full of NaN, so that an element left out shows."""
     return np.full(shape, np.nan, dtype)
+
+
+def run_linear(x: Array, weight: Any, dtype: "np.dtype[Any]" = f32) -> Array:
+    """Multiply x [m, k] by a weight [n, k]."""
+    out = empty((x.shape[0], weight.shape[0]), dtype)
+    calls.linear(x, [weight], [out])
+    return out
+
+
+def check_same_bits(
+    run: Callable[[], bytes],
+    isas: Sequence[str] | None = None,
+    threads: Sequence[int] = (1, 2, 3, 4, 7),
+) -> None:
+    """Run on each instruction set and number of threads, and compare."""
+    results = set()
+    for isa in isas or calls.available_isas():
+        calls.set_isa(isa)
+        for number in threads:
+            calls.set_num_threads(number)
+            results.add(run())
+    assert len(results) == 1
 
 
 def bits(array: Array) -> bytes:

@@ -67,14 +67,8 @@ def counts_of(isa: str, level: str) -> dict[str, dict[str, dict[str, int]]]:
     with tempfile.TemporaryDirectory() as directory:
         note = Path(directory, "note")
         command = [
-            sys.executable,
-            "-m",
-            "tests.csrc.run_guard_pages",
-            "--in-this",
-            level,
-            isa,
-            note,
-        ]
+            sys.executable, "-m", "tests.csrc.run_guard_pages", "--in-this", level, isa, note,
+        ]  # fmt: skip
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
         if run.returncode:
             last = note.read_bytes().decode("ascii", "replace").strip() if note.exists() else ""

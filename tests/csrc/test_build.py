@@ -68,15 +68,9 @@ def test_every_type_of_the_header_has_the_number_of_its_row() -> None:
 
 # Those of an instruction set compile for it; the largest has all.
 TARGETS = [
-    "-mavx2",
-    "-mfma",
-    "-mf16c",
-    "-mavx512f",
-    "-mavx512bw",
-    "-mavx512dq",
-    "-mavx512vl",
+    "-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl",
     "-mavx512bf16",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
@@ -181,10 +175,7 @@ def test_every_size_of_the_structs_of_the_surface_is_a_ptrdiff_t() -> None:
         for name, field in _kernels.ffi.typeof(struct).fields
     }
     plain = {name: kind.cname for name, kind in fields.items() if kind.kind == "primitive"}
-    assert plain == {
-        ("LinearPart", "rows"): "ptrdiff_t",
-        ("Weight", "nested_offset"): "float",
-    }
+    assert plain == {("LinearPart", "rows"): "ptrdiff_t", ("Weight", "nested_offset"): "float"}
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])

@@ -13,36 +13,33 @@ from src.ml import QuantizedTensor, Tensor
 
 from . import calls
 from .int8_operands import by_integers, integer_products
-from .operands import Array, bf16, bits, check_products, empty, f16, f32, normal, tensor
+from .operands import (
+    Array,
+    bf16,
+    bits,
+    check_products,
+    check_same_bits,
+    empty,
+    f16,
+    f32,
+    normal,
+    run_linear,
+    tensor,
+)  # fmt: skip
 from .quantized_operands import FORMATS, NF4_CODE, elements, quantized, with_scales
 
 # T, in, out: rows of whole stretches, of whole blocks, of half blocks (so that every second row
 # begins within one), of odd lengths; one token, each panel width, more than a group
 SHAPES = [
-    (1, 1024, 9),
-    (1, 64, 70),
-    (1, 32, 5),
-    (1, 33, 3),
-    (2, 576, 7),
-    (3, 100, 5),
-    (5, 96, 66),
-    (7, 1100, 5),
-    (13, 512, 130),
-    (60, 576, 9),
-    (125, 96, 6),
-]
+    (1, 1024, 9), (1, 64, 70), (1, 32, 5), (1, 33, 3), (2, 576, 7), (3, 100, 5), (5, 96, 66),
+    (7, 1100, 5), (13, 512, 130), (60, 576, 9), (125, 96, 6),
+]  # fmt: skip
 # The same for one token, with rows that end within a block of nested scales, or have several
 NESTED_SHAPES = [(1, 1088, 70), (1, 20_480, 6), (1, 16_384 + 64, 5)]
 formats = pytest.mark.parametrize(
     ("dtype", "double"), FORMATS, ids=lambda value: str(value).replace("False", "single")
 )
 activations = pytest.mark.parametrize("x_dtype", [bf16, f32], ids=str)
-
-
-def run_linear(x: Array, weight: "QuantizedTensor | Tensor", dtype: Any = f32) -> Array:
-    out = empty((x.shape[0], weight.shape[0]), dtype)
-    calls.linear(x, [weight], [out])
-    return out
 
 
 def operand_of(weight: QuantizedTensor, x_dtype: Any) -> Any:
@@ -90,13 +87,7 @@ def test_products_have_the_same_bits_on_every_instruction_set_and_thread_count(
     dtype: Any, double: bool, x_dtype: Any, shape: tuple[int, int, int]
 ) -> None:
     x, weight = normal(shape[:2], x_dtype), quantized(shape[:0:-1], dtype, double, seed=1)
-    results = set()
-    for isa in calls.available_isas():
-        calls.set_isa(isa)
-        for threads in (1, 2, 7):
-            calls.set_num_threads(threads)
-            results.add(bits(run_linear(x, weight)))
-    assert len(results) == 1
+    check_same_bits(lambda: bits(run_linear(x, weight)), threads=(1, 2, 7))
 
 
 @formats
@@ -124,17 +115,9 @@ def test_several_quantized_weights_give_the_bits_of_each_alone(
 
 
 EXTREMES: list[list[float]] = [
-    [0.0],
-    [2.0**-100, 2.0**100, 0.0],
-    [0.3, 1.7, 2.0],
-    [2.0**-101],
-    [2.0**101, 1.0],
-    [1.0, 1e-40],
-    [3e38, 1.0],
-    [-0.5, 1.0],
-    [np.inf],
-    [1.0, 1.0, np.nan],
-]
+    [0.0], [2.0**-100, 2.0**100, 0.0], [0.3, 1.7, 2.0], [2.0**-101], [2.0**101, 1.0],
+    [1.0, 1e-40], [3e38, 1.0], [-0.5, 1.0], [np.inf], [1.0, 1.0, np.nan],
+]  # fmt: skip
 
 
 @formats
@@ -253,13 +236,14 @@ def test_blocks_of_zeros_and_of_the_smallest_numbers_stay_near_zero(isa: str, dt
 
 
 @pytest.mark.parametrize("dtype", ml.BLOCK_DTYPES, ids=str)
-def test_quantizing_has_the_same_bits_for_any_number_of_threads(isa: str, dtype: Any) -> None:
-    x, results = normal((100_001,), bf16), set()
-    for threads in (1, 2, 7):
-        calls.set_num_threads(threads)
-        weight = ml.quantize(tensor(x), dtype)
-        results.add(weight.codes.numpy().tobytes() + weight.scales.numpy().tobytes())
-    assert len(results) == 1
+def test_quantizing_has_the_same_bits_for_any_number_of_threads(dtype: Any) -> None:
+    x = tensor(normal((100_001,), bf16))
+
+    def run() -> bytes:
+        weight = ml.quantize(x, dtype)
+        return weight.codes.numpy().tobytes() + weight.scales.numpy().tobytes()
+
+    check_same_bits(run, threads=(1, 2, 7))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -6,11 +6,11 @@ float32 arithmetic inside it loses, `terms * 2^-24 * magnitude`. `magnitude` is 
 values that went into an element; where nothing can cancel it is `|expected|` itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
+import pytest
 
 from src import ml
 
@@ -20,18 +20,13 @@ UNIT_ROUNDOFF = {ml.bfloat16: 2.0**-8, ml.float16: 2.0**-11, ml.float32: 2.0**-2
 SMALLEST_NORMAL = {ml.bfloat16: 2.0**-126, ml.float16: 2.0**-14, ml.float32: 2.0**-126}
 
 SHAPES = [
-    (),
-    (1,),
-    (7,),
-    (0,),
-    (3, 5),
-    (3, 0),
-    (0, 4),
-    (2, 3, 4),
-    (1, 1, 1),
-    (2, 0, 3),
-    (2, 3, 1, 5),
-]
+    (), (1,), (7,), (0,), (3, 5), (3, 0), (0, 4), (2, 3, 4), (1, 1, 1), (2, 0, 3), (2, 3, 1, 5),
+]  # fmt: skip
+# Every dimension of each of them that has one, counted from both ends.
+SHAPES_AND_DIMS = [(shape, dim) for shape in SHAPES for dim in range(-len(shape), len(shape))]
+INTEGERS = (ml.int64, ml.int32, ml.int8, ml.uint8, ml.uint16)
+EVERY_DTYPE = pytest.mark.parametrize("dtype", ml.DTYPES, ids=str)
+EVERY_FLOAT = pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
 
 Array = np.ndarray[Any, Any]
 
@@ -58,6 +53,15 @@ def strided(shape: tuple[int, ...], dtype: ml.DType = ml.float32, seed: int = 0)
     return view
 
 
+def samples(
+    shape: tuple[int, ...], dtype: ml.DType = ml.float32, seed: int = 0
+) -> Iterator[ml.Tensor]:
+    """Make a packed sample, and a view with gaps where the shape allows one."""
+    yield sample(shape, dtype, seed)
+    if len(shape) > 1:
+        yield strided(shape, dtype, seed)
+
+
 def exact(x: ml.Tensor) -> Array:
     """Give the elements in float64 (complex128, int64, bool)."""
     kinds = {"float": np.float64, "int": np.int64, "complex": np.complex128, "bool": np.bool_}
@@ -71,11 +75,7 @@ def bits_of(x: ml.Tensor) -> Array:
 
 
 def check_close(
-    result: ml.Tensor,
-    expected: Array,
-    *,
-    terms: float = 0.0,
-    magnitude: Array | None = None,
+    result: ml.Tensor, expected: Array, *, terms: float = 0.0, magnitude: Array | None = None
 ) -> None:
     """Hold a result against float64 values; see the bound above."""
     values = exact(result)
@@ -147,8 +147,3 @@ def rounded(values: Array, dtype: ml.DType) -> Array:
     """Round float64 values to a dtype by way of float32, as the ops do."""
     with np.errstate(over="ignore"):
         return np.asarray(values).astype(np.float32).astype(dtype.numpy_dtype)
-
-
-def bfloat16_array(values: Any) -> Array:
-    """Make a bfloat16 array."""
-    return np.asarray(values, dtype=ml_dtypes.bfloat16)

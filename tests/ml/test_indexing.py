@@ -66,15 +66,6 @@ def test_a_view_of_a_view_is_a_view_of_the_same_memory(first, second):
     assert np.array_equal(deeper.numpy(), expected[second[1]])
 
 
-@pytest.mark.parametrize("index", [-4, 3, 10**30, -(10**30)])
-def test_an_index_out_of_range_is_refused(index):
-    with pytest.raises(ml.IndexOutOfRangeError) as caught:
-        sample((2, 3))[1, index]
-    assert str(caught.value) == (
-        f"[getitem] index must be in [-3, 3): {index} (dim 1, shape [2, 3])"
-    )
-
-
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, 4), (None, 500), (4, None), (-4, 2), (2, 1), (-1, -2), (0, -4)]
 )
@@ -87,35 +78,12 @@ def test_a_slice_is_never_clamped(start, stop):
     )
 
 
-@pytest.mark.parametrize("step", [0, -1, -5])
-def test_a_step_below_one_is_refused(step):
-    with pytest.raises(ml.IndexOutOfRangeError) as caught:
-        sample((3,))[::step]
-    assert str(caught.value) == f"[getitem] step must be >= 1: {step} (dim 0)"
-
-
-def test_more_indices_than_dimensions_are_refused():
-    with pytest.raises(ml.IndexOutOfRangeError) as caught:
-        sample((2, 3))[0, 0, 0]
-    assert str(caught.value) == "[getitem] number of indices must be <= ndim: 3 > 2 (shape [2, 3])"
-
-
-def test_a_second_ellipsis_is_refused():
-    with pytest.raises(ml.TensorError, match=r"^\[getitem\] number of Ellipsis must be <= 1: 2$"):
-        sample((2, 3))[..., ...]
-
-
 @pytest.mark.parametrize("key", [1.0, True, "0", None, [0, 1], np.array([0]), (0, None), (True, 0)])
 def test_what_is_no_index_is_refused(key):
     with pytest.raises(
         ml.TensorError, match=r"^\[getitem\] an index must be an integer, a slice or an Ellipsis: "
     ):
         sample((2, 3))[key]
-
-
-def test_slices_of_non_integers_are_refused():
-    with pytest.raises(ml.TensorError, match="must be an integer"):
-        sample((3,))[0.0:2]
 
 
 def test_numpy_integers_are_integers():

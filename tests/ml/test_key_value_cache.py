@@ -62,81 +62,12 @@ def test_views_are_packed_before_they_are_written():
     np.testing.assert_array_equal(values.numpy(), x.numpy())
 
 
-@pytest.mark.parametrize(
-    ("sizes", "dtype", "error", "text"),
-    [
-        ((0, 2, 4), ml.float32, ml.ShapeError, "must be >= 1: (0, 2, 4)"),
-        ((8, 0, 4), ml.float32, ml.ShapeError, "must be >= 1: (8, 0, 4)"),
-        ((8, 2, -4), ml.float32, ml.ShapeError, "must be >= 1: (8, 2, -4)"),
-        ((8, 2, 5), ml.bfloat16, ml.ShapeError, "head_dim must be even: 5"),
-        ((8, 2.0, 4), ml.bfloat16, ml.ShapeError, "sizes must be integers: (8, 2.0, 4)"),
-        ((8, 2, 4), ml.float16, ml.DTypeError, "one of bfloat16, float32: float16"),
-        ((8, 2, 4), ml.int32, ml.DTypeError, "one of bfloat16, float32: int32"),
-        ((2**60, 2, 4), ml.float32, ml.TensorMemoryError, "bytes must fit into memory"),
-    ],
-)
-def test_sizes_that_make_no_cache_are_refused(sizes, dtype, error, text):
-    with pytest.raises(error) as caught:
-        ml.KeyValueCache(*sizes, dtype)
-    assert text in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("start", "xk", "xv", "error", "text"),
-    [
-        (7, (2, 2, 4), (2, 2, 4), ml.ShapeError, "in [0, cache.positions]: 7 and 9, 8"),
-        (-1, (2, 2, 4), (2, 2, 4), ml.ShapeError, "in [0, cache.positions]: -1 and 1, 8"),
-        (1.0, (2, 2, 4), (2, 2, 4), ml.ShapeError, "start_pos must be integers: (1.0,)"),
-        (
-            0,
-            (2, 1, 4),
-            (2, 1, 4),
-            ml.ShapeError,
-            "must equal [T, 2, 4]: xk [2, 1, 4], xv [2, 1, 4]",
-        ),
-        (
-            0,
-            (2, 2, 4),
-            (1, 2, 4),
-            ml.ShapeError,
-            "must equal [T, 2, 4]: xk [2, 2, 4], xv [1, 2, 4]",
-        ),
-        (0, (2, 2, 6), (2, 2, 6), ml.ShapeError, "xk.shape must equal [T, heads, 4]: [2, 2, 6]"),
-        (0, (2, 8), (2, 8), ml.ShapeError, "xk.shape must equal [T, heads, 4]: [2, 8]"),
-    ],
-)
-def test_a_write_that_does_not_fit_is_refused(start, xk, xv, error, text):
-    cache = ml.KeyValueCache(8, 2, 4, ml.float32)
-    with pytest.raises(error) as caught:
-        ml.write_cache(cache, start, sample(xk), sample(xv))
-    assert text in str(caught.value)
-    ml.write_cache(cache, 6, sample((2, 2, 4)), sample((2, 2, 4)))
-
-
-def test_a_write_of_another_dtype_is_refused():
-    cache = ml.KeyValueCache(8, 2, 4, ml.bfloat16)
-    x, other = sample((2, 2, 4), ml.bfloat16), sample((2, 2, 4), ml.float32)
-    for xk, xv, text in (
-        (other, x, "xk.dtype must equal cache.dtype: float32 != bfloat16"),
-        (x, other, "xv.dtype must equal bfloat16: float32"),
-    ):
-        with pytest.raises(ml.DTypeError, match=text):
-            ml.write_cache(cache, 0, xk, xv)
-
-
 def test_a_write_from_the_cache_into_itself_is_refused():
     cache = ml.KeyValueCache(8, 2, 4, ml.float32)
     values = cache.values
     own = ml.Tensor(values.storage, (2, 2, 4), (32, 16, 4), ml.float32, "", values.offset)
     with pytest.raises(ml.TensorError, match="must not share memory with the cache"):
         ml.write_cache(cache, 0, own, sample((2, 2, 4)))
-
-
-@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 9), (9, 9)])
-def test_positions_that_are_not_there_are_refused(start, stop):
-    cache = ml.KeyValueCache(8, 2, 4, ml.float32)
-    with pytest.raises(ml.IndexOutOfRangeError, match="read_cache"):
-        ml.read_cache(cache, start, stop)
 
 
 @pytest.mark.parametrize("name", ml.KeyValueCache.__slots__)

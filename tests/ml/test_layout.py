@@ -10,7 +10,6 @@ from src.ml.layout import (
     broadcast_shapes,
     broadcast_strides,
     byte_extent,
-    check_slice,
     checked_ints,
     checked_shape,
     is_packed,
@@ -107,14 +106,6 @@ def test_broadcast_shapes_are_numpys(a, b):
         assert broadcast_shapes("op", a, b) == expected
 
 
-def test_broadcast_error_shows_the_sizes_and_both_shapes():
-    with pytest.raises(ml.ShapeError) as caught:
-        broadcast_shapes("add", (2, 3), (4, 1, 5))
-    assert str(caught.value) == (
-        "[add] sizes must be equal or 1, aligned at the right: 3 != 5 (a [2, 3], b [4, 1, 5])"
-    )
-
-
 @given(views(filled=True), st.lists(st.integers(1, 3), max_size=2).map(tuple))
 def test_broadcast_strides_repeat_as_numpy_does(array, more):
     target = (*more, *(n if n > 1 else 3 for n in array.shape))
@@ -147,90 +138,17 @@ def test_a_shape_may_be_one_number():
     assert checked_shape("op", ()) == ()
 
 
-@pytest.mark.parametrize(
-    ("shape", "text"),
-    [
-        ((2, -1), "[zeros] sizes must be >= 0: [2, -1]"),
-        ((1,) * 65, "[zeros] ndim must be <= 64: 65"),
-        ((2.0,), "[zeros] sizes must be integers: (2.0,)"),
-    ],
-)
-def test_a_shape_that_cannot_be_is_refused(shape, text):
-    with pytest.raises(ml.ShapeError) as caught:
-        checked_shape("zeros", shape)
-    assert str(caught.value) == text
-
-
 def test_dimensions_count_from_both_ends():
     assert [resolve_dim("op", dim, 3) for dim in (0, 2, -1, -3)] == [0, 2, 2, 0]
-
-
-@pytest.mark.parametrize(("dim", "ndim"), [(3, 3), (-4, 3), (0, 0)])
-def test_a_dimension_that_is_not_there_is_refused(dim, ndim):
-    with pytest.raises(ml.IndexOutOfRangeError) as caught:
-        resolve_dim("mean", dim, ndim)
-    assert str(caught.value) == f"[mean] dim must be in [{-ndim}, {ndim}): {dim}"
 
 
 @pytest.mark.parametrize(
     ("shape", "wanted", "expected"),
     [
-        ((6,), (2, 3), (2, 3)),
-        ((6,), (2, -1), (2, 3)),
-        ((6,), (-1,), (6,)),
-        ((1,), (), ()),
-        ((), (-1,), (1,)),
-        ((0, 3), (3, 0), (3, 0)),
-        ((0, 3), (-1, 3), (0, 3)),
+        ((6,), (2, 3), (2, 3)), ((6,), (2, -1), (2, 3)), ((6,), (-1,), (6,)), ((1,), (), ()),
+        ((), (-1,), (1,)), ((0, 3), (3, 0), (3, 0)), ((0, 3), (-1, 3), (0, 3)),
         ((0, 3), (2, -1), (2, 0)),
     ],
-)
+)  # fmt: skip
 def test_reshape_fills_in_one_hole(shape, wanted, expected):
     assert resolve_reshape(shape, int(np.prod(shape)), wanted) == expected
-
-
-@pytest.mark.parametrize(
-    ("shape", "wanted", "text"),
-    [
-        ((6,), (4,), "[reshape] number of elements must stay equal: 6 != 4 ([6] to [4])"),
-        ((6,), (4, -1), "[reshape] number of elements must stay equal: 6 != 4 ([6] to [4, -1])"),
-        ((6,), (0, 3), "[reshape] number of elements must stay equal: 6 != 0 ([6] to [0, 3])"),
-        (
-            (6,),
-            (-1, -1),
-            "[reshape] sizes must be >= 0 with at most one -1 that follows from the others: "
-            "[-1, -1] (from [6])",
-        ),
-        (
-            (0,),
-            (-1, 0),
-            "[reshape] sizes must be >= 0 with at most one -1 that follows from the others: "
-            "[-1, 0] (from [0])",
-        ),
-        (
-            (6,),
-            (-2, -3),
-            "[reshape] sizes must be >= 0 with at most one -1 that follows from the others: "
-            "[-2, -3] (from [6])",
-        ),
-        ((6,), (2, 3.0), "[reshape] sizes must be integers: (2, 3.0)"),
-    ],
-)
-def test_reshape_refuses_another_number_of_elements(shape, wanted, text):
-    with pytest.raises(ml.ShapeError) as caught:
-        resolve_reshape(shape, int(np.prod(shape)), wanted)
-    assert str(caught.value) == text
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 5), (5, 5), (2, 3)])
-def test_a_slice_within_its_bounds_passes(start, stop):
-    check_slice("slice", start, stop, 5)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 6), (-1, 3), (3, 2), (6, 6), (5, 500)])
-def test_a_slice_is_never_clamped(start, stop):
-    with pytest.raises(ml.IndexOutOfRangeError) as caught:
-        check_slice("slice", start, stop, 5)
-    assert str(caught.value) == (
-        f"[slice] 0 <= start <= stop <= size must hold: start {start}, stop {stop}, size 5"
-    )

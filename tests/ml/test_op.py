@@ -69,9 +69,7 @@ def test_sequences_of_tensors_are_inputs(listener: Listener) -> None:
     assert listener.reports == [("concatenate", ["mine", "mine"], (4, 2), {})]
 
 
-def test_an_op_with_several_results_reports_each_and_returns_them_named(
-    listener: Listener,
-) -> None:
+def test_an_op_with_several_results_reports_each_and_returns_them_named(listener: Listener) -> None:
     cache = ml.KeyValueCache(8, 2, 4, ml.float32)
     xk, xv = tensor(3, 2, 4).with_name("xk"), tensor(3, 2, 4).with_name("xv")
     assert ml.write_cache(cache, 2, xk, xv) is None
@@ -127,29 +125,6 @@ def test_observers_come_and_go_and_each_is_told_of_the_same_calls() -> None:
     assert first[0].scalars == {"b": 1.5}
     assert [x.name for x in first[0].inputs(0)] == ["mine"]
     assert op_module._observers == ()
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "text"),
-    [
-        (lambda: ml.add([1], [2]), ml.TensorTypeError, "[add] a or b must be a Tensor: list"),
-        (lambda: ml.add([1], tensor(2)), ml.DTypeError, "[add] value must be a number"),
-        (lambda: ml.softmax([1.0]), ml.TensorTypeError, "[softmax] x must be a Tensor: list"),
-        (lambda: ml.softmax(None), ml.TensorTypeError, "[softmax] x must be a Tensor: NoneType"),
-        (
-            lambda: ml.linear_transformation(tensor(1, 2), np.ones((3, 2))),
-            ml.TensorTypeError,
-            "[linear_transformation] weight must be a Tensor: ndarray",
-        ),
-        (lambda: tensor(2).to(None), ml.DTypeError, "[to] dtype must be one of bfloat16"),
-        (lambda: tensor(2).to("float"), ml.DTypeError, "'float'"),
-        (lambda: ml.softmax(tensor(2), dtype=ml.nf4), ml.DTypeError, "[softmax] dtype must be"),
-    ],
-)
-def test_a_wrong_type_is_an_error_of_the_package(call: Any, error: Any, text: str) -> None:
-    with pytest.raises(error) as caught:
-        call()
-    assert text in str(caught.value)
 
 
 def test_memory_that_numpy_does_not_get_is_an_error_of_the_package(

@@ -1,45 +1,31 @@
 """What a Python user expects of a tensor: operators, methods, text, copies."""
 
 import copy
-import math
 import pickle
 
 import numpy as np
 import pytest
 
 from src import ml
-from tests.ml.op_checks import SHAPES, bits_of, exact, sample, strided
+from tests.ml.op_checks import EVERY_DTYPE, SHAPES, bits_of, check_same, exact, sample, samples
 
 X = ml.tensor([[1.0, 2.0], [3.0, 4.5]])
-ALL_DTYPES = pytest.mark.parametrize("dtype", ml.DTYPES, ids=str)
+
+
+OPERATIONS = [
+    lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y, lambda x, y: x / y,
+    lambda x, y: 2 + x, lambda x, y: 2 - x, lambda x, y: 2 * x, lambda x, y: 2 / x,
+    lambda x, y: x - 2, lambda x, y: x / 2, lambda x, y: -x, lambda x, y: abs(x),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_operators_are_numpys(shape):
     x, y = sample(shape), sample(shape, seed=1)
-    a, b = x.numpy(), y.numpy()
-    with np.errstate(all="ignore"):
-        expected = [
-            a + b,
-            a - b,
-            a * b,
-            a / b,
-            2 + a,
-            2 - a,
-            2 * a,
-            2 / a,
-            a - 2,
-            a / 2,
-            -a,
-            abs(a),
-        ]
-    results = [x + y, x - y, x * y, x / y, 2 + x, 2 - x, 2 * x, 2 / x, x - 2, x / 2, -x, abs(x)]
-    for result, other in zip(results, expected, strict=True):
-        assert isinstance(result, ml.Tensor)
-        assert result.shape == shape
-        assert np.array_equal(result.numpy(), other, equal_nan=True)
-    assert np.allclose((x**2).numpy(), a**2)
-    assert np.allclose((2**x).numpy(), 2**a)
+    for operation in OPERATIONS:
+        check_same(operation(x, y), np.asarray(operation(x.numpy(), y.numpy())))
+    assert np.allclose((x**2).numpy(), x.numpy() ** 2)
+    assert np.allclose((2**x).numpy(), 2 ** x.numpy())
 
 
 def test_operators_take_integers_matrices_and_numpys_numbers():
@@ -62,13 +48,10 @@ def test_operators_leave_other_things_to_python():
             call()
 
 
-def test_bools_are_added_as_in_pytorch_and_not_subtracted():
+def test_bools_are_added_as_in_pytorch():
     mask, ones = ml.tensor([True, False]), ml.tensor([True, True])
     assert (mask + mask).tolist() == [True, False]
     assert (mask * ones).tolist() == [True, False]
-    for call in (lambda: ones - mask, lambda: 1 - mask, lambda: mask - True, lambda: -mask):
-        with pytest.raises(ml.DTypeError, match="dtype must be of kind float or int or complex: b"):
-            call()
 
 
 def test_methods_are_the_ops():
@@ -87,12 +70,6 @@ def test_a_number_of_one_element():
     assert float(ml.tensor([2.5])) == 2.5
     assert int(ml.tensor(7)) == 7
     assert bool(ml.tensor([[1]])) is True
-    with pytest.raises(ml.ShapeError, match="number of elements must equal 1: 4"):
-        float(X)
-    with pytest.raises(ml.TensorTypeError, match="number of elements must equal 1: 4"):
-        bool(X)
-    with pytest.raises(ml.TensorTypeError, match="number of elements must equal 1: 0"):
-        bool(ml.zeros(0))
 
 
 def test_hash_is_identity():
@@ -104,27 +81,19 @@ def test_hash_is_identity():
 # ---- copies -------------------------------------------------------------------------------------
 
 
-@ALL_DTYPES
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@EVERY_DTYPE
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
 )
-def test_copies_keep_dtype_and_bits(dtype, shape, copied):
-    x = sample(shape, dtype).with_name("wq")
-    views = [x, ml.Tensor.from_buffer(x.numpy().tobytes(), dtype, shape, name="wq")]
-    views += [strided(shape, dtype).with_name("wq")] if len(shape) > 1 else []
-    for view in views:
-        result = copied(view)
-        assert result.dtype is dtype
-        assert (result.shape, result.name) == (shape, "wq")
-        assert (bits_of(result) == bits_of(view)).all()
-        assert result.is_writable
-        assert (
-            ml.concatenate([result.reshape(-1 if x.size else 0), view.reshape(x.size)]).dtype
-            is dtype
-        )
-        if dtype.kind != "bool":
-            assert (result + view).dtype is dtype
+def test_copies_keep_dtype_and_bits(dtype, copied):
+    for shape in SHAPES:
+        read_only = sample(shape, dtype).numpy().tobytes()
+        for x in (*samples(shape, dtype), ml.Tensor.from_buffer(read_only, dtype, shape)):
+            result = copied(x.with_name("wq"))
+            assert result.name == "wq"
+            assert result.is_writable
+            check_same(result, x.numpy())
+            assert (result + x).dtype is dtype
 
 
 @pytest.mark.parametrize("dtype", [*ml.DTYPES, *ml.BLOCK_DTYPES], ids=str)
@@ -162,49 +131,6 @@ def test_quantized_tensors_name_what_to_do(dtype, double):
     assert repr(q) == f"QuantizedTensor([8, 64], {dtype}{', double' if double else ''})"
 
 
-# What follows the tensor in a call of each op that is not in tests/ml/test_quantized.py.
-UNARY = (
-    "abs",
-    "exp",
-    "log",
-    "sqrt",
-    "tanh",
-    "sigmoid",
-    "relu",
-    "gelu",
-    "neg",
-    "sum",
-    "mean",
-    "max",
-)
-UNARY = (*UNARY, "min", "sort", "squeeze", "flatten", "tril", "log_softmax", "tensor")
-BINARY = ("sub", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "div")
-AFTER_IT = {
-    **dict.fromkeys(UNARY, ()),
-    **dict.fromkeys(BINARY, (X,)),
-    "cumsum": (0,),
-    "gather": (0, ml.zeros(1, 1, dtype="int64")),
-    "topk": (1,),
-    "unsqueeze": (0,),
-    "permute": (1, 0),
-    "split": (1,),
-    "expand": (8, 64),
-    "clip": (0,),
-    "layer_norm": (64,),
-}
-
-
-@pytest.mark.parametrize("name", AFTER_IT)
-def test_ops_refuse_quantized_tensors_by_name(name):
-    q = ml.quantize(sample((8, 64)), ml.nf4)
-    calls = [lambda: getattr(ml, name)(q, *AFTER_IT[name])]
-    if name in BINARY:
-        calls.append(lambda: getattr(ml, name)(X, q))
-    for call in (*calls, lambda: ml.stack([q, q])):
-        with pytest.raises(ml.DTypeError, match=r"dequantize\(\) gives a plain tensor"):
-            call()
-
-
 # ---- text ---------------------------------------------------------------------------------------
 
 
@@ -227,11 +153,6 @@ def test_text_by_example():
     )
     assert str(ml.tensor(2.5)) == "Tensor(2.5, shape=[], dtype=float32)"
     assert str(ml.zeros(0, 3)) == "Tensor([], shape=[0, 3], dtype=float32)"
-    assert repr(ml.tensor([128000, 1])) == "Tensor([2], int64, [128000, 1])"
-    assert repr(ml.tensor([True, False])) == "Tensor([2], bool, [True, False])"
-    assert repr(ml.arange(9.0)) == "Tensor([9], float32, [0, 1, 2, ..., 6, 7, 8])"
-    assert repr(ml.tensor(1 + 2j)) == "Tensor([], complex64, [1+2j])"
-    assert repr(ml.zeros(0)) == "Tensor([0], float32, [])"
 
 
 def test_a_print_of_a_large_tensor_reads_its_edges_only():
@@ -240,15 +161,17 @@ def test_a_print_of_a_large_tensor_reads_its_edges_only():
     assert str(x).endswith("shape=[1048576, 1048576], dtype=bfloat16)")
 
 
-@ALL_DTYPES
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_tolist_gives_pythons_numbers(dtype, shape):
-    x = sample(shape, dtype)
-    assert x.tolist() == exact(x).tolist()
-    values = np.asarray(x.tolist(), object).reshape(-1)
-    kinds = {"float": float, "int": int, "complex": complex, "bool": bool}
-    assert all(type(value) is kinds[dtype.kind] for value in values)
-    assert ml.tensor(x.tolist(), dtype=dtype).reshape(*shape).tolist() == x.tolist()
+@EVERY_DTYPE
+def test_tolist_and_item_give_pythons_numbers(dtype):
+    kind = {"float": float, "int": int, "complex": complex, "bool": bool}[dtype.kind]
+    for shape in SHAPES:
+        x = sample(shape, dtype)
+        assert x.tolist() == exact(x).tolist()
+        assert all(type(value) is kind for value in np.asarray(x.tolist(), object).reshape(-1))
+        assert ml.tensor(x.tolist(), dtype=dtype).reshape(*shape).tolist() == x.tolist()
+    x = sample((1, 1), dtype)
+    assert type(x.item()) is kind
+    assert x.item() == x.numpy()[0, 0]
 
 
 def test_model_tokenizer_and_engine_print_in_a_line():
@@ -265,5 +188,28 @@ def test_model_tokenizer_and_engine_print_in_a_line():
     assert str(engine) == f"InferenceEngine({model}, 0 of 64 positions cached)"
 
 
-def test_infinities_print():
-    assert "nan" in str(ml.tensor([math.nan, math.inf]))
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        (ml.arange(6), "Tensor([6], int32, [0, 1, 2, 3, 4, 5])"),
+        (ml.arange(7), "Tensor([7], int32, [0, 1, 2, ..., 4, 5, 6])"),
+        (
+            ml.full((9, 9), 0.1, ml.bfloat16).with_name("wq"),
+            "Tensor('wq', [9, 9], bfloat16, [0.1001, 0.1001, 0.1001, ..., 0.1001, 0.1001, 0.1001])",
+        ),
+        (ml.zeros((0, 3)), "Tensor([0, 3], float32, [])"),
+        (ml.full((), float("nan"), ml.float16), "Tensor([], float16, [nan])"),
+        (ml.tensor(1 + 2j), "Tensor([], complex64, [1+2j])"),
+        (ml.tensor([True, False]), "Tensor([2], bool, [True, False])"),
+    ],
+)
+def test_repr_is_one_short_line(x, text):
+    assert repr(x) == text
+
+
+def test_repr_escapes_and_cuts_a_name_from_a_file():
+    text = repr(ml.zeros((1,)).with_name("\x1b]0;evil\x07\u202e\n" + "x" * 5000))
+    assert text.isascii()
+    assert text.isprintable()
+    assert text.startswith("Tensor('\\x1b]0;evil\\x07\\u202e\\nxxx")
+    assert len(text) < 130

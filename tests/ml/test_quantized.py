@@ -1,4 +1,4 @@
-"""The QuantizedTensor: what it is made of, what it refuses, and what refuses it."""
+"""The QuantizedTensor: how it is made, what it refuses, and what refuses it."""
 
 import functools
 import inspect
@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from src import ml
-from tests.ml.op_checks import sample
+from src.ml.quantized import quantize_scales
+from tests.ml.op_checks import EVERY_FLOAT, check_same, sample, strided
 
 
 def array(dtype, *shape):
@@ -111,61 +112,6 @@ def test_nested_scales_are_code_times_absmax_plus_offset():
 # ---- what it refuses ----------------------------------------------------------------------------
 
 u8, i8, f32, bf16 = np.uint8, np.int8, np.float32, ml_dtypes.bfloat16
-REFUSALS: list[tuple[tuple[Any, ...], type[ml.TensorError], str]] = [
-    ((ml.float32, (1,), array(u8, 1), array(f32, 1)), ml.DTypeError, "dtype must be nf4 or"),
-    ((ml.nf4, (-1,), array(u8, 1), array(f32, 1)), ml.ShapeError, "sizes must be >= 0"),
-    (
-        (ml.nf4, (3, 64), array(u8, 95), array(f32, 3)),
-        ml.ShapeError,
-        r"codes.size must equal 96: 95 \(nf4, shape \[3, 64\]\)",
-    ),
-    (
-        (ml.int8_block, (3, 32), array(i8, 96), array(bf16, 4)),
-        ml.ShapeError,
-        r"scales.size must equal 3: 4 \(int8_block, shape \[3, 32\]\)",
-    ),
-    ((ml.nf4, (64,), array(i8, 32), array(f32, 1)), ml.DTypeError, "codes.dtype must equal uint8"),
-    ((ml.nf4, (64,), array(u8, 32), array(u8, 1)), ml.DTypeError, "scales.dtype must equal flo"),
-    ((ml.int8_block, (32,), array(i8, 32), array(f32, 1)), ml.DTypeError, "must equal bfloat16"),
-    (
-        (ml.nf4, (64,), array(u8, 32), array(f32, 1), nested()),
-        ml.DTypeError,
-        "scales.dtype must equal uint8: float32",
-    ),
-    (
-        (ml.int8_block, (32,), array(i8, 32), array(u8, 1), nested()),
-        ml.DTypeError,
-        "dtype of nested scales must equal nf4: int8_block",
-    ),
-    (
-        (ml.nf4, (64,), array(u8, 32), array(u8, 1), nested(2)),
-        ml.ShapeError,
-        "nested.absmax.size must equal 1: 2",
-    ),
-    (
-        (ml.nf4, (64,), array(u8, 32), array(u8, 1), nested(code=16)),
-        ml.ShapeError,
-        "nested.code.size must equal 256: 16",
-    ),
-    (
-        (ml.nf4, (64,), array(u8, 32), array(u8, 1), nested(offset=float("nan"))),
-        ml.TensorError,
-        "nested.offset must be finite: nan",
-    ),
-    (
-        (ml.nf4, (64,), array(u8, 64)[::2], array(f32, 1)),
-        ml.TensorError,
-        "codes must be contiguous and aligned",
-    ),
-]
-
-
-@pytest.mark.parametrize(("parts", "error", "text"), REFUSALS)
-def test_parts_that_do_not_fit_are_refused(parts, error, text):
-    with pytest.raises(error, match=text) as caught:
-        ml.QuantizedTensor(*parts)
-    assert str(caught.value).startswith("[QuantizedTensor] ")
-    assert "\n" not in str(caught.value)
 
 
 def test_parts_that_fit_are_taken():
@@ -175,10 +121,91 @@ def test_parts_that_fit_are_taken():
     ml.QuantizedTensor(ml.int8_block, (0,), array(i8, 0), array(bf16, 0))
 
 
-@pytest.mark.parametrize("dtype", [ml.int32, ml.nf4, ml.complex64], ids=str)
-def test_dequantize_refuses_what_is_not_floating_point(dtype):
-    with pytest.raises(ml.DTypeError, match=r"\[dequantize\] dtype=? must be"):
-        weight(4, 64).dequantize(dtype)
+def test_parts_that_are_not_contiguous_are_refused():
+    with pytest.raises(ml.TensorError, match=r"\] codes must be contiguous and aligned: strides"):
+        ml.QuantizedTensor(ml.nf4, (64,), array(u8, 64)[::2], array(f32, 1))
+
+
+# ---- quantizing ---------------------------------------------------------------------------------
+
+
+@EVERY_FLOAT
+@pytest.mark.parametrize("shape", [(), (7,), (0,), (3, 64), (2, 3, 40)], ids=str)
+def test_the_result_has_the_shape_and_the_name(dtype, shape):
+    for block_dtype in ml.BLOCK_DTYPES:
+        x = ml.quantize(sample(shape, dtype).with_name("w"), block_dtype)
+        assert (x.shape, x.name, x.dtype) == (shape, "w", block_dtype)
+
+
+def test_a_view_is_quantized_as_its_elements_are():
+    view = strided((5, 40), ml.bfloat16)
+    whole = ml.quantize(view.copy(), ml.nf4)
+    check_same(ml.quantize(view, ml.nf4).codes, whole.codes.numpy())
+
+
+def test_nf4_is_off_by_half_the_widest_gap_at_most():
+    x = sample((100, 128))
+    blocks = np.abs(x.numpy()).reshape(-1, 64).max(axis=1)
+    error = np.abs(ml.quantize(x, ml.nf4).dequantize().numpy() - x.numpy()).reshape(-1, 64)
+    assert (error.max(axis=1) <= 0.1520 * blocks).all()  # (1 - 0.6962) / 2
+
+
+def test_int8_is_off_by_seven_thousandths_of_normal_weights_at_most():
+    x = sample((512, 512))
+    error = ml.quantize(x, ml.int8_block).dequantize().numpy() - x.numpy()
+    assert np.sqrt((error**2).mean()) <= 0.007
+
+
+def test_double_quantization_keeps_codes_and_moves_scales_a_little():
+    x = sample((512, 128))
+    single, double = ml.quantize(x, ml.nf4), ml.quantize(x, ml.nf4, double=True)
+    check_same(double.codes, single.codes.numpy())
+    assert double.nested is not None
+    spread = np.abs(single.scales.numpy() - double.nested.offset).max()
+    scales = ml.QuantizedTensor(  # codes of 1: the scales themselves
+        ml.nf4,
+        x.shape,
+        ml.Tensor.from_numpy(np.full(x.size // 2, 0xFF, np.uint8)),
+        double.scales,
+        double.nested,
+    ).dequantize()
+    error = np.abs(scales.numpy().reshape(-1, 64)[:, 0] - single.scales.numpy())
+    assert error.max() <= spread * 0.0080
+    assert double.nbytes == x.size // 2 + 1024 + 4 * 1024 // 256 + 4 * 256
+
+
+def test_the_offset_is_the_mean_rounded_once():
+    x = sample((640, 64))
+    single, double = ml.quantize(x, ml.nf4), ml.quantize(x, ml.nf4, double=True)
+    assert double.nested is not None
+    assert double.nested.offset == np.float32(single.scales.numpy().mean(dtype=np.float64))
+
+
+def test_scales_that_are_all_equal_come_back_exactly():
+    absmax = np.full(300, 0.75, np.float32)
+    codes, nested = quantize_scales(absmax, np.float32(0.75))
+    assert not codes.numpy().any()
+    assert not nested.absmax.numpy().any()
+    assert ml.quantize(ml.zeros((0,)), ml.nf4, double=True).scales.size == 0
+
+
+def test_the_dynamic_map_rises_from_below_to_one_and_has_a_zero():
+    values = ml.dynamic_map().numpy()
+    assert (np.diff(values) > 0).all()
+    assert (values.size, values[-1], 0 in values) == (256, 1, True)
+    assert values[0] == np.float32(-0.99296875)
+
+
+@pytest.mark.parametrize("dtype", ml.BLOCK_DTYPES, ids=str)
+def test_elements_that_are_not_finite_are_refused(dtype):
+    x = sample((4, 64), ml.bfloat16)
+    ml.quantize(x, dtype)
+    x.set_slice(1, 2, float("nan"))
+    with pytest.raises(ml.TensorError) as caught:
+        ml.quantize(x, dtype)
+    assert str(caught.value) == (
+        "[quantize] elements must be finite: 64 of 256 are not (shape [4, 64])"
+    )
 
 
 # ---- what refuses it ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The Tensor: construction, views, elements."""
+"""The Tensor: construction, views, elements, conversions."""
 
 import gc
 import mmap
@@ -10,61 +10,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from src import ml
-from tests.ml.op_checks import SHAPES, check_same, sample, strided
+from tests.ml.op_checks import (
+    EVERY_DTYPE,
+    FLOAT_DTYPES,
+    SHAPES,
+    check_same,
+    rounded,
+    sample,
+    samples,
+    strided,
+)
 
 Tensor = ml.Tensor
-EVERY_DTYPE = pytest.mark.parametrize("dtype", ml.DTYPES, ids=str)
-EVERY_SHAPE = pytest.mark.parametrize("shape", SHAPES, ids=str)
-
-
-def text_of(caught):
-    return str(caught.value)
-
+REALS = (*FLOAT_DTYPES, ml.int32, ml.uint16, ml.uint8)
 
 # ---- from_numpy and numpy -----------------------------------------------------------------------
 
 
 @EVERY_DTYPE
-@EVERY_SHAPE
-def test_from_numpy_and_back_is_the_same_memory(dtype, shape):
-    array = np.zeros(shape, dtype.numpy_dtype)
-    x = Tensor.from_numpy(array, "name")
-    assert (x.shape, x.dtype, x.name) == (array.shape, dtype, "name")
-    assert (x.ndim, x.size, x.nbytes) == (array.ndim, array.size, array.nbytes)
-    assert x.strides == x.numpy().strides == array.strides
-    assert x.numpy().dtype == array.dtype
-    assert x.is_contiguous
-    if array.size:
-        assert x.data_pointer == array.ctypes.data
-        x.numpy()[...] = 1
-        assert (array == 1).all()
+def test_from_numpy_and_back_is_the_same_memory(dtype):
+    for shape in SHAPES:
+        array = np.zeros(shape, dtype.numpy_dtype)
+        x = Tensor.from_numpy(array, "name")
+        assert (x.shape, x.dtype, x.name) == (array.shape, dtype, "name")
+        assert (x.ndim, x.size, x.nbytes) == (array.ndim, array.size, array.nbytes)
+        assert x.strides == x.numpy().strides == array.strides
+        assert x.numpy().dtype == array.dtype
+        assert x.is_contiguous
+        if array.size:
+            assert x.data_pointer == array.ctypes.data
+            x.numpy()[...] = 1
+            assert (array == 1).all()
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda a: a.T,
-        lambda a: a[1:, ::2],
-        lambda a: a[::-1],
-        lambda a: a[:, ::-3],
-        lambda a: a[2],
-        lambda a: a[::-1, ::-1].T,
-        lambda a: np.broadcast_to(a[0], (4, a.shape[1])),
-        lambda a: a[:0, ::-1],
-    ],
-)
+VIEWS = [
+    lambda a: a.T, lambda a: a[1:, ::2], lambda a: a[::-1], lambda a: a[:, ::-3], lambda a: a[2],
+    lambda a: a[::-1, ::-1].T, lambda a: np.broadcast_to(a[0], (4, 7)), lambda a: a[:0, ::-1],
+]  # fmt: skip
+
+
 @EVERY_DTYPE
-def test_from_numpy_takes_any_strides(view, dtype):
+def test_from_numpy_takes_any_strides(dtype):
     array = np.arange(35).reshape(5, 7).astype(dtype.numpy_dtype)
-    shown = view(array)
-    x = Tensor.from_numpy(shown)
-    assert np.array_equal(x.numpy(), shown)
-    assert x.is_contiguous == (shown.flags.c_contiguous or shown.size == 0)
-    if shown.size:
-        assert x.strides == shown.strides
-        assert x.data_pointer == shown.__array_interface__["data"][0]
-        assert np.shares_memory(x.numpy(), array)
-    check_same(x.contiguous(), np.ascontiguousarray(shown))
+    for view in VIEWS:
+        shown = view(array)
+        x = Tensor.from_numpy(shown)
+        assert np.array_equal(x.numpy(), shown)
+        assert x.is_contiguous == (shown.flags.c_contiguous or shown.size == 0)
+        if shown.size:
+            assert x.strides == shown.strides
+            assert x.data_pointer == shown.__array_interface__["data"][0]
+            assert np.shares_memory(x.numpy(), array)
+        check_same(x.contiguous(), np.ascontiguousarray(shown))
 
 
 def test_a_read_only_array_stays_read_only():
@@ -75,7 +72,7 @@ def test_a_read_only_array_stays_read_only():
     assert not x[1].numpy().flags.writeable
     with pytest.raises(ml.TensorError) as caught:
         x.set_slice(0, 1, 1.0)
-    assert text_of(caught) == (
+    assert str(caught.value) == (
         "[set_slice] the storage must be writable: "
         "Tensor('weight', [2, 3], float32, [0, 0, 0, 0, 0, 0])"
     )
@@ -92,20 +89,6 @@ def test_a_tensor_keeps_the_array_alive_and_an_array_keeps_the_tensor_alive():
     del waste
 
 
-@pytest.mark.parametrize("value", [[1.0], 3.0, np.float32(3), memoryview(b"1234"), None])
-def test_from_numpy_refuses_what_is_no_array(value):
-    with pytest.raises(ml.TensorError) as caught:
-        Tensor.from_numpy(value)
-    assert text_of(caught) == (
-        f"[from_numpy] type must equal numpy.ndarray: {type(value).__name__}"
-    )
-
-
-def test_from_numpy_refuses_a_dtype_without_a_row():
-    with pytest.raises(ml.DTypeError, match=r"array\.dtype must be one of bfloat16, .*float64"):
-        Tensor.from_numpy(np.zeros(3))
-
-
 def test_numpy_functions_see_the_elements():
     x = sample((3, 4), ml.bfloat16)
     assert np.shares_memory(np.asarray(x), x.numpy())
@@ -116,28 +99,20 @@ def test_numpy_functions_see_the_elements():
     assert np.asarray(x, copy=False).dtype == ml_dtypes.bfloat16
 
 
-# ---- from_buffer and the constructor ------------------------------------------------------------
+# ---- from_buffer and empty ----------------------------------------------------------------------
 
 
 def test_from_buffer_reads_bytes_where_they_lie():
     data = bytearray(np.arange(10, dtype=np.uint16).tobytes())
     x = Tensor.from_buffer(data, ml.uint16, (2, 3), offset=4, name="x")
     assert x.numpy().tolist() == [[2, 3, 4], [5, 6, 7]]
-    assert x.is_writable
     x.set_slice(0, 1, 9)
     assert np.frombuffer(data, np.uint16).tolist() == [0, 1, 9, 9, 9, 5, 6, 7, 8, 9]
-
-
-def test_from_buffer_honours_strides_and_offset_in_bytes():
-    data = np.arange(12, dtype=np.float32)
-    x = Tensor.from_buffer(data, ml.float32, (3, 2), strides=(4, 12), offset=8)
-    assert x.numpy().tolist() == [[2, 5], [3, 6], [4, 7]]
-
-
-def test_from_buffer_of_read_only_bytes_is_read_only():
-    x = Tensor.from_buffer(b"\x01\x02\x03\x04", ml.uint8, (4,))
-    assert not x.is_writable
-    assert x.numpy().tolist() == [1, 2, 3, 4]
+    numbers = np.arange(12, dtype=np.float32)
+    y = Tensor.from_buffer(numbers, ml.float32, (3, 2), strides=(4, 12), offset=8)
+    assert y.numpy().tolist() == [[2, 5], [3, 6], [4, 7]]
+    assert Tensor.from_buffer(b"", ml.float32, (3, 0)).numpy().shape == (3, 0)
+    assert not Tensor.from_buffer(b"1234", ml.uint8, (4,)).is_writable
 
 
 def test_from_buffer_of_a_mapped_file_copies_nothing_and_keeps_it_open(tmp_path):
@@ -156,60 +131,19 @@ def test_from_buffer_of_a_mapped_file_copies_nothing_and_keeps_it_open(tmp_path)
     mapped.close()
 
 
-def test_an_empty_buffer_holds_a_tensor_without_elements():
-    assert Tensor.from_buffer(b"", ml.float32, (3, 0)).numpy().shape == (3, 0)
-
-
-@pytest.mark.parametrize("buffer", [5, "text", None, memoryview(b"123456")[::2]])
-def test_from_buffer_refuses_what_is_not_contiguous_bytes(buffer):
-    with pytest.raises(ml.TensorError, match=r"^\[from_buffer\] buffer must be contiguous bytes: "):
-        Tensor.from_buffer(buffer, ml.uint8, (1,))
-
-
-OUTSIDE = [
-    ((9,), None, 0),
-    ((8,), None, 1),
-    ((1,), None, 8),
-    ((1,), None, -1),
-    ((), None, 8),
-    ((2,), (8,), 0),
-    ((2,), (-1,), 0),
-    ((3, 2), (4, 1), 0),
-    ((2**40,), None, 0),
-    ((2**31, 2**31), None, 0),
-    ((2,), (2**64,), 0),
-    ((2,), (-(2**64),), 2**64),
-    ((1,), None, 2**64),
-    ((0,), None, 9),
-    ((0,), None, -1),
-    ((3,), (2**63 - 1,), 0),
-]
-
-
-@pytest.mark.parametrize(("shape", "strides", "offset"), OUTSIDE)
-def test_elements_outside_of_the_storage_are_refused(shape, strides, offset):
-    with pytest.raises(
-        ml.TensorError, match=r"^\[Tensor\] elements must lie in bytes \[0, 8\) of the storage: "
-    ):
-        Tensor.from_buffer(bytes(8), ml.uint8, shape, strides, offset)
-
-
-def test_the_refusal_shows_bytes_shape_strides_offset_and_dtype():
-    with pytest.raises(ml.TensorError) as caught:
-        Tensor.from_buffer(bytes(8), ml.float32, (2, 2), (8, 4), 4)
-    assert text_of(caught) == (
-        "[Tensor] elements must lie in bytes [0, 8) of the storage: [4, 20) "
-        "(shape [2, 2], strides [8, 4], offset 4, float32)"
-    )
-
-
 @pytest.mark.parametrize(
     ("shape", "strides", "offset"),
-    [((8,), None, 0), ((0,), None, 8), ((2,), (-7,), 7), ((), None, 7), ((5, 4), (1, 1), 0)],
-)
-def test_elements_up_to_the_last_byte_are_taken(shape, strides, offset):
-    x = Tensor.from_buffer(bytes(range(8)), ml.uint8, shape, strides, offset)
-    assert x.shape == shape
+    [
+        ((9,), None, 0), ((8,), None, 1), ((1,), None, 8), ((1,), None, -1), ((), None, 8),
+        ((2,), (8,), 0), ((2,), (-1,), 0), ((3, 2), (4, 1), 0), ((2**40,), None, 0),
+        ((2**31, 2**31), None, 0), ((2,), (2**64,), 0), ((2,), (-(2**64),), 2**64),
+        ((1,), None, 2**64), ((0,), None, 9), ((0,), None, -1), ((3,), (2**63 - 1,), 0),
+    ],
+)  # fmt: skip
+def test_elements_outside_of_the_storage_are_refused(shape, strides, offset):
+    text = r"^\[Tensor\] elements must lie in bytes \[0, 8\) of the storage: "
+    with pytest.raises(ml.TensorError, match=text):
+        Tensor.from_buffer(bytes(8), ml.uint8, shape, strides, offset)
 
 
 @given(
@@ -236,34 +170,16 @@ def test_a_tensor_is_made_exactly_if_every_element_lies_inside(dims, offset, nby
     assert x.numpy().ravel().tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("shape", "strides", "offset", "text"),
-    [
-        ((2,), (1, 1), 0, "[Tensor] len(shape) must equal len(strides): 1 != 2"),
-        ((2,), (1.0,), 0, "[Tensor] strides must be integers: (1.0,)"),
-        ((2,), (True,), 0, "[Tensor] strides must be integers: (True,)"),
-        ((2,), (1,), 0.0, "[Tensor] offset must be integers: (0.0,)"),
-        ((2.5,), (1,), 0, "[from_buffer] sizes must be integers: (2.5,)"),
-        ((True,), (1,), 0, "[from_buffer] sizes must be integers: (True,)"),
-        ((-1,), (1,), 0, "[from_buffer] sizes must be >= 0: [-1]"),
-    ],
-)
-def test_sizes_strides_and_offsets_that_are_no_numbers_are_refused(shape, strides, offset, text):
-    with pytest.raises(ml.ShapeError) as caught:
-        Tensor.from_buffer(bytes(8), ml.uint8, shape, strides, offset)
-    assert text_of(caught) == text
-
-
 @EVERY_DTYPE
-@EVERY_SHAPE
-def test_empty_makes_a_contiguous_writable_tensor(dtype, shape):
-    x = Tensor.empty(shape, dtype, "e")
-    assert (x.shape, x.dtype, x.name) == (shape, dtype, "e")
-    assert x.is_contiguous
-    assert x.is_writable
-    assert x.storage.nbytes == x.nbytes
-    x.bits()[...] = 0
-    assert not x.numpy().any()
+def test_empty_makes_a_contiguous_writable_tensor(dtype):
+    for shape in SHAPES:
+        x = Tensor.empty(shape, dtype, "e")
+        assert (x.shape, x.dtype, x.name) == (shape, dtype, "e")
+        assert x.is_contiguous
+        assert x.is_writable
+        assert x.storage.nbytes == x.nbytes
+        x.bits()[...] = 0
+        assert not x.numpy().any()
 
 
 def test_attributes_cannot_be_set():
@@ -288,62 +204,39 @@ def test_elements_at_an_odd_address_are_not_contiguous_for_c_but_readable():
 
 
 @pytest.mark.parametrize(
-    ("shape", "wanted", "expected"),
+    ("shape", "wanted"),
     [
-        ((2, 3, 4), (6, 4), (6, 4)),
-        ((2, 3, 4), (-1,), (24,)),
-        ((2, 3, 4), (2, -1, 2), (2, 6, 2)),
-        ((1,), (), ()),
-        ((), (1, 1), (1, 1)),
-        ((0, 3), (3, 0, 2), (3, 0, 2)),
-        ((4, 0), (0,), (0,)),
+        ((2, 3, 4), (6, 4)), ((2, 3, 4), (-1,)), ((2, 3, 4), (2, -1, 2)), ((1,), ()),
+        ((), (1, 1)), ((0, 3), (3, 0, 2)), ((4, 0), (0,)),
     ],
-)
+)  # fmt: skip
 @EVERY_DTYPE
-def test_reshape_of_a_contiguous_tensor_is_a_view(dtype, shape, wanted, expected):
+def test_reshape_of_a_contiguous_tensor_is_a_view(dtype, shape, wanted):
     x = sample(shape, dtype)
     for y in (x.reshape(*wanted), x.reshape(wanted), x.reshape(list(wanted))):
-        assert y.shape == expected
         assert y.data_pointer == x.data_pointer
         assert y.is_contiguous
-        assert np.array_equal(y.numpy(), x.numpy().reshape(wanted))
+        check_same(y, x.numpy().reshape(wanted))
 
 
 def test_reshape_of_a_transposed_tensor_is_a_view_where_it_can_be_and_else_a_copy():
     x = sample((2, 3, 4)).transpose(0, 1)
-    split = x.reshape(3, 2, 2, 2)
+    split, joined = x.reshape(3, 2, 2, 2), x.reshape(6, 4)
     assert split.data_pointer == x.data_pointer
     assert np.array_equal(split.numpy(), x.numpy().reshape(3, 2, 2, 2))
-    joined = x.reshape(6, 4)
     assert joined.data_pointer != x.data_pointer
     assert joined.is_contiguous
-    assert np.array_equal(joined.numpy(), x.numpy().reshape(6, 4))
-
-
-def test_reshape_refuses_another_number_of_elements():
-    with pytest.raises(ml.ShapeError) as caught:
-        sample((2, 3)).reshape(4, 2)
-    assert text_of(caught) == (
-        "[reshape] number of elements must stay equal: 6 != 8 ([2, 3] to [4, 2])"
-    )
+    check_same(joined, x.numpy().reshape(6, 4))
 
 
 @EVERY_DTYPE
 @pytest.mark.parametrize(("a", "b"), [(0, 1), (1, 2), (0, -1), (-3, 2), (1, 1)])
 def test_transpose_swaps_two_dimensions_of_a_view(dtype, a, b):
     x = sample((2, 3, 4), dtype)
-    y = x.transpose(a, b)
-    expected = x.numpy().swapaxes(a, b)
+    y, expected = x.transpose(a, b), x.numpy().swapaxes(a, b)
     assert y.strides == expected.strides
     assert y.data_pointer == x.data_pointer
     check_same(y.contiguous(), np.ascontiguousarray(expected))
-
-
-@pytest.mark.parametrize(("a", "b", "wrong"), [(0, 2, 2), (-3, 0, -3), (5, 9, 5)])
-def test_transpose_refuses_a_dimension_that_is_not_there(a, b, wrong):
-    with pytest.raises(ml.IndexOutOfRangeError) as caught:
-        sample((2, 3)).transpose(a, b)
-    assert text_of(caught) == f"[transpose] dim must be in [-2, 2): {wrong}"
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 5), (1, 4), (5, 5)])
@@ -351,51 +244,23 @@ def test_slice_takes_rows_as_a_view(start, stop):
     x = sample((5, 3))
     y = x.slice(start, stop)
     assert np.array_equal(y.numpy(), x.numpy()[start:stop])
-    if start < stop:
-        assert np.shares_memory(y.numpy(), x.numpy())
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 6), (-1, 3), (3, 2), (6, 6)])
-def test_slice_never_clamps(start, stop):
-    with pytest.raises(ml.IndexOutOfRangeError) as caught:
-        sample((5, 3)).slice(start, stop)
-    assert text_of(caught) == (
-        f"[slice] 0 <= start <= stop <= size must hold: start {start}, stop {stop}, size 5"
-    )
-
-
-@pytest.mark.parametrize("bounds", [(0.0, 1), (0, True), ("0", 1)])
-def test_slice_refuses_bounds_that_are_no_integers(bounds):
-    with pytest.raises(ml.ShapeError, match=r"^\[slice\] start and stop must be integers: "):
-        sample((5,)).slice(*bounds)
-
-
-@pytest.mark.parametrize("op", ["slice", "set_slice"])
-def test_a_tensor_without_dimensions_has_no_slices(op):
-    with pytest.raises(ml.ShapeError) as caught:
-        getattr(sample(()), op)(*(0, 0, 1.0)[: 3 if op == "set_slice" else 2])
-    assert text_of(caught) == f"[{op}] ndim must be >= 1: 0 (shape [])"
+    assert start == stop or np.shares_memory(y.numpy(), x.numpy())
+    assert ml.zeros((5, 0, 3)).slice(1, 5).numpy().shape == (4, 0, 3)
 
 
 # ---- set_slice ----------------------------------------------------------------------------------
 
 
 @EVERY_DTYPE
-def test_set_slice_writes_rows_and_leaves_the_rest(dtype):
-    x, value = sample((5, 3), dtype), sample((2, 3), dtype, seed=1)
-    expected = x.numpy().copy()
-    expected[1:3] = value.numpy()
-    x.set_slice(1, 3, value)
-    check_same(x, expected)
-
-
-@pytest.mark.parametrize("shape", [(3,), (1, 3), (2, 1), (1,), ()])
-def test_set_slice_broadcasts_the_value(shape):
-    x, value = sample((5, 3)), sample(shape, seed=1)
-    expected = x.numpy().copy()
-    expected[1:3] = value.numpy()
-    x.set_slice(1, 3, value)
-    check_same(x, expected)
+def test_set_slice_writes_rows_broadcast_and_leaves_the_rest(dtype):
+    for shape in ((2, 3), (3,), (1, 3), (2, 1), (1,), ()):
+        x, value = sample((5, 3), dtype), sample(shape, dtype, seed=1)
+        expected = x.numpy().copy()
+        expected[1:3] = value.numpy()
+        x.set_slice(1, 3, value)
+        x.set_slice(3, 3, 1)
+        x.set_slice(1, 1, ml.zeros((0, 3), dtype))
+        check_same(x, expected)
 
 
 @pytest.mark.parametrize(
@@ -421,141 +286,40 @@ def test_set_slice_reads_an_overlapping_value_before_it_writes():
     assert x.numpy().tolist() == [0, 0, 1, 2, 3, 4]
 
 
-def test_set_slice_of_no_rows_writes_nothing():
-    x = sample((3, 2))
-    before = x.numpy().copy()
-    x.set_slice(3, 3, 9.0)
-    x.set_slice(1, 1, ml.zeros((0, 2)))
-    check_same(x, before)
-
-
-@pytest.mark.parametrize(
-    ("value", "error", "text"),
-    [
-        (
-            ml.zeros((2, 3), ml.bfloat16),
-            ml.DTypeError,
-            "[set_slice] dtype must equal value.dtype: float32 != bfloat16 "
-            "(slice [2, 3], value [2, 3])",
-        ),
-        (
-            ml.zeros((4,)),
-            ml.ShapeError,
-            "[set_slice] sizes must be equal or 1, aligned at the right: 3 != 4 (a [2, 3], b [4])",
-        ),
-        (
-            ml.zeros((7, 2, 3)),
-            ml.ShapeError,
-            "[set_slice] value.shape must broadcast to the slice: [7, 2, 3] != [2, 3]",
-        ),
-        (
-            1j,
-            ml.DTypeError,
-            "[set_slice] value must be a number of the kind of float32: complex",
-        ),
-    ],
-)
-def test_set_slice_refuses_a_value_that_does_not_fit(value, error, text):
+@pytest.mark.parametrize("value", [ml.zeros(3, dtype="bfloat16"), ml.zeros(4), 1j])
+def test_a_value_that_set_slice_refuses_changes_nothing(value):
     x = ml.zeros((5, 3))
-    with pytest.raises(error) as caught:
+    with pytest.raises(ml.TensorError, match=r"^\[set_slice\] "):
         x.set_slice(1, 3, value)
-    assert text_of(caught) == text
     assert not x.numpy().any()
 
 
-def test_set_slice_never_clamps():
-    x = ml.zeros((5,))
-    with pytest.raises(ml.IndexOutOfRangeError) as caught:
-        x.set_slice(3, 6, 1.0)
-    assert text_of(caught) == (
-        "[set_slice] 0 <= start <= stop <= size must hold: start 3, stop 6, size 5"
-    )
-    assert not x.numpy().any()
+# ---- complex views, elements, copies ------------------------------------------------------------
 
 
-# ---- complex views ------------------------------------------------------------------------------
-
-
-@EVERY_SHAPE
-def test_complex_and_real_views_share_memory(shape):
-    x = sample((*shape, 2))
-    z = x.view_as_complex()
-    assert (z.shape, z.dtype) == (shape, ml.complex64)
-    check_same(z.contiguous(), x.numpy()[..., 0] + 1j * x.numpy()[..., 1])
-    back = z.view_as_real()
-    assert (back.shape, back.dtype) == (x.shape, ml.float32)
-    assert back.data_pointer == z.data_pointer == x.data_pointer
-    assert x.size == 0 or back.strides == x.strides
-
-
-def test_complex_views_of_strided_tensors_keep_the_strides():
-    x = sample((4, 3, 2))[::2].transpose(0, 1)
-    z = x.view_as_complex()
-    assert z.strides == x.strides[:-1]
-    assert np.array_equal(z.numpy(), x.numpy()[..., 0] + 1j * x.numpy()[..., 1])
-    assert np.array_equal(z.view_as_real().numpy(), x.numpy())
-
-
-def test_view_as_complex_refuses_what_is_not_float32():
-    with pytest.raises(ml.DTypeError) as caught:
-        sample((3, 2), ml.bfloat16).view_as_complex()
-    assert text_of(caught) == "[view_as_complex] dtype must equal float32: bfloat16"
-
-
-@pytest.mark.parametrize(
-    "x", [sample(()), sample((2, 3)), sample((2, 4))[:, ::2], sample((2, 2)).transpose(0, 1)]
-)
-def test_view_as_complex_refuses_what_is_not_in_pairs(x):
-    with pytest.raises(ml.ShapeError) as caught:
-        x.view_as_complex()
-    assert text_of(caught) == (
-        "[view_as_complex] the last size must equal 2 with a stride of 4 bytes: "
-        f"shape {list(x.shape)}, strides {list(x.strides)}"
-    )
-
-
-def test_view_as_real_refuses_what_is_not_complex():
-    with pytest.raises(ml.DTypeError) as caught:
-        sample((2,)).view_as_real()
-    assert text_of(caught) == "[view_as_real] dtype must equal complex64: float32"
-
-
-# ---- elements and text --------------------------------------------------------------------------
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_complex_and_real_views_share_memory_and_keep_the_strides(shape):
+    for x in (sample((*shape, 2)), sample((8, 3, 2))[::2].transpose(0, 1)):
+        z = x.view_as_complex()
+        assert (z.shape, z.dtype) == (x.shape[:-1], ml.complex64)
+        check_same(z.contiguous(), x.numpy()[..., 0] + 1j * x.numpy()[..., 1])
+        back = z.view_as_real()
+        assert back.data_pointer == z.data_pointer == x.data_pointer
+        check_same(back, x.numpy())
+        assert x.size == 0 or back.strides == x.strides == (*z.strides, 4)
 
 
 @EVERY_DTYPE
-def test_item_is_a_python_number(dtype):
-    x = sample((1, 1), dtype)
-    expected = {"float": float, "int": int, "complex": complex, "bool": bool}[dtype.kind]
-    assert type(x.item()) is expected
-    assert x.item() == x.numpy()[0, 0]
-
-
-@pytest.mark.parametrize("shape", [(0,), (2,), (3, 2)])
-def test_item_refuses_anything_but_one_element(shape):
-    with pytest.raises(ml.ShapeError) as caught:
-        sample(shape).item()
-    assert text_of(caught) == (
-        f"[item] number of elements must equal 1: {np.prod(shape)} (shape {list(shape)})"
-    )
-
-
-def test_contiguous_returns_the_tensor_itself_or_a_packed_copy():
-    x = sample((3, 4), ml.bfloat16).with_name("x")
+def test_contiguous_is_the_tensor_itself_or_a_packed_copy_and_copy_shares_nothing(dtype):
+    x = sample((3, 4), dtype).with_name("x")
     assert x.contiguous() is x
     y = x.transpose(0, 1).contiguous()
-    assert y.is_contiguous
-    assert (y.name, y.shape) == ("x", (4, 3))
+    assert (y.name, y.shape, y.is_contiguous) == ("x", (4, 3), True)
     check_same(y, np.ascontiguousarray(x.numpy().T))
-
-
-@EVERY_DTYPE
-def test_copy_keeps_every_bit_and_shares_nothing(dtype):
-    x = strided((3, 4), dtype)
-    y = x.copy()
-    check_same(y, np.ascontiguousarray(x.numpy()))
-    y.set_slice(0, 3, 1)
-    assert not np.shares_memory(x.numpy(), y.numpy())
+    for x in samples((3, 4), dtype):
+        y = x.copy()
+        check_same(y, np.ascontiguousarray(x.numpy()))
+        assert not np.shares_memory(x.numpy(), y.numpy())
 
 
 def test_copy_keeps_the_payload_of_a_nan():
@@ -571,12 +335,6 @@ def test_len_is_the_first_size_and_iteration_gives_the_rows():
     assert list(sample((0, 2))) == []
 
 
-def test_a_tensor_without_dimensions_has_no_length():
-    with pytest.raises(ml.ShapeError) as caught:
-        len(sample(()))
-    assert text_of(caught) == "[len] ndim must be >= 1: 0 (shape [])"
-
-
 def test_with_name_is_a_view_under_another_name():
     x = sample((2,))
     y = x.with_name("y")
@@ -585,36 +343,61 @@ def test_with_name_is_a_view_under_another_name():
     assert y[0].name == y.reshape(2, 1).name == "y"
 
 
-@pytest.mark.parametrize(
-    ("x", "text"),
-    [
-        (ml.arange(6), "Tensor([6], int32, [0, 1, 2, 3, 4, 5])"),
-        (ml.arange(7), "Tensor([7], int32, [0, 1, 2, ..., 4, 5, 6])"),
-        (ml.full((1000, 1000), 0.1, ml.bfloat16).with_name("wq"),
-         "Tensor('wq', [1000, 1000], bfloat16, [0.10010, 0.10010, 0.10010, ..., 0.10010, "
-         "0.10010, 0.10010])".replace("0.10010", "0.1001")),
-        (ml.zeros((0, 3)), "Tensor([0, 3], float32, [])"),
-        (ml.full((), float("nan"), ml.float16), "Tensor([], float16, [nan])"),
-        (ml.full((1,), 1 + 2j, ml.complex64), "Tensor([1], complex64, [1+2j])"),
-    ],
-)  # fmt: skip
-def test_repr_is_one_short_line(x, text):
-    assert repr(x) == text
-
-
-def test_repr_escapes_and_cuts_a_name_from_a_file():
-    text = repr(ml.zeros((1,)).with_name("\x1b]0;evil\x07\u202e\n" + "x" * 5000))
-    assert text.isascii()
-    assert text.isprintable()
-    assert text.startswith("Tensor('\\x1b]0;evil\\x07\\u202e\\nxxx")
-    assert len(text) < 130
-
-
 # ---- to -----------------------------------------------------------------------------------------
 
 
-@EVERY_DTYPE
-@EVERY_SHAPE
-def test_to_the_same_dtype_is_the_tensor_itself(dtype, shape):
-    x = sample(shape, dtype)
-    assert x.to(dtype) is x
+@pytest.mark.parametrize("source", FLOAT_DTYPES, ids=str)
+def test_floats_convert_with_one_rounding_to_nearest_even(source):
+    for x in (x for shape in SHAPES for x in samples(shape, source)):
+        assert x.to(source) is x
+        for target in FLOAT_DTYPES:
+            result = x.with_name("w").to(target)
+            assert result.name == "w"
+            check_same(result, rounded(x.numpy(), target))
+
+
+def test_every_bfloat16_and_float16_converts_to_float32_exactly():
+    for numpy_type in (ml_dtypes.bfloat16, np.float16):
+        array = np.arange(2**16, dtype=np.uint16).view(numpy_type)
+        with np.errstate(invalid="ignore"):
+            check_same(ml.Tensor.from_numpy(array).to(ml.float32), array.astype(np.float32))
+
+
+@pytest.mark.parametrize("target", [ml.bfloat16, ml.float16], ids=str)
+def test_ties_overflow_and_special_values_round_as_numpy_does(target):
+    bits = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint32)
+    bits[::3] = (bits[::3] & 0xFFFF0000) | 0x8000  # halfway between two bfloat16
+    bits[1::3] = (bits[1::3] & 0xFFFFE000) | 0x1000  # halfway between two float16
+    values = bits.view(np.float32)
+    with np.errstate(all="ignore"):
+        expected = values.astype(target.numpy_dtype)
+    check_same(ml.Tensor.from_numpy(values).to(target), expected)
+
+
+@pytest.mark.parametrize("source", REALS, ids=str)
+def test_real_numbers_become_floats_complex_numbers_and_bools(source):
+    x = strided((3, 5), source)
+    for target in (*FLOAT_DTYPES, ml.complex64):
+        check_same(x.to(target), x.numpy().astype(np.float32).astype(target.numpy_dtype))
+    check_same(x.to(ml.bool), x.numpy() != 0)
+
+
+@pytest.mark.parametrize("source", REALS, ids=str)
+@pytest.mark.parametrize("target", [ml.int32, ml.uint16, ml.uint8], ids=str)
+def test_numbers_become_integers_by_dropping_the_fraction(source, target):
+    # 255.75 would round to 256 in bfloat16, which uint8 does not hold.
+    values = np.array([0, 1, 2, 100, 254]) + (0.75 if source.is_float else 0)
+    x = ml.Tensor.from_numpy(values.astype(source.numpy_dtype))
+    check_same(x.to(target), np.trunc(x.numpy().astype(np.float64)).astype(target.numpy_dtype))
+    check_same(ml.full((2,), -0.9).to(target), np.zeros(2, target.numpy_dtype))
+
+
+@pytest.mark.parametrize("target", [d for d in ml.DTYPES if d is not ml.complex64], ids=str)
+def test_a_complex_tensor_never_loses_its_imaginary_part_in_silence(target):
+    text = rf"^\[to\] a complex dtype must stay complex: complex64 to {target}$"
+    with pytest.raises(ml.DTypeError, match=text):
+        sample((2,), ml.complex64).to(target)
+
+
+def test_int64_takes_its_least_number_from_a_float():
+    assert ml.full((1,), -(2.0**63)).to("int64").item() == -(2**63)

@@ -68,8 +68,8 @@ def test_held_out_sums_are_in_no_list_of_equations() -> None:
                 assert role != "text" or content.removesuffix(" =") not in terms
 
 
-def test_the_context_mixture_asks_again_for_what_was_said() -> None:
-    for mixture, again in ((EVEN, False), (MIXTURES["context"], True)):
+def test_the_late_mixture_asks_again_for_what_was_said() -> None:
+    for mixture, again in ((EVEN, False), (MIXTURES["late"], True)):
         most = 0
         for document in documents(8, 200, mixture):
             answers = [content for role, content in document.messages if role == "assistant"]

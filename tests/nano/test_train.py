@@ -17,16 +17,12 @@ from src.nano.batches import Batch, BatchStream, Encoder  # noqa: E402
 from src.nano.mixtures import EVEN, LATE  # noqa: E402
 from src.nano.torch_llama import NanoConfig, NanoLlama, rope_frequencies, rotate  # noqa: E402
 from src.nano.train import (  # noqa: E402
-    BUNDLED_TOKENIZER,
     Trainer,
-    average_with,
     batch_loss,
     export,
     orthogonalized,
     rate_at,
-    take_over,
 )
-from src.nano.train_tokenizer import RANK_COUNT, load_encoding, write_tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.oracle
 
@@ -138,38 +134,6 @@ def test_a_paused_run_goes_on_to_the_planned_end(tmp_path: Path) -> None:
     assert one.steps == 1
     one.run(minutes=1e-4, pause=1, checkpoint=tmp_path / "training.pt")
     assert one.steps == 1
-
-
-def test_a_model_is_taken_over_with_its_own_vocabulary_unchanged(tmp_path: Path) -> None:
-    one, two = NanoLlama(NanoConfig()), NanoLlama(NanoConfig())
-    export(one, tmp_path)
-    shutil.copy(BUNDLED_TOKENIZER, tmp_path)
-    take_over(two, load_encoding(BUNDLED_TOKENIZER), tmp_path)
-    for mine, other in zip(one.parameters(), two.parameters(), strict=True):
-        assert torch.equal(mine.to(torch.bfloat16).float(), other)
-
-
-def test_a_new_token_takes_the_mean_of_its_pieces(tmp_path: Path) -> None:
-    one, two = NanoLlama(NanoConfig()), NanoLlama(NanoConfig())
-    export(one, tmp_path)
-    shutil.copy(BUNDLED_TOKENIZER, tmp_path)
-    encoding = load_encoding(BUNDLED_TOKENIZER)
-    tokens = [encoding.decode_single_token_bytes(rank) for rank in range(RANK_COUNT)]
-    a, b = tokens.index(b"q"), tokens.index(b"z")
-    tokens[300] = b"qz"
-    write_tokenizer(tokens, tmp_path / "other.model")
-    take_over(two, load_encoding(tmp_path / "other.model"), tmp_path)
-    rows = one.output.weight.to(torch.bfloat16).float()
-    assert torch.equal(two.output.weight[300], (rows[a] + rows[b]) / 2)
-    assert torch.equal(two.output.weight[RANK_COUNT:], rows[RANK_COUNT:])
-
-
-def test_weights_are_averaged_with_a_checkpoint(tmp_path: Path) -> None:
-    one, two = Trainer(TINY, 1, EVEN), Trainer(TINY, 2, EVEN)
-    two.save(tmp_path / "training.pt")
-    expected = (one.model.output.weight + two.model.output.weight) / 2
-    average_with(one.model, tmp_path / "training.pt")
-    assert torch.equal(one.model.output.weight, expected)
 
 
 def test_an_exported_model_gives_the_same_logits_in_our_engine(tmp_path: Path) -> None:

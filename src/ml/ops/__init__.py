@@ -1,26 +1,22 @@
 """The ops, one file per family: functions from tensors to new tensors."""
+# ruff: noqa: A004, I001 (names such as `sum` are the field's words; few lines for many names)
 
-# Names such as `sum` and `pow` are the field's words.
+# fmt: off
 from .attention import attention, read_cache, repeat_heads, rotary_embedding, write_cache
 from .compare import allclose, equal, greater, greater_equal, less, less_equal, not_equal, where
-from .creation import arange, eye, full, full_like, ones, ones_like, tensor, zeros, zeros_like
-from .elementwise import add, div, multiply, outer, polar, pow, silu, sub, swiglu  # noqa: A004
-from .functions import abs, clip, exp, gelu, log, neg, relu, rsqrt, sigmoid, sqrt, tanh  # noqa: A004
+from .creation import (
+    Generator, arange, eye, full, full_like, ones, ones_like, rand, randn, tensor, zeros,
+    zeros_like,
+)
+from .elementwise import (
+    abs, add, clip, div, exp, gelu, log, multiply, neg, outer, polar, pow, relu, rsqrt, sigmoid,
+    silu, sqrt, sub, swiglu, tanh,
+)
 from .linear import linear_transformation, linear_transformations, matmul
 from .lookup import gather, get_rows, sort, topk, tril, triu
 from .movement import concatenate, expand, flatten, permute, split, squeeze, stack, unsqueeze
-from .random import Generator, rand, randn
 from .reduction import (
-    argmax,
-    cumsum,
-    layer_norm,
-    log_softmax,
-    max,  # noqa: A004
-    mean,
-    min,  # noqa: A004
-    rms_norm,
-    softmax,
-    sum,  # noqa: A004
+    argmax, cumsum, layer_norm, log_softmax, max, mean, min, rms_norm, softmax, sum,
 )
 
 __all__ = [
@@ -33,4 +29,4 @@ __all__ = [
     "rms_norm", "rotary_embedding", "rsqrt", "sigmoid", "silu", "softmax", "sort", "split",
     "sqrt", "squeeze", "stack", "sub", "sum", "swiglu", "tanh", "tensor", "topk", "tril",
     "triu", "unsqueeze", "where", "write_cache", "zeros", "zeros_like",
-]  # fmt: skip
+]

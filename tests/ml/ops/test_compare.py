@@ -7,40 +7,28 @@ import numpy as np
 import pytest
 
 from src import ml
-from tests.ml.op_checks import SHAPES, bits_of, exact, sample, strided
+from tests.ml.op_checks import EVERY_DTYPE, SHAPES, bits_of, check_same, exact, sample, strided
 
 OPERATORS = {
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-}
+    "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt,
+    "less_equal": operator.le, "greater": operator.gt, "greater_equal": operator.ge,
+}  # fmt: skip
 EVERY = pytest.mark.parametrize("name", OPERATORS)
 REAL = [row for row in ml.DTYPES if row.kind in ("float", "int")]
 
 
 @EVERY
 @pytest.mark.parametrize("dtype", REAL, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_comparisons_are_numpys(name, dtype, shape):
-    a, b = (ml.clip(sample(shape, dtype, seed), 0, 2) for seed in (1, 2))
-    for x, y in ((a, b), (a, a), (a, 1), (2, b)):
-        result = getattr(ml, name)(x, y)
+def test_comparisons_are_numpys(name, dtype):
+    pairs = [(ml.zeros((0, 1), dtype), ml.zeros((4,), dtype))]
+    pairs += [(strided((3, 4), dtype), sample((4,), dtype, 1))]
+    for shape in SHAPES:
+        a, b = (ml.clip(sample(shape, dtype, seed), 0, 2) for seed in (1, 2))
+        pairs += [(a, b), (a, a), (a, 1), (2, b)]
+    for x, y in pairs:
         values = [exact(z) if isinstance(z, ml.Tensor) else z for z in (x, y)]
-        assert result.dtype is ml.bool
-        assert result.shape == shape
-        assert (result.numpy() == OPERATORS[name](*values)).all()
-        assert (OPERATORS[name](x, y).numpy() == result.numpy()).all()
-
-
-@EVERY
-def test_comparisons_broadcast_and_take_views(name):
-    a, b = strided((3, 4)), sample((4,), seed=1)
-    expected = OPERATORS[name](exact(a), exact(b))
-    assert (getattr(ml, name)(a, b).numpy() == expected).all()
-    assert getattr(ml, name)(ml.zeros(0, 1), ml.zeros(4)).shape == (0, 4)
+        check_same(getattr(ml, name)(x, y), np.asarray(OPERATORS[name](*values)))
+        check_same(OPERATORS[name](x, y), np.asarray(OPERATORS[name](*values)))
 
 
 def test_nan_equals_nothing_and_infinities_themselves():
@@ -79,13 +67,13 @@ def test_what_is_no_number_is_not_equal():
         x < None  # noqa: B015
 
 
-@pytest.mark.parametrize("dtype", ml.DTYPES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_where_chooses_bit_for_bit(dtype, shape):
-    a, b = sample(shape, dtype), sample(shape, dtype, seed=1)
-    condition = sample(shape) > 0
-    expected = np.where(condition.numpy(), bits_of(a), bits_of(b))
-    assert (bits_of(ml.where(condition, a, b)) == expected).all()
+@EVERY_DTYPE
+def test_where_chooses_bit_for_bit(dtype):
+    for shape in SHAPES:
+        a, b = sample(shape, dtype), sample(shape, dtype, seed=1)
+        condition = sample(shape) > 0
+        expected = np.where(condition.numpy(), bits_of(a), bits_of(b))
+        assert (bits_of(ml.where(condition, a, b)) == expected).all()
 
 
 def test_where_takes_numbers_and_broadcasts():
@@ -106,55 +94,3 @@ def test_allclose_is_numpys():
     assert ml.allclose(ml.tensor([math.nan]), ml.tensor([math.nan]), equal_nan=True)
     assert ml.zeros(0).allclose(ml.zeros(0))
     assert ml.allclose(ml.ones(3, dtype="bfloat16"), ml.ones((), dtype="bfloat16"))
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "text"),
-    [
-        (
-            lambda: ml.equal(ml.ones(2), ml.tensor([1, 2])),
-            ml.DTypeError,
-            "[equal] a.dtype must equal b.dtype: float32 != int64 (a [2], b [2])",
-        ),
-        (
-            lambda: ml.ones(2) < ml.ones(3),
-            ml.ShapeError,
-            "[less] sizes must be equal or 1, aligned at the right: 2 != 3 (a [2], b [3])",
-        ),
-        (
-            lambda: ml.less(ml.ones(2), "a"),
-            ml.TensorTypeError,
-            "[less] b must be a Tensor: str",
-        ),
-        (lambda: ml.less(1, 2), ml.TensorTypeError, "[less] a or b must be a Tensor: int"),
-        (
-            lambda: ml.ones(2) < 1j,
-            ml.DTypeError,
-            "[less] operands must be real: complex (float32)",
-        ),
-        (
-            lambda: ml.where(ml.ones(2), 1, 2),
-            ml.DTypeError,
-            "[where] condition.dtype must equal bool: float32 (shape [2])",
-        ),
-        (
-            lambda: ml.where(ml.tensor([True]), ml.ones(1), ml.tensor([1])),
-            ml.DTypeError,
-            "[where] a.dtype must equal b.dtype: float32 != int64 (a [1], b [1])",
-        ),
-        (
-            lambda: ml.where(ml.tensor([True]), ml.ones(1), None),
-            ml.DTypeError,
-            "[where] value must be a number of the kind of float32: NoneType",
-        ),
-        (
-            lambda: ml.allclose(ml.ones(1), 1),
-            ml.TensorTypeError,
-            "[allclose] b must be a Tensor: int",
-        ),
-    ],
-)
-def test_comparisons_refuse_what_does_not_fit(call, error, text):
-    with pytest.raises(error) as caught:
-        call()
-    assert str(caught.value) == text

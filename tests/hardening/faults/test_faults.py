@@ -1,0 +1,127 @@
+"""The k-th allocation, the k-th read, the k-th Ctrl-C: afterwards all is as it was."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from src.cli.arguments import parse_arguments
+from src.cli.console import Console
+from src.cli.loading import open_session
+from src.ml import LlamaBoltsError
+from src.model import Model, load_model
+from src.tokenizer import Tokenizer
+from tests.hardening.faults import scenes
+from tests.hardening.faults.injection import failing_allocation, failing_read, interrupt, lines_of
+from tests.hardening.faults.scenes import Scene, strike
+from tests.inference.drafts import draft_always
+from tests.model.test_isolation import hugging_face, meta, sentencepiece
+from tests.support.held import NativeBytes
+
+LAYOUTS: dict[str, Callable[[Path], Path]] = {
+    "meta": meta,
+    "hugging_face": hugging_face,
+    "sentencepiece": sentencepiece,
+}
+SCENES = ("start", "generate", "encode", "chat", *(f"load {name}" for name in LAYOUTS))
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    top = tmp_path_factory.mktemp("models")
+    return {name: write(top / name) for name, write in LAYOUTS.items()}
+
+
+@pytest.fixture(scope="module")
+def model(directories: dict[str, Path]) -> Iterator[Model]:
+    loaded = load_model(directories["meta"])
+    yield loaded
+    loaded.checkpoint.close()
+
+
+@pytest.fixture(autouse=True)
+def _drafts_of_the_same_length_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft_always(monkeypatch)
+
+
+@pytest.fixture
+def native() -> Iterator[NativeBytes]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield NativeBytes(patch)
+
+
+def tokenizer_of(model: Model) -> Tokenizer:
+    assert model.tokenizer is not None
+    return model.tokenizer
+
+
+def scene_of(name: str, model: Model, directories: dict[str, Path]) -> Scene:
+    if name == "start":
+        return scenes.starting(model)
+    if name == "generate":
+        return scenes.generating(model)
+    if name == "encode":
+        return scenes.encoding(tokenizer_of(model))
+    if name == "chat":
+        flags = ["-m", str(directories["meta"]), "-q", "-c", "300", "-n", "5", "--seed", "1"]
+        return scenes.chatting(open_session(parse_arguments(flags), Console(quiet=True)))
+    return scenes.loading(directories[name.removeprefix("load ")])
+
+
+# Every so many of the moments in the quick tests, all of them in the slow ones.
+some_or_all = pytest.mark.parametrize(
+    "share", [1, pytest.param(0, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+
+
+@some_or_all
+@pytest.mark.parametrize("name", ["start", "generate", "chat"])
+def test_each_allocation_may_fail(
+    name: str, share: int, model: Model, directories: dict[str, Path], native: NativeBytes
+) -> None:
+    scene = scene_of(name, model, directories)
+    moments = count(1, 1 + 9 * share)
+    assert strike(scene, failing_allocation, (LlamaBoltsError,), native, moments) >= 3
+
+
+@some_or_all
+@pytest.mark.parametrize("quantize", ["nf4", "int8"])
+def test_each_allocation_of_a_load_that_quantizes_may_fail(
+    quantize: str, share: int, directories: dict[str, Path], native: NativeBytes
+) -> None:
+    scene = scenes.loading(directories["meta"], quantize=quantize)
+    moments = count(1, 1 + 9 * share)
+    assert strike(scene, failing_allocation, (LlamaBoltsError,), native, moments) >= 3
+
+
+@pytest.mark.parametrize("how", ["error", "end"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_read_of_a_load_may_fail(
+    layout: str, how: str, directories: dict[str, Path], native: NativeBytes
+) -> None:
+    scene = scenes.loading(directories[layout])
+    assert strike(scene, failing_read(how), (LlamaBoltsError,), native, count(1)) >= 2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_after_a_short_read_the_load_reads_on(
+    layout: str, directories: dict[str, Path], native: NativeBytes
+) -> None:
+    scene = scenes.loading(directories[layout])
+    assert strike(scene, failing_read("short"), (), native, count(1)) >= 2
+
+
+# A file that Ctrl-C left behind closes itself, of which Python tells where it is asked to.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@some_or_all
+@pytest.mark.parametrize("name", SCENES)
+def test_ctrl_c_may_come_before_any_line(
+    name: str, share: int, model: Model, directories: dict[str, Path], native: NativeBytes
+) -> None:
+    scene = scene_of(name, model, directories)
+    scene.run()
+    lines = lines_of(scene.run, visits=2)
+    assert len(lines) > 50
+    some = lines[:: 1 + 60 * share]
+    assert strike(scene, interrupt, (KeyboardInterrupt,), native, some) >= 0.9 * len(some)

@@ -1,0 +1,188 @@
+"""Small valid inputs of each parser; the smaller, the more of them are tried in a second."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from src import ml
+from src.checkpoint.packed_weights import int8_config, nf4_config
+from src.cli.answer import Settings
+from src.cli.saved_chat import SavedChat, chat_as_json
+from src.cli.session import Turn
+from src.inference import SamplingArgs
+from tests.inference.published_templates import CHATML_BOS, LLAMA2, LLAMA3, TINYLLAMA
+from tests.support.hugging_face_writer import CONFIG
+from tests.support.pth_writer import (
+    SMALL_PARAMS,
+    StoredZipWriter,
+    dict_program,
+    storage_id,
+    tensor_call,
+    write_archive,
+    write_pth,
+)
+from tests.support.safetensors_writer import write_safetensors
+from tests.support.sentencepiece_writer import NORMAL, RESERVED, model_message
+from tests.tokenizer.conftest import SINGLE_BYTES, tiktoken_lines
+from tests.tokenizer.json_files import added, byte_level_file, changed, metaspace_file
+
+Json = dict[str, Any]
+Make = Callable[[Path], list[bytes]]
+SHARDS = ("a.safetensors", "b.safetensors")
+
+
+def small_tensors() -> "dict[str, np.ndarray[Any, Any]]":
+    return {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b.weight": np.arange(3, dtype=np.float16),
+    }
+
+
+def program() -> bytes:
+    whole = storage_id("FloatStorage", "0", 6)
+    calls = {"a": tensor_call(whole, 0, [2, 3], [1, 2]), "b": tensor_call(whole, 5, [], [])}
+    return dict_program(calls)
+
+
+def make_archives(folder: Path) -> list[bytes]:
+    path = folder / "made"
+    write_archive(path, program(), {"0": bytes(24)}, prefix="m")
+    shared = path.read_bytes()
+    write_pth(path, small_tensors())
+    return [shared, path.read_bytes()]
+
+
+def make_small_archives(folder: Path) -> list[bytes]:
+    path = folder / "made"
+    with path.open("wb") as stream:
+        archive = StoredZipWriter(stream, "m")
+        archive.record("a", 3, [b"abc"])
+        archive.record("b", 0, [])
+        archive.finish()
+    return [path.read_bytes()]
+
+
+def safetensors_bytes(folder: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> bytes:
+    path = folder / "made"
+    write_safetensors(path, arrays, {"format": "pt"})
+    return path.read_bytes()
+
+
+def make_safetensors(folder: Path) -> list[bytes]:
+    return [safetensors_bytes(folder, small_tensors())]
+
+
+def make_packed(folder: Path) -> list[bytes]:
+    """Write one matrix as NF4, as NF4 with double quantization, and as int8."""
+    matrix = ml.Tensor.from_numpy(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64))
+    files = [safetensors_bytes(folder, nf4_arrays(matrix, double)) for double in (False, True)]
+    weight = ml.quantize(matrix, ml.int8_block)
+    arrays = {
+        "w": weight.codes.numpy().reshape(2, 64),
+        "w_scale": weight.scales.numpy().reshape(2, 2),
+    }
+    return [*files, safetensors_bytes(folder, arrays)]
+
+
+def nf4_arrays(matrix: ml.Tensor, double: bool) -> "dict[str, np.ndarray[Any, Any]]":
+    weight = ml.quantize(matrix, ml.nf4, double)
+    state: Json = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [2, 64]}
+    arrays = {
+        "w": weight.codes.numpy().reshape(-1, 1),
+        "w.absmax": weight.scales.numpy(),
+        "w.quant_map": ml.nf4_code().numpy(),
+    }
+    if weight.nested is not None:
+        offset = weight.nested.offset
+        state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset}
+        arrays["w.nested_absmax"] = weight.nested.absmax.numpy()
+        arrays["w.nested_quant_map"] = weight.nested.code.numpy()
+    text = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    return arrays | {"w.quant_state.bitsandbytes__nf4": text}
+
+
+def as_json(*values: object) -> Make:
+    return lambda folder: [json.dumps(value, ensure_ascii=False).encode() for value in values]
+
+
+def make_ranks(folder: Path) -> list[bytes]:
+    return [b"".join(line + b"\n" for line in tiktoken_lines((*SINGLE_BYTES, b"he", b"the")))]
+
+
+def make_few_ranks(folder: Path) -> list[bytes]:
+    tokens = (b"a", b"b", b"\x00", b"ab", b"\xff", b"abab", b"\xf0\x9f\x99\x82")
+    return [b"".join(line + b"\n" for line in tiktoken_lines(tokens))]
+
+
+WORDS = [("\u2581", -1.0, NORMAL), ("t", -2.0, NORMAL), ("h", -3.0, NORMAL)]
+WORDS += [("th", -4.0, NORMAL), ("\u2581th", -5.0, NORMAL)]
+
+
+def make_pieces(folder: Path) -> list[bytes]:
+    return [model_message([*RESERVED, *WORDS])]
+
+
+def make_few_pieces(folder: Path) -> list[bytes]:
+    return [model_message([*RESERVED[:3], *WORDS], {35: 0})]
+
+
+def make_tokenizers(folder: Path) -> list[bytes]:
+    return as_json(byte_level_file(), metaspace_file())(folder)
+
+
+def make_small_tokenizers(folder: Path) -> list[bytes]:
+    """Write files of ten tokens: without a pattern, and without the bytes."""
+    letters = {token: number for number, token in enumerate(("t", "h", "e", "\u0120", "th", "the"))}
+    names = {
+        token: number for number, token in enumerate(("<unk>", "<s>", "</s>", "\u2581", *"the"))
+    }
+    names |= {"th": 7, "\u2581th": 8, "\u2581the": 9}
+    specials = [added(6, "<|endoftext|>", special=True), added(7, "<x>", lstrip=True)]
+    return as_json(
+        changed(byte_level_file(), model={"vocab": letters}, added_tokens=specials),
+        changed(metaspace_file(), model={"vocab": names, "byte_fallback": False}),
+    )(folder)
+
+
+def make_chats(folder: Path) -> list[bytes]:
+    sampling = SamplingArgs(0.5, 7, 0.8, 0.1, 1.2, 3)
+    turns = (Turn("H\u00e9llo \U0001f642", "\x1b[31mred\n"),)
+    chat = SavedChat("m", False, Settings(sampling, 20, ("end",)), "Be short.", turns)
+    return [chat_as_json(chat)]
+
+
+def make_templates(folder: Path) -> list[bytes]:
+    return [text.encode() for text in (LLAMA3, LLAMA2, CHATML_BOS, TINYLLAMA)]
+
+
+PARAMS = SMALL_PARAMS | {"ffn_dim_multiplier": 1.3, "use_scaled_rope": True}
+LLAMA_3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+OLDER = {k: v for k, v in CONFIG.items() if k not in ("rope_parameters", "dtype")}
+OLDER |= {"rope_theta": 5e5, "rope_scaling": LLAMA_3_ROPE, "torch_dtype": "bfloat16"}
+MISTRAL = CONFIG | {"model_type": "mistral", "sliding_window": None}
+MISTRAL |= {"architectures": ["MistralForCausalLM"]}
+for key in ("attention_bias", "mlp_bias", "pretraining_tp"):
+    MISTRAL.pop(key)
+GENERATION = {"bos_token_id": 1, "eos_token_id": [2, 3], "temperature": 0.6, "top_p": 0.9}
+DOUBLE = nf4_config() | {"bnb_4bit_use_double_quant": True, "llm_int8_skip_modules": ["lm_head"]}
+QUANTIZATION: list[Json] = [DOUBLE, int8_config()]
+TOKENIZER_CONFIG: Json = {
+    "add_bos_token": True,
+    "bos_token": "<s>",
+    "eos_token": {"content": "</s>", "special": True},
+    "additional_special_tokens": ["<|im_end|>"],
+    "added_tokens_decoder": {"8": {"content": "<|im_end|>", "special": True}},
+    "chat_template": [{"name": "default", "template": "{{ bos_token }}"}],
+    "legacy": True,
+}
+INDEX = {"metadata": {"total_size": 0}, "weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}
+TEXTS = ["", "a\x1b[2J\x9b\u202eb", "\x1b]0;t\x07\r\n\t\u2028 \U0001f642"]

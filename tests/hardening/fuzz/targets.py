@@ -1,0 +1,236 @@
+"""The parsers of files, each with small inputs and the only errors that it may raise."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from src.checkpoint import CheckpointError
+from src.checkpoint.hugging_face_config import read_hugging_face_config
+from src.checkpoint.params import read_params
+from src.cli.errors import UsageError
+from src.cli.saved_chat import read_chat
+from src.tokenizer import TokenizerError
+from src.untrusted import parse_strict_json
+from tests.hardening.fuzz import inputs, readers
+from tests.hardening.fuzz.inputs import Make, as_json
+
+LONGEST_TEXT = 1000  # of an error, beside the path
+SHORT_PER_VALID = 30
+SECONDS_PER_INPUT = 1.0  # of processor time
+
+
+class Never(Exception):  # noqa: N818 - no error: it stands for "raises nothing"
+    """What a function refuses with that refuses nothing."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One parser.
+
+    Attributes:
+        name: the file it reads is called so in the folder.
+        read: reads an input; gets the bytes, and a file that holds them.
+        refusals: what it may raise, and nothing else.
+        make: makes small valid inputs, given a folder to write in.
+        make_short: makes inputs of which most of the changed ones are made where the valid ones
+            are long; they need not be valid.
+        on_disk: whether `read` wants the file; else it gets the bytes alone.
+        beside: files that lie beside it.
+    """
+
+    name: str
+    read: Callable[[bytes, Path], object]
+    refusals: type[Exception]
+    make: Make
+    make_short: Make | None = None
+    on_disk: bool = True
+    beside: Mapping[str, bytes] | None = None
+
+
+class Bed:
+    """A folder in which one target reads inputs, one after another.
+
+    Args:
+        target: the parser.
+        folder: an empty folder; best in memory, as each input is a file for a moment.
+
+    Attributes:
+        valid: the valid inputs of the target.
+        starts: inputs to make changes to; of a target with short ones most are short.
+        count: how many inputs were read.
+        data: the last of them.
+        path: the file that holds it.
+        writes: whether it is written there.
+    """
+
+    def __init__(self, target: Target, folder: Path) -> None:
+        self.target = target
+        self.valid = tuple(target.make(folder))
+        short = tuple(target.make_short(folder)) if target.make_short else ()
+        self.starts = (*self.valid, *short * (SHORT_PER_VALID * len(self.valid)))
+        self.count, self.data = 0, b""
+        for name, content in (target.beside or {}).items():
+            (folder / name).write_bytes(content)
+        self.path = folder / target.name
+        self.writes = target.on_disk
+        self._file = os.open(self.path, os.O_CREAT | os.O_RDWR)
+
+    def close(self) -> None:
+        """Close the file of the inputs."""
+        os.close(self._file)
+
+    def read(self, data: bytes) -> bool:
+        """Read one input; tell whether it was accepted.
+
+        Raises:
+            AssertionError: the refusal is not one printable line of bounded length.
+            TimeoutError: it took more than a second of processor time.
+            Exception: whatever the parser raises that it may not.
+        """
+        self.count += 1
+        self.data = data
+        if self.writes:
+            os.pwrite(self._file, data, 0)
+            os.ftruncate(self._file, len(data))
+        started = time.process_time()
+        try:
+            self.target.read(data, self.path)
+        except self.target.refusals as refusal:
+            check_text(str(refusal), len(str(self.path)))
+            return False
+        finally:
+            if time.process_time() - started > SECONDS_PER_INPUT:
+                raise TimeoutError(f"{len(data)} bytes took over {SECONDS_PER_INPUT} seconds")
+        return True
+
+
+@contextlib.contextmanager
+def hangs_are_noticed(bed: Bed, seconds: float = SECONDS_PER_INPUT) -> Iterator[None]:
+    """Raise TimeoutError in an input of the bed that takes more processor time.
+
+    One timer for all of them, which looks whether the bed is still at the input it was at before:
+    to set it for every input would take longer than some parsers.
+    """
+    last = -1
+
+    def look(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        if bed.count == last:
+            raise TimeoutError(f"an input took over {seconds} seconds")
+        last = bed.count
+
+    before = signal.signal(signal.SIGPROF, look)
+    signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def check_text(text: str, path_length: int) -> None:
+    """Check that a refusal is one printable line of bounded length."""
+    assert text
+    assert text.isprintable(), ascii(text)
+    assert len(text) < LONGEST_TEXT + path_length, f"{len(text)} characters: {text[:500]}"
+
+
+_ALL = (
+    Target(
+        "data.pkl",
+        readers.read_pickle,
+        CheckpointError,
+        lambda _: [inputs.program()],
+        on_disk=False,
+    ),
+    Target(
+        "archive.zip",
+        readers.read_zip,
+        CheckpointError,
+        inputs.make_archives,
+        inputs.make_small_archives,
+    ),
+    Target("model.pth", readers.read_checkpoint, CheckpointError, inputs.make_archives),
+    Target("model.safetensors", readers.read_tensors, CheckpointError, inputs.make_safetensors),
+    Target("packed.safetensors", readers.read_packed, CheckpointError, inputs.make_packed),
+    Target(
+        "model.safetensors.index.json",
+        readers.read_files_of_index,
+        CheckpointError,
+        as_json(inputs.INDEX),
+        beside=dict.fromkeys(inputs.SHARDS, b""),
+    ),
+    Target(
+        "config.json",
+        lambda _, path: read_hugging_face_config(path.parent),
+        CheckpointError,
+        as_json(inputs.CONFIG, inputs.OLDER, inputs.MISTRAL),
+    ),
+    Target(
+        "quantization_config.json",
+        readers.read_quantization_config,
+        CheckpointError,
+        as_json(*inputs.QUANTIZATION),
+    ),
+    Target(
+        "generation_config.json",
+        lambda _, path: read_hugging_face_config(path.parent),
+        CheckpointError,
+        as_json(inputs.GENERATION),
+        beside={"config.json": json.dumps(inputs.CONFIG).encode()},
+    ),
+    Target(
+        "params.json", lambda _, path: read_params(path), CheckpointError, as_json(inputs.PARAMS)
+    ),
+    Target(
+        "tokenizer.ranks",
+        readers.read_ranks,
+        TokenizerError,
+        inputs.make_ranks,
+        inputs.make_few_ranks,
+    ),
+    Target(
+        "tokenizer.model",
+        readers.read_pieces,
+        TokenizerError,
+        inputs.make_pieces,
+        inputs.make_few_pieces,
+    ),
+    Target(
+        "tokenizer.json",
+        readers.read_json_tokenizer,
+        TokenizerError,
+        inputs.make_tokenizers,
+        inputs.make_small_tokenizers,
+    ),
+    Target(
+        "tokenizer_config.json",
+        readers.read_beside,
+        TokenizerError,
+        as_json(inputs.TOKENIZER_CONFIG),
+        beside={"tokenizer.model": inputs.make_few_pieces(Path())[0]},
+    ),
+    Target("chat_template.jinja", readers.read_format, TokenizerError, inputs.make_templates),
+    Target("chat.json", lambda _, path: read_chat(path), UsageError, inputs.make_chats),
+    Target(
+        "strict-json",
+        lambda data, _: parse_strict_json(data),
+        ValueError,
+        as_json([1, -2.5e3, None, {"a": "\u00e9\n", "b": [True, False]}], "x"),
+        on_disk=False,
+    ),
+    Target(
+        "escape",
+        readers.filter_text,
+        Never,
+        lambda _: [text.encode() for text in inputs.TEXTS],
+        on_disk=False,
+    ),
+)
+TARGETS = {target.name: target for target in _ALL}
