@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from .cli.words import NO_MEMORY_TEXT, is_lack_of_memory
+from .memory import NO_MEMORY_TEXT, is_lack_of_memory
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 

@@ -1,4 +1,4 @@
-"""How much memory is free, and whether what is about to be allocated fits into it."""
+"""How much memory is free, whether an allocation fits into it, and what a lack of it looks like."""
 
 import os
 from pathlib import Path
@@ -15,6 +15,10 @@ _CGROUP_FILES = (
         ("total_inactive_file", "total_active_file"),
     ),
 )
+
+NO_MEMORY_TEXT = "memory: the system refused the allocation"
+# What the loader of libraries says below a limit of addresses.
+_LOADER_TEXTS = ("failed to map segment", "cannot map", "annot allocate memory")
 
 
 def available_memory(
@@ -117,3 +121,10 @@ def memory_shortage(needed: int, arithmetic: str) -> str | None:
         f"memory: expected at most {readable_bytes(available)} available, got "
         f"{readable_bytes(needed)} for {arithmetic}"
     )
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Return whether memory is missing: for an object, or for a library that is to be loaded."""
+    if isinstance(error, ImportError):
+        return any(text in str(error) for text in _LOADER_TEXTS)
+    return isinstance(error, MemoryError)

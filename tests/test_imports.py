@@ -22,7 +22,7 @@ ALLOWED = {
     "model": {"ml", "checkpoint", "tokenizer", "nano", *SHARED},
     "inference": {"ml", "checkpoint", "tokenizer", "model", *SHARED},
     "cli": {"ml", "checkpoint", "tokenizer", "model", "inference", "drawing", *SHARED},
-    "main": {"cli"},
+    "main": {"cli", "memory"},
     "__main__": {"main"},
     "nano": {"ml", "checkpoint", "tokenizer", "model", "inference"},
 }

@@ -14,7 +14,7 @@ import numpy as np
 
 from src.cli.application import run
 from src.cli.arguments import build_parser, parse_arguments
-from src.cli.values import ranges
+from src.cli.flag_parser import ranges
 from src.trace import STAGES, Event, TensorInfo
 from src.trace.events import size_of
 from src.trace.logger import TraceLog

@@ -8,7 +8,7 @@ import numpy as np
 
 from src import ml, trace
 from src.checkpoint.names import rows_of
-from src.cli.token_text import piece
+from src.cli.answer import piece
 from src.drawing import Recorder
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import InferenceContext, LlamaTransformer, Model, ModelArgs, load_model

@@ -1,19 +1,127 @@
-"""One answer: streamed to the console, stopped by Ctrl-C, summed up in a line."""
+"""One answer: its settings, its text as it comes, and what is told of it and of its tokens."""
 
+import argparse
+import dataclasses
+import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from ..inference import GenerationStats, Step
+from ..inference import (
+    Candidate,
+    Choice,
+    GenerationStats,
+    InferenceEngine,
+    SamplingArgs,
+    Step,
+)
+from ..tokenizer import Tokenizer
+from .arguments import Options
 from .console import Console
+from .errors import UsageError
+from .escape import escape_line, replace_surrogates
+from .flag_parser import OTHER_NAMES, integer, number, positive_integer
 
 INTERRUPTED = "interrupted"
-# An interrupted answer is cleared up in less time.
-_SECONDS_TO_CLEAR_UP = 1.0
+SAMPLING = {field.name: field.default for field in dataclasses.fields(SamplingArgs)}
+# How the text of each setting is read.
+SETTINGS: dict[str, Callable[[str], object]] = (
+    dict.fromkeys(SAMPLING, number)
+    | {"top_k": integer, "seed": integer, "max_tokens": positive_integer, "stop": str}
+)  # fmt: skip
+_NONE = "none"
+_CAN_BE_NONE = ("seed", "max_tokens", "stop")
+_SECONDS_TO_CLEAR_UP = 1.0  # an interrupted answer is cleared up in less time
 _COLUMNS = 80
+_DIGITS = 6  # of a time in seconds
+# What OpenAI writes for a token that the model gives no chance; JSON has no infinity.
+_NO_CHANCE = -9999.0
+_SMALLEST = 0.0001
+_NARROWEST = len("100.00%")  # so that the tables of an answer stand below each other
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one answer.
+
+    Attributes:
+        sampling: How a token is chosen.
+        max_tokens: Most new tokens; None until the model stops or the context is full.
+        stop: Texts that end the answer.
+    """
+
+    sampling: SamplingArgs
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+    @classmethod
+    def from_options(cls, options: Options) -> "Settings":
+        """Take the settings from the command line; what it does not say has its default.
+
+        Raises:
+            SamplingError: A sampling setting is out of its range.
+        """
+        given = {name: getattr(options, name) for name in SAMPLING}
+        sampling = SamplingArgs(**{name: v for name, v in given.items() if v is not None})
+        return cls(sampling, options.max_tokens, options.stop)
+
+    def changed(self, name: str, text: str) -> "Settings":
+        """Return the settings with one of them read from text.
+
+        Args:
+            name: One of `SETTINGS`, with hyphens or underscores.
+            text: Its value; "none" for a fresh seed, no limit of tokens or no stop text.
+
+        Raises:
+            UsageError: There is no such setting, or the text is no value of it.
+            SamplingError: The value is out of its range.
+        """
+        name = _known(name)
+        try:
+            value = None if text == _NONE and name in _CAN_BE_NONE else SETTINGS[name](text)
+        except argparse.ArgumentTypeError as error:
+            raise UsageError(f"{name}: {error}") from None
+        if name in SAMPLING:
+            sampling = dataclasses.replace(self.sampling, **{name: value})  # type: ignore[arg-type]
+            return dataclasses.replace(self, sampling=sampling)
+        if name == "stop":
+            value = () if value is None else (value,)
+        return dataclasses.replace(self, **{name: value})  # type: ignore[arg-type]
+
+    def line(self, name: str) -> str:
+        """Return one setting as a line: its name and its value.
+
+        Args:
+            name: One of `SETTINGS`, with hyphens or underscores.
+
+        Raises:
+            UsageError: There is no such setting.
+        """
+        name = _known(name)
+        value = getattr(self.sampling if name in SAMPLING else self, name)
+        if name == "stop":
+            value = " ".join(map(repr, value)) or None
+        return f"{name:<{max(map(len, SETTINGS))}} {_NONE if value is None else value}"
+
+    def lines(self) -> list[str]:
+        """Return a line for each setting."""
+        return [self.line(name) for name in SETTINGS]
+
+
+def canonical(name: str) -> str:
+    """Return our name of a setting, which may be typed as a flag of ours or of other programs."""
+    flag = f"--{name.replace('_', '-')}"
+    return OTHER_NAMES.get(flag, flag)[2:].replace("-", "_")
+
+
+def _known(name: str) -> str:
+    name = canonical(name)
+    if name not in SETTINGS:
+        raise UsageError(f"no setting {name}: expected one of {', '.join(SETTINGS)}")
+    return name
 
 
 @dataclass(frozen=True)
@@ -21,47 +129,66 @@ class Answer:
     """What came of one prompt.
 
     Attributes:
-        text: the answer, complete or as far as it came.
+        text: The answer, complete or as far as it came.
         stop_reason: `eot`, `max tokens`, `stop string`, `context full` or `interrupted`.
+        begun: Tokens that were drawn before, of an answer that went on.
+        steps: The tokens that were drawn, with how they were chosen if that was asked for.
+        stats: What it took; None if it was interrupted before anything was run.
+        settings: Those that it was made with.
+        first: Whether the answer began a text; see `StreamDecoder`.
     """
 
     text: str
     stop_reason: str
+    begun: tuple[int, ...]
+    steps: tuple[Step, ...]
+    stats: GenerationStats | None
+    settings: Settings
+    first: bool
 
     @property
     def is_complete(self) -> bool:
         """Whether the answer came to its own end."""
         return self.stop_reason != INTERRUPTED
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All tokens of the answer, an end token included."""
+        return self.begun + tuple(step.token_id for step in self.steps)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """How each token was chosen, where that was asked for."""
+        return tuple(step.choice for step in self.steps if step.choice is not None)
+
 
 def stream_answer(
-    console: Console,
-    start: Callable[[], Iterator[Step]],
-    *,
-    shows_text: bool = True,
-    begun: str = "",
-) -> Answer:
+    console: Console, start: Callable[[], Iterator[Step]], shows_text: bool = True, already: int = 0
+) -> tuple[tuple[Step, ...], str]:
     """Write an answer token by token.
 
-    Ctrl-C ends it without an exception: then `stop_reason` is `interrupted`.
+    Ctrl-C ends it without an exception: then the reason is `interrupted`.
 
     Args:
-        console: where the text goes.
-        start: calls `InferenceEngine.generate` or `.chat`.
-        shows_text: whether to write it; an answer that is recorded is not shown as well.
-        begun: what is shown already of an answer that goes on; its steps bring it again.
+        console: Where the text goes.
+        start: Calls `InferenceEngine.generate` or `.chat`.
+        shows_text: Whether to write it; an answer that is recorded is not shown as well.
+        already: Characters that are shown already; of an answer that goes on, the steps bring them
+            again.
+
+    Returns:
+        The steps, and why the answer stopped.
 
     Raises:
-        OutputError: standard output takes no more.
-        InferenceError: the engine refuses the prompt or fails.
+        OutputError: Standard output takes no more.
+        InferenceError: The engine refuses the prompt or fails.
     """
-    parts: list[str] = []
-    already = len(begun)
+    steps: list[Step] = []
     reason: str | None = None
     with _one_interrupt():
         try:
             for step in start():
-                parts.append(step.text)
+                steps.append(step)
                 reason = step.stop_reason
                 if shows_text:
                     console.answer(step.text[already:])
@@ -72,7 +199,7 @@ def stream_answer(
             console.clear_progress()
             console.end_answer(interrupted=reason == INTERRUPTED)
     assert reason is not None  # the last step carries it
-    return Answer("".join(parts) or begun, reason)
+    return tuple(steps), reason
 
 
 def statistics_line(stats: GenerationStats, stop_reason: str, context_length: int) -> str:
@@ -81,9 +208,9 @@ def statistics_line(stats: GenerationStats, stop_reason: str, context_length: in
     What a long line leaves out is the sum of the tokens beside the context, then the seed.
 
     Args:
-        stats: of the engine.
-        stop_reason: of the answer.
-        context_length: positions of the key/value cache.
+        stats: Of the engine.
+        stop_reason: Of the answer.
+        context_length: Positions of the key/value cache.
     """
     read = stats.prompt_tokens - stats.cached_tokens
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
@@ -134,3 +261,125 @@ def _one_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def answer_record(
+    engine: InferenceEngine, answer: Answer, logprobs: int | None, line: int | None
+) -> str:
+    """Return an answer, also an interrupted one, as a JSON object on one line, in ASCII.
+
+    `model`, `text`, `token_ids` (those of the answer, an end token included), `stop_reason`,
+    `context_length`, the fields of `GenerationStats` (counts, seconds and the seed), and on request
+    `logprobs` in the shape of OpenAI's chat API, with the `id` of each token.
+
+    Args:
+        engine: The one that answered.
+        answer: Its answer, with statistics.
+        logprobs: How many of the most probable tokens to tell of; None for no log-probabilities.
+        line: Of the file of prompts, which is then the first field.
+    """
+    assert answer.stats is not None
+    record = {
+        "model": replace_surrogates(str(engine.model.source_directory)),
+        "text": answer.text,
+        "token_ids": answer.ids,
+        "stop_reason": answer.stop_reason,
+        "context_length": engine.sequence_length,
+        **dataclasses.asdict(answer.stats),
+    }
+    record = {name: round(v, _DIGITS) if isinstance(v, float) else v for name, v in record.items()}
+    if line is not None:
+        record = {"line": line, **record}
+    if logprobs is not None:
+        assert engine.model.tokenizer is not None
+        tokenizer = engine.model.tokenizer
+        record["logprobs"] = {
+            "content": [_logprobs(tokenizer, c, logprobs) for c in answer.choices]
+        }
+    return json.dumps(record)
+
+
+def _logprobs(tokenizer: Tokenizer, choice: Choice, count: int) -> dict[str, object]:
+    """Return the natural log-probabilities of a drawn token and of the most probable ones.
+
+    They are the model's own: no temperature, penalty or filter has touched them.
+    """
+
+    def told(candidate: Candidate) -> dict[str, object]:
+        token = candidate.token_id
+        return {
+            "id": token,
+            "token": tokenizer.decode([token]),
+            "bytes": list(tokenizer.token_bytes(token)),
+            "logprob": max(candidate.log_probability, _NO_CHANCE),
+        }
+
+    drawn = next(found for found in choice.candidates if found.token_id == choice.token_id)
+    return {**told(drawn), "top_logprobs": [told(found) for found in choice.candidates[:count]]}
+
+
+def choices_text(tokenizer: Tokenizer, choices: Sequence[Choice]) -> str:
+    """Return a table for each token: a row per candidate, a column per step of the sampling.
+
+    Args:
+        tokenizer: Knows the texts of tokens.
+        choices: Of one answer, in order.
+    """
+    return "\n\n".join(_table(tokenizer, choice) for choice in choices)
+
+
+def _table(tokenizer: Tokenizer, choice: Choice) -> str:
+    headings = [
+        stage.name if stage.value is None else f"{stage.name} {stage.value:g}"
+        for stage in choice.stages
+    ]
+    rows = [("", headings, f"position {choice.position}")]
+    for candidate in choice.candidates:
+        token = candidate.token_id
+        cells = [_percent(probability) for probability in candidate.probabilities]
+        rows.append(("*" * (token == choice.token_id), cells, f"{token} {piece(tokenizer, token)}"))
+    rows.append(("", [str(stage.kept) for stage in choice.stages], "tokens have a chance"))
+    columns = zip(*(cells for _, cells, _ in rows), strict=True)
+    widths = [max(_NARROWEST, *map(len, column)) for column in columns]
+    return "\n".join(
+        f"{mark:1} "
+        + "".join(f"{cell:>{width}}  " for cell, width in zip(cells, widths, strict=True))
+        + text
+        for mark, cells, text in rows
+    )
+
+
+def _percent(probability: float) -> str:
+    if probability == 0.0:
+        return "-"  # left out
+    return f"{probability:.2%}" if probability >= _SMALLEST else f"<{_SMALLEST:.2%}"
+
+
+def piece(tokenizer: Tokenizer, token: int) -> str:
+    r"""Return a token as text between quotes; bytes that are no whole character stand as `\xe2`.
+
+    A special token is its name alone.
+    """
+    if tokenizer.is_special(token):
+        return tokenizer.decode([token])
+    text = tokenizer.token_bytes(token).decode("utf-8", errors="backslashreplace")
+    return f"'{escape_line(text)}'"
+
+
+def token_table(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Return a line per token: its place, id, bytes and text."""
+    rows = [("", "id", "bytes", "text")]
+    for place, token in enumerate(ids):
+        is_special = tokenizer.is_special(token)
+        data = "special" if is_special else tokenizer.token_bytes(token).hex(" ")
+        rows.append((str(place), str(token), data, piece(tokenizer, token)))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        f"{place:>{widths[0]}}  {token:>{widths[1]}}  {data:<{widths[2]}}  {text}"
+        for place, token, data, text in rows
+    )
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: `1 token`, `2 tokens`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

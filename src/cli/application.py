@@ -15,13 +15,14 @@ from ..inference import (
     PromptError,
     SamplingError,
 )
+from ..memory import NO_MEMORY_TEXT, is_lack_of_memory
 from ..ml.kernels import KernelSettingError, exit_on_bus_error
 from ..model import NotEnoughMemoryError, SaveError
-from .arguments import Options
+from .arguments import EXAMPLES, Options, example_lines
 from .console import Console, OutputError
 from .errors import DifferenceError, UsageError
-from .examples import EXAMPLES, example_lines
-from .words import NO_MEMORY_TEXT, is_lack_of_memory
+from .loading import open_model, open_model_to_run, open_session, save_model
+from .one_shot import answer_file, find_prompt, standard_input_is_terminal
 
 DONE, FAULT, USAGE, BAD_MODEL, NO_MEMORY, NUMERIC = range(6)
 
@@ -50,7 +51,7 @@ def run(options: Options) -> int:
     left to the caller.
 
     Args:
-        options: the parsed command line.
+        options: The parsed command line.
 
     Returns:
         The exit code; see `main`.
@@ -59,19 +60,10 @@ def run(options: Options) -> int:
     console = Console(quiet=options.quiet, verbose=options.verbose)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: console.warn(str(message))
-        return _run_on(options, console)
-
-
-def _run_on(options: Options, console: Console) -> int:
-    try:
-        return _run_and_report(options, console)
-    except OutputError as error:
-        if error.closed:
-            return DONE  # the reader has what it wanted, as with `| head`
-        console.error(str(error))
-        return FAULT
-    finally:
-        trace.stop()
+        try:
+            return _run_and_report(options, console)
+        finally:
+            trace.stop()
 
 
 def _run_and_report(options: Options, console: Console) -> int:
@@ -81,8 +73,11 @@ def _run_and_report(options: Options, console: Console) -> int:
         _dispatch(options, console)
         console.detail(f"{time.perf_counter() - start:.2f} s for the whole run")
         return DONE
-    except OutputError:
-        raise
+    except OutputError as error:
+        if error.closed:
+            return DONE  # the reader has what it wanted, as with `| head`
+        console.error(str(error))
+        return FAULT
     except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into one line
         code = exit_code(error)
         console.error(_error_text(error, code))
@@ -127,60 +122,38 @@ def _error_text(error: Exception, code: int) -> str:
 
 
 def _dispatch(options: Options, console: Console) -> None:
-    """Call what the command line names; each branch imports only what it needs."""
-    if options.info:
-        from .info import report_info
+    """Call what the command line names; a branch imports what the others do not need."""
+    if options.metadata or options.check_weights or options.info or options.explain is not None:
+        from . import reports
 
-        report_info(console)
-        return
-    if options.explain is not None:
-        from .explain import report_stage
-
-        report_stage(console, options.explain)
-        return
-    if options.metadata:
-        from .loading import open_model
-        from .metadata import report_metadata
-
-        report_metadata(console, open_model(options, console))
-        return
-    if options.check_weights:
-        from .check_weights import check_weights
-
-        check_weights(options, console)
-        return
-    if options.verify:
+        if options.info:
+            reports.report_info(console)
+        elif options.explain is not None:
+            reports.report_stage(console, options.explain)
+        elif options.check_weights:
+            reports.check_weights(options, console)
+        else:
+            reports.report_metadata(console, open_model(options, console))
+    elif options.verify:
         from .verify import report_verify
 
         report_verify(options, console)
-        return
-    if options.save_quantized is not None:
-        from .loading import save_model
-
+    elif options.save_quantized is not None:
         save_model(options, console)
-        return
-    if options.bench:
+    elif options.bench:
         from .bench import report_bench
-        from .loading import open_model_to_run
 
         report_bench(console, *open_model_to_run(options, console))
-        return
-    if options.jsonl is not None:
-        from .jsonl import answer_file
-
+    elif options.jsonl is not None:
         answer_file(options, console)
-        return
-    _answer_or_chat(_with_example(options), console)
+    elif options.examples and not standard_input_is_terminal():
+        for line in example_lines():
+            console.report_line(line)
+    else:
+        _answer_or_chat(_with_example(options), console)
 
 
 def _answer_or_chat(options: Options, console: Console) -> None:
-    from .loading import open_session
-    from .one_shot import find_prompt, standard_input_is_terminal
-
-    if options.examples and not standard_input_is_terminal():
-        for line in example_lines():
-            console.report_line(line)
-        return
     prompt = find_prompt(options, console)
     session = open_session(options, console)
     if options.diagrams is not None:

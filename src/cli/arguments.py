@@ -1,4 +1,4 @@
-"""The arguments of the command line: one parser, one typed record.
+"""The arguments of the command line: one parser, one typed record, and the predefined prompts.
 
 Only what argparse needs is imported here, so that `--help` and a wrong argument answer at once. The
 ranges of the sampling settings are the business of `SamplingArgs`; here they are only numbers.
@@ -12,28 +12,25 @@ from typing import Any
 
 from .. import __version__
 from .escape import replace_surrogates
-from .examples import EXAMPLES
-from .flag_parser import FlagFormatter, FlagParser
-from .values import integer, number, positive_integer, positive_number, ranges
+from .flag_parser import (
+    FlagFormatter,
+    FlagParser,
+    integer,
+    integer_in,
+    number,
+    positive_integer,
+    positive_number,
+    ranges,
+)
 
 DEFAULT_CONTEXT_LENGTH = 4096
 MOST_CANDIDATES = 100  # of which a step can tell
 DEFAULT_DEBUG_LOG = Path("debug.log")
 # The keys of `CHAT_FORMATS`, in its order; a test compares them.
 CHAT_FORMAT_NAMES = (
-    "llama3",
-    "llama2",
-    "chatml",
-    "chatml-bos",
-    "smollm2",
-    "zephyr",
-    "mistral-v1",
-    "mistral-v3",
-    "mistral-v0.1-2023",
-    "mistral-v0.2-2023",
-    "deepseek-r1",
-    "deepseek-r1-2025-01",
-)
+    "llama3", "llama2", "chatml", "chatml-bos", "smollm2", "zephyr", "mistral-v1", "mistral-v3",
+    "mistral-v0.1-2023", "mistral-v0.2-2023", "deepseek-r1", "deepseek-r1-2025-01",
+)  # fmt: skip
 # The keys of `QUANTIZATIONS`; a test compares them.
 QUANTIZATION_NAMES = ("nf4", "int8")
 # How many `STAGES` there are; a test compares them.
@@ -59,39 +56,54 @@ exit codes:
   5 not-a-number in the logits   130 interrupted"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the command line asks for; None where the default depends on the model or the machine.
+@dataclass(frozen=True)
+class Example:
+    """One predefined prompt of the source engine.
 
     Attributes:
-        prompt: text of the one prompt to answer.
-        file: file that holds the one prompt.
-        standard_input: `-` was given: the prompt is on standard input.
-        example: number of the predefined prompt to run, from 1.
-        examples, metadata, check_weights, verify, info, bench: the list and the five reports.
-        explain: number of the stage to explain.
-        system: system prompt.
-        completion: continue raw text instead of chatting.
-        chat_format: name of the format to write conversations in; None is the model's own.
-        stop: texts that end an answer.
-        model: model directory; None is the bundled model.
-        rope_scaling_factor: overrides the factor of the model's files.
-        quantize: what the weights are quantized into on loading; None leaves them as they are.
-        save_quantized: directory to write the quantized model into.
-        context_length: positions of the key/value cache.
-        threads: threads of the kernels.
-        max_tokens: most new tokens of an answer.
-        temperature, top_k, top_p, min_p, repeat_penalty, seed: fields of `SamplingArgs`.
-        debug_log, trace_json: files of the trace.
-        trace_layers, trace_stages, trace_steps: what to write; None: the default of each file.
-        trace_statistics: numbers about the elements of each result, in the trace.
-        json: write one JSON record for each answer in the place of its text.
-        jsonl: file of prompts, each to be answered with a record.
-        logprobs: of how many tokens each record tells the log-probabilities.
-        diagrams: directory for the diagrams of the run.
-        statistics: show a line of statistics after each answer.
-        quiet: only answers, warnings and errors.
-        verbose: details and tracebacks.
+        prompt: The user's message, or the text to continue when `completion` is set.
+        system: The system prompt; None for a completion.
+        completion: Whether to continue raw text instead of answering a message.
+    """
+
+    prompt: str
+    system: str | None = None
+    completion: bool = False
+
+    @property
+    def description(self) -> str:
+        """Return the example on one line: its kind, its prompt and its system prompt."""
+        kind = "completion" if self.completion else "chat"
+        system = f" (system: {self.system})" if self.system else ""
+        return f"[{kind}] {self.prompt}{system}"
+
+
+# Source: adalkiran/llama-nuts-and-bolts, `predefinedPrompts` in cmd/main.go (shown in its chapter
+# docs/11-ASKING-FOR-USER-INPUT.md at 3aef2be).
+EXAMPLES = (
+    Example("Hello, my name is", completion=True),
+    Example("Describe your theory.", system="You are Einstein"),
+    Example(
+        "Can you explain what is Theory of relativity?",
+        system="Answer in 20 words, directly, and without an introduction",
+    ),
+    Example("Explain what is quantum computer in 20 words.", system="You are a pirate"),
+    Example("How to go from Beijing to NY?", system="Always answer with emojis"),
+    Example("What is the flag of Turkey?", system="Answer with only one emoji"),
+)
+
+
+def example_lines() -> list[str]:
+    """Return the numbered list of the examples, a line each, counted from 1."""
+    return [f"{number}. {example.description}" for number, example in enumerate(EXAMPLES, 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line asks for: a field for each flag of `--help`, of the same name.
+
+    None where the default depends on the model or the machine. `standard_input` is `-`, and
+    `statistics` is false after `--no-stats`.
     """
 
     prompt: str | None
@@ -137,20 +149,6 @@ class Options:
     verbose: bool
 
 
-def _logprobs(text: str) -> int:
-    value = integer(text)
-    if not 0 <= value <= MOST_CANDIDATES:
-        raise argparse.ArgumentTypeError(f"must be 0 to {MOST_CANDIDATES}: got {text}")
-    return value
-
-
-def _example_number(text: str) -> int:
-    value = integer(text)
-    if not 1 <= value <= len(EXAMPLES):
-        raise argparse.ArgumentTypeError(f"must be 1 to {len(EXAMPLES)}: got {text}")
-    return value
-
-
 def _stop_text(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("must be a text: got nothing")
@@ -161,13 +159,6 @@ def _system_text(text: str) -> str:
     if text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a text, --seed sets a seed: got {text}")
     return replace_surrogates(text)
-
-
-def _stage_number(text: str) -> int:
-    value = integer(text)
-    if not 1 <= value <= LAST_STAGE:
-        raise argparse.ArgumentTypeError(f"must be a stage from 1 to {LAST_STAGE}: got {text}")
-    return value
 
 
 def _trace_path(text: str) -> Path:
@@ -204,7 +195,7 @@ _GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
          "answer each line of FILE (-: standard input) with a record"),
         ("standard_input", {"nargs": "?", "metavar": "-"},
          "the prompt is on standard input; implied in a pipe"),
-        ("--example", _WHOLE | {"type": _example_number},
+        ("--example", _WHOLE | {"type": integer_in(1, len(EXAMPLES))},
          f"run predefined prompt N of {len(EXAMPLES)} (see --examples)"),
         ("-s --system", _TEXT | {"type": _system_text}, "system prompt"),
         ("--completion", _SWITCH, "continue raw text instead of chatting"),
@@ -237,7 +228,7 @@ _GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
     ),
     "output": (
         ("--json", _SWITCH, "one JSON record per answer instead of its text"),
-        ("--logprobs", _WHOLE | {"type": _logprobs},
+        ("--logprobs", _WHOLE | {"type": integer_in(0, MOST_CANDIDATES)},
          "in records: log-probabilities of each token and the top N"),
         ("--no-stats", {"dest": "statistics", "action": "store_false"},
          "no statistics after an answer"),
@@ -266,7 +257,7 @@ _GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
         ("--verify", _SWITCH, "compare each stage with transformers (oracle extra)"),
         ("--info", _SWITCH, "versions, instruction set, threads, memory"),
         ("--bench", _SWITCH, "tokens per second beside this machine's limits"),
-        ("--explain", _WHOLE | {"type": _stage_number},
+        ("--explain", _WHOLE | {"type": integer_in(1, LAST_STAGE, "a stage from ")},
          f"what happens in stage N of {LAST_STAGE}, as the trace numbers them"),
         ("--version", {"action": "version", "version": f"%(prog)s {__version__}"}, "version"),
         ("-h --help", {"action": "help"}, "this text"),
@@ -283,10 +274,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     """Parse the command line.
 
     Args:
-        arguments: the arguments after the program's name; those of the process when None.
+        arguments: The arguments after the program's name; those of the process when None.
 
     Raises:
-        SystemExit: with 0 after `--help` or `--version`; with 2 after one line on standard error.
+        SystemExit: With 0 after `--help` or `--version`; with 2 after one line on standard error.
     """
     parser = build_parser()
     parsed, unknown = parser.parse_known_args(arguments)
@@ -342,28 +333,29 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     given = [flag for flag, is_given in actions.items() if is_given]
     if len(given) > 1:
         parser.error(f"argument {given[1]}: not allowed with {given[0]}")
-    if values["logprobs"] is not None and not values["json"] and values["jsonl"] is None:
-        parser.error("argument --logprobs: needs --json or --jsonl")
-    if values["json"] and given and given[0] in _REPORTS:
-        parser.error(f"argument --json: not allowed with {given[0]}")
-    fixed_by_example = values["example"] is not None or values["examples"]
-    if fixed_by_example and (values["system"] is not None or values["completion"]):
-        parser.error(f"argument {given[0]}: not allowed with --system or --completion")
-    if values["completion"] and values["chat_format"] is not None:
-        parser.error("argument --completion: not allowed with --chat-format")
-    if values["completion"] and values["system"] is not None:
-        parser.error("argument --completion: not allowed with --system")
-    if values["save_quantized"] is not None and values["quantize"] is None:
-        parser.error("argument --save-quantized: needs --quantize")
-    if values["verify"] and values["quantize"] is not None:
-        parser.error("argument --verify: not allowed with --quantize")
-    if values["quiet"] and values["verbose"]:
-        parser.error("argument --quiet: not allowed with --verbose")
+    action = given[0] if given else ""
+    is_example = action in ("--example", "--examples")
+    is_record = values["json"] or values["jsonl"] is not None
     logs = [values[name] for name in ("debug_log", "trace_json") if values[name] is not None]
-    if len(logs) == 2 and logs[0] == logs[1]:
-        parser.error("argument --trace-json: must be another file than --debug-log")
-    if values["diagrams"] is not None and values["jsonl"] is not None:
-        parser.error("argument --diagrams: not allowed with --jsonl")
-    for flag in ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics"):
-        if values[flag[2:].replace("-", "_")] and not logs:
-            parser.error(f"argument {flag}: needs --debug-log or --trace-json")
+    has_system, has_diagrams = values["system"] is not None, values["diagrams"] is not None
+    for is_wrong, flag, why in (
+        (values["logprobs"] is not None and not is_record, "--logprobs", "needs --json or --jsonl"),
+        (values["json"] and action in _REPORTS, "--json", f"not allowed with {action}"),
+        (is_example and (has_system or values["completion"]), action,
+         "not allowed with --system or --completion"),
+        (values["completion"] and values["chat_format"] is not None, "--completion",
+         "not allowed with --chat-format"),
+        (values["completion"] and has_system, "--completion", "not allowed with --system"),
+        (action == "--save-quantized" and values["quantize"] is None, action, "needs --quantize"),
+        (values["verify"] and values["quantize"] is not None, "--verify",
+         "not allowed with --quantize"),
+        (values["quiet"] and values["verbose"], "--quiet", "not allowed with --verbose"),
+        (len(logs) == 2 and logs[0] == logs[1], "--trace-json",
+         "must be another file than --debug-log"),
+        (has_diagrams and action == "--jsonl", "--diagrams", "not allowed with --jsonl"),
+        *((values[flag[2:].replace("-", "_")] and not logs, flag,
+           "needs --debug-log or --trace-json")
+          for flag in ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics")),
+    ):  # fmt: skip
+        if is_wrong:
+            parser.error(f"argument {flag}: {why}")

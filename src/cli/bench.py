@@ -10,11 +10,11 @@ import numpy as np
 from .. import ml
 from ..checkpoint.names import is_harmless
 from ..inference import NumericError
-from ..memory import readable_bytes
 from ..ml import roofline
 from ..model import InferenceContext, Model, ModelArgs, kv_cache_bytes
 from .console import Console
 from .errors import UsageError
+from .reports import exact_bytes
 
 PROMPT_TOKENS = 128
 STEPS = 8
@@ -52,14 +52,14 @@ def report_bench(console: Console, model: Model, positions: int) -> None:
     cache. Both limits are measured in turn with the model, over the same mapped weights.
 
     Args:
-        console: the streams of this run.
-        model: the loaded model.
-        positions: of the key/value cache; the prompt is shorter where they are few.
+        console: The streams of this run.
+        model: The loaded model.
+        positions: Of the key/value cache; the prompt is shorter where they are few.
 
     Raises:
-        UsageError: there is no room for a prompt and a token.
-        NotEnoughMemoryError: the cache does not fit.
-        NumericError: the logits are no numbers.
+        UsageError: There is no room for a prompt and a token.
+        NotEnoughMemoryError: The cache does not fit.
+        NumericError: The logits are no numbers.
     """
     if positions < 2:
         raise UsageError(f"--context-length: expected at least 2 for --bench, got {positions}")
@@ -167,8 +167,8 @@ class _Runner:
         return [
             ("prompt tokens", str(prompt)),
             ("tokens one after the other", str(steps)),
-            ("bytes per token, weights", _bytes(self.weight_bytes)),
-            ("bytes per token, cache of the prompt", _bytes(cache)),
+            ("bytes per token, weights", exact_bytes(self.weight_bytes)),
+            ("bytes per token, cache of the prompt", exact_bytes(cache)),
             ("reading the weights", _median(self.read_rates, "GB/s")),
             ("multiply-adds", peak),
             ("threads", str(info["threads"])),
@@ -192,10 +192,6 @@ def _measure(runner: _Runner, prompt: int, steps: int) -> tuple[_Measured, _Meas
 
 def _median(rates: Sequence[float], unit: str) -> str:
     return f"{1e-9 * statistics.median(rates):.1f} {unit}" if rates else "unknown"
-
-
-def _bytes(count: int) -> str:
-    return f"{count} ({readable_bytes(count)})" if count >= 1024 else str(count)
 
 
 def _readable(rate: float) -> str:

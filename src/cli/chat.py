@@ -1,20 +1,37 @@
-"""The chat in the terminal."""
+"""The chat in the terminal: what is typed is read, and each message answered."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import signal
+import sys
+from collections.abc import Iterable
+from types import FrameType
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.output import create_output
+from prompt_toolkit.shortcuts import CompleteStyle
 
 from ..checkpoint import CheckpointError
 from ..inference import ContextFullError
+from ..memory import NO_MEMORY_TEXT
 from ..ml.errors import LlamaBoltsError
 from .answer import INTERRUPTED
-from .commands import LeaveChat, completion_words, is_command, run_command
-from .console import Console
-from .examples import example_lines
+from .arguments import example_lines
+from .commands import COMMANDS, LeaveChat, is_command, run_command
+from .console import Console, has_colour
+from .escape import replace_surrogates
 from .loading import is_bundled
-from .reader import InterruptedLineError, MessageReader, PlainReader, unquoted
 from .session import Session
-from .words import NO_MEMORY_TEXT
 
+PROMPT = ">>> "
+CONTINUATION = "... "
+_QUOTES = '"""'
 _HOW_TO_MAKE_ROOM = "/undo and /clear make room, a start with --context-length has more"
 _HOW_TO_LEAVE = "Ctrl-D or /exit leaves, /help lists the commands"
 _BUNDLED = (
@@ -38,12 +55,12 @@ def chat(session: Session, *, shows_examples: bool = False) -> None:
     error; the conversation goes on as it was.
 
     Args:
-        session: the conversation to have.
-        shows_examples: begin with the predefined prompts, as `/examples` lists them.
+        session: The conversation to have.
+        shows_examples: Begin with the predefined prompts, as `/examples` lists them.
 
     Raises:
-        CheckpointError: the model's files were changed while they were in use.
-        OutputError: standard output takes no more.
+        CheckpointError: The model's files were changed while they were in use.
+        OutputError: Standard output takes no more.
     """
     if is_bundled(session.engine.model) and not session.completion:
         for line in _BUNDLED:
@@ -53,7 +70,7 @@ def chat(session: Session, *, shows_examples: bool = False) -> None:
     if shows_examples:
         session.console.reply("\n".join(example_lines()))
         session.console.note("/examples N asks one of them")
-    reader = open_reader(session.console, completion_words())
+    reader = LineEditor() if session.console.can_edit_lines else PlainReader(session.console)
     while True:
         # Ctrl-C may also come while one of the exceptions below is dealt with.
         with contextlib.suppress(KeyboardInterrupt):
@@ -62,7 +79,7 @@ def chat(session: Session, *, shows_examples: bool = False) -> None:
                 return
 
 
-def _take_turn_or_say_why_not(session: Session, reader: MessageReader) -> bool:
+def _take_turn_or_say_why_not(session: Session, reader: "PlainReader | LineEditor") -> bool:
     """Take a turn, or say in a line what is wrong; return whether the chat goes on."""
     try:
         _take_turn(session, reader)
@@ -90,7 +107,7 @@ def _take_turn_or_say_why_not(session: Session, reader: MessageReader) -> bool:
     return True
 
 
-def _take_turn(session: Session, reader: MessageReader) -> None:
+def _take_turn(session: Session, reader: "PlainReader | LineEditor") -> None:
     """Read one message or command and do what it asks for."""
     text, is_quoted = unquoted(reader.read())
     if not text.strip():
@@ -105,19 +122,163 @@ def _take_turn(session: Session, reader: MessageReader) -> None:
         return
     if not last.ids and session.unanswered is not None:
         session.console.note(_NOT_BEGUN)
-    elif session.turns is not turns and last.answer.stop_reason in _HINTS:
-        session.console.note(_HINTS[last.answer.stop_reason])
+    elif session.turns is not turns and last.stop_reason in _HINTS:
+        session.console.note(_HINTS[last.stop_reason])
 
 
-def open_reader(console: Console, words: Mapping[str, Sequence[str] | None]) -> MessageReader:
-    """Return a line editor where the terminal can show one, else a reader of plain lines.
+class InterruptedLineError(Exception):
+    """Ctrl-C while a message was typed; `was_empty` says that nothing had been typed yet."""
 
-    Args:
-        console: the streams of this run; prompts go to standard error.
-        words: the arguments to complete of each command, by the command; None for names of files.
+    def __init__(self, *, was_empty: bool) -> None:
+        super().__init__()
+        self.was_empty = was_empty
+
+
+class PlainReader:
+    """Reads lines that the terminal itself lets edit."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def read(self) -> str:
+        """Read a message as it was typed, triple quotes included: a line, or an open block.
+
+        Raises:
+            EOFError: At Ctrl-D, or the end of the input.
+            InterruptedLineError: At Ctrl-C.
+        """
+        text = ""
+        try:
+            text = self._line(PROMPT)
+            while block_is_open(text):
+                text += "\n" + self._line(CONTINUATION)
+        except KeyboardInterrupt:
+            self._console.reply("")  # what was typed stands before it
+            raise InterruptedLineError(was_empty=not text) from None
+        return text
+
+    def _line(self, prompt: str) -> str:
+        self._console.ask(prompt)
+
+        def suspend(number: int, _frame: FrameType | None) -> None:
+            """Stop as by Ctrl-Z, and show the prompt again; what was typed the terminal drops."""
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+            signal.signal(number, suspend)
+            self._console.ask(prompt)
+
+        before = signal.signal(signal.SIGTSTP, suspend)
+        try:
+            line = sys.stdin.buffer.readline()
+        finally:
+            signal.signal(signal.SIGTSTP, before)
+        if not line.endswith(b"\n"):
+            raise EOFError  # also after a part of a line: nobody said that it was finished
+        return line.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def block_is_open(text: str) -> bool:
+    """Return whether text starts with triple quotes that are not closed at its end."""
+    stripped = text.strip()
+    if not stripped.startswith(_QUOTES):
+        return False
+    return len(stripped) < 2 * len(_QUOTES) or not stripped.endswith(_QUOTES)
+
+
+def unquoted(text: str) -> tuple[str, bool]:
+    """Return the message in what was typed, and whether it stood between triple quotes."""
+    text = replace_surrogates(text)
+    stripped = text.strip()
+    if stripped.startswith(_QUOTES) and not block_is_open(text):
+        return stripped[len(_QUOTES) : -len(_QUOTES)].strip("\n"), True
+    return text, False
+
+
+class LineEditor:
+    """Reads messages with prompt_toolkit; it draws on standard error.
+
+    Enter sends the line, except inside an open block of triple quotes, where it starts a new one.
+    A terminal marks what is pasted, so a pasted block becomes one message. The history lasts as
+    long as the process.
     """
-    if console.can_edit_lines:
-        from .line_editor import LineEditor  # prompt_toolkit takes a while to load
 
-        return LineEditor(words)
-    return PlainReader(console)
+    def __init__(self) -> None:
+        self._session: PromptSession[str] = PromptSession(
+            [("bold" if has_colour() else "", PROMPT)],
+            prompt_continuation=CONTINUATION,
+            multiline=Condition(lambda: block_is_open(get_app().current_buffer.text)),
+            history=InMemoryHistory(),
+            completer=CommandCompleter(),
+            # A menu below the line would keep eight lines free for itself and move the prompt up.
+            complete_style=CompleteStyle.READLINE_LIKE,
+            complete_while_typing=False,
+            enable_suspend=True,
+            key_bindings=_without_mouse(),
+            output=create_output(stdout=sys.stderr),
+        )
+
+    def read(self) -> str:
+        """Read a message; see `PlainReader.read`."""
+        is_pressed = False
+
+        def press(*_: object) -> None:
+            nonlocal is_pressed
+            is_pressed = True
+            if (loop := self._session.app.loop) is not None:
+                loop.call_soon_threadsafe(self._stop)
+
+        try:
+            # prompt_toolkit's own handler loses a SIGINT that comes when the line was taken.
+            before = signal.signal(signal.SIGINT, press)
+            try:
+                text = self._session.prompt(handle_sigint=False)
+            finally:
+                signal.signal(signal.SIGINT, before)
+            if is_pressed:
+                raise KeyboardInterrupt
+            return text
+        except KeyboardInterrupt:
+            was_empty = not self._session.default_buffer.text.strip()
+            raise InterruptedLineError(was_empty=was_empty) from None
+
+    def _stop(self) -> None:
+        if self._session.app.is_running and not self._session.app.is_done:
+            self._session.app.exit(exception=KeyboardInterrupt)
+
+
+def _without_mouse() -> KeyBindings:
+    """Return bindings that ignore the mouse, which is not asked to report.
+
+    A typed or pasted ESC [31m looks like a report of it to prompt_toolkit, which then fails.
+    """
+    bindings = KeyBindings()
+    bindings.add(Keys.Vt100MouseEvent)(lambda _event: None)
+    return bindings
+
+
+class CommandCompleter(Completer):
+    """Completes a command that starts the line, then its first argument."""
+
+    def __init__(self) -> None:
+        self._files = PathCompleter(expanduser=True)
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        """Return the words that can stand at the end of the line."""
+        line = document.text_before_cursor
+        if not line.startswith("/"):
+            return ()
+        command, space, argument = line.partition(" ")
+        if not space:
+            names = [f"{name} " if c.words != () else name for name, c in COMMANDS.items()]
+            return _beginning(names, command)
+        words = COMMANDS[command].words if command in COMMANDS else ()
+        if words is None:
+            return self._files.get_completions(Document(argument), complete_event)
+        return _beginning(words, argument)
+
+
+def _beginning(words: Iterable[str], typed: str) -> list[Completion]:
+    """Return the words that begin with what was typed."""
+    return [Completion(word, -len(typed)) for word in words if word.startswith(typed)]

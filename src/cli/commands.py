@@ -2,24 +2,30 @@
 
 import argparse
 import difflib
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..inference import Message
-from .arguments import MOST_CANDIDATES
-from .conversation_files import attach_text, load_chat, save_chat
+from ..inference import GenerationStats, Message
+from ..memory import readable_bytes
+from ..tokenizer import StreamDecoder, Tokenizer
+from .answer import (
+    SETTINGS,
+    Answer,
+    canonical,
+    counted,
+    piece,
+    token_table,
+)
+from .arguments import EXAMPLES, MOST_CANDIDATES, example_lines
 from .errors import UsageError
-from .examples import EXAMPLES, example_lines
+from .flag_parser import positive_integer
+from .loading import model_parts
+from .saved_chat import attach_text, load_chat, save_chat
 from .session import Session
-from .settings import SETTING_NAMES, canonical
-from .show import TOPICS, topic_text
-from .token_text import token_table
-from .values import positive_integer
-from .why import why_text
-from .words import counted
 
 _NEAR = 0.6  # how alike a name must be to be suggested
-_EMPTY = '""'
+_NOTHING_YET = "nothing was said yet"
 _ON_OFF = ("on", "off")
 # How other chats call them: ollama, llm.
 _OTHER_NAMES = {"/?": "/help", **dict.fromkeys(("/bye", "/quit", "exit", "quit"), "/exit")}
@@ -34,11 +40,11 @@ class Command:
     """One command.
 
     Attributes:
-        usage: its arguments, as `/help` shows them; a command without takes none.
-        summary: what it does, in a line.
-        run: does it, with the text after its name.
-        words: what its first argument can be, for completion; None for the name of a file.
-        keeps_blanks: all that follows the one blank after the name is its argument.
+        usage: Its arguments, as `/help` shows them; a command without takes none.
+        summary: What it does, in a line.
+        run: Does it, with the text after its name.
+        words: What its first argument can be, for completion; None for the name of a file.
+        keeps_blanks: Whether all that follows the one blank after the name is its argument.
     """
 
     usage: str
@@ -58,12 +64,12 @@ def run_command(session: Session, line: str) -> None:
     """Run a command.
 
     Args:
-        session: the chat.
-        line: the command as typed.
+        session: The chat.
+        line: The command as typed.
 
     Raises:
-        LeaveChat: the command was `/exit`.
-        LlamaBoltsError: the command is unknown or cannot be done; nothing has changed.
+        LeaveChat: The command was `/exit`.
+        LlamaBoltsError: The command is unknown or cannot be done; nothing has changed.
     """
     name, _, argument = line.lstrip().partition(" ")
     name = name.strip()
@@ -79,19 +85,17 @@ def run_command(session: Session, line: str) -> None:
 
 def _near(name: str) -> str:
     """Return `: near it ...` with what may have been meant by a command that there is not."""
-    if canonical(name[1:]) in SETTING_NAMES:
+    if canonical(name[1:]) in SETTINGS:
         return f": near it /set {canonical(name[1:])} VALUE"
     found = difflib.get_close_matches(name.lower(), COMMANDS, cutoff=_NEAR)
     return f": near it {', '.join(found)}" if found else ""
 
 
 def _help(session: Session, _argument: str) -> None:
-    width = max(len(f"{name} {command.usage}") for name, command in COMMANDS.items())
-    lines = [
-        f"{f'{name} {command.usage}':<{width}}  {command.summary}"
-        for name, command in COMMANDS.items()
-    ]
-    keys = {
+    rows = {f"{name} {command.usage}": command.summary for name, command in COMMANDS.items()}
+    width = max(map(len, rows))
+    rows |= {
+        "": "",
         '"""': "around a message of several lines; a paste needs none",
         "Ctrl-C": "stops an answer; /continue goes on with it",
         "Ctrl-Z": "suspends the chat; fg in the shell goes on",
@@ -99,7 +103,7 @@ def _help(session: Session, _argument: str) -> None:
         "Tab": "completes a command, its argument or the name of a file",
         "Up": "brings back what was typed; kept in memory, never in a file",
     }
-    lines += ("", *(f"{key:<{width}}  {what}" for key, what in keys.items()))
+    lines = (f"{key:<{width}}  {what}".rstrip() for key, what in rows.items())
     session.console.reply("\n".join(lines))
 
 
@@ -116,7 +120,7 @@ def _system(session: Session, argument: str) -> None:
     if session.completion:
         raise UsageError("there is no system prompt where texts are continued")
     if argument:
-        session.system = None if argument == _EMPTY else argument
+        session.system = None if argument == '""' else argument
     session.console.reply(f"system prompt: {session.system or 'none'}")
 
 
@@ -160,10 +164,12 @@ def _set(session: Session, argument: str) -> None:
 
 
 def _show(session: Session, argument: str) -> None:
-    session.console.reply(topic_text(session, argument))
+    if argument not in _TOPICS:
+        raise UsageError(f"/show wants one of {', '.join(_TOPICS)}: got {argument or 'nothing'}")
+    session.console.reply(_TOPICS[argument](session))
 
 
-def _tokens(session: Session, argument: str) -> None:
+def _tokens_of_text(session: Session, argument: str) -> None:
     if not argument:
         raise UsageError("/tokens wants a text: got nothing")
     ids = session.tokenizer.encode(argument, bos=False, eos=False)
@@ -192,10 +198,6 @@ def _probs(session: Session, argument: str) -> None:
     )
 
 
-def _why(session: Session, _argument: str) -> None:
-    session.console.reply(why_text(session))
-
-
 def _trace(session: Session, argument: str) -> None:
     if _is_on("/trace", argument):
         session.trace.turn_on()
@@ -221,6 +223,143 @@ def _or(words: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}"
 
 
+def _show_model(session: Session) -> str:
+    found = None if session.completion else session.chat_format
+    return "\n".join(model_parts(session.engine, found))
+
+
+def _show_params(session: Session) -> str:
+    lines = [*session.settings.lines(), f"system prompt: {session.system or 'none'}"]
+    if not session.completion:
+        found = session.chat_format
+        lines.append(f"chat format: {found.name} (by {found.by})")
+    if session.candidates:
+        lines.append(f"candidates shown of each token: {session.candidates} (/probs)")
+    if session.attached:
+        lines.append(f"read, to go before the next message: {len(session.attached)} characters")
+    return "\n".join(lines)
+
+
+def _show_prompt(session: Session) -> str:
+    return session.tokenizer.decode(session.prompt_ids()) or _NOTHING_YET
+
+
+def _show_tokens(session: Session) -> str:
+    ids = session.history_ids()
+    if not ids:
+        return _NOTHING_YET
+    return f"{token_table(session.tokenizer, ids)}\n{counted(len(ids), 'token')}"
+
+
+def _show_cache(session: Session) -> str:
+    engine = session.engine
+    context, cached = engine.context, engine.cached_ids
+    first = context.caches[0]
+    per_token = first.keys.nbytes // first.capacity + first.values.nbytes // first.capacity
+    layers = len(context.caches)
+    lines = [
+        f"positions: {len(cached)} of {context.sequence_length} hold keys and values",
+        f"layers: {layers}, each with keys and values of {first.heads} heads of {first.head_dim} "
+        f"numbers in {first.dtype}",
+        f"bytes: {readable_bytes(len(cached) * layers * per_token)} in use of "
+        f"{readable_bytes(context.nbytes)}; {layers * per_token} a position, "
+        f"{counted(layers, 'layer')} * {per_token}",
+        f"reuse: {_reuse(session)}",
+    ]
+    history = session.history_ids()
+    if history:
+        pairs = zip(history, cached, strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        lines.append(
+            f"the conversation takes {len(history)} tokens, of which the first {same} need not be "
+            "run again"
+        )
+    return "\n".join(lines)
+
+
+def _reuse(session: Session) -> str:
+    stats = None if session.last is None else session.last.stats
+    if stats is None:
+        return "nothing was run yet"
+    read = stats.prompt_tokens - stats.cached_tokens
+    return (
+        f"of the last prompt's {stats.prompt_tokens} tokens, {stats.cached_tokens} were in the "
+        f"cache and {read} were run; {stats.new_tokens} new ones were drawn"
+    )
+
+
+_TOPICS: dict[str, Callable[[Session], str]] = {
+    "model": _show_model,
+    "params": _show_params,
+    "prompt": _show_prompt,
+    "cache": _show_cache,
+    "tokens": _show_tokens,
+}
+
+
+def _why(session: Session, _argument: str) -> None:
+    """Tell why the last answer stopped, what was cut of it, and how the context stands."""
+    last = session.last
+    if last is None:
+        lines = ["nothing was answered yet"]
+    elif (stats := last.stats) is None:
+        lines = [
+            "interrupted: Ctrl-C came before anything was run; /continue asks the question again"
+        ]
+    else:
+        end = stats.prompt_tokens + stats.new_tokens
+        lines = [
+            f"{last.stop_reason}: {_cause(session, last, stats)}",
+            *_cut(session.tokenizer, last),
+            f"prompt: sent whole, {stats.prompt_tokens} tokens, {stats.cached_tokens} of them from "
+            "the cache",
+            f"context: {end} of {session.engine.sequence_length} positions at the end of the "
+            "answer",
+        ]
+    session.console.reply("\n".join(lines))
+
+
+def _cause(session: Session, last: Answer, stats: GenerationStats) -> str:
+    new = counted(stats.new_tokens, "token")
+    match last.stop_reason:
+        case "eot":
+            token = last.ids[-1]
+            shown = piece(session.tokenizer, token)
+            return f"the model drew {shown} (token {token}), which ends an answer"
+        case "max tokens":
+            return (
+                f"{new} drawn, as many as max_tokens allows; the model had not ended its answer; "
+                "/continue goes on"
+            )
+        case "stop string":
+            stops = " or ".join(map(repr, last.settings.stop))
+            return f"the text came to {stops}, which ends an answer"
+        case "context full":
+            return (
+                f"prompt and answer filled all {session.engine.sequence_length} positions of the "
+                "context; the model had not ended its answer"
+            )
+    return f"Ctrl-C came after {new}; /continue goes on, /regen asks again"
+
+
+def _cut(tokenizer: Tokenizer, last: Answer) -> list[str]:
+    """Return what was drawn and is not in the text that was shown, and what no text stands for."""
+    drawn = list(last.ids)
+    if last.stop_reason == "eot":
+        drawn.pop()
+    decoder = StreamDecoder(tokenizer, first=last.first)
+    text = "".join(map(decoder.push, drawn)) + decoder.finish()
+    cut = text.removeprefix(last.text)
+    lines = [f"cut: {cut!r}, drawn but not shown" if cut else "cut: nothing, all text is shown"]
+    data = b"".join(map(tokenizer.token_bytes, drawn))
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        bad = data[error.start : error.end].hex(" ")
+        lines.append(f"bytes that are no character are shown as U+FFFD, the first: {bad}")
+    return lines
+
+
 COMMANDS = {
     "/help": Command("", "this list", _help),
     "/exit": Command("", "leave; also /bye, /quit, exit or quit", _exit),
@@ -229,20 +368,19 @@ COMMANDS = {
     "/continue": Command("", "go on with an answer that was stopped", _continue),
     "/undo": Command("", "take back the last question and its answer", _undo),
     "/system": Command("TEXT", 'set the system prompt; "" removes it; no TEXT shows it', _system),
-    "/set": Command("NAME VALUE", "change a setting; no NAME VALUE lists all", _set, SETTING_NAMES),
-    "/show": Command("WHAT", f"WHAT is {_or(TOPICS)}", _show, tuple(TOPICS)),
+    "/set": Command(
+        "NAME VALUE", "change a setting; no NAME VALUE lists all", _set, tuple(SETTINGS)
+    ),
+    "/show": Command("WHAT", f"WHAT is {_or(_TOPICS)}", _show, [*_TOPICS]),
     "/save": Command("FILE", "write the chat to FILE.json, or FILE.md to read", save_chat, None),
     "/load": Command("FILE", "go on with a saved chat, in place of this one", load_chat, None),
     "/read": Command("FILE", "put a text file before the next message", attach_text, None),
     "/examples": Command("[N]", "prompts to try; N asks one, in a new chat", _examples),
-    "/tokens": Command("TEXT", "the tokens of a text: ids, bytes, pieces", _tokens, (), True),
+    "/tokens": Command(
+        "TEXT", "the tokens of a text: ids, bytes, pieces", _tokens_of_text, (), True
+    ),
     "/probs": Command("K|off", "show K candidates of each new token, step by step", _probs),
     "/why": Command("", "why the last answer stopped, and what was cut", _why),
     "/trace": Command("on|off", "write the shape of every tensor to a log", _trace, _ON_OFF),
     "/stats": Command("on|off", "a line of statistics after each answer", _stats, _ON_OFF),
 }
-
-
-def completion_words() -> dict[str, Sequence[str] | None]:
-    """Return the arguments of each command, by the command; None for names of files."""
-    return {name: command.words for name, command in COMMANDS.items()}

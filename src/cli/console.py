@@ -8,11 +8,11 @@ import io
 import os
 import select
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from .escape import escape_controls, escape_line
-from .tables import table
 
 # rich takes a while to load, and an answer to a pipe needs nothing of it.
 if TYPE_CHECKING:
@@ -24,13 +24,19 @@ _PLAIN_TERMINALS = ("", "dumb", "unknown")
 _NARROWEST_PROGRESS = 20  # columns
 _CLEAR_TO_END_OF_LINE = "\x1b[K"
 _UNLIMITED_WIDTH = 1 << 16  # nothing is folded where no window has to hold it
+_WORTH_SECONDS = 1.0  # what takes less time needs no line of progress
+_NARROWEST_TABLE = 20  # columns in which two cells can still be read side by side
+_GAP = 2  # blanks between cells, and before what stands below a name
+
+_Columns = Sequence[tuple[str, str]]
+_Rows = Sequence[Sequence[str]]
 
 
 class OutputError(Exception):
     """Standard output takes no more text.
 
     Attributes:
-        closed: the reader has gone, as `head` does, which is no fault.
+        closed: Whether the reader has gone, as `head` does, which is no fault.
     """
 
     def __init__(self, message: str, *, closed: bool) -> None:
@@ -42,8 +48,8 @@ class Console:
     """The two streams of a run.
 
     Args:
-        quiet: show only answers, reports and errors.
-        verbose: show details too.
+        quiet: Show only answers, reports and errors.
+        verbose: Show details too.
     """
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
@@ -78,11 +84,43 @@ class Console:
             self._progress_is_shown = False
             self._notes.write(f"\r{_CLEAR_TO_END_OF_LINE}")
 
+    def timed_progress(self, work: str, units: str) -> Callable[[int, int], None] | None:
+        """Return what is called with how much is done and how much there is, in whole numbers.
+
+        It keeps one line of the terminal up to date, with the time left, and takes it away at the
+        end. Where the work may not come to its end, call `clear_progress` after it.
+
+        Args:
+            work: What is done, such as `reading the prompt`.
+            units: What is counted, such as `tokens`.
+
+        Returns:
+            The function, or None where nothing can be shown.
+        """
+        if not self.can_show_progress:
+            return None
+        started, first = 0.0, -1
+
+        def show(done: int, total: int) -> None:
+            nonlocal started, first
+            now = time.perf_counter()
+            if first < 0:
+                started, first = now, done
+            elif done == total:
+                self.clear_progress()
+            else:
+                left = (now - started) / (done - first) * (total - done)
+                if now - started + left >= _WORTH_SECONDS:
+                    time_left = readable_seconds(left)
+                    self.show_progress(f"{work}: {done} of {total} {units}, {time_left} left")
+
+        return show
+
     def answer(self, text: str) -> None:
         """Write a part of an answer to standard output, at once.
 
         Raises:
-            OutputError: standard output is closed or full.
+            OutputError: Standard output is closed or full.
         """
         if text:
             # Noted first: Ctrl-C may fall between the two.
@@ -93,7 +131,7 @@ class Console:
         """End the line of the answer, if it is open.
 
         Args:
-            interrupted: do not wait for a reader that takes nothing at the moment.
+            interrupted: Do not wait for a reader that takes nothing at the moment.
         """
         if self._answer_line_is_open:
             self._answer_line_is_open = False
@@ -114,11 +152,12 @@ class Console:
         """Write a table to standard output.
 
         Args:
-            columns: heading and justification ("left" or "right") of each column.
-            rows: the cells, a sequence per row.
+            columns: Heading and justification ("left" or "right") of each column; no line of
+                headings where all are empty.
+            rows: The cells, a sequence per row.
         """
         width = self._output.columns or None
-        self._output.write(self._output.rendered(table(columns, tuple(rows), width)))
+        self._output.write(self._output.rendered(_table(columns, tuple(rows), width)))
 
     def report_markdown(self, text: str) -> None:
         """Write Markdown to standard output: rendered in a terminal, elsewhere as it is."""
@@ -265,3 +304,65 @@ def _discard_what_is_buffered(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+def readable_seconds(seconds: float) -> str:
+    """Write a time for people: `8 s`, `2 min 05 s`, `1 h 02 min`."""
+    whole = max(1, round(seconds))
+    minutes, rest = divmod(whole, 60)
+    if not minutes:
+        return f"{rest} s"
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _table(columns: _Columns, rows: _Rows, width: int | None) -> "Table | Text":
+    """Return a table to be rendered; nothing in it is left out, however narrow the window.
+
+    Where two columns are too wide, their cells are folded. Where more of them are, or the window is
+    very narrow, the first cell of a row, its name, gets a line of its own, with the others below.
+    Without a width, a line has as many characters as it needs.
+    """
+    cells = [[escape_line(cell) for cell in row] for row in rows]
+    lines = [[heading for heading, _ in columns], *cells]
+    needed = sum(max(map(len, column)) + _GAP for column in zip(*lines, strict=True)) - _GAP
+    if width is not None and needed > width and (len(columns) > 2 or width < _NARROWEST_TABLE):
+        return _stacked(columns, cells, width)
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        padding=(0, _GAP, 0, 0),
+        show_header=any(lines[0]),
+    )
+    for heading, justification in columns:
+        right = justification == "right"
+        made.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for row in cells:
+        made.add_row(*map(Text, row))
+    return made
+
+
+def _stacked(columns: _Columns, cells: _Rows, width: int) -> "Text":
+    """Return two or more lines per row: its name, and below it the other cells."""
+    from rich.text import Text
+
+    widths = [max((len(row[i]) for row in cells), default=0) for i in range(len(columns))]
+    fits = sum(widths[1:]) + _GAP * len(widths[1:]) <= width
+    lines = []
+    for name, *rest in cells:
+        if fits:
+            places = zip(rest, widths[1:], columns[1:], strict=True)
+            justified = [
+                cell.rjust(wide) if justification == "right" else cell.ljust(wide)
+                for cell, wide, (_, justification) in places
+            ]
+            below = [(" " * _GAP).join(justified).rstrip()]
+        else:
+            below = [cell for cell in rest if cell]
+        lines += [name, *(" " * _GAP + line for line in below)]
+    return Text("\n".join(lines))

@@ -48,7 +48,7 @@ def escape_controls(text: str) -> str:
     Newline and tab stay. escape(a + b) = escape(a) + escape(b) for every split.
 
     Args:
-        text: any string.
+        text: Any string.
     """
     return _UNSAFE.sub(_escaped, replace_surrogates(text))
 
@@ -57,8 +57,8 @@ def escape_line(text: str, limit: int | None = None) -> str:
     r"""Return text that is safe to show and stays on one line: newline as `\n`, tab as `\t` too.
 
     Args:
-        text: any string.
-        limit: the longest result in characters; a longer one is cut and ends with an ellipsis.
+        text: Any string.
+        limit: The longest result in characters; a longer one is cut and ends with an ellipsis.
     """
     line = _UNSAFE_IN_ONE_LINE.sub(_escaped, replace_surrogates(text))
     if limit is not None and len(line) > limit:

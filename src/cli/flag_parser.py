@@ -1,9 +1,11 @@
-"""What argparse lacks: errors of one line, short help, and names that other programs use."""
+"""What argparse lacks: errors of one line, checked numbers, and names that other programs use."""
 
 import argparse
 import difflib
+import math
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .escape import escape_line
@@ -140,3 +142,75 @@ class FlagFormatter(argparse.RawDescriptionHelpFormatter):
             return super()._format_action_invocation(action)
         metavar = f"[{action.metavar}]" if action.nargs == "?" else str(action.metavar)
         return f"{', '.join(action.option_strings)} {metavar}"
+
+
+def integer(text: str) -> int:
+    """Return a whole number.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number: got {text}") from None
+
+
+def positive_integer(text: str) -> int:
+    """Return a whole number of at least 1; raise ArgumentTypeError where it is none."""
+    value = integer(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1: got {text}")
+    return value
+
+
+def integer_in(low: int, high: int, what: str = "") -> Callable[[str], int]:
+    """Return a function that reads a whole number in low..high, or raises ArgumentTypeError.
+
+    Args:
+        low: The least.
+        high: The largest.
+        what: What the number is, for the error, such as `a stage from `.
+    """
+
+    def read(text: str) -> int:
+        value = integer(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"must be {what}{low} to {high}: got {text}")
+        return value
+
+    return read
+
+
+def ranges(text: str) -> tuple[range, ...]:
+    """Return numbers and ranges, such as `0,3-5`, both ends included.
+
+    Raises:
+        ArgumentTypeError: A part is no whole number and no range of them.
+    """
+    found = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+            raise argparse.ArgumentTypeError(f"must be numbers and ranges like 0,3-5: got {text}")
+        start, end = integer(first), integer(last if dash else first)
+        if end < start:
+            raise argparse.ArgumentTypeError(f"must be a range from low to high: got {part}")
+        found.append(range(start, end + 1))
+    return tuple(found)
+
+
+def number(text: str) -> float:
+    """Return a number; raise ArgumentTypeError where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number: got {text}") from None
+
+
+def positive_number(text: str) -> float:
+    """Return a finite number above 0; raise ArgumentTypeError where it is none."""
+    value = number(text)
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"must be a finite number above 0: got {text}")
+    return value

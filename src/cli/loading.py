@@ -7,9 +7,8 @@ from types import FrameType
 
 from ..checkpoint.model_directory import listing_of
 from ..inference import FoundFormat, InferenceEngine, Message, encode_chat
-from ..memory import readable_bytes
+from ..memory import available_memory, readable_bytes
 from ..model import (
-    MemoryForecast,
     Model,
     ModelError,
     ModelFiles,
@@ -21,64 +20,62 @@ from ..model import (
 from ..model.files import BUNDLED_MODEL
 from ..tokenizer import Tokenizer
 from ..untrusted import label_of
+from .answer import Settings
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console
 from .errors import UsageError
-from .progress import quantizing_progress
 from .session import Session
-from .settings import Settings
-from .show import model_parts
 from .tracing import TraceSwitch
+
+_QUANTIZING = ("quantizing the weights", "matrices")
 
 
 def open_model(options: Options, console: Console) -> Model:
     """Load the model of the command line, on as many threads as it says, to be looked at.
 
     Raises:
-        NotEnoughMemoryError: the model has to be copied, and does not fit.
-        ModelError, CheckpointError, TokenizerError: its files cannot be used.
+        NotEnoughMemoryError: The model has to be copied, and does not fit.
+        ModelError, CheckpointError, TokenizerError: Its files cannot be used.
     """
-    files = read_model_files(options.model)
-    return _load(options, console, files, _forecast(options, files, 1))
+    return _load(options, console, read_model_files(options.model), 1)[0]
 
 
 def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
-    """Load the model of the command line, and tells the positions of its key/value cache.
+    """Load the model of the command line, and tell the positions of its key/value cache.
 
     They are as many as asked for, or min(4096, the model's).
 
     Raises:
-        UsageError: more positions are asked for than the model has.
-        NotEnoughMemoryError: model and cache do not fit.
-        ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
+        UsageError: More positions are asked for than the model has.
+        NotEnoughMemoryError: Model and cache do not fit.
+        ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
     """
     files, asked = read_model_files(options.model), options.context_length
     longest = files.args.max_context_length
     if asked is not None and asked > longest:
         raise UsageError(f"--context-length: expected at most the model's {longest}, got {asked}")
-    forecast = _forecast(options, files, asked)
-    return _load(options, console, files, forecast), forecast.positions
+    return _load(options, console, files, asked)
 
 
-def _forecast(options: Options, files: ModelFiles, positions: int | None) -> MemoryForecast:
-    return forecast_memory(files, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
-
-
-def _load(options: Options, console: Console, files: ModelFiles, forecast: MemoryForecast) -> Model:
+def _load(
+    options: Options, console: Console, files: ModelFiles, positions: int | None
+) -> tuple[Model, int]:
     """Load a model unless it cannot fit, which is said before any of its weights is mapped."""
+    forecast = forecast_memory(files, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
     forecast.check()
     if forecast.warning is not None:
         console.warn(forecast.warning)
     console.show_progress("loading the model")
     try:
-        return load_model(
+        model = load_model(
             files,
             rope_scaling_factor=options.rope_scaling_factor,
             quantize=options.quantize,
-            progress=quantizing_progress(console),
+            progress=console.timed_progress(*_QUANTIZING),
         )
     finally:
         console.clear_progress()
+    return model, forecast.positions
 
 
 def save_model(options: Options, console: Console) -> None:
@@ -87,8 +84,8 @@ def save_model(options: Options, console: Console) -> None:
     SIGTERM ends it as Ctrl-C does: what was written is removed first.
 
     Raises:
-        SaveError: the directory is there already, or cannot be written.
-        ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
+        SaveError: The directory is there already, or cannot be written.
+        ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
     """
     target = options.save_quantized
     assert target is not None
@@ -100,7 +97,7 @@ def save_model(options: Options, console: Console) -> None:
                 target,
                 options.quantize,
                 rope_scaling_factor=options.rope_scaling_factor,
-                progress=quantizing_progress(console),
+                progress=console.timed_progress(*_QUANTIZING),
             )
     finally:
         console.clear_progress()
@@ -126,11 +123,11 @@ def open_session(options: Options, console: Console) -> Session:
     """Make everything that a prompt needs, and say in a line what was loaded.
 
     Raises:
-        SamplingError, UsageError: a setting is out of its range, before anything is loaded; or a
+        SamplingError, UsageError: A setting is out of its range, before anything is loaded; or a
             file of the trace cannot be written.
-        ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
-        ChatFormatError: the chat format is not known, or is not one for the model's tokenizer.
-        NotEnoughMemoryError: model and key/value cache do not fit.
+        ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
+        ChatFormatError: The chat format is not known, or is not one for the model's tokenizer.
+        NotEnoughMemoryError: Model and key/value cache do not fit.
     """
     settings = Settings.from_options(options)
     model, positions = open_model_to_run(options, console)
@@ -142,19 +139,7 @@ def open_session(options: Options, console: Console) -> Session:
     trace = TraceSwitch(options, console, engine, chat_format)
     if options.debug_log is not None or options.trace_json is not None:
         trace.turn_on()
-    return Session(
-        engine,
-        tokenizer,
-        console,
-        settings,
-        trace,
-        system=options.system,
-        completion=options.completion,
-        chat_format=chat_format,
-        statistics=options.statistics,
-        records=options.json or options.jsonl is not None,
-        logprobs=options.logprobs,
-    )
+    return Session(options, engine, tokenizer, console, settings, trace, chat_format)
 
 
 def is_bundled(model: Model) -> bool:
@@ -176,6 +161,24 @@ def loading_line(engine: InferenceEngine) -> str:
         f"{name}: {size} parameters, {weight.dtype}, {readable_bytes(nbytes)}; "
         f"context {engine.sequence_length} tokens, {readable_bytes(engine.context.nbytes)}"
     )
+
+
+def model_parts(engine: InferenceEngine, chat_format: FoundFormat | None) -> list[str]:
+    """Return all that was found and decided on loading: model, chat format, cache, free memory.
+
+    Args:
+        engine: The engine with its model.
+        chat_format: The format of the chat; None where there is none.
+    """
+    context, free = engine.context, available_memory()
+    parts = engine.model.description.split("; ")
+    if chat_format is not None:
+        parts.append(f"chat format {chat_format.name} by {chat_format.by}")
+    return [
+        *parts,
+        f"KV cache {readable_bytes(context.nbytes)} for {context.sequence_length} tokens",
+        f"{'unknown' if free is None else readable_bytes(free)} free",
+    ]
 
 
 def _chat_format(

@@ -1,29 +1,113 @@
-"""A chat as a file: JSON, which `/save` writes and `/load` reads, or Markdown for people."""
+"""`/save`, `/load` and `/read`: a chat as JSON or Markdown, and texts that go into one."""
 
-import dataclasses
+import contextlib
+import errno
 import json
 import os
-from collections.abc import Iterator, Sequence
+import stat
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from ..inference import SamplingArgs, SamplingError
-from ..untrusted import label_of, parse_strict_json, shown
+from ..inference import ContextFullError, InferenceError, SamplingArgs, SamplingError
+from ..untrusted import (
+    described,
+    label_of,
+    parse_strict_json,
+    read_whole,
+    reason_of,
+    shown,
+)
+from .answer import SAMPLING, SETTINGS, Settings, counted
 from .errors import UsageError
 from .escape import escape_controls, json_controls, replace_surrogates
-from .files import read_bytes, write_whole
-from .session import Turn
-from .settings import Settings
+from .session import Session, Turn
 
-FORMAT = "llama-bolts chat"
-VERSION = 1
-LARGEST = 1 << 23  # bytes; more text than fits the longest context of a Llama
-_MARKDOWN = f"<!-- {FORMAT} -->\n"
+_FORMAT = "llama-bolts chat"
+_VERSION = 1
+LARGEST = 1 << 23  # bytes of a chat; more text than fits the longest context of a Llama
+_LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llama
+_MARKDOWN = f"<!-- {_FORMAT} -->\n"
 _KEYS = ("format", "version", "model", "completion", "settings", "messages")
-_SAMPLING = {field.name: field.default for field in dataclasses.fields(SamplingArgs)}
-_SETTINGS = (*_SAMPLING, "max_tokens", "stop")
-_MESSAGE = ("role", "content")
-_JSON_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+_Kind = TypeVar("_Kind")
+
+
+def save_chat(session: Session, argument: str) -> None:
+    """Write the conversation and its settings to a file.
+
+    Raises:
+        UsageError: The file cannot be written, or is something else than a saved chat.
+    """
+    path = named_path(argument)
+    model = str(session.engine.model.source_directory)
+    turns = tuple(session.turns)
+    write_chat(path, SavedChat(model, session.completion, session.settings, session.system, turns))
+    use = " (to be read; /load needs a FILE.json)" if is_markdown(path) else ""
+    session.console.reply(
+        f"saved: {_answers(len(turns))} and the settings, in {label_of(path)}{use}"
+    )
+
+
+def load_chat(session: Session, argument: str) -> None:
+    """Go on with the conversation in a file, in place of the one so far.
+
+    Raises:
+        UsageError: The file holds no conversation that this chat can take; nothing has changed.
+    """
+    path = named_path(argument)
+    chat = read_chat(path)
+    if chat.completion != session.completion:
+        kinds = ("a chat", "continued texts")
+        raise UsageError(
+            f"{label_of(path)}: saved chat: expected {kinds[session.completion]}, got "
+            f"{kinds[chat.completion]} ({'' if chat.completion else 'without '}--completion)"
+        )
+    try:
+        session.restore(chat.system, chat.turns, chat.settings)
+    except ContextFullError as error:
+        raise UsageError(f"{label_of(path)}: saved chat: {_no_room(error)}") from None
+    except InferenceError as error:  # a system prompt where the chat format has none
+        raise UsageError(f"{label_of(path)}: saved chat: {error}") from None
+    session.console.reply(
+        f"loaded: {_answers(len(chat.turns))} and the settings, {len(session.history_ids())} of "
+        f"{session.engine.sequence_length} tokens; system prompt: {chat.system or 'none'}"
+    )
+
+
+def attach_text(session: Session, argument: str) -> None:
+    """Put the text of a file before the next message.
+
+    Raises:
+        UsageError: The file is no text, or too long for what is left of the context; nothing has
+            changed.
+    """
+    path = named_path(argument)
+    text = read_text(path, _LARGEST_TEXT).rstrip("\n")
+    if not text.strip():
+        raise UsageError(f"{label_of(path)}: text: expected some, got none")
+    attached = f"{session.attached}\n\n{text}" if session.attached else text
+    tokens = len(session.tokenizer.encode(attached, bos=False, eos=False))
+    history = 0 if session.completion else len(session.history_ids())
+    try:
+        session.check_room(history + tokens)
+    except ContextFullError as error:
+        raise UsageError(f"{label_of(path)}: text: {_no_room(error)}") from None
+    session.attached = attached
+    session.console.reply(
+        f"read: {counted(len(text), 'character')}; they go before your next message, "
+        f"{counted(tokens, 'token')} in all"
+    )
+
+
+def _no_room(error: ContextFullError) -> str:
+    return f"expected fewer than the {error.positions} tokens of the context, got {error.tokens}"
+
+
+def _answers(count: int) -> str:
+    return f"{counted(count, 'question')} with {'its answer' if count == 1 else 'their answers'}"
 
 
 @dataclass(frozen=True)
@@ -31,11 +115,11 @@ class SavedChat:
     """What a file of a chat holds.
 
     Attributes:
-        model: where the model was that answered.
-        completion: whether texts were continued instead of messages answered.
-        settings: of the chat.
-        system: system prompt, or None.
-        turns: the history.
+        model: Where the model was that answered.
+        completion: Whether texts were continued instead of messages answered.
+        settings: Of the chat.
+        system: System prompt, or None.
+        turns: The history.
     """
 
     model: str
@@ -49,7 +133,7 @@ def write_chat(path: Path, chat: SavedChat) -> None:
     """Write a chat to a file, which is new or holds a saved chat: `*.md` as Markdown, else JSON.
 
     Raises:
-        UsageError: the file is something else, or cannot be written; it is as it was.
+        UsageError: The file is something else, or cannot be written; it is as it was.
     """
     content = chat_as_markdown(chat) if is_markdown(path) else chat_as_json(chat)
     if len(content) > LARGEST:
@@ -65,7 +149,7 @@ def read_chat(path: Path) -> SavedChat:
     """Read the chat in a file.
 
     Raises:
-        UsageError: there is no such file, or it holds no chat that can be restored.
+        UsageError: There is no such file, or it holds no chat that can be restored.
     """
     content = read_bytes(path, LARGEST)
     if content.startswith(_MARKDOWN.encode()):
@@ -78,10 +162,10 @@ def read_chat(path: Path) -> SavedChat:
 
 def chat_as_json(chat: SavedChat) -> bytes:
     """Return a chat as JSON in UTF-8, with control characters escaped."""
-    settings = {name: getattr(chat.settings.sampling, name) for name in _SAMPLING}
+    settings = {name: getattr(chat.settings.sampling, name) for name in SAMPLING}
     document = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": _FORMAT,
+        "version": _VERSION,
         "model": chat.model,
         "completion": chat.completion,
         "settings": settings
@@ -121,55 +205,53 @@ def _is_saved_chat(path: Path) -> bool:
         document = parse_strict_json(content)
     except (ValueError, UsageError):
         return False
-    return isinstance(document, dict) and document.get("format") == FORMAT
+    return isinstance(document, dict) and document.get("format") == _FORMAT
 
 
 def _parse_chat(content: bytes) -> SavedChat:
-    document = _object(parse_strict_json(content), "the file")
-    if document.get("format") != FORMAT:
-        raise ValueError(f"format: expected '{FORMAT}', got {described(document.get('format'))}")
-    if document.get("version") != VERSION or isinstance(document["version"], bool):
-        raise ValueError(f"version: expected {VERSION}, got {described(document.get('version'))}")
+    document: dict[str, object] = _typed(parse_strict_json(content), dict, "the file")
+    if document.get("format") != _FORMAT:
+        raise ValueError(f"format: expected '{_FORMAT}', got {described(document.get('format'))}")
+    if document.get("version") != _VERSION or isinstance(document["version"], bool):
+        raise ValueError(f"version: expected {_VERSION}, got {described(document.get('version'))}")
     _check_keys(document, _KEYS, "keys")
-    completion = document["completion"]
-    if not isinstance(completion, bool):
-        raise ValueError(f"completion: expected true or false, got {described(completion)}")
-    messages = _messages(document["messages"])
+    completion = _typed(document["completion"], bool, "completion")
+    messages = _messages(_typed(document["messages"], list, "messages"))
     system = None
     if messages and messages[0][0] == "system" and not completion:
         system = messages.pop(0)[1]
     return SavedChat(
         _text(document["model"], "model"),
         completion,
-        _settings(_object(document["settings"], "settings")),
+        _settings(_typed(document["settings"], dict, "settings")),
         system,
         _turns(messages),
     )
 
 
 def _settings(found: dict[str, object]) -> Settings:
-    _check_keys(found, _SETTINGS, "settings")
+    _check_keys(found, SETTINGS, "settings")
     sampling = {
         # JSON may say 1 for 1.0.
         name: float(value) if type(value) is int and type(default) is float else value
-        for name, default in _SAMPLING.items()
+        for name, default in SAMPLING.items()
         for value in (found[name],)
     }
     most = found["max_tokens"]
     if most is not None and (type(most) is not int or most < 1):
         raise ValueError(f"max_tokens: expected null or a whole number >= 1, got {described(most)}")
-    stop = [_text(text, "stop") for text in _list(found["stop"], "stop")]
+    stop = [_text(text, "stop") for text in _typed(found["stop"], list, "stop")]
     if "" in stop:
         raise ValueError("stop: expected texts of >= 1 character, got an empty one")
     return Settings(SamplingArgs(**sampling), most, tuple(stop))  # type: ignore[arg-type]
 
 
-def _messages(found: object) -> list[tuple[str, str]]:
+def _messages(found: list[object]) -> list[tuple[str, str]]:
     messages = []
-    for number, item in enumerate(_list(found, "messages"), 1):
+    for number, item in enumerate(found, 1):
         where = f"message {number}"
-        fields = _object(item, where)
-        _check_keys(fields, _MESSAGE, where)
+        fields = _typed(item, dict, where)
+        _check_keys(fields, ("role", "content"), where)
         role = _text(fields["role"], f"{where}: role")
         messages.append((role, _text(fields["content"], f"{where}: content")))
     return messages
@@ -190,7 +272,7 @@ def _turns(messages: Sequence[tuple[str, str]]) -> tuple[Turn, ...]:
     return tuple(map(Turn, texts[::2], texts[1::2]))
 
 
-def _check_keys(found: dict[str, object], expected: Sequence[str], where: str) -> None:
+def _check_keys(found: dict[str, object], expected: Collection[str], where: str) -> None:
     for name in expected:
         if name not in found:
             raise ValueError(f"{where}: expected {name}, got none")
@@ -199,28 +281,94 @@ def _check_keys(found: dict[str, object], expected: Sequence[str], where: str) -
             raise ValueError(f"{where}: expected {', '.join(expected)}, got {shown(name)}")
 
 
-def _object(value: object, where: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: expected an object, got {described(value)}")
-    return value
-
-
-def _list(value: object, where: str) -> list[object]:
-    if not isinstance(value, list):
-        raise ValueError(f"{where}: expected a list, got {described(value)}")
+def _typed(value: object, kind: type[_Kind], where: str) -> _Kind:
+    if not isinstance(value, kind):
+        raise ValueError(f"{where}: expected {_KINDS[kind]}, got {described(value)}")
     return value
 
 
 def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: expected a text, got {described(value)}")
-    return replace_surrogates(value)
+    return replace_surrogates(_typed(value, str, where))
 
 
-def described(value: object) -> str:
-    """Describe a value of a file, safe to show."""
-    if isinstance(value, str):
-        return shown(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    return _JSON_KINDS.get(type(value), "nothing")
+def named_path(argument: str) -> Path:
+    """Return the path that was typed: `~` is the home directory, quotes around it are dropped.
+
+    Raises:
+        UsageError: Nothing was typed.
+    """
+    if len(argument) > 1 and argument[0] == argument[-1] and argument[0] in ("'", '"'):
+        argument = argument[1:-1]
+    if not argument:
+        raise UsageError("a name of a file is wanted: got nothing")
+    with contextlib.suppress(RuntimeError):  # there is no such home directory
+        return Path(argument).expanduser()
+    return Path(argument)
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Read a regular file of at most `limit` bytes.
+
+    Raises:
+        UsageError: It is missing, unreadable, no regular file, or larger.
+    """
+    return read_whole(path, limit, UsageError)
+
+
+def read_text(path: Path, limit: int) -> str:
+    """Read a file of UTF-8 text, without the mark of its byte order.
+
+    Raises:
+        UsageError: As `read_bytes`, or it is no text.
+    """
+    content = read_bytes(path, limit)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{label_of(path)}: text: expected UTF-8, got other bytes at byte {error.start}"
+        ) from None
+    if "\0" in text:
+        raise UsageError(
+            f"{label_of(path)}: text: expected text, got a zero at byte {content.index(0)}"
+        )
+    return text
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file as a whole or not at all: a new one takes the place of the old.
+
+    A link is followed. A file that is new can be read by its owner alone.
+
+    Raises:
+        UsageError: It cannot be written; what was there is as before.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        mode = _mode(target)
+        descriptor, name = tempfile.mkstemp(prefix=".llama-bolts-", dir=target.parent)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(descriptor)
+            if mode is not None:
+                os.chmod(name, mode)
+            os.replace(name, target)
+        except BaseException:  # Ctrl-C as well
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise UsageError(f"{label_of(path)}: cannot be written: {reason_of(error)}") from None
+
+
+def _mode(path: Path) -> int | None:
+    """Return the permissions of a regular file; None where there is none."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return stat.S_IMODE(mode)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from ..inference import (
     ContextFullError,
     FoundFormat,
-    GenerationStats,
     InferenceEngine,
     Message,
     Step,
@@ -14,13 +13,18 @@ from ..inference import (
 )
 from ..tokenizer import Tokenizer
 from ..trace import mark
-from .answer import INTERRUPTED, Answer, statistics_line, stream_answer
+from .answer import (
+    INTERRUPTED,
+    Answer,
+    Settings,
+    answer_record,
+    choices_text,
+    statistics_line,
+    stream_answer,
+)
+from .arguments import Options
 from .console import Console
 from .errors import UsageError
-from .probabilities import choices_text
-from .progress import reading_progress
-from .record import answer_record
-from .settings import Settings
 from .tracing import TraceSwitch
 
 # Why an answer stopped that can go on.
@@ -32,40 +36,14 @@ class Turn:
     """A question and its answer.
 
     Attributes:
-        question: what was asked.
-        answer: its text, as far as it came.
-        ids: tokens of an answer that can go on; none of one that is whole or was loaded.
+        question: What was asked.
+        answer: Its text, as far as it came.
+        ids: Tokens of an answer that can go on; none of one that is whole or was loaded.
     """
 
     question: str
     answer: str
     ids: tuple[int, ...] = field(default=(), compare=False)
-
-
-@dataclass(frozen=True)
-class LastAnswer:
-    """What became of the question that was asked last.
-
-    Attributes:
-        answer: what was shown, and why it stopped.
-        begun: tokens that were drawn before, of an answer that went on.
-        steps: the tokens that were drawn, with how they were chosen if that was asked for.
-        stats: what it took; None if it was interrupted before anything was run.
-        settings: those that it was made with.
-        first: whether the answer began a text; see `StreamDecoder`.
-    """
-
-    answer: Answer
-    begun: tuple[int, ...]
-    steps: tuple[Step, ...]
-    stats: GenerationStats | None
-    settings: Settings
-    first: bool
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """Return all tokens of the answer, an end token included."""
-        return self.begun + tuple(step.token_id for step in self.steps)
 
 
 class Session:
@@ -76,67 +54,58 @@ class Session:
     next answer is what it would have been; it is remembered apart, for `/regen` and `/continue`.
 
     Args:
-        engine: the engine with its model.
-        tokenizer: that of the model.
-        console: where answers and statistics go.
-        settings: sampling, length and stop texts.
-        trace: turns the trace on and off.
-        system: system prompt, or None.
-        completion: continue each text on its own instead of chatting.
-        chat_format: the format to write the conversation in; None is the model's own.
-        statistics: write a line of statistics after each answer, unless the console is quiet.
-        records: write one JSON record for each answer in the place of its text.
-        logprobs: of how many tokens each record tells the log-probabilities, beside the drawn one;
-            None for none at all.
+        options: The command line: system prompt, completion, statistics and records.
+        engine: The engine with its model.
+        tokenizer: That of the model.
+        console: Where answers and statistics go.
+        settings: Sampling, length and stop texts.
+        trace: Turns the trace on and off.
+        chat_format: The format to write the conversation in; None is the model's own.
 
     Attributes:
-        candidates: of how many tokens each answer's report tells; 0 for no report.
-        last: the last answer, or None; it may no longer be in the history.
-        attached: text that goes before the next question.
+        candidates: Of how many tokens each answer's report tells; 0 for no report.
+        last: The last answer, or None; it may no longer be in the history.
+        attached: Text that goes before the next question.
+        unanswered: The question that has no answer yet, or None.
     """
 
     def __init__(
         self,
+        options: Options,
         engine: InferenceEngine,
         tokenizer: Tokenizer,
         console: Console,
         settings: Settings,
         trace: TraceSwitch,
-        *,
-        system: str | None = None,
-        completion: bool = False,
-        chat_format: FoundFormat | None = None,
-        statistics: bool = True,
-        records: bool = False,
-        logprobs: int | None = None,
+        chat_format: FoundFormat | None,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.console = console
         self.settings = settings
         self.trace = trace
-        self.system = system
-        self.completion = completion
+        self.system = options.system
+        self.completion = options.completion
+        self.statistics = options.statistics and not console.quiet
         self._chat_format = chat_format
-        self.statistics = statistics and not console.quiet
-        self.records = records
-        self.logprobs = logprobs
+        self._records = options.json or options.jsonl is not None
+        self._logprobs = options.logprobs
         self.candidates = 0
         self.turns: list[Turn] = []
         self.unanswered: str | None = None
         self.attached = ""
-        self.last: LastAnswer | None = None
+        self.last: Answer | None = None
 
     def ask(self, question: str) -> Answer:
         """Answer a question and add both to the history.
 
         Args:
-            question: the user's message, or the text to continue.
+            question: The user's message, or the text to continue.
 
         Raises:
-            CheckpointError: the model's files were changed; nothing can be run any more.
-            InferenceError: the engine refuses the prompt or fails; the history is as before.
-            OutputError: standard output takes no more.
+            CheckpointError: The model's files were changed; nothing can be run any more.
+            InferenceError: The engine refuses the prompt or fails; the history is as before.
+            OutputError: Standard output takes no more.
         """
         self.unanswered = question
         return self._ask(question, self.turns)
@@ -145,8 +114,8 @@ class Session:
         """Answer again what has no answer yet, or else the last question.
 
         Raises:
-            UsageError: nothing was asked yet.
-            InferenceError: as `ask`.
+            UsageError: Nothing was asked yet.
+            InferenceError: As `ask`.
         """
         if self.unanswered is not None:
             return self.ask(self.unanswered)
@@ -161,8 +130,8 @@ class Session:
         With temperature 0 the answer is what it would have been without the stop.
 
         Raises:
-            UsageError: there is no such answer.
-            InferenceError: as `ask`.
+            UsageError: There is no such answer.
+            InferenceError: As `ask`.
         """
         if self.unanswered is not None:
             return self.ask(self.unanswered)
@@ -174,13 +143,13 @@ class Session:
     def _ask(self, question: str, before: list[Turn], begun: Turn | None = None) -> Answer:
         """Answer a question after a history; keep both, unless nothing came of it."""
         request = question if self.completion else self.messages(before, question)
-        last = self._answer(request, begun)
-        if last.ids:
-            ids = last.ids if last.answer.stop_reason in RESUMABLE else ()
+        answer = self._answer(request, begun)
+        if answer.ids:
+            ids = answer.ids if answer.stop_reason in RESUMABLE else ()
             self.unanswered = None
-            self.turns = [*before, Turn(question, last.answer.text, ids)]
-        self._report(last)
-        return last.answer
+            self.turns = [*before, Turn(question, answer.text, ids)]
+        self._report(answer)
+        return answer
 
     def undo(self) -> str:
         """Take the last question and its answer out of the history and return the question.
@@ -188,7 +157,7 @@ class Session:
         One that has no answer is not in the history; then that one is forgotten.
 
         Raises:
-            UsageError: nothing was asked.
+            UsageError: Nothing was asked.
         """
         if self.unanswered is not None:
             question, self.unanswered = self.unanswered, None
@@ -205,13 +174,13 @@ class Session:
         """Take another conversation and its settings in the place of what there is.
 
         Args:
-            system: system prompt, or None.
-            turns: its history.
-            settings: its settings.
+            system: System prompt, or None.
+            turns: Its history.
+            settings: Its settings.
 
         Raises:
-            ContextFullError: it leaves no room for a question; nothing has changed.
-            ChatFormatError: the chat format cannot express it; likewise.
+            ContextFullError: It leaves no room for a question; nothing has changed.
+            ChatFormatError: The chat format cannot express it; likewise.
         """
         before = self.system, self.turns, self.settings
         self.system, self.turns, self.settings = system, list(turns), settings
@@ -226,7 +195,7 @@ class Session:
         """Refuse what leaves no room for a question and an answer.
 
         Raises:
-            ContextFullError: so many tokens are as many as the context has positions, or more.
+            ContextFullError: So many tokens are as many as the context has positions, or more.
         """
         if tokens >= self.engine.sequence_length:
             raise ContextFullError(tokens, self.engine.sequence_length)
@@ -243,7 +212,7 @@ class Session:
         """The chat format in use, and what told it.
 
         Raises:
-            ChatFormatError: none was asked for, and the model's own is not known.
+            ChatFormatError: None was asked for, and the model's own is not known.
         """
         return self.engine.chat_format if self._chat_format is None else self._chat_format
 
@@ -268,15 +237,14 @@ class Session:
         messages = self.messages(self.turns)
         if not messages:
             return []
-        name = self.chat_format.name
-        return encode_chat(self.tokenizer, messages, False, name)
+        return encode_chat(self.tokenizer, messages, False, self.chat_format.name)
 
     def messages(self, turns: list[Turn], question: str | None = None) -> list[Message]:
         """Return the messages of a conversation.
 
         Args:
-            turns: the history.
-            question: what is asked next, or None.
+            turns: The history.
+            question: What is asked next, or None.
         """
         messages = [] if self.system is None else [Message("system", self.system)]
         for turn in turns:
@@ -289,66 +257,56 @@ class Session:
         """Answer a text to continue, or a conversation, beside the history, which stays as it is.
 
         Args:
-            request: what to answer.
-            line: of the file it comes from, if any, for the record.
+            request: What to answer.
+            line: Of the file it comes from, if any, for the record.
 
         Raises:
-            CheckpointError, InferenceError, OutputError: as `ask`.
+            CheckpointError, InferenceError, OutputError: As `ask`.
         """
-        last = self._answer(request, None)
-        self._report(last, line)
-        return last.answer
+        answer = self._answer(request, None)
+        self._report(answer, line)
+        return answer
 
-    def _answer(self, request: str | list[Message], begun: Turn | None) -> LastAnswer:
+    def _answer(self, request: str | list[Message], begun: Turn | None) -> Answer:
         """Run one prompt and write its answer, or the rest of one that was begun."""
         self.engine.model.check_unchanged()
-        steps: list[Step] = []
-
-        def noted() -> Iterator[Step]:
-            for step in self._steps(request, ids):
-                steps.append(step)
-                yield step
-
+        self.engine.last_stats = None
         settings = self.settings
         text, ids = ("", ()) if begun is None else (begun.answer, begun.ids)
-        self.engine.last_stats = None
-        answer = stream_answer(self.console, noted, shows_text=not self.records, begun=text)
-        stats = self.engine.last_stats
-        last = LastAnswer(answer, ids, tuple(steps), stats, settings, not self.completion)
-        self.last = last
-        return last
+        steps, reason = stream_answer(
+            self.console, lambda: self._steps(request, ids), not self._records, len(text)
+        )
+        self.last = Answer(
+            "".join(step.text for step in steps) or text,
+            reason,
+            ids,
+            steps,
+            self.engine.last_stats,
+            settings,
+            first=not self.completion,
+        )
+        return self.last
 
-    def _report(self, last: LastAnswer, line: int | None = None) -> None:
+    def _report(self, answer: Answer, line: int | None = None) -> None:
         """Write what an answer took and how its tokens were chosen, as far as wanted."""
-        if last.stats is None:  # nothing was run
+        if answer.stats is None:  # nothing was run
             return
-        choices = [step.choice for step in last.steps if step.choice is not None]
-        if self.records:
-            self.console.report_line(
-                answer_record(
-                    self.engine, last.answer, last.ids, last.stats, choices, self.logprobs, line
-                )
-            )
-        if self.candidates and choices:
-            self.console.reply(choices_text(self.tokenizer, choices))
+        if self._records:
+            self.console.report_line(answer_record(self.engine, answer, self._logprobs, line))
+        if self.candidates and answer.choices:
+            self.console.reply(choices_text(self.tokenizer, answer.choices))
         if self.statistics:
             self.console.aside(
-                statistics_line(last.stats, last.answer.stop_reason, self.engine.sequence_length)
+                statistics_line(answer.stats, answer.stop_reason, self.engine.sequence_length)
             )
 
     def _steps(self, request: str | list[Message], answer_ids: Sequence[int]) -> Iterator[Step]:
         limits = self.settings.max_tokens, self.settings.sampling, self.settings.stop
-        progress = reading_progress(self.console)
-        candidates = max(self.candidates, 0 if self.logprobs is None else self.logprobs or 1)
+        progress = self.console.timed_progress("reading the prompt", "tokens")
+        candidates = max(self.candidates, 0 if self._logprobs is None else self._logprobs or 1)
         if not isinstance(request, str):
-            return self.engine.chat(
-                request,
-                *limits,
-                progress,
-                self.chat_format.name,
-                candidates,
-                answer_ids,
-            )
+            name = self.chat_format.name
+            return self.engine.chat(request, *limits, progress, name, candidates, answer_ids)
         prompt = self._text_ids(request)
         mark(1, details={"text": request, "ids": prompt})
         return self.engine.generate(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from .. import __version__, ml, trace
 from ..inference import FoundFormat, InferenceEngine
 from ..model import InferenceContext
+from .answer import piece
 from .arguments import DEFAULT_DEBUG_LOG, Options
 from .console import Console
 from .errors import UsageError
-from .token_text import piece
 
 if TYPE_CHECKING:
     from ..drawing import Recorder

@@ -100,10 +100,10 @@ def report_verify(options: Options, console: Console) -> None:
     """Compare the model of the command line with transformers, and write a table and a verdict.
 
     Raises:
-        UsageError: transformers, or what it needs, is not installed.
-        NotEnoughMemoryError: a float32 copy of the weights does not fit.
-        ModelError, CheckpointError, TokenizerError: the model's files cannot be used.
-        DifferenceError: a stage is beyond its bound; raised after the verdict.
+        UsageError: Transformers, or what it needs, is not installed.
+        NotEnoughMemoryError: A float32 copy of the weights does not fit.
+        ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
+        DifferenceError: A stage is beyond its bound; raised after the verdict.
     """
     missing = [name for name in _MODULES if find_spec(name) is None]
     if missing:
@@ -220,8 +220,8 @@ def _run_transformers(model: Model, ids: list[int], ours: Stages) -> tuple[Stage
     """Run transformers in a separate process; return its stages and what else it replies.
 
     Raises:
-        NotEnoughMemoryError: the system ended the process.
-        ModelError: transformers cannot run the model.
+        NotEnoughMemoryError: The system ended the process.
+        ModelError: Transformers cannot run the model.
     """
     files, args = model.files, model.args
     is_meta = files.directory.layout == "Meta"

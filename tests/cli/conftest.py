@@ -1,5 +1,6 @@
 """Models with known answers, and ways to run the command line on them."""
 
+import functools
 import io
 import os
 import signal
@@ -13,6 +14,11 @@ from typing import Any
 import pexpect
 import pytest
 
+from src.cli.arguments import parse_arguments
+from src.cli.commands import run_command
+from src.cli.console import Console
+from src.cli.loading import open_session
+from src.cli.session import Session
 from src.main import main
 from tests.cli.reciting_model import write_reciting_directory
 from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
@@ -24,9 +30,14 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 # header of the assistant. The names are bytes of one token each.
 FORMAT_TOKENS = 1 + (1 + 4 + 1 + 2) + 1 + (1 + 9 + 1 + 2)
 SECONDS = 30  # until a test gives up; never a bound on speed
+CTRL_C, CTRL_D = "\x03", "\x04"
+PROMPT = ">>>"
+TERMINALS = ("xterm-256color", "dumb")
+SECONDS_TO_STOP = 5  # the promise is one second on an idle machine
 
 Run = Callable[..., "Outcome"]
 Spawn = Callable[..., "pexpect.spawn[str]"]
+Typed = Callable[[str], str]
 
 
 @pytest.fixture(scope="session")
@@ -98,22 +109,31 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return run_main
 
 
+def run_program(
+    *arguments: str | Path,
+    prefix: Sequence[str] = (),
+    stdin: bytes = b"",
+    stdout: Any = subprocess.PIPE,
+    stderr: Any = subprocess.PIPE,
+    **changes: str,
+) -> Outcome:
+    """Runs the command line in a process of its own, after the words of another command."""
+    done = subprocess.run(
+        [*prefix, *PROGRAM, *map(str, arguments)],
+        input=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=REPOSITORY,
+        env=environment(**changes),
+        timeout=4 * SECONDS,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout or b"", done.stderr or b"")
+
+
 @pytest.fixture
 def run_process() -> Run:
     """Runs the command line in a process of its own, with pipes."""
-
-    def run_program(*arguments: str | Path, stdin: bytes = b"", **changes: str) -> Outcome:
-        done = subprocess.run(
-            [*PROGRAM, *map(str, arguments)],
-            input=stdin,
-            capture_output=True,
-            cwd=REPOSITORY,
-            env=environment(**changes),
-            timeout=SECONDS,
-            check=False,
-        )
-        return Outcome(done.returncode, done.stdout, done.stderr)
-
     return run_program
 
 
@@ -144,3 +164,95 @@ def spawn() -> Iterator[Spawn]:
     yield spawn_program
     for child in children:
         child.close(force=True)
+
+
+def ended(child: "pexpect.spawn[str]") -> int | None:
+    child.expect(pexpect.EOF)
+    child.close()
+    return child.exitstatus
+
+
+def reply(capsys: pytest.CaptureFixture[str], session: Session, line: str) -> str:
+    capsys.readouterr()
+    run_command(session, line)
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+def session_of(model: Path, *flags: str) -> Session:
+    options = parse_arguments(["-m", str(model), "-q", *flags])
+    return open_session(options, Console(quiet=True))
+
+
+def interrupt_after(session: Session, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sends Ctrl-C while a token is written."""
+    write, count = Console.answer, 0
+
+    def answer(console: Console, text: str) -> None:
+        nonlocal count
+        count += 1
+        if count == tokens:
+            signal.raise_signal(signal.SIGINT)
+        write(console, text)
+
+    monkeypatch.setattr(Console, "answer", answer)
+
+
+def press_ctrl_c_at(
+    patch: pytest.MonkeyPatch, owner: type, name: str, at: int, *, after: bool
+) -> None:
+    """Sends Ctrl-C before or after one call of a method."""
+    method: Callable[..., Any] = getattr(owner, name)
+    calls = 0
+
+    @functools.wraps(method)
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at + 1 and not after:
+            signal.raise_signal(signal.SIGINT)
+        result = method(*arguments, **named)
+        if calls == at + 1:
+            signal.raise_signal(signal.SIGINT)
+        return result
+
+    patch.setattr(owner, name, counted)
+
+
+@pytest.fixture
+def session(alphabet_model: Path) -> Session:
+    """A quiet chat with the model that answers with the alphabet."""
+    return session_of(alphabet_model, "-c", "300", "--seed", "3")
+
+
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Gives the chat of a test the streams that pytest captures during the test itself."""
+    if isinstance(item, pytest.Function) and "session" in item.funcargs:
+        item.funcargs["session"].console = Console(quiet=True)
+
+
+@pytest.fixture
+def typed(session: Session, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Types a command into this chat, and returns what it replies."""
+    return functools.partial(reply, capsys, session)
+
+
+@pytest.fixture
+def open_chat(spawn: Spawn) -> Spawn:
+    """Runs a chat in a pseudo-terminal, up to its first prompt."""
+
+    def spawn_chat(*arguments: Any, **more: Any) -> "pexpect.spawn[str]":
+        child = spawn(*arguments, **more)
+        child.expect(PROMPT)
+        return child
+
+    return spawn_chat
+
+
+def say(child: "pexpect.spawn[str]", line: str, *shown: str) -> None:
+    """Types a line into a chat, and waits for what is shown of it and for the next prompt."""
+    child.sendline(line)
+    for text in shown:
+        child.expect_exact(text)
+    child.expect(PROMPT)

@@ -1,23 +1,27 @@
+"""The command line as it is parsed: flags, refusals, help, names of other programs, examples."""
+
 import dataclasses
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from src.cli.arguments import (
     CHAT_FORMAT_NAMES,
+    EXAMPLES,
     LAST_STAGE,
-    Options,
     build_parser,
+    example_lines,
     parse_arguments,
 )
-from src.cli.examples import EXAMPLES
+from src.cli.commands import run_command
 from src.cli.flag_parser import _IGNORED, _REFUSED, OTHER_NAMES
 from src.inference import CHAT_FORMATS, InferenceEngine
 from src.trace import STAGES
-from tests.cli.conftest import REPOSITORY
+from tests.cli.conftest import ALPHABET, REPOSITORY, Run, session_of
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -38,71 +42,22 @@ def test_without_arguments_everything_has_its_default() -> None:
 
 
 def test_flags_arrive_in_the_record() -> None:
-    options = parse_arguments(
-        [
-            *(
-                "-p",
-                "hi",
-                "-s=short",
-                "-m",
-                "dir",
-                "-c64",
-                "-t2",
-                "-n5",
-                "-v",
-                "--no-stats",
-                "--json",
-            ),
-            *("--temperature=0", "--top-k=3", "--top-p=0.5", "--min-p=0.1", "--seed=7"),
-            *("--debug-log", "--trace-json=t", "--trace-layers=0,3-5", "--trace-stages=8"),
-            *("--trace-statistics", "--trace-steps=4"),
-            *("--repeat-penalty=1.1", "--stop=END", "--stop=.", "--rope-scaling-factor=32"),
-            *("--quantize=nf4", "--chat-format=llama2"),
-        ]
-    )
-    assert options == Options(
-        prompt="hi",
-        file=None,
-        standard_input=False,
-        example=None,
-        examples=False,
-        metadata=False,
-        check_weights=False,
-        verify=False,
-        info=False,
-        bench=False,
-        explain=None,
-        system="short",
-        completion=False,
+    options = parse_arguments([
+        *("-p", "hi", "-s=short", "-m", "dir", "-c64", "-t2", "-n5", "-v", "--no-stats", "--json"),
+        *("--temperature=0", "--top-k=3", "--top-p=0.5", "--min-p=0.1", "--seed=7"),
+        *("--debug-log", "--trace-json=t", "--trace-layers=0,3-5", "--trace-stages=8"),
+        *("--trace-statistics", "--trace-steps=4", "--repeat-penalty=1.1", "--stop=END"),
+        *("--stop=.", "--rope-scaling-factor=32", "--quantize=nf4", "--chat-format=llama2"),
+    ])  # fmt: skip
+    assert options == dataclasses.replace(
+        parse_arguments([]),
+        prompt="hi", system="short", model=Path("dir"), context_length=64, threads=2, max_tokens=5,
+        verbose=True, statistics=False, json=True, temperature=0.0, top_k=3, top_p=0.5, min_p=0.1,
+        seed=7, debug_log=Path("debug.log"), trace_json=Path("t"), trace_stages=(range(8, 9),),
+        trace_layers=(range(1), range(3, 6)), trace_statistics=True, trace_steps=(range(4, 5),),
+        repeat_penalty=1.1, stop=("END", "."), rope_scaling_factor=32.0, quantize="nf4",
         chat_format="llama2",
-        stop=("END", "."),
-        model=Path("dir"),
-        rope_scaling_factor=32.0,
-        quantize="nf4",
-        save_quantized=None,
-        context_length=64,
-        threads=2,
-        max_tokens=5,
-        temperature=0.0,
-        top_k=3,
-        top_p=0.5,
-        min_p=0.1,
-        repeat_penalty=1.1,
-        seed=7,
-        debug_log=Path("debug.log"),
-        trace_json=Path("t"),
-        trace_layers=(range(1), range(3, 6)),
-        trace_stages=(range(8, 9),),
-        trace_steps=(range(4, 5),),
-        trace_statistics=True,
-        json=True,
-        jsonl=None,
-        logprobs=None,
-        diagrams=None,
-        statistics=False,
-        quiet=False,
-        verbose=True,
-    )
+    )  # fmt: skip
 
 
 def test_every_chat_format_can_be_named_and_help_lists_them() -> None:
@@ -161,19 +116,23 @@ def test_a_dash_means_standard_input() -> None:
         (["--max_tokens", "3"], "unrecognized arguments: --max_tokens; near it: --max-tokens"),
         (["-s", "42"], "argument -s/--system: must be a text, --seed sets a seed: got 42"),
         (["--max-token=3"], "unrecognized arguments: --max-token=3; near it: --max-tokens"),
-        (
-            ["-hf", "a/b"],
-            "argument -hf: not available: -m takes a directory, nothing is downloaded",
-        ),
-        (
-            ["-sysf", "a"],
-            'argument -sysf: not available: -s "$(cat FILE)" takes the text of a file',
-        ),
+        (["-hf", "a/b"], "argument -hf: not available: -m takes a directory"),
+        (["-sysf", "a"], "argument -sysf: not available: -s "),
         (["--mirostat", "2"], "argument --mirostat: not available: the sampling has temperature"),
         (["-x"], "unrecognized arguments: -x ("),
         (["--json", "--info"], "argument --json: not allowed with --info"),
         (["--examples", "--json"], "argument --json: not allowed with --examples"),
         (["-p"], "expected one argument"),
+        (["--json", "-p", "x", "--logprobs", "101"], "argument --logprobs: must be 0 to 100"),
+        (["-p", "x", "--logprobs", "1"], "argument --logprobs: needs --json or --jsonl"),
+        (["--jsonl", "x", "--diagrams", "d"], "argument --diagrams: not allowed with --jsonl"),
+        (["--jsonl", "x", "-p", "x"], "not allowed with"),
+        (["--verify", "--quantize", "nf4"], "argument --verify: not allowed with --quantize"),
+        (["--verify", "--bench"], "argument --bench: not allowed with --verify"),
+        (["--save-quantized", "x"], "argument --save-quantized: needs --quantize"),
+        (["--quantize", "int4"], "argument --quantize: invalid choice: 'int4'"),
+        (["--quantize", "nf4", "--save-quantized", ""], "must be a directory: got nothing"),
+        (["--quantize", "nf4", "--save-quantized", "x", "-p", "y"], "not allowed with --prompt"),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_one_line(
@@ -229,30 +188,17 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
 
 
 # As people type them for llama.cpp, ollama and mlx_lm; the fields of `Options` that they set.
-FOREIGN = {
-    "-sys Be": {"system": "Be"},
-    "--system-prompt Be": {"system": "Be"},
-    "--temp 0": {"temperature": 0.0},
-    "--temp=0.5": {"temperature": 0.5},
-    "--ctx-size 64": {"context_length": 64},
-    "--predict 3": {"max_tokens": 3},
-    "--n-predict 3": {"max_tokens": 3},
-    "--max-new-tokens 3": {"max_tokens": 3},
-    "-r User:": {"stop": ("User:",)},
-    "-no-cnv": {"completion": True},
+FOREIGN: dict[str, dict[str, Any]] = {
+    "-sys Be": {"system": "Be"}, "--system-prompt Be": {"system": "Be"},
+    "--temp 0": {"temperature": 0.0}, "--temp=0.5": {"temperature": 0.5},
+    "--ctx-size 64": {"context_length": 64}, "--predict 3": {"max_tokens": 3},
+    "--n-predict 3": {"max_tokens": 3}, "--max-new-tokens 3": {"max_tokens": 3},
+    "-r User:": {"stop": ("User:",)}, "-no-cnv": {"completion": True},
     "--ignore-chat-template": {"completion": True},
     "--chat-template llama2": {"chat_format": "llama2"},
-    "-st": {},
-    "-cnv": {},
-    "-ngl 99": {},
-    "-ngl -1": {},
-    "--mlock": {},
-    "-fa": {},
-    "-fa on": {},
-    "-b 512": {},
-    "--jinja": {},
-    "--keepalive 5m": {},
-}
+    "-st": {}, "-cnv": {}, "-ngl 99": {}, "-ngl -1": {}, "--mlock": {}, "-fa": {}, "-fa on": {},
+    "-b 512": {}, "--jinja": {}, "--keepalive 5m": {},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("typed", FOREIGN)
@@ -306,3 +252,36 @@ def test_most_new_tokens_have_a_name_here_and_one_in_python_and_each_leads_to_th
     assert "--max-tokens N      " in build_parser().format_help()
     assert "in Python: max_new_tokens" in " ".join(build_parser().format_help().split())
     assert "`--max-tokens` on the command line" in (InferenceEngine.generate.__doc__ or "")
+
+
+def test_there_are_the_six_prompts_of_the_source_engine() -> None:
+    assert len(EXAMPLES) == 6
+    assert [example.completion for example in EXAMPLES] == [True] + [False] * 5
+    assert all(example.system for example in EXAMPLES[1:])
+
+
+def test_the_list_counts_from_one_and_shows_prompt_and_system_prompt() -> None:
+    assert example_lines()[0] == "1. [completion] Hello, my name is"
+    assert example_lines()[5] == (
+        "6. [chat] What is the flag of Turkey? (system: Answer with only one emoji)"
+    )
+
+
+def test_without_a_terminal_there_is_a_list_and_no_chat(run: Run, tmp_path: Path) -> None:
+    done = run("--examples", "-m", tmp_path, stdin=b"1\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode().splitlines() == example_lines()
+
+
+def test_an_example_of_the_other_kind_is_asked_beside_the_conversation(
+    alphabet_model: Path,
+) -> None:
+    for flags, number in (((), "1"), (("--completion",), "6")):
+        session = session_of(alphabet_model, "-c", "300", *flags)
+        session.ask("Hello" if not flags else "see a")
+        turns = session.turns
+        run_command(session, f"/examples {number}")
+        assert session.turns is turns
+        assert session.system is None
+        assert session.last is not None
+        assert session.last.text == ("tuvwxyz" if number == "1" else ALPHABET)

@@ -7,15 +7,27 @@ from pathlib import Path
 
 import pexpect
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
 
-from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, Spawn
+from src.cli.chat import CommandCompleter, block_is_open, unquoted
+from tests.cli.conftest import (
+    ALPHABET,
+    CTRL_C,
+    CTRL_D,
+    FORMAT_TOKENS,
+    PROMPT,
+    SECONDS_TO_STOP,
+    TERMINALS,
+    Spawn,
+    ended,
+    say,
+)
 
-CTRL_C, CTRL_D = "\x03", "\x04"
 PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
-PROMPT = ">>>"
 CONTINUATION = r"\.\.\."
-TERMINALS = ("xterm-256color", "dumb")
-SECONDS_TO_STOP = 5  # the promise is one second on an idle machine
 
 
 def answered(child: "pexpect.spawn[str]", prompt_tokens: int, cached: int) -> None:
@@ -25,19 +37,11 @@ def answered(child: "pexpect.spawn[str]", prompt_tokens: int, cached: int) -> No
     child.expect(PROMPT)
 
 
-def ended(child: "pexpect.spawn[str]") -> int | None:
-    child.expect(pexpect.EOF)
-    child.close()
-    return child.exitstatus
-
-
 @pytest.fixture(params=TERMINALS)
 def chat(
-    request: pytest.FixtureRequest, spawn: Spawn, alphabet_model: Path
+    request: pytest.FixtureRequest, open_chat: Spawn, alphabet_model: Path
 ) -> "pexpect.spawn[str]":
-    child = spawn("-m", alphabet_model, TERM=request.param)
-    child.expect(PROMPT)
-    return child
+    return open_chat("-m", alphabet_model, TERM=request.param)
 
 
 def test_messages_are_answered_and_the_second_turn_uses_the_cache(
@@ -58,11 +62,6 @@ def test_ctrl_d_leaves_at_once(chat: "pexpect.spawn[str]") -> None:
     assert ended(chat) == 0
 
 
-def test_exit_leaves(chat: "pexpect.spawn[str]") -> None:
-    chat.sendline("/exit")
-    assert ended(chat) == 0
-
-
 def test_ctrl_c_at_an_empty_prompt_says_how_to_leave(chat: "pexpect.spawn[str]") -> None:
     chat.send(CTRL_C)
     chat.expect_exact("Ctrl-D or /exit leaves")
@@ -80,10 +79,8 @@ def test_ctrl_c_while_typing_drops_the_line(chat: "pexpect.spawn[str]") -> None:
 
 
 def test_an_empty_line_asks_nothing(chat: "pexpect.spawn[str]") -> None:
-    chat.sendline("")
-    chat.expect(PROMPT)
-    chat.sendline("  ")
-    chat.expect(PROMPT)
+    say(chat, "")
+    say(chat, "  ")
     chat.sendline("Hello")
     answered(chat, FORMAT_TOKENS + 5, 0)
 
@@ -97,18 +94,16 @@ def test_triple_quotes_hold_a_message_of_several_lines(chat: "pexpect.spawn[str]
     answered(chat, FORMAT_TOKENS + len("one\n/exit\nthree"), 0)
 
 
-def test_the_end_of_input_inside_a_block_leaves(spawn: Spawn, alphabet_model: Path) -> None:
-    child = spawn("-m", alphabet_model, TERM="dumb")
-    child.expect(PROMPT)
+def test_the_end_of_input_inside_a_block_leaves(open_chat: Spawn, alphabet_model: Path) -> None:
+    child = open_chat("-m", alphabet_model, TERM="dumb")
     child.send('"""one\r')
     child.expect(CONTINUATION)
     child.send(CTRL_D)
     assert ended(child) == 0
 
 
-def test_a_pasted_block_is_one_message(spawn: Spawn, alphabet_model: Path) -> None:
-    child = spawn("-m", alphabet_model)
-    child.expect(PROMPT)
+def test_a_pasted_block_is_one_message(open_chat: Spawn, alphabet_model: Path) -> None:
+    child = open_chat("-m", alphabet_model)
     child.send(f"{PASTE_START}/one\rtwo\rthree{PASTE_END}")
     child.expect_exact("three")
     child.send("\r")
@@ -116,10 +111,9 @@ def test_a_pasted_block_is_one_message(spawn: Spawn, alphabet_model: Path) -> No
 
 
 def test_escape_sequences_that_are_typed_do_not_end_the_chat(
-    spawn: Spawn, alphabet_model: Path
+    open_chat: Spawn, alphabet_model: Path
 ) -> None:
-    child = spawn("-m", alphabet_model)
-    child.expect(PROMPT)
+    child = open_chat("-m", alphabet_model)
     for typed in ("\x1b[31m", "\x1b[<0;0m", "\x1b[M abc", "\x1b[1;1R", "\x1bx\x00"):
         child.send(f"a{typed}b\r")
         child.expect_exact(ALPHABET)
@@ -128,33 +122,20 @@ def test_escape_sequences_that_are_typed_do_not_end_the_chat(
     assert ended(child) == 0
 
 
-def test_the_line_editor_completes_commands_and_their_arguments(
-    spawn: Spawn, alphabet_model: Path
-) -> None:
-    child = spawn("-m", alphabet_model)
-    child.expect(PROMPT)
-    child.send("/sho\tmod\t\r")
-    child.expect_exact("parameters")
-
-
-def test_the_line_editor_recalls_what_was_typed(spawn: Spawn, alphabet_model: Path) -> None:
-    child = spawn("-m", alphabet_model)
-    child.expect(PROMPT)
+def test_the_line_editor_recalls_what_was_typed(open_chat: Spawn, alphabet_model: Path) -> None:
+    child = open_chat("-m", alphabet_model)
     child.sendline("Hello")
     answered(child, FORMAT_TOKENS + 5, 0)
-    child.sendline("/clear")
-    child.expect_exact("anew")
-    child.expect(PROMPT)
+    say(child, "/clear", "anew")
     child.send("\x1b[A\x1b[A\r")
     child.expect_exact("28 prompt")
 
 
 @pytest.mark.parametrize("terminal", TERMINALS)
 def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(
-    spawn: Spawn, endless_model: Path, terminal: str
+    open_chat: Spawn, endless_model: Path, terminal: str
 ) -> None:
-    child = spawn("-m", endless_model, "-c", "100000", TERM=terminal)
-    child.expect(PROMPT)
+    child = open_chat("-m", endless_model, "-c", "100000", TERM=terminal)
     for _ in range(2):
         child.sendline("Hello")
         child.expect_exact(ALPHABET * 2)
@@ -163,39 +144,27 @@ def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(
         child.expect_exact("interrupted")
         child.expect(PROMPT)
         assert time.monotonic() - started < SECONDS_TO_STOP
-        child.sendline("/undo")
-        child.expect_exact("taken back: Hello")
-        child.expect(PROMPT)
-    child.sendline("/show prompt")
-    child.expect_exact("nothing was said yet")
-    child.expect(PROMPT)
-    child.sendline("/set max_tokens 5")
-    child.expect(PROMPT)
+        say(child, "/undo", "taken back: Hello")
+    say(child, "/show prompt", "nothing was said yet")
+    say(child, "/set max_tokens 5")
     child.sendline("Hello")
     child.expect_exact("28 prompt (27 cached)")
     child.send(CTRL_D)
     assert ended(child) == 0
 
 
-def test_an_unknown_command_names_near_ones(chat: "pexpect.spawn[str]") -> None:
-    chat.sendline("/regne")
-    chat.expect_exact("error: no command /regne: near it /regen")
-    chat.sendline("/help")
-    chat.expect_exact("/undo")
-    chat.expect(PROMPT)
-
-
 def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(
-    spawn: Spawn, alphabet_model: Path
+    open_chat: Spawn, alphabet_model: Path
 ) -> None:
-    child = spawn("-m", alphabet_model, "-c", "100", TERM="dumb")
-    child.expect(PROMPT)
+    child = open_chat("-m", alphabet_model, "-c", "100", TERM="dumb")
     child.sendline("Hello")
     answered(child, FORMAT_TOKENS + 5, 0)
-    child.sendline("x" * 200)
-    child.expect_exact("error: the message does not fit: with the conversation it takes 277 tokens")
-    child.expect_exact("the context has 100; /undo and /clear make room")
-    child.expect(PROMPT)
+    say(
+        child,
+        "x" * 200,
+        "error: the message does not fit: with the conversation it takes 277 tokens",
+        "the context has 100; /undo and /clear make room",
+    )
     child.sendline("/show tokens")
     child.expect_exact(f"{FORMAT_TOKENS + len('Hello') + len(ALPHABET) + 1} tokens")
     child.send(CTRL_D)
@@ -227,9 +196,8 @@ def test_a_plain_terminal_gets_plain_text(
     assert "\x1b" not in everything
 
 
-def test_no_color_means_no_colour(spawn: Spawn, alphabet_model: Path) -> None:
-    child = spawn("-m", alphabet_model, NO_COLOR="1")
-    child.expect(PROMPT)
+def test_no_color_means_no_colour(open_chat: Spawn, alphabet_model: Path) -> None:
+    child = open_chat("-m", alphabet_model, NO_COLOR="1")
     child.sendline("Hello")
     child.expect_exact(ALPHABET)
     child.sendline("/no")
@@ -250,22 +218,11 @@ def test_any_size_of_window_works(
     assert ended(child) == 0
 
 
-def test_the_terminal_is_left_as_it_was(spawn: Spawn, alphabet_model: Path) -> None:
-    child = spawn("-m", alphabet_model)
-    child.expect(PROMPT)
-    child.sendline("Hello")
-    child.expect_exact(ALPHABET)
-    child.sendline("/exit")
-    child.expect(pexpect.EOF)
-    assert "Traceback" not in child.before
-
-
 def test_changed_model_files_end_the_chat_with_one_line(
-    spawn: Spawn, reciting: Callable[..., Path]
+    open_chat: Spawn, reciting: Callable[..., Path]
 ) -> None:
     directory = reciting(b"abc")
-    child = spawn("-m", directory, TERM="dumb")
-    child.expect(PROMPT)
+    child = open_chat("-m", directory, TERM="dumb")
     weights = directory / "consolidated.00.pth"
     with weights.open("r+b") as file:
         file.truncate(1000)
@@ -274,26 +231,12 @@ def test_changed_model_files_end_the_chat_with_one_line(
     assert ended(child) == 3
 
 
-def test_completion_in_a_terminal_continues_each_text_on_its_own(
-    spawn: Spawn, alphabet_model: Path
-) -> None:
-    child = spawn("-m", alphabet_model, "--completion", TERM="dumb")
-    child.expect(PROMPT)
-    for _ in range(2):
-        child.sendline("see y")
-        child.expect_exact("z\r\n")
-        child.expect_exact("6 prompt")
-
-
 def test_output_in_a_file_holds_the_answers_alone(
-    spawn: Spawn, alphabet_model: Path, tmp_path: Path
+    open_chat: Spawn, alphabet_model: Path, tmp_path: Path
 ) -> None:
     answers = tmp_path / "answers"
-    child = spawn("-m", alphabet_model, prefix=["sh", "-c", f'"$@" > {answers}', "sh"])
-    child.expect(PROMPT)
-    child.sendline("Hello")
-    child.expect_exact("28 prompt")
-    child.expect(PROMPT)
+    child = open_chat("-m", alphabet_model, prefix=["sh", "-c", f'"$@" > {answers}', "sh"])
+    say(child, "Hello", "28 prompt")
     child.send(CTRL_D)
     assert ended(child) == 0
     assert answers.read_text() == f"{ALPHABET}\n"
@@ -301,29 +244,19 @@ def test_output_in_a_file_holds_the_answers_alone(
 
 @pytest.mark.parametrize("terminal", TERMINALS)
 def test_continue_goes_on_with_an_answer_that_was_stopped(
-    spawn: Spawn, alphabet_model: Path, terminal: str
+    open_chat: Spawn, alphabet_model: Path, terminal: str
 ) -> None:
-    child = spawn("-m", alphabet_model, "-n", "10", TERM=terminal)
-    child.expect(PROMPT)
-    child.sendline("Hello")
-    child.expect_exact("abcdefghij\r\n")
-    child.expect_exact("/continue goes on")
-    child.expect(PROMPT)
-    child.sendline("/continue")
-    child.expect_exact("klmnopqrst\r\n")
-    child.expect(PROMPT)
-    child.sendline("/continue")
-    child.expect_exact("uvwxyz\r\n")
-    child.expect_exact("eot")
-    child.expect(PROMPT)
+    child = open_chat("-m", alphabet_model, "-n", "10", TERM=terminal)
+    say(child, "Hello", "abcdefghij\r\n", "/continue goes on")
+    say(child, "/continue", "klmnopqrst\r\n")
+    say(child, "/continue", "uvwxyz\r\n", "eot")
     child.sendline("/continue")
     child.expect_exact("error: there is no answer that was stopped")
 
 
 @pytest.mark.parametrize("terminal", TERMINALS)
-def test_ctrl_c_keeps_the_half_answer(spawn: Spawn, endless_model: Path, terminal: str) -> None:
-    child = spawn("-m", endless_model, "-c", "100000", TERM=terminal)
-    child.expect(PROMPT)
+def test_ctrl_c_keeps_the_half_answer(open_chat: Spawn, endless_model: Path, terminal: str) -> None:
+    child = open_chat("-m", endless_model, "-c", "100000", TERM=terminal)
     child.sendline("Hello")
     child.expect_exact(ALPHABET * 2)
     child.send(CTRL_C)
@@ -340,25 +273,22 @@ def test_ctrl_c_keeps_the_half_answer(spawn: Spawn, endless_model: Path, termina
 
 @pytest.mark.parametrize("terminal", TERMINALS)
 def test_ctrl_z_suspends_and_the_prompt_is_back_afterwards(
-    spawn: Spawn, alphabet_model: Path, terminal: str
+    open_chat: Spawn, alphabet_model: Path, terminal: str
 ) -> None:
     shell = ["sh", "-c", 'set -m; "$@"; echo suspended $?; read line; fg', "sh"]
-    child = spawn("-m", alphabet_model, prefix=shell, TERM=terminal)
-    child.expect(PROMPT)
+    child = open_chat("-m", alphabet_model, prefix=shell, TERM=terminal)
     child.send("\x1a")
     child.expect_exact("suspended")
-    child.sendline("")
-    child.expect(PROMPT)
+    say(child, "")
     child.sendline("Hello")
     answered(child, FORMAT_TOKENS + 5, 0)
     child.send(CTRL_D)
     assert ended(child) == 0
 
 
-def test_ctrl_z_suspends_an_answer(spawn: Spawn, endless_model: Path) -> None:
+def test_ctrl_z_suspends_an_answer(open_chat: Spawn, endless_model: Path) -> None:
     shell = ["sh", "-c", 'set -m; "$@"; echo suspended $?; read line; fg', "sh"]
-    child = spawn("-m", endless_model, "-c", "100000", prefix=shell)
-    child.expect(PROMPT)
+    child = open_chat("-m", endless_model, "-c", "100000", prefix=shell)
     child.sendline("Hello")
     child.expect_exact(ALPHABET)
     child.send("\x1a")
@@ -370,9 +300,8 @@ def test_ctrl_z_suspends_an_answer(spawn: Spawn, endless_model: Path) -> None:
     child.expect(PROMPT)
 
 
-def test_the_bundled_model_says_what_it_knows(spawn: Spawn) -> None:
-    child = spawn(TERM="dumb", dimensions=(24, 80))
-    child.expect(PROMPT)
+def test_the_bundled_model_says_what_it_knows(open_chat: Spawn) -> None:
+    child = open_chat(TERM="dumb", dimensions=(24, 80))
     lines = child.before.splitlines()
     assert lines[0].startswith("bundled model: 3.2 M parameters, bfloat16, 6.1 MiB; context ")
     assert "It is tiny, and knows capitals, flags, small sums" in lines[1]
@@ -382,40 +311,35 @@ def test_the_bundled_model_says_what_it_knows(spawn: Spawn) -> None:
     for question, answer in zip(
         re.findall('"(.*?)"', lines[2]), ("Oslo", "42", "rotary"), strict=True
     ):
-        child.sendline(question)
-        child.expect_exact(answer)
-        child.expect(PROMPT)
+        say(child, question, answer)
 
 
-def test_another_model_is_not_said_to_know_that(spawn: Spawn, alphabet_model: Path) -> None:
-    child = spawn("-m", alphabet_model, TERM="dumb")
-    child.expect(PROMPT)
+def test_another_model_is_not_said_to_know_that(open_chat: Spawn, alphabet_model: Path) -> None:
+    child = open_chat("-m", alphabet_model, TERM="dumb")
     assert "capitals" not in child.before
     assert f"{alphabet_model.name}: 1.3 M parameters, bfloat16, " in child.before
 
 
 @pytest.mark.parametrize("terminal", TERMINALS)
 def test_a_blank_line_and_three_signs_tell_a_prompt_from_an_answer(
-    spawn: Spawn, alphabet_model: Path, terminal: str
+    open_chat: Spawn, alphabet_model: Path, terminal: str
 ) -> None:
-    child = spawn("-m", alphabet_model, "-q", TERM=terminal, NO_COLOR="1")
-    child.expect(PROMPT)
+    child = open_chat("-m", alphabet_model, "-q", TERM=terminal, NO_COLOR="1")
     child.sendline("Hello")
     child.expect(rf"{ALPHABET}\r\n\r\n[^\r\n]*{PROMPT}")
 
 
-def test_examples_are_listed_and_asked_in_the_chat(spawn: Spawn, alphabet_model: Path) -> None:
-    child = spawn("-m", alphabet_model, TERM="dumb")
-    child.expect(PROMPT)
-    child.sendline("/examples")
-    child.expect_exact("6. [chat] What is the flag of Turkey?")
-    child.expect(PROMPT)
+def test_examples_are_listed_and_asked_in_the_chat(open_chat: Spawn, alphabet_model: Path) -> None:
+    child = open_chat("-m", alphabet_model, TERM="dumb")
+    say(child, "/examples", "6. [chat] What is the flag of Turkey?")
     child.sendline("Hello")
     answered(child, FORMAT_TOKENS + 5, 0)
     for argument in ("0", "7", "x", "\u00b2", "9" * 200):
-        child.sendline(f"/examples {argument}")
-        child.expect_exact(f"error: /examples: expected a number from 1 to 6, got {argument}")
-        child.expect(PROMPT)
+        say(
+            child,
+            f"/examples {argument}",
+            f"error: /examples: expected a number from 1 to 6, got {argument}",
+        )
     child.sendline("/examples 1")  # a text to continue, beside the conversation
     child.expect_exact("[completion] Hello, my name is")
     child.expect_exact("tuvwxyz")
@@ -423,20 +347,69 @@ def test_examples_are_listed_and_asked_in_the_chat(spawn: Spawn, alphabet_model:
     child.expect(PROMPT)
     child.sendline("/show tokens")
     child.expect_exact("55 tokens")
-    child.sendline("/examples 6")
-    child.expect_exact("[chat] What is the flag of Turkey? (system: Answer with only one")
-    child.expect_exact(ALPHABET)
-    child.expect(PROMPT)
+    say(
+        child,
+        "/examples 6",
+        "[chat] What is the flag of Turkey? (system: Answer with only one",
+        ALPHABET,
+    )
     child.sendline("/show params")
     child.expect_exact("system prompt: Answer with only one emoji")
 
 
-def test_a_chat_is_saved_as_markdown(spawn: Spawn, alphabet_model: Path, tmp_path: Path) -> None:
-    child = spawn("-m", alphabet_model, TERM="dumb")
-    child.expect(PROMPT)
-    child.sendline("Hello")
-    answered(child, FORMAT_TOKENS + 5, 0)
-    child.sendline(f"/save {tmp_path}/chat.md")
-    child.expect_exact("saved: 1 question with its answer")
-    child.expect(PROMPT)
-    assert f"## User\n\nHello\n\n## Assistant\n\n{ALPHABET}\n" in (tmp_path / "chat.md").read_text()
+@pytest.mark.parametrize(
+    ("text", "is_open"),
+    [
+        ("", False),
+        ("hello", False),
+        ('say """', False),
+        ('"""', True),
+        ('""""', True),
+        ('""""""', False),
+        ('"""a\nb', True),
+        ('"""a\nb"""', False),
+        ('  """a"""  ', False),
+        ('"""a""" b', True),
+    ],
+)
+def test_a_block_is_open_until_it_ends_with_its_quotes(text: str, is_open: bool) -> None:
+    assert block_is_open(text) is is_open
+
+
+def test_the_quotes_are_not_part_of_the_message() -> None:
+    assert unquoted('"""a\n/b"""') == ("a\n/b", True)
+    assert unquoted('"""\na\n"""') == ("a", True)
+    assert unquoted("/help") == ("/help", False)
+    assert unquoted('""""""') == ("", True)
+
+
+@given(st.text(st.characters(categories=["Cs", "L"])))
+def test_surrogates_never_get_into_a_message(text: str) -> None:
+    unquoted(text)[0].encode()
+    unquoted(f'"""{text}"""')[0].encode()
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("/s", ["/system ", "/set ", "/show ", "/save ", "/stats "]), ("/exi", ["/exit"]),
+        ("/set s", ["seed", "stop"]), ("/set seed 4", []), ("/show c", ["cache"]),
+        ("/exit ", []), ("/unknown ", []), ("hello", []), ("", []),
+    ],
+)  # fmt: skip
+def test_commands_and_their_first_argument_are_completed(typed: str, completed: list[str]) -> None:
+    completions = list(CommandCompleter().get_completions(Document(typed), CompleteEvent()))
+    assert [completion.text for completion in completions] == completed
+    for completion in completions:
+        assert typed[len(typed) + completion.start_position :] in completion.text
+
+
+@pytest.mark.parametrize("command", ["/save", "/load", "/read"])
+def test_names_of_files_are_completed_where_a_command_wants_one(
+    tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "my chat.json").touch()
+    (tmp_path / "more").mkdir()
+    typed = Document(f"{command} {tmp_path}/m")
+    found = list(CommandCompleter().get_completions(typed, CompleteEvent()))
+    assert {completion.text for completion in found} == {"y chat.json", "ore"}

@@ -1,12 +1,24 @@
-import errno
-import io
-import sys
+"""The line that tells how far a prompt has been read: where it is shown, and what it says."""
 
+import errno
+import fcntl
+import io
+import os
+import pty
+import struct
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pexpect
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.cli.console import Console, OutputError, has_colour, is_capable_terminal
+from src.cli.console import Console, OutputError, has_colour, is_capable_terminal, readable_seconds
+from src.cli.console import _table as table
+from tests.cli.conftest import Spawn
 
 
 class Terminal(io.StringIO):
@@ -181,3 +193,212 @@ def test_closed_streams_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
     console.answer("a")
     console.error("b")
+
+
+ROWS = (("a.long.name.weight", "[2, 3]", "12"), ("b", "[20, 3]", "120"))
+COLUMNS = (("name", "left"), ("shape", "left"), ("bytes", "right"))
+HALF = (("name", "left"), ("value", "left"))
+
+
+def lines(columns: tuple[tuple[str, str], ...], rows: object, width: int | None) -> list[str]:
+    from rich.console import Console as RichConsole
+
+    console = RichConsole(width=width or 1000, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(table(columns, rows, width))  # type: ignore[arg-type]
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_a_table_that_fits_has_a_line_per_row() -> None:
+    for width in (None, 34, 100):
+        assert lines(COLUMNS, ROWS, width) == [
+            "name                shape    bytes",
+            "a.long.name.weight  [2, 3]      12",
+            "b                   [20, 3]    120",
+        ]
+
+
+def test_in_a_narrow_window_the_name_has_a_line_of_its_own() -> None:
+    assert lines(COLUMNS, ROWS, 33) == [
+        "a.long.name.weight",
+        "  [2, 3]    12",
+        "b",
+        "  [20, 3]  120",
+    ]
+
+
+def test_in_a_very_narrow_window_every_cell_has() -> None:
+    assert lines(COLUMNS, (("b", "[20, 3]", ""), ("c", "[2, 3]", "12")), 10) == [
+        "b",
+        "  [20, 3]",
+        "c",
+        "  [2, 3]",
+        "  12",
+    ]
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 20])
+def test_nothing_of_two_columns_is_left_out(width: int) -> None:
+    rows = (("abcdefghij", "klmnopqrst"),)
+    shown = lines((("", ""), ("", "")), rows, width)
+    assert all(len(line) <= width for line in shown)
+    assert sorted("".join(shown).replace(" ", "")) == sorted("abcdefghijklmnopqrst")
+
+
+def test_without_headings_there_is_no_line_of_them() -> None:
+    assert lines((("", "left"), ("", "left")), (("a", "b"),), 80) == ["a  b"]
+    assert lines(HALF, (("a", "b"),), 80) == ["name  value", "a     b"]
+
+
+def test_a_table_without_rows_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().report_table((("", "left"), ("", "left")), ())
+    assert capsys.readouterr().out.strip() == ""
+
+
+def test_cells_are_escaped() -> None:
+    assert lines(HALF, (("\x1b[2J", "a\nb"),), None)[1] == r"\x1b[2J  a\nb"
+
+
+CLEAR = "\x1b[K"
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("src.cli.console.time", made)
+    return made
+
+
+class Notes:
+    """A terminal in the place of standard error."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        # Within a test, because pytest replaces the stream before each.
+        self._ours, theirs = pty.openpty()
+        os.set_blocking(self._ours, False)
+        self._stream = open(theirs, "w")  # noqa: SIM115 - closed by the test
+        patch.setattr(sys, "stderr", self._stream)
+        patch.setenv("TERM", "xterm-256color")
+        self.resize(80)
+
+    def resize(self, columns: int) -> None:
+        size = struct.pack("HHHH", 24, columns, 0, 0)
+        fcntl.ioctl(self._stream.fileno(), termios.TIOCSWINSZ, size)
+
+    def new(self) -> str:
+        """Returns what was written since the last time."""
+        try:
+            return os.read(self._ours, 10000).decode()
+        except BlockingIOError:
+            return ""
+
+    def close(self) -> None:
+        self._stream.close()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Notes]]:
+    made: list[Notes] = []
+
+    def make() -> Notes:
+        made.append(Notes(monkeypatch))
+        return made[-1]
+
+    yield make
+    for notes in made:
+        notes.close()
+
+
+def test_the_line_tells_the_time_left_and_is_taken_away(
+    terminal: Callable[[], Notes], clock: Clock
+) -> None:
+    notes = terminal()
+    show = Console().timed_progress("reading the prompt", "tokens")
+    assert show is not None
+    show(100, 500)  # 100 tokens were in the cache
+    assert notes.new() == ""
+    clock.now += 3
+    show(200, 500)
+    assert notes.new() == f"\rreading the prompt: 200 of 500 tokens, 9 s left{CLEAR}"
+    clock.now += 3
+    show(300, 500)
+    assert notes.new() == f"\rreading the prompt: 300 of 500 tokens, 6 s left{CLEAR}"
+    show(500, 500)
+    assert notes.new() == f"\r{CLEAR}"
+
+
+def test_a_prompt_that_is_read_at_once_needs_no_line(
+    terminal: Callable[[], Notes], clock: Clock
+) -> None:
+    notes = terminal()
+    show = Console().timed_progress("reading the prompt", "tokens")
+    assert show is not None
+    show(0, 500)
+    clock.now += 0.1
+    show(100, 500)
+    show(500, 500)
+    assert notes.new() == ""
+
+
+def test_a_narrow_window_cuts_the_line_and_a_very_narrow_one_has_none(
+    terminal: Callable[[], Notes],
+) -> None:
+    notes = terminal()
+    console = Console()
+    notes.resize(21)
+    console.show_progress("x" * 30)
+    assert notes.new() == f"\r{'x' * 19}…{CLEAR}"
+    notes.resize(1)
+    console.clear_progress()
+    notes.new()
+    console.show_progress("x" * 30)
+    console.clear_progress()
+    assert notes.new() == ""
+
+
+@pytest.mark.parametrize("where", ["pipe", "dumb", "quiet"])
+def test_where_no_line_can_be_taken_back_there_is_no_progress(
+    terminal: Callable[[], Notes], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    notes = terminal()
+    if where == "pipe":
+        monkeypatch.setattr(sys, "stderr", io.StringIO())
+    if where == "dumb":
+        monkeypatch.setenv("TERM", "dumb")
+    console = Console(quiet=where == "quiet")
+    assert console.timed_progress("reading", "tokens") is None
+    console.show_progress("x")
+    console.clear_progress()
+    assert notes.new() == ""
+
+
+def test_times_are_written_for_people() -> None:
+    for seconds, text in (
+        (0.2, "1 s"), (8.4, "8 s"), (59.6, "1 min 00 s"), (125, "2 min 05 s"), (3725, "1 h 02 min"),
+    ):  # fmt: skip
+        assert readable_seconds(seconds) == text
+
+
+def test_a_long_prompt_shows_its_progress_in_a_terminal(
+    spawn: Spawn, endless_model: Path, tmp_path: Path
+) -> None:
+    prompt = tmp_path / "prompt"
+    prompt.write_text("word " * 10000)  # a second and more on any machine
+    child = spawn("-m", endless_model, "-c", "60000", "-f", prompt, "-n", "1")
+    child.expect(r"reading the prompt: \d+ of 50022 tokens, [\d hmins]+ left")
+    child.sendintr()
+    child.expect_exact("interrupted")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130

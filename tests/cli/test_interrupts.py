@@ -1,27 +1,43 @@
 """Ctrl-C in every phase of an answer: the prompt is back, and the next answer as it would be."""
 
-import functools
+import fcntl
+import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pexpect
 import pytest
 
+from src.checkpoint import checkpoint
+from src.cli import loading, one_shot
+from src.cli.chat import InterruptedLineError, LineEditor
 from src.cli.console import Console
-from src.cli.line_editor import LineEditor
-from src.cli.reader import InterruptedLineError
 from src.inference import Sampler
-from src.model import Model
+from src.model import InferenceContext, Model
 from src.model.llama import LlamaTransformer
 from src.tokenizer import StreamDecoder, Tokenizer
-from tests.cli.conftest import ALPHABET, REPOSITORY, SECONDS, Spawn
-from tests.cli.test_chat import CTRL_C, CTRL_D, PROMPT, SECONDS_TO_STOP, ended
-from tests.cli.test_session import session_of
+from tests.cli.conftest import (
+    ALPHABET,
+    CTRL_C,
+    CTRL_D,
+    PROGRAM,
+    PROMPT,
+    REPOSITORY,
+    SECONDS,
+    SECONDS_TO_STOP,
+    Run,
+    Spawn,
+    ended,
+    environment,
+    press_ctrl_c_at,
+    say,
+    session_of,
+)
 
 # What runs in each phase, and which of its calls Ctrl-C falls upon.
 PHASES: dict[str, tuple[type, str, int]] = {
@@ -34,27 +50,6 @@ PHASES: dict[str, tuple[type, str, int]] = {
     "printing": (Console, "answer", 3),
     "ending the line": (Console, "end_answer", 0),
 }
-
-
-def press_ctrl_c_at(
-    patch: pytest.MonkeyPatch, owner: type, name: str, at: int, *, after: bool
-) -> None:
-    """Sends Ctrl-C before or after one call of a method."""
-    method: Callable[..., Any] = getattr(owner, name)
-    calls = 0
-
-    @functools.wraps(method)
-    def counted(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == at + 1 and not after:
-            signal.raise_signal(signal.SIGINT)
-        result = method(*arguments, **named)
-        if calls == at + 1:
-            signal.raise_signal(signal.SIGINT)
-        return result
-
-    patch.setattr(owner, name, counted)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -96,9 +91,9 @@ def steps():
         time.sleep(seconds)
     yield Step(1, "text", "eot")
 
-answer = stream_answer(Console(quiet=True), steps)
+_, reason = stream_answer(Console(quiet=True), steps)
 assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-print(answer.stop_reason)
+print(reason)
 """
 
 
@@ -158,11 +153,9 @@ def test_a_ctrl_c_when_the_line_editor_has_taken_the_line_is_not_lost(
 
 @pytest.fixture(params=["dumb", pytest.param("xterm-256color", marks=pytest.mark.slow)])
 def endless(
-    request: pytest.FixtureRequest, spawn: Spawn, endless_model: Path
+    request: pytest.FixtureRequest, open_chat: Spawn, endless_model: Path
 ) -> "pexpect.spawn[str]":
-    child = spawn("-m", endless_model, "-c", "200000", TERM=request.param)
-    child.expect(PROMPT)
-    return child
+    return open_chat("-m", endless_model, "-c", "200000", TERM=request.param)
 
 
 def interrupt(child: "pexpect.spawn[str]") -> None:
@@ -176,16 +169,9 @@ def interrupt(child: "pexpect.spawn[str]") -> None:
 
 def answers_as_before(child: "pexpect.spawn[str]") -> None:
     """Checks that a short question gets the answer of a chat that has just begun."""
-    child.sendline("/clear")
-    child.expect_exact("anew")
-    child.expect(PROMPT)
-    child.sendline("/set max_tokens 26")
-    child.expect_exact("26")
-    child.expect(PROMPT)
-    child.sendline("Hello")
-    child.expect_exact(ALPHABET + "\r\n")
-    child.expect_exact("28 prompt")
-    child.expect(PROMPT)
+    say(child, "/clear", "anew")
+    say(child, "/set max_tokens 26", "26")
+    say(child, "Hello", ALPHABET + "\r\n", "28 prompt")
     child.send(CTRL_D)
     assert ended(child) == 0
 
@@ -205,9 +191,7 @@ def test_ctrl_c_while_a_long_text_is_tokenized_or_run(
 ) -> None:
     text = tmp_path / "long.txt"
     text.write_text("a long text " * 12000)
-    endless.sendline(f"/read {text}")
-    endless.expect_exact("144")
-    endless.expect(PROMPT)
+    say(endless, f"/read {text}", "144")
     endless.sendline("What is it about?")
     time.sleep(seconds)
     interrupt(endless)
@@ -225,3 +209,92 @@ def test_ctrl_c_while_a_file_is_read_leaves_nothing_of_it(
     endless.send(CTRL_C)
     endless.expect(PROMPT)
     answers_as_before(endless)
+
+
+F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
+
+# What runs in each phase, which of its calls Ctrl-C falls upon, and what was printed by then.
+ONE_SHOT_PHASES = {
+    "reading the prompt": (one_shot, "_read_limited", 0, b""),
+    "the forecast of memory": (loading, "forecast_memory", 0, b""),
+    "mapping the weights": (checkpoint, "map_pth", 0, b""),
+    "checking the weights": (checkpoint, "check_shards", 0, b""),
+    "allocating the cache": (InferenceContext, "__init__", 0, b""),
+    "the loading line": (Console, "note", 0, b""),
+    "tokenizing": (Tokenizer, "encode", 4, b""),
+    "prefill": (LlamaTransformer, "forward", 0, b""),
+    "decode": (LlamaTransformer, "forward", 3, b"abc\n"),
+    "choosing": (Sampler, "sample", 2, b"ab\n"),
+}
+
+
+@pytest.mark.parametrize("phase", ONE_SHOT_PHASES)
+def test_ctrl_c_in_any_phase_ends_with_130_and_keeps_what_was_printed(
+    run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    owner, name, at, printed = ONE_SHOT_PHASES[phase]
+    press_ctrl_c_at(monkeypatch, owner, name, at, after=False)
+    done = run("-m", alphabet_model, stdin=b"Hello")
+    assert (done.returncode, done.stdout) == (130, printed)
+    assert b"Traceback" not in done.stderr
+    assert b"error" not in done.stderr
+    assert done.stderr.endswith(b"\n") or not done.stderr
+    monkeypatch.undo()
+    assert run("-m", alphabet_model, stdin=b"Hello").stdout == f"{ALPHABET}\n".encode()
+
+
+def interrupted(process: "subprocess.Popen[bytes]") -> float:
+    """Sends Ctrl-C, expects exit code 130, and returns the seconds between."""
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=SECONDS) == 130
+    return time.monotonic() - started
+
+
+def test_ctrl_c_ends_the_wait_for_standard_input(alphabet_model: Path) -> None:
+    with subprocess.Popen(
+        [*PROGRAM, "-v", "-m", str(alphabet_model), "-"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=REPOSITORY,
+        env=environment(),
+    ) as process:
+        time.sleep(1)
+        assert interrupted(process) < SECONDS_TO_STOP
+        assert process.stderr is not None
+        [line] = process.stderr.read().splitlines()
+        assert line.startswith(b"llama-bolts ")  # no traceback behind what -v says at the start
+
+
+@pytest.mark.skipif(F_SETPIPE_SZ is None, reason="the size of a pipe cannot be set here")
+def test_ctrl_c_does_not_wait_for_a_reader_that_reads_no_more(endless_model: Path) -> None:
+    reading, writing = os.pipe()
+    assert F_SETPIPE_SZ is not None
+    size = fcntl.fcntl(writing, F_SETPIPE_SZ, 4096)
+    filling = b"." * (size - 200)  # so that the rest is full at once
+    os.write(writing, filling)
+    with subprocess.Popen(
+        [*PROGRAM, "-m", str(endless_model), "-p", "x", "-c", "100000", "-q"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        cwd=REPOSITORY,
+        env=environment(),
+    ) as process:
+        os.close(writing)
+        while not is_full(reading, size):
+            time.sleep(0.05)
+        time.sleep(0.1)
+        assert interrupted(process) < SECONDS_TO_STOP
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    printed = b""
+    while part := os.read(reading, 4096):
+        printed += part
+    os.close(reading)
+    assert printed == filling + (ALPHABET.encode() * 8)[:200]
+
+
+def is_full(descriptor: int, size: int) -> bool:
+    waiting: int
+    (waiting,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))
+    return waiting == size

@@ -1,18 +1,38 @@
+"""Opening a model: what is said of it, quantized, padded, with a chat format, or changed in use."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from src.cli.arguments import DEFAULT_CONTEXT_LENGTH, parse_arguments
+from src.cli.arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, parse_arguments
 from src.cli.console import Console
 from src.cli.errors import UsageError
 from src.cli.loading import loading_line, open_model_to_run, open_session
-from src.cli.show import topic_text
-from src.inference import SamplingError
+from src.cli.session import Session
+from src.inference import CHAT_FORMATS, InferenceEngine, Message, SamplingArgs, SamplingError
 from src.inference.engine import DEFAULT_SEQUENCE_LENGTH
-from src.model import forecast_memory
-from tests.cli.conftest import Run
-from tests.cli.reciting_model import LONGEST_CONTEXT
+from src.model import QUANTIZATIONS, Model, forecast_memory, load_model
+from tests.cli.conftest import (
+    ALPHABET,
+    PROGRAM,
+    REPOSITORY,
+    SECONDS,
+    Outcome,
+    Run,
+    Typed,
+    environment,
+    reply,
+    session_of,
+)
+from tests.cli.reciting_model import EOT_ID, LONGEST_CONTEXT, VOCABULARY, write_padded_directory
 
 
 def test_the_default_context_is_that_of_the_engine(alphabet_model: Path) -> None:
@@ -54,19 +74,17 @@ def test_a_billion_parameters_and_a_directory_by_its_own_name(
     assert loading_line(session.engine).startswith(f"{alphabet_model.name}: 1.2 B parameters, ")
 
 
-def test_quantized_weights_are_told_with_what_they_take() -> None:
-    session = open_session(parse_arguments(["--quantize", "nf4"]), Console(quiet=True))
-    assert loading_line(session.engine).startswith(
-        "bundled model: 3.2 M parameters, nf4, 2.8 MiB; context "
-    )
-
-
-def test_verbose_and_show_model_tell_all_that_was_found(run: Run, alphabet_model: Path) -> None:
+def test_verbose_and_show_model_tell_all_that_was_found(
+    run: Run, alphabet_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ("-m", alphabet_model, "-c", "64", "--rope-scaling-factor", "32")
     done = run(*flags, "-p", "x", "-v").stderr.decode()
     session = open_session(parse_arguments([*map(str, flags)]), Console(quiet=True))
-    shown = topic_text(session, "model").splitlines()
-    for part in (str(alphabet_model), "1.3 M parameters", "mapped", "KV cache 64.0 KiB", "free"):
+    shown = reply(capsys, session, "/show model").splitlines()
+    for part in (
+        str(alphabet_model), "1.3 M parameters", "mapped", "KV cache 64.0 KiB", "free",
+        "chat format llama3 by special tokens",
+    ):  # fmt: skip
         assert part in done.splitlines()[2]
         assert sum(part in line for line in shown) == 1
     assert "RoPE scaling factor 32 by override" in shown
@@ -106,3 +124,289 @@ def test_the_context_that_is_said_to_fit_runs_and_one_position_more_is_refused(
     again = run(*flags, str(fitting + 1))
     assert again.returncode == 4
     assert again.stderr.endswith(f"; a context of {fitting} would fit\n".encode())
+
+
+def test_the_names_of_the_flag_are_those_of_the_model() -> None:
+    assert tuple(QUANTIZATIONS) == QUANTIZATION_NAMES
+
+
+def test_a_quantized_model_answers_and_the_loading_line_says_so(run: Run) -> None:
+    question = "What is the capital of France?"
+    done = run("--quantize", "nf4", "-p", question, "--temperature", "0")
+    assert done.returncode == 0
+    assert b"Paris" in done.stdout
+    assert b"3.2 M parameters, nf4, " in done.stderr
+    more = run("--quantize", "nf4", "-p", question, "-n", "1", "-v")
+    assert b"quantized matrices: 29 nf4" in more.stderr
+
+
+def test_a_model_is_saved_and_shown(run: Run, tmp_path: Path) -> None:
+    done = run("--quantize", "int8", "--save-quantized", tmp_path / "new")
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert b"new: 4.0 MiB of weights written, int8" in done.stderr
+    report = run("-m", tmp_path / "new", "--metadata").stdout
+    assert b"int8_block" in report
+    assert b"bytes of quantized matrices" in report
+    again = run("--quantize", "int8", "--save-quantized", tmp_path / "new")
+    assert again.returncode == 2
+    assert again.stderr.count(b"\n") == 1
+    assert load_model(tmp_path / "new").args.dim == load_model().args.dim
+
+
+# Writes one weight after the other until it is ended.
+SLOW = """
+import sys, time
+from src.checkpoint.safetensors_writer import SafetensorsWriter
+from src.main import main
+
+def write(self, name, content):
+    print("writing", flush=True)
+    time.sleep(60)
+
+SafetensorsWriter.write = write
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_sigterm_leaves_nothing_of_a_directory_that_was_not_finished(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, "--quantize", "nf4", "--save-quantized", tmp_path / "new"],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"writing\n"
+        [unfinished] = tmp_path.iterdir()
+        assert unfinished.name.startswith(".new.unfinished-")
+        process.terminate()
+        assert process.wait(SECONDS) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+TOKENS = 8000
+TRUNCATED = (
+    b"error: a model file: expected all bytes that were mapped, got fewer (truncated while in use, "
+    b"or its device fails)\n"
+)
+
+
+def truncate(weights: Path) -> None:
+    os.truncate(weights, 0)
+
+
+def truncate_the_end(weights: Path) -> None:
+    os.truncate(weights, weights.stat().st_size - 8192)
+
+
+def rewrite(weights: Path) -> None:
+    """Writes the same bytes again, so that only the time tells."""
+    content = weights.read_bytes()
+    with open(weights, "r+b") as file:
+        file.write(content)
+
+
+def put_another(weights: Path) -> None:
+    """Puts another file in its place, as downloads and editors do; the mapped one stays."""
+    other = weights.with_name("other")
+    other.write_bytes(b"another model")
+    other.rename(weights)
+
+
+def answer_while(model: Path, change: Callable[[Path], None], *, threads: int = 1) -> Outcome:
+    """Runs the program on a model, and changes its weights after the first words."""
+    with subprocess.Popen(
+        [*PROGRAM, "-m", str(model), "-p", "x", "-q", "-n", str(TOKENS), "-c", str(2 * TOKENS),
+         "--threads", str(threads)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=REPOSITORY, env=environment(),
+        bufsize=0,  # communicate() does not see what a buffer has read ahead
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        first = b""
+        while len(first) < len(ALPHABET):
+            first += process.stdout.read(len(ALPHABET) - len(first)) or b"?"
+        process.send_signal(signal.SIGSTOP)  # so that the change falls into the answer
+        change(model / "consolidated.00.pth")
+        process.send_signal(signal.SIGCONT)
+        rest, notes = process.communicate(timeout=SECONDS)
+    return Outcome(process.returncode, first + rest, notes)
+
+
+@pytest.fixture
+def model(endless_model: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(endless_model, tmp_path / "model"))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_weights_truncated_during_an_answer_are_one_line(model: Path, threads: int) -> None:
+    done = answer_while(model, truncate, threads=threads)
+    assert (done.returncode, done.stderr) == (3, TRUNCATED)
+    assert done.stdout.startswith(ALPHABET.encode())
+    assert len(done.stdout) < TOKENS
+
+
+@pytest.mark.parametrize("change", [truncate_the_end, rewrite])
+def test_weights_changed_during_an_answer_are_one_line(
+    model: Path, change: Callable[[Path], None]
+) -> None:
+    done = answer_while(model, change)
+    assert done.returncode == 3
+    assert done.stderr == TRUNCATED or b"while in use" in done.stderr
+    assert done.stderr.startswith(b"error: ")
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("change", [lambda _: None, put_another], ids=["nothing", "replace"])
+def test_weights_that_stay_or_are_replaced_give_the_whole_answer(
+    model: Path, change: Callable[[Path], None]
+) -> None:
+    done = answer_while(model, change)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == (ALPHABET * TOKENS)[:TOKENS].encode() + b"\n"
+
+
+SENT = """
+import signal
+from src.ml.kernels import exit_on_bus_error
+exit_on_bus_error()
+signal.raise_signal(signal.SIGBUS)
+"""
+
+
+def test_a_bus_error_that_no_page_caused_ends_the_process_as_ever() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SENT], cwd=REPOSITORY, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGBUS, b"")
+
+
+ROWS = VOCABULARY + 8
+# Two such ids at the beginning, one in the middle of a character of two bytes, and the last row.
+ANSWER = [VOCABULARY, VOCABULARY + 1, *b"a\xc3", VOCABULARY + 2, *b"\xa9b", ROWS - 1]
+TEXT = "a\u00e9b"
+SAMPLING = [SamplingArgs(temperature=0.0), SamplingArgs(temperature=0.8, seed=5)]
+
+
+@pytest.fixture(scope="module")
+def padded_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_padded_directory(tmp_path_factory.mktemp("padded"), ANSWER, ROWS)
+
+
+@pytest.fixture(scope="module")
+def padded(padded_model: Path) -> Model:
+    return load_model(padded_model)
+
+
+@pytest.mark.parametrize("sampling", SAMPLING, ids=["greedy", "sampled"])
+def test_it_can_be_drawn_and_adds_nothing_to_the_text(
+    padded: Model, sampling: SamplingArgs
+) -> None:
+    engine, tokenizer = InferenceEngine(padded, 64), padded.tokenizer
+    assert tokenizer is not None
+    prompt = tokenizer.encode("x\n", bos=True, eos=False)
+    for steps in (
+        list(engine.generate(prompt, sampling=sampling)),
+        list(engine.generate([*prompt, ROWS - 1, 10], sampling=sampling)),
+        list(engine.chat([Message("user", "x")], sampling=sampling, chat_format="llama3")),
+    ):
+        assert [step.token_id for step in steps] == [*ANSWER, EOT_ID]
+        assert "".join(step.text for step in steps) == TEXT
+        assert steps[-1].stop_reason == "eot"
+        assert tokenizer.decode([step.token_id for step in steps[:-1]]) == TEXT
+
+
+def test_no_text_becomes_such_an_id_and_none_is_beyond_the_rows(padded: Model) -> None:
+    tokenizer = padded.tokenizer
+    assert tokenizer is not None
+    assert tokenizer.vocab_size == ROWS
+    assert max(tokenizer.encode("any text \u00e9", bos=True, eos=True)) < VOCABULARY
+    assert not tokenizer.is_special(ROWS - 1)
+    with pytest.raises(Exception, match=f"got id {ROWS}, V = {ROWS}"):
+        tokenizer.decode([ROWS])
+
+
+def test_the_chat_goes_on_after_it(padded_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = session_of(padded_model, "-c", "300", "--seed", "3")
+    for _ in range(2):
+        session.ask("Hello")
+        assert session.turns[-1].answer == TEXT
+    rows = [line.split()[1:] for line in reply(capsys, session, "/show tokens").splitlines()]
+    assert ["97", "61", "'a'"] in rows
+
+
+UNKNOWN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+@pytest.fixture
+def with_template(alphabet_model: Path, tmp_path: Path) -> Path:
+    """The model of the alphabet with a chat template that the table does not know."""
+    directory = tmp_path / "model"
+    shutil.copytree(alphabet_model, directory)
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": UNKNOWN}))
+    return directory
+
+
+def test_show_prompt_tells_what_was_sent_in_the_named_format(
+    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = session_of(alphabet_model, "-c", "300", "--chat-format", "zephyr")
+    session.system = "Be brief."
+    session.ask("Hello")
+    assert reply(capsys, session, "/show prompt") == (
+        "<|system|>\nBe brief.<|end_of_text|>\n<|user|>\nHello<|end_of_text|>\n<|assistant|>\n\n"
+    )
+    assert "chat format: zephyr (by --chat-format)" in reply(capsys, session, "/show params")
+
+
+def test_a_question_without_an_answer_leaves_no_trace_in_show_prompt(
+    session: Session, typed: Typed
+) -> None:
+    session.unanswered = "one"
+    assert typed("/show prompt") == "nothing was said yet\n"
+    session.ask("two")
+    prompt = typed("/show prompt")
+    session.unanswered = "three"
+    assert typed("/show prompt") == prompt
+    assert "two" in prompt
+    session.ask("four")
+    prompt = typed("/show prompt")
+    assert prompt.index("two") < prompt.index(ALPHABET) < prompt.index("four")
+
+
+def test_an_unknown_template_is_refused_in_one_line_that_names_the_flag(
+    run: Run, with_template: Path
+) -> None:
+    outcome = run("-m", with_template, "-p", "Hello")
+    assert outcome.returncode == 2
+    assert outcome.stdout == b""
+    (line,) = outcome.stderr.decode().splitlines()
+    assert "has a chat template that is not among the known ones" in line
+    assert "--chat-format" in line
+    assert "--completion" in line
+    assert all(name in line for name in CHAT_FORMATS)
+
+
+def test_with_the_flag_or_as_a_completion_the_same_model_answers(
+    run: Run, with_template: Path
+) -> None:
+    for flags in (("--chat-format", "llama3"), ("--completion",)):
+        outcome = run("-m", with_template, "-q", "-p", "Hello\n", *flags)
+        assert (outcome.returncode, outcome.stdout) == (0, f"{ALPHABET}\n".encode())
+
+
+def test_a_format_whose_tokens_the_tokenizer_lacks_is_refused_by_name(
+    run: Run, alphabet_model: Path
+) -> None:
+    outcome = run("-m", alphabet_model, "-p", "Hello", "--chat-format", "chatml")
+    assert outcome.returncode == 2
+    (line,) = outcome.stderr.decode().splitlines()
+    assert "<|im_start|>" in line
+
+
+def test_a_damaged_configuration_of_the_tokenizer_is_a_bad_model(
+    run: Run, with_template: Path
+) -> None:
+    (with_template / "tokenizer_config.json").write_text("{")
+    outcome = run("-m", with_template, "-p", "Hello")
+    assert outcome.returncode == 3
+    assert b"text: expected JSON" in outcome.stderr

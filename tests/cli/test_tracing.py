@@ -9,10 +9,10 @@ import pytest
 from src import trace
 from src.cli.commands import run_command
 from src.cli.errors import UsageError
+from src.cli.session import Session
 from src.ml import op
 from src.trace.records import read_trace
-from tests.cli.conftest import ALPHABET, PROGRAM, REPOSITORY, SECONDS, Run, environment
-from tests.cli.test_session import session_of
+from tests.cli.conftest import ALPHABET, PROGRAM, REPOSITORY, SECONDS, Run, environment, session_of
 
 ANSWER = f"{ALPHABET}\n".encode()
 NASTY = 'a\nb "c" {} {0}\u2028\u202e\x1b[31m 🙂'
@@ -142,7 +142,6 @@ def test_the_trace_can_be_turned_on_and_off_in_a_chat(
 
 
 @pytest.mark.parametrize("argument", ["", " perhaps"])
-def test_the_command_wants_on_or_off(alphabet_model: Path, argument: str) -> None:
-    session = session_of(alphabet_model, "-c", "300")
+def test_the_command_wants_on_or_off(session: Session, argument: str) -> None:
     with pytest.raises(UsageError, match="/trace wants on or off: got"):
         run_command(session, f"/trace{argument}")

@@ -362,9 +362,3 @@ def test_a_prompt_without_tokens_is_refused(run: Run, with_biases: Path, install
     done = run("-m", with_biases, "--verify", "-p", "")
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"--verify: expected a prompt of at least one token, got none" in done.stderr
-
-
-@pytest.mark.parametrize("flags", [("--quantize", "nf4"), ("--bench",), ("--file", "text")])
-def test_flags_that_contradict_it_are_refused(run: Run, flags: tuple[str, ...]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        run("--verify", *flags)

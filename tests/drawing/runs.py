@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from src import ml, trace
-from src.cli.token_text import piece
+from src.cli.answer import piece
 from src.drawing import Recorder, TracedRun
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import load_model

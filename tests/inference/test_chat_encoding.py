@@ -21,8 +21,7 @@ from src.inference import (
 )
 from src.inference.chat_encoding import format_of_template, format_of_tokens, read_template
 from src.model import load_model
-from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
-from src.tokenizer import MAX_FILE_BYTES
+from src.tokenizer import MAX_FILE_BYTES, Tokenizer, TokenizerError, load_tokenizer
 from src.tokenizer.tiktoken_file import llama3_tokenizer
 from tests.cli.reciting_model import write_reciting_directory
 from tests.inference.byte_tokenizer import LLAMA2, LLAMA3, ByteTokenizer

@@ -9,9 +9,9 @@ import numpy as np
 
 from src import ml
 from src.checkpoint.safetensors_writer import int8_config, nf4_config
+from src.cli.answer import Settings
 from src.cli.saved_chat import SavedChat, chat_as_json
 from src.cli.session import Turn
-from src.cli.settings import Settings
 from src.inference import SamplingArgs
 from tests.inference.published_templates import CHATML_BOS, LLAMA2, LLAMA3, TINYLLAMA
 from tests.support.hugging_face_writer import CONFIG

@@ -23,9 +23,9 @@ import pytest
 
 from src.cli.arguments import parse_arguments
 from src.cli.console import Console
-from src.cli.conversation_files import load_chat, save_chat
 from src.cli.errors import UsageError
 from src.cli.loading import open_session
+from src.cli.saved_chat import load_chat, save_chat
 from src.cli.session import Session
 from src.inference import ContextFullError
 from src.tokenizer.encoders import CACHED_PIECES
@@ -194,7 +194,7 @@ class _Chat:
 
     def _stop_reason(self) -> str:
         last = self._session.last
-        return "nothing" if last is None else last.answer.stop_reason
+        return "nothing" if last is None else last.stop_reason
 
 
 @contextlib.contextmanager

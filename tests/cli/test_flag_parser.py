@@ -9,14 +9,13 @@ import pexpect
 import pytest
 
 from src import __version__
-from src.cli.examples import EXAMPLES
+from src.cli.arguments import EXAMPLES
 from src.model.files import BUNDLED_MODEL
 from src.trace.records import read_trace
-from tests.cli.conftest import REPOSITORY, Spawn
+from tests.cli.conftest import CTRL_D, REPOSITORY, Spawn
 
 QUESTION = "What is the capital of Massachusetts? Answer in one word."
 ANSWER = "Boston"
-CTRL_D = "\x04"
 STYLES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -54,17 +53,8 @@ def test_a_file_a_record_and_the_trace(spawn: Spawn, tmp_path: Path) -> None:
     prompt.write_text(QUESTION)
     child = spawn(
         *("-f", prompt, "--json", "--temperature", "0", "--no-stats", "-v"),
-        *(
-            "--debug-log",
-            log,
-            "--trace-json",
-            trace,
-            "--trace-layers",
-            "1",
-            "--trace-stages",
-            "7-9",
-        ),
-        "--trace-statistics",
+        *("--debug-log", log, "--trace-json", trace, "--trace-layers", "1"),
+        *("--trace-stages", "7-9", "--trace-statistics"),
     )
     _kernels, _loading, _details, *record, _seconds, _end = shown(child)
     found = json.loads("".join(record))
@@ -79,11 +69,6 @@ def test_a_dash_reads_what_is_typed(spawn: Spawn) -> None:
     child.sendline(QUESTION)
     child.send(CTRL_D)
     assert shown(child)[-2:] == [ANSWER, ""]
-
-
-def test_a_completion_continues_the_text(spawn: Spawn) -> None:
-    child = spawn("--completion", "-p", "The capital of France is", "-q", "-n", "2")
-    assert len(shown(child)) >= 2
 
 
 def test_the_list_of_examples_and_an_example_by_its_number(spawn: Spawn) -> None:
@@ -121,11 +106,6 @@ def test_the_smallest_windows(spawn: Spawn, dimensions: tuple[int, int]) -> None
     assert ANSWER in shown(child)
     for report in ("--info", "--metadata", "--help"):
         assert shown(spawn(report, dimensions=dimensions))
-
-
-def test_help_and_version(spawn: Spawn) -> None:
-    assert shown(spawn("--version")) == [f"llama-bolts {__version__}", ""]
-    assert max(map(len, shown(spawn("--help")))) < 80
 
 
 @pytest.mark.slow

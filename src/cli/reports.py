@@ -1,0 +1,256 @@
+"""Reports of the command line: `--metadata`, `--check-weights`, `--info` and `--explain`."""
+
+import dataclasses
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from .. import __version__, ml
+from ..checkpoint.torch_pth import check_crcs
+from ..memory import available_memory, readable_bytes
+from ..model import (
+    QUANTIZATIONS,
+    LinearRopeScaling,
+    Model,
+    kv_cache_bytes,
+    open_checkpoint,
+    read_model_files,
+)
+from ..trace import STAGES, Stage
+from ..trace.code import PACKAGE
+from .arguments import Options
+from .console import Console
+from .errors import UsageError
+
+_VALUES = (("name", "left"), ("value", "left"))
+_TENSORS = (("name", "left"), ("shape", "left"), ("dtype", "left"), ("bytes", "right"))
+_NAMES_IN_FILES = (("name in the file", "left"),)
+_LONGEST_VALUE = 80
+_ZIP = b"PK\x03\x04"
+_LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")
+_COMMENT = re.compile(r"<!-- .* -->")  # the marks of what is generated and run
+
+
+def report_metadata(console: Console, model: Model) -> None:
+    """Write hyperparameters, tensors, counts and bytes of a model to standard output.
+
+    Args:
+        console: The streams of this run.
+        model: The loaded model; no weight is read.
+    """
+    console.report_heading(str(model.source_directory))
+    given = "params.json" if model.files.directory.layout == "Meta" else "config.json"
+    names = model.checkpoint.names_in_files
+    for title, columns, rows in (
+        ("source", _VALUES, _source(model)),
+        (f"hyperparameters given ({given})", _VALUES, list(_given(model.files.given))),
+        ("hyperparameters used and derived", _VALUES, _used(model)),
+        ("tensors", (*_TENSORS, *(_NAMES_IN_FILES if names else ())), list(_tensors(model))),
+        ("sizes", _VALUES, _sizes(model)),
+    ):
+        console.report_line()
+        console.report_heading(title)
+        console.report_table(columns, rows)
+
+
+def _source(model: Model) -> list[tuple[str, str]]:
+    """Return the format, the files, and what was decided while loading."""
+    return [
+        ("format", model.checkpoint.source_format),
+        *(("file", file.name) for file in model.checkpoint.files),
+        *(("note", note) for note in model.notes),
+    ]
+
+
+def _given(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the content of a file of hyperparameters; an object's values one by one."""
+    for name, value in params.items():
+        if isinstance(value, dict) and not prefix:
+            yield from _given(value, f"{name}.")
+        else:
+            yield f"{prefix}{name}", str(value)[:_LONGEST_VALUE]
+
+
+def _used(model: Model) -> list[tuple[str, str]]:
+    """Return the fields of `ModelArgs` and what follows from them."""
+    args = model.args
+    fields = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
+    fields["dtype"] = args.dtype.name
+    fields["biases"] = ", ".join(args.biases)
+    scaling = fields.pop("rope_scaling")
+    if scaling is not None:
+        fields["rope_scaling"] = "linear" if isinstance(scaling, LinearRopeScaling) else "llama3"
+        fields |= {f"rope_scaling.{k}": v for k, v in dataclasses.asdict(scaling).items()}
+    fields["group_size (n_heads / n_kv_heads)"] = args.group_size
+    fields["RoPE pairs per head (head_dim / 2)"] = args.head_dim // 2
+    if model.tokenizer is not None:
+        fields["special tokens"] = len(model.tokenizer.special_tokens)
+    fields["tokens that end an answer"] = ", ".join(map(str, sorted(model.stop_ids))) or "none"
+    return [(name, str(value)) for name, value in fields.items() if value not in (None, "")]
+
+
+def _tensors(model: Model) -> Iterator[tuple[str, ...]]:
+    """Yield name, shape, dtype and bytes of each tensor, and its name in the file if another."""
+    names = model.checkpoint.names_in_files
+    for name, tensor in model.tensors.items():
+        row = name, str(list(tensor.shape)), tensor.dtype.name, str(tensor.nbytes)
+        yield (*row, names[name]) if names else row
+
+
+def _sizes(model: Model) -> list[tuple[str, str]]:
+    longest = model.args.max_context_length
+    longest_bytes = kv_cache_bytes(model.args, longest)
+    return [
+        ("tensors", str(len(model.tensors))),
+        ("parameters", str(model.parameter_count)),
+        ("bytes of tensors", exact_bytes(sum(tensor.nbytes for tensor in model.tensors.values()))),
+        *_quantized_sizes(model),
+        ("bytes of mapped files", exact_bytes(model.mapped_bytes)),
+        ("KV cache bytes per token", exact_bytes(longest_bytes // longest)),
+        (f"KV cache bytes for {longest} tokens", exact_bytes(longest_bytes)),
+    ]
+
+
+def _quantized_sizes(model: Model) -> list[tuple[str, str]]:
+    """Return the bytes of quantized matrices, and what each of their numbers takes."""
+    weights = [w for w in model.tensors.values() if isinstance(w, ml.QuantizedTensor)]
+    if not weights:
+        return []
+    nbytes, size = sum(w.nbytes for w in weights), sum(w.size for w in weights)
+    return [
+        ("bytes of quantized matrices", exact_bytes(nbytes)),
+        ("bits per number in them", f"{8 * nbytes / size:.3f}"),
+    ]
+
+
+def exact_bytes(count: int) -> str:
+    """Return a number of bytes, and for people in units too."""
+    return f"{count} ({readable_bytes(count)})" if count >= 1024 else str(count)
+
+
+def check_weights(options: Options, console: Console) -> None:
+    """Write a line for each file of the model whose bytes agree with its checksums.
+
+    Raises:
+        UsageError: A file holds no checksums, so that nothing can be said of it.
+        ModelError, CheckpointError: A checksum differs, or the files cannot be used.
+    """
+    checkpoint = open_checkpoint(read_model_files(options.model), one_by_one=True)
+    try:
+        for file in checkpoint.mapped:
+            is_zip = file.buffer[: len(_ZIP)] == _ZIP
+            unchecked = (
+                check_crcs(file, console.timed_progress("checking the weights", "bytes"))
+                if is_zip
+                else file.size
+            )
+            if unchecked:
+                raise UsageError(
+                    f"{file.label}: --check-weights: expected a CRC-32 of every record, "
+                    f"got {unchecked} bytes without one (safetensors files have none)"
+                )
+            console.report_line(
+                f"{file.label}: {readable_bytes(file.size)} agree with their CRC-32"
+            )
+    finally:
+        console.clear_progress()
+        checkpoint.close()
+
+
+def report_info(console: Console) -> None:
+    """Write what this installation runs on to standard output; load no model."""
+    free = available_memory()
+    rows = [
+        ("llama-bolts", __version__),
+        ("Python", f"{platform.python_version()} ({platform.platform()})"),
+        *((name, metadata.version(name)) for name in _LIBRARIES),
+        *((name.replace("_", " "), _shown(value)) for name, value in ml.build_info().items()),
+        (
+            "quantized weights",
+            ", ".join(f"{name} ({_bits(d):g} bits)" for name, d in QUANTIZATIONS.items()),
+        ),
+        ("free memory", "unknown" if free is None else readable_bytes(free)),
+    ]
+    console.report_table((("", "left"), ("", "left")), rows)
+
+
+def _bits(dtype: ml.BlockDType) -> float:
+    """Return the bits that a number takes, its share of a scale included."""
+    codes = 8 * dtype.codes.itemsize / dtype.codes_per_item
+    return codes + 8 * dtype.scales.itemsize / dtype.block_size
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def report_stage(console: Console, number: int) -> None:
+    """Write the section of a stage, and where its diagram and its code are.
+
+    Args:
+        console: Takes the section, rendered for a terminal, as it is for anything else.
+        number: Of the stage, from 1.
+
+    Raises:
+        UsageError: The chapter is not installed, or has no such section.
+    """
+    stage = STAGES[number]
+    page = find_file(stage.chapter.partition("#")[0])
+    console.report_markdown(section(page, stage).rstrip())
+    code = stage.code.partition(":")
+    file = PACKAGE.parent / code[0]
+    console.report_line()
+    for name, place in (
+        ("chapter", f"{page}#{stage.chapter.partition('#')[2]}"),
+        ("diagram", str(find_file(stage.diagram))),
+        ("code", f"{file}{code[1]}{code[2]} {stage.function}"),
+    ):
+        console.report_line(f"{name + ':':<9}{place}")
+
+
+def find_file(name: str) -> Path:
+    """Return a file of `docs/` or `diagrams/`: in the checkout, or as installed with the package.
+
+    Raises:
+        UsageError: It is at neither place; the text names both.
+    """
+    places = (PACKAGE / name, PACKAGE.parent / name)
+    for place in places:
+        if place.is_file():
+            return place
+    raise UsageError(f"--explain: expected {places[0]} or {places[1]}, got neither")
+
+
+def section(page: Path, stage: Stage) -> str:
+    """Return the heading of a stage and all below it, up to the next heading of its level.
+
+    Raises:
+        UsageError: The page has no such heading.
+    """
+    lines = page.read_text(encoding="utf-8").split("\n")
+    headings = _headings(lines)
+    for at, (number, level, text) in enumerate(headings):
+        if text == stage.heading:
+            after = (n for n, other, _ in headings[at + 1 :] if other <= level)
+            shown = lines[number : next(after, len(lines))]
+            return "\n".join(line for line in shown if not _COMMENT.fullmatch(line))
+    raise UsageError(f"{page}: --explain: expected a heading {stage.heading!r}, got none")
+
+
+def _headings(lines: list[str]) -> list[tuple[int, int, str]]:
+    """Return the index, the level and the text of each heading; `#` in a block begins none."""
+    found = []
+    fence = ""
+    for number, line in enumerate(lines):
+        opening = re.match(r"```+|~~~+", line)
+        if fence:
+            fence = "" if line.rstrip() == fence else fence
+        elif opening is not None:
+            fence = opening[0]
+        elif heading := re.match(r"(#{1,6}) +(.+?) *#*$", line):
+            found.append((number, len(heading[1]), heading[2]))
+    return found

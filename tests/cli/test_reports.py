@@ -1,0 +1,253 @@
+"""`--metadata`, `--check-weights`, `--info` and `--explain`."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from src import __version__, ml
+from src.cli import reports
+from src.cli.console import Console
+from src.cli.errors import UsageError
+from src.model.files import BUNDLED_MODEL
+from src.trace import STAGES
+from tests.cli.conftest import REPOSITORY, Run, Spawn
+from tests.model.hugging_face_tiny import write_tiny
+from tests.model.tiny import GROUPED
+
+
+def rows(output: bytes, title: str) -> dict[str, list[str]]:
+    """Returns the cells of a table of the report by their first one."""
+    lines = output.decode().split(f"\n{title}\n")[1].split("\n\n")[0].splitlines()
+    cells = [[cell for cell in line.split("  ") if cell.strip()] for line in lines]
+    return {row[0]: [cell.strip() for cell in row[1:]] for row in cells if row}
+
+
+def test_the_report_holds_parameters_tensors_and_sizes(run: Run, alphabet_model: Path) -> None:
+    done = run("-m", alphabet_model, "--metadata")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode().startswith(f"{alphabet_model}\n")
+    source = rows(done.stdout, "source")
+    assert source["format"] == ["Meta, a PyTorch file"]
+    assert source["file"] == ["consolidated.00.pth"]
+    given = rows(done.stdout, "hyperparameters given (params.json)")
+    assert given["dim"] == ["512"]
+    assert given["use_scaled_rope"] == ["True"]
+    used = rows(done.stdout, "hyperparameters used and derived")
+    assert used["head_dim"] == ["128"]
+    assert used["ffn_dim"] == ["8"]
+    assert used["group_size (n_heads / n_kv_heads)"] == ["2"]
+    assert used["rope_scaling"] == ["llama3"]
+    assert used["rope_scaling.factor"] == ["8.0"]
+    assert used["rope_pairs"] == ["interleaved"]
+    assert used["dtype"] == ["bfloat16"]
+    assert used["special tokens"] == ["256"]
+    tensors = rows(done.stdout, "tensors")
+    assert tensors["tok_embeddings.weight"] == ["[512, 512]", "bfloat16", "524288"]
+    assert tensors["layers.0.attention.wk.weight"] == ["[256, 512]", "bfloat16", "262144"]
+    assert len(tensors) == 1 + 12
+    sizes = rows(done.stdout, "sizes")
+    parameters = 4 * 512 * 512 + 2 * 256 * 512 + 3 * 8 * 512 + 3 * 512
+    assert sizes["tensors"] == ["12"]
+    assert sizes["parameters"] == [str(parameters)]
+    assert sizes["bytes of tensors"][0].startswith(f"{2 * parameters} (")
+    mapped = (alphabet_model / "consolidated.00.pth").stat().st_size
+    assert sizes["bytes of mapped files"][0].startswith(f"{mapped} (")
+    assert sizes["KV cache bytes per token"] == [f"{2 * 2 * 128 * 2} (1.0 KiB)"]
+
+
+def test_a_model_of_hugging_face_is_reported_with_both_names_of_its_tensors(
+    run: Run, tmp_path: Path
+) -> None:
+    linear = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
+    directory = write_tiny(
+        tmp_path / "model",
+        GROUPED,
+        ml.bfloat16,
+        shards=2,
+        generation={"eos_token_id": [3, 7]},
+        rope_parameters=linear,
+        _name_or_path="\x1b[2Jname",
+    )
+    done = run("-m", directory, "--metadata")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\x1b" not in done.stdout
+    source = rows(done.stdout, "source")
+    assert source["format"] == ["Hugging Face, 2 safetensors files"]
+    assert source["note"] == ["RoPE scaling factor 2 by config.json"]
+    given = rows(done.stdout, "hyperparameters given (config.json)")
+    assert given["rope_parameters.rope_type"] == ["linear"]
+    assert given["hidden_size"] == ["64"]
+    used = rows(done.stdout, "hyperparameters used and derived")
+    assert (used["head_dim"], used["rope_pairs"]) == (["8"], ["halves"])
+    assert (used["rope_scaling"], used["rope_scaling.factor"]) == (["linear"], ["2.0"])
+    assert used["tokens that end an answer"] == ["3, 7"]
+    tensors = rows(done.stdout, "tensors")
+    assert tensors["layers.1.attention.wk.weight"] == [
+        "[16, 64]", "bfloat16", "2048", "model.layers.1.self_attn.k_proj.weight",
+    ]  # fmt: skip
+    assert len(tensors) == 1 + 3 + 9 * GROUPED.layers
+    sizes = rows(done.stdout, "sizes")
+    assert sizes["tensors"] == [str(3 + 9 * GROUPED.layers)]
+    mapped = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
+    assert sizes["bytes of mapped files"][0].startswith(f"{mapped} (")
+
+
+def test_a_bad_model_has_no_report(run: Run, tmp_path: Path) -> None:
+    done = run("-m", tmp_path, "--metadata")
+    assert (done.returncode, done.stdout) == (3, b"")
+
+
+def test_the_report_says_what_was_overridden(run: Run, alphabet_model: Path) -> None:
+    assert run("-m", alphabet_model, "--metadata", "--rope-scaling-factor", "32").stdout.count(
+        b"32.0"
+    )
+
+
+def test_without_a_tokenizer_there_is_still_a_report(
+    run: Run, reciting: Callable[..., Path]
+) -> None:
+    directory = reciting(b"abc")
+    (directory / "tokenizer.model").unlink()
+    assert run("-m", directory, "--metadata").returncode == 0
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """The weights of a copy of the bundled model."""
+    return Path(shutil.copytree(BUNDLED_MODEL, tmp_path / "model")) / "consolidated.00.pth"
+
+
+def test_whole_weights_agree_with_their_checksums(run: Run, weights: Path) -> None:
+    done = run("-m", weights.parent, "--check-weights")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode() == f"{weights}: 6.2 MiB agree with their CRC-32\n"
+
+
+def test_a_flipped_bit_of_a_weight_loads_and_is_found(run: Run, weights: Path) -> None:
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    assert run("-m", weights.parent, "--metadata").returncode == 0  # nothing looks at it
+    done = run("-m", weights.parent, "--check-weights")
+    assert (done.returncode, done.stdout) == (3, b"")
+    [line] = done.stderr.decode().splitlines()
+    assert line.startswith(f"error: {weights}: record ")
+    assert line.endswith("(damaged)")
+
+
+def test_weights_without_checksums_are_not_called_whole(run: Run, weights: Path) -> None:
+    """PyTorch can be told to write 0 in their place."""
+    content = weights.read_bytes()
+    at = content.index(b"PK\x01\x02")
+    while at >= 0:
+        crc = content[at + 16 : at + 20]
+        content = content.replace(b"PK\x07\x08" + crc, b"PK\x07\x08" + bytes(4))
+        content = content[: at + 16] + bytes(4) + content[at + 20 :]
+        at = content.find(b"PK\x01\x02", at + 4)
+    weights.write_bytes(content)
+    assert run("-m", weights.parent, "--metadata").returncode == 0
+    done = run("-m", weights.parent, "--check-weights")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"expected a CRC-32 of every record, got 64" in done.stderr
+
+
+def test_safetensors_files_hold_no_checksums_which_is_said(run: Run, tmp_path: Path) -> None:
+    directory = write_tiny(tmp_path / "model", GROUPED, ml.bfloat16)
+    done = run("-m", directory, "--check-weights")
+    assert (done.returncode, done.stdout) == (2, b"")
+    size = (directory / "model.safetensors").stat().st_size
+    assert f"got {size} bytes without one (safetensors files have none)" in done.stderr.decode()
+
+
+def test_the_check_shows_how_far_it_is(
+    run: Run, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(Console, "timed_progress", lambda *_: lambda *done: seen.append(done))
+    assert run("-m", weights.parent, "--check-weights").returncode == 0
+    size = weights.stat().st_size
+    assert seen[-1] == (size, size)
+    assert seen == sorted(seen)
+
+
+def test_info_names_versions_kernels_threads_and_memory(run: Run) -> None:
+    done = run("--info")
+    assert (done.returncode, done.stderr) == (0, b"")
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.decode().splitlines())
+    assert lines["llama-bolts"].strip() == __version__
+    assert lines["isa"].strip() == ml.build_info()["isa"]
+    for name in ("Python", "numpy", "openmp", "compiler", "threads"):
+        assert lines[name]
+    assert "free memory" in done.stdout.decode()
+
+
+every_stage = pytest.mark.parametrize("number", list(STAGES))
+
+
+@every_stage
+def test_a_stage_is_explained_by_its_section_its_diagram_and_its_line_of_code(
+    run: Run, number: int
+) -> None:
+    done = run("--explain", str(number))
+    assert (done.returncode, done.stderr) == (0, b"")
+    *text, chapter, diagram, code = done.stdout.decode().splitlines()
+    stage = STAGES[number]
+    assert text[0].lstrip("#").strip() == stage.heading
+    assert len([line for line in text if line.strip()]) > 2
+    assert not [line for line in text if line.startswith("<!--")]
+    assert chapter == f"chapter: {REPOSITORY / stage.chapter}"
+    assert diagram == f"diagram: {REPOSITORY / stage.diagram}"
+    assert code == f"code:    {REPOSITORY / stage.code} {stage.function}"
+
+
+def test_a_section_ends_at_the_next_heading_of_its_level(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Page\n### Stage 8: xq, xk, xv\na\n```sh\n### no heading\n```\n<!-- run: slow -->\n"
+        "#### Below\nb\n## Above\nc\n"
+    )
+    assert reports.section(page, STAGES[8]) == (
+        "### Stage 8: xq, xk, xv\na\n```sh\n### no heading\n```\n#### Below\nb"
+    )
+    with pytest.raises(UsageError, match=r"page\.md: --explain: expected a heading 'Stage 9: resh"):
+        reports.section(page, STAGES[9])
+
+
+def test_a_terminal_shows_it_rendered(spawn: Spawn) -> None:
+    child = spawn("--explain", "13", dimensions=(60, 100))
+    child.expect("Stage 13: scores, mask, softmax")
+    child.expect("code: +/.*llama.py:")
+    assert "## Stage" not in (child.before or "")
+
+
+def test_the_chapters_of_an_installed_package_lie_inside_of_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "llama_bolts"
+    for folder in ("docs", "diagrams"):
+        shutil.copytree(REPOSITORY / folder, package / folder)
+    monkeypatch.setattr(reports, "PACKAGE", package)
+    done = run("--explain", "13")
+    assert f"chapter: {package}/docs/14b-attention.md#stage-13".encode() in done.stdout
+    assert f"diagram: {package}/diagrams/stage-13.svg".encode() in done.stdout
+
+
+def test_a_chapter_that_is_not_installed_is_an_error_with_both_places(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "PACKAGE", tmp_path / "llama_bolts")
+    done = run("--explain", "13")
+    name = "docs/14b-attention.md"
+    places = f"{tmp_path}/llama_bolts/{name} or {tmp_path}/{name}"
+    text = f"error: --explain: expected {places}, got neither\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", text.encode())
+
+
+@pytest.mark.parametrize("number", ["0", "22", "x", ""])
+def test_a_number_that_is_no_stage_is_refused(run_process: Run, number: str) -> None:
+    done = run_process("--explain", number)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"error: argument --explain: ")
+    assert done.stderr.count(b"\n") == 1
