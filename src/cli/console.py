@@ -30,7 +30,7 @@ class OutputError(Exception):
     """Standard output takes no more text.
 
     Attributes:
-        closed: the reader has gone, as `head` does, which is no fault.
+        closed: the reader has gone, as `head` does, which is not a fault.
     """
 
     def __init__(self, message: str, *, closed: bool) -> None:

@@ -57,7 +57,7 @@ def attach_text(session: Session, argument: str) -> None:
     """Put the text of a file before the next message.
 
     Raises:
-        UsageError: the file is no text, or too long for what is left of the context; nothing has
+        UsageError: the file is not text, or too long for what is left of the context; nothing has
             changed.
     """
     path = named_path(argument)

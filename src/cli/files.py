@@ -45,7 +45,7 @@ def read_text(path: Path, limit: int) -> str:
     """Read a file of UTF-8 text, without the mark of its byte order.
 
     Raises:
-        UsageError: as `read_bytes`, or it is no text.
+        UsageError: as `read_bytes`, or it is not text.
     """
     content = read_bytes(path, limit)
     try:
@@ -97,5 +97,5 @@ def _mode(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     return stat.S_IMODE(mode)

@@ -1,4 +1,4 @@
-"""Finding the one prompt of a run that is no chat."""
+"""Finding the one prompt of a run that is not a chat."""
 
 import codecs
 import fcntl
@@ -20,7 +20,7 @@ MOST_PROMPT_BYTES = 4 << 20
 def find_prompt(options: Options, console: Console) -> str | None:
     """Return the prompt that this run is to answer, or None for a chat.
 
-    It is given with `-p`, in a file, or on standard input, which is read when it is no terminal.
+    It is given with `-p`, in a file, or on standard input, which is read when it is not a terminal.
     One newline at the end of a file or of standard input is not part of the prompt. A file must be
     UTF-8; on standard input other bytes become U+FFFD, and a warning counts them.
 
@@ -29,7 +29,7 @@ def find_prompt(options: Options, console: Console) -> str | None:
         console: takes the warning.
 
     Raises:
-        UsageError: the file cannot be read or is no text, or the prompt is empty or far too long;
+        UsageError: the file cannot be read or is not text, or the prompt is empty or far too long;
             or text waits on standard input beside a prompt.
     """
     if options.prompt is not None:

@@ -226,7 +226,7 @@ class Session:
         """Refuse what leaves no room for a question and an answer.
 
         Raises:
-            ContextFullError: so many tokens are as many as the context has positions, or more.
+            ContextFullError: there are as many tokens as the context has positions, or more.
         """
         if tokens >= self.engine.sequence_length:
             raise ContextFullError(tokens, self.engine.sequence_length)

@@ -50,7 +50,7 @@ class Settings:
             text: its value; "none" for a fresh seed, no limit of tokens or no stop text.
 
         Raises:
-            UsageError: there is no such setting, or the text is no value of it.
+            UsageError: there is no such setting, or the text is not a value of it.
             SamplingError: the value is out of its range.
         """
         name = canonical(name)

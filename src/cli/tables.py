@@ -20,7 +20,7 @@ def table(columns: Columns, rows: Rows, width: int | None) -> "Table | Text":
     """Return a table to be rendered; nothing in it is left out, however narrow the window.
 
     Where two columns are too wide, their cells are folded. Where more of them are, or the window is
-    very narrow, the first cell of a row, its name, gets a line of its own, with the others below.
+    very narrow, the first cell of a row, its name, gets a separate line, with the others below.
 
     Args:
         columns: heading and justification ("left" or "right") of each column; no line of headings

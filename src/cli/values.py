@@ -32,7 +32,7 @@ def ranges(text: str) -> tuple[range, ...]:
     """Return numbers and ranges, such as `0,3-5`, both ends included.
 
     Raises:
-        ArgumentTypeError: a part is no whole number and no range of them.
+        ArgumentTypeError: a part is neither a whole number nor a range of them.
     """
     found = []
     for part in text.split(","):

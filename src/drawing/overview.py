@@ -36,7 +36,7 @@ def draw_block_stage(run: TracedRun, stage: Stage) -> str:
         "The residual stream x keeps its shape through all layers. Each half of a layer reads it "
         "normalised and adds what it found (green: x itself, unchanged). Attention looks at other "
         f"positions, feed-forward at each one by itself. This happens {_layers(run)} times, each "
-        "with weights of its own."
+        "with its own weights."
     )
     y = draw_note(canvas, note, y + 2)
     draw_letters(canvas, run, "TDL", y + 14)

@@ -133,7 +133,7 @@ class TracedRun:
 def pieces_of(events: Iterable[Event], token_bytes: Callable[[int], bytes]) -> dict[int, str]:
     """Return the text of each token that events name, by its id, as it can be shown on a line.
 
-    A space is shown, and so are the bytes of what is no whole character.
+    A space is shown, and so are the bytes of what is not a whole character.
 
     Args:
         events: of a run.

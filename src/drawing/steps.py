@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ..trace import Event, TensorInfo
 
-# What an op reads of the tensors that it is given, or beyond them: the cache is no argument.
+# What an op reads of the tensors that it is given, or beyond them: the cache is not an argument.
 _READS = {
     "cache_k": ("xk",),
     "cache_v": ("xv",),
@@ -40,7 +40,7 @@ class Step:
 
     @property
     def main_input(self) -> TensorInfo | None:
-        """What it reads from outside that is no weight: what flows in."""
+        """What it reads from outside that is not a weight: what flows in."""
         if self.sources:
             return None
         return next((x for x in self.inputs if not _is_weight(x)), None)

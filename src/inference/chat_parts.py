@@ -73,7 +73,7 @@ def token_id(tokenizer: Tokenizer, name: str) -> int | None:
     """Return the id of a token that a format calls by its name, or None where there is none.
 
     Args:
-        tokenizer: Has it among its special tokens, or as a word that is a token of its own.
+        tokenizer: Has it among its special tokens, or as a word that is one token.
         name: Such as `<|im_start|>`.
     """
     known = tokenizer.special_tokens.get(name)

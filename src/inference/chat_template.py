@@ -94,7 +94,7 @@ def read_template(directory: Path) -> str | None:
     """Read the chat template of a model directory.
 
     Args:
-        directory: Holds `chat_template.jinja`, which goes first, or `tokenizer_config.json` with
+        directory: Holds `chat_template.jinja`, which is preferred, or `tokenizer_config.json` with
             a `chat_template`: a text, or a list of named texts of which `default` counts.
 
     Returns:

@@ -26,7 +26,7 @@ from .sampling import Logits, Sampler, SamplingArgs
 from .speculation import Drafter, PassCosts
 from .stop_strings import StopStrings
 
-# With `progress`, chunks take about this time; the first has so many tokens.
+# With `progress`, chunks take about this time; the first has this many tokens.
 WATCHED_SECONDS = 1.0
 WATCHED_CHUNK = 64
 DEFAULT_SEQUENCE_LENGTH = 4096
@@ -50,7 +50,7 @@ class GenerationStats:
             steps is not counted.
         seed: Seed of the sampling.
         drafted_tokens: Tokens that were guessed and run along with the one before them.
-        accepted_tokens: How many of them were then drawn: so many steps were saved.
+        accepted_tokens: How many of them were then drawn: the number of steps that were saved.
     """
 
     prompt_tokens: int

@@ -16,7 +16,7 @@ class Message:
     """One turn of a conversation.
 
     Raises:
-        ChatFormatError: The role is not one of system, user, assistant, or a part is no text.
+        ChatFormatError: The role is not one of system, user, assistant, or a part is not text.
     """
 
     role: str
@@ -43,7 +43,7 @@ def as_messages(messages: Sequence[AnyMessage]) -> list[Message]:
         messages: Messages, or dicts with the keys `role` and `content` and no others.
 
     Raises:
-        ChatFormatError: It is no list of messages, or holds none, or one cannot be read.
+        ChatFormatError: It is not a list of messages, or holds none, or one cannot be read.
     """
     given: object = messages
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):

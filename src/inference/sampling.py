@@ -75,7 +75,7 @@ class SamplingArgs:
 
 
 def _check_number(name: str, value: float, low: float, high: float) -> None:
-    """Refuse what is no finite number from low to high."""
+    """Refuse what is not a finite number from low to high."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SamplingError(f"[sampling] {name} must be a number: got {type(value).__name__}")
     if isinstance(value, int) and abs(value).bit_length() > 1000:
@@ -86,7 +86,7 @@ def _check_number(name: str, value: float, low: float, high: float) -> None:
 
 
 def _check_whole(name: str, value: int) -> None:
-    """Refuse what is no whole number of at least 0."""
+    """Refuse what is not a whole number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int):
         kind = type(value).__name__
         raise SamplingError(f"[sampling] {name} must be a whole number: got {kind}")

@@ -16,15 +16,15 @@ Weights = npt.NDArray[np.floating[Any]]
 
 # More weights than this are counted into bins before a part of them is sorted.
 MANY = 4096
-# The kth largest is looked for among the maxima of so many groups for each of the k.
+# The kth largest is looked for among the maxima of this many groups for each of the k.
 _GROUPS_PER_RANK = 8
 _LEAST_GROUP = 4
 _BIN_BITS = 12
-# One of so many is few: then indices are shorter than an array with a 0 for each of the others.
+# One of this many counts as few: then indices are shorter than an array with a 0 for all others.
 _FEW = 4
-# Counted so many at a time: what is computed for them on the way stays in the cache.
+# Counted in groups of this size: what is computed for them on the way stays in the cache.
 _PART = 16384
-# Sums of so many weights at a time: the order of the summation in `draw`.
+# Sums of this many weights at a time: the order of the summation in `draw`.
 _ROW = 256
 
 

@@ -17,7 +17,7 @@ class InferenceContext:
     Attributes:
         args: The sizes of the model that it was made for.
         sequence_length: The most positions it can hold.
-        attention: "fused" for one op per layer, or "eager" for every stage as an op of its own.
+        attention: "fused" for one op per layer, or "eager" for every stage as a separate op.
         length: The positions that are filled, from 0 on; at most sequence_length. This and
             `attention` are the only attributes that can be set.
         caches: For each layer, the rotated keys and the values in the activations' dtype.
@@ -54,7 +54,7 @@ class InferenceContext:
 
         Raises:
             AttributeError: It belongs to the memory of the cache, and is read-only.
-            PositionError: A length that is no whole number from 0 to sequence_length.
+            PositionError: A length that is not a whole number from 0 to sequence_length.
         """
         if name in _READ_ONLY and hasattr(self, name):
             raise AttributeError(f"[InferenceContext] {name} is read-only")

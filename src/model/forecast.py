@@ -107,7 +107,7 @@ def check_context_fits(args: ModelArgs, sequence_length: int) -> None:
     """Refuse a context that the model or the memory cannot hold; allocate nothing.
 
     Raises:
-        ModelError: The length is no whole number from 1 to the model's longest context.
+        ModelError: The length is not a whole number from 1 to the model's longest context.
         NotEnoughMemoryError: The context needs more memory than is available.
     """
     longest = args.max_context_length

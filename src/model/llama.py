@@ -133,7 +133,7 @@ class LlamaAttention:
     def eager(
         self, xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, mask: ml.Tensor | None
     ) -> ml.Tensor:
-        """Do what `ml.attention` does, each stage an op of its own.
+        """Do what `ml.attention` does, each stage as a separate op.
 
         Args:
             xq: Rotated queries [T, H, h].
@@ -271,7 +271,7 @@ class LlamaTransformer:
             Logits float32 [1, V], or [T, V] with all_positions.
 
         Raises:
-            TokenIdError: No token, or an id that is no row of the embedding table.
+            TokenIdError: No token, or an id that is not a row of the embedding table.
             PositionError: The positions leave a gap or do not fit into the context.
             ModelError: The context was made for a model of other sizes.
         """

@@ -220,7 +220,7 @@ def _side_files(places: Sequence[Path]) -> dict[str, bytes]:
     """Read the files of the tokenizer and of the generation, the nearest of each name.
 
     Raises:
-        ModelError: One is no regular file, too large, or a link to what is no part of the model.
+        ModelError: One is not a regular file, too large, or a link to what is not of the model.
     """
     found: dict[str, bytes] = {}
     for path in (place / name for place in places for name in _COPIED_FILES):

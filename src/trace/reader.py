@@ -10,7 +10,7 @@ from .records import Event
 
 
 class TraceFormatError(ValueError):
-    """A line of a trace that is no event."""
+    """A line of a trace that is not an event."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def read_trace(path: Path) -> RecordedTrace:
 
     Raises:
         OSError: the file cannot be read.
-        TraceFormatError: a line is no event; the text names the file and the line.
+        TraceFormatError: a line is not an event; the text names the file and the line.
     """
     sizes: dict[str, int] = {}
     run: dict[str, str] = {}
