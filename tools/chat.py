@@ -20,7 +20,7 @@ _SECONDS = 60  # until the wait for a prompt ends
 _REPEATED = re.compile(r"(\d+)\*(.+)")
 # What differs from run to run, and what is too long to show.
 _VARIES = (
-    (re.compile(r"\b\d+/s\b"), "N/s"),
+    (re.compile(r"\b[\d.]+/s\b"), "N/s"),
     (re.compile(re.escape(f"{ROOT}{os.sep}")), ""),
     (re.compile(r"(?:la ){20,}"), "la la la [600 times] "),
 )
