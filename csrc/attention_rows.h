@@ -3,7 +3,7 @@
  *
  * A row is one query head of one token. Its state (attention.h) is what a run of positions makes of
  * it: the largest score, the sum of the weights 2^(score - largest), and the values summed by these
- * weights. The two elements of a bfloat16 word are apart in it, odd ones first.
+ * weights. The two elements of a bfloat16 word are separate in it, odd ones first.
  */
 #pragma once
 #include "attention.h"

@@ -71,7 +71,7 @@ def _own_cgroups(root: Path, own: Path) -> list[Path]:
 
 
 def _from_cgroup(group: Path) -> int | None:
-    """Read the limit of a control group less what its processes hold; `max` is no limit."""
+    """Read the limit of a control group less what its processes hold; `max` is not a limit."""
     for limit_file, use_file, of_files in _CGROUP_FILES:
         try:
             limit = (group / limit_file).read_text(encoding="ascii", errors="replace").strip()

@@ -13,7 +13,7 @@ from src.cli.arguments import parse_arguments
 from src.model import load_model
 from tools.examples import examples, run_examples
 from tools.pages import ROOT, anchor, blocks, documents, headings, links, name_of
-from tools.update_docs import current_text
+from tools.producers import current_text
 
 PAGES = documents()
 every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -46,9 +46,9 @@ def check_examples(page: Path, allowed: frozenset[str]) -> None:
     threads = ml.get_num_threads()
     try:
         for outcome in run_examples(page.read_text(encoding="utf-8"), name_of(page), allowed):
-            line = outcome.example.code.line
+            line = outcome.code.line
             assert outcome.is_as_shown, (
-                f"{name_of(page)}:{line}: shown {outcome.shown!r}, printed {outcome.printed!r}"
+                f"{name_of(page)}:{line}: shown {outcome.output!r}, printed {outcome.printed!r}"
             )
     finally:
         trace.stop()

@@ -1,7 +1,9 @@
 """The Python examples of the pages: they are run, and what they print is compared."""
 
 import contextlib
+import dataclasses
 import io
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -15,71 +17,58 @@ class Example:
     """A ```python block, and the ```text block after it, if there is one.
 
     Attributes:
-        code: the block that is run.
-        output: the block that shows what it prints.
+        code: The block that is run.
+        output: The block that shows what it prints.
+        printed: What a run of it printed.
     """
 
     code: Block
     output: Block | None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run of an example printed."""
-
-    example: Example
-    printed: str
-
-    @property
-    def shown(self) -> str:
-        """What the page says that it prints."""
-        return "" if self.example.output is None else self.example.output.text
+    printed: str = ""
 
     @property
     def is_as_shown(self) -> bool:
         """Whether it printed what the page shows."""
-        return matches(self.shown, self.printed)
+        return matches(self.output.text if self.output else "", self.printed)
 
 
 def examples(text: str, name: str) -> list[Example]:
-    """Returns the examples of a page, in order.
+    """Return the examples of a page, in order.
 
     Raises:
-        PageError: a block needs what is not known.
+        PageError: A block needs what is not known.
     """
     lines = text.split("\n")
     found = []
     all_blocks = blocks(text, name)
-    for number, block in enumerate(all_blocks):
+    for block, following in itertools.zip_longest(all_blocks, all_blocks[1:]):
         if block.language != "python":
             continue
         if not block.needs <= set(KINDS):
-            needs = ", ".join(sorted(block.needs))
-            raise PageError(
-                f"{name}:{block.line - 2}: run: expected {' or '.join(KINDS)}, got {needs}"
-            )
-        following = all_blocks[number + 1] if number + 1 < len(all_blocks) else None
-        if following is not None:
-            between = lines[block.end : following.line - 2]
-            if following.language != "text" or any(line.strip() for line in between):
-                following = None
-        found.append(Example(block, following))
+            place, needs = f"{name}:{block.line - 2}", ", ".join(sorted(block.needs))
+            raise PageError(f"{place}: run: expected {' or '.join(KINDS)}, got {needs}")
+        is_output = (
+            following is not None
+            and following.language == "text"
+            and not any(line.strip() for line in lines[block.end : following.line - 2])
+        )
+        found.append(Example(block, following if is_output else None))
     return found
 
 
-def run_examples(text: str, name: str, allowed: frozenset[str] = frozenset()) -> list[Outcome]:
-    """Runs the examples of a page one after the other, in one namespace, as a reader would.
+def run_examples(text: str, name: str, allowed: frozenset[str] = frozenset()) -> list[Example]:
+    """Run the examples of a page one after the other, in one namespace, as a reader would.
 
     Args:
-        text: the page.
-        name: for tracebacks; their line numbers are those of the page.
-        allowed: which of `KINDS` are run; a block that needs another is left out.
+        text: The page.
+        name: For tracebacks; their line numbers are those of the page.
+        allowed: Which of `KINDS` are run; a block that needs another is left out.
 
     Returns:
-        What each one printed.
+        Those that were run, each with what it printed.
     """
     namespace: dict[str, object] = {"__name__": "__main__"}
-    outcomes = []
+    done = []
     for example in examples(text, name):
         if not example.code.needs <= allowed:
             continue
@@ -87,15 +76,15 @@ def run_examples(text: str, name: str, allowed: frozenset[str] = frozenset()) ->
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(code, name, "exec"), namespace)  # noqa: S102 - the pages are ours
-        outcomes.append(Outcome(example, printed.getvalue()))
-    return outcomes
+        done.append(dataclasses.replace(example, printed=printed.getvalue()))
+    return done
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Returns whether a page shows what was printed.
+    """Return whether a page shows what was printed.
 
-    Blanks at the ends of lines do not count. A line `...` stands for any lines, and `...` within a
-    line for any text: for what differs from run to run, such as times.
+    Blanks at the ends of lines do not count. A line `...` matches any lines, and `...` within a
+    line any text: for what differs from run to run, such as times.
     """
     parts = [re.escape(part) for part in _stripped(shown).split("...")]
     return re.fullmatch(r"[\s\S]*?".join(parts), _stripped(printed)) is not None

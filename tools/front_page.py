@@ -50,7 +50,7 @@ _ROWS = (
 
 
 def memory(_page: Path, _argument: str) -> str:
-    """Returns the table of models: bytes of the files, and what must be allocated beside them."""
+    """Return the table of models: bytes of the files, and what must be allocated beside them."""
     rows = [
         f"| model | weights | weight files | allocated for {_POSITIONS} positions | together |",
         "|---|---|---|---|---|",
@@ -64,7 +64,7 @@ def memory(_page: Path, _argument: str) -> str:
 
 
 def weight_bytes(args: ModelArgs, is_tied: bool, quantize: str | None) -> int:
-    """Returns the bytes of a model's weights; those of a quantized one as it is saved."""
+    """Return the bytes of a model's weights; those of a quantized one as it is saved."""
     counts = {name: math.prod(shape) for name, shape in args.tensor_shapes.items()}
     if quantize is not None:
         embeddings = counts[EMBEDDINGS] * args.dtype.itemsize
@@ -78,40 +78,35 @@ def _row(name: str, weights: str, args: ModelArgs, nbytes: int) -> str:
     return f"| {name} | {weights} | {sizes} |"
 
 
-# What is compared, the row of PERFORMANCE.md with llama.cpp and the one with transformers.
-_SPEEDS = (
-    ("new tokens, bfloat16", "decode over llama.cpp", "decode over transformers"),
-    ("prompt of 22 tokens, bfloat16", "prefill 22 over llama.cpp", "prefill 22 over transformers"),
-    ("prompt of 512 tokens, bfloat16", "prefill 512 over llama.cpp",
-     "prefill 512 over transformers"),
-    ("new tokens, int8 against Q8_0", "int8 over llama.cpp's Q8_0", ""),
-    ("prompt of 22 tokens, int8 against Q8_0", "int8 over llama.cpp's Q8_0, 22", ""),
-    ("prompt of 512 tokens, int8 against Q8_0", "int8 over llama.cpp's Q8_0, 512", ""),
-    ("new tokens, nf4 against Q4_0", "nf4 over llama.cpp's Q4_0", ""),
-    ("prompt of 22 tokens, nf4 against Q4_0", "nf4 over llama.cpp's Q4_0, 22", ""),
-    ("prompt of 512 tokens, nf4 against Q4_0", "nf4 over llama.cpp's Q4_0, 512", ""),
-)  # fmt: skip
-
-
 def speed(_page: Path, _argument: str) -> str:
-    """Returns the table of speeds against other engines, from the tables of PERFORMANCE.md."""
+    """Return the table of speeds against other engines, from the tables of PERFORMANCE.md."""
     text = (ROOT / "docs" / "PERFORMANCE.md").read_text(encoding="utf-8")
     rows = ["| speed relative to | llama.cpp | transformers |", "|---|---|---|"]
-    for what, *names in _SPEEDS:
-        shown = " | ".join(measured(text, name) if name else "" for name in names)
-        rows.append(f"| {what} | {shown} |")
+    for what, run in (
+        ("new tokens", "decode"),
+        ("prompt of 22 tokens", "prefill 22"),
+        ("prompt of 512 tokens", "prefill 512"),
+    ):
+        cpp, hub = (measured(text, f"{run} over {it}") for it in ("llama.cpp", "transformers"))
+        rows.append(f"| {what}, bfloat16 | {cpp} | {hub} |")
+    for weights, theirs in (("int8", "Q8_0"), ("nf4", "Q4_0")):
+        for what, length in (
+            ("new tokens", ""), ("prompt of 22 tokens", ", 22"), ("prompt of 512 tokens", ", 512"),
+        ):  # fmt: skip
+            found = measured(text, f"{weights} over llama.cpp's {theirs}{length}")
+            rows.append(f"| {what}, {weights} against {theirs} | {found} |  |")
     return "\n".join(rows)
 
 
 def measured(text: str, name: str) -> str:
-    """Returns the median and the range of a row, as they are written in a page.
+    """Return the median and the range of a row, as they are written in a page.
 
     Args:
-        text: the page.
-        name: the first column; with `, 22` or `, 512` that of the row of prompts, and its length.
+        text: The page.
+        name: The first column; with `, 22` or `, 512` that of the row of prompts, and its length.
 
     Raises:
-        PageError: no table has such a row.
+        PageError: No table has such a row.
     """
     row, _, prompt = name.partition(", ")
     number = r"([\d.]+)"

@@ -1,13 +1,16 @@
-"""Generated blocks: what stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page."""
+"""What a page repeats of the code: line numbers in links, and blocks between markers."""
 
 import re
 from collections.abc import Callable
 from pathlib import Path
 
-from .pages import PageError, name_of
+from src.trace.code import line_of
+
+from .pages import Link, PageError, name_of, with_targets
 
 Producer = Callable[[Path, str], str]
 
+_LINE = re.compile(r"^([^#:]+\.(?:py|c|h))#L\d+$")
 _BLOCK = re.compile(
     r"^(<!-- generated: (\S+)(?: ([^\n]*?))? -->)\n(.*?)^(<!-- end -->)$",
     flags=re.DOTALL | re.MULTILINE,
@@ -15,17 +18,57 @@ _BLOCK = re.compile(
 _MARKER = re.compile(r"^<!-- (?:generated: .*|end) -->$", flags=re.MULTILINE)
 
 
-def regenerated(page: Path, text: str, producers: dict[str, Producer]) -> str:
-    """Returns a page with each generated block made anew.
+def with_lines(page: Path, text: str) -> str:
+    """Return a page with the right line number in each link to a line of code.
 
-    Args:
-        page: its file, which links in blocks start from.
-        text: the page.
-        producers: by the first word of a block's name; a producer takes the page and the rest of
-            the name, and returns Markdown. A block whose producer is absent stays as it is.
+    The symbol is the text of the link, or its title where the text is something else:
+    `[LlamaAttention.forward](../src/model/llama.py#L1)`,
+    `[the mask](../src/model/llama.py#L1 "causal_mask")`.
 
     Raises:
-        PageError: a marker has no partner, or a block's name is not known.
+        PageError: A link names no symbol of its file.
+    """
+
+    def target(link: Link) -> str:
+        found = _LINE.match(link.target)
+        if found is None:
+            return link.target
+        file = page.parent / found[1]
+        symbol = (link.title or link.text).strip("`").removesuffix("()")
+        number = line_in(file, symbol) if file.is_file() else None
+        if number is None:
+            place = f"{name_of(page)}:{link.line}"
+            raise PageError(f"{place}: link: expected a symbol of {found[1]}, got {symbol!r}")
+        return f"{found[1]}#L{number}"
+
+    return with_targets(text, target)
+
+
+def line_in(file: Path, symbol: str) -> int | None:
+    """Return the line where a Python or C file defines a symbol; None where it does not."""
+    if file.suffix == ".py":
+        return line_of(file.resolve(), symbol)
+    lines = file.read_text(encoding="utf-8").split("\n")
+    starts = re.compile(rf"^(?:#define\s+|\w[\w\s*]*[\s*]){re.escape(symbol)}\b(?!.*;\s*$)")
+    declares = re.compile(rf"\b{re.escape(symbol)}\b")
+    for pattern in (starts, declares):
+        for number, line in enumerate(lines, 1):
+            if pattern.search(line) and not line.lstrip().startswith(("//", "*", "/*")):
+                return number
+    return None
+
+
+def with_blocks(page: Path, text: str, producers: dict[str, Producer]) -> str:
+    """Return a page with the current contents of each generated block.
+
+    Args:
+        page: Its file, which links in blocks start from.
+        text: The page.
+        producers: By the first word of a block's name. A producer takes the page and the rest of
+            the name, and returns Markdown.
+
+    Raises:
+        PageError: A marker has no partner, or a block's name is not known.
     """
     markers, pairs = len(_MARKER.findall(text)), len(_BLOCK.findall(text))
     if markers != 2 * pairs:

@@ -1,17 +1,32 @@
 """The parts of a Markdown page that a run can check or write: blocks, links, headings."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+_DOCS = ROOT / "docs"
+# The pages after README.md, in the order of the menu.
+MENU = {
+    "Chapters": sorted(_DOCS.glob("[0-9]*.md")),
+    "Using it": [
+        _DOCS / f"{name}.md" for name in ("A-CHAT", "COMMAND-LINE", "MODEL-FILES", "CHAT-FORMATS")
+    ],
+    "Reference": [
+        *(_DOCS / f"{name}.md" for name in ("LEGEND", "PERFORMANCE", "ADDING-A-DTYPE")),
+        _DOCS / "GO-TO-PYTHON.md",
+        ROOT / "src/nano/model/MODEL_CARD.md",
+        ROOT / "CHANGELOG.md",
+    ],
+    "For maintainers": [_DOCS / f"{name}.md" for name in ("DEVELOPING", "RELIABILITY", "FUZZING")],
+}
 
 _FENCE = re.compile(r"^(```+|~~~+)\s*([\w.+-]*)\s*$")
 _RUN = re.compile(r"^<!-- run: ([\w ]+) -->$")
 _HEADING = re.compile(r"^(#{1,6}) +(.+?)(?: +#+)?$")
 _CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
-_LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)(?: +\"([^\"]*)\")?\)")
+_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)(?: +\"([^\"]*)\")?\)")
 
 
 class PageError(ValueError):
@@ -23,11 +38,11 @@ class Block:
     """A fenced block of a page.
 
     Attributes:
-        language: the word after the fence.
-        text: its lines, the last newline included.
-        line: number of its first line of text, from 1.
-        end: number of the line of its closing fence.
-        needs: what `<!-- run: ... -->` on the line before asks for: `slow`, `oracle`, or both.
+        language: The word after the fence.
+        text: Its lines, the last newline included.
+        line: Number of its first line of text, from 1.
+        end: Number of the line of its closing fence.
+        needs: What `<!-- run: ... -->` on the line before asks for: `slow`, `oracle`, or both.
     """
 
     language: str
@@ -42,37 +57,39 @@ class Link:
     """A link of a page.
 
     Attributes:
-        text: between the square brackets.
-        target: a path with an anchor, or an address.
-        title: between quotes after the target, or empty.
-        line: its number, from 1.
+        text: Between the square brackets.
+        target: A path with an anchor, or an address.
+        title: Between quotes after the target, or empty.
+        line: Its number, from 1.
+        is_picture: Whether it shows what it leads to.
     """
 
     text: str
     target: str
     title: str
     line: int
+    is_picture: bool = False
 
 
 def documents() -> list[Path]:
-    """Returns all pages: the README, the chapters, and what stands beside the code."""
-    return sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *ROOT.glob("src/**/*.md")])
+    """Return all pages: README.md and those of the menu."""
+    return [ROOT / "README.md", *(page for pages in MENU.values() for page in pages)]
 
 
 def name_of(path: Path) -> str:
-    """Returns a path as the repository names it."""
+    """Return a path as the repository names it."""
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
 
 
 def blocks(text: str, name: str = "page") -> list[Block]:
-    """Returns the fenced blocks of a page, in order.
+    """Return the fenced blocks of a page, in order.
 
     Args:
-        text: the page.
-        name: for errors.
+        text: The page.
+        name: For errors.
 
     Raises:
-        PageError: a block has no end.
+        PageError: A block has no end.
     """
     found = []
     lines = text.split("\n")
@@ -95,7 +112,7 @@ def blocks(text: str, name: str = "page") -> list[Block]:
 
 
 def prose(text: str) -> list[str]:
-    """Returns the lines of a page, those of fenced blocks empty, so that line numbers stay."""
+    """Return the lines of a page, those of fenced blocks empty, so that line numbers stay."""
     lines = text.split("\n")
     for block in blocks(text):
         lines[block.line - 2 : block.end] = [""] * (block.end - block.line + 2)
@@ -103,16 +120,26 @@ def prose(text: str) -> list[str]:
 
 
 def links(text: str) -> Iterator[Link]:
-    """Yields the links of a page, images among them, outside of blocks and code spans."""
+    """Yield the links of a page, images among them, outside of blocks and code spans."""
     for number, line in enumerate(prose(text), 1):
         spans = [span.span() for span in _CODE_SPAN.finditer(line)]
         for found in _LINK.finditer(line):
             if not any(start < found.start() < end for start, end in spans):
-                yield Link(found[1], found[2], found[3] or "", number)
+                yield Link(found[2], found[3], found[4] or "", number, bool(found[1]))
+
+
+def with_targets(text: str, target: Callable[[Link], str]) -> str:
+    """Return a page in which each link has the target that a function gives for it."""
+    lines = text.split("\n")
+    for link in links(text):
+        end = f' "{link.title}")' if link.title else ")"
+        old, new = (f"[{link.text}]({place}{end}" for place in (link.target, target(link)))
+        lines[link.line - 1] = lines[link.line - 1].replace(old, new)
+    return "\n".join(lines)
 
 
 def headings(text: str) -> list[tuple[int, str, int]]:
-    """Returns the level, the text and the line number of each heading."""
+    """Return the level, the text and the line number of each heading."""
     found = []
     for number, line in enumerate(prose(text), 1):
         heading = _HEADING.match(line)
@@ -122,6 +149,6 @@ def headings(text: str) -> list[tuple[int, str, int]]:
 
 
 def anchor(heading: str) -> str:
-    """Returns the anchor that a code host makes of a heading."""
+    """Return the anchor that a code host makes of a heading."""
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     return re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")

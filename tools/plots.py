@@ -1,199 +1,220 @@
-"""Line charts as SVG, in colours for light and for dark: as little as the pages need."""
+"""Draw the plots of the chapters: `python -m tools.update_docs` writes them.
 
+The numbers are those of the bundled model and of the code that the engine runs. Needs the `docs`
+extra. A file has the same bytes on each machine, and colours for a light and a dark background.
+"""
+
+import io
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from xml.sax.saxutils import escape
+from collections.abc import Callable, Sequence
+from functools import cache
+from statistics import NormalDist
 
-WIDTH = 900
-_PANEL_HEIGHT = 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 34, 48, 52
-_CHARACTER = 7.0  # about how wide one is in a font of 12
-_SANS = "-apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
-# Class: (light, dark). The series take their colours in this order.
-_SERIES = (
-    ("#0969da", "#58a6ff"),
-    ("#bc4c00", "#f0883e"),
-    ("#1a7f37", "#3fb950"),
-    ("#8250df", "#a371f7"),
-    ("#59636e", "#9da5ae"),
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from src import ml
+from src.model import InferenceContext
+from src.model.args import RopeScaling
+from src.model.rope import inverse_frequencies
+
+from .runs import bundled_model
+
+# Light: dark. A series takes its colour by its number; the others are named below.
+_COLOURS = {
+    "#0969da": "#58a6ff", "#bc4c00": "#f0883e", "#1a7f37": "#3fb950", "#8250df": "#a371f7",
+    "#59636e": "#9da5ae", "#ffffff": "#0d1117", "#1f2328": "#e6edf3", "#d1d9e0": "#3d444d",
+}  # fmt: skip
+BLUE, ORANGE, GREEN, PURPLE, GREY, _PAPER, _INK, _SOFT = _COLOURS
+_STYLE = {
+    "svg.hashsalt": "llama-bolts", "svg.fonttype": "none", "font.family": "DejaVu Sans",
+    "font.size": 9, "figure.facecolor": _PAPER, "axes.facecolor": _PAPER, "text.color": _INK,
+    "axes.labelcolor": _INK, "xtick.labelcolor": _INK, "ytick.labelcolor": _INK, "axes.grid": True,
+    "grid.color": _SOFT, "xtick.color": _SOFT, "ytick.color": _SOFT, "axes.edgecolor": _SOFT,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left",
+    "axes.titleweight": "bold", "legend.frameon": False, "lines.linewidth": 1.5,
+    "lines.markersize": 4, "figure.constrained_layout.use": True,
+}  # fmt: skip
+_DARK = "\n".join(
+    f'  [style*="{part}: {light}"] {{ {part}: {dark} !important }}'
+    for light, dark in _COLOURS.items()
+    for part in ("fill", "stroke")
 )
-_PAPER, _INK, _SOFT = ("#ffffff", "#0d1117"), ("#1f2328", "#e6edf3"), ("#d1d9e0", "#3d444d")
+_HEAD = 128  # of the 8B
+_ORIGINAL = 8192  # positions of the context that the scaling starts from
+_BASE_3, _BASE_2 = 500000.0, 10000.0  # of Llama 3 and of Llama 2
 
-Points = Sequence[tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One axis of a chart.
-
-    Attributes:
-        label: what it measures.
-        low, high: its ends.
-        ticks: where it is marked, each with its text.
-        log: whether distances are ratios.
-    """
-
-    label: str
-    low: float
-    high: float
-    ticks: Sequence[tuple[float, str]]
-    log: bool = False
-
-    def share(self, value: float) -> float:
-        """Returns where a value lies between the ends, from 0 to 1."""
-        if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
+Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Series:
-    """A line of a chart.
-
-    Attributes:
-        label: for the key; empty for none.
-        points: (x, y), in order.
-        colour: number of its colour.
-        marks: whether each point is marked.
-        dashed: whether the line is.
-    """
-
-    label: str
-    points: Points
-    colour: int = 0
-    marks: bool = False
-    dashed: bool = False
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Lines over two axes, with a title and, beside the label of y, a key."""
-
-    title: str
-    x: Axis
-    y: Axis
-    series: Sequence[Series]
-
-
-def svg(title: str, rows: Sequence[Sequence[Chart]], height: int = _PANEL_HEIGHT) -> str:
-    """Returns a page of charts.
-
-    Args:
-        title: what a screen reader says.
-        rows: the charts, row by row; those of a row share its width.
-        height: of a row.
-    """
-    total = height * len(rows)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{total}" '
-        f'viewBox="0 0 {WIDTH} {total}" role="img">',
-        f"<title>{escape(title)}</title>",
-        f"<style>\n{_style()}\n</style>",
-        f'<rect class="paper" x="0" y="0" width="{WIDTH}" height="{total}"/>',
-    ]
-    for number, row in enumerate(rows):
-        width = WIDTH / len(row)
-        for place, chart in enumerate(row):
-            parts += _chart(chart, place * width, number * height, width, height)
-    return "\n".join([*parts, "</svg>\n"])
-
-
-def _chart(chart: Chart, x: float, y: float, width: float, height: float) -> list[str]:
-    left, right = x + _LEFT, x + width - _RIGHT
-    top, bottom = y + _TOP, y + height - _BOTTOM
-
-    def at(point: tuple[float, float]) -> tuple[float, float]:
-        across, up = chart.x.share(point[0]), chart.y.share(point[1])
-        return left + across * (right - left), bottom - up * (bottom - top)
-
-    parts = [_text((left, y + 20), chart.title, 15, bold=True)]
-    for value, text in chart.x.ticks:
-        place, _ = at((value, chart.y.low))
-        parts.append(_line("grid", [(place, top), (place, bottom)]))
-        parts.append(_text((place, bottom + 18), text, 12, anchor="middle"))
-    for value, text in chart.y.ticks:
-        _, place = at((chart.x.low, value))
-        parts.append(_line("grid", [(left, place), (right, place)]))
-        parts.append(_text((left - 8, place + 4), text, 12, anchor="end"))
-    parts.append(_text(((left + right) / 2, bottom + 38), chart.x.label, 13, anchor="middle"))
-    parts.append(_text((left, y + 38), chart.y.label, 12))
-    for series in chart.series:
-        parts += _series(series, at)
-    return parts + _key(chart.series, right, y + 38)
-
-
-def _series(series: Series, at: Callable[[tuple[float, float]], tuple[float, float]]) -> list[str]:
-    points = [at(point) for point in series.points]
-    kind = f"line s{series.colour}" + (" dashed" if series.dashed else "")
-    parts = [_line(kind, points)]
-    if series.marks:
-        parts += [
-            f'<circle class="f{series.colour}" cx="{_n(a)}" cy="{_n(b)}" r="3"/>' for a, b in points
-        ]
-    return parts
-
-
-def _key(series: Sequence[Series], right: float, y: float) -> list[str]:
-    """Returns the names of the lines beside each other; the last one ends at the right."""
-    parts, x = [], right
-    for one in reversed([one for one in series if one.label]):
-        x -= _CHARACTER * len(one.label)
-        kind = f"line s{one.colour}" + (" dashed" if one.dashed else "")
-        parts.append(_text((x, y), one.label, 12))
-        parts.append(_line(kind, [(x - 28, y - 4), (x - 6, y - 4)]))
-        x -= 44
-    return parts
-
-
-def _line(kind: str, points: Points) -> str:
-    path = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
-    return f'<polyline class="{kind}" points="{path}"/>'
-
-
-def _text(
-    at: tuple[float, float], text: str, size: int, *, anchor: str = "start", bold: bool = False
-) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return (
-        f'<text x="{_n(at[0])}" y="{_n(at[1])}" font-size="{size}"{weight}{where}>'
-        f"{escape(text)}</text>"
-    )
-
-
-def _style() -> str:
-    light, dark = _rules(0), "\n".join(f"  {rule}" for rule in _rules(1))
+def _svg(height: float, draw: Callable[..., None], rows: int = 1, columns: int = 1) -> str:
+    """Return what a function draws on its axes, as SVG that is 9 inches wide."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(9, height))
+        draw(*np.atleast_1d(figure.subplots(rows, columns)))
+        written = io.StringIO()
+        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    text = written.getvalue()
+    style = f"<style>\n@media (prefers-color-scheme: dark) {{\n{_DARK}\n}}\n</style>\n"
     return "\n".join(
-        [
-            f"text {{ font-family: {_SANS}; }}",
-            "polyline { fill: none; stroke-width: 1; }",
-            ".line { stroke-width: 2; }",
-            ".dashed { stroke-dasharray: 6 4; }",
-            *light,
-            f"@media (prefers-color-scheme: dark) {{\n{dark}\n}}",
-        ]
+        line.rstrip() for line in text.replace("<defs>", style + "<defs>", 1).split("\n")
     )
 
 
-def _rules(scheme: int) -> list[str]:
-    return [
-        f".paper {{ fill: {_PAPER[scheme]}; }}",
-        f"text {{ fill: {_INK[scheme]}; }}",
-        f".grid {{ stroke: {_SOFT[scheme]}; }}",
-        *(f".s{n} {{ stroke: {colours[scheme]}; }}" for n, colours in enumerate(_SERIES)),
-        *(f".f{n} {{ fill: {colours[scheme]}; }}" for n, colours in enumerate(_SERIES)),
-    ]
+def _label(axes: Axes, title: str, x: str, y: str, *, columns: int = 0) -> None:
+    """Write the texts of a plot, and a key of its lines if they have names."""
+    axes.set_title(title)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if columns:
+        axes.legend(ncols=columns)
 
 
-def _n(number: float) -> str:
-    """Returns a coordinate with at most one decimal."""
-    return f"{number:.1f}".removesuffix(".0")
+def _powers_of_ten(places: Callable[..., object], most: int) -> None:
+    names = ["1", "10", "100", "1 000", "10 000", "100 000", "1 M", "10 M"]
+    places([10.0**n for n in range(most + 1)], names[: most + 1])
 
 
-def write_plots(folder: Path, plots: Mapping[str, Callable[[], str]]) -> None:
-    """Write plots, by the names of their files, into a folder."""
-    folder.mkdir(exist_ok=True)
-    for name, draw in plots.items():
-        (folder / name).write_text(draw(), encoding="utf-8")
+def temperature(axes: Axes) -> None:
+    """Draw the probabilities of the most probable first tokens of a text at three temperatures."""
+    model = bundled_model()
+    assert model.tokenizer is not None
+    context = InferenceContext(model.args, 16)
+    tensor = model.transformer.forward(context, [model.tokenizer.bos_id])
+    logits: Floats = np.sort(tensor.numpy()[0].astype(np.float64))[::-1]
+    for value, colour in ((0.6, BLUE), (1.0, ORANGE), (2.0, GREEN)):
+        weights = np.exp((logits - logits[0]) / value)
+        shares = 100 * (weights / weights.sum())[:16]
+        axes.plot(range(1, 17), shares, "o-", color=colour, label=f"temperature {value:g}")
+    axes.set_xticks(range(1, 17))
+    axes.set_ylim(0)
+    title = "The most probable first tokens of a text"
+    _label(axes, title, "rank of the token", "probability in %", columns=1)
+
+
+def levels(*rows: Axes) -> None:
+    """Draw the distribution of weights in their blocks, and the levels of four bits."""
+    weight = bundled_model().tensors["layers.0.feed_forward.w1.weight"]
+    assert isinstance(weight, ml.Tensor)
+    blocks = weight.numpy().astype(np.float64).reshape(-1, 64)
+    shares = (blocks / np.abs(blocks).max(axis=1, keepdims=True)).ravel()
+    titles = "Equal steps", "NF4: close together where most weights are"
+    marks: Sequence[Floats] = (np.arange(-7, 8) / 7, nf4())
+    for axes, title, places, colour in zip(rows, titles, marks, (ORANGE, BLUE), strict=True):
+        axes.hist(shares, 80, range=(-1, 1), histtype="step", color=GREY, label="weights")
+        axes.vlines(places, 0, axes.get_ylim()[1] / 4, color=colour, label="levels")
+        axes.set_yticks([])
+        _label(axes, title, "weight / largest of its block", "frequency", columns=1)
+
+
+def nf4() -> Floats:
+    """Return the 16 levels of NF4: quantiles of the normal distribution, from -1 to 1.
+
+    Source: Dettmers et al., QLoRA, 2023; bitsandbytes, functional.py, `create_normal_map`.
+    """
+    outermost = (1 - 1 / 30 + 1 - 1 / 32) / 2
+    quantile = NormalDist().inv_cdf
+    above = [quantile(p) for p in np.linspace(outermost, 0.5, 9)[:-1]]
+    below = [-quantile(p) for p in np.linspace(outermost, 0.5, 8)[:-1]]
+    found = np.sort(np.array([*below, 0.0, *above]))
+    scaled: Floats = found / found.max()
+    return scaled
+
+
+@cache
+def _steps(base: float = _BASE_3, factor: float | None = None) -> Floats:
+    """Return the radians per position of each pair of a head of the 8B: [h/2]."""
+    scaling = RopeScaling(factor) if factor else None
+    return inverse_frequencies(_HEAD, base, scaling).numpy().astype(np.float64)
+
+
+def turns(*columns: Axes) -> None:
+    """Draw one pair of a query at the first positions: a fast pair and a slow one."""
+    circle = np.linspace(0, 2 * math.pi, 101)
+    for axes, pair in zip(columns, (0, 12), strict=True):
+        step = float(_steps()[pair])
+        axes.plot(np.cos(circle), np.sin(circle), "--", color=GREY)
+        for position, colour in enumerate((BLUE, ORANGE, GREEN, PURPLE)):
+            angle = 0.3 + position * step
+            arm = [0, math.cos(angle)], [0, math.sin(angle)]
+            axes.plot(*arm, "o-", color=colour, label=f"at {position}")
+        axes.set_aspect("equal")
+        axes.set_xlim(-1.2, 2.2)
+        axes.set_xticks([-1, 0, 1])
+        axes.set_yticks([-1, 0, 1])
+        title = f"Pair {pair}: {step:.3f} radians per position"
+        _label(axes, title, "first of the pair", "second", columns=1)
+
+
+def waves(axes: Axes) -> None:
+    """Draw the cosine of the angle of four pairs over the first positions."""
+    positions = np.arange(4 * 64 + 1) / 4
+    for pair, colour in ((0, BLUE), (8, ORANGE), (16, GREEN), (32, PURPLE)):
+        axes.plot(positions, np.cos(positions * _steps()[pair]), color=colour, label=f"pair {pair}")
+    axes.set_xticks(range(0, 65, 8))
+    axes.set_yticks([-1, 0, 1])
+    axes.set_ylim(-1.1, 1.6)
+    title = "The fast pairs distinguish neighbours, the slow ones distant positions"
+    _label(axes, title, "position", "cosine of the angle", columns=4)
+
+
+def wavelengths(axes: Axes) -> None:
+    """Draw how many positions a full turn of each pair takes."""
+    for label, steps, colour in (
+        ("Llama 3.2 3B", _steps(factor=32.0), PURPLE),
+        ("Llama 3.1", _steps(factor=8.0), GREEN),
+        ("Llama 3", _steps(), BLUE),
+        ("Llama 2", _steps(_BASE_2), ORANGE),
+    ):
+        axes.semilogy(2 * math.pi / steps, color=colour, label=label)
+    for edge, label in ((_ORIGINAL, "8192 and 2048"), (_ORIGINAL / 4, "")):
+        axes.axhline(edge, linestyle="--", color=GREY, label=label)
+    axes.set_xticks([*range(0, 64, 8), 63])
+    _powers_of_ten(axes.set_yticks, 7)
+    axes.minorticks_off()
+    title = "Positions that a full turn of each pair takes"
+    _label(axes, title, "pair of the head", "positions, logarithmic", columns=1)
+
+
+def distances(axes: Axes) -> None:
+    """Draw the score of two equal vectors by their distance: the mean of all cosines."""
+    places = sorted({round(10 ** (n / 60)) for n in range(60 * 5 + 1)})
+    for base, colour in ((_BASE_3, BLUE), (_BASE_2, ORANGE)):
+        scores = np.cos(np.outer(places, _steps(base))).mean(axis=1)
+        axes.semilogx(places, scores, color=colour, label=f"base {base:.0f}")
+    _powers_of_ten(axes.set_xticks, 5)
+    axes.minorticks_off()
+    title = "The score of two equal vectors falls, on the whole, with their distance"
+    y = "score relative to distance 0"
+    _label(axes, title, "distance in positions, logarithmic", y, columns=1)
+
+
+def scaling(axes: Axes) -> None:
+    """Draw the factor that slows each pair down, over its wavelength."""
+    for factor, colour in ((8.0, GREEN), (32.0, PURPLE)):
+        slower = _steps() / _steps(factor=factor)
+        axes.loglog(2 * math.pi / _steps(), slower, "o-", color=colour, label=f"factor {factor:g}")
+    for edge in (_ORIGINAL / 4, _ORIGINAL):
+        axes.axvline(edge, linestyle="--", color=GREY)
+    _powers_of_ten(axes.set_xticks, 7)
+    axes.set_yticks([2**n for n in range(6)], [str(2**n) for n in range(6)])
+    axes.minorticks_off()
+    title = "How much slower each pair rotates in Llama 3.1 and 3.2"
+    x = "positions for a full turn before scaling; dashed lines at 2048 and 8192"
+    _label(axes, title, x, "times slower, logarithmic", columns=1)
+
+
+def current_plots() -> dict[str, str]:
+    """Return the text of each committed plot as it should be, by the name of its file."""
+    return {
+        "quantization-levels.svg": _svg(5.2, levels, rows=2),
+        "rope-distances.svg": _svg(3.4, distances),
+        "rope-scaling.svg": _svg(3.4, scaling),
+        "rope-turns.svg": _svg(3.0, turns, columns=2),
+        "rope-wavelengths.svg": _svg(4.2, wavelengths),
+        "rope-waves.svg": _svg(3.0, waves),
+        "sampling-temperature.svg": _svg(3.4, temperature),
+    }

@@ -1,35 +1,30 @@
-"""What writes the generated blocks, by the first word of their names."""
+"""The contents of generated blocks, by the first word of their names."""
 
 import ast
-import contextlib
 import dataclasses
 import io
 import os
 import re
-import shlex
-from functools import reduce
 from pathlib import Path
 
 import numpy as np
 
-from src.cli.application import run
-from src.cli.arguments import build_parser, parse_arguments
 from src.cli.flag_parser import ranges
 from src.trace import STAGES, Event, TensorInfo
 from src.trace.events import size_of
 from src.trace.logger import TraceLog
 
+from .chat import chat
 from .front_page import memory, speed
-from .generated import Producer
-from .links import line_in
-from .pages import ROOT, PageError, headings
+from .generated import Producer, line_in, with_blocks, with_lines
+from .pages import MENU, ROOT, PageError, headings, name_of
 from .runs import LLAMA_3_1_8B, SIZES_8B, bundled_events, bundled_model, events_8b
 
 _SHOWN_NUMBERS = 6  # of a row
 
 
 def code(page: Path, argument: str) -> str:
-    """Returns a symbol's source, of Python or C: `code src/ml/ops/elementwise.py silu`."""
+    """Return a symbol's source, of Python or C: `code src/ml/ops/elementwise.py silu`."""
     name, _, symbol = argument.partition(" ")
     file = ROOT / name
     number = line_in(file, symbol) if file.is_file() else None
@@ -49,7 +44,7 @@ def code(page: Path, argument: str) -> str:
 
 
 def _last_line(source: str, first: int) -> int:
-    """Returns where the statement ends that begins at a line of Python."""
+    """Return where the statement ends that begins at a line of Python."""
     node = next(
         node
         for node in ast.walk(ast.parse(source))
@@ -58,43 +53,8 @@ def _last_line(source: str, first: int) -> int:
     return node.end_lineno or first
 
 
-def help_text(_page: Path, argument: str) -> str:
-    """Returns `--help`, or one group of it: `help trace`."""
-    text = build_parser().format_help()
-    if argument:
-        group = re.search(rf"^{re.escape(argument)}:\n((?:  .*)?\n)+", text, flags=re.MULTILINE)
-        if group is None:
-            raise PageError(f"generated: help: expected a group of --help, got {argument!r}")
-        text = group[0]
-    return f"```text\n{text.strip()}\n```"
-
-
-def tree(_page: Path, argument: str) -> str:
-    """Returns the modules of a folder, each with the first line of its docstring: `tree src/ml`."""
-    folder = ROOT / argument
-    files = sorted(path for path in folder.glob("*") if path.suffix in (".py", ".c", ".h"))
-    if not files:
-        raise PageError(f"generated: tree: expected a folder of sources, got {argument!r}")
-    rows = [(path.name, _summary(path)) for path in files]
-    width = max(len(name) for name, _ in rows)
-    shown = "\n".join(f"  {name:<{width}}  {summary}".rstrip() for name, summary in rows)
-    return f"```text\n{argument.rstrip('/')}/\n{shown}\n```"
-
-
-def _summary(path: Path) -> str:
-    """Returns the first line of what a file says about itself."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".py":
-        said = ast.get_docstring(ast.parse(text)) or ""
-    else:
-        said = text.partition("/*")[2].partition("*/")[0]
-        said = reduce(lambda s, mark: s.replace(mark, " "), ("\n *", "\n"), said)
-        said = " ".join(said.split()).partition(". ")[0]
-    return said.strip().split("\n")[0].rstrip(".")
-
-
 def stages(page: Path, _argument: str) -> str:
-    """Returns the table of the stages, each with its chapter, its diagram and its code."""
+    """Return the table of the stages, each with its chapter, its diagram and its code."""
     rows = ["| stage | chapter | diagram | code |", "|---:|---|---|---|"]
     for stage in STAGES.values():
         file, _, line = stage.code.partition(":")
@@ -107,7 +67,7 @@ def stages(page: Path, _argument: str) -> str:
 
 
 def shapes(_page: Path, argument: str) -> str:
-    """Returns the steps of some stages with the shapes of two models: `shapes 8-10`."""
+    """Return the steps of some stages with the shapes of two models: `shapes 8-10`."""
     wanted = _stages(argument)
     events = _first_pass([event for event in bundled_events() if event.stage in wanted])
     T = next(event.details["T"] for event in bundled_events() if event.stage == 3)
@@ -128,7 +88,7 @@ def shapes(_page: Path, argument: str) -> str:
 
 
 def stage_part(page: Path, argument: str) -> str:
-    """Returns the code, the log and the numbers of a token in a stage: `stage 13`."""
+    """Return the code, the log and the numbers of a token in a stage: `stage 13`."""
     (number,) = _stages(argument)
     stage = STAGES[number]
     name, _, first = stage.code.partition(":")
@@ -150,7 +110,7 @@ def stage_part(page: Path, argument: str) -> str:
 
 
 def _end_of_stage(lines: list[str], start: int) -> int:
-    """Returns the line after a stage's code: the next mark, or the end of its function."""
+    """Return the line after a stage's code: the next mark, or the end of its function."""
     text = lines[start].lstrip()
     indent = len(lines[start]) - len(text)
     is_function = text.startswith("def ")
@@ -166,7 +126,7 @@ def _end_of_stage(lines: list[str], start: int) -> int:
 
 
 def _token_numbers(stage: int) -> str:
-    """Returns numbers of the last token in what the ops of a stage read and made, a row each."""
+    """Return numbers of the last token in what the ops of a stage read and made, a row each."""
     known: dict[int, TensorInfo] = {}
     rows: list[tuple[str, str, str]] = []
     shown: set[int] = set()
@@ -185,7 +145,7 @@ def _token_numbers(stage: int) -> str:
 
 
 def _row(x: TensorInfo) -> tuple[str, list[complex]]:
-    """Returns how the numbers of the last token in the first head are indexed, and the first."""
+    """Return how the numbers of the last token in the first head are indexed, and the first."""
     assert x.values is not None
     kept = "S" if "T" in x.letters and "S" in x.letters else x.letters[-1]
     kept = "h" if x.letters == ("H", "h", "S") else kept
@@ -203,7 +163,7 @@ def _row(x: TensorInfo) -> tuple[str, list[complex]]:
 
 
 def log(_page: Path, argument: str) -> str:
-    """Returns lines of `debug.log`, without times and links: `log 13`, or `log 13 8b`."""
+    """Return lines of `debug.log`, without times and links: `log 13`, or `log 13 8b`."""
     numbers, _, model = argument.partition(" ")
     wanted = _stages(numbers)
     if model not in ("", "8b"):
@@ -219,21 +179,8 @@ def log(_page: Path, argument: str) -> str:
     return "```text\n" + "\n".join(shown) + "\n```"
 
 
-def run_program(_page: Path, argument: str) -> str:
-    """Returns what the program writes to standard output: `run --metadata`."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()) as errors:
-        try:
-            code = run(parse_arguments(shlex.split(argument)))
-        except SystemExit as end:
-            code = int(end.code or 0)
-    if code:
-        raise PageError(f"generated: run {argument}: it ends with {code}: {errors.getvalue()}")
-    return f"```text\n{printed.getvalue().strip()}\n```"
-
-
 def _from(page: Path, place: str) -> str:
-    """Returns the path of a place in the repository as a page's link names it."""
+    """Return the path of a place in the repository as a page's link names it."""
     return os.path.relpath(ROOT / place, page.parent)
 
 
@@ -245,7 +192,7 @@ def _stages(argument: str) -> set[int]:
 
 
 def _first_pass(events: list[Event], layer: int | None = 0) -> list[Event]:
-    """Returns the events of the first pass through the network, of one layer or of all."""
+    """Return the events of the first pass through the network, of one layer or of all."""
     first: list[Event] = []
     for event in events:
         is_again = any(
@@ -260,36 +207,34 @@ def _first_pass(events: list[Event], layer: int | None = 0) -> list[Event]:
 
 
 def index(page: Path, _argument: str) -> str:
-    """Returns a list of the pages of docs/: the chapters in run order, then the others."""
-    pages = sorted((ROOT / "docs").glob("*.md"))
-    chapters = [path for path in pages if path.name[0].isdigit()]
-    lines = [
-        f"{int(path.name[:2])}. {_titled(page, path)}"
-        if path.name[2] == "-"
-        else f"    - {_titled(page, path)}"
-        for path in chapters
-    ]
-    others = [f"- {_titled(page, path)}" for path in pages if path not in chapters]
-    return "\n".join([*lines, "", *others])
-
-
-def _titled(page: Path, path: Path) -> str:
-    title = headings(path.read_text(encoding="utf-8"))[0][1]
-    return (
-        f"[{re.sub(r'^[0-9]+[a-z]?[.] ', '', title)}]({_from(page, str(path.relative_to(ROOT)))})"
-    )
+    """Return a list of the pages by the groups of the menu."""
+    groups = []
+    for group, pages in MENU.items():
+        lines = [] if group == "Chapters" else [f"{group}:", ""]
+        for path in pages:
+            title = headings(path.read_text(encoding="utf-8"))[0][1]
+            number, is_part = path.name[:2], path.name[2] != "-"
+            bullet = "-" if group != "Chapters" else "    -" if is_part else f"{int(number)}."
+            shown = re.sub(r"^[0-9]+[a-z]?[.] ", "", title)
+            lines.append(f"{bullet} [{shown}]({_from(page, name_of(path))})")
+        groups.append("\n".join(lines))
+    return "\n\n".join(groups)
 
 
 PRODUCERS: dict[str, Producer] = {
+    "chat": chat,
     "code": code,
-    "help": help_text,
     "index": index,
     "log": log,
     "memory": memory,
-    "run": run_program,
     "shapes": shapes,
     "speed": speed,
     "stage": stage_part,
     "stages": stages,
-    "tree": tree,
 }
+
+
+def current_text(page: Path) -> str:
+    """Return a page with its links to code and its generated blocks as they should be."""
+    text = with_lines(page, page.read_text(encoding="utf-8"))
+    return with_blocks(page, text, PRODUCERS)

@@ -9,7 +9,7 @@ import numpy as np
 from src import ml, trace
 from src.checkpoint.names import rows_of
 from src.cli.answer import piece
-from src.drawing import Recorder
+from src.drawing import Beside, Recorder, TracedRun, draw_all
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import InferenceContext, LlamaTransformer, Model, ModelArgs, load_model
 from src.trace import Event
@@ -40,13 +40,13 @@ SIZES_8B = LLAMA_3_1_8B.sizes | {"T": len(LLAMA_3_IDS), "S": len(LLAMA_3_IDS), "
 
 @cache
 def bundled_model() -> Model:
-    """Returns the bundled model."""
+    """Return the bundled model."""
     return load_model()
 
 
 @cache
 def bundled_events() -> tuple[Event, ...]:
-    """Returns the events of the bundled model's whole answer to the prompt."""
+    """Return the events of the bundled model's whole answer to the prompt."""
     model = bundled_model()
     engine = InferenceEngine(model, 4096)  # as the command line
     events: list[Event] = []
@@ -72,7 +72,7 @@ def bundled_events() -> tuple[Event, ...]:
 
 @cache
 def events_8b() -> tuple[Event, ...]:
-    """Returns the events of a pass over the prompt in two layers of the 8B shape.
+    """Return the events of a pass over the prompt in two layers of the 8B shape.
 
     Shapes do not depend on values: the weights are zeros, which take no memory as long as they are
     only read.
@@ -90,3 +90,12 @@ def events_8b() -> tuple[Event, ...]:
     finally:
         trace.stop()
     return tuple(events)
+
+
+@cache
+def current_diagrams() -> dict[str, str]:
+    """Return the text of each committed diagram as it should be, by the name of its file."""
+    model, events = bundled_model(), bundled_events()
+    sizes = model.args.sizes | {"C": SIZES_8B["C"]}
+    beside = Beside("8B", f"Llama 3.1 8B, where this prompt is {SIZES_8B['T']} tokens", SIZES_8B)
+    return draw_all(TracedRun("the bundled model", sizes, events, beside))

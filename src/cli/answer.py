@@ -76,7 +76,7 @@ class Settings:
             text: Its value; "none" for a fresh seed, no limit of tokens or no stop text.
 
         Raises:
-            UsageError: There is no such setting, or the text is no value of it.
+            UsageError: There is no such setting, or the text is not a value of it.
             SamplingError: The value is out of its range.
         """
         name = _known(name)

@@ -31,7 +31,7 @@ _ON_OFF = ("on", "off")
 _OTHER_NAMES = {"/?": "/help", **dict.fromkeys(("/bye", "/quit", "exit", "quit"), "/exit")}
 
 
-class LeaveChat(Exception):  # noqa: N818 - leaving is no error
+class LeaveChat(Exception):  # noqa: N818 - leaving is not an error
     """The chat ends here."""
 
 

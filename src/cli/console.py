@@ -36,7 +36,7 @@ class OutputError(Exception):
     """Standard output takes no more text.
 
     Attributes:
-        closed: Whether the reader has gone, as `head` does, which is no fault.
+        closed: Whether the reader has gone, as `head` does, which is not a fault.
     """
 
     def __init__(self, message: str, *, closed: bool) -> None:
@@ -321,7 +321,7 @@ def _table(columns: _Columns, rows: _Rows, width: int | None) -> "Table | Text":
     """Return a table to be rendered; nothing in it is left out, however narrow the window.
 
     Where two columns are too wide, their cells are folded. Where more of them are, or the window is
-    very narrow, the first cell of a row, its name, gets a line of its own, with the others below.
+    very narrow, the first cell of a row, its name, gets a separate line, with the others below.
     Without a width, a line has as many characters as it needs.
     """
     cells = [[escape_line(cell) for cell in row] for row in rows]

@@ -186,7 +186,7 @@ def ranges(text: str) -> tuple[range, ...]:
     """Return numbers and ranges, such as `0,3-5`, both ends included.
 
     Raises:
-        ArgumentTypeError: A part is no whole number and no range of them.
+        ArgumentTypeError: A part is not a whole number and no range of them.
     """
     found = []
     for part in text.split(","):

@@ -1,4 +1,4 @@
-"""The prompts of a run that is no chat: one, or with `--jsonl` one on each line of a file."""
+"""The prompts of a run that is not a chat: one, or with `--jsonl` one on each line of a file."""
 
 import codecs
 import fcntl
@@ -29,7 +29,7 @@ _EXPECTED = 'a text, or an object with "prompt" or "messages" alone'
 def find_prompt(options: Options, console: Console) -> str | None:
     """Return the prompt that this run is to answer, or None for a chat.
 
-    It is given with `-p`, in a file, or on standard input, which is read when it is no terminal.
+    It is given with `-p`, in a file, or on standard input, which is read when it is not a terminal.
     One newline at the end of a file or of standard input is not part of the prompt. A file must be
     UTF-8; on standard input other bytes become U+FFFD, and a warning counts them.
 
@@ -38,7 +38,7 @@ def find_prompt(options: Options, console: Console) -> str | None:
         console: Takes the warning.
 
     Raises:
-        UsageError: The file cannot be read or is no text, or the prompt is empty or far too long;
+        UsageError: The file cannot be read or is not text, or the prompt is empty or far too long;
             or text waits on standard input beside a prompt.
     """
     if options.prompt is not None:

@@ -81,7 +81,7 @@ def attach_text(session: Session, argument: str) -> None:
     """Put the text of a file before the next message.
 
     Raises:
-        UsageError: The file is no text, or too long for what is left of the context; nothing has
+        UsageError: The file is not text, or too long for what is left of the context; nothing has
             changed.
     """
     path = named_path(argument)
@@ -319,7 +319,7 @@ def read_text(path: Path, limit: int) -> str:
     """Read a file of UTF-8 text, without the mark of its byte order.
 
     Raises:
-        UsageError: As `read_bytes`, or it is no text.
+        UsageError: As `read_bytes`, or it is not text.
     """
     content = read_bytes(path, limit)
     try:
@@ -370,5 +370,5 @@ def _mode(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     return stat.S_IMODE(mode)

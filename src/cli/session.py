@@ -195,7 +195,7 @@ class Session:
         """Refuse what leaves no room for a question and an answer.
 
         Raises:
-            ContextFullError: So many tokens are as many as the context has positions, or more.
+            ContextFullError: There are as many tokens as the context has positions, or more.
         """
         if tokens >= self.engine.sequence_length:
             raise ContextFullError(tokens, self.engine.sequence_length)

@@ -1,7 +1,7 @@
 """`--verify`: the network and the tokenizer of a checkpoint, stage by stage, against transformers.
 
-Both compute in float32, one after the other: ours first, here, and then transformers in a process
-of its own (`reference.py`), step by step from our results.
+Both compute in float32, one after the other: ours first, here, and then transformers in a
+separate process (`reference.py`), step by step from our results.
 """
 
 import json

@@ -40,7 +40,7 @@ class Step:
 
     @property
     def main_input(self) -> TensorInfo | None:
-        """What it reads from outside that is no weight: what flows in."""
+        """What it reads from outside that is not a weight: what flows in."""
         if self.sources:
             return None
         return next((x for x in self.inputs if not _is_weight(x)), None)

@@ -95,7 +95,7 @@ def checked_flag(op: str, name: str, value: Any) -> bool:
 
 
 def checked_tensors(op: str, tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return tensors as a list; raise ShapeError for none. `@op` refuses what is no sequence."""
+    """Return tensors as a list; raise ShapeError for none. `@op` refuses what is not a sequence."""
     found = list(tensors)
     if not found:
         raise ShapeError(f"[{op}] number of tensors must be >= 1: 0")
@@ -130,7 +130,7 @@ def sizes_and_dtype(op: str, shape: tuple[Any, ...], dtype: Any) -> tuple[Shape,
 
 
 def float_dtype(op: str, dtype: Any) -> DType:
-    """Return a dtype given as itself or by its name; raise DTypeError if it is no float."""
+    """Return a dtype given as itself or by its name; raise DTypeError if it is not a float."""
     row: DType = dtype if isinstance(dtype, DType) else dtype_named(op, dtype)
     if not row.is_float:
         raise DTypeError(f"[{op}] dtype= must be {_FLOATS}: {row}")
@@ -138,7 +138,7 @@ def float_dtype(op: str, dtype: Any) -> DType:
 
 
 def kernel_operand(op: str, x: Tensor) -> Tensor:
-    """Return x as a contiguous tensor of one of KERNEL_DTYPES; raise DTypeError if it is no float.
+    """Return x as a contiguous tensor of one of KERNEL_DTYPES; raise DTypeError if not a float.
 
     Nothing is copied where x is one already.
     """

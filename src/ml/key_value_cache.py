@@ -36,7 +36,7 @@ class KeyValueCache:
         values: A tensor [K, C, h].
 
     Raises:
-        ShapeError: A size that is no integer or out of its range.
+        ShapeError: A size that is not an integer, or out of its range.
         DTypeError: Another dtype.
         TensorMemoryError: The system refuses the allocation.
     """

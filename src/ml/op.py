@@ -75,7 +75,7 @@ def subscribe(observer: Observer) -> None:
 
 
 def unsubscribe(observer: Observer) -> None:
-    """Stop telling an observer; one that never subscribed is no error."""
+    """Stop telling an observer; one that never subscribed is not an error."""
     global _observers
     _observers = tuple(one for one in _observers if one != observer)
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How Llama 3.1 stretches the slow rotary frequencies over a longer context.
+    """How Llama 3.1 scales the slow rotary frequencies for a longer context.
 
     Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
     """
@@ -42,7 +42,7 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class LinearRopeScaling:
-    """How a context is stretched by making all rotary frequencies slower by one factor.
+    """How a context is lengthened by making all rotary frequencies slower by one factor.
 
     Source: transformers, modeling_rope_utils.py, `_compute_linear_scaling_rope_parameters`.
     """

@@ -1,7 +1,7 @@
 """Which weights of a model are quantized, into what, and how large they are then.
 
 The matrices of the layers and the output matrix take the format that is asked for, because every
-token reads all of them. With tied embeddings the output becomes a matrix of its own. The embedding
+token reads all of them. With tied embeddings the output becomes a separate matrix. The embedding
 table stays as it is, because a token reads one row of it; vectors stay, because they are few.
 llama.cpp keeps the output finer than the layers, and bitsandbytes does not quantize it unless it is
 asked to; `tests/bench/quality.py` measures what either costs.

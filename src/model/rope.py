@@ -13,7 +13,7 @@ _CHUNK = 512
 def inverse_frequencies(
     head_dim: int, theta: float, scaling: RopeScaling | LinearRopeScaling | None = None
 ) -> ml.Tensor:
-    """Return how far each pair of a head turns per position, in radians.
+    """Return how far each pair of a head rotates per position, in radians.
 
     frequency[i] = theta ** (-2 i / h), then scaled: as Llama 3.1 does, or all by one factor.
     Computed in float64 and rounded once to float32; in bfloat16 neighbouring positions beyond 256

@@ -269,7 +269,7 @@ def _listed(
 
 
 def _is_mergeable(path: Path, number: int, pair: Sequence[object], vocabulary: Vocabulary) -> bool:
-    """Tell whether a merge is one of text; refuse it where it names what is no token."""
+    """Tell whether a merge is one of text; refuse it where it names what is not a token."""
     left, right = pair
     if not isinstance(left, str) or not isinstance(right, str):
         raise mismatch(path, f"merges[{number}]", "two texts", described(pair))

@@ -31,7 +31,7 @@ def mark(
         layer: index of the transformer block that begins here.
         position: that of the first new token.
         T: how many new tokens there are.
-        inputs, outputs: tensors of a stage whose work is no op, by their names.
+        inputs, outputs: tensors of a stage whose work is not an op, by their names.
         details: what else there is to say: values that JSON knows, and dataclasses of them.
     """
     # No keyword-only parameters and no **details: they would cost more than the look.

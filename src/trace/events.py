@@ -227,7 +227,7 @@ LEGEND: Mapping[str, str] = {
 # The stages that are made of others, and which these are.
 HOLDS: Mapping[int, str] = {5: "6 to 18", 7: "8 to 14"}
 
-# What is read but is no step's result: weights by the end of their checkpoint key, and the logits
+# What is read but is not the result of a step: weights by the end of their key, and the logits
 # of the last token, which is what sampling sees.
 _READ_LETTERS: Mapping[str, Letters] = {
     "tok_embeddings.weight": ("V", "D"),

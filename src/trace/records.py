@@ -116,7 +116,7 @@ def json_value(value: Any) -> Any:
 
 
 class TraceFormatError(ValueError):
-    """A line of a trace that is no event."""
+    """A line of a trace that is not an event."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def read_trace(path: Path) -> RecordedTrace:
 
     Raises:
         OSError: The file cannot be read.
-        TraceFormatError: A line is no event; the text names the file and the line.
+        TraceFormatError: A line is not an event; the text names the file and the line.
     """
     sizes: dict[str, int] = {}
     run: dict[str, str] = {}

@@ -8,8 +8,7 @@ from src.drawing import MODEL, TracedRun, draw_all
 from src.trace import STAGES
 from tests.drawing.overlaps import NAMESPACE, faults
 from tests.drawing.runs import byte_run, resized, with_biases
-from tools.diagrams import current_diagrams
-from tools.runs import SIZES_8B, bundled_events, bundled_model
+from tools.runs import SIZES_8B, bundled_events, bundled_model, current_diagrams
 
 WIDE = 'a\nb "c" <d> & \x1b[31m \u202e \u6771\u4eac 🙂🙂'
 NAMES = [*(f"stage-{number:02}.svg" for number in STAGES), MODEL]

@@ -38,13 +38,13 @@ def test_examples_run_in_one_namespace_and_are_compared() -> None:
 def test_what_is_slow_runs_where_that_is_allowed() -> None:
     *_, slow = run_examples(PAGE, "page", frozenset({"slow"}))
     assert slow.printed == "slow\n"
-    assert slow.example.output is None
+    assert slow.output is None
     assert not slow.is_as_shown  # it prints, and the page does not show it
 
 
 def test_text_after_an_example_and_a_paragraph_is_not_its_output() -> None:
-    (outcome,) = run_examples("```python\nprint(1)\n```\nso:\n\n```text\n2\n```\n", "page")
-    assert outcome.example.output is None
+    (example,) = run_examples("```python\nprint(1)\n```\nso:\n\n```text\n2\n```\n", "page")
+    assert example.output is None
 
 
 def test_an_unknown_need_is_refused_with_its_line() -> None:

@@ -1,0 +1,108 @@
+"""The site works from files, without a network: in Chromium, as a reader uses it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.pages import ROOT
+
+pytest.importorskip("sphinx", reason="the docs extra is not installed")
+api = pytest.importorskip("playwright.sync_api", reason="the docs extra is not installed")
+
+pytestmark = pytest.mark.slow
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "-c", "tools/site", ".", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
+    with api.sync_playwright() as play:
+        profile = tmp_path_factory.mktemp("profile")
+        yield play.chromium.launch_persistent_context(
+            profile, executable_path=chromium, args=FLAGS, color_scheme="dark"
+        )
+
+
+@pytest.fixture
+def page(browser) -> Iterator:
+    """A page whose console stays empty and that asks only for files."""
+    page, told = browser.new_page(), []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: told.append(request.url))
+    yield page
+    page.close()
+    assert [text for text in told if not text.startswith("file://")] == []
+
+
+def test_a_search_finds_rope(site: Path, page) -> None:
+    page.goto(f"file://{site}/index.html")
+    page.wait_for_url("**/README.html")
+    page.fill(".sidebar-search", "RoPE")
+    page.press(".sidebar-search", "Enter")
+    page.wait_for_selector("#search-results li")
+    found = page.locator("#search-results li a").all_inner_texts()
+    assert "10. Rotary position embedding" in found
+
+
+def test_a_link_to_code_opens_at_its_line_in_the_menu_s_frame(site: Path, page) -> None:
+    page.goto(f"file://{site}/docs/10-rope.html")
+    page.click("a[href*='rotary.c.html#L-']")
+    line = page.url.rpartition("#L-")[2]
+    marked = page.locator("a:target + a .linenos")
+    assert marked.inner_text().strip() == line
+    assert 0 <= marked.bounding_box()["y"] <= page.viewport_size["height"]
+    assert "rotary(" in (ROOT / "csrc" / "rotary.c").read_text().splitlines()[int(line) - 1]
+
+
+def test_a_heading_has_a_link_to_copy(site: Path, page) -> None:
+    page.goto(f"file://{site}/docs/10-rope.html")
+    page.hover("h2")
+    link = page.locator("h2 a.headerlink").first
+    assert link.get_attribute("href") == "#the-requirement"
+    link.click()
+    assert page.url.endswith("/docs/10-rope.html#the-requirement")
+
+
+def test_the_menu_folds_on_a_phone_and_has_the_groups(site: Path, page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"file://{site}/docs/09-architecture.html")
+    menu = page.locator(".sidebar-drawer")
+    assert menu.bounding_box()["x"] + menu.bounding_box()["width"] <= 0
+    page.click(".mobile-header .nav-overlay-icon")
+    page.wait_for_function("document.querySelector('.sidebar-drawer').offsetLeft >= 0")
+    captions = menu.locator(".caption-text").all_text_contents()
+    assert captions == ["Chapters", "Using it", "Reference", "For maintainers"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_code_links_are_readable_in_the_dark(site: Path, page) -> None:
+    page.goto(f"file://{site}/docs/09-architecture.html")
+    colours = page.locator("a > code").first.evaluate(
+        "node => [getComputedStyle(node).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    ink, paper = (luminance(colour) for colour in colours)
+    assert (ink + 0.05) / (paper + 0.05) >= 4.5  # WCAG 2, level AA
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of `rgb(...)`, as WCAG 2 defines it."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -1,0 +1,111 @@
+"""The site: `python -m sphinx -W -c tools/site . site` makes it of the pages, to be read offline.
+
+Sphinx renders the pages. This file adds the menu, and a page for each source file that a page
+links to. Needs the `docs` extra.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_for_filename
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tools.pages import MENU, ROOT, Link, documents, links, name_of, with_targets
+
+_SUFFIXES = (".py", ".c", ".h", ".inc", ".md", ".svg")
+_FORMATTER: HtmlFormatter[str] = HtmlFormatter(
+    linenos="inline", lineanchors="L", anchorlinenos=True, wrapcode=True
+)
+
+project = html_title = "llama-bolts"
+root_doc = "README"
+include_patterns = [name_of(page) for page in documents()]
+extensions = ["myst_parser"]
+myst_heading_anchors = 6
+# `code:` begins a link to the page of a source file, a picture or a folder; `_edit` writes it.
+myst_url_schemes = {"http": None, "https": None, "code": {"url": "{{path}}#{{fragment}}"}}
+highlight_language = "none"
+smartquotes = False
+html_theme = "furo"
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+html_show_copyright = html_copy_source = False
+html_show_search_summary = False  # it is fetched, which browsers refuse for local files
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the two functions that change what Sphinx makes."""
+    app.connect("source-read", _edit)
+    app.connect("html-collect-pages", _code_pages)
+
+
+def _edit(_app: Sphinx, name: str, source: list[str]) -> None:
+    """Give links to code the targets that they have in the site, and README.md the menu."""
+    page = ROOT / f"{name}.md"
+
+    def target(link: Link) -> str:
+        file = _linked_file(page, link)
+        if file is None:
+            return link.target
+        place = os.path.relpath(_place(file), page.parent.relative_to(ROOT))
+        line = link.target.rpartition("#L")[2]
+        return f"code:{place}#L-{line}" if line.isdigit() else f"code:{place}"
+
+    source[0] = with_targets(source[0], target)
+    if name == root_doc:
+        for caption, pages in MENU.items():
+            listed = "\n".join(f"/{name_of(page)}" for page in pages)
+            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
+
+
+def _linked_file(page: Path, link: Link) -> Path | None:
+    """Return the file or folder that a link leads to; None for pages, addresses and pictures."""
+    path = link.target.partition("#")[0]
+    file = (page.parent / path).resolve()
+    is_code = path and not link.is_picture and file.suffix != ".md" and file.exists()
+    return file if is_code else None
+
+
+def _place(file: Path) -> str:
+    """Return where the site shows a source file, a picture or a folder."""
+    suffix = "/index.html" if file.is_dir() else "" if file.suffix == ".svg" else ".html"
+    return name_of(file).removesuffix(".md") + suffix
+
+
+def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
+    """Yield the pages of source files and folders, and copy pictures."""
+    front = '<meta http-equiv="refresh" content="0; url=README.html">'
+    yield "index", {"title": project, "metatags": front, "body": ""}, "page.html"
+    linked = {
+        file
+        for page in documents()
+        for link in links(page.read_text(encoding="utf-8"))
+        if (file := _linked_file(page, link))
+    }
+    for file in linked:
+        name = name_of(file)
+        if file.suffix == ".svg":
+            copy = Path(app.outdir) / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+            continue
+        if file.is_dir():
+            body = "<br>\n".join(
+                f'<a href="{os.path.relpath(_place(entry), name)}">{entry.name}</a>'
+                if entry in linked or entry in documents()
+                else entry.name
+                for entry in sorted(file.iterdir())
+                if entry.suffix in _SUFFIXES or (entry.is_dir() and entry.name != "__pycache__")
+            )
+        else:
+            lexer = get_lexer_for_filename(file.name, stripnl=False)
+            body = highlight(file.read_text(encoding="utf-8"), lexer, _FORMATTER)
+        context = {"title": name, "body": f"<h1>{name}</h1>\n{body}"}
+        yield _place(file).removesuffix(".html"), context, "page.html"
