@@ -10,10 +10,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from docutils.nodes import SkipNode, math_block
+from latex2mathml.converter import convert
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_for_filename
 from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -28,6 +31,8 @@ project = html_title = "llama-bolts"
 root_doc = "README"
 include_patterns = [name_of(page) for page in documents()]
 extensions = ["myst_parser"]
+myst_fence_as_directive = ["math"]
+html_math_renderer = "mathml"
 myst_heading_anchors = 6
 # `code:` begins a link to the page of a source file, a picture or a folder; `_edit` writes it.
 myst_url_schemes = {"http": None, "https": None, "code": {"url": "{{path}}#{{fragment}}"}}
@@ -41,7 +46,8 @@ html_show_search_summary = False  # it is fetched, which browsers refuse for loc
 
 
 def setup(app: Sphinx) -> None:
-    """Connect the two functions that change what Sphinx makes."""
+    """Connect the functions that change what Sphinx makes."""
+    app.add_html_math_renderer("mathml", (_formula, None), (_formula, None))
     app.connect("source-read", _edit)
     app.connect("html-collect-pages", _code_pages)
 
@@ -63,6 +69,12 @@ def _edit(_app: Sphinx, name: str, source: list[str]) -> None:
         for caption, pages in MENU.items():
             listed = "\n".join(f"/{name_of(page)}" for page in pages)
             source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
+
+
+def _formula(page: HTML5Translator, node: math_block) -> None:
+    """Write a ```math block as MathML, which browsers show without a script."""
+    page.body.append(f'<div class="math">{convert(node.astext(), display="block")}</div>\n')
+    raise SkipNode
 
 
 def _linked_file(page: Path, link: Link) -> Path | None:
