@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tools.pages import ROOT
+from tools.pages import ROOT, blocks
 
 pytest.importorskip("sphinx", reason="the docs extra is not installed")
+pytest.importorskip("latex2mathml", reason="the docs extra is not installed")
 api = pytest.importorskip("playwright.sync_api", reason="the docs extra is not installed")
 
 pytestmark = pytest.mark.slow
@@ -90,6 +91,21 @@ def test_the_menu_folds_on_a_phone_and_has_the_groups(site: Path, page) -> None:
     captions = menu.locator(".caption-text").all_text_contents()
     assert captions == ["Chapters", "Using it", "Reference", "For maintainers"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_formulas_are_mathematics_that_fits_a_phone(site: Path, page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    for name in ("09-architecture", "10-rope"):
+        written = blocks((ROOT / "docs" / f"{name}.md").read_text("utf-8"))
+        page.goto(f"file://{site}/docs/{name}.html")
+        formulas = page.locator(".math math")
+        assert formulas.count() == sum(block.language == "math" for block in written) > 2
+        assert not any("\\" in text or "&" in text for text in formulas.all_text_contents())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    line = float(
+        page.locator("p").first.evaluate("node => parseFloat(getComputedStyle(node).lineHeight)")
+    )
+    assert page.locator(".math mfrac").first.bounding_box()["height"] > line
 
 
 def test_code_links_are_readable_in_the_dark(site: Path, page) -> None:

