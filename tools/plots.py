@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import NormalDist
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
