@@ -132,5 +132,5 @@ def test_the_files_of_weights_are_those_of_the_layout(tmp_path: Path) -> None:
 
 
 def test_hugging_faces_layout_without_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="weights: expected model.safetensors or .*neither"):
+    with pytest.raises(CheckpointError, match=r"weights: expected model.safetensors or .*neither"):
         assert ModelDirectory("Hugging Face", tmp_path).weights
