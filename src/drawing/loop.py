@@ -44,11 +44,11 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
         before = None if token is None else _draw_chosen(canvas, run, token, new)
         y += _HEIGHT + 30
     note = (
-        "Each pass runs stages 4 to 19 over its new tokens and keeps their keys and values. "
-        "Stage 20 chooses a token from the last logits, and the next pass begins with it."
+        "Each step is a pass through stages 4 to 19 with its new tokens, and keeps their keys and "
+        "values. Stage 20 chooses a token from the last logits, which the next step begins with."
     )
     if len(passes) > _MOST_PASSES:
-        note += f" {len(passes) - _MOST_PASSES} more passes follow."
+        note += f" {len(passes) - _MOST_PASSES} more steps follow."
     return finished(canvas, run, stage, y - 6, "", note)
 
 

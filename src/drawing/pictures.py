@@ -197,7 +197,7 @@ def _rotation(canvas: Canvas, run: TracedRun, y: float) -> float:
 def _cache(canvas: Canvas, run: TracedRun, y: float) -> float:
     """Draw the buffer of a layer's keys, as the first passes fill it."""
     C = next(x.shape[0] for event in run.first(11) for x in event.outputs)
-    canvas.text((MARGIN, y + 14), "one buffer for all passes: cache_k", mono=False, bold=True)
+    canvas.text((MARGIN, y + 14), "one buffer for all steps: cache_k", mono=False, bold=True)
     y += 26
     for number, (event, _token) in enumerate(run.passes()[:_MOST_PASSES]):
         T, S = event.details["T"], event.details["S"]
@@ -211,7 +211,7 @@ def _cache(canvas: Canvas, run: TracedRun, y: float) -> float:
             canvas.rect(Box(box.x, box.y, start, 24), "head", radius=0)
         canvas.rect(Box(box.x + start, box.y, new, 24), "heat", radius=0)
         y += 54
-    said = "Grey: filled by earlier passes. Blue: the new slots. Narrow parts are drawn wider."
+    said = "Grey: filled by earlier steps. Blue: the new slots. Narrow parts are drawn wider."
     return draw_note(canvas, said, y)
 
 
