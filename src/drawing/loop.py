@@ -45,7 +45,7 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
         y += _HEIGHT + 30
     note = (
         "Each step is a pass through stages 4 to 19 with its new tokens, and keeps their keys and "
-        "values. Stage 20 chooses a token from the last logits, which the next step begins with."
+        "values. Stage 20 chooses a token from the last logits; the next step begins with it."
     )
     if len(passes) > _MOST_PASSES:
         note += f" {len(passes) - _MOST_PASSES} more steps follow."
