@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import NormalDist
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -29,7 +30,7 @@ _COLOURS = {
     "#59636e": "#9da5ae", "#ffffff": "#0d1117", "#1f2328": "#e6edf3", "#d1d9e0": "#3d444d",
 }  # fmt: skip
 BLUE, ORANGE, GREEN, PURPLE, GREY, _PAPER, _INK, _SOFT = _COLOURS
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.hashsalt": "llama-bolts", "svg.fonttype": "none", "font.family": "DejaVu Sans",
     "font.size": 9, "figure.facecolor": _PAPER, "axes.facecolor": _PAPER, "text.color": _INK,
     "axes.labelcolor": _INK, "xtick.labelcolor": _INK, "ytick.labelcolor": _INK, "axes.grid": True,

@@ -271,7 +271,7 @@ class CommandCompleter(Completer):
             return ()
         command, space, argument = line.partition(" ")
         if not space:
-            names = [f"{name} " if c.words != () else name for name, c in COMMANDS.items()]
+            names = [f"{name} " if c.usage else name for name, c in COMMANDS.items()]
             return _beginning(names, command)
         words = COMMANDS[command].words if command in COMMANDS else ()
         if words is None:

@@ -129,3 +129,8 @@ def test_the_files_of_weights_are_those_of_the_layout(tmp_path: Path) -> None:
     (tmp_path / "s" / SHARDED[1]).write_text(json.dumps({"weight_map": {"a": SHARDED[2]}}))
     found = find_model_directory(tmp_path / "s").weight_files
     assert [file.name for file in found] == [SHARDED[2]]
+
+
+def test_hugging_faces_layout_without_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="weights: expected model.safetensors or .*neither"):
+        assert ModelDirectory("Hugging Face", tmp_path).weights

@@ -278,7 +278,7 @@ def test_one_shard_of_several_alone_is_refused_naming_the_missing() -> None:
         check(split(model(), 4)[:1])
     with pytest.raises(CheckpointError, match=r"expected 4, got 2, .* missing 02, 03 \(2 in all\)"):
         check(split(model(), 4)[:2])
-    with pytest.raises(CheckpointError, match="an object with one group, got 2"):
+    with pytest.raises(CheckpointError, match="expected 1, got 2"):
         check([model(), model()])
 
 

@@ -139,7 +139,7 @@ def test_an_answer_imports_no_extension_module_that_may_lose_a_ctrl_c() -> None:
 def test_a_ctrl_c_when_the_line_editor_has_taken_the_line_is_not_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    editor = LineEditor({})
+    editor = LineEditor()
     monkeypatch.setattr(
         editor._session, "prompt", lambda **_: signal.raise_signal(signal.SIGINT) or "a line"
     )

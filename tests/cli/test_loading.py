@@ -409,4 +409,4 @@ def test_a_damaged_configuration_of_the_tokenizer_is_a_bad_model(
     (with_template / "tokenizer_config.json").write_text("{")
     outcome = run("-m", with_template, "-p", "Hello")
     assert outcome.returncode == 3
-    assert b"text: expected JSON" in outcome.stderr
+    assert b"content: expected JSON" in outcome.stderr

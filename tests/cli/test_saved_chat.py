@@ -486,9 +486,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 
 def test_where_nothing_can_be_written_it_says_so(tmp_path: Path) -> None:
     for path, reason in (
-        (tmp_path, "it is no regular file"),
+        (tmp_path, "it is not a regular file"),
         (tmp_path / "no" / "file", "No such file or directory"),
-        (Path("/dev/null"), "it is no regular file"),
+        (Path("/dev/null"), "it is not a regular file"),
         (tmp_path / "a\0b", "null byte"),
     ):
         with pytest.raises(UsageError, match=f"cannot be written: .*{reason}"):

@@ -110,7 +110,8 @@ def chatting(session: Session) -> Scene:
     def answer() -> object:
         session.turns = list(turns)
         result = session.ask("and one more")
-        return result, [step.token_id for step in session.last.steps] if session.last else []
+        assert session.last is result
+        return result.text, result.ids, result.stop_reason
 
     return Scene(ask, answer, check)
 
