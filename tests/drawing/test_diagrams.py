@@ -155,6 +155,16 @@ def legends(name: str) -> list[str]:
     return [line.removesuffix(" ·") for line in shown[at + 1 :]]
 
 
+def test_a_candidate_has_its_probability_before_and_after_the_steps(tmp_path: Path) -> None:
+    run = byte_run(tmp_path, "x", 2)
+    shown = texts(draw_all(run)["stage-20.svg"])
+    for details in (event.details for event in run.marks(20)):
+        candidates = details["choice"]["candidates"]
+        for candidate, logit in zip(candidates, details["logits"], strict=True):
+            first, *_, last = candidate["probabilities"]
+            assert f"{first:.4f} {last:.4f} {logit:.2f}" in shown
+
+
 def test_a_greedy_choice_is_drawn_without_a_draw(tmp_path: Path) -> None:
     run = bundled_run()
     (event,) = [e for e in run.events if e.stage == 20][:1]
