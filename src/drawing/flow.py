@@ -229,4 +229,6 @@ def _letters(steps: list[Step]) -> str:
     """Return the letters of all tensors of a stage, in the order of the legend."""
     tensors = [x for step in steps for x in (step.result, *step.inputs)]
     used = set("".join("".join(x.letters) for x in tensors))
-    return "".join(letter for letter in "TSCDHKhFV" if letter in used)
+    if any(step.event.op == "repeat_heads" for step in steps):
+        used.add("G")
+    return "".join(letter for letter in "TSCDHKGhFV" if letter in used)

@@ -6,6 +6,7 @@ from .canvas import BODY, LARGE, MARGIN, SMALL, TITLE, WIDTH, Box, Canvas, short
 from .run import TracedRun
 
 _BADGE = 44.0
+_UNBROKEN = "\0"  # a space at which a line is not broken
 _LINEAR = "x times the transposed weight: a weight is stored [out, in]."
 _NOTES = {
     "get_rows": "Row t is the row of the table that token t names. Nothing is multiplied.",
@@ -24,7 +25,7 @@ _NOTES = {
     "transpose": "Swaps two dimensions: a view, nothing is copied.",
     "div": "Divides by sqrt(h), so that scores do not grow with the size of a head.",
     "softmax": "exp(s - max) / sum: each row becomes weights that add up to 1.",
-    "swiglu": "silu(gate) * up, number by number; silu(g) = g / (1 + exp(-g)).",
+    "swiglu": "silu(gate) * up, number by number.",
     "add": "Number by number: the stream keeps what it had and gains the result of the part.",
 }
 _NOTES_OF_STAGES = {
@@ -78,8 +79,9 @@ def finished(
     parts = []
     for letter in (letter for letter in letters if letter in sizes):
         beside = "" if run.beside is None else f" ({run.beside.sizes[letter]})"
-        parts.append(f"{letter} {LEGEND[letter]} {sizes[letter]}{beside}")
-    lines += wrapped(" · ".join(parts), WIDTH - 2 * MARGIN, SMALL) if parts else []
+        parts.append(f"{letter} {LEGEND[letter]} {sizes[letter]}{beside}".replace(" ", _UNBROKEN))
+    legend = wrapped(" · ".join(parts), WIDTH - 2 * MARGIN, SMALL) if parts else []
+    lines += [line.replace(_UNBROKEN, " ").removeprefix("· ") for line in legend]
     for number, line in enumerate(lines):
         at = (float(MARGIN), y + 18 * number + 13)
         canvas.text(at, line, size=SMALL, ink="soft", mono=False)

@@ -30,8 +30,8 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
     shown = passes[:_MOST_PASSES]
     longest = max(event.details["S"] for event, _ in shown)
     before: Box | None = None
-    for number, (event, token) in enumerate(shown, 1):
-        said = f"pass {number}", f"T = {event.details['T']}, S = {event.details['S']}"
+    for event, token in shown:
+        said = f"step {event.step}", f"T = {event.details['T']}, S = {event.details['S']}"
         canvas.text((MARGIN, y + 18), said[0], bold=True)
         canvas.text((MARGIN, y + 38), said[1], size=SMALL, ink="soft")
         new = _draw_bar(canvas, event, _BAR / longest, y)
@@ -44,11 +44,11 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
         before = None if token is None else _draw_chosen(canvas, run, token, new)
         y += _HEIGHT + 30
     note = (
-        "Each pass runs stages 4 to 19 over its new tokens and keeps their keys and values. "
-        "Stage 20 chooses a token from the last logits, and the next pass begins with it."
+        "Each step is a pass through stages 4 to 19 with its new tokens, and keeps their keys and "
+        "values. Stage 20 chooses a token from the last logits; the next step begins with it."
     )
     if len(passes) > _MOST_PASSES:
-        note += f" {len(passes) - _MOST_PASSES} more passes follow."
+        note += f" {len(passes) - _MOST_PASSES} more steps follow."
     return finished(canvas, run, stage, y - 6, "", note)
 
 
@@ -61,9 +61,8 @@ def _draw_bar(canvas: Canvas, event: Event, unit: float, y: float) -> Box:
         if box.width:
             canvas.rect(box, kind, radius=3)
         if box.width > text_width(said, SMALL, mono=False) + 8:
-            canvas.text(
-                (box.middle[0], y + 28), said, size=SMALL, ink="ink", anchor="middle", mono=False
-            )
+            at = (box.middle[0], y + 28)
+            canvas.text(at, said, size=SMALL, anchor="middle", mono=False)
     return new
 
 
@@ -107,8 +106,8 @@ def draw_sampling(run: TracedRun, stage: Stage) -> str:
             left, y = float(MARGIN), max(out.bottom, y) + 20
         y = _draw_choice(canvas, run, event, left, y)
     note = (
-        "Numbers: the probability by the model, that after the steps of sampling, and the logit. "
-        "What the steps removed is struck out."
+        "Bars: the probability by the model, and below it that after the steps of sampling. "
+        "Numbers: both, and the logit. What the steps removed is struck out."
     )
     if len(events) > _MOST_PASSES:
         note += f" {len(events) - _MOST_PASSES} more draws follow."
@@ -137,7 +136,8 @@ def _draw_choice(canvas: Canvas, run: TracedRun, event: Event, left: float, y: f
     for candidate, logit in zip(details["choice"]["candidates"], details["logits"], strict=True):
         token, chances = candidate["token_id"], candidate["probabilities"]
         ink = "green" if token == details["token"] else "ink"
-        label = shortened(f"{run.piece(token)} {token}", 150, SMALL)
+        piece = shortened(run.piece(token), 150 - text_width(f" {token}", SMALL), SMALL)
+        label = f"{piece} {token}"
         canvas.text((left, y + 15), label, size=SMALL, ink=ink, struck=not chances[-1])
         for at, (p, kind) in enumerate(((chances[0], "sheet"), (chances[-1], "badge"))):
             canvas.rect(Box(left + 158, y + 3 + 9 * at, max(100 * p, 0.5), 7), kind, radius=0)

@@ -31,7 +31,7 @@ Sides = tuple[tuple[str, int], tuple[str, int]]
 
 def _mask(canvas: Canvas, run: TracedRun, y: float) -> float:
     """Draw the mask as a triangle: a row for each token, a column for each position."""
-    return _draw_scores(canvas, run, y, None, "the mask: blue is 0, grey is minus infinity")
+    return _draw_scores(canvas, run, y, None, "The mask: blue is 0, grey is minus infinity")
 
 
 def _weights(canvas: Canvas, run: TracedRun, y: float) -> float:
@@ -40,7 +40,7 @@ def _weights(canvas: Canvas, run: TracedRun, y: float) -> float:
     last = scores[:, -1].copy()  # [H, S]
     last[:, 0] = last[:, -1] = 0.0
     head = int(last.max(axis=1).argmax())
-    said = f"the weights of head {head} in layer 0: the stronger, the more; grey is masked"
+    said = f"The weights of head {head} in layer 0: the stronger the blue, the larger; grey is 0"
     y = _draw_scores(canvas, run, y, scores[head], said)
     seen = int(last[head].argmax())
     ids = run.new_ids()
@@ -153,17 +153,14 @@ def _draw_heads(canvas: Canvas, heads: int, share: float, y: float) -> list[Box]
 def _repeat(canvas: Canvas, run: TracedRun, y: float) -> float:
     """Draw which key/value head each query head reads."""
     H, K, G = (run.sizes[letter] for letter in "HKG")
-    canvas.text(
-        (MARGIN, y + 14), f"query head i reads key/value head i // {G}", mono=False, bold=True
-    )
+    said = f"query head i reads key/value head i // {G}"
+    canvas.text((MARGIN, y + 14), said, mono=False, bold=True)
     shared = _draw_heads(canvas, K, 1.0, y + 24)
     repeated = _draw_heads(canvas, H, 1.0, y + 98)
     for head, box in enumerate(repeated):
         source = shared[head // G]
         canvas.arrow([(box.middle[0], source.bottom), (box.middle[0], box.y)])
-    said = (
-        f"Above the {K} heads of the cache; below, what each of the {H} query heads gets: copies."
-    )
+    said = f"Above: the {K} heads of the cache. Below: what each of {H} query heads gets, a copy."
     return draw_note(canvas, said, y + 144)
 
 
@@ -184,7 +181,7 @@ def _rotation(canvas: Canvas, run: TracedRun, y: float) -> float:
         end = (middle[0] + _RADIUS * math.cos(angle), middle[1] - _RADIUS * math.sin(angle))
         canvas.arrow([middle, end], "residual", head=False)
         lines = (
-            f"pair {pair}: {each:.4g} a position",
+            f"pair {pair}: {each:.4g} rad a position",
             f"at {position}: {math.degrees(angle):.1f} degrees",
         )
         for number, line in enumerate(lines):
@@ -200,21 +197,21 @@ def _rotation(canvas: Canvas, run: TracedRun, y: float) -> float:
 def _cache(canvas: Canvas, run: TracedRun, y: float) -> float:
     """Draw the buffer of a layer's keys, as the first passes fill it."""
     C = next(x.shape[0] for event in run.first(11) for x in event.outputs)
-    canvas.text((MARGIN, y + 14), "one buffer for all passes: cache_k", mono=False, bold=True)
+    canvas.text((MARGIN, y + 14), "one buffer for all steps: cache_k", mono=False, bold=True)
     y += 26
-    for number, (event, _tokens) in enumerate(run.passes()[:_MOST_PASSES]):
+    for number, (event, _token) in enumerate(run.passes()[:_MOST_PASSES]):
         T, S = event.details["T"], event.details["S"]
-        said = f"step {number}: writes {S - T}:{S}, then {S} of {C} slots are filled"
+        said = f"step {event.step}: writes {S - T}:{S}, then {S} of {C} slots are filled"
         canvas.text((MARGIN, y + 13), said, size=SMALL)
         box = canvas.rect(Box(MARGIN, y + 20, _INNER, 24), "group", radius=0)
         unit = _INNER / C
         new = max(T * unit, 5.0)
         start = min(max((S - T) * unit, 10.0 * number), _INNER - new)
         if start:
-            canvas.rect(Box(box.x, box.y, start, 24), "dim", radius=0)
+            canvas.rect(Box(box.x, box.y, start, 24), "head", radius=0)
         canvas.rect(Box(box.x + start, box.y, new, 24), "heat", radius=0)
         y += 54
-    said = "Grey: filled by earlier passes. Blue: the new slots. Narrow parts are drawn wider."
+    said = "Grey: filled by earlier steps. Blue: the new slots. Narrow parts are drawn wider."
     return draw_note(canvas, said, y)
 
 

@@ -1,5 +1,6 @@
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -102,9 +103,21 @@ def test_log_json_and_diagrams_of_one_run_show_the_same_numbers(
     for event in (event for event in events if event.stage == 20):
         assert f"random number {event.details['random']:.6f}" in shown
         assert f"random number {event.details['random']:.4f}" in sampling
-        for logit in event.details["logits"]:
-            assert f"{logit:.3f}" in shown
-            assert f" {logit:.2f}<" in sampling
+        candidates = event.details["choice"]["candidates"]
+        for candidate, logit in zip(candidates, event.details["logits"], strict=True):
+            first, *_, last = (f"{p:.4f}" for p in candidate["probabilities"])
+            assert re.search(rf" {logit:.3f} +{first} .*\b{last}\b", shown)
+            assert f">{first} {last} {logit:.2f}<" in sampling
+    loop, cache = ((target / f"stage-{n:02}.svg").read_text("utf-8") for n in (3, 11))
+    for event in (event for event in events if event.stage == 3):
+        T, S = event.details["T"], event.details["S"]
+        assert f": step {event.step}, T = {T}, S = {S}, " in shown
+        assert f">step {event.step}</text>" in loop
+        assert f">T = {T}, S = {S}<" in loop
+    for event in (event for event in events if event.op == "write_cache" and not event.layer):
+        written = event.details["written"]
+        assert f", written = {written}, " in shown
+        assert f">step {event.step}: writes {written}, then " in cache
 
 
 def test_diagrams_need_a_prompt(spawn: Spawn, alphabet_model: Path, tmp_path: Path) -> None:

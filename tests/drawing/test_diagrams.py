@@ -1,3 +1,4 @@
+import math
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -108,6 +109,60 @@ def test_the_loop_shows_what_each_pass_reads_anew(byte_diagrams: dict[str, str])
     assert passes[0] == f"T = {first}, S = {first}"
     assert passes[1:] == [f"T = 1, S = {first + more}" for more in range(1, len(passes))]
     assert f"{first} cached" in shown
+
+
+def test_an_angle_is_the_position_times_the_radians_of_its_pair() -> None:
+    shown = " ".join(texts(current_diagrams()["stage-10.svg"]))
+    found = re.findall(r"pair (\d+): (\S+) rad a position at (\d+): (\S+) degrees", shown)
+    args = bundled_model().args
+    assert [int(pair) for pair, *_ in found] == [0, args.head_dim // 8, args.head_dim // 2 - 1]
+    assert float(found[0][1]) == 1.0
+    for _pair, radians, position, degrees in found:
+        turned = math.degrees(float(radians) * int(position)) - float(degrees)
+        assert abs(math.remainder(turned, 360)) < 0.1
+
+
+def test_the_pictures_name_the_weight_and_the_gates_of_the_last_token() -> None:
+    run, diagrams = bundled_run(), current_diagrams()
+    scores, gates = run.values(13, "scores"), run.values(17, "gate")[-1]
+    shown = " ".join(texts(diagrams["stage-13.svg"]))
+    found = re.search(
+        r"weights of head (\d+) .*\(position (\d+)\) gives (\S+) of 1 to .*\(position (\d+)\)",
+        shown,
+    )
+    assert found is not None
+    head, last, weight, seen = found.groups()
+    assert int(last) == run.new_tokens - 1 == scores.shape[1] - 1
+    assert f"{scores[int(head), int(last), int(seen)]:.3f}" == weight
+    assert scores[:, -1, 1:-1].max() == scores[int(head), -1, int(seen)]
+    (dots,) = (text for text in texts(diagrams["stage-17.svg"]) if text.startswith("Dots: "))
+    numbers = [float(number) for number in re.findall(r"-?\d+\.\d+", dots)]
+    assert numbers == sorted(numbers)
+    assert (numbers[0], numbers[-1]) == (round(gates.min(), 2), round(gates.max(), 2))
+
+
+def test_g_is_explained_where_heads_are_repeated_and_no_letter_is_cut_from_its_meaning() -> None:
+    assert any("G query heads per key/value head 3 (4)" in t for t in legends("stage-12.svg"))
+    for name in NAMES:
+        for line in legends(name):
+            assert all(re.fullmatch(r"\w .* \d+ \(\d+\)", part) for part in line.split(" · "))
+
+
+def legends(name: str) -> list[str]:
+    """Returns the lines that say what letters stand for: those after `Numbers:`, at the end."""
+    shown = texts(current_diagrams()[name])
+    (at,) = (n for n, text in enumerate(shown) if text.startswith("Numbers: the bundled model."))
+    return [line.removesuffix(" ·") for line in shown[at + 1 :]]
+
+
+def test_a_candidate_has_its_probability_before_and_after_the_steps(tmp_path: Path) -> None:
+    run = byte_run(tmp_path, "x", 2)
+    shown = texts(draw_all(run)["stage-20.svg"])
+    for details in (event.details for event in run.marks(20)):
+        candidates = details["choice"]["candidates"]
+        for candidate, logit in zip(candidates, details["logits"], strict=True):
+            first, *_, last = candidate["probabilities"]
+            assert f"{first:.4f} {last:.4f} {logit:.2f}" in shown
 
 
 def test_a_greedy_choice_is_drawn_without_a_draw(tmp_path: Path) -> None:
