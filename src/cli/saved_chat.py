@@ -151,7 +151,7 @@ def read_chat(path: Path) -> SavedChat:
     Raises:
         UsageError: There is no such file, or it holds no chat that can be restored.
     """
-    content = read_bytes(path, LARGEST)
+    content = read_whole(path, LARGEST, UsageError)
     if content.startswith(_MARKDOWN.encode()):
         raise UsageError(f"{label_of(path)}: saved chat: expected JSON, got Markdown of /save")
     try:
@@ -199,7 +199,7 @@ def _in_order(chat: SavedChat) -> Iterator[tuple[str, str]]:
 
 def _is_saved_chat(path: Path) -> bool:
     try:
-        content = read_bytes(path, LARGEST)
+        content = read_whole(path, LARGEST, UsageError)
         if is_markdown(path):
             return content.startswith(_MARKDOWN.encode())
         document = parse_strict_json(content)
@@ -306,22 +306,14 @@ def named_path(argument: str) -> Path:
     return Path(argument)
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
-    """Read a regular file of at most `limit` bytes.
-
-    Raises:
-        UsageError: It is missing, unreadable, no regular file, or larger.
-    """
-    return read_whole(path, limit, UsageError)
-
-
 def read_text(path: Path, limit: int) -> str:
     """Read a file of UTF-8 text, without the mark of its byte order.
 
     Raises:
-        UsageError: As `read_bytes`, or it is not text.
+        UsageError: It is missing, unreadable, no regular file, larger than `limit` bytes, or
+            not text.
     """
-    content = read_bytes(path, limit)
+    content = read_whole(path, limit, UsageError)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -180,7 +180,7 @@ class Session:
 
         Raises:
             ContextFullError: It leaves no room for a question; nothing has changed.
-            ChatFormatError: The chat format cannot express it; likewise.
+            ChatFormatError: The chat format cannot express it; nothing has changed.
         """
         before = self.system, self.turns, self.settings
         self.system, self.turns, self.settings = system, list(turns), settings

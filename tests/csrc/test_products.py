@@ -21,7 +21,7 @@ from .operands import (
 
 COLUMNS = [0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 257]
 # T, in, out: one token, each panel width, several panels, more than a group; row tails of the tile;
-# more columns than one stretch holds
+# more columns than one K block holds
 SHAPES = [
     (1, 96, 70), (2, 96, 7), (3, 65, 5), (4, 64, 66), (5, 33, 3), (6, 32, 4), (7, 40, 9),
     (13, 48, 129), (125, 34, 6), (7, 4100, 5), (14, 8225, 7),

@@ -28,7 +28,7 @@ from .operands import (
 )  # fmt: skip
 from .quantized_operands import FORMATS, NF4_CODE, elements, quantized, with_scales
 
-# T, in, out: rows of whole stretches, of whole blocks, of half blocks (so that every second row
+# T, in, out: rows of whole K blocks, of whole blocks, of half blocks (so that every second row
 # begins within one), of odd lengths; one token, each panel width, more than a group
 SHAPES = [
     (1, 1024, 9), (1, 64, 70), (1, 32, 5), (1, 33, 3), (2, 576, 7), (3, 100, 5), (5, 96, 66),
