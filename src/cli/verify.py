@@ -115,13 +115,13 @@ def report_verify(options: Options, console: Console) -> None:
     check_float32_copy_fits(model.parameter_count)
     ids = _prompt_ids(model, _PROMPT if options.prompt is None else options.prompt)
     console.show_progress("running the network in float32")
-    ours, logits = _run(model, ids)
+    ours, logits, gain = _run(model, ids)
     console.show_progress("running transformers in float32")
     try:
         theirs, reply = _run_transformers(model, ids, ours)
     finally:
         console.clear_progress()
-    rows = [*_compare_ids(model, reply["ids"]), *_compare_stages(model, ours, logits, theirs)]
+    rows = [*_compare_ids(model, reply["ids"]), *_compare_stages(model, ours, logits, gain, theirs)]
     console.report_heading(model.description)
     console.report_line(f"prompt: {model.tokenizer.decode(ids) if model.tokenizer else ids}")
     console.report_line()
@@ -163,12 +163,13 @@ def _prompt_ids(model: Model, text: str) -> list[int]:
     return ids[: min(_MOST_TOKENS, model.args.max_context_length)]
 
 
-def _run(model: Model, ids: list[int]) -> tuple[Stages, Array]:
+def _run(model: Model, ids: list[int]) -> tuple[Stages, Array, float]:
     """Run the network in float32: all tokens but the last together, and then the last.
 
     Returns:
-        What each traced stage makes, a row for each token, heads in the order of Hugging Face; and
-        the logits [T, V] of a run without a trace, with the attention that makes answers.
+        What each traced stage makes, a row for each token, heads in the order of Hugging Face; the
+        logits [T, V] of a run without a trace, with the attention that makes answers; and how many
+        times as large an error of the norms' weights is in the logits, both relative.
     """
     args = replace(model.args, dtype=ml.float32)
     tensors = {  # products of float32 take every other dtype as it is
@@ -179,7 +180,18 @@ def _run(model: Model, ids: list[int]) -> tuple[Stages, Array]:
     }
     network, context = LlamaTransformer(args, tensors), InferenceContext(args, len(ids))
     parts = [part for part in (ids[:-1], ids[-1:]) if part]
-    logits = [network.forward(context, part, context.length, True).numpy() for part in parts]
+    logits = np.concatenate(
+        [network.forward(context, part, context.length, True).numpy() for part in parts]
+    )
+    signs, error = np.random.default_rng(0), 2.0**-12
+    disturbed = {
+        name: ml.tensor(np.asarray(weight) * (1 + error * signs.choice((-1, 1), weight.shape)))
+        for name, weight in tensors.items()
+        if name.endswith("norm.weight")
+    }
+    other = LlamaTransformer(args, tensors | disturbed)
+    moved = other.forward(InferenceContext(args, len(ids)), ids, 0, True).numpy()
+    gain = max(1.0, _errors(moved, logits)[1] / error)
     context.clear()
     traced = [_traced(network, context, part) for part in parts]
     stages = {key: np.concatenate([part[key] for part in traced]) for key in traced[-1]}
@@ -187,7 +199,7 @@ def _run(model: Model, ids: list[int]) -> tuple[Stages, Array]:
         if args.rope_pairs == "interleaved" or key.startswith("10 "):  # rotated, they always are
             pairs = stages[key].reshape(len(ids), -1, args.head_dim // 2, 2)
             stages[key] = pairs.swapaxes(2, 3).reshape(len(ids), -1)
-    return stages, np.concatenate(logits)
+    return stages, logits, gain
 
 
 def _traced(network: LlamaTransformer, context: InferenceContext, ids: list[int]) -> Stages:
@@ -271,17 +283,19 @@ def _compare_ids(model: Model, theirs: list[list[int]] | None) -> Iterator[_Row]
         yield _Row(1, name, -1, len(wrong), len(wrong) / len(texts), 0.0)
 
 
-def _compare_stages(model: Model, ours: Stages, logits: Array, theirs: Stages) -> Iterator[_Row]:
+def _compare_stages(
+    model: Model, ours: Stages, logits: Array, gain: float, theirs: Stages
+) -> Iterator[_Row]:
     """Yield the comparisons of tensors in the order of the run, and at last of the most likely."""
-    total = 0.0
+    bounds = []
     for key in (key for key in theirs if key != "logits"):  # in the order of the run
         place = key.split()
         stage, layer, name = int(place[0]), int(place[1]), place[2]
         score = float(ours.get(f"13 {layer} scores", np.zeros(1)).max())
         bound = _bound(model.args, stage, name, len(logits), score)
-        total += bound
+        bounds.append(bound)
         yield _Row(stage, name, layer, *_errors(ours[key], theirs[key]), bound)
-    whole = theirs["logits"]
+    whole, total = theirs["logits"], max(sum(bounds), gain * max(bounds))
     yield _Row(19, "logits of the whole network", -1, *_errors(logits, whole), total)
     gap = whole.max(1) - whole[np.arange(len(whole)), logits.argmax(1)]
     relative = gap / _root_mean_square(whole)[:, 0]
