@@ -49,7 +49,12 @@ _VALUE_NAMES = (
     "uint64", "int64", "float64",
 )  # fmt: skip
 
-DTYPES: Mapping[int, ml.DType] = {0: ml.float32, 1: ml.float16, 30: ml.bfloat16}
+DTYPES: Mapping[int, ml.DType | ml.BlockDType] = {
+    0: ml.float32,
+    1: ml.float16,
+    **ml.GGML_DTYPES,
+    30: ml.bfloat16,
+}
 """The types of tensors that are read, by their numbers in the format."""
 
 _OTHER_TYPES = {
@@ -117,15 +122,18 @@ class GgufTensor:
     """One tensor as the header describes it; `start` and `stop` are bytes of the file."""
 
     name: str
-    dtype: ml.DType
+    dtype: ml.DType | ml.BlockDType
     shape: tuple[int, ...]
     start: int
     stop: int
 
     def make(self, file: MappedFile, name: str) -> ml.Weight:
         """Make the tensor: a read-only view of its mapped file, called `name`."""
-        buffer, start = file.buffer, self.start
-        return ml.Tensor.from_buffer(buffer, self.dtype, self.shape, offset=start, name=name)
+        buffer, start, dtype = file.buffer, self.start, self.dtype
+        if isinstance(dtype, ml.DType):
+            return ml.Tensor.from_buffer(buffer, dtype, self.shape, offset=start, name=name)
+        blocks = ml.Tensor.from_buffer(buffer, ml.uint8, (self.stop - start,), offset=start)
+        return ml.QuantizedTensor(dtype, self.shape, blocks, name=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,14 +361,21 @@ class _Reader:
                 self._refuse(f"tensor {shown(after.name)}: offset", rule, after.start - data_start)
         return found
 
-    def _type(self, what: str, kind: int, shape: tuple[int, ...]) -> tuple[ml.DType, int]:
+    def _type(
+        self, what: str, kind: int, shape: tuple[int, ...]
+    ) -> tuple[ml.DType | ml.BlockDType, int]:
         """Return the dtype of a tensor and its bytes."""
         dtype = DTYPES.get(kind)
         if dtype is None:
             rule = f"one of {', '.join(each.name for each in DTYPES.values())}"
             got = _OTHER_TYPES.get(kind)
             self._refuse(f"{what}: type", rule, f"{kind} ({got})" if got else kind)
-        return dtype, math.prod(shape) * dtype.itemsize
+        if isinstance(dtype, ml.DType):
+            return dtype, math.prod(shape) * dtype.itemsize
+        if shape[-1] % dtype.block_size:
+            rule = f"a multiple of {dtype.block_size}, a block of {dtype}"
+            self._refuse(f"{what}: row length", rule, shape[-1])
+        return dtype, math.prod(shape) // dtype.block_size * dtype.block_bytes
 
 
 # Files in several parts

@@ -12,7 +12,7 @@ import pytest
 
 from src import ml
 from src.checkpoint import CheckpointError, read_gguf
-from src.checkpoint.gguf import GgufArray, read_gguf_parts
+from src.checkpoint.gguf import DTYPES, GgufArray, read_gguf_parts
 from tests.support import gguf_writer as g
 from tests.support.bounds import check_bounds
 from tests.support.gguf_writer import Stored, Typed, array, entry, gguf_bytes, header, key, text
@@ -144,6 +144,7 @@ def array_head(kind: int, count: int) -> bytes:
 
 
 BIG = 1 << 63
+TYPES = f"one of {', '.join(each.name for each in DTYPES.values())}"
 # What is wrong with a file, the file, and the same one put right.
 BAD: list[tuple[str, bytes, bytes]] = [
     (
@@ -242,9 +243,9 @@ BAD: list[tuple[str, bytes, bytes]] = [
      header(1, 0) + ONE, with_tensor(ONE)),
     ("tensor 't': offset: expected a multiple of 32, got 8",
      with_tensor(entry("t", [1], g.F32, 8)), with_tensor(entry("t", [1], g.F32, 32))),
-    ("tensor 't': type: expected one of float32, float16, bfloat16, got 16 (IQ2_XXS)",
+    (f"tensor 't': type: expected {TYPES}, got 16 (IQ2_XXS)",
      with_tensor(entry("t", [256], 16, 0), data=999), with_tensor(entry("t", [8], g.F16, 0))),
-    ("tensor 't': type: expected one of float32, float16, bfloat16, got 4",
+    (f"tensor 't': type: expected {TYPES}, got 4",
      with_tensor(entry("t", [8], 4, 0)), with_tensor(entry("t", [8], g.BF16, 0))),
     (r"tensor '\x07': expected a new name, got it again",
      with_tensor(entry("\x07", [8], g.F32, 0), entry("\x07", [8], g.F32, 32)),

@@ -34,12 +34,14 @@ from tests.model.test_llama import bits, run
 from tests.model.tiny import CONFIGS, GROUPED, Tiny, token_ids, transformer, weights
 from tests.support.gguf_writer import (
     F32,
+    Q8_0,
     Stored,
     Typed,
     gguf_bytes,
     gguf_name,
     llama_keys,
     llama_tensors,
+    q8_0,
     sentencepiece_keys,
 )
 from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
@@ -261,6 +263,60 @@ def test_contradictions_are_refused(
     assert str(caught.value).startswith(f"{path}: ")
     assert str(caught.value).isprintable()
     load_model(write(path, GROUPED))
+
+
+BLOCKS = replace(GROUPED, ffn=96)
+
+
+def dequantized(model: Model) -> LlamaTransformer:
+    """Build a float32 model of the same weights."""
+    tensors = {
+        name: weight.dequantize()
+        if isinstance(weight, ml.QuantizedTensor)
+        else weight.to(ml.float32)
+        for name, weight in model.tensors.items()
+    }
+    return LlamaTransformer(replace(model.args, dtype=ml.float32), tensors)
+
+
+@pytest.mark.parametrize("config", [BLOCKS, replace(TIED, dim=64, ffn=96)], ids=lambda c: c.name)
+def test_matrices_in_blocks_are_used_in_place(tmp_path: Path, config: Tiny) -> None:
+    path = tmp_path / "a.gguf"
+    blocks = {gguf_name(n): q8_0(w) for n, w in weights(config).items() if w.ndim == 2}
+    model = load_model(write(path, config, tensors=blocks))
+    assert model.args.dtype is ml.bfloat16
+    assert model.mapped_bytes == path.stat().st_size
+    for name, weight in model.tensors.items():
+        assert str(weight.dtype) == ("float32" if "norm" in name else "q8_0")
+    assert any("q8_0" in note and "in the files (q8_0)" in note for note in model.notes)
+    ids = token_ids(config, 20)
+    found, expected = run(model.transformer, ids), run(dequantized(model), ids)
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+    with pytest.raises(ModelConfigError, match=r"a model that is quantized already \(q8_0\)"):
+        load_model(path, quantize="nf4")
+
+
+def test_one_file_may_mix_blocks_and_bfloat16(tmp_path: Path) -> None:
+    blocks = {
+        gguf_name(name): q8_0(weight)
+        for name, weight in weights(BLOCKS).items()
+        if name.endswith((".wq.weight", ".w3.weight", ".wo.weight", "output.weight"))
+    }
+    model = load_model(write(tmp_path / "a.gguf", BLOCKS, ml_dtypes.bfloat16, tensors=blocks))
+    assert model.args.dtype is ml.bfloat16
+    ids = token_ids(BLOCKS, 20)
+    found, expected = run(model.transformer, ids), run(dequantized(model), ids)
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+
+
+def test_rows_that_are_not_whole_blocks_and_vectors_in_blocks_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    short = {"blk.0.ffn_down.weight": Stored((64, 90), Q8_0, bytes(64 * 90 // 32 * 34))}
+    with pytest.raises(CheckpointError, match=r"row length: expected a multiple of 32, .*, got 90"):
+        load_model(write(path, GROUPED, tensors=short))
+    norm = {"output_norm.weight": Stored((64,), Q8_0, bytes(68))}
+    with pytest.raises(ModelConfigError, match=r"tensor norm.weight: expected one of .*, got q8_0"):
+        load_model(write(path, GROUPED, tensors=norm))
 
 
 def test_float16_matrices_may_stand_beside_float32_ones(tmp_path: Path) -> None:

@@ -117,6 +117,15 @@ def stored(values: Any) -> Stored:
     return Stored(values.shape, TYPE_OF_DTYPE[values.dtype], np.ascontiguousarray(values).tobytes())
 
 
+def q8_0(values: Any) -> Stored:
+    """Quantize a float32 matrix: in each block of 32, the scale is the largest / 127."""
+    blocks = values.astype(np.float32).reshape(-1, 32)
+    scales = np.abs(blocks).max(axis=1, keepdims=True) / 127
+    codes = np.round(blocks / np.where(scales, scales, 1)).astype(np.int8)
+    parts = (scales.astype(np.float16).view(np.uint8), codes.view(np.uint8))
+    return Stored(values.shape, Q8_0, np.concatenate(parts, axis=1).tobytes())
+
+
 def gguf_bytes(
     keys: Mapping[str, Any] | Iterable[tuple[str, Any]],
     tensors: Mapping[str, Any] | None = None,
