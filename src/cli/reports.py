@@ -88,7 +88,10 @@ def _used(model: Model) -> list[tuple[str, str]]:
     scaling = fields.pop("rope_scaling")
     if scaling is not None:
         fields["rope_scaling"] = _ROPE_SCALINGS[type(scaling)]
-        fields |= {f"rope_scaling.{k}": v for k, v in dataclasses.asdict(scaling).items()}
+        fields |= {
+            f"rope_scaling.{k}": str(v)[:_LONGEST_VALUE]
+            for k, v in dataclasses.asdict(scaling).items()
+        }
     fields["group_size (n_heads / n_kv_heads)"] = args.group_size
     fields["RoPE pairs per head (head_dim / 2)"] = args.head_dim // 2
     if model.tokenizer is not None:
