@@ -1,8 +1,9 @@
 """The tensors of a Llama: their names, their sizes, and how Meta splits each over shards.
 
-One table has Meta's names, which are those of the model's attributes, and Hugging Face's. The rows
-of wq and wk have another order in Hugging Face's files: the two halves of each head, where Meta has
-pairs of neighbours. Nothing here moves them; `ml.rotary_embedding` pairs either order.
+One table has Meta's names, which are those of the model's attributes, and Hugging Face's; another
+one has GGUF's. The rows of wq and wk have another order in Hugging Face's files: the two halves of
+each head, where Meta has pairs of neighbours. GGUF files have either, which follows from their
+architecture. Nothing here moves rows; `ml.rotary_embedding` pairs either order.
 
 Sizes are written with the letters of the legend: `D` model dim, `Hh` query heads x head dim, `Kh`
 key/value heads x head dim, `F` feed-forward dim, `V` vocabulary.
@@ -74,6 +75,13 @@ _BIAS_ROWS = {
     for row in _LAYER_ROWS
     if len(row.sizes) == 2
 }
+# What GGUF calls them, without the layer before and `.weight` or `.bias` after the name.
+_GGUF_NAMES = {
+    "tok_embeddings": "token_embd", "norm": "output_norm", "output": "output",
+    "attention_norm": "attn_norm", "attention.wq": "attn_q", "attention.wk": "attn_k",
+    "attention.wv": "attn_v", "attention.wo": "attn_output", "ffn_norm": "ffn_norm",
+    "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
+}  # fmt: skip
 _BY_NAME = {row.name: row for row in _MODEL_ROWS}
 _BY_LAYER_NAME = {row.name: row for row in _LAYER_ROWS}
 
@@ -106,6 +114,14 @@ def hugging_face_names(layer_count: int, biases: Collection[str] = ()) -> Iterat
     for layer in range(layer_count):
         for row in _layer_rows(biases):
             yield f"model.layers.{layer}.{row.hugging_face}", f"layers.{layer}.{row.name}"
+
+
+def gguf_names(layer_count: int, biases: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Give (name in GGUF files, Meta's name) of each tensor, as `rows_of` orders them."""
+    for name, row in rows_of(layer_count, biases):
+        stem, _, ending = row.name.rpartition(".")
+        layer = f"blk.{name.split('.')[1]}." if name != row.name else ""
+        yield f"{layer}{_GGUF_NAMES[stem]}.{ending}", name
 
 
 def _layer_rows(biases: Collection[str]) -> tuple[TensorRow, ...]:

@@ -204,7 +204,7 @@ _GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
          f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}"),
     ),
     "model": (
-        ("-m --model", _PATH, "model directory (default: the bundled model)"),
+        ("-m --model", _PATH, "model directory or GGUF file (default: the bundled one)"),
         ("-c --context-length", _POSITIVE,
          f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)"),
         ("-t --threads", _POSITIVE, "threads (default: the processors it may use)"),

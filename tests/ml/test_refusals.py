@@ -284,12 +284,9 @@ ml.linear_transformations(f(2, 5), [f(4, 5)], biases=[None, None]) ->
 ml.linear_transformations(f(2, 5), [f(4, 5), f(4, 6)]) ->
     ShapeError: [linear_transformations] x.shape[-1] must equal weight.shape[1] of a weight [out,
         in]: 5 != 6 (x [2, 5], weight [4, 6])
-ml.linear_transformations(f(2, 5), [f(4, 5), of("float16", 4, 5)]) ->
-    DTypeError: [linear_transformations] weights must have one dtype: float32 != float16 (x [2, 5],
-        weight [4, 5])
-ml.linear_transformations(f(2, 64), [nf4(4, 64), ml.quantize(f(4, 64), ml.int8_block)]) ->
-    DTypeError: [linear_transformations] weights must have one dtype: nf4 != int8_block (x [2, 64],
-        weight [4, 64])
+ml.linear_transformations(of("bfloat16", 2, 5), [of("bfloat16", 4, 5), f(4, 5)]) ->
+    DTypeError: [linear_transformations] x.dtype must equal weight.dtype, or hold all its values:
+        bfloat16 != float32 (x [2, 5], weight [4, 5])
 ml.matmul(f(7, 64), f(128, 60)) ->
     ShapeError: [matmul] a.shape[-1] must equal b.shape[-2]: 64 != 128 (a [7, 64], b [128, 60])
 ml.matmul(f(2, 3, 5), f(3, 5, 4)) ->
