@@ -450,6 +450,8 @@ def test_a_draft_model_that_does_not_fit_beside_the_model_is_refused(
     done = run(*arguments, "--draft-model", random_model)
     assert done.returncode == 4
     assert b"memory: expected at most " in done.stderr
+
+
 def test_a_gguf_file_answers_and_is_called_by_its_name(run: Run, tmp_path: Path) -> None:
     keys = small_vocabulary(tmp_path)
     path = write(tmp_path / "a.gguf", with_rows(263), ml.bfloat16.numpy_dtype, keys)
