@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from src.cli.flag_parser import ranges
-from src.trace import STAGES, Event, TensorInfo
-from src.trace.events import size_of
+from src.trace.events import STAGES, size_of
 from src.trace.logger import TraceLog
+from src.trace.records import Event, TensorInfo
 
 from .chat import chat
 from .front_page import memory, speed

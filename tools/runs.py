@@ -12,8 +12,9 @@ from src.cli.answer import piece
 from src.drawing import Beside, Recorder, TracedRun, draw_all
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import InferenceContext, LlamaTransformer, Model, ModelArgs, load_model
-from src.trace import Event
 from src.trace.events import read_letters, size_of
+from src.trace.records import Event
+from src.trace.tracer import Tracer
 
 PROMPT = "What is the capital of Massachusetts? Answer in one word."
 # The same prompt, as Llama 3's tokenizer and chat format write it; a test compares.
@@ -55,7 +56,7 @@ def bundled_events() -> tuple[Event, ...]:
     text_of = functools.partial(piece, tokenizer)
     wants = Recorder().wants
     trace.start(
-        trace.Tracer(
+        Tracer(
             model.args.sizes,
             events.append,
             text_of=text_of,
@@ -84,7 +85,7 @@ def events_8b() -> tuple[Event, ...]:
         values = np.zeros(shape, ml.bfloat16.numpy_dtype)
         tensors[name] = ml.Tensor.from_numpy(values, name=name)
     events: list[Event] = []
-    trace.start(trace.Tracer(args.sizes, events.append))
+    trace.start(Tracer(args.sizes, events.append))
     try:
         LlamaTransformer(args, tensors).forward(InferenceContext(args, 64), LLAMA_3_IDS)
     finally:

@@ -19,10 +19,9 @@ from ..inference import (
     Step,
 )
 from ..tokenizer import Tokenizer
+from ..untrusted import escape_line, replace_surrogates
 from .arguments import Options
-from .console import Console
-from .errors import UsageError
-from .escape import escape_line, replace_surrogates
+from .console import Console, UsageError
 from .flag_parser import OTHER_NAMES, integer, number, positive_integer
 
 INTERRUPTED = "interrupted"

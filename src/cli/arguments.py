@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from .escape import replace_surrogates
+from ..untrusted import replace_surrogates
 from .flag_parser import (
     FlagFormatter,
     FlagParser,

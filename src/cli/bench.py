@@ -12,8 +12,7 @@ from ..checkpoint.names import is_harmless
 from ..inference import NumericError
 from ..ml import roofline
 from ..model import InferenceContext, Model, ModelArgs, kv_cache_bytes
-from .console import Console
-from .errors import UsageError
+from .console import Console, UsageError
 from .reports import exact_bytes
 
 PROMPT_TOKENS = 128

@@ -21,11 +21,11 @@ from ..checkpoint import CheckpointError
 from ..inference import ContextFullError
 from ..memory import NO_MEMORY_TEXT
 from ..ml.errors import LlamaBoltsError
+from ..untrusted import replace_surrogates
 from .answer import INTERRUPTED
 from .arguments import example_lines
 from .commands import COMMANDS, LeaveChat, is_command, run_command
 from .console import Console, has_colour
-from .escape import replace_surrogates
 from .loading import is_bundled
 from .session import Session
 

@@ -18,7 +18,7 @@ from .answer import (
     token_table,
 )
 from .arguments import EXAMPLES, MOST_CANDIDATES, example_lines
-from .errors import UsageError
+from .console import UsageError
 from .flag_parser import positive_integer
 from .loading import model_parts
 from .saved_chat import attach_text, load_chat, save_chat

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from .escape import escape_controls, escape_line
+from ..ml.errors import LlamaBoltsError
+from ..untrusted import escape_controls, escape_line
 
 # rich takes a while to load, and an answer to a pipe needs nothing of it.
 if TYPE_CHECKING:
@@ -30,6 +31,14 @@ _GAP = 2  # blanks between cells, and before what stands below a name
 
 _Columns = Sequence[tuple[str, str]]
 _Rows = Sequence[Sequence[str]]
+
+
+class UsageError(LlamaBoltsError):
+    """A request that makes no sense; nothing was run."""
+
+
+class DifferenceError(LlamaBoltsError):
+    """A result that is not the expected one; the report before it says what differs."""
 
 
 class OutputError(Exception):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..drawing import Recorder, TracedRun, draw_all
-from .errors import UsageError
+from .console import UsageError
 from .session import Session
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from .escape import escape_line
+from ..untrusted import escape_line
 
 USAGE_ERROR = 2
 # What llama.cpp, ollama, mlx_lm and transformers call flags of ours.

@@ -19,15 +19,13 @@ from ..model import (
     kv_cache_bytes,
     load_model,
     read_model_files,
-    save_quantized,
 )
 from ..model.files import BUNDLED_MODEL
 from ..tokenizer import Tokenizer
 from ..untrusted import label_of
 from .answer import Settings
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
-from .console import Console
-from .errors import UsageError
+from .console import Console, UsageError
 from .session import Session
 from .tracing import TraceSwitch
 
@@ -91,6 +89,8 @@ def save_model(options: Options, console: Console) -> None:
         SaveError: The directory is there already, or cannot be written.
         ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
     """
+    from ..model.saving import save_quantized
+
     target = options.save_quantized
     assert target is not None
     assert options.quantize is not None

@@ -20,11 +20,10 @@ from ..model import (
     open_checkpoint,
     read_model_files,
 )
-from ..trace import STAGES, Stage
 from ..trace.code import PACKAGE
+from ..trace.events import STAGES, Stage
 from .arguments import Options
-from .console import Console
-from .errors import UsageError
+from .console import Console, UsageError
 
 _VALUES = (("name", "left"), ("value", "left"))
 _TENSORS = (("name", "left"), ("shape", "left"), ("dtype", "left"), ("bytes", "right"))

@@ -14,15 +14,17 @@ from typing import TypeVar
 from ..inference import ContextFullError, InferenceError, SamplingArgs, SamplingError
 from ..untrusted import (
     described,
+    escape_controls,
+    json_controls,
     label_of,
     parse_strict_json,
     read_whole,
     reason_of,
+    replace_surrogates,
     shown,
 )
 from .answer import SAMPLING, SETTINGS, Settings, counted
-from .errors import UsageError
-from .escape import escape_controls, json_controls, replace_surrogates
+from .console import UsageError
 from .session import Session, Turn
 
 _FORMAT = "llama-bolts chat"

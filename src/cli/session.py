@@ -23,8 +23,7 @@ from .answer import (
     stream_answer,
 )
 from .arguments import Options
-from .console import Console
-from .errors import UsageError
+from .console import Console, UsageError
 from .tracing import TraceSwitch
 
 # Why an answer stopped that can go on.
@@ -269,7 +268,6 @@ class Session:
 
     def _answer(self, request: str | list[Message], begun: Turn | None) -> Answer:
         """Run one prompt and write its answer, or the rest of one that was begun."""
-        self.engine.model.check_unchanged()
         self.engine.last_stats = None
         settings = self.settings
         text, ids = ("", ()) if begun is None else (begun.answer, begun.ids)

@@ -9,12 +9,12 @@ from ..inference import FoundFormat, InferenceEngine
 from ..model import InferenceContext
 from .answer import piece
 from .arguments import DEFAULT_DEBUG_LOG, Options
-from .console import Console
-from .errors import UsageError
+from .console import Console, UsageError
 
 if TYPE_CHECKING:
     from ..drawing import Recorder
     from ..trace.logger import TraceLog
+    from ..trace.records import Event
 
 
 class TraceSwitch:
@@ -85,9 +85,11 @@ class TraceSwitch:
             self._start()
 
     def _start(self) -> None:
+        from ..trace.tracer import Tracer
+
         model = self._engine.model
         tokenizer = model.tokenizer
-        tracer = trace.Tracer(
+        tracer = Tracer(
             model.args.sizes,
             self._write,
             wants=self._wants,
@@ -105,7 +107,7 @@ class TraceSwitch:
     def _wants_values(self, *where: Any) -> bool:
         return self._recorder is not None and self._recorder.wants_values(*where)
 
-    def _write(self, event: trace.Event) -> None:
+    def _write(self, event: "Event") -> None:
         for view in (self._log, self._recorder):
             if view is not None and view.wants(event.stage, event.layer, event.step):
                 view.write(event)

@@ -35,10 +35,10 @@ from ..model.saving import hugging_face_config
 from ..trace.code import PACKAGE
 from ..trace.events import STAGES
 from ..trace.records import Event
+from ..trace.tracer import Tracer
 from ..untrusted import label_of
 from .arguments import Options
-from .console import Console
-from .errors import DifferenceError, UsageError
+from .console import Console, DifferenceError, UsageError
 from .loading import open_model
 
 Array: TypeAlias = npt.NDArray[np.float32]
@@ -221,7 +221,7 @@ def _traced(network: LlamaTransformer, context: InferenceContext, ids: list[int]
                 found[key] = np.abs(tensor).max().reshape(1, 1)
         events.clear()
 
-    trace.start(trace.Tracer(network.args.sizes, events.append))
+    trace.start(Tracer(network.args.sizes, events.append))
     subscribe(keep)
     try:
         network.forward(context, ids, context.length, all_positions=True)

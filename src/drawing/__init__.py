@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
-from ..trace import STAGES, Stage
+from ..trace.events import STAGES, Stage
 from .flow import draw_flow
 from .loop import draw_loop, draw_sampling
 from .overview import draw_attention_stage, draw_block_stage, draw_model, draw_residual

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..trace import Event, Stage, TensorInfo
+from ..trace.events import Stage
+from ..trace.records import Event, TensorInfo
 from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, wrapped
-from .frame import draw_heading, finished, note_on
+from .frame import LINE, draw_heading, draw_tensor, finished, note_on, tensor_height
 from .pictures import HEIGHT, PICTURES, draw_product, is_product
 from .run import TracedRun
-from .tensors import LINE, draw_tensor, tensor_height
 
 _GAP = 24.0  # between lanes
 _ARROW = 24.0  # between boxes

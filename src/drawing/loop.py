@@ -1,10 +1,10 @@
 """The stages around the network: 3, the loop, and 20, the choice of a token."""
 
-from ..trace import Event, Stage
+from ..trace.events import Stage
+from ..trace.records import Event
 from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width
-from .frame import draw_heading, finished
+from .frame import draw_heading, draw_tensor, finished, tensor_height
 from .run import TracedRun
-from .tensors import draw_tensor, tensor_height
 
 _INNER = WIDTH - 2 * MARGIN
 _MOST_PASSES = 8

@@ -2,11 +2,18 @@
 
 from collections.abc import Sequence
 
-from ..trace import Stage
+from ..trace.events import Stage
 from .canvas import LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, shortened
-from .frame import draw_heading, draw_link, finished, note_on
+from .frame import (
+    draw_heading,
+    draw_link,
+    draw_tensor,
+    finished,
+    note_on,
+    tensor_height,
+    tensor_lines,
+)
 from .run import TracedRun
-from .tensors import draw_tensor, tensor_height, tensor_lines
 
 _INNER = WIDTH - 2 * MARGIN
 _ARROW = 26.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import Event, TensorInfo
+from ..trace.records import Event, TensorInfo
 from .canvas import LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, Point, shortened
 from .frame import draw_note
 from .run import TracedRun

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import Event, TensorInfo
 from ..trace.events import size_of
+from ..trace.records import Event, TensorInfo
 
 _MARK = "mark"
 _EVERY_PASS = (3, 20, 21)

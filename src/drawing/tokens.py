@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ..trace import Event, Stage
+from ..trace.events import Stage
+from ..trace.records import Event
 from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width, wrapped
-from .frame import draw_heading, finished
+from .frame import draw_heading, draw_tensor, finished, tensor_height
 from .run import TracedRun
-from .tensors import draw_tensor, tensor_height
 
 _INNER = WIDTH - 2 * MARGIN
 _MOST_TILES = 72

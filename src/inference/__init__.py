@@ -1,8 +1,9 @@
 """From prompts to answers: the engine, sampling, and the chat formats."""
 
+from .answer_text import GenerationStats, Step
 from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
 from .chat_formats import CHAT_FORMATS, AnyMessage, ChatFormat, Message, as_messages
-from .engine import GenerationStats, InferenceEngine, Progress, Step
+from .engine import InferenceEngine, Progress
 from .errors import (
     ChatFormatError,
     ContextFullError,

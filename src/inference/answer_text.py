@@ -1,10 +1,59 @@
-"""From the tokens of an answer to its text, up to a stop string or the end token."""
+"""What an answer consists of: its steps, and its text up to a stop string or the end token."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from ..model import Model
 from ..tokenizer import StreamDecoder
 from .errors import PromptError
+from .sampling import Choice
+
+
+@dataclass
+class GenerationStats:
+    """What one answer took.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt, and of an answer that goes on.
+        cached_tokens: How many of them were in the cache already.
+        new_tokens: Tokens chosen, the end token included.
+        prefill_seconds: Time to run the prompt.
+        decode_seconds: Time to choose the tokens and run them; the caller's time between the
+            steps is not counted.
+        seed: Seed of the sampling.
+        drafted_tokens: Tokens that were guessed and run along with the one before them.
+        accepted_tokens: How many of them were then drawn; each saved a step.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    new_tokens: int
+    prefill_seconds: float
+    decode_seconds: float
+    seed: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One chosen token.
+
+    Attributes:
+        token_id: Its id.
+        text: The text that became certain with it; joined over the steps, the answer. Bytes of an
+            unfinished character and the possible beginning of a stop string are held back.
+        stop_reason: None, or in the last step `eot`, `max tokens`, `stop string` or
+            `context full`.
+        stats: In the last step, what the answer took.
+        choice: How the token was chosen, if candidates were asked for.
+    """
+
+    token_id: int
+    text: str
+    stop_reason: str | None = None
+    stats: GenerationStats | None = None
+    choice: Choice | None = None
 
 
 class StopStrings:

@@ -1,8 +1,9 @@
 """Answers: read a prompt in chunks, then choose and run one token after the other."""
 
+import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from ..checkpoint import CheckpointError
@@ -16,11 +17,11 @@ from ..model import (
 )
 from ..tokenizer import Tokenizer
 from ..trace import is_on, mark
-from .answer_text import AnswerText
+from .answer_text import AnswerText, GenerationStats, Step
 from .cached_sequence import CachedSequence
 from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
 from .chat_formats import AnyMessage, as_messages
-from .errors import ContextFullError, NumericError, PromptError
+from .errors import ContextFullError, InferenceError, NumericError, PromptError
 from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
 from .speculation import (
     MODEL_STAKE,
@@ -31,7 +32,6 @@ from .speculation import (
     TextIndex,
     check_same_vocabulary,
 )
-from .turns import Call, Turns
 
 # With `progress`, chunks take about this time; the first has WATCHED_CHUNK tokens.
 WATCHED_SECONDS = 1.0
@@ -44,51 +44,61 @@ TRACED_CANDIDATES = 5
 Progress = Callable[[int, int], None]
 
 
-@dataclass
-class GenerationStats:
-    """What one answer took.
+class Call:
+    """One answer, for as long as its iterator can go on.
 
     Attributes:
-        prompt_tokens: Tokens of the prompt, and of an answer that goes on.
-        cached_tokens: How many of them were in the cache already.
-        new_tokens: Tokens chosen, the end token included.
-        prefill_seconds: Time to run the prompt.
-        decode_seconds: Time to choose the tokens and run them; the caller's time between the
-            steps is not counted.
-        seed: Seed of the sampling.
-        drafted_tokens: Tokens that were guessed and run along with the one before them.
-        accepted_tokens: How many of them were then drawn; each saved a step.
+        turns: How many turns the engine had given before the newest of this call; 0 for none.
+        is_over: Whether it needs the engine no more.
     """
 
-    prompt_tokens: int
-    cached_tokens: int
-    new_tokens: int
-    prefill_seconds: float
-    decode_seconds: float
-    seed: int
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
+    __slots__ = ("__weakref__", "is_over", "turns")
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.is_over = False
 
 
-@dataclass(frozen=True)
-class Step:
-    """One chosen token.
+class Turns:
+    """Who may change an engine: one call at a time, of one thread.
 
-    Attributes:
-        token_id: Its id.
-        text: The text that became certain with it; joined over the steps, the answer. Bytes of an
-            unfinished character and the possible beginning of a stop string are held back.
-        stop_reason: None, or in the last step `eot`, `max tokens`, `stop string` or
-            `context full`.
-        stats: In the last step, what the answer took.
-        choice: How the token was chosen, if candidates were asked for.
+    A turn lasts from one step of a call to the next. A lock would have to be released, and Ctrl-C
+    may fall before or after any line. Here a call is held weakly instead: however its iterator
+    ends, the engine is free when the iterator is gone.
     """
 
-    token_id: int
-    text: str
-    stop_reason: str | None = None
-    stats: GenerationStats | None = None
-    choice: Choice | None = None
+    def __init__(self) -> None:
+        # The newest turn, by the number of turns before it; an older one may be left behind.
+        self._turns = {0: (weakref.ref(Call()), threading.current_thread())}
+
+    def take(self, call: Call) -> None:
+        """Give the engine to a call, until another takes it.
+
+        Which of several threads gets it is decided by one `setdefault`, which is atomic. A thread
+        whose number was outdated by then sees a higher one.
+
+        Raises:
+            InferenceError: Another thread is using the engine, or a newer call ended this one.
+        """
+        newest = max(self._turns)
+        if call.turns and call.turns != newest:
+            raise InferenceError("[generate] this answer was ended by a newer call")
+        before, turn = self._turns.get(newest), (weakref.ref(call), threading.current_thread())
+        is_free = before is not None and (call.turns or _may_end(*before))
+        if not is_free or self._turns.setdefault(newest + 1, turn) is not turn:
+            raise InferenceError("this engine is in use by another thread")
+        if max(self._turns) != newest + 1:
+            del self._turns[newest + 1]
+            raise InferenceError("this engine is in use by another thread")
+        call.turns = newest + 1
+        self._turns.pop(newest, None)
+
+
+def _may_end(held: "weakref.ref[Call]", thread: threading.Thread) -> bool:
+    """Return whether the calling thread may end a turn of a call that belongs to a thread."""
+    call = held()
+    is_over = call is None or call.is_over or not thread.is_alive()
+    return is_over or thread is threading.current_thread()
 
 
 class InferenceEngine:

@@ -192,7 +192,7 @@ def _declared(
     return error
 
 
-def _report_to(tracer: trace.Tracer | None) -> None:
+def _report_to(tracer: "trace.Tracer | None") -> None:
     """Subscribe a tracer in place of the one before; None for nobody.
 
     It reports each result of a call in a line; the first has all of the time.

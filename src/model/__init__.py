@@ -8,7 +8,6 @@ from .forecast import PREFILL_CHUNK, MemoryForecast, forecast_memory, kv_cache_b
 from .llama import LlamaTransformer, token_tensor
 from .loader import Model, load_model, open_checkpoint
 from .quantization import QUANTIZATIONS, QuantizationProgress
-from .saving import SaveError, save_quantized
 
 __all__ = [
     "PREFILL_CHUNK",
@@ -27,13 +26,11 @@ __all__ = [
     "QuantizationProgress",
     "RopeFactors",
     "RopeScaling",
-    "SaveError",
     "TokenIdError",
     "forecast_memory",
     "kv_cache_bytes",
     "load_model",
     "open_checkpoint",
     "read_model_files",
-    "save_quantized",
     "token_tensor",
 ]

@@ -21,3 +21,7 @@ class PositionError(ModelError):
 
 class TokenIdError(ModelError):
     """Token ids that are not rows of the embedding table."""
+
+
+class SaveError(ModelError):
+    """A directory that cannot be written."""

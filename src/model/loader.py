@@ -15,7 +15,7 @@ from ..checkpoint import (
 from ..checkpoint.names import is_harmless
 from ..memory import readable_bytes
 from ..ml.errors import declared_lack_of_memory
-from ..tokenizer import Tokenizer, TokenizerNotFoundError, gguf_tokenizer, load_tokenizer
+from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
 from ..untrusted import label_of
 from .args import ModelArgs, RopeFactors, activation_dtype, with_rope_factor
 from .errors import ModelConfigError, NotEnoughMemoryError

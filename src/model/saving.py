@@ -28,7 +28,7 @@ from ..checkpoint.safetensors_writer import (
 from ..tokenizer import MAX_FILE_BYTES, Tokenizer
 from ..untrusted import followed_inside, label_of, read_whole
 from .args import EMBEDDINGS, LinearRopeScaling, ModelArgs, RopeScaling
-from .errors import ModelConfigError, ModelError
+from .errors import ModelConfigError, ModelError, SaveError
 from .files import read_model_files
 from .loader import check_not_quantized, checkpoint_args, find_tokenizer, open_checkpoint
 from .quantization import (
@@ -44,10 +44,6 @@ _COPIED_FILES = (
     "added_tokens.json", "generation_config.json", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
 _ROTATED = (".wq.weight", ".wk.weight")
-
-
-class SaveError(ModelError):
-    """A directory that cannot be written."""
 
 
 def save_quantized(

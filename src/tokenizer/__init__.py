@@ -1,9 +1,18 @@
 """Text to token ids and back, by the tokenizer files that Llama models come with."""
 
-from .config_files import MAX_FILE_BYTES
-from .directory import load_tokenizer
-from .errors import TokenizerError, TokenizerMemoryError, TokenizerNotFoundError
-from .gguf_keys import gguf_tokenizer
+import os
+from pathlib import Path
+
+from ..ml.errors import declared_lack_of_memory
+from ..untrusted import label_of, read_whole, some_of
+from .config_files import (
+    CONFIG_FILE,
+    MAX_FILE_BYTES,
+    read_added_tokens_of_config,
+    read_token_settings,
+)
+from .errors import TokenizerError, TokenizerMemoryError, TokenizerNotFoundError, mismatch
+from .tiktoken_file import llama3_tokenizer, read_tiktoken_file
 from .tokenizer import StreamDecoder, Tokenizer
 
 __all__ = [
@@ -13,6 +22,58 @@ __all__ = [
     "TokenizerError",
     "TokenizerMemoryError",
     "TokenizerNotFoundError",
-    "gguf_tokenizer",
     "load_tokenizer",
 ]
+
+_JSON_FILE = "tokenizer.json"
+_MODEL_FILES = ("tokenizer.model", "original/tokenizer.model")
+_HUGGING_FACE_FILES = ("config.json", CONFIG_FILE)
+
+
+@declared_lack_of_memory("load_tokenizer", TokenizerMemoryError)
+def load_tokenizer(directory: str | Path) -> Tokenizer:
+    """Load the tokenizer of a model directory; weights are not needed.
+
+    A Hugging Face directory (one with `config.json` or `tokenizer_config.json`) is read by its
+    `tokenizer.json`, any other by its `tokenizer.model`; if that file is missing, the other one is
+    read. The bytes of a `tokenizer.model` tell whether it holds base64 ranks or a SentencePiece
+    model.
+
+    Args:
+        directory: Holds `tokenizer.json`, `tokenizer.model`, or `original/tokenizer.model`.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        TokenizerNotFoundError: The directory has no tokenizer file.
+        TokenizerMemoryError: The system refused memory.
+        TokenizerError: A tokenizer file is damaged or of an unknown kind.
+    """
+    directory = Path(directory)
+    try:
+        names = sorted(entry.name for entry in directory.iterdir())
+        models = [directory / name for name in _MODEL_FILES if os.path.exists(directory / name)]
+    except OSError as error:
+        raise TokenizerError(f"{label_of(directory)}: cannot be read: {error.strerror}") from error
+    hugging_face = any(name in names for name in _HUGGING_FACE_FILES)
+    if _JSON_FILE in names and (hugging_face or not models):
+        from .tokenizer_json import read_tokenizer_json  # the largest reader, of Hugging Face alone
+
+        return read_tokenizer_json(directory / _JSON_FILE)
+    if not models:
+        rule, got = "tokenizer.json or tokenizer.model", some_of(names) if names else "nothing"
+        raise TokenizerNotFoundError(*mismatch(directory, "tokenizer", rule, got).args)
+    path = models[0]
+    if read_whole(path, MAX_FILE_BYTES, TokenizerError).startswith(b"\n"):  # no rank begins so
+        from .sentencepiece_model import (
+            is_sentencepiece_file,
+            read_sentencepiece_model,
+            sentencepiece_tokenizer,
+        )
+
+        if is_sentencepiece_file(path):
+            model = read_sentencepiece_model(path)
+            added = read_added_tokens_of_config(path.parent, model.ids, model.special)
+            return sentencepiece_tokenizer(model, read_token_settings(path.parent), added)
+    return llama3_tokenizer(read_tiktoken_file(path))

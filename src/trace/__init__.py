@@ -1,24 +1,88 @@
 """The trace: one stream of events that follows a prompt through the 21 stages.
 
-Any package may import this one; it imports none of them. What writes (`logger`) is a separate
-module, so that a package that only marks its stages does not load structlog.
+Any package may import this one; it imports none of them. Here is the one trace of the process: the
+stages mark it, and the ops report to it while it is on. What makes, names and writes events is in
+the modules beside this one, so that a run without a trace loads none of them.
 """
 
-from .current import add_reporter, is_on, mark, start, stop
-from .events import STAGES, Stage
-from .records import Details, Event, TensorInfo
-from .tracer import Tracer
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "STAGES",
-    "Details",
-    "Event",
-    "Stage",
-    "TensorInfo",
-    "Tracer",
-    "add_reporter",
-    "is_on",
-    "mark",
-    "start",
-    "stop",
-]
+if TYPE_CHECKING:
+    from .records import Details
+    from .tracer import TensorLike
+    from .tracer import Tracer as Tracer
+
+__all__ = ["add_reporter", "is_on", "mark", "start", "stop"]
+
+Reporter = Callable[["Tracer | None"], None]
+
+_NOTHING: Mapping[str, Any] = {}
+
+_tracer: "Tracer | None" = None
+_close: Callable[[], None] | None = None
+_reporters: list[Reporter] = []
+
+
+def mark(
+    stage: int,
+    layer: int | None = None,
+    position: int | None = None,
+    T: int | None = None,
+    inputs: Mapping[str, "TensorLike"] = _NOTHING,
+    outputs: Mapping[str, "TensorLike"] = _NOTHING,
+    details: "Details" = _NOTHING,
+) -> None:
+    """Say that a stage begins; while no trace is on, this is one look at a variable.
+
+    Args:
+        stage: its number.
+        layer: index of the transformer block that begins here.
+        position: that of the first new token.
+        T: how many new tokens there are.
+        inputs, outputs: tensors of a stage whose work is not an op, by their names.
+        details: what else there is to say: values that JSON knows, and dataclasses of them.
+    """
+    # No keyword-only parameters and no **details: they would cost more than the look.
+    if _tracer is not None:
+        _tracer.mark(stage, layer, position, T, inputs, outputs, details)
+
+
+def start(tracer: "Tracer", close: Callable[[], None] | None = None) -> None:
+    """Turn a trace on, for the whole process; one that was on before is turned off.
+
+    Args:
+        tracer: makes the events.
+        close: called when the trace is turned off.
+    """
+    global _tracer, _close
+    stop()
+    _tracer, _close = tracer, close
+    for reporter in _reporters:
+        reporter(tracer)
+
+
+def stop() -> None:
+    """Turn the trace off, if one is on."""
+    global _tracer, _close
+    if _tracer is None:
+        return
+    _tracer, close, _close = None, _close, None
+    for reporter in _reporters:
+        reporter(None)
+    if close is not None:
+        close()
+
+
+def is_on() -> bool:
+    """Return whether a trace is on."""
+    return _tracer is not None
+
+
+def add_reporter(reporter: Reporter) -> None:
+    """Add a source of op events.
+
+    Args:
+        reporter: called with the tracer when a trace is turned on, and with None when it is off.
+    """
+    _reporters.append(reporter)

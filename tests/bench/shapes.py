@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from src.model import Model, load_model, save_quantized
+from src.model import Model, load_model
 from src.model.rope import inverse_frequencies
+from src.model.saving import save_quantized
 from tests.support.pth_writer import write_random_meta_directory
 
 SPECIAL_TOKENS = 256

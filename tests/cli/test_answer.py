@@ -13,8 +13,7 @@ import pytest
 from src.cli.answer import INTERRUPTED, SETTINGS, Settings, statistics_line, stream_answer
 from src.cli.arguments import build_parser, parse_arguments
 from src.cli.commands import run_command
-from src.cli.console import Console
-from src.cli.errors import UsageError
+from src.cli.console import Console, UsageError
 from src.cli.session import Session
 from src.inference import GenerationStats, SamplingArgs, SamplingError, Step
 from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, REPOSITORY, Run, Spawn, reply, session_of

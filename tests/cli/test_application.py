@@ -12,7 +12,7 @@ import pytest
 from src import __version__, ml
 from src.checkpoint import FileMemoryError
 from src.cli.application import exit_code
-from src.cli.errors import UsageError
+from src.cli.console import UsageError
 from src.inference import ContextFullError, NumericError, SamplingError
 from src.ml import ShapeError, kernels
 from src.ml.kernels import KernelSettingError
@@ -218,7 +218,7 @@ def test_each_instruction_set_of_this_machine_answers(
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from src.cli import application, chat, loading, one_shot
+from src.cli import application, chat, loading
 from src.main import main
 
 pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -20,7 +20,7 @@ from src.cli.arguments import (
 from src.cli.commands import run_command
 from src.cli.flag_parser import _IGNORED, _REFUSED, OTHER_NAMES
 from src.inference import CHAT_FORMATS, InferenceEngine
-from src.trace import STAGES
+from src.trace.events import STAGES
 from tests.cli.conftest import ALPHABET, REPOSITORY, Run, session_of
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from src.cli.answer import INTERRUPTED
 from src.cli.commands import COMMANDS, LeaveChat, is_command, run_command
-from src.cli.errors import UsageError
+from src.cli.console import UsageError
 from src.cli.session import Session
 from src.inference import SamplingError
 from src.memory import readable_bytes

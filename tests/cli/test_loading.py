@@ -14,8 +14,7 @@ import pytest
 
 from src import memory, ml
 from src.cli.arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, parse_arguments
-from src.cli.console import Console
-from src.cli.errors import UsageError
+from src.cli.console import Console, UsageError
 from src.cli.loading import loading_line, open_model_to_run, open_session
 from src.cli.session import Session
 from src.inference import CHAT_FORMATS, InferenceEngine, Message, SamplingArgs, SamplingError

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
+from src.cli.application import MOST_PROMPT_BYTES, find_prompt
 from src.cli.arguments import parse_arguments
-from src.cli.console import Console
-from src.cli.errors import UsageError
-from src.cli.one_shot import MOST_PROMPT_BYTES, find_prompt
+from src.cli.console import Console, UsageError
 from tests.cli.conftest import (
     ALPHABET,
     FORMAT_TOKENS,
@@ -135,7 +134,7 @@ def test_bytes_that_are_no_utf8_are_counted_on_standard_input_and_refused_in_a_f
 def test_a_prompt_far_too_long_is_refused_before_it_is_read(
     run: Run, alphabet_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("src.cli.one_shot.MOST_PROMPT_BYTES", 1024)
+    monkeypatch.setattr("src.cli.application.MOST_PROMPT_BYTES", 1024)
     path = tmp_path / "prompt"
     for length, code in ((1024, 0), (1025, 2), (100_000, 2)):
         path.write_bytes(b"x" * length)

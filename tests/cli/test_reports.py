@@ -9,10 +9,9 @@ import pytest
 
 from src import __version__, ml
 from src.cli import reports
-from src.cli.console import Console
-from src.cli.errors import UsageError
+from src.cli.console import Console, UsageError
 from src.model.files import BUNDLED_MODEL
-from src.trace import STAGES
+from src.trace.events import STAGES
 from tests.cli.conftest import REPOSITORY, Run, Spawn
 from tests.model.hugging_face_tiny import write_tiny
 from tests.model.test_gguf import small_vocabulary, with_rows, write

@@ -10,7 +10,7 @@ import pytest
 
 from src.cli.answer import Settings
 from src.cli.commands import run_command
-from src.cli.errors import UsageError
+from src.cli.console import UsageError
 from src.cli.saved_chat import (
     LARGEST,
     SavedChat,

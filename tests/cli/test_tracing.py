@@ -8,7 +8,7 @@ import pytest
 
 from src import trace
 from src.cli.commands import run_command
-from src.cli.errors import UsageError
+from src.cli.console import UsageError
 from src.cli.session import Session
 from src.ml import op
 from src.trace.records import read_trace

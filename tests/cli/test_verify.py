@@ -13,8 +13,9 @@ import pytest
 
 from src import memory, ml
 from src.cli import verify
-from src.model import Model, load_model, save_quantized
+from src.model import Model, load_model
 from src.model.llama import LlamaAttention
+from src.model.saving import save_quantized
 from src.tokenizer import Tokenizer
 from tests.cli.conftest import Outcome, Run
 from tests.model.hugging_face_tiny import config_of, renamed, write_tiny

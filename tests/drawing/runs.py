@@ -10,8 +10,9 @@ from src.cli.answer import piece
 from src.drawing import Recorder, TracedRun
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import load_model
-from src.trace import Event, TensorInfo
 from src.trace.events import size_of
+from src.trace.records import Event, TensorInfo
+from src.trace.tracer import Tracer
 from tests.model.tiny import BYTES_VOCAB, write_meta_directory
 
 
@@ -23,7 +24,7 @@ def byte_run(directory: Path, prompt: str, tokens: int) -> TracedRun:
     assert model.tokenizer is not None
     text_of = functools.partial(piece, model.tokenizer)
     trace.start(
-        trace.Tracer(
+        Tracer(
             model.args.sizes, recorder.write, wants=recorder.wants, text_of=text_of,
             values=recorder.wants_values,
         )

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from src.drawing import MODEL, TracedRun, draw_all
-from src.trace import STAGES
+from src.trace.events import STAGES
 from tests.drawing.overlaps import NAMESPACE, faults
 from tests.drawing.runs import byte_run, resized, with_biases
 from tools.runs import SIZES_8B, bundled_events, bundled_model, current_diagrams

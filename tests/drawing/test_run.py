@@ -3,7 +3,8 @@ from pathlib import Path
 
 from src.drawing import Recorder
 from src.drawing.loop import draw_loop
-from src.trace import STAGES, Event
+from src.trace.events import STAGES
+from src.trace.records import Event
 from tests.drawing.runs import byte_run
 from tests.drawing.test_diagrams import bundled_run, texts
 

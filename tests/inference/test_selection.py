@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from src.inference.selection import (
+from src.inference.sampling import (
     MANY,
     at_least_kth_largest,
     draw,

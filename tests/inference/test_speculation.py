@@ -13,7 +13,7 @@ from src.inference import speculation as speculation_module
 from src.inference.speculation import Drafter, DraftLength, PassCosts, TextIndex
 from src.ml import bfloat16
 from src.model import Model, load_model
-from src.trace import Tracer
+from src.trace.tracer import Tracer
 from tests.inference.drafts import costs_of, draft_always
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
 

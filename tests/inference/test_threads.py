@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from src.inference import InferenceEngine, InferenceError, Message, SamplingArgs
-from src.inference.turns import Call
+from src.inference.engine import Call
 from src.model import Model, load_model
 
 THREADS = 6

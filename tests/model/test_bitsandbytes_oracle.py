@@ -13,7 +13,8 @@ import pytest
 
 from src import ml
 from src.checkpoint.names import hugging_face_names
-from src.model import QUANTIZATIONS, load_model, save_quantized
+from src.model import QUANTIZATIONS, load_model
+from src.model.saving import save_quantized
 
 pytest.importorskip("torch", reason="needs the oracle extra")
 pytest.importorskip("transformers", reason="needs the oracle extra")

@@ -10,8 +10,10 @@ import pytest
 
 from src import ml
 from src.checkpoint.safetensors_writer import SafetensorsWriter
-from src.model import InferenceContext, Model, ModelError, SaveError, load_model, save_quantized
+from src.model import InferenceContext, Model, ModelError, load_model
+from src.model.errors import SaveError
 from src.model.quantization import QUANTIZATIONS
+from src.model.saving import save_quantized
 from tests.model.hugging_face_tiny import renamed, write_tiny
 from tests.model.tiny import GROUPED, Tiny, weights, write_meta_directory
 from tests.support.hugging_face_writer import write_hugging_face_directory

@@ -1,6 +1,6 @@
 import pytest
 
-from src.trace import STAGES
+from src.trace.events import STAGES
 from tools.pages import PageError, anchor, blocks, headings, links
 
 PAGE = """# Title

@@ -7,7 +7,7 @@ import pytest
 
 from src.inference import Message, encode_chat
 from src.tokenizer import load_tokenizer
-from src.trace import STAGES
+from src.trace.events import STAGES
 from tests.support.shared_data import shared_data
 from tools.pages import ROOT, PageError
 from tools.producers import PRODUCERS

@@ -10,6 +10,8 @@ import numpy as np
 
 from src import ml, trace
 from src.model import LlamaTransformer, ModelArgs
+from src.trace.records import Event
+from src.trace.tracer import Tracer
 from tests.model.tiny import uniform
 
 # T 22 or 4, S 22 or 26, D 20, H 12, K 3, h 10, H*h 120, K*h 30, h/2 5, F 50, V 131: a letter that
@@ -55,17 +57,17 @@ def different_transformer() -> LlamaTransformer:
 
 
 @contextmanager
-def recorded(args: ModelArgs, **options: Any) -> Iterator[list[trace.Event]]:
+def recorded(args: ModelArgs, **options: Any) -> Iterator[list[Event]]:
     """Turns a trace on and gives the list that its events come into."""
-    events: list[trace.Event] = []
-    trace.start(trace.Tracer(args.sizes, events.append, **options))
+    events: list[Event] = []
+    trace.start(Tracer(args.sizes, events.append, **options))
     try:
         yield events
     finally:
         trace.stop()
 
 
-def shapes_by_step(events: list[trace.Event]) -> list[tuple[int, str, str, tuple[int, ...]]]:
+def shapes_by_step(events: list[Event]) -> list[tuple[int, str, str, tuple[int, ...]]]:
     """Returns (stage, op, name, shape) of each result, in order."""
     return [(e.stage, e.op, x.name, x.shape) for e in events for x in e.outputs]
 

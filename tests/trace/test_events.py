@@ -7,8 +7,7 @@ import pytest
 
 from src.checkpoint.names import rows_of
 from src.ml.op import OPS
-from src.trace import STAGES, Stage
-from src.trace.events import fits, read_letters, size_of
+from src.trace.events import STAGES, Stage, fits, read_letters, size_of
 from tests.trace.recording import DIFFERENT, source_files, weight_shapes
 from tools.pages import ROOT, anchor, headings
 

@@ -14,6 +14,7 @@ from src.inference import InferenceEngine, Message, SamplingArgs, encode_chat
 from src.inference.sampling import Sampler
 from src.model import InferenceContext, load_model
 from src.trace.logger import TraceLog
+from src.trace.tracer import Tracer
 from tests.trace.recording import joined
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "14-forward-pass.md"
@@ -75,7 +76,7 @@ def answer() -> Answer:
     model, written = load_model(), io.StringIO()
     engine, sampling = InferenceEngine(model, 4096), SamplingArgs(seed=1)
     log = TraceLog(model.args.sizes, debug_log=written)
-    tracer = trace.Tracer(
+    tracer = Tracer(
         model.args.sizes, log.write, wants=log.wants, text_of=lambda n: piece(model.tokenizer, n)
     )
     trace.start(tracer, log.close)

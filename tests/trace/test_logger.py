@@ -11,9 +11,10 @@ import pytest
 from src import trace
 from src.inference import InferenceEngine, SamplingArgs
 from src.model import InferenceContext, Model
-from src.trace import STAGES, TensorInfo
+from src.trace.events import STAGES
 from src.trace.logger import TraceLog, tensor_text
-from src.trace.records import read_trace
+from src.trace.records import TensorInfo, read_trace
+from src.trace.tracer import Tracer
 from tests.trace.recording import (
     DIFFERENT,
     different_transformer,
@@ -38,7 +39,7 @@ def logged(
         DIFFERENT.sizes, debug_log=debug_log, json_lines=json_lines, layers=layers, stages=stages,
         run={"model": "random", "threads": "2"},
     )  # fmt: skip
-    trace.start(trace.Tracer(DIFFERENT.sizes, log.write, wants=log.wants, statistics=statistics))
+    trace.start(Tracer(DIFFERENT.sizes, log.write, wants=log.wants, statistics=statistics))
     try:
         context = InferenceContext(DIFFERENT, 64)
         for prompt in prompts:
@@ -176,7 +177,7 @@ def test_a_prompt_of_any_characters_comes_back(tmp_path: Path) -> None:
         open(tmp_path / "trace.jsonl", "w", encoding="utf-8") as json_lines,
     ):
         log = TraceLog(DIFFERENT.sizes, debug_log=debug_log, json_lines=json_lines)
-        trace.start(trace.Tracer(DIFFERENT.sizes, log.write, wants=log.wants, text_of=repr))
+        trace.start(Tracer(DIFFERENT.sizes, log.write, wants=log.wants, text_of=repr))
         trace.mark(1, details={"text": NASTY, "ids": ids})
         trace.stop()
     text = (tmp_path / "debug.log").read_text("utf-8")
@@ -198,7 +199,7 @@ def answer_log(model: Model, *, steps: Sequence[range] | None = None, count: int
     """Returns the log of an answer of a small model, greedy, from the prompt 1 2 3."""
     written = io.StringIO()
     log = TraceLog(model.args.sizes, debug_log=written, steps=steps)
-    tracer = trace.Tracer(model.args.sizes, log.write, wants=log.wants, text_of="<{}>".format)
+    tracer = Tracer(model.args.sizes, log.write, wants=log.wants, text_of="<{}>".format)
     trace.start(tracer, log.close)
     engine = InferenceEngine(model, 64)
     try:
@@ -265,7 +266,7 @@ def run_with(debug_log: TextIO, json_lines: TextIO, warnings: list[str]) -> Trac
     log = TraceLog(
         DIFFERENT.sizes, debug_log=debug_log, json_lines=json_lines, on_failure=warnings.append
     )
-    trace.start(trace.Tracer(DIFFERENT.sizes, log.write, wants=log.wants))
+    trace.start(Tracer(DIFFERENT.sizes, log.write, wants=log.wants))
     try:
         different_transformer().forward(InferenceContext(DIFFERENT, 64), PROMPT)
     finally:

@@ -8,9 +8,9 @@ import pytest
 from src import ml, trace
 from src.inference import SamplingArgs
 from src.model import InferenceContext
-from src.trace import Event, TensorInfo
 from src.trace.logger import TraceLog
-from src.trace.records import TraceFormatError, json_value, read_trace
+from src.trace.records import Event, TensorInfo, TraceFormatError, json_value, read_trace
+from src.trace.tracer import Tracer
 from tests.trace.recording import DIFFERENT, different_transformer
 
 
@@ -45,7 +45,7 @@ def test_what_was_written_is_read_back_equal(tmp_path: Path) -> None:
         events.append(event)
         log.write(event)
 
-    trace.start(trace.Tracer(DIFFERENT.sizes, write, statistics=True))
+    trace.start(Tracer(DIFFERENT.sizes, write, statistics=True))
     different_transformer().forward(InferenceContext(DIFFERENT, 64), list(range(22)))
     trace.stop()
     path = tmp_path / "trace.jsonl"

@@ -11,7 +11,8 @@ from src import ml, trace
 from src.inference import InferenceEngine, Message, SamplingArgs, encode_chat
 from src.model import InferenceContext, LlamaTransformer, Model
 from src.tokenizer import load_tokenizer
-from src.trace import STAGES, Event
+from src.trace.events import STAGES
+from src.trace.records import Event
 from src.trace.tracer import statistics, symbols
 from tests.model.tiny import BYTES_VOCAB, token_ids
 from tests.support.shared_data import shared_data

@@ -16,7 +16,6 @@ from src.checkpoint.packed_weights import NF4_STATE, read_quantization, take_pac
 from src.checkpoint.pickle_machine import PickleMachine
 from src.checkpoint.safetensors import SafetensorsFile, read_index
 from src.checkpoint.zip_directory import read_directory
-from src.cli.escape import escape_controls, escape_line
 from src.inference.chat_encoding import format_of_template, read_template
 from src.model.args import args_from_gguf
 from src.tokenizer import gguf_tokenizer
@@ -29,7 +28,7 @@ from src.tokenizer.sentencepiece_model import (
 from src.tokenizer.tiktoken_file import llama3_tokenizer, read_tiktoken_file
 from src.tokenizer.tokenizer import Tokenizer
 from src.tokenizer.tokenizer_json import read_tokenizer_json
-from src.untrusted import read_json_object
+from src.untrusted import escape_controls, escape_line, read_json_object
 
 DANGEROUS = {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), "\u202e", "\u2066", "\u2028"}
 PROBE = "the 1 \u2581\u00e9\U0001f642\n<s>"

@@ -13,7 +13,7 @@ from types import FrameType
 from src.checkpoint import CheckpointError
 from src.checkpoint.hugging_face_config import read_hugging_face_config
 from src.checkpoint.params import read_params
-from src.cli.errors import UsageError
+from src.cli.console import UsageError
 from src.cli.saved_chat import read_chat
 from src.ml.errors import LlamaBoltsError
 from src.tokenizer import TokenizerError

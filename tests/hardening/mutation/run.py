@@ -39,7 +39,7 @@ CHECKPOINT, TOKENIZER = "tests/checkpoint/test_{}.py", "tests/tokenizer/test_{}.
 HUGGING_FACE = [CHECKPOINT.format(name) for name in ("hugging_face_config", "packed_weights")]
 TORCH = [CHECKPOINT.format(name) for name in ("pickle_machine", "torch_pth")]
 JSON = [TOKENIZER.format(name) for name in ("tokenizer_json", "added_tokens", "encoders")]
-BESIDE = [*JSON, *(TOKENIZER.format(name) for name in ("config_files", "directory"))]
+BESIDE = [*JSON, *(TOKENIZER.format(name) for name in ("config_files", "load_tokenizer"))]
 TESTS = {
     "checkpoint/checkpoint": [CHECKPOINT.format("checkpoint"), "tests/model/test_loader.py"],
     "checkpoint/errors": [CHECKPOINT.format("errors"), CHECKPOINT.format("shards")],
@@ -60,7 +60,7 @@ TESTS = {
     "tokenizer/tiktoken_file": [TOKENIZER.format("tiktoken_file"), TOKENIZER.format("tokenizer")],
     "tokenizer/sentencepiece_model": [TOKENIZER.format("sentencepiece_model")],
     **{f"tokenizer/{name}": JSON for name in ("tokenizer_json", "json_pipeline")},
-    **{f"tokenizer/{name}": BESIDE for name in ("directory", "config_files")},
+    "tokenizer/config_files": BESIDE,
 }
 
 

@@ -22,8 +22,7 @@ from types import FrameType
 import pytest
 
 from src.cli.arguments import parse_arguments
-from src.cli.console import Console
-from src.cli.errors import UsageError
+from src.cli.console import Console, UsageError
 from src.cli.loading import open_session
 from src.cli.saved_chat import load_chat, save_chat
 from src.cli.session import Session

@@ -7,7 +7,7 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.cli.escape import escape_controls, escape_line, json_controls, replace_surrogates
+from src.untrusted import escape_controls, escape_line, json_controls, replace_surrogates
 
 any_text = st.text(
     st.characters()

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
+from src import tokenizer as directory_module
 from src.tokenizer import (
     TokenizerError,
     TokenizerMemoryError,
     TokenizerNotFoundError,
     load_tokenizer,
 )
-from src.tokenizer import directory as directory_module
 from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
 from tests.tokenizer.conftest import SINGLE_BYTES, tiktoken_lines
 from tests.tokenizer.json_files import metaspace_file, write_json
