@@ -170,16 +170,27 @@ def _dispatch(options: Options, console: Console) -> None:
 def _answer_or_chat(options: Options, console: Console) -> None:
     prompt = find_prompt(options, console)
     session = open_session(options, console)
-    if options.diagrams is not None:
-        from .diagrams import answer_and_draw
-
-        if prompt is None:
-            raise UsageError("--diagrams: expected a prompt (-p, -f or standard input), got none")
-        answer_and_draw(session, prompt, options.diagrams)
-    elif prompt is None:
+    for flag in ("diagrams", "explore"):
+        if prompt is None and getattr(options, flag) is not None:
+            raise UsageError(f"--{flag}: expected a prompt (-p, -f or standard input), got none")
+    if prompt is None:
         from .chat import chat
 
         chat(session, shows_examples=options.examples)
+    elif options.explore is not None:
+        from .explore import explored
+
+        with explored(session, options):
+            _answer(session, prompt, options)
+    else:
+        _answer(session, prompt, options)
+
+
+def _answer(session: Session, prompt: str, options: Options) -> None:
+    if options.diagrams is not None:
+        from .diagrams import answer_and_draw
+
+        answer_and_draw(session, prompt, options.diagrams)
     elif not session.ask(prompt).is_complete:
         raise KeyboardInterrupt
 

@@ -26,6 +26,7 @@ from .flag_parser import (
 DEFAULT_CONTEXT_LENGTH = 4096
 MOST_CANDIDATES = 100  # of which a step can tell
 DEFAULT_DEBUG_LOG = Path("debug.log")
+DEFAULT_EXPLORER = Path("explore.html")
 # The keys of `CHAT_FORMATS`, in its order; a test compares them.
 CHAT_FORMAT_NAMES = (
     "llama3", "llama2", "chatml", "chatml-bos", "smollm2", "zephyr", "mistral-v1", "mistral-v3",
@@ -145,6 +146,10 @@ class Options:
     jsonl: Path | None
     logprobs: int | None
     diagrams: Path | None
+    explore: Path | None
+    explore_with: str | None
+    explore_prompt: str | None
+    explore_limit: float | None
     statistics: bool
     quiet: bool
     verbose: bool
@@ -251,6 +256,13 @@ _GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
         ("--trace-statistics", _SWITCH, "min, max, mean, rms, first and last values"),
         ("--diagrams", {"type": _trace_path, "metavar": "DIR"},
          "draw the stages of this run and the whole model into DIR, as SVG"),
+        ("--explore", _PATH | {"nargs": "?", "const": DEFAULT_EXPLORER, "type": _trace_path},
+         f"show this run from the inside, in one HTML file (without PATH: {DEFAULT_EXPLORER})"),
+        ("--explore-with", {"metavar": "MODEL_OR_FORMAT"},
+         "beside it the same tokens by another model, or quantized: nf4 or int8"),
+        ("--explore-prompt", _TEXT, "beside it the run of another prompt"),
+        ("--explore-limit", {"type": positive_number, "metavar": "MB"},
+         "the largest file, in megabytes (default: 12)"),
     ),
     "reports": (
         ("--examples", _SWITCH, "predefined prompts; choose one in a terminal"),
@@ -356,6 +368,10 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         (len(logs) == 2 and logs[0] == logs[1], "--trace-json",
          "must be another file than --debug-log"),
         (has_diagrams and action == "--jsonl", "--diagrams", "not allowed with --jsonl"),
+        (values["explore"] is not None and action == "--jsonl", "--explore",
+         "not allowed with --jsonl"),
+        *((values["explore"] is None and values[f"explore_{name}"] is not None,
+           f"--explore-{name}", "needs --explore") for name in ("with", "prompt", "limit")),
         *((values[flag[2:].replace("-", "_")] and not logs, flag,
            "needs --debug-log or --trace-json")
           for flag in ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics")),

@@ -198,6 +198,12 @@ def _probs(session: Session, argument: str) -> None:
     )
 
 
+def _explore(session: Session, argument: str) -> None:
+    from .explore import explore_last
+
+    explore_last(session, argument)
+
+
 def _trace(session: Session, argument: str) -> None:
     if _is_on("/trace", argument):
         session.trace.turn_on()
@@ -380,6 +386,9 @@ COMMANDS = {
         "TEXT", "the tokens of a text: ids, bytes, pieces", _tokens_of_text, (), True
     ),
     "/probs": Command("K|off", "show K candidates of each new token, step by step", _probs),
+    "/explore": Command(
+        "[FILE]", "the last answer from the inside, as a page (explore.html)", _explore, None
+    ),
     "/why": Command("", "why the last answer stopped, and what was cut", _why),
     "/trace": Command("on|off", "write the shape of every tensor to a log", _trace, _ON_OFF),
     "/stats": Command("on|off", "a line of statistics after each answer", _stats, _ON_OFF),

@@ -64,6 +64,7 @@ class Session:
     Attributes:
         candidates: Of how many tokens each answer's report tells; 0 for no report.
         last: The last answer, or None; it may no longer be in the history.
+        last_request: What it answered: a text to continue, or messages.
         attached: Text that goes before the next question.
         unanswered: The question that has no answer yet, or None.
     """
@@ -94,6 +95,7 @@ class Session:
         self.unanswered: str | None = None
         self.attached = ""
         self.last: Answer | None = None
+        self.last_request: str | list[Message] = ""
 
     def ask(self, question: str) -> Answer:
         """Answer a question and add both to the history.
@@ -270,6 +272,7 @@ class Session:
         """Run one prompt and write its answer, or the rest of one that was begun."""
         self.engine.last_stats = None
         settings = self.settings
+        self.last_request = request
         text, ids = ("", ()) if begun is None else (begun.answer, begun.ids)
         steps, reason = stream_answer(
             self.console, lambda: self._steps(request, ids), not self._records, len(text)

@@ -13,6 +13,7 @@ from .console import Console, UsageError
 
 if TYPE_CHECKING:
     from ..drawing import Recorder
+    from ..explorer import Collector
     from ..trace.logger import TraceLog
     from ..trace.records import Event
 
@@ -53,7 +54,7 @@ class TraceSwitch:
         self._chat_format = chat_format
         self._mode: Literal["w", "a"] = "w"
         self._log: TraceLog | None = None
-        self._recorder: Recorder | None = None
+        self._recorders: list[Recorder | Collector] = []
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -78,9 +79,9 @@ class TraceSwitch:
         self._mode = "a"
         self._start()
 
-    def record(self, recorder: "Recorder") -> None:
+    def record(self, recorder: "Recorder | Collector") -> None:
         """Give the events to a recorder as well, until the trace is turned off."""
-        self._recorder = recorder
+        self._recorders.append(recorder)
         if not trace.is_on():
             self._start()
 
@@ -102,20 +103,21 @@ class TraceSwitch:
         trace.start(tracer, self._close)
 
     def _wants(self, *where: Any) -> bool:
-        return any(view is not None and view.wants(*where) for view in (self._log, self._recorder))
+        views = (self._log, *self._recorders)
+        return any(view is not None and view.wants(*where) for view in views)
 
     def _wants_values(self, *where: Any) -> bool:
-        return self._recorder is not None and self._recorder.wants_values(*where)
+        return any(recorder.wants_values(*where) for recorder in self._recorders)
 
     def _write(self, event: "Event") -> None:
-        for view in (self._log, self._recorder):
+        for view in (self._log, *self._recorders):
             if view is not None and view.wants(event.stage, event.layer, event.step):
                 view.write(event)
 
     def _close(self) -> None:
         if self._log is not None:
             self._log.close()
-        self._log = self._recorder = None
+        self._log, self._recorders = None, []
 
     def _run(self) -> dict[str, str]:
         """Return what a reader of the trace has to know of the run as a whole."""
@@ -159,7 +161,7 @@ class TraceSwitch:
 
     def _warn(self, line: str, log: "TraceLog") -> None:
         self._console.warn(line)
-        if not log.is_open and self._recorder is None:
+        if not log.is_open and not self._recorders:
             trace.stop()
 
     def _file(self, path: Path | None, opened: ExitStack) -> TextIO | None:

@@ -239,6 +239,7 @@ class InferenceEngine:
         new_text: bool = False,
         candidates: int = 0,
         answer_ids: Sequence[int] = (),
+        forced_ids: Sequence[int] = (),
     ) -> Iterator[Step]:
         """Continue a sequence of tokens.
 
@@ -258,6 +259,8 @@ class InferenceEngine:
                 one; 0 for none, which saves time.
             answer_ids: Tokens of the answer that were drawn before, without an end token: the
                 answer goes on after them. Their text comes again, with that of the first step.
+            forced_ids: The first tokens of the answer, one a step, whatever is drawn: a trace
+                shows an answer that is known.
 
         Yields:
             One step per chosen token. Without a tokenizer the texts are empty and no token ends
@@ -284,7 +287,7 @@ class InferenceEngine:
         room = self.sequence_length - len(ids)
         limit = room if max_new_tokens is None else min(room, max_new_tokens)
         at_limit = "max tokens" if limit == max_new_tokens else "context full"
-        sampler = Sampler(sampling if sampling is not None else SamplingArgs())
+        sampler = Sampler(sampling if sampling is not None else SamplingArgs(), forced_ids)
         call = Call()
         steps = self._steps(call, ids, limit, at_limit, sampler, text, progress, candidates)
         return _declared(call, steps)
@@ -362,10 +365,11 @@ class InferenceEngine:
     ) -> tuple[int, Choice | None]:
         """Draw a token; forget the cache when the logits show that it holds no numbers."""
         try:
-            token = sampler.sample(logits, position)
+            drawn = sampler.sample(logits, position)
         except NumericError:
             self._cached.clear()
             raise
+        token = next(sampler.forced, drawn)
         choice = (
             explain_choice(sampler, logits, token, position, candidates) if candidates else None
         )
@@ -375,6 +379,8 @@ class InferenceEngine:
                 "token": token,
                 "choice": explain_choice(sampler, logits, token, position, TRACED_CANDIDATES),
             }  # fmt: skip
+            if drawn != token:
+                details["drawn"] = drawn
             mark(20, position=position, inputs={"logits": logits}, details=details)
         sampler.observe((token,))
         return token, choice

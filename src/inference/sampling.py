@@ -166,10 +166,12 @@ class Sampler:
         args: The settings.
         seed: The seed in use; the same seed, settings and logits give the same tokens.
         last_random: The number from [0, 1) that drew the last token; None where none was needed.
+        forced: Tokens that the caller takes in the place of those drawn.
     """
 
-    def __init__(self, args: SamplingArgs) -> None:
+    def __init__(self, args: SamplingArgs, forced: Iterable[int] = ()) -> None:
         self.args = args
+        self.forced = iter(forced)
         self.seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
         self.last_random: float | None = None
         self._random = numpy.random.default_rng(self.seed)

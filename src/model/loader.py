@@ -259,6 +259,8 @@ def find_tokenizer(files: ModelFiles) -> Tokenizer | None:
     A GGUF file has its own.
     """
     if files.directory.layout == "GGUF":
+        from ..tokenizer.gguf_keys import gguf_tokenizer  # with the readers of Hugging Face's files
+
         return gguf_tokenizer(files.top, files.directory.gguf_parts[0].decoded("tokenizer."))
     for place in dict.fromkeys((files.directory.path, files.top)):
         try:

@@ -1,0 +1,33 @@
+"""The explorer: a traced run as one HTML file, with its numbers, to be opened without a network."""
+
+from .collect import Collector
+from .errors import ExplorerError
+from .run import (
+    Page,
+    document_of,
+    explore,
+    facts_of,
+    model_name,
+    prompt_of,
+    run_beside,
+    run_traced,
+)
+from .store import DEFAULT_LIMIT, SMALLEST_LIMIT, Store
+from .write import save_html
+
+__all__ = [
+    "DEFAULT_LIMIT",
+    "SMALLEST_LIMIT",
+    "Collector",
+    "ExplorerError",
+    "Page",
+    "Store",
+    "document_of",
+    "explore",
+    "facts_of",
+    "model_name",
+    "prompt_of",
+    "run_beside",
+    "run_traced",
+    "save_html",
+]

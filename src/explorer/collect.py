@@ -1,0 +1,339 @@
+"""From the events of a run to its part of a document: what the page shows, within a limit.
+
+A collector takes the events of a trace, as the log and the diagrams do, and asks for the elements
+of the tensors that it keeps. What does not fit is left out in a stated order: later passes before
+earlier ones; in a pass, the first positions before the last ones; of the values, layers other than
+the first and the last. The document says what is missing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..model import Model
+from ..model.rope import inverse_frequencies
+from ..trace.records import Event, TensorInfo
+from .lens import Floats, Parts, attribute, read_lens
+from .store import Reference, Store
+from .texts import token_text
+
+VERSION = 1
+# Passes whose ops are shown one by one: the prompt, and the first new token.
+_PASSES_WITH_OPS = 2
+_STREAM_BYTES = 32 << 20  # of the residual streams of a pass that wait for the lens
+_LENS_BYTES = 60  # of the file, per position and depth: about, with the tokens of the union
+_FIRST_SHARE = 0.7  # of what there is of a kind, for the first pass
+_CHOSEN = 64  # most probable tokens of a step whose texts are kept
+_BASE64 = 4 / 3
+
+
+@dataclass
+class _Pass:
+    """One pass through the network, while it runs."""
+
+    number: int
+    start: int
+    T: int
+    rows: int = 0  # of the last tokens, whose attention is kept
+    value_rows: int = 0
+    value_layers: tuple[int, ...] = ()
+    stream_rows: int = 0
+    attention: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    streams: list[Floats] = field(default_factory=list)
+    added: list[Floats] = field(default_factory=list)
+    heads: list[Floats] = field(default_factory=list)
+    rms: list[Floats] = field(default_factory=list)
+    norms: list[Floats] = field(default_factory=list)
+    cosines: list[Floats] = field(default_factory=list)
+    seconds: dict[int, float] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+class Collector:
+    """Makes the part of a document that shows one run.
+
+    Args:
+        model: What runs; the lens uses its network, between the ops of the run.
+        store: Takes the arrays.
+        name: What the page calls the run.
+    """
+
+    def __init__(self, model: Model, store: Store, name: str) -> None:
+        self._model = model
+        self._store = store
+        store.begin_run()
+        self._sizes = dict(model.args.sizes)
+        self._ids: list[int] = []  # of the prompt, then those drawn
+        self._prompt: dict[str, Any] = {}
+        self._passes: list[dict[str, Any]] = []
+        self._pass: _Pass | None = None
+        self._waiting: tuple[_Pass, int | None] | None = None
+        self._events: list[list[Any]] = []
+        self._tensors: dict[tuple[Any, ...], int] = {}
+        self._shown_ids: set[int] = set()
+        self._left_out: dict[str, list[str]] = {}
+        self._name = name
+
+    def wants(self, *_where: int | None) -> bool:
+        """Return whether events are worth making: all are."""
+        return True
+
+    def wants_values(self, stage: int, layer: int | None, _step: int | None) -> bool:
+        """Return whether the elements of what a stage makes are looked at."""
+        one = self._pass
+        is_kept = one is not None and layer in one.value_layers
+        return stage in (4, 13, 14, 15, 17, 18, 19) or (is_kept and stage > 5)
+
+    def write(self, event: Event) -> None:
+        """Take an event."""
+        if event.op == "mark":
+            self._mark(event)
+        elif self._pass is not None and event.op != "layer":
+            self._read_waiting()  # here, between the ops, nothing that runs is observed
+            self._op(event, self._pass)
+
+    def finish(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the document says of the run.
+
+        Args:
+            run: Further facts: of the model, the machine and the sampling.
+        """
+        if self._pass is not None:
+            self._end_pass(None)
+        self._read_waiting()
+        args = self._model.args
+        texts = {}
+        for token in sorted({*self._ids, *self._shown_ids}):
+            text, is_special = token_text(self._model.tokenizer, token)
+            texts[str(token)] = [text, 1] if is_special else [text]
+        frequencies = inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
+        return {
+            "name": self._name,
+            **run,
+            "sizes": self._sizes,
+            "dtype": args.dtype.name,
+            "prompt": self._prompt,
+            "tokens": self._ids,
+            "texts": texts,
+            "passes": self._passes,
+            "tensors": [list(info) for info in self._tensors],
+            "events": self._events,
+            "rope": frequencies.numpy().tolist(),
+            "leftOut": [f"{what}: {'; '.join(parts)}" for what, parts in self._left_out.items()],
+        }
+
+    def _mark(self, event: Event) -> None:
+        details = event.details
+        if event.stage == 1:
+            self._prompt = {"messages": details.get("messages"), "text": details.get("text")}
+            self._ids = list(details["ids"])
+        elif event.stage == 3:
+            if self._pass is not None:  # a further part of a long prompt
+                self._end_pass(None)
+            self._begin_pass(int(event.position or 0), int(details["T"]))
+        elif event.stage == 20 and self._pass is not None:
+            shown = ("token", "drawn", "random", "seed", "sampling", "choice")
+            self._pass.record |= {name: details[name] for name in shown if name in details}
+            candidates = details["choice"]["candidates"]
+            self._shown_ids.update(one["token_id"] for one in candidates)
+            self._shown_ids.add(details.get("drawn", details["token"]))
+        elif event.stage == 21 and self._pass is not None:
+            self._pass.record |= {"text": details["text"], "stop": details["stop_reason"]}
+            self._ids.append(details["token"])
+            self._end_pass(details["token"])
+
+    def _begin_pass(self, start: int, T: int) -> None:
+        number, sizes = len(self._passes), self._sizes
+        one = self._pass = _Pass(number, start, T)
+        S, L, H = start + T, sizes["L"], sizes["H"]
+        share = _FIRST_SHARE if number == 0 and T > 1 else 1.0
+        # Attention weights are mostly small: they deflate to less than half.
+        room = self._store.room("attention") * share * 2 / _BASE64 / (L * H)
+        one.rows = _most(T, lambda n: n * S - n * (n - 1) // 2 <= room)
+        room = self._store.room("lens") * share / (_LENS_BYTES * (L + 1))
+        limit = _STREAM_BYTES // (4 * sizes["D"] * (L + 1))
+        one.stream_rows = min(T, int(room), max(limit, 1))
+        if number < _PASSES_WITH_OPS:
+            room = self._store.room("values") * share
+            one.value_rows = _most(T, lambda n: self._value_bytes(n, S) <= room)
+            if one.value_rows:
+                order = dict.fromkeys((0, L - 1, *range(L)))
+                fitting = int(room // self._value_bytes(one.value_rows, S))
+                one.value_layers = tuple(order)[:fitting]
+
+    def _value_bytes(self, rows: int, S: int) -> float:
+        """Return about how many bytes of the file the values of one layer take."""
+        n, each = self._sizes, self._model.args.dtype.itemsize
+        heads = (n["H"] + 2 * n["K"]) * n["h"]
+        row = each * (2 * n["D"] + 2 * heads + n["H"] * n["h"] + 3 * n["F"])
+        row += 16 * n["D"] + n["H"] * S * (12 + each)
+        return (rows * row + 2 * min(rows, S) * n["K"] * n["h"] * each) * _BASE64
+
+    def _op(self, event: Event, one: _Pass) -> None:
+        """Keep what is shown of an op, and of what it made."""
+        one.seconds[event.stage] = one.seconds.get(event.stage, 0.0) + (event.seconds or 0.0)
+        made = event.outputs[0]
+        values = made.values
+        if values is not None and values.ndim:
+            self._look(event, made, np.asarray(values), one)
+        if event.op == "write_cache":
+            self._sizes["C"] = made.shape[0]
+        if one.number >= _PASSES_WITH_OPS:
+            return
+        kept = None if values is None else self._keep(event, made, np.asarray(values), one)
+        self._events.append([
+            one.number, event.stage, event.layer, event.op,
+            [[self._tensor(x), x.id] for x in event.inputs],
+            [[self._tensor(x), x.id] for x in event.outputs],
+            event.seconds, event.bytes, event.operations, event.code,
+            dict(event.details), kept,
+        ])  # fmt: skip
+
+    def _tensor(self, x: TensorInfo) -> int:
+        key = (x.name, x.shape, x.letters, x.dtype)
+        return self._tensors.setdefault(key, len(self._tensors))
+
+    def _look(self, event: Event, made: TensorInfo, values: Any, one: _Pass) -> None:
+        """Take the numbers of attention, of the residual stream and of the logits."""
+        stage, name = event.stage, made.name
+        if stage == 4 and name == "x":
+            one.streams, one.rms = [], []
+            self._stream(values, one, is_depth=True)
+            one.added = [values[-1].copy()]
+        elif stage == 13 and event.op == "softmax":
+            self._attention(values, one)
+        elif stage == 14 and event.op == "reshape":
+            one.heads.append(values[-1].copy())
+        elif (stage, name) in ((14, "attention"), (17, "feed_forward")):
+            one.added.append(values[-1].copy())
+            one.norms.append(np.sqrt(np.square(values.astype(np.float64)).sum(-1)))
+            one.cosines.append(values)  # until the stream that it is added to comes
+        elif stage in (15, 18) and name == "x":
+            self._cosine(values, one)
+            self._stream(values, one, is_depth=stage == 18)
+        elif stage == 19 and name == "logits":
+            logits = values[-1].astype(np.float32)
+            one.record["logits"] = self._store.add(logits, "logits")
+            if one.record["logits"] is None:
+                self._leave_out("all logits", f"pass {one.number}")
+            near = np.argpartition(-logits, min(_CHOSEN, logits.size) - 1)[:_CHOSEN]
+            self._shown_ids.update(near.tolist())
+
+    def _stream(self, x: Floats, one: _Pass, is_depth: bool) -> None:
+        one.rms.append(np.sqrt(np.square(x.astype(np.float64)).mean(-1)).astype(np.float32))
+        if is_depth and one.stream_rows:
+            one.streams.append(x[-one.stream_rows :].copy())
+
+    def _cosine(self, x: Floats, one: _Pass) -> None:
+        """Compare what was added with the stream that it was added to."""
+        added = one.cosines[-1].astype(np.float64)
+        before = x.astype(np.float64) - added
+        lengths = one.norms[-1] * np.sqrt(np.square(before).sum(-1))
+        products = (added * before).sum(-1)
+        cosine = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+        one.cosines[-1] = cosine.astype(np.float32)
+
+    def _attention(self, scores: Floats, one: _Pass) -> None:
+        """Keep the rows of all heads as bytes: of each row what its token sees."""
+        first = one.T - one.rows
+        steps = np.rint(scores[:, first:] * 255.0).astype(np.uint8)  # [H, rows, S]
+        rows = [steps[:, row, : one.start + first + row + 1] for row in range(one.rows)]
+        if rows:
+            one.attention.append(np.concatenate(rows, axis=1))  # [H, entries]
+
+    def _keep(self, event: Event, made: TensorInfo, values: Any, one: _Pass) -> Any:
+        """Keep the elements of a tensor: where they are and which rows, or None."""
+        is_layer = event.layer in one.value_layers and event.stage > 5
+        is_outside = event.layer is None and event.stage in (4, 19) and made.name != "logits"
+        is_new = event.bytes > 0 and event.op != "repeat_heads"  # a view or a copy shows nothing
+        if not (is_new and (is_layer or is_outside) and one.value_rows):
+            return None
+        axis = next((made.letters.index(x) for x in ("T", "S") if x in made.letters), None)
+        size = values.shape[axis] if axis is not None else 0
+        first = max(size - one.value_rows, 0)
+        if axis is not None and first:
+            values = np.take(values, range(first, size), axis=axis)
+        reference = self._store.add_values(values, made.dtype, "values")
+        return None if reference is None else [reference, axis, first]
+
+    def _end_pass(self, token: int | None) -> None:
+        """Write down a pass; its lens waits until an op of the next one, or the end."""
+        one, self._pass = self._pass, None
+        assert one is not None
+        self._passes.append(one.record)
+        add = self._store.add
+        one.record |= {
+            "start": one.start, "T": one.T,
+            "seconds": [one.seconds.get(stage, 0.0) for stage in range(22)],
+            "attention": None, "residual": None, "lens": None, "attribution": None,
+            "values": [one.value_rows, list(one.value_layers)],
+        }  # fmt: skip
+        if len(one.attention) == self._sizes["L"]:
+            data = add(np.stack(one.attention), "attention")  # [L, H, entries]
+            one.record["attention"] = None if data is None else {"rows": one.rows, "data": data}
+        if one.record["attention"] is None or one.rows < one.T:
+            self._leave_out("attention", _positions(one, one.record["attention"], one.rows))
+        if one.number < _PASSES_WITH_OPS and (
+            one.value_rows < one.T or len(one.value_layers) < self._sizes["L"]
+        ):
+            layers = ", ".join(map(str, sorted(one.value_layers))) or "no layer"
+            kept = f"of the last {one.value_rows} of {one.T} tokens"
+            self._leave_out("values", f"pass {one.number} keeps those of layers {layers}, {kept}")
+        if len(one.rms) == 2 * self._sizes["L"] + 1:
+            numbers = np.stack((*one.rms, *one.norms, *one.cosines)).astype(np.float32)
+            one.record["residual"] = add(numbers, "residual")  # [6 L + 1, T]
+        if one.record["residual"] is None:
+            self._leave_out("residual stream", f"pass {one.number}")
+        one.attention = []
+        self._waiting = (one, token)
+
+    def _read_waiting(self) -> None:
+        """Read the lens of the pass that ended, and who promoted its token."""
+        if self._waiting is None:
+            return
+        (one, token), self._waiting = self._waiting, None
+        transformer = self._model.transformer
+        if len(one.streams) == self._sizes["L"] + 1 and one.stream_rows:
+            last = one.start + one.T
+            after = range(last - one.stream_rows + 1, last + 1)
+            wanted = [self._ids[p] if p < len(self._ids) else None for p in after]
+            lens = read_lens(transformer, np.stack(one.streams), wanted)
+            self._shown_ids.update(np.unique(lens.ids).tolist())
+            one.record["lens"] = self._kept_lens(lens, one.stream_rows)
+        if one.record["lens"] is None or one.stream_rows < one.T:
+            self._leave_out("lens", _positions(one, one.record["lens"], one.stream_rows))
+        if token is not None and len(one.added) == 2 * self._sizes["L"] + 1:
+            parts = Parts(np.stack(one.added), np.add.reduce(one.added), one.heads)
+            found = attribute(transformer, parts, token)
+            for name in ("parts", "heads"):
+                found[name] = self._store.add(found[name], "residual")
+            one.record["attribution"] = None if found["parts"] is None else found
+        one.streams, one.added, one.heads = [], [], []
+
+    def _kept_lens(self, lens: Any, rows: int) -> dict[str, Any] | None:
+        kept: dict[str, Reference | int | None] = {"rows": rows}
+        for name in ("ids", "starts", "logits", "log_sums", "entropies", "top"):
+            kept[name] = self._store.add(getattr(lens, name), "lens")
+            if kept[name] is None:
+                return None
+        return kept
+
+    def _leave_out(self, what: str, which: str) -> None:
+        self._left_out.setdefault(what, []).append(which)
+
+
+def _most(most: int, fits: Any) -> int:
+    """Return the largest number from 0 to `most` that fits; what is smaller fits too."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def _positions(one: _Pass, kept: Any, rows: int) -> str:
+    last = one.start + one.T - 1 if kept is None else one.start + one.T - rows - 1
+    return f"position {last}" if last == one.start else f"positions {one.start} to {last}"

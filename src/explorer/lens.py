@@ -1,0 +1,160 @@
+"""What the residual stream means in tokens: the logit lens, and who promoted a token.
+
+All products are the model's own ops, so that the last depth has the bits of the engine's logits.
+These functions are called while no op is observed.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import ml
+from ..model import LlamaTransformer
+
+Floats = npt.NDArray[np.float32]
+TOP = 5
+# A product with bfloat16 activations rounds each of them by at most half of 2^-8 of itself; the
+# sums of float32 are bounded by what tests see of them, many times over.
+_ROUNDING = {"bfloat16": 2.0**-8, "float32": 2.0**-18}
+_CODE_STEPS = 127  # of a block format that quantizes activations too
+
+
+@dataclass(frozen=True)
+class Lens:
+    """The logit lens of some positions.
+
+    Attributes:
+        ids: int32 [n], the tokens that were once among the top 5 of a position; positions in turn.
+        starts: int32 [P + 1], where those of each position begin.
+        logits: float32 [n, depths] of these tokens.
+        log_sums: float64 [P, depths], log(sum(exp(logits))) over the vocabulary.
+        entropies: float32 [P, depths], in bits.
+        top: int32 [P, depths, 5], ids, the most probable first.
+    """
+
+    ids: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int32]
+    logits: Floats
+    log_sums: npt.NDArray[np.float64]
+    entropies: Floats
+    top: npt.NDArray[np.int32]
+
+
+def logits_of(transformer: LlamaTransformer, stream: Floats) -> Floats:
+    """Return the logits [n, V] of rows of the residual stream [n, D], by the model's own ops."""
+    normed = transformer.norm.forward(ml.Tensor.from_numpy(np.ascontiguousarray(stream)))
+    result: Floats = ml.linear_transformation(normed, transformer.output, dtype=ml.float32).numpy()
+    return result
+
+
+def read_lens(transformer: LlamaTransformer, streams: Floats, wanted: list[int | None]) -> Lens:
+    """Read the residual stream after each layer as logits.
+
+    Args:
+        transformer: The network.
+        streams: float32 [depths, P, D]: the embeddings, then the stream after each layer.
+        wanted: For each position a token that is kept as well: the one that follows.
+    """
+    count = min(TOP, transformer.output.shape[0])
+    ids, logits, sums, entropies, tops = [], [], [], [], []
+    for position in range(streams.shape[1]):
+        rows = logits_of(transformer, streams[:, position])  # [depths, V]
+        top = np.argpartition(-rows, count - 1, axis=-1)[:, :count]
+        values = np.take_along_axis(rows, top, -1)
+        order = np.lexsort((top, -values), axis=-1)  # the lowest id among equals
+        top = np.take_along_axis(top, order, -1)
+        extra = wanted[position]
+        union = np.unique(top if extra is None else np.append(top, extra))
+        ids.append(union)
+        logits.append(rows[:, union].T)
+        found = [_sum_and_entropy(row) for row in rows]
+        sums.append([one[0] for one in found])
+        entropies.append([one[1] for one in found])
+        tops.append(top)
+    return Lens(
+        np.concatenate(ids).astype(np.int32),
+        np.cumsum([0, *map(len, ids)], dtype=np.int32),
+        np.concatenate(logits),
+        np.array(sums, np.float64),
+        np.array(entropies, np.float32),
+        np.array(tops, np.int32),
+    )
+
+
+def _sum_and_entropy(row: Floats) -> tuple[float, float]:
+    """Return log(sum(exp(row))) and the entropy of its softmax in bits."""
+    exact = row.astype(np.float64)
+    largest = exact.max()
+    weights = np.exp(exact - largest)
+    total = weights.sum()
+    log_sum = float(largest + np.log(total))
+    shown = weights > 0.0
+    mean = float((weights[shown] * exact[shown]).sum() / total)
+    return log_sum, (log_sum - mean) / float(np.log(2.0))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the last row of a pass is made of.
+
+    Attributes:
+        added: float32 [1 + 2 L, D]: the embedding, then what attention and feed-forward of each
+            layer added.
+        stream: float32 [D], the residual stream after the last layer.
+        heads: For each layer float32 [H*h], the heads' outputs before `wo`; empty where not kept.
+    """
+
+    added: Floats
+    stream: Floats
+    heads: list[Floats]
+
+
+def attribute(transformer: LlamaTransformer, parts: Parts, token: int) -> dict[str, Any]:
+    """Divide a logit among the parts that add up to the residual stream.
+
+    logit = sum over parts of (part * scale * norm.weight) . output.weight[token], with the scale of
+    the final norm, 1 / rms, held fixed. It is exact up to the rounding of the activations that the
+    output matrix reads, which the bound holds for.
+
+    Args:
+        transformer: The network.
+        parts: Of the residual stream.
+        token: Whose logit.
+
+    Returns:
+        `parts` float32 [1 + 2 L]; `heads` float32 [L, H], or None; `sum`, `bound`: the logit is
+        within the bound of the sum.
+    """
+    args = transformer.args
+    ids = ml.Tensor.from_numpy(np.array([token], np.int32))
+    row = ml.get_rows(transformer.output, ids, dtype=ml.float32).numpy()[0].astype(np.float64)
+    exact = parts.stream.astype(np.float64)
+    scale = 1.0 / np.sqrt(np.square(exact).mean() + args.norm_eps)
+    direction = row * transformer.norm.weight.numpy().astype(np.float64) * scale  # [D]
+    shares = (parts.added * direction).sum(-1)
+    heads = None
+    if parts.heads:
+        h, H = args.head_dim, args.n_heads
+        heads = np.empty((len(parts.heads), H), np.float32)
+        for layer, output in enumerate(parts.heads):
+            alone = np.zeros((H, H * h), np.float32)  # row i: only head i speaks
+            for head in range(H):
+                alone[head, head * h : (head + 1) * h] = output[head * h : (head + 1) * h]
+            wo = transformer.layers[layer].attention.wo
+            x = ml.Tensor.from_numpy(alone).to(args.dtype)
+            added = ml.linear_transformation(x, wo, dtype=ml.float32).numpy()  # [H, D]
+            heads[layer] = (added * direction).sum(-1)
+    terms = np.abs(exact * direction)
+    bound = float(terms.sum()) * _ROUNDING[args.dtype.name]
+    output_dtype = transformer.output.dtype
+    if isinstance(output_dtype, ml.BlockDType) and output_dtype is not ml.nf4:
+        normed = np.abs(exact * scale * transformer.norm.weight.numpy().astype(np.float64))
+        bound += float(np.abs(row).sum() * normed.max()) / _CODE_STEPS
+    return {
+        "parts": shares.astype(np.float32),
+        "heads": heads,
+        "sum": float(shares.sum()),
+        "bound": bound,
+    }

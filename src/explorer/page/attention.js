@@ -1,0 +1,153 @@
+// Attention: the heads of all layers, one of them large, a row of it over the text, and RoPE's angles.
+
+async function attentionView(root) {
+  const run = currentRun();
+  const { L, H } = run;
+  const G = H / run.sizes.K;
+  const p = run.query(state.position);
+  const S = run.processed;
+  const rows = [];
+  for (let position = 0; position < S; position++) {
+    rows.push(await run.attentionRow(state.layer, state.head, position));
+  }
+  root.append(
+    h("p", {}, `Each of ${L} layers has ${H} query heads; ${G === 1 ? "each has its own key/value head" : `${G} of them share a key/value head, one of ${run.sizes.K}`}. Weights are stored in steps of 1/255. A row is the token that looks, a column the token that it looks at.`),
+    h("div", { class: "controls" },
+      choice("attention-layer", "layer", range(L).map((l) => [l, l]), state.layer, (x) => show({ layer: Number(x) })),
+      choice("attention-head", "head", range(H).map((i) => [i, `${i} (key/value ${Math.floor(i / G)})`]), state.head, (x) => show({ head: Number(x) })),
+      choice("attention-query", "token that looks", range(S).map((i) => [i, `${i} ${run.label(run.tokens[i], 20)}`]), p, (x) => show({ position: Number(x) }))),
+    await headGrid(run, G),
+    h("h3", {}, `Layer ${state.layer}, head ${state.head}, which reads key/value head ${Math.floor(state.head / G)}`));
+  if (rows.every((row) => row === null)) return root.append(missing("Attention"));
+  const cell = Math.max(5, Math.min(22, Math.floor(560 / S)));
+  const label = (i) => `${shown(run.text(run.tokens[i]), 12)} ${i}`;
+  root.append(
+    matrix({
+      id: "attention-large", name: "attention weights", rows: S, columns: S, cell, low: 0, high: 1,
+      scale: VIRIDIS, labels: { row: label, column: label }, chosen: [p, state.key ?? p],
+      value: (i, j) => (rows[i] === null || j > i ? null : rows[i][j] / 255),
+      say: (i, j) => {
+        const what = `token ${i} ${run.label(run.tokens[i], 20)} looks at ${j} ${run.label(run.tokens[j], 20)}: `;
+        return what + (j > i ? "masked, it comes later" : rows[i] === null ? "left out" : `${digits(rows[i][j] / 255, 3)} ± 0.002`);
+      },
+      choose: (i, j) => show({ position: i, key: Math.min(i, j) }),
+    }),
+    legend(VIRIDIS, 0, 1, "weight"), textWeights(run, rows[p], p), angles(run, rows[p], p));
+}
+
+const range = (n) => Array.from({ length: n }, (_, i) => i);
+const grids = new Map(); // the small maps of a run, drawn once
+
+async function headGrid(run, G) {
+  const { L, H } = run;
+  const size = Math.max(14, Math.min(46, Math.floor(900 / H)));
+  const gap = 3, left = 34, top = 30;
+  if (!grids.has(run)) grids.set(run, await drawGrid(run, size - gap));
+  const small = grids.get(run);
+  const canvas = h("canvas", { id: "attention-grid", tabindex: 0, role: "img", "aria-label": "all heads; arrow keys choose one" });
+  const width = left + H * size, height = top + L * size, ratio = window.devicePixelRatio || 1;
+  canvas.width = width * ratio;
+  canvas.height = height * ratio;
+  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  context.font = "11px ui-monospace, monospace";
+  const style = getComputedStyle(document.documentElement);
+  for (let head = 0; head < H; head++) {
+    const group = Math.floor(head / G);
+    context.fillStyle = GROUPS[group % GROUPS.length];
+    context.fillRect(left + head * size, top - 7, size - (head % G === G - 1 ? gap : 0), 4);
+    context.fillStyle = style.getPropertyValue("--ink");
+    if (head % G === 0) context.fillText(`kv ${group}`, left + head * size, 14);
+  }
+  for (let layer = 0; layer < L; layer++) {
+    context.fillStyle = style.getPropertyValue("--ink");
+    context.fillText(layer, 4, top + layer * size + size / 2 + 3);
+    for (let head = 0; head < H; head++) {
+      const x = left + head * size, y = top + layer * size;
+      context.drawImage(small, head * (size - gap), layer * (size - gap), size - gap, size - gap, x, y, size - gap, size - gap);
+      if (layer !== state.layer || head !== state.head) continue;
+      context.strokeStyle = style.getPropertyValue("--mark");
+      context.lineWidth = 2;
+      context.strokeRect(x - 1, y - 1, size - gap + 2, size - gap + 2);
+    }
+  }
+  const choose = (layer, head) => {
+    if (layer >= 0 && layer < L && head >= 0 && head < H) show({ layer, head });
+  };
+  canvas.addEventListener("click", (event) => choose(Math.floor((event.offsetY - top) / size), Math.floor((event.offsetX - left) / size)));
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    event.stopPropagation();
+    choose(state.layer + step[0], state.head + step[1]);
+  });
+  return h("div", { class: "scroll" }, canvas);
+}
+
+/** Draw the map of every head, the largest weight of each cell; of long texts several tokens a cell. */
+async function drawGrid(run, size) {
+  const canvas = document.createElement("canvas");
+  canvas.width = run.H * size;
+  canvas.height = run.L * size;
+  const image = new ImageData(canvas.width, canvas.height);
+  const S = run.processed;
+  const place = (i) => Math.min(size - 1, Math.floor((i * size) / S));
+  const next = (i) => Math.max(place(i) + 1, Math.floor(((i + 1) * size) / S));
+  const palette = range(256).map((x) => colour(VIRIDIS, x / 255));
+  const largest = new Int16Array(canvas.width * canvas.height).fill(-1);
+  for (let layer = 0; layer < run.L; layer++) {
+    for (let head = 0; head < run.H; head++) {
+      for (let i = 0; i < S; i++) {
+        const row = await run.attentionRow(layer, head, i);
+        if (row === null) continue;
+        for (let j = 0; j <= i; j++) {
+          for (let y = place(i); y < next(i); y++) {
+            for (let x = place(j); x < next(j); x++) {
+              const at = (layer * size + y) * canvas.width + head * size + x;
+              if (row[j] > largest[at]) largest[at] = row[j];
+            }
+          }
+        }
+      }
+    }
+  }
+  largest.forEach((x, at) => x >= 0 && image.data.set([...palette[x], 255], at * 4));
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+function textWeights(run, row, p) {
+  if (row === null) return missing("The row of this token");
+  const words = range(p + 1).map((j) => {
+    const rgb = colour(VIRIDIS, row[j] / 255);
+    return h("bdi", {
+      class: "weighed", title: `${j}: ${digits(row[j] / 255, 3)}`,
+      style: { background: css(rgb), color: inkOn(rgb) },
+    }, shown(run.text(run.tokens[j]), 20));
+  });
+  const largest = range(p + 1).sort((a, b) => row[b] - row[a]).slice(0, 8);
+  return h("section", {}, h("h3", {}, `What token ${p} `, token(run, run.tokens[p]), " looks at"),
+    h("p", { class: "text" }, words),
+    table("The largest weights of this row", ["position", "token", "weight"],
+      largest.map((j) => [j, token(run, run.tokens[j]), digits(row[j] / 255, 3)])));
+}
+
+function angles(run, row, p) {
+  const best = row === null ? 0 : range(p + 1).reduce((a, b) => (row[b] > row[a] ? b : a), 0);
+  const key = Math.min(state.key ?? best, p);
+  const distance = p - key;
+  const clock = (f, pair) => {
+    const angle = distance * f;
+    return h("span", { class: "clock", title: `pair ${pair}: ${digits(angle)} rad` },
+      s("svg", { width: 34, height: 34, viewBox: "-17 -17 34 34", role: "img", "aria-label": `pair ${pair}` },
+        s("circle", { r: 15, class: "dial" }),
+        s("line", { x1: 0, y1: 0, x2: 14 * Math.cos(angle), y2: -14 * Math.sin(angle), class: "hand" })),
+      h("small", {}, `${pair}: ${digits((angle * 180) / Math.PI % 360, 3)}°`));
+  };
+  return h("section", {}, h("h3", {}, `RoPE: how far each pair turns between token ${key} and token ${p}`),
+    choice("attention-key", "token looked at", range(p + 1).map((j) => [j, `${j} ${run.label(run.tokens[j], 20)}`]), key, (x) => show({ key: Number(x) })),
+    h("p", {}, `The distance is ${distance}. Pair i of a head turns by distance × frequency i: ${digits(run.rope[0])} to ${digits(run.rope.at(-1))} radians a position.`),
+    h("div", { class: "clocks" }, run.rope.map(clock)));
+}

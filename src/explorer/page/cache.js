@@ -1,0 +1,43 @@
+// The cache, and the passes through the network: prefill beside decode.
+
+async function cacheView(root) {
+  const run = currentRun();
+  const one = run.passOf(run.query(state.position));
+  const { K, h: width, L } = run.sizes;
+  const C = run.sizes.C;
+  const itemsize = run.dtype === "bfloat16" ? 2 : 4;
+  const perPosition = 2 * L * K * width * itemsize;
+  const end = one.start + one.T;
+  root.append(
+    h("p", {}, `Each layer keeps the rotated keys and the values of every position: cache_k and cache_v [C, K, h] = [${C}, ${K}, ${width}] ${run.dtype}. A position takes 2 × L × K × h × ${itemsize} = ${amount(perPosition)} bytes in all ${L} layers.`),
+    h("div", { class: "controls" }, choice("cache-pass", "pass", run.passes.map((x) => [x.number, `${x.number}: positions ${x.start} to ${x.start + x.T - 1}`]), one.number,
+      (x) => show({ position: run.passes[x].start + run.passes[x].T - 1 }))),
+    cachePicture(C, K, one),
+    h("p", { id: "cache-line" }, `Pass ${one.number} wrote slots ${one.start} to ${end - 1}; slots 0 to ${end - 1} of ${C} are filled: ${amount(end * perPosition)} of ${amount(C * perPosition)} bytes.`),
+    table("All passes: the first reads the prompt at once, each later one a single token",
+      ["pass", "T", "S", "slots written", "bytes filled", "time of its ops", "per token", "token drawn", "text", "stop"],
+      run.passes.map((x) => {
+        const total = x.seconds.reduce((a, b) => a + b, 0);
+        return [x.number, x.T, x.start + x.T, `${x.start}:${x.start + x.T}`, amount((x.start + x.T) * perPosition), microseconds(total), microseconds(total / x.T),
+          x.token === undefined ? "" : token(run, x.token), shown(x.text ?? "", 30), x.stop ?? ""];
+      }), { id: "passes" }));
+}
+
+function cachePicture(C, K, one) {
+  const width = 900, row = Math.max(4, Math.min(18, 120 / K));
+  const end = one.start + one.T;
+  // What is empty is drawn no wider than three times what is filled; the break is labelled.
+  const shownC = Math.min(C, Math.max(3 * end, 48));
+  const x = (slot) => 50 + (slot * (width - 130)) / shownC;
+  const heads = range(K).map((k) => [
+    s("text", { x: 4, y: k * row + row - 1 }, K <= 12 ? `head ${k}` : ""),
+    s("rect", { x: x(0), y: k * row, width: x(shownC) - x(0), height: row - 1, class: "empty" }),
+    s("rect", { x: x(0), y: k * row, width: x(end) - x(0), height: row - 1, class: "other" }),
+    s("rect", { x: x(one.start), y: k * row, width: Math.max(x(end) - x(one.start), 2), height: row - 1, class: "chosen" }),
+  ]);
+  const base = K * row + 14;
+  return h("div", {}, s("svg", { viewBox: `0 0 ${width} ${K * row + 22}`, class: "wide", role: "img", "aria-label": "slots of the cache" }, heads,
+    s("text", { x: x(0), y: base }, "0"), s("text", { x: x(end), y: base, "text-anchor": "middle" }, end),
+    s("text", { x: x(shownC), y: base }, shownC < C ? `… ${C}` : C)),
+    h("p", { class: "legend" }, h("span", { class: "swatch chosen" }), " written in this pass ", h("span", { class: "swatch other" }), " filled before ", h("span", { class: "swatch empty" }), " empty"));
+}

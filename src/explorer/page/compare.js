@@ -1,0 +1,73 @@
+// Two runs side by side.
+
+async function compareView(root) {
+  if (page.runs.length < 2) {
+    root.append(h("p", {}, "This file holds one run. Two are made with:"), h("pre", {}, "--explore --explore-with nf4\n--explore --explore-prompt \"another prompt\""));
+    return;
+  }
+  const [a, b] = page.runs;
+  const found = await compareRuns(a, b);
+  const name = (run, id) => (id === null ? "–" : token(run, id, 16));
+  root.append(
+    table("The two runs", ["", "first", "second"], [
+      ["model", shown(a.name, 80), shown(b.name, 80)], ["weights", a.weights, b.weights], ["tokens of the prompt", a.promptLength, b.promptLength],
+      ["tokens in all", a.tokens.length, b.tokens.length], ["the answer was known", a.forced ? "yes" : "no", b.forced ? "yes: the first run's tokens" : "no"],
+    ]),
+    h("p", { id: "first-difference", class: "important" }, found.first
+      ? h("span", {}, `The top token of the lens first differs after ${found.first.depth ? a.depthName(found.first.depth) : "the embedding"} at position ${found.first.position}: `, name(a, found.first.ids[0]), " and ", name(b, found.first.ids[1]), ".")
+      : "The top token of the lens is the same after every layer at every position that both runs have."),
+    h("p", {}, `Of ${found.compared} places (layer and position) that both have, ${found.different} differ. `,
+      found.tokens === null ? "The texts are the same." : `The texts differ from position ${found.tokens} on.`, " Layers are looked at in their order, and in each of them positions."));
+  const L = Math.min(a.depths, b.depths);
+  root.append(h("h3", {}, "Where the top token of the lens differs"), matrix({
+    id: "compare-lens", name: "difference of the probability of the first run's top token", rows: L, columns: found.positions, cell: Math.max(6, Math.min(22, Math.floor(700 / found.positions))),
+    scale: DIVERGING, low: -1, high: 1, labels: { row: (d) => a.depthName(d), column: (i) => shown(a.text(a.tokens[i]), 12) },
+    value: (d, i) => found.cells[d][i]?.change ?? null, chosen: found.first ? [found.first.depth, found.first.position] : [0, 0],
+    say: (d, i) => {
+      const cell = found.cells[d][i];
+      if (!cell) return "left out";
+      return `after ${a.depthName(d)}, position ${i}: ${a.label(cell.ids[0], 16)} ${percent(cell.chances[0])}; ${b.label(cell.ids[1], 16)} ${percent(cell.chances[1])}${cell.isSame ? "" : "  ≠ another token"}`;
+    },
+    choose: (d, i) => show({ position: i, view: "residual" }),
+  }), legend(DIVERGING, -1, 1, "probability of the first run's top token: second minus first; none where the second does not keep it"));
+  const rows = [];
+  for (let i = 0; i < Math.max(a.tokens.length, b.tokens.length); i++) {
+    const one = a.drawnFrom.get(i), two = b.drawnFrom.get(i);
+    const chance = (pass) => pass?.choice.candidates.find((x) => x.token_id === pass.token)?.probabilities[0] ?? null;
+    rows.push([i, i < a.tokens.length ? token(a, a.tokens[i]) : "–", i < b.tokens.length ? token(b, b.tokens[i]) : "–", one ? percent(chance(one)) : "", two ? percent(chance(two)) : "",
+      two?.drawn === undefined ? "" : h("span", {}, "the second would have drawn ", token(b, two.drawn))]);
+  }
+  root.append(table("Tokens, and the probability of those that were drawn", ["position", "first", "second", "p first", "p second", ""], rows, { id: "compare-tokens" }), await compareLayers(a, b));
+}
+
+/** Compare the lenses of two runs at every depth and position that both have. */
+async function compareRuns(a, b) {
+  const positions = Math.min(a.processed, b.processed);
+  const depths = Math.min(a.depths, b.depths);
+  const pairs = await Promise.all(range(positions).map((i) => Promise.all([a.lensOf(i), b.lensOf(i)])));
+  let first = null, different = 0, compared = 0;
+  const cells = range(depths).map((depth) => range(positions).map((i) => {
+    const [one, two] = pairs[i];
+    if (!one || !two) return null;
+    const ids = [one.top(depth)[0], two.top(depth)[0]];
+    const isSame = a.text(ids[0]) === b.text(ids[1]);
+    compared++;
+    if (!isSame) different++;
+    if (!isSame && !first) first = { depth, position: i, ids };
+    const chances = [one.chance(depth, ids[0]), two.chance(depth, ids[1])];
+    const other = two.chance(depth, ids[0]);
+    return { ids, isSame, chances, change: other === null ? null : other - chances[0] };
+  }));
+  const at = range(Math.min(a.tokens.length, b.tokens.length)).find((i) => a.text(a.tokens[i]) !== b.text(b.tokens[i]));
+  const tokens = at ?? (a.tokens.length === b.tokens.length ? null : Math.min(a.tokens.length, b.tokens.length));
+  return { first, different, compared, cells, positions, tokens };
+}
+
+async function compareLayers(a, b) {
+  const p = Math.min(a.query(state.position), b.processed - 1);
+  const [one, two] = [await a.residualOf(p), await b.residualOf(p)];
+  if (!one || !two) return missing("The residual stream of this position");
+  const rows = range(Math.min(a.L, b.L)).map((layer) => [`layer ${layer}`, ...[2 * layer, 2 * layer + 1].flatMap((half) => [digits(one.norm(half)), digits(two.norm(half))]),
+    digits(one.rms(2 * layer + 2)), digits(two.rms(2 * layer + 2)), digits(two.rms(2 * layer + 2) - one.rms(2 * layer + 2), 3)]);
+  return table(`Position ${p}: what each layer added, and the stream after it`, ["", "attention, first", "second", "feed-forward, first", "second", "rms, first", "second", "difference"], rows);
+}

@@ -1,0 +1,176 @@
+// The document: its arrays, its runs, and the state of the page.
+
+/** The page's state: which run, token, view, layer, head and stage are chosen. */
+const state = { run: 0, position: 0, view: "tokens", layer: 0, head: 0, stage: 13, key: null, tour: 0 };
+let page; // the document
+
+const KINDS = {
+  uint8: Uint8Array, bfloat16: Uint16Array, int32: Int32Array, float32: Float32Array,
+  float64: Float64Array,
+};
+const blocks = new Map();
+
+/** Inflate the bytes of an element of this file. */
+async function inflate(id) {
+  const text = atob(document.getElementById(id).textContent);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).arrayBuffer();
+}
+
+/** Return the typed array of a reference; of bfloat16 the bits. It is inflated once. */
+function arrayOf(reference) {
+  const id = `block-${reference.block}`;
+  if (!blocks.has(id)) {
+    blocks.set(id, inflate(id).then((buffer) => new KINDS[reference.dtype](buffer)));
+  }
+  return blocks.get(id);
+}
+
+const floatBits = new DataView(new ArrayBuffer(4));
+
+/** Return the number that 16 bits of bfloat16 stand for. */
+function fromBfloat16(bits) {
+  floatBits.setUint32(0, bits << 16);
+  return floatBits.getFloat32(0);
+}
+
+/** Return element i of a stored array as a number. */
+function numberAt(array, dtype, i) {
+  return dtype === "bfloat16" ? fromBfloat16(array[i]) : array[i];
+}
+
+const UNSAFE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}\p{Cn}]/gu;
+
+/** Return a text of a stranger as it can be shown: what is not printable as an escape, cut. */
+function shown(text, most = 40) {
+  const cut = text.length > most ? `${text.slice(0, most)}…` : text;
+  return cut.replace(UNSAFE, (c) => (c === "\n" ? "\\n" : c === "\t" ? "\\t"
+    : `\\u{${c.codePointAt(0).toString(16)}}`));
+}
+
+/** What the page asks of one run of the document. */
+class Run {
+  constructor(record) {
+    Object.assign(this, record);
+    this.processed = Math.max(...this.passes.map((one) => one.start + one.T));
+    this.L = this.sizes.L;
+    this.H = this.sizes.H;
+    this.depths = this.L + 1;
+    this.drawnFrom = new Map(); // position of a drawn token -> its pass
+    this.passes.forEach((one, n) => {
+      one.number = n;
+      if (one.token !== undefined) this.drawnFrom.set(one.start + one.T, one);
+    });
+    this.promptLength = Math.min(...this.drawnFrom.keys(), this.tokens.length);
+  }
+
+  text(id) {
+    const found = this.texts[id];
+    return found ? found[0] : `token ${id}`;
+  }
+
+  /** Return the text of a token with its quotes, or the name of a special one. */
+  label(id, most = 24) {
+    const found = this.texts[id];
+    if (!found) return `token ${id}`;
+    return found[1] ? shown(found[0], most) : `'${shown(found[0], most)}'`;
+  }
+
+  /** The pass that ran the token of a position; the last pass for a token that was never run. */
+  passOf(position) {
+    return this.passes.find((one) => position < one.start + one.T) ?? this.passes.at(-1);
+  }
+
+  /** The pass that drew the token of a position; of the prompt, the one that drew the first. */
+  drawOf(position) {
+    return this.drawnFrom.get(position) ?? this.drawnFrom.get(this.promptLength) ?? null;
+  }
+
+  query(position) {
+    return Math.min(position, this.processed - 1);
+  }
+
+  depthName(depth) {
+    return depth === 0 ? "embedding" : `layer ${depth - 1}`;
+  }
+
+  /** Return the attention weights [0..p] of a head in steps of 1/255, or null where left out. */
+  async attentionRow(layer, head, position) {
+    const one = this.passOf(position);
+    if (!one.attention) return null;
+    const first = one.start + one.T - one.attention.rows;
+    if (position < first) return null;
+    const data = await arrayOf(one.attention.data);
+    const entries = one.attention.data.shape[2];
+    const r = position - first;
+    const at = (layer * this.H + head) * entries + r * (first + 1) + (r * (r - 1)) / 2;
+    return data.subarray(at, at + position + 1);
+  }
+
+  /** Return the lens of a position: tokens, logits, sums, entropies; null where left out. */
+  async lensOf(position) {
+    const one = this.passOf(position);
+    if (!one.lens || position >= one.start + one.T) return null;
+    const row = position - (one.start + one.T - one.lens.rows);
+    if (row < 0) return null;
+    const names = ["ids", "starts", "logits", "log_sums", "entropies", "top"];
+    const [ids, starts, logits, sums, entropies, top] =
+      await Promise.all(names.map((name) => arrayOf(one.lens[name])));
+    const n = this.depths;
+    const own = ids.subarray(starts[row], starts[row + 1]);
+    const count = one.lens.top.shape[2];
+    const logit = (depth, id) => {
+      const at = own.indexOf(id);
+      return at < 0 ? null : logits[(starts[row] + at) * n + depth];
+    };
+    const chance = (depth, id) => {
+      const found = logit(depth, id);
+      return found === null ? null : Math.exp(found - sums[row * n + depth]);
+    };
+    return {
+      ids: own, logit, chance,
+      entropy: (depth) => entropies[row * n + depth],
+      top: (depth) => [...top.subarray((row * n + depth) * count, (row * n + depth + 1) * count)],
+    };
+  }
+
+  /** Return the residual stream's numbers of a position; null where left out. */
+  async residualOf(position) {
+    const one = this.passOf(position);
+    if (!one.residual || position >= one.start + one.T) return null;
+    const data = await arrayOf(one.residual);
+    const at = (row) => data[row * one.T + position - one.start];
+    const L = this.L;
+    return {
+      rms: (half) => at(half), // 0 the embedding, then after attention and feed-forward in turn
+      norm: (half) => at(2 * L + 1 + half),
+      cosine: (half) => at(4 * L + 1 + half),
+    };
+  }
+
+  /** Return the kept tensors: what was made, with a reference to its elements. */
+  kept() {
+    return this.events.filter((event) => event[11]).map((event) => {
+      const [pass, stage, layer, op, , [[info]]] = event;
+      const [reference, axis, first] = event[11];
+      const [name, shape, letters, dtype] = this.tensors[info];
+      return { pass, stage, layer, op, name, shape, letters, dtype, reference, axis, first };
+    });
+  }
+}
+
+const currentRun = () => page.runs[state.run];
+
+/** Format a number in few digits. */
+function digits(x, n = 4) {
+  if (x === null || x === undefined) return "–";
+  if (!Number.isFinite(x)) return String(x);
+  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6)) return x.toExponential(n - 2);
+  return String(Number(x.toPrecision(n)));
+}
+
+const percent = (p) => (p === null ? "–" : p >= 0.0001 || p === 0 ? `${(100 * p).toFixed(2)} %` : "<0.01 %");
+const microseconds = (s) => (s === null ? "–" : `${digits(s * 1e6, 3)} µs`);
+const amount = (n) => n.toLocaleString("en");

@@ -1,0 +1,160 @@
+// Elements, colours, and the canvas of numbers that several views use. Nothing is ever parsed as HTML.
+
+/** Make an element: attributes, `on...` listeners, then children, whose texts stay texts. */
+function h(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** The same in SVG. */
+function s(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.assign(element.style, value); // CSSOM: the policy allows it
+    else if (value !== null && value !== false) element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== false));
+  return element;
+}
+
+/** A token's text on its own, so that its direction changes nothing around it. */
+const token = (run, id, most) => h("bdi", { class: "token" }, run.label(id, most));
+
+/** A table of rows of cells; a cell may be an element. */
+function table(caption, heads, rows, attributes = {}) {
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    h("table", attributes, h("caption", {}, caption),
+      h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
+      h("tbody", {}, rows.map((row) => (row instanceof Element ? row
+        : h("tr", {}, row.map((cell) => h("td", {}, cell ?? "–"))))))));
+}
+
+/** A labelled choice; `options` are [value, text]. */
+function choice(id, label, options, value, onchange) {
+  return h("label", { class: "control" }, label, h("select", {
+    id, onchange: (event) => onchange(event.target.value),
+  }, options.map(([key, text]) => h("option", { value: key, selected: String(key) === String(value) }, text))));
+}
+
+const missing = (what) => h("p", { class: "missing" }, `${what} was left out of this file: see “What was left out”.`);
+
+// Viridis: its lightness grows evenly, so it is read without seeing hues, and printed in grey.
+const VIRIDIS = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141],
+  [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
+// Blue for negative, orange for positive numbers; zero is nearly white.
+const DIVERGING = [[5, 48, 97], [67, 147, 195], [209, 229, 240], [247, 247, 247], [253, 219, 199],
+  [230, 130, 60], [140, 60, 0]];
+// Okabe and Ito: groups of heads; each group has its number as well.
+const GROUPS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999"];
+
+/** Return the colour [r, g, b] of a share from 0 to 1. */
+function colour(scale, share) {
+  const at = Math.min(Math.max(share, 0), 1) * (scale.length - 1);
+  const low = Math.min(Math.floor(at), scale.length - 2);
+  return scale[low].map((c, i) => Math.round(c + (scale[low + 1][i] - c) * (at - low)));
+}
+
+const css = (rgb) => `rgb(${rgb.join(" ")})`;
+const inkOn = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#000" : "#fff");
+
+/** A bar of colours with the numbers at its ends. */
+function legend(scale, low, high, what) {
+  const width = 160;
+  const stops = Array.from({ length: width / 4 }, (_, i) => s("rect", {
+    x: i * 4, y: 0, width: 4.5, height: 12, fill: css(colour(scale, i / (width / 4 - 1))),
+  }));
+  return h("p", { class: "legend" }, `${what}: ${digits(low, 3)} `,
+    s("svg", { width, height: 12, role: "img", "aria-label": `colours from ${digits(low, 3)} to ${digits(high, 3)}` }, stops),
+    ` ${digits(high, 3)}`);
+}
+
+/**
+ * Numbers as colours, with labels, a cell that arrow keys and the pointer move, and what it says.
+ *
+ * rows, columns: how many; value(r, c): a number, or null for no cell; scale; low, high: the range;
+ * labels: {row, column}, texts by index; cell: pixels; chosen: [r, c]; say(r, c): text of a cell;
+ * choose(r, c): called by a click or Enter.
+ */
+function matrix({ id, rows, columns, value, scale, low, high, labels, cell, chosen, say, choose, name }) {
+  const ratio = window.devicePixelRatio || 1;
+  const left = labels?.row ? 110 : 0;
+  const top = labels?.column ? 110 : 0;
+  const canvas = h("canvas", { id, tabindex: 0, role: "img", "aria-label": `${name}; arrow keys move a cell, Enter chooses it` });
+  const output = h("output", { class: "readout", for: id });
+  let [r, c] = chosen ?? [0, 0];
+  // A browser refuses canvases above some size; what is larger is shown in part, around the cell.
+  const most = Math.max(1, Math.floor(6000 / cell));
+  const firstRow = Math.max(0, Math.min(r - (most >> 1), rows - most));
+  const firstColumn = Math.max(0, Math.min(c - (most >> 1), columns - most));
+  const shownRows = Math.min(rows, most);
+  const shownColumns = Math.min(columns, most);
+  const width = left + shownColumns * cell;
+  const height = top + shownRows * cell;
+  canvas.width = Math.ceil(width * ratio);
+  canvas.height = Math.ceil(height * ratio);
+  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  const base = document.createElement("canvas");
+  base.width = shownColumns;
+  base.height = shownRows;
+  const image = new ImageData(shownColumns, shownRows);
+  const span = high - low || 1;
+  for (let i = 0; i < shownRows; i++) {
+    for (let j = 0; j < shownColumns; j++) {
+      const x = value(firstRow + i, firstColumn + j);
+      if (x === null) continue;
+      const [red, green, blue] = colour(scale, (x - low) / span);
+      image.data.set([red, green, blue, 255], (i * shownColumns + j) * 4);
+    }
+  }
+  base.getContext("2d").putImageData(image, 0, 0);
+  const style = getComputedStyle(document.documentElement);
+  function paint() {
+    context.clearRect(0, 0, width, height);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(base, left, top, shownColumns * cell, shownRows * cell);
+    context.fillStyle = style.getPropertyValue("--ink");
+    context.font = "11px ui-monospace, monospace";
+    const every = Math.max(1, Math.ceil(13 / cell));
+    context.textBaseline = "middle";
+    for (let i = 0; labels?.row && i < shownRows; i += every) {
+      context.textAlign = "right";
+      context.fillText(labels.row(firstRow + i), left - 5, top + (i + 0.5) * cell, left - 8);
+    }
+    for (let j = 0; labels?.column && j < shownColumns; j += every) {
+      context.save();
+      context.translate(left + (j + 0.5) * cell, top - 5);
+      context.rotate(-Math.PI / 2);
+      context.textAlign = "left";
+      context.fillText(labels.column(firstColumn + j), 0, 0, top - 8);
+      context.restore();
+    }
+    context.strokeStyle = style.getPropertyValue("--mark");
+    context.lineWidth = 2;
+    context.strokeRect(left + (c - firstColumn) * cell, top + (r - firstRow) * cell, cell, cell);
+    output.textContent = say(r, c);
+  }
+  const move = (row, column) => {
+    r = Math.min(Math.max(row, firstRow), firstRow + shownRows - 1);
+    c = Math.min(Math.max(column, firstColumn), firstColumn + shownColumns - 1);
+    paint();
+  };
+  const at = (event) => [
+    firstRow + Math.floor((event.offsetY - top) / cell), firstColumn + Math.floor((event.offsetX - left) / cell),
+  ];
+  canvas.addEventListener("pointermove", (event) => move(...at(event)));
+  canvas.addEventListener("click", (event) => { move(...at(event)); choose?.(r, c); });
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (step) { move(r + step[0], c + step[1]); event.preventDefault(); event.stopPropagation(); }
+    if (event.key === "Enter") choose?.(r, c);
+  });
+  paint();
+  const part = shownRows < rows || shownColumns < columns
+    ? h("p", { class: "missing" }, `Shown: rows ${firstRow} to ${firstRow + shownRows - 1} of ${rows}, columns ${firstColumn} to ${firstColumn + shownColumns - 1} of ${columns}; a smaller cell shows more.`) : null;
+  return h("div", { class: "matrix" }, h("div", { class: "scroll" }, canvas), output, part);
+}

@@ -1,0 +1,112 @@
+// The frame of the page: the strip of tokens, the views, and the keys.
+
+const VIEWS = [["tokens", "Tokens", tokensView], ["map", "Map", mapView], ["attention", "Attention", attentionView], ["residual", "Residual stream", residualView],
+  ["sampling", "Sampling", samplingView], ["cache", "Cache", cacheView], ["values", "Values", valuesView], ["compare", "Compare", compareView], ["tour", "Tour", tourView]];
+
+async function tokensView(root) {
+  const run = currentRun();
+  const first = run.prompt.messages?.map((m) => `${m.role}: ${shown(m.content, 400)}`).join("\n") ?? (run.prompt.text ? shown(run.prompt.text, 400) : null);
+  root.append(...(first ? [h("h3", {}, "The prompt"), h("pre", {}, h("bdi", {}, first))] : []),
+    table("All tokens; those drawn with their probability by the model", ["position", "id", "text", "kind", "probability", "random number"], run.tokens.map((id, i) => {
+      const one = run.drawnFrom.get(i);
+      const found = one?.choice.candidates.find((x) => x.token_id === id);
+      const kind = run.texts[id]?.[1] ? "special" : "text";
+      return h("tr", { class: i === state.position ? "here" : "" }, h("td", {}, String(i)), h("td", {}, String(id)), h("td", {}, token(run, id, 200)), h("td", {}, `${kind}, ${one ? "drawn" : "prompt"}`),
+        h("td", {}, found ? percent(found.probabilities[0]) : ""), h("td", {}, one ? (one.random === null ? "none" : String(one.random)) : ""));
+    }), { id: "all-tokens" }),
+    table("The run", ["what", "value"], [["model", shown(run.model, 600)], ["sizes", Object.entries(run.sizes).map(([k, v]) => `${k} = ${amount(v)}`).join(", ")], ["weights", run.weights],
+      ["machine", `${run.machine["instruction set"]}, ${run.machine.threads} threads, Python ${run.machine.python}; reads ${digits(run.machine.readRate / 1e9, 3)} GB/s, ${run.machine.operationRate ? digits(run.machine.operationRate / 1e9, 3) : "unknown"} GFLOPS`],
+      ["attention", "eager, stage by stage; drafts: none"], ["written by", page.program]]));
+}
+
+/** Change what is chosen, and show it. */
+async function show(changes) {
+  if (changes.position !== undefined && changes.position !== state.position && changes.key === undefined) state.key = null;
+  Object.assign(state, changes);
+  const run = currentRun();
+  state.position = Math.max(0, Math.min(state.position, run.tokens.length - 1));
+  state.layer = Math.min(state.layer, run.L - 1);
+  state.head = Math.min(state.head, run.H - 1);
+  const turn = (show.turn = (show.turn ?? 0) + 1);
+  const start = performance.now();
+  const root = document.createElement("div");
+  await VIEWS.find(([name]) => name === state.view)[2](root);
+  if (turn !== show.turn) return; // a newer choice was made meanwhile
+  const focused = document.activeElement?.id;
+  const panel = document.getElementById("view");
+  const places = new Map([...panel.querySelectorAll(".scroll")].map((one, n) => [n, [one.scrollLeft, one.scrollTop]]));
+  const isSame = panel.dataset.view === state.view;
+  panel.replaceChildren(...root.childNodes);
+  panel.dataset.view = state.view;
+  panel.setAttribute("aria-labelledby", `tab-${state.view}`);
+  if (isSame) panel.querySelectorAll(".scroll").forEach((one, n) => places.has(n) && ([one.scrollLeft, one.scrollTop] = places.get(n)));
+  for (const [name] of VIEWS) {
+    const tab = document.getElementById(`tab-${name}`);
+    tab.setAttribute("aria-selected", String(name === state.view));
+    tab.tabIndex = name === state.view ? 0 : -1;
+  }
+  markStrip(run);
+  if (focused && focused !== document.activeElement?.id) document.getElementById(focused)?.focus({ preventScroll: true });
+  panel.dataset.milliseconds = String(performance.now() - start);
+}
+
+let marked = null;
+
+function markStrip(run) {
+  const strip = document.getElementById("strip");
+  if (strip.dataset.run !== String(state.run)) fillStrip(strip, run);
+  marked?.setAttribute("aria-selected", "false");
+  marked?.setAttribute("tabindex", -1);
+  marked = document.getElementById(`token-${state.position}`);
+  marked.setAttribute("aria-selected", "true");
+  marked.setAttribute("tabindex", 0);
+  // Only the strip scrolls: the page stays where it is read.
+  strip.scrollLeft = marked.offsetLeft - strip.offsetLeft - strip.clientWidth / 2 + marked.offsetWidth / 2;
+}
+
+function fillStrip(strip, run) {
+  strip.dataset.run = String(state.run);
+  strip.replaceChildren(...run.tokens.map((id, i) => h("button", {
+    id: `token-${i}`, type: "button", role: "option", "aria-selected": "false", tabindex: -1, title: `position ${i}, id ${id}`,
+    class: `${run.texts[id]?.[1] ? "special " : ""}${i >= run.promptLength ? "answer" : ""}`, onclick: () => show({ position: i }),
+  }, h("bdi", {}, shown(run.text(id), 24) || " "), h("small", {}, String(id)))));
+}
+
+function keys(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const inField = event.target.closest("input, select, textarea");
+  const tabs = event.target.closest("[role=tablist]");
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (tabs && step) {
+    const at = VIEWS.findIndex(([name]) => name === state.view);
+    const [name] = VIEWS[(at + step + VIEWS.length) % VIEWS.length];
+    show({ view: name }).then(() => document.getElementById(`tab-${name}`).focus());
+    event.preventDefault();
+  } else if (!inField && step && !event.target.closest("canvas, .scroll, pre")) {
+    const wasOnToken = event.target.closest("#strip");
+    show({ position: state.position + step }).then(() => wasOnToken && document.getElementById(`token-${state.position}`).focus());
+    event.preventDefault();
+  } else if (!inField && event.key >= "1" && event.key <= String(VIEWS.length)) show({ view: VIEWS[event.key - 1][0] });
+}
+
+async function start() {
+  page = JSON.parse(new TextDecoder().decode(await inflate("document")));
+  page.runs = page.runs.map((record) => new Run(record));
+  const run = page.runs[0];
+  state.position = run.promptLength < run.tokens.length ? run.promptLength : run.tokens.length - 1;
+  const left = page.runs.flatMap((one, n) => one.leftOut.map((line) => (page.runs.length > 1 ? `run ${n + 1}, ${line}` : line)));
+  document.getElementById("page").replaceChildren(
+    h("header", {}, h("h1", {}, "A run from the inside"), h("p", { class: "names" }, shown(run.name, 120), " · ", page.program),
+      page.runs.length > 1 ? choice("run", "run", page.runs.map((one, n) => [n, `${n + 1}: ${shown(one.name, 60)}`]), 0, (n) => show({ run: Number(n) })) : null,
+      h("details", { id: "left-out" }, h("summary", {}, left.length ? `What was left out (limit ${page.limit} MB)` : `Nothing was left out (limit ${page.limit} MB)`), h("ul", {}, left.map((line) => h("li", {}, line))))),
+    h("div", { id: "strip", role: "listbox", "aria-label": "tokens of the prompt, then of the answer; arrow keys move", "aria-orientation": "horizontal" }),
+    h("nav", { role: "tablist", "aria-label": "views" }, VIEWS.map(([name, title], n) => h("button", { id: `tab-${name}`, type: "button", role: "tab", "aria-controls": "view", "aria-keyshortcuts": n + 1, onclick: () => show({ view: name }) }, title))),
+    h("div", { id: "view", role: "tabpanel" }),
+    h("footer", {}, "Keys: ← → choose a token, 1 to 9 a view, Tab a control."));
+  document.addEventListener("keydown", keys);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show({}));
+  await show({});
+  // For the console: the state, the runs, and the sampler on plain arrays.
+  globalThis.explorer = { state, runs: page.runs, show, arrayOf, distribution, penalised, compareRuns };
+  document.documentElement.dataset.ready = "yes";
+}

@@ -1,0 +1,101 @@
+// The residual stream: its size, the logit lens, and who promoted a token.
+
+async function residualView(root) {
+  const run = currentRun();
+  const p = run.query(state.position);
+  root.append(h("p", {}, `Position ${p}, `, token(run, run.tokens[p]), ". Each half of a layer adds to the residual stream. Read as logits after each layer, by the final norm and the output matrix, the stream says which token it leads to: the logit lens."));
+  const lenses = await Promise.all(range(run.processed).map((i) => run.lensOf(i)));
+  root.append(...lensTable(run, lenses, p), ...(lenses[p] ? lensOfPosition(run, lenses[p], p) : []));
+  root.append(await streamTable(run, p), await attributionOf(run));
+}
+
+function lensTable(run, lenses, p) {
+  if (lenses.every((one) => one === null)) return [missing("The lens")];
+  const count = Math.max(3, Math.min(10, Math.floor((window.innerWidth - 140) / 105)));
+  const first = Math.max(0, Math.min(p - Math.floor(count / 2), run.processed - count));
+  const positions = range(run.processed).slice(first, first + count);
+  const rows = range(run.depths).reverse().map((depth) => h("tr", {}, h("th", { scope: "row" }, run.depthName(depth)),
+    positions.map((i) => {
+      if (!lenses[i]) return h("td", {}, "–");
+      const id = lenses[i].top(depth)[0];
+      const chance = lenses[i].chance(depth, id);
+      const rgb = colour(VIRIDIS, chance);
+      const isNext = run.tokens[i + 1] === id;
+      return h("td", { style: { background: css(rgb), color: inkOn(rgb) }, class: i === p ? "here" : "" },
+        token(run, id, 12), h("small", {}, ` ${percent(chance)}${isNext ? " ✓" : ""}`));
+    })));
+  const heads = ["after", ...positions.map((i) => h("button", { type: "button", class: "plain", id: `lens-${i}`, "aria-pressed": String(i === p), onclick: () => show({ position: i }) }, `${i} ${shown(run.text(run.tokens[i]), 10)}`))];
+  return [table("The most probable token after each layer; ✓ where it is the token that follows", heads, rows, { class: "lens" }),
+    legend(VIRIDIS, 0, 1, "probability")];
+}
+
+const DASHES = ["", "6 3", "2 3", "9 3 2 3", "1 2", "12 4"];
+
+function lensOfPosition(run, lens, p) {
+  const rows = range(run.depths).map((depth) => [run.depthName(depth),
+    ...lens.top(depth).map((id) => h("span", {}, token(run, id, 14), h("small", {}, ` ${percent(lens.chance(depth, id))}`))),
+    digits(lens.entropy(depth), 3)]);
+  const next = run.tokens[p + 1];
+  const ids = [...new Set([...lens.top(run.depths - 1), ...(next === undefined ? [] : [next])])];
+  const width = 560, height = 180, left = 40;
+  const x = (depth) => left + (depth * (width - left - 150)) / Math.max(run.L, 1);
+  const y = (chance) => 10 + (1 - (chance ?? 0)) * (height - 40);
+  let free = height - 16;
+  const ends = ids.map((id) => [id, y(lens.chance(run.L, id))]).sort((a, b) => b[1] - a[1]);
+  const lines = ends.map(([id, end], i) => {
+    free = Math.min(end, free - 14); // from the bottom up, where most of them end
+    const points = range(run.depths).map((depth) => `${x(depth)},${y(lens.chance(depth, id))}`);
+    return [s("polyline", { points: points.join(" "), class: "line", stroke: GROUPS[(i + 4) % GROUPS.length], "stroke-dasharray": DASHES[i % DASHES.length] }),
+      s("text", { x: width - 142, y: free + 4 }, `${run.label(id, 12)}${id === next ? " ✓" : ""}`)];
+  });
+  const ticks = range(run.depths).filter((d) => d % Math.ceil(run.depths / 9) === 0)
+    .map((depth) => s("text", { x: x(depth), y: height - 6, "text-anchor": "middle" }, depth === 0 ? "emb" : depth - 1));
+  return [
+    table(`Position ${p}: the top tokens after each layer, and the entropy in bits`, ["after", "1", "2", "3", "4", "5", "entropy"], rows, { id: "lens-position" }),
+    h("h3", {}, "How their probabilities grow from layer to layer"),
+    s("svg", { viewBox: `0 0 ${width} ${height}`, class: "wide chart", role: "img", "aria-label": "probability by layer of the tokens in the table" },
+      s("text", { x: 4, y: y(1) + 4 }, "100 %"), s("text", { x: 4, y: y(0) + 4 }, "0 %"), s("line", { x1: left, x2: width - 150, y1: y(0), y2: y(0), class: "axis" }), ticks, lines),
+  ];
+}
+
+async function streamTable(run, p) {
+  const found = await run.residualOf(p);
+  if (!found) return missing("The residual stream of this position");
+  const rows = [["embedding", "", "", "", "", digits(found.rms(0))], ...range(run.L).map((layer) => [
+    `layer ${layer}`, digits(found.norm(2 * layer)), digits(found.cosine(2 * layer), 3),
+    digits(found.norm(2 * layer + 1)), digits(found.cosine(2 * layer + 1), 3), digits(found.rms(2 * layer + 2)),
+  ])];
+  return table("What each layer added at this position: its length, and the cosine of its angle to the stream before",
+    ["", "attention: length", "cosine", "feed-forward: length", "cosine", "rms of the stream after"], rows, { id: "stream" });
+}
+
+async function attributionOf(run) {
+  const one = run.drawOf(state.position);
+  if (!one?.attribution) return missing("The attribution of this step");
+  const parts = await arrayOf(one.attribution.parts);
+  const heads = one.attribution.heads && (await arrayOf(one.attribution.heads));
+  const logit = one.logits ? (await arrayOf(one.logits))[one.token] : null;
+  const most = Math.max(...parts.map(Math.abs));
+  const name = (i) => (i === 0 ? "embedding" : `layer ${(i - 1) >> 1} ${i % 2 ? "attention" : "feed-forward"}`);
+  const width = 560, row = 18, zero = 330;
+  const scale = 170 / (most || 1);
+  const bars = [...parts].map((x, i) => [
+    s("text", { x: 4, y: i * row + 13 }, name(i)),
+    s("rect", { x: x < 0 ? zero + x * scale : zero, y: i * row + 3, width: Math.abs(x) * scale, height: row - 6, class: x < 0 ? "against" : "for" }),
+    s("text", { x: x < 0 ? zero + 4 : zero - 4, y: i * row + 13, "text-anchor": x < 0 ? "start" : "end" }, `${x < 0 ? "−" : "+"}${digits(Math.abs(x), 3)}`),
+  ]);
+  const section = h("section", {}, h("h3", {}, "Who promoted ", token(run, one.token), `, token ${one.token} at position ${one.start + one.T}`),
+    h("p", { id: "attribution-sum" }, `Each part of the stream, times the output row of this token, with the scale of the final norm held fixed. The parts add up to ${digits(one.attribution.sum, 7)}; the logit is ${logit === null ? "not in this file" : digits(logit, 7)}. They differ by less than ${digits(one.attribution.bound, 2)}, which is what rounding the normalized activations can change.`),
+    s("svg", { viewBox: `0 0 ${width} ${parts.length * row + 6}`, class: "wide chart", role: "img", "aria-label": "the share of the logit of each part" },
+      s("line", { x1: zero, x2: zero, y1: 0, y2: parts.length * row, class: "axis" }), bars));
+  if (!heads) return section;
+  const largest = Math.max(...heads.map(Math.abs)) || 1;
+  section.append(h("h3", {}, "Which heads"), matrix({
+    id: "attribution-heads", name: "share of the logit by head", rows: run.L, columns: run.H, cell: Math.max(12, Math.min(30, Math.floor(600 / run.H))),
+    scale: DIVERGING, low: -largest, high: largest, value: (layer, head) => heads[layer * run.H + head],
+    labels: { row: (layer) => `layer ${layer}`, column: (head) => `head ${head}` },
+    say: (layer, head) => `layer ${layer}, head ${head}: ${digits(heads[layer * run.H + head])}`,
+    choose: (layer, head) => show({ view: "attention", layer, head }), chosen: [state.layer, state.head],
+  }), legend(DIVERGING, -largest, largest, "share of the logit"));
+  return section;
+}

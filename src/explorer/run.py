@@ -1,0 +1,212 @@
+"""Runs that are made to be shown: an answer drawn anew, or one that is known, with a trace on."""
+
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from .. import __version__, ml, trace
+from ..inference import InferenceEngine, Message, SamplingArgs, encode_chat, end_ids
+from ..ml import roofline
+from ..model import Model
+from ..model.files import BUNDLED_MODEL
+from ..untrusted import shown
+from .collect import VERSION, Collector
+from .errors import ExplorerError
+from .store import DEFAULT_LIMIT, Store
+from .texts import sources, stages, token_text
+from .write import write_html
+
+_ROUNDS = 1_000_000
+
+
+class Page(str):
+    """The explorer's HTML; a notebook shows it in a frame."""
+
+    def _repr_html_(self) -> str:
+        escaped = self.replace("&", "&amp;").replace('"', "&quot;")
+        style = "width:100%;height:800px;border:1px solid"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escaped}"></iframe>'
+
+
+def explore(
+    model: Model,
+    prompt: str | Sequence[Message],
+    max_new_tokens: int = 32,
+    sampling: SamplingArgs | None = None,
+    *,
+    beside: Model | None = None,
+    beside_prompt: str | Sequence[Message] | None = None,
+    limit: float = DEFAULT_LIMIT,
+) -> Page:
+    """Run a prompt with a trace on, and return the page that shows the run from the inside.
+
+    Args:
+        model: The model, with its tokenizer.
+        prompt: A text to continue, or the messages of a chat.
+        max_new_tokens: The most tokens of an answer.
+        sampling: How they are drawn.
+        beside: Another model whose run of the same tokens is shown beside.
+        beside_prompt: Another prompt whose run is shown beside, by either model.
+        limit: The largest page in megabytes of 10^6 bytes.
+
+    Raises:
+        ExplorerError: A limit that leaves no room.
+        InferenceError, ModelError: As `InferenceEngine.generate`.
+    """
+    has_two = beside is not None or beside_prompt is not None
+    store = Store(limit, 1 + has_two)
+    ids, ends = prompt_of(model, prompt)
+    settings = max_new_tokens, sampling or SamplingArgs()
+    runs = [run_traced(model, ids, *settings, store, model_name(model), end_ids=ends)]
+    if has_two:
+        other = beside or model
+        second = None if beside_prompt is None else prompt_of(other, beside_prompt)
+        runs.append(run_beside(other, runs[0], second, *settings, store))
+    return Page("".join(write_html(document_of(runs, store), store)))
+
+
+def prompt_of(
+    model: Model, prompt: str | Sequence[Message], chat_format: str | None = None
+) -> tuple[list[int], frozenset[int]]:
+    """Return the token ids of a prompt, and those that end its answer beside the model's own.
+
+    Args:
+        model: Its tokenizer is used, and its chat format where none is given.
+        prompt: A text to continue, or the messages of a chat.
+        chat_format: A key of `CHAT_FORMATS`.
+    """
+    engine = InferenceEngine(model, 1)
+    tokenizer = engine._tokenizer()
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt, bos=tokenizer.adds_bos, eos=False), frozenset()
+    name = engine.chat_format.name if chat_format is None else chat_format
+    ids = encode_chat(tokenizer, list(prompt), chat_format=name)
+    return ids, frozenset(end_ids(tokenizer, name))
+
+
+def run_traced(
+    model: Model,
+    ids: Sequence[int],
+    max_new_tokens: int,
+    sampling: SamplingArgs,
+    store: Store,
+    name: str,
+    end_ids: frozenset[int] = frozenset(),
+    forced_ids: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Run a prompt in a new context with a trace on; return the document's part of it.
+
+    Args:
+        model: The model.
+        ids: Token ids of the prompt.
+        max_new_tokens: The most tokens of an answer.
+        sampling: How they are drawn.
+        store: Takes the arrays.
+        name: What the page calls the run.
+        end_ids: Ids that end the answer, beside those of the model.
+        forced_ids: Tokens of the answer that are known.
+    """
+    length = min(len(ids) + max_new_tokens, model.args.max_context_length)
+    engine = InferenceEngine(model, max(length, 1))
+    collector = Collector(model, store, name)
+    tracer = trace.Tracer(
+        model.args.sizes,
+        collector.write,
+        wants=collector.wants,
+        text_of=lambda _token: "",
+        values=collector.wants_values,
+    )
+    facts = facts_of(model)  # before the trace, which would show what is measured
+    trace.start(tracer)
+    try:
+        trace.mark(1, details={"ids": list(ids)})
+        for _ in engine.generate(
+            ids, max_new_tokens, sampling, end_ids=end_ids, forced_ids=forced_ids
+        ):
+            pass
+    finally:
+        trace.stop()
+    return collector.finish(facts | {"forced": bool(forced_ids)})
+
+
+def run_beside(
+    model: Model,
+    first: dict[str, Any],
+    prompt: tuple[list[int], frozenset[int]] | None,
+    max_new_tokens: int,
+    sampling: SamplingArgs,
+    store: Store,
+) -> dict[str, Any]:
+    """Run a second prompt, or the tokens of the first run by another model.
+
+    With another model and no other prompt, its tokens are those of the first run, so that each
+    position has the same text before it; where it would have drawn another token, the page says so.
+    A model with another tokenizer could not read them: that needs a prompt.
+
+    Raises:
+        ExplorerError: The tokens of the first run mean something else to the model.
+    """
+    if prompt is not None:
+        ids, ends = prompt
+        return run_traced(
+            model, ids, max_new_tokens, sampling, store, model_name(model), end_ids=ends
+        )
+    check_tokens(model, first)
+    count = sum("token" in one for one in first["passes"])
+    tokens = first["tokens"]
+    ids, answer = tokens[: len(tokens) - count], tokens[len(tokens) - count :]
+    return run_traced(
+        model, ids, len(answer), sampling, store, model_name(model), forced_ids=answer
+    )
+
+
+def check_tokens(model: Model, first: dict[str, Any]) -> None:
+    """Refuse a model to which the tokens of a run mean something else."""
+    for token in first["tokens"]:
+        known = token < model.args.vocab_size
+        text = token_text(model.tokenizer, token)[0] if known else "no token"
+        expected = first["texts"][str(token)][0]
+        if text != expected:
+            raise ExplorerError(
+                f"--explore-with: expected a model with the same tokens, or --explore-prompt: "
+                f"token {token} is {shown(expected)}, got {shown(text)}"
+            )
+
+
+def model_name(model: Model) -> str:
+    """Return what the page calls a run: the name of the directory, and the dtype of the weights."""
+    top = model.files.top.resolve()
+    name = "bundled model" if top == BUNDLED_MODEL else top.name
+    return f"{name}, {model.transformer.layers[0].attention.wq.dtype}"
+
+
+def facts_of(model: Model) -> dict[str, Any]:
+    """Return what a reader of the page has to know of the model and of the machine."""
+    info = ml.build_info()
+    weights = [w for w in model.tensors.values() if isinstance(w, ml.Tensor) and w.is_contiguous]
+    isa, streams = roofline.fastest_reading(weights)
+    first = model.transformer.layers[0].attention.wq
+    return {
+        "model": model.description,
+        "weights": str(first.dtype),
+        "eps": model.args.norm_eps,
+        "machine": {
+            "instruction set": info["isa"],
+            "threads": info["threads"],
+            "python": platform.python_version(),
+            "readRate": roofline.read_rate(weights, isa, streams),
+            "operationRate": roofline.multiply_add_rate(model.args.dtype.name, _ROUNDS, 3),
+        },
+    }
+
+
+def document_of(runs: list[dict[str, Any]], store: Store) -> dict[str, Any]:
+    """Return the whole document: its runs, and what they share."""
+    return {
+        "version": VERSION,
+        "program": f"llama-bolts {__version__}",
+        "limit": store.limit,
+        "stages": stages(),
+        "sources": sources(),
+        "runs": runs,
+    }

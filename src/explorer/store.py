@@ -1,0 +1,94 @@
+"""The arrays of a document: deflated when they are made, and counted as bytes of the file."""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import ExplorerError
+
+Array = npt.NDArray[Any]
+Reference = dict[str, Any]  # block, dtype and shape, as JSON holds them
+
+# Which part of the limit each kind of array may take. What is left is for the page itself, the
+# events and the texts, which are always written.
+SHARES: Mapping[str, float] = {
+    "logits": 0.48, "attention": 0.26, "values": 0.10, "lens": 0.06, "residual": 0.03,
+}  # fmt: skip
+SMALLEST_LIMIT = 1.0  # megabytes: below it the page and the texts leave no room for numbers
+DEFAULT_LIMIT = 12.0
+
+
+class Store:
+    """Deflated arrays, and how much of the limit they took.
+
+    Args:
+        limit: The largest file to be written, in megabytes of 10^6 bytes.
+        runs: How many runs share it.
+
+    Raises:
+        ExplorerError: A limit that leaves no room.
+    """
+
+    def __init__(self, limit: float = DEFAULT_LIMIT, runs: int = 1) -> None:
+        if not limit >= SMALLEST_LIMIT:
+            raise ExplorerError(
+                f"--explore-limit: expected at least {SMALLEST_LIMIT:g} MB, got {limit:g}"
+            )
+        self.limit = limit
+        self.blocks: list[bytes] = []
+        self._room = {kind: int(share * limit * 1e6 / runs) for kind, share in SHARES.items()}
+        self._shares = dict(self._room)
+
+    def begin_run(self) -> None:
+        """Give each kind of array its share again, for the next run."""
+        self._room = dict(self._shares)
+
+    def room(self, kind: str) -> int:
+        """Return how many bytes of the file a kind of array can still take."""
+        return self._room[kind]
+
+    def add(self, array: Array, kind: str, dtype: str | None = None) -> Reference | None:
+        """Keep an array, unless there is no room for it.
+
+        Args:
+            array: Integers or float32, contiguous in C order once it is stored.
+            kind: One of `SHARES`.
+            dtype: What the page is told; that of the array by default.
+
+        Returns:
+            Where the page finds it; None if it was left out.
+        """
+        data = zlib.compress(np.ascontiguousarray(array).data, 6)
+        size = file_bytes(len(data))
+        if size > self._room[kind]:
+            return None
+        self._room[kind] -= size
+        self.blocks.append(data)
+        return {
+            "block": len(self.blocks) - 1,
+            "dtype": dtype or array.dtype.name,
+            "shape": list(array.shape),
+        }
+
+    def add_values(self, values: Array, dtype: str, kind: str) -> Reference | None:
+        """Keep the elements of a tensor, bit for bit.
+
+        Args:
+            values: float32 or complex64, as events carry them.
+            dtype: That of the tensor: of bfloat16, the 16 bits are stored.
+            kind: As in `add`.
+        """
+        if values.dtype.kind == "c":
+            values = np.ascontiguousarray(values).view(np.float32).reshape(*values.shape, 2)
+        if dtype == "bfloat16":
+            bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> 16
+            return self.add(bits.astype(np.uint16), kind, "bfloat16")
+        return self.add(values.astype(np.float32), kind)
+
+
+def file_bytes(count: int) -> int:
+    """Return the characters of base64 for a number of bytes, and of the element around them."""
+    return 4 * -(-count // 3) + 48

@@ -1,0 +1,90 @@
+"""What a reader has beside a stage: its lines of code, its section of chapter 14, its tokens."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..tokenizer import Tokenizer
+from ..trace.code import PACKAGE, shown_path
+from ..trace.events import HOLDS, STAGES, Stage
+
+_MARKER = re.compile(r"<!--.*-->")
+_LONGEST_TEXT = 20_000  # characters of a token; longer ones are cut, and the page says so
+
+
+def stages() -> list[dict[str, Any]]:
+    """Return the 21 stages: name, letters of the steps, code and section."""
+    return [
+        {
+            "number": number,
+            "name": stage.name,
+            "holds": HOLDS.get(number, ""),
+            "function": stage.function,
+            "code": stage.code,
+            "chapter": stage.chapter,
+            "section": _section(stage),
+        }
+        for number, stage in STAGES.items()
+    ]
+
+
+def sources() -> dict[str, dict[str, Any]]:
+    """Return the functions of the stages: for `file function`, the first line and the text."""
+    found: dict[str, dict[str, Any]] = {}
+    for stage in STAGES.values():
+        file = PACKAGE / f"{stage.module.replace('.', '/')}.py"
+        name = shown_path(str(file))
+        source = _function(file, stage.function)
+        if source is not None:
+            found[f"{name} {stage.function}"] = {"file": name, **source}
+    return found
+
+
+@cache
+def _function(file: Path, qualified: str) -> dict[str, Any] | None:
+    """Return the first line of a function and its text; None without the sources."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    body: list[ast.stmt] = ast.parse(text).body
+    node: Any = None
+    for name in qualified.split("."):
+        node = next((n for n in body if getattr(n, "name", None) == name), None)
+        if node is None:
+            return None
+        body = node.body
+    lines = text.split("\n")[node.lineno - 1 : node.end_lineno]
+    return {"line": node.lineno, "text": "\n".join(lines)}
+
+
+@cache
+def _section(stage: Stage) -> str:
+    """Return the section of a stage as Markdown, without comments; empty without the chapter."""
+    name = stage.chapter.partition("#")[0]
+    for place in (PACKAGE / name, PACKAGE.parent / name):
+        if place.is_file():
+            text = place.read_text(encoding="utf-8")
+            break
+    else:
+        return ""
+    _, found, rest = text.partition(f"\n## {stage.heading}\n")
+    section = re.split(r"\n## ", rest, maxsplit=1)[0] if found else ""
+    return "\n".join(line for line in section.split("\n") if not _MARKER.fullmatch(line)).strip()
+
+
+def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:
+    """Return the text of a token, bytes that are no whole character as `\\xe2`, and if special."""
+    if tokenizer is None:
+        return f"token {token}", False
+    if tokenizer.is_special(token):
+        return _short(tokenizer.decode([token])), True
+    text = tokenizer.token_bytes(token).decode("utf-8", errors="backslashreplace")
+    return _short(text), False
+
+
+def _short(text: str) -> str:
+    cut = len(text) - _LONGEST_TEXT
+    return text if cut <= 0 else f"{text[:_LONGEST_TEXT]} and {cut} more characters"

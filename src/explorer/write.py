@@ -1,0 +1,95 @@
+"""A document and the page that shows it, as one HTML file.
+
+The page runs one script, its own: a Content-Security-Policy allows it and its style by their
+hashes, and nothing else. Data are in elements that no browser runs; base64 and JSON whose `<` is
+escaped cannot end them. The script makes text nodes only, which `require-trusted-types-for` holds.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .store import Store
+
+_PAGE = Path(__file__).resolve().parent / "page"
+# In this order they are one script.
+SCRIPTS = (
+    "data.js", "draw.js", "map.js", "attention.js", "residual.js", "sampling.js", "cache.js",
+    "values.js", "compare.js", "tour.js", "main.js",
+)  # fmt: skip
+_HEAD = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src '{script}'; \
+style-src '{style}'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; \
+trusted-types 'none'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>A run from the inside</title>
+<style>{css}</style>
+</head>
+<body>
+<main id="page"><p>This page needs JavaScript, which it carries itself.</p></main>
+"""
+
+
+def write_html(document: Mapping[str, Any], store: Store) -> Iterator[str]:
+    """Yield the parts of the file, one after the other.
+
+    Args:
+        document: What `Collector.finish` returned for each run, and what all of them share.
+        store: The arrays that it names.
+    """
+    script = '(() => {\n"use strict";\n' + "".join(map(_read, SCRIPTS)) + "start();\n})();\n"
+    style = _read("style.css")
+    yield _HEAD.format(script=_hash(script), style=_hash(style), css=style)
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    yield _element("document", zlib.compress(text.encode(), 9))
+    for number, block in enumerate(store.blocks):
+        yield _element(f"block-{number}", block)
+    yield f"<script>{script}</script>\n</body>\n</html>\n"
+
+
+def save_html(document: Mapping[str, Any], store: Store, path: Path) -> int:
+    """Write the file, or leave what was there as it was; return its bytes.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=".explore-", dir=path.parent)
+    try:
+        with open(descriptor, "w", encoding="utf-8", newline="") as file:
+            os.fchmod(descriptor, 0o666 & ~_umask())
+            file.writelines(write_html(document, store))
+        size = os.path.getsize(name)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return size
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _element(name: str, data: bytes) -> str:
+    text = base64.b64encode(data).decode("ascii")
+    return f'<script type="text/plain" id="{name}">{text}</script>\n'
+
+
+def _read(name: str) -> str:
+    return (_PAGE / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

@@ -1,0 +1,213 @@
+"""The document of the explorer: its numbers are those of the run."""
+
+import base64
+import json
+import re
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml, trace
+from src.explorer import ExplorerError, Store, explore, run_traced
+from src.explorer.write import write_html
+from src.inference import Message, SamplingArgs
+from src.model import InferenceContext, Model, load_model
+
+QUESTION = "What is the capital of Massachusetts? Answer in one word."
+PROMPT = "The capital of France is"
+KINDS = {"bfloat16": np.uint16}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model()
+
+
+class Recorded:
+    """Every result of every op, by the order in which ops ran."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, np.ndarray[Any, Any], str]] = []
+
+    def __call__(self, call: ml.op.OpCall) -> None:
+        for x in call.results:
+            values = np.asarray(x)
+            self.calls.append((call.op, values.copy(), x.dtype.name))
+
+
+@pytest.fixture(scope="module")
+def run(model: Model) -> tuple[dict[str, Any], Store, Recorded, list[int]]:
+    assert model.tokenizer is not None
+    ids = model.tokenizer.encode(PROMPT, bos=True, eos=False)
+    store, seen = Store(), Recorded()
+    ml.subscribe(seen)
+    try:
+        found = run_traced(model, ids, 8, SamplingArgs(seed=3, temperature=1.3), store, "x")
+    finally:
+        ml.unsubscribe(seen)
+    return found, store, seen, ids
+
+
+def stored(store: Store, reference: dict[str, Any]) -> np.ndarray[Any, Any]:
+    kind = KINDS.get(reference["dtype"], reference["dtype"])
+    data = zlib.decompress(store.blocks[reference["block"]])
+    return np.frombuffer(data, kind).reshape(reference["shape"])
+
+
+def float32_of(store: Store, reference: dict[str, Any]) -> np.ndarray[Any, Any]:
+    found = stored(store, reference)
+    if reference["dtype"] == "bfloat16":
+        return (found.astype(np.uint32) << 16).view(np.float32)
+    return found
+
+
+def of_stage(seen: Recorded, name: str) -> list[np.ndarray[Any, Any]]:
+    return [values for op, values, _ in seen.calls if op == name]
+
+
+def test_values_are_those_of_the_run_bit_for_bit(run) -> None:
+    document, store, seen, _ = run
+    kept = [event for event in document["events"] if event[11] is not None]
+    names = {(event[1], document["tensors"][event[5][0][0]][0]) for event in kept}
+    assert {(8, "xq"), (10, "xk"), (11, "keys"), (13, "scores"), (17, "gate"), (18, "x")} <= names
+    made = {x.astype(np.float32).tobytes() for _, x, _ in seen.calls if x.dtype != np.complex64}
+    for event in kept:
+        reference, axis, first = event[11]
+        if reference["dtype"] == "float32" and reference["shape"][-1:] == [2]:
+            continue  # complex
+        assert (axis is None or first == 0) or event[5]
+        assert float32_of(store, reference).tobytes() in made, event
+
+
+def test_attention_is_that_of_the_run_within_half_a_step(run) -> None:
+    document, store, seen, ids = run
+    weights = [x.astype(np.float64) for x in of_stage(seen, "softmax")]
+    L, H = document["sizes"]["L"], document["sizes"]["H"]
+    for number, one in enumerate(document["passes"]):
+        data = stored(store, one["attention"]["data"])
+        assert one["attention"]["rows"] == one["T"] == (len(ids) if number == 0 else 1)
+        for layer in range(L):
+            expected = weights[number * L + layer]
+            rows = [expected[:, r, : one["start"] + r + 1] for r in range(one["T"])]
+            flat = np.concatenate(rows, axis=1)
+            assert flat.shape == (H, data.shape[2])
+            assert np.abs(data[layer] / 255 - flat).max() <= 0.5 / 255 + 1e-9
+
+
+def test_the_lens_of_the_last_layer_is_the_logits(run, model: Model) -> None:
+    document, store, _, _ = run
+    context = InferenceContext(model.args, 64, attention="eager")
+    tokens = document["tokens"][: document["passes"][-1]["start"] + 1]
+    logits = model.transformer.forward(context, tokens, all_positions=True).numpy()
+    for one in document["passes"]:
+        lens = {n: stored(store, x) for n, x in one["lens"].items() if n != "rows"}
+        assert one["lens"]["rows"] == one["T"]
+        for row in range(one["T"]):
+            ids = lens["ids"][lens["starts"][row] : lens["starts"][row + 1]]
+            kept = lens["logits"][lens["starts"][row] : lens["starts"][row + 1], -1]
+            expected = logits[one["start"] + row]
+            assert kept.tobytes() == expected[ids].tobytes()
+            assert lens["top"][row, -1, 0] == expected.argmax()
+            exact = expected.astype(np.float64)
+            assert np.isclose(lens["log_sums"][row, -1], np.logaddexp.reduce(exact), atol=1e-9)
+            p = np.exp(exact - np.logaddexp.reduce(exact))
+            assert np.isclose(lens["entropies"][row, -1], -(p * np.log2(p)).sum(), atol=1e-4)
+        assert stored(store, one["logits"]).tobytes() == logits[one["start"] + row].tobytes()
+
+
+@pytest.mark.parametrize("quantize", [None, "nf4", "int8"])
+def test_attributions_add_up_to_the_logit(quantize: str | None) -> None:
+    model, store = load_model(quantize=quantize), Store()
+    assert model.tokenizer is not None
+    ids = model.tokenizer.encode(PROMPT, bos=True, eos=False)
+    settings = SamplingArgs(seed=3)
+    found = run_traced(model, ids, 5, settings, store, "x", forced_ids=[100, 314, 1813, 40, 270])
+    shown = [one for one in found["passes"] if "token" in one]
+    assert len(shown) == 5
+    for one in shown:
+        told = one["attribution"]
+        logit = float(stored(store, one["logits"])[one["token"]])
+        parts = stored(store, told["parts"]).astype(np.float64)
+        assert abs(parts.sum() - told["sum"]) < 1e-3
+        assert abs(told["sum"] - logit) <= told["bound"]
+        # Heads are rounded by the same product as their sum, which the residual stream adds.
+        heads = stored(store, told["heads"]).astype(np.float64)
+        assert np.allclose(heads.sum(-1), parts[1::2], atol=0.02 if quantize is None else 0.4)
+
+
+def test_the_bound_is_not_met_by_another_token(run) -> None:
+    document, store, _, _ = run
+    one = document["passes"][0]
+    logits = stored(store, one["logits"])
+    far = np.abs(logits - one["attribution"]["sum"]) > one["attribution"]["bound"]
+    assert far.mean() > 0.9
+
+
+def test_the_residual_stream_is_measured(run) -> None:
+    document, store, seen, _ = run
+    L = document["sizes"]["L"]
+    added = of_stage(seen, "add")
+    numbers = stored(store, document["passes"][1]["residual"])
+    assert numbers.shape == (6 * L + 1, 1)
+    streams = [x.astype(np.float64) for x in added if x.shape == (1, document["sizes"]["D"])]
+    assert np.allclose(
+        numbers[1 : 2 * L + 1, 0], [np.sqrt((x**2).mean()) for x in streams[: 2 * L]]
+    )
+
+
+def test_forced_tokens_are_taken_and_what_would_be_drawn_is_told(run, model: Model) -> None:
+    document, _, _, ids = run
+    forced = [*document["tokens"][len(ids) :][:2], 100, 101]
+    found = run_traced(
+        model, ids, 4, SamplingArgs(temperature=0.0), Store(), "x", forced_ids=forced
+    )
+    assert found["tokens"] == [*ids, *forced]
+    assert "drawn" in found["passes"][2]
+    assert found["forced"]
+    assert not trace.is_on()
+
+
+def test_the_bundled_model_needs_less_than_2_megabytes(model: Model) -> None:
+    assert len(explore(model, [Message("user", QUESTION)], 8)) < 2_000_000
+
+
+def test_a_limit_is_kept_and_what_is_left_out_is_said(model: Model) -> None:
+    text = "Hello world. " * 60
+    page = explore(model, text, 4, limit=1.0)
+    assert len(page) <= 1_000_000
+    [document] = re.findall(r'id="document">([^<]*)<', page)
+    told = json.loads(zlib.decompress(base64.b64decode(document)))["runs"][0]["leftOut"]
+    assert any(line.startswith("attention: positions 0 to ") for line in told)
+    assert any(line.startswith("lens: positions 0 to ") for line in told)
+    with pytest.raises(ExplorerError, match=r"expected at least 1 MB, got 0\.5"):
+        explore(model, text, 4, limit=0.5)
+
+
+def test_another_prompt_and_another_format_stand_beside_a_run(model: Model) -> None:
+    page = explore(model, PROMPT, 4, SamplingArgs(seed=1), beside=load_model(quantize="nf4"))
+    [text] = re.findall(r'id="document">([^<]*)<', page)
+    first, second = json.loads(zlib.decompress(base64.b64decode(text)))["runs"]
+    assert first["tokens"] == second["tokens"]
+    assert (first["weights"], second["weights"]) == ("bfloat16", "nf4")
+    assert second["forced"]
+    assert not first["forced"]
+
+
+def test_a_page_has_one_script_and_no_address(model: Model) -> None:
+    page = explore(model, PROMPT, 1)
+    head = page.partition("</head>")[0]
+    assert "default-src 'none'; script-src 'sha256-" in head
+    assert page.count("<script>") == 1
+    without_data = re.sub(r'id="[\w-]+">[^<]*<', "", page)
+    addresses = set(re.findall(r"https?://[^\s\"'<]+", without_data))
+    assert addresses == {"http://www.w3.org/2000/svg"}
+    assert page._repr_html_().startswith('<iframe sandbox="allow-scripts"')
+
+
+def test_the_parts_of_the_file_are_those_of_the_text() -> None:
+    store = Store()
+    assert store.add(np.arange(3, dtype=np.int32), "values") is not None
+    parts = list(write_html({"runs": []}, store))
+    assert "".join(parts).count('type="text/plain"') == 2

@@ -1,0 +1,306 @@
+"""The page of the explorer in Chromium, from a file, without a network."""
+
+import base64
+import json
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src.explorer import Store, document_of, run_beside, run_traced, save_html
+from src.explorer.run import prompt_of
+from src.inference import Message, Sampler, SamplingArgs
+from src.model import load_model
+from tests.tools.test_site import FLAGS
+
+api = pytest.importorskip("playwright.sync_api", reason="the docs extra is not installed")
+
+pytestmark = pytest.mark.slow
+QUESTION = "What is the capital of Massachusetts? Answer in one word."
+VIEWS = (
+    "tokens", "map", "attention", "residual", "sampling", "cache", "values", "compare", "tour",
+)  # fmt: skip
+WIDTHS = (400, 1280, 2560)
+HOSTILE = (
+    "</script><script>document.title='owned'</script>",
+    "<img src=x onerror=alert(1)>",
+    "\" onmouseover='alert(2)' \u202e gnp.exe \u2066",
+    "`${alert(3)}` \x00\x1b[31m\u2028",
+    "x" * 10_000,
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
+    with api.sync_playwright() as play:
+        profile = tmp_path_factory.mktemp("profile")
+        yield play.chromium.launch_persistent_context(
+            profile, executable_path=chromium, args=FLAGS, offline=True
+        )
+
+
+@pytest.fixture
+def page(browser) -> Iterator[Any]:
+    """A page whose console stays empty and that asks only for its own file."""
+    page, told = browser.new_page(), []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: told.append(request.url))
+    page.on("dialog", lambda dialog: told.append(dialog.message))
+    yield page
+    assert page.title() == "A run from the inside"
+    page.close()
+    assert [text for text in told if not text.startswith("file://")] == []
+    assert len(told) == 1
+
+
+@pytest.fixture(scope="module")
+def two_formats(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """A page of the bundled model beside its nf4, and the document's runs."""
+    model, other, store = load_model(), load_model(quantize="nf4"), Store(runs=2)
+    ids, ends = prompt_of(model, [Message("user", QUESTION)])
+    settings = 8, SamplingArgs(seed=1, temperature=1.0)
+    runs = [run_traced(model, ids, *settings, store, "first", end_ids=ends)]
+    runs.append(run_beside(other, runs[0], None, *settings, store))
+    path = tmp_path_factory.mktemp("pages") / "two.html"
+    assert save_html(document_of(runs, store), store, path) == path.stat().st_size
+    return path, runs
+
+
+def opened(page, path: Path) -> None:
+    page.goto(f"file://{path}")
+    page.wait_for_selector("html[data-ready]", timeout=60_000)
+
+
+def go(page, view: str) -> None:
+    page.click(f"#tab-{view}")
+    page.wait_for_selector(f"#view[data-view={view}]")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_view_opens_and_fits(two_formats, page, width: int, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    opened(page, two_formats[0])
+    for view in VIEWS:
+        go(page, view)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+        assert page.locator("#view").inner_text().strip()
+        assert page.locator(f"#tab-{view}").get_attribute("aria-selected") == "true"
+
+
+def test_the_keyboard_reaches_everything(two_formats, page) -> None:
+    opened(page, two_formats[0])
+    for number, view in enumerate(VIEWS, 1):
+        page.keyboard.press(str(number))
+        page.wait_for_selector(f"#view[data-view={view}]")
+    page.locator("#tab-tour").focus()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("#view[data-view=compare]")
+    assert page.evaluate("document.activeElement.id") == "tab-compare"
+    before = page.evaluate("explorer.state.position")
+    page.locator(f"#token-{before}").focus()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector(f"#token-{before - 1}[aria-selected=true]")
+    assert page.evaluate("document.activeElement.id") == f"token-{before - 1}"
+    page.keyboard.press("3")
+    page.wait_for_selector("#view[data-view=attention]")
+    page.locator("#attention-grid").focus()
+    for key, expected in (("ArrowDown", [1, 0]), ("ArrowRight", [1, 1])):
+        page.keyboard.press(key)
+        page.wait_for_selector(f"h3:has-text('Layer {expected[0]}, head {expected[1]}')")
+    page.locator("#attention-large").focus()
+    told = page.locator("#view .readout").first.inner_text()
+    page.keyboard.press("ArrowUp")
+    assert page.locator("#view .readout").first.inner_text() != told
+    page.keyboard.press("2")
+    page.wait_for_selector("#stage-8")
+    page.locator("#stage-8").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#stage-heading:has-text('Stage 8')")
+
+
+def test_every_control_is_used(two_formats, page) -> None:
+    opened(page, two_formats[0])
+    page.click("#left-out summary")
+    for view in VIEWS:
+        go(page, view)
+        ids = page.locator("#view select").evaluate_all("all => all.map((one) => one.id)")
+        for name in ids:
+            options = page.locator(f"#{name} option").evaluate_all("all => all.map((x) => x.value)")
+            page.select_option(f"#{name}", options[-1])
+            page.wait_for_timeout(100)
+            assert page.locator(f"#view #{name}").input_value() == options[-1], (view, name)
+    go(page, "map")
+    for stage in range(1, 22):
+        page.locator(f"#stage-{stage}").click()
+        page.wait_for_selector(f"#stage-heading:has-text('Stage {stage}:')")
+    go(page, "values")
+    page.select_option("#values-tensor", "0")
+    page.wait_for_timeout(200)
+    wide = page.locator("#values-map").bounding_box()["width"]
+    page.click("#values-larger")
+    page.wait_for_timeout(200)
+    assert page.locator("#values-map").bounding_box()["width"] > wide
+    page.click("#values-smaller")
+    page.locator("#values-map").hover(position={"x": 130, "y": 130})
+    assert re.search(r"\] = .*sign [01]  exponent [01]{8}", page.locator(".readout").inner_text())
+    go(page, "tour")
+    for step in range(2, 11):
+        page.click("#tour-next")
+        page.wait_for_selector(f"#tour-title:has-text('{step} of 10')")
+        assert re.search(r"\d", page.locator("#tour-text").inner_text())
+    page.click("#tour-show")
+    page.wait_for_selector("#view[data-view=sampling]")
+    go(page, "compare")
+    page.select_option("#run", "1")
+    page.wait_for_timeout(100)
+    assert page.evaluate("explorer.state.run") == 1
+
+
+def test_a_step_is_shown_within_the_time_of_a_glance(two_formats, page) -> None:
+    """50 ms on an idle machine; here a bound that a busy one keeps too."""
+    opened(page, two_formats[0])
+    go(page, "sampling")
+    times = []
+    for _ in range(5):
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_timeout(150)
+        times.append(float(page.locator("#view").get_attribute("data-milliseconds")))
+    assert min(times) < 50
+
+
+def test_the_browser_samples_as_the_engine(two_formats, page) -> None:
+    path, runs = two_formats
+    opened(page, path)
+    rng = random.Random(0)
+    steps = [n for n, one in enumerate(runs[0]["passes"]) if "token" in one]
+    code = """async ([n, settings, seen]) => {
+      const run = explorer.runs[0];
+      const raw = await explorer.arrayOf(run.passes[n].logits);
+      return settings.map((one) => {
+        const logits = explorer.penalised(raw, seen, one.repeat_penalty);
+        return explorer.distribution(logits, one);
+      });
+    }"""
+    tried = 0
+    for n in steps:
+        logits = np.array(page.evaluate(
+            "async (n) => [...await explorer.arrayOf(explorer.runs[0].passes[n].logits)]", n
+        ), np.float32)  # fmt: skip
+        settings = [
+            SamplingArgs(
+                temperature=rng.choice([0.05, 0.6, 1.0, 2.0, rng.uniform(0.01, 5)]),
+                top_k=rng.choice([0, 1, 2, 50, 5000, rng.randrange(4096)]),
+                top_p=rng.choice([1.0, 0.9, 0.0, rng.random()]),
+                min_p=rng.choice([0.0, 1.0, rng.random() / 10, rng.random()]),
+                repeat_penalty=rng.choice([1.0, 1.0, 1.3, 0.8]),
+            )
+            for _ in range(1000 // len(steps) + 1)
+        ]
+        seen = runs[0]["tokens"][: runs[0]["passes"][n]["start"] + runs[0]["passes"][n]["T"]]
+        found = page.evaluate(code, [n, [vars(one) for one in settings], seen])
+        for one, got in zip(settings, found, strict=True):
+            sampler = Sampler(one)
+            sampler.observe(seen)
+            ids, probabilities = sampler.distribution(logits)
+            assert got["ids"] == ids.tolist(), one
+            assert np.abs(np.array(got["probabilities"]) - probabilities).max() <= 1e-6, one
+            tried += 1
+    assert tried >= 1000
+
+
+def test_the_sliders_strike_out_what_a_filter_removes(two_formats, page) -> None:
+    opened(page, two_formats[0])
+    go(page, "sampling")
+    assert "as in the run" in page.locator("#sampling-drawn").inner_text()
+    page.locator("#sampling-top_k").focus()
+    for _ in range(60):
+        page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#sampling-top_k").input_value() == "1"
+    assert page.locator("#candidates tr.out").count() >= 29
+    page.click("#sampling-reset")
+    assert page.locator("#sampling-top_k").input_value() == "50"
+
+
+def test_the_first_difference_of_two_formats_is_named(two_formats, page) -> None:
+    opened(page, two_formats[0])
+    go(page, "compare")
+    said = page.locator("#first-difference").inner_text()
+    found = page.evaluate("async () => explorer.compareRuns(...explorer.runs)")
+    first = found["first"]
+    depth = "the embedding" if first["depth"] == 0 else f"layer {first['depth'] - 1}"
+    assert f"after {depth} at position {first['position']}:" in said
+    for row in found["cells"][: first["depth"]]:
+        assert all(cell["isSame"] for cell in row)
+    assert all(one["isSame"] for one in found["cells"][first["depth"]][: first["position"]])
+
+
+def test_two_prompts_of_different_length_differ_where_their_texts_do(tmp_path, page) -> None:
+    model, store = load_model(), Store(runs=2)
+    settings = 4, SamplingArgs(temperature=0.0)
+    ids, ends = prompt_of(model, "The capital of France is")
+    runs = [run_traced(model, ids, *settings, store, "first", end_ids=ends)]
+    other = prompt_of(model, "The capital of the state of Massachusetts is")
+    runs.append(run_beside(model, runs[0], other, *settings, store))
+    path = tmp_path / "prompts.html"
+    save_html(document_of(runs, store), store, path)
+    opened(page, path)
+    go(page, "compare")
+    same = next(i for i, (x, y) in enumerate(zip(ids, other[0], strict=False)) if x != y)
+    assert same >= 3
+    said = page.locator("#first-difference").inner_text()
+    assert f"after the embedding at position {same}:" in said
+
+
+def test_hostile_texts_are_only_shown(two_formats, tmp_path: Path, page) -> None:
+    path, runs = two_formats
+    runs = json.loads(json.dumps(runs))
+    store = Store(runs=2)
+    ids = list(runs[0]["texts"])
+    for record in runs:
+        record["name"] = record["model"] = HOSTILE[0]
+        record["prompt"] = {"messages": [{"role": HOSTILE[1], "content": HOSTILE[2]}]}
+        record["leftOut"] = [HOSTILE[0]]
+        for number, token in enumerate(ids):
+            record["texts"][token] = [HOSTILE[number % len(HOSTILE)]]
+    # The arrays are those of the first page.
+    text = path.read_text("utf-8")
+    blocks = re.findall(r'id="block-\d+">([^<]*)<', text)
+    store.blocks = [base64.b64decode(block) for block in blocks]
+    hostile = tmp_path / "hostile <b>&'.html"
+    save_html(document_of(runs, store), store, hostile)
+    page.goto(hostile.as_uri())
+    page.wait_for_selector("html[data-ready]", timeout=60_000)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    for view in VIEWS:
+        go(page, view)
+        assert page.locator("img").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1280, view
+    go(page, "tokens")
+    assert "</script><script>document.title" in page.locator("#all-tokens").inner_text()
+    assert "\\u{202e}" in page.locator("#all-tokens").inner_text()
+    assert "\u202e" not in page.content()
+
+
+def test_the_policy_refuses_every_other_script(two_formats, tmp_path: Path, browser) -> None:
+    page, told = browser.new_page(), []
+    page.on("console", lambda message: told.append(message.text))
+    text = two_formats[0].read_text("utf-8")
+    changed = text.replace("</body>", "<script>document.title = 'owned'</script></body>")
+    path = tmp_path / "changed.html"
+    path.write_text(changed, "utf-8")
+    opened(page, path)
+    assert page.title() == "A run from the inside"
+    assert any("Content Security Policy" in line for line in told)
+    with pytest.raises(api.Error, match="TrustedHTML"):
+        page.evaluate("document.body.innerHTML = '<b>x</b>'")
+    page.close()
