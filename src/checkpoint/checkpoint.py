@@ -4,7 +4,7 @@ The weights are used in place in the mapped files, under Meta's names; only shar
 copies them. The rows of wq and wk keep the order of the files; `names.py` says what that means.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,15 @@ from ..untrusted import some_of
 from .errors import CheckpointError, mismatch
 from .mapped_file import MappedFile
 from .model_directory import ModelDirectory
-from .names import check_names, check_shapes, hugging_face_names, is_harmless, rows_of
+from .names import (
+    LLAMA_PARTS,
+    LayerParts,
+    check_names,
+    check_shapes,
+    hugging_face_names,
+    is_harmless,
+    rows_of,
+)
 from .packed_weights import Found, PackedWeight, take_packed
 from .safetensors import SafetensorsFile, TensorEntry
 from .shards import MergedShards, check_shards, merge_shards
@@ -138,7 +146,7 @@ def open_hugging_face_checkpoint(
     layers: int,
     sizes: Mapping[str, int],
     *,
-    biases: Collection[str] = (),
+    parts: LayerParts = LLAMA_PARTS,
     tied: bool = False,
     quantization: Literal["nf4", "int8"] | None = None,
 ) -> Checkpoint:
@@ -149,7 +157,7 @@ def open_hugging_face_checkpoint(
             `model.safetensors.index.json`.
         layers: L.
         sizes: All sizes by the letters of `names.py`.
-        biases: The matrices that have biases, `wq` to `w3`.
+        parts: In what the layers differ from those of Llama.
         tied: Whether the embeddings serve as output where `lm_head.weight` is absent.
         quantization: How the parts of quantized matrices are stored; None where all are plain.
 
@@ -166,8 +174,8 @@ def open_hugging_face_checkpoint(
         label, found = _find_tensors(directory, sources)
         packed = {} if quantization is None else take_packed(found, quantization)
         _check_unscaled(label, found)
-        names = dict(hugging_face_names(layers, biases))
-        rows_by_name = dict(rows_of(layers, biases))
+        names = dict(hugging_face_names(layers, parts))
+        rows_by_name = dict(rows_of(layers, parts))
         rows = {name: rows_by_name[ours] for name, ours in names.items()}
         entries: dict[str, TensorEntry | PackedWeight] = {
             **{name: entry for name, (_, entry) in found.items()},

@@ -89,7 +89,7 @@ def _dequantized_weights(directory: Path, config: Any) -> dict[str, Any]:
     """Return the weights of a quantized directory as this library dequantizes them, in float32."""
     model = load_model(directory)
     weights = {}
-    for theirs, name in hugging_face_names(config.num_hidden_layers, model.args.biases):
+    for theirs, name in hugging_face_names(config.num_hidden_layers, model.args.parts):
         weight = model.tensors.get(name)
         if weight is not None:  # an output that is tied
             plain = weight.dequantize() if isinstance(weight, ml.QuantizedTensor) else weight

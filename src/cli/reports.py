@@ -78,7 +78,8 @@ def _used(model: Model) -> list[tuple[str, str]]:
     args = model.args
     fields = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
     fields["dtype"] = args.dtype.name
-    fields["biases"] = ", ".join(args.biases)
+    fields |= dataclasses.asdict(fields.pop("parts"))
+    fields["biases"] = ", ".join(args.parts.biases)
     scaling = fields.pop("rope_scaling")
     if scaling is not None:
         fields["rope_scaling"] = "linear" if isinstance(scaling, LinearRopeScaling) else "llama3"

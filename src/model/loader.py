@@ -168,7 +168,7 @@ def open_checkpoint(files: ModelFiles, one_by_one: bool = False) -> Checkpoint:
         directory,
         args.n_layers,
         args.tensor_sizes,
-        biases=args.biases,
+        parts=args.parts,
         tied=files.tied,
         quantization=None if files.quantization is None else files.quantization.kind,
     )
