@@ -28,8 +28,9 @@ MOST_CANDIDATES = 100  # of which a step can tell
 DEFAULT_DEBUG_LOG = Path("debug.log")
 # The keys of `CHAT_FORMATS`, in its order; a test compares them.
 CHAT_FORMAT_NAMES = (
-    "llama3", "llama2", "chatml", "chatml-bos", "smollm2", "zephyr", "mistral-v1", "mistral-v3",
-    "mistral-v0.1-2023", "mistral-v0.2-2023", "deepseek-r1", "deepseek-r1-2025-01",
+    "llama3", "llama2", "chatml", "chatml-bos", "smollm2", "qwen2", "qwen2.5", "qwen3", "granite",
+    "olmo2", "zephyr", "mistral-v1", "mistral-v3", "mistral-v0.1-2023", "mistral-v0.2-2023",
+    "deepseek-r1", "deepseek-r1-2025-01",
 )  # fmt: skip
 # The keys of `QUANTIZATIONS`; a test compares them.
 QUANTIZATION_NAMES = ("nf4", "int8")

@@ -304,6 +304,7 @@ def _byte_level(
         pipeline.pre_tokenizer,
         whole=bool(model["ignore_merges"]),
         prefix_space=pipeline.prefix_space,
+        composes=pipeline.composes,
     )
     return encoder, token_bytes
 

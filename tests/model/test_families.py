@@ -218,7 +218,7 @@ def test_tensors_of_a_family_are_checked(
     tensors = {names[key]: np.array(x) for key, x in model.tensors.items()}
     full = f"model.layers.2.{name}"
     write_safetensors(path, tensors | {full: np.ones(shape, np.float32)})
-    with pytest.raises(CheckpointError, match="shapes: expected those of config[.]json") as caught:
+    with pytest.raises(CheckpointError, match=r"shapes: expected those of config\.json") as caught:
         load_model(tmp_path)
     assert f"'{full}' {list(shape)} instead of {right}" in str(caught.value)
     write_safetensors(path, {key: x for key, x in tensors.items() if key != full})
