@@ -20,7 +20,7 @@ from ..untrusted import (
     reason_of,
     shown,
 )
-from .answer import SAMPLING, SETTINGS, Settings, counted
+from .answer import SAMPLING, Settings, counted
 from .errors import UsageError
 from .escape import escape_controls, json_controls, replace_surrogates
 from .session import Session, Turn
@@ -230,7 +230,7 @@ def _parse_chat(content: bytes) -> SavedChat:
 
 
 def _settings(found: dict[str, object]) -> Settings:
-    _check_keys(found, SETTINGS, "settings")
+    _check_keys(found, [*SAMPLING, "max_tokens", "stop"], "settings")
     sampling = {
         # JSON may say 1 for 1.0.
         name: float(value) if type(value) is int and type(default) is float else value
