@@ -21,7 +21,7 @@ _SIZES = {
 CONFIGS: dict[str, dict[str, Any]] = {
     "qwen2": {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 16},
     "qwen3": {"model_type": "qwen3", "layer_types": ["full_attention"] * 4},
-    "smollm3": {"model_type": "smollm3", "tie_word_embeddings": True},
+    "smollm3": {"model_type": "smollm3", "pad_token_id": None, "tie_word_embeddings": True},
     "granite": {
         "model_type": "granite", "embedding_multiplier": 3.0, "residual_multiplier": 0.6,
         "attention_multiplier": 0.2, "logits_scaling": 1.5,
