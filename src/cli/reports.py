@@ -85,10 +85,8 @@ def _used(model: Model) -> list[tuple[str, str]]:
     fields = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
     fields["dtype"] = args.dtype.name
     parts = dataclasses.asdict(fields.pop("parts")) | {"biases": ", ".join(args.parts.biases)}
-    of_families = {name: fields.pop(name) for name in _OF_FAMILIES}
-    fields |= {
-        k: v for k, v in (parts | of_families).items() if str(v) not in ("()", "False", "1.0")
-    }
+    more = parts | {name: fields.pop(name) for name in _OF_FAMILIES}
+    fields |= {k: v for k, v in more.items() if str(v) not in ("()", "False", "1.0")}
     scaling = fields.pop("rope_scaling")
     if scaling is not None:
         fields["rope_scaling"] = "linear" if isinstance(scaling, LinearRopeScaling) else "llama3"
