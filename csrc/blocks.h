@@ -6,14 +6,19 @@
 INLINE void expanded_block(float *out, const uint8_t *codes, const Weight *weight, ptrdiff_t block,
                            const ExpandedFormat f)
 {
-    const char *scale = (const char *)weight->scales + block * f.scale_bytes;
+    Factors factors = {0};
+    f.factors(&factors, 0, codes, (const char *)weight->scales + block * f.scale_bytes);
     for (int g = 0; g < f.elements / GROUP; g++, out += GROUP) {
         int8_t numbers[GROUP];
         const group expanded = f.expand(codes, g);
-        const float factor = f.scale(codes, scale, g);
         memcpy(numbers, &expanded, sizeof numbers);
-        for (int i = 0; i < GROUP; i++)
-            out[i] = (float)numbers[i] * factor;
+        for (int part = 0; part < f.parts; part++) {
+            const float scale = scale_of(&factors, g, part, f);
+            const float minimum = minimum_of(&factors, g, part, f);
+            for (int i = part * GROUP / f.parts; i < (part + 1) * GROUP / f.parts; i++)
+                out[i] =
+                    f.has_mins ? (float)numbers[i] * scale + minimum : (float)numbers[i] * scale;
+        }
     }
 }
 
@@ -35,7 +40,8 @@ typedef void (*block_function)(float *out, const uint8_t *codes, const Weight *w
 /* out[i] = element first + i, rounded once to the type; any first, any count. */
 INLINE void dequantize_blocks(void *out, const Weight *weight, ptrdiff_t first, ptrdiff_t count,
                               ElementType out_type, const ptrdiff_t elements,
-                              const ptrdiff_t code_bytes, const block_function make_block)
+                              const ptrdiff_t code_bytes, const ptrdiff_t scale_bytes,
+                              const block_function make_block)
 {
     for (ptrdiff_t done = 0, some; done < count; done += some) {
         const ptrdiff_t block = (first + done) / elements, offset = (first + done) % elements;
@@ -47,8 +53,8 @@ INLINE void dequantize_blocks(void *out, const Weight *weight, ptrdiff_t first, 
         }
         uint8_t padded[MOST_BLOCK];
         float values[MOST_BLOCK];
-        /* The last block may be short: what lacks is zeros. */
-        if (offset + some < elements)
+        /* The last block may be short, but for those with their scales: what lacks is zeros. */
+        if (scale_bytes && offset + some < elements)
             codes = memcpy(memset(padded, 0, sizeof padded), codes,
                            (size_t)ceil_div((offset + some) * code_bytes, elements));
         make_block(values, codes, weight, block);

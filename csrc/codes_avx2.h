@@ -68,8 +68,25 @@ INLINE ivec upper_pairs(ivec a, ivec b) { return _mm256_unpackhi_epi64(a, b); }
 INLINE ivec lower_quarters(ivec a, ivec b) { return _mm256_permute2x128_si256(a, b, 0x20); }
 INLINE ivec upper_quarters(ivec a, ivec b) { return _mm256_permute2x128_si256(a, b, 0x31); }
 
-/* Of two vectors that hold, in each 16 bytes, one partial sum of 4 vectors: the sums of blocks. */
+/* Of two vectors that hold, in each 16 bytes, one partial sum of 4 vectors: the sums of blocks, or
+ * of one half of each. */
 INLINE ivec join_blocks(ivec a, ivec b)
 {
     return _mm256_add_epi32(lower_quarters(a, b), upper_quarters(a, b));
+}
+
+INLINE ivec join_halves(ivec a, ivec b, int half)
+{
+    return half ? upper_quarters(a, b) : lower_quarters(a, b);
+}
+
+/* The steps of VEC_LANES groups (formats.h), of one part of each. */
+INLINE vec widen_steps(const uint64_t *steps, int parts, int part)
+{
+    if (parts == 1)
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((int64_t)steps[0])));
+    const __m256i both =
+        _mm256_cvtepi16_epi32(_mm_set_epi64x((int64_t)steps[1], (int64_t)steps[0]));
+    const __m256i first = _mm256_srai_epi32(_mm256_slli_epi32(both, 24), 24);
+    return _mm256_cvtepi32_ps(part ? _mm256_srai_epi32(both, 8) : first);
 }

@@ -88,14 +88,36 @@ INLINE ivec upper_words(ivec a, ivec b) { return _mm512_unpackhi_epi32(a, b); }
 INLINE ivec lower_pairs(ivec a, ivec b) { return _mm512_unpacklo_epi64(a, b); }
 INLINE ivec upper_pairs(ivec a, ivec b) { return _mm512_unpackhi_epi64(a, b); }
 
-/* Of two vectors that hold, in each 16 bytes, one partial sum of 4 vectors: the sums of blocks. */
+/* Blocks come as 0 2 4 6, 1 3 5 7, 8 10 12 14, 9 11 13 15. */
+INLINE ivec order_blocks(ivec sums)
+{
+    const __m512i places = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    return _mm512_permutexvar_epi32(places, sums);
+}
+
+/* Of two vectors that hold, in each 16 bytes, one partial sum of 4 vectors: the sums of blocks, or
+ * of one half of each. */
 INLINE ivec join_blocks(ivec a, ivec b)
 {
-    /* Blocks come out as 0 2 4 6, 1 3 5 7, 8 10 12 14, 9 11 13 15. */
-    const __m512i places = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-    const __m512i sums =
-        _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
-    return _mm512_permutexvar_epi32(places, sums);
+    return order_blocks(
+        _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD)));
+}
+
+INLINE ivec join_halves(ivec a, ivec b, int half)
+{
+    return order_blocks(half ? _mm512_shuffle_i32x4(a, b, 0xDD) : _mm512_shuffle_i32x4(a, b, 0x88));
+}
+
+/* The steps of VEC_LANES groups (formats.h), of one part of each. */
+INLINE vec widen_steps(const uint64_t *steps, int parts, int part)
+{
+    const __m128i lower = _mm_set_epi64x((int64_t)steps[1], (int64_t)steps[0]);
+    if (parts == 1)
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(lower));
+    const __m128i upper = _mm_set_epi64x((int64_t)steps[3], (int64_t)steps[2]);
+    const __m512i both = _mm512_cvtepi16_epi32(_mm256_set_m128i(upper, lower));
+    const __m512i first = _mm512_srai_epi32(_mm512_slli_epi32(both, 24), 24);
+    return _mm512_cvtepi32_ps(part ? _mm512_srai_epi32(both, 8) : first);
 }
 
 /* The lower 16 bytes of each half of a and b, and the upper ones. */

@@ -64,6 +64,9 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
 INLINE vec to_code_order(vec elements) { return elements; }
 INLINE vec from_code_order(vec lanes) { return lanes; }
 
+/* Numbers of 16 bits for each of the lanes. */
+typedef uint16_t halves[VEC_LANES];
+
 typedef struct group {
     int8_t code[32];
 } group;

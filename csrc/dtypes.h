@@ -13,10 +13,11 @@ typedef enum ElementType {
     TYPE_FLOAT8_E5M2 = 4,
     TYPE_NF4 = 5,
     TYPE_NF4_DOUBLE = 6,
-    TYPE_INT8_BLOCK = 7
+    TYPE_INT8_BLOCK = 7,
+    TYPE_Q8_0 = 8
 } ElementType;
 
-enum { TYPE_COUNT = 8 };
+enum { TYPE_COUNT = 9 };
 
 /* cffi: end */
 
@@ -37,9 +38,11 @@ enum { TYPE_COUNT = 8 };
     ROW(float8_e5m2, TYPE_FLOAT8_E5M2, 1)
 
 /* Formats whose blocks become int8 codes with a scale: ROW(name, type, elements of a block, bytes
- * of its codes, bytes of its scale). Products with bfloat16 run on integers. */
+ * of its codes, bytes of its scale: 0 where it is among those of the codes). Products with bfloat16
+ * run on integers. */
 #define EXPANDED_TYPES(ROW) \
-    ROW(int8_block, TYPE_INT8_BLOCK, 32, 32, 2)
+    ROW(int8_block, TYPE_INT8_BLOCK, 32, 32, 2) \
+    ROW(q8_0, TYPE_Q8_0, 32, 34, 0)
 
 /* Formats whose blocks become float32; ROW takes the same values. */
 #define WIDENED_TYPES(ROW) \

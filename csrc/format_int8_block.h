@@ -11,10 +11,10 @@ INLINE group int8_block_expand(const uint8_t *codes, int index)
     return group_load(codes);
 }
 
-INLINE float int8_block_scale(const uint8_t *codes, const void *scale, int index)
+INLINE void int8_block_factors(Factors *factors, int at, const uint8_t *codes, const void *scale)
 {
-    (void)codes, (void)index;
-    return bfloat16_to_float32(*(const uint16_t *)scale);
+    (void)codes;
+    factors->scales[at] = *(const uint16_t *)scale;
 }
 
 /*
@@ -40,6 +40,6 @@ INLINE void int8_block_quantize(uint8_t *codes, void *scale, const float *x, ptr
 INLINE vec int8_block_scales(const void *scales) { return load_bfloat16(scales, 0, 0); }
 
 static const ExpandedFormat int8_block_format = {
-    BLOCK_SIZES(int8_block), int8_block_expand,   int8_block_scale,
+    BLOCK_SIZES(int8_block), int8_block_expand,   int8_block_factors, TYPE_BFLOAT16, 1, 0, 0,
     int8_block_scales,       int8_block_quantize,
 };

@@ -24,7 +24,8 @@ INLINE group group_load(const uint8_t *codes)
 
 enum {
     GROUP = 32,        /* elements that are expanded at a time */
-    MOST_BLOCK = 64,   /* most elements of a block; a multiple of all numbers of them */
+    MOST_BLOCK = 256,  /* most elements of a block; a multiple of all numbers of them */
+    STEP_WORDS = 4,    /* words of 8 bytes that hold two bytes for each of LANES groups */
     NESTED_BLOCK = 256 /* blocks that share a scale of their scales */
 };
 
@@ -32,12 +33,26 @@ enum {
 typedef void (*quantize_function)(uint8_t *codes, void *scale, const float *x, ptrdiff_t count,
                                   ptrdiff_t *refused);
 
+/*
+ * By what the codes of some groups are multiplied, and what is then added, as a format stores it:
+ * a scale is scales[g] * step, and a minimum is mins[g] * step. Steps are int8, in the order of
+ * the groups; a format whose halves of a group differ has two for each. Without steps they are 1.
+ */
+typedef struct Factors {
+    halves scales, mins; /* of the format's scale_type */
+    uint64_t scale_steps[STEP_WORDS], min_steps[STEP_WORDS];
+} Factors;
+
 typedef struct ExpandedFormat {
-    ptrdiff_t elements, code_bytes, scale_bytes; /* of a block */
+    ptrdiff_t elements, code_bytes, scale_bytes; /* of a block; scale_bytes 0: among its codes */
     /* The codes of a block's group. */
     group (*expand)(const uint8_t *codes, int index);
-    /* What they are multiplied by; the block's scale is beside its codes, or in `scale`. */
-    float (*scale)(const uint8_t *codes, const void *scale, int index);
+    /* Puts a block's factors in their places, from group `at` on. */
+    void (*factors)(Factors *factors, int at, const uint8_t *codes, const void *scale);
+    ElementType scale_type;
+    int parts;     /* of a group, with a step each: 1, or 2 where halves differ */
+    int has_steps; /* whether a scale has a step */
+    int has_mins;  /* 0: none; 1: minima; 2: minima with steps */
     /* The scales of VEC_LANES groups, where codes are int8 already and both are side by side, so
      * that vectors are loaded whole; else NULL. */
     vec (*scales)(const void *scales);
@@ -55,19 +70,41 @@ typedef struct WidenedFormat {
     quantize_function quantize;
 } WidenedFormat;
 
-/* Codes and scale of the group `index` of some blocks. */
+INLINE uint16_t half_at(const uint8_t *bytes)
+{
+    uint16_t half;
+    memcpy(&half, bytes, sizeof half);
+    return half;
+}
+
+INLINE float half_to_float(uint16_t half, const ExpandedFormat f)
+{
+    return f.scale_type == TYPE_FLOAT16 ? float16_to_float32(half) : bfloat16_to_float32(half);
+}
+
+INLINE float step_at(const uint64_t *steps, int index)
+{
+    return (float)(int8_t)(steps[index / 8] >> index % 8 * 8);
+}
+
+/* What the codes of a part of group g are multiplied by; exact, as are minima. */
+INLINE float scale_of(const Factors *factors, int g, int part, const ExpandedFormat f)
+{
+    const float scale = half_to_float(factors->scales[g], f);
+    return f.has_steps ? scale * step_at(factors->scale_steps, g * f.parts + part) : scale;
+}
+
+INLINE float minimum_of(const Factors *factors, int g, int part, const ExpandedFormat f)
+{
+    const float minimum = half_to_float(factors->mins[g], f);
+    return f.has_mins == 2 ? minimum * step_at(factors->min_steps, g * f.parts + part) : minimum;
+}
+
+/* Codes of the group `index` of some blocks. */
 INLINE group expand_at(const uint8_t *codes, ptrdiff_t index, const ExpandedFormat f)
 {
     const ptrdiff_t groups = f.elements / GROUP;
     return f.expand(codes + index / groups * f.code_bytes, (int)(index % groups));
-}
-
-INLINE float scale_at(const uint8_t *codes, const char *scales, ptrdiff_t index,
-                      const ExpandedFormat f)
-{
-    const ptrdiff_t groups = f.elements / GROUP, block = index / groups;
-    return f.scale(codes + block * f.code_bytes, scales + block * f.scale_bytes,
-                   (int)(index % groups));
 }
 
 /* The sizes of a row in the table of dtypes. */

@@ -3,12 +3,37 @@
 #include "formats.h"
 #include "integer_rows.h"
 
-static int32_t sum_of_group(group codes, const int16_t *numbers)
+/* Of the pairs [first, end) of a group. */
+INLINE int32_t sum_of_pairs(group codes, const int16_t *numbers, int first, int end)
 {
     int32_t sum = 0;
-    for (int i = 0; i < GROUP / 2; i++)
+    for (int i = first; i < end; i++)
         sum += codes.code[2 * i] * numbers[i] + codes.code[2 * i + 1] * numbers[32 + i];
     return sum;
+}
+
+/* Adds a block of weights, whose first group is `first` along `in`, times one token to the lanes.
+ */
+INLINE void add_block(float *lanes, const uint8_t *codes, const Factors *factors,
+                      const IntegerKBlock *k, int t, ptrdiff_t first, const ExpandedFormat f)
+{
+    const float *x_scales = integer_scales(k->panel, k->in, k->tokens, t) + first;
+    const float *x_sums = integer_sums(k->panel, k->in, k->tokens, t) + first;
+    const ptrdiff_t sums_apart = integer_padded(k->in) / GROUP;
+    for (int g = 0; g < f.elements / GROUP; g++) {
+        const int16_t *numbers = integer_numbers(k->panel, k->tokens, first + g) + t * 64;
+        const group expanded = f.expand(codes, g);
+        float *lane = lanes + (first + g) % LANES;
+        for (int part = 0, pairs = GROUP / 2 / f.parts; part < f.parts; part++)
+            *lane = fused_multiply_add(
+                (float)sum_of_pairs(expanded, numbers, part * pairs, (part + 1) * pairs),
+                scale_of(factors, g, part, f) * x_scales[g], *lane);
+        for (int part = 0; f.has_mins && part < f.parts; part++) {
+            const float sum = x_sums[part * sums_apart + g];
+            *lane = fused_multiply_add(f.parts == 1 ? sum + x_sums[sums_apart + g] : sum,
+                                       minimum_of(factors, g, part, f) * x_scales[g], *lane);
+        }
+    }
 }
 
 INLINE void multiply_expanded_k_block(const IntegerKBlock *k, const ExpandedFormat f)
@@ -17,20 +42,18 @@ INLINE void multiply_expanded_k_block(const IntegerKBlock *k, const ExpandedForm
         const ptrdiff_t block = (k->row + r) * k->in / f.elements;
         const uint8_t *codes = (const uint8_t *)k->weight->data + block * f.code_bytes;
         const char *scales = (const char *)k->weight->scales + block * f.scale_bytes;
-        for (int t = 0; t < k->tokens; t++) {
-            const float *x_scales = integer_scales(k->panel, k->in, k->tokens, t);
-            float *lanes = k->lanes + (r * PANEL_TOKENS + t) * LANES;
-            if (k->start == 0)
-                memset(lanes, 0, LANES * sizeof(float));
-            for (ptrdiff_t g = k->start / GROUP; g < (k->start + k->count) / GROUP; g++) {
-                const int16_t *numbers = integer_numbers(k->panel, k->tokens, g) + t * 64;
-                const float sum = (float)sum_of_group(expand_at(codes, g, f), numbers);
-                const float scale = scale_at(codes, scales, g, f) * x_scales[g];
-                lanes[g % LANES] = fused_multiply_add(sum, scale, lanes[g % LANES]);
-            }
-            if (k->start + k->count == k->in)
-                k->out[t * CHUNK_ROWS + r] = reduce_lanes(lanes);
+        float *lanes = k->lanes + r * PANEL_TOKENS * LANES;
+        if (k->start == 0)
+            memset(lanes, 0, PANEL_TOKENS * LANES * sizeof(float));
+        for (ptrdiff_t b = k->start / f.elements; b < (k->start + k->count) / f.elements; b++) {
+            Factors factors = {0};
+            f.factors(&factors, 0, codes + b * f.code_bytes, scales + b * f.scale_bytes);
+            for (int t = 0; t < k->tokens; t++)
+                add_block(lanes + t * LANES, codes + b * f.code_bytes, &factors, k, t,
+                          b * f.elements / GROUP, f);
         }
+        for (int t = 0; t < k->tokens && k->start + k->count == k->in; t++)
+            k->out[t * CHUNK_ROWS + r] = reduce_lanes(lanes + t * LANES);
     }
 }
 

@@ -7,16 +7,20 @@
  *
  *     lane[g mod 16] = fma(float32(sum of code * q), scale * xs, lane[g mod 16])
  *
- * and the lanes are reduced as all others are. The sum of a group is below 2^27, so int32 holds it
- * in any order: only the chain of a lane rounds. Where x is not finite xs is a NaN, and so are
- * results.
+ * and the lanes are reduced as all others are. Where the halves of a group have scales of their
+ * own, one such step follows the other; where weights have a minimum, a step follows that adds it,
+ *
+ *     lane[g mod 16] = fma(float32(sum of q), minimum * xs, lane[g mod 16])
+ *
+ * The sum of a group is below 2^27, so int32 holds it in any order: only the chain of a lane
+ * rounds. Where x is not finite xs is a NaN, and so are results.
  */
 #pragma once
 #include "integers.h"
 #include "row_kernels.h"
 
-INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float *scale,
-                           const char *x)
+INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float *scale, float *sums,
+                           ptrdiff_t sums_apart, const char *x)
 {
     uint16_t elements[X_GROUP];
     uint32_t pairs[X_GROUP / 2];
@@ -37,6 +41,12 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
         even[i] = (int16_t)bits_of(float_of(pairs[i] << 16) * factor + 12582912.0f);
         odd[i] = (int16_t)bits_of(float_of(pairs[i] & 0xFFFF0000u) * factor + 12582912.0f);
     }
+    for (int half = 0; half < 2; half++) {
+        int32_t sum = 0;
+        for (int i = half * X_GROUP / 4; i < (half + 1) * X_GROUP / 4; i++)
+            sum += even[i] + odd[i];
+        sums[half * sums_apart] = (float)sum;
+    }
 }
 
 /* Lays one panel out (integers.h); x is bfloat16. */
@@ -49,10 +59,13 @@ static void pack_integers(float *panel, const char *x, ptrdiff_t x_stride, int t
     memset(rest, 0, (size_t)((char *)integer_scales(panel, in, tokens, 0) - (char *)rest));
     for (int t = 0; t < tokens; t++) {
         float *scales = integer_scales(panel, in, tokens, t);
-        memset(scales + groups, 0, (size_t)(padded - groups) * sizeof(float));
+        float *sums = integer_sums(panel, in, tokens, t);
+        for (ptrdiff_t g = groups; g < padded; g++)
+            scales[g] = sums[g] = sums[padded + g] = 0.0f;
         for (ptrdiff_t g = 0; g < groups; g++) {
             int16_t *even = integer_numbers(panel, tokens, g) + t * 64;
-            quantize_group(even, even + 32, scales + g, x + t * x_stride + g * X_GROUP * 2);
+            quantize_group(even, even + 32, scales + g, sums + g, padded,
+                           x + t * x_stride + g * X_GROUP * 2);
         }
     }
 }

@@ -23,9 +23,9 @@ enum {
     PREFETCH_CODES = 2048,
     /* Codes that give a vector of block sums. */
     UNIT_CODES = VEC_LANES * GROUP,
-    /* Vectors of a block of VEC_LANES widened rows: 8 of even codes, 8 of odd ones, scales. */
-    WIDE_VECTORS = 17,
-    WIDE_FLOATS = WIDE_VECTORS * VEC_LANES,
+    /* Vectors of a group of VEC_LANES widened rows: 8 of even codes, 8 of odd ones; and those of
+     * the scales and minima of its parts, which follow them. */
+    CODE_VECTORS = 16,
     /* Vectors of rows side by side in a tile: 12 sums, two weights, x and a product. */
     ROW_VECTORS = 2,
     /* Floats in which the sums of a vector of rows rest between two K blocks. */
@@ -70,6 +70,15 @@ INLINE ivec add_pairs(ivec a, ivec b) { return ivec_add(lower_pairs(a, b), upper
 
 /* ---- few tokens ---- */
 
+/* Float16 or bfloat16 factors of VEC_LANES groups, times their steps where they have any. */
+INLINE vec widen_factors(halves factors, const uint64_t *steps, int has_steps, int part,
+                         const ExpandedFormat f)
+{
+    const vec wide =
+        f.scale_type == TYPE_FLOAT16 ? widen_float16(factors) : widen_bfloat16(factors);
+    return has_steps ? vec_multiply(wide, widen_steps(steps, f.parts, part)) : wide;
+}
+
 INLINE ivec code_products(ivec codes, const int16_t *x)
 {
     const ivec even = multiply_pairs(lower_codes_times_256(codes), ivec_load(x));
@@ -77,49 +86,86 @@ INLINE ivec code_products(ivec codes, const int16_t *x)
                     multiply_pairs(upper_codes(codes), ivec_load(x + 32)));
 }
 
-/* VEC_LANES groups along one row, and x's numbers and scales for them, of one token. */
+/* VEC_LANES groups along one row. */
 typedef struct Unit {
-    const uint8_t *codes;
-    const char *scales;
-    const int16_t *x;
-    ptrdiff_t x_apart;
-    const float *x_scales;
+    ivec codes[8];
+    vec scales[2], mins[2]; /* of the parts of the groups */
 } Unit;
 
-/* Adds a unit's groups to as many lanes of the sum. */
-INLINE vec add_unit(vec lanes, Unit u, const ExpandedFormat f)
+INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFormat f)
 {
-    ivec p[8];
-    float scales[VEC_LANES];
+    const int blocks = (int)(UNIT_CODES / f.elements);
+    Unit u;
+    Factors factors = {0};
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
-        const int first = i * VECTOR_GROUPS;
         group groups[VECTOR_GROUPS];
 #pragma GCC unroll 2
         for (int g = 0; g < VECTOR_GROUPS; g++)
-            groups[g] = expand_at(u.codes, first + g, f);
-        const ivec codes = f.scales ? ivec_load(u.codes + first * GROUP) : join_groups(groups);
-        p[i] = code_products(codes, u.x + first / 2 * u.x_apart + first % 2 * 16);
+            groups[g] = expand_at(codes, i * VECTOR_GROUPS + g, f);
+        u.codes[i] = f.scales ? ivec_load(codes + i * VECTOR_GROUPS * GROUP) : join_groups(groups);
     }
-    const ivec a = add_pairs(add_words(p[0], p[1]), add_words(p[2], p[3]));
-    const ivec b = add_pairs(add_words(p[4], p[5]), add_words(p[6], p[7]));
-    for (int l = 0; f.scales == NULL && l < VEC_LANES; l++)
-        scales[l] = scale_at(u.codes, u.scales, l, f);
-    const vec scale = f.scales ? f.scales(u.scales) : vec_load(scales);
-    return mac_float32(lanes, ivec_to_float(join_blocks(a, b)),
-                       vec_multiply(scale, vec_load(u.x_scales)));
+    if (f.scales) {
+        u.scales[0] = f.scales(scales);
+        return u;
+    }
+#pragma GCC unroll 16
+    for (int b = 0; b < blocks; b++)
+        f.factors(&factors, b * VEC_LANES / blocks, codes + b * f.code_bytes,
+                  scales + b * f.scale_bytes);
+#pragma GCC unroll 2
+    for (int part = 0; part < f.parts; part++) {
+        u.scales[part] = widen_factors(factors.scales, factors.scale_steps, f.has_steps, part, f);
+        u.mins[part] = widen_factors(factors.mins, factors.min_steps, f.has_mins == 2, part, f);
+    }
+    return u;
 }
 
 /* The same where only the first `blocks` blocks are the row's; zeros stand for the others. */
-INLINE vec add_tail(vec lanes, Unit u, ptrdiff_t blocks, const ExpandedFormat f)
+INLINE Unit load_tail(const uint8_t *codes, const char *scales, ptrdiff_t blocks,
+                      const ExpandedFormat f)
 {
-    uint8_t padded[UNIT_CODES] = {0};
+    uint8_t padded[2 * UNIT_CODES] = {0};
     char padded_scales[VEC_LANES * sizeof(float)] = {0};
-    memcpy(padded, u.codes, (size_t)(blocks * f.code_bytes));
-    memcpy(padded_scales, u.scales, (size_t)(blocks * f.scale_bytes));
-    u.codes = padded;
-    u.scales = padded_scales;
-    return add_unit(lanes, u, f);
+    memcpy(padded, codes, (size_t)(blocks * f.code_bytes));
+    memcpy(padded_scales, scales, (size_t)(blocks * f.scale_bytes));
+    return load_unit(padded, padded_scales, f);
+}
+
+/* Numbers, scales and sums of one token, for the groups of a unit (integers.h). */
+typedef struct UnitOfX {
+    const int16_t *numbers;
+    ptrdiff_t numbers_apart, sums_apart;
+    const float *scales, *sums;
+} UnitOfX;
+
+/* Adds a unit's groups to as many lanes of the sum. */
+INLINE vec add_unit(vec lanes, const Unit *u, UnitOfX x, const ExpandedFormat f)
+{
+    const vec x_scales = vec_load(x.scales);
+    ivec p[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        const int first = i * VECTOR_GROUPS;
+        p[i] = code_products(u->codes[i], x.numbers + first / 2 * x.numbers_apart + first % 2 * 16);
+    }
+    const ivec a = add_pairs(add_words(p[0], p[1]), add_words(p[2], p[3]));
+    const ivec b = add_pairs(add_words(p[4], p[5]), add_words(p[6], p[7]));
+#pragma GCC unroll 2
+    for (int part = 0; part < f.parts; part++)
+        lanes = mac_float32(
+            lanes, ivec_to_float(f.parts == 1 ? join_blocks(a, b) : join_halves(a, b, part)),
+            vec_multiply(u->scales[part], x_scales));
+    if (!f.has_mins)
+        return lanes;
+#pragma GCC unroll 2
+    for (int part = 0; part < f.parts; part++) {
+        const vec sums = vec_load(x.sums + part * x.sums_apart);
+        lanes =
+            mac_float32(lanes, f.parts == 1 ? vec_add(sums, vec_load(x.sums + x.sums_apart)) : sums,
+                        vec_multiply(u->mins[part], x_scales));
+    }
+    return lanes;
 }
 
 /* `rows` rows from row `row` on, each of them `apart` rows behind the one before. */
@@ -140,12 +186,14 @@ INLINE void multiply_streams(float *out, const float *panel, const Weight *weigh
             const uint8_t *codes = (const uint8_t *)weight->data + first * f.code_bytes;
             const char *scales = (const char *)weight->scales + first * f.scale_bytes;
             prefetch_codes(codes + PREFETCH_CODES, count / f.elements * f.code_bytes);
+            const Unit unit = count == UNIT_CODES ? load_unit(codes, scales, f)
+                                                  : load_tail(codes, scales, count / f.elements, f);
             for (int t = 0; t < tokens; t++) {
-                const Unit unit = {codes, scales, integer_numbers(panel, tokens, index) + t * 64,
-                                   tokens * 64, integer_scales(panel, in, tokens, t) + index};
-                vec *sum = &sums[r][t][part];
-                *sum = count == UNIT_CODES ? add_unit(*sum, unit, f)
-                                           : add_tail(*sum, unit, count / f.elements, f);
+                const UnitOfX x = {integer_numbers(panel, tokens, index) + t * 64, tokens * 64,
+                                   integer_padded(in) / GROUP,
+                                   integer_scales(panel, in, tokens, t) + index,
+                                   integer_sums(panel, in, tokens, t) + index};
+                sums[r][t][part] = add_unit(sums[r][t][part], &unit, x, f);
             }
         }
     }
@@ -214,41 +262,66 @@ INLINE void widen_group(float *out, const uint8_t *const *rows, ptrdiff_t index,
     }
 }
 
+/* Floats of a group of VEC_LANES widened rows. */
+INLINE ptrdiff_t wide_floats(int parts, int has_mins)
+{
+    return (CODE_VECTORS + parts * (has_mins ? 2 : 1)) * VEC_LANES;
+}
+
+/* The scales and minima of a block, in the places of its row. */
+INLINE void widen_block_factors(float *out, const uint8_t *codes, const char *scale,
+                                const ExpandedFormat f)
+{
+    Factors factors = {0};
+    f.factors(&factors, 0, codes, scale);
+    for (int g = 0; g < f.elements / GROUP; g++, out += wide_floats(f.parts, f.has_mins))
+        for (int part = 0; part < f.parts; part++) {
+            out[(CODE_VECTORS + part) * VEC_LANES] = scale_of(&factors, g, part, f);
+            if (f.has_mins)
+                out[(CODE_VECTORS + f.parts + part) * VEC_LANES] = minimum_of(&factors, g, part, f);
+        }
+}
+
 /*
- * [rows / VEC_LANES][groups][WIDE_VECTORS]: what a tile reads. Past the last row it is repeated;
+ * [rows / VEC_LANES][groups][wide_floats]: what a tile reads. Past the last row it is repeated;
  * nobody reads those results.
  */
 INLINE void widen_expanded(const IntegerKBlock *k, const ExpandedFormat f)
 {
-    const ptrdiff_t groups = k->count / GROUP;
+    const ptrdiff_t blocks = k->count / f.elements, block_groups = f.elements / GROUP;
+    const ptrdiff_t floats = wide_floats(f.parts, f.has_mins);
     float *out = k->widened;
     for (ptrdiff_t first = 0; first < k->rows; first += VEC_LANES) {
         const uint8_t *rows[VEC_LANES];
-        const char *scales[VEC_LANES];
         for (int r = 0; r < VEC_LANES; r++) {
             const ptrdiff_t row = k->row + min_size(first + r, k->rows - 1);
             const ptrdiff_t block = (row * k->in + k->start) / f.elements;
-            const ptrdiff_t bytes = k->count / f.elements * f.code_bytes;
+            const char *scales = (const char *)k->weight->scales + block * f.scale_bytes;
             rows[r] = (const uint8_t *)k->weight->data + block * f.code_bytes;
-            scales[r] = (const char *)k->weight->scales + block * f.scale_bytes;
-            prefetch_codes(rows[r] + bytes, bytes);
+            prefetch_codes(rows[r] + blocks * f.code_bytes, blocks * f.code_bytes);
+            for (ptrdiff_t b = 0; b < blocks; b++)
+                widen_block_factors(out + b * block_groups * floats + r, rows[r] + b * f.code_bytes,
+                                    scales + b * f.scale_bytes, f);
         }
-        for (ptrdiff_t g = 0; g < groups; g++, out += WIDE_FLOATS) {
+        for (ptrdiff_t g = 0; g < blocks * block_groups; g++, out += floats)
             widen_group(out, rows, g, f);
-            for (int r = 0; r < VEC_LANES; r++)
-                out[16 * VEC_LANES + r] = scale_at(rows[r], scales[r], g, f);
-        }
     }
 }
 
+/* How a tile multiplies, and what it knows of the format. */
+typedef struct TileKind {
+    int one_step, parts, has_mins;
+} TileKind;
+
 /*
- * One group of all rows and tokens: the exact sums, onto its lane of the products' sums. A step
- * multiplies a pair of codes of each row by one of each token.
+ * A part of one group of all rows and tokens: the exact sums, onto its lane of the products' sums.
+ * A step multiplies a pair of codes of each row by one of each token.
  */
-INLINE void tile_group(const int one_step, const int groups, const int tokens, const int first,
-                       const float *w, ptrdiff_t group_floats, const int16_t *x,
-                       const float *x_scales, ptrdiff_t x_apart, float *lane)
+INLINE void tile_part(const TileKind kind, const int groups, const int tokens, const int first,
+                      const int part, const float *w, ptrdiff_t group_floats, const int16_t *x,
+                      const float *x_scales, ptrdiff_t x_apart, float *lane)
 {
+    const int steps = 8 / kind.parts;
     ivec sums[ROW_VECTORS * PANEL_TOKENS];
 #pragma GCC unroll 12
     for (int i = 0; i < groups * tokens; i++)
@@ -256,7 +329,7 @@ INLINE void tile_group(const int one_step, const int groups, const int tokens, c
     /* A loop of 8 rounds costs a fifth: its end is not foreseen. */
     for (int half = 0; half < 2; half++)
 #pragma GCC unroll 8
-        for (int step = 0; step < 8; step++) {
+        for (int step = part * steps; step < (part + 1) * steps; step++) {
             ivec weights[ROW_VECTORS];
 #pragma GCC unroll 2
             for (int g = 0; g < groups; g++)
@@ -267,22 +340,41 @@ INLINE void tile_group(const int one_step, const int groups, const int tokens, c
 #pragma GCC unroll 2
                 for (int g = 0; g < groups; g++) {
                     ivec *sum = sums + t * groups + g;
-                    *sum = add_products(one_step, *sum, weights[g], pair);
+                    *sum = add_products(kind.one_step, *sum, weights[g], pair);
                     forget_vector(*sum);
                 }
             }
         }
 #pragma GCC unroll 2
     for (int g = 0; g < groups; g++) {
-        const vec scales = vec_load(w + g * group_floats + 16 * VEC_LANES);
+        const vec scales = vec_load(w + g * group_floats + (CODE_VECTORS + part) * VEC_LANES);
 #pragma GCC unroll 6
         for (int t = 0; t < tokens; t++) {
             float *at = lane + g * GROUP_LANES + t * VEC_LANES;
-            vec_store(at, mac_float32(first ? vec_zero() : vec_load(at),
+            vec_store(at, mac_float32(first && part == 0 ? vec_zero() : vec_load(at),
                                       ivec_to_float(sums[t * groups + g]),
                                       vec_multiply(scales, vec_all(x_scales + t * x_apart))));
         }
     }
+}
+
+/* The minima of one group of all rows times the sums of x. */
+INLINE void tile_mins(const TileKind kind, const int groups, const int tokens, const float *w,
+                      ptrdiff_t group_floats, const float *x_scales, const float *x_sums,
+                      ptrdiff_t x_apart, float *lane)
+{
+    for (int part = 0; part < kind.parts; part++)
+        for (int g = 0; g < groups; g++) {
+            const int place = CODE_VECTORS + kind.parts + part;
+            const vec mins = vec_load(w + g * group_floats + place * VEC_LANES);
+            for (int t = 0; t < tokens; t++) {
+                const float *sums = x_sums + 2 * t * x_apart;
+                const float sum = kind.parts == 1 ? sums[0] + sums[x_apart] : sums[part * x_apart];
+                float *at = lane + g * GROUP_LANES + t * VEC_LANES;
+                vec_store(at, mac_float32(vec_load(at), vec_all(&sum),
+                                          vec_multiply(mins, vec_all(x_scales + t * x_apart))));
+            }
+        }
 }
 
 /* The lanes of a sum are vectors of rows here, so that reducing them is adding vectors. */
@@ -303,20 +395,27 @@ INLINE void reduce_rows_of_lanes(const int tokens, const float *lanes, float *ou
 }
 
 /* Some vectors of rows; lanes are [rows / VEC_LANES][LANES][PANEL_TOKENS][VEC_LANES]. */
-INLINE void integer_tile(const int one_step, const int groups, const int tokens,
+INLINE void integer_tile(const TileKind kind, const int groups, const int tokens,
                          const IntegerKBlock *k, ptrdiff_t vector)
 {
-    const ptrdiff_t blocks = k->count / GROUP, group_floats = blocks * WIDE_FLOATS;
+    const ptrdiff_t floats = wide_floats(kind.parts, kind.has_mins);
+    const ptrdiff_t blocks = k->count / GROUP, group_floats = blocks * floats;
     const float *w = k->widened + vector * group_floats;
     const float *x_scales = integer_scales(k->panel, k->in, tokens, 0);
+    const float *x_sums = integer_sums(k->panel, k->in, tokens, 0);
     const ptrdiff_t x_apart = integer_padded(k->in) / GROUP;
     float *lanes = k->lanes + vector * GROUP_LANES;
-    for (ptrdiff_t b = 0; b < blocks; b++, w += WIDE_FLOATS) {
+    for (ptrdiff_t b = 0; b < blocks; b++, w += floats) {
         const ptrdiff_t block = k->start / GROUP + b;
         const int16_t *x = integer_numbers(k->panel, tokens, block);
         float *lane = lanes + b * PANEL_TOKENS * VEC_LANES;
-        tile_group(one_step, groups, tokens, k->start == 0, w, group_floats, x, x_scales + block,
-                   x_apart, lane);
+#pragma GCC unroll 2
+        for (int part = 0; part < kind.parts; part++)
+            tile_part(kind, groups, tokens, k->start == 0, part, w, group_floats, x,
+                      x_scales + block, x_apart, lane);
+        if (kind.has_mins)
+            tile_mins(kind, groups, tokens, w, group_floats, x_scales + block, x_sums + block,
+                      x_apart, lane);
     }
     for (int g = 0; g < groups; g++) {
         float *of_group = lanes + g * GROUP_LANES;
@@ -328,39 +427,47 @@ INLINE void integer_tile(const int one_step, const int groups, const int tokens,
     }
 }
 
-INLINE void integer_row_vectors(const int one_step, const int tokens, const IntegerKBlock *k)
+INLINE void integer_row_vectors(const TileKind kind, const int tokens, const IntegerKBlock *k)
 {
     const ptrdiff_t groups = ceil_div(k->rows, VEC_LANES);
     ptrdiff_t vector = 0;
     for (; vector + ROW_VECTORS <= groups; vector += ROW_VECTORS)
-        integer_tile(one_step, ROW_VECTORS, tokens, k, vector);
+        integer_tile(kind, ROW_VECTORS, tokens, k, vector);
     for (; vector < groups; vector++)
-        integer_tile(one_step, 1, tokens, k, vector);
+        integer_tile(kind, 1, tokens, k, vector);
 }
 
-INLINE void integer_any_tokens(const int one_step, const IntegerKBlock *k)
+INLINE void integer_any_tokens(const TileKind kind, const IntegerKBlock *k)
 {
     switch (k->tokens) {
-    case 1: integer_row_vectors(one_step, 1, k); break;
-    case 2: integer_row_vectors(one_step, 2, k); break;
-    case 3: integer_row_vectors(one_step, 3, k); break;
-    case 4: integer_row_vectors(one_step, 4, k); break;
-    case 5: integer_row_vectors(one_step, 5, k); break;
-    default: integer_row_vectors(one_step, 6, k); break;
+    case 1: integer_row_vectors(kind, 1, k); break;
+    case 2: integer_row_vectors(kind, 2, k); break;
+    case 3: integer_row_vectors(kind, 3, k); break;
+    case 4: integer_row_vectors(kind, 4, k); break;
+    case 5: integer_row_vectors(kind, 5, k); break;
+    default: integer_row_vectors(kind, 6, k); break;
     }
 }
 
-/* What was widened is the same for every format. */
-static void multiply_integer_k_block(const IntegerKBlock *k)
-{
-    if (adds_in_one_step())
-        integer_any_tokens(1, k);
-    else
-        integer_any_tokens(0, k);
-}
+/* What was widened is the same for all formats with as many parts, and with or without minima. */
+#define MULTIPLY_WIDENED(name, parts, has_mins)                        \
+    static __attribute__((noinline)) void name(const IntegerKBlock *k) \
+    {                                                                  \
+        if (adds_in_one_step())                                        \
+            integer_any_tokens((TileKind){1, parts, has_mins}, k);     \
+        else                                                           \
+            integer_any_tokens((TileKind){0, parts, has_mins}, k);     \
+    }
+MULTIPLY_WIDENED(multiply_groups, 1, 0)
+MULTIPLY_WIDENED(multiply_groups_with_mins, 1, 1)
+MULTIPLY_WIDENED(multiply_halves, 2, 0)
 
 INLINE void multiply_expanded_k_block(const IntegerKBlock *k, const ExpandedFormat f)
 {
-    (void)f;
-    multiply_integer_k_block(k);
+    if (f.parts == 2)
+        multiply_halves(k);
+    else if (f.has_mins)
+        multiply_groups_with_mins(k);
+    else
+        multiply_groups(k);
 }

@@ -16,6 +16,7 @@ enum {
  *   numbers  [pairs of groups][tokens][64]  of the first group its even elements and of the second
  *                                           one, then the odd elements of both
  *   scales   [tokens][groups]
+ *   sums     [tokens][2][groups] of the numbers of the two halves of a group, as float32
  */
 static inline ptrdiff_t integer_padded(ptrdiff_t in)
 {
@@ -31,6 +32,11 @@ static inline float *integer_scales(const float *panel, ptrdiff_t in, int tokens
 {
     float *scales = (float *)((int16_t *)panel + integer_padded(in) * tokens);
     return scales + token * (integer_padded(in) / X_GROUP);
+}
+
+static inline float *integer_sums(const float *panel, ptrdiff_t in, int tokens, int token)
+{
+    return integer_scales(panel, in, tokens, tokens + 2 * token);
 }
 
 /* Computes out for o, whose panels hold integers; `widened` and `lanes` are as in product.c. */

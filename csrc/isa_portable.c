@@ -9,9 +9,10 @@ typedef void (*dequantize_function)(void *out, const Weight *weight, ptrdiff_t f
 /* A widened K block is here its rows, of the type that the product runs in. */
 INLINE void widen_rows(float *widened, const Weight *weight, ptrdiff_t row, ptrdiff_t rows,
                        ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, const Product p,
-                       ElementType type, ptrdiff_t code_bits, const dequantize_function widen_span)
+                       ElementType type, const ptrdiff_t elements, const ptrdiff_t code_bytes,
+                       const dequantize_function widen_span)
 {
-    (void)p, (void)code_bits;
+    (void)p, (void)elements, (void)code_bytes;
     for (ptrdiff_t r = 0; r < rows; r++)
         widen_span((char *)widened + r * K_BLOCK * type_bytes(type), weight, (row + r) * in + start,
                    count, type);

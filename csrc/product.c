@@ -34,9 +34,9 @@ enum {
 
 ptrdiff_t panel_room(ptrdiff_t in)
 {
-    /* Integers (integers.h) take 17 / 8 bytes for each element of whole K blocks. */
-    const ptrdiff_t floats = ceil_div(in, 32) * 32, least = INTEGER_K_BLOCK * 17 / 8 / 4;
-    return (floats < least ? least : floats) * PANEL_TOKENS;
+    /* Integers (integers.h) take 19 / 8 bytes for each element of whole K blocks. */
+    const ptrdiff_t floats = ceil_div(in, 32) * 32, integers = integer_padded(in) * 19 / 8 / 4;
+    return (floats < integers ? integers : floats) * PANEL_TOKENS;
 }
 
 static ptrdiff_t panels_bytes(ptrdiff_t in, int threads)

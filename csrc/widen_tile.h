@@ -7,11 +7,12 @@ typedef void (*dequantize_function)(void *out, const Weight *weight, ptrdiff_t f
 
 /*
  * Tile after tile, and in one part after part, step after step, row after row; the last block is
- * padded by zeros. `type` is that of the product, `code_bits` what an element of the weight takes.
+ * padded by zeros. `type` is that of the product; `elements` and `code_bytes` are of a block.
  */
 INLINE void widen_rows(float *widened, const Weight *weight, ptrdiff_t row, ptrdiff_t rows,
                        ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, const Product p,
-                       ElementType type, ptrdiff_t code_bits, const dequantize_function widen_span)
+                       ElementType type, const ptrdiff_t elements, const ptrdiff_t code_bytes,
+                       const dequantize_function widen_span)
 {
     const ptrdiff_t steps = ceil_div(count * p.element_bytes, p.block_bytes) * p.phases;
     char room[K_BLOCK * sizeof(float)] __attribute__((aligned(64)));
@@ -20,8 +21,8 @@ INLINE void widen_rows(float *widened, const Weight *weight, ptrdiff_t row, ptrd
         const ptrdiff_t tile = r / TILE_ROWS * TILE_ROWS, first = (row + r) * in + start;
         const ptrdiff_t side = tile + TILE_ROWS <= rows ? TILE_ROWS : 1;
         const ptrdiff_t place = side == 1 ? 0 : r - tile;
-        const ptrdiff_t bytes = count * code_bits / 8;
-        const char *next = (const char *)weight->data + first * code_bits / 8 + bytes;
+        const ptrdiff_t bytes = count * code_bytes / elements;
+        const char *next = (const char *)weight->data + first * code_bytes / elements + bytes;
         float *out = widened + (r - place) * steps * LANES + place * VEC_LANES;
         for (ptrdiff_t at = 0; at < bytes; at += LINE)
             __builtin_prefetch(next + at);

@@ -8,7 +8,7 @@ Run it after a row is added or changed; a test compares the file with the table.
 from collections.abc import Mapping
 from pathlib import Path
 
-from src.ml.dtype import BLOCK_DTYPES, DTYPES
+from src.ml.dtype import BLOCK_DTYPES, DTYPES, GGML_DTYPES
 
 HEADER = Path(__file__).parents[1] / "csrc" / "dtypes.h"
 
@@ -37,7 +37,8 @@ enum {{ TYPE_COUNT = {count} }};
 {pairs}
 
 /* Formats whose blocks become int8 codes with a scale: ROW(name, type, elements of a block, bytes
- * of its codes, bytes of its scale). Products with bfloat16 run on integers. */
+ * of its codes, bytes of its scale: 0 where it is among those of the codes). Products with bfloat16
+ * run on integers. */
 {expanded}
 
 /* Formats whose blocks become float32; ROW takes the same values. */
@@ -55,9 +56,9 @@ def write_header() -> str:
     rows: dict[str, tuple[int, ...]] = {row.name: (row.itemsize,) for row in plain}
     blocks: dict[str, tuple[int, ...]] = {}
     expanded = []
-    for row in BLOCK_DTYPES:
-        codes = row.block_size // row.codes_per_item * row.codes.itemsize
-        blocks[row.name] = (row.block_size, codes, row.scales.itemsize)
+    for row in (*BLOCK_DTYPES, *GGML_DTYPES.values()):
+        codes = row.code_bytes
+        blocks[row.name] = (row.block_size, codes, row.block_bytes - codes)
         if row.double_scales is not None:
             blocks[f"{row.name}_double"] = (row.block_size, codes, row.double_scales.itemsize)
         if row.product_type == "bfloat16":

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from .. import ml
 from ..untrusted import some_of
 from .errors import CheckpointError, mismatch
+from .gguf import GgufTensor
 from .mapped_file import MappedFile
 from .model_directory import ModelDirectory
 from .names import (
@@ -19,6 +22,7 @@ from .names import (
     LayerParts,
     check_names,
     check_shapes,
+    gguf_names,
     hugging_face_names,
     is_harmless,
     rows_of,
@@ -28,6 +32,8 @@ from .safetensors import SafetensorsFile, TensorEntry
 from .shards import MergedShards, check_shards, merge_shards
 from .torch_pth import map_pth
 
+_ROPE_FACTORS = "rope_freqs.weight"
+_LEAST_FACTOR, _LARGEST_FACTOR = 1e-6, 1e6
 _SCALES = (".weight_scale", ".weight_scale_inv", ".input_scale")
 
 
@@ -47,6 +53,7 @@ class Checkpoint:
         names_in_files: The name of each tensor in its file, where it is another one.
         unused: Names of harmless tensors that the model does not use.
         copied: Names, as in the files, of misaligned tensors, which were copied.
+        rope_factors: What divides each rotary frequency, [h/2]; empty where no tensor says it.
     """
 
     tensors: Mapping[str, ml.Weight]
@@ -58,6 +65,7 @@ class Checkpoint:
     names_in_files: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
+    rope_factors: tuple[float, ...] = ()
 
     @property
     def mapped_bytes(self) -> int:
@@ -191,6 +199,86 @@ def open_hugging_face_checkpoint(
         for source in sources:
             source.file.close()
         raise
+
+
+def open_gguf_checkpoint(
+    directory: ModelDirectory,
+    layers: int,
+    sizes: Mapping[str, int],
+    *,
+    head_dim: int,
+    layer_parts: LayerParts = LLAMA_PARTS,
+) -> Checkpoint:
+    """Open the weights of a GGUF file, or of all parts of one.
+
+    Args:
+        directory: The file, or the first part.
+        layers: L.
+        sizes: All sizes by the letters of `names.py`.
+        head_dim: h.
+        layer_parts: In what the layers differ from those of Llama.
+
+    Returns:
+        The checkpoint: all tensors of L layers, by Meta's names, with the shapes that follow
+        from the sizes, as views of the mapped files.
+
+    Raises:
+        CheckpointError: As `open_hugging_face_checkpoint`.
+    """
+    parts, mapped = directory.gguf_parts, list[MappedFile]()
+    label, source = parts[0].label, "its keys"
+    entries = {name: entry for part in parts for name, entry in part.tensors.items()}
+    factors = entries.pop(_ROPE_FACTORS, None)
+    names = dict(gguf_names(layers, layer_parts))
+    rows_by_name = dict(rows_of(layers, layer_parts))
+    rows = {name: rows_by_name[ours] for name, ours in names.items()}
+    check_names(entries, label, rows, source)
+    check_shapes(entries, label, rows, dict(sizes), source)
+    try:
+        for part in parts:
+            mapped.append(part.map())
+        files = {
+            name: file for part, file in zip(parts, mapped, strict=True) for name in part.tensors
+        }
+        rope_factors = _rope_factors(files, factors, head_dim)
+    except CheckpointError:
+        for file in mapped:
+            file.close()
+        raise
+    tensors: dict[str, ml.Weight] = {
+        ours: entries[name].make(files[name], ours)
+        for name, ours in names.items()
+        if name in entries
+    }
+    count = "a file" if len(parts) == 1 else f"{len(parts)} files"
+    return Checkpoint(
+        tensors=tensors,
+        sizes=sizes,
+        dtypes={name: tensor.dtype for name, tensor in tensors.items()},
+        files=[part.path for part in parts],
+        source_format=f"GGUF version {parts[0].version}, {count}",
+        mapped=mapped,
+        names_in_files={ours: name for name, ours in names.items() if ours in tensors},
+        rope_factors=rope_factors,
+    )
+
+
+def _rope_factors(
+    files: Mapping[str, MappedFile], entry: GgufTensor | None, head_dim: int
+) -> tuple[float, ...]:
+    """Read what divides the rotary frequencies, where a tensor says it."""
+    if entry is None:
+        return ()
+    file, what = files[entry.name], f"tensor '{entry.name}'"
+    if entry.dtype is not ml.float32 or entry.shape != (head_dim // 2,):
+        got = f"{entry.dtype} {list(entry.shape)}"
+        raise mismatch(file.label, what, f"float32 [{head_dim // 2}]", got)
+    factors = np.frombuffer(file.buffer, np.float32, head_dim // 2, entry.start).tolist()
+    for factor in factors:
+        if not _LEAST_FACTOR <= factor <= _LARGEST_FACTOR:
+            rule = f"factors in {_LEAST_FACTOR:g}..{_LARGEST_FACTOR:g}"
+            raise mismatch(file.label, what, rule, factor)
+    return tuple(factors)
 
 
 def _find_tensors(directory: ModelDirectory, sources: list[SafetensorsFile]) -> tuple[str, Found]:

@@ -1,7 +1,7 @@
 """A model directory: which layout it has, and which files its weights are in.
 
 Meta's layout is `params.json` and `consolidated.NN.pth`, Hugging Face's is `config.json` and
-safetensors, in one file or in several with an index.
+safetensors, in one file or in several with an index. A GGUF file is a model by itself.
 """
 
 import os
@@ -11,8 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from ..untrusted import label_of, reason_of, some_of
-from .errors import mismatch
+from ..untrusted import label_of, open_regular, reason_of, some_of
+from .errors import CheckpointError, mismatch
+from .gguf import MAGIC, GgufFile, read_gguf_parts
 from .hugging_face_config import CONFIG_FILE
 from .safetensors import read_index
 
@@ -22,6 +23,7 @@ _HUGGING_FACE_FILES = (
     "tokenizer.json or tokenizer.model"
 )
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_GGUF = ".gguf"
 _FIRST_SHARD = "consolidated.00.pth"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _SHARD_NAME = re.compile(r"consolidated\.([0-9]{2})\.pth", re.ASCII)
@@ -29,10 +31,19 @@ _SHARD_NAME = re.compile(r"consolidated\.([0-9]{2})\.pth", re.ASCII)
 
 @dataclass(frozen=True)
 class ModelDirectory:
-    """A directory that holds weights, and the layout of its files."""
+    """A directory that holds weights, or a GGUF file, and the layout of its files."""
 
-    layout: Literal["Meta", "Hugging Face"]
+    layout: Literal["Meta", "Hugging Face", "GGUF"]
     path: Path
+
+    @cached_property
+    def gguf_parts(self) -> list[GgufFile]:
+        """Return the headers of a GGUF file and of its further parts, read once.
+
+        Raises:
+            CheckpointError: One cannot be used.
+        """
+        return read_gguf_parts(self.path)
 
     @cached_property
     def weights(self) -> tuple[str, dict[Path, list[str] | None]]:
@@ -46,6 +57,8 @@ class ModelDirectory:
         """
         if self.layout == "Meta":
             return label_of(self.path), dict.fromkeys(_shard_files(self.path))
+        if self.layout == "GGUF":
+            return label_of(self.path), dict.fromkeys(part.path for part in self.gguf_parts)
         single, index = self.path / _SINGLE, self.path / _INDEX
         if os.path.exists(single):
             return label_of(single), {single: None}
@@ -64,7 +77,7 @@ class ModelDirectory:
 
 
 def find_model_directory(path: Path) -> ModelDirectory:
-    """Return where the weights are: in the given directory, or in its `original/`.
+    """Return where the weights are: in the given directory or GGUF file, or in `original/`.
 
     Downloads from Hugging Face's hub may hold both layouts, Meta's in `original/`, or one of them
     only in part. The files at the top are preferred if they are whole: Hugging Face's, then Meta's.
@@ -72,6 +85,8 @@ def find_model_directory(path: Path) -> ModelDirectory:
     Raises:
         CheckpointError: There are none; the text lists what was found, and what is needed.
     """
+    if _is_gguf(path):
+        return ModelDirectory("GGUF", path)
     has_config = os.path.exists(path / CONFIG_FILE)
     has_weights = any(os.path.exists(path / name) for name in (_SINGLE, _INDEX))
     if has_config and has_weights:
@@ -83,12 +98,15 @@ def find_model_directory(path: Path) -> ModelDirectory:
     label = label_of(path)
     if not os.path.isdir(path):
         found = "a file" if os.path.exists(path) else "nothing"
-        raise mismatch(label, "path", "a model directory", f"{found}{_advice(path)}")
+        rule = "a model directory or a GGUF file"
+        raise mismatch(label, "path", rule, f"{found}{_advice(path)}")
     lacking = ""
     if any(name.endswith(".safetensors") for name in _names(path)):
         lacking = f"the latter without {CONFIG_FILE if has_weights else _INDEX}: "
     elif has_config:
         lacking = f"the latter without {_SINGLE}: "
+    elif any(name.lower().endswith(_GGUF) for name in _names(path)):
+        lacking = "a GGUF file, which can be given itself: "
     rule = (
         f"Meta's layout ({_META_FILES}; here or in original/) or Hugging Face's "
         f"({_HUGGING_FACE_FILES})"
@@ -96,13 +114,18 @@ def find_model_directory(path: Path) -> ModelDirectory:
     raise mismatch(label, "files", rule, f"{lacking}{listing_of(path)}")
 
 
+def _is_gguf(path: Path) -> bool:
+    """Tell a GGUF file by its name, or by its first bytes where it is called anything else."""
+    if path.suffix.lower() == _GGUF:
+        return os.path.exists(path)
+    if not os.path.isfile(path):
+        return False
+    with open_regular(path, CheckpointError) as stream:
+        return stream.read(len(MAGIC)) == MAGIC
+
+
 def _advice(path: Path) -> str:
-    """Say what to do with a GGUF file, or with what looks like a name on Hugging Face's hub."""
-    if path.suffix.lower() == ".gguf":
-        return (
-            "; GGUF is not read: download the model's .safetensors files into a directory "
-            "(--quantize nf4 makes them as small)"
-        )
+    """Say what to do with what looks like a name on Hugging Face's hub."""
     if _HUB_NAME.fullmatch(str(path)) and not os.path.exists(path):
         return (
             f"; if it is a model on Hugging Face's hub, get it with "

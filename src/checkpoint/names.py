@@ -1,9 +1,10 @@
 """The tensors of a Llama: their names, their sizes, and how Meta splits each over shards.
 
-One table has Meta's names, which are those of the model's attributes, and Hugging Face's. The rows
-of wq and wk have another order in Hugging Face's files: the two halves of each head, where Meta has
-pairs of neighbours. Nothing here moves them; `ml.rotary_embedding` pairs either order. What the
-families next to Llama have beside its tensors, or under another name, are the `LayerParts`.
+One table has Meta's names, which are those of the model's attributes, and Hugging Face's; another
+one has GGUF's. The rows of wq and wk have another order in Hugging Face's files: the two halves of
+each head, where Meta has pairs of neighbours. GGUF files have either, which follows from their
+architecture. Nothing here moves rows; `ml.rotary_embedding` pairs either order. What the families
+next to Llama have beside its tensors, or under another name, are the `LayerParts`.
 
 Sizes are written with the letters of the legend: `D` model dim, `Hh` query heads x head dim, `Kh`
 key/value heads x head dim, `h` head dim, `F` feed-forward dim, `V` vocabulary.
@@ -93,6 +94,15 @@ _NAMES_AFTER = {
     "input_layernorm.weight": "post_attention_layernorm.weight",
     "post_attention_layernorm.weight": "post_feedforward_layernorm.weight",
 }
+# What GGUF calls them, without the layer before and `.weight` or `.bias` after the name.
+_GGUF_NAMES = {
+    "tok_embeddings": "token_embd", "norm": "output_norm", "output": "output",
+    "attention_norm": "attn_norm", "attention.wq": "attn_q", "attention.wk": "attn_k",
+    "attention.wv": "attn_v", "attention.wo": "attn_output", "ffn_norm": "ffn_norm",
+    "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
+    "attention.q_norm": "attn_q_norm", "attention.k_norm": "attn_k_norm",
+}  # fmt: skip
+_GGUF_NAMES_AFTER = {"attention_norm": "post_attention_norm", "ffn_norm": "post_ffw_norm"}
 _BY_NAME = {row.name: row for row in _MODEL_ROWS}
 _BY_LAYER_NAME = {row.name: row for row in _LAYER_ROWS}
 
@@ -142,6 +152,15 @@ def hugging_face_names(
             name = row.hugging_face
             name = _NAMES_AFTER.get(name, name) if parts.norms_after else name
             yield f"model.layers.{layer}.{name}", f"layers.{layer}.{row.name}"
+
+
+def gguf_names(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> Iterator[tuple[str, str]]:
+    """Give (name in GGUF files, Meta's name) of each tensor, as `rows_of` orders them."""
+    names = _GGUF_NAMES | (_GGUF_NAMES_AFTER if parts.norms_after else {})
+    for name, row in rows_of(layer_count, parts):
+        stem, _, ending = row.name.rpartition(".")
+        layer = f"blk.{name.split('.')[1]}." if name != row.name else ""
+        yield f"{layer}{names[stem]}.{ending}", name
 
 
 def _layer_rows(parts: LayerParts) -> tuple[TensorRow, ...]:

@@ -209,7 +209,7 @@ _GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
          "thoughts of a model that thinks: on, off or hide"),
     ),
     "model": (
-        ("-m --model", _PATH, "model directory (default: the bundled model)"),
+        ("-m --model", _PATH, "model directory or GGUF file (default: the bundled one)"),
         ("-c --context-length", _POSITIVE,
          f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)"),
         ("-t --threads", _POSITIVE, "threads (default: the processors it may use)"),

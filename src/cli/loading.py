@@ -1,12 +1,14 @@
 """Opening the model that the command line names."""
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
 from ..checkpoint.model_directory import listing_of
+from ..checkpoint.names import is_matrix
 from ..inference import FoundFormat, InferenceEngine, Message, encode_chat
 from ..memory import available_memory, readable_bytes
 from ..model import (
@@ -174,12 +176,17 @@ def loading_line(engine: InferenceEngine) -> str:
     `/show model` and `--verbose` tell the rest.
     """
     model, count = engine.model, engine.model.parameter_count
-    name = "bundled model" if is_bundled(model) else model.files.top.resolve().name
+    top = model.files.top
+    # A link to a GGUF file has a name that says more than that of its target.
+    named = top if top.is_file() else top.resolve()
+    name = "bundled model" if is_bundled(model) else named.name
     nbytes = sum(weight.nbytes for weight in model.tensors.values())
     size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
-    weight = model.transformer.layers[0].attention.wq
+    matrices = {key: w for key, w in model.tensors.items() if is_matrix(key)}
+    in_layers = Counter(w.dtype for key, w in matrices.items() if key.startswith("layers."))
+    kinds = ", ".join(str(dtype) for dtype, _ in in_layers.most_common())
     return (
-        f"{name}: {size} parameters, {weight.dtype}, {readable_bytes(nbytes)}; "
+        f"{name}: {size} parameters, {kinds}, {readable_bytes(nbytes)}; "
         f"context {engine.sequence_length} tokens, {readable_bytes(engine.context.nbytes)}"
     )
 
@@ -221,6 +228,9 @@ def _chat_format(
 
 
 def _required_tokenizer(model: Model) -> Tokenizer:
+    if model.tokenizer is None and model.files.directory.layout == "GGUF":
+        text = "tokenizer: expected the keys tokenizer.ggml.model and on, got none"
+        raise ModelError(f"{label_of(model.source_directory)}: {text}")
     if model.tokenizer is None:
         raise ModelError(
             f"{label_of(model.source_directory)}: tokenizer: expected tokenizer.model for Meta's "

@@ -14,6 +14,8 @@ from ..model import (
     QUANTIZATIONS,
     LinearRopeScaling,
     Model,
+    RopeFactors,
+    RopeScaling,
     kv_cache_bytes,
     open_checkpoint,
     read_model_files,
@@ -28,6 +30,10 @@ _VALUES = (("name", "left"), ("value", "left"))
 _TENSORS = (("name", "left"), ("shape", "left"), ("dtype", "left"), ("bytes", "right"))
 _NAMES_IN_FILES = (("name in the file", "left"),)
 _LONGEST_VALUE = 80
+_GIVEN = {"Meta": "params.json", "Hugging Face": "config.json", "GGUF": "keys of the file"}
+_ROPE_SCALINGS = {
+    RopeScaling: "llama3", LinearRopeScaling: "linear", RopeFactors: "rope_freqs.weight",
+}  # fmt: skip
 _ZIP = b"PK\x03\x04"
 _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")
 _COMMENT = re.compile(r"<!-- .* -->")  # the marks of what is generated and run
@@ -41,7 +47,7 @@ def report_metadata(console: Console, model: Model) -> None:
         model: The loaded model; no weight is read.
     """
     console.report_heading(str(model.source_directory))
-    given = "params.json" if model.files.directory.layout == "Meta" else "config.json"
+    given = _GIVEN[model.files.directory.layout]
     names = model.checkpoint.names_in_files
     for title, columns, rows in (
         ("source", _VALUES, _source(model)),
@@ -89,8 +95,11 @@ def _used(model: Model) -> list[tuple[str, str]]:
     fields |= {k: v for k, v in more.items() if str(v) not in ("()", "False", "1.0")}
     scaling = fields.pop("rope_scaling")
     if scaling is not None:
-        fields["rope_scaling"] = "linear" if isinstance(scaling, LinearRopeScaling) else "llama3"
-        fields |= {f"rope_scaling.{k}": v for k, v in dataclasses.asdict(scaling).items()}
+        fields["rope_scaling"] = _ROPE_SCALINGS[type(scaling)]
+        fields |= {
+            f"rope_scaling.{k}": str(v)[:_LONGEST_VALUE]
+            for k, v in dataclasses.asdict(scaling).items()
+        }
     fields["group_size (n_heads / n_kv_heads)"] = args.group_size
     fields["RoPE pairs per head (head_dim / 2)"] = args.head_dim // 2
     if model.tokenizer is not None:
@@ -157,7 +166,7 @@ def check_weights(options: Options, console: Console) -> None:
             if unchecked:
                 raise UsageError(
                     f"{file.label}: --check-weights: expected a CRC-32 of every record, "
-                    f"got {unchecked} bytes without one (safetensors files have none)"
+                    f"got {unchecked} bytes without one (safetensors and GGUF files have none)"
                 )
             console.report_line(
                 f"{file.label}: {readable_bytes(file.size)} agree with their CRC-32"

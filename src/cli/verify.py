@@ -112,6 +112,9 @@ def report_verify(options: Options, console: Console) -> None:
             "pip install -e '.[oracle]' in a clone, or pip install 'llama-bolts[oracle]'"
         )
     model = open_model(options, console)
+    if model.files.directory.layout == "GGUF":
+        got = "got a GGUF file, of which transformers makes a float32 copy in its own way"
+        raise UsageError(f"--verify: expected a model directory, {got}")
     check_float32_copy_fits(model.parameter_count)
     ids = _prompt_ids(model, _PROMPT if options.prompt is None else options.prompt)
     console.show_progress("running the network in float32")

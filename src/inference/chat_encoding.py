@@ -87,7 +87,9 @@ class FoundFormat:
     by: str
 
 
-def find_chat_format(directory: Path, tokenizer: Tokenizer) -> FoundFormat:
+def find_chat_format(
+    directory: Path, tokenizer: Tokenizer, template: str | None = None
+) -> FoundFormat:
     """Find the chat format of a model: by its template's text, or else by its special tokens.
 
     An unknown template is refused, whatever the special tokens are: the model was made for another
@@ -95,14 +97,16 @@ def find_chat_format(directory: Path, tokenizer: Tokenizer) -> FoundFormat:
     turns; there the layout decides.
 
     Args:
-        directory: The model's files.
+        directory: The model's files, or its GGUF file.
         tokenizer: The model's tokenizer.
+        template: The chat template where it is known; None to look for it in the directory.
 
     Raises:
         ChatFormatError: The format is not known.
         TokenizerError: A file with the template is damaged.
     """
-    template = read_template(directory)
+    if template is None:
+        template = read_template(directory)
     if template is not None:
         name, by = format_of_template(template), "chat template"
         why = "has a chat template that is not among the known ones"

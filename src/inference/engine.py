@@ -169,7 +169,10 @@ class InferenceEngine:
             TokenizerError: The file with the chat template is damaged.
             PromptError: The model has no tokenizer.
         """
-        return find_chat_format(self.model.source_directory, self._tokenizer())
+        model = self.model
+        return find_chat_format(
+            model.source_directory, self._tokenizer(), model.files.chat_template
+        )
 
     def _tokenizer(self) -> Tokenizer:
         if self.model.tokenizer is None:

@@ -16,9 +16,9 @@ from .kernels import lib
 
 # What `ml` exports.
 __all__ = [
-    "BLOCK_DTYPES", "DTYPES", "BlockDType", "DType", "bfloat16", "bool_", "complex64",
-    "float8_e4m3fn", "float8_e5m2", "float16", "float32", "int8", "int8_block", "int32", "int64",
-    "nf4", "uint8", "uint16",
+    "BLOCK_DTYPES", "DTYPES", "GGML_DTYPES", "BlockDType", "DType", "bfloat16", "bool_",
+    "complex64", "float8_e4m3fn", "float8_e5m2", "float16", "float32", "int8", "int8_block",
+    "int32", "int64", "nf4", "uint8", "uint16",
 ]  # fmt: skip
 
 # Below this, rounding to float32 neither overflows nor warns.
@@ -112,13 +112,15 @@ class BlockDType:
 
     Args:
         name: What messages and traces show.
-        block_size: Elements that share a scale; blocks run over all elements in row-major order.
-        codes: Type in which codes are stored.
-        codes_per_item: Of that type.
+        block_size: Elements of a block; blocks run over all elements in row-major order.
+        codes: Type in which codes are stored, or whole blocks.
+        codes_per_item: Of that type; 0 where blocks hold their scales.
         scales: Type of the scales.
         product_type: "bfloat16" where products with bfloat16 run on integers, or on elements
             rounded to bfloat16; "float32" where they run in float32.
         double_scales: Type of scales that are themselves codes; None where there are none.
+        bytes_with_scales: Of a block that holds its scales beside its codes, as those of GGUF
+            files do; rows are whole blocks then. 0 where scales are separate.
     """
 
     name: str
@@ -128,6 +130,19 @@ class BlockDType:
     scales: DType
     product_type: str
     double_scales: DType | None = None
+    bytes_with_scales: int = 0
+
+    @property
+    def code_bytes(self) -> int:
+        """The bytes of a block's codes; of all of a block that holds its scales."""
+        return (
+            self.bytes_with_scales or self.block_size // self.codes_per_item * self.codes.itemsize
+        )
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of a block with its scale."""
+        return self.bytes_with_scales or self.code_bytes + self.scales.itemsize
 
     @property
     def code(self) -> int:
@@ -147,8 +162,8 @@ class BlockDType:
     def __repr__(self) -> str:
         return self.name
 
-    def __reduce__(self) -> str:
-        return self.name  # a copy is the row itself, which this module has under its name
+    def __reduce__(self) -> tuple[Any, ...]:
+        return block_dtype_named, (self.name,)  # a copy is the row itself
 
 
 nf4 = BlockDType("nf4", 64, uint8, 2, float32, "float32", uint8)
@@ -156,6 +171,18 @@ nf4 = BlockDType("nf4", 64, uint8, 2, float32, "float32", uint8)
 int8_block = BlockDType("int8_block", 32, int8, 1, bfloat16, "bfloat16")
 
 BLOCK_DTYPES = (nf4, int8_block)
+# The formats of GGUF files: number in the file, name, elements and bytes of a block.
+GGML_DTYPES = {
+    number: BlockDType(name, size, uint8, 0, float16, "bfloat16", None, nbytes)
+    for number, name, size, nbytes in (
+        (8, "q8_0", 32, 34),
+    )
+}  # fmt: skip
+
+
+def block_dtype_named(name: str) -> BlockDType:
+    """Return a block-quantized dtype by its name."""
+    return next(row for row in (*BLOCK_DTYPES, *GGML_DTYPES.values()) if row.name == name)
 
 
 def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:

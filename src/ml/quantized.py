@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from . import kernels
 from .checks import check_float, float_dtype
-from .dtype import BlockDType, DType, checked_number, float32, nf4, uint8
+from .dtype import BLOCK_DTYPES, BlockDType, DType, checked_number, float32, nf4, uint8
 from .errors import DTypeError, ShapeError, TensorError
 from .kernels import ffi, lib
 from .layout import Shape, checked_shape
@@ -53,28 +53,31 @@ class NestedScales:
 class QuantizedTensor(TensorBase):
     """A tensor whose elements are codes, with a scale for each block of them.
 
-    nf4: x[i] = nf4_code[codes[i]] * scales[i // 64]; int8_block: x[i] = codes[i] * scales[i // 32]
+    nf4: x[i] = nf4_code[codes[i]] * scales[i // 64]; int8_block: x[i] = codes[i] * scales[i // 32];
+    `ml.GGML_DTYPES`: x[i] = codes[i] * scale + minimum, all of which a block holds
 
     `i` counts the elements in row-major order, as in bitsandbytes: where a row is not a multiple of
-    the block, blocks reach over its end. Nothing is copied: a mapped file is used in place.
-    Products and `get_rows` take such a tensor; everything else refuses it.
+    the block, blocks reach over its end, but for those of GGUF files. Nothing is copied: a mapped
+    file is used in place. Products and `get_rows` take such a tensor; everything else refuses it.
 
     Args:
-        dtype: `ml.nf4` or `ml.int8_block`.
+        dtype: `ml.nf4`, `ml.int8_block`, or one of `ml.GGML_DTYPES`.
         shape: Sizes.
         codes: nf4: uint8, two codes to a byte, the first in the upper half; int8_block: int8, one
-            code each. Contiguous, of any shape.
+            code each; a GGUF format: uint8, whole blocks as in the file. Contiguous, of any shape.
         scales: One for each block, the last of which may be short: float32 for nf4, or uint8 with
-            `nested`; bfloat16 for int8_block. Contiguous, of any shape.
+            `nested`; bfloat16 for int8_block. Contiguous, of any shape. None for a GGUF format.
         nested: What uint8 scales mean.
         name: What messages and traces show.
 
     Raises:
-        ShapeError: A number of codes or scales that does not follow from the shape.
-        DTypeError: Codes or scales of another dtype; nested scales of int8_block.
+        ShapeError: A number of codes or scales that does not follow from the shape; rows of a GGUF
+            format that are not whole blocks.
+        DTypeError: Codes or scales of another dtype; nested scales of another format than nf4.
         TensorError: Parts that are not contiguous, or not aligned.
 
-    Source: QLoRA (T. Dettmers et al., 2023); the layout is that of bitsandbytes 0.50.
+    Source: QLoRA (T. Dettmers et al., 2023); the layout is that of bitsandbytes 0.50. For GGUF:
+    ggml-common.h of ggml-org/llama.cpp.
     """
 
     __slots__ = ("_codes", "_nested", "_scales", "_weight")
@@ -86,12 +89,14 @@ class QuantizedTensor(TensorBase):
         dtype: BlockDType,
         shape: Iterable[int],
         codes: Tensor,
-        scales: Tensor,
+        scales: Tensor | None = None,
         nested: NestedScales | None = None,
         name: str = "",
     ) -> None:
         if not isinstance(dtype, BlockDType):
-            raise DTypeError(f"[QuantizedTensor] dtype must be nf4 or int8_block: {dtype}")
+            raise DTypeError(
+                f"[QuantizedTensor] dtype must be nf4, int8_block or a GGUF format: {dtype}"
+            )
         self._dtype = dtype
         self._shape: Shape = checked_shape("QuantizedTensor", shape)
         self._size = math.prod(self._shape)
@@ -99,8 +104,8 @@ class QuantizedTensor(TensorBase):
         self._name = name
         self._check_parts()
         pointers = [part.contiguous()._pointer for part in self.parts()]
-        if nested is None:
-            self._weight = (*pointers, ffi.NULL, ffi.NULL, 0.0, dtype.code)
+        if nested is None:  # a block that holds its scales is where they are
+            self._weight = (pointers[0], pointers[-1], ffi.NULL, ffi.NULL, 0.0, dtype.code)
         else:
             self._weight = (*pointers, nested.offset, dtype.double_code)
         self._pointer = pointers[0]
@@ -108,6 +113,9 @@ class QuantizedTensor(TensorBase):
     def _check_parts(self) -> None:
         dtype, nested = self._dtype, self._nested
         blocks = -(-self._size // dtype.block_size)
+        if dtype.bytes_with_scales:
+            self._check_whole_blocks(blocks)
+            return
         self._check("codes", self._codes, dtype.codes, -(-self._size // dtype.codes_per_item))
         self._check("scales", self._scales, dtype.scales if nested is None else uint8, blocks)
         if nested is None:
@@ -120,8 +128,19 @@ class QuantizedTensor(TensorBase):
             text = f"nested.offset must be finite: {nested.offset} (shape {list(self._shape)})"
             raise TensorError(f"[QuantizedTensor] {text}")
 
-    def _check(self, label: str, part: Tensor, dtype: DType, size: int) -> None:
+    def _check_whole_blocks(self, blocks: int) -> None:
+        dtype, columns = self._dtype, self._shape[-1:]
+        if not columns or columns[0] % dtype.block_size:
+            text = f"shape[-1] must be a multiple of {dtype.block_size}"
+            raise ShapeError(f"[QuantizedTensor] {text}: {list(self._shape)} ({dtype})")
+        if self._scales is not None or self._nested is not None:
+            raise DTypeError(f"[QuantizedTensor] {dtype} has scales in its blocks: none are given")
+        self._check("codes", self._codes, dtype.codes, blocks * dtype.code_bytes)
+
+    def _check(self, label: str, part: Tensor | None, dtype: DType, size: int) -> None:
         label, what = f"[QuantizedTensor] {label}", f"({self._dtype}, shape {list(self._shape)})"
+        if part is None:
+            raise DTypeError(f"{label}.dtype must equal {dtype}: None {what}")
         if part.dtype is not dtype:
             raise DTypeError(f"{label}.dtype must equal {dtype}: {part.dtype} {what}")
         if part.size != size:
@@ -144,7 +163,12 @@ class QuantizedTensor(TensorBase):
 
     @property
     def scales(self) -> Tensor:
-        """The scales of the blocks, or their 8-bit codes, as they were given."""
+        """The scales of the blocks, or their 8-bit codes, as they were given.
+
+        Raise DTypeError where the blocks hold them.
+        """
+        if self._scales is None:
+            raise DTypeError(f"[scales] dtype must have separate scales: {self._dtype}")
         return self._scales
 
     @property
@@ -164,18 +188,20 @@ class QuantizedTensor(TensorBase):
     def parts(self) -> tuple[Tensor, ...]:
         """Return the tensors that hold the bytes."""
         nested = self._nested
-        return (self._codes, self._scales, *((nested.absmax, nested.code) if nested else ()))
+        scales = () if self._scales is None else (self._scales,)
+        return (self._codes, *scales, *((nested.absmax, nested.code) if nested else ()))
 
     def dequantize(self, dtype: DType = float32) -> Tensor:
         """Compute the elements.
 
-        x[i] = code[i] * scale[block of i], in float32, rounded once to the dtype
+        x[i] = code[i] * scale[block of i] (+ minimum), in float32, rounded once to the dtype
 
         Args:
             dtype: A real floating-point dtype.
 
         Returns:
-            A new tensor of the same shape and name: for nf4 the bits of bitsandbytes.
+            A new tensor of the same shape and name: the bits of bitsandbytes for nf4, and of
+            ggml for the formats of GGUF files.
 
         Raises:
             DTypeError: Another dtype.
@@ -259,7 +285,7 @@ def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTen
         DTypeError: Not floating point, not a block-quantized dtype, or double without nf4.
         TensorError: An element that is NaN or infinite.
     """
-    if not isinstance(dtype, BlockDType):
+    if dtype not in BLOCK_DTYPES:
         raise DTypeError(f"[quantize] dtype= must be nf4 or int8_block: {dtype}")
     check_float("quantize", x)
     if double and dtype is not nf4:

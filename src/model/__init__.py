@@ -1,6 +1,6 @@
 """The Llama model: its sizes, its network, its memory, and how it is loaded."""
 
-from .args import LinearRopeScaling, ModelArgs, RopeScaling
+from .args import LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
 from .context import InferenceContext
 from .errors import ModelConfigError, ModelError, NotEnoughMemoryError, PositionError, TokenIdError
 from .files import ModelFiles, read_model_files
@@ -25,6 +25,7 @@ __all__ = [
     "NotEnoughMemoryError",
     "PositionError",
     "QuantizationProgress",
+    "RopeFactors",
     "RopeScaling",
     "SaveError",
     "TokenIdError",

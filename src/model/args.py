@@ -9,8 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from .. import ml
-from ..checkpoint import HuggingFaceConfig
-from ..checkpoint.names import LLAMA_PARTS, LayerParts, is_harmless, is_matrix, rows_of
+from ..checkpoint import GgufConfig, HuggingFaceConfig
+from ..checkpoint.gguf import GgufTensor
+from ..checkpoint.gguf_config import GRANITE_SCALES
+from ..checkpoint.names import (
+    LLAMA_PARTS,
+    LayerParts,
+    gguf_names,
+    is_harmless,
+    is_matrix,
+    rows_of,
+)
 from ..checkpoint.params import DEFAULT_ROPE_THETA
 from .errors import ModelConfigError
 
@@ -21,6 +30,7 @@ _SCALED_ROPE_FACTOR = 8.0
 # params.json says only `use_scaled_rope`; the factor is in their Hugging Face config.json.
 _KNOWN_SCALED_ROPE_FACTORS = {(2048, 16): 32.0, (3072, 28): 32.0}
 _LARGEST_ROPE_FACTOR = 1e6
+_MATRICES = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 _VECTOR_DTYPES = (ml.bfloat16, ml.float16, ml.float32)
 EMBEDDINGS = "tok_embeddings.weight"
 
@@ -58,6 +68,16 @@ class LinearRopeScaling:
 
 
 @dataclass(frozen=True)
+class RopeFactors:
+    """What divides each rotary frequency, as GGUF files say it: h/2 factors.
+
+    Source: llama.cpp, ggml/src/ggml-cpu/ops.cpp, `ggml_rope_cache_init` (`freq_factors`).
+    """
+
+    factors: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class ModelArgs:
     """The sizes and constants of one model, in the words of `params.json`.
 
@@ -91,7 +111,7 @@ class ModelArgs:
     vocab_size: int
     norm_eps: float
     rope_theta: float
-    rope_scaling: RopeScaling | LinearRopeScaling | None
+    rope_scaling: RopeScaling | LinearRopeScaling | RopeFactors | None
     max_context_length: int
     dtype: ml.DType
     rope_pairs: Literal["interleaved", "halves"] = "interleaved"
@@ -258,6 +278,53 @@ def _rope_scaling(config: HuggingFaceConfig) -> RopeScaling | LinearRopeScaling 
     return None
 
 
+def args_from_gguf(config: GgufConfig, tensors: Mapping[str, GgufTensor]) -> ModelArgs:
+    """Read the sizes and constants of a model in a GGUF file.
+
+    Args:
+        config: Its keys, checked.
+        tensors: Its tensors by their names in the file; no bytes of them are read. They tell the
+            biases and the dtype.
+
+    Raises:
+        ModelConfigError: The parts contradict each other.
+    """
+    given = config.given
+    n_layers, n_heads = (
+        value_of(given, "block_count", 0),
+        value_of(given, "attention.head_count", 0),
+    )
+    parts = FAMILY_PARTS.get(config.architecture, LLAMA_PARTS)
+    names = gguf_names(n_layers, parts)
+    dtypes = {ours: tensors[name].dtype for name, ours in names if name in tensors}
+    in_layer_0 = [ours for name, ours in gguf_names(1, LayerParts(_MATRICES)) if name in tensors]
+    every = 4 if config.architecture == "smollm3" else n_layers + 1  # no key of the file says it
+    scales = {key: float(value_of(given, key, 0.0)) for key in GRANITE_SCALES}
+    return ModelArgs(
+        dim=value_of(given, "embedding_length", 0),
+        n_layers=n_layers,
+        n_heads=n_heads,
+        n_kv_heads=value_of(given, "attention.head_count_kv", n_heads),
+        head_dim=config.head_dim,
+        ffn_dim=value_of(given, "feed_forward_length", 0),
+        vocab_size=value_of(given, "vocab_size", config.vocab_size),
+        norm_eps=float(value_of(given, "attention.layer_norm_rms_epsilon", 0.0)),
+        rope_theta=config.rope_theta,
+        rope_scaling=LinearRopeScaling(config.rope_factor) if config.rope_factor != 1.0 else None,
+        max_context_length=value_of(given, "context_length", 0),
+        dtype=activation_dtype(dtypes),
+        rope_pairs=config.rope_pairs,
+        parts=replace(
+            parts, biases=tuple(key.split(".")[-2] for key in in_layer_0 if key.endswith(".bias"))
+        ),
+        layers_without_rope=tuple(range(every - 1, n_layers, every)),
+        embedding_multiplier=scales["embedding_scale"] or 1.0,
+        attention_multiplier=scales["attention.scale"] or None,  # 0 stands for none
+        residual_multiplier=scales["residual_scale"] or 1.0,
+        logits_scaling=scales["logit_scale"] or 1.0,
+    )
+
+
 def value_of(values: Mapping[str, object], key: str, default: T) -> T:
     """Return a value whose rule was checked, or the default where it is absent or null."""
     value = values.get(key)
@@ -276,6 +343,11 @@ def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:
         raise ModelConfigError(
             "rope_scaling_factor: expected a model whose RoPE is scaled, got one without"
         )
+    if isinstance(args.rope_scaling, RopeFactors):
+        raise ModelConfigError(
+            "rope_scaling_factor: expected a model whose RoPE is scaled by one factor, got a GGUF "
+            "file with a factor for each frequency"
+        )
     if not 1.0 <= factor <= _LARGEST_ROPE_FACTOR:  # NaN is in no range
         raise ModelConfigError(
             f"rope_scaling_factor: expected 1 to {_LARGEST_ROPE_FACTOR:g}, got {factor:g}"
@@ -286,8 +358,9 @@ def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:
 def activation_dtype(dtypes: Mapping[str, ml.DType | ml.BlockDType]) -> ml.DType:
     """Return the dtype of the activations that goes with the matrices of a model.
 
-    It is the one in which products with them run. All plain matrices must have the same dtype; the
-    embedding table may be bfloat16 beside 8-bit floats. Quantized matrices go with any.
+    It is the one in which products with them run. All plain matrices must have the same dtype; but
+    the embedding table may be bfloat16 beside 8-bit floats, and float16 goes with float32.
+    Quantized matrices go with any, and where all are quantized it is bfloat16.
 
     Args:
         dtypes: The dtype of each tensor by checkpoint key.
@@ -307,6 +380,10 @@ def activation_dtype(dtypes: Mapping[str, ml.DType | ml.BlockDType]) -> ml.DType
     beside_float8 = found and all(dtype.itemsize < ml.bfloat16.itemsize for dtype in found)
     if embeddings is not None and not (beside_float8 and embeddings is ml.bfloat16):
         found.add(embeddings)
+    if found == {ml.float16, ml.float32}:
+        return ml.float32
+    if not found and any(isinstance(dtype, ml.BlockDType) for dtype in dtypes.values()):
+        return ml.bfloat16
     if len(found) != 1:
         names = ", ".join(sorted(dtype.name for dtype in found))
         raise ModelConfigError(f"tensors: expected matrices of one dtype, got {names or 'none'}")

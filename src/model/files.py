@@ -1,31 +1,34 @@
-"""The small files of a model directory: each is read once, whoever asks for what it says."""
+"""What a model says of itself beside its weights: read once, whoever asks for it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoint import read_hugging_face_config, read_params
+from ..checkpoint import CheckpointError, read_gguf_config, read_hugging_face_config, read_params
 from ..checkpoint.model_directory import ModelDirectory, find_model_directory
 from ..checkpoint.packed_weights import QuantizationConfig
-from ..untrusted import label_of
-from .args import ModelArgs, args_from_config, args_from_params, value_of
+from ..untrusted import described, label_of
+from .args import ModelArgs, args_from_config, args_from_gguf, args_from_params, value_of
 from .errors import ModelConfigError
 
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "nano" / "model"
+_CHAT_TEMPLATE = "tokenizer.chat_template"
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What the small files of a model directory say; no weight has been looked at.
+    """What the small files of a model directory say, or the keys of a GGUF file; no weight is read.
 
     Attributes:
         directory: Where the weights are.
-        top: The directory that was asked for.
+        top: The directory or the file that was asked for.
         args: The sizes; what only the tensors show is not in them yet.
-        given: `params.json` or `config.json` as it is in the file, keys and values checked.
+        given: `params.json` or `config.json` as it is in the file, or the keys of a GGUF file;
+            those that say what is computed are checked.
         end_ids: The tokens that end an answer, `generation_config.json` before `config.json`.
         tied: Whether the embeddings may serve as output.
-        quantization: How quantized weights are stored, or None where all are plain.
+        quantization: How quantized weights of a directory are stored, or None where all are plain.
+        chat_template: That of a GGUF file, or None; those of directories have files of their own.
     """
 
     directory: ModelDirectory
@@ -35,10 +38,11 @@ class ModelFiles:
     end_ids: tuple[int, ...] = ()
     tied: bool = True
     quantization: QuantizationConfig | None = None
+    chat_template: str | None = None
 
 
 def read_model_files(path: str | Path | None) -> ModelFiles:
-    """Read the small files of a model directory.
+    """Read the small files of a model directory, or the header of a GGUF file.
 
     Args:
         path: As for `load_model`.
@@ -50,6 +54,8 @@ def read_model_files(path: str | Path | None) -> ModelFiles:
     top = BUNDLED_MODEL if path is None else Path(path)
     found = find_model_directory(top)
     try:
+        if found.layout == "GGUF":
+            return _read_gguf_header(found)
         if found.layout == "Meta":
             params = read_params(found.path / "params.json")
             return ModelFiles(found, top, args_from_params(params), params)
@@ -67,3 +73,16 @@ def read_model_files(path: str | Path | None) -> ModelFiles:
         )
     except ModelConfigError as error:
         raise ModelConfigError(f"{label_of(found.path)}: {error}") from None
+
+
+def _read_gguf_header(found: ModelDirectory) -> ModelFiles:
+    """Read the keys of a GGUF file into the form that directories have."""
+    parts = found.gguf_parts
+    tensors = {name: entry for part in parts for name, entry in part.tensors.items()}
+    args = args_from_gguf(read_gguf_config(parts[0], tensors), tensors)
+    keys = parts[0].keys
+    template = keys.get(_CHAT_TEMPLATE)
+    if template is not None and not isinstance(template, str):
+        text = f"key '{_CHAT_TEMPLATE}': expected a string, got {described(template)}"
+        raise CheckpointError(f"{parts[0].label}: {text}")
+    return ModelFiles(found, found.path, args, keys, chat_template=template)

@@ -1,4 +1,4 @@
-"""Loading: map the weights of a directory, whatever its layout, and fit the parts together."""
+"""Loading: map the weights of a model, whatever its layout, and fit the parts together."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -6,13 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import ml
-from ..checkpoint import Checkpoint, open_hugging_face_checkpoint, open_meta_checkpoint
+from ..checkpoint import (
+    Checkpoint,
+    open_gguf_checkpoint,
+    open_hugging_face_checkpoint,
+    open_meta_checkpoint,
+)
 from ..checkpoint.names import is_harmless
 from ..memory import readable_bytes
 from ..ml.errors import declared_lack_of_memory
-from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
+from ..tokenizer import Tokenizer, TokenizerNotFoundError, gguf_tokenizer, load_tokenizer
 from ..untrusted import label_of
-from .args import ModelArgs, activation_dtype, with_rope_factor
+from .args import ModelArgs, RopeFactors, activation_dtype, with_rope_factor
 from .errors import ModelConfigError, NotEnoughMemoryError
 from .files import ModelFiles, read_model_files
 from .llama import LlamaTransformer
@@ -25,6 +30,7 @@ from .quantization import (
 )
 
 _MOST_UNUSED_SHOWN = 5
+_SAYS_FACTOR = {"Meta": "the sizes", "Hugging Face": "config.json", "GGUF": "rope.scaling.factor"}
 
 
 @dataclass(frozen=True)
@@ -33,11 +39,11 @@ class Model:
 
     Attributes:
         args: Its sizes.
-        tokenizer: None when the directory has no tokenizer file. It has as many ids as the model
-            has rows; those beyond its tokens decode to nothing.
+        tokenizer: None when the directory has no tokenizer file, or the GGUF file no vocabulary.
+            It has as many ids as the model has rows; those beyond its tokens decode to nothing.
         transformer: The network; its weights are in the mapped files.
         checkpoint: The weight files and their tensors.
-        files: What the small files say.
+        files: What the small files say, or the keys of the GGUF file.
         parameter_count: Numbers in all weights.
         notes: What was decided while loading, to be shown to the user.
     """
@@ -55,7 +61,7 @@ class Model:
 
     @property
     def source_directory(self) -> Path:
-        """Return the directory of the weights."""
+        """Return the directory of the weights, or the GGUF file."""
         return self.files.directory.path
 
     @property
@@ -110,8 +116,8 @@ def load_model(
 
     Args:
         path: A directory in Meta's or Hugging Face's layout, or one that holds a directory in
-            Meta's layout as `original/`; or what `read_model_files` read of it; or None for the
-            bundled model.
+            Meta's layout as `original/`; or a GGUF file, the first part of a split one; or what
+            `read_model_files` read of it; or None for the bundled model.
         rope_scaling_factor: Replaces the factor of a scaled RoPE. Meta's layout does not say it:
             it is 8, or 32 for the sizes of Llama 3.2 1B and 3B.
         quantize: "nf4" or "int8": what the matrices of the layers and the output become, in
@@ -131,7 +137,7 @@ def load_model(
         args = checkpoint_args(files, checkpoint, rope_scaling_factor)
         tied = OUTPUT not in checkpoint.tensors
         if dtype is not None:
-            check_not_quantized(files)
+            check_not_quantized(files, checkpoint)
             checkpoint.replace_tensors(dict(quantize_weights(checkpoint.tensors, dtype, progress)))
         elif files.quantization is not None:
             checkpoint.replace_tensors(match_neighbours(checkpoint.tensors, args.dtype))
@@ -164,6 +170,14 @@ def open_checkpoint(files: ModelFiles, one_by_one: bool = False) -> Checkpoint:
     directory, args = files.directory, files.args
     if directory.layout == "Meta":
         return open_meta_checkpoint(directory, args.n_layers, args.tensor_sizes, one_by_one)
+    if directory.layout == "GGUF":
+        return open_gguf_checkpoint(
+            directory,
+            args.n_layers,
+            args.tensor_sizes,
+            head_dim=args.head_dim,
+            layer_parts=args.parts,
+        )
     return open_hugging_face_checkpoint(
         directory,
         args.n_layers,
@@ -180,30 +194,45 @@ def checkpoint_args(
     """Complete the sizes of a model with those of its tensors, and override the factor."""
     sizes, dtype = checkpoint.sizes, activation_dtype(checkpoint.dtypes)
     args = replace(files.args, ffn_dim=sizes["F"], vocab_size=sizes["V"], dtype=dtype)
+    if checkpoint.rope_factors:
+        if args.rope_scaling is not None:
+            raise ModelConfigError("rope: expected one scaling, got factors and rope.scaling keys")
+        args = replace(args, rope_scaling=RopeFactors(checkpoint.rope_factors))
     return with_rope_factor(args, rope_scaling_factor)
 
 
-def check_not_quantized(files: ModelFiles) -> None:
-    """Refuse to quantize what is quantized in its files."""
+def stored_quantization(files: ModelFiles, checkpoint: Checkpoint) -> str | None:
+    """Say how weights are quantized in their files, or return None where all are plain."""
     if files.quantization is not None:
-        raise ModelConfigError(
-            "quantize: expected plain weights, got a model that is quantized already "
-            f"({files.quantization.description})"
-        )
+        return files.quantization.description
+    blocks = {each.name for each in checkpoint.dtypes.values() if isinstance(each, ml.BlockDType)}
+    return ", ".join(sorted(blocks)) or None
+
+
+def check_not_quantized(files: ModelFiles, checkpoint: Checkpoint) -> None:
+    """Refuse to quantize what is quantized in its files."""
+    stored = stored_quantization(files, checkpoint)
+    if stored is not None:
+        text = f"plain weights, got a model that is quantized already ({stored})"
+        raise ModelConfigError(f"quantize: expected {text}")
 
 
 def _notes(
     args: ModelArgs, files: ModelFiles, checkpoint: Checkpoint, overridden: bool, tied: bool
 ) -> tuple[str, ...]:
     """Say what the files left open or settled in an unusual way, and how it was decided."""
-    is_meta, notes = files.directory.layout == "Meta", []
-    if args.rope_scaling is not None:
-        why = "override" if overridden else "the sizes" if is_meta else "config.json"
+    notes = []
+    if isinstance(args.rope_scaling, RopeFactors):
+        factors = args.rope_scaling.factors
+        low, high = f"{min(factors):g}", f"{max(factors):g}"
+        notes.append(f"RoPE frequencies divided by factors {low} to {high} by rope_freqs.weight")
+    elif args.rope_scaling is not None:
+        why = "override" if overridden else _SAYS_FACTOR[files.directory.layout]
         notes.append(f"RoPE scaling factor {args.rope_scaling.factor:g} by {why}")
     if tied:
         copy = ", and a quantized copy" if OUTPUT in checkpoint.tensors else ""
         notes.append(f"output tied to tok_embeddings{copy}")
-    elif files.tied and not is_meta:
+    elif files.tied and files.directory.layout == "Hugging Face":
         notes.append("lm_head.weight is there and used, although tie_word_embeddings is true")
     if args.sliding_window is not None:
         notes.append(f"context limited to the sliding window of {args.sliding_window}")
@@ -211,8 +240,9 @@ def _notes(
     if quantized:
         counts = Counter(f"{w.dtype}{' double' if w.nested else ''}" for w in quantized)
         kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
-        nbytes, stored = readable_bytes(sum(w.nbytes for w in quantized)), files.quantization
-        where = "in memory" if stored is None else f"in the files ({stored.description})"
+        nbytes = readable_bytes(sum(w.nbytes for w in quantized))
+        stored = stored_quantization(files, checkpoint)
+        where = "in memory" if stored is None else f"in the files ({stored})"
         notes.append(f"quantized matrices: {kinds}, {nbytes} {where}")
     if checkpoint.copied:
         notes.append(f"{len(checkpoint.copied)} tensors copied, which are misaligned in their file")
@@ -224,7 +254,12 @@ def _notes(
 
 
 def find_tokenizer(files: ModelFiles) -> Tokenizer | None:
-    """Load the tokenizer beside the weights, or one level up where `original/` has none."""
+    """Load the tokenizer beside the weights, or one level up where `original/` has none.
+
+    A GGUF file has its own.
+    """
+    if files.directory.layout == "GGUF":
+        return gguf_tokenizer(files.top, files.directory.gguf_parts[0].decoded("tokenizer."))
     for place in dict.fromkeys((files.directory.path, files.top)):
         try:
             return load_tokenizer(place)
@@ -236,9 +271,9 @@ def find_tokenizer(files: ModelFiles) -> Tokenizer | None:
 def _check_vocabulary(tokens: int, rows: int, layout: str) -> None:
     """Compare a tokenizer with the rows of the embeddings.
 
-    Meta's have the same number. Hugging Face's may have more rows than tokens, because training
-    pads them to a round number.
+    Meta's have the same number. Others may have more rows than tokens, because training pads them
+    to a round number.
     """
-    most = "at most " if layout == "Hugging Face" else ""
+    most = "" if layout == "Meta" else "at most "
     if tokens > rows or (tokens < rows and not most):
         raise ModelConfigError(f"tokenizer: expected {most}the model's {rows} tokens, got {tokens}")

@@ -5,17 +5,20 @@ import math
 import numpy as np
 
 from .. import ml
-from .args import LinearRopeScaling, ModelArgs, RopeScaling
+from .args import LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
 
 _CHUNK = 512
 
 
 def inverse_frequencies(
-    head_dim: int, theta: float, scaling: RopeScaling | LinearRopeScaling | None = None
+    head_dim: int,
+    theta: float,
+    scaling: RopeScaling | LinearRopeScaling | RopeFactors | None = None,
 ) -> ml.Tensor:
     """Return how far each pair of a head rotates per position, in radians.
 
-    frequency[i] = theta ** (-2 i / h), then scaled: as Llama 3.1 does, or all by one factor.
+    frequency[i] = theta ** (-2 i / h), then scaled: as Llama 3.1 does, all by one factor, or
+    each by one.
     Computed in float64 and rounded once to float32; in bfloat16 neighbouring positions beyond 256
     would coincide.
 
@@ -26,6 +29,8 @@ def inverse_frequencies(
     frequencies = theta**-exponents
     if isinstance(scaling, LinearRopeScaling):
         frequencies = frequencies / scaling.factor
+    elif isinstance(scaling, RopeFactors):
+        frequencies = frequencies / np.array(scaling.factors)
     elif scaling is not None:
         frequencies = np.array([_scaled(float(f), scaling) for f in frequencies])
     return ml.Tensor.from_numpy(frequencies.astype(np.float32), name="inverse_frequencies")

@@ -27,7 +27,7 @@ from ..checkpoint.safetensors_writer import (
 )
 from ..tokenizer import MAX_FILE_BYTES, Tokenizer
 from ..untrusted import followed_inside, label_of, read_whole
-from .args import EMBEDDINGS, ModelArgs, RopeScaling
+from .args import EMBEDDINGS, LinearRopeScaling, ModelArgs, RopeScaling
 from .errors import ModelConfigError, ModelError
 from .files import read_model_files
 from .loader import check_not_quantized, checkpoint_args, find_tokenizer, open_checkpoint
@@ -80,7 +80,9 @@ def save_quantized(
     files = read_model_files(path)
     checkpoint = open_checkpoint(files, one_by_one=True)
     try:
-        check_not_quantized(files)
+        if files.directory.layout == "GGUF":
+            raise ModelConfigError("save: expected a model directory, got a GGUF file")
+        check_not_quantized(files, checkpoint)
         args = checkpoint_args(files, checkpoint, rope_scaling_factor)
         tokenizer, origin = find_tokenizer(files), checkpoint.dtypes[EMBEDDINGS].name
         is_meta = files.directory.layout == "Meta"
@@ -169,7 +171,11 @@ def _adapt(config: dict[str, object], args: ModelArgs, dtype: ml.BlockDType) -> 
     """Change the `config.json` of the plain model into that of the quantized one."""
     for key in ("rope_scaling", "rope_parameters"):
         part = config.get(key)
-        if args.rope_scaling is not None and isinstance(part, dict) and "factor" in part:
+        if (
+            isinstance(args.rope_scaling, RopeScaling | LinearRopeScaling)
+            and isinstance(part, dict)
+            and "factor" in part
+        ):
             config[key] = part | {"factor": args.rope_scaling.factor}  # perhaps overridden
     config["tie_word_embeddings"] = False  # the output has its own codes
     config["quantization_config"] = nf4_config() if dtype is ml.nf4 else int8_config()

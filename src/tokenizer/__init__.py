@@ -3,6 +3,7 @@
 from .config_files import MAX_FILE_BYTES
 from .directory import load_tokenizer
 from .errors import TokenizerError, TokenizerMemoryError, TokenizerNotFoundError
+from .gguf_keys import gguf_tokenizer
 from .tokenizer import StreamDecoder, Tokenizer
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "TokenizerError",
     "TokenizerMemoryError",
     "TokenizerNotFoundError",
+    "gguf_tokenizer",
     "load_tokenizer",
 ]

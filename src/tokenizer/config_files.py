@@ -50,7 +50,7 @@ _MOST_DIGITS = 18
 # In the order of the attributes of `AddedToken`.
 _FLAGS = ("special", "normalized", "lstrip", "rstrip", "single_word")
 # A marker of a turn or of a beginning is not text, whatever its flag says.
-_MARKER = re.compile("<[|｜].*[|｜]>", re.DOTALL)
+MARKER = re.compile("<[|｜].*[|｜]>", re.DOTALL)
 
 _EXPECTED = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
 _EXPECTED |= {int: "a whole number"}
@@ -215,7 +215,7 @@ def read_added_tokens(
         }
         if text in found:
             raise mismatch(path, f"{what}: content", "a new text", f"{shown(text)} again")
-        flags["special"] |= text in special_names or bool(_MARKER.fullmatch(text))
+        flags["special"] |= text in special_names or bool(MARKER.fullmatch(text))
         if flags.pop("single_word") and not flags["special"]:
             raise mismatch(path, f"{what}: single_word", "false", "true")
         found[text] = AddedToken(text, token_id, *flags.values())

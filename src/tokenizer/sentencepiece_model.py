@@ -235,7 +235,7 @@ def _read_model(path: Path, data: bytes) -> SentencePieceModel:
         remove_extra_whitespaces=bool(normalizer.get("remove_extra_whitespaces", 1)),
         escape_whitespaces=bool(normalizer.get("escape_whitespaces", 1)),
     )
-    _check(path, model)
+    check_model(path, model)
     return model
 
 
@@ -311,7 +311,7 @@ def _read_pieces(path: Path, data: bytes, bounds: list[Bounds]) -> tuple[Piece, 
     return tuple(pieces.values())
 
 
-def _check(path: Path, model: SentencePieceModel) -> None:
+def check_model(path: Path, model: SentencePieceModel) -> None:
     """Check the pieces against each other and the settings."""
     unknown = [piece for piece in model.pieces if piece.kind == UNKNOWN]
     if len(unknown) != 1:

@@ -69,7 +69,7 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
         TokenizerError: The file is damaged or asks for something unknown.
     """
     settings = read_token_settings(path.parent)
-    with _collector_paused():
+    with collector_paused():
         file = read_json(path)
         model = _read_model(path, file)
         template = read_template(path, file.get("post_processor"))
@@ -86,7 +86,7 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
         pipeline = read_pipeline(path, file)
         encoder: PieceEncoder[bytes] | PieceEncoder[str]
         if isinstance(pipeline, ByteLevelPipeline):
-            encoder, token_bytes = _byte_level(path, model, vocabulary, pipeline)
+            encoder, token_bytes = byte_level(path, model, vocabulary, pipeline)
             decoding = Decoding()
         else:
             encoder, token_bytes = _metaspace(path, model, vocabulary, pipeline)
@@ -97,14 +97,14 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
     return Tokenizer(
         token_bytes,
         vocabulary.special,
-        _with_added_tokens(encoder, vocabulary),
+        with_added_tokens(encoder, vocabulary),
         settings.roles(vocabulary.special, len(vocabulary.names), template),
         decoding,
     )
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Pause the garbage collector: half a million new strings would make it run in vain."""
     was_on = gc.isenabled()
     try:
@@ -283,9 +283,20 @@ def _is_mergeable(path: Path, number: int, pair: Sequence[object], vocabulary: V
 # Byte-level
 
 
-def _byte_level(
+def byte_level(
     path: Path, model: Mapping[str, object], vocabulary: Vocabulary, pipeline: ByteLevelPipeline
 ) -> tuple[ByteLevelEncoder, list[bytes]]:
+    """Form the encoder of byte-level BPE, and the bytes of each token.
+
+    Args:
+        path: The file, for errors.
+        model: What it says: `merges` and `ignore_merges`, perhaps `unk_token`, `byte_fallback`.
+        vocabulary: Its tokens.
+        pipeline: How a text is split.
+
+    Raises:
+        TokenizerError: A merge is wrong, or no token is in GPT-2's letters for bytes.
+    """
     merges = read_merges(path, model.get("merges"), vocabulary)
     token_bytes, foreign = bytes_of_byte_level(vocabulary.names)
     for name in (*vocabulary.special, *(token.text for token in vocabulary.added)):
@@ -398,7 +409,8 @@ def _fallback(
 # Added tokens
 
 
-def _with_added_tokens(encoder: PieceEncoder[Any], vocabulary: Vocabulary) -> TextEncoder:
+def with_added_tokens(encoder: PieceEncoder[Any], vocabulary: Vocabulary) -> TextEncoder:
+    """Let the added tokens that are not special be found in a text before it is encoded."""
     if all(token.special for token in vocabulary.added):
         return encoder
     raw = [token for token in vocabulary.added if not token.normalized]

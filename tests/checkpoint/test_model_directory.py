@@ -9,6 +9,7 @@ import pytest
 from src.checkpoint import CheckpointError
 from src.checkpoint.model_directory import ModelDirectory, find_model_directory
 from src.untrusted import some_of
+from tests.support.gguf_writer import gguf_bytes
 
 META = ("params.json", "consolidated.00.pth")
 HUGGING_FACE = ("config.json", "model.safetensors")
@@ -88,7 +89,9 @@ def test_what_was_found_and_what_is_needed_is_listed(tmp_path: Path) -> None:
 
 
 def test_nothing_and_a_file_are_no_model_directory(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="path: expected a model directory, got nothing"):
+    with pytest.raises(
+        CheckpointError, match="path: expected a model directory or a GGUF file, got nothing"
+    ):
         find_model_directory(tmp_path / "nowhere")
     touch(tmp_path, "model.safetensors")
     hub = "org/Some-Model_1.5"
@@ -98,12 +101,30 @@ def test_nothing_and_a_file_are_no_model_directory(tmp_path: Path) -> None:
     for name in ("a/b/c", "../b", "/org/name", "org/na me", "org/name\x1b", "org\n/name"):
         with pytest.raises(CheckpointError, match=r"got nothing$"):
             find_model_directory(Path(name))
-    gguf = tmp_path / "model-Q4_K_M.GGUF"
-    gguf.write_bytes(b"GGUF")
-    with pytest.raises(CheckpointError, match=r"got a file; GGUF is not read: download .*nf4"):
-        find_model_directory(gguf)
-    with pytest.raises(CheckpointError, match=r"expected a model directory, got a file"):
+    with pytest.raises(
+        CheckpointError, match=r"path: expected a model directory or .*, got a file"
+    ):
         find_model_directory(tmp_path / "model.safetensors")
+
+
+def test_a_gguf_file_is_known_by_its_name_or_by_its_first_bytes(tmp_path: Path) -> None:
+    for name, content in (("model-Q4_K_M.GGUF", b""), ("blob", b"GGUF"), ("a.gguf", b"GGUF\x03")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        assert find_model_directory(path) == ModelDirectory("GGUF", path)
+    assert find_model_directory(path).layout == "GGUF"
+    with pytest.raises(CheckpointError, match="got nothing"):
+        find_model_directory(tmp_path / "missing.gguf")
+    with pytest.raises(
+        CheckpointError, match=r"a GGUF file, which can be given itself: 'a.gguf', "
+    ):
+        find_model_directory(tmp_path)
+
+
+def test_the_weights_of_a_gguf_file_are_the_file_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(gguf_bytes({}))
+    assert find_model_directory(path).weights == (str(path), {path: None})
 
 
 def test_a_directory_that_cannot_be_listed_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from src import memory
+from src import memory, ml
 from src.cli.arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, parse_arguments
 from src.cli.console import Console
 from src.cli.errors import UsageError
@@ -36,6 +36,9 @@ from tests.cli.conftest import (
 )
 from tests.cli.reciting_model import EOT_ID, LONGEST_CONTEXT, VOCABULARY, write_padded_directory
 from tests.inference.drafts import draft_always
+from tests.model.test_gguf import BLOCKS, small_vocabulary, with_rows, write
+from tests.model.tiny import weights
+from tests.support.gguf_writer import gguf_name, q8_0
 
 
 def test_the_default_context_is_that_of_the_engine(alphabet_model: Path) -> None:
@@ -447,3 +450,50 @@ def test_a_draft_model_that_does_not_fit_beside_the_model_is_refused(
     done = run(*arguments, "--draft-model", random_model)
     assert done.returncode == 4
     assert b"memory: expected at most " in done.stderr
+
+
+def test_a_gguf_file_answers_and_is_called_by_its_name(run: Run, tmp_path: Path) -> None:
+    keys = small_vocabulary(tmp_path)
+    path = write(tmp_path / "a.gguf", with_rows(263), ml.bfloat16.numpy_dtype, keys)
+    link = tmp_path / "link.gguf"
+    link.symlink_to(path)
+    done = run("-m", link, "--completion", "-p", "ab", "-n", "2")
+    assert done.returncode == 0
+    assert done.stderr.startswith(b"link.gguf: ")
+    assert b" parameters, bfloat16, " in done.stderr
+
+
+def test_a_gguf_file_of_several_formats_names_them_all(tmp_path: Path) -> None:
+    matrices = {n: w for n, w in weights(BLOCKS).items() if n.endswith(("w1.weight", "w3.weight"))}
+    blocks = {gguf_name(name): q8_0(weight) for name, weight in matrices.items()}
+    path = write(tmp_path / "a.gguf", BLOCKS, ml.bfloat16.numpy_dtype, tensors=blocks)
+    assert "parameters, bfloat16, q8_0, " in loading_line(InferenceEngine(load_model(path), 16))
+
+
+@pytest.mark.parametrize(
+    ("template", "flags", "error"),
+    [
+        (
+            "{{ unheard_of }}",
+            (),
+            b"template that is not among the known ones; name one with --chat-f",
+        ),
+        (None, ("--verify",), b"--verify: expected a model directory, got a GGUF file"),
+    ],
+)
+def test_what_a_gguf_file_cannot_do_is_said(
+    run: Run, tmp_path: Path, template: str | None, flags: tuple[str, ...], error: bytes
+) -> None:
+    keys = small_vocabulary(tmp_path) | {"tokenizer.chat_template": template}
+    done = run("-m", write(tmp_path / "a.gguf", with_rows(263), keys=keys), "-p", "ab", *flags)
+    assert done.returncode in (2, 3)
+    assert error in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_gguf_file_without_a_vocabulary_says_so(run: Run, tmp_path: Path) -> None:
+    done = run("-m", write(tmp_path / "a.gguf", BLOCKS), "-p", "ab")
+    assert done.returncode == 3
+    assert (
+        b"a.gguf: tokenizer: expected the keys tokenizer.ggml.model and on, got none" in done.stderr
+    )

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from src import __version__, ml
@@ -14,6 +15,7 @@ from src.model.files import BUNDLED_MODEL
 from src.trace import STAGES
 from tests.cli.conftest import REPOSITORY, Run, Spawn
 from tests.model.hugging_face_tiny import write_tiny
+from tests.model.test_gguf import small_vocabulary, with_rows, write
 from tests.model.tiny import GROUPED
 
 
@@ -92,6 +94,29 @@ def test_a_model_of_hugging_face_is_reported_with_both_names_of_its_tensors(
     assert sizes["tensors"] == [str(3 + 9 * GROUPED.layers)]
     mapped = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
     assert sizes["bytes of mapped files"][0].startswith(f"{mapped} (")
+
+
+def test_a_gguf_file_is_reported_with_its_keys_and_long_arrays_cut(
+    run: Run, tmp_path: Path
+) -> None:
+    keys = small_vocabulary(tmp_path) | {"general.name": "\x1b[2Jname"}
+    factors = {"rope_freqs.weight": np.linspace(1, 8, 4, dtype=np.float32)}
+    path = write(tmp_path / "a.gguf", with_rows(263), ml.bfloat16.numpy_dtype, keys, factors)
+    done = run("-m", path, "--metadata")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\x1b" not in done.stdout
+    assert rows(done.stdout, "source")["format"] == ["GGUF version 3, a file"]
+    given = rows(done.stdout, "hyperparameters given (keys of the file)")
+    assert given["llama.embedding_length"] == ["64"]
+    assert given["tokenizer.ggml.tokens"] == ["263 of string: '<unk>', '<s>', '</s>', ..."]
+    assert given["general.name"] == [r"\x1b[2Jname"]
+    used = rows(done.stdout, "hyperparameters used and derived")
+    assert used["rope_scaling"] == ["rope_freqs.weight"]
+    tensors = rows(done.stdout, "tensors")
+    wq = tensors["layers.0.attention.wq.weight"]
+    assert wq == ["[64, 64]", "bfloat16", "8192", "blk.0.attn_q.weight"]
+    done = run("-m", path, "--check-weights")
+    assert (done.returncode, b"safetensors and GGUF files have none" in done.stderr) == (2, True)
 
 
 def test_a_bad_model_has_no_report(run: Run, tmp_path: Path) -> None:

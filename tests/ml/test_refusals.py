@@ -284,12 +284,9 @@ ml.linear_transformations(f(2, 5), [f(4, 5)], biases=[None, None]) ->
 ml.linear_transformations(f(2, 5), [f(4, 5), f(4, 6)]) ->
     ShapeError: [linear_transformations] x.shape[-1] must equal weight.shape[1] of a weight [out,
         in]: 5 != 6 (x [2, 5], weight [4, 6])
-ml.linear_transformations(f(2, 5), [f(4, 5), of("float16", 4, 5)]) ->
-    DTypeError: [linear_transformations] weights must have one dtype: float32 != float16 (x [2, 5],
-        weight [4, 5])
-ml.linear_transformations(f(2, 64), [nf4(4, 64), ml.quantize(f(4, 64), ml.int8_block)]) ->
-    DTypeError: [linear_transformations] weights must have one dtype: nf4 != int8_block (x [2, 64],
-        weight [4, 64])
+ml.linear_transformations(of("bfloat16", 2, 5), [of("bfloat16", 4, 5), f(4, 5)]) ->
+    DTypeError: [linear_transformations] x.dtype must equal weight.dtype, or hold all its values:
+        bfloat16 != float32 (x [2, 5], weight [4, 5])
 ml.matmul(f(7, 64), f(128, 60)) ->
     ShapeError: [matmul] a.shape[-1] must equal b.shape[-2]: 64 != 128 (a [7, 64], b [128, 60])
 ml.matmul(f(2, 3, 5), f(3, 5, 4)) ->
@@ -485,7 +482,7 @@ np.asarray(nf4(4, 64)) ->
     DTypeError: [asarray] dtype must not be block-quantized: nf4 (shape [4, 64]); dequantize() gives
         a plain tensor
 ml.QuantizedTensor(ml.float32, (1,), zeros("uint8", 1), zeros("float32", 1)) ->
-    DTypeError: [QuantizedTensor] dtype must be nf4 or int8_block: float32
+    DTypeError: [QuantizedTensor] dtype must be nf4, int8_block or a GGUF format: float32
 ml.QuantizedTensor(ml.nf4, (-1,), zeros("uint8", 1), zeros("float32", 1)) ->
     ShapeError: [QuantizedTensor] sizes must be >= 0: [-1]
 ml.QuantizedTensor(ml.nf4, (3, 64), zeros("uint8", 95), zeros("float32", 3)) ->
@@ -508,6 +505,22 @@ ml.QuantizedTensor(ml.nf4, (64,), zeros("uint8", 32), zeros("uint8", 1), nested(
     ShapeError: [QuantizedTensor] nested.code.size must equal 256: 16 (nf4, shape [64])
 ml.QuantizedTensor(ml.nf4, (64,), zeros("uint8", 32), zeros("uint8", 1), nested(offset=np.nan)) ->
     TensorError: [QuantizedTensor] nested.offset must be finite: nan (shape [64])
+ml.QuantizedTensor(ml.GGML_DTYPES[8], (2, 48), zeros("uint8", 102)) ->
+    ShapeError: [QuantizedTensor] shape[-1] must be a multiple of 32: [2, 48] (q8_0)
+ml.QuantizedTensor(ml.GGML_DTYPES[8], (), zeros("uint8", 34)) ->
+    ShapeError: [QuantizedTensor] shape[-1] must be a multiple of 32: [] (q8_0)
+ml.QuantizedTensor(ml.GGML_DTYPES[8], (2, 64), zeros("uint8", 135)) ->
+    ShapeError: [QuantizedTensor] codes.size must equal 136: 135 (q8_0, shape [2, 64])
+ml.QuantizedTensor(ml.GGML_DTYPES[8], (2, 64), zeros("int8", 136)) ->
+    DTypeError: [QuantizedTensor] codes.dtype must equal uint8: int8 (q8_0, shape [2, 64])
+ml.QuantizedTensor(ml.GGML_DTYPES[8], (32,), zeros("uint8", 34), zeros("float16", 1)) ->
+    DTypeError: [QuantizedTensor] q8_0 has scales in its blocks: none are given
+ml.QuantizedTensor(ml.nf4, (64,), zeros("uint8", 32)) ->
+    DTypeError: [QuantizedTensor] scales.dtype must equal float32: None (nf4, shape [64])
+ml.QuantizedTensor(ml.GGML_DTYPES[8], (32,), zeros("uint8", 34)).scales ->
+    DTypeError: [scales] dtype must have separate scales: q8_0
+ml.quantize(zeros("float32", 32), ml.GGML_DTYPES[8]) ->
+    DTypeError: [quantize] dtype= must be nf4 or int8_block: q8_0
 """
 LINES = [line for line in TABLE.splitlines() if line and not line.startswith("#")]
 CASES = dict(

@@ -71,7 +71,8 @@ def linear_transformations(
 
     Args:
         x: A real floating-point tensor [..., in].
-        weights: Weights [out_p, in] of one dtype, as in `linear_transformation`.
+        weights: Weights [out_p, in] as in `linear_transformation`; where their dtypes differ, the
+            rows are read once for each weight.
         dtype: Of the results; that of `x` when left out.
         biases: For each weight a bias or None; all None when left out.
 
@@ -88,6 +89,11 @@ def linear_transformations(
     if not 0 < len(weights) == len(biases):
         lengths = f"{len(biases)} != {len(weights)}"
         raise ShapeError(f"[{op}] len(biases) must equal len(weights) >= 1: {lengths}")
+    first = weights[0]._dtype
+    for weight in weights:
+        if weight._dtype is not first:
+            each = zip(weights, biases, strict=True)
+            return tuple([_linear(op, x, (w,), dtype, (bias,))[0] for w, bias in each])
     return _linear(op, x, weights, dtype, biases)
 
 
@@ -105,9 +111,9 @@ def _linear(
     kept: list[Any] = []  # what the kernel reads lives until it has returned
     results, fields, features = [], [], 0
     for weight, bias in zip(weights, biases, strict=True):
-        fits = weight._dtype is first and weight._shape[1:] == columns
+        fits = weight._shape[1:] == columns
         if not fits or (first is not operand._dtype and not _goes_with(operand._dtype, first)):
-            raise _misfit(op, x, weight, weights[0])
+            raise _misfit(op, x, weight)
         bias_at, bias_code = ffi.NULL, 0
         if bias is not None:
             bias = _checked_bias(op, weight, bias)
@@ -147,18 +153,14 @@ def rows_per_call(T: int, products_per_row: int) -> int:
     return min(most, -(-T // (calls * _PANEL)) * _PANEL)
 
 
-def _misfit(op: str, x: Tensor, weight: Weight, first: Weight) -> ShapeError | DTypeError:
-    """Return the error that says why a weight does not go with x and the first weight."""
+def _misfit(op: str, x: Tensor, weight: Weight) -> ShapeError | DTypeError:
+    """Return the error that says why a weight does not go with x."""
     check_ndim_at_least(op, x, 1)
     both = shown(("x", x), ("weight", weight))
     if weight.ndim != 2 or x._shape[-1] != weight._shape[1]:
         return ShapeError(
             f"[{op}] x.shape[-1] must equal weight.shape[1] of a weight [out, in]: "
             f"{x._shape[-1]} != {weight._shape[-1] if weight.ndim else None} ({both})"
-        )
-    if weight._dtype is not first._dtype:
-        return DTypeError(
-            f"[{op}] weights must have one dtype: {first.dtype} != {weight.dtype} ({both})"
         )
     return DTypeError(
         f"[{op}] x.dtype must equal weight.dtype, or hold all its values: {x.dtype} != "

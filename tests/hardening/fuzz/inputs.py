@@ -14,6 +14,7 @@ from src.cli.saved_chat import SavedChat, chat_as_json
 from src.cli.session import Turn
 from src.inference import SamplingArgs
 from tests.inference.published_templates import CHATML_BOS, LLAMA2, LLAMA3, TINYLLAMA
+from tests.support.gguf_writer import CODES, Typed, gguf_bytes, q8_0
 from tests.support.hugging_face_writer import CONFIG
 from tests.support.pth_writer import (
     SMALL_PARAMS,
@@ -85,6 +86,40 @@ def make_packed(folder: Path) -> list[bytes]:
         "w_scale": weight.scales.numpy().reshape(2, 2),
     }
     return [*files, safetensors_bytes(folder, arrays)]
+
+
+def make_gguf(folder: Path) -> list[bytes]:
+    """Write every type of value and of plain tensor, and a block."""
+    keys = {
+        "general.architecture": "llama",
+        "general.alignment": 32,
+        "llama.context_length": 8,
+        "llama.embedding_length": 32,
+        "llama.block_count": 1,
+        "llama.feed_forward_length": 8,
+        "llama.attention.head_count": 4,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.scaling.factor": 2.0,
+    }
+    table = np.ones((2, 32), np.float32)
+    tensors = {"token_embd.weight": q8_0(table), "blk.0.attn_q.bias": small_tensors()["a"]}
+    values = {str(kind): Typed(kind, 1) for kind in CODES} | {"texts": ["a", "b"], "n": [1, 2]}
+    halves = {"token_embd.weight": table.astype(np.float16), "h": small_tensors()["b.weight"]}
+    return [gguf_bytes(keys, tensors), gguf_bytes(keys | values, halves)]
+
+
+def make_vocabularies(folder: Path) -> list[bytes]:
+    """Write a vocabulary with an unknown token in place of bytes, and one of byte-level BPE."""
+    prefix = "tokenizer.ggml."
+    pieces = {
+        "model": "llama",
+        "tokens": ["<unk>", "a", "b", "ab"],
+        "scores": [0.0, -1.0, -2.0, -3.0],
+    }
+    pieces |= {"token_type": [2, 1, 1, 4], "add_space_prefix": True, "bos_token_id": 1}
+    letters = {"model": "gpt2", "pre": "llama-bpe", "tokens": ["a", "b", "ab", "<|x|>"]}
+    letters |= {"token_type": [1, 1, 1, 3], "merges": ["a b"], "eos_token_id": 3}
+    return [gguf_bytes({prefix + k: v for k, v in keys.items()}) for keys in (pieces, letters)]
 
 
 def nf4_arrays(matrix: ml.Tensor, double: bool) -> "dict[str, np.ndarray[Any, Any]]":

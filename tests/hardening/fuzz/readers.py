@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from src import ml
-from src.checkpoint import CheckpointError, read_pth, read_safetensors
+from src.checkpoint import (
+    CheckpointError,
+    read_gguf,
+    read_gguf_config,
+    read_pth,
+    read_safetensors,
+)
 from src.checkpoint.mapped_file import MappedFile
 from src.checkpoint.packed_weights import NF4_STATE, read_quantization, take_packed
 from src.checkpoint.pickle_machine import PickleMachine
@@ -12,6 +18,8 @@ from src.checkpoint.safetensors import SafetensorsFile, read_index
 from src.checkpoint.zip_directory import read_directory
 from src.cli.escape import escape_controls, escape_line
 from src.inference.chat_encoding import format_of_template, read_template
+from src.model.args import args_from_gguf
+from src.tokenizer import gguf_tokenizer
 from src.tokenizer.config_files import read_added_tokens_of_config, read_token_settings
 from src.tokenizer.sentencepiece_model import (
     is_sentencepiece_file,
@@ -71,6 +79,31 @@ def read_packed(data: bytes, path: Path) -> None:
 def read_files_of_index(data: bytes, path: Path) -> None:
     for file in read_index(path):
         assert file.parent.samefile(path.parent)
+
+
+def read_header(data: bytes, path: Path) -> None:
+    """Read a GGUF file: its keys, its sizes, its tensors, each block of them."""
+    file = read_gguf(path)
+    mapped = file.map()
+    try:
+        for name, entry in file.tensors.items():
+            assert 0 <= entry.start < entry.stop <= len(data)
+            weight = entry.make(mapped, name)
+            if isinstance(weight, ml.QuantizedTensor):
+                weight.dequantize()
+            else:
+                weight.numpy().copy()
+        for value in file.keys.values():
+            assert str(value) is not None
+        args_from_gguf(read_gguf_config(file, file.tensors), file.tensors)
+    finally:
+        mapped.close()
+
+
+def read_vocabulary(data: bytes, path: Path) -> None:
+    tokenizer = gguf_tokenizer(path, read_gguf(path).decoded("tokenizer."))
+    if tokenizer is not None:
+        try_out(tokenizer)
 
 
 def read_quantization_config(data: bytes, path: Path) -> None:

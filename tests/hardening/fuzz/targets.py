@@ -15,6 +15,7 @@ from src.checkpoint.hugging_face_config import read_hugging_face_config
 from src.checkpoint.params import read_params
 from src.cli.errors import UsageError
 from src.cli.saved_chat import read_chat
+from src.ml.errors import LlamaBoltsError
 from src.tokenizer import TokenizerError
 from src.untrusted import parse_strict_json
 from tests.hardening.fuzz import inputs, readers
@@ -158,6 +159,8 @@ _ALL = (
     ),
     Target("model.pth", readers.read_checkpoint, CheckpointError, inputs.make_archives),
     Target("model.safetensors", readers.read_tensors, CheckpointError, inputs.make_safetensors),
+    Target("model.gguf", readers.read_header, LlamaBoltsError, inputs.make_gguf),
+    Target("vocabulary.gguf", readers.read_vocabulary, LlamaBoltsError, inputs.make_vocabularies),
     Target("packed.safetensors", readers.read_packed, CheckpointError, inputs.make_packed),
     Target(
         "model.safetensors.index.json",

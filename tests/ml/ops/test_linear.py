@@ -127,6 +127,21 @@ def product(x, weight, dtype):
     return ml.Tensor.from_numpy(sums.astype(dtype.numpy_dtype))
 
 
+def test_weights_of_several_dtypes_give_the_bits_of_single_calls() -> None:
+    x, bias = sample((3, 64)), sample((5,))
+    weights = (
+        sample((4, 64)),
+        ml.quantize(sample((5, 64)), ml.int8_block),
+        ml.quantize(sample((2, 64)), ml.nf4),
+        sample((3, 64)).to(ml.float16),
+    )
+    biases = (None, bias, None, None)
+    results = ml.linear_transformations(x, weights, biases=biases)
+    for result, weight, added in zip(results, weights, biases, strict=True):
+        single = ml.linear_transformation(x, weight, bias=added)
+        np.testing.assert_array_equal(result.numpy(), single.numpy())
+
+
 @FORMATS
 @EVERY_FLOAT
 def test_linear_with_a_quantized_weight_has_the_bits_that_are_promised(block_dtype, double, dtype):

@@ -1,0 +1,192 @@
+"""The keys of a GGUF file that say what a model computes, checked.
+
+As in Hugging Face's files, each key of the architecture is used, known not to matter, or refused by
+name; keys that nobody knows are refused too. Keys outside of it describe the file.
+
+Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-arch.cpp`, `src/llama-model.cpp` and
+`convert_hf_to_gguf.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ..untrusted import described, shown
+from .errors import mismatch
+from .gguf import GgufFile, GgufTensor, GgufValue
+from .names import gguf_names
+from .params import (
+    DEFAULT_ROPE_THETA,
+    MOST_LAYERS,
+    SIZE,
+    Rule,
+    check_keys,
+    check_values,
+    integer_in,
+    is_one_of,
+    number_in,
+    refused_key,
+)
+
+RopePairs = Literal["interleaved", "halves"]
+
+ARCHITECTURES: Mapping[str, RopePairs] = {
+    **dict.fromkeys(("llama", "smollm3", "granite"), "interleaved"),
+    **dict.fromkeys(("qwen2", "qwen3", "olmo2"), "halves"),
+}
+"""The architectures that are loaded, and which rows of q and k are rotated together."""
+
+RULES: Mapping[str, Rule] = {
+    "context_length": SIZE,
+    "embedding_length": SIZE,
+    "block_count": integer_in(1, MOST_LAYERS),
+    "feed_forward_length": SIZE,
+    "vocab_size": SIZE,
+    "attention.head_count": SIZE,
+    "attention.head_count_kv": SIZE,
+    "attention.key_length": SIZE,
+    "attention.value_length": SIZE,
+    "attention.layer_norm_rms_epsilon": number_in(0, 1),
+    "rope.dimension_count": SIZE,
+    "rope.freq_base": number_in(1, 1e12),
+    "rope.scaling.type": ("'none' or 'linear'", lambda value: value in ("none", "linear")),
+    "rope.scaling.factor": number_in(1, 1e6),
+    "rope.scale_linear": number_in(1, 1e6),  # its name before `rope.scaling`
+}
+"""The keys that say what is computed, without the name of the architecture before them."""
+
+GRANITE_SCALES = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
+"""The factors that only Granite has; 0 is none."""
+
+_NEEDED_KEYS = (
+    "context_length", "embedding_length", "block_count", "feed_forward_length",
+    "attention.head_count", "attention.layer_norm_rms_epsilon",
+)  # fmt: skip
+
+NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "attention.causal": (True,),
+    **dict.fromkeys(GRANITE_SCALES, (0,)),
+    "attention.clamp_kqv": (0,),
+    "attention.max_alibi_bias": (0,),
+}
+"""Keys whose other values change the result in ways that are not supported."""
+
+HARMLESS_KEYS = frozenset({
+    "tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned",
+})  # fmt: skip
+"""Keys that change nothing here."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufConfig:
+    """The hyperparameters of one model, checked.
+
+    Args:
+        architecture: A key of `ARCHITECTURES`.
+        given: The values by key, without the name of the architecture before it.
+        head_dim: h.
+        vocab_size: V, by the rows of the embedding table.
+        rope_theta: The base of the rotary frequencies.
+        rope_factor: What divides all rotary frequencies; 1 for nothing.
+    """
+
+    architecture: str
+    given: Mapping[str, GgufValue]
+    head_dim: int
+    vocab_size: int
+    rope_theta: float
+    rope_factor: float
+
+    @property
+    def rope_pairs(self) -> RopePairs:
+        """Return which elements of a query or key are rotated together."""
+        return ARCHITECTURES[self.architecture]
+
+
+def read_gguf_config(file: GgufFile, tensors: Mapping[str, GgufTensor]) -> GgufConfig:
+    """Read the hyperparameters of a model.
+
+    Args:
+        file: The header of its first file.
+        tensors: The tensors of all of its files by name.
+
+    Raises:
+        CheckpointError: The file holds no model, or one of an architecture that is not supported; a
+            key is missing, unknown or unsupported, a value out of range, or keys contradict each
+            other.
+    """
+    label, keys = file.label, file.keys
+    for key, accepted in (("general.type", ("model",)), ("general.quantization_version", (2,))):
+        if key in keys and not is_one_of(keys[key], accepted):
+            raise mismatch(label, f"key '{key}'", described(accepted[0]), described(keys[key]))
+    name = keys.get("general.architecture")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        rule = f"one of {', '.join(ARCHITECTURES)}"
+        got = "none" if name is None else described(name)
+        raise mismatch(label, "key 'general.architecture'", rule, got)
+    prefix = f"{name}."
+    values = {key: value for key, value in keys.items() if key.startswith(prefix)}
+    rules = {prefix + key: rule for key, rule in RULES.items()}
+    if name == "granite":
+        rules |= {prefix + key: number_in(0, 1e6) for key in GRANITE_SCALES}
+    for key, neutral in NEUTRAL_VALUES.items():
+        if prefix + key in rules:
+            continue
+        value = values.get(prefix + key)
+        if value is not None and not is_one_of(value, neutral):
+            if key.startswith("expert"):
+                raise refused_key(label, prefix + key, "a mixture of experts")
+            got = f"{described(value)}, which is not supported"
+            raise mismatch(label, f"key {shown(prefix + key)}", described(neutral[0]), got)
+    known = {prefix + key for key in (*RULES, *NEUTRAL_VALUES, *HARMLESS_KEYS)}
+    check_keys(label, values, known, tuple(prefix + key for key in _NEEDED_KEYS))
+    check_values(label, values, rules)
+    given = {key.removeprefix(prefix): value for key, value in values.items()}
+    theta = given.get("rope.freq_base", DEFAULT_ROPE_THETA)
+    assert isinstance(theta, int | float), "its rule holds"
+    head_dim, vocab_size = _head_dim(label, prefix, given), _vocab_size(label, tensors)
+    factor = _rope_factor(label, prefix, given)
+    return GgufConfig(name, given, head_dim, vocab_size, float(theta), factor)
+
+
+def _head_dim(label: str, prefix: str, given: Mapping[str, GgufValue]) -> int:
+    """Return the size of a head, which several keys may say."""
+    dim, heads = given["embedding_length"], given["attention.head_count"]
+    assert isinstance(dim, int)
+    assert isinstance(heads, int)
+    size = given.get("attention.key_length")
+    if size is None:
+        if dim % heads:
+            what = f"{prefix}embedding_length % {prefix}attention.head_count"
+            raise mismatch(label, what, 0, f"{dim} % {heads} = {dim % heads}")
+        size = dim // heads
+    assert isinstance(size, int)
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if given.get(key, size) != size:
+            raise mismatch(label, prefix + key, f"{size}, the size of a head", given[key])
+    return size
+
+
+def _vocab_size(label: str, tensors: Mapping[str, GgufTensor]) -> int:
+    """Return the rows of the embedding table; a key that says otherwise is refused with shapes."""
+    name = next(theirs for theirs, _ in gguf_names(0))
+    if name not in tensors or len(tensors[name].shape) != 2:
+        got = list(tensors[name].shape) if name in tensors else "none"
+        raise mismatch(label, f"tensor '{name}'", "a matrix of embeddings", got)
+    return tensors[name].shape[0]
+
+
+def _rope_factor(label: str, prefix: str, given: Mapping[str, GgufValue]) -> float:
+    """Return what divides all rotary frequencies."""
+    kind, factor = given.get("rope.scaling.type"), given.get("rope.scaling.factor")
+    older = given.get("rope.scale_linear")
+    if kind == "linear" and factor is None and older is None:
+        raise mismatch(label, f"key '{prefix}rope.scaling.factor'", "a number", "none")
+    if kind == "none":
+        return 1.0
+    found = {float(each) for each in (factor, older) if isinstance(each, int | float)}
+    if len(found) > 1:
+        raise mismatch(label, f"{prefix}rope.scale_linear", factor, older)
+    return found.pop() if found else 1.0

@@ -1,0 +1,237 @@
+"""Make the tokenizer that the keys of a GGUF file describe.
+
+`tokenizer.ggml.model` is `llama` for a SentencePiece model of the kind BPE, and `gpt2` for
+byte-level BPE with merges. Of the latter, `tokenizer.ggml.pre` names the pattern that splits a
+text.
+
+Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-vocab.cpp` (`impl::load`) and
+`convert_hf_to_gguf.py` (`get_vocab_base`, `_create_vocab_sentencepiece`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import TypeVar
+
+from ..untrusted import described, is_integer, shown
+from .added_tokens import AddedToken
+from .config_files import MARKER, MAX_TOKENS, TokenSettings, check_names, expect_kind
+from .errors import mismatch
+from .json_pipeline import ByteLevelPipeline
+from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, QWEN_2
+from .sentencepiece_model import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    Piece,
+    SentencePieceModel,
+    check_model,
+    sentencepiece_tokenizer,
+)
+from .tokenizer import Decoding, Tokenizer
+from .tokenizer_json import Vocabulary, byte_level, collector_paused, with_added_tokens
+
+_T = TypeVar("_T")
+
+_PREFIX = "tokenizer.ggml."
+_USED_KEYS = {
+    *("model", "pre", "tokens", "token_type", "scores", "merges", "add_bos_token"),
+    *("add_space_prefix", "remove_extra_whitespaces"),
+}
+# What an answer of a chat ends with is a matter of its format; a prompt never ends with this.
+_HARMLESS_KEYS = {"add_eos_token", "add_sep_token", "token_type_count"}
+_TOKEN_ID = "_token_id"
+_ROLES = ("bos", "eos", "eot", "eom")
+_NO_TOKENIZER = ("no_vocab", "none")
+
+
+@dataclass(frozen=True)
+class _Pre:
+    """What the name of a split pattern implies.
+
+    Attributes:
+        pipeline: How a text is split.
+        whole: Whether a piece that is a token becomes that token, whatever the merges give.
+        adds_bos: Whether texts begin with the begin token, where no key says it.
+    """
+
+    pipeline: ByteLevelPipeline
+    whole: bool = False
+    adds_bos: bool = False
+
+
+PRE_TOKENIZERS: Mapping[str, _Pre] = {
+    "llama-bpe": _Pre(ByteLevelPipeline(LLAMA_3), whole=True, adds_bos=True),
+    "qwen2": _Pre(ByteLevelPipeline(QWEN_2, composes=True)),
+    "smollm": _Pre(ByteLevelPipeline(DIGITS_THEN_GPT_2)),
+    "gpt-2": _Pre(ByteLevelPipeline(GPT_2)),
+}
+"""The values of `tokenizer.ggml.pre` that are known."""
+
+
+def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
+    """Make the tokenizer of a GGUF file.
+
+    Args:
+        path: The file, for errors.
+        keys: All its keys that begin with `tokenizer.`: int, float, bool, str, or lists of these.
+
+    Returns:
+        The tokenizer; None where the file says that it holds none.
+
+    Raises:
+        TokenizerError: A key is missing, unknown, or contradicts another one; it is named.
+    """
+    values = {key.removeprefix(_PREFIX): v for key, v in keys.items() if key.startswith(_PREFIX)}
+    kind = values.get("model")
+    if kind is None or kind in _NO_TOKENIZER:
+        return None
+    if kind not in ("llama", "gpt2"):
+        raise mismatch(path, f"key '{_PREFIX}model'", "'llama' or 'gpt2'", described(kind))
+    for key in values:
+        if key not in _USED_KEYS | _HARMLESS_KEYS and not key.endswith(_TOKEN_ID):
+            raise mismatch(path, "keys", "only known ones", shown(_PREFIX + key))
+    with collector_paused():
+        names = _listed(path, values, "tokens", str)
+        check_names(path, dict.fromkeys(names, 0))
+        kinds = _listed(path, values, "token_type", int, len(names))
+        named = {role: _id_of(path, values, role, len(names)) for role in _ROLES}
+        special = {number for number in named.values() if number is not None}
+        for number in special:  # a token with a role is not text
+            kinds[number] = UNKNOWN if kinds[number] == UNKNOWN else CONTROL
+        if kind == "llama":
+            return _sentencepiece(path, values, names, kinds, named)
+        return _byte_level(path, values, names, kinds, named)
+
+
+def _value(path: Path, values: Mapping[str, object], key: str, default: _T) -> _T:
+    """Return the value of a key, which must be of the type of its default."""
+    if key not in values:
+        return default
+    return expect_kind(path, f"key '{_PREFIX}{key}'", values[key], type(default))
+
+
+def _listed(
+    path: Path, values: Mapping[str, object], key: str, kind: type[_T], count: int | None = None
+) -> list[_T]:
+    """Return the list of a key, whose values are of one type; `count` is how many there must be."""
+    what, found = f"key '{_PREFIX}{key}'", values.get(key)
+    if not isinstance(found, list) or (found and type(found[0]) is not kind):
+        got = (
+            f"a list of {type(found[0]).__name__}" if isinstance(found, list) else described(found)
+        )
+        raise mismatch(path, what, f"a list of {kind.__name__}", got)
+    if not 0 < len(found) <= MAX_TOKENS:
+        raise mismatch(path, what, f"1 to {MAX_TOKENS} values", len(found))
+    if count is not None and len(found) != count:
+        raise mismatch(path, what, f"{count} values, as there are tokens", len(found))
+    return found
+
+
+def _id_of(path: Path, values: Mapping[str, object], role: str, count: int) -> int | None:
+    key = f"{role}{_TOKEN_ID}"
+    number = values.get(key)
+    if number is None:
+        return None
+    if not is_integer(number, 0, count - 1):
+        raise mismatch(path, f"key '{_PREFIX}{key}'", f"0 <= id < {count}", described(number))
+    return number
+
+
+def _settings(
+    path: Path, values: Mapping[str, object], named: Mapping[str, int | None], adds_bos: bool
+) -> TokenSettings:
+    return TokenSettings(
+        names={},
+        sources={},
+        adds_bos=_value(path, values, "add_bos_token", adds_bos),
+        end_ids=frozenset(n for role in ("eot", "eom") if (n := named[role]) is not None),
+        end_ids_source=path,
+    )
+
+
+def _sentencepiece(
+    path: Path,
+    values: Mapping[str, object],
+    names: Sequence[str],
+    kinds: Sequence[int],
+    named: Mapping[str, int | None],
+) -> Tokenizer:
+    """Make the SentencePiece model that a `tokenizer.model` would have held, and its tokenizer."""
+    scores = _listed(path, values, "scores", float, len(names))
+    pieces: dict[str, Piece] = {}
+    for number, (text, score, kind) in enumerate(zip(names, scores, kinds, strict=True)):
+        what = f"token {number}"
+        if not isfinite(score):
+            raise mismatch(path, f"{what}: score", "a finite number", score)
+        if not NORMAL <= kind <= BYTE:
+            raise mismatch(path, f"{what}: type", f"a number from {NORMAL} to {BYTE}", kind)
+        if text in pieces:
+            raise mismatch(path, what, "a new text", f"{shown(text)} again")
+        pieces[text] = Piece(text, score, kind)
+    begin, end = (None if (n := named[role]) is None else names[n] for role in ("bos", "eos"))
+    model = SentencePieceModel(
+        pieces=tuple(pieces.values()),
+        byte_fallback=BYTE in kinds,
+        bos_piece=begin or "<s>",
+        eos_piece=end or "</s>",
+        add_dummy_prefix=_value(path, values, "add_space_prefix", True),
+        remove_extra_whitespaces=_value(path, values, "remove_extra_whitespaces", False),
+        escape_whitespaces=True,
+    )
+    check_model(path, model)
+    return sentencepiece_tokenizer(model, _settings(path, values, named, adds_bos=True))
+
+
+def _byte_level(
+    path: Path,
+    values: Mapping[str, object],
+    names: Sequence[str],
+    kinds: Sequence[int],
+    named: Mapping[str, int | None],
+) -> Tokenizer:
+    """Make the tokenizer of the vocabulary and the merges."""
+    pre = values.get("pre")
+    known = PRE_TOKENIZERS.get(pre) if isinstance(pre, str) else None
+    if known is None:
+        rule, got = f"one of {', '.join(PRE_TOKENIZERS)}", "none" if pre is None else described(pre)
+        raise mismatch(path, f"key '{_PREFIX}pre'", rule, got)
+    ids: dict[str, int] = {}
+    for number, name in enumerate(names):
+        if ids.setdefault(name, number) != number:
+            got = f"{shown(name)} of token {ids[name]} again"
+            raise mismatch(path, f"token {number}", "a new text", got)
+    is_special = [
+        kind in (CONTROL, UNKNOWN) or (kind == USER_DEFINED and bool(MARKER.fullmatch(name)))
+        for name, kind in zip(names, kinds, strict=True)
+    ]
+    vocabulary = Vocabulary(
+        names=names,
+        ids=ids,
+        tokens={n: ids[n] for n, kind in zip(names, kinds, strict=True) if kind == NORMAL},
+        added=[
+            AddedToken(name, ids[name], special=special)
+            for name, kind, special in zip(names, kinds, is_special, strict=True)
+            if special or kind == USER_DEFINED
+        ],
+        special={n: ids[n] for n, special in zip(names, is_special, strict=True) if special},
+    )
+    for number, kind in enumerate(kinds):
+        if kind not in (NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED):
+            rule = f"a number from {NORMAL} to {UNUSED}"
+            raise mismatch(path, f"token {number}: type", rule, kind)
+    merges = {"merges": values.get("merges"), "ignore_merges": known.whole}
+    encoder, token_bytes = byte_level(path, merges, vocabulary, known.pipeline)
+    begin, end = (None if (n := named[role]) is None else names[n] for role in ("bos", "eos"))
+    settings = _settings(path, values, named, known.adds_bos)
+    return Tokenizer(
+        token_bytes,
+        vocabulary.special,
+        with_added_tokens(encoder, vocabulary),
+        settings.roles(vocabulary.special, len(names), (begin, end)),
+        Decoding(),
+    )

@@ -1,0 +1,439 @@
+import math
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from src import ml
+from src.checkpoint import CheckpointError, read_gguf
+from src.checkpoint.gguf import DTYPES, GgufArray, read_gguf_parts
+from tests.support import gguf_writer as g
+from tests.support.bounds import check_bounds
+from tests.support.gguf_writer import Stored, Typed, array, entry, gguf_bytes, header, key, text
+
+FLOATS = np.arange(6, dtype=np.float32).reshape(2, 3)
+HALVES = np.arange(3, dtype=np.float16)
+BFLOATS = np.arange(8, dtype=np.float32).astype(ml_dtypes.bfloat16).reshape(4, 2)
+VALUES: dict[str, Any] = {
+    "u8": Typed(g.UINT8, 255),
+    "i8": Typed(g.INT8, -128),
+    "u16": Typed(g.UINT16, 65535),
+    "i16": Typed(g.INT16, -32768),
+    "u32": 1 << 31,
+    "i32": Typed(g.INT32, -1),
+    "f32": 0.5,
+    "bool": True,
+    "text": "h\u00e9llo \U0001f999",
+    "u64": Typed(g.UINT64, (1 << 64) - 1),
+    "i64": Typed(g.INT64, -(1 << 63)),
+    "f64": Typed(g.FLOAT64, math.pi),
+}
+
+
+def read(path: Path, content: bytes) -> Any:
+    path.write_bytes(content)
+    return read_gguf(path)
+
+
+def refusal(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        read_gguf(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ")
+    assert text.isprintable()
+    return text.removeprefix(f"{path}: ")
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_values_of_every_type_and_tensors_of_every_plain_type_are_read(
+    tmp_path: Path, version: int
+) -> None:
+    path = tmp_path / "a.gguf"
+    tensors = {"f": FLOATS, "h": HALVES, "b": BFLOATS}
+    file = read(path, gguf_bytes(VALUES, tensors, version=version))
+    expected = {k: v.value if isinstance(v, Typed) else v for k, v in VALUES.items()}
+    assert dict(file.keys) == expected
+    assert [type(file.keys[name]) for name in ("u8", "f32", "bool")] == [int, float, bool]
+    assert file.version == version
+    assert file.size == path.stat().st_size
+    mapped = file.map()
+    made = {name: each.make(mapped, f"my {name}") for name, each in file.tensors.items()}
+    for name, expected_array in tensors.items():
+        assert made[name].name == f"my {name}"
+        assert made[name].shape == expected_array.shape
+        np.testing.assert_array_equal(made[name].numpy(), expected_array)
+        assert not made[name].numpy().flags.writeable
+    assert made["b"].dtype is ml.bfloat16
+
+
+def test_arrays_stay_bytes_until_their_values_are_asked_for(tmp_path: Path) -> None:
+    keys = {
+        "texts": ["a", "", "\u65e5"],
+        "numbers": Typed(g.INT16, [1, -2, 3, 4]),
+        "floats": [0.5, -1.0],
+        "truths": [True, False],
+        "none": Typed(g.STRING, []),
+        "no numbers": Typed(g.FLOAT64, []),
+    }
+    found = read(tmp_path / "a.gguf", gguf_bytes(keys)).keys
+    assert all(isinstance(value, GgufArray) for value in found.values())
+    assert {name: value.values() for name, value in found.items()} == {
+        "texts": ["a", "", "\u65e5"],
+        "numbers": [1, -2, 3, 4],
+        "floats": [0.5, -1.0],
+        "truths": [True, False],
+        "none": [],
+        "no numbers": [],
+    }
+    assert found["numbers"].values(2) == [1, -2]
+    assert str(found["texts"]) == "3 of string: 'a', '', '\u65e5'"
+    assert str(found["numbers"]) == "4 of int16: 1, -2, 3, ..."
+    assert str(found["none"]) == "0 of string: "
+
+
+def test_text_that_an_array_shows_is_escaped(tmp_path: Path) -> None:
+    file = read(tmp_path / "a.gguf", gguf_bytes({"k": ["\x1b[2J", "\u202e"]}))
+    assert str(file.keys["k"]).isprintable()
+
+
+def test_the_decoded_keys_of_a_prefix_are_plain_values(tmp_path: Path) -> None:
+    file = read(tmp_path / "a.gguf", gguf_bytes({"t.a": ["x"], "t.b": 1, "u": 2}))
+    assert file.decoded("t.") == {"t.a": ["x"], "t.b": 1}
+
+
+def test_a_string_of_an_array_that_is_not_utf8_is_refused_when_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.gguf"
+    content = header(0, 1) + key("k", struct.pack("<I", g.ARRAY) + array(g.STRING, ["a", b"b\xff"]))
+    file = read(path, content)
+    with pytest.raises(CheckpointError, match=r"key 'k'\[1\]: text: expected UTF-8, got other by"):
+        file.keys["k"].values()
+
+
+ONE = entry("t", [8], g.F32, 0)
+
+
+def with_tensor(*entries: bytes, data: int = 64, keys: bytes = b"", key_count: int = 0) -> bytes:
+    head = header(len(entries), key_count) + keys + b"".join(entries)
+    return head + bytes(-len(head) % 32 + data)
+
+
+def aligned(value: bytes) -> bytes:
+    return with_tensor(ONE, keys=key("general.alignment", value), key_count=1)
+
+
+def with_alignment(number: int) -> bytes:
+    head = header(1, 1) + key("general.alignment", number) + ONE
+    return head + bytes(-len(head) % number + 64)
+
+
+def uint32(value: int) -> bytes:
+    return struct.pack("<II", g.UINT32, value)
+
+
+def array_head(kind: int, count: int) -> bytes:
+    return struct.pack("<IIQ", g.ARRAY, kind, count)
+
+
+BIG = 1 << 63
+TYPES = f"one of {', '.join(each.name for each in DTYPES.values())}"
+# What is wrong with a file, the file, and the same one put right.
+BAD: list[tuple[str, bytes, bytes]] = [
+    (
+        "number of tensors: expected at most 65536, got 9223372036854775808",
+        header(BIG, 0),
+        header(0, 0),
+    ),
+    ("number of tensors: expected at most 0, which the file has", header(3, 0), header(0, 0)),
+    ("number of keys: expected at most 16384, got 92233720", header(0, BIG), header(0, 0)),
+    ("number of keys: expected at most 0, which", header(0, 1), header(0, 0)),
+    ("version: expected 2 or 3, got 1", header(0, 0, 1), header(0, 0, 2)),
+    ("version: expected 2 or 3, got 4", header(0, 0, 4), header(0, 0)),
+    ("version: expected 2 or 3, got a big-endian", header(0, 0, 3 << 24), header(0, 0)),
+    ("version: expected 4 bytes at byte 4, got 3 to", header(0, 0)[:7], header(0, 0)),
+    ("number of keys: expected 8 bytes at byte 16, got 4", header(0, 0)[:20], header(0, 0)),
+    ("kind: expected a GGUF file, got an empty file", b"", header(0, 0)),
+    ("kind: expected a GGUF file, got bytes 47 47 4d 4c", b"GGML" + bytes(30), header(0, 0)),
+    (
+        "key 0: name: bytes: expected at most 65535, got 922",
+        header(0, 1) + struct.pack("<Q", BIG) + bytes(30),
+        header(0, 1) + key("k", 0),
+    ),
+    (
+        "key 0: name: expected 200 bytes at byte 32, got 30",
+        header(0, 1) + struct.pack("<Q", 200) + bytes(30),
+        header(0, 1) + key("k" * 200, 0),
+    ),
+    ("key 0: name: expected UTF-8, got other bytes at byte 1", header(0, 1) + key(b"k\xff", 0),
+     header(0, 1) + key("k\u00ff", 0)),
+    ("key '': expected a new name, got none", header(0, 1) + key("", 0) + b"0",
+     header(0, 1) + key("k", 0)),
+    (r"key '\x1b[2J': expected a new name, got it again",
+     header(0, 2) + 2 * key("\x1b[2J", 0), header(0, 2) + key("\x1b[2J", 0) + key("l", 0)),
+    ("key 'k': type: expected 0 to 12, got 13", header(0, 1) + key("k", struct.pack("<IQ", 13, 0)),
+     header(0, 1) + key("k", struct.pack("<IQ", 12, 0))),
+    ("key 'k': expected 4 bytes", header(0, 1) + key("k", struct.pack("<IH", 4, 0)),
+     header(0, 1) + key("k", struct.pack("<IH", 2, 0))),
+    ("key 'k': expected 0 or 1 for a truth value, got 2",
+     header(0, 1) + key("k", struct.pack("<IB", g.BOOL, 2)),
+     header(0, 1) + key("k", struct.pack("<IB", g.BOOL, 1))),
+    ("key 'k': expected 0 or 1 for a truth value, got 255",
+     header(0, 1) + key("k", array_head(g.BOOL, 2) + b"\x01\xff"),
+     header(0, 1) + key("k", array_head(g.BOOL, 2) + b"\x01\x00")),
+    ("key 'k': bytes: expected at most 16777216, got 922",
+     header(0, 1) + key("k", struct.pack("<IQ", g.STRING, BIG)), header(0, 1) + key("k", "")),
+    ("key 'k': type of values: expected numbers, truth values or strings, got an array",
+     header(0, 1) + key("k", array_head(g.ARRAY, 1) + bytes(20)),
+     header(0, 1) + key("k", array_head(g.UINT8, 20) + bytes(20))),
+    ("key 'k': type of values: expected numbers, truth values or strings, got 13",
+     header(0, 1) + key("k", array_head(13, 1) + bytes(20)),
+     header(0, 1) + key("k", array_head(12, 2) + bytes(16))),
+    ("key 'k': length: expected at most 16777216, got 922",
+     header(0, 1) + key("k", array_head(g.UINT32, BIG) + bytes(20)),
+     header(0, 1) + key("k", array_head(g.UINT32, 5) + bytes(20))),
+    ("key 'k': length: expected at most 5, which the file has room for, got 6",
+     header(0, 1) + key("k", array_head(g.UINT32, 6) + bytes(20)),
+     header(0, 1) + key("k", array_head(g.UINT32, 5) + bytes(20))),
+    ("key 'k': length: expected at most 2, which the file has room for, got 3",
+     header(0, 1) + key("k", array_head(g.STRING, 3) + bytes(20)),
+     header(0, 1) + key("k", array_head(g.STRING, 2) + bytes(16))),
+    ("key 'k': strings: expected 2 before byte 65, got longer ones",
+     header(0, 1) + key("k", array_head(g.STRING, 2) + text("abcd") + bytes(4)),
+     header(0, 1) + key("k", array_head(g.STRING, 2) + text("abcd") + bytes(8))),
+    ("key 'k': strings: expected 2 before byte 66, got longer ones",
+     header(0, 1) + key("k", array_head(g.STRING, 2) + text("a") + struct.pack("<Q", BIG)),
+     header(0, 1) + key("k", array_head(g.STRING, 2) + text("a") + struct.pack("<Q", 0))),
+    ("key 'general.alignment': expected a power of two in 8..65536, got 0",
+     aligned(uint32(0)), with_alignment(32)),
+    ("key 'general.alignment': expected a power of two in 8..65536, got 3",
+     aligned(uint32(3)), with_alignment(8)),
+    ("key 'general.alignment': expected a power of two in 8..65536, got 4",
+     aligned(uint32(4)), with_alignment(64)),
+    ("key 'general.alignment': expected a power of two in 8..65536, got 2147483648",
+     aligned(uint32(1 << 31)), with_alignment(1 << 16)),
+    ("key 'general.alignment': type: expected uint32, got uint64",
+     aligned(struct.pack("<IQ", g.UINT64, 32)), aligned(uint32(32))),
+    ("key 'general.alignment': type: expected uint32, got 99",
+     aligned(struct.pack("<IQ", 99, 32)), aligned(uint32(32))),
+    ("tensor 0: name: bytes: expected at most 64, got 65",
+     with_tensor(entry("n" * 65, [8], g.F32, 0)), with_tensor(entry("n" * 64, [8], g.F32, 0))),
+    ("tensor 't': number of dimensions: expected 1 to 4, got 5",
+     with_tensor(entry("t", [1, 1, 1, 1, 8], g.F32, 0)),
+     with_tensor(entry("t", [1, 1, 1, 8], g.F32, 0))),
+    ("tensor 't': number of dimensions: expected 1 to 4, got 0",
+     with_tensor(entry("t", [], g.F32, 0)), with_tensor(entry("t", [1], g.F32, 0))),
+    ("tensor 't': shape: expected no size of 0, got [2, 0]",
+     with_tensor(entry("t", [0, 2], g.F32, 0)), with_tensor(entry("t", [1, 2], g.F32, 0))),
+    ("tensor 't': bytes: expected inside the 64 bytes of the data, got 73786976294838206464 at 0",
+     with_tensor(entry("t", [1 << 32, 1 << 32], g.F32, 0)),
+     with_tensor(entry("t", [4, 4], g.F32, 0))),
+    ("tensor 't': bytes: expected inside the 64 bytes of the data, got 68 at 0",
+     with_tensor(entry("t", [17], g.F32, 0)), with_tensor(entry("t", [16], g.F32, 0))),
+    ("tensor 't': bytes: expected inside the 64 bytes of the data, got 4 at 18446744073709551584",
+     with_tensor(entry("t", [1], g.F32, (1 << 64) - 32)), with_tensor(entry("t", [1], g.F32, 32))),
+    ("tensor 't': bytes: expected inside the 0 bytes of the data, got 32 at 0",
+     header(1, 0) + ONE, with_tensor(ONE)),
+    ("tensor 't': offset: expected a multiple of 32, got 8",
+     with_tensor(entry("t", [1], g.F32, 8)), with_tensor(entry("t", [1], g.F32, 32))),
+    (f"tensor 't': type: expected {TYPES}, got 16 (IQ2_XXS)",
+     with_tensor(entry("t", [256], 16, 0), data=999), with_tensor(entry("t", [8], g.F16, 0))),
+    (f"tensor 't': type: expected {TYPES}, got 4",
+     with_tensor(entry("t", [8], 4, 0)), with_tensor(entry("t", [8], g.BF16, 0))),
+    (r"tensor '\x07': expected a new name, got it again",
+     with_tensor(entry("\x07", [8], g.F32, 0), entry("\x07", [8], g.F32, 32)),
+     with_tensor(entry("\x07", [8], g.F32, 0), entry("b", [8], g.F32, 32))),
+    ("tensor 'b': offset: expected 36 or more, the end of 'a', got 32",
+     with_tensor(entry("b", [8], g.F32, 32), entry("a", [9], g.F32, 0)),
+     with_tensor(entry("b", [8], g.F32, 32), entry("a", [8], g.F32, 0))),
+    ("tensor 'b': offset: expected 32 or more, the end of 'a', got 0",
+     with_tensor(entry("a", [8], g.F32, 0), entry("b", [8], g.F32, 0)),
+     with_tensor(entry("a", [8], g.F32, 0), entry("b", [8], g.F32, 32))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reason", "bad", "good"), BAD, ids=[row[0][:60] for row in BAD])
+def test_a_wrong_file_is_refused_with_its_reason_and_the_same_put_right_is_read(
+    tmp_path: Path, reason: str, bad: bytes, good: bytes
+) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    assert refusal(tmp_path / "a.gguf", bad).startswith(reason)
+    assert set(os.listdir("/proc/self/fd")) == before
+    read(tmp_path / "a.gguf", good)
+
+
+def test_an_array_of_too_many_bytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    half = (32 << 20) + 1
+
+    def content(length: int) -> bytes:
+        return header(0, 1) + key("k", array_head(g.STRING, 2) + 2 * text(bytes(length)))
+
+    assert refusal(path, content(half)).startswith("key 'k': bytes: expected at most 67108864, got")
+    assert read(path, content(100)).keys["k"].count == 2
+
+
+def test_a_file_cut_off_at_any_byte_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    keys = VALUES | {"general.alignment": 32, "texts": ["a", "b"], "numbers": [1, 2]}
+    whole = gguf_bytes(keys, {"f": FLOATS, "h": HALVES})
+    assert set(read(path, whole).tensors) == {"f", "h"}
+    for length in range(len(whole)):
+        refusal(path, whole[:length])
+
+
+def mebibyte(part: Callable[[int], bytes], head: Callable[[int], bytes]) -> bytes:
+    count = 0
+    parts = []
+    size = 64
+    while size < 1 << 20:
+        parts.append(part(count))
+        size += len(parts[-1])
+        count += 1
+    return head(count) + b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        mebibyte(lambda n: key(str(n), uint32(0)), lambda n: header(0, n)),
+        mebibyte(lambda n: key(str(n), ["", ""]), lambda n: header(0, 16384)),
+        mebibyte(lambda n: entry(str(n), [1], g.F32, 4 * n), lambda n: header(n, 0)),
+        mebibyte(lambda n: entry(str(n), [1, 1, 1, 1], g.F32, 0), lambda n: header(n, 0)),
+        header(0, 1) + key("k", array_head(g.STRING, 1 << 17) + bytes(1 << 20)) + b"x",
+        header(0, 1) + key("k", array_head(g.UINT8, 1 << 20) + bytes(1 << 20))[:-1],
+        header(0, 2) + key("k", "x" * (1 << 20)) + text("l"),
+    ],
+    ids=["keys", "arrays", "tensors", "overlaps", "strings", "numbers", "text"],
+)
+def test_a_hostile_mebibyte_is_met_within_a_second_and_64_mib(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(content)
+
+    def refuse() -> None:
+        try:
+            read_gguf(path)
+        except CheckpointError:
+            return
+
+    check_bounds(refuse)
+
+
+def test_the_header_of_a_large_vocabulary_is_walked_without_decoding_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(gguf_bytes({"t": [f"token{n}" for n in range(200_000)]}))
+    started = time.process_time()
+    array = read_gguf(path).keys["t"]
+    took = time.process_time() - started
+    assert isinstance(array, GgufArray)
+    assert array.count == 200_000
+    assert took < 1.0  # 0.05 s measured
+
+
+def test_a_file_that_has_another_size_now_is_not_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    file = read(path, gguf_bytes({}, {"f": FLOATS}))
+    file.map().close()
+    path.write_bytes(gguf_bytes({}, {"f": FLOATS}) + b"0")
+    with pytest.raises(CheckpointError, match=r"size in bytes: expected 120 as when it was read"):
+        file.map()
+
+
+# Parts
+
+
+def write_parts(folder: Path, changes: dict[int, dict[str, Any]] | None = None) -> list[Path]:
+    """Write a model in three parts; `changes` replaces keys of a part by its number from 0."""
+    paths = [folder / f"m-{number:05d}-of-00003.gguf" for number in (1, 2, 3)]
+    for number, path in enumerate(paths):
+        keys: dict[str, Any] = {"k": number} if number == 0 else {}
+        keys |= {"split.no": Typed(g.UINT16, number), "split.count": Typed(g.UINT16, 3)}
+        keys |= {"split.tensors.count": Typed(g.INT32, 3)} | (changes or {}).get(number, {})
+        name = str(keys.pop("name", f"t{number}"))
+        path.write_bytes(gguf_bytes(keys, {name: FLOATS + number}))
+    return paths
+
+
+def test_the_parts_of_a_file_are_read_in_their_order(tmp_path: Path) -> None:
+    paths = write_parts(tmp_path)
+    parts = read_gguf_parts(paths[0])
+    assert [part.path for part in parts] == paths
+    assert [list(part.tensors) for part in parts] == [["t0"], ["t1"], ["t2"]]
+
+
+def test_a_file_of_one_part_is_a_whole_file_of_any_name(tmp_path: Path) -> None:
+    for keys in ({}, {"split.count": Typed(g.UINT16, 1)}, {"split.count": Typed(g.UINT16, 0)}):
+        path = tmp_path / "any.gguf"
+        path.write_bytes(gguf_bytes(keys, {"f": FLOATS}))
+        assert len(read_gguf_parts(path)) == 1
+
+
+def parts_refusal(path: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        read_gguf_parts(path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({0: {"split.count": 4}}, "file name: expected NAME-00001-of-00004.gguf"),
+        ({0: {"split.count": "3"}}, "key 'split.count': expected an integer, got '3'"),
+        ({0: {"split.count": True}}, "key 'split.count': expected an integer, got true"),
+        ({1: {"split.no": 2}, 2: {"split.no": 1}}, "key 'split.no': expected 1, got 2"),
+        ({2: {"split.no": 1}}, "key 'split.no': expected 2, got 1"),
+        ({2: {"split.count": 2}}, "key 'split.count': expected 3, got 2"),
+        ({1: {"name": "t0"}}, "tensor 't0': expected it in one part, got it in "),
+        ({0: {"split.tensors.count": 4}}, "tensors of all parts: expected 4, got 3"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(
+    tmp_path: Path, changes: dict[int, dict[str, Any]], reason: str
+) -> None:
+    assert reason in parts_refusal(write_parts(tmp_path, changes)[0])
+
+
+def test_a_later_part_is_refused_and_the_first_is_named(tmp_path: Path) -> None:
+    text = parts_refusal(write_parts(tmp_path)[1])
+    assert "part: expected the first, 'm-00001-of-00003.gguf', got 00002" in text
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    paths = write_parts(tmp_path)
+    paths[2].unlink()
+    assert "without 'm-00003-of-00003.gguf' (1 in all)" in parts_refusal(paths[0])
+
+
+def test_a_part_that_is_renamed_is_refused(tmp_path: Path) -> None:
+    first = write_parts(tmp_path)[0]
+    other = first.rename(tmp_path / "model.gguf")
+    assert "file name: expected NAME-00001-of-00003.gguf" in parts_refusal(other)
+
+
+def test_a_part_that_links_out_of_the_directory_is_refused(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    paths = write_parts(inside)
+    outside = paths[1].rename(tmp_path / "elsewhere.gguf")
+    paths[1].symlink_to(outside)
+    assert "link: expected a file inside its directory" in parts_refusal(paths[0])
+    paths[1].unlink()
+    outside.rename(inside / "beside.gguf")
+    paths[1].symlink_to("beside.gguf")
+    assert len(read_gguf_parts(paths[0])) == 3
+
+
+def test_a_stored_tensor_keeps_its_bytes(tmp_path: Path) -> None:
+    """The writer of the tests, which other tests build on."""
+    file = read(tmp_path / "a.gguf", gguf_bytes({}, {"t": Stored((2, 3), g.F32, FLOATS.tobytes())}))
+    assert file.tensors["t"].shape == (2, 3)
+    assert file.tensors["t"].stop - file.tensors["t"].start == 24

@@ -1,0 +1,129 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src.checkpoint import CheckpointError, GgufConfig, read_gguf, read_gguf_config
+from tests.support import gguf_writer as g
+from tests.support.gguf_writer import Typed, gguf_bytes
+
+KEYS: dict[str, Any] = {
+    "general.architecture": "llama",
+    "llama.context_length": 64,
+    "llama.embedding_length": 12,
+    "llama.block_count": 2,
+    "llama.feed_forward_length": 20,
+    "llama.attention.head_count": 3,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+}
+TABLE = np.zeros((7, 12), np.float32)
+
+
+def read(folder: Path, changes: dict[str, Any], tensors: Any = None) -> GgufConfig:
+    path = folder / "a.gguf"
+    keys = {name: value for name, value in (KEYS | changes).items() if value is not None}
+    path.write_bytes(gguf_bytes(keys, {"token_embd.weight": TABLE} if tensors is None else tensors))
+    file = read_gguf(path)
+    return read_gguf_config(file, file.tensors)
+
+
+def test_the_sizes_of_a_plain_llama_are_read(tmp_path: Path) -> None:
+    config = read(tmp_path, {})
+    assert config.architecture == "llama"
+    assert (config.head_dim, config.vocab_size) == (4, 7)
+    assert (config.rope_theta, config.rope_factor) == (10000.0, 1.0)
+    assert config.rope_pairs == "interleaved"
+    assert config.given["block_count"] == 2
+    assert "architecture" not in config.given
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"llama.attention.key_length": 6, "llama.attention.value_length": 6},
+        {"llama.attention.key_length": 6, "llama.rope.dimension_count": 6},
+        {"llama.attention.key_length": 6, "llama.embedding_length": 13},
+    ],
+)
+def test_a_head_may_have_a_size_of_its_own(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert read(tmp_path, changes).head_dim == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "factor"),
+    [
+        ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, 4.0),
+        ({"llama.rope.scaling.factor": 4.0}, 4.0),
+        ({"llama.rope.scale_linear": 2.0}, 2.0),
+        ({"llama.rope.scale_linear": 4.0, "llama.rope.scaling.factor": 4.0}, 4.0),
+        ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, 1.0),
+    ],
+)
+def test_the_factor_of_all_frequencies_is_read(
+    tmp_path: Path, changes: dict[str, Any], factor: float
+) -> None:
+    assert read(tmp_path, changes).rope_factor == factor
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"general.type": "model", "general.quantization_version": 2},
+        {"general.name": "any", "quantize.imatrix.file": "x", "other.key": [1, 2]},
+        {"llama.expert_count": 0, "llama.expert_used_count": 0, "llama.attention.causal": True},
+        {"llama.rope.scaling.finetuned": False, "llama.rope.scaling.original_context_length": 9},
+        {"llama.tensor_data_layout": "Meta AI original pth"},
+        {"llama.block_count": Typed(g.UINT64, 2)},
+        {"llama.attention.scale": 0.0, "llama.logit_scale": 0.0},
+    ],
+)
+def test_keys_that_change_nothing_are_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert read(tmp_path, changes).head_dim == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"general.architecture": None}, "key 'general.architecture': expected one of llama"),
+        ({"general.architecture": "gemma3"}, "qwen2, qwen3, olmo2, got 'gemma3'"),
+        ({"general.architecture": "\x1b["}, r"qwen3, olmo2, got '\x1b['"),
+        ({"general.architecture": 3}, "qwen2, qwen3, olmo2, got 3"),
+        ({"general.type": "adapter"}, "key 'general.type': expected 'model', got 'adapter'"),
+        ({"general.quantization_version": 1}, "key 'general.quantization_version': expected 2, go"),
+        ({"llama.block_count": None}, "got without 'llama.block_count' (1 in all)"),
+        ({"llama.block_count": 0}, "llama.block_count: expected an integer in 1..1024, got 0"),
+        ({"llama.block_count": 10**9}, "llama.block_count: expected an integer in 1..1024, got 10"),
+        ({"llama.block_count": True}, "llama.block_count: expected an integer in 1..1024, got tru"),
+        ({"llama.block_count": 2.0}, "llama.block_count: expected an integer in 1..1024, got 2.0"),
+        ({"llama.feed_forward_length": [20, 20]}, "llama.feed_forward_length: expected an integer"),
+        ({"llama.attention.head_count": 0}, "llama.attention.head_count: expected an integer in 1"),
+        ({"llama.attention.head_count": 5}, "llama.embedding_length % llama.attention.head_count:"),
+        ({"llama.attention.value_length": 6}, "llama.attention.value_length: expected 4, the size"),
+        ({"llama.rope.dimension_count": 2}, "llama.rope.dimension_count: expected 4, the size of "),
+        ({"llama.rope.freq_base": 0.0}, "llama.rope.freq_base: expected a number in 1..1e+12, got"),
+        ({"llama.rope.freq_base": float("nan")}, "llama.rope.freq_base: expected a number in 1..1"),
+        ({"llama.rope.freq_base": "x"}, "llama.rope.freq_base: expected a number in 1..1e+12, got"),
+        ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type: expected 'none' or 'linea"),
+        ({"llama.rope.scaling.type": "linear"}, "key 'llama.rope.scaling.factor': expected a numb"),
+        ({"llama.rope.scaling.factor": 4.0, "llama.rope.scale_linear": 2.0}, "llama.rope.scale_li"),
+        ({"llama.expert_count": 8}, "key 'llama.expert_count': expected a plain Llama model, got "),
+        ({"llama.attention.causal": False}, "key 'llama.attention.causal': expected true, got fal"),
+        ({"llama.embedding_scale": 12.0}, "key 'llama.embedding_scale': expected 0, got 12.0, whi"),
+        ({"llama.unheard_of": 1}, "keys: expected only known ones, got 'llama.unheard_of' (1 in a"),
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_refused_by_name(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        read(tmp_path, changes)
+    assert str(caught.value).startswith(f"{tmp_path / 'a.gguf'}: ")
+    assert reason in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("tensors", [{}, {"token_embd.weight": TABLE[0]}])
+def test_a_file_without_a_table_of_embeddings_is_refused(tmp_path: Path, tensors: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"tensor 'token_embd.weight': expected a matrix of"):
+        read(tmp_path, {}, tensors)

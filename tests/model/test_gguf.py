@@ -1,0 +1,406 @@
+"""A GGUF file as a model: the same bits as the directory that its weights come from."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from src import ml
+from src.checkpoint import CheckpointError
+from src.model import (
+    InferenceContext,
+    LinearRopeScaling,
+    LlamaTransformer,
+    Model,
+    ModelArgs,
+    ModelConfigError,
+    ModelError,
+    NotEnoughMemoryError,
+    RopeFactors,
+    RopeScaling,
+    forecast_memory,
+    load_model,
+    read_model_files,
+    save_quantized,
+)
+from src.model.rope import inverse_frequencies
+from src.tokenizer import TokenizerError
+from src.tokenizer.sentencepiece_model import read_sentencepiece_model
+from tests.model.test_llama import bits, run
+from tests.model.tiny import CONFIGS, GROUPED, Tiny, token_ids, transformer, weights
+from tests.support.gguf_writer import (
+    F32,
+    Q8_0,
+    Stored,
+    Typed,
+    gguf_bytes,
+    gguf_name,
+    llama_keys,
+    llama_tensors,
+    q8_0,
+    sentencepiece_keys,
+)
+from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
+
+TIED = next(config for config in CONFIGS if config.tied)
+
+
+def write(
+    path: Path,
+    config: Tiny,
+    dtype: Any = np.float32,
+    keys: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a tiny model; `keys` and `tensors` replace some, or leave them out where None."""
+    all_keys = llama_keys(config) | dict(keys or {})
+    all_tensors = llama_tensors(weights(config), dtype) | dict(tensors or {})
+    path.write_bytes(
+        gguf_bytes(
+            {name: value for name, value in all_keys.items() if value is not None},
+            {name: value for name, value in all_tensors.items() if value is not None},
+        )
+    )
+    return path
+
+
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float16, ml.float32], ids=lambda d: d.name)
+@pytest.mark.parametrize("config", [GROUPED, TIED, CONFIGS[0], CONFIGS[2]], ids=lambda c: c.name)
+def test_a_gguf_file_gives_the_bits_of_its_weights(
+    tmp_path: Path, config: Tiny, dtype: ml.DType
+) -> None:
+    model = load_model(write(tmp_path / "a.gguf", config, dtype.numpy_dtype))
+    ids = token_ids(config, 30)
+    built = transformer(config, dtype)
+    tensors = {  # norms are float32, as converters write them
+        name: ml.Tensor.from_numpy(
+            array.astype(dtype.numpy_dtype if array.ndim == 2 else np.float32), name=name
+        )
+        for name, array in weights(config).items()
+    }
+    expected = run(LlamaTransformer(built.args, tensors), ids)
+    np.testing.assert_array_equal(bits(run(model.transformer, ids)), bits(expected))
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32], ids=["bfloat16", "float32"])
+def test_the_bundled_model_as_gguf_gives_the_bits_of_the_directory(
+    tmp_path: Path, dtype: Any
+) -> None:
+    bundled = load_model()
+    arrays = {name: weight.numpy() for name, weight in bundled.tensors.items()}
+    args = bundled.args
+    factors = divisors(args)
+    keys = llama_keys(sizes_of(args), args.max_context_length)
+    path = tmp_path / "a.gguf"
+    tensors = llama_tensors(arrays, dtype) | {"rope_freqs.weight": np.array(factors, np.float32)}
+    path.write_bytes(gguf_bytes(keys, tensors))
+    model = load_model(path)
+    assert model.args.rope_pairs == "interleaved"
+    assert model.args.rope_scaling == RopeFactors(factors)
+    scaled = replace(args, rope_scaling=RopeFactors(factors))
+    if dtype is np.float32:
+        scaled = replace(scaled, dtype=ml.float32)
+        arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+    tensors_of_directory = {
+        name: ml.Tensor.from_numpy(array, name=name) for name, array in arrays.items()
+    }
+    directory = LlamaTransformer(scaled, tensors_of_directory)
+    ids = list(range(5, 100, 2))
+    expected, found = (logits(network, ids) for network in (directory, model.transformer))
+    np.testing.assert_array_equal(bits(found.numpy()), bits(expected.numpy()))
+    # The file has the factors in float32; the directory follows from a formula.
+    by_formula = logits(bundled.transformer, ids)
+    if dtype is ml_dtypes.bfloat16:
+        assert np.abs(found.numpy() - by_formula.numpy()).max() < 0.05
+
+
+def logits(network: LlamaTransformer, ids: list[int]) -> ml.Tensor:
+    return network.forward(InferenceContext(network.args, 128), ids, 0, all_positions=True)
+
+
+def sizes_of(args: ModelArgs) -> Tiny:
+    return Tiny(
+        "sizes", args.dim, args.n_layers, args.n_heads, args.n_kv_heads, args.ffn_dim,
+        args.vocab_size, args.rope_theta, eps=args.norm_eps,
+    )  # fmt: skip
+
+
+def divisors(args: ModelArgs) -> tuple[float, ...]:
+    """Give what llama.cpp divides each frequency by: float32 numbers."""
+    plain, scaled = (
+        inverse_frequencies(args.head_dim, args.rope_theta, scaling).numpy().astype(np.float64)
+        for scaling in (None, args.rope_scaling)
+    )
+    return tuple((plain / scaled).astype(np.float32).tolist())
+
+
+def test_frequencies_are_divided_by_the_factors_of_the_file() -> None:
+    plain = inverse_frequencies(4, 10000.0).numpy()
+    np.testing.assert_array_equal(
+        inverse_frequencies(4, 10000.0, RopeFactors((1.0, 8.0))).numpy(), plain / [1, 8]
+    )
+
+
+def test_the_parts_of_a_model_are_what_the_file_says(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", GROUPED, ml_dtypes.bfloat16)
+    model = load_model(str(path))
+    assert model.args == replace(
+        GROUPED.args(ml.bfloat16), norm_eps=float(np.float32(GROUPED.eps)), max_context_length=4096
+    )
+    assert model.tokenizer is None
+    assert model.source_directory == path
+    assert model.mapped_bytes == path.stat().st_size
+    assert model.parameter_count == sum(array.size for array in weights(GROUPED).values())
+    assert model.checkpoint.names_in_files["layers.1.attention.wq.weight"] == "blk.1.attn_q.weight"
+    assert model.notes == ()
+    assert model.description.startswith(f"{path} (GGUF version 3, a file); ")
+    assert not model.transformer.tok_embeddings.numpy().flags.writeable
+    model.check_unchanged()
+    with path.open("r+b") as stream:
+        stream.write(b"GGUX")
+    with pytest.raises(CheckpointError, match="rewritten while in use"):
+        model.check_unchanged()
+
+
+def test_biases_are_found_by_their_tensors(tmp_path: Path) -> None:
+    bias = np.linspace(-1, 1, GROUPED.dim, dtype=np.float32)
+    biases = {f"blk.{layer}.attn_q.bias": bias for layer in range(GROUPED.layers)}
+    model = load_model(write(tmp_path / "a.gguf", GROUPED, tensors=biases))
+    assert model.args.parts.biases == ("wq",)
+    np.testing.assert_array_equal(model.transformer.layers[1].attention.wq_bias.numpy(), bias)
+    with pytest.raises(CheckpointError, match=r"without 'blk.1.attn_q.bias' \(1 in all\)"):
+        load_model(
+            write(tmp_path / "a.gguf", GROUPED, tensors=biases | {"blk.1.attn_q.bias": None})
+        )
+
+
+def test_a_model_in_parts_gives_the_bits_of_one_file(tmp_path: Path) -> None:
+    whole = load_model(write(tmp_path / "whole.gguf", GROUPED))
+    tensors = llama_tensors(weights(GROUPED))
+    names = list(tensors)
+    paths = [tmp_path / f"m-{number:05d}-of-00002.gguf" for number in (1, 2)]
+    for number, path in enumerate(paths):
+        keys = llama_keys(GROUPED) if number == 0 else {}
+        keys |= {"split.no": Typed(2, number), "split.count": Typed(2, 2)}
+        path.write_bytes(gguf_bytes(keys, {name: tensors[name] for name in names[number::2]}))
+    model = load_model(paths[0])
+    assert model.checkpoint.files == paths
+    assert model.mapped_bytes == sum(path.stat().st_size for path in paths)
+    assert "GGUF version 3, 2 files" in model.description
+    ids = token_ids(GROUPED, 20)
+    np.testing.assert_array_equal(
+        bits(run(model.transformer, ids)), bits(run(whole.transformer, ids))
+    )
+
+
+def test_linear_scaling_comes_from_the_keys_and_can_be_overridden(tmp_path: Path) -> None:
+    keys = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
+    path = write(tmp_path / "a.gguf", GROUPED, keys=keys)
+    model = load_model(path)
+    assert model.args.rope_scaling == LinearRopeScaling(4.0)
+    assert model.notes == ("RoPE scaling factor 4 by rope.scaling.factor",)
+    assert load_model(path, rope_scaling_factor=2.0).args.rope_scaling == LinearRopeScaling(2.0)
+    factors = {"rope_freqs.weight": np.ones(GROUPED.head_dim // 2, np.float32)}
+    with pytest.raises(ModelConfigError, match="rope: expected one scaling, got factors and"):
+        load_model(write(path, GROUPED, keys=keys, tensors=factors))
+
+
+def test_factors_of_frequencies_are_said_and_cannot_be_overridden(tmp_path: Path) -> None:
+    factors = np.array([1, 1, 2, 8], np.float32)
+    path = write(tmp_path / "a.gguf", GROUPED, tensors={"rope_freqs.weight": factors})
+    model = load_model(path)
+    assert model.args.rope_scaling == RopeFactors((1.0, 1.0, 2.0, 8.0))
+    assert model.notes == ("RoPE frequencies divided by factors 1 to 8 by rope_freqs.weight",)
+    with pytest.raises(ModelConfigError, match="expected a model whose RoPE is scaled by one fac"):
+        load_model(path, rope_scaling_factor=2.0)
+
+
+@pytest.mark.parametrize(
+    ("factors", "reason"),
+    [
+        (np.ones(5, np.float32), r"expected float32 \[4\], got float32 \[5\]"),
+        (np.ones((2, 2), np.float32), r"expected float32 \[4\], got float32 \[2, 2\]"),
+        (np.ones(4, np.float16), r"expected float32 \[4\], got float16 \[4\]"),
+        (np.zeros(4, np.float32), r"expected factors in 1e-06..1e\+06, got 0"),
+        (np.full(4, np.nan, np.float32), r"expected factors in 1e-06..1e\+06, got nan"),
+        (np.full(4, np.inf, np.float32), r"expected factors in 1e-06..1e\+06, got inf"),
+    ],
+)
+def test_factors_that_cannot_be_used_are_refused(tmp_path: Path, factors: Any, reason: str) -> None:
+    path = write(tmp_path / "a.gguf", GROUPED, tensors={"rope_freqs.weight": factors})
+    with pytest.raises(CheckpointError, match=f"tensor 'rope_freqs.weight': {reason}"):
+        load_model(path)
+
+
+NORM, WQ = gguf_name("layers.1.ffn_norm.weight"), gguf_name("layers.1.attention.wq.weight")
+
+
+@pytest.mark.parametrize(
+    ("keys", "tensors", "reason"),
+    [
+        ({}, {NORM: None}, r"tensors: expected 21 tensors as its keys says, got without 'blk.1.ff"),
+        ({}, {"blk.2.attn_q.weight": np.ones((2, 2), np.float32)}, r"also 'blk.2.attn_q.weight'"),
+        ({}, {"blk.0.\x1b": np.ones(2, np.float32)}, r"also 'blk.0.\\x1b' \(1 in all\)"),
+        ({}, {WQ: np.ones((64, 32), np.float32)}, r"'blk.1.attn_q.weight' \[64, 32\] instead of"),
+        ({}, {WQ: np.ones(64, np.float32)}, r"'blk.1.attn_q.weight' \[64\] instead of \[64, 64\]"),
+        ({"llama.vocab_size": 100}, {}, r"'token_embd.weight' \[101, 64\] instead of \[100, 64\]"),
+        ({"llama.attention.head_count_kv": 3}, {}, r"n_heads: expected a multiple of n_kv_heads 3"),
+        ({"llama.attention.head_count": 64}, {}, r"llama.rope.dimension_count: expected 1, the si"),
+        ({}, {WQ: np.ones((64, 64), ml_dtypes.bfloat16)}, r"matrices of one dtype, got bfloat16, "),
+        ({"tokenizer.chat_template": 1}, {}, r"key 'tokenizer.chat_template': expected a string, "),
+    ],
+)  # fmt: skip
+def test_contradictions_are_refused(
+    tmp_path: Path, keys: dict[str, Any], tensors: dict[str, Any], reason: str
+) -> None:
+    path = write(tmp_path / "a.gguf", GROUPED, keys=keys, tensors=tensors)
+    with pytest.raises((CheckpointError, ModelError), match=reason) as caught:
+        load_model(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).isprintable()
+    load_model(write(path, GROUPED))
+
+
+BLOCKS = replace(GROUPED, ffn=96)
+
+
+def dequantized(model: Model) -> LlamaTransformer:
+    """Build a float32 model of the same weights."""
+    tensors = {
+        name: weight.dequantize()
+        if isinstance(weight, ml.QuantizedTensor)
+        else weight.to(ml.float32)
+        for name, weight in model.tensors.items()
+    }
+    return LlamaTransformer(replace(model.args, dtype=ml.float32), tensors)
+
+
+@pytest.mark.parametrize("config", [BLOCKS, replace(TIED, dim=64, ffn=96)], ids=lambda c: c.name)
+def test_matrices_in_blocks_are_used_in_place(tmp_path: Path, config: Tiny) -> None:
+    path = tmp_path / "a.gguf"
+    blocks = {gguf_name(n): q8_0(w) for n, w in weights(config).items() if w.ndim == 2}
+    model = load_model(write(path, config, tensors=blocks))
+    assert model.args.dtype is ml.bfloat16
+    assert model.mapped_bytes == path.stat().st_size
+    for name, weight in model.tensors.items():
+        assert str(weight.dtype) == ("float32" if "norm" in name else "q8_0")
+    assert any("q8_0" in note and "in the files (q8_0)" in note for note in model.notes)
+    ids = token_ids(config, 20)
+    found, expected = run(model.transformer, ids), run(dequantized(model), ids)
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+    with pytest.raises(ModelConfigError, match=r"a model that is quantized already \(q8_0\)"):
+        load_model(path, quantize="nf4")
+
+
+def test_one_file_may_mix_blocks_and_bfloat16(tmp_path: Path) -> None:
+    blocks = {
+        gguf_name(name): q8_0(weight)
+        for name, weight in weights(BLOCKS).items()
+        if name.endswith((".wq.weight", ".w3.weight", ".wo.weight", "output.weight"))
+    }
+    model = load_model(write(tmp_path / "a.gguf", BLOCKS, ml_dtypes.bfloat16, tensors=blocks))
+    assert model.args.dtype is ml.bfloat16
+    ids = token_ids(BLOCKS, 20)
+    found, expected = run(model.transformer, ids), run(dequantized(model), ids)
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+
+
+def test_rows_that_are_not_whole_blocks_and_vectors_in_blocks_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    short = {"blk.0.ffn_down.weight": Stored((64, 90), Q8_0, bytes(64 * 90 // 32 * 34))}
+    with pytest.raises(CheckpointError, match=r"row length: expected a multiple of 32, .*, got 90"):
+        load_model(write(path, GROUPED, tensors=short))
+    norm = {"output_norm.weight": Stored((64,), Q8_0, bytes(68))}
+    with pytest.raises(ModelConfigError, match=r"tensor norm.weight: expected one of .*, got q8_0"):
+        load_model(write(path, GROUPED, tensors=norm))
+
+
+def test_float16_matrices_may_stand_beside_float32_ones(tmp_path: Path) -> None:
+    table = weights(GROUPED)["tok_embeddings.weight"]
+    path = write(tmp_path / "a.gguf", GROUPED, np.float16, tensors={"token_embd.weight": table})
+    model = load_model(path)
+    assert model.args.dtype is ml.float32
+    assert run(model.transformer, [1, 2, 3]).shape[-1] == GROUPED.vocab
+
+
+def test_a_plain_gguf_file_can_be_quantized_in_memory_but_not_saved(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", GROUPED)
+    model = load_model(path, quantize="int8")
+    assert model.transformer.layers[0].attention.wq.dtype is ml.int8_block
+    assert any("quantized matrices: 15 int8_block" in note for note in model.notes)
+    with pytest.raises(ModelConfigError, match="save: expected a model directory, got a GGUF file"):
+        save_quantized(path, tmp_path / "new", "int8")
+    assert not (tmp_path / "new").exists()
+
+
+def test_memory_is_forecast_from_the_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", GROUPED, ml_dtypes.bfloat16)
+    forecast = forecast_memory(path, None, 100)
+    assert forecast.mapped == path.stat().st_size
+    assert forecast.copied == 0
+    assert forecast.args == load_model(path).args
+    assert forecast.positions == 100
+    with pytest.raises(NotEnoughMemoryError):
+        replace(forecast, free=10).check()
+
+
+# The tokenizer
+
+
+def small_vocabulary(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer.model"
+    path.write_bytes(model_message([*RESERVED, *ranked("ab", "\u2581", "a", "b")]))
+    return sentencepiece_keys(read_sentencepiece_model(path))
+
+
+def with_rows(rows: int) -> Tiny:
+    return replace(GROUPED, vocab=rows)
+
+
+@pytest.mark.parametrize("rows", [263, 300])
+def test_the_tokenizer_comes_from_the_file_and_may_have_fewer_tokens_than_rows(
+    tmp_path: Path, rows: int
+) -> None:
+    path = write(tmp_path / "a.gguf", with_rows(rows), keys=small_vocabulary(tmp_path))
+    model: Model = load_model(path)
+    assert model.tokenizer is not None
+    assert model.tokenizer.vocab_size == rows
+    assert model.tokenizer.bos_id == 1
+    assert model.stop_ids == {2}
+    assert model.tokenizer.decode(model.tokenizer.encode("ab ba", bos=False, eos=False)) == "ab ba"
+
+
+def test_more_tokens_than_rows_and_a_damaged_tokenizer_are_refused(tmp_path: Path) -> None:
+    keys = small_vocabulary(tmp_path)
+    path = write(tmp_path / "a.gguf", with_rows(262), keys=keys)
+    with pytest.raises(ModelConfigError, match=r"expected at most the model's 262 tokens, got 263"):
+        load_model(path)
+    keys["tokenizer.ggml.scores"] = [0.0]
+    with pytest.raises(TokenizerError, match=r"key 'tokenizer.ggml.scores': expected 263 values"):
+        load_model(write(path, with_rows(263), keys=keys))
+
+
+def test_the_chat_template_is_that_of_the_file(tmp_path: Path) -> None:
+    keys = {"tokenizer.chat_template": "{{ x }}"}
+    assert (
+        read_model_files(write(tmp_path / "a.gguf", GROUPED, keys=keys)).chat_template == "{{ x }}"
+    )
+    assert read_model_files(write(tmp_path / "a.gguf", GROUPED)).chat_template is None
+
+
+def test_a_misshapen_table_that_is_stored_otherwise_is_refused(tmp_path: Path) -> None:
+    table = weights(GROUPED)["tok_embeddings.weight"]
+    stored = Stored((64, 101), F32, table.tobytes())  # as if sizes were not reversed
+    path = write(tmp_path / "a.gguf", GROUPED, tensors={"token_embd.weight": stored})
+    with pytest.raises(
+        CheckpointError, match=r"'output.weight' \[101, 64\] instead of|\[64, 101\]"
+    ):
+        load_model(path)
+
+
+def test_scaling_by_a_formula_is_another_thing_than_by_factors() -> None:
+    assert RopeScaling(8.0) != RopeFactors((8.0,))
