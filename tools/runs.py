@@ -80,7 +80,7 @@ def events_8b() -> tuple[Event, ...]:
     """
     args = dataclasses.replace(LLAMA_3_1_8B, n_layers=2, max_context_length=64)
     tensors = {}
-    for name, _row in rows_of(args.n_layers, set()):
+    for name, _row in rows_of(args.n_layers):
         shape = tuple(size_of(letter, args.sizes) or 0 for letter in read_letters(name) or ())
         values = np.zeros(shape, ml.bfloat16.numpy_dtype)
         tensors[name] = ml.Tensor.from_numpy(values, name=name)

@@ -4,7 +4,7 @@ The weights are used in place in the mapped files, under Meta's names; only shar
 copies them. The rows of wq and wk keep the order of the files; `names.py` says what that means.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,8 @@ from .gguf import GgufTensor
 from .mapped_file import MappedFile
 from .model_directory import ModelDirectory
 from .names import (
+    LLAMA_PARTS,
+    LayerParts,
     check_names,
     check_shapes,
     gguf_names,
@@ -152,7 +154,7 @@ def open_hugging_face_checkpoint(
     layers: int,
     sizes: Mapping[str, int],
     *,
-    biases: Collection[str] = (),
+    parts: LayerParts = LLAMA_PARTS,
     tied: bool = False,
     quantization: Literal["nf4", "int8"] | None = None,
 ) -> Checkpoint:
@@ -163,7 +165,7 @@ def open_hugging_face_checkpoint(
             `model.safetensors.index.json`.
         layers: L.
         sizes: All sizes by the letters of `names.py`.
-        biases: The matrices that have biases, `wq` to `w3`.
+        parts: In what the layers differ from those of Llama.
         tied: Whether the embeddings serve as output where `lm_head.weight` is absent.
         quantization: How the parts of quantized matrices are stored; None where all are plain.
 
@@ -180,8 +182,8 @@ def open_hugging_face_checkpoint(
         label, found = _find_tensors(directory, sources)
         packed = {} if quantization is None else take_packed(found, quantization)
         _check_unscaled(label, found)
-        names = dict(hugging_face_names(layers, biases))
-        rows_by_name = dict(rows_of(layers, biases))
+        names = dict(hugging_face_names(layers, parts))
+        rows_by_name = dict(rows_of(layers, parts))
         rows = {name: rows_by_name[ours] for name, ours in names.items()}
         entries: dict[str, TensorEntry | PackedWeight] = {
             **{name: entry for name, (_, entry) in found.items()},
@@ -205,7 +207,7 @@ def open_gguf_checkpoint(
     sizes: Mapping[str, int],
     *,
     head_dim: int,
-    biases: Collection[str] = (),
+    layer_parts: LayerParts = LLAMA_PARTS,
 ) -> Checkpoint:
     """Open the weights of a GGUF file, or of all parts of one.
 
@@ -214,7 +216,7 @@ def open_gguf_checkpoint(
         layers: L.
         sizes: All sizes by the letters of `names.py`.
         head_dim: h.
-        biases: The matrices that have biases, `wq` to `w3`.
+        layer_parts: In what the layers differ from those of Llama.
 
     Returns:
         The checkpoint: all tensors of L layers, by Meta's names, with the shapes that follow
@@ -227,8 +229,8 @@ def open_gguf_checkpoint(
     label, source = parts[0].label, "its keys"
     entries = {name: entry for part in parts for name, entry in part.tensors.items()}
     factors = entries.pop(_ROPE_FACTORS, None)
-    names = dict(gguf_names(layers, biases))
-    rows_by_name = dict(rows_of(layers, biases))
+    names = dict(gguf_names(layers, layer_parts))
+    rows_by_name = dict(rows_of(layers, layer_parts))
     rows = {name: rows_by_name[ours] for name, ours in names.items()}
     check_names(entries, label, rows, source)
     check_shapes(entries, label, rows, dict(sizes), source)

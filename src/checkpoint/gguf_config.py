@@ -30,7 +30,10 @@ from .params import (
 
 RopePairs = Literal["interleaved", "halves"]
 
-ARCHITECTURES: Mapping[str, RopePairs] = {"llama": "interleaved"}
+ARCHITECTURES: Mapping[str, RopePairs] = {
+    **dict.fromkeys(("llama", "smollm3", "granite"), "interleaved"),
+    **dict.fromkeys(("qwen2", "qwen3", "olmo2"), "halves"),
+}
 """The architectures that are loaded, and which rows of q and k are rotated together."""
 
 RULES: Mapping[str, Rule] = {
@@ -52,6 +55,9 @@ RULES: Mapping[str, Rule] = {
 }
 """The keys that say what is computed, without the name of the architecture before them."""
 
+GRANITE_SCALES = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
+"""The factors that only Granite has; 0 is none."""
+
 _NEEDED_KEYS = (
     "context_length", "embedding_length", "block_count", "feed_forward_length",
     "attention.head_count", "attention.layer_norm_rms_epsilon",
@@ -61,10 +67,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "expert_count": (0,),
     "expert_used_count": (0,),
     "attention.causal": (True,),
-    "attention.scale": (0,),
-    "logit_scale": (0,),
-    "residual_scale": (0,),
-    "embedding_scale": (0,),
+    **dict.fromkeys(GRANITE_SCALES, (0,)),
     "attention.clamp_kqv": (0,),
     "attention.max_alibi_bias": (0,),
 }
@@ -125,7 +128,12 @@ def read_gguf_config(file: GgufFile, tensors: Mapping[str, GgufTensor]) -> GgufC
         raise mismatch(label, "key 'general.architecture'", rule, got)
     prefix = f"{name}."
     values = {key: value for key, value in keys.items() if key.startswith(prefix)}
+    rules = {prefix + key: rule for key, rule in RULES.items()}
+    if name == "granite":
+        rules |= {prefix + key: number_in(0, 1e6) for key in GRANITE_SCALES}
     for key, neutral in NEUTRAL_VALUES.items():
+        if prefix + key in rules:
+            continue
         value = values.get(prefix + key)
         if value is not None and not is_one_of(value, neutral):
             if key.startswith("expert"):
@@ -134,7 +142,7 @@ def read_gguf_config(file: GgufFile, tensors: Mapping[str, GgufTensor]) -> GgufC
             raise mismatch(label, f"key {shown(prefix + key)}", described(neutral[0]), got)
     known = {prefix + key for key in (*RULES, *NEUTRAL_VALUES, *HARMLESS_KEYS)}
     check_keys(label, values, known, tuple(prefix + key for key in _NEEDED_KEYS))
-    check_values(label, values, {prefix + key: rule for key, rule in RULES.items()})
+    check_values(label, values, rules)
     given = {key.removeprefix(prefix): value for key, value in values.items()}
     theta = given.get("rope.freq_base", DEFAULT_ROPE_THETA)
     assert isinstance(theta, int | float), "its rule holds"

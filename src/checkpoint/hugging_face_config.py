@@ -7,13 +7,13 @@ The rotary embedding has had two spellings in transformers. Up to version 4: `ro
 `rope_scaling` with `type` or `rope_type`. Since 5: `rope_parameters`, which holds the base too.
 
 Source: transformers 5.23, `configuration_utils.py`, `generation/configuration_utils.py`,
-`modeling_rope_utils.py`, `models/llama/configuration_llama.py` and
-`models/mistral/configuration_mistral.py`; the files of the published models.
+`modeling_rope_utils.py` and the `configuration_*.py` of each family; the files of the published
+models.
 """
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -62,10 +62,68 @@ def _names_of(*known: str) -> Rule:
 
 
 _OBJECT: Rule = ("an object", lambda value: isinstance(value, dict))
+_SWITCHES: Rule = (
+    "a list of 0 and 1",
+    lambda value: isinstance(value, list) and all(is_one_of(one, (0, 1)) for one in value),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A `model_type` that is supported.
+
+    Attributes:
+        architecture: Its class in transformers.
+        defaults: What a missing key stands for there, where that differs from Llama's. A null is
+            not a missing key.
+        rules: Keys that only this family has. Where `max_window_layers` is among them, only
+            `use_sliding_window`, which is not supported, makes `sliding_window` count.
+    """
+
+    architecture: str
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+
+
+_QWEN = {"num_key_value_heads": 32, "max_position_embeddings": 32768}
+_WINDOW_RULES = {"max_window_layers": integer_in(0, MOST_LAYERS)}
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family("LlamaForCausalLM"),
+    "mistral": Family(
+        "MistralForCausalLM",
+        {"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
+    ),
+    "qwen2": Family("Qwen2ForCausalLM", _QWEN, _WINDOW_RULES),
+    "qwen3": Family("Qwen3ForCausalLM", _QWEN | {"head_dim": 128}, _WINDOW_RULES),
+    "smollm3": Family(
+        "SmolLM3ForCausalLM",
+        {"num_key_value_heads": 4, "max_position_embeddings": 32768, "rope_theta": 2e6,
+         "tie_word_embeddings": True, "no_rope_layer_interval": 4},
+        _WINDOW_RULES | {"no_rope_layers": _SWITCHES, "no_rope_layer_interval": SIZE},
+    ),
+    "granite": Family(
+        "GraniteForCausalLM",
+        {"attention_multiplier": 1.0},
+        dict.fromkeys((
+            "attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling",
+        ), number_in(1e-6, 1e6)),
+    ),
+    "olmo2": Family("Olmo2ForCausalLM", {"rms_norm_eps": 1e-5}),
+}  # fmt: skip
+"""The families by their `model_type`."""
+
+_OTHER_FAMILIES = {
+    "phi3": "joined weights and the rotary embedding LongRoPE",
+    "gemma2": "four norms in a layer, GeLU, soft caps and windows",
+    "gemma3_text": "four norms in a layer, GeLU and windows",
+    "ministral": "windows in some layers",
+    "ministral3": "the rotary embedding YaRN",
+    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe"), "a mixture of experts"),
+}
 
 RULES: dict[str, Rule] = {
-    "model_type": _text_of("llama", "mistral"),
-    "architectures": _names_of("LlamaForCausalLM", "MistralForCausalLM"),
+    "model_type": _text_of(*FAMILIES),
+    "architectures": _names_of(*(family.architecture for family in FAMILIES.values())),
     "hidden_size": SIZE,
     "intermediate_size": SIZE,
     "num_hidden_layers": integer_in(1, MOST_LAYERS),
@@ -77,6 +135,7 @@ RULES: dict[str, Rule] = {
     "hidden_act": _text_of("silu", "swish"),  # two names of one function
     "max_position_embeddings": SIZE,
     "sliding_window": SIZE,
+    "layer_types": _names_of("full_attention"),
     "rope_theta": number_in(1, 1e12),
     "rope_scaling": _OBJECT,
     "rope_parameters": _OBJECT,
@@ -101,7 +160,7 @@ NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
     **dict.fromkeys((
         "rope_interleaved", "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder",
         "use_bfloat16", "use_sliding_window", "remove_invalid_values", "renormalize_logits",
-        "use_mtp",
+        "use_mtp", "use_mrope",
     ), (False,)),
     **dict.fromkeys((
         "num_experts", "num_local_experts", "no_repeat_ngram_size", "min_length", "min_new_tokens",
@@ -130,7 +189,6 @@ NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
 REFUSED_KEYS = {
     "compression_config": "quantized weights",
     "auto_map": "a model that brings code",
-    "layer_types": "layers of several kinds",
     "vision_config": "a vision model",
     "text_config": "a model of several parts",
     "audio_config": "a model of several parts",
@@ -153,7 +211,10 @@ REFUSED_KEYS = {
     "original_max_position_embeddings": "the rotary embedding of Phi-3",
     "num_nextn_predict_layers": "layers that predict several tokens",
 }
-"""Keys of models that compute something else, and what that is; null and false are accepted."""
+"""Keys of models that compute something else, and what that is; null and false are accepted.
+
+Some of them belong to one family, which has a rule for it.
+"""
 
 HARMLESS_KEYS = frozenset({
     # Where the model comes from.
@@ -215,6 +276,7 @@ class HuggingFaceConfig:
 
     Args:
         given: `config.json` as it is in the file.
+        values: The same, with the family's defaults where a key is missing.
         generation: `generation_config.json`; empty where there is none.
         rope_type: How the frequencies of the rotary embedding are scaled.
         rope: `rope_theta`, and the numbers that belong to the type, by their keys.
@@ -222,6 +284,7 @@ class HuggingFaceConfig:
     """
 
     given: dict[str, object]
+    values: dict[str, object]
     generation: dict[str, object]
     rope_type: RopeType
     rope: dict[str, float]
@@ -236,15 +299,19 @@ def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
             out of range, heads that do not divide, or parts that contradict each other.
     """
     path = directory / CONFIG_FILE
-    label, config = label_of(path), _read(path, RULES, HARMLESS_KEYS, _NEEDED_KEYS)
-    _check_sizes(label, config)
+    label, given = label_of(path), _read(path, RULES, HARMLESS_KEYS, _NEEDED_KEYS)
+    family = FAMILIES[str(given["model_type"])]
+    config = {**family.defaults, **given}
+    _check_sizes(label, config, family)
     _check_tokens(label, config, config["vocab_size"])
     path, generation = directory / _GENERATION_FILE, {}
     if os.path.exists(path):
         generation = _read(path, _GENERATION_RULES, GENERATION_HARMLESS_KEYS, ())
         _check_tokens(label_of(path), generation, config["vocab_size"])
-    rope_type, rope = _rope(label, config)
-    return HuggingFaceConfig(config, generation, rope_type, rope, read_quantization(label, config))
+    theta = family.defaults.get("rope_theta", DEFAULT_ROPE_THETA)
+    rope_type, rope = _rope(label, given, theta)
+    quantization = read_quantization(label, config)
+    return HuggingFaceConfig(given, config, generation, rope_type, rope, quantization)
 
 
 def _read(
@@ -252,8 +319,13 @@ def _read(
 ) -> dict[str, object]:
     """Read a file; refuse keys that change the result and keys that nobody knows, by name."""
     label, values = label_of(path), read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
+    kind = values.get("model_type")
+    if isinstance(kind, str) and kind in _OTHER_FAMILIES:
+        raise refused_key(label, "model_type", f"{kind}: {_OTHER_FAMILIES[kind]}")
+    if isinstance(kind, str) and kind in FAMILIES:
+        rules = {**rules, **FAMILIES[kind].rules}
     for key, value in values.items():
-        if key in REFUSED_KEYS and value not in (None, False, {}, []):
+        if key in REFUSED_KEYS and key not in rules and value not in (None, False, {}, []):
             raise refused_key(label, key, REFUSED_KEYS[key])
         neutral = NEUTRAL_VALUES.get(key)
         if neutral is not None and value is not None and not is_one_of(value, neutral):
@@ -276,20 +348,27 @@ def _check_tokens(label: str, values: Mapping[str, object], vocab_size: object) 
                 raise mismatch(label, key, f"0 <= id < {vocab_size}", number)
 
 
-def _check_sizes(label: str, config: Mapping[str, object]) -> None:
-    """Check the heads against the model dimension, and that only a Mistral has a window."""
+def _check_sizes(label: str, config: Mapping[str, object], family: Family) -> None:
+    """Check heads against the model dimension, lists against the layers, and who has a window."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     assert isinstance(hidden, int)
     assert isinstance(heads, int)
     if config.get("head_dim") is None and hidden % heads:
         what = "hidden_size % num_attention_heads"
         raise mismatch(label, what, 0, f"{hidden} % {heads} = {hidden % heads}")
-    if config["model_type"] != "mistral" and config.get("sliding_window") is not None:
-        got = "attention in a sliding window, which a llama does not have"
+    for key in ("layer_types", "no_rope_layers"):
+        value, count = config.get(key), config["num_hidden_layers"]
+        if isinstance(value, list) and len(value) != count:
+            raise mismatch(label, key, f"one for each of {count} layers", len(value))
+    has_window = "sliding_window" in family.defaults or "max_window_layers" in family.rules
+    if not has_window and config.get("sliding_window") is not None:
+        got = f"attention in a sliding window, which a {config['model_type']} does not have"
         raise mismatch(label, "key 'sliding_window'", "null", got)
 
 
-def _rope(label: str, config: Mapping[str, object]) -> tuple[RopeType, dict[str, float]]:
+def _rope(
+    label: str, config: Mapping[str, object], default_theta: object
+) -> tuple[RopeType, dict[str, float]]:
     """Read the rotary embedding of a configuration whose top-level values are checked.
 
     Raises:
@@ -300,14 +379,16 @@ def _rope(label: str, config: Mapping[str, object]) -> tuple[RopeType, dict[str,
     for key in ("rope_scaling", "rope_parameters"):
         value = config.get(key)
         if isinstance(value, dict) and value:
-            found.append(_rope_of(f"{label}: {key}", value, config.get("rope_theta")))
+            outer = config.get("rope_theta")
+            found.append(_rope_of(f"{label}: {key}", value, outer, default_theta))
     if len(found) == 2 and found[0] != found[1]:
         raise mismatch(label, "rope_parameters", "the same as rope_scaling", "others")
-    return found[0] if found else ("default", {"rope_theta": _theta(config.get("rope_theta"))})
+    theta = _theta(config.get("rope_theta"), default_theta)
+    return found[0] if found else ("default", {"rope_theta": theta})
 
 
 def _rope_of(
-    label: str, values: Mapping[str, object], outer_theta: object
+    label: str, values: Mapping[str, object], outer_theta: object, default_theta: object
 ) -> tuple[RopeType, dict[str, float]]:
     kind = _rope_type(label, values)
     keys = _ROPE_KEYS[kind]
@@ -321,7 +402,7 @@ def _rope_of(
     if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
         low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
         raise mismatch(label, "low_freq_factor", f"below high_freq_factor {high}", low)
-    theta = _theta(outer_theta if inner_theta is None else inner_theta)
+    theta = _theta(inner_theta, outer_theta, default_theta)
     return kind, numbers | {"rope_theta": theta}
 
 
@@ -338,5 +419,5 @@ def _rope_type(label: str, values: Mapping[str, object]) -> RopeType:
     raise mismatch(label, "rope_type", rule, described(value))
 
 
-def _theta(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else DEFAULT_ROPE_THETA
+def _theta(*values: object) -> float:
+    return float(next(value for value in values if isinstance(value, int | float)))

@@ -3,10 +3,11 @@
 One table has Meta's names, which are those of the model's attributes, and Hugging Face's; another
 one has GGUF's. The rows of wq and wk have another order in Hugging Face's files: the two halves of
 each head, where Meta has pairs of neighbours. GGUF files have either, which follows from their
-architecture. Nothing here moves rows; `ml.rotary_embedding` pairs either order.
+architecture. Nothing here moves rows; `ml.rotary_embedding` pairs either order. What the families
+next to Llama have beside its tensors, or under another name, are the `LayerParts`.
 
 Sizes are written with the letters of the legend: `D` model dim, `Hh` query heads x head dim, `Kh`
-key/value heads x head dim, `F` feed-forward dim, `V` vocabulary.
+key/value heads x head dim, `h` head dim, `F` feed-forward dim, `V` vocabulary.
 
 Source: meta-llama/llama `llama/model.py` and meta-llama/llama-models `models/llama3/model.py`
 (`ColumnParallelLinear` splits the rows of a weight stored `[out, in]`, `RowParallelLinear` its
@@ -16,9 +17,9 @@ the names.
 
 import enum
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from ..untrusted import shown, some_of
 from .errors import mismatch
@@ -75,13 +76,33 @@ _BIAS_ROWS = {
     for row in _LAYER_ROWS
     if len(row.sizes) == 2
 }
+# Norms of queries and keys: Qwen3's of each head by itself, OLMo 2's of all heads together.
+_QUERY_KEY_NORM_ROWS = {
+    kind: tuple(
+        TensorRow(
+            f"attention.{x}_norm.weight",
+            f"self_attn.{x}_norm.weight",
+            Sharding.REPLICATED,
+            ("h" if kind == "head" else all_heads,),
+        )
+        for x, all_heads in (("q", "Hh"), ("k", "Kh"))
+    )
+    for kind in ("head", "all")
+}
+# OLMo 2 has the norms of a layer at the end of attention and feed-forward.
+_NAMES_AFTER = {
+    "input_layernorm.weight": "post_attention_layernorm.weight",
+    "post_attention_layernorm.weight": "post_feedforward_layernorm.weight",
+}
 # What GGUF calls them, without the layer before and `.weight` or `.bias` after the name.
 _GGUF_NAMES = {
     "tok_embeddings": "token_embd", "norm": "output_norm", "output": "output",
     "attention_norm": "attn_norm", "attention.wq": "attn_q", "attention.wk": "attn_k",
     "attention.wv": "attn_v", "attention.wo": "attn_output", "ffn_norm": "ffn_norm",
     "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
+    "attention.q_norm": "attn_q_norm", "attention.k_norm": "attn_k_norm",
 }  # fmt: skip
+_GGUF_NAMES_AFTER = {"attention_norm": "post_attention_norm", "ffn_norm": "post_ffw_norm"}
 _BY_NAME = {row.name: row for row in _MODEL_ROWS}
 _BY_LAYER_NAME = {row.name: row for row in _LAYER_ROWS}
 
@@ -93,39 +114,59 @@ _HARMLESS = re.compile(
 )
 
 
-def rows_of(layer_count: int, biases: Collection[str] = ()) -> Iterator[tuple[str, TensorRow]]:
-    """Give (full name, row) of each tensor that a model has.
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    """In what the tensors of a family's layers differ from those of Llama.
 
-    Args:
-        layer_count: How many layers it has.
+    Attributes:
         biases: The matrices that have biases, `wq` to `w3`.
+        query_key_norm: What queries and keys are normalized over: each head, all heads, or nothing.
+        norms_after: Whether attention and feed-forward have their norms after them, not before.
     """
+
+    biases: tuple[str, ...] = ()
+    query_key_norm: Literal["head", "all"] | None = None
+    norms_after: bool = False
+
+
+LLAMA_PARTS = LayerParts()
+
+
+def rows_of(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> Iterator[tuple[str, TensorRow]]:
+    """Give (full name, row) of each tensor that a model has; `parts` as in `ModelArgs`."""
     for row in _MODEL_ROWS:
         yield row.name, row
     for layer in range(layer_count):
-        for row in _layer_rows(biases):
+        for row in _layer_rows(parts):
             yield f"layers.{layer}.{row.name}", row
 
 
-def hugging_face_names(layer_count: int, biases: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+def hugging_face_names(
+    layer_count: int, parts: LayerParts = LLAMA_PARTS
+) -> Iterator[tuple[str, str]]:
     """Give (name in Hugging Face's files, Meta's name) of each tensor, as `rows_of` orders them."""
     for row in _MODEL_ROWS:
         yield row.hugging_face, row.name
     for layer in range(layer_count):
-        for row in _layer_rows(biases):
-            yield f"model.layers.{layer}.{row.hugging_face}", f"layers.{layer}.{row.name}"
+        for row in _layer_rows(parts):
+            name = row.hugging_face
+            name = _NAMES_AFTER.get(name, name) if parts.norms_after else name
+            yield f"model.layers.{layer}.{name}", f"layers.{layer}.{row.name}"
 
 
-def gguf_names(layer_count: int, biases: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+def gguf_names(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> Iterator[tuple[str, str]]:
     """Give (name in GGUF files, Meta's name) of each tensor, as `rows_of` orders them."""
-    for name, row in rows_of(layer_count, biases):
+    names = _GGUF_NAMES | (_GGUF_NAMES_AFTER if parts.norms_after else {})
+    for name, row in rows_of(layer_count, parts):
         stem, _, ending = row.name.rpartition(".")
         layer = f"blk.{name.split('.')[1]}." if name != row.name else ""
-        yield f"{layer}{_GGUF_NAMES[stem]}.{ending}", name
+        yield f"{layer}{names[stem]}.{ending}", name
 
 
-def _layer_rows(biases: Collection[str]) -> tuple[TensorRow, ...]:
-    return _LAYER_ROWS + tuple(row for matrix, row in _BIAS_ROWS.items() if matrix in biases)
+def _layer_rows(parts: LayerParts) -> tuple[TensorRow, ...]:
+    biases = tuple(row for matrix, row in _BIAS_ROWS.items() if matrix in parts.biases)
+    norms = _QUERY_KEY_NORM_ROWS.get(parts.query_key_norm or "", ())
+    return (*_LAYER_ROWS, *biases, *norms)
 
 
 def row_of(name: str) -> TensorRow | None:

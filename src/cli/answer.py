@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import TypeAlias
 
 from ..inference import (
     Candidate,
@@ -20,16 +21,26 @@ from ..inference import (
 )
 from ..tokenizer import Tokenizer
 from ..untrusted import escape_line, replace_surrogates
-from .arguments import Options
+from .arguments import THINK, Options
 from .console import Console, UsageError
 from .flag_parser import OTHER_NAMES, integer, number, positive_integer
 
 INTERRUPTED = "interrupted"
+Split: TypeAlias = Callable[[str, bool], tuple[str, str]]
 SAMPLING = {field.name: field.default for field in dataclasses.fields(SamplingArgs)}
+
+
+def _think(text: str) -> str:
+    if text not in THINK:
+        raise argparse.ArgumentTypeError(f"must be {', '.join(THINK)}: got {text}")
+    return text
+
+
 # How the text of each setting is read.
 SETTINGS: dict[str, Callable[[str], object]] = (
     dict.fromkeys(SAMPLING, number)
-    | {"top_k": integer, "seed": integer, "max_tokens": positive_integer, "stop": str}
+    | {"top_k": integer, "seed": integer, "max_tokens": positive_integer, "stop": str,
+       "think": _think}
 )  # fmt: skip
 _NONE = "none"
 _CAN_BE_NONE = ("seed", "max_tokens", "stop")
@@ -50,11 +61,13 @@ class Settings:
         sampling: How a token is chosen.
         max_tokens: Most new tokens; None until the model stops or the context is full.
         stop: Texts that end the answer.
+        think: Whether thoughts are shown, left out by the model, or hidden.
     """
 
     sampling: SamplingArgs
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    think: str = THINK[0]
 
     @classmethod
     def from_options(cls, options: Options) -> "Settings":
@@ -65,7 +78,7 @@ class Settings:
         """
         given = {name: getattr(options, name) for name in SAMPLING}
         sampling = SamplingArgs(**{name: v for name, v in given.items() if v is not None})
-        return cls(sampling, options.max_tokens, options.stop)
+        return cls(sampling, options.max_tokens, options.stop, options.think or THINK[0])
 
     def changed(self, name: str, text: str) -> "Settings":
         """Return the settings with one of them read from text.
@@ -135,6 +148,7 @@ class Answer:
         stats: What it took; None if it was interrupted before anything was run.
         settings: Those that it was made with.
         first: Whether the answer began a text; see `StreamDecoder`.
+        parts: Its thoughts, and what it says.
     """
 
     text: str
@@ -144,6 +158,7 @@ class Answer:
     stats: GenerationStats | None
     settings: Settings
     first: bool
+    parts: tuple[str, str]
 
     @property
     def is_complete(self) -> bool:
@@ -162,7 +177,11 @@ class Answer:
 
 
 def stream_answer(
-    console: Console, start: Callable[[], Iterator[Step]], shows_text: bool = True, already: int = 0
+    console: Console,
+    start: Callable[[], Iterator[Step]],
+    shows_text: bool = True,
+    already: str = "",
+    split: Split = lambda text, _is_over: ("", text),
 ) -> tuple[tuple[Step, ...], str]:
     """Write an answer token by token.
 
@@ -172,8 +191,8 @@ def stream_answer(
         console: Where the text goes.
         start: Calls `InferenceEngine.generate` or `.chat`.
         shows_text: Whether to write it; an answer that is recorded is not shown as well.
-        already: Characters that are shown already; of an answer that goes on, the steps bring them
-            again.
+        already: What is shown already; of an answer that goes on, the steps bring it again.
+        split: Parts what there is of a text, which may be all of it, into thoughts and the rest.
 
     Returns:
         The steps, and why the answer stopped.
@@ -184,14 +203,17 @@ def stream_answer(
     """
     steps: list[Step] = []
     reason: str | None = None
+    text, shown = "", split(already, False)
     with _one_interrupt():
         try:
             for step in start():
                 steps.append(step)
                 reason = step.stop_reason
+                text += step.text
+                before, shown = shown, split(text, reason is not None)
                 if shows_text:
-                    console.answer(step.text[already:])
-                already = max(already - len(step.text), 0)
+                    console.thought(shown[0][len(before[0]) :])
+                    console.answer(shown[1][len(before[1]) :])
         except KeyboardInterrupt:
             reason = INTERRUPTED
         finally:
@@ -267,9 +289,10 @@ def answer_record(
 ) -> str:
     """Return an answer, also an interrupted one, as a JSON object on one line, in ASCII.
 
-    `model`, `text`, `token_ids` (those of the answer, an end token included), `stop_reason`,
-    `context_length`, the fields of `GenerationStats` (counts, seconds and the seed), and on request
-    `logprobs` in the shape of OpenAI's chat API, with the `id` of each token.
+    `model`, `text`, `thoughts` where there are any, `token_ids` (those of the answer, an end token
+    included), `stop_reason`, `context_length`, the fields of `GenerationStats` (counts, seconds and
+    the seed), and on request `logprobs` in the shape of OpenAI's chat API, with the `id` of each
+    token.
 
     Args:
         engine: The one that answered.
@@ -280,7 +303,8 @@ def answer_record(
     assert answer.stats is not None
     record = {
         "model": replace_surrogates(str(engine.model.source_directory)),
-        "text": answer.text,
+        "text": answer.parts[1],
+        **({"thoughts": answer.parts[0]} if answer.parts[0] else {}),
         "token_ids": answer.ids,
         "stop_reason": answer.stop_reason,
         "context_length": engine.sequence_length,

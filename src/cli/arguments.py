@@ -29,9 +29,11 @@ DEFAULT_DEBUG_LOG = Path("debug.log")
 DEFAULT_EXPLORER = Path("explore.html")
 # The keys of `CHAT_FORMATS`, in its order; a test compares them.
 CHAT_FORMAT_NAMES = (
-    "llama3", "llama2", "chatml", "chatml-bos", "smollm2", "zephyr", "mistral-v1", "mistral-v3",
-    "mistral-v0.1-2023", "mistral-v0.2-2023", "deepseek-r1", "deepseek-r1-2025-01",
+    "llama3", "llama2", "chatml", "chatml-bos", "smollm2", "qwen2", "qwen2.5", "qwen3", "granite",
+    "olmo2", "zephyr", "mistral-v1", "mistral-v3", "mistral-v0.1-2023", "mistral-v0.2-2023",
+    "deepseek-r1", "deepseek-r1-2025-01",
 )  # fmt: skip
+THINK = ("on", "off", "hide")
 # The keys of `QUANTIZATIONS`; a test compares them.
 QUANTIZATION_NAMES = ("nf4", "int8")
 # How many `STAGES` there are; a test compares them.
@@ -121,6 +123,7 @@ class Options:
     system: str | None
     completion: bool
     chat_format: str | None
+    think: str | None
     stop: tuple[str, ...]
     model: Path | None
     rope_scaling_factor: float | None
@@ -207,6 +210,8 @@ _GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
         ("--completion", _SWITCH, "continue raw text instead of chatting"),
         ("--chat-format", {"choices": CHAT_FORMAT_NAMES, "metavar": "NAME"},
          f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}"),
+        ("--think", {"choices": THINK, "metavar": "WHAT"},
+         "thoughts of a model that thinks: on, off or hide"),
     ),
     "model": (
         ("-m --model", _PATH, "model directory or GGUF file (default: the bundled one)"),
@@ -360,6 +365,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
          "not allowed with --system or --completion"),
         (values["completion"] and values["chat_format"] is not None, "--completion",
          "not allowed with --chat-format"),
+        (values["completion"] and values["think"] is not None, "--completion",
+         "not allowed with --think"),
         (values["completion"] and has_system, "--completion", "not allowed with --system"),
         (action == "--save-quantized" and values["quantize"] is None, action, "needs --quantize"),
         (values["verify"] and values["quantize"] is not None, "--verify",

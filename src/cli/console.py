@@ -67,7 +67,7 @@ class Console:
         self._output = _Output("standard output", sys.stdout)
         # What it does not take is lost: an answer does not end because nobody hears of it.
         self._notes = _Output("standard error", sys.stderr, is_needed=False)
-        self._answer_line_is_open = False
+        self._answer_line_is_open = self._thought_is_open = False
         self._progress_is_shown = False
 
     @property
@@ -132,9 +132,22 @@ class Console:
             OutputError: Standard output is closed or full.
         """
         if text:
+            self._end_thought()
             # Noted first: Ctrl-C may fall between the two.
             self._answer_line_is_open = not text.endswith("\n")
             self._output.write(escape_controls(text) if self._output.is_terminal else text)
+
+    def thought(self, text: str) -> None:
+        """Write a part of what a model thinks to standard error, dimmed; nothing when quiet."""
+        if text and not self.quiet:
+            self._thought_is_open = True
+            dimmed = f"\x1b[2m{escape_controls(text)}\x1b[22m"
+            self._notes.write(dimmed if self._notes.has_colour else escape_controls(text))
+
+    def _end_thought(self) -> None:
+        if self._thought_is_open:
+            self._thought_is_open = False
+            self._notes.write("\n\n")
 
     def end_answer(self, *, interrupted: bool = False) -> None:
         """End the line of the answer, if it is open.
@@ -142,6 +155,7 @@ class Console:
         Args:
             interrupted: Do not wait for a reader that takes nothing at the moment.
         """
+        self._end_thought()
         if self._answer_line_is_open:
             self._answer_line_is_open = False
             if not interrupted or self._output.takes_text_now():
@@ -257,7 +271,7 @@ class _Output:
     def write_line(self, text: str, style: str = "") -> None:
         """Write text that stays on one line, in a style where there is colour."""
         line = escape_line(text)
-        if not (style and self._has_colour):
+        if not (style and self.has_colour):
             self.write(f"{line}\n")
             return
         from rich.text import Text
@@ -272,19 +286,19 @@ class _Output:
         text = io.StringIO()
         RichConsole(
             file=text,
-            force_terminal=self._has_colour,
-            color_system="auto" if self._has_colour else None,
+            force_terminal=self.has_colour,
+            color_system="auto" if self.has_colour else None,
             width=None if self.is_terminal else _UNLIMITED_WIDTH,
             markup=False,
             highlight=False,
             emoji=False,
         ).print(renderable, soft_wrap=isinstance(renderable, Text))
-        if self._has_colour:
+        if self.has_colour:
             return text.getvalue()
         return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
     @property
-    def _has_colour(self) -> bool:
+    def has_colour(self) -> bool:
         return self.is_terminal and has_colour()
 
 

@@ -222,7 +222,8 @@ def _chat_format(
         return None
     else:
         found = engine.chat_format
-    encode_chat(tokenizer, [Message("user", "")], chat_format=found.name)
+    message, think = Message("user", ""), options.think != "off"
+    encode_chat(tokenizer, [message], chat_format=found.name, think=think)
     return found
 
 

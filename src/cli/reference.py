@@ -26,20 +26,31 @@ from ..nano.train_tokenizer import load_encoding
 from ..tokenizer.sentencepiece_model import is_sentencepiece_file
 
 _RECORDED = "recorded"  # the name of an attention that is transformers' eager one, and recorded
-# What each module returns, and what two of them take, by stage and name in the trace.
-_RETURNED = {
+# What each module returns, and what two of them take, by stage and name in the trace; a family has
+# norms before attention and feed-forward, or after them.
+_BEFORE = {
     "input_layernorm": "6 {} normed",
+    "self_attn.q_norm": "9 {} xq_normed",
+    "self_attn.k_norm": "9 {} xk_normed",
+    "post_attention_layernorm": "16 {} normed",
+}
+_AFTER = {
+    "self_attn.q_norm": "8 {} xq_normed",
+    "self_attn.k_norm": "8 {} xk_normed",
+    "post_attention_layernorm": "15 {} normed",
+    "post_feedforward_layernorm": "18 {} normed",
+}
+_RETURNED = {
     "self_attn.q_proj": "8 {} xq",
     "self_attn.k_proj": "8 {} xk",
     "self_attn.v_proj": "8 {} xv",
     "self_attn.o_proj": "14 {} attention",
-    "post_attention_layernorm": "16 {} normed",
     "mlp.gate_proj": "17 {} gate",
     "mlp.up_proj": "17 {} up",
     "mlp.down_proj": "17 {} feed_forward",
     "": "18 {} x",
 }
-_TAKEN = {"post_attention_layernorm": "15 {} x", "mlp.down_proj": "17 {} hidden"}
+_TAKEN = {"mlp.down_proj": "17 {} hidden"}
 
 
 def build_llama(config: Any, weights: dict[str, Any]) -> Any:
@@ -89,7 +100,7 @@ def _dequantized_weights(directory: Path, config: Any) -> dict[str, Any]:
     """Return the weights of a quantized directory as this library dequantizes them, in float32."""
     model = load_model(directory)
     weights = {}
-    for theirs, name in hugging_face_names(config.num_hidden_layers, model.args.biases):
+    for theirs, name in hugging_face_names(config.num_hidden_layers, model.args.parts):
         weight = model.tensors.get(name)
         if weight is not None:  # an output that is tied
             plain = weight.dequantize() if isinstance(weight, ml.QuantizedTensor) else weight
@@ -135,9 +146,13 @@ class _Recorder:
         self._watch(model.model.norm, "19 -1 x")
         self._watch(model.lm_head, "19 -1 logits")
         for number, layer in enumerate(model.model.layers):
-            for name, key in _RETURNED.items():
-                self._watch(layer.get_submodule(name), key.format(number))
-            for name, key in _TAKEN.items():
+            is_after = hasattr(layer, "post_feedforward_layernorm")
+            norms, residual = (_AFTER, "mlp") if is_after else (_BEFORE, "post_attention_layernorm")
+            modules = dict(layer.named_modules())
+            for name, key in (_RETURNED | norms).items():
+                if name in modules:
+                    self._watch(modules[name], key.format(number))
+            for name, key in (_TAKEN | {residual: "15 {} x"}).items():
                 self._watch_input(layer.get_submodule(name), key.format(number))
 
     def _watch(self, module: Any, key: str) -> None:
@@ -153,6 +168,8 @@ class _Recorder:
         return self._exchange(f"14 {layer} output", output), weights
 
     def _exchange(self, key: str, tensor: Any) -> Any:
+        if key not in self._ours:  # a layer that rotates nothing
+            return tensor
         self.theirs[key] = tensor[0].flatten(1).numpy()
         return torch.from_numpy(self._ours[key]).reshape(tensor.shape)
 

@@ -78,12 +78,20 @@ def _given(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{name}", str(value)[:_LONGEST_VALUE]
 
 
+_OF_FAMILIES = (
+    "layers_without_rope", "embedding_multiplier", "residual_multiplier", "attention_multiplier",
+    "logits_scaling",
+)  # fmt: skip
+
+
 def _used(model: Model) -> list[tuple[str, str]]:
     """Return the fields of `ModelArgs` and what follows from them."""
     args = model.args
     fields = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
     fields["dtype"] = args.dtype.name
-    fields["biases"] = ", ".join(args.biases)
+    parts = dataclasses.asdict(fields.pop("parts")) | {"biases": ", ".join(args.parts.biases)}
+    more = parts | {name: fields.pop(name) for name in _OF_FAMILIES}
+    fields |= {k: v for k, v in more.items() if str(v) not in ("()", "False", "1.0")}
     scaling = fields.pop("rope_scaling")
     if scaling is not None:
         fields["rope_scaling"] = _ROPE_SCALINGS[type(scaling)]

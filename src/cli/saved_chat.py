@@ -23,7 +23,7 @@ from ..untrusted import (
     replace_surrogates,
     shown,
 )
-from .answer import SAMPLING, SETTINGS, Settings, counted
+from .answer import SAMPLING, Settings, counted
 from .console import UsageError
 from .session import Session, Turn
 
@@ -232,7 +232,7 @@ def _parse_chat(content: bytes) -> SavedChat:
 
 
 def _settings(found: dict[str, object]) -> Settings:
-    _check_keys(found, SETTINGS, "settings")
+    _check_keys(found, [*SAMPLING, "max_tokens", "stop"], "settings")
     sampling = {
         # JSON may say 1 for 1.0.
         name: float(value) if type(value) is int and type(default) is float else value

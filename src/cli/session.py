@@ -1,15 +1,17 @@
 """A conversation: what was said, what is asked next, and what of it the model sees."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..inference import (
+    CHAT_FORMATS,
     ContextFullError,
     FoundFormat,
     InferenceEngine,
     Message,
     Step,
     encode_chat,
+    split_thoughts,
 )
 from ..tokenizer import Tokenizer
 from ..trace import mark
@@ -184,7 +186,8 @@ class Session:
             ChatFormatError: The chat format cannot express it; nothing has changed.
         """
         before = self.system, self.turns, self.settings
-        self.system, self.turns, self.settings = system, list(turns), settings
+        self.system, self.turns = system, list(turns)
+        self.settings = replace(settings, think=self.settings.think)
         try:
             self.check_room(len(self.history_ids()))
         except BaseException:  # Ctrl-C as well
@@ -228,7 +231,8 @@ class Session:
         if self.completion:
             return self._text_ids(last.question)
         messages = self.messages(before, last.question)
-        return encode_chat(self.tokenizer, messages, chat_format=self.chat_format.name)
+        name, think = self.chat_format.name, self.settings.think != "off"
+        return encode_chat(self.tokenizer, messages, chat_format=name, think=think)
 
     def history_ids(self) -> list[int]:
         """Return the token ids of the history as the model sees them; none when it is empty."""
@@ -274,19 +278,32 @@ class Session:
         settings = self.settings
         self.last_request = request
         text, ids = ("", ()) if begun is None else (begun.answer, begun.ids)
+        hides = settings.think == "hide"
         steps, reason = stream_answer(
-            self.console, lambda: self._steps(request, ids), not self._records, len(text)
+            self.console,
+            lambda: self._steps(request, ids),
+            not self._records,
+            text,
+            lambda *text: ("", self._split(*text)[1]) if hides else self._split(*text),
         )
+        whole = "".join(step.text for step in steps) or text
         self.last = Answer(
-            "".join(step.text for step in steps) or text,
+            whole,
             reason,
             ids,
             steps,
             self.engine.last_stats,
             settings,
             first=not self.completion,
+            parts=self._split(whole, True),
         )
         return self.last
+
+    def _split(self, text: str, is_over: bool) -> tuple[str, str]:
+        """Part an answer into its thoughts and the rest; a text that is continued has none."""
+        if self.completion:
+            return "", text
+        return split_thoughts(text, CHAT_FORMATS[self.chat_format.name].opens_thought, is_over)
 
     def _report(self, answer: Answer, line: int | None = None) -> None:
         """Write what an answer took and how its tokens were chosen, as far as wanted."""
@@ -306,8 +323,8 @@ class Session:
         progress = self.console.timed_progress("reading the prompt", "tokens")
         candidates = max(self.candidates, 0 if self._logprobs is None else self._logprobs or 1)
         if not isinstance(request, str):
-            name = self.chat_format.name
-            return self.engine.chat(request, *limits, progress, name, candidates, answer_ids)
+            name, think = self.chat_format.name, self.settings.think != "off"
+            return self.engine.chat(request, *limits, progress, name, candidates, answer_ids, think)
         prompt = self._text_ids(request)
         mark(1, details={"text": request, "ids": prompt})
         return self.engine.generate(

@@ -317,7 +317,8 @@ def _bound(args: ModelArgs, stage: int, name: str, S: int, score: float) -> floa
     """
     D, F, h, Hh = args.dim, args.ffn_dim, args.head_dim, args.n_heads * args.head_dim
     n = {6: D, 8: D, 10: S**2, 14: Hh, 16: D, 17: F, 19: D}.get(stage, 0.0)
-    n = {"output": h + S + score**2, "gate": D, "up": D}.get(name, n)
+    n = {"output": h + S + score**2, "gate": D, "up": D, "normed": D}.get(name, n)
+    n = Hh if name in ("xq_normed", "xk_normed") else n
     return _MARGIN * float(np.finfo(np.float32).eps) * math.sqrt(n)
 
 

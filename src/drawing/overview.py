@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ..trace.events import Stage
 from .canvas import LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, shortened
+from .flow import draw_flow
 from .frame import (
     draw_heading,
     draw_link,
@@ -205,9 +206,11 @@ def _layers(run: TracedRun) -> str:
 
 def draw_residual(run: TracedRun, stage: Stage) -> str:
     """Return the diagram of stages 15 and 18: what the stream has and what it gains, added."""
+    *before, event = run.first(stage.number)
+    if before:  # Granite and OLMo 2 do more than add
+        return draw_flow(run, stage)
     canvas = Canvas()
     y = draw_heading(canvas, stage)
-    (event,) = run.first(stage.number)
     middle, half = WIDTH / 2, (_INNER - _GAP) / 2
     plus = Box(middle - 20, y + tensor_height(run) + 34, 40, 40)
     for place, (x, kind) in enumerate(zip(event.inputs, ("residual", "arrow"), strict=True)):

@@ -1,6 +1,6 @@
 """From prompts to answers: the engine, sampling, and the chat formats."""
 
-from .answer_text import GenerationStats, Step
+from .answer_text import GenerationStats, Step, split_thoughts
 from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
 from .chat_formats import CHAT_FORMATS, AnyMessage, ChatFormat, Message, as_messages
 from .engine import InferenceEngine, Progress
@@ -39,4 +39,5 @@ __all__ = [
     "encode_chat",
     "end_ids",
     "find_chat_format",
+    "split_thoughts",
 ]

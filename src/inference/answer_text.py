@@ -56,6 +56,9 @@ class Step:
     choice: Choice | None = None
 
 
+_THOUGHT, _SAID = "<think>", "</think>"
+
+
 class StopStrings:
     """Passes text on, except what is, or may still become, a stop string.
 
@@ -101,6 +104,23 @@ def _overlap(text: str, stop: str) -> int:
         if text.endswith(stop[:length]):
             return length
     return 0
+
+
+def split_thoughts(text: str, opened: bool = False, is_over: bool = True) -> tuple[str, str]:
+    """Return the thoughts that an answer begins with, up to `</think>`, and the rest.
+
+    Args:
+        text: The answer as far as it came.
+        opened: Whether it begins inside of a thought.
+        is_over: Whether no more comes; else what may become a mark is held back.
+    """
+    begun = text.lstrip()
+    if not opened and not begun.startswith(_THOUGHT):
+        return "", "" if not is_over and _THOUGHT.startswith(begun) else text
+    thought, mark, said = begun.removeprefix(_THOUGHT).partition(_SAID)
+    if not mark and not is_over:
+        thought = thought[: len(thought) - _overlap(thought, _SAID)]
+    return thought.strip("\n"), said.lstrip("\n")
 
 
 class AnswerText:

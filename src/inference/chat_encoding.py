@@ -33,8 +33,21 @@ _TEMPLATE_RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ),
     ("llama3", ("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"), ()),
     ("smollm2", (_CHATML, "assistant named SmolLM, trained by Hugging Face<|im_end|>"), ()),
+    (
+        "qwen3",
+        (_CHATML, "enable_thinking is false", "'<think>\n\n</think>\n\n'", "last_query_index"),
+        (),
+    ),
+    ("qwen2.5", (_CHATML, "Alibaba Cloud. You are a helpful assistant.<|im_end|>"), ("<think>",)),
+    ("qwen2", (_CHATML, "'<|im_start|>system\nYou are a helpful assistant.<|im_end|>"), ()),
+    ("granite", ("<|start_of_role|>assistant", "\nToday's Date: '+strftime_now('%B %d, %Y')"), ()),
     ("chatml-bos", (_CHATML, "bos_token"), ("<|im_start|>system",)),
     ("chatml", (_CHATML,), ("<|im_start|>system",)),
+    (
+        "olmo2",
+        ("bos_token", "'<|user|>\n'+message['content']+'\n'", "eos_token+'\n'", "not loop.last"),
+        (),
+    ),
     ("zephyr", ("'<|user|>\n'+message['content']+eos_token", "'<|assistant|>'"), ()),
     ("llama2", ("<<SYS>>\n", "bos_token+'[INST] '+content.strip()+' [/INST]'"), ()),
     ("llama2", ("<<SYS>>\n", "bos_token+'[INST] '+content|trim+' [/INST]'"), ()),
@@ -181,6 +194,7 @@ def encode_chat(
     messages: Sequence[AnyMessage],
     add_generation_prompt: bool = True,
     chat_format: str | None = None,
+    think: bool = True,
 ) -> list[int]:
     """Encode a conversation as a model was trained on it.
 
@@ -192,13 +206,22 @@ def encode_chat(
         add_generation_prompt: Whether to open the assistant's next message; formats without a
             header for it have nothing to open.
         chat_format: A key of `CHAT_FORMATS`; None stands for the format of the special tokens.
+        think: Whether the answer that is opened may begin with thoughts.
 
     Raises:
         ChatFormatError: The messages cannot be read or there are none, the format is not known, it
-            cannot express the order of the roles, or the tokenizer lacks a special token of it.
+            cannot express the order of the roles or leave out thoughts, or the tokenizer lacks a
+            special token of it.
     """
-    build = _format(tokenizer, chat_format).build
-    return encode_parts(tokenizer, build(as_messages(messages), add_generation_prompt))
+    found = _format(tokenizer, chat_format)
+    parts = found.build(as_messages(messages), add_generation_prompt)
+    if not think and add_generation_prompt:
+        if found.no_thought is None:
+            raise ChatFormatError(
+                f"[chat] think must be on in the format {found.name}, which cannot turn it off"
+            )
+        parts.append(found.no_thought)
+    return encode_parts(tokenizer, parts)
 
 
 def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[int]:

@@ -3,6 +3,7 @@
 `docs/CHAT-FORMATS.md` shows the formats side by side and says where each comes from.
 """
 
+import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -107,12 +108,16 @@ class ChatFormat:
         models: Whose format it is.
         build: Returns the parts of a conversation of at least one message.
         end_names: Special tokens that end an answer, beside those that the tokenizer knows.
+        opens_thought: Whether an answer that is opened begins inside of a thought.
+        no_thought: What an answer begins with to leave thoughts out; None where nothing does that.
     """
 
     name: str
     models: str
     build: Builder
     end_names: tuple[str, ...]
+    opens_thought: bool = False
+    no_thought: str | None = None
 
 
 def _llama3(messages: Sequence[Message], open_answer: bool) -> list[Part]:
@@ -151,6 +156,44 @@ def _chatml(
     for message in messages:
         parts += (start, f"{message.role}\n{message.content}", end, "\n")
     return parts + ([start, "assistant\n"] if open_answer else [])
+
+
+def _qwen3(messages: Sequence[Message], open_answer: bool) -> list[Part]:
+    """Build ChatML in which only what follows the last question keeps its thoughts."""
+    questions = [n for n, message in enumerate(messages) if message.role == "user"]
+    last, written = questions[-1] if questions else len(messages) - 1, []
+    for number, message in enumerate(messages):
+        content = message.content
+        if message.role == "assistant":
+            before, *rest = content.split("</think>")
+            content = rest[-1].lstrip("\n") if rest else content
+            thought = before.split("<think>")[-1].strip("\n") if rest else ""
+            if number > last and (thought or number == len(messages) - 1):
+                content = f"<think>\n{thought}\n</think>\n\n{content.lstrip(chr(10))}"
+        written.append(Message(message.role, content))
+    return _chatml(written, open_answer)
+
+
+def _granite(messages: Sequence[Message], open_answer: bool) -> list[Part]:
+    """Build Granite's format, whose own system message has the date of the day."""
+    today = f"{datetime.date.today():%B %d, %Y}"
+    if messages[0].role != "system":
+        messages = [Message("system", _GRANITE_SYSTEM.format(today)), *messages]
+    start, end = Special("<|start_of_role|>"), Special("<|end_of_role|>")
+    parts: list[Part] = []
+    for message in messages:
+        parts += (start, message.role, end, message.content, Special("<|end_of_text|>"), "\n")
+    return parts + ([start, "assistant", end] if open_answer else [])
+
+
+def _olmo2(messages: Sequence[Message], open_answer: bool) -> list[Part]:
+    """Build the format of OLMo 2 and Tulu 3, whose roles are text."""
+    parts: list[Part] = [Edge.BEGIN]
+    for message in messages:
+        end = (Edge.END,) if message.role == "assistant" else ()
+        is_end = message is messages[-1] and message.role == "assistant"
+        parts += (f"<|{message.role}|>\n{message.content}", *end, "" if is_end else "\n")
+    return parts + (["<|assistant|>\n"] if open_answer else [])
 
 
 def _zephyr(messages: Sequence[Message], open_answer: bool) -> list[Part]:
@@ -261,6 +304,11 @@ def _alternating(messages: Sequence[Message]) -> tuple[str | None, Sequence[Mess
 
 
 _SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+_QWEN_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+_GRANITE_SYSTEM = (
+    "Knowledge Cutoff Date: April 2024.\nToday's Date: {}.\n"
+    "You are Granite, developed by IBM. You are a helpful AI assistant."
+)
 _OPENING = (Special("<think>", required=False), "\n")
 _MISTRAL_V1 = partial(_mistral, before=" ", answer=" ")
 _MISTRAL_V3 = partial(
@@ -276,6 +324,13 @@ _ROWS = (
     ChatFormat("chatml", "SmolLM", _chatml, _IM_END),
     ChatFormat("chatml-bos", "Hermes 3", partial(_chatml, begin=(Edge.BEGIN,)), _IM_END),
     ChatFormat("smollm2", "SmolLM2", partial(_chatml, default_system=_SMOLLM2_SYSTEM), _IM_END),
+    ChatFormat(
+        "qwen2", "Qwen2", partial(_chatml, default_system="You are a helpful assistant."), _IM_END
+    ),
+    ChatFormat("qwen2.5", "Qwen2.5", partial(_chatml, default_system=_QWEN_SYSTEM), _IM_END),
+    ChatFormat("qwen3", "Qwen3", _qwen3, _IM_END, no_thought="<think>\n\n</think>\n\n"),
+    ChatFormat("granite", "Granite 3.1, 3.2, 3.3", _granite, ("<|end_of_text|>",)),
+    ChatFormat("olmo2", "OLMo 2 Instruct", _olmo2, ("<|endoftext|>",)),
     ChatFormat("zephyr", "TinyLlama Chat, Zephyr", _zephyr, _EOS),
     ChatFormat("mistral-v1", "Mistral 7B Instruct v0.1, v0.2", _MISTRAL_V1, _EOS),
     ChatFormat("mistral-v3", "Mistral 7B Instruct v0.3", _MISTRAL_V3, _EOS),
@@ -283,8 +338,8 @@ _ROWS = (
         "mistral-v0.1-2023", "Mistral 7B Instruct v0.1, first template", _MISTRAL_2023, _EOS
     ),
     ChatFormat("mistral-v0.2-2023", "Mistral 7B Instruct v0.2, first template", _mistral, _EOS),
-    ChatFormat("deepseek-r1", "R1-Distill-Llama", partial(_deepseek_r1, opening=_OPENING), _R1_END),
-    ChatFormat("deepseek-r1-2025-01", "R1-Distill-Llama, first template", _deepseek_r1, _R1_END),
+    ChatFormat("deepseek-r1", "R1-Distill", partial(_deepseek_r1, opening=_OPENING), _R1_END, True),
+    ChatFormat("deepseek-r1-2025-01", "R1-Distill, first template", _deepseek_r1, _R1_END),
 )
 
 CHAT_FORMATS: Mapping[str, ChatFormat] = MappingProxyType({row.name: row for row in _ROWS})

@@ -208,21 +208,24 @@ class InferenceEngine:
         chat_format: str | None = None,
         candidates: int = 0,
         answer_ids: Sequence[int] = (),
+        think: bool = True,
     ) -> Iterator[Step]:
         """Answer the last message of a conversation; arguments and errors as in `generate`.
 
         Args:
             messages: `Message`s, or dicts such as `{"role": "user", "content": "hi"}`.
             chat_format: A key of `CHAT_FORMATS`; None stands for the model's own.
+            think: As in `encode_chat`.
 
         Raises:
             ChatFormatError: The messages cannot be read or there are none, the format is not
-                known or cannot express them, or the tokenizer lacks a special token of it.
+                known, cannot express them or leave out thoughts, or the tokenizer lacks a special
+                token of it.
         """
         tokenizer = self._tokenizer()
         name = self.chat_format.name if chat_format is None else chat_format
         read = as_messages(messages)
-        prompt_ids = encode_chat(tokenizer, read, chat_format=name)
+        prompt_ids = encode_chat(tokenizer, read, chat_format=name, think=think)
         mark(1, details={"messages": read, "ids": prompt_ids})
         ends = end_ids(tokenizer, name)
         limits = max_new_tokens, sampling, stop

@@ -11,7 +11,15 @@ from typing import Literal, TypeVar
 from .. import ml
 from ..checkpoint import GgufConfig, HuggingFaceConfig
 from ..checkpoint.gguf import GgufTensor
-from ..checkpoint.names import gguf_names, is_harmless, is_matrix, rows_of
+from ..checkpoint.gguf_config import GRANITE_SCALES
+from ..checkpoint.names import (
+    LLAMA_PARTS,
+    LayerParts,
+    gguf_names,
+    is_harmless,
+    is_matrix,
+    rows_of,
+)
 from ..checkpoint.params import DEFAULT_ROPE_THETA
 from .errors import ModelConfigError
 
@@ -25,6 +33,13 @@ _LARGEST_ROPE_FACTOR = 1e6
 _MATRICES = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 _VECTOR_DTYPES = (ml.bfloat16, ml.float16, ml.float32)
 EMBEDDINGS = "tok_embeddings.weight"
+
+FAMILY_PARTS: Mapping[str, LayerParts] = {
+    "qwen2": LayerParts(biases=("wq", "wk", "wv")),
+    "qwen3": LayerParts(query_key_norm="head"),
+    "olmo2": LayerParts(query_key_norm="all", norms_after=True),
+}
+"""The families whose layers have other tensors than those of Llama."""
 
 T = TypeVar("T")
 
@@ -75,7 +90,12 @@ class ModelArgs:
         dtype: That of the activations and of the KV cache; it follows from the matrices.
         rope_pairs: Which elements of a query or key are rotated together: neighbours with Meta's
             weights, those of the two halves with Hugging Face's.
-        biases: The matrices of a layer that have biases, `wq` to `w3`.
+        parts: In what the tensors of a layer differ from those of Llama.
+        layers_without_rope: The layers whose queries and keys are not rotated.
+        embedding_multiplier: What embeddings are multiplied by.
+        attention_multiplier: What scores are multiplied by; None for 1 / sqrt(h).
+        residual_multiplier: What is multiplied by it before it is added to the residual stream.
+        logits_scaling: What logits are divided by.
         sliding_window: The window that caps the context, or None.
 
     Raises:
@@ -95,7 +115,12 @@ class ModelArgs:
     max_context_length: int
     dtype: ml.DType
     rope_pairs: Literal["interleaved", "halves"] = "interleaved"
-    biases: tuple[str, ...] = ()
+    parts: LayerParts = LLAMA_PARTS
+    layers_without_rope: tuple[int, ...] = ()
+    embedding_multiplier: float = 1.0
+    attention_multiplier: float | None = None
+    residual_multiplier: float = 1.0
+    logits_scaling: float = 1.0
     sliding_window: int | None = None
 
     def __post_init__(self) -> None:
@@ -136,13 +161,14 @@ class ModelArgs:
     def tensor_sizes(self) -> dict[str, int]:
         """Return the sizes of tensors that are known, by the letters of `checkpoint/names.py`."""
         Hh, Kh = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
-        sizes = {"D": self.dim, "Hh": Hh, "Kh": Kh, "F": self.ffn_dim, "V": self.vocab_size}
+        sizes = {"D": self.dim, "Hh": Hh, "Kh": Kh, "h": self.head_dim}
+        sizes |= {"F": self.ffn_dim, "V": self.vocab_size}
         return {letter: size for letter, size in sizes.items() if size}
 
     @property
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor by checkpoint key; an unknown size counts 0."""
-        sizes, rows = self.tensor_sizes, rows_of(self.n_layers, self.biases)
+        sizes, rows = self.tensor_sizes, rows_of(self.n_layers, self.parts)
         return {name: tuple(sizes.get(letter, 0) for letter in row.sizes) for name, row in rows}
 
 
@@ -197,26 +223,31 @@ def feed_forward_dim(params: Mapping[str, object]) -> int | None:
 def args_from_config(config: HuggingFaceConfig) -> ModelArgs:
     """Read the sizes and constants of a model in Hugging Face's layout.
 
-    Where a key is absent, the default is that of transformers' `LlamaConfig` or `MistralConfig`;
-    the sizes have none, because a guessed size helps nobody.
+    Where a key is absent, the default is that of the family in transformers, or here that of its
+    `LlamaConfig`; the sizes have none, because a guessed size helps nobody.
 
     Raises:
         ModelConfigError: The parts contradict each other.
     """
-    given = config.given
-    is_mistral = given["model_type"] == "mistral"
+    given, kind = config.values, str(config.values["model_type"])
     dim, n_heads = value_of(given, "hidden_size", 0), value_of(given, "num_attention_heads", 0)
-    positions = value_of(given, "max_position_embeddings", 131072 if is_mistral else 2048)
-    # Of a Mistral, null means all heads and no window; only a missing key has the default.
-    mistral_heads = 8 if is_mistral and "num_key_value_heads" not in given else n_heads
-    mistral_window = 4096 if is_mistral and "sliding_window" not in given else None
-    window = value_of(given, "sliding_window", mistral_window)
+    n_layers = value_of(given, "num_hidden_layers", 0)
+    positions = value_of(given, "max_position_embeddings", 2048)
+    window: int | None = value_of(given, "sliding_window", None) if kind == "mistral" else None
+    every = value_of(given, "no_rope_layer_interval", n_layers + 1)
+    parts = FAMILY_PARTS.get(kind, LLAMA_PARTS)
+    biases = [*parts.biases]
+    if value_of(given, "attention_bias", False) and not biases:
+        biases += ("wq", "wk", "wv", "wo")
+    if value_of(given, "mlp_bias", False):
+        biases += ("w1", "w2", "w3")
+    rotated = value_of(given, "no_rope_layers", [n % every for n in range(1, n_layers + 1)])
     named_dtype = value_of(given, "dtype", given.get("torch_dtype"))
     return ModelArgs(
         dim=dim,
-        n_layers=value_of(given, "num_hidden_layers", 0),
+        n_layers=n_layers,
         n_heads=n_heads,
-        n_kv_heads=value_of(given, "num_key_value_heads", mistral_heads),
+        n_kv_heads=value_of(given, "num_key_value_heads", n_heads),
         head_dim=value_of(given, "head_dim", dim // n_heads),
         ffn_dim=value_of(given, "intermediate_size", 0),
         vocab_size=value_of(given, "vocab_size", 0),
@@ -226,8 +257,12 @@ def args_from_config(config: HuggingFaceConfig) -> ModelArgs:
         max_context_length=min(positions, window or positions),
         dtype=ml.float32 if named_dtype in ("float32", "float16") else ml.bfloat16,
         rope_pairs="halves",
-        biases=(("wq", "wk", "wv", "wo") if value_of(given, "attention_bias", False) else ())
-        + (("w1", "w2", "w3") if value_of(given, "mlp_bias", False) else ()),
+        parts=replace(parts, biases=tuple(biases)),
+        layers_without_rope=tuple(n for n, is_rotated in enumerate(rotated) if not is_rotated),
+        embedding_multiplier=float(value_of(given, "embedding_multiplier", 1.0)),
+        attention_multiplier=value_of(given, "attention_multiplier", None),
+        residual_multiplier=float(value_of(given, "residual_multiplier", 1.0)),
+        logits_scaling=float(value_of(given, "logits_scaling", 1.0)),
         sliding_window=window if window is not None and window < positions else None,
     )
 
@@ -259,8 +294,12 @@ def args_from_gguf(config: GgufConfig, tensors: Mapping[str, GgufTensor]) -> Mod
         value_of(given, "block_count", 0),
         value_of(given, "attention.head_count", 0),
     )
-    dtypes = {ours: tensors[name].dtype for name, ours in gguf_names(n_layers) if name in tensors}
-    in_layer_0 = {ours: name for name, ours in gguf_names(1, _MATRICES) if name in tensors}
+    parts = FAMILY_PARTS.get(config.architecture, LLAMA_PARTS)
+    names = gguf_names(n_layers, parts)
+    dtypes = {ours: tensors[name].dtype for name, ours in names if name in tensors}
+    in_layer_0 = [ours for name, ours in gguf_names(1, LayerParts(_MATRICES)) if name in tensors]
+    every = 4 if config.architecture == "smollm3" else n_layers + 1  # no key of the file says it
+    scales = {key: float(value_of(given, key, 0.0)) for key in GRANITE_SCALES}
     return ModelArgs(
         dim=value_of(given, "embedding_length", 0),
         n_layers=n_layers,
@@ -275,7 +314,14 @@ def args_from_gguf(config: GgufConfig, tensors: Mapping[str, GgufTensor]) -> Mod
         max_context_length=value_of(given, "context_length", 0),
         dtype=activation_dtype(dtypes),
         rope_pairs=config.rope_pairs,
-        biases=tuple(key.split(".")[-2] for key in in_layer_0 if key.endswith(".bias")),
+        parts=replace(
+            parts, biases=tuple(key.split(".")[-2] for key in in_layer_0 if key.endswith(".bias"))
+        ),
+        layers_without_rope=tuple(range(every - 1, n_layers, every)),
+        embedding_multiplier=scales["embedding_scale"] or 1.0,
+        attention_multiplier=scales["attention.scale"] or None,  # 0 stands for none
+        residual_multiplier=scales["residual_scale"] or 1.0,
+        logits_scaling=scales["logit_scale"] or 1.0,
     )
 
 

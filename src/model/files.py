@@ -68,7 +68,7 @@ def read_model_files(path: str | Path | None) -> ModelFiles:
             args_from_config(config),
             config.given,
             end_ids=tuple(ends) if isinstance(ends, list) else (ends,),
-            tied=config.given.get("tie_word_embeddings") is True,
+            tied=config.values.get("tie_word_embeddings") is True,
             quantization=config.quantization,
         )
     except ModelConfigError as error:

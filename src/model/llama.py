@@ -1,5 +1,8 @@
 """The whole Llama network, to be read from top to bottom: parts before wholes.
 
+The families next to Llama run through the same lines. What differs is data of `ModelArgs`, and each
+part decides when it is made what it does; `docs/19-llamas.md` compares them.
+
 Attributes have the names of Meta's checkpoint keys, so that loading is a lookup:
 `transformer.layers[3].attention.wq` is the tensor `layers.3.attention.wq.weight`. The letters of
 the shape comments: T new tokens, S cached plus new tokens, D model dimension, H query heads,
@@ -39,20 +42,23 @@ class RMSNorm:
     Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
     """
 
-    def __init__(self, args: ModelArgs, tensors: Weights, name: str) -> None:
+    def __init__(
+        self, args: ModelArgs, tensors: Weights, name: str, dtype: ml.DType | None = None
+    ) -> None:
         self.eps = args.norm_eps
-        self.dtype = args.dtype
+        self.dtype = args.dtype if dtype is None else dtype
         self.weight = tensors[f"{name}.weight"]  # [D]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
-        """Normalize the rows of the residual stream x [T, D]; the result is an activation."""
+        """Normalize the rows of x, mostly the residual stream [T, D], into activations."""
         return ml.rms_norm(x, self.weight, self.eps, dtype=self.dtype)
 
 
 class LlamaAttention:
     """Lets each token read from itself and the tokens before it.
 
-    softmax(q k^T / sqrt(h) + mask) v, for H query heads that share K key/value heads.
+    softmax(q k^T / sqrt(h) + mask) v, for H query heads that share K key/value heads. Granite has
+    another divisor than sqrt(h).
 
     Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023.
     """
@@ -70,6 +76,13 @@ class LlamaAttention:
         self.wk_bias = tensors.get(f"{name}.wk.bias")  # [K*h]
         self.wv_bias = tensors.get(f"{name}.wv.bias")  # [K*h]
         self.wo_bias = tensors.get(f"{name}.wo.bias")  # [D]
+        norm = args.parts.query_key_norm  # of Qwen3 over each head, of OLMo 2 over all of them
+        self.q_norm = RMSNorm(args, tensors, f"{name}.q_norm") if norm else None  # [h] or [H*h]
+        self.k_norm = RMSNorm(args, tensors, f"{name}.k_norm") if norm else None  # [h] or [K*h]
+        self.norms_all_heads = norm == "all"
+        self.is_rotated = layer not in args.layers_without_rope  # SmolLM3 leaves out every fourth
+        scale = args.attention_multiplier  # Granite's
+        self.divisor = math.sqrt(args.head_dim) if scale is None else 1 / scale
 
     def forward(
         self,
@@ -100,14 +113,21 @@ class LlamaAttention:
             x, (self.wq, self.wk, self.wv), biases=(self.wq_bias, self.wk_bias, self.wv_bias)
         )
 
+        if self.q_norm and self.k_norm and self.norms_all_heads:
+            xq, xk = self.q_norm.forward(xq), self.k_norm.forward(xk)  # [T, H*h], [T, K*h]
+
         mark(9)  # reshape to heads
         xq = xq.reshape(T, H, h)  # [T, H*h] -> [T, H, h]
         xk = xk.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
         xv = xv.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
 
+        if self.q_norm and self.k_norm and not self.norms_all_heads:
+            xq, xk = self.q_norm.forward(xq), self.k_norm.forward(xk)  # [T, H, h], [T, K, h]
+
         mark(10)  # rotary embedding: position becomes an angle
-        xq = ml.rotary_embedding(xq, frequencies, self.args.rope_pairs)
-        xk = ml.rotary_embedding(xk, frequencies, self.args.rope_pairs)
+        if self.is_rotated:
+            xq = ml.rotary_embedding(xq, frequencies, self.args.rope_pairs)
+            xk = ml.rotary_embedding(xk, frequencies, self.args.rope_pairs)
 
         mark(11)  # KV cache update
         cache = context.caches[self.layer]
@@ -116,7 +136,7 @@ class LlamaAttention:
         if context.is_eager:
             output = self.eager(xq, cache, start_pos, mask)  # [T, H, h]
         else:
-            output = ml.attention(xq, cache, start_pos)  # [T, H, h]
+            output = ml.attention(xq, cache, start_pos, self.divisor)  # [T, H, h]
         output = output.reshape(T, H * h)  # [T, H, h] -> [T, H*h]
         # [T, H*h] -> [T, D]
         return ml.linear_transformation(output, self.wo, dtype=ml.float32, bias=self.wo_bias)
@@ -146,7 +166,7 @@ class LlamaAttention:
 
         mark(13)  # scores, mask, softmax: float32 until they are probabilities
         scores = ml.matmul(xq, keys, dtype=ml.float32)  # [H, T, h] x [H, h, S] -> [H, T, S]
-        scores = ml.div(scores, math.sqrt(self.args.head_dim))
+        scores = ml.div(scores, self.divisor)
         if mask is not None:
             scores = ml.add(scores, mask)
         scores = ml.softmax(scores, dim=-1, dtype=xq.dtype)
@@ -183,13 +203,20 @@ class LlamaFeedForward:
 
 
 class LlamaTransformerBlock:
-    """One layer: attention, then feed-forward, each normalized before and added to its input."""
+    """One layer: attention, then feed-forward, each normalized before and added to its input.
+
+    In OLMo 2 their results are normalized, and not what goes into them.
+    """
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         self.layer = layer
-        self.attention_norm = RMSNorm(args, tensors, f"layers.{layer}.attention_norm")
+        self.dtype = args.dtype
+        self.norms_after = args.parts.norms_after
+        self.residual_multiplier = args.residual_multiplier  # 1 but for Granite
+        dtype = ml.float32 if self.norms_after else args.dtype  # that of the stream, or of its part
+        self.attention_norm = RMSNorm(args, tensors, f"layers.{layer}.attention_norm", dtype)
         self.attention = LlamaAttention(args, tensors, layer)
-        self.ffn_norm = RMSNorm(args, tensors, f"layers.{layer}.ffn_norm")
+        self.ffn_norm = RMSNorm(args, tensors, f"layers.{layer}.ffn_norm", dtype)
         self.feed_forward = LlamaFeedForward(tensors, layer)
 
     def forward(
@@ -206,14 +233,22 @@ class LlamaTransformerBlock:
         """
         mark(5, layer=self.layer)  # each transformer block
         mark(6)  # attention pre-norm
-        normed = self.attention_norm.forward(x)
+        normed = x.to(self.dtype) if self.norms_after else self.attention_norm.forward(x)
         attention = self.attention.forward(normed, context, start_pos, frequencies, mask)
         mark(15)  # attention residual
+        if self.norms_after:
+            attention = self.attention_norm.forward(attention)
+        if self.residual_multiplier != 1:
+            attention = ml.multiply(attention, self.residual_multiplier)
         x = ml.add(x, attention)
         mark(16)  # feed-forward pre-norm
-        normed = self.ffn_norm.forward(x)
+        normed = x.to(self.dtype) if self.norms_after else self.ffn_norm.forward(x)
         feed_forward = self.feed_forward.forward(normed)
         mark(18)  # feed-forward residual
+        if self.norms_after:
+            feed_forward = self.ffn_norm.forward(feed_forward)
+        if self.residual_multiplier != 1:
+            feed_forward = ml.multiply(feed_forward, self.residual_multiplier)
         return ml.add(x, feed_forward)
 
 
@@ -274,6 +309,8 @@ class LlamaTransformer:
 
         mark(4, position=start_pos, T=T)  # input tensor (embedding), frequencies, mask
         x = ml.get_rows(self.tok_embeddings, ids).to(ml.float32)  # [T] -> [T, D]
+        if self.args.embedding_multiplier != 1:  # Granite's
+            x = ml.multiply(x, self.args.embedding_multiplier)
         frequencies = context.frequencies.slice(start_pos, start_pos + T)
         mask = causal_mask(T, start_pos) if context.is_eager else None
         for layer in self.layers:
@@ -287,7 +324,9 @@ class LlamaTransformer:
         if not all_positions:
             x = x.slice(T - 1, T)  # [T, D] -> [1, D]
         x = self.norm.forward(x)
-        return ml.linear_transformation(x, self.output, dtype=ml.float32)  # [T, D] -> [T, V]
+        logits = ml.linear_transformation(x, self.output, dtype=ml.float32)  # [T, D] -> [T, V]
+        scaling = self.args.logits_scaling  # Granite's
+        return logits if scaling == 1 else ml.div(logits, scaling)
 
 
 def wrong_weight(layer: LlamaTransformerBlock, args: ModelArgs) -> str:

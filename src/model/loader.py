@@ -176,13 +176,13 @@ def open_checkpoint(files: ModelFiles, one_by_one: bool = False) -> Checkpoint:
             args.n_layers,
             args.tensor_sizes,
             head_dim=args.head_dim,
-            biases=args.biases,
+            layer_parts=args.parts,
         )
     return open_hugging_face_checkpoint(
         directory,
         args.n_layers,
         args.tensor_sizes,
-        biases=args.biases,
+        parts=args.parts,
         tied=files.tied,
         quantization=None if files.quantization is None else files.quantization.kind,
     )

@@ -137,7 +137,7 @@ def _write_weights(
             raise ModelConfigError(
                 f"save: rows of int8 must be a multiple of {dtype.block_size} long: got {size}"
             )
-    names = {ours: theirs for theirs, ours in hugging_face_names(args.n_layers, args.biases)}
+    names = {ours: theirs for theirs, ours in hugging_face_names(args.n_layers, args.parts)}
     shapes, sources = args.tensor_shapes, sources_of(checkpoint.tensors)
     plain = {key: each for key, each in checkpoint.dtypes.items() if isinstance(each, ml.DType)}
     new: list[NewTensor] = []

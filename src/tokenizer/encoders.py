@@ -5,6 +5,8 @@ with the bytes of a piece. SentencePiece-style BPE begins with its characters, a
 metaspaces, U+2581.
 """
 
+import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
@@ -13,6 +15,7 @@ from itertools import groupby, pairwise
 from typing import Generic, TypeVar
 
 import numpy as np
+import regex
 
 from .bpe import Merges, merge
 from .pre_tokenizers import METASPACE, METASPACE_WORDS, PreTokenizer
@@ -24,6 +27,8 @@ CACHED_PIECES = 1 << 16
 # The same for parts of pieces, in symbols.
 CACHED_PART_SYMBOLS = 80
 CACHED_PARTS = 1 << 14
+
+_LONG_MARKS = regex.compile(r"\p{M}{64,}")
 
 _Symbols = TypeVar("_Symbols", bytes, str)
 
@@ -80,6 +85,13 @@ class PieceEncoder(ABC, Generic[_Symbols]):
     def _merge_part(self, part: _Symbols) -> list[int]: ...
 
 
+def _in_order(marks: re.Match[str]) -> str:
+    """Sort marks as Unicode does; Python's own sort takes the square of their number."""
+    apart = "".join(unicodedata.normalize("NFD", mark) for mark in marks[0])
+    runs = groupby(apart, key=lambda mark: unicodedata.combining(mark) > 0)
+    return "".join(m for _, run in runs for m in sorted(run, key=unicodedata.combining))
+
+
 class ByteLevelEncoder(PieceEncoder[bytes]):
     """Encode pieces from their UTF-8 bytes: byte-level BPE.
 
@@ -90,6 +102,7 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
         pre_tokenizer: Splits a text into pieces.
         whole: Whether a piece that is a token becomes that token, whatever the merges give.
         prefix_space: Whether a space is put before a text that does not start with one.
+        composes: Whether texts are brought into Unicode's normalization form C.
     """
 
     def __init__(
@@ -100,13 +113,21 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
         *,
         whole: bool,
         prefix_space: bool = False,
+        composes: bool = False,
     ) -> None:
         super().__init__()
         self._merges, self._pre_tokenizer, self._prefix_space = merges, pre_tokenizer, prefix_space
+        self._composes = composes
         self._wholes: Mapping[bytes, int] = tokens if whole else {}
         self._adjacent = adjacent_bytes(tokens)
         self._byte_ids = [tokens.get(bytes([byte]), -1) for byte in range(256)]
         self._missing = bytes(byte for byte in range(256) if self._byte_ids[byte] < 0)
+
+    def normalize(self, text: str) -> str:
+        """Prepare a text, or what is between two added tokens of it."""
+        if not self._composes or text.isascii():
+            return text
+        return unicodedata.normalize("NFC", _LONG_MARKS.sub(_in_order, text))
 
     def encode_normalized(self, text: str, *, first: bool) -> list[int]:  # noqa: ARG002 # of both
         """Encode a text, or what is between two added tokens of it."""

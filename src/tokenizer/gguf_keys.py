@@ -19,7 +19,7 @@ from .added_tokens import AddedToken
 from .config_files import MARKER, MAX_TOKENS, TokenSettings, check_names, expect_kind
 from .errors import mismatch
 from .json_pipeline import ByteLevelPipeline
-from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3
+from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, QWEN_2
 from .sentencepiece_model import (
     BYTE,
     CONTROL,
@@ -66,6 +66,7 @@ class _Pre:
 
 PRE_TOKENIZERS: Mapping[str, _Pre] = {
     "llama-bpe": _Pre(ByteLevelPipeline(LLAMA_3), whole=True, adds_bos=True),
+    "qwen2": _Pre(ByteLevelPipeline(QWEN_2, composes=True)),
     "smollm": _Pre(ByteLevelPipeline(DIGITS_THEN_GPT_2)),
     "gpt-2": _Pre(ByteLevelPipeline(GPT_2)),
 }

@@ -5,7 +5,7 @@ refused by name if it is not among them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ from ..untrusted import described
 from .config_files import Template, expect_kind
 from .encoders import PrependScheme
 from .errors import TokenizerError, mismatch
-from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, METASPACE, PreTokenizer
+from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, METASPACE, QWEN_2, PreTokenizer
 
 _T = TypeVar("_T")
 
@@ -25,10 +25,12 @@ class ByteLevelPipeline:
     Attributes:
         pre_tokenizer: Splits a text into pieces.
         prefix_space: Whether a space is put before a text that does not start with one.
+        composes: Whether texts are brought into Unicode's normalization form C before.
     """
 
     pre_tokenizer: PreTokenizer
     prefix_space: bool = False
+    composes: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,14 @@ def _split(pattern: str, behavior: str, *, invert: bool) -> object:
 # The patterns as files spell them. They are compared, never compiled.
 _PATTERNS = (
     (LLAMA_3.pattern.pattern, LLAMA_3),
+    (QWEN_2.pattern.pattern, QWEN_2),
     (GPT_2.pattern.pattern, GPT_2),
     (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", GPT_2),
 )
 # No known component is nested deeper than this.
 _DEEPEST = 8
 
+_NFC = {"type": "NFC"}
 _AFTER_SPLIT = _byte_level(prefix_space=False, use_regex=False)
 
 # Pre-tokenizers of byte-level BPE. Both ways of splitting keep every match as a piece, and the
@@ -141,11 +145,11 @@ def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline |
     decoder = _plain(file.get("decoder"))
     byte_level = _look_up(_BYTE_LEVEL, before)
     if byte_level is not None:
-        if normalizer is not None:
-            raise _unknown(path, "normalizer", "null (byte level)", normalizer)
+        if normalizer not in (None, _NFC):
+            raise _unknown(path, "normalizer", "null or NFC (byte level)", normalizer)
         if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
             raise _unknown(path, "decoder", "ByteLevel", decoder)
-        return byte_level
+        return replace(byte_level, composes=normalizer == _NFC)
     metaspace = _look_up(_METASPACES, before)
     if metaspace is None and before is not None:
         raise _unknown(path, "pre_tokenizer", "a known one", before)

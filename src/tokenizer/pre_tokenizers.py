@@ -73,6 +73,9 @@ LLAMA_3 = PreTokenizer(
     _BEFORE_SPACE,
 )
 
+# Qwen2 and Qwen3: as Llama 3, but each digit alone.
+QWEN_2 = PreTokenizer(LLAMA_3.pattern.pattern.replace(r"\p{N}{1,3}", r"\p{N}"), _BEFORE_SPACE)
+
 # Source: openai/gpt-2 src/encoder.py, commit 9b63575ef42771a015060c964af2c3da4cf7c8ab; the
 # spelling is that of huggingface/tokenizers src/pre_tokenizers/byte_level.rs, v0.23.
 GPT_2 = PreTokenizer(

@@ -315,6 +315,7 @@ def byte_level(
         pipeline.pre_tokenizer,
         whole=bool(model["ignore_merges"]),
         prefix_space=pipeline.prefix_space,
+        composes=pipeline.composes,
     )
     return encoder, token_bytes
 

@@ -41,7 +41,8 @@ class Stage:
         name: a few words.
         module: of the function that runs it, below the package.
         function: its qualified name.
-        steps: its ops in run order. One may be left out by a run: one token needs no mask.
+        steps: its ops in run order. One may be left out by a run: one token needs no mask, and some
+            are those of one family of models.
     """
 
     number: int
@@ -89,6 +90,10 @@ _BLOCK = ("model.llama", "LlamaTransformerBlock.forward")
 _ATTENTION = ("model.llama", "LlamaAttention.forward")
 _EAGER = ("model.llama", "LlamaAttention.eager")
 
+# What is done before attention and feed-forward, and with their results, as OLMo 2's norms.
+_BEFORE = ("rms_norm normed [T, D]", "to normed [T, D]")
+_AFTER = ("rms_norm normed [T, D]", "multiply scaled [T, D]")
+
 _STAGES = (
     Stage(1, "tokenization", "tokenizer.tokenizer", "Tokenizer.encode"),
     Stage(2, "tokens tensor", "model.llama", "token_tensor", _steps("mark tokens [T]")),
@@ -100,13 +105,14 @@ _STAGES = (
         _steps(
             "get_rows x [T, D]",
             "to x [T, D]",
+            "multiply scaled [T, D]",
             "slice frequencies [T, h/2]",
             "full mask [T, S]",
             "triu mask [T, S]",
         ),
     ),
     Stage(5, "each transformer block", *_BLOCK),
-    Stage(6, "attention pre-norm", *_BLOCK, _steps("rms_norm normed [T, D]")),
+    Stage(6, "attention pre-norm", *_BLOCK, _steps(*_BEFORE)),
     Stage(7, "attention", *_ATTENTION),
     Stage(
         8,
@@ -116,13 +122,21 @@ _STAGES = (
             "linear_transformations xq [T, H*h]",
             "linear_transformations xk [T, K*h]",
             "linear_transformations xv [T, K*h]",
+            "rms_norm xq_normed [T, H*h]",
+            "rms_norm xk_normed [T, K*h]",
         ),
     ),
     Stage(
         9,
         "reshape to heads",
         *_ATTENTION,
-        _steps("reshape xq [T, H, h]", "reshape xk [T, K, h]", "reshape xv [T, K, h]"),
+        _steps(
+            "reshape xq [T, H, h]",
+            "reshape xk [T, K, h]",
+            "reshape xv [T, K, h]",
+            "rms_norm xq_normed [T, H, h]",
+            "rms_norm xk_normed [T, K, h]",
+        ),
     ),
     Stage(
         10,
@@ -176,8 +190,8 @@ _STAGES = (
             "linear_transformation attention [T, D]",
         ),
     ),
-    Stage(15, "attention residual", *_BLOCK, _steps("add x [T, D]")),
-    Stage(16, "feed-forward pre-norm", *_BLOCK, _steps("rms_norm normed [T, D]")),
+    Stage(15, "attention residual", *_BLOCK, _steps(*_AFTER, "add x [T, D]")),
+    Stage(16, "feed-forward pre-norm", *_BLOCK, _steps(*_BEFORE)),
     Stage(
         17,
         "feed-forward",
@@ -190,7 +204,7 @@ _STAGES = (
             "linear_transformation feed_forward [T, D]",
         ),
     ),
-    Stage(18, "feed-forward residual", *_BLOCK, _steps("add x [T, D]")),
+    Stage(18, "feed-forward residual", *_BLOCK, _steps(*_AFTER, "add x [T, D]")),
     Stage(
         19,
         "output norm and logits",
@@ -201,6 +215,8 @@ _STAGES = (
             "rms_norm x [T, D]",
             "linear_transformation logits [1, V]",
             "linear_transformation logits [T, V]",
+            "div scaled [1, V]",
+            "div scaled [T, V]",
         ),
     ),
     Stage(20, "sampling", "inference.sampling", "Sampler.sample"),
@@ -236,6 +252,11 @@ _READ_LETTERS: Mapping[str, Letters] = {
     "attention.wk.weight": ("K*h", "D"),
     "attention.wv.weight": ("K*h", "D"),
     "attention.wo.weight": ("D", "H*h"),
+    "attention.q_norm.weight": ("h",),
+    "attention.k_norm.weight": ("h",),
+    # Of OLMo 2, which has these norms over all heads.
+    "attention.q_norm.weight of all": ("H*h",),
+    "attention.k_norm.weight of all": ("K*h",),
     "ffn_norm.weight": ("D",),
     "feed_forward.w1.weight": ("F", "D"),
     "feed_forward.w2.weight": ("D", "F"),

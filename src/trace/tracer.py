@@ -265,7 +265,7 @@ class Tracer:
     def _read(self, x: TensorLike, name: str) -> TensorInfo:
         """Describe an input by what it was when it was made, or as a weight."""
         shape = tuple(x.shape)
-        candidates = (self._letters.get(name), read_letters(name))
+        candidates = (self._letters.get(name), read_letters(name), read_letters(f"{name} of all"))
         letters = next((c for c in candidates if c and fits(c, shape, self._sizes)), ())
         number = self._ids.setdefault(_key(x, name), next(self._numbers))
         return TensorInfo(name, shape, letters, str(x.dtype.name), number)

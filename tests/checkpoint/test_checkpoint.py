@@ -12,7 +12,7 @@ import pytest
 from src import ml
 from src.checkpoint import CheckpointError, open_meta_checkpoint
 from src.checkpoint.model_directory import ModelDirectory
-from src.checkpoint.names import hugging_face_names, rows_of
+from src.checkpoint.names import LayerParts, hugging_face_names, rows_of
 from src.model.args import args_from_params
 from tests.support.hugging_face_writer import (
     CONFIG,
@@ -70,7 +70,7 @@ def test_every_tensor_is_found_by_metas_name_bit_for_bit(
         assert checkpoint.names_in_files[tensor.name] == name
         assert tensor.numpy().tobytes() == whole(array).tobytes()
         assert not tensor.is_writable
-    assert checkpoint.sizes == {"D": 24, "Hh": 24, "Kh": 12, "F": 56, "V": 40}
+    assert checkpoint.sizes == {"D": 24, "Hh": 24, "Kh": 12, "h": 6, "F": 56, "V": 40}
     assert set(checkpoint.dtypes) == set(checkpoint.tensors)
     assert len(checkpoint.files) == shards
     assert checkpoint.mapped_bytes == sum(file.stat().st_size for file in checkpoint.files)
@@ -104,9 +104,9 @@ def test_biases_are_there_exactly_if_the_configuration_says_so(directory: Path, 
 
 
 def test_the_table_has_both_names_of_every_tensor_once() -> None:
-    biases = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
-    both = list(hugging_face_names(3, biases))
-    assert [ours for _, ours in both] == [name for name, _ in rows_of(3, biases)]
+    parts = LayerParts(("wq", "wk", "wv", "wo", "w1", "w2", "w3"))
+    both = list(hugging_face_names(3, parts))
+    assert [ours for _, ours in both] == [name for name, _ in rows_of(3, parts)]
     assert len({theirs for theirs, _ in both}) == len({ours for _, ours in both}) == 3 + 16 * 3
     assert {theirs for theirs, _ in both} == set(tensor_shapes(BIASED))
 

@@ -266,7 +266,7 @@ BAD_VALUES = [
     *[("rope_theta", value) for value in (0, -1, "x", True, [], 1e300)],
     *[("rms_norm_eps", value) for value in (-1e-5, 2, "x", False)],
     *[("hidden_act", value) for value in ("gelu", "SiLU", 1, ["silu"])],
-    *[("model_type", value) for value in ("qwen2", "gpt2", "llama4", 3, ["llama"])],
+    *[("model_type", value) for value in ("gpt2", "Qwen2", "llama4", 3, ["llama"])],
     *[("architectures", value) for value in (["LlamaModel"], "LlamaForCausalLM", [3], [[]])],
     *[("tie_word_embeddings", value) for value in (0, 1, "true", [])],
     *[("attention_bias", value) for value in (1, "yes")],

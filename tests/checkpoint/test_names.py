@@ -2,7 +2,15 @@
 
 import pytest
 
-from src.checkpoint.names import Sharding, is_harmless, is_matrix, row_of, rows_of, split_dim
+from src.checkpoint.names import (
+    LayerParts,
+    Sharding,
+    is_harmless,
+    is_matrix,
+    row_of,
+    rows_of,
+    split_dim,
+)
 
 
 def test_a_model_of_two_layers_has_3_plus_9_per_layer() -> None:
@@ -86,11 +94,11 @@ def test_only_tensors_of_two_sizes_are_matrices() -> None:
 
 
 def test_a_bias_is_as_long_as_its_matrix_has_rows() -> None:
-    matrices = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
-    rows = {name: row for name, row in rows_of(1, matrices) if name.endswith(".bias")}
+    parts = LayerParts(("wq", "wk", "wv", "wo", "w1", "w2", "w3"))
+    rows = {name: row for name, row in rows_of(1, parts) if name.endswith(".bias")}
     assert [row.sizes for row in rows.values()] == [
         ("Hh",), ("Kh",), ("Kh",), ("D",), ("F",), ("D",), ("F",)
     ]  # fmt: skip
-    assert [name for name, _ in rows_of(1, ("wk",)) if "bias" in name] == [
+    assert [name for name, _ in rows_of(1, LayerParts(("wk",))) if "bias" in name] == [
         "layers.0.attention.wk.bias"
     ]

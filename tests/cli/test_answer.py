@@ -15,7 +15,7 @@ from src.cli.arguments import build_parser, parse_arguments
 from src.cli.commands import run_command
 from src.cli.console import Console, UsageError
 from src.cli.session import Session
-from src.inference import GenerationStats, SamplingArgs, SamplingError, Step
+from src.inference import GenerationStats, InferenceEngine, SamplingArgs, SamplingError, Step
 from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, REPOSITORY, Run, Spawn, reply, session_of
 from tests.cli.reciting_model import EOT_ID
 
@@ -222,7 +222,7 @@ def test_an_interrupted_answer_has_its_record(
 def test_the_page_on_the_command_line_names_the_fields_of_a_record() -> None:
     page = (REPOSITORY / "docs" / "COMMAND-LINE.md").read_text(encoding="utf-8")
     table = page.split("| field |")[1].split("\n\n")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == KEYS
+    assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == KEYS | {"thoughts"}
 
 
 def test_log_probabilities_are_told_on_request(run: Run, alphabet_model: Path) -> None:
@@ -305,3 +305,66 @@ def test_a_wrong_number_of_candidates_is_refused(session: Session, argument: str
     assert session.candidates == 0
     run_command(session, "/probs 100")
     assert session.candidates == 100
+
+
+# Thoughts.
+
+
+@pytest.fixture
+def thinking(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Makes the engine think before each answer; notes whether it was asked to."""
+    asked: list[bool] = []
+
+    def chat(engine: InferenceEngine, *given: Any) -> Iterator[Step]:
+        asked.append(given[-1])
+        engine.last_stats = GenerationStats(5, 0, 4, 0.1, 0.1, 1)
+        for text in ("<think>", "\nHm\x1b.\n", "</thi"):
+            yield Step(1, text)
+        yield Step(1, "nk>\n\nYes.", "eot")
+
+    monkeypatch.setattr(InferenceEngine, "chat", chat)
+    return asked
+
+
+def test_thoughts_go_to_standard_error_and_the_answer_to_standard_output(
+    run: Run, alphabet_model: Path, thinking: list[bool]
+) -> None:
+    done = run("-m", alphabet_model, "-p", "x", "--no-stats")
+    assert done.stdout == b"Yes.\n"
+    assert done.stderr.endswith(b"Hm\\x1b.\n\n")
+    hidden = run("-m", alphabet_model, "-p", "x", "--no-stats", "--think", "hide")
+    assert (hidden.stdout, b"Hm" in hidden.stderr) == (b"Yes.\n", False)
+    quiet = run("-m", alphabet_model, "-p", "x", "-q")
+    assert (quiet.stdout, quiet.stderr) == (b"Yes.\n", b"")
+    assert thinking == [True] * 3
+
+
+def test_a_record_has_thoughts_apart(run: Run, alphabet_model: Path, thinking: list[bool]) -> None:
+    for flags in ((), ("--think", "hide")):
+        found = json.loads(run("-m", alphabet_model, "-p", "x", "--json", *flags).stdout)
+        assert found.keys() == KEYS | {"thoughts"}
+        assert (found["thoughts"], found["text"]) == ("Hm\x1b.", "Yes.")
+    assert thinking == [True, True]
+
+
+def test_thoughts_stay_in_the_history_for_the_format_to_leave_out(
+    alphabet_model: Path, thinking: list[bool]
+) -> None:
+    session = session_of(alphabet_model, "-q")
+    run_command(session, "/set think hide")
+    session.ask("x")
+    assert session.turns[0].answer == "<think>\nHm\x1b.\n</think>\n\nYes."
+    run_command(session, "/set think off")
+    session.ask("y")
+    assert thinking == [True, False]
+    with pytest.raises(UsageError, match="think: must be on, off, hide: got maybe"):
+        run_command(session, "/set think maybe")
+
+
+def test_think_off_is_refused_where_the_format_cannot(run: Run, alphabet_model: Path) -> None:
+    done = run("-m", alphabet_model, "-p", "x", "--think", "off")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"think must be on in the format llama3, which cannot turn it off" in done.stderr
+    assert run("-m", alphabet_model, "-p", "x", "--think", "on").returncode == 0
+    with pytest.raises(SystemExit):
+        parse_arguments(["-p", "x", "--think", "on", "--completion"])

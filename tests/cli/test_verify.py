@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from src.model.llama import LlamaAttention
 from src.model.saving import save_quantized
 from src.tokenizer import Tokenizer
 from tests.cli.conftest import Outcome, Run
+from tests.model.families import CONFIGS as FAMILIES
+from tests.model.families import write_family
 from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
 from tests.model.tiny import BYTES_VOCAB, CONFIGS, GROUPED, weights, write_meta_directory
 from tests.support.hugging_face_writer import write_hugging_face_directory
@@ -158,6 +161,13 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "Mistral": lambda d: write_tiny(
         d, GROUPED, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=None
     ),
+    **{
+        family: partial(write_family, family=family, dtype=ml.float32, hidden_size=48)
+        for family in FAMILIES
+    },
+    "nf4 of olmo2": quantized(
+        "nf4", partial(write_family, family="olmo2", hidden_size=64, intermediate_size=64)
+    ),
     "nf4 with biases": quantized("nf4", write_with_biases),
     "nf4, tied": quantized("nf4", tied),
     "int8 of Meta": quantized(
@@ -180,6 +190,10 @@ def test_every_layout_agrees(run: Run, tmp_path: Path, here: None, layout: str) 
     compared = [line.split()[0] for line in lines if line.endswith(" ok")]
     has_tokenizer = layout in ("biases", "nf4 with biases", "Meta", "Llama 2")
     stages = [4, 6, 8, 8, 8, 10, 10, 14, 14, 15, 16, 17, 17, 17, 17, 18, 19, 19, 19, 20]
+    if layout == "qwen3":
+        stages[3:4] = [9, 8, 9]
+    if "olmo2" in layout:
+        stages = [4, *[8] * 5, 10, 10, 14, 14, 15, 15, 17, 17, 17, 17, 18, 18, 19, 19, 19, 20]
     assert [int(number) for number in compared] == [1] * has_tokenizer + stages
 
 

@@ -2,23 +2,44 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from src import ml, trace
 from src.cli.answer import piece
 from src.drawing import Recorder, TracedRun
-from src.inference import InferenceEngine, Message, SamplingArgs
+from src.inference import InferenceEngine, Message, SamplingArgs, Step
 from src.model import load_model
 from src.trace.events import size_of
 from src.trace.records import Event, TensorInfo
 from src.trace.tracer import Tracer
+from tests.model.families import write_family
 from tests.model.tiny import BYTES_VOCAB, write_meta_directory
+from tests.tokenizer.json_files import byte_level_file, write_json
+
+SEEDED = SamplingArgs(seed=2)
 
 
 def byte_run(directory: Path, prompt: str, tokens: int) -> TracedRun:
     """Returns a run of a random model with one token per byte."""
     made = write_meta_directory(directory, BYTES_VOCAB, ml.bfloat16, tokenizer=True)
+    return _recorded(made, lambda engine: engine.chat([Message("user", prompt)], tokens, SEEDED))
+
+
+def family_run(directory: Path, family: str) -> TracedRun:
+    """Returns a run of a random model of another family than Llama."""
+    write_json(directory, byte_level_file())
+    made = write_family(directory, family, vocab_size=300)
+
+    def start(engine: InferenceEngine) -> Iterator[Step]:
+        ids = [72, 105]
+        trace.mark(1, details={"text": "Hi", "ids": ids})
+        return engine.generate(ids, 2, SEEDED)
+
+    return _recorded(made, start)
+
+
+def _recorded(made: Path, start: Callable[[InferenceEngine], Iterator[Step]]) -> TracedRun:
     model = load_model(made)
     recorder = Recorder()
     assert model.tokenizer is not None
@@ -30,8 +51,7 @@ def byte_run(directory: Path, prompt: str, tokens: int) -> TracedRun:
         )
     )  # fmt: skip
     try:
-        engine = InferenceEngine(model, 64)
-        list(engine.chat([Message("user", prompt)], tokens, SamplingArgs(seed=2)))
+        list(start(InferenceEngine(model, 64)))
     finally:
         trace.stop()
     return TracedRun("a random model", model.args.sizes, recorder.events)

@@ -8,7 +8,8 @@ import pytest
 from src.drawing import MODEL, TracedRun, draw_all
 from src.trace.events import STAGES
 from tests.drawing.overlaps import NAMESPACE, faults
-from tests.drawing.runs import byte_run, resized, with_biases
+from tests.drawing.runs import byte_run, family_run, resized, with_biases
+from tests.model.families import CONFIGS
 from tools.runs import SIZES_8B, bundled_events, bundled_model, current_diagrams
 
 WIDE = 'a\nb "c" <d> & \x1b[31m \u202e \u6771\u4eac 🙂🙂'
@@ -56,6 +57,15 @@ def test_nor_with_characters_of_all_kinds_and_many_tokens(
 ) -> None:
     assert faults(byte_diagrams[name]) == []
     assert all(text.isprintable() for text in texts(byte_diagrams[name]))
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_the_families_next_to_llama_are_drawn_without_overlaps(tmp_path: Path, family: str) -> None:
+    drawn = draw_all(family_run(tmp_path, family))
+    assert sorted(drawn) == sorted(NAMES)
+    assert all(faults(svg) == [] for svg in drawn.values())
+    is_after = {"olmo2": "rms_norm", "granite": "multiply"}.get(family)
+    assert is_after is None or any(is_after in text for text in texts(drawn["stage-15.svg"]))
 
 
 def test_biases_are_shown_below_their_weights() -> None:

@@ -57,6 +57,7 @@ LLAMA3 = (
 )
 LLAMA2 = ("<s>", "</s>")
 CHATML = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+GRANITE = ("<|end_of_text|>", "<|endoftext|>", "<|start_of_role|>", "<|end_of_role|>")
 HERMES = ("<|begin_of_text|>", "<|im_end|>", "<|im_start|>")
 MISTRAL = ("<s>", "</s>", "[INST]", "[/INST]")
 R1_WORDS = ("<｜User｜>", "<｜Assistant｜>", "<think>", "</think>")
@@ -69,6 +70,11 @@ TOKENS: dict[str, Sequence[str]] = {
     "chatml": CHATML,
     "chatml-bos": HERMES,
     "smollm2": CHATML,
+    "qwen2": CHATML,
+    "qwen2.5": CHATML,
+    "qwen3": CHATML,
+    "granite": GRANITE,
+    "olmo2": ("<|endoftext|>", "<|im_end|>"),
     "zephyr": LLAMA2,
     "mistral-v1": LLAMA2,
     "mistral-v3": MISTRAL,

@@ -12,7 +12,10 @@ Written for these tests, with the same results, after the rules that Meta publis
 (meta-llama/Llama-2-7b-chat-hf: each question with its own begin of text, contents stripped, the
 system message in the first question), LLAMA3 (meta-llama/Meta-Llama-3-8B-Instruct: headers,
 stripped contents) and LLAMA3_1 (meta-llama/Llama-3.1-8B-Instruct: two lines of dates open the
-system message, which is always there).
+system message, which is always there). So are, after the templates of Qwen/Qwen2-7B-Instruct,
+Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-0.6B, ibm-granite/granite-3.3-2b-instruct and
+allenai/OLMo-2-1124-7B-Instruct without what they say of tools and documents: QWEN2, QWEN25, QWEN3,
+GRANITE and OLMO2.
 """
 
 LLAMA3 = r"""
@@ -61,6 +64,95 @@ SMOLLM2 = SMOLLM.replace(
     "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a "
     "helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
     "{{'<|im_start|>' + m",
+)
+
+QWEN2 = SMOLLM.replace(
+    "{{'<|im_start|>' + m",
+    "{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + m",
+)
+
+QWEN25 = r"""
+{%- if messages[0]['role'] == 'system' %}
+    {{- '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>\n' }}
+{%- else %}
+    {{- '<|im_start|>system\nSYSTEM<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role != "system" or not loop.first %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+""".replace("SYSTEM", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.")
+
+QWEN3 = r"""
+{%- set ns = namespace(last_query_index=messages|length - 1, found=false) %}
+{%- for message in messages[::-1] %}
+    {%- if message.role == "user" and not ns.found %}
+        {%- set ns.found = true %}
+        {%- set ns.last_query_index = messages|length - 1 - loop.index0 %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role != "assistant" %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+    {%- else %}
+        {%- set content = message.content %}
+        {%- set thought = '' %}
+        {%- if '</think>' in content %}
+            {%- set thought = content.split('</think>')[0].rstrip('\n').split('<think>')[-1] %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {%- set thought = thought.strip('\n') %}
+        {{- '<|im_start|>assistant\n' }}
+        {%- if loop.index0 > ns.last_query_index and (loop.last or thought) %}
+            {{- '<think>\n' + thought + '\n</think>\n\n' + content.lstrip('\n') }}
+        {%- else %}
+            {{- content }}
+        {%- endif %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\n\n</think>\n\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+
+GRANITE = r"""
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content'] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "DATES" + strftime_now('%B %d, %Y') + SYSTEM %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{{- '<|start_of_role|>system<|end_of_role|>' + system_message + '<|end_of_text|>\n' }}
+{%- for message in loop_messages %}
+    {{- '<|start_of_role|>' + message['role'] + '<|end_of_role|>' + message['content'] }}
+    {{- '<|end_of_text|>\n' }}
+    {%- if loop.last and add_generation_prompt %}
+        {{- '<|start_of_role|>assistant<|end_of_role|>' }}
+    {%- endif %}
+{%- endfor %}
+""".replace("DATES", r"Knowledge Cutoff Date: April 2024.\nToday's Date: ").replace(
+    "SYSTEM", r'".\nYou are Granite, developed by IBM. You are a helpful AI assistant."'
+)
+
+OLMO2 = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['role'] == 'system' %}{{ '<|system|>\n' + message['content'] + '\n' }}"
+    "{% elif message['role'] == 'user' %}{{ '<|user|>\n' + message['content'] + '\n' }}"
+    "{% elif not loop.last %}"
+    "{{ '<|assistant|>\n'  + message['content'] + eos_token + '\n' }}"
+    "{% else %}{{ '<|assistant|>\n'  + message['content'] + eos_token }}{% endif %}"
+    "{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}{% endfor %}"
 )
 
 TINYLLAMA = """{% for message in messages %}
@@ -152,6 +244,11 @@ PUBLISHED = {
     "chatml": SMOLLM,
     "chatml-bos": CHATML_BOS,
     "smollm2": SMOLLM2,
+    "qwen2": QWEN2,
+    "qwen2.5": QWEN25,
+    "qwen3": QWEN3,
+    "granite": GRANITE,
+    "olmo2": OLMO2,
     "zephyr": TINYLLAMA,
     "mistral-v1": MISTRAL_V1,
     "mistral-v3": MISTRAL_V3,

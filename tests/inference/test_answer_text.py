@@ -3,7 +3,7 @@ import random
 import pytest
 
 from src.inference import PromptError
-from src.inference.answer_text import StopStrings
+from src.inference.answer_text import StopStrings, split_thoughts
 
 
 def passed_on(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
@@ -71,3 +71,28 @@ def test_pieces_of_any_size_give_what_the_whole_text_gives() -> None:
         assert text.startswith(found)
         assert len(found) >= len(expected)
         assert not any(stop in found for stop in stops)
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "parts"),
+    [
+        ("<think>\nHm.\n</think>\n\nYes.", False, ("Hm.", "Yes.")),
+        ("\n<think>\n\n</think>\n\nYes.", False, ("", "Yes.")),
+        ("Hm.\n</think>\n\nYes.", True, ("Hm.", "Yes.")),
+        ("<think>\nHm.\n\nSo <b", False, ("Hm.\n\nSo <b", "")),
+        ("Yes. <think> is a mark", False, ("", "Yes. <think> is a mark")),
+        ("<thin ice", False, ("", "<thin ice")),
+        ("<think>a</think>b</think>c", False, ("a", "b</think>c")),
+        ("", False, ("", "")),
+    ],
+)
+def test_thoughts_are_told_apart_however_the_text_is_cut(
+    text: str, opened: bool, parts: tuple[str, str]
+) -> None:
+    assert split_thoughts(text, opened) == parts
+    shown = ["", ""]
+    for end in range(len(text) + 1):
+        for n, part in enumerate(split_thoughts(text[:end], opened, is_over=end == len(text))):
+            assert part.startswith(shown[n])  # nothing that was shown is taken back
+            shown[n] = part
+    assert tuple(shown) == parts

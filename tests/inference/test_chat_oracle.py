@@ -55,7 +55,9 @@ def conversations() -> Iterator[list[Message]]:
         yield [Message(role, generator.choice(TEXTS)) for role in roles]
 
 
-def rendered(template: str, messages: list[Message], bos: str, eos: str, opened: bool) -> str:
+def rendered(
+    template: str, messages: list[Message], bos: str, eos: str, opened: bool, **more: bool
+) -> str:
     """Runs a template as transformers does."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -66,6 +68,7 @@ def rendered(template: str, messages: list[Message], bos: str, eos: str, opened:
         add_generation_prompt=opened,
         bos_token=bos,
         eos_token=eos,
+        **more,
     )
     return text
 
@@ -98,6 +101,19 @@ def test_the_dates_of_llama_3_1_are_a_system_message_of_metas_format() -> None:
         ids = encode_chat(tokenizer, [dated, *messages[1:]], chat_format="llama3")
         text = spelled(tokenizer, ids, brackets=False)
         assert text == rendered(LLAMA3_1, messages, bos, eos, True)
+
+
+def test_without_thoughts_a_prompt_of_qwen3_is_that_of_its_template() -> None:
+    tokenizer: Any = ByteTokenizer(*TOKENS["qwen3"])
+    bos, eos = list(TOKENS["qwen3"])[:2]
+    thought = Message("assistant", "<think>\nHm.\n</think>\n\nYes.")
+    user = Message("user", "Hi")
+    thinking = [[user, thought, user], [user, thought], [thought, user], [user, thought, thought]]
+    for messages in [*conversations(), *thinking]:
+        for think in (True, False):
+            ids = encode_chat(tokenizer, messages, True, "qwen3", think)
+            off = rendered(PUBLISHED["qwen3"], messages, bos, eos, True, enable_thinking=think)
+            assert spelled(tokenizer, ids, brackets=False) == off
 
 
 Pair = tuple[Tokenizer, Any]

@@ -74,7 +74,7 @@ class Scripted:
         fake: Any = SimpleNamespace(
             args=self._model.args, tokenizer=self._model.tokenizer, transformer=self,
             check_unchanged=lambda: None, stop_ids=self._model.stop_ids,
-            source_directory=self._model.source_directory,
+            source_directory=self._model.source_directory, files=self._model.files,
         )  # fmt: skip
         return InferenceEngine(fake, sequence_length)
 

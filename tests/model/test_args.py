@@ -9,7 +9,7 @@ import pytest
 
 from src import ml
 from src.checkpoint import read_hugging_face_config
-from src.checkpoint.names import rows_of
+from src.checkpoint.names import LayerParts, rows_of
 from src.model import LinearRopeScaling, ModelConfigError, RopeScaling
 from src.model.args import (
     ModelArgs,
@@ -58,7 +58,7 @@ def test_sizes_come_from_the_parameters_and_what_they_leave_open_is_0() -> None:
 def test_a_vocabulary_that_is_not_said_is_left_to_the_tensors(vocabulary: int | None) -> None:
     args = from_params(vocab_size=vocabulary)
     assert args.vocab_size == 0
-    assert args.tensor_sizes == {"D": 64, "Hh": 64, "Kh": 16}
+    assert args.tensor_sizes == {"D": 64, "Hh": 64, "Kh": 16, "h": 8}
 
 
 @pytest.mark.parametrize("key", ["n_kv_heads", "rope_theta", "max_seq_len", "use_scaled_rope"])
@@ -172,7 +172,7 @@ def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path) -> None:
     assert (llama.n_kv_heads, llama.head_dim, llama.norm_eps) == (16, 4, 1e-6)
     assert (llama.rope_theta, llama.rope_scaling) == (10000.0, None)
     assert (llama.max_context_length, llama.sliding_window) == (2048, None)
-    assert llama.biases == ()
+    assert llama.parts == LayerParts()
     mistral = from_config(tmp_path, sizes, model_type="mistral")
     assert mistral.n_kv_heads == 8
     assert (mistral.max_context_length, mistral.sliding_window) == (4096, 4096)
@@ -190,13 +190,13 @@ def test_null_in_a_config_is_as_good_as_absent(tmp_path: Path, key: str) -> None
 def test_head_dim_may_differ_from_the_quotient(tmp_path: Path) -> None:
     args = from_config(tmp_path, CONFIG, head_dim=10)
     assert args.head_dim == 10
-    assert args.tensor_sizes == {"D": 24, "Hh": 40, "Kh": 20, "F": 56, "V": 40}
+    assert args.tensor_sizes == {"D": 24, "Hh": 40, "Kh": 20, "h": 10, "F": 56, "V": 40}
 
 
 def test_biases_are_those_of_the_two_settings(tmp_path: Path) -> None:
     attention = from_config(tmp_path, CONFIG, attention_bias=True)
-    assert attention.biases == ("wq", "wk", "wv", "wo")
-    assert from_config(tmp_path, CONFIG, mlp_bias=True).biases == ("w1", "w2", "w3")
+    assert attention.parts.biases == ("wq", "wk", "wv", "wo")
+    assert from_config(tmp_path, CONFIG, mlp_bias=True).parts.biases == ("w1", "w2", "w3")
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_biases_are_found_by_their_tensors(tmp_path: Path) -> None:
     bias = np.linspace(-1, 1, GROUPED.dim, dtype=np.float32)
     biases = {f"blk.{layer}.attn_q.bias": bias for layer in range(GROUPED.layers)}
     model = load_model(write(tmp_path / "a.gguf", GROUPED, tensors=biases))
-    assert model.args.biases == ("wq",)
+    assert model.args.parts.biases == ("wq",)
     np.testing.assert_array_equal(model.transformer.layers[1].attention.wq_bias.numpy(), bias)
     with pytest.raises(CheckpointError, match=r"without 'blk.1.attn_q.bias' \(1 in all\)"):
         load_model(

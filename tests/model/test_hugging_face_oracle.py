@@ -71,6 +71,47 @@ CONFIGS: dict[str, dict[str, Any]] = {
         64, 4, 2, 120, 157, 2,
         rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
     ),
+    "Qwen2.5 0.5B": sizes(
+        84, 14, 2, 200, 173, 3, model_type="qwen2", rms_norm_eps=1e-6, tie_word_embeddings=True,
+        use_sliding_window=False, sliding_window=TOKENS // 2, max_window_layers=2,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    ),
+    "R1-Distill-Qwen": sizes(72, 6, 2, 180, 179, 2, model_type="qwen2", rms_norm_eps=1e-6),
+    "Qwen3 0.6B": sizes(
+        64, 8, 4, 192, 181, 3, model_type="qwen3", rms_norm_eps=1e-6, head_dim=16,
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    ),
+    "Qwen3 with biases": sizes(
+        48, 4, 2, 110, 191, 2, model_type="qwen3", head_dim=20, attention_bias=True
+    ),
+    "SmolLM3 3B": sizes(
+        64, 4, 1, 344, 193, 6, model_type="smollm3", rms_norm_eps=1e-6, pad_token_id=None,
+        bos_token_id=None, eos_token_id=3,
+        rope_parameters={"rope_type": "default", "rope_theta": 5000000.0},
+    ),
+    "SmolLM3, other layers without RoPE": sizes(
+        48, 4, 2, 120, 197, 3, model_type="smollm3", tie_word_embeddings=False, pad_token_id=None,
+        bos_token_id=None, eos_token_id=3, no_rope_layers=[0, 1, 0],
+    ),
+    "Granite 3.3 2B": sizes(
+        64, 4, 2, 256, 199, 3, model_type="granite", tie_word_embeddings=True,
+        embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.125,
+        logits_scaling=1.5,
+    ),
+    "Granite 3.3 8B": sizes(
+        96, 4, 1, 300, 211, 3, model_type="granite", embedding_multiplier=2.0,
+        residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=4,
+        attention_bias=True, mlp_bias=True,
+    ),
+    "OLMo 2 1B": sizes(
+        64, 4, 4, 256, 223, 3, model_type="olmo2", pad_token_id=None, eos_token_id=3,
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+    ),
+    "OLMo 2 32B, grouped": sizes(
+        80, 8, 2, 210, 227, 3, model_type="olmo2", pad_token_id=None, eos_token_id=3,
+        rms_norm_eps=1e-6,
+    ),
     "shards": sizes(64, 4, 2, 130, 167, 3, max_shard_size="60KB"),
 }  # fmt: skip
 EVERY_CONFIG = pytest.mark.parametrize("name", CONFIGS)

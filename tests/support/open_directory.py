@@ -21,7 +21,7 @@ def open_hugging_face(directory: Path) -> Checkpoint:
         ModelDirectory("Hugging Face", directory),
         args.n_layers,
         args.tensor_sizes,
-        biases=args.biases,
+        parts=args.parts,
         tied=config.given.get("tie_word_embeddings") is True,
         quantization=config.quantization.kind if config.quantization else None,
     )

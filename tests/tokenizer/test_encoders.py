@@ -1,3 +1,7 @@
+import random
+import time
+import unicodedata
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +17,7 @@ from src.tokenizer.encoders import (
     replace_spaces,
     words_are_independent,
 )
-from src.tokenizer.pre_tokenizers import LLAMA_3
+from src.tokenizer.pre_tokenizers import GPT_2, LLAMA_3
 from tests.tokenizer.conftest import ranks_of
 
 TOKENS = st.lists(
@@ -159,3 +163,23 @@ def test_words_are_independent_where_no_token_reaches_into_the_next() -> None:
     assert words_are_independent(["a", "▁", "▁▁", "▁▁ab", "ab"])
     assert not words_are_independent(["a", "a▁"])
     assert not words_are_independent(["▁a▁b"])
+
+
+MARKS = [c for c in map(chr, range(0x110000)) if unicodedata.category(c).startswith("M")]
+
+
+def test_long_runs_of_marks_are_composed_as_python_composes_them() -> None:
+    source = random.Random(3)
+    encoder = ByteLevelEncoder({b"a": 0}, listed_merges([], []), GPT_2, whole=False, composes=True)
+    for _ in range(300):
+        marks = "".join(source.choices(MARKS, k=source.randint(50, 300)))
+        text = source.choice("aé각x ") + marks + "é"
+        assert encoder.normalize(text) == unicodedata.normalize("NFC", text)
+    assert encoder.normalize("e\u0301") == "é"
+
+
+def test_a_million_marks_take_no_square_of_their_number() -> None:
+    encoder = ByteLevelEncoder({b"a": 0}, listed_merges([], []), GPT_2, whole=False, composes=True)
+    started = time.process_time()
+    encoder.normalize("a" + "\u0301\u0316" * 500_000)
+    assert time.process_time() - started < 8

@@ -26,6 +26,7 @@ from tests.support.sentencepiece_writer import (
 from tests.support.shared_data import shared_data
 from tests.tokenizer.json_files import added, byte_level_file, changed, write_json
 from tests.tokenizer.strings import KINDS, strings
+from tests.tokenizer.trained_files import QWEN
 
 PATH = Path("a.gguf")
 G = "tokenizer.ggml."
@@ -141,6 +142,18 @@ def test_the_split_pattern_is_that_of_its_name(
     assert_same(ours, theirs, [*TEXTS, "the 12 121212", "  the\n the"])
     twelve = ours.encode("12", bos=False, eos=False)
     assert len(twelve) == (2 if changes else 1)
+
+
+def test_the_pattern_of_qwen2_cuts_single_digits_and_composes_letters(tmp_path: Path) -> None:
+    pattern = {"type": "Split", "pattern": {"Regex": QWEN}, "behavior": "Isolated", "invert": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    before = {"type": "Sequence", "pretokenizers": [pattern, level]}
+    changes = changed(FILE, normalizer={"type": "NFC"}, pre_tokenizer=before)
+    theirs = read_tokenizer_json(write_json(tmp_path, changes) / "tokenizer.json")
+    ours = made(keys_of(FILE, pre="qwen2"))
+    assert_same(ours, theirs, [*TEXTS, "the 12 121212", "  the\n the", "e\u0301"])
+    assert ours.encode("e\u0301", bos=False, eos=False) == list("é".encode())
+    assert len(ours.encode("12", bos=False, eos=False)) == 2
 
 
 def test_whole_pieces_are_tokens_whatever_merges_say() -> None:

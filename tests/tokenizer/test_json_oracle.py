@@ -12,13 +12,25 @@ from src.tokenizer.tokenizer_json import read_tokenizer_json
 from tests.support.shared_data import shared_data
 from tests.tokenizer.json_files import PREPEND, Json, added, byte_level_file, metaspace, write_json
 from tests.tokenizer.strings import KINDS, strings_without_surrogates
-from tests.tokenizer.trained_files import ADDED, mistral, oracle, smollm2, write_both
+from tests.tokenizer.trained_files import (
+    ADDED,
+    QWEN,
+    SMOLLM3,
+    mistral,
+    oracle,
+    smollm2,
+    split_by,
+    write_both,
+)
 
 pytestmark = pytest.mark.oracle
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the oracle extra")
 
 TRAINED: dict[str, Callable[[], Json]] = {
+    "Qwen": lambda: split_by(QWEN, composes=True),
+    "Qwen, added tokens": lambda: split_by(QWEN, composes=True, tokens=ADDED),
+    "SmolLM3, OLMo 2": lambda: split_by(SMOLLM3, tokens=ADDED),
     "SmolLM2": smollm2,
     "SmolLM2, added tokens": lambda: smollm2(tokens=ADDED),
     "TinyLlama": lambda: mistral(PREPEND, None),

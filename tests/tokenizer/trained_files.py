@@ -26,9 +26,35 @@ ADDED: list[dict[str, Any]] = [
 ]
 
 
+# As the files of Qwen2 to Qwen3 and of SmolLM3, which has Llama 3's, spell them.
+QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SMOLLM3 = QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+
+
+def split_by(
+    pattern: str, *, composes: bool = False, tokens: Iterable[dict[str, Any]] = ()
+) -> Json:
+    """A pattern, perhaps after NFC, byte level, special tokens first."""
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    tokenizer = Tokenizer(models.BPE())
+    if composes:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    return _trained(tokenizer, tokens)
+
+
 def smollm2(*, tokens: Iterable[dict[str, Any]] = ()) -> Json:
     """Single digits, GPT-2's pattern, byte level, special tokens first."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -37,6 +63,12 @@ def smollm2(*, tokens: Iterable[dict[str, Any]] = ()) -> Json:
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
     )
+    return _trained(tokenizer, tokens)
+
+
+def _trained(tokenizer: Any, tokens: Iterable[dict[str, Any]]) -> Json:
+    from tokenizers import decoders, pre_tokenizers, trainers
+
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=_SIZE,

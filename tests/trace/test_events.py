@@ -5,7 +5,7 @@ from functools import reduce
 
 import pytest
 
-from src.checkpoint.names import rows_of
+from src.checkpoint.names import LayerParts, rows_of
 from src.ml.op import OPS
 from src.trace.events import STAGES, Stage, fits, read_letters, size_of
 from tests.trace.recording import DIFFERENT, source_files, weight_shapes
@@ -87,7 +87,7 @@ def test_every_weight_has_letters_and_they_are_its_sizes() -> None:
         assert letters is not None
         assert fits(letters, shape, DIFFERENT.sizes)
     assert read_letters("layers.0.norm.weight") == ("D",)
-    for name, _ in rows_of(1, ("wq", "wk", "wv", "wo", "w1", "w2", "w3")):
+    for name, _ in rows_of(1, LayerParts(("wq", "wk", "wv", "wo", "w1", "w2", "w3"))):
         if name.endswith(".bias"):
             letters = read_letters(name)
             assert letters is not None

@@ -9,11 +9,12 @@ import pytest
 
 from src import ml, trace
 from src.inference import InferenceEngine, Message, SamplingArgs, encode_chat
-from src.model import InferenceContext, LlamaTransformer, Model
+from src.model import InferenceContext, LlamaTransformer, Model, load_model
 from src.tokenizer import load_tokenizer
-from src.trace.events import STAGES
-from src.trace.records import Event
+from src.trace.events import STAGES, fits
+from src.trace.records import Event, TensorInfo
 from src.trace.tracer import statistics, symbols
+from tests.model.families import CONFIGS, write_family
 from tests.model.tiny import BYTES_VOCAB, token_ids
 from tests.support.shared_data import shared_data
 from tests.trace.recording import (
@@ -131,8 +132,32 @@ def test_every_tensor_shows_letters_that_are_its_sizes(all_positions: bool) -> N
                 assert x.name
 
 
-def test_every_step_of_the_registry_is_taken_by_a_run(model: Model) -> None:
+@pytest.mark.parametrize("family", CONFIGS)
+def test_every_result_of_a_family_has_a_name_and_letters(tmp_path: Path, family: str) -> None:
+    model = load_model(write_family(tmp_path, family))
+    for tensor in {e.name: e for e in family_results(model)}.values():
+        assert tensor.letters
+        assert fits(tensor.letters, tensor.shape, model.args.sizes | {"T": 22, "S": 22, "C": 64})
+
+
+def family_results(model: Model) -> list[TensorInfo]:
+    """Returns what a pass over the prompt makes, and the weights that it reads."""
+    context = InferenceContext(model.args, 64)
+    with recorded(model.args) as events:
+        model.transformer.forward(context, PROMPT)
+    made = [x for e in events for x in e.outputs]
+    return made + [x for e in events for x in e.inputs if x.name.endswith(("weight", "bias"))]
+
+
+def test_every_step_of_the_registry_is_taken_by_a_run(tmp_path: Path, model: Model) -> None:
     taken = set()
+    for family in CONFIGS:
+        other = load_model(write_family(tmp_path / family, family))
+        for all_positions in (False, True):
+            with recorded(other.args) as events:
+                context = InferenceContext(other.args, 64)
+                other.transformer.forward(context, PROMPT, 0, all_positions)
+            taken |= {(e.stage, e.op, x.name, x.letters) for e in events for x in e.outputs}
     for all_positions in (False, True):
         transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
         with recorded(DIFFERENT) as events:

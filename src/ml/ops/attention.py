@@ -201,7 +201,9 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
 
 
 @op
-def attention(xq: Tensor, cache: KeyValueCache, start_pos: int) -> Tensor:
+def attention(
+    xq: Tensor, cache: KeyValueCache, start_pos: int, divisor: float | None = None
+) -> Tensor:
     """Sum the cached values that each token may see by their weights, without a score matrix.
 
     out[t, i] = sum over s <= start_pos + t of softmax over s of (xq[t, i] . k[s, j] / sqrt(h))
@@ -214,12 +216,14 @@ def attention(xq: Tensor, cache: KeyValueCache, start_pos: int) -> Tensor:
         xq: Rotated queries [T, H, h] in the dtype of the cache, H a multiple of its K heads.
         cache: The positions below start_pos + T have been written.
         start_pos: Position of the first token.
+        divisor: A positive number that replaces sqrt(h) in the formula.
 
     Returns:
         A tensor [T, H, h] in the dtype of `xq`.
 
     Raises:
         ShapeError: The sizes do not fit together, or the cache does not have the positions.
+        TensorError: A divisor that is not a positive float.
         DTypeError: Another dtype than that of the cache.
 
     Source: Dao et al., FlashAttention, 2022, for the merging of blocks; Ainslie et al., GQA, 2023.
@@ -234,11 +238,13 @@ def attention(xq: Tensor, cache: KeyValueCache, start_pos: int) -> Tensor:
         )
     if xq._pointer is None:
         xq = xq.contiguous()
+    if divisor is not None and not (type(divisor) is float and 0 < divisor < math.inf):
+        raise TensorError(f"[attention] divisor must be a positive float: {ascii(divisor)[:80]}")
     result = Tensor._empty(xq._shape, xq._dtype)
     if not result._size:
         return result
     threads, code = kernels.threads or kernels.checked_threads(), xq._dtype.code
-    xq_at, out_at, scale = xq._pointer, result._pointer, _LOG2_E / math.sqrt(h)
+    xq_at, out_at, scale = xq._pointer, result._pointer, _LOG2_E / (divisor or math.sqrt(h))
     step = max(1, _MULTIPLY_ADDS_PER_CALL // (2 * H * h * (start_pos + T)))
     for t in range(0, T, step):
         if t:

@@ -1,0 +1,66 @@
+"""Tiny random models of the families next to Llama, as directories in Hugging Face's layout."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from src import ml
+from src.checkpoint.names import hugging_face_names
+from src.model import ModelArgs
+from src.model.files import read_model_files
+from tests.model.tiny import uniform
+from tests.support.hugging_face_writer import write_hugging_face_directory
+
+# The sizes of `tests.trace.recording.DIFFERENT`: a letter of the wrong dimension shows.
+_SIZES = {
+    "hidden_size": 20, "num_attention_heads": 12, "num_key_value_heads": 3, "head_dim": 10,
+    "intermediate_size": 50, "vocab_size": 131, "num_hidden_layers": 4, "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 4096, "eos_token_id": 2,
+}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    "qwen2": {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 16},
+    "qwen3": {"model_type": "qwen3", "layer_types": ["full_attention"] * 4},
+    "smollm3": {"model_type": "smollm3", "pad_token_id": None, "tie_word_embeddings": True},
+    "granite": {
+        "model_type": "granite", "embedding_multiplier": 3.0, "residual_multiplier": 0.6,
+        "attention_multiplier": 0.2, "logits_scaling": 1.5,
+    },
+    "olmo2": {"model_type": "olmo2"},
+}  # fmt: skip
+
+
+def config_of(family: str, **changes: object) -> dict[str, Any]:
+    """Returns the content of config.json."""
+    return _SIZES | CONFIGS[family] | changes
+
+
+def write_family(
+    directory: Path, family: str, dtype: ml.DType = ml.bfloat16, **changes: object
+) -> Path:
+    """Writes a random model; `changes` are keys of config.json."""
+    directory.mkdir(exist_ok=True)
+    config = config_of(family, **changes)
+    write_hugging_face_directory(directory, config, {})
+    args = read_model_files(directory).args
+    arrays = random_arrays(args, dtype, tied="tie_word_embeddings" in config)
+    return write_hugging_face_directory(directory, config, arrays)
+
+
+def random_arrays(
+    args: ModelArgs, dtype: ml.DType, tied: bool
+) -> "dict[str, np.ndarray[Any, Any]]":
+    """Returns weights, as large as those of `tests.model.tiny`, by Hugging Face's names."""
+    shapes, arrays = args.tensor_shapes, {}
+    for number, (name, ours) in enumerate(hugging_face_names(args.n_layers, args.parts)):
+        if tied and ours == "output.weight":
+            continue
+        values = uniform(number, int(np.prod(shapes[ours]))).reshape(shapes[ours])
+        if "norm" in name:
+            values = 1 + 0.4 * values
+        elif "embed" in name:
+            values = 0.8 * values
+        elif values.ndim == 2:
+            values = 2 * values / np.sqrt(values.shape[1])
+        arrays[name] = values.astype(dtype.numpy_dtype)
+    return arrays

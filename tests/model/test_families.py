@@ -1,0 +1,304 @@
+"""The families next to Llama: their configurations, and the promises that hold for Llama too."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml
+from src.checkpoint import CheckpointError
+from src.ml import kernels
+from src.model import InferenceContext, Model, ModelArgs, load_model, save_quantized
+from src.model.files import read_model_files
+from tests.model.families import CONFIGS, config_of, write_family
+from tests.model.test_llama import bits, run
+from tests.model.tiny import uniform
+from tests.support.gguf_writer import NAMES, gguf_bytes
+from tests.support.safetensors_writer import write_safetensors
+
+LENGTH, CHUNKS, THREADS = 40, (1, 7, 32), (2, 3)
+WEIGHTS = "model.safetensors"
+EVERY_FAMILY = pytest.mark.parametrize("family", CONFIGS)
+IDS = [int(65 * (x + 1)) for x in uniform(7, LENGTH)]
+
+
+@pytest.fixture(autouse=True)
+def machine_settings() -> Iterator[None]:
+    """Puts the number of threads and the instruction set back."""
+    threads, isa = ml.get_num_threads(), ml.build_info()["isa"]
+    yield
+    ml.set_num_threads(threads)
+    kernels.set_isa(isa)
+
+
+def args_of(directory: Path, family: str, **changes: object) -> ModelArgs:
+    config = {k: v for k, v in config_of(family, **changes).items() if v != "absent"}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / WEIGHTS).touch()
+    return read_model_files(directory).args
+
+
+@EVERY_FAMILY
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=lambda d: d.name)
+def test_chunks_threads_and_instruction_sets_give_the_same_bits(
+    tmp_path: Path, family: str, dtype: ml.DType
+) -> None:
+    network = load_model(write_family(tmp_path, family, dtype)).transformer
+    ml.set_num_threads(1)
+    one = bits(run(network, IDS))
+    for isa in ml.build_info()["available_isas"]:
+        kernels.set_isa(isa)
+        for chunk in CHUNKS:
+            np.testing.assert_array_equal(bits(run(network, IDS, chunk)), one, err_msg=isa)
+    for threads in THREADS:
+        ml.set_num_threads(threads)
+        np.testing.assert_array_equal(bits(run(network, IDS)), one, err_msg=str(threads))
+
+
+@EVERY_FAMILY
+def test_fused_and_eager_attention_differ_by_rounding_only(tmp_path: Path, family: str) -> None:
+    network = load_model(write_family(tmp_path, family, ml.float32)).transformer
+    context = InferenceContext(network.args, LENGTH, attention="eager")
+    eager = network.forward(context, IDS, all_positions=True).numpy()
+    assert 0 < np.abs(run(network, IDS) - eager).max() < 1e-4
+
+
+def changed_by(directory: Path, family: str, **changes: object) -> float:
+    """Returns by how much a change of the configuration moves the logits."""
+    plain, other = (
+        run(load_model(write_family(directory / name, family, ml.float32, **keys)).transformer, IDS)
+        for name, keys in (("plain", {}), ("other", changes))
+    )
+    return float(np.abs(plain - other).max())
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("smollm3", {"no_rope_layers": [1, 1, 1, 1]}),
+        ("smollm3", {"no_rope_layer_interval": 2}),
+        ("granite", {"embedding_multiplier": 3.1}),
+        ("granite", {"residual_multiplier": 0.61}),
+        ("granite", {"attention_multiplier": 0.21}),
+        ("granite", {"logits_scaling": 1.6}),
+    ],
+)
+def test_each_key_of_a_family_counts(tmp_path: Path, family: str, changes: dict[str, Any]) -> None:
+    assert changed_by(tmp_path, family, **changes) > 1e-3
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "smollm3"])
+def test_a_window_that_is_off_limits_nothing(tmp_path: Path, family: str) -> None:
+    off = {"use_sliding_window": False, "sliding_window": 8, "max_window_layers": 1}
+    args = args_of(tmp_path, family, **off)
+    assert (args.max_context_length, args.sliding_window) == (4096, None)
+
+
+@EVERY_FAMILY
+@pytest.mark.parametrize("quantize", ["nf4", "int8"])
+def test_a_saved_quantized_model_is_the_one_that_was_quantized(
+    tmp_path: Path, family: str, quantize: str
+) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 6}
+    plain = write_family(tmp_path / "plain", family, **sizes)
+    in_memory = run(load_model(plain, quantize=quantize).transformer, IDS)
+    save_quantized(plain, tmp_path / "saved", quantize)
+    saved = load_model(tmp_path / "saved")
+    np.testing.assert_array_equal(bits(run(saved.transformer, IDS)), bits(in_memory))
+    assert saved.args.parts == load_model(plain).args.parts
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "qwen2": {"n_kv_heads": 32, "max_context_length": 32768, "norm_eps": 1e-6, "head_dim": 2},
+    "qwen3": {"n_kv_heads": 32, "max_context_length": 32768, "norm_eps": 1e-6, "head_dim": 128},
+    "smollm3": {
+        "n_kv_heads": 4, "max_context_length": 32768, "rope_theta": 2e6, "head_dim": 2,
+        "layers_without_rope": (3,),
+    },
+    "granite": {
+        "n_kv_heads": 32, "max_context_length": 2048, "embedding_multiplier": 1.0,
+        "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0,
+    },
+    "olmo2": {"n_kv_heads": 32, "max_context_length": 2048, "norm_eps": 1e-5, "head_dim": 2},
+}  # fmt: skip
+
+
+@EVERY_FAMILY
+def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path, family: str) -> None:
+    absent = dict.fromkeys(
+        (
+            "num_key_value_heads", "head_dim", "rms_norm_eps", "max_position_embeddings",
+            *(key for key in CONFIGS[family] if key != "model_type"),
+        ), "absent",
+    )  # fmt: skip
+    sizes = {"hidden_size": 64, "num_attention_heads": 32}
+    args = args_of(tmp_path, family, **absent | sizes)
+    assert {key: getattr(args, key) for key in DEFAULTS[family]} == DEFAULTS[family]
+    assert read_model_files(tmp_path).tied is (family == "smollm3")
+    null = args_of(tmp_path, family, **absent | sizes | {"num_key_value_heads": None})
+    assert null.n_kv_heads == 32
+    theta = {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}
+    assert args_of(tmp_path, family, **theta).rope_theta == 7.0
+
+
+BAD: dict[str, tuple[str, dict[str, object], str]] = {
+    "a window": ("qwen2", {"use_sliding_window": True}, "key 'use_sliding_window': expected null"),
+    "no switch": ("qwen3", {"use_sliding_window": 1}, "key 'use_sliding_window': expected null"),
+    "a window of granite": ("granite", {"sliding_window": 8}, "which a granite does not have"),
+    "layers of several kinds": (
+        "qwen3",
+        {"layer_types": ["full_attention", "sliding_attention"] * 2},
+        "layer_types: expected only full_attention",
+    ),
+    "too few kinds": (
+        "qwen2", {"layer_types": ["full_attention"] * 3},
+        "layer_types: expected one for each of 4 layers, got 3",
+    ),
+    "too few layers with RoPE": (
+        "smollm3", {"no_rope_layers": [1, 0, 1]},
+        "no_rope_layers: expected one for each of 4 layers, got 3",
+    ),
+    "no list of 0 and 1": ("smollm3", {"no_rope_layers": [1, 1, 1, 2]}, "a list of 0 and 1"),
+    "true is no 1": ("smollm3", {"no_rope_layers": [True] * 4}, "a list of 0 and 1"),
+    "an interval of 0": ("smollm3", {"no_rope_layer_interval": 0}, "no_rope_layer_interval: "),
+    "another family's key": ("qwen3", {"logits_scaling": 2.0}, "key 'logits_scaling': expected a"),
+    "RoPE of another family": ("granite", {"no_rope_layers": [1] * 4}, "key 'no_rope_layers': "),
+    "a factor of 0": ("granite", {"residual_multiplier": 0}, "residual_multiplier: expected a"),
+    "a factor of text": ("granite", {"logits_scaling": "8"}, "logits_scaling: expected a number"),
+    "multimodal positions": ("qwen2", {"use_mrope": True}, "key 'use_mrope': expected null"),
+    "YaRN": ("qwen2", {"rope_scaling": {"type": "yarn", "factor": 4}}, "expected one of default"),
+    "GeLU": ("olmo2", {"hidden_act": "gelu"}, "hidden_act: expected 'silu'"),
+    "missing sizes": ("qwen2", {"num_hidden_layers": None}, "without 'num_hidden_layers'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "changes", "words"), BAD.values(), ids=BAD)
+def test_what_is_not_supported_is_refused_in_a_line(
+    tmp_path: Path, family: str, changes: dict[str, object], words: str
+) -> None:
+    args_of(tmp_path, family)
+    with pytest.raises(CheckpointError) as caught:
+        args_of(tmp_path, family, **changes)
+    assert str(caught.value).startswith(str(tmp_path / "config.json"))
+    assert words in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("phi3", "phi3: joined weights and the rotary embedding LongRoPE, which is"),
+        ("gemma2", "gemma2: four norms in a layer"),
+        ("qwen3_moe", "qwen3_moe: a mixture of experts"),
+        ("bamba", "model_type: expected 'llama' or 'mistral' or 'qwen2'"),
+    ],
+)
+def test_other_families_are_refused_by_name(tmp_path: Path, kind: str, words: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        args_of(tmp_path, "qwen2", model_type=kind)
+    assert words in str(caught.value)
+
+
+SHAPES = {
+    "a norm over all heads": ("qwen3", "self_attn.q_norm.weight", (120,), "[10]"),
+    "a norm over one head": ("olmo2", "self_attn.k_norm.weight", (10,), "[30]"),
+    "a short bias": ("qwen2", "self_attn.k_proj.bias", (29,), "[30]"),
+    "a short norm": ("olmo2", "post_feedforward_layernorm.weight", (19,), "[20]"),
+}
+
+
+@pytest.mark.parametrize(("family", "name", "shape", "right"), SHAPES.values(), ids=SHAPES)
+def test_tensors_of_a_family_are_checked(
+    tmp_path: Path, family: str, name: str, shape: tuple[int, ...], right: str
+) -> None:
+    model, path = load_model(write_family(tmp_path, family, ml.float32)), tmp_path / WEIGHTS
+    names = model.checkpoint.names_in_files
+    tensors = {names[key]: np.array(x) for key, x in model.tensors.items()}
+    full = f"model.layers.2.{name}"
+    write_safetensors(path, tensors | {full: np.ones(shape, np.float32)})
+    with pytest.raises(CheckpointError, match=r"shapes: expected those of config\.json") as caught:
+        load_model(tmp_path)
+    assert f"'{full}' {list(shape)} instead of {right}" in str(caught.value)
+    write_safetensors(path, {key: x for key, x in tensors.items() if key != full})
+    with pytest.raises(CheckpointError, match=f"without '{full}'"):
+        load_model(tmp_path)
+
+
+def test_a_family_has_the_tensors_of_its_own_and_no_others(tmp_path: Path) -> None:
+    write_family(tmp_path, "qwen3", ml.float32)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
+    with pytest.raises(CheckpointError, match=r"also 'model.layers.0.self_attn.k_norm.weight', "):
+        load_model(tmp_path)
+
+
+# The names of GGUF files, written out again; those of `NAMES` are common to all.
+GGUF_NAMES = {
+    "attention.q_norm": "attn_q_norm",
+    "attention.k_norm": "attn_k_norm",
+}
+GGUF_NAMES_AFTER = {"attention_norm": "post_attention_norm", "ffn_norm": "post_ffw_norm"}
+GGUF_KEYS = {
+    "granite": {
+        "embedding_scale": 3.0, "residual_scale": 0.6, "attention.scale": 0.2, "logit_scale": 1.5,
+    },
+}  # fmt: skip
+NEIGHBOURS = ("smollm3", "granite")  # are rotated together in these, halves in the others
+
+
+def write_gguf(path: Path, family: str, source: Model, **keys: object) -> Path:
+    """Writes a loaded model as a GGUF file."""
+    args, tensors, names = source.args, {}, NAMES | GGUF_NAMES
+    names = names | (GGUF_NAMES_AFTER if family == "olmo2" else {})
+    for key, weight in source.tensors.items():
+        stem, _, ending = key.removeprefix("layers.").rpartition(".")
+        layer, _, inner = stem.partition(".")
+        is_inner = layer.isdecimal()
+        name = f"blk.{layer}.{names[inner]}" if is_inner else names[stem]
+        array = np.array(weight)
+        if family in NEIGHBOURS and key.endswith((".wq.weight", ".wk.weight")):
+            halves = array.reshape(-1, 2, args.head_dim // 2, array.shape[1])
+            array = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
+        tensors[f"{name}.{ending}"] = array
+    hyper = {
+        "context_length": 4096, "embedding_length": args.dim, "block_count": args.n_layers,
+        "feed_forward_length": args.ffn_dim, "attention.head_count": args.n_heads,
+        "attention.head_count_kv": args.n_kv_heads, "attention.key_length": args.head_dim,
+        "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": args.rope_theta,
+    }  # fmt: skip
+    hyper |= GGUF_KEYS.get(family, {}) | keys
+    described = {"general.architecture": family}
+    path.write_bytes(
+        gguf_bytes(described | {f"{family}.{k}": v for k, v in hyper.items()}, tensors)
+    )
+    return path
+
+
+@EVERY_FAMILY
+def test_a_gguf_file_gives_the_logits_of_the_directory(tmp_path: Path, family: str) -> None:
+    directory = load_model(write_family(tmp_path / "directory", family, ml.float32))
+    model = load_model(write_gguf(tmp_path / "a.gguf", family, directory))
+    expected, found = run(directory.transformer, IDS), run(model.transformer, IDS)
+    # Constants are float32 in these files, and rows that are not rotated come in another order.
+    bound = 1e-4 if family in NEIGHBOURS else 0.0
+    assert np.abs(found - expected).max() <= bound
+    assert model.args.rope_pairs == ("interleaved" if family in NEIGHBOURS else "halves")
+    for name in ("parts", "layers_without_rope"):
+        assert getattr(model.args, name) == getattr(directory.args, name)
+
+
+def test_the_factors_of_granite_belong_to_it_alone_in_gguf_files_too(tmp_path: Path) -> None:
+    directory = load_model(write_family(tmp_path / "directory", "qwen3", ml.float32))
+    for value in (0.0, 1.5):
+        path = write_gguf(tmp_path / "a.gguf", "qwen3", directory, logit_scale=value)
+        if value:
+            with pytest.raises(CheckpointError, match=r"key 'qwen3\.logit_scale': expected 0"):
+                load_model(path)
+        else:
+            load_model(path)
+    granite = load_model(write_family(tmp_path / "granite", "granite", ml.float32))
+    path = write_gguf(tmp_path / "a.gguf", "granite", granite, **{"attention.scale": 0.0})
+    assert load_model(path).args.attention_multiplier is None
