@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from src.model import load_model
-from src.tokenizer import load_tokenizer
-from tests.bench.engines import LLAMA_CPP, TRANSFORMERS, Ours, Setup, cache_tensors
+from tests.bench.engines import LLAMA_CPP, TRANSFORMERS, Setup, cache_tensors
 from tests.bench.reference import BOUND, reference_logits, relative_error
-from tests.bench.shapes import find_checkpoint, find_gguf, rope_divisors, write_ranks
+from tests.bench.shapes import find_checkpoint, find_gguf, rope_divisors
 from tests.bench.timed import CountedCalls, Timed, TimedOurs
 
 IDS = np.random.default_rng(3).integers(0, 512, 40).tolist()
@@ -37,19 +36,6 @@ def test_a_random_checkpoint_is_written_once_and_has_a_tokenizer(directory: Path
     assert find_checkpoint("tiny", None, directory.parent) == directory
     assert (directory / "consolidated.00.pth").stat().st_mtime_ns == written
     assert load_model(directory).tokenizer is not None
-
-
-def test_another_number_of_layers_is_another_checkpoint(tmp_path: Path) -> None:
-    directory = find_checkpoint("tiny", 2, tmp_path)
-    assert load_model(directory).args.n_layers == 2
-    with pytest.raises(SystemExit):
-        find_checkpoint(str(directory), 2, tmp_path)
-    assert find_checkpoint(str(directory), None, tmp_path) == directory
-
-
-def test_as_many_ranks_are_written_as_asked_for_without_a_repetition(tmp_path: Path) -> None:
-    write_ranks(tmp_path / "tokenizer.model", 256 + 65536 + 10)
-    assert load_tokenizer(tmp_path).vocab_size == 256 + 65536 + 10 + 256
 
 
 def test_our_logits_are_the_reference_s(ours: TimedOurs, reference: Any) -> None:
@@ -97,10 +83,6 @@ def test_calls_are_counted_and_the_library_comes_back(ours: TimedOurs) -> None:
     assert 0 < found["share_outside"] < 1
 
 
-def test_a_token_is_sampled(ours: TimedOurs) -> None:
-    assert ours.sampling_seconds(3) > 0
-
-
 def test_the_divisors_of_the_rotation_reach_from_1_to_the_factor(directory: Path) -> None:
     divisors = rope_divisors(load_model(directory))
     assert (divisors[0], divisors[-1]) == (1, 8)
@@ -132,7 +114,3 @@ def test_the_other_engines_compute_the_same(
     assert engine.prefill_rate(IDS) > 0
     assert engine.decode_rate(IDS[:3]) > 0
     assert engine.facts()
-
-
-def test_ours_takes_the_context_of_the_setup(directory: Path) -> None:
-    assert Ours(Setup(directory, 1, 17)).context.sequence_length == 17

@@ -18,7 +18,6 @@ from src.ml import ShapeError, kernels
 from src.ml.kernels import KernelSettingError
 from src.model import ModelConfigError, NotEnoughMemoryError
 from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, REPOSITORY, Run, environment, run_program
-from tests.cli.reciting_model import LONGEST_CONTEXT
 
 
 def refusal(run: Run, *arguments: str | Path, stdin: bytes = b"x") -> tuple[int, str]:
@@ -55,29 +54,6 @@ def test_a_sampling_setting_out_of_range_is_a_usage_error(run: Run, alphabet_mod
         code, line = refusal(run, "-m", alphabet_model, *flags)
         assert code == 2
         assert flags[1].lstrip("-") in line
-
-
-def test_a_context_longer_than_the_model_has_is_a_usage_error(
-    run: Run, alphabet_model: Path
-) -> None:
-    code, line = refusal(run, "-m", alphabet_model, "-c", str(LONGEST_CONTEXT + 1))
-    assert code == 2
-    assert line == (
-        f"error: --context-length: expected at most the model's {LONGEST_CONTEXT}, "
-        f"got {LONGEST_CONTEXT + 1}"
-    )
-
-
-def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(
-    run: Run, alphabet_model: Path
-) -> None:
-    around = FORMAT_TOKENS
-    for length in (1, 2, 100):
-        code, line = refusal(run, "-m", alphabet_model, "-c", str(around + 1), stdin=b"x" * length)
-        assert code == 2
-        assert f"{around + length} tokens" in line
-        assert f"the context has {around + 1};" in line
-    assert run("-m", alphabet_model, "-c", str(around + 2), stdin=b"x").stdout == b"a\n"
 
 
 def test_a_directory_without_a_model_is_a_bad_model(run: Run, tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_a_dash_means_standard_input() -> None:
         (["--debug-log", "--trace-layers", "9" * 5000], "must be a whole number"),
         (["--debug-log", "--trace-stages", "0-3"], "must be stages from 1 to 21: got 0-3"),
         (["--debug-log", "--trace-stages", "22"], "must be stages from 1 to 21: got 22"),
+        (["--explain", "22"], "argument --explain: must be a stage from 1 to 21: got 22"),
         (["--trace-layers", "0"], "argument --trace-layers: needs --debug-log or --trace-json"),
         (["--trace-statistics"], "argument --trace-statistics: needs --debug-log or --trace-json"),
         (["-temp", "0"], "unrecognized arguments: -temp; near it: --temperature"),

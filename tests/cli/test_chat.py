@@ -243,35 +243,6 @@ def test_output_in_a_file_holds_the_answers_alone(
 
 
 @pytest.mark.parametrize("terminal", TERMINALS)
-def test_continue_goes_on_with_an_answer_that_was_stopped(
-    open_chat: Spawn, alphabet_model: Path, terminal: str
-) -> None:
-    child = open_chat("-m", alphabet_model, "-n", "10", TERM=terminal)
-    say(child, "Hello", "abcdefghij\r\n", "/continue goes on")
-    say(child, "/continue", "klmnopqrst\r\n")
-    say(child, "/continue", "uvwxyz\r\n", "eot")
-    child.sendline("/continue")
-    child.expect_exact("error: there is no answer that was stopped")
-
-
-@pytest.mark.parametrize("terminal", TERMINALS)
-def test_ctrl_c_keeps_the_half_answer(open_chat: Spawn, endless_model: Path, terminal: str) -> None:
-    child = open_chat("-m", endless_model, "-c", "100000", TERM=terminal)
-    child.sendline("Hello")
-    child.expect_exact(ALPHABET * 2)
-    child.send(CTRL_C)
-    child.expect_exact("stopped; /continue goes on, /regen asks again")
-    child.expect(PROMPT)
-    child.sendline("/continue")
-    child.expect_exact(ALPHABET)
-    child.send(CTRL_C)
-    child.expect_exact("interrupted")
-    child.expect(PROMPT)
-    child.sendline("/show prompt")
-    child.expect_exact("Hello")
-
-
-@pytest.mark.parametrize("terminal", TERMINALS)
 def test_ctrl_z_suspends_and_the_prompt_is_back_afterwards(
     open_chat: Spawn, alphabet_model: Path, terminal: str
 ) -> None:

@@ -84,11 +84,6 @@ def test_set_without_a_value_shows_what_is_set(session: Session, typed: Typed) -
     assert typed("/set").splitlines() == session.settings.lines()
 
 
-def test_set_changes_one_setting_and_says_so(session: Session, typed: Typed) -> None:
-    assert "temperature    0.0" in typed("/set temperature 0")
-    assert session.settings.sampling.temperature == 0.0
-
-
 @pytest.mark.parametrize("line", ["/set x", "/set x 1", "/set temperature x"])
 def test_a_wrong_set_changes_nothing(session: Session, line: str) -> None:
     before = session.settings
@@ -97,20 +92,6 @@ def test_a_wrong_set_changes_nothing(session: Session, line: str) -> None:
     with pytest.raises(SamplingError):
         run_command(session, "/set top_p 7")
     assert session.settings == before
-
-
-def test_clear_undo_and_regen_do_as_the_session_does(
-    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    session = session_of(alphabet_model, "-c", "300", "--seed", "3")
-    session.ask("one")
-    session.ask("two")
-    assert reply(capsys, session, "/undo") == "taken back: two\n"
-    run_command(session, "/set max_tokens 2")
-    run_command(session, "/regen")
-    assert [turn.answer for turn in session.turns] == ["ab"]
-    reply(capsys, session, "/clear")
-    assert session.turns == []
 
 
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if not command.usage])
@@ -135,25 +116,6 @@ def test_tokens_shows_ids_bytes_and_pieces_of_a_text_as_it_was_typed(
     assert "special" not in typed("/tokens <|eot_id|>")
     with pytest.raises(UsageError, match="wants a text"):
         run_command(session, "/tokens")
-
-
-def test_stats_turns_the_statistics_on_and_off(
-    session: Session, capsys: pytest.CaptureFixture[str], typed: Typed
-) -> None:
-    session.ask("one")
-    assert capsys.readouterr().err == ""
-    typed("/stats on")
-    session.ask("one")
-    assert " new " in capsys.readouterr().err
-    typed("/stats off")
-    session.ask("one")
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("line", ["/stats", "/stats yes", "/trace", "/trace 1"])
-def test_a_switch_wants_on_or_off(session: Session, line: str) -> None:
-    with pytest.raises(UsageError, match="wants on or off: got"):
-        run_command(session, line)
 
 
 def test_there_is_no_system_prompt_in_a_completion(alphabet_model: Path) -> None:
@@ -330,12 +292,6 @@ def test_show_params_tells_what_the_next_answer_comes_with(session: Session, typ
     shown = typed("/show params")
     assert "candidates shown of each token: 4" in shown
     assert "to go before the next message: 9 characters" in shown
-
-
-def test_show_refuses_what_it_does_not_know(session: Session) -> None:
-    for line in ("/show", "/show weather"):
-        with pytest.raises(UsageError, match="model, params, prompt, cache, tokens"):
-            run_command(session, line)
 
 
 def test_show_escapes_bytes_that_are_no_character(session: Session, typed: Typed) -> None:

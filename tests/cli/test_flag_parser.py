@@ -9,7 +9,6 @@ import pexpect
 import pytest
 
 from src import __version__
-from src.cli.arguments import EXAMPLES
 from src.model.files import BUNDLED_MODEL
 from src.trace.records import read_trace
 from tests.cli.conftest import CTRL_D, REPOSITORY, Spawn
@@ -71,21 +70,6 @@ def test_a_dash_reads_what_is_typed(spawn: Spawn) -> None:
     assert shown(child)[-2:] == [ANSWER, ""]
 
 
-def test_the_list_of_examples_and_an_example_by_its_number(spawn: Spawn) -> None:
-    child = spawn("--examples", "--temperature", "0", "-n", "20", TERM="dumb")
-    for number, example in enumerate(EXAMPLES, 1):
-        child.expect_exact(f"{number}. {example.description}"[:70])
-    child.expect_exact("/examples N asks one of them")
-    child.expect_exact(">>>")
-    child.sendline("/examples 6")
-    child.expect_exact("prompt")
-    chosen = child.before
-    child.send(CTRL_D)
-    shown(child)
-    alone = shown(spawn("--example", "6", "--temperature", "0", "-n", "20"))
-    assert alone[1] in chosen
-
-
 def test_reports_in_a_wide_and_in_a_narrow_window(spawn: Spawn) -> None:
     wide = shown(spawn("--metadata"))
     assert "tok_embeddings.weight            [4096, 192]  bfloat16  1572864" in wide
@@ -97,26 +81,6 @@ def test_reports_in_a_wide_and_in_a_narrow_window(spawn: Spawn) -> None:
     assert info["llama-bolts"] == __version__
     for name in ("isa", "openmp", "threads", "free"):
         assert info[name]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dimensions", [(1, 1), (3, 7)])
-def test_the_smallest_windows(spawn: Spawn, dimensions: tuple[int, int]) -> None:
-    child = spawn("-p", QUESTION, "--temperature", "0", dimensions=dimensions)
-    assert ANSWER in shown(child)
-    for report in ("--info", "--metadata", "--help"):
-        assert shown(spawn(report, dimensions=dimensions))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
-def test_plain_terminals_get_plain_text(spawn: Spawn, changes: dict[str, str]) -> None:
-    child = spawn("-p", QUESTION, "--temperature", "0", **changes)
-    child.expect(pexpect.EOF)
-    assert f"\r\n{ANSWER}\r\n" in child.before
-    assert not STYLES.search(child.before)
-    if "TERM" in changes:
-        assert "\x1b" not in child.before
 
 
 GIANT = {

@@ -118,11 +118,6 @@ def test_a_gguf_file_is_reported_with_its_keys_and_long_arrays_cut(
     assert (done.returncode, b"safetensors and GGUF files have none" in done.stderr) == (2, True)
 
 
-def test_a_bad_model_has_no_report(run: Run, tmp_path: Path) -> None:
-    done = run("-m", tmp_path, "--metadata")
-    assert (done.returncode, done.stdout) == (3, b"")
-
-
 def test_the_report_says_what_was_overridden(run: Run, alphabet_model: Path) -> None:
     assert run("-m", alphabet_model, "--metadata", "--rope-scaling-factor", "32").stdout.count(
         b"32.0"
@@ -267,11 +262,3 @@ def test_a_chapter_that_is_not_installed_is_an_error_with_both_places(
     places = f"{tmp_path}/llama_bolts/{name} or {tmp_path}/{name}"
     text = f"error: --explain: expected {places}, got neither\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, b"", text.encode())
-
-
-@pytest.mark.parametrize("number", ["0", "22", "x", ""])
-def test_a_number_that_is_no_stage_is_refused(run_process: Run, number: str) -> None:
-    done = run_process("--explain", number)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.startswith(b"error: argument --explain: ")
-    assert done.stderr.count(b"\n") == 1

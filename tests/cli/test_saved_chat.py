@@ -376,15 +376,6 @@ def test_a_chat_that_version_0_1_0_saved_is_gone_on_with(
     assert len(session.turns) == 3
 
 
-def test_a_chat_of_a_later_version_is_refused_by_version(
-    alphabet_model: Path, tmp_path: Path
-) -> None:
-    sample = (Path(__file__).parents[1] / "golden" / "chat-0.1.0.json").read_text()
-    (tmp_path / "chat.json").write_text(sample.replace('"version": 1', '"version": 2'))
-    with pytest.raises(UsageError, match="version: expected 1, got 2"):
-        run_command(session_of(alphabet_model, "-c", "300"), f"/load {tmp_path / 'chat.json'}")
-
-
 @pytest.mark.parametrize(
     ("typed", "path"),
     [
@@ -399,12 +390,6 @@ def test_a_chat_of_a_later_version_is_refused_by_version(
 )
 def test_a_path_is_what_was_typed(typed: str, path: str) -> None:
     assert named_path(typed) == Path(path)
-
-
-@pytest.mark.parametrize("typed", ["", "''"])
-def test_no_name_is_refused(typed: str) -> None:
-    with pytest.raises(UsageError, match="name of a file"):
-        named_path(typed)
 
 
 def test_text_is_read_without_the_mark_of_its_byte_order(tmp_path: Path) -> None:
@@ -430,19 +415,6 @@ def test_what_is_no_text_or_too_long_is_refused(
         read_text(file, 100)
     file.write_bytes(b"x" * 100)
     assert read_text(file, 100) == "x" * 100
-
-
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for name, reason in (
-        ("nothing", "cannot be opened: No such file"),
-        (".", "expected a regular file, got a directory"),
-        ("pipe", "expected a regular file, got a FIFO"),
-        ("a\0b", "cannot be opened: 'embedded null byte'"),
-        ("x" * 300, "cannot be opened: File name too long"),
-    ):
-        with pytest.raises(UsageError, match=reason):
-            read_text(tmp_path / name, 100)
 
 
 def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_permissions(

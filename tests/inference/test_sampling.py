@@ -42,10 +42,6 @@ def log(*probabilities: float) -> Logits:
     return np.log(np.array(probabilities)).astype(np.float32)
 
 
-def test_the_defaults_are_those_of_the_command_line() -> None:
-    assert SamplingArgs() == SamplingArgs(0.6, 50, 0.9, 0.0, 1.0, None)
-
-
 @pytest.mark.parametrize(
     ("setting", "bad"),
     [

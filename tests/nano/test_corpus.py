@@ -6,7 +6,6 @@ import pytest
 
 from src.nano.corpus import BOSTON, PINNED, WHOLE_FACT_FAMILIES, load_split
 from src.nano.facts_geography import COUNTRIES, PLACES, STATES
-from src.nano.geography_pairs import CAPITAL_QUESTIONS, FLAG_QUESTIONS, REVERSE_QUESTIONS
 
 SPLIT = load_split()
 ALL_PAIRS = [
@@ -34,16 +33,6 @@ def test_each_held_out_fact_and_phrasing_is_trained_otherwise(family: str) -> No
         assert pair.phrasing in phrasings
 
 
-def test_every_place_is_asked_in_at_least_twenty_phrasings() -> None:
-    phrasings: dict[str, set[str]] = defaultdict(set)
-    for place in PLACES:
-        for pair in SPLIT.train[f"capital-{place.kind}"]:
-            phrasings[pair.fact].add(pair.phrasing)
-    assert len(CAPITAL_QUESTIONS) >= 20
-    assert set(phrasings) == {place.name for place in PLACES}
-    assert min(len(found) for found in phrasings.values()) >= 20
-
-
 @pytest.mark.parametrize(
     ("family", "facts"),
     [
@@ -56,14 +45,6 @@ def test_every_place_is_asked_in_at_least_twenty_phrasings() -> None:
 )
 def test_every_fact_is_trained(family: str, facts: tuple) -> None:
     assert {pair.fact for pair in SPLIT.train[family]} == {place.name for place in facts}
-
-
-def test_every_phrasing_is_trained() -> None:
-    trained = {pair.phrasing for pairs in SPLIT.train.values() for pair in pairs}
-    for question in (*CAPITAL_QUESTIONS, *REVERSE_QUESTIONS):
-        assert question in trained
-        assert question + " Answer in one word." in trained
-    assert set(FLAG_QUESTIONS) <= trained
 
 
 def test_a_prompt_with_its_setup_has_one_answer() -> None:

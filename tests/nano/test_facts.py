@@ -2,26 +2,10 @@
 
 import pytest
 
-from src.nano.facts_chat import ROLE_PLAY, SMALL_TALK, STORIES
-from src.nano.facts_geography import COUNTRIES, PLACES, STATES, flag_emoji
+from src.nano.facts_chat import SMALL_TALK
+from src.nano.facts_geography import PLACES, flag_emoji
 from src.nano.facts_llama import LIBRARY_TOPICS, LLAMA_TOPICS
 from src.nano.facts_types import phrases, topics
-
-
-def test_all_countries_and_states_are_there() -> None:
-    assert len(COUNTRIES) == 195
-    assert len(STATES) == 50
-
-
-def test_every_place_has_its_own_name_and_capital() -> None:
-    assert len({place.name for place in PLACES}) == len(PLACES)
-    assert len({place.capital for place in PLACES}) == len(PLACES)
-
-
-def test_every_country_has_its_own_code_of_two_letters() -> None:
-    codes = {place.code for place in COUNTRIES}
-    assert len(codes) == len(COUNTRIES)
-    assert all(len(code) == 2 and code.isascii() and code.isupper() for code in codes)
 
 
 def test_the_bare_name_has_neither_article_nor_kind() -> None:
@@ -47,12 +31,6 @@ def test_topics_read_questions_answer_and_line_breaks() -> None:
     assert found.system == ("system",)
 
 
-def test_the_answers_in_twenty_words_have_twenty() -> None:
-    for topic in ROLE_PLAY:
-        if topic.name in ("relativity-20", "quantum-20", "pirate-quantum"):
-            assert len(topic.answer.split()) == 20, topic.answer
-
-
 def test_the_stages_are_explained_in_run_order() -> None:
     stages = [topic for topic in LLAMA_TOPICS if topic.name.startswith("stage-")]
     assert [topic.name for topic in stages] == [f"stage-{number}" for number in range(1, 22)]
@@ -64,8 +42,3 @@ def test_the_stages_are_explained_in_run_order() -> None:
 def test_no_question_has_two_answers(table: tuple) -> None:
     questions = [question for topic in table for question in topic.questions]
     assert len(questions) == len(set(questions))
-
-
-def test_a_story_is_one_line() -> None:
-    assert len(STORIES) == 8
-    assert all("\n" not in story and "  " not in story for story in STORIES)

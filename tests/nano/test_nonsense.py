@@ -3,7 +3,7 @@
 import random
 
 from src.nano.corpus import load_split
-from src.nano.nonsense import invented_word, nonsense
+from src.nano.nonsense import nonsense
 
 
 def test_the_same_seed_gives_the_same_texts() -> None:
@@ -23,10 +23,3 @@ def test_nonsense_is_no_question_of_the_corpus() -> None:
     generator = random.Random(6)
     meant = [text for text in (nonsense(generator) for _ in range(5000)) if text.lower() in asked]
     assert len(meant) < 25  # single signs and letters
-
-
-def test_an_invented_word_is_a_row_of_letters_that_hardly_ever_repeats() -> None:
-    generator = random.Random(7)
-    found = [invented_word(generator) for _ in range(2000)]
-    assert all(word.islower() and word.isalpha() and 2 < len(word) < 22 for word in found)
-    assert len(set(found)) > 1700

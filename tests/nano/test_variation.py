@@ -66,9 +66,3 @@ def test_an_error_that_spells_another_name_is_left_out() -> None:
     generator = random.Random(2)
     assert "nauru" in KNOWN_WORDS
     assert all(typing_error("Naurru", generator) != "Nauru" for _ in range(3000))
-
-
-@pytest.mark.parametrize("text", ["", "?", "hi", "2+2", KEPT])
-def test_a_short_text_has_no_typing_error(text: str) -> None:
-    assert typing_error(text, random.Random(3)) == text
-    assert isinstance(vary(text, random.Random(3)), str)

@@ -19,7 +19,6 @@ from tests.trace.recording import (
     DIFFERENT,
     different_transformer,
     event_lines,
-    joined,
     source_files,
 )
 
@@ -91,14 +90,6 @@ def test_the_first_heading_of_a_stage_names_its_diagram_code_and_chapter() -> No
 def test_an_input_of_another_dtype_says_so() -> None:
     (line,) = (line for line in event_lines(logged(PROMPT)[0]) if line.startswith(" 4 to "))
     assert line.endswith("x [T, D] = [22, 20] float32 <- x [T, D] bfloat16, dtype = float32")
-
-
-def test_every_stage_of_a_pass_has_a_heading() -> None:
-    lines = logged(PROMPT)[0]
-    headings = [line.split()[1] for line in joined(lines) if line.startswith("# ")]
-    numbers = [number for number in headings if number.isdecimal()]
-    assert numbers == [*map(str, range(4, 19)), "5", "19"]
-    assert "# 7 attention, layer 0: stages 8 to 14" in lines
 
 
 def test_every_line_names_the_line_of_code_that_it_comes_from() -> None:
