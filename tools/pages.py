@@ -11,7 +11,8 @@ _DOCS = ROOT / "docs"
 MENU = {
     "Chapters": sorted(_DOCS.glob("[0-9]*.md")),
     "Using it": [
-        _DOCS / f"{name}.md" for name in ("A-CHAT", "COMMAND-LINE", "MODEL-FILES", "CHAT-FORMATS")
+        _DOCS / f"{name}.md"
+        for name in ("A-CHAT", "COMMAND-LINE", "EXPLORER", "MODEL-FILES", "CHAT-FORMATS")
     ],
     "Reference": [
         *(_DOCS / f"{name}.md" for name in ("LEGEND", "PERFORMANCE", "ADDING-A-DTYPE")),

@@ -72,7 +72,7 @@ def explored(session: Session, options: Options) -> Iterator[None]:
         sampling = _repeatable(answer)
         most = session.settings.max_tokens or len(answer.ids)
         runs.append(run_beside(other, runs[0], beside, most, sampling, store))
-    _save(session, runs, store, path)
+    session.console.note(_save(runs, store, path))
 
 
 def explore_last(session: Session, argument: str) -> None:
@@ -104,7 +104,7 @@ def explore_last(session: Session, argument: str) -> None:
     finally:
         if was_on:
             session.trace.turn_on()
-    _save(session, [run], store, path)
+    session.console.reply(_save([run], store, path))
 
 
 def _repeatable(answer: Answer) -> SamplingArgs:
@@ -131,15 +131,15 @@ def _other_model(session: Session, options: Options) -> Model:
         session.console.clear_progress()
 
 
-def _save(session: Session, runs: list[dict[str, Any]], store: Store, path: Path) -> None:
+def _save(runs: list[dict[str, Any]], store: Store, path: Path) -> str:
+    """Write a file, and return a line about it."""
     try:
         size = save_html(document_of(runs, store), store, path)
     except OSError as error:
         raise _refusal(path, error) from None
-    session.console.note(f"{path}: {readable_bytes(size)}, to be opened in a browser")
     left_out = sorted({line.partition(":")[0] for run in runs for line in run["leftOut"]})
-    if left_out:
-        session.console.note(f"left out in part, as the page says: {', '.join(left_out)}")
+    what = f"; left out in part: {', '.join(left_out)}" if left_out else ""
+    return f"{path}: {readable_bytes(size)}, to be opened in a browser{what}"
 
 
 def _check_writable(path: Path) -> None:

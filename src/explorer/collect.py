@@ -25,7 +25,7 @@ VERSION = 1
 _PASSES_WITH_OPS = 2
 _STREAM_BYTES = 32 << 20  # of the residual streams of a pass that wait for the lens
 _LENS_BYTES = 60  # of the file, per position and depth: about, with the tokens of the union
-_FIRST_SHARE = 0.7  # of what there is of a kind, for the first pass
+_FIRST_SHARE = 0.85  # of what there is of a kind, for the first pass
 _CHOSEN = 64  # most probable tokens of a step whose texts are kept
 _BASE64 = 4 / 3
 
@@ -272,8 +272,7 @@ class Collector:
             "values": [one.value_rows, list(one.value_layers)],
         }  # fmt: skip
         if len(one.attention) == self._sizes["L"]:
-            data = add(np.stack(one.attention), "attention")  # [L, H, entries]
-            one.record["attention"] = None if data is None else {"rows": one.rows, "data": data}
+            one.record["attention"] = self._kept_attention(np.stack(one.attention), one)
         if one.record["attention"] is None or one.rows < one.T:
             self._leave_out("attention", _positions(one, one.record["attention"], one.rows))
         if one.number < _PASSES_WITH_OPS and (
@@ -312,6 +311,16 @@ class Collector:
                 found[name] = self._store.add(found[name], "residual")
             one.record["attribution"] = None if found["parts"] is None else found
         one.streams, one.added, one.heads = [], [], []
+
+    def _kept_attention(self, weights: npt.NDArray[np.uint8], one: _Pass) -> Any:
+        """Keep the attention [L, H, entries] of a pass, of half of the rows until it fits."""
+        data = self._store.add(weights, "attention")
+        while data is None and one.rows > 1:
+            first, dropped = one.start + one.T - one.rows, one.rows // 2
+            one.rows -= dropped
+            weights = weights[..., sum(range(first + 1, first + dropped + 1)) :]
+            data = self._store.add(weights, "attention")
+        return None if data is None else {"rows": one.rows, "data": data}
 
     def _kept_lens(self, lens: Any, rows: int) -> dict[str, Any] | None:
         kept: dict[str, Reference | int | None] = {"rows": rows}

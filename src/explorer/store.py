@@ -12,10 +12,11 @@ from .errors import ExplorerError
 Array = npt.NDArray[Any]
 Reference = dict[str, Any]  # block, dtype and shape, as JSON holds them
 
-# Which part of the limit each kind of array may take. What is left is for the page itself, the
-# events and the texts, which are always written.
+# The page itself, the stages and their chapter, which are always written.
+_PAGE_BYTES = 250_000
+# Which part of the rest each kind of array may take; the events and the texts have what is left.
 SHARES: Mapping[str, float] = {
-    "logits": 0.48, "attention": 0.26, "values": 0.10, "lens": 0.06, "residual": 0.03,
+    "logits": 0.47, "attention": 0.34, "values": 0.08, "lens": 0.06, "residual": 0.03,
 }  # fmt: skip
 SMALLEST_LIMIT = 1.0  # megabytes: below it the page and the texts leave no room for numbers
 DEFAULT_LIMIT = 12.0
@@ -39,8 +40,9 @@ class Store:
             )
         self.limit = limit
         self.blocks: list[bytes] = []
-        self._room = {kind: int(share * limit * 1e6 / runs) for kind, share in SHARES.items()}
-        self._shares = dict(self._room)
+        room = (limit * 1e6 - _PAGE_BYTES) / runs
+        self._shares = {kind: int(share * room) for kind, share in SHARES.items()}
+        self._room = dict(self._shares)
 
     def begin_run(self) -> None:
         """Give each kind of array its share again, for the next run."""

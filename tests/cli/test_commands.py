@@ -188,6 +188,8 @@ def test_every_command_does_what_it_says(typist: Typist, tmp_path: Path) -> None
     typist.type("Hello", "temperature 0", "* ", "100.00%", "tokens have a chance", "max tokens")
     typist.type("/probs off", "candidates: off")
     typist.type("/continue", "max tokens", "/continue goes on")
+    page = tmp_path / "page.html"
+    typist.type(f"/explore {page}", "page.html: ", "to be opened in a browser")
     typist.type("/examples", "2. [chat] Describe your theory. (system: You are Einstein)")
     typist.type("/trace on", f"trace: {log}")
     typist.type("Hello", "max tokens")

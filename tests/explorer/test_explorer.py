@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from src import ml, trace
-from src.explorer import ExplorerError, Store, explore, run_traced
+from src.explorer import ExplorerError, Store, collect, explore, run_traced
 from src.explorer.write import write_html
 from src.inference import Message, SamplingArgs
 from src.model import InferenceContext, Model, load_model
@@ -211,3 +211,18 @@ def test_the_parts_of_the_file_are_those_of_the_text() -> None:
     assert store.add(np.arange(3, dtype=np.int32), "values") is not None
     parts = list(write_html({"runs": []}, store))
     assert "".join(parts).count('type="text/plain"') == 2
+
+
+def test_attention_that_deflates_badly_is_cut_to_what_fits(run, monkeypatch) -> None:
+    monkeypatch.setattr(collect, "_BASE64", 0.01)  # so that far too many rows are expected to fit
+    text = "One two three four five six seven. " * 25
+    model = load_model()
+    assert model.tokenizer is not None
+    ids, store = model.tokenizer.encode(text, bos=True, eos=False), Store()
+    store._shares["attention"] = 20_000
+    found = run_traced(model, ids, 1, SamplingArgs(seed=1), store, "x")
+    kept = found["passes"][0]["attention"]
+    first = len(ids) - kept["rows"]
+    assert 0 < kept["rows"] < len(ids)
+    assert kept["data"]["shape"][2] == sum(range(first + 1, len(ids) + 1))
+    assert any(line == f"attention: positions 0 to {first - 1}" for line in found["leftOut"])

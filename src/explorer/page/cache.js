@@ -18,7 +18,7 @@ async function cacheView(root) {
       ["pass", "T", "S", "slots written", "bytes filled", "time of its ops", "per token", "token drawn", "text", "stop"],
       run.passes.map((x) => {
         const total = x.seconds.reduce((a, b) => a + b, 0);
-        return [x.number, x.T, x.start + x.T, `${x.start}:${x.start + x.T}`, amount((x.start + x.T) * perPosition), microseconds(total), microseconds(total / x.T),
+        return [x.number, x.T, x.start + x.T, `${x.start}:${x.start + x.T}`, amount((x.start + x.T) * perPosition), duration(total), duration(total / x.T),
           x.token === undefined ? "" : token(run, x.token), shown(x.text ?? "", 30), x.stop ?? ""];
       }), { id: "passes" }));
 }
@@ -36,7 +36,7 @@ function cachePicture(C, K, one) {
     s("rect", { x: x(one.start), y: k * row, width: Math.max(x(end) - x(one.start), 2), height: row - 1, class: "chosen" }),
   ]);
   const base = K * row + 14;
-  return h("div", {}, s("svg", { viewBox: `0 0 ${width} ${K * row + 22}`, class: "wide", role: "img", "aria-label": "slots of the cache" }, heads,
+  return h("div", {}, picture(width, K * row + 22, "slots of the cache", heads,
     s("text", { x: x(0), y: base }, "0"), s("text", { x: x(end), y: base, "text-anchor": "middle" }, end),
     s("text", { x: x(shownC), y: base }, shownC < C ? `… ${C}` : C)),
     h("p", { class: "legend" }, h("span", { class: "swatch chosen" }), " written in this pass ", h("span", { class: "swatch other" }), " filled before ", h("span", { class: "swatch empty" }), " empty"));

@@ -32,6 +32,12 @@ function table(caption, heads, rows, attributes = {}) {
         : h("tr", {}, row.map((cell) => h("td", {}, cell ?? "–"))))))));
 }
 
+/** A picture in its own size, which scrolls where it does not fit. */
+function picture(width, height, label, ...parts) {
+  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, parts);
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, svg);
+}
+
 /** A labelled choice; `options` are [value, text]. */
 function choice(id, label, options, value, onchange) {
   return h("label", { class: "control" }, label, h("select", {

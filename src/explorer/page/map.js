@@ -37,7 +37,7 @@ function stageMap(run, pass) {
       seconds[number] ? s("text", { x: 376, y: top(number) + 17, class: "small" }, percent(share).replace(".00", "")) : null);
   });
   const back = s("path", { d: `M${width - 4} ${top(21) + 14} h2 V${top(4) + 12} h-2`, class: "residual" });
-  return h("div", {}, h("p", {}, `${run.L} layers run stages 6 to 18; the drawn token goes back to stage 4. Bars: share of the time of pass ${pass}, ${microseconds(total)} in all ops.`),
+  return h("div", {}, h("p", {}, `${run.L} layers run stages 6 to 18; the drawn token goes back to stage 4. Bars: share of the time of pass ${pass}, ${duration(total)} in all ops.`),
     s("svg", { viewBox: `0 0 ${width} ${21 * row + 8}`, class: "map", role: "group", "aria-label": "the stages of the model" }, frames, back, boxes));
 }
 
@@ -48,7 +48,7 @@ function stagePanel(run, pass) {
   const events = run.events.filter((event) => event[0] === pass && event[1] === state.stage && (event[2] === null || event[2] === state.layer));
   const rows = events.map((event) => {
     const [name, shape, letters, dtype] = run.tensors[event[5][0][0]];
-    return [event[3], name, `[${letters.join(", ")}]`, `[${shape.join(", ")}]`, dtype, microseconds(event[6]), amount(event[7]), amount(event[8]), shareOfLimit(run, event)];
+    return [event[3], name, `[${letters.join(", ")}]`, `[${shape.join(", ")}]`, dtype, duration(event[6]), amount(event[7]), amount(event[8]), shareOfLimit(run, event)];
   });
   return h("section", { class: "panel" },
     h("h3", { id: "stage-heading" }, `Stage ${stage.number}: ${stage.name}${events.some((event) => event[2] !== null) ? `, layer ${state.layer}` : ""}`),
@@ -86,7 +86,7 @@ function opGraph(run, events) {
       s("text", { x: 394, y: y + 14 }, `${name} [${letters.join(", ")}]`), s("text", { x: 394, y: y + 29, class: "small" }, `= [${shape.join(", ")}]`),
       s("text", { x: 214, y: y + 46, class: "small" }, shown(scalars, 60)));
   });
-  return s("svg", { viewBox: `0 0 ${width} ${events.length * row + 6}`, class: "wide graph", role: "img", "aria-label": "the ops of this stage" }, parts);
+  return picture(width, events.length * row + 6, "the ops of this stage", parts);
 }
 
 function sourceOf(stage, events) {

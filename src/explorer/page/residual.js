@@ -53,7 +53,7 @@ function lensOfPosition(run, lens, p) {
   return [
     table(`Position ${p}: the top tokens after each layer, and the entropy in bits`, ["after", "1", "2", "3", "4", "5", "entropy"], rows, { id: "lens-position" }),
     h("h3", {}, "How their probabilities grow from layer to layer"),
-    s("svg", { viewBox: `0 0 ${width} ${height}`, class: "wide chart", role: "img", "aria-label": "probability by layer of the tokens in the table" },
+    picture(width, height, "probability by layer of the tokens in the table",
       s("text", { x: 4, y: y(1) + 4 }, "100 %"), s("text", { x: 4, y: y(0) + 4 }, "0 %"), s("line", { x1: left, x2: width - 150, y1: y(0), y2: y(0), class: "axis" }), ticks, lines),
   ];
 }
@@ -86,7 +86,7 @@ async function attributionOf(run) {
   ]);
   const section = h("section", {}, h("h3", {}, "Who promoted ", token(run, one.token), `, token ${one.token} at position ${one.start + one.T}`),
     h("p", { id: "attribution-sum" }, `Each part of the stream, times the output row of this token, with the scale of the final norm held fixed. The parts add up to ${digits(one.attribution.sum, 7)}; the logit is ${logit === null ? "not in this file" : digits(logit, 7)}. They differ by less than ${digits(one.attribution.bound, 2)}, which is what rounding the normalized activations can change.`),
-    s("svg", { viewBox: `0 0 ${width} ${parts.length * row + 6}`, class: "wide chart", role: "img", "aria-label": "the share of the logit of each part" },
+    picture(width, parts.length * row + 6, "the share of the logit of each part",
       s("line", { x1: zero, x2: zero, y1: 0, y2: parts.length * row, class: "axis" }), bars));
   if (!heads) return section;
   const largest = Math.max(...heads.map(Math.abs)) || 1;

@@ -163,5 +163,5 @@ function drawLine(run, found, random, drawn) {
     return wide < 0.3 && id !== drawn ? null : part;
   });
   const arrow = random === null ? null : s("path", { d: `M${random * width - 5} 2 h10 l-5 12 z`, class: "hand" });
-  return s("svg", { viewBox: `0 0 ${width} 46`, class: "wide", role: "img", "aria-label": "probabilities end to end, in the order of token ids" }, parts, arrow);
+  return picture(width, 46, "probabilities end to end, in the order of token ids", parts, arrow);
 }
