@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.checkpoint import CheckpointError, open_meta_checkpoint
+from src.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    open_gguf_checkpoint,
+    open_meta_checkpoint,
+)
 from src.checkpoint.model_directory import ModelDirectory
-from src.checkpoint.names import LayerParts, hugging_face_names, rows_of
+from src.checkpoint.names import LayerParts, gguf_names, hugging_face_names, rows_of
 from src.model.args import args_from_params
+from tests.support.gguf_writer import gguf_bytes
 from tests.support.hugging_face_writer import (
     CONFIG,
     random_arrays,
@@ -467,3 +473,83 @@ def test_a_file_changed_while_in_use_is_noticed(directory: Path) -> None:
     os.truncate(checkpoint.files[0], 100)
     with pytest.raises(CheckpointError, match="truncated"):
         checkpoint.check_unchanged()
+
+
+# GGUF
+
+GGUF_SIZES = {"D": 8, "Hh": 8, "Kh": 4, "F": 12, "V": 5}
+
+
+def gguf_arrays() -> dict[str, Any]:
+    """Give the tensors of a GGUF file of one layer."""
+    shapes = {name: row.sizes for name, row in rows_of(1)}
+    names = {ours: theirs for theirs, ours in gguf_names(1)}
+    return {
+        names[name]: np.ones([GGUF_SIZES[letter] for letter in sizes], np.float32)
+        for name, sizes in shapes.items()
+    }
+
+
+def open_gguf(directory: ModelDirectory) -> Checkpoint:
+    return open_gguf_checkpoint(directory, 1, GGUF_SIZES, head_dim=4)
+
+
+def gguf_directory(folder: Path, factors: Any = None) -> ModelDirectory:
+    """Write a file, with factors of frequencies if there are any."""
+    arrays = gguf_arrays() | ({} if factors is None else {"rope_freqs.weight": factors})
+    (folder / "a.gguf").write_bytes(gguf_bytes({}, arrays))
+    return ModelDirectory("GGUF", folder / "a.gguf")
+
+
+def test_the_tensors_of_a_gguf_file_have_metas_names(tmp_path: Path) -> None:
+    checkpoint = open_gguf(gguf_directory(tmp_path))
+    assert set(checkpoint.tensors) == {name for name, _ in rows_of(1)}
+    assert checkpoint.names_in_files["layers.0.attention.wq.weight"] == "blk.0.attn_q.weight"
+    assert checkpoint.source_format == "GGUF version 3, a file"
+    assert checkpoint.rope_factors == ()
+    assert checkpoint.mapped_bytes == (tmp_path / "a.gguf").stat().st_size
+    checkpoint.close()
+    assert not checkpoint.mapped
+
+
+@pytest.mark.parametrize(
+    ("factors", "good"),
+    [
+        (np.array([1, 8], np.float32), True),
+        (np.array([1, 0], np.float32), False),
+        (np.array([1, np.nan], np.float32), False),
+        (np.array([1, 8, 8], np.float32), False),
+        (np.array([1, 8], np.float16), False),
+    ],
+)
+def test_factors_of_frequencies_are_read_and_checked(
+    tmp_path: Path, factors: Any, good: bool
+) -> None:
+    directory = gguf_directory(tmp_path, factors=factors)
+    if good:
+        assert open_gguf(directory).rope_factors == (1.0, 8.0)
+        return
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(CheckpointError, match=r"tensor 'rope_freqs.weight': expected "):
+        open_gguf(directory)
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_parts_of_a_gguf_file_make_one_checkpoint_or_none(tmp_path: Path) -> None:
+    arrays, paths = gguf_arrays(), [tmp_path / f"m-0000{n}-of-00002.gguf" for n in (1, 2)]
+    for number, path in enumerate(paths):
+        keys = {"split.no": number, "split.count": 2}
+        part = {name: arrays[name] for name in list(arrays)[number::2]}
+        path.write_bytes(gguf_bytes(keys, part))
+    directory = ModelDirectory("GGUF", paths[0])
+    checkpoint = open_gguf(directory)
+    assert checkpoint.files == paths
+    assert len(checkpoint.tensors) == len(arrays)
+    assert checkpoint.source_format == "GGUF version 3, 2 files"
+    checkpoint.close()
+    with paths[1].open("ab") as stream:
+        stream.write(b"0")
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(CheckpointError, match="size in bytes: expected"):
+        open_gguf(directory)
+    assert set(os.listdir("/proc/self/fd")) == before
