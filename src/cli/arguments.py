@@ -125,6 +125,7 @@ class Options:
     rope_scaling_factor: float | None
     quantize: str | None
     save_quantized: Path | None
+    draft_model: Path | None
     context_length: int | None
     threads: int | None
     max_tokens: int | None
@@ -213,6 +214,8 @@ _GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
          "quantize the weights on loading: nf4 (4 bits) or int8 (8 bits)"),
         ("--save-quantized", {"type": _directory, "metavar": "DIR"},
          "write what --quantize makes to DIR, a new model directory; exit"),
+        ("--draft-model", {"type": _directory, "metavar": "DIR"},
+         "a smaller model with the same tokens that guesses the next ones"),
     ),
     "answer": (
         ("-n --max-tokens", _POSITIVE,

@@ -22,6 +22,7 @@ _SAME = {
     "--system": "-sys --system-prompt",
     "--chat-format": "--chat-template",
     "--rope-scaling-factor": "--rope-scale",
+    "--draft-model": "-md --model-draft",
     "--help": "-help --usage",
 }
 # Their flags that change no answer here, by the reason; "=": a value follows, and is skipped.
@@ -56,9 +57,7 @@ _REFUSED = {
         "-ctk= --cache-type-k= -ctv= --cache-type-v= --kv-bits= --kv-group-size= "
         "--quantized-kv-start="
     ),
-    "drafts are taken from the text itself": (
-        "-md= --model-draft= --draft= --draft-max= --draft-min= --draft-model= --num-draft-tokens="
-    ),
+    "a draft is as long as it pays": "--draft= --draft-max= --draft-min= --num-draft-tokens=",
     "an answer cannot be constrained": (
         "-j= --json-schema= -jf= --grammar= --grammar-file= --format="
     ),

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 
 from ..checkpoint.model_directory import listing_of
@@ -13,6 +14,7 @@ from ..model import (
     ModelError,
     ModelFiles,
     forecast_memory,
+    kv_cache_bytes,
     load_model,
     read_model_files,
 )
@@ -132,7 +134,9 @@ def open_session(options: Options, console: Console) -> Session:
     settings = Settings.from_options(options)
     model, positions = open_model_to_run(options, console)
     tokenizer = _required_tokenizer(model)
-    engine = InferenceEngine(model, positions)
+    engine = InferenceEngine(
+        model, positions, draft_model=_open_draft_model(options, console, model, positions)
+    )
     chat_format = _chat_format(options, engine, tokenizer)
     console.note(loading_line(engine))
     console.detail("; ".join(model_parts(engine, chat_format)))
@@ -140,6 +144,23 @@ def open_session(options: Options, console: Console) -> Session:
     if options.debug_log is not None or options.trace_json is not None:
         trace.turn_on()
     return Session(options, engine, tokenizer, console, settings, trace, chat_format)
+
+
+def _open_draft_model(
+    options: Options, console: Console, model: Model, positions: int
+) -> Model | None:
+    """Load the model that guesses tokens, if there is one and it fits beside the other."""
+    if options.draft_model is None:
+        return None
+    files = read_model_files(options.draft_model)
+    forecast = forecast_memory(files, None, positions)
+    if forecast.free is not None:
+        beside = kv_cache_bytes(model.args, positions)
+        forecast = replace(forecast, free=max(forecast.free - beside, 0))
+    forecast.check()
+    draft_model = load_model(files)
+    console.detail(f"draft model: {draft_model.description}")
+    return draft_model
 
 
 def is_bundled(model: Model) -> bool:

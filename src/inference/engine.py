@@ -22,7 +22,16 @@ from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
 from .chat_formats import AnyMessage, as_messages
 from .errors import ContextFullError, InferenceError, NumericError, PromptError
 from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
-from .speculation import Drafter, PassCosts
+from .speculation import (
+    MODEL_STAKE,
+    TEXT_STAKE,
+    CachedSequence,
+    Drafter,
+    DraftModel,
+    PassCosts,
+    TextIndex,
+    check_same_vocabulary,
+)
 
 # With `progress`, chunks take about this time; the first has WATCHED_CHUNK tokens.
 WATCHED_SECONDS = 1.0
@@ -111,28 +120,45 @@ class InferenceEngine:
         sequence_length: Positions of the context; min(4096, the model's longest) by default.
         speculation: Whether a step may check guessed tokens along with the newest one, where that
             saves time. The answers are the same, bit for bit.
+        draft_model: A smaller model with the same vocabulary that guesses them; without one they
+            are looked up in the text.
+
+    Raises:
+        ModelError: The draft model has another vocabulary.
 
     Attributes:
         last_stats: What the last answer took, also when it was not finished.
     """
 
     def __init__(
-        self, model: Model, sequence_length: int | None = None, *, speculation: bool = True
+        self,
+        model: Model,
+        sequence_length: int | None = None,
+        *,
+        speculation: bool = True,
+        draft_model: Model | None = None,
     ) -> None:
         if sequence_length is None:
             sequence_length = min(DEFAULT_SEQUENCE_LENGTH, model.args.max_context_length)
         self.model = model
-        self.context = InferenceContext(model.args, sequence_length)
         self.speculation = speculation
         self.last_stats: GenerationStats | None = None
-        # Invariant: the cache holds keys and values of these tokens at positions 0, 1, ...
-        self._cached_ids: list[int] = []
+        self._cached = CachedSequence(model, sequence_length)
         self._turns = Turns()
-        self._pass_costs = PassCosts()
+        self._pass_costs = PassCosts(TEXT_STAKE if draft_model is None else MODEL_STAKE)
+        self._draft_model: DraftModel | None = None
+        if draft_model is not None:
+            check_same_vocabulary(model, draft_model)
+            self._draft_model = DraftModel(draft_model, sequence_length, model.args.vocab_size)
 
     def __repr__(self) -> str:
-        cached = f"{len(self._cached_ids)} of {self.sequence_length} positions cached"
+        cached = f"{len(self._cached.ids)} of {self.sequence_length} positions cached"
         return f"InferenceEngine({self.model!r}, {cached})"
+
+    @property
+    def context(self) -> InferenceContext:
+        """Return the KV cache."""
+        return self._cached.context
 
     @property
     def sequence_length(self) -> int:
@@ -142,7 +168,7 @@ class InferenceEngine:
     @property
     def cached_ids(self) -> tuple[int, ...]:
         """Return the tokens whose keys and values are in the cache."""
-        return tuple(self._cached_ids)
+        return tuple(self._cached.ids)
 
     @cached_property
     def chat_format(self) -> FoundFormat:
@@ -167,11 +193,7 @@ class InferenceEngine:
             InferenceError: Another thread is using the engine.
         """
         self._turns.take(Call())
-        self._forget()
-
-    def _forget(self) -> None:
-        self._cached_ids = []
-        self.context.clear()
+        self._cached.clear()
 
     def chat(
         self,
@@ -294,12 +316,12 @@ class InferenceEngine:
     ) -> Iterator[Step]:
         """Run the prompt, then choose, show and run tokens until a reason to stop."""
         self._turns.take(call)
-        stats = GenerationStats(len(ids), self._reusable(ids), 0, 0.0, 0.0, sampler.seed)
+        stats = GenerationStats(len(ids), self._cached.reusable(ids), 0, 0.0, 0.0, sampler.seed)
         self.last_stats = stats
         started = time.perf_counter()
         logits = self._prefill(ids, stats.cached_tokens, progress)
         sampler.observe(ids)
-        drafter = Drafter(ids, self._pass_costs) if self.speculation else None
+        drafter = self._drafter(ids, sampler) if self.speculation else None
         stats.prefill_seconds = time.perf_counter() - started
         while True:
             started = time.perf_counter()
@@ -320,10 +342,17 @@ class InferenceEngine:
             self._turns.take(call)
             started = time.perf_counter()
             if drafter is None:
-                logits = self._run([token])[0]
+                logits = self._cached.run([token])[0]
             else:
                 logits = self._run_drafted(token, drafter, limit - stats.new_tokens - 1, stats)
             stats.decode_seconds += time.perf_counter() - started
+
+    def _drafter(self, ids: list[int], sampler: Sampler) -> Drafter:
+        """Return what drafts an answer; a draft model has read the prompt."""
+        if self._draft_model is None or is_on():
+            return Drafter(TextIndex(ids), self._pass_costs)
+        self._draft_model.begin(ids, sampler)
+        return Drafter(self._draft_model, self._pass_costs)
 
     def _choose(
         self, sampler: Sampler, logits: Logits, position: int, candidates: int
@@ -332,7 +361,7 @@ class InferenceEngine:
         try:
             token = sampler.sample(logits, position)
         except NumericError:
-            self._forget()
+            self._cached.clear()
             raise
         choice = (
             explain_choice(sampler, logits, token, position, candidates) if candidates else None
@@ -352,29 +381,21 @@ class InferenceEngine:
         try:
             self.model.check_unchanged()
         except CheckpointError:
-            self._forget()
+            self._cached.clear()
             raise
-
-    def _reusable(self, ids: list[int]) -> int:
-        """Return how many tokens of a prompt are cached; its last one always has to be run."""
-        most = min(len(ids) - 1, len(self._cached_ids))
-        for position in range(most):
-            if ids[position] != self._cached_ids[position]:
-                return position
-        return most
 
     def _prefill(self, ids: list[int], cached: int, progress: Progress | None) -> Logits:
         """Run the part of the prompt that is not cached; return the logits after its end."""
-        del self._cached_ids[cached:]
+        del self._cached.ids[cached:]
         is_watched = progress is not None and not is_on()  # a trace shows the same in any window
         chunk = min(WATCHED_CHUNK, PREFILL_CHUNK) if is_watched else PREFILL_CHUNK
-        while (start := len(self._cached_ids)) < len(ids):
+        while (start := len(self._cached.ids)) < len(ids):
             if progress is not None:
                 progress(start, len(ids))
             started = time.perf_counter()
-            logits: Logits = self._run(ids[start : start + chunk])[0]
+            logits: Logits = self._cached.run(ids[start : start + chunk])[0]
             seconds = time.perf_counter() - started
-            self._pass_costs.note_prompt(len(self._cached_ids) - start, seconds)
+            self._pass_costs.note_prompt(len(self._cached.ids) - start, seconds)
             if is_watched:
                 chunk = _watched_chunk(chunk, seconds)
         if progress is not None:
@@ -394,37 +415,16 @@ class InferenceEngine:
         row = drafter.observe(token)
         if row is not None and not is_traced:
             stats.accepted_tokens += 1
-            self.context.length += 1
-            self._cached_ids.append(token)
+            self._cached.confirm(token)
             return row
         drafted = drafter.draft(0 if is_traced else most)
         stats.drafted_tokens += len(drafted)
         begun = time.perf_counter()
-        rows = self._run([token], drafted)
+        rows = self._cached.run([token], drafted)
         if not is_traced:
             drafter.note_step(rows[1:], begun - started, time.perf_counter() - begun)
         logits: Logits = rows[0]
         return logits
-
-    def _run(self, ids: list[int], drafted: Sequence[int] = ()) -> Logits:
-        """Run tokens after the cached ones, and what may follow the last of them.
-
-        The ids are noted as cached only when the cache holds them: wherever an interrupt falls,
-        what is noted is true. Drafted tokens need a single id before them.
-
-        Returns:
-            The logits after the last id and after each of the n drafted tokens [1 + n, V].
-        """
-        start_pos = len(self._cached_ids)
-        mark(3, position=start_pos, T=len(ids))
-        result = self.model.transformer.forward(
-            self.context, [*ids, *drafted], start_pos, all_positions=bool(drafted)
-        )
-        if drafted:
-            self.context.length = start_pos + len(ids)
-        self._cached_ids.extend(ids)
-        rows: Logits = result.numpy()
-        return rows
 
 
 def _declared(call: Call, steps: Iterator[Step]) -> Iterator[Step]:

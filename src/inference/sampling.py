@@ -188,6 +188,12 @@ class Sampler:
                 added = np.fromiter(new, dtype=np.int64, count=len(new))
                 self._seen_ids = np.concatenate((self._seen_ids, added))
 
+    def fork(self) -> "Sampler":
+        """Return a sampler that will draw the same random numbers, and changes nothing here."""
+        other = copy.copy(self)
+        other._random, other._seen = copy.deepcopy(self._random), set(self._seen)
+        return other
+
     def sample(self, logits: Logits, position: int) -> int:
         """Choose one token.
 

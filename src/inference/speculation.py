@@ -1,22 +1,32 @@
-"""Guessing the next tokens from the text so far, so that one step can check several of them.
+"""Guessing the next tokens, so that one step can check several of them.
 
 Answers repeat: names, code, quotations of the prompt. What followed the last few tokens at an
-earlier place is a draft of what follows now. A step over the newest token and its draft takes
-little longer than a step over one, because both read all weights once, and it gives the logits
-after each of them. Every token is still drawn by the sampler from the logits that a plain step
-would have given, bit for bit; a draft only decides whether those logits are there already.
+earlier place is a draft of what follows now. Or a smaller model with the same vocabulary drafts. A
+step over the newest token and its draft takes little longer than a step over one, because both read
+all weights once, and it gives the logits after each of them. Every token is still drawn by the
+sampler from the logits that a plain step would have given, bit for bit; a draft only decides
+whether those logits are there already.
 
-Source: Saxena, Prompt Lookup Decoding, 2023; the `lookup` example of llama.cpp.
+Source: Saxena, Prompt Lookup Decoding, 2023; the `lookup` example of llama.cpp; for a draft model
+Leviathan et al., Fast Inference from Transformers via Speculative Decoding, 2022.
 """
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from .sampling import Logits
+from ..model import PREFILL_CHUNK, InferenceContext, Model, ModelError
+from ..trace import mark
+from ..untrusted import label_of
+from .errors import NumericError
+from .sampling import Logits, Sampler
 
 # Lengths of the ends that are looked up: a longer one is right more often.
 END_LENGTHS = (2, 3, 4)
+# Stands for the length of an end where a model guesses.
+WHOLE_TEXT = 0
 # Most drafted tokens of a step; with the token that is certain it has 8 rows.
 LONGEST_DRAFT = 7
 
@@ -35,10 +45,90 @@ _LONGEST_RATIO = 4.0
 _FADING = 0.01
 # A draft must promise at least this much more than a plain step.
 _LEAST_GAIN = 1.05
-# Drafts may cost this share of the time of an engine, beside what earlier drafts have saved.
-_STAKE = 0.01
+# Drafts may cost this share of the time of an engine, beside what earlier drafts have saved: of
+# those that nobody asked for less than of a model that was given for it.
+TEXT_STAKE, MODEL_STAKE = 0.01, 0.05
 # The most plain steps that drafts may lose again of what they have saved.
 _MOST_CREDIT = 8.0
+
+
+class Guesser(Protocol):
+    """Where drafts come from.
+
+    Attributes:
+        token_seconds: What it takes to guess one token; 0 where that is next to nothing.
+    """
+
+    token_seconds: float
+
+    def append(self, token: int) -> None:
+        """Add a token to the text."""
+        ...
+
+    def match(self) -> tuple[int, int] | None:
+        """Return what a guess rests on, a key of its acceptance, and its place; or None."""
+        ...
+
+    def guess(self, place: int, count: int) -> list[int]:
+        """Return up to `count` tokens that may follow."""
+        ...
+
+
+class CachedSequence:
+    """Runs tokens with a model after those that are cached.
+
+    Args:
+        model: The model.
+        sequence_length: Positions of the cache.
+
+    Attributes:
+        model: The model.
+        context: The cache.
+        ids: The tokens whose keys and values are at positions 0, 1, ... of the cache. They are
+            noted when the cache holds them: wherever an interrupt falls, what is noted is true.
+    """
+
+    def __init__(self, model: Model, sequence_length: int) -> None:
+        self.model = model
+        self.context = InferenceContext(model.args, sequence_length)
+        self.ids: list[int] = []
+
+    def clear(self) -> None:
+        """Forget all tokens."""
+        self.ids = []
+        self.context.clear()
+
+    def reusable(self, ids: Sequence[int]) -> int:
+        """Return how many tokens of a text are cached; its last one always has to be run."""
+        most = min(len(ids) - 1, len(self.ids))
+        for position in range(most):
+            if ids[position] != self.ids[position]:
+                return position
+        return most
+
+    def run(self, ids: list[int], drafted: Sequence[int] = ()) -> Logits:
+        """Run tokens after the cached ones, and what may follow the last of them.
+
+        Drafted tokens need a single id before them, and do not become cached.
+
+        Returns:
+            The logits after the last id and after each of the n drafted tokens [1 + n, V].
+        """
+        start_pos = len(self.ids)
+        mark(3, position=start_pos, T=len(ids))
+        result = self.model.transformer.forward(
+            self.context, [*ids, *drafted], start_pos, all_positions=bool(drafted)
+        )
+        if drafted:
+            self.context.length = start_pos + len(ids)
+        self.ids.extend(ids)
+        rows: Logits = result.numpy()
+        return rows
+
+    def confirm(self, token: int) -> None:
+        """Count a drafted token as cached, the next one of the last run."""
+        self.context.length += 1
+        self.ids.append(token)
 
 
 class TextIndex:
@@ -47,6 +137,8 @@ class TextIndex:
     Args:
         ids: The text so far; of a very long one, only the end is kept.
     """
+
+    token_seconds = 0.0
 
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids = list(ids[-_LONGEST_TEXT:])
@@ -74,10 +166,106 @@ class TextIndex:
             found = length, stop
         return found
 
-    def copied(self, place: int, count: int) -> list[int]:
+    def guess(self, place: int, count: int) -> list[int]:
         """Copy tokens from a place on; at the end of the text the copy goes on with itself."""
         text = self._ids[place : place + count]
         return [text[i % len(text)] for i in range(count)]
+
+
+class DraftModel:
+    """Lets a smaller model go on with a text.
+
+    It draws with the same settings and random numbers as the sampler of the answer will, so that
+    models that agree on what is probable agree on the tokens.
+
+    Args:
+        model: The smaller model.
+        sequence_length: Positions of the answer's context; its own has no more.
+        vocab_size: V of the model that it drafts for.
+    """
+
+    def __init__(self, model: Model, sequence_length: int, vocab_size: int) -> None:
+        positions = min(sequence_length, model.args.max_context_length)
+        self._cached = CachedSequence(model, positions)
+        # Rows of padding in either table may stand for nothing in the other.
+        self._vocab_size = min(vocab_size, model.args.vocab_size)
+        self.token_seconds = 0.0
+
+    def begin(self, ids: Sequence[int], sampler: Sampler) -> None:
+        """Read a prompt.
+
+        Args:
+            ids: The tokens of the prompt.
+            sampler: The one that draws the answer.
+        """
+        self._text, self._sampler = list(ids), sampler
+        self._read()
+
+    def append(self, token: int) -> None:
+        """Add a token to the text."""
+        self._text.append(token)
+
+    def match(self) -> tuple[int, int] | None:
+        """Return that a guess rests on the whole text; None where its context is full."""
+        end = len(self._text)
+        return (WHOLE_TEXT, end) if end <= self._cached.context.sequence_length else None
+
+    def guess(self, place: int, count: int) -> list[int]:
+        """Return up to `count` tokens that may follow."""
+        started, tokens = time.perf_counter(), list[int]()
+        sampler, logits = self._sampler.fork(), self._read()
+        count = min(count, self._cached.context.sequence_length - place + 1)
+        try:
+            while logits is not None and len(tokens) < count:
+                token = sampler.sample(logits, place + len(tokens))
+                if token >= self._vocab_size:
+                    break
+                tokens.append(token)
+                sampler.observe((token,))
+                if len(tokens) < count:
+                    logits = self._cached.run([token])[0]
+        except NumericError:
+            pass  # the answer does not depend on this model
+        if tokens:
+            seconds = (time.perf_counter() - started) / len(tokens)
+            self.token_seconds += _TIME_WEIGHT * (seconds - self.token_seconds)
+        return tokens
+
+    def _read(self) -> Logits | None:
+        """Run what is new in the text; return what may follow it, None where it does not fit."""
+        cached, text = self._cached, self._text
+        del cached.ids[cached.reusable(text) :]
+        logits = None
+        new = text[len(cached.ids) :]
+        if len(text) <= cached.context.sequence_length and max(new) < self._vocab_size:
+            while (start := len(cached.ids)) < len(text):
+                logits = cached.run(text[start : start + PREFILL_CHUNK])[0]
+        return logits
+
+
+def check_same_vocabulary(model: Model, draft_model: Model) -> None:
+    """Refuse a draft model whose ids stand for other tokens.
+
+    Rows of padding at the end of a table do not count. Without tokenizers the sizes must agree.
+
+    Raises:
+        ModelError: The vocabularies differ.
+    """
+    label = label_of(draft_model.source_directory)
+    sizes = draft_model.args.vocab_size, model.args.vocab_size
+    if model.tokenizer is None or draft_model.tokenizer is None:
+        if sizes[0] != sizes[1]:
+            raise ModelError(
+                f"{label}: vocabulary: expected the {sizes[1]} tokens of the model that it is to "
+                f"draft for, got {sizes[0]}"
+            )
+        return
+    at = model.tokenizer.first_difference(draft_model.tokenizer)
+    if at is not None:
+        raise ModelError(
+            f"{label}: vocabulary: expected that of the model that it is to draft for, got another "
+            f"token {at}"
+        )
 
 
 class PassCosts:
@@ -89,23 +277,33 @@ class PassCosts:
     adds a small share of its time. While the account is empty, nothing is looked up or drafted. So
     drafts cost little more than that share, whatever the model, the machine and the text are like.
 
+    Args:
+        stake: The share.
+
     Attributes:
         credit: The account, in seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stake: float = TEXT_STAKE) -> None:
         self.credit = 0.0
+        self._stake = stake
         self._plain_seconds = 0.0
         self._row_seconds = 0.0
         # By the number of rows, the time of a pass over that of a plain step.
         self._ratios: dict[int, float] = {}
 
-    def ratio(self, rows: int) -> float:
-        """Return how many plain steps a pass over a number of rows takes."""
+    def ratio(self, rows: int, token_seconds: float = 0.0) -> float:
+        """Return how many plain steps a pass over a number of rows takes.
+
+        Args:
+            rows: The token that is certain and the drafted ones.
+            token_seconds: The time that it takes to guess one of them.
+        """
+        guessing = (rows - 1) * token_seconds / self._plain_seconds
         measured = self._ratios.get(rows)
         if measured is not None:
-            return measured
-        return 1.0 + (rows - 1) * self._row_seconds / self._plain_seconds
+            return measured + guessing
+        return 1.0 + (rows - 1) * self._row_seconds / self._plain_seconds + guessing
 
     @property
     def allows_drafts(self) -> bool:
@@ -121,14 +319,14 @@ class PassCosts:
     def note_prompt(self, tokens: int, seconds: float) -> None:
         """Learn how long a pass over a part of a prompt took."""
         self._row_seconds = seconds / tokens
-        self.add(_STAKE * seconds)
+        self.add(self._stake * seconds)
 
     def note_plain(self, seconds: float) -> None:
         """Learn how long a step over one token took."""
         plain = self._plain_seconds or seconds
         seconds = min(seconds, _LONGEST_RATIO * plain)
         self._plain_seconds = plain + _TIME_WEIGHT * (seconds - plain)
-        self.add(_STAKE * seconds)
+        self.add(self._stake * seconds)
 
     def note_check(self, rows: int, seconds: float) -> None:
         """Learn how long a step over one token and a draft took."""
@@ -158,22 +356,30 @@ class DraftLength:
     """
 
     def __init__(self, costs: PassCosts) -> None:
-        self._acceptance = dict.fromkeys(END_LENGTHS, _FIRST_ACCEPTANCE)
+        self._acceptance = dict.fromkeys((WHOLE_TEXT, *END_LENGTHS), _FIRST_ACCEPTANCE)
         self._costs = costs
 
-    def best(self, end_length: int, most: int) -> int:
-        """Return how many tokens to draft after an end of this length, 0 to `most`."""
+    def best(self, end_length: int, most: int, token_seconds: float = 0.0) -> int:
+        """Return how many tokens to draft after an end of this length, 0 to `most`.
+
+        Args:
+            end_length: What the guess rests on.
+            most: The most that are allowed.
+            token_seconds: The time that it takes to guess one.
+        """
         p = self._acceptance[end_length]
         best, best_gain = 0, _LEAST_GAIN
         expected, chance = 1.0, 1.0
         for count in range(1, most + 1):
             chance *= p
             expected += chance
-            gain = expected / self._costs.ratio(count + 1)
+            gain = expected / self._costs.ratio(count + 1, token_seconds)
             if gain > best_gain:
                 best, best_gain = count, gain
         if not best:
             self._costs.fade()
+            if token_seconds:  # nothing is guessed, so nothing is learned
+                self._acceptance[end_length] += _FADING * (1.0 - p)
         return best
 
     def note_guess(self, end_length: int, is_right: bool) -> None:
@@ -203,12 +409,12 @@ class Drafter:
     """Makes the drafts of one answer, keeps their logits, and learns from what became of them.
 
     Args:
-        ids: The prompt.
+        guesser: Where they come from.
         costs: What the passes of the engine take.
     """
 
-    def __init__(self, ids: Sequence[int], costs: PassCosts) -> None:
-        self._text = TextIndex(ids)
+    def __init__(self, guesser: Guesser, costs: PassCosts) -> None:
+        self._guesser = guesser
         self._costs = costs
         self._length = DraftLength(costs)
         self._guess: _Guess | None = None
@@ -219,7 +425,7 @@ class Drafter:
         Returns:
             The logits [V] after it, if it was drafted and all drafted tokens before it were right.
         """
-        self._text.append(token)
+        self._guesser.append(token)
         guess = self._guess
         if guess is None:
             return None
@@ -244,13 +450,15 @@ class Drafter:
             most: The most tokens that may be drafted, at least 0.
         """
         self._guess = None
-        match = self._text.match() if self._costs.allows_drafts else None
+        guesser = self._guesser
+        match = guesser.match() if self._costs.allows_drafts else None
         if match is None:
             return []
         end_length, place = match
-        count = self._length.best(end_length, min(most, LONGEST_DRAFT))
-        tokens = self._text.copied(place, max(count, 1))
-        self._guess = _Guess(end_length, tokens)
+        count = self._length.best(end_length, min(most, LONGEST_DRAFT), guesser.token_seconds)
+        tokens = guesser.guess(place, count if guesser.token_seconds else max(count, 1))
+        if tokens:
+            self._guess = _Guess(end_length, tokens)
         return tokens[:count]
 
     def note_step(self, rows: Logits, own_seconds: float, seconds: float) -> None:

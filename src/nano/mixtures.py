@@ -61,15 +61,15 @@ EVEN = Mixture(
 
 LATE = Mixture(
     turns={
-        "capital-country": 12, "capital-country-reversed": 9,
+        "capital-country": 12, "capital-country-reversed": 12,
         "capital-state": 4, "capital-state-reversed": 4, "flag": 5, "flag-reversed": 7,
         "sum": 20, "difference": 18, "llama": 4, "library": 3, "talk": 4,
-        "unknown": 2, "unknown-place": 2, "unknown-land": 2,
-        "name": 9, "home": 6, "number": 3, "first-question": 2,
-        "repeat": 6, "twice": 4, "spell": 6,
+        "unknown": 2, "unknown-place": 2, "unknown-land": 4,
+        "name": 11, "home": 6, "number": 3, "first-question": 2,
+        "repeat": 9, "twice": 5, "spell": 6,
         **NEWCOMER_TURNS,
         "yes": 10, "no": 9, "talk-forms": 10, "llama-forms": 11, "sum-forms": 7,
-        "difference-forms": 6, "unknown-town": 3,
+        "difference-forms": 6, "unknown-town": 5, "capital-forms-reversed": 10,
     },
     systems={
         "style-pirate": 2, "style-one-word": 2, "style-polite": 2, "style-uppercase": 6,

@@ -102,7 +102,7 @@ def vary(text: str, generator: random.Random) -> str:
         text = _punctuated(text, generator)
     if chance() < 0.6:
         text = _without_blanks(text, generator)
-    if chance() < 0.25:
+    if chance() < 0.35:
         text = typing_error(text, generator)
     return _in_case(text, generator)
 

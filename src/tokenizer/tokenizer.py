@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Protocol
 
@@ -219,6 +220,14 @@ class Tokenizer:
         if self.decoding.replaces_each_byte:
             return _ESCAPED_BYTES.sub("\ufffd", data.decode(errors="surrogateescape"))
         return data.decode(errors="replace")
+
+    def first_difference(self, other: "Tokenizer") -> int | None:
+        """Return the first id that stands for other bytes in another tokenizer, or None.
+
+        Ids beyond the last token of one of them stand for no bytes.
+        """
+        pairs = zip_longest(self._token_bytes, other._token_bytes, fillvalue=b"")
+        return next((token for token, (mine, theirs) in enumerate(pairs) if mine != theirs), None)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Look up the bytes of a token.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from src import memory
 from src.cli.arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, parse_arguments
 from src.cli.console import Console, UsageError
 from src.cli.loading import loading_line, open_model_to_run, open_session
@@ -19,6 +20,7 @@ from src.cli.session import Session
 from src.inference import CHAT_FORMATS, InferenceEngine, Message, SamplingArgs, SamplingError
 from src.inference.engine import DEFAULT_SEQUENCE_LENGTH
 from src.model import QUANTIZATIONS, Model, forecast_memory, load_model
+from src.model.files import BUNDLED_MODEL
 from tests.cli.conftest import (
     ALPHABET,
     PROGRAM,
@@ -32,6 +34,7 @@ from tests.cli.conftest import (
     session_of,
 )
 from tests.cli.reciting_model import EOT_ID, LONGEST_CONTEXT, VOCABULARY, write_padded_directory
+from tests.inference.drafts import draft_always
 
 
 def test_the_default_context_is_that_of_the_engine(alphabet_model: Path) -> None:
@@ -409,3 +412,37 @@ def test_a_damaged_configuration_of_the_tokenizer_is_a_bad_model(
     outcome = run("-m", with_template, "-p", "Hello")
     assert outcome.returncode == 3
     assert b"content: expected JSON" in outcome.stderr
+
+
+# A draft model.
+
+
+def test_a_draft_model_changes_no_answer(
+    run: Run, random_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft_always(monkeypatch)
+    arguments = ("-m", random_model, "-p", "abcabc", "-n", "40", "--seed", "1", "--no-stats")
+    plain, drafted = run(*arguments), run(*arguments, "-md", random_model)
+    assert (drafted.returncode, drafted.stdout) == (0, plain.stdout)
+    record = json.loads(run(*arguments, "--json", "--draft-model", random_model).stdout)
+    assert record["accepted_tokens"] == record["drafted_tokens"] > 0
+
+
+def test_a_draft_model_with_other_tokens_is_refused(
+    run: Run, alphabet_model: Path, tmp_path: Path
+) -> None:
+    done = run("-m", alphabet_model, "-p", "a", "--draft-model", BUNDLED_MODEL)
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert b"vocabulary: expected that of the model that it is to draft for" in done.stderr
+
+
+def test_a_draft_model_that_does_not_fit_beside_the_model_is_refused(
+    run: Run, random_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = forecast_memory(random_model, 512, 512).needed
+    arguments = ("-m", random_model, "-c", "512", "-p", "a", "-n", "1")
+    monkeypatch.setattr(memory, "available_memory", lambda: needed + 1000)
+    assert run(*arguments).returncode == 0
+    done = run(*arguments, "--draft-model", random_model)
+    assert done.returncode == 4
+    assert b"memory: expected at most " in done.stderr

@@ -21,6 +21,7 @@ from src.inference import (
     encode_chat,
 )
 from src.inference import engine as engine_module
+from src.inference.speculation import CachedSequence
 from src.model import Model, ModelError, NotEnoughMemoryError, TokenIdError, load_model
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
 
@@ -264,14 +265,14 @@ def test_who_watches_a_prompt_hears_of_it_about_once_a_second(
     monkeypatch.setattr(engine_module, "WATCHED_CHUNK", 2)
     monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 8)
     monkeypatch.setattr(engine_module.time, "perf_counter", lambda: now)
-    run = InferenceEngine._run
+    run = CachedSequence.run
 
-    def timed(engine: InferenceEngine, tokens: list[int]) -> Any:
+    def timed(cached: CachedSequence, tokens: list[int]) -> Any:
         nonlocal now
         now += next(seconds)
-        return run(engine, tokens)
+        return run(cached, tokens)
 
-    monkeypatch.setattr(InferenceEngine, "_run", timed)
+    monkeypatch.setattr(CachedSequence, "run", timed)
     prompt = [*b"0123456789abcdefghijkl"]
     engine = scripted.engine(64, [EOT], len(prompt))
     list(engine.generate(prompt, progress=lambda _done, _total: None))

@@ -60,7 +60,7 @@ class Prophet:
         told = [token ^ 1 if at in wrong else token for at, token in enumerate(answer)]
 
         def draft(drafter: Any, most: int) -> list[int]:
-            seen = len(drafter._text._ids) - len(PROMPT)
+            seen = len(drafter._guesser._ids) - len(PROMPT)
             tokens = told[seen : seen + min(most, length)]
             drafter._guess = speculation_module._Guess(2, tokens) if tokens else None
             return tokens
@@ -260,8 +260,8 @@ def test_a_text_too_short_to_repeat_itself_has_no_match(ids: list[int]) -> None:
 
 def test_a_copy_that_reaches_the_end_goes_on_with_itself() -> None:
     text = TextIndex([1, 2, 3, 4, 5])
-    assert text.copied(2, 2) == [3, 4]
-    assert text.copied(3, 7) == [4, 5, 4, 5, 4, 5, 4]
+    assert text.guess(2, 2) == [3, 4]
+    assert text.guess(3, 7) == [4, 5, 4, 5, 4, 5, 4]
 
 
 def test_of_a_very_long_text_the_end_is_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def test_ids_beyond_the_characters_of_python_may_match_wrongly_and_are_copied_ri
     beyond = sys.maxunicode + 1
     text = TextIndex([0xD800, beyond + 7, 9, 0xD800, 7])
     assert text.match() == (2, 2)
-    assert text.copied(1, 2) == [beyond + 7, 9]
+    assert text.guess(1, 2) == [beyond + 7, 9]
 
 
 def test_drafts_get_longer_while_they_are_right_and_stop_when_they_are_wrong() -> None:
@@ -322,7 +322,7 @@ def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost
 ) -> None:
     costs, luck, own = PassCosts(), np.random.default_rng(1), 0.005
     # Of two tokens, so that there is always a guess; the drafter does not see how they are drawn.
-    drafter = Drafter([1, 2] * 20, costs)
+    drafter = Drafter(TextIndex([1, 2] * 20), costs)
     costs.note_prompt(40, 40 * row)
     seconds, plain_seconds = 0.0, 0.0
     for _ in range(4000):
@@ -341,7 +341,7 @@ def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost
 
 
 def test_a_guess_that_was_not_drafted_still_teaches() -> None:
-    drafter = Drafter([1, 2, 3, 1, 2], costs_of(0.03))
+    drafter = Drafter(TextIndex([1, 2, 3, 1, 2]), costs_of(0.03))
     before = drafter._length._acceptance[2]
     assert drafter.draft(0) == []
     assert drafter.observe(3) is None
@@ -351,7 +351,7 @@ def test_a_guess_that_was_not_drafted_still_teaches() -> None:
 def test_rows_are_given_out_until_a_token_differs() -> None:
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     for drawn, given in (([3, 1, 2, 9], [0, 1, 2, None]), ([3, 1, 9], [0, 1, None]), ([7], [None])):
-        drafter = Drafter([1, 2, 3, 1, 2], costs_of(0.0))
+        drafter = Drafter(TextIndex([1, 2, 3, 1, 2]), costs_of(0.0))
         drafted = drafter.draft(3)
         assert drafted == [3, 1, 2]
         drafter.note_step(rows[1:], 0.0, 1.0)

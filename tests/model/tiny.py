@@ -162,11 +162,15 @@ def token_ids(config: Tiny, count: int, seed: int = 7) -> list[int]:
 
 
 def write_meta_directory(
-    directory: Path, config: Tiny, dtype: ml.DType = ml.float32, tokenizer: bool = False
+    directory: Path,
+    config: Tiny,
+    dtype: ml.DType = ml.float32,
+    tokenizer: bool = False,
+    seed: int = 1,
 ) -> Path:
     """Writes a model in Meta's layout; its tokenizer has one token per byte and 256 special ids."""
     directory.mkdir(parents=True, exist_ok=True)
-    arrays = {n: w.astype(dtype.numpy_dtype) for n, w in weights(config).items()}
+    arrays = {n: w.astype(dtype.numpy_dtype) for n, w in weights(config, seed).items()}
     write_pth(directory / "consolidated.00.pth", arrays)
     (directory / "params.json").write_text(json.dumps(config.params()), encoding="ascii")
     if tokenizer:
