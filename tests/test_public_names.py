@@ -57,3 +57,14 @@ hi = [{"role": "user", "content": "hi"}]
 print("".join(step.text for step in engine.chat(hi, sampling=SamplingArgs(temperature=0.0))))
 """
     assert run(code) == b"Hello! How can I help you?\n"
+
+
+def test_a_prompt_loads_at_most_75_modules() -> None:
+    code = """
+import sys
+from src.main import main
+assert main(["-q", "-p", "Hello", "-n", "1"]) == 0
+names = [name for name in sys.modules if name.partition(".")[0] == "src"]
+print(len([name for name in names if (sys.modules[name].__file__ or "").endswith(".py")]))
+"""
+    assert int(run(code).split()[-1]) <= 75

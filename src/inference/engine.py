@@ -18,7 +18,6 @@ from ..model import (
 from ..tokenizer import Tokenizer
 from ..trace import is_on, mark
 from .answer_text import AnswerText, GenerationStats, Step
-from .cached_sequence import CachedSequence
 from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
 from .chat_formats import AnyMessage, as_messages
 from .errors import ContextFullError, InferenceError, NumericError, PromptError
@@ -26,6 +25,7 @@ from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
 from .speculation import (
     MODEL_STAKE,
     TEXT_STAKE,
+    CachedSequence,
     Drafter,
     DraftModel,
     PassCosts,

@@ -9,8 +9,7 @@ import pytest
 
 from src.inference import InferenceEngine, SamplingArgs
 from src.inference import speculation as speculation_module
-from src.inference.cached_sequence import CachedSequence
-from src.inference.speculation import DraftLength, DraftModel, PassCosts
+from src.inference.speculation import CachedSequence, DraftLength, DraftModel, PassCosts
 from src.ml import bfloat16
 from src.model import LlamaTransformer, Model, ModelError, load_model
 from tests.inference.drafts import costs_of, draft_always

@@ -21,7 +21,7 @@ from src.inference import (
     encode_chat,
 )
 from src.inference import engine as engine_module
-from src.inference.cached_sequence import CachedSequence
+from src.inference.speculation import CachedSequence
 from src.model import Model, ModelError, NotEnoughMemoryError, TokenIdError, load_model
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
 
