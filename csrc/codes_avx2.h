@@ -1,6 +1,6 @@
 /* AVX2 vectors for the codes of block-quantized weights. */
 #pragma once
-#include "tile.h"
+#include "codes_avx_bytes.h"
 
 /* Rows side by side: with their tables no more fit into the registers. */
 enum { CODE_ROWS = 2 };
@@ -34,9 +34,6 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
 
 INLINE vec to_code_order(vec elements) { return elements; }
 INLINE vec from_code_order(vec lanes) { return lanes; }
-
-/* The codes of one group as int8: what a format's `expand` makes (formats.h). */
-typedef __m256i group;
 
 /* A vector of integers: here of one group of codes. */
 typedef __m256i ivec;
@@ -78,6 +75,13 @@ INLINE ivec join_blocks(ivec a, ivec b)
 INLINE ivec join_halves(ivec a, ivec b, int half)
 {
     return half ? upper_quarters(a, b) : lower_quarters(a, b);
+}
+
+/* The same number in eight places, which are all. */
+INLINE void put_eight(halves *all, int at, uint16_t half)
+{
+    (void)at;
+    *all = (halves)_mm_set1_epi16((short)half);
 }
 
 /* The steps of VEC_LANES groups (formats.h), of one part of each. */

@@ -4,7 +4,7 @@
 #ifndef VECTORS
 #define VECTORS "vectors_avx512.h"
 #endif
-#include "tile.h"
+#include "codes_avx_bytes.h"
 
 /* Rows side by side: as many streams from memory as serve it best. */
 enum { CODE_ROWS = 4 };
@@ -42,9 +42,6 @@ INLINE vec from_code_order(vec lanes)
     const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
     return _mm512_permutexvar_ps(order, lanes);
 }
-
-/* The codes of one group as int8: what a format's `expand` makes (formats.h). */
-typedef __m256i group;
 
 /* A vector of integers: here of two groups of codes. */
 typedef __m512i ivec;
@@ -106,6 +103,13 @@ INLINE ivec join_blocks(ivec a, ivec b)
 INLINE ivec join_halves(ivec a, ivec b, int half)
 {
     return order_blocks(half ? _mm512_shuffle_i32x4(a, b, 0xDD) : _mm512_shuffle_i32x4(a, b, 0x88));
+}
+
+/* The same number in eight places, from 8 on, or in all. */
+INLINE void put_eight(halves *all, int at, uint16_t half)
+{
+    const __m256i same = _mm256_set1_epi16((short)half);
+    *all = (halves)(at ? _mm256_blend_epi32((__m256i)*all, same, 0xF0) : same);
 }
 
 /* The steps of VEC_LANES groups (formats.h), of one part of each. */

@@ -67,6 +67,51 @@ INLINE vec from_code_order(vec lanes) { return lanes; }
 /* Numbers of 16 bits for each of the lanes. */
 typedef uint16_t halves[VEC_LANES];
 
+/* The same one in eight places, from `at` on: 0 or 8. */
+INLINE void put_eight(halves *all, int at, uint16_t half)
+{
+    for (int i = at; i < at + 8; i++)
+        (*all)[i] = half;
+}
+
 typedef struct group {
     int8_t code[32];
 } group;
+
+/* As in codes_avx_bytes.h. */
+INLINE group bit_field(group bytes, int from, int bits, int to)
+{
+    for (int i = 0; i < 32; i++)
+        bytes.code[i] = (int8_t)(((uint8_t)bytes.code[i] >> from & ((1 << bits) - 1)) << to);
+    return bytes;
+}
+
+INLINE group nibbles(const uint8_t *bytes)
+{
+    group codes;
+    for (int i = 0; i < 32; i++)
+        codes.code[i] = (int8_t)(bytes[i % 16] >> i / 16 * 4 & 15);
+    return codes;
+}
+
+INLINE group spread_bits(uint32_t bits, int value)
+{
+    group codes;
+    for (int i = 0; i < 32; i++)
+        codes.code[i] = (int8_t)((int)(bits >> i & 1) * value);
+    return codes;
+}
+
+INLINE group merge_codes(group lower, group upper, int offset)
+{
+    for (int i = 0; i < 32; i++)
+        lower.code[i] = (int8_t)((lower.code[i] | upper.code[i]) - offset);
+    return lower;
+}
+
+INLINE group look_up(group codes, const int8_t table[16])
+{
+    for (int i = 0; i < 32; i++)
+        codes.code[i] = table[codes.code[i]];
+    return codes;
+}

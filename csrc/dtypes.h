@@ -14,10 +14,22 @@ typedef enum ElementType {
     TYPE_NF4 = 5,
     TYPE_NF4_DOUBLE = 6,
     TYPE_INT8_BLOCK = 7,
-    TYPE_Q8_0 = 8
+    TYPE_Q4_0 = 8,
+    TYPE_Q4_1 = 9,
+    TYPE_Q5_0 = 10,
+    TYPE_Q5_1 = 11,
+    TYPE_Q8_0 = 12,
+    TYPE_Q2_K = 13,
+    TYPE_Q3_K = 14,
+    TYPE_Q4_K = 15,
+    TYPE_Q5_K = 16,
+    TYPE_Q6_K = 17,
+    TYPE_IQ4_NL = 18,
+    TYPE_IQ4_XS = 19,
+    TYPE_MXFP4 = 20
 } ElementType;
 
-enum { TYPE_COUNT = 9 };
+enum { TYPE_COUNT = 21 };
 
 /* cffi: end */
 
@@ -42,7 +54,19 @@ enum { TYPE_COUNT = 9 };
  * run on integers. */
 #define EXPANDED_TYPES(ROW) \
     ROW(int8_block, TYPE_INT8_BLOCK, 32, 32, 2) \
-    ROW(q8_0, TYPE_Q8_0, 32, 34, 0)
+    ROW(q4_0, TYPE_Q4_0, 32, 18, 0) \
+    ROW(q4_1, TYPE_Q4_1, 32, 20, 0) \
+    ROW(q5_0, TYPE_Q5_0, 32, 22, 0) \
+    ROW(q5_1, TYPE_Q5_1, 32, 24, 0) \
+    ROW(q8_0, TYPE_Q8_0, 32, 34, 0) \
+    ROW(q2_k, TYPE_Q2_K, 256, 84, 0) \
+    ROW(q3_k, TYPE_Q3_K, 256, 110, 0) \
+    ROW(q4_k, TYPE_Q4_K, 256, 144, 0) \
+    ROW(q5_k, TYPE_Q5_K, 256, 176, 0) \
+    ROW(q6_k, TYPE_Q6_K, 256, 210, 0) \
+    ROW(iq4_nl, TYPE_IQ4_NL, 32, 18, 0) \
+    ROW(iq4_xs, TYPE_IQ4_XS, 256, 136, 0) \
+    ROW(mxfp4, TYPE_MXFP4, 32, 17, 0)
 
 /* Formats whose blocks become float32; ROW takes the same values. */
 #define WIDENED_TYPES(ROW) \

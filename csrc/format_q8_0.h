@@ -1,4 +1,4 @@
-/* q8_0 of ggml: a block of 34 bytes is a float16 scale d and 32 int8; an element is d * q. */
+/* q8_0 of ggml: a block of 32 elements d * q is d in float16, and q as int8. */
 #pragma once
 #include "formats.h"
 
@@ -8,13 +8,6 @@ INLINE group q8_0_expand(const uint8_t *block, int index)
     return group_load(block + 2);
 }
 
-/* The scale at the beginning of a block of 32 elements. */
-INLINE void first_half_is_scale(Factors *factors, int at, const uint8_t *block, const void *scale)
-{
-    (void)scale;
-    factors->scales[at] = half_at(block);
-}
-
 static const ExpandedFormat q8_0_format = {
-    BLOCK_SIZES(q8_0), q8_0_expand, first_half_is_scale, TYPE_FLOAT16, 1, 0, 0, NULL, NULL,
+    BLOCK_SIZES(q8_0), q8_0_expand, scale_first, TYPE_FLOAT16, 1, 0, 0, NULL, NULL,
 };

@@ -77,6 +77,20 @@ INLINE uint16_t half_at(const uint8_t *bytes)
     return half;
 }
 
+/* Factors of a block of 32 elements that begins with its scale, and those with a minimum next. */
+INLINE void scale_first(Factors *factors, int at, const uint8_t *block, const void *scale)
+{
+    (void)scale;
+    factors->scales[at] = half_at(block);
+}
+
+INLINE void scale_and_minimum_first(Factors *factors, int at, const uint8_t *block,
+                                    const void *scale)
+{
+    scale_first(factors, at, block, scale);
+    factors->mins[at] = half_at(block + 2);
+}
+
 INLINE float half_to_float(uint16_t half, const ExpandedFormat f)
 {
     return f.scale_type == TYPE_FLOAT16 ? float16_to_float32(half) : bfloat16_to_float32(half);

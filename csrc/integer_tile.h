@@ -121,17 +121,6 @@ INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFo
     return u;
 }
 
-/* The same where only the first `blocks` blocks are the row's; zeros stand for the others. */
-INLINE Unit load_tail(const uint8_t *codes, const char *scales, ptrdiff_t blocks,
-                      const ExpandedFormat f)
-{
-    uint8_t padded[2 * UNIT_CODES] = {0};
-    char padded_scales[VEC_LANES * sizeof(float)] = {0};
-    memcpy(padded, codes, (size_t)(blocks * f.code_bytes));
-    memcpy(padded_scales, scales, (size_t)(blocks * f.scale_bytes));
-    return load_unit(padded, padded_scales, f);
-}
-
 /* Numbers, scales and sums of one token, for the groups of a unit (integers.h). */
 typedef struct UnitOfX {
     const int16_t *numbers;
@@ -177,6 +166,8 @@ INLINE void multiply_streams(float *out, const float *panel, const Weight *weigh
     for (int i = 0; i < CODE_STREAMS * INTEGER_FEW * VEC_PARTS; i++)
         (&sums[0][0][0])[i] = vec_zero();
     const ptrdiff_t row_blocks = in / f.elements;
+    uint8_t padded[2 * UNIT_CODES];
+    char padded_scales[VEC_LANES * sizeof(float)];
     for (ptrdiff_t at = 0; at < in; at += UNIT_CODES) {
         const ptrdiff_t index = at / GROUP, count = min_size(UNIT_CODES, in - at);
         const ptrdiff_t block = row * row_blocks + at / f.elements;
@@ -186,8 +177,13 @@ INLINE void multiply_streams(float *out, const float *panel, const Weight *weigh
             const uint8_t *codes = (const uint8_t *)weight->data + first * f.code_bytes;
             const char *scales = (const char *)weight->scales + first * f.scale_bytes;
             prefetch_codes(codes + PREFETCH_CODES, count / f.elements * f.code_bytes);
-            const Unit unit = count == UNIT_CODES ? load_unit(codes, scales, f)
-                                                  : load_tail(codes, scales, count / f.elements, f);
+            if (count < UNIT_CODES) { /* zeros stand for the blocks that lack */
+                codes = memcpy(memset(padded, 0, sizeof padded), codes,
+                               (size_t)(count / f.elements * f.code_bytes));
+                scales = memcpy(memset(padded_scales, 0, sizeof padded_scales), scales,
+                                (size_t)(count / f.elements * f.scale_bytes));
+            }
+            const Unit unit = load_unit(codes, scales, f);
             for (int t = 0; t < tokens; t++) {
                 const UnitOfX x = {integer_numbers(panel, tokens, index) + t * 64, tokens * 64,
                                    integer_padded(in) / GROUP,
@@ -310,7 +306,7 @@ INLINE void widen_expanded(const IntegerKBlock *k, const ExpandedFormat f)
 
 /* How a tile multiplies, and what it knows of the format. */
 typedef struct TileKind {
-    int one_step, parts, has_mins;
+    int one_step, parts;
 } TileKind;
 
 /*
@@ -359,17 +355,16 @@ INLINE void tile_part(const TileKind kind, const int groups, const int tokens, c
 }
 
 /* The minima of one group of all rows times the sums of x. */
-INLINE void tile_mins(const TileKind kind, const int groups, const int tokens, const float *w,
-                      ptrdiff_t group_floats, const float *x_scales, const float *x_sums,
-                      ptrdiff_t x_apart, float *lane)
+static void tile_mins(int parts, int groups, int tokens, const float *w, ptrdiff_t group_floats,
+                      const float *x_scales, const float *x_sums, ptrdiff_t x_apart, float *lane)
 {
-    for (int part = 0; part < kind.parts; part++)
+    for (int part = 0; part < parts; part++)
         for (int g = 0; g < groups; g++) {
-            const int place = CODE_VECTORS + kind.parts + part;
+            const int place = CODE_VECTORS + parts + part;
             const vec mins = vec_load(w + g * group_floats + place * VEC_LANES);
             for (int t = 0; t < tokens; t++) {
                 const float *sums = x_sums + 2 * t * x_apart;
-                const float sum = kind.parts == 1 ? sums[0] + sums[x_apart] : sums[part * x_apart];
+                const float sum = parts == 1 ? sums[0] + sums[x_apart] : sums[part * x_apart];
                 float *at = lane + g * GROUP_LANES + t * VEC_LANES;
                 vec_store(at, mac_float32(vec_load(at), vec_all(&sum),
                                           vec_multiply(mins, vec_all(x_scales + t * x_apart))));
@@ -396,9 +391,9 @@ INLINE void reduce_rows_of_lanes(const int tokens, const float *lanes, float *ou
 
 /* Some vectors of rows; lanes are [rows / VEC_LANES][LANES][PANEL_TOKENS][VEC_LANES]. */
 INLINE void integer_tile(const TileKind kind, const int groups, const int tokens,
-                         const IntegerKBlock *k, ptrdiff_t vector)
+                         const IntegerKBlock *k, ptrdiff_t vector, int has_mins)
 {
-    const ptrdiff_t floats = wide_floats(kind.parts, kind.has_mins);
+    const ptrdiff_t floats = wide_floats(kind.parts, has_mins);
     const ptrdiff_t blocks = k->count / GROUP, group_floats = blocks * floats;
     const float *w = k->widened + vector * group_floats;
     const float *x_scales = integer_scales(k->panel, k->in, tokens, 0);
@@ -413,8 +408,8 @@ INLINE void integer_tile(const TileKind kind, const int groups, const int tokens
         for (int part = 0; part < kind.parts; part++)
             tile_part(kind, groups, tokens, k->start == 0, part, w, group_floats, x,
                       x_scales + block, x_apart, lane);
-        if (kind.has_mins)
-            tile_mins(kind, groups, tokens, w, group_floats, x_scales + block, x_sums + block,
+        if (has_mins)
+            tile_mins(kind.parts, groups, tokens, w, group_floats, x_scales + block, x_sums + block,
                       x_apart, lane);
     }
     for (int g = 0; g < groups; g++) {
@@ -427,47 +422,45 @@ INLINE void integer_tile(const TileKind kind, const int groups, const int tokens
     }
 }
 
-INLINE void integer_row_vectors(const TileKind kind, const int tokens, const IntegerKBlock *k)
+INLINE void integer_row_vectors(const TileKind kind, const int tokens, const IntegerKBlock *k,
+                                int has_mins)
 {
     const ptrdiff_t groups = ceil_div(k->rows, VEC_LANES);
     ptrdiff_t vector = 0;
     for (; vector + ROW_VECTORS <= groups; vector += ROW_VECTORS)
-        integer_tile(kind, ROW_VECTORS, tokens, k, vector);
+        integer_tile(kind, ROW_VECTORS, tokens, k, vector, has_mins);
     for (; vector < groups; vector++)
-        integer_tile(kind, 1, tokens, k, vector);
+        integer_tile(kind, 1, tokens, k, vector, has_mins);
 }
 
-INLINE void integer_any_tokens(const TileKind kind, const IntegerKBlock *k)
+INLINE void integer_any_tokens(const TileKind kind, const IntegerKBlock *k, int has_mins)
 {
     switch (k->tokens) {
-    case 1: integer_row_vectors(kind, 1, k); break;
-    case 2: integer_row_vectors(kind, 2, k); break;
-    case 3: integer_row_vectors(kind, 3, k); break;
-    case 4: integer_row_vectors(kind, 4, k); break;
-    case 5: integer_row_vectors(kind, 5, k); break;
-    default: integer_row_vectors(kind, 6, k); break;
+    case 1: integer_row_vectors(kind, 1, k, has_mins); break;
+    case 2: integer_row_vectors(kind, 2, k, has_mins); break;
+    case 3: integer_row_vectors(kind, 3, k, has_mins); break;
+    case 4: integer_row_vectors(kind, 4, k, has_mins); break;
+    case 5: integer_row_vectors(kind, 5, k, has_mins); break;
+    default: integer_row_vectors(kind, 6, k, has_mins); break;
     }
 }
 
-/* What was widened is the same for all formats with as many parts, and with or without minima. */
-#define MULTIPLY_WIDENED(name, parts, has_mins)                        \
-    static __attribute__((noinline)) void name(const IntegerKBlock *k) \
-    {                                                                  \
-        if (adds_in_one_step())                                        \
-            integer_any_tokens((TileKind){1, parts, has_mins}, k);     \
-        else                                                           \
-            integer_any_tokens((TileKind){0, parts, has_mins}, k);     \
+/* What was widened is the same for all formats with as many parts. */
+#define MULTIPLY_WIDENED(name, parts)                                                \
+    static __attribute__((noinline)) void name(const IntegerKBlock *k, int has_mins) \
+    {                                                                                \
+        if (adds_in_one_step())                                                      \
+            integer_any_tokens((TileKind){1, parts}, k, has_mins);                   \
+        else                                                                         \
+            integer_any_tokens((TileKind){0, parts}, k, has_mins);                   \
     }
-MULTIPLY_WIDENED(multiply_groups, 1, 0)
-MULTIPLY_WIDENED(multiply_groups_with_mins, 1, 1)
-MULTIPLY_WIDENED(multiply_halves, 2, 0)
+MULTIPLY_WIDENED(multiply_groups, 1)
+MULTIPLY_WIDENED(multiply_halves, 2)
 
 INLINE void multiply_expanded_k_block(const IntegerKBlock *k, const ExpandedFormat f)
 {
     if (f.parts == 2)
-        multiply_halves(k);
-    else if (f.has_mins)
-        multiply_groups_with_mins(k);
+        multiply_halves(k, f.has_mins);
     else
-        multiply_groups(k);
+        multiply_groups(k, f.has_mins);
 }

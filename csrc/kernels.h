@@ -26,7 +26,8 @@
  *   - one with a format that is expanded (EXPANDED_TYPES) has the bits of the product with that
  *     weight dequantized to the type of x; but with rows of whole blocks and bfloat16 x, each block
  *     b of 32 of x becomes integers q of 16 bits times a power of two, xs (integer_rows.h), and
- *     lane[b mod 16] = fma(float32(sum of code * q), scale * xs, lane[b mod 16]);
+ *     lane[b mod 16] = fma(float32(sum of code * q), scale * xs, lane[b mod 16]), once for each
+ *     half where these have scales of their own; then, with a minimum, the same of q alone;
  *   - a bias is added in float32 to the sum before it is rounded;
  *   - a result is rounded once, to nearest even; a NaN stays a (quiet) NaN.
  * AVX512-BF16 alone treats subnormal bfloat16 inputs and subnormal sums as zeros.

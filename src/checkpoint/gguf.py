@@ -49,20 +49,14 @@ _VALUE_NAMES = (
     "uint64", "int64", "float64",
 )  # fmt: skip
 
-DTYPES: Mapping[int, ml.DType | ml.BlockDType] = {
-    0: ml.float32,
-    1: ml.float16,
-    **ml.GGML_DTYPES,
-    30: ml.bfloat16,
-}
+_PLAIN = {0: ml.float32, 1: ml.float16, 30: ml.bfloat16}
+DTYPES: Mapping[int, ml.DType | ml.BlockDType] = {**_PLAIN, **ml.GGML_DTYPES}
 """The types of tensors that are read, by their numbers in the format."""
 
 _OTHER_TYPES = {
-    2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K",
-    12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
-    19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16",
-    26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
-    40: "NVFP4", 41: "Q1_0",
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
+    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
+    35: "TQ2_0", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
 _PART_NAME = re.compile(
     r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.ASCII | re.DOTALL | re.IGNORECASE
@@ -93,8 +87,7 @@ class GgufArray:
         """
         count = self.count if most is None else min(self.count, most)
         if self.kind != _STRING:
-            numbers: list[object] = np.frombuffer(self.content, _SCALARS[self.kind], count).tolist()
-            return numbers
+            return [*np.frombuffer(self.content, _SCALARS[self.kind], count).tolist()]
         found: list[object] = []
         content, at, unpack = self.content, 0, _U64.unpack_from
         try:

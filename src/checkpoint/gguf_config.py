@@ -13,8 +13,7 @@ from typing import Literal
 
 from ..untrusted import described, shown
 from .errors import mismatch
-from .gguf import GgufFile, GgufTensor, GgufValue
-from .names import gguf_names
+from .gguf import GgufFile, GgufValue
 from .params import (
     DEFAULT_ROPE_THETA,
     MOST_LAYERS,
@@ -25,7 +24,6 @@ from .params import (
     integer_in,
     is_one_of,
     number_in,
-    refused_key,
 )
 
 RopePairs = Literal["interleaved", "halves"]
@@ -87,7 +85,6 @@ class GgufConfig:
         architecture: A key of `ARCHITECTURES`.
         given: The values by key, without the name of the architecture before it.
         head_dim: h.
-        vocab_size: V, by the rows of the embedding table.
         rope_theta: The base of the rotary frequencies.
         rope_factor: What divides all rotary frequencies; 1 for nothing.
     """
@@ -95,22 +92,12 @@ class GgufConfig:
     architecture: str
     given: Mapping[str, GgufValue]
     head_dim: int
-    vocab_size: int
     rope_theta: float
     rope_factor: float
 
-    @property
-    def rope_pairs(self) -> RopePairs:
-        """Return which elements of a query or key are rotated together."""
-        return ARCHITECTURES[self.architecture]
 
-
-def read_gguf_config(file: GgufFile, tensors: Mapping[str, GgufTensor]) -> GgufConfig:
-    """Read the hyperparameters of a model.
-
-    Args:
-        file: The header of its first file.
-        tensors: The tensors of all of its files by name.
+def read_gguf_config(file: GgufFile) -> GgufConfig:
+    """Read the hyperparameters of a model from the header of its first file.
 
     Raises:
         CheckpointError: The file holds no model, or one of an architecture that is not supported; a
@@ -136,8 +123,6 @@ def read_gguf_config(file: GgufFile, tensors: Mapping[str, GgufTensor]) -> GgufC
             continue
         value = values.get(prefix + key)
         if value is not None and not is_one_of(value, neutral):
-            if key.startswith("expert"):
-                raise refused_key(label, prefix + key, "a mixture of experts")
             got = f"{described(value)}, which is not supported"
             raise mismatch(label, f"key {shown(prefix + key)}", described(neutral[0]), got)
     known = {prefix + key for key in (*RULES, *NEUTRAL_VALUES, *HARMLESS_KEYS)}
@@ -146,9 +131,8 @@ def read_gguf_config(file: GgufFile, tensors: Mapping[str, GgufTensor]) -> GgufC
     given = {key.removeprefix(prefix): value for key, value in values.items()}
     theta = given.get("rope.freq_base", DEFAULT_ROPE_THETA)
     assert isinstance(theta, int | float), "its rule holds"
-    head_dim, vocab_size = _head_dim(label, prefix, given), _vocab_size(label, tensors)
-    factor = _rope_factor(label, prefix, given)
-    return GgufConfig(name, given, head_dim, vocab_size, float(theta), factor)
+    head_dim, factor = _head_dim(label, prefix, given), _rope_factor(label, prefix, given)
+    return GgufConfig(name, given, head_dim, float(theta), factor)
 
 
 def _head_dim(label: str, prefix: str, given: Mapping[str, GgufValue]) -> int:
@@ -167,15 +151,6 @@ def _head_dim(label: str, prefix: str, given: Mapping[str, GgufValue]) -> int:
         if given.get(key, size) != size:
             raise mismatch(label, prefix + key, f"{size}, the size of a head", given[key])
     return size
-
-
-def _vocab_size(label: str, tensors: Mapping[str, GgufTensor]) -> int:
-    """Return the rows of the embedding table; a key that says otherwise is refused with shapes."""
-    name = next(theirs for theirs, _ in gguf_names(0))
-    if name not in tensors or len(tensors[name].shape) != 2:
-        got = list(tensors[name].shape) if name in tensors else "none"
-        raise mismatch(label, f"tensor '{name}'", "a matrix of embeddings", got)
-    return tensors[name].shape[0]
 
 
 def _rope_factor(label: str, prefix: str, given: Mapping[str, GgufValue]) -> float:

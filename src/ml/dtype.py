@@ -175,7 +175,10 @@ BLOCK_DTYPES = (nf4, int8_block)
 GGML_DTYPES = {
     number: BlockDType(name, size, uint8, 0, float16, "bfloat16", None, nbytes)
     for number, name, size, nbytes in (
-        (8, "q8_0", 32, 34),
+        (2, "q4_0", 32, 18), (3, "q4_1", 32, 20), (6, "q5_0", 32, 22), (7, "q5_1", 32, 24),
+        (8, "q8_0", 32, 34), (10, "q2_k", 256, 84), (11, "q3_k", 256, 110),
+        (12, "q4_k", 256, 144), (13, "q5_k", 256, 176), (14, "q6_k", 256, 210),
+        (20, "iq4_nl", 32, 18), (23, "iq4_xs", 256, 136), (39, "mxfp4", 32, 17),
     )
 }  # fmt: skip
 

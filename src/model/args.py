@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 from .. import ml
 from ..checkpoint import GgufConfig, HuggingFaceConfig
 from ..checkpoint.gguf import GgufTensor
-from ..checkpoint.gguf_config import GRANITE_SCALES
+from ..checkpoint.gguf_config import ARCHITECTURES, GRANITE_SCALES
 from ..checkpoint.names import (
     LLAMA_PARTS,
     LayerParts,
@@ -300,6 +300,7 @@ def args_from_gguf(config: GgufConfig, tensors: Mapping[str, GgufTensor]) -> Mod
     in_layer_0 = [ours for name, ours in gguf_names(1, LayerParts(_MATRICES)) if name in tensors]
     every = 4 if config.architecture == "smollm3" else n_layers + 1  # no key of the file says it
     scales = {key: float(value_of(given, key, 0.0)) for key in GRANITE_SCALES}
+    table = tensors.get(next(name for name, _ in gguf_names(0)))
     return ModelArgs(
         dim=value_of(given, "embedding_length", 0),
         n_layers=n_layers,
@@ -307,13 +308,13 @@ def args_from_gguf(config: GgufConfig, tensors: Mapping[str, GgufTensor]) -> Mod
         n_kv_heads=value_of(given, "attention.head_count_kv", n_heads),
         head_dim=config.head_dim,
         ffn_dim=value_of(given, "feed_forward_length", 0),
-        vocab_size=value_of(given, "vocab_size", config.vocab_size),
+        vocab_size=value_of(given, "vocab_size", 0 if table is None else table.shape[0]),
         norm_eps=float(value_of(given, "attention.layer_norm_rms_epsilon", 0.0)),
         rope_theta=config.rope_theta,
         rope_scaling=LinearRopeScaling(config.rope_factor) if config.rope_factor != 1.0 else None,
         max_context_length=value_of(given, "context_length", 0),
         dtype=activation_dtype(dtypes),
-        rope_pairs=config.rope_pairs,
+        rope_pairs=ARCHITECTURES[config.architecture],
         parts=replace(
             parts, biases=tuple(key.split(".")[-2] for key in in_layer_0 if key.endswith(".bias"))
         ),

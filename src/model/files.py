@@ -79,7 +79,7 @@ def _read_gguf_header(found: ModelDirectory) -> ModelFiles:
     """Read the keys of a GGUF file into the form that directories have."""
     parts = found.gguf_parts
     tensors = {name: entry for part in parts for name, entry in part.tensors.items()}
-    args = args_from_gguf(read_gguf_config(parts[0], tensors), tensors)
+    args = args_from_gguf(read_gguf_config(parts[0]), tensors)
     keys = parts[0].keys
     template = keys.get(_CHAT_TEMPLATE)
     if template is not None and not isinstance(template, str):

@@ -25,7 +25,6 @@ from .sentencepiece_model import (
     CONTROL,
     NORMAL,
     UNKNOWN,
-    UNUSED,
     USER_DEFINED,
     Piece,
     SentencePieceModel,
@@ -99,13 +98,21 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
         names = _listed(path, values, "tokens", str)
         check_names(path, dict.fromkeys(names, 0))
         kinds = _listed(path, values, "token_type", int, len(names))
+        ids: dict[str, int] = {}
+        for number, (name, of_kind) in enumerate(zip(names, kinds, strict=True)):
+            if ids.setdefault(name, number) != number:
+                got = f"{shown(name)} of token {ids[name]} again"
+                raise mismatch(path, f"token {number}", "a new text", got)
+            if not NORMAL <= of_kind <= BYTE:
+                rule = f"a number from {NORMAL} to {BYTE}"
+                raise mismatch(path, f"token {number}: type", rule, of_kind)
         named = {role: _id_of(path, values, role, len(names)) for role in _ROLES}
         special = {number for number in named.values() if number is not None}
         for number in special:  # a token with a role is not text
             kinds[number] = UNKNOWN if kinds[number] == UNKNOWN else CONTROL
         if kind == "llama":
             return _sentencepiece(path, values, names, kinds, named)
-        return _byte_level(path, values, names, kinds, named)
+        return _byte_level(path, values, ids, kinds, named)
 
 
 def _value(path: Path, values: Mapping[str, object], key: str, default: _T) -> _T:
@@ -163,19 +170,12 @@ def _sentencepiece(
 ) -> Tokenizer:
     """Make the SentencePiece model that a `tokenizer.model` would have held, and its tokenizer."""
     scores = _listed(path, values, "scores", float, len(names))
-    pieces: dict[str, Piece] = {}
-    for number, (text, score, kind) in enumerate(zip(names, scores, kinds, strict=True)):
-        what = f"token {number}"
-        if not isfinite(score):
-            raise mismatch(path, f"{what}: score", "a finite number", score)
-        if not NORMAL <= kind <= BYTE:
-            raise mismatch(path, f"{what}: type", f"a number from {NORMAL} to {BYTE}", kind)
-        if text in pieces:
-            raise mismatch(path, what, "a new text", f"{shown(text)} again")
-        pieces[text] = Piece(text, score, kind)
+    if not all(map(isfinite, scores)):
+        number = [*map(isfinite, scores)].index(False)
+        raise mismatch(path, f"token {number}: score", "a finite number", scores[number])
     begin, end = (None if (n := named[role]) is None else names[n] for role in ("bos", "eos"))
     model = SentencePieceModel(
-        pieces=tuple(pieces.values()),
+        pieces=tuple(map(Piece, names, scores, kinds)),
         byte_fallback=BYTE in kinds,
         bos_piece=begin or "<s>",
         eos_piece=end or "</s>",
@@ -190,7 +190,7 @@ def _sentencepiece(
 def _byte_level(
     path: Path,
     values: Mapping[str, object],
-    names: Sequence[str],
+    ids: Mapping[str, int],
     kinds: Sequence[int],
     named: Mapping[str, int | None],
 ) -> Tokenizer:
@@ -200,11 +200,7 @@ def _byte_level(
     if known is None:
         rule, got = f"one of {', '.join(PRE_TOKENIZERS)}", "none" if pre is None else described(pre)
         raise mismatch(path, f"key '{_PREFIX}pre'", rule, got)
-    ids: dict[str, int] = {}
-    for number, name in enumerate(names):
-        if ids.setdefault(name, number) != number:
-            got = f"{shown(name)} of token {ids[name]} again"
-            raise mismatch(path, f"token {number}", "a new text", got)
+    names = [*ids]
     is_special = [
         kind in (CONTROL, UNKNOWN) or (kind == USER_DEFINED and bool(MARKER.fullmatch(name)))
         for name, kind in zip(names, kinds, strict=True)
@@ -220,10 +216,6 @@ def _byte_level(
         ],
         special={n: ids[n] for n, special in zip(names, is_special, strict=True) if special},
     )
-    for number, kind in enumerate(kinds):
-        if kind not in (NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED):
-            rule = f"a number from {NORMAL} to {UNUSED}"
-            raise mismatch(path, f"token {number}: type", rule, kind)
     merges = {"merges": values.get("merges"), "ignore_merges": known.whole}
     encoder, token_bytes = byte_level(path, merges, vocabulary, known.pipeline)
     begin, end = (None if (n := named[role]) is None else names[n] for role in ("bos", "eos"))

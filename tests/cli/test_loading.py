@@ -418,40 +418,6 @@ def test_a_damaged_configuration_of_the_tokenizer_is_a_bad_model(
     assert b"content: expected JSON" in outcome.stderr
 
 
-# A draft model.
-
-
-def test_a_draft_model_changes_no_answer(
-    run: Run, random_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draft_always(monkeypatch)
-    arguments = ("-m", random_model, "-p", "abcabc", "-n", "40", "--seed", "1", "--no-stats")
-    plain, drafted = run(*arguments), run(*arguments, "-md", random_model)
-    assert (drafted.returncode, drafted.stdout) == (0, plain.stdout)
-    record = json.loads(run(*arguments, "--json", "--draft-model", random_model).stdout)
-    assert record["accepted_tokens"] == record["drafted_tokens"] > 0
-
-
-def test_a_draft_model_with_other_tokens_is_refused(
-    run: Run, alphabet_model: Path, tmp_path: Path
-) -> None:
-    done = run("-m", alphabet_model, "-p", "a", "--draft-model", BUNDLED_MODEL)
-    assert (done.returncode, done.stdout) == (3, b"")
-    assert b"vocabulary: expected that of the model that it is to draft for" in done.stderr
-
-
-def test_a_draft_model_that_does_not_fit_beside_the_model_is_refused(
-    run: Run, random_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needed = forecast_memory(random_model, 512, 512).needed
-    arguments = ("-m", random_model, "-c", "512", "-p", "a", "-n", "1")
-    monkeypatch.setattr(memory, "available_memory", lambda: needed + 1000)
-    assert run(*arguments).returncode == 0
-    done = run(*arguments, "--draft-model", random_model)
-    assert done.returncode == 4
-    assert b"memory: expected at most " in done.stderr
-
-
 def test_a_gguf_file_answers_and_is_called_by_its_name(run: Run, tmp_path: Path) -> None:
     keys = small_vocabulary(tmp_path)
     path = write(tmp_path / "a.gguf", with_rows(263), ml.bfloat16.numpy_dtype, keys)
@@ -497,3 +463,37 @@ def test_a_gguf_file_without_a_vocabulary_says_so(run: Run, tmp_path: Path) -> N
     assert (
         b"a.gguf: tokenizer: expected the keys tokenizer.ggml.model and on, got none" in done.stderr
     )
+
+
+# A draft model.
+
+
+def test_a_draft_model_changes_no_answer(
+    run: Run, random_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft_always(monkeypatch)
+    arguments = ("-m", random_model, "-p", "abcabc", "-n", "40", "--seed", "1", "--no-stats")
+    plain, drafted = run(*arguments), run(*arguments, "-md", random_model)
+    assert (drafted.returncode, drafted.stdout) == (0, plain.stdout)
+    record = json.loads(run(*arguments, "--json", "--draft-model", random_model).stdout)
+    assert record["accepted_tokens"] == record["drafted_tokens"] > 0
+
+
+def test_a_draft_model_with_other_tokens_is_refused(
+    run: Run, alphabet_model: Path, tmp_path: Path
+) -> None:
+    done = run("-m", alphabet_model, "-p", "a", "--draft-model", BUNDLED_MODEL)
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert b"vocabulary: expected that of the model that it is to draft for" in done.stderr
+
+
+def test_a_draft_model_that_does_not_fit_beside_the_model_is_refused(
+    run: Run, random_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = forecast_memory(random_model, 512, 512).needed
+    arguments = ("-m", random_model, "-c", "512", "-p", "a", "-n", "1")
+    monkeypatch.setattr(memory, "available_memory", lambda: needed + 1000)
+    assert run(*arguments).returncode == 0
+    done = run(*arguments, "--draft-model", random_model)
+    assert done.returncode == 4
+    assert b"memory: expected at most " in done.stderr

@@ -60,7 +60,9 @@ def weight_fields(weight: Operand) -> tuple[Any, ...]:
     if not isinstance(weight, ml.QuantizedTensor):
         return pointer(weight), ffi.NULL, ffi.NULL, ffi.NULL, 0.0, code(weight)
     nested, row = weight.nested, weight.dtype
-    parts = pointer(weight.codes), pointer(weight.scales)
+    # A block that holds its scales is where they are.
+    scales = weight.codes if row.bytes_with_scales else weight.scales
+    parts = pointer(weight.codes), pointer(scales)
     if nested is None:
         return *parts, ffi.NULL, ffi.NULL, 0.0, row.code
     return *parts, pointer(nested.absmax), pointer(nested.code), nested.offset, row.double_code

@@ -97,6 +97,9 @@ def part(memory: Memory, count: int, dtype: Any) -> ml.Tensor:
 
 def weight_of(memory: Memory, shape: Sizes, kind: Any) -> Any:
     """Make a weight of normal numbers, or a block-quantized one of any codes."""
+    if isinstance(kind, ml.BlockDType):
+        nbytes = math.prod(shape) // kind.block_size * kind.block_bytes
+        return ml.QuantizedTensor(kind, shape, part(memory, nbytes, np.uint8))
     if not isinstance(kind, tuple):
         return filled(memory, shape, kind)
     dtype, double = kind
@@ -110,6 +113,12 @@ def weight_of(memory: Memory, shape: Sizes, kind: Any) -> Any:
         part(memory, -(-blocks // NESTED_BLOCK), f32), part(memory, NESTED_CODES, f32), 0.5
     )
     return ml.QuantizedTensor(dtype, shape, codes, part(memory, blocks, np.uint8), nested)
+
+
+def whole_blocks(kind: Any, columns: int) -> int:
+    """Return the next number of columns that rows of a format can have."""
+    size = kind.block_size if isinstance(kind, ml.BlockDType) else 1
+    return -(-columns // size) * size
 
 
 def rows_apart(memory: Memory, shape: Sizes, dtype: Any) -> Array:
@@ -126,6 +135,7 @@ def rows_apart(memory: Memory, shape: Sizes, dtype: Any) -> Array:
 
 def run_linear(memory: Memory, x: Any, kind: Any, out: Any, T: int, columns: int, n: int) -> None:
     """Multiply by two weights at once, of n rows and with a bias, and of two without."""
+    columns = whole_blocks(kind, columns)
     calls.linear(
         filled(memory, (T, columns), x),
         [weight_of(memory, (rows, columns), kind) for rows in (n, 2)],
@@ -200,6 +210,7 @@ def run_quantize(memory: Memory, dtype: Any, x: Any, n: int) -> None:
 def run_dequantize(
     memory: Memory, kind: Any, out: Any, by_rows: bool, rows: int, columns: int
 ) -> None:
+    columns = whole_blocks(kind, columns)
     weight = weight_of(memory, (rows, columns), kind)
     if not by_rows or not rows:
         calls.dequantize(weight, None, result(memory, (rows, columns), out))
@@ -236,7 +247,8 @@ def run_write_cache(memory: Memory, dtype: Any, K: int, T: int, positions: int, 
 # ---- all of them --------------------------------------------------------------------------------
 
 _SAME = PRODUCTS[:3]  # of operands of one type
-_QUANTIZED_PRODUCTS = [(x, kind, out) for x, _, out in _SAME for kind in FORMATS]
+_QUANTIZED = [*FORMATS, *ml.GGML_DTYPES.values()]
+_QUANTIZED_PRODUCTS = [(x, kind, out) for x, _, out in _SAME for kind in _QUANTIZED]
 _LONG_SPANS = [(8191,), (8193,), (40_001,)]
 _LONG_ROWS = [(33, 1025), (3, 20_003), (1030, 33)]
 
@@ -251,7 +263,7 @@ CASES: dict[str, Case] = {
     "linear_reference": Case(run_linear_reference, [()], 3, [(13, 512, 130)]),
     "quantize": Case(run_quantize, list(product((ml.nf4, ml.int8_block), TYPES)), 1, _LONG_SPANS),
     "dequantize": Case(
-        run_dequantize, list(product(FORMATS, TYPES, (False, True))), 2, _LONG_ROWS
+        run_dequantize, list(product(_QUANTIZED, TYPES, (False, True))), 2, _LONG_ROWS
     ),
     "batched_matmul": Case(
         run_batched_matmul, list(product(_SAME, (filled, rows_apart))), 3,

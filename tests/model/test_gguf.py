@@ -242,6 +242,7 @@ NORM, WQ = gguf_name("layers.1.ffn_norm.weight"), gguf_name("layers.1.attention.
 @pytest.mark.parametrize(
     ("keys", "tensors", "reason"),
     [
+        ({}, {"token_embd.weight": None}, r"got without 'token_embd.weight' \(1 in all\)"),
         ({}, {NORM: None}, r"tensors: expected 21 tensors as its keys says, got without 'blk.1.ff"),
         ({}, {"blk.2.attn_q.weight": np.ones((2, 2), np.float32)}, r"also 'blk.2.attn_q.weight'"),
         ({}, {"blk.0.\x1b": np.ones(2, np.float32)}, r"also 'blk.0.\\x1b' \(1 in all\)"),
@@ -305,6 +306,33 @@ def test_one_file_may_mix_blocks_and_bfloat16(tmp_path: Path) -> None:
     model = load_model(write(tmp_path / "a.gguf", BLOCKS, ml_dtypes.bfloat16, tensors=blocks))
     assert model.args.dtype is ml.bfloat16
     ids = token_ids(BLOCKS, 20)
+    found, expected = run(model.transformer, ids), run(dequantized(model), ids)
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+
+
+def k_quant(number: int, shape: tuple[int, int], seed: int) -> Stored:
+    """Make random blocks of Q4_K (12) or Q6_K (14): codes and scales of all values."""
+    size, places = {12: (144, {0: 2e-3, 2: 1e-2}), 14: (210, {208: 2e-5})}[number]
+    rows = shape[0] * shape[1] // 256
+    blocks = np.random.default_rng(seed).integers(0, 256, (rows, size), dtype=np.uint8)
+    for place, scale in places.items():
+        blocks[:, place : place + 2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+    return Stored(shape, number, blocks.tobytes())
+
+
+def test_a_mix_of_k_quants_as_q4_k_m_has_it_runs_on_its_blocks(tmp_path: Path) -> None:
+    config = replace(GROUPED, dim=256, ffn=512)
+    finer = (".wv.weight", ".w2.weight", "output.weight")
+    blocks = {
+        gguf_name(name): k_quant(14 if name.endswith(finer) else 12, weight.shape, number)
+        for number, (name, weight) in enumerate(weights(config).items())
+        if weight.ndim == 2
+    }
+    model = load_model(write(tmp_path / "a.gguf", config, tensors=blocks))
+    layer = model.transformer.layers[0]
+    assert str(layer.attention.wq.dtype) == str(model.transformer.tok_embeddings.dtype) == "q4_k"
+    assert str(layer.attention.wv.dtype) == str(model.transformer.output.dtype) == "q6_k"
+    ids = token_ids(config, 20)
     found, expected = run(model.transformer, ids), run(dequantized(model), ids)
     assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
 

@@ -95,7 +95,7 @@ def read_header(data: bytes, path: Path) -> None:
                 weight.numpy().copy()
         for value in file.keys.values():
             assert str(value) is not None
-        args_from_gguf(read_gguf_config(file, file.tensors), file.tensors)
+        args_from_gguf(read_gguf_config(file), file.tensors)
     finally:
         mapped.close()
 

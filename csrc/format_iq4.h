@@ -1,0 +1,66 @@
+/*
+ * Formats of ggml whose codes of 4 bits are places in a table of 16 int8, t:
+ *
+ *   iq4_nl  d * t[q]            32 elements: float16 d; 16 bytes
+ *   iq4_xs  d * (s - 32) * t[q] 256 elements: float16 d; s of 8 groups: their two upper bits as one
+ *                               number, the lower ones in 4 bytes; 128 bytes
+ *   mxfp4   2^(e - 128) * t[q]  32 elements: e in a byte; 16 bytes. OCP Microscaling, t doubled
+ *
+ * Byte j of a group's 16 holds code j, and in its upper half code j + 16.
+ */
+#pragma once
+#include "formats.h"
+
+static const int8_t iq4_table[16] = {
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+};
+static const int8_t mxfp4_table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+INLINE group iq4_nl_expand(const uint8_t *block, int index)
+{
+    (void)index;
+    return look_up(nibbles(block + 2), iq4_table);
+}
+
+INLINE group iq4_xs_expand(const uint8_t *block, int index)
+{
+    return look_up(nibbles(block + 8 + 16 * index), iq4_table);
+}
+
+INLINE void iq4_xs_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
+{
+    (void)scale;
+    uint64_t steps = 0;
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; g++) {
+        const int lower = block[4 + g / 2] >> g % 2 * 4 & 15;
+        const int upper = half_at(block + 2) >> 2 * g & 3;
+        steps |= (uint64_t)(uint8_t)((lower | upper << 4) - 32) << 8 * g;
+    }
+    put_eight(&factors->scales, at, half_at(block));
+    factors->scale_steps[at / 8] = steps;
+}
+
+INLINE group mxfp4_expand(const uint8_t *block, int index)
+{
+    (void)index;
+    return look_up(nibbles(block + 1), mxfp4_table);
+}
+
+/* As bfloat16, in which the two smallest are subnormal. */
+INLINE void mxfp4_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
+{
+    (void)scale;
+    const int e = block[0];
+    factors->scales[at] = (uint16_t)((e < 2) * (0x20 << (e & 1)) + (e >= 2) * (e - 1) * 128);
+}
+
+static const ExpandedFormat iq4_nl_format = {
+    BLOCK_SIZES(iq4_nl), iq4_nl_expand, scale_first, TYPE_FLOAT16, 1, 0, 0, NULL, NULL,
+};
+static const ExpandedFormat iq4_xs_format = {
+    BLOCK_SIZES(iq4_xs), iq4_xs_expand, iq4_xs_factors, TYPE_FLOAT16, 1, 1, 0, NULL, NULL,
+};
+static const ExpandedFormat mxfp4_format = {
+    BLOCK_SIZES(mxfp4), mxfp4_expand, mxfp4_factors, TYPE_BFLOAT16, 1, 0, 0, NULL, NULL,
+};

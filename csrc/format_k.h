@@ -1,0 +1,136 @@
+/*
+ * The "K-quants" of ggml: blocks of 256 elements in 8 groups, whose scale is a float16 of the block
+ * times a small integer s, and whose minimum, where there is one, another float16 times n.
+ *
+ *   q2_k  d * s * q - m * n  16 bytes of s and n, 4 bits each, for halves of groups; 64 bytes of q;
+ *                            d; m
+ *   q3_k  d * s * (q - 4)    32 bytes of upper bits of q; 64 bytes of the two lower ones; 12 bytes
+ *                            of s + 32, 6 bits each, for halves of groups; d
+ *   q4_k  d * s * q - m * n  d; m; 12 bytes of s and n, 6 bits each; 128 bytes of q
+ *   q5_k  d * s * q - m * n  d; m; 12 bytes of s and n, 6 bits each; 32 bytes of fifth bits; 128
+ *                            bytes of lower bits
+ *   q6_k  d * s * (q - 32)   128 bytes of lower bits; 64 bytes of the two upper ones; 16 int8 s for
+ *                            halves of groups; d
+ *
+ * Codes of 4 bits: group g and g + 1 are the lower and upper halves of the same 32 bytes, in q6_k g
+ * and g + 2. Codes of 2 bits: four groups share 32 bytes; of 1 bit: all eight.
+ */
+#pragma once
+#include "formats.h"
+
+/* One scale for the 8 groups of a block, and a number that is taken off, times their steps. */
+INLINE void share_factors(Factors *factors, int at, uint16_t scale, uint16_t less)
+{
+    put_eight(&factors->scales, at, scale);
+    put_eight(&factors->mins, at, less ^ 0x8000u);
+}
+
+/* Bits of four groups in 32 bytes, and four in the next; two bits of each code. */
+INLINE group two_bits(const uint8_t *bytes, int index, int to)
+{
+    return bit_field(group_load(bytes + index / 4 * 32), index % 4 * 2, 2, to);
+}
+
+/* Four bits of each code: two groups in 32 bytes. */
+INLINE group four_bits(const uint8_t *bytes, int index)
+{
+    return bit_field(group_load(bytes + index / 2 * 32), index % 2 * 4, 4, 0);
+}
+
+enum { Q2_D = 80, Q3_CODES = 32, Q3_STEPS = 96, Q3_D = 108, Q5_CODES = 48, Q6_UPPER = 128 };
+enum { Q6_STEPS = 192, Q6_D = 208, K_STEPS = 4, K_CODES = 16 };
+
+INLINE group q2_k_expand(const uint8_t *block, int index) { return two_bits(block + 16, index, 0); }
+
+INLINE void q2_k_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
+{
+    (void)scale;
+    share_factors(factors, at, half_at(block + Q2_D), half_at(block + Q2_D + 2));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        uint64_t both;
+        memcpy(&both, block + 8 * i, sizeof both);
+        factors->scale_steps[at / 4 + i] = both & 0x0F0F0F0F0F0F0F0Fu;
+        factors->min_steps[at / 4 + i] = both >> 4 & 0x0F0F0F0F0F0F0F0Fu;
+    }
+}
+
+INLINE group q3_k_expand(const uint8_t *block, int index)
+{
+    return merge_codes(two_bits(block + Q3_CODES, index, 0),
+                       bit_field(group_load(block), index, 1, 2), 4);
+}
+
+/* Lower bits of 8 steps in the halves of 8 bytes, upper ones of 4 in each two bits of 4 bytes. */
+INLINE void q3_k_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
+{
+    (void)scale;
+    uint64_t lower;
+    uint32_t upper;
+    memcpy(&lower, block + Q3_STEPS, sizeof lower);
+    memcpy(&upper, block + Q3_STEPS + 8, sizeof upper);
+    share_factors(factors, at, half_at(block + Q3_D), 0);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        const uint64_t high = upper >> 4 * i & 0x03030303u;
+        const uint64_t next = upper >> (4 * i + 2) & 0x03030303u;
+        const uint64_t steps = (lower >> 4 * i & 0x0F0F0F0F0F0F0F0Fu) | high << 4 | next << 36;
+        /* Each byte less 32: the upper bit, set meanwhile, keeps a borrow within it. */
+        factors->scale_steps[at / 4 + i] =
+            ((steps | 0x8080808080808080u) - 0x2020202020202020u) ^ 0x8080808080808080u;
+    }
+}
+
+INLINE group q4_k_expand(const uint8_t *block, int index)
+{
+    return four_bits(block + K_CODES, index);
+}
+
+/* Four s, four n, and the lower bits of further four of both, whose upper ones are above those. */
+INLINE void q4_k_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
+{
+    (void)scale;
+    uint32_t w[3];
+    memcpy(w, block + K_STEPS, sizeof w);
+    const uint32_t s = (w[2] & 0x0F0F0F0Fu) | (w[0] >> 2 & 0x30303030u);
+    const uint32_t n = (w[2] >> 4 & 0x0F0F0F0Fu) | (w[1] >> 2 & 0x30303030u);
+    share_factors(factors, at, half_at(block), half_at(block + 2));
+    factors->scale_steps[at / 8] = (w[0] & 0x3F3F3F3Fu) | (uint64_t)s << 32;
+    factors->min_steps[at / 8] = (w[1] & 0x3F3F3F3Fu) | (uint64_t)n << 32;
+}
+
+INLINE group q5_k_expand(const uint8_t *block, int index)
+{
+    return merge_codes(four_bits(block + Q5_CODES, index),
+                       bit_field(group_load(block + K_CODES), index, 1, 4), 0);
+}
+
+INLINE group q6_k_expand(const uint8_t *block, int index)
+{
+    const group bytes = group_load(block + index / 4 * 64 + index % 2 * 32);
+    return merge_codes(bit_field(bytes, index % 4 / 2 * 4, 4, 0),
+                       two_bits(block + Q6_UPPER, index, 4), 32);
+}
+
+INLINE void q6_k_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
+{
+    (void)scale;
+    share_factors(factors, at, half_at(block + Q6_D), 0);
+    memcpy(factors->scale_steps + at / 4, block + Q6_STEPS, 16);
+}
+
+static const ExpandedFormat q2_k_format = {
+    BLOCK_SIZES(q2_k), q2_k_expand, q2_k_factors, TYPE_FLOAT16, 2, 1, 2, NULL, NULL,
+};
+static const ExpandedFormat q3_k_format = {
+    BLOCK_SIZES(q3_k), q3_k_expand, q3_k_factors, TYPE_FLOAT16, 2, 1, 0, NULL, NULL,
+};
+static const ExpandedFormat q4_k_format = {
+    BLOCK_SIZES(q4_k), q4_k_expand, q4_k_factors, TYPE_FLOAT16, 1, 1, 2, NULL, NULL,
+};
+static const ExpandedFormat q5_k_format = {
+    BLOCK_SIZES(q5_k), q5_k_expand, q4_k_factors, TYPE_FLOAT16, 1, 1, 2, NULL, NULL,
+};
+static const ExpandedFormat q6_k_format = {
+    BLOCK_SIZES(q6_k), q6_k_expand, q6_k_factors, TYPE_FLOAT16, 2, 1, 0, NULL, NULL,
+};

@@ -1,0 +1,57 @@
+/*
+ * The formats of ggml whose blocks of 32 elements have codes q of 4 or 5 bits:
+ *
+ *   q4_0  d * (q - 8)   float16 d; 16 bytes of lower bits
+ *   q4_1  d * q + m     float16 d, m; 16 bytes
+ *   q5_0  d * (q - 16)  float16 d; the fifth bits, as one number; 16 bytes
+ *   q5_1  d * q + m     float16 d, m; the fifth bits; 16 bytes
+ *
+ * Byte j holds the lower bits of code j, and in its upper half those of code j + 16.
+ */
+#pragma once
+#include "formats.h"
+
+INLINE group five_bits(const uint8_t *bytes, int offset)
+{
+    uint32_t fifth;
+    memcpy(&fifth, bytes, sizeof fifth);
+    return merge_codes(nibbles(bytes + sizeof fifth), spread_bits(fifth, 16), offset);
+}
+
+INLINE group q4_0_expand(const uint8_t *block, int index)
+{
+    (void)index;
+    const group codes = nibbles(block + 2);
+    return merge_codes(codes, codes, 8);
+}
+
+INLINE group q4_1_expand(const uint8_t *block, int index)
+{
+    (void)index;
+    return nibbles(block + 4);
+}
+
+INLINE group q5_0_expand(const uint8_t *block, int index)
+{
+    (void)index;
+    return five_bits(block + 2, 16);
+}
+
+INLINE group q5_1_expand(const uint8_t *block, int index)
+{
+    (void)index;
+    return five_bits(block + 4, 0);
+}
+
+static const ExpandedFormat q4_0_format = {
+    BLOCK_SIZES(q4_0), q4_0_expand, scale_first, TYPE_FLOAT16, 1, 0, 0, NULL, NULL,
+};
+static const ExpandedFormat q4_1_format = {
+    BLOCK_SIZES(q4_1), q4_1_expand, scale_and_minimum_first, TYPE_FLOAT16, 1, 0, 1, NULL, NULL,
+};
+static const ExpandedFormat q5_0_format = {
+    BLOCK_SIZES(q5_0), q5_0_expand, scale_first, TYPE_FLOAT16, 1, 0, 0, NULL, NULL,
+};
+static const ExpandedFormat q5_1_format = {
+    BLOCK_SIZES(q5_1), q5_1_expand, scale_and_minimum_first, TYPE_FLOAT16, 1, 0, 1, NULL, NULL,
+};

@@ -1,0 +1,72 @@
+"""The formats of GGUF files compared with the gguf package, element by element."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml
+
+pytestmark = pytest.mark.oracle
+
+gguf = pytest.importorskip("gguf", reason="needs the oracle extra")
+
+# One half of each sign: 0, the least and the largest subnormal, the least normal, the largest.
+EXTREMES = np.array([0x0000, 0x0001, 0x03FF, 0x0400, 0x3C00, 0x7BFF], np.uint16)
+formats = pytest.mark.parametrize("number", ml.GGML_DTYPES, ids=lambda n: str(ml.GGML_DTYPES[n]))
+
+
+def check_equal(number: int, blocks: Any) -> None:
+    """Dequantize blocks, uint8 [n, bytes], and compare bits; any NaN is like another."""
+    kind, dtype = gguf.GGMLQuantizationType(number), ml.GGML_DTYPES[number]
+    with np.errstate(all="ignore"):
+        theirs = gguf.quants.dequantize(blocks, kind)
+    weight = ml.QuantizedTensor(dtype, theirs.shape, ml.Tensor.from_numpy(blocks))
+    mine = weight.dequantize().numpy()
+    same = (mine.view(np.uint32) == theirs.view(np.uint32)) | (np.isnan(mine) & np.isnan(theirs))
+    assert same.all(), np.argwhere(~same)[:3]
+
+
+@formats
+def test_the_table_has_the_name_and_the_sizes_of_ggml(number: int) -> None:
+    kind, dtype = gguf.GGMLQuantizationType(number), ml.GGML_DTYPES[number]
+    assert (kind.name.lower(), gguf.GGML_QUANT_SIZES[kind]) == (
+        dtype.name, (dtype.block_size, dtype.block_bytes),
+    )  # fmt: skip
+
+
+@formats
+def test_blocks_of_any_bytes_have_the_same_elements(number: int) -> None:
+    size = ml.GGML_DTYPES[number].block_bytes
+    check_equal(number, np.random.default_rng(number).integers(0, 256, (20_000, size), np.uint8))
+
+
+@formats
+def test_extreme_scales_have_the_same_elements(number: int) -> None:
+    """Each pair of bytes of a block in turn is one of the extremes, in either sign."""
+    size = ml.GGML_DTYPES[number].block_bytes
+    for half in (*EXTREMES, *(EXTREMES | 0x8000)):
+        blocks = np.random.default_rng(int(half)).integers(0, 256, (size - 1, size), np.uint8)
+        for place in range(size - 1):
+            blocks[place, place : place + 2] = np.array([half]).view(np.uint8)
+        check_equal(number, blocks)
+
+
+@formats
+@pytest.mark.parametrize("byte", [0x00, 0x55, 0xAA, 0xFF])
+def test_blocks_of_one_byte_have_the_same_elements(number: int, byte: int) -> None:
+    check_equal(number, np.full((7, ml.GGML_DTYPES[number].block_bytes), byte, np.uint8))
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+def test_weights_that_gguf_quantizes_multiply_as_it_dequantizes_them(name: str) -> None:
+    kind = gguf.GGMLQuantizationType[name]
+    values = np.random.default_rng(0).standard_normal((33, 256)).astype(np.float32)
+    blocks = gguf.quants.quantize(values, kind)
+    dtype = ml.GGML_DTYPES[kind.value]
+    weight = ml.QuantizedTensor(dtype, values.shape, ml.Tensor.from_numpy(blocks))
+    x = ml.randn(3, 256, generator=ml.Generator(0))
+    plain = ml.Tensor.from_numpy(gguf.quants.dequantize(blocks, kind))
+    out, expected = (ml.linear_transformation(x, w).numpy() for w in (weight, plain))
+    assert out.tobytes() == expected.tobytes()
+    assert np.abs(weight.dequantize().numpy() - values).max() < 0.3
