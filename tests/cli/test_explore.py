@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from src.cli.errors import UsageError
 
 from src import trace
+from src.cli.console import UsageError
 from tests.cli.conftest import ALPHABET, Run
 
 ANSWER = f"{ALPHABET}\n".encode()

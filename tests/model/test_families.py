@@ -11,8 +11,9 @@ import pytest
 from src import ml
 from src.checkpoint import CheckpointError
 from src.ml import kernels
-from src.model import InferenceContext, Model, ModelArgs, load_model, save_quantized
+from src.model import InferenceContext, Model, ModelArgs, load_model
 from src.model.files import read_model_files
+from src.model.saving import save_quantized
 from tests.model.families import CONFIGS, config_of, write_family
 from tests.model.test_llama import bits, run
 from tests.model.tiny import uniform

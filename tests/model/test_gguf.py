@@ -25,9 +25,9 @@ from src.model import (
     forecast_memory,
     load_model,
     read_model_files,
-    save_quantized,
 )
 from src.model.rope import inverse_frequencies
+from src.model.saving import save_quantized
 from src.tokenizer import TokenizerError
 from src.tokenizer.sentencepiece_model import read_sentencepiece_model
 from tests.model.test_llama import bits, run

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from src.tokenizer import Tokenizer, TokenizerError, gguf_tokenizer, load_tokenizer
-from src.tokenizer.gguf_keys import PRE_TOKENIZERS
+from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from src.tokenizer.gguf_keys import PRE_TOKENIZERS, gguf_tokenizer
 from src.tokenizer.sentencepiece_model import read_sentencepiece_model
 from src.tokenizer.tokenizer_json import read_tokenizer_json
 from tests.support.gguf_writer import byte_level_keys, sentencepiece_keys

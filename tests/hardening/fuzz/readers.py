@@ -18,8 +18,8 @@ from src.checkpoint.safetensors import SafetensorsFile, read_index
 from src.checkpoint.zip_directory import read_directory
 from src.inference.chat_encoding import format_of_template, read_template
 from src.model.args import args_from_gguf
-from src.tokenizer import gguf_tokenizer
 from src.tokenizer.config_files import read_added_tokens_of_config, read_token_settings
+from src.tokenizer.gguf_keys import gguf_tokenizer
 from src.tokenizer.sentencepiece_model import (
     is_sentencepiece_file,
     read_sentencepiece_model,
