@@ -41,11 +41,11 @@ def chat(page: Path, argument: str) -> str:
 
 @cache
 def _transcript(parts: tuple[str, ...]) -> list[str]:
-    """Have one chat in a directory with a file `anna.txt`; return what each part of it shows."""
+    """Have one chat in a directory with a file `maria.txt`; return what each part of it shows."""
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
     transcript = []
     with tempfile.TemporaryDirectory() as directory:
-        Path(directory, "anna.txt").write_text("My name is Anna.\n", encoding="utf-8")
+        Path(directory, "maria.txt").write_text("My name is Maria.\n", encoding="utf-8")
         child = pexpect.spawn(
             sys.executable,
             _COMMAND.split()[1:],
