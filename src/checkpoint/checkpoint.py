@@ -7,14 +7,13 @@ copies them. The rows of wq and wk keep the order of the files; `names.py` says 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from .. import ml
 from ..untrusted import some_of
 from .errors import CheckpointError, mismatch
-from .gguf import GgufTensor
 from .mapped_file import MappedFile
 from .model_directory import ModelDirectory
 from .names import (
@@ -31,6 +30,9 @@ from .packed_weights import Found, PackedWeight, take_packed
 from .safetensors import SafetensorsFile, TensorEntry
 from .shards import MergedShards, check_shards, merge_shards
 from .torch_pth import map_pth
+
+if TYPE_CHECKING:
+    from .gguf import GgufTensor
 
 _ROPE_FACTORS = "rope_freqs.weight"
 _LEAST_FACTOR, _LARGEST_FACTOR = 1e-6, 1e6
@@ -264,7 +266,7 @@ def open_gguf_checkpoint(
 
 
 def _rope_factors(
-    files: Mapping[str, MappedFile], entry: GgufTensor | None, head_dim: int
+    files: Mapping[str, MappedFile], entry: "GgufTensor | None", head_dim: int
 ) -> tuple[float, ...]:
     """Read what divides the rotary frequencies, where a tensor says it."""
     if entry is None:

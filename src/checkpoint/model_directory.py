@@ -9,13 +9,15 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..untrusted import label_of, open_regular, reason_of, some_of
 from .errors import CheckpointError, mismatch
-from .gguf import MAGIC, GgufFile, read_gguf_parts
 from .hugging_face_config import CONFIG_FILE
 from .safetensors import read_index
+
+if TYPE_CHECKING:
+    from .gguf import GgufFile
 
 _META_FILES = "params.json, consolidated.00.pth (and further shards) and tokenizer.model"
 _HUGGING_FACE_FILES = (
@@ -37,12 +39,14 @@ class ModelDirectory:
     path: Path
 
     @cached_property
-    def gguf_parts(self) -> list[GgufFile]:
+    def gguf_parts(self) -> "list[GgufFile]":
         """Return the headers of a GGUF file and of its further parts, read once.
 
         Raises:
             CheckpointError: One cannot be used.
         """
+        from .gguf import read_gguf_parts  # of GGUF files alone
+
         return read_gguf_parts(self.path)
 
     @cached_property
@@ -121,6 +125,8 @@ def _is_gguf(path: Path) -> bool:
     if not os.path.isfile(path):
         return False
     with open_regular(path, CheckpointError) as stream:
+        from .gguf import MAGIC
+
         return stream.read(len(MAGIC)) == MAGIC
 
 

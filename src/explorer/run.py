@@ -9,6 +9,7 @@ from ..inference import InferenceEngine, Message, SamplingArgs, encode_chat, end
 from ..ml import roofline
 from ..model import Model
 from ..model.files import BUNDLED_MODEL
+from ..trace.tracer import Tracer
 from ..untrusted import shown
 from .collect import VERSION, Collector
 from .errors import ExplorerError
@@ -109,7 +110,7 @@ def run_traced(
     length = min(len(ids) + max_new_tokens, model.args.max_context_length)
     engine = InferenceEngine(model, max(length, 1))
     collector = Collector(model, store, name)
-    tracer = trace.Tracer(
+    tracer = Tracer(
         model.args.sizes,
         collector.write,
         wants=collector.wants,

@@ -6,12 +6,10 @@ What only the weights show is completed once their files are open.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from .. import ml
-from ..checkpoint import GgufConfig, HuggingFaceConfig
-from ..checkpoint.gguf import GgufTensor
-from ..checkpoint.gguf_config import ARCHITECTURES, GRANITE_SCALES
+from ..checkpoint import HuggingFaceConfig
 from ..checkpoint.names import (
     LLAMA_PARTS,
     LayerParts,
@@ -22,6 +20,10 @@ from ..checkpoint.names import (
 )
 from ..checkpoint.params import DEFAULT_ROPE_THETA
 from .errors import ModelConfigError
+
+if TYPE_CHECKING:
+    from ..checkpoint.gguf import GgufTensor
+    from ..checkpoint.gguf_config import GgufConfig
 
 # Below this, the square of a float32 may vanish against nothing and a row of zeros give NaN.
 _SMALLEST_NORM_EPS = 1e-12
@@ -278,7 +280,7 @@ def _rope_scaling(config: HuggingFaceConfig) -> RopeScaling | LinearRopeScaling 
     return None
 
 
-def args_from_gguf(config: GgufConfig, tensors: Mapping[str, GgufTensor]) -> ModelArgs:
+def args_from_gguf(config: "GgufConfig", tensors: "Mapping[str, GgufTensor]") -> ModelArgs:
     """Read the sizes and constants of a model in a GGUF file.
 
     Args:
@@ -289,6 +291,8 @@ def args_from_gguf(config: GgufConfig, tensors: Mapping[str, GgufTensor]) -> Mod
     Raises:
         ModelConfigError: The parts contradict each other.
     """
+    from ..checkpoint.gguf_config import ARCHITECTURES, GRANITE_SCALES
+
     given = config.given
     n_layers, n_heads = (
         value_of(given, "block_count", 0),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoint import CheckpointError, read_gguf_config, read_hugging_face_config, read_params
+from ..checkpoint import CheckpointError, read_hugging_face_config, read_params
 from ..checkpoint.model_directory import ModelDirectory, find_model_directory
 from ..checkpoint.packed_weights import QuantizationConfig
 from ..untrusted import described, label_of
@@ -77,6 +77,8 @@ def read_model_files(path: str | Path | None) -> ModelFiles:
 
 def _read_gguf_header(found: ModelDirectory) -> ModelFiles:
     """Read the keys of a GGUF file into the form that directories have."""
+    from ..checkpoint.gguf_config import read_gguf_config
+
     parts = found.gguf_parts
     tensors = {name: entry for part in parts for name, entry in part.tensors.items()}
     args = args_from_gguf(read_gguf_config(parts[0]), tensors)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.checkpoint import CheckpointError, read_gguf
-from src.checkpoint.gguf import DTYPES, GgufArray, read_gguf_parts
+from src.checkpoint import CheckpointError
+from src.checkpoint.gguf import DTYPES, GgufArray, read_gguf, read_gguf_parts
 from tests.support import gguf_writer as g
 from tests.support.bounds import check_bounds
 from tests.support.gguf_writer import Stored, Typed, array, entry, gguf_bytes, header, key, text

@@ -3,7 +3,9 @@ from typing import Any
 
 import pytest
 
-from src.checkpoint import CheckpointError, GgufConfig, read_gguf, read_gguf_config
+from src.checkpoint import CheckpointError
+from src.checkpoint.gguf import read_gguf
+from src.checkpoint.gguf_config import GgufConfig, read_gguf_config
 from tests.support import gguf_writer as g
 from tests.support.gguf_writer import Typed, gguf_bytes
 

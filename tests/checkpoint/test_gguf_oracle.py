@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.checkpoint import read_gguf
-from src.checkpoint.gguf import DTYPES, GgufArray
+from src.checkpoint.gguf import DTYPES, GgufArray, read_gguf
 from tests.support.gguf_writer import Typed, gguf_bytes, q8_0
 
 pytestmark = pytest.mark.oracle

@@ -136,7 +136,7 @@ def test_a_path_that_names_nothing_is_one_line(run: Run, tmp_path: Path, path: s
     done = run("-m", tmp_path / path, "--metadata")
     [line] = done.stderr.decode().splitlines()
     assert (done.returncode, done.stdout) == (3, b"")
-    assert line.endswith("expected a model directory, got nothing")
+    assert line.endswith("expected a model directory or a GGUF file, got nothing")
     assert line.isprintable()
 
 

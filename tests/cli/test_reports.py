@@ -177,7 +177,10 @@ def test_safetensors_files_hold_no_checksums_which_is_said(run: Run, tmp_path: P
     done = run("-m", directory, "--check-weights")
     assert (done.returncode, done.stdout) == (2, b"")
     size = (directory / "model.safetensors").stat().st_size
-    assert f"got {size} bytes without one (safetensors files have none)" in done.stderr.decode()
+    assert (
+        f"got {size} bytes without one (safetensors and GGUF files have none)"
+        in done.stderr.decode()
+    )
 
 
 def test_the_check_shows_how_far_it_is(

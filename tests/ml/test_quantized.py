@@ -239,7 +239,6 @@ def calls_with_it() -> Iterator[tuple[str, Callable[[], object]]]:
 OPS: dict[str, Callable[[], object]] = {
     **dict(calls_with_it()),
     "linear_transformation of it": lambda: ml.linear_transformation(w, w),
-    "linear_transformations": lambda: ml.linear_transformations(x, (w, sample((4, 64)))),
     "tensor": lambda: ml.tensor(w),
     "set_slice": lambda: sample((64, 64)).set_slice(0, 64, w),
     "quantize": lambda: ml.quantize(w, ml.nf4),

@@ -6,11 +6,11 @@ from pathlib import Path
 from src import ml
 from src.checkpoint import (
     CheckpointError,
-    read_gguf,
-    read_gguf_config,
     read_pth,
     read_safetensors,
 )
+from src.checkpoint.gguf import read_gguf
+from src.checkpoint.gguf_config import read_gguf_config
 from src.checkpoint.mapped_file import MappedFile
 from src.checkpoint.packed_weights import NF4_STATE, read_quantization, take_packed
 from src.checkpoint.pickle_machine import PickleMachine

@@ -15,6 +15,8 @@ FORMATS = {
 }
 # What is left of a list of tokens may be a shorter list, which no file says the length of.
 LISTS = ("tokenizer.ranks", "tokenizer.model")
+# What may be missing from the end: of a GGUF file without tensors the padding before them.
+ENDS = {"vocabulary.gguf": b"\0"}
 SAMPLES = 60
 
 every_format = pytest.mark.parametrize("target", FORMATS.values(), ids=FORMATS)
@@ -31,7 +33,8 @@ def check_cuts(target: Target, folder: Path, most: int) -> None:
         for content in bed.valid:
             for length in cuts(content, most):
                 accepted = bed.read(content[:length])
-                whole = content[:length] == content.rstrip()
+                end = ENDS.get(target.name)
+                whole = content[:length].rstrip(end) == content.rstrip(end)
                 assert not accepted or whole or target.name in LISTS, f"cut at byte {length}"
             assert bed.read(content)  # the valid twin
     bed.close()
