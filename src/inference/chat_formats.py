@@ -109,7 +109,8 @@ class ChatFormat:
         build: Returns the parts of a conversation of at least one message.
         end_names: Special tokens that end an answer, beside those that the tokenizer knows.
         opens_thought: Whether an answer that is opened begins inside of a thought.
-        no_thought: What an answer begins with to leave thoughts out; None where nothing does that.
+        no_thought: What an answer begins with to leave thoughts out: nothing where the models have
+            none. None where they cannot be left out.
     """
 
     name: str
@@ -117,7 +118,7 @@ class ChatFormat:
     build: Builder
     end_names: tuple[str, ...]
     opens_thought: bool = False
-    no_thought: str | None = None
+    no_thought: str | None = ""
 
 
 def _llama3(messages: Sequence[Message], open_answer: bool) -> list[Part]:
@@ -338,8 +339,12 @@ _ROWS = (
         "mistral-v0.1-2023", "Mistral 7B Instruct v0.1, first template", _MISTRAL_2023, _EOS
     ),
     ChatFormat("mistral-v0.2-2023", "Mistral 7B Instruct v0.2, first template", _mistral, _EOS),
-    ChatFormat("deepseek-r1", "R1-Distill", partial(_deepseek_r1, opening=_OPENING), _R1_END, True),
-    ChatFormat("deepseek-r1-2025-01", "R1-Distill, first template", _deepseek_r1, _R1_END),
+    ChatFormat(
+        "deepseek-r1", "R1-Distill", partial(_deepseek_r1, opening=_OPENING), _R1_END, True, None
+    ),
+    ChatFormat(
+        "deepseek-r1-2025-01", "R1-Distill, first template", _deepseek_r1, _R1_END, False, None
+    ),
 )
 
 CHAT_FORMATS: Mapping[str, ChatFormat] = MappingProxyType({row.name: row for row in _ROWS})

@@ -313,3 +313,11 @@ def test_a_text_in_the_place_of_token_ids_is_refused_with_what_to_pass(
 def test_an_unknown_role_is_refused(role: str) -> None:
     with pytest.raises(ChatFormatError, match="role must be one of system, user, assistant"):
         Message(role, "Hi")
+
+
+@pytest.mark.parametrize("name", ["deepseek-r1", "deepseek-r1-2025-01"])
+def test_thoughts_that_a_format_cannot_leave_out_are_said(name: str) -> None:
+    tokenizer = tokenizer_of(name)
+    encode_chat(tokenizer, [U1], True, name)
+    with pytest.raises(ChatFormatError, match=f"think must be on in the format {name}, which"):
+        encode_chat(tokenizer, [U1], True, name, think=False)
