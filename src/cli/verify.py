@@ -105,16 +105,16 @@ def report_verify(options: Options, console: Console) -> None:
         ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
         DifferenceError: A stage is beyond its bound; raised after the verdict.
     """
+    model = open_model(options, console)
+    if model.files.directory.layout == "GGUF":
+        got = "got a GGUF file, of which transformers makes a float32 copy in its own way"
+        raise UsageError(f"--verify: expected a model directory, {got}")
     missing = [name for name in _MODULES if find_spec(name) is None]
     if missing:
         raise UsageError(
             f"--verify: expected transformers and what it needs, got no {', '.join(missing)}: "
             "pip install -e '.[oracle]' in a clone, or pip install 'llama-bolts[oracle]'"
         )
-    model = open_model(options, console)
-    if model.files.directory.layout == "GGUF":
-        got = "got a GGUF file, of which transformers makes a float32 copy in its own way"
-        raise UsageError(f"--verify: expected a model directory, {got}")
     check_float32_copy_fits(model.parameter_count)
     ids = _prompt_ids(model, _PROMPT if options.prompt is None else options.prompt)
     console.show_progress("running the network in float32")
