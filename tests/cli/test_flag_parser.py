@@ -98,7 +98,7 @@ def test_every_exit_code_but_that_of_success(
     arithmetic = "2 * 1000 layers * 1048576 positions * 64 heads * 128 * 2 bytes"
     for code, flags, error in (
         (2, ("-n", "0"), "argument -n/--max-tokens: must be at least 1: got 0"),
-        (3, ("-m", tmp_path / "absent"), "expected a model directory, got nothing"),
+        (3, ("-m", tmp_path / "absent"), "expected a model directory or a GGUF file, got nothing"),
         (3, ("-m", tmp_path, "-c", "10"), "got an empty file"),
         (4, ("-m", tmp_path, "-c", str(1 << 20)), arithmetic),
         (5, ("-m", reciting(b"abc", poisoned=True)), "nan"),
