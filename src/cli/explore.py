@@ -26,9 +26,8 @@ from ..model import Model, load_model, read_model_files
 from .answer import Answer
 from .arguments import DEFAULT_EXPLORER, QUANTIZATION_NAMES, Options
 from .console import UsageError
+from .loading import QUANTIZING
 from .session import Session
-
-_QUANTIZING = ("quantizing the weights", "matrices")
 
 
 @contextmanager
@@ -93,7 +92,8 @@ def explore_last(session: Session, argument: str) -> None:
     if isinstance(request, str):
         ids = session.tokenizer.encode(request, bos=session.tokenizer.adds_bos, eos=False)
     else:
-        ids = encode_chat(session.tokenizer, request, chat_format=session.chat_format.name)
+        name, think = session.chat_format.name, answer.settings.think != "off"
+        ids = encode_chat(session.tokenizer, request, chat_format=name, think=think)
     was_on, store = trace.is_on(), Store()
     session.trace.turn_off()
     try:
@@ -125,7 +125,7 @@ def _other_model(session: Session, options: Options) -> Model:
             files,
             rope_scaling_factor=options.rope_scaling_factor if is_format else None,
             quantize=name if is_format else None,
-            progress=session.console.timed_progress(*_QUANTIZING),
+            progress=session.console.timed_progress(*QUANTIZING),
         )
     finally:
         session.console.clear_progress()

@@ -29,7 +29,7 @@ from .console import Console, UsageError
 from .session import Session
 from .tracing import TraceSwitch
 
-_QUANTIZING = ("quantizing the weights", "matrices")
+QUANTIZING = ("quantizing the weights", "matrices")
 
 
 def open_model(options: Options, console: Console) -> Model:
@@ -73,7 +73,7 @@ def _load(
             files,
             rope_scaling_factor=options.rope_scaling_factor,
             quantize=options.quantize,
-            progress=console.timed_progress(*_QUANTIZING),
+            progress=console.timed_progress(*QUANTIZING),
         )
     finally:
         console.clear_progress()
@@ -101,7 +101,7 @@ def save_model(options: Options, console: Console) -> None:
                 target,
                 options.quantize,
                 rope_scaling_factor=options.rope_scaling_factor,
-                progress=console.timed_progress(*_QUANTIZING),
+                progress=console.timed_progress(*QUANTIZING),
             )
     finally:
         console.clear_progress()

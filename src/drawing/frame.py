@@ -11,7 +11,7 @@ from .run import TracedRun
 _BADGE = 44.0
 LINE = 18.0
 _PADDING = 9.0
-_GLYPH = 42.0  # the square that the sheets stand in
+_GLYPH = 42.0  # the side of the square with the sheets, in pixels
 _LARGEST_EXPONENT = 17  # 128256 is the largest size that occurs
 _SHEET_OFFSET = 4.0
 _MOST_SHEETS = 3
@@ -139,7 +139,7 @@ def draw_tensor(canvas: Canvas, run: TracedRun, x: TensorInfo, box: Box, note: s
 
 
 def tensor_lines(run: TracedRun, x: TensorInfo) -> list[str]:
-    """Return what stands in a tensor's box: name and letters, numbers, another model's numbers."""
+    """Return the text in a tensor's box: name and letters, numbers, another model's numbers."""
     letters = f" [{', '.join(x.letters)}]" if x.letters else ""
     numbers = f"[{', '.join(map(str, x.shape))}] {x.dtype}"
     lines = [f"{short_name(x.name)}{letters}", numbers]

@@ -457,7 +457,7 @@ def draw(weights: Weights, share: float) -> int:
 
 
 def _place(weights: Weights, share: float) -> tuple[int, float]:
-    """Return the index at which a share of the sum falls, and the share of its own weight."""
+    """Return where the cumulative sum reaches a share of the total, and that within its weight."""
     cumulative = np.cumsum(weights, dtype=np.float64)
     target = share * float(cumulative[-1])
     place = int(np.searchsorted(cumulative, target, side="right"))

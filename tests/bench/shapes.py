@@ -16,6 +16,7 @@ import numpy as np
 from src.model import Model, load_model
 from src.model.rope import inverse_frequencies
 from src.model.saving import save_quantized
+from tests.support.gguf_writer import gguf_name
 from tests.support.pth_writer import write_random_meta_directory
 
 SPECIAL_TOKENS = 256
@@ -148,14 +149,6 @@ def find_quantized_gguf(directory: Path, kind: str) -> Path:
     return target
 
 
-_GGUF_NAMES = {
-    "tok_embeddings": "token_embd", "norm": "output_norm", "output": "output",
-    "attention.wq": "attn_q", "attention.wk": "attn_k", "attention.wv": "attn_v",
-    "attention.wo": "attn_output", "attention_norm": "attn_norm", "feed_forward.w1": "ffn_gate",
-    "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up", "ffn_norm": "ffn_norm",
-}  # fmt: skip
-
-
 def write_gguf(model: Model, path: Path) -> None:
     """Write the weights for llama.cpp, in bfloat16 as they are, without a vocabulary.
 
@@ -189,14 +182,11 @@ def write_gguf(model: Model, path: Path) -> None:
 def _gguf_tensors(model: Model) -> Iterator[tuple[str, Any, bool]]:
     """Yield (name, array, whether its bytes are bfloat16): matrices as bytes, norms as float32."""
     for name, tensor in model.tensors.items():
-        parts = name.removesuffix(".weight").split(".")
-        block = f"blk.{parts[1]}." if parts[0] == "layers" else ""
-        gguf_name = f"{block}{_GGUF_NAMES['.'.join(parts[2:] if block else parts)]}.weight"
         array = tensor.numpy()
         if array.ndim == 2:
-            yield gguf_name, array.view(np.uint8), True
+            yield gguf_name(name), array.view(np.uint8), True
         else:
-            yield gguf_name, array.astype(np.float32), False
+            yield gguf_name(name), array.astype(np.float32), False
     if model.args.rope_scaling is not None:
         yield "rope_freqs.weight", rope_divisors(model), False
 

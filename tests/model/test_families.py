@@ -1,7 +1,6 @@
 """The families next to Llama: their configurations, and the promises that hold for Llama too."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,6 @@ LENGTH, CHUNKS, THREADS = 40, (1, 7, 32), (2, 3)
 WEIGHTS = "model.safetensors"
 EVERY_FAMILY = pytest.mark.parametrize("family", CONFIGS)
 IDS = [int(65 * (x + 1)) for x in uniform(7, LENGTH)]
-
-
-@pytest.fixture(autouse=True)
-def machine_settings() -> Iterator[None]:
-    """Puts the number of threads and the instruction set back."""
-    threads, isa = ml.get_num_threads(), ml.build_info()["isa"]
-    yield
-    ml.set_num_threads(threads)
-    kernels.set_isa(isa)
 
 
 def args_of(directory: Path, family: str, **changes: object) -> ModelArgs:

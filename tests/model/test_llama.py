@@ -1,5 +1,4 @@
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -33,15 +32,6 @@ LENGTH = 70
 BIT_CONFIGS = [c for c in CONFIGS if c.name in ("grouped", "head_dim_10")]
 
 Bits = npt.NDArray[np.uint32]
-
-
-@pytest.fixture(autouse=True)
-def machine_settings() -> Iterator[None]:
-    """Puts the number of threads and the instruction set back."""
-    threads, isa = ml.get_num_threads(), ml.build_info()["isa"]
-    yield
-    ml.set_num_threads(threads)
-    kernels.set_isa(isa)
 
 
 def reference_logits(config: Tiny, weights: Weights, ids: list[int]) -> npt.NDArray[np.float64]:
