@@ -28,6 +28,7 @@ enum {
 typedef struct Attention {
     const KernelSet *set;
     const char *xq, *keys, *values;
+    const ptrdiff_t *blocks; /* where the blocks of the sequence lie, or NULL: in order */
     char *out;
     ptrdiff_t start_pos, H, G, h;
     ptrdiff_t head_bytes; /* of a key/value head in the cache */
@@ -116,7 +117,8 @@ static void pack_rows(const Attention *a, const Plan *plan, ptrdiff_t head, ptrd
 static int attend_block(const Attention *a, const float *panel, ptrdiff_t head, ptrdiff_t row,
                         int rows, ptrdiff_t block, float *scores, float *states)
 {
-    const ptrdiff_t first = head * a->head_bytes + block * ATTENTION_BLOCK * a->words * 4;
+    const ptrdiff_t place = a->blocks ? a->blocks[block] : block;
+    const ptrdiff_t first = head * a->head_bytes + place * ATTENTION_BLOCK * a->words * 4;
     const ptrdiff_t most = visible(a, row + rows - 1, block);
     int masked = 0;
     while (visible(a, row + masked, block) <= 0)
@@ -233,22 +235,25 @@ static void run_rows(const Attention *a, const Plan *plan, ptrdiff_t K, float *s
  *   keys     [K, C/16, words, 16]   the same type; a word of 4 bytes is one float32 or two bfloat16
  *                                   neighbours of a position, and 16 positions stand side by side
  *   values   [K, C, h]              the same type
+ *   blocks   [start_pos + T in blocks]  block b of the sequence is block blocks[b] of the cache; or
+ *                                   NULL: all lie in their order from the first on
  *   out      [T, H, h]              the same type
  *   scratch  attention_scratch_bytes(...)
  *
  * Threads take groups of rows, or blocks of positions where rows are few (decoding).
- * Checked by the caller: contiguity, sizes, h even, C a multiple of 16, positions below
- * start_pos + T written, and that out and scratch overlap nothing.
+ * Checked by the caller: contiguity, sizes, h even, C a multiple of 16, blocks inside of the cache,
+ * positions below start_pos + T written, and that out and scratch overlap nothing.
  */
 void attention(void *out, void *scratch, const void *xq, const void *keys, const void *values,
-               ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C,
-               float scale, ElementType type, int threads)
+               const ptrdiff_t *blocks, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
+               ptrdiff_t h, ptrdiff_t C, float scale, ElementType type, int threads)
 {
     const Plan plan = make_plan(T, start_pos, H, K, h, type, threads);
     const Attention a = {.set = kernel_set(),
                          .xq = xq,
                          .keys = keys,
                          .values = values,
+                         .blocks = blocks,
                          .out = out,
                          .start_pos = start_pos,
                          .H = H,

@@ -3,8 +3,6 @@
 #include "kernel_set.h"
 
 enum {
-    /* Positions whose scores are normalised together; blocks begin at multiples of it. */
-    ATTENTION_BLOCK = 256,
     /* Where a row's state holds its largest score and the sum of its weights. */
     STATE_MAXIMUM = 0,
     STATE_SUM = 1,

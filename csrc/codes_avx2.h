@@ -77,11 +77,10 @@ INLINE ivec join_halves(ivec a, ivec b, int half)
     return half ? upper_quarters(a, b) : lower_quarters(a, b);
 }
 
-/* The same number in eight places, which are all. */
-INLINE void put_eight(halves *all, int at, uint16_t half)
+/* Numbers of 16 bits for VEC_LANES groups. */
+INLINE halves join_words(const uint64_t *words)
 {
-    (void)at;
-    *all = (halves)_mm_set1_epi16((short)half);
+    return (halves)_mm_set_epi64x((int64_t)words[1], (int64_t)words[0]);
 }
 
 /* The steps of VEC_LANES groups (formats.h), of one part of each. */
@@ -89,8 +88,7 @@ INLINE vec widen_steps(const uint64_t *steps, int parts, int part)
 {
     if (parts == 1)
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((int64_t)steps[0])));
-    const __m256i both =
-        _mm256_cvtepi16_epi32(_mm_set_epi64x((int64_t)steps[1], (int64_t)steps[0]));
+    const __m256i both = _mm256_cvtepi16_epi32((__m128i)join_words(steps));
     const __m256i first = _mm256_srai_epi32(_mm256_slli_epi32(both, 24), 24);
     return _mm256_cvtepi32_ps(part ? _mm256_srai_epi32(both, 8) : first);
 }

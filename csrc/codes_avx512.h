@@ -105,21 +105,20 @@ INLINE ivec join_halves(ivec a, ivec b, int half)
     return order_blocks(half ? _mm512_shuffle_i32x4(a, b, 0xDD) : _mm512_shuffle_i32x4(a, b, 0x88));
 }
 
-/* The same number in eight places, from 8 on, or in all. */
-INLINE void put_eight(halves *all, int at, uint16_t half)
+/* Numbers of 16 bits for VEC_LANES groups. */
+INLINE halves join_words(const uint64_t *words)
 {
-    const __m256i same = _mm256_set1_epi16((short)half);
-    *all = (halves)(at ? _mm256_blend_epi32((__m256i)*all, same, 0xF0) : same);
+    return (halves)_mm256_set_epi64x((int64_t)words[3], (int64_t)words[2], (int64_t)words[1],
+                                     (int64_t)words[0]);
 }
 
 /* The steps of VEC_LANES groups (formats.h), of one part of each. */
 INLINE vec widen_steps(const uint64_t *steps, int parts, int part)
 {
-    const __m128i lower = _mm_set_epi64x((int64_t)steps[1], (int64_t)steps[0]);
+    const __m256i all = (__m256i)join_words(steps);
     if (parts == 1)
-        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(lower));
-    const __m128i upper = _mm_set_epi64x((int64_t)steps[3], (int64_t)steps[2]);
-    const __m512i both = _mm512_cvtepi16_epi32(_mm256_set_m128i(upper, lower));
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(all)));
+    const __m512i both = _mm512_cvtepi16_epi32(all);
     const __m512i first = _mm512_srai_epi32(_mm512_slli_epi32(both, 24), 24);
     return _mm512_cvtepi32_ps(part ? _mm512_srai_epi32(both, 8) : first);
 }

@@ -64,16 +64,6 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
 INLINE vec to_code_order(vec elements) { return elements; }
 INLINE vec from_code_order(vec lanes) { return lanes; }
 
-/* Numbers of 16 bits for each of the lanes. */
-typedef uint16_t halves[VEC_LANES];
-
-/* The same one in eight places, from `at` on: 0 or 8. */
-INLINE void put_eight(halves *all, int at, uint16_t half)
-{
-    for (int i = at; i < at + 8; i++)
-        (*all)[i] = half;
-}
-
 typedef struct group {
     int8_t code[32];
 } group;

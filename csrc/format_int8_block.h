@@ -14,7 +14,7 @@ INLINE group int8_block_expand(const uint8_t *codes, int index)
 INLINE void int8_block_factors(Factors *factors, int at, const uint8_t *codes, const void *scale)
 {
     (void)codes;
-    factors->scales[at] = *(const uint16_t *)scale;
+    put_half(factors->scales, at, *(const uint16_t *)scale);
 }
 
 /*

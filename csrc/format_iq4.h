@@ -37,7 +37,7 @@ INLINE void iq4_xs_factors(Factors *factors, int at, const uint8_t *block, const
         const int upper = half_at(block + 2) >> 2 * g & 3;
         steps |= (uint64_t)(uint8_t)((lower | upper << 4) - 32) << 8 * g;
     }
-    put_eight(&factors->scales, at, half_at(block));
+    put_eight(factors->scales, at, half_at(block));
     factors->scale_steps[at / 8] = steps;
 }
 
@@ -52,7 +52,7 @@ INLINE void mxfp4_factors(Factors *factors, int at, const uint8_t *block, const 
 {
     (void)scale;
     const int e = block[0];
-    factors->scales[at] = (uint16_t)((e < 2) * (0x20 << (e & 1)) + (e >= 2) * (e - 1) * 128);
+    put_half(factors->scales, at, (uint16_t)(e < 2 ? 0x20 << e : (e - 1) << 7));
 }
 
 static const ExpandedFormat iq4_nl_format = {

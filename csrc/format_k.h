@@ -21,8 +21,8 @@
 /* One scale for the 8 groups of a block, and a number that is taken off, times their steps. */
 INLINE void share_factors(Factors *factors, int at, uint16_t scale, uint16_t less)
 {
-    put_eight(&factors->scales, at, scale);
-    put_eight(&factors->mins, at, less ^ 0x8000u);
+    put_eight(factors->scales, at, scale);
+    put_eight(factors->mins, at, less ^ 0x8000u);
 }
 
 /* Bits of four groups in 32 bytes, and four in the next; two bits of each code. */

@@ -25,6 +25,29 @@ INLINE group q4_0_expand(const uint8_t *block, int index)
     return merge_codes(codes, codes, 8);
 }
 
+/*
+ * d = m / -8, where m is the first element of the largest magnitude; q = x / d + 8.5, in float32
+ * and before d is rounded, without the fraction.
+ */
+INLINE void q4_0_quantize(uint8_t *block, void *scale, const float *x, ptrdiff_t count,
+                          ptrdiff_t *refused)
+{
+    (void)scale;
+    const float absmax = block_absmax(x, q4_0_elements, refused);
+    int first = 0;
+    while (first < count - 1 && fabsf(x[first]) < absmax)
+        first++;
+    const float factor = put_scale(block, x[first] / -8.0f, refused);
+    for (int i = 0; i < q4_0_elements / 2; i++) {
+        int codes[2];
+        for (int half = 0; half < 2; half++) {
+            const float code = x[i + half * q4_0_elements / 2] * factor + 8.5f;
+            codes[half] = code < 15.0f ? (int)code : 15;
+        }
+        block[2 + i] = (uint8_t)(codes[0] | codes[1] << 4);
+    }
+}
+
 INLINE group q4_1_expand(const uint8_t *block, int index)
 {
     (void)index;
@@ -44,7 +67,7 @@ INLINE group q5_1_expand(const uint8_t *block, int index)
 }
 
 static const ExpandedFormat q4_0_format = {
-    BLOCK_SIZES(q4_0), q4_0_expand, scale_first, TYPE_FLOAT16, 1, 0, 0, NULL, NULL,
+    BLOCK_SIZES(q4_0), q4_0_expand, scale_first, TYPE_FLOAT16, 1, 0, 0, NULL, q4_0_quantize,
 };
 static const ExpandedFormat q4_1_format = {
     BLOCK_SIZES(q4_1), q4_1_expand, scale_and_minimum_first, TYPE_FLOAT16, 1, 0, 1, NULL, NULL,

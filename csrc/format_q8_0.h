@@ -8,6 +8,17 @@ INLINE group q8_0_expand(const uint8_t *block, int index)
     return group_load(block + 2);
 }
 
+/* d = absmax / 127; q = x / d before d is rounded, to the nearest integer, ties away from zero. */
+INLINE void q8_0_quantize(uint8_t *block, void *scale, const float *x, ptrdiff_t count,
+                          ptrdiff_t *refused)
+{
+    (void)scale;
+    const float d = block_absmax(x, q8_0_elements, refused) / 127.0f;
+    const float factor = put_scale(block, d, refused);
+    for (ptrdiff_t i = 0; i < count; i++)
+        block[2 + i] = (uint8_t)(int8_t)(isfinite(x[i]) ? roundf(x[i] * factor) : 0.0f);
+}
+
 static const ExpandedFormat q8_0_format = {
-    BLOCK_SIZES(q8_0), q8_0_expand, scale_first, TYPE_FLOAT16, 1, 0, 0, NULL, NULL,
+    BLOCK_SIZES(q8_0), q8_0_expand, scale_first, TYPE_FLOAT16, 1, 0, 0, NULL, q8_0_quantize,
 };

@@ -25,7 +25,7 @@ INLINE group group_load(const uint8_t *codes)
 enum {
     GROUP = 32,        /* elements that are expanded at a time */
     MOST_BLOCK = 256,  /* most elements of a block; a multiple of all numbers of them */
-    STEP_WORDS = 4,    /* words of 8 bytes that hold two bytes for each of LANES groups */
+    PAIR_WORDS = 4,    /* words of 8 bytes that hold two bytes for each of LANES groups */
     NESTED_BLOCK = 256 /* blocks that share a scale of their scales */
 };
 
@@ -39,8 +39,8 @@ typedef void (*quantize_function)(uint8_t *codes, void *scale, const float *x, p
  * the groups; a format whose halves of a group differ has two for each. Without steps they are 1.
  */
 typedef struct Factors {
-    halves scales, mins; /* of the format's scale_type */
-    uint64_t scale_steps[STEP_WORDS], min_steps[STEP_WORDS];
+    uint64_t scales[PAIR_WORDS], mins[PAIR_WORDS]; /* of the format's scale_type; zeros at first */
+    uint64_t scale_steps[PAIR_WORDS], min_steps[PAIR_WORDS];
 } Factors;
 
 typedef struct ExpandedFormat {
@@ -77,22 +77,34 @@ INLINE uint16_t half_at(const uint8_t *bytes)
     return half;
 }
 
+/* In words that hold four of them each: one of 16 bits at a place; the same at eight places. */
+INLINE void put_half(uint64_t *words, int at, uint16_t half)
+{
+    words[at / 4] |= (uint64_t)half << at % 4 * 16;
+}
+
+INLINE void put_eight(uint64_t *words, int at, uint16_t half)
+{
+    words[at / 4] = words[at / 4 + 1] = half * (uint64_t)0x0001000100010001u;
+}
+
 /* Factors of a block of 32 elements that begins with its scale, and those with a minimum next. */
 INLINE void scale_first(Factors *factors, int at, const uint8_t *block, const void *scale)
 {
     (void)scale;
-    factors->scales[at] = half_at(block);
+    put_half(factors->scales, at, half_at(block));
 }
 
 INLINE void scale_and_minimum_first(Factors *factors, int at, const uint8_t *block,
                                     const void *scale)
 {
     scale_first(factors, at, block, scale);
-    factors->mins[at] = half_at(block + 2);
+    put_half(factors->mins, at, half_at(block + 2));
 }
 
-INLINE float half_to_float(uint16_t half, const ExpandedFormat f)
+INLINE float half_to_float(const uint64_t *words, int g, const ExpandedFormat f)
 {
+    const uint16_t half = (uint16_t)(words[g / 4] >> g % 4 * 16);
     return f.scale_type == TYPE_FLOAT16 ? float16_to_float32(half) : bfloat16_to_float32(half);
 }
 
@@ -104,13 +116,13 @@ INLINE float step_at(const uint64_t *steps, int index)
 /* What the codes of a part of group g are multiplied by; exact, as are minima. */
 INLINE float scale_of(const Factors *factors, int g, int part, const ExpandedFormat f)
 {
-    const float scale = half_to_float(factors->scales[g], f);
+    const float scale = half_to_float(factors->scales, g, f);
     return f.has_steps ? scale * step_at(factors->scale_steps, g * f.parts + part) : scale;
 }
 
 INLINE float minimum_of(const Factors *factors, int g, int part, const ExpandedFormat f)
 {
-    const float minimum = half_to_float(factors->mins[g], f);
+    const float minimum = half_to_float(factors->mins, g, f);
     return f.has_mins == 2 ? minimum * step_at(factors->min_steps, g * f.parts + part) : minimum;
 }
 
@@ -139,4 +151,18 @@ INLINE float block_absmax(const float *restrict x, ptrdiff_t count, ptrdiff_t *r
         lanes[0] = lanes[l] > lanes[0] ? lanes[l] : lanes[0];
     *refused += bad;
     return lanes[0];
+}
+
+/*
+ * Puts a block's scale of float16 before its codes, and returns by what elements are multiplied:
+ * the reciprocal, or 0 where there is none. A scale that float16 cannot hold is counted.
+ */
+INLINE float put_scale(uint8_t *block, float scale, ptrdiff_t *refused)
+{
+    const uint16_t half = float32_to_float16(scale);
+    const int is_finite = (half & 0x7C00) != 0x7C00;
+    const float factor = 1.0f / scale;
+    memcpy(block, &half, sizeof half);
+    *refused += isfinite(scale) && !is_finite;
+    return is_finite && isfinite(factor) ? factor : 0.0f;
 }

@@ -14,13 +14,6 @@
 #include "integer_rows.h"
 
 enum {
-    /*
-     * Places in memory that a thread reads from in turn, and bytes that are prefetched of each.
-     * On Intel's Cascade Lake two long streams come as fast as a plain read of eight; rows side by
-     * side, which end after some thousand bytes, reach 0.8 of that.
-     */
-    CODE_STREAMS = 2,
-    PREFETCH_CODES = 2048,
     /* Codes that give a vector of block sums. */
     UNIT_CODES = VEC_LANES * GROUP,
     /* Vectors of a group of VEC_LANES widened rows: 8 of even codes, 8 of odd ones; and those of
@@ -71,11 +64,11 @@ INLINE ivec add_pairs(ivec a, ivec b) { return ivec_add(lower_pairs(a, b), upper
 /* ---- few tokens ---- */
 
 /* Float16 or bfloat16 factors of VEC_LANES groups, times their steps where they have any. */
-INLINE vec widen_factors(halves factors, const uint64_t *steps, int has_steps, int part,
+INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has_steps, int part,
                          const ExpandedFormat f)
 {
-    const vec wide =
-        f.scale_type == TYPE_FLOAT16 ? widen_float16(factors) : widen_bfloat16(factors);
+    const halves all = join_words(factors);
+    const vec wide = f.scale_type == TYPE_FLOAT16 ? widen_float16(all) : widen_bfloat16(all);
     return has_steps ? vec_multiply(wide, widen_steps(steps, f.parts, part)) : wide;
 }
 
@@ -158,12 +151,12 @@ INLINE vec add_unit(vec lanes, const Unit *u, UnitOfX x, const ExpandedFormat f)
 }
 
 /* `rows` rows from row `row` on, each of them `apart` rows behind the one before. */
-INLINE void multiply_streams(float *out, const float *panel, const Weight *weight, ptrdiff_t row,
-                             ptrdiff_t rows, ptrdiff_t apart, ptrdiff_t in, const int tokens,
-                             const ExpandedFormat f)
+INLINE void multiply_code_streams(float *out, const float *panel, const Weight *weight,
+                                  ptrdiff_t row, ptrdiff_t rows, ptrdiff_t apart, ptrdiff_t in,
+                                  const int tokens, const ExpandedFormat f)
 {
-    vec sums[CODE_STREAMS][INTEGER_FEW][VEC_PARTS];
-    for (int i = 0; i < CODE_STREAMS * INTEGER_FEW * VEC_PARTS; i++)
+    vec sums[STREAMS][INTEGER_FEW][VEC_PARTS];
+    for (int i = 0; i < STREAMS * INTEGER_FEW * VEC_PARTS; i++)
         (&sums[0][0][0])[i] = vec_zero();
     const ptrdiff_t row_blocks = in / f.elements;
     uint8_t padded[2 * UNIT_CODES];
@@ -176,7 +169,7 @@ INLINE void multiply_streams(float *out, const float *panel, const Weight *weigh
             const ptrdiff_t first = block + r * apart * row_blocks;
             const uint8_t *codes = (const uint8_t *)weight->data + first * f.code_bytes;
             const char *scales = (const char *)weight->scales + first * f.scale_bytes;
-            prefetch_codes(codes + PREFETCH_CODES, count / f.elements * f.code_bytes);
+            prefetch_codes(codes + PREFETCH_STREAM, count / f.elements * f.code_bytes);
             if (count < UNIT_CODES) { /* zeros stand for the blocks that lack */
                 codes = memcpy(memset(padded, 0, sizeof padded), codes,
                                (size_t)(count / f.elements * f.code_bytes));
@@ -202,13 +195,13 @@ INLINE void multiply_expanded_rows(float *out, const float *panel, const Weight 
                                    ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in, int tokens,
                                    const ExpandedFormat f)
 {
-    const ptrdiff_t apart = ceil_div(rows, CODE_STREAMS);
+    const ptrdiff_t apart = ceil_div(rows, STREAMS);
     for (ptrdiff_t r = 0; r < apart; r++) {
         const ptrdiff_t some = ceil_div(rows - r, apart);
         if (tokens == 1)
-            multiply_streams(out + r, panel, weight, row + r, some, apart, in, 1, f);
+            multiply_code_streams(out + r, panel, weight, row + r, some, apart, in, 1, f);
         else
-            multiply_streams(out + r, panel, weight, row + r, some, apart, in, tokens, f);
+            multiply_code_streams(out + r, panel, weight, row + r, some, apart, in, tokens, f);
     }
 }
 

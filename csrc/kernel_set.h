@@ -40,29 +40,23 @@ typedef enum WeightSource {
     WEIGHTS_WIDENED    /* in `widened` */
 } WeightSource;
 
-/* Bytes to prefetch. */
-typedef struct Prefetch {
-    const char *at;         /* the row that is next */
-    ptrdiff_t stride, rows; /* bytes from row to row; rows that are left */
-    ptrdiff_t bytes, done;  /* of a row; of the next one, those already prefetched */
-} Prefetch;
-
 /* A K block: a part of `in`, here of some weight rows and a panel of tokens. */
 typedef struct KBlock {
     float *out;              /* [PANEL_TOKENS][CHUNK_ROWS] */
     float *lanes;            /* [CHUNK_ROWS][PANEL_TOKENS][LANES]: the sums between two K blocks */
     float *widened;          /* tile after tile: [rows of the tile] x the K block in whole steps */
     const float *panel;      /* as it was packed, for all of `in` */
-    const float *next_panel; /* read after this one; NULL if none is known */
+    const float *next_panel; /* read after this one, or NULL */
     const char *weight;      /* the K block's first element of the first row */
     ptrdiff_t weight_stride; /* bytes from row to row */
-    ptrdiff_t rows;          /* 1..CHUNK_ROWS */
-    ptrdiff_t in, start;     /* elements that the panel holds; where the K block begins */
-    ptrdiff_t count;         /* elements along `in`; whole steps unless it is the last K block */
-    int tokens;              /* 1..PANEL_TOKENS */
+    ptrdiff_t prefetch;  /* bytes from where a row is read to where it is prefetched, at first */
+    int prefetch_tokens; /* over which prefetching is spread: a panel's tokens / these of a row */
+    ptrdiff_t rows;      /* 1..CHUNK_ROWS */
+    ptrdiff_t in, start; /* elements that the panel holds; where the K block begins */
+    ptrdiff_t count;     /* elements along `in`; whole steps unless it is the last K block */
+    int tokens;          /* 1..PANEL_TOKENS */
     WeightSource source;
-    int first, last;   /* of the sum: begins at zero; ends in out */
-    Prefetch prefetch; /* weights to prefetch meanwhile */
+    int first, last; /* of the sum: begins at zero; ends in out */
 } KBlock;
 
 /* At most LANES groups along `in` of some rows of codes, and a panel of integers (integers.h). */

@@ -50,8 +50,12 @@ typedef enum InstructionSet {
     ISA_AVX512BF16 = 3
 } InstructionSet;
 
-/* Rows of x that a product takes side by side. */
-enum { PANEL_TOKENS = 6 };
+enum {
+    /* Rows of x that a product takes side by side. */
+    PANEL_TOKENS = 6,
+    /* Positions whose scores are normalised together; blocks begin at multiples of it. */
+    ATTENTION_BLOCK = 256
+};
 
 /* Element-by-element operations. */
 typedef enum ElementwiseOp {
@@ -138,13 +142,13 @@ ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H,
 
 /* attention.c: queries over a cache; scale is log2(e) / sqrt(h), as for a softmax. */
 void attention(void *out, void *scratch, const void *xq, const void *keys, const void *values,
-               ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C,
-               float scale, ElementType type, int threads);
+               const ptrdiff_t *blocks, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
+               ptrdiff_t h, ptrdiff_t C, float scale, ElementType type, int threads);
 
 /* write_cache.c: keys and values of T positions from start_pos on. */
-void write_cache(void *keys, void *values, const void *xk, const void *xv, ptrdiff_t T,
-                 ptrdiff_t start_pos, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C, ElementType type,
-                 int threads);
+void write_cache(void *keys, void *values, const void *xk, const void *xv, const ptrdiff_t *blocks,
+                 ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C,
+                 ElementType type, int threads);
 
 /* argmax.c: the index of each row's first maximum. */
 void argmax(int32_t *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType type,

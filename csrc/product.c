@@ -2,7 +2,8 @@
  * One token goes straight to multiply_row: weights stream from memory, a few rows at a time.
  *
  * More tokens have been packed into panels of six. A few of them stay in the L2 cache, and the
- * weights stream from memory past them, four whole rows at a time.
+ * weights stream from memory past them, four whole rows at a time: rows of four distant places, so
+ * that a thread reads four long streams.
  *
  * Many are multiplied K block by K block, so that all that is read again and again is
  * near. From the innermost loop to the outermost:
@@ -24,8 +25,12 @@ enum {
     /* From here on a group has the panels to gain from weights that are kept widened. */
     KEPT_TOKENS = 8 * PANEL_TOKENS,
     /* Tokens that are few, and the bytes that their panels may take. */
-    FEW_TOKENS = 2 * PANEL_TOKENS,
+    FEW_TOKENS = 3 * PANEL_TOKENS,
     FEW_BYTES = 512 * 1024,
+    /* Places in memory that a thread then reads weights from in turn, and bytes that one panel
+     * prefetches of each. Of several panels each prefetches a part of the next rows there. */
+    FEW_STREAMS = 4,
+    FEW_PREFETCH = 1024,
     /* Room for the panels of an op: as many tokens as fit, but at least one panel per thread. */
     PANELS_BYTES = 8 * 1024 * 1024,
     LANES_BYTES = GROUP_TOKENS / PANEL_TOKENS * PANEL_LANES * (int)sizeof(float),
@@ -116,6 +121,7 @@ static KBlock whole_k_block(const Operands *o, ptrdiff_t token, ptrdiff_t row, p
                     .in = o->in,
                     .count = o->in,
                     .tokens = (int)min_size(PANEL_TOKENS, o->tokens - token),
+                    .prefetch_tokens = (int)min_size(PANEL_TOKENS, o->tokens - token),
                     .source = WEIGHTS_AS_STORED,
                     .first = 1,
                     .last = 1};
@@ -124,30 +130,25 @@ static KBlock whole_k_block(const Operands *o, ptrdiff_t token, ptrdiff_t row, p
 static void multiply_few(const KernelSet *set, const Operands *o, const PlainProduct *product,
                          float *lanes)
 {
-    enum { ROWS = 4 };
-    float sums[FEW_TOKENS * CHUNK_ROWS];
-    for (ptrdiff_t row = 0; row < o->rows; row += ROWS)
+    float sums[FEW_TOKENS * CHUNK_ROWS], of_tile[PANEL_TOKENS * CHUNK_ROWS];
+    const ptrdiff_t apart = ceil_div(o->rows, FEW_STREAMS);
+    for (ptrdiff_t row = 0; row < apart; row++)
         for (ptrdiff_t token = 0; token < o->tokens; token += PANEL_TOKENS) {
-            KBlock block = whole_k_block(o, token, row, min_size(ROWS, o->rows - row));
-            block.lanes = lanes;
-            block.out = sums + token * CHUNK_ROWS + row;
-            product->multiply_k_block(&block);
+            KBlock k = whole_k_block(o, token, row, ceil_div(o->rows - row, apart));
+            k.weight_stride = apart * o->weight_stride;
+            k.prefetch = FEW_PREFETCH;
+            if (o->tokens > PANEL_TOKENS) {
+                k.prefetch = o->weight_stride + o->weight_stride * token / o->tokens;
+                k.prefetch_tokens = (int)o->tokens;
+            }
+            k.lanes = lanes;
+            k.out = of_tile;
+            product->multiply_k_block(&k);
+            for (ptrdiff_t t = 0; t < k.tokens; t++)
+                for (ptrdiff_t r = 0; r < k.rows; r++)
+                    sums[(token + t) * CHUNK_ROWS + row + r * apart] = of_tile[t * CHUNK_ROWS + r];
         }
     store_rows(set, o, 0, o->tokens, sums);
-}
-
-/* The weights of the next K block that this panel prefetches, so that each panel has its share. */
-static Prefetch next_weights(const Operands *o, const KBlock *k, ptrdiff_t token, ptrdiff_t step)
-{
-    const ptrdiff_t bytes = type_bytes(o->weight->type), others = (o->tokens - 1) / PANEL_TOKENS;
-    const ptrdiff_t share = token / PANEL_TOKENS - 1;
-    if (share < 0 || k->last || bytes == 0)
-        return (Prefetch){0};
-    const ptrdiff_t row = o->rows * share / others, end = o->rows * (share + 1) / others;
-    return (Prefetch){.at = k->weight + step * bytes + row * o->weight_stride,
-                      .stride = o->weight_stride,
-                      .rows = end - row,
-                      .bytes = min_size(step, o->in - k->start - step) * bytes};
 }
 
 /* How many tokens pass over a chunk's K blocks, and where they find the weights. */
@@ -173,8 +174,8 @@ static void multiply_panel(const KernelSet *set, const Operands *o, const Plan *
         k.next_panel = k.panel + panel_room(o->in);
     if (plan->block || plan->keep)
         k.source = token || plan->block ? WEIGHTS_WIDENED : WEIGHTS_KEPT_NOW;
+    k.prefetch = token ? 0 : FEW_STREAMS * o->weight_stride; /* the rows of the next tile */
     k.widened = plan->widened;
-    k.prefetch = next_weights(o, &k, token, plan->step);
     k.lanes = plan->lanes + token / PANEL_TOKENS * panel_lanes;
     k.out = sums;
     if (k.source == WEIGHTS_WIDENED)

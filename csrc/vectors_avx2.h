@@ -5,10 +5,9 @@
 
 /*
  * Half the lanes of 2 x 6 accumulators, 2 weights, 1 activation and the mask: 16 registers, as many
- * as attention's 6 x 2 accumulators, 2 keys or values, 1 query or weight and the mask. Four streams
- * read memory up to 1.3 times as fast as one on Intel's Cascade Lake.
+ * as attention's 6 x 2 accumulators, 2 keys or values, 1 query or weight and the mask.
  */
-enum { VEC_LANES = 8, TILE_ROWS = 2, TILE_VECTORS = 2, PAIR_PHASES = 2, STREAM_ROWS = 4 };
+enum { VEC_LANES = 8, TILE_ROWS = 2, TILE_VECTORS = 2, PAIR_PHASES = 2 };
 
 typedef __m256 vec;
 

@@ -11,9 +11,9 @@
 enum { VEC_LANES = 16, TILE_ROWS = 4, TILE_VECTORS = 4 };
 
 #ifdef AVX512BF16
-enum { PAIR_PHASES = 1, STREAM_ROWS = 1 }; /* AMD's Zen 4 reads fastest in one stream */
+enum { PAIR_PHASES = 1 };
 #else
-enum { PAIR_PHASES = 2, STREAM_ROWS = 8 }; /* Intel's Cascade Lake: 1.3 times as fast as in one */
+enum { PAIR_PHASES = 2 };
 #endif
 
 typedef __m512 vec;

@@ -23,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # Ctrl-C ends imports at once: extension modules would turn it into an ImportError.
         before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+        from .cli import attach_rank
+
+        attach_rank()
         from .cli.arguments import parse_arguments
 
         options = parse_arguments(arguments)
@@ -32,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = run(options)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to be cleared up
         return code
+    except SystemExit:  # of a wrong argument, which rank 0 shall live to tell
+        if sys.stderr is not None and sys.stderr.name == os.devnull:
+            return 0
+        raise
     except KeyboardInterrupt:
         # A second Ctrl-C, while buffers are flushed or memory is freed, ends the process at once.
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,15 +1,18 @@
-"""Untrusted input: files, opened with care; JSON, read strictly; text, made safe to show.
+"""Untrusted input: files, opened and written with care; JSON, read strictly; text, safe to show.
 
 Any package may import this module; it imports none of them.
 """
 
+import contextlib
+import errno
 import io
 import json
 import math
 import os
 import re
 import stat
-from collections.abc import Callable, Collection
+import tempfile
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NoReturn, TypeGuard
 
@@ -204,6 +207,47 @@ def read_json_object(
     if not isinstance(value, dict):
         raise error(f"{label}: content: expected a JSON object, got {described(value)}")
     return value
+
+
+def write_whole(path: Path, parts: Iterable[bytes | memoryview], error: type[Exception]) -> None:
+    """Write a file as a whole or not at all: a new one takes the place of the old.
+
+    A link is followed. A file that is new can be read by its owner alone.
+
+    Args:
+        path: The file.
+        parts: What it holds, one after the other.
+        error: Raised where it cannot be written; what was there is as before.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        mode = _mode(target)
+        descriptor, name = tempfile.mkstemp(prefix=".llama-bolts-", dir=target.parent)
+        try:
+            with open(descriptor, "wb") as file:
+                file.writelines(parts)
+                file.flush()
+                os.fsync(descriptor)
+            if mode is not None:
+                os.chmod(name, mode)
+            os.replace(name, target)
+        except BaseException:  # Ctrl-C as well
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+    except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
+        raise error(f"{label_of(path)}: cannot be written: {reason_of(failure)}") from None
+
+
+def _mode(path: Path) -> int | None:
+    """Return the permissions of a regular file; None where there is none."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return stat.S_IMODE(mode)
 
 
 def reason_of(error: Exception) -> str:

@@ -12,7 +12,15 @@ MENU = {
     "Chapters": sorted(_DOCS.glob("[0-9]*.md")),
     "Using it": [
         _DOCS / f"{name}.md"
-        for name in ("A-CHAT", "COMMAND-LINE", "EXPLORER", "MODEL-FILES", "CHAT-FORMATS")
+        for name in (
+            "A-CHAT",
+            "COMMAND-LINE",
+            "EXPLORER",
+            "SERVER",
+            "MODEL-FILES",
+            "CHAT-FORMATS",
+            "PAST-ONE-MACHINE",
+        )
     ],
     "Reference": [
         *(_DOCS / f"{name}.md" for name in ("LEGEND", "PERFORMANCE", "ADDING-A-DTYPE")),

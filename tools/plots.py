@@ -23,6 +23,7 @@ from src.model.args import RopeScaling
 from src.model.rope import inverse_frequencies
 
 from .runs import bundled_model
+from .simulation import MODELS, RANKS, pass_seconds
 
 # Light: dark. A series takes its colour by its number; the others are named below.
 _COLOURS = {
@@ -208,9 +209,26 @@ def scaling(axes: Axes) -> None:
     _label(axes, title, x, "times slower, logarithmic", columns=1)
 
 
+def machines(*rows: Axes) -> None:
+    """Draw the simulated tokens per second over the number of machines: an answer, a prompt."""
+    colours = dict(zip(MODELS, (BLUE, ORANGE, GREEN), strict=True))
+    for axes, kind, tokens, title in zip(
+        rows, ("token", "chunk"), (1, 512), ("An answer", "A prompt in chunks of 512"), strict=True
+    ):
+        for name, colour in colours.items():
+            for rate, style in ((1, ":"), (10, "o-"), (100, "--")):
+                speeds = [tokens / pass_seconds(name, n, rate, kind) for n in RANKS[1:]]
+                label = f"{name}, {rate} Gb/s"
+                axes.loglog(RANKS[1:], speeds, style, color=colour, label=label)
+        axes.set_xticks(RANKS[1:], [str(n) for n in RANKS[1:]])
+        axes.minorticks_off()
+        _label(axes, title, "machines, logarithmic", "tokens per second, logarithmic", columns=3)
+
+
 def current_plots() -> dict[str, str]:
     """Return the text of each committed plot as it should be, by the name of its file."""
     return {
+        "machines.svg": _svg(7.2, machines, rows=2),
         "quantization-levels.svg": _svg(5.2, levels, rows=2),
         "rope-distances.svg": _svg(3.4, distances),
         "rope-scaling.svg": _svg(3.4, scaling),

@@ -15,10 +15,12 @@ from src.trace.logger import TraceLog
 from src.trace.records import Event, TensorInfo
 
 from .chat import chat
+from .explorer_page import exercises
 from .front_page import memory, speed
 from .generated import Producer, line_in, with_blocks, with_lines
 from .pages import MENU, ROOT, PageError, headings, name_of
 from .runs import LLAMA_3_1_8B, SIZES_8B, bundled_events, bundled_model, events_8b
+from .simulation import ranks_table
 
 _SHOWN_NUMBERS = 6  # of a row
 
@@ -224,9 +226,11 @@ def index(page: Path, _argument: str) -> str:
 PRODUCERS: dict[str, Producer] = {
     "chat": chat,
     "code": code,
+    "exercises": exercises,
     "index": index,
     "log": log,
     "memory": memory,
+    "ranks": ranks_table,
     "shapes": shapes,
     "speed": speed,
     "stage": stage_part,

@@ -1,6 +1,7 @@
 """Write what runs and code say into the pages: `python -m tools.update_docs`.
 
-Links to lines of code, generated blocks, what the examples print, the diagrams and the plots.
+Links to lines of code, generated blocks, what the examples print, the diagrams, the plots, and the
+page of the explorer.
 `--check` writes nothing, and names what is not current. Plots need the `docs` extra.
 """
 
@@ -9,10 +10,11 @@ import contextlib
 import difflib
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .examples import KINDS, run_examples
+from .explorer_page import PAGE, current_page
 from .pages import ROOT, PageError, documents, name_of
 from .plots import current_plots
 from .producers import current_text
@@ -28,22 +30,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: all")
     options = parser.parse_args(arguments)
-    wanted = {} if options.pages else current_pictures()
     has_failed = False
-    for page in [page.resolve() for page in options.pages] or documents():
-        try:
-            with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
-                wanted[page] = with_outputs(page, current_text(page), frozenset(options.run))
-        except PageError as error:
-            print(error, file=sys.stderr)
+    for file, text in _current_files(options.pages, frozenset(options.run)):
+        if isinstance(text, PageError):
+            print(text, file=sys.stderr)
             has_failed = True
-    for file, text in wanted.items():
+            continue
         before = file.read_text(encoding="utf-8") if file.exists() else ""
         if text == before:
             continue
         if options.check:
             has_failed = True
             name = name_of(file)
+            if file == PAGE:  # its lines are long
+                print(f"{name}: not current")
+                continue
             old, new = before.splitlines(keepends=True), text.splitlines(keepends=True)
             difference = difflib.unified_diff(old, new, f"{name} (as it is)", f"{name} (current)")
             sys.stdout.writelines(difference)
@@ -51,6 +52,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file.write_text(text, encoding="utf-8")
             print(f"{name_of(file)}: written")
     return 1 if has_failed else 0
+
+
+def _current_files(
+    pages: Sequence[Path], allowed: frozenset[str]
+) -> Iterator[tuple[Path, str | PageError]]:
+    """Yield each file with its text as it should be, or with what is wrong with it.
+
+    The page of the explorer quotes chapter 14, so it comes when the chapters are written.
+    """
+    if not pages:
+        yield from current_pictures().items()
+    for page in [page.resolve() for page in pages] or documents():
+        text: str | PageError
+        try:
+            with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+                text = with_outputs(page, current_text(page), allowed)
+        except PageError as error:
+            text = error
+        yield page, text
+    if not pages:
+        yield PAGE, current_page()
 
 
 def current_pictures() -> dict[Path, str]:

@@ -4,6 +4,7 @@ The weights are used in place in the mapped files, under Meta's names; only shar
 copies them. The rows of wq and wk keep the order of the files; `names.py` says what that means.
 """
 
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +84,12 @@ class Checkpoint:
         for file in self.mapped:
             file.check_unchanged()
 
+    def forget_pages(self) -> None:
+        """Take the pages that were read out of this process; what reads them again gets them."""
+        for file in self.mapped:
+            if isinstance(file.buffer, mmap.mmap):
+                file.buffer.madvise(mmap.MADV_DONTNEED)
+
     def replace_tensors(self, tensors: Mapping[str, ml.Weight]) -> None:
         """Hold these tensors instead; files that cannot hold any of them are closed.
 
@@ -131,7 +138,9 @@ def open_meta_checkpoint(
             mapped.append(file)
             shards.append(tensors)
         found = check_shards(shards, [file.label for file in mapped], layers, sizes)
-        whole: Mapping[str, ml.Weight] = MergedShards(shards) if is_lazy else merge_shards(shards)
+        whole: Mapping[str, ml.Weight] = (
+            MergedShards(shards, found) if is_lazy else merge_shards(shards, found)
+        )
     except CheckpointError:
         for file in mapped:
             file.close()

@@ -202,6 +202,14 @@ def in_halves(weight: ml.Tensor, head_dim: int) -> ml.Tensor:
     return ml.Tensor.from_numpy(halves, name=weight.name)
 
 
+def in_pairs(weight: ml.Tensor, head_dim: int) -> ml.Tensor:
+    """Undo `in_halves`; of a matrix, or of a bias."""
+    rows = weight.numpy()
+    halves = rows.reshape(-1, 2, head_dim // 2, *rows.shape[1:])
+    pairs = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+    return ml.Tensor.from_numpy(pairs, name=weight.name)
+
+
 def _bytes_of(tensor: ml.Tensor) -> memoryview:
     """Return the bytes of a tensor without a copy, or those of a contiguous copy."""
     return tensor.contiguous().bits().reshape(-1).view(np.uint8).data

@@ -1,10 +1,12 @@
 """Several files that are one model: checked against the parameters, then merged.
 
 A large model is saved as one file per processor it ran on, `consolidated.00.pth` and on. Each holds
-a part of every matrix and a copy of every norm.
+a part of every matrix and a copy of every norm. Where there are more processors than key/value
+heads, as in Meta's 16 files of the 405B, neighbours have the same head, and store it each.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,8 @@ from .errors import FileMemoryError, mismatch
 from .names import check_names, check_shapes, is_harmless, row_of, rows_of, split_dim
 
 Shard = Mapping[str, ml.Tensor]
+Sizes = Mapping[str, int] | None
+Bounds = tuple[int, int] | None
 
 
 def check_shards(
@@ -45,7 +49,7 @@ def check_shards(
     return found
 
 
-def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
+def merge_shards(shards: Sequence[Shard], sizes: Sizes = None) -> dict[str, ml.Tensor]:
     """Merge the shards of one model; this copies every tensor, unlike reading a single file.
 
     wq, wk, wv, w1, w3 and output are parts by rows, wo and w2 by columns, the embeddings by columns
@@ -53,6 +57,7 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
 
     Args:
         shards: The tensors of each file, in order.
+        sizes: Those of the model by the letters of `names.py`: they tell which parts are copies.
 
     Returns:
         The tensors of the whole model by name.
@@ -64,7 +69,7 @@ def merge_shards(shards: Sequence[Shard]) -> dict[str, ml.Tensor]:
     """
     if len(shards) == 1:
         return dict(shards[0])
-    merged = MergedShards(shards)
+    merged = MergedShards(shards, sizes)
     arithmetic = _check_memory(shards, merged.dim)
     try:
         return dict(merged.items())
@@ -77,19 +82,24 @@ class MergedShards(Mapping[str, ml.Tensor]):
     """The tensors of the whole model, each of which is merged when it is looked up, and not kept.
 
     Args:
-        shards: As for `merge_shards`, two or more.
+        shards, sizes: As for `merge_shards`, two or more shards.
 
     Raises:
         CheckpointError: Other names in one shard than in another; and in a lookup, what
             `merge_shards` says of shapes, dtypes and values.
     """
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self._shards = shards
+    def __init__(self, shards: Sequence[Shard], sizes: Sizes = None) -> None:
+        self._shards, self._sizes = shards, sizes or {}
         self.dim = _model_dim(shards)
 
     def __getitem__(self, name: str) -> ml.Tensor:
-        return _merge_one(name, [shard[name] for shard in self._shards], self.dim)
+        return self.part(name, 0, None)
+
+    def part(self, name: str, axis: int, bounds: Bounds) -> ml.Tensor:
+        """Merge what lies between bounds of a dimension, or all; rows of one file are a view."""
+        parts = [shard[name] for shard in self._shards]
+        return _merge_one(name, parts, self.dim, self._sizes, axis, bounds)
 
     def __contains__(self, name: object) -> bool:
         return name in self._shards[0]  # a look would merge it
@@ -134,7 +144,9 @@ def _check_memory(shards: Sequence[Shard], dim: int) -> str:
     return arithmetic
 
 
-def _merge_one(name: str, parts: list[ml.Tensor], dim: int) -> ml.Tensor:
+def _merge_one(
+    name: str, parts: list[ml.Tensor], dim: int, sizes: Mapping[str, int], cut: int, bounds: Bounds
+) -> ml.Tensor:
     first = parts[0]
     for number, part in enumerate(parts):
         if (part.shape, part.dtype) != (first.shape, first.dtype):
@@ -146,19 +158,34 @@ def _merge_one(name: str, parts: list[ml.Tensor], dim: int) -> ml.Tensor:
     if row is None and not is_harmless(name):
         raise mismatch("shards", "tensor name", "one of Meta's", shown(name))
     axis = split_dim(row, first.shape, dim) if row else None
+    if axis is not None and axis >= first.ndim:
+        got = f"shape {list(first.shape)}"
+        raise mismatch("shards", f"tensor {shown(name)}", "two dimensions", got)
     # As plain integers: NumPy moves those faster, and no NaN changes its bits or fails to be equal.
     arrays = [part.numpy().view(part.dtype.bits_dtype) for part in parts]
-    if axis is None:
-        for number, array in enumerate(arrays):
-            if not np.array_equal(array, arrays[0]):
-                where = f"shard {number:02d}: tensor {shown(name)}"
-                raise mismatch(where, "values", "those of shard 00", "others")
-        whole = arrays[0].copy()
-    else:
-        if axis >= first.ndim:
-            got = f"shape {list(first.shape)}"
-            raise mismatch("shards", f"tensor {shown(name)}", "two dimensions", got)
-        whole = np.concatenate(arrays, axis=axis)
+    copies = len(parts)  # neighbours that store the same: of heads perhaps some, of norms all
+    if row is not None and axis is not None:
+        stored = copies * first.shape[axis]
+        copies = max(stored // sizes.get(row.sizes[axis], stored), 1)
+
+    def piece(number: int) -> "np.ndarray[Any, Any]":
+        """Return what a shard has of the part that is wanted."""
+        array = arrays[number]
+        if bounds is None:
+            return array
+        begin = number // copies * array.shape[cut] if cut == axis else 0
+        start, stop = (min(max(bound - begin, 0), array.shape[cut]) for bound in bounds)
+        return array[start:stop] if cut == 0 else array[:, start:stop]
+
+    pieces = [piece(number) for number in range(len(parts))]
+    for number, each in enumerate(pieces):
+        original = number - number % copies
+        if number != original and not np.array_equal(each, pieces[original]):
+            where = f"shard {number:02d}: tensor {shown(name)}"
+            raise mismatch(where, "values", f"those of shard {original:02d}", "others")
+    found = [each for each in pieces[::copies] if each.size] or pieces[:1]
+    is_view = bounds is not None and len(found) == 1 and cut == axis == 0
+    whole = found[0] if is_view else np.concatenate(found, axis=axis or 0)
     return ml.Tensor.from_numpy(whole.view(first.dtype.numpy_dtype), name=name)
 
 

@@ -1,1 +1,35 @@
 """The command line: arguments, one-shot prompts, the chat in the terminal, reports on a model."""
+
+import os
+import sys
+
+
+def mpi_place() -> tuple[int, int]:
+    """Return the rank of this process and the number of ranks, as Open MPI or MPICH says it."""
+    for rank, size in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
+        if os.environ.get(rank, "").isdecimal() and os.environ.get(size, "").isdecimal():
+            return int(os.environ[rank]), int(os.environ[size])
+    return 0, 1
+
+
+def attach_rank() -> None:
+    """Let rank 0 write to the terminal of mpirun, which passes on lines; silence the others."""
+    rank, size = mpi_place()
+    if rank:
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the end
+    for stream in (1, 2) if rank == 0 and size > 1 else ():
+        if mpirun_is_at_terminal(stream):
+            os.dup(stream)  # without its end mpirun would close standard input too
+            place = os.open(f"/proc/{os.getppid()}/fd/{stream}", os.O_WRONLY | os.O_NOCTTY)
+            os.dup2(place, stream)
+
+
+def mpirun_is_at_terminal(stream: int) -> bool:
+    """Return whether stream 0, 1 or 2 of mpirun, which started this process, is a terminal."""
+    if mpi_place()[1] == 1:
+        return False
+    try:
+        name = os.readlink(f"/proc/{os.getppid()}/fd/{stream}")
+    except OSError:
+        return False
+    return name.startswith(("/dev/pts/", "/dev/tty", "/dev/console"))

@@ -19,6 +19,7 @@ from ..checkpoint import CheckpointError, FileMemoryError
 from ..inference import (
     ChatFormatError,
     ContextFullError,
+    GrammarError,
     Message,
     NumericError,
     PromptError,
@@ -29,9 +30,10 @@ from ..memory import NO_MEMORY_TEXT, is_lack_of_memory, readable_bytes
 from ..ml.kernels import KernelSettingError, exit_on_bus_error
 from ..model.errors import NotEnoughMemoryError, SaveError
 from ..untrusted import described, label_of, parse_strict_json, reason_of, replace_surrogates
+from . import mpi_place, mpirun_is_at_terminal
 from .arguments import EXAMPLES, Options, example_lines
 from .console import Console, DifferenceError, OutputError, UsageError
-from .loading import open_model, open_model_to_run, open_session, save_model
+from .loading import open_model, open_model_to_run, open_session, prompt_cached, save_model
 from .session import Session
 
 # A million tokens of prose: more than a context holds, and not worth the time to count exactly.
@@ -47,6 +49,7 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (ContextFullError, USAGE),
     (SamplingError, USAGE),
     (ChatFormatError, USAGE),
+    (GrammarError, USAGE),
     (SaveError, USAGE),
     (DifferenceError, FAULT),
     (KernelSettingError, USAGE),  # an instruction set or a number of threads
@@ -75,7 +78,11 @@ def run(options: Options) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: console.warn(str(message))
         try:
-            return _run_and_report(options, console)
+            if mpi_place()[1] == 1:
+                return _run_and_report(options, console)
+            from .ranks import run_rank
+
+            return run_rank(options, console, _run_and_report, _told)
         finally:
             trace.stop()
 
@@ -93,8 +100,8 @@ def _run_and_report(options: Options, console: Console) -> int:
         console.error(str(error))
         return FAULT
     except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into one line
-        code = exit_code(error)
-        console.error(_error_text(error, code))
+        code, text = _told(error)
+        console.error(text)
         if console.verbose:
             console.reply(traceback.format_exc())
         return code
@@ -113,6 +120,12 @@ def _set_threads(options: Options, console: Console) -> None:
         f"llama-bolts {__version__}, Python {platform.python_version()}; kernels for {isa} by "
         f"{kernels['compiler']}, {'' if openmp else 'no '}OpenMP, {threads} threads"
     )
+
+
+def _told(error: Exception) -> tuple[int, str]:
+    """Return an error as an exit code and a line."""
+    code = exit_code(error)
+    return code, _error_text(error, code)
 
 
 def exit_code(error: Exception) -> int:
@@ -152,12 +165,16 @@ def _dispatch(options: Options, console: Console) -> None:
         from .verify import report_verify
 
         report_verify(options, console)
-    elif options.save_quantized is not None:
+    elif options.save_quantized is not None or options.save_gguf is not None:
         save_model(options, console)
     elif options.bench:
         from .bench import report_bench
 
         report_bench(console, *open_model_to_run(options, console))
+    elif options.serve is not None:
+        from .serve import serve_model
+
+        serve_model(options, console)
     elif options.jsonl is not None:
         answer_file(options, console)
     elif options.examples and not standard_input_is_terminal():
@@ -173,6 +190,11 @@ def _answer_or_chat(options: Options, console: Console) -> None:
     for flag in ("diagrams", "explore"):
         if prompt is None and getattr(options, flag) is not None:
             raise UsageError(f"--{flag}: expected a prompt (-p, -f or standard input), got none")
+    with prompt_cached(session.engine, options.prompt_cache):
+        _run_session(session, prompt, options)
+
+
+def _run_session(session: Session, prompt: str | None, options: Options) -> None:
     if prompt is None:
         from .chat import chat
 
@@ -237,7 +259,7 @@ def find_prompt(options: Options, console: Console) -> str | None:
 
 def standard_input_is_terminal() -> bool:
     """Return whether a person can type; false where standard input is closed."""
-    return sys.stdin is not None and sys.stdin.isatty()
+    return sys.stdin is not None and (sys.stdin.isatty() or mpirun_is_at_terminal(0))
 
 
 def _refuse_waiting_input(where: str) -> None:

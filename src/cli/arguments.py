@@ -27,6 +27,8 @@ DEFAULT_CONTEXT_LENGTH = 4096
 MOST_CANDIDATES = 100  # of which a step can tell
 DEFAULT_DEBUG_LOG = Path("debug.log")
 DEFAULT_EXPLORER = Path("explore.html")
+DEFAULT_ADDRESS = ("127.0.0.1", 8080)
+DEFAULT_SLOTS = 16
 # The keys of `CHAT_FORMATS`, in its order; a test compares them.
 CHAT_FORMAT_NAMES = (
     "llama3", "llama2", "chatml", "chatml-bos", "smollm2", "qwen2", "qwen2.5", "qwen3", "granite",
@@ -35,11 +37,20 @@ CHAT_FORMAT_NAMES = (
 )  # fmt: skip
 THINK = ("on", "off", "hide")
 # The keys of `QUANTIZATIONS`; a test compares them.
-QUANTIZATION_NAMES = ("nf4", "int8")
+QUANTIZATION_NAMES = ("nf4", "int8", "q8_0", "q4_0")
+GGUF_NAMES = QUANTIZATION_NAMES[2:]
 # How many `STAGES` there are; a test compares them.
 LAST_STAGE = 21
 _REPORTS = (
     "--examples", "--metadata", "--check-weights", "--verify", "--info", "--bench", "--explain",
+)  # fmt: skip
+
+# What requests say themselves, or what is of one run alone.
+_NOT_SERVED = (
+    "--system", "--completion", "--think", "--draft-model", "--max-tokens", "--temperature",
+    "--top-k", "--top-p", "--min-p", "--repeat-penalty", "--frequency-penalty",
+    "--presence-penalty", "--seed", "--stop", "--json-schema", "--grammar", "--debug-log",
+    "--trace-json", "--json", "--logprobs", "--diagrams", "--explore",
 )  # fmt: skip
 
 _DESCRIPTION = """\
@@ -53,6 +64,7 @@ examples:
   llama-bolts -p "Why is the sky blue?"      answer once
   cat letter | llama-bolts -s "Summarize."   answer what standard input holds
   llama-bolts --completion -p "Once upon"    continue raw text
+  llama-bolts --serve                        answer HTTP at 127.0.0.1:8080
 
 exit codes:
   0 done   2 usage   3 bad model, tokenizer or config   4 not enough memory
@@ -129,7 +141,14 @@ class Options:
     rope_scaling_factor: float | None
     quantize: str | None
     save_quantized: Path | None
+    save_gguf: Path | None
     draft_model: Path | None
+    prompt_cache: Path | None
+    serve: tuple[str, int] | None
+    slots: int | None
+    api_key: str | None
+    api_key_file: Path | None
+    no_api_key: bool
     context_length: int | None
     threads: int | None
     max_tokens: int | None
@@ -139,6 +158,10 @@ class Options:
     min_p: float | None
     repeat_penalty: float | None
     seed: int | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    json_schema: Path | None
+    grammar: Path | None
     debug_log: Path | None
     trace_json: Path | None
     trace_layers: tuple[range, ...] | None
@@ -182,6 +205,22 @@ def _directory(text: str) -> Path:
     return Path(text)
 
 
+def _new_file(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("must be a file: got nothing")
+    return Path(text)
+
+
+def _address(text: str) -> tuple[str, int]:
+    """Return the host and the port of `HOST:PORT`, `:PORT`, `PORT` or `HOST`."""
+    host, colon, port = text.rpartition(":")
+    if (not colon and not text.isdecimal()) or text.endswith("]"):
+        host, port = text, str(DEFAULT_ADDRESS[1])
+    if not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"must be HOST:PORT, PORT from 0 to 65535: got {text}")
+    return host.strip("[]") or DEFAULT_ADDRESS[0], int(port)
+
+
 def _stage_ranges(text: str) -> tuple[range, ...]:
     stages = ranges(text)
     if not all(numbers.start >= 1 and numbers.stop <= LAST_STAGE + 1 for numbers in stages):
@@ -221,11 +260,15 @@ _GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
         ("--rope-scaling-factor", _NUMBER | {"type": positive_number},
          "of the rotary embedding, if the files are wrong"),
         ("--quantize", {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
-         "quantize the weights on loading: nf4 (4 bits) or int8 (8 bits)"),
+         "quantize on loading: nf4 or q4_0 (4 bits), int8 or q8_0 (8 bits)"),
         ("--save-quantized", {"type": _directory, "metavar": "DIR"},
-         "write what --quantize makes to DIR, a new model directory; exit"),
+         "write what --quantize nf4 or int8 makes to DIR, a new directory; exit"),
+        ("--save-gguf", {"type": _new_file, "metavar": "FILE"},
+         "write the model, or what --quantize q8_0 or q4_0 makes, to FILE; exit"),
         ("--draft-model", {"type": _directory, "metavar": "DIR"},
          "a smaller model with the same tokens that guesses the next ones"),
+        ("--prompt-cache", _PATH | {"type": _trace_path, "metavar": "FILE"},
+         "begin with what FILE has of the prompt, and keep there what is read"),
     ),
     "answer": (
         ("-n --max-tokens", _POSITIVE,
@@ -235,9 +278,24 @@ _GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
         ("--top-p", _NUMBER, "sample from the top X of probability (default: 0.9)"),
         ("--min-p", _NUMBER, "leave out below X times the likeliest (default: 0)"),
         ("--repeat-penalty", _NUMBER, "make what occurred less likely (default: 1, off)"),
+        ("--frequency-penalty", _NUMBER, "less likely each time it was drawn (default: 0)"),
+        ("--presence-penalty", _NUMBER, "less likely once it was drawn (default: 0)"),
         ("--seed", _WHOLE, "repeat an answer (default: a new one, and shown)"),
         ("--stop", _TEXT | {"type": _stop_text, "action": "append", "default": []},
          "end before TEXT; may be given several times"),
+        ("--json-schema", _PATH | {"metavar": "FILE"},
+         "answers are JSON by the schema in FILE (serve extra)"),
+        ("--grammar", _PATH | {"metavar": "FILE"},
+         "answers follow the Lark grammar in FILE (serve extra)"),
+    ),
+    "server": (
+        ("--serve", {"nargs": "?", "const": DEFAULT_ADDRESS, "type": _address,
+                     "metavar": "HOST:PORT"},
+         f"answer HTTP as OpenAI's API does (default: {DEFAULT_ADDRESS[0]}:{DEFAULT_ADDRESS[1]})"),
+        ("--slots", _POSITIVE, f"requests that run at once (default: {DEFAULT_SLOTS})"),
+        ("--api-key", _TEXT, "what clients have to send"),
+        ("--api-key-file", _PATH | {"metavar": "FILE"}, "it is in FILE"),
+        ("--no-api-key", _SWITCH, "none is needed, at any address"),
     ),
     "output": (
         ("--json", _SWITCH, "one JSON record per answer instead of its text"),
@@ -285,6 +343,7 @@ _GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
 }  # fmt: skip
 _BELOW = {
     "prompt": "one prompt, its answer, exit; without one, a chat",
+    "server": "other programs ask over HTTP (serve extra)",
     "trace": "the shape of every tensor, stage by stage",
     "reports": "print and exit",
 }
@@ -349,6 +408,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         "--bench": values["bench"],
         "--explain": values["explain"] is not None,
         "--save-quantized": values["save_quantized"] is not None,
+        "--save-gguf": values["save_gguf"] is not None,
+        "--serve": values["serve"] is not None,
     }
     given = [flag for flag, is_given in actions.items() if is_given]
     if len(given) > 1:
@@ -358,6 +419,8 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
     is_record = values["json"] or values["jsonl"] is not None
     logs = [values[name] for name in ("debug_log", "trace_json") if values[name] is not None]
     has_system, has_diagrams = values["system"] is not None, values["diagrams"] is not None
+    keeps = values["prompt_cache"] is not None
+    is_traced = logs or has_diagrams or values["explore"] is not None
     for is_wrong, flag, why in (
         (values["logprobs"] is not None and not is_record, "--logprobs", "needs --json or --jsonl"),
         (values["json"] and action in _REPORTS, "--json", f"not allowed with {action}"),
@@ -369,14 +432,29 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
          "not allowed with --think"),
         (values["completion"] and has_system, "--completion", "not allowed with --system"),
         (action == "--save-quantized" and values["quantize"] is None, action, "needs --quantize"),
+        (action == "--save-quantized" and values["quantize"] in GGUF_NAMES, action,
+         f"directories do not have {values['quantize']}, --save-gguf writes it"),
+        (action == "--save-gguf" and values["quantize"] not in (None, *GGUF_NAMES), action,
+         f"GGUF files do not have {values['quantize']}, but q8_0 and q4_0"),
         (values["verify"] and values["quantize"] is not None, "--verify",
          "not allowed with --quantize"),
         (values["quiet"] and values["verbose"], "--quiet", "not allowed with --verbose"),
         (len(logs) == 2 and logs[0] == logs[1], "--trace-json",
          "must be another file than --debug-log"),
         (has_diagrams and action == "--jsonl", "--diagrams", "not allowed with --jsonl"),
+        (keeps and (is_traced or action == "--jsonl"), "--prompt-cache",
+         "not allowed with --jsonl or a trace, which runs attention stage by stage"),
         (values["explore"] is not None and action == "--jsonl", "--explore",
          "not allowed with --jsonl"),
+        (values["json_schema"] is not None and values["grammar"] is not None, "--grammar",
+         "not allowed with --json-schema"),
+        (sum((values["api_key"] is not None, values["api_key_file"] is not None,
+              bool(values["no_api_key"]))) > 1, "--api-key",
+         "only one of --api-key, --api-key-file and --no-api-key is allowed"),
+        *((action != "--serve" and values[flag[2:].replace("-", "_")] not in (None, False), flag,
+           "needs --serve") for flag in ("--slots", "--api-key", "--api-key-file", "--no-api-key")),
+        *((action == "--serve" and values[flag[2:].replace("-", "_")] not in (None, False, ()),
+           flag, "not allowed with --serve") for flag in _NOT_SERVED),
         *((values["explore"] is None and values[f"explore_{name}"] is not None,
            f"--explore-{name}", "needs --explore") for name in ("with", "prompt", "limit")),
         *((values[flag[2:].replace("-", "_")] and not logs, flag,

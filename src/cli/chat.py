@@ -32,7 +32,8 @@ from .session import Session
 PROMPT = ">>> "
 CONTINUATION = "... "
 _QUOTES = '"""'
-_HOW_TO_MAKE_ROOM = "/undo and /clear make room, a start with --context-length has more"
+_MORE_ROOM = "a start with --context-length has more"
+_HOW_TO_MAKE_ROOM = f"/undo and /clear make room, {_MORE_ROOM}"
 _HOW_TO_LEAVE = "Ctrl-D or /exit leaves, /help lists the commands"
 _BUNDLED = (
     "It is tiny, and knows capitals, flags, small sums and how a Llama works.",
@@ -70,7 +71,8 @@ def chat(session: Session, *, shows_examples: bool = False) -> None:
     if shows_examples:
         session.console.reply("\n".join(example_lines()))
         session.console.note("/examples N asks one of them")
-    reader = LineEditor() if session.console.can_edit_lines else PlainReader(session.console)
+    can_edit = session.console.can_edit_lines and sys.stdin.isatty()  # mpirun passes on lines
+    reader = LineEditor() if can_edit else PlainReader(session.console)
     while True:
         # Ctrl-C may also come while one of the exceptions below is dealt with.
         with contextlib.suppress(KeyboardInterrupt):
@@ -96,9 +98,12 @@ def _take_turn_or_say_why_not(session: Session, reader: "PlainReader | LineEdito
     except CheckpointError:
         raise
     except ContextFullError as error:
+        with_it, how = "with the conversation ", _HOW_TO_MAKE_ROOM
+        if not session.turns:
+            with_it, how = "", f"shorten it; {_MORE_ROOM}"
         session.console.error(
-            f"the message does not fit: with the conversation it takes {error.tokens} tokens, and "
-            f"the context has {error.positions}; {_HOW_TO_MAKE_ROOM}"
+            f"the message does not fit: {with_it}it takes {error.tokens} tokens, and the context "
+            f"has {error.positions}; {how}"
         )
     except LlamaBoltsError as error:
         session.console.error(str(error))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..inference import GenerationStats, Message
 from ..memory import readable_bytes
 from ..tokenizer import StreamDecoder, Tokenizer
+from ..untrusted import escape_line
 from .answer import (
     SETTINGS,
     Answer,
@@ -24,6 +25,7 @@ from .loading import model_parts
 from .saved_chat import attach_text, load_chat, save_chat
 from .session import Session
 
+_QUOTED = 66  # characters of a message that is named, so that it stays on a line
 _NEAR = 0.6  # how alike a name must be to be suggested
 _NOTHING_YET = "nothing was said yet"
 _ON_OFF = ("on", "off")
@@ -113,7 +115,8 @@ def _exit(_session: Session, _argument: str) -> None:
 
 def _clear(session: Session, _argument: str) -> None:
     session.clear()
-    session.console.reply("the conversation starts anew")
+    stays = "; the system prompt stays" if session.system else ""
+    session.console.reply(f"the conversation starts anew{stays}")
 
 
 def _system(session: Session, argument: str) -> None:
@@ -133,7 +136,7 @@ def _continue(session: Session, _argument: str) -> None:
 
 
 def _undo(session: Session, _argument: str) -> None:
-    session.console.reply(f"taken back: {session.undo()}")
+    session.console.reply(f"taken back: {escape_line(session.undo(), _QUOTED)}")
 
 
 def _examples(session: Session, argument: str) -> None:
@@ -153,6 +156,8 @@ def _examples(session: Session, argument: str) -> None:
         session.clear()
         session.system = example.system
         session.ask(example.prompt)
+        if example.system:
+            session.console.note('the system prompt stays; /system "" removes it')
 
 
 def _set(session: Session, argument: str) -> None:

@@ -1,9 +1,9 @@
 """`--explore` and `/explore`: a run as one HTML file that shows it from the inside."""
 
-import dataclasses
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ from ..explorer import (
     run_traced,
     save_html,
 )
-from ..inference import SamplingArgs, encode_chat
+from ..inference import Message, SamplingArgs
 from ..memory import readable_bytes
-from ..model import Model, load_model, read_model_files
+from ..model import Model
 from .answer import Answer
 from .arguments import DEFAULT_EXPLORER, QUANTIZATION_NAMES, Options
 from .console import UsageError
-from .loading import QUANTIZING
+from .loading import open_beside
 from .session import Session
 
 
@@ -41,7 +41,8 @@ def explored(session: Session, options: Options) -> Iterator[None]:
     Raises:
         UsageError: The file cannot be written, before anything is run.
         ExplorerError: A limit that leaves no room, or another model with other tokens.
-        ModelError, CheckpointError, TokenizerError: The other model cannot be used.
+        NotEnoughMemoryError: The other model does not fit.
+        ModelError, CheckpointError, TokenizerError: Its files cannot be used.
     """
     path = options.explore
     assert path is not None
@@ -61,13 +62,10 @@ def explored(session: Session, options: Options) -> Iterator[None]:
     assert answer is not None
     runs = [collector.finish(facts | {"forced": False})]
     if has_two:
-        prompt: Any = options.explore_prompt
-        if prompt is not None and not session.completion:
-            prompt = session.messages([], prompt)
-        beside = None
+        beside, prompt = None, options.explore_prompt
         if prompt is not None:
-            name = None if session.completion else session.chat_format.name
-            beside = prompt_of(other, prompt, name)
+            asked = prompt if session.completion else session.messages([], prompt)
+            beside = _ids_of(session, other, asked, answer)
         sampling = _repeatable(answer)
         most = session.settings.max_tokens or len(answer.ids)
         runs.append(run_beside(other, runs[0], beside, most, sampling, store))
@@ -89,11 +87,7 @@ def explore_last(session: Session, argument: str) -> None:
         raise UsageError("/explore: nothing was answered yet")
     _check_writable(path)
     request, model = session.last_request, session.engine.model
-    if isinstance(request, str):
-        ids = session.tokenizer.encode(request, bos=session.tokenizer.adds_bos, eos=False)
-    else:
-        name, think = session.chat_format.name, answer.settings.think != "off"
-        ids = encode_chat(session.tokenizer, request, chat_format=name, think=think)
+    ids, _ = _ids_of(session, model, request, answer)
     was_on, store = trace.is_on(), Store()
     session.trace.turn_off()
     try:
@@ -107,10 +101,18 @@ def explore_last(session: Session, argument: str) -> None:
     session.console.reply(_save([run], store, path))
 
 
+def _ids_of(
+    session: Session, model: Model, request: str | list[Message], answer: Answer
+) -> tuple[list[int], frozenset[int]]:
+    """Return the tokens of a request, as `prompt_of`, in the way in which an answer was asked."""
+    name = None if session.completion else session.chat_format.name
+    return prompt_of(model, request, name, answer.settings.think != "off")
+
+
 def _repeatable(answer: Answer) -> SamplingArgs:
     """Return the sampling of an answer with the seed that it used."""
     assert answer.stats is not None
-    return dataclasses.replace(answer.settings.sampling, seed=answer.stats.seed)
+    return replace(answer.settings.sampling, seed=answer.stats.seed)
 
 
 def _other_model(session: Session, options: Options) -> Model:
@@ -118,17 +120,10 @@ def _other_model(session: Session, options: Options) -> Model:
     name = options.explore_with
     if name is None:
         return session.engine.model
-    is_format = name in QUANTIZATION_NAMES
-    files = read_model_files(options.model if is_format else Path(name))
-    try:
-        return load_model(
-            files,
-            rope_scaling_factor=options.rope_scaling_factor if is_format else None,
-            quantize=name if is_format else None,
-            progress=session.console.timed_progress(*QUANTIZING),
-        )
-    finally:
-        session.console.clear_progress()
+    beside = session.engine.model, session.engine.sequence_length
+    if name in QUANTIZATION_NAMES:
+        return open_beside(replace(options, quantize=name), session.console, *beside)
+    return open_beside(options, session.console, *beside, Path(name))
 
 
 def _save(runs: list[dict[str, Any]], store: Store, path: Path) -> str:

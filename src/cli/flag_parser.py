@@ -23,6 +23,9 @@ _SAME = {
     "--chat-format": "--chat-template",
     "--rope-scaling-factor": "--rope-scale",
     "--draft-model": "-md --model-draft",
+    "--json-schema": "-jf --json-schema-file",
+    "--grammar": "--grammar-file",
+    "--slots": "-np --parallel",
     "--help": "-help --usage",
 }
 # Their flags that change no answer here, by the reason; "=": a value follows, and is skipped.
@@ -58,13 +61,11 @@ _REFUSED = {
         "--quantized-kv-start="
     ),
     "a draft is as long as it pays": "--draft= --draft-max= --draft-min= --num-draft-tokens=",
-    "an answer cannot be constrained": (
-        "-j= --json-schema= -jf= --grammar= --grammar-file= --format="
-    ),
+    "--json-schema FILE or --grammar FILE constrains an answer": "-j= --format=",
     "-v shows details": "-lv= --verbosity= --verbose-prompt",
-    "the sampling has temperature, top-k, top-p, min-p and a repeat penalty": (
+    "the sampling has temperature, top-k, top-p, min-p and three penalties": (
         "--samplers= --sampler-seq= --mirostat= --mirostat-lr= --mirostat-ent= --typical= "
-        "--top-nsigma= --presence-penalty= --frequency-penalty= --repeat-last-n= -l= --logit-bias= "
+        "--top-nsigma= --repeat-last-n= -l= --logit-bias= "
         "--dynatemp-range= --dynatemp-exp= --xtc-probability= --xtc-threshold= --dry-multiplier= "
         "--dry-base= --dry-allowed-length= --dry-penalty-last-n= --ignore-eos --extra-eos-token="
     ),

@@ -1,15 +1,28 @@
 """Opening the model that the command line names."""
 
+import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ..checkpoint.model_directory import listing_of
 from ..checkpoint.names import is_matrix
-from ..inference import FoundFormat, InferenceEngine, Message, encode_chat
+from ..inference import (
+    FoundFormat,
+    GrammarError,
+    InferenceEngine,
+    Message,
+    TokenMask,
+    encode_chat,
+    end_ids,
+)
+from ..inference.chat_encoding import template_to_write
 from ..memory import available_memory, readable_bytes
 from ..model import (
     Model,
@@ -21,14 +34,20 @@ from ..model import (
     read_model_files,
 )
 from ..model.files import BUNDLED_MODEL
+from ..model.loader import find_tokenizer
 from ..tokenizer import Tokenizer
-from ..untrusted import label_of
+from ..untrusted import label_of, read_whole
 from .answer import Settings
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console, UsageError
 from .session import Session
 from .tracing import TraceSwitch
 
+if TYPE_CHECKING:
+    from ..inference.grammars import Grammar
+
+# `World.load` of `ranks.py`, where mpirun started several processes.
+load_on_ranks: Callable[[ModelFiles, int | None, Console], tuple[Model, int]] | None = None
 QUANTIZING = ("quantizing the weights", "matrices")
 
 
@@ -56,14 +75,38 @@ def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
     longest = files.args.max_context_length
     if asked is not None and asked > longest:
         raise UsageError(f"--context-length: expected at most the model's {longest}, got {asked}")
+    if load_on_ranks is not None:
+        return load_on_ranks(files, asked, console)
     return _load(options, console, files, asked)
 
 
+def open_beside(
+    options: Options, console: Console, model: Model, positions: int, path: Path | None = None
+) -> Model:
+    """Load what runs beside a model with a cache of `positions`, if it fits beside that.
+
+    That is the model of a path as it is, or without a path the model of the command line.
+
+    Raises:
+        NotEnoughMemoryError: It does not fit.
+        ModelError, CheckpointError, TokenizerError: Its files cannot be used.
+    """
+    if path is not None:
+        options = replace(options, model=path, quantize=None, rope_scaling_factor=None)
+    files, taken = read_model_files(options.model), kv_cache_bytes(model.args, positions)
+    return _load(options, console, files, min(positions, files.args.max_context_length), taken)[0]
+
+
 def _load(
-    options: Options, console: Console, files: ModelFiles, positions: int | None
+    options: Options, console: Console, files: ModelFiles, positions: int | None, taken: int = 0
 ) -> tuple[Model, int]:
-    """Load a model unless it cannot fit, which is said before any of its weights is mapped."""
+    """Load a model unless it cannot fit, which is said before any of its weights is mapped.
+
+    `taken` bytes of what is free are for a cache that is not written yet.
+    """
     forecast = forecast_memory(files, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
+    if forecast.free is not None:
+        forecast = replace(forecast, free=max(forecast.free - taken, 0))
     forecast.check()
     if forecast.warning is not None:
         console.warn(forecast.warning)
@@ -81,22 +124,30 @@ def _load(
 
 
 def save_model(options: Options, console: Console) -> None:
-    """Quantize the model of the command line into a new directory, and say so in a line.
+    """Write the model of the command line, perhaps quantized, and say so in a line.
 
     SIGTERM ends it as Ctrl-C does: what was written is removed first.
 
     Raises:
-        SaveError: The directory is there already, or cannot be written.
+        SaveError: The directory or file is there already, or cannot be written.
         ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
     """
-    from ..model.saving import save_quantized
+    if options.save_gguf is not None:
+        from ..model.saving_gguf import save_gguf
 
-    target = options.save_quantized
-    assert target is not None
-    assert options.quantize is not None
+        files = read_model_files(options.model)
+        template = template_to_write(files.directory.path, find_tokenizer(files))
+        target = options.save_gguf
+        write: Callable[..., int] = partial(save_gguf, chat_template=template)
+    else:
+        from ..model.saving import save_quantized
+
+        assert options.save_quantized is not None
+        assert options.quantize is not None
+        target, write = options.save_quantized, save_quantized
     try:
         with _exit_on_sigterm():
-            nbytes = save_quantized(
+            nbytes = write(
                 options.model,
                 target,
                 options.quantize,
@@ -105,7 +156,8 @@ def save_model(options: Options, console: Console) -> None:
             )
     finally:
         console.clear_progress()
-    console.note(f"{target}: {readable_bytes(nbytes)} of weights written, {options.quantize}")
+    kind = f", {options.quantize}" if options.quantize else ""
+    console.note(f"{target}: {readable_bytes(nbytes)} of weights written{kind}")
 
 
 @contextmanager
@@ -134,35 +186,78 @@ def open_session(options: Options, console: Console) -> Session:
         NotEnoughMemoryError: Model and key/value cache do not fit.
     """
     settings = Settings.from_options(options)
+    grammar = _read_grammar(options)
     model, positions = open_model_to_run(options, console)
-    tokenizer = _required_tokenizer(model)
-    engine = InferenceEngine(
-        model, positions, draft_model=_open_draft_model(options, console, model, positions)
-    )
+    tokenizer = required_tokenizer(model)
+    draft_model = None
+    if options.draft_model is not None:
+        draft_model = open_beside(options, console, model, positions, options.draft_model)
+        console.detail(f"draft model: {draft_model.description}")
+    engine = InferenceEngine(model, positions, draft_model=draft_model)
     chat_format = _chat_format(options, engine, tokenizer)
     console.note(loading_line(engine))
     console.detail("; ".join(model_parts(engine, chat_format)))
     trace = TraceSwitch(options, console, engine, chat_format)
     if options.debug_log is not None or options.trace_json is not None:
         trace.turn_on()
-    return Session(options, engine, tokenizer, console, settings, trace, chat_format)
+    ends = model.stop_ids | (end_ids(tokenizer, chat_format.name) if chat_format else frozenset())
+    new_mask = None if grammar is None else _mask_maker(grammar, tokenizer, ends)
+    return Session(options, engine, tokenizer, console, settings, trace, chat_format, new_mask)
 
 
-def _open_draft_model(
-    options: Options, console: Console, model: Model, positions: int
-) -> Model | None:
-    """Load the model that guesses tokens, if there is one and it fits beside the other."""
-    if options.draft_model is None:
+def _read_grammar(options: Options) -> "Grammar | None":
+    """Read what answers have to follow, before anything is loaded; None for any answer."""
+    path = options.json_schema or options.grammar
+    if path is None:
         return None
-    files = read_model_files(options.draft_model)
-    forecast = forecast_memory(files, None, positions)
-    if forecast.free is not None:
-        beside = kv_cache_bytes(model.args, positions)
-        forecast = replace(forecast, free=max(forecast.free - beside, 0))
-    forecast.check()
-    draft_model = load_model(files)
-    console.detail(f"draft model: {draft_model.description}")
-    return draft_model
+    from ..inference.grammars import MOST_BYTES, Grammar
+
+    content = read_whole(path, MOST_BYTES, UsageError)
+    try:
+        return Grammar("lark" if options.json_schema is None else "json_schema", content.decode())
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{label_of(path)}: expected UTF-8, got other bytes at byte {error.start}"
+        ) from None
+    except GrammarError as error:
+        raise UsageError(f"{label_of(path)}: {error}") from None
+
+
+def _mask_maker(
+    grammar: "Grammar", tokenizer: Tokenizer, ends: frozenset[int]
+) -> Callable[[Sequence[int]], TokenMask]:
+    """Return what makes the mask of an answer, of which some tokens may have been drawn before."""
+    from ..inference.grammars import Grammars
+
+    grammars = Grammars(tokenizer, ends)
+
+    def new_mask(answer_ids: Sequence[int]) -> TokenMask:
+        mask = grammars.mask(grammar)
+        mask.accept_all(answer_ids)
+        return mask
+
+    return new_mask
+
+
+@contextmanager
+def prompt_cached(engine: InferenceEngine, path: Path | None) -> Iterator[None]:
+    """Let an engine begin with what a file holds, and write to it what is cached at the end.
+
+    Raises:
+        PromptCacheError: The file cannot be read or written, is damaged or of another model; or a
+            trace ran.
+    """
+    if path is None:
+        yield
+        return
+    from ..inference import load_prompt_cache, save_prompt_cache
+
+    if os.path.lexists(path):
+        load_prompt_cache(engine, path)
+    try:
+        yield
+    finally:
+        save_prompt_cache(engine, path)
 
 
 def is_bundled(model: Model) -> bool:
@@ -227,7 +322,12 @@ def _chat_format(
     return found
 
 
-def _required_tokenizer(model: Model) -> Tokenizer:
+def required_tokenizer(model: Model) -> Tokenizer:
+    """Return the tokenizer of a model.
+
+    Raises:
+        ModelError: It has none.
+    """
     if model.tokenizer is None and model.files.directory.layout == "GGUF":
         text = "tokenizer: expected the keys tokenizer.ggml.model and on, got none"
         raise ModelError(f"{label_of(model.source_directory)}: {text}")

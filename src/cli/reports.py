@@ -185,7 +185,7 @@ def report_info(console: Console) -> None:
         *((name.replace("_", " "), _shown(value)) for name, value in ml.build_info().items()),
         (
             "quantized weights",
-            ", ".join(f"{name} ({_bits(d):g} bits)" for name, d in QUANTIZATIONS.items()),
+            ", ".join(f"{name} {_bits(d):g}" for name, d in QUANTIZATIONS.items()) + " bits",
         ),
         ("free memory", "unknown" if free is None else readable_bytes(free)),
     ]
@@ -194,8 +194,7 @@ def report_info(console: Console) -> None:
 
 def _bits(dtype: ml.BlockDType) -> float:
     """Return the bits that a number takes, its share of a scale included."""
-    codes = 8 * dtype.codes.itemsize / dtype.codes_per_item
-    return codes + 8 * dtype.scales.itemsize / dtype.block_size
+    return 8 * dtype.block_bytes / dtype.block_size
 
 
 def _shown(value: object) -> str:

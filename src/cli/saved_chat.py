@@ -1,11 +1,8 @@
 """`/save`, `/load` and `/read`: a chat as JSON or Markdown, and texts that go into one."""
 
 import contextlib
-import errno
 import json
 import os
-import stat
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +16,9 @@ from ..untrusted import (
     label_of,
     parse_strict_json,
     read_whole,
-    reason_of,
     replace_surrogates,
     shown,
+    write_whole,
 )
 from .answer import SAMPLING, Settings, counted
 from .console import UsageError
@@ -32,6 +29,8 @@ _VERSION = 1
 LARGEST = 1 << 23  # bytes of a chat; more text than fits the longest context of a Llama
 _LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llama
 _MARKDOWN = f"<!-- {_FORMAT} -->\n"
+# Settings that chats of version 0.1.0 lack.
+_ADDED: dict[str, object] = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
 _KEYS = ("format", "version", "model", "completion", "settings", "messages")
 _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
 _Kind = TypeVar("_Kind")
@@ -144,7 +143,7 @@ def write_chat(path: Path, chat: SavedChat) -> None:
         )
     if os.path.isfile(path) and os.path.getsize(path) and not _is_saved_chat(path):
         raise UsageError(f"{label_of(path)}: expected a new file or a saved chat, got another file")
-    write_whole(path, content)
+    write_whole(path, [content], UsageError)
 
 
 def read_chat(path: Path) -> SavedChat:
@@ -232,6 +231,7 @@ def _parse_chat(content: bytes) -> SavedChat:
 
 
 def _settings(found: dict[str, object]) -> Settings:
+    found = _ADDED | found
     _check_keys(found, [*SAMPLING, "max_tokens", "stop"], "settings")
     sampling = {
         # JSON may say 1 for 1.0.
@@ -327,42 +327,3 @@ def read_text(path: Path, limit: int) -> str:
             f"{label_of(path)}: text: expected text, got a zero at byte {content.index(0)}"
         )
     return text
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all: a new one takes the place of the old.
-
-    A link is followed. A file that is new can be read by its owner alone.
-
-    Raises:
-        UsageError: It cannot be written; what was there is as before.
-    """
-    try:
-        target = Path(os.path.realpath(path))
-        mode = _mode(target)
-        descriptor, name = tempfile.mkstemp(prefix=".llama-bolts-", dir=target.parent)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(descriptor)
-            if mode is not None:
-                os.chmod(name, mode)
-            os.replace(name, target)
-        except BaseException:  # Ctrl-C as well
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise UsageError(f"{label_of(path)}: cannot be written: {reason_of(error)}") from None
-
-
-def _mode(path: Path) -> int | None:
-    """Return the permissions of a regular file; None where there is none."""
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return stat.S_IMODE(mode)

@@ -1,6 +1,6 @@
 """A conversation: what was said, what is asked next, and what of it the model sees."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..inference import (
@@ -10,6 +10,7 @@ from ..inference import (
     InferenceEngine,
     Message,
     Step,
+    TokenMask,
     encode_chat,
     split_thoughts,
 )
@@ -62,6 +63,7 @@ class Session:
         settings: Sampling, length and stop texts.
         trace: Turns the trace on and off.
         chat_format: The format to write the conversation in; None is the model's own.
+        new_mask: Returns a new mask for one answer, if answers follow a grammar.
 
     Attributes:
         candidates: Of how many tokens each answer's report tells; 0 for no report.
@@ -80,7 +82,9 @@ class Session:
         settings: Settings,
         trace: TraceSwitch,
         chat_format: FoundFormat | None,
+        new_mask: Callable[[Sequence[int]], TokenMask] | None = None,
     ) -> None:
+        self._new_mask = new_mask
         self.engine = engine
         self.tokenizer = tokenizer
         self.console = console
@@ -322,13 +326,16 @@ class Session:
         limits = self.settings.max_tokens, self.settings.sampling, self.settings.stop
         progress = self.console.timed_progress("reading the prompt", "tokens")
         candidates = max(self.candidates, 0 if self._logprobs is None else self._logprobs or 1)
+        mask = None if self._new_mask is None else self._new_mask(answer_ids)
         if not isinstance(request, str):
             name, think = self.chat_format.name, self.settings.think != "off"
-            return self.engine.chat(request, *limits, progress, name, candidates, answer_ids, think)
+            return self.engine.chat(
+                request, *limits, progress, name, candidates, answer_ids, think, mask
+            )
         prompt = self._text_ids(request)
         mark(1, details={"text": request, "ids": prompt})
         return self.engine.generate(
-            prompt, *limits, progress, candidates=candidates, answer_ids=answer_ids
+            prompt, *limits, progress, candidates=candidates, answer_ids=answer_ids, mask=mask
         )
 
     def _text_ids(self, text: str) -> list[int]:

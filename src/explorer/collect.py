@@ -278,9 +278,10 @@ class Collector:
         if one.number < _PASSES_WITH_OPS and (
             one.value_rows < one.T or len(one.value_layers) < self._sizes["L"]
         ):
-            layers = ", ".join(map(str, sorted(one.value_layers))) or "no layer"
-            kept = f"of the last {one.value_rows} of {one.T} tokens"
-            self._leave_out("values", f"pass {one.number} keeps those of layers {layers}, {kept}")
+            layers = ", ".join(map(str, sorted(one.value_layers)))
+            kept = f"those of layers {layers}, of the last {one.value_rows} of {one.T} tokens"
+            what = kept if one.value_layers else "none"
+            self._leave_out("values", f"pass {one.number} keeps {what}")
         if len(one.rms) == 2 * self._sizes["L"] + 1:
             numbers = np.stack((*one.rms, *one.norms, *one.cosines)).astype(np.float32)
             one.record["residual"] = add(numbers, "residual")  # [6 L + 1, T]

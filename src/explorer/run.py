@@ -67,7 +67,10 @@ def explore(
 
 
 def prompt_of(
-    model: Model, prompt: str | Sequence[Message], chat_format: str | None = None
+    model: Model,
+    prompt: str | Sequence[Message],
+    chat_format: str | None = None,
+    think: bool = True,
 ) -> tuple[list[int], frozenset[int]]:
     """Return the token ids of a prompt, and those that end its answer beside the model's own.
 
@@ -75,13 +78,14 @@ def prompt_of(
         model: Its tokenizer is used, and its chat format where none is given.
         prompt: A text to continue, or the messages of a chat.
         chat_format: A key of `CHAT_FORMATS`.
+        think: False for an answer without thoughts, where the format has any.
     """
     engine = InferenceEngine(model, 1)
     tokenizer = engine._tokenizer()
     if isinstance(prompt, str):
         return tokenizer.encode(prompt, bos=tokenizer.adds_bos, eos=False), frozenset()
     name = engine.chat_format.name if chat_format is None else chat_format
-    ids = encode_chat(tokenizer, list(prompt), chat_format=name)
+    ids = encode_chat(tokenizer, list(prompt), chat_format=name, think=think)
     return ids, frozenset(end_ids(tokenizer, name))
 
 
@@ -187,8 +191,10 @@ def facts_of(model: Model) -> dict[str, Any]:
     weights = [w for w in model.tensors.values() if isinstance(w, ml.Tensor) and w.is_contiguous]
     isa, streams = roofline.fastest_reading(weights)
     first = model.transformer.layers[0].attention.wq
+    # A file that is mailed tells nobody where its writer keeps models.
+    where, name = str(model.source_directory), model.source_directory.name
     return {
-        "model": model.description,
+        "model": model.description.replace(where, name, 1),
         "weights": str(first.dtype),
         "eps": model.args.norm_eps,
         "machine": {

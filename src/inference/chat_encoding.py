@@ -65,6 +65,14 @@ _TEMPLATE_RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ),
 )
 
+# A template of the format of Llama 3, whose files in Meta's layout have none.
+_LLAMA_3_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + "
+    "'<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"
+    "{% endif %}"
+)
+
 # In this order: the vocabulary of R1-Distill-Llama holds the tokens of Llama 3 too.
 _TOKEN_RULES = (
     ("deepseek-r1", ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>")),
@@ -179,6 +187,19 @@ def read_template(directory: Path) -> str | None:
                 rule = "a name and a template in each entry"
                 raise mismatch(path, "chat_template", rule, "something else")
     return named.get("default")
+
+
+def template_to_write(directory: Path, tokenizer: Tokenizer | None) -> str | None:
+    """Return the chat template for a GGUF file: the model's own, or that of its special tokens.
+
+    Args:
+        directory: As in `read_template`.
+        tokenizer: The model's tokenizer, if there is one.
+    """
+    template = read_template(directory)
+    if template is None and tokenizer is not None and format_of_tokens(tokenizer) == "llama3":
+        return _LLAMA_3_TEMPLATE
+    return template
 
 
 def _uniform(template: str) -> str:

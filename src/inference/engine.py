@@ -6,22 +6,20 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 
-from ..checkpoint import CheckpointError
 from ..ml.errors import declared_lack_of_memory
 from ..model import (
     PREFILL_CHUNK,
     InferenceContext,
     Model,
     NotEnoughMemoryError,
-    token_tensor,
 )
 from ..tokenizer import Tokenizer
-from ..trace import is_on, mark
-from .answer_text import AnswerText, GenerationStats, Step
+from ..trace import clock, is_on, mark
+from .answer_text import Answer, GenerationStats, Step, TokenMask
 from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
 from .chat_formats import AnyMessage, as_messages
-from .errors import ContextFullError, InferenceError, NumericError, PromptError
-from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
+from .errors import InferenceError, PromptError
+from .sampling import Logits, Sampler, SamplingArgs
 from .speculation import (
     MODEL_STAKE,
     TEXT_STAKE,
@@ -37,8 +35,6 @@ from .speculation import (
 WATCHED_SECONDS = 1.0
 WATCHED_CHUNK = 64
 DEFAULT_SEQUENCE_LENGTH = 4096
-# How many candidates for a token a trace shows.
-TRACED_CANDIDATES = 5
 
 # Called with (prompt tokens in the cache, prompt tokens) before the first chunk and after each.
 Progress = Callable[[int, int], None]
@@ -209,6 +205,7 @@ class InferenceEngine:
         candidates: int = 0,
         answer_ids: Sequence[int] = (),
         think: bool = True,
+        mask: TokenMask | None = None,
     ) -> Iterator[Step]:
         """Answer the last message of a conversation; arguments and errors as in `generate`.
 
@@ -229,7 +226,9 @@ class InferenceEngine:
         mark(1, details={"messages": read, "ids": prompt_ids})
         ends = end_ids(tokenizer, name)
         limits = max_new_tokens, sampling, stop
-        return self.generate(prompt_ids, *limits, progress, ends, True, candidates, answer_ids)
+        return self.generate(
+            prompt_ids, *limits, progress, ends, True, candidates, answer_ids, mask=mask
+        )
 
     def generate(
         self,
@@ -243,6 +242,7 @@ class InferenceEngine:
         candidates: int = 0,
         answer_ids: Sequence[int] = (),
         forced_ids: Sequence[int] = (),
+        mask: TokenMask | None = None,
     ) -> Iterator[Step]:
         """Continue a sequence of tokens.
 
@@ -264,6 +264,8 @@ class InferenceEngine:
                 answer goes on after them. Their text comes again, with that of the first step.
             forced_ids: The first tokens of the answer, one a step, whatever is drawn: a trace
                 shows an answer that is known.
+            mask: Which tokens may be drawn, as a grammar says; the logits of all others become
+                -inf before the sampler and `candidates` see them.
 
         Yields:
             One step per chosen token. Without a tokenizer the texts are empty and no token ends
@@ -279,82 +281,35 @@ class InferenceEngine:
             InferenceError: While stepping: another thread is using the engine, or a newer call
                 ended this answer.
             NumericError: While stepping: the logits are not finite.
+            GrammarError: While stepping: the mask cannot be made.
             NotEnoughMemoryError, TensorError: While stepping: the system refuses memory.
         """
-        ids = self._checked_prompt(prompt_ids, answer_ids)
-        if max_new_tokens is not None:
-            _check_whole("max_new_tokens", max_new_tokens, 1)
-        _check_whole("candidates", candidates, 0)
-        self.model.check_unchanged()
-        text = AnswerText(self.model, stop, end_ids, new_text, answer_ids)
-        room = self.sequence_length - len(ids)
-        limit = room if max_new_tokens is None else min(room, max_new_tokens)
-        at_limit = "max tokens" if limit == max_new_tokens else "context full"
-        sampler = Sampler(sampling if sampling is not None else SamplingArgs(), forced_ids)
+        given = prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates
+        answer = Answer(self.model, self.sequence_length, *given, answer_ids, forced_ids, mask)
         call = Call()
-        steps = self._steps(call, ids, limit, at_limit, sampler, text, progress, candidates)
-        return _declared(call, steps)
+        return _declared(call, self._steps(call, answer, progress))
 
-    def _checked_prompt(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> list[int]:
-        """Return the tokens to run as a list of ids that the model knows and the context holds."""
-        if isinstance(prompt_ids, str | bytes):
-            raise PromptError(
-                "[generate] prompt_ids must be token ids, such as model.tokenizer.encode(text, "
-                f"bos=True, eos=False) gives: got {type(prompt_ids).__name__}"
-            )
-        if len(prompt_ids) == 0:
-            raise PromptError("[generate] prompt_ids must hold at least one token: got none")
-        if len(answer_ids):
-            prompt_ids = [*prompt_ids, *answer_ids]
-        if len(prompt_ids) >= self.sequence_length:
-            raise ContextFullError(len(prompt_ids), self.sequence_length)
-        ids = token_tensor(prompt_ids, self.model.args.vocab_size)
-        mark(2, position=0, T=len(prompt_ids), outputs={"tokens": ids})
-        return list(ids.numpy().tolist())
-
-    def _steps(
-        self,
-        call: Call,
-        ids: list[int],
-        limit: int,
-        at_limit: str,
-        sampler: Sampler,
-        text: AnswerText,
-        progress: Progress | None,
-        candidates: int,
-    ) -> Iterator[Step]:
-        """Run the prompt, then choose, show and run tokens until a reason to stop."""
+    def _steps(self, call: Call, answer: Answer, progress: Progress | None) -> Iterator[Step]:
+        """Run the prompt, then draw, show and run tokens until a reason to stop."""
         self._turns.take(call)
-        stats = GenerationStats(len(ids), self._cached.reusable(ids), 0, 0.0, 0.0, sampler.seed)
+        ids, stats, cached = answer.ids, answer.stats, self._cached
+        stats.cached_tokens = cached.reusable(ids)
         self.last_stats = stats
-        started = time.perf_counter()
-        logits = self._prefill(ids, stats.cached_tokens, progress)
-        sampler.observe(ids)
-        drafter = self._drafter(ids, sampler) if self.speculation else None
-        stats.prefill_seconds = time.perf_counter() - started
+        started = clock()
+        rows = self._prefill(ids, stats.cached_tokens, progress)
+        answer.begin(cached, self._drafter(ids, answer.sampler) if self.speculation else None)
+        stats.prefill_seconds = clock() - started
         while True:
-            started = time.perf_counter()
-            position = len(ids) + stats.new_tokens
-            token, choice = self._choose(sampler, logits, position, candidates)
-            stats.new_tokens += 1
-            shown, reason = text.push(token)
-            if reason is None and stats.new_tokens == limit:
-                shown, reason = shown + text.finish(), at_limit
-            mark(21, details={"token": token, "text": shown, "stop_reason": reason})
-            stats.decode_seconds += time.perf_counter() - started
-            if reason is not None:
-                self._check_weights()
-                call.is_over = True
-                yield Step(token, shown, reason, stats, choice)
-                return
-            yield Step(token, shown, choice=choice)
-            self._turns.take(call)
-            started = time.perf_counter()
-            if drafter is None:
-                logits = self._cached.run([token])[0]
-            else:
-                logits = self._run_drafted(token, drafter, limit - stats.new_tokens - 1, stats)
-            stats.decode_seconds += time.perf_counter() - started
+            for step in answer.advance(rows[0]):
+                call.is_over = answer.is_over
+                yield step
+                if answer.is_over:
+                    return
+                self._turns.take(call)
+            drafted = answer.draft()
+            started = clock()
+            rows = cached.run([answer.newest], drafted)
+            answer.note_pass(rows, clock() - started)
 
     def _drafter(self, ids: list[int], sampler: Sampler) -> Drafter:
         """Return what drafts an answer; a draft model has read the prompt."""
@@ -363,41 +318,8 @@ class InferenceEngine:
         self._draft_model.begin(ids, sampler)
         return Drafter(self._draft_model, self._pass_costs)
 
-    def _choose(
-        self, sampler: Sampler, logits: Logits, position: int, candidates: int
-    ) -> tuple[int, Choice | None]:
-        """Draw a token; forget the cache when the logits show that it holds no numbers."""
-        try:
-            drawn = sampler.sample(logits, position)
-        except NumericError:
-            self._cached.clear()
-            raise
-        token = next(sampler.forced, drawn)
-        choice = (
-            explain_choice(sampler, logits, token, position, candidates) if candidates else None
-        )
-        if is_on():
-            details = {
-                "sampling": sampler.args, "seed": sampler.seed, "random": sampler.last_random,
-                "token": token,
-                "choice": explain_choice(sampler, logits, token, position, TRACED_CANDIDATES),
-            }  # fmt: skip
-            if drawn != token:
-                details["drawn"] = drawn
-            mark(20, position=position, inputs={"logits": logits}, details=details)
-        sampler.observe((token,))
-        return token, choice
-
-    def _check_weights(self) -> None:
-        """Check that the answer was made with the weights as loaded; forget the cache if not."""
-        try:
-            self.model.check_unchanged()
-        except CheckpointError:
-            self._cached.clear()
-            raise
-
     def _prefill(self, ids: list[int], cached: int, progress: Progress | None) -> Logits:
-        """Run the part of the prompt that is not cached; return the logits after its end."""
+        """Run the part of the prompt that is not cached; return the logits after its end [1, V]."""
         del self._cached.ids[cached:]
         is_watched = progress is not None and not is_on()  # a trace shows the same in any window
         chunk = min(WATCHED_CHUNK, PREFILL_CHUNK) if is_watched else PREFILL_CHUNK
@@ -405,38 +327,14 @@ class InferenceEngine:
             if progress is not None:
                 progress(start, len(ids))
             started = time.perf_counter()
-            logits: Logits = self._cached.run(ids[start : start + chunk])[0]
+            rows = self._cached.run(ids[start : start + chunk])
             seconds = time.perf_counter() - started
             self._pass_costs.note_prompt(len(self._cached.ids) - start, seconds)
             if is_watched:
                 chunk = _watched_chunk(chunk, seconds)
         if progress is not None:
             progress(len(ids), len(ids))
-        return logits
-
-    def _run_drafted(
-        self, token: int, drafter: Drafter, most: int, stats: GenerationStats
-    ) -> Logits:
-        """Return the logits [V] after a drawn token, which may be there already.
-
-        Of a step that checks drafted tokens, only the token that was drawn counts as cached; each
-        of the others joins it when it is drawn. So the cache is at any time what it would be
-        without drafts. A trace shows one token per step.
-        """
-        started, is_traced = time.perf_counter(), is_on()
-        row = drafter.observe(token)
-        if row is not None and not is_traced:
-            stats.accepted_tokens += 1
-            self._cached.confirm(token)
-            return row
-        drafted = drafter.draft(0 if is_traced else most)
-        stats.drafted_tokens += len(drafted)
-        begun = time.perf_counter()
-        rows = self._cached.run([token], drafted)
-        if not is_traced:
-            drafter.note_step(rows[1:], begun - started, time.perf_counter() - begun)
-        logits: Logits = rows[0]
-        return logits
+        return rows
 
 
 def _declared(call: Call, steps: Iterator[Step]) -> Iterator[Step]:
@@ -446,11 +344,6 @@ def _declared(call: Call, steps: Iterator[Step]) -> Iterator[Step]:
             yield from steps
     finally:
         call.is_over = True
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise PromptError(f"[generate] {name} must be a whole number >= {least}: got {value!r}")
 
 
 def _watched_chunk(chunk: int, seconds: float) -> int:

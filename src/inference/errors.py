@@ -36,5 +36,55 @@ class SamplingError(InferenceError):
     """A sampling setting outside of its range."""
 
 
+class GrammarError(InferenceError):
+    """A grammar that cannot be used, or that an answer cannot be made by."""
+
+
 class ChatFormatError(InferenceError):
     """Messages that the chat format cannot express."""
+
+
+class QueueFullError(InferenceError):
+    """A request that finds as many waiting as may wait.
+
+    Attributes:
+        waiting: How many wait.
+    """
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"[submit] the queue is full: {waiting} requests wait already")
+        self.waiting = waiting
+
+
+class CacheFullError(InferenceError):
+    """A request that may need more positions than the whole cache has.
+
+    Attributes:
+        needed: The positions that it may need.
+        positions: Those of the cache.
+    """
+
+    def __init__(self, tokens: int, limit: int, positions: int) -> None:
+        self.needed, self.positions = tokens + limit - 1, positions
+        super().__init__(
+            "[submit] prompt and answer must fit into the cache: "
+            f"{tokens} tokens + {limit} new ones - 1 > {positions} positions"
+        )
+
+
+class TimeLimitError(InferenceError):
+    """A request whose time was over before its first token was drawn."""
+
+    def __init__(self) -> None:
+        super().__init__("[submit] the time limit was over before the first token")
+
+
+class ClosedError(InferenceError):
+    """A request to an engine that was closed."""
+
+    def __init__(self) -> None:
+        super().__init__("[submit] the engine was closed")
+
+
+class PromptCacheError(InferenceError):
+    """A file with a prompt cache that cannot be used or written."""

@@ -1,14 +1,16 @@
 """Choosing the next token from the logits.
 
-The steps, in the order of Hugging Face's generation: repetition penalty, temperature, top-k, top-p,
-min-p, then one draw. Each step sees only what the one before it kept. With temperature 0 the token
-with the largest (penalised) logit is taken, the lowest id among equals, and nothing is drawn.
+The steps, in the order of Hugging Face's generation: repetition penalty (then those of frequency
+and presence), temperature, top-k, top-p, min-p, then one draw. Each step sees only what the one
+before it kept. With temperature 0 the token with the largest (penalised) logit is taken, the lowest
+id among equals, and nothing is drawn.
 """
 
 import copy
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,12 +60,15 @@ class SamplingArgs:
         repeat_penalty: Divides positive and multiplies negative logits of all tokens of the
             prompt and the answer so far, > 0; 1 changes nothing.
         seed: Seed of the random numbers, >= 0; None draws one from the operating system.
+        frequency_penalty: Subtracted from the logit of a token for each time that the answer has
+            it, -2 to 2; 0 changes nothing.
+        presence_penalty: Subtracted once from the logits of the tokens that the answer has.
 
     Raises:
         SamplingError: A value is outside of its range.
 
     Source: Keskar et al., CTRL, 2019 (repetition penalty); Fan et al., 2018 (top-k); Holtzman et
-        al., 2019 (top-p); Nguyen et al., 2024 (min-p).
+        al., 2019 (top-p); Nguyen et al., 2024 (min-p); OpenAI's API (the last two).
     """
 
     temperature: float = 0.6
@@ -72,6 +77,8 @@ class SamplingArgs:
     min_p: float = 0.0
     repeat_penalty: float = 1.0
     seed: int | None = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         _check_number("temperature", self.temperature, 0.0, math.inf)
@@ -79,6 +86,8 @@ class SamplingArgs:
         _check_number("top_p", self.top_p, 0.0, 1.0)
         _check_number("min_p", self.min_p, 0.0, 1.0)
         _check_number("repeat_penalty", self.repeat_penalty, 0.0, math.inf)
+        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         if self.repeat_penalty == 0.0:
             raise SamplingError("[sampling] repeat_penalty must be above 0: got 0")
         if self.seed is not None:
@@ -154,7 +163,10 @@ class Choice:
     candidates: tuple[Candidate, ...]
 
 
-_STEPS = ("repeat_penalty", "temperature", "top_k", "top_p", "min_p")
+_STEPS = (
+    "repeat_penalty", "frequency_penalty", "presence_penalty", "temperature", "top_k", "top_p",
+    "min_p",
+)  # fmt: skip
 # Leaves the probabilities as the model has them.
 _STEPS_OFF = SamplingArgs(1.0, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.0)
 
@@ -177,12 +189,20 @@ class Sampler:
         self._random = numpy.random.default_rng(self.seed)
         self._seen: set[int] = set()
         self._seen_ids = np.empty(0, np.int64)
+        self._drawn: Counter[int] = Counter()
         # Arrays over a vocabulary take longer to get from the system than to fill: they are kept.
         self._changed: Logits = np.empty(0, np.float32)
         self._weighed: Logits = np.empty(0, np.float32)
 
-    def observe(self, ids: Iterable[int]) -> None:
-        """Add tokens of the prompt or the answer to those that the penalty applies to."""
+    def observe(self, ids: Sequence[int], is_drawn: bool = False) -> None:
+        """Add tokens of the prompt or the answer to those that the penalties apply to.
+
+        Args:
+            ids: The tokens.
+            is_drawn: Whether they belong to the answer.
+        """
+        if is_drawn and (self.args.frequency_penalty or self.args.presence_penalty):
+            self._drawn.update(ids)
         if self.args.repeat_penalty != 1.0:
             new = set(ids) - self._seen
             if new:
@@ -194,6 +214,7 @@ class Sampler:
         """Return a sampler that will draw the same random numbers, and changes nothing here."""
         other = copy.copy(self)
         other._random, other._seen = copy.deepcopy(self._random), set(self._seen)
+        other._drawn = self._drawn.copy()
         return other
 
     def sample(self, logits: Logits, position: int) -> int:
@@ -286,9 +307,9 @@ class Sampler:
         return ids, weights
 
     def _penalised(self, logits: Logits) -> Logits:
-        """Return the logits with those of seen tokens pushed down."""
+        """Return the logits with those of seen tokens pushed down, or up."""
         seen = self._seen_ids
-        if not seen.size:
+        if not seen.size and not self._drawn:
             return logits
         if self._changed.size != logits.size:
             self._changed = np.empty_like(logits)
@@ -301,6 +322,12 @@ class Sampler:
         # A penalty near 0 or huge must not turn a finite logit into an infinite one.
         limit = float(np.finfo(np.float32).max)
         changed[seen] = np.where(np.isfinite(values), np.clip(pushed, -limit, limit), values)
+        drawn = np.fromiter(self._drawn, np.int64, len(self._drawn))
+        if drawn.size:
+            counts = np.fromiter(self._drawn.values(), np.float64, drawn.size)
+            values = changed[drawn].astype(np.float64)
+            pushed = values - counts * self.args.frequency_penalty - self.args.presence_penalty
+            changed[drawn] = np.where(np.isfinite(values), np.clip(pushed, -limit, limit), values)
         return changed
 
     def _exponentials(self, logits: Logits) -> Weights:

@@ -86,17 +86,25 @@ class CachedSequence:
         context: The cache.
         ids: The tokens whose keys and values are at positions 0, 1, ... of the cache. They are
             noted when the cache holds them: wherever an interrupt falls, what is noted is true.
+        was_eager: Whether some of them may have been run stage by stage, which rounds differently.
     """
 
     def __init__(self, model: Model, sequence_length: int) -> None:
         self.model = model
         self.context = InferenceContext(model.args, sequence_length)
         self.ids: list[int] = []
+        self.was_eager = False
 
     def clear(self) -> None:
         """Forget all tokens."""
         self.ids = []
         self.context.clear()
+
+    def adopt(self, ids: Sequence[int]) -> None:
+        """Count tokens as cached whose keys and values were written at positions 0, 1, ..."""
+        self.context.begin(0, len(ids))
+        self.context.end(0, len(ids))
+        self.ids, self.was_eager = list(ids), False
 
     def reusable(self, ids: Sequence[int]) -> int:
         """Return how many tokens of a text are cached; its last one always has to be run."""
@@ -119,6 +127,7 @@ class CachedSequence:
         result = self.model.transformer.forward(
             self.context, [*ids, *drafted], start_pos, all_positions=bool(drafted)
         )
+        self.was_eager = self.context.is_eager or (self.was_eager and start_pos > 0)
         if drafted:
             self.context.length = start_pos + len(ids)
         self.ids.extend(ids)
@@ -221,7 +230,7 @@ class DraftModel:
                 if token >= self._vocab_size:
                     break
                 tokens.append(token)
-                sampler.observe((token,))
+                sampler.observe((token,), is_drawn=True)
                 if len(tokens) < count:
                     logits = self._cached.run([token])[0]
         except NumericError:

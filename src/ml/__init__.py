@@ -13,7 +13,7 @@ from .errors import (
     TensorTypeError,
 )
 from .kernels import build_info, get_num_threads, set_num_threads
-from .key_value_cache import KeyValueCache
+from .key_value_cache import BLOCK_POSITIONS, KeyValueCache, Spans
 from .op import OpCall, subscribe, unsubscribe
 from .ops import *  # noqa: F403 (ops/__init__.py lists them)
 from .quantized import NestedScales, QuantizedTensor, Weight, dynamic_map, nf4_code, quantize
@@ -21,10 +21,11 @@ from .storage import Storage
 from .tensor import Tensor
 
 __all__ = [
-    "DTypeError", "IndexOutOfRangeError", "KeyValueCache", "LlamaBoltsError", "NestedScales",
-    "OpCall", "QuantizedTensor", "ShapeError", "Storage", "Tensor", "TensorError",
-    "TensorMemoryError", "TensorTypeError", "Weight", "bool", "build_info", "dynamic_map",
-    "get_num_threads", "nf4_code", "quantize", "set_num_threads", "subscribe", "unsubscribe",
+    "BLOCK_POSITIONS", "DTypeError", "IndexOutOfRangeError", "KeyValueCache", "LlamaBoltsError",
+    "NestedScales", "OpCall", "QuantizedTensor", "ShapeError", "Spans", "Storage", "Tensor",
+    "TensorError", "TensorMemoryError", "TensorTypeError", "Weight", "bool", "build_info",
+    "dynamic_map", "get_num_threads", "nf4_code", "quantize", "set_num_threads", "subscribe",
+    "unsubscribe",
 ]
 __all__ += dtype.__all__
 __all__ += ops.__all__

@@ -149,6 +149,13 @@ class BlockDType:
         """The number of the type in C, `TYPE_NAME` of csrc/dtypes.h."""
         return _code(self.name)
 
+    def bytes_of(self, size: int) -> int:
+        """Compute the bytes of `size` elements with their scales; the last block may be short."""
+        blocks = -(-size // self.block_size)
+        if self.bytes_with_scales:
+            return blocks * self.bytes_with_scales
+        return -(-size // self.codes_per_item) * self.codes.itemsize + blocks * self.scales.itemsize
+
     @property
     def double_code(self) -> int:
         """The number of the type whose scales are codes; -1 where there is none."""

@@ -205,12 +205,15 @@ def _report_to(tracer: "trace.Tracer | None") -> None:
         return
 
     def report(call: OpCall) -> tuple[str, ...]:
-        return tuple(
+        begun = time.perf_counter()
+        names = tuple(
             tracer.op(
                 call.op, call.inputs(number), result, call.scalars, None if number else call.seconds
             )
             for number, result in enumerate(call.results)
         )
+        trace.add_own_seconds(time.perf_counter() - begun)
+        return names
 
     _report = report
     subscribe(report)

@@ -16,7 +16,16 @@ import numpy.typing as npt
 
 from . import kernels
 from .checks import check_float, float_dtype
-from .dtype import BLOCK_DTYPES, BlockDType, DType, checked_number, float32, nf4, uint8
+from .dtype import (
+    BLOCK_DTYPES,
+    GGML_DTYPES,
+    BlockDType,
+    DType,
+    checked_number,
+    float32,
+    nf4,
+    uint8,
+)
 from .errors import DTypeError, ShapeError, TensorError
 from .kernels import ffi, lib
 from .layout import Shape, checked_shape
@@ -29,6 +38,9 @@ NESTED_CODES = 256
 # Entries of the table by which bitsandbytes finds an 8-bit code on a processor.
 _STEPS = 65536
 _EXPONENTS = 7
+
+# What `quantize` makes: those of q4_0 and q8_0 too.
+_MADE = (*BLOCK_DTYPES, GGML_DTYPES[2], GGML_DTYPES[8])
 
 _WEIGHT = ffi.typeof("Weight *")
 
@@ -227,6 +239,27 @@ class QuantizedTensor(TensorBase):
                 kernels.threads or kernels.checked_threads(),
             )  # fmt: skip
 
+    def rows(self, start: int, stop: int) -> Self:
+        """Take `start <= i < stop` of the rows of a matrix, whole blocks or ShapeError; a view."""
+        columns, size, nested = self._shape[1], self._dtype.block_size, self._nested
+        each = size * (NESTED_BLOCK if nested else 1)
+        if start * columns % each or (stop * columns % each and stop != self._shape[0]):
+            text = f"start and stop must be at whole blocks of {each}: {start} and {stop}"
+            raise ShapeError(f"[rows] {text} (shape {list(self._shape)}, {self._dtype})")
+        first, last = start * columns // size, -(-stop * columns // size)
+
+        def part(whole: Tensor, per_block: int) -> Tensor:
+            flat = whole.reshape(-1)
+            return flat.slice(first * per_block, min(last * per_block, flat.size))
+
+        codes = part(self._codes, self._dtype.code_bytes // self._dtype.codes.itemsize)
+        scales = None if self._scales is None else part(self._scales, 1)
+        if nested:
+            absmax = nested.absmax.slice(first // NESTED_BLOCK, -(-last // NESTED_BLOCK))
+            nested = NestedScales(absmax, nested.code, nested.offset)
+        parts = codes, scales, nested, self._name
+        return self.__class__(self._dtype, (stop - start, columns), *parts)
+
     def with_name(self, name: str) -> Self:
         """Return the same elements under another name; nothing is copied."""
         parts = self._dtype, self._shape, self._codes, self._scales, self._nested
@@ -268,13 +301,14 @@ def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTen
 
     nf4: scale = max |x| of 64 elements, code = number of the nearest entry of `nf4_code`;
     int8_block: scale = max |x| / 127 of 32 elements, to the nearest bfloat16, code =
-    round(x / scale)
+    round(x / scale); q8_0 and q4_0 of `ml.GGML_DTYPES`: the bytes of `gguf.quants`
 
-    The difference from x is at most half the distance between two entries, times the scale.
+    The difference from x is at most half the distance between two entries, times the scale; one
+    distance with q4_0, whose entries are -8 to 7.
 
     Args:
-        x: A real floating-point tensor.
-        dtype: `ml.nf4` or `ml.int8_block`.
+        x: A real floating-point tensor; for q8_0 and q4_0 with rows of whole blocks.
+        dtype: `ml.nf4`, `ml.int8_block`, or q8_0 or q4_0.
         double: For nf4, whether the scales are quantized as well: to 8 bits, in blocks of 256,
             after their mean is taken off. Saves 0.046 of 0.5625 bytes per element.
 
@@ -282,27 +316,34 @@ def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTen
         A quantized tensor of the same shape and name.
 
     Raises:
-        DTypeError: Not floating point, not a block-quantized dtype, or double without nf4.
-        TensorError: An element that is NaN or infinite.
+        DTypeError: Not floating point, not a dtype that is made, or double without nf4.
+        ShapeError: Rows of q8_0 or q4_0 that are not whole blocks.
+        TensorError: An element that is NaN or infinite, or too large for a scale of float16.
     """
-    if dtype not in BLOCK_DTYPES:
-        raise DTypeError(f"[quantize] dtype= must be nf4 or int8_block: {dtype}")
+    if dtype not in _MADE:
+        names = ", ".join(map(str, _MADE))
+        raise DTypeError(f"[quantize] dtype= must be one of {names}: {dtype}")
     check_float("quantize", x)
     if double and dtype is not nf4:
         raise DTypeError(f"[quantize] dtype= of double quantization must equal nf4: {dtype}")
-    codes = Tensor.empty((-(-x.size // dtype.codes_per_item),), dtype.codes)
-    scales = Tensor.empty((-(-x.size // dtype.block_size),), dtype.scales)
+    is_whole, blocks = dtype.bytes_with_scales, -(-x.size // dtype.block_size)
+    if is_whole and (not x.shape or x.shape[-1] % dtype.block_size):
+        text = f"x.shape[-1] must be a multiple of {dtype.block_size}"
+        raise ShapeError(f"[quantize] {text}: {list(x.shape)} ({dtype})")
+    scales = None if is_whole else Tensor.empty((blocks,), dtype.scales)
+    items = blocks * is_whole if is_whole else -(-x.size // dtype.codes_per_item)
+    codes = Tensor.empty((items,), dtype.codes)
     x = x.contiguous()
     refused = lib.quantize(
-        codes._pointer, scales._pointer, x._pointer, x._size, x._dtype.code, dtype.code,
-        kernels.threads or kernels.checked_threads(),
+        codes._pointer, codes._pointer if scales is None else scales._pointer, x._pointer,
+        x._size, x._dtype.code, dtype.code, kernels.threads or kernels.checked_threads(),
     )  # fmt: skip
     if refused:
         raise TensorError(
             f"[quantize] elements must be finite: {refused} of {x.size} are not "
             f"(shape {list(x.shape)})"
         )
-    if not double:
+    if scales is None or not double:
         return QuantizedTensor(dtype, x.shape, codes, scales, name=x.name)
     absmax: Floats = scales.numpy()
     offset = np.float32(absmax.mean(dtype=np.float64) if absmax.size else 0.0)

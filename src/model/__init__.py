@@ -1,7 +1,7 @@
 """The Llama model: its sizes, its network, its memory, and how it is loaded."""
 
 from .args import LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
-from .context import InferenceContext
+from .context import BatchContext, InferenceContext, SharedContext
 from .errors import ModelConfigError, ModelError, NotEnoughMemoryError, PositionError, TokenIdError
 from .files import ModelFiles, read_model_files
 from .forecast import PREFILL_CHUNK, MemoryForecast, forecast_memory, kv_cache_bytes
@@ -12,6 +12,7 @@ from .quantization import QUANTIZATIONS, QuantizationProgress
 __all__ = [
     "PREFILL_CHUNK",
     "QUANTIZATIONS",
+    "BatchContext",
     "InferenceContext",
     "LinearRopeScaling",
     "LlamaTransformer",
@@ -26,6 +27,7 @@ __all__ = [
     "QuantizationProgress",
     "RopeFactors",
     "RopeScaling",
+    "SharedContext",
     "TokenIdError",
     "forecast_memory",
     "kv_cache_bytes",

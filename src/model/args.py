@@ -87,6 +87,7 @@ class ModelArgs:
     them to the tensors, and `dtype` is what the configuration makes likely.
 
     Attributes:
+        n_heads, n_kv_heads: Those of this process: of one among several, perhaps none.
         max_context_length: The most positions. Within a sliding window every token sees all before
             it, so a window caps the context and changes nothing else.
         dtype: That of the activations and of the KV cache; it follows from the matrices.
@@ -126,7 +127,7 @@ class ModelArgs:
     sliding_window: int | None = None
 
     def __post_init__(self) -> None:
-        if self.n_heads % self.n_kv_heads:
+        if self.n_heads % (self.n_kv_heads or 1):
             raise ModelConfigError(
                 f"n_heads: expected a multiple of n_kv_heads {self.n_kv_heads}, got {self.n_heads}"
             )
@@ -143,7 +144,7 @@ class ModelArgs:
     @property
     def group_size(self) -> int:
         """Return G, the query heads that share one key/value head: H / K."""
-        return self.n_heads // self.n_kv_heads
+        return self.n_heads // (self.n_kv_heads or 1)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -364,7 +365,8 @@ def activation_dtype(dtypes: Mapping[str, ml.DType | ml.BlockDType]) -> ml.DType
     """Return the dtype of the activations that goes with the matrices of a model.
 
     It is the one in which products with them run. All plain matrices must have the same dtype; but
-    the embedding table may be bfloat16 beside 8-bit floats, and float16 goes with float32.
+    the embedding table may be bfloat16 beside 8-bit floats, and bfloat16, float16 and float32 go
+    together, with float32.
     Quantized matrices go with any, and where all are quantized it is bfloat16.
 
     Args:
@@ -385,7 +387,7 @@ def activation_dtype(dtypes: Mapping[str, ml.DType | ml.BlockDType]) -> ml.DType
     beside_float8 = found and all(dtype.itemsize < ml.bfloat16.itemsize for dtype in found)
     if embeddings is not None and not (beside_float8 and embeddings is ml.bfloat16):
         found.add(embeddings)
-    if found == {ml.float16, ml.float32}:
+    if len(found) > 1 and found <= {*_VECTOR_DTYPES}:
         return ml.float32
     if not found and any(isinstance(dtype, ml.BlockDType) for dtype in dtypes.values()):
         return ml.bfloat16

@@ -1,5 +1,9 @@
 """What a model remembers of a sequence: the keys and values of all its positions."""
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from .. import memory, ml
 from ..trace import is_on
 from .args import ModelArgs
@@ -36,27 +40,13 @@ class InferenceContext:
                 f"[context] attention must be one of {', '.join(ATTENTIONS)}: "
                 f"got {ascii(attention)[:80]}"
             )
-        longest = args.max_context_length
-        if type(sequence_length) is not int or not 1 <= sequence_length <= longest:
-            raise ModelError(
-                "[context] sequence_length must be a whole number from 1 to the model's longest "
-                f"context {longest}: got {ascii(sequence_length)[:80]}"
-            )
-        MemoryForecast(args, sequence_length, free=memory.available_memory()).check()
+        _check_length(args, sequence_length)
         self.args = args
         self.sequence_length = sequence_length
         self.attention = attention
         self.is_eager = attention == "eager"
         self.length = 0
-        sizes = (sequence_length, args.n_kv_heads, args.head_dim)
-        try:
-            self.caches = tuple(ml.KeyValueCache(*sizes, args.dtype) for _ in range(args.n_layers))
-            self.frequencies = rotary_frequencies(args, sequence_length)
-        except (MemoryError, ml.TensorError) as error:
-            raise NotEnoughMemoryError(
-                f"memory: expected {kv_cache_bytes(args, sequence_length)} bytes for the KV "
-                "cache, got a refusal from the system"
-            ) from error
+        self.caches, self.frequencies = _allocated(args, sequence_length, sequence_length)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute, unless the kernels would then read or write outside of the cache.
@@ -79,11 +69,14 @@ class InferenceContext:
         """Return the bytes of the KV cache."""
         return kv_cache_bytes(self.args, self.sequence_length)
 
-    def begin(self, start_pos: int, count: int) -> None:
+    def begin(self, start_pos: int, count: int) -> ml.Tensor:
         """Begin a pass: open the positions from start_pos on for writing, and choose the attention.
 
-        Those below start_pos stay. Until `length` is set again after the last layer, only they
-        count as filled: an interrupted step leaves no half-written position behind.
+        Those below start_pos stay. Until `end` is called after the last layer, only they count as
+        filled: an interrupted step leaves no half-written position behind.
+
+        Returns:
+            The rotary frequencies of the new positions, complex64 [T, h/2].
 
         Raises:
             PositionError: A gap would be left before start_pos, or the tokens do not fit.
@@ -98,9 +91,107 @@ class InferenceContext:
                 "[forward] start_pos + T must be at most sequence_length: "
                 f"{start_pos} + {count} > {self.sequence_length}"
             )
-        self.length = start_pos
+        super().__setattr__("length", start_pos)
         self.is_eager = self.attention == "eager" or is_on()
+        return self.frequencies.slice(start_pos, start_pos + count)
+
+    def end(self, start_pos: int, count: int) -> None:
+        """End the pass that `begin` began: count its positions as filled."""
+        super().__setattr__("length", start_pos + count)
+
+    def last_rows(self, x: ml.Tensor, T: int) -> ml.Tensor:
+        """Return the row of the last token of x [T, D]: [1, D]."""
+        return x.slice(T - 1, T)
 
     def clear(self) -> None:
         """Forget all positions."""
         self.length = 0
+
+
+class SharedContext:
+    """The KV caches of several sequences, which share one by blocks of 256 positions.
+
+    It knows of no sequence: which blocks belong to one is up to who runs it.
+
+    Args:
+        args: The sizes of the model.
+        sequence_length: The most positions of a sequence.
+        blocks: How many blocks there are.
+
+    Raises:
+        ModelError: The length is out of range.
+        NotEnoughMemoryError: The blocks do not fit.
+    """
+
+    def __init__(self, args: ModelArgs, sequence_length: int, blocks: int) -> None:
+        _check_length(args, sequence_length)
+        self.args, self.sequence_length, self.blocks = args, sequence_length, blocks
+        positions = blocks * ml.BLOCK_POSITIONS
+        self.caches, self.frequencies = _allocated(args, positions, sequence_length)
+
+
+class BatchContext:
+    """One pass over new tokens of several sequences, in the place of an `InferenceContext`.
+
+    Args:
+        shared: Holds the keys and values.
+        spans: Where the new tokens belong; `start_pos` of the pass.
+        wanted: For each sequence, after how many of its last tokens the logits are wanted.
+    """
+
+    is_eager = False  # a trace shows one sequence
+
+    def __init__(self, shared: SharedContext, spans: ml.Spans, wanted: Sequence[int]) -> None:
+        self.args, self.caches = shared.args, shared.caches
+        self._table, self._tokens = shared.frequencies, spans.tokens
+        positions, rows = list[int](), list[int]()
+        for (row, count, start_pos, *_), most in zip(spans.parts, wanted, strict=True):
+            positions += range(start_pos, start_pos + count)
+            rows += range(row + count - most, row + count)
+        self._positions, self._rows = (
+            ml.Tensor.from_numpy(np.array(numbers, np.int32)) for numbers in (positions, rows)
+        )
+
+    def begin(self, _spans: ml.Spans, count: int) -> ml.Tensor:
+        """Return the rotary frequencies of the new tokens, complex64 [T, h/2].
+
+        Raises:
+            PositionError: Another number of tokens.
+        """
+        if count != self._tokens:
+            raise PositionError(
+                f"[forward] tokens must be those of the spans: {count} != {self._tokens}"
+            )
+        return ml.get_rows(self._table, self._positions)
+
+    def end(self, _spans: ml.Spans, _count: int) -> None:
+        """Do nothing: who runs the pass notes what the blocks hold."""
+
+    def last_rows(self, x: ml.Tensor, _T: int) -> ml.Tensor:
+        """Return the rows of x [T, D] whose logits are wanted."""
+        return ml.get_rows(x, self._rows)
+
+
+def _check_length(args: ModelArgs, sequence_length: int) -> None:
+    longest = args.max_context_length
+    if type(sequence_length) is not int or not 1 <= sequence_length <= longest:
+        raise ModelError(
+            "[context] sequence_length must be a whole number from 1 to the model's longest "
+            f"context {longest}: got {ascii(sequence_length)[:80]}"
+        )
+
+
+def _allocated(
+    args: ModelArgs, positions: int, sequence_length: int
+) -> tuple[tuple[ml.KeyValueCache, ...], ml.Tensor]:
+    """Return a cache of some positions for each layer, and the rotary table of a sequence."""
+    MemoryForecast(args, positions, free=memory.available_memory()).check()
+    sizes = (positions, args.n_kv_heads, args.head_dim)
+    try:
+        caches = tuple(ml.KeyValueCache(*sizes, args.dtype) for _ in range(args.n_layers))
+        return caches, rotary_frequencies(args, sequence_length)
+    except (MemoryError, ml.TensorError) as error:
+        raise NotEnoughMemoryError(
+            f"memory: expected {kv_cache_bytes(args, positions)} bytes for the KV "
+            "cache, got a refusal from the system"
+        ) from error

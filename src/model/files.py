@@ -12,7 +12,7 @@ from .args import ModelArgs, args_from_config, args_from_gguf, args_from_params,
 from .errors import ModelConfigError
 
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "nano" / "model"
-_CHAT_TEMPLATE = "tokenizer.chat_template"
+CHAT_TEMPLATE_KEY = "tokenizer.chat_template"
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def _read_gguf_header(found: ModelDirectory) -> ModelFiles:
     tensors = {name: entry for part in parts for name, entry in part.tensors.items()}
     args = args_from_gguf(read_gguf_config(parts[0]), tensors)
     keys = parts[0].keys
-    template = keys.get(_CHAT_TEMPLATE)
+    template = keys.get(CHAT_TEMPLATE_KEY)
     if template is not None and not isinstance(template, str):
-        text = f"key '{_CHAT_TEMPLATE}': expected a string, got {described(template)}"
+        text = f"key '{CHAT_TEMPLATE_KEY}': expected a string, got {described(template)}"
         raise CheckpointError(f"{parts[0].label}: {text}")
     return ModelFiles(found, found.path, args, keys, chat_template=template)

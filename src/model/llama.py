@@ -26,12 +26,19 @@ import numpy.typing as npt
 from .. import ml
 from ..trace import mark
 from .args import ModelArgs
-from .context import InferenceContext
+from .context import BatchContext, InferenceContext
 from .errors import ModelError, TokenIdError
 
 Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
+Context: TypeAlias = InferenceContext | BatchContext
+StartPos: TypeAlias = Any  # an int; with a BatchContext the `ml.Spans` of its sequences
 # By checkpoint key: `ml.Tensor`, or for matrices `ml.QuantizedTensor` too.
 Weights: TypeAlias = Mapping[str, Any]
+
+
+def whole(x: ml.Tensor, _: str, /) -> ml.Tensor:
+    """Return what one process computed: all columns. `ranks.py` joins those of several."""
+    return x
 
 
 class RMSNorm:
@@ -64,7 +71,7 @@ class LlamaAttention:
     """
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
-        self.args = args
+        self.args, self.gather = args, whole
         self.layer = layer
         name = f"layers.{layer}.attention"
         self.wq = tensors[f"{name}.wq.weight"]  # [H*h, D]
@@ -87,8 +94,8 @@ class LlamaAttention:
     def forward(
         self,
         x: ml.Tensor,
-        context: InferenceContext,
-        start_pos: int,
+        context: Context,
+        start_pos: StartPos,
         frequencies: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
@@ -97,7 +104,7 @@ class LlamaAttention:
         Args:
             x: Normalized hidden state [T, D].
             context: KV cache; receives the keys and values of the T new positions.
-            start_pos: Position of the first new token.
+            start_pos: Position of the first new token, or where those of several sequences belong.
             frequencies: Rotary table of the new positions, complex64 [T, h/2].
             mask: 0 where a token may look and -inf elsewhere, float32 [T, S]; None for one token,
                 which may look everywhere, and for fused attention, which needs none.
@@ -137,9 +144,9 @@ class LlamaAttention:
             output = self.eager(xq, cache, start_pos, mask)  # [T, H, h]
         else:
             output = ml.attention(xq, cache, start_pos, self.divisor)  # [T, H, h]
-        output = output.reshape(T, H * h)  # [T, H, h] -> [T, H*h]
-        # [T, H*h] -> [T, D]
-        return ml.linear_transformation(output, self.wo, dtype=ml.float32, bias=self.wo_bias)
+        output = self.gather(output.reshape(T, H * h), "Hh")  # [T, H, h] -> [T, H*h]
+        output = ml.linear_transformation(output, self.wo, dtype=ml.float32, bias=self.wo_bias)
+        return self.gather(output, "D")  # [T, H*h] -> [T, D]
 
     def eager(
         self, xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, mask: ml.Tensor | None
@@ -183,6 +190,7 @@ class LlamaFeedForward:
     """
 
     def __init__(self, tensors: Weights, layer: int) -> None:
+        self.gather = whole
         name = f"layers.{layer}.feed_forward"
         self.w1 = tensors[f"{name}.w1.weight"]  # [F, D]
         self.w2 = tensors[f"{name}.w2.weight"]  # [D, F]
@@ -198,8 +206,9 @@ class LlamaFeedForward:
         hidden = ml.swiglu(  # [T, D] -> [T, F], [T, F] -> [T, F]
             *ml.linear_transformations(x, (self.w1, self.w3), biases=(self.w1_bias, self.w3_bias))
         )
-        # [T, F] -> [T, D]
-        return ml.linear_transformation(hidden, self.w2, dtype=ml.float32, bias=self.w2_bias)
+        hidden = self.gather(hidden, "F")
+        output = ml.linear_transformation(hidden, self.w2, dtype=ml.float32, bias=self.w2_bias)
+        return self.gather(output, "D")  # [T, F] -> [T, D]
 
 
 class LlamaTransformerBlock:
@@ -222,8 +231,8 @@ class LlamaTransformerBlock:
     def forward(
         self,
         x: ml.Tensor,
-        context: InferenceContext,
-        start_pos: int,
+        context: Context,
+        start_pos: StartPos,
         frequencies: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
@@ -263,7 +272,7 @@ class LlamaTransformer:
     """
 
     def __init__(self, args: ModelArgs, tensors: Weights) -> None:
-        self.args = args
+        self.args, self.gather = args, whole
         self.tok_embeddings = tensors["tok_embeddings.weight"]  # [V, D]
         self.layers = tuple(
             LlamaTransformerBlock(args, tensors, layer) for layer in range(args.n_layers)
@@ -277,24 +286,28 @@ class LlamaTransformer:
 
     def forward(
         self,
-        context: InferenceContext,
+        context: Context,
         tokens: Tokens,
-        start_pos: int = 0,
+        start_pos: StartPos = 0,
         all_positions: bool = False,
     ) -> ml.Tensor:
         """Compute what may follow the tokens.
 
-        The logits have the same bits however a sequence is cut into calls.
+        The logits have the same bits however a sequence is cut into calls, and whichever other
+        sequences share a call.
 
         Args:
             context: KV cache; the positions below start_pos are read, those from start_pos on are
-                written, and what was beyond them is forgotten.
+                written, and what was beyond them is forgotten. A `BatchContext` holds several
+                sequences, whose tokens follow each other.
             tokens: Ids of the new tokens: int32 [T], or any one-dimensional sequence of integers.
-            start_pos: Position of the first new token, at most `context.length`.
+            start_pos: Position of the first new token, at most `context.length`; with several
+                sequences, where the tokens of each belong.
             all_positions: Whether to return the logits after each token, not only the last.
 
         Returns:
-            Logits float32 [1, V], or [T, V] with all_positions.
+            Logits float32 [1, V], or [T, V] with all_positions; of several sequences after the
+            tokens that its context names [n, V].
 
         Raises:
             TokenIdError: No token, or an id that is not a row of the embedding table.
@@ -305,26 +318,26 @@ class LlamaTransformer:
             raise ModelError("[forward] context must be made for this model: its sizes differ")
         ids = token_tensor(tokens, self.args.vocab_size)
         T = ids.shape[0]
-        context.begin(start_pos, T)
 
         mark(4, position=start_pos, T=T)  # input tensor (embedding), frequencies, mask
-        x = ml.get_rows(self.tok_embeddings, ids).to(ml.float32)  # [T] -> [T, D]
+        x = self.gather(ml.get_rows(self.tok_embeddings, ids), "D").to(ml.float32)  # [T] -> [T, D]
         if self.args.embedding_multiplier != 1:  # Granite's
             x = ml.multiply(x, self.args.embedding_multiplier)
-        frequencies = context.frequencies.slice(start_pos, start_pos + T)
+        frequencies = context.begin(start_pos, T)  # [T, h/2]
         mask = causal_mask(T, start_pos) if context.is_eager else None
         for layer in self.layers:
             try:
                 x = layer.forward(x, context, start_pos, frequencies, mask)
             except (ml.ShapeError, ml.DTypeError) as error:
                 raise type(error)(f"{wrong_weight(layer, self.args)}: {error}") from error
-        context.length = start_pos + T
+        context.end(start_pos, T)
 
         mark(19)  # output norm and logits
         if not all_positions:
-            x = x.slice(T - 1, T)  # [T, D] -> [1, D]
+            x = context.last_rows(x, T)  # [T, D] -> [1, D]
         x = self.norm.forward(x)
-        logits = ml.linear_transformation(x, self.output, dtype=ml.float32)  # [T, D] -> [T, V]
+        # [T, D] -> [T, V]
+        logits = self.gather(ml.linear_transformation(x, self.output, dtype=ml.float32), "V")
         scaling = self.args.logits_scaling  # Granite's
         return logits if scaling == 1 else ml.div(logits, scaling)
 

@@ -1,9 +1,11 @@
 """Loading: map the weights of a model, whatever its layout, and fit the parts together."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import ml
 from ..checkpoint import (
@@ -24,10 +26,12 @@ from .llama import LlamaTransformer
 from .quantization import (
     OUTPUT,
     QuantizationProgress,
-    match_neighbours,
     quantization_of,
     quantize_weights,
 )
+
+if TYPE_CHECKING:
+    from .ranks import Ranks
 
 _MOST_UNUSED_SHOWN = 5
 _SAYS_FACTOR = {"Meta": "the sizes", "Hugging Face": "config.json", "GGUF": "rope.scaling.factor"}
@@ -111,6 +115,7 @@ def load_model(
     rope_scaling_factor: float | None = None,
     quantize: str | None = None,
     progress: QuantizationProgress | None = None,
+    ranks: "Ranks | None" = None,
 ) -> Model:
     """Load a model; its weights are mapped, not read, unless they are to be quantized.
 
@@ -123,6 +128,7 @@ def load_model(
         quantize: "nf4" or "int8": what the matrices of the layers and the output become, in
             memory. One weight is read after the other.
         progress: Called while weights are quantized, with how many of how many are done.
+        ranks: The processes that run the model together: this one loads the rows that it owns.
 
     Raises:
         ModelError: The directory holds no layout that can be loaded, or parts do not fit together.
@@ -132,15 +138,19 @@ def load_model(
     """
     dtype = None if quantize is None else quantization_of(quantize)
     files = path if isinstance(path, ModelFiles) else read_model_files(path)
-    checkpoint = open_checkpoint(files, one_by_one=dtype is not None)
+    checkpoint = open_checkpoint(files, one_by_one=dtype is not None or ranks is not None)
     try:
         args = checkpoint_args(files, checkpoint, rope_scaling_factor)
-        tied = OUTPUT not in checkpoint.tensors
+        tied, shapes, own = OUTPUT not in checkpoint.tensors, args.tensor_shapes, None
+        if ranks is not None:
+            from .ranks import OwnWeights, RankedTransformer, own_args
+
+            own = OwnWeights(args, checkpoint.tensors, dtype, ranks)
+            args = own_args(args, own.bounds, ranks.rank)
+            checkpoint.tensors = own if dtype is not None else dict(own)
         if dtype is not None:
             check_not_quantized(files, checkpoint)
             checkpoint.replace_tensors(dict(quantize_weights(checkpoint.tensors, dtype, progress)))
-        elif files.quantization is not None:
-            checkpoint.replace_tensors(match_neighbours(checkpoint.tensors, args.dtype))
         tokenizer = find_tokenizer(files)
         if tokenizer is not None:
             _check_vocabulary(tokenizer.vocab_size, args.vocab_size, files.directory.layout)
@@ -148,13 +158,17 @@ def load_model(
         counted = {name for name in checkpoint.tensors if not is_harmless(name)}
         if tied:  # it is counted with the embeddings
             counted.discard(OUTPUT)
+        transformer = LlamaTransformer(args, checkpoint.tensors)
+        if ranks is not None and own is not None:
+            transformer = RankedTransformer(args, own, checkpoint.tensors, ranks)
+            checkpoint.forget_pages()  # of what was merged or quantized
         return Model(
             args=args,
             tokenizer=tokenizer,
-            transformer=LlamaTransformer(args, checkpoint.tensors),
+            transformer=transformer,
             checkpoint=checkpoint,
             files=files,
-            parameter_count=sum(checkpoint.tensors[name].size for name in counted),
+            parameter_count=sum(math.prod(shapes[name]) for name in counted),
             notes=_notes(args, files, checkpoint, rope_scaling_factor is not None, tied),
         )
     except ModelConfigError as error:

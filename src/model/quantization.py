@@ -7,7 +7,6 @@ llama.cpp keeps the output finer than the layers, and bitsandbytes does not quan
 asked to; `tests/bench/quality.py` measures what either costs.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -16,14 +15,10 @@ from ..checkpoint.names import is_matrix
 from .args import EMBEDDINGS, ModelArgs
 from .errors import ModelError
 
-QUANTIZATIONS: dict[str, ml.BlockDType] = {"nf4": ml.nf4, "int8": ml.int8_block}
+QUANTIZATIONS: dict[str, ml.BlockDType] = {
+    "nf4": ml.nf4, "int8": ml.int8_block, "q8_0": ml.GGML_DTYPES[8], "q4_0": ml.GGML_DTYPES[2],
+}  # fmt: skip
 OUTPUT = "output.weight"
-_FIRST = "attention.wq.weight"
-_TOGETHER = (
-    ("attention.wq", "attention.wk", "attention.wv"),
-    ("feed_forward.w1", "feed_forward.w3"),
-)
-
 # Called with the number of matrices that are done, and with that of all.
 QuantizationProgress = Callable[[int, int], None]
 
@@ -102,40 +97,8 @@ def _quantized(name: str, weight: ml.Tensor, dtype: ml.BlockDType) -> ml.Quantiz
         raise ModelError(f"tensor {ascii(name)[:80]}: {error}") from None
 
 
-def match_neighbours(tensors: Mapping[str, ml.Weight], dtype: ml.DType) -> dict[str, ml.Weight]:
-    """Make the matrices that are multiplied together plain where only some are quantized.
-
-    Files may leave out any matrix. Products with int8 change as little by this as
-    `ml.linear_transformation` says; weights of nf4 are rounded to the dtype of the activations, as
-    in bitsandbytes.
-
-    Args:
-        tensors: The weights by checkpoint key.
-        dtype: That of the activations.
-
-    Returns:
-        The weights; those that were dequantized are in memory.
-    """
-    result = dict(tensors)
-    layers = (name[: -len(_FIRST)] for name in tensors if name.endswith(_FIRST))
-    for layer, group in itertools.product(layers, _TOGETHER):
-        weights = {key: tensors[key] for name in group for key in [f"{layer}{name}.weight"]}
-        if len({weight.dtype for weight in weights.values()}) > 1:
-            for key, weight in weights.items():
-                if isinstance(weight, ml.QuantizedTensor):
-                    result[key] = weight.dequantize(dtype)
-    return result
-
-
 def quantized_model_bytes(args: ModelArgs, dtype: ml.BlockDType) -> int:
-    """Return the bytes of what `quantize_weights` makes; all sizes must be known.
-
-    Of a weight: ceil(n / codes per item) * itemsize + ceil(n / block) * itemsize of a scale.
-    """
-    nbytes = 0
-    for name, shape in args.tensor_shapes.items():
-        if dtype_in_model(name, dtype) is not None:
-            size = math.prod(shape)
-            nbytes += -(-size // dtype.codes_per_item) * dtype.codes.itemsize
-            nbytes += -(-size // dtype.block_size) * dtype.scales.itemsize
-    return nbytes
+    """Return the bytes of what `quantize_weights` makes; all sizes must be known."""
+    shapes = args.tensor_shapes.items()
+    matrices = (shape for name, shape in shapes if dtype_in_model(name, dtype) is not None)
+    return sum(dtype.bytes_of(math.prod(shape)) for shape in matrices)

@@ -25,8 +25,7 @@ def inverse_frequencies(
     Returns:
         float32 [h/2].
     """
-    exponents = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
-    frequencies = theta**-exponents
+    frequencies = _plain_frequencies(head_dim, theta)
     if isinstance(scaling, LinearRopeScaling):
         frequencies = frequencies / scaling.factor
     elif isinstance(scaling, RopeFactors):
@@ -34,6 +33,28 @@ def inverse_frequencies(
     elif scaling is not None:
         frequencies = np.array([_scaled(float(f), scaling) for f in frequencies])
     return ml.Tensor.from_numpy(frequencies.astype(np.float32), name="inverse_frequencies")
+
+
+def _plain_frequencies(
+    head_dim: int, theta: float
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    return theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+
+
+def rope_factors(args: ModelArgs) -> ml.Tensor | None:
+    """Return what divides each frequency, as GGUF files say it, where Llama 3.1's scaling does.
+
+    Of Llama 3.1 8B, 3 of 64 frequencies differ by their last bit after the division.
+
+    Returns:
+        float32 [h/2], or None where frequencies are scaled in another way, or not.
+    """
+    scaling = args.rope_scaling
+    if not isinstance(scaling, RopeScaling):
+        return None
+    plain = _plain_frequencies(args.head_dim, args.rope_theta)
+    factors = np.array([f / _scaled(f, scaling) for f in plain.tolist()])
+    return ml.Tensor.from_numpy(factors.astype(np.float32), name="rope_freqs.weight")
 
 
 def _scaled(frequency: float, scaling: RopeScaling) -> float:

@@ -72,7 +72,9 @@ def save_quantized(
         ModelError, CheckpointError, TokenizerError: The model cannot be used.
     """
     target, dtype = Path(directory), quantization_of(quantize)
-    _check_new(target)
+    if dtype not in ml.BLOCK_DTYPES:
+        raise ModelError(f"[save] quantize must be nf4 or int8 in a directory: got {quantize}")
+    check_new(target, "directory")
     files = read_model_files(path)
     checkpoint = open_checkpoint(files, one_by_one=True)
     try:
@@ -85,8 +87,8 @@ def save_quantized(
         config = hugging_face_config(args, tokenizer, origin) if is_meta else dict(files.given)
         _adapt(config, args, dtype)
         side_files = _side_files((files.directory.path, files.top))  # before hours of work
-        with _new_directory(target) as unfinished:
-            nbytes = _write_weights(unfinished, checkpoint, args, dtype, progress)
+        with new_path(target, "directory") as unfinished:
+            nbytes = _write_weights(target, unfinished, checkpoint, args, dtype, progress)
             (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "ascii")
             for name, content in side_files.items():
                 (unfinished / name).write_bytes(content)
@@ -97,27 +99,38 @@ def save_quantized(
         checkpoint.close()
 
 
-def _check_new(target: Path) -> None:
+def check_new(target: Path, kind: str) -> None:
+    """Check that a directory or file can be made: it is not there, but its parent is."""
     if os.path.lexists(target):
-        raise SaveError(f"{label_of(target)}: expected a new directory, got one that exists")
+        raise SaveError(f"{label_of(target)}: expected a new {kind}, got one that exists")
     if not target.absolute().parent.is_dir():
         raise SaveError(f"{label_of(target)}: expected a parent directory, got none")
 
 
-@contextlib.contextmanager
-def _new_directory(target: Path) -> Iterator[Path]:
-    """Give a directory to write into, which gets its name at the end, or is removed.
+def check_room(target: Path, nbytes: int) -> None:
+    """Check that the disk has room for `nbytes` bytes."""
+    free = shutil.disk_usage(target.absolute().parent).free
+    if nbytes > free:
+        text = f"expected {nbytes} bytes of free disk, got {free}"
+        raise SaveError(f"{label_of(target)}: {text}")
 
-    Its first name is random: no other process, on this machine or in another container, has it.
+
+@contextlib.contextmanager
+def new_path(target: Path, kind: str) -> Iterator[Path]:
+    """Give a path to write at, which gets the target's name at the end, or is removed.
+
+    A directory is there already. It, or that of a file, has a random name at first: no other
+    process, on this machine or in another container, has it.
     """
     name = f".{target.absolute().name}.unfinished-{secrets.token_hex(8)}"
     unfinished = target.absolute().parent / name
+    made = unfinished if kind == "directory" else unfinished / "file"
     try:
         unfinished.mkdir()
         try:
-            yield unfinished
-            _check_new(target)
-            unfinished.rename(target)
+            yield made
+            check_new(target, kind)
+            made.rename(target)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
@@ -125,6 +138,7 @@ def _new_directory(target: Path) -> Iterator[Path]:
 
 
 def _write_weights(
+    target: Path,
     directory: Path,
     checkpoint: Checkpoint,
     args: ModelArgs,
@@ -143,12 +157,7 @@ def _write_weights(
     new: list[NewTensor] = []
     for key in sources.keys() & names:
         new += new_tensors(names[key], shapes[key], dtype_in_model(key, dtype), plain[sources[key]])
-    free = shutil.disk_usage(directory).free
-    if written_bytes(new) > free:
-        raise SaveError(
-            f"{label_of(directory.parent)}: expected {written_bytes(new)} bytes of free disk, "
-            f"got {free}"
-        )
+    check_room(target, written_bytes(new))
 
     def reordered(key: str, weight: ml.Tensor) -> ml.Tensor:
         is_meta = args.rope_pairs == "interleaved" and key.endswith(_ROTATED)

@@ -50,21 +50,11 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
         TokenizerMemoryError: The system refused memory.
         TokenizerError: A tokenizer file is damaged or of an unknown kind.
     """
-    directory = Path(directory)
-    try:
-        names = sorted(entry.name for entry in directory.iterdir())
-        models = [directory / name for name in _MODEL_FILES if os.path.exists(directory / name)]
-    except OSError as error:
-        raise TokenizerError(f"{label_of(directory)}: cannot be read: {error.strerror}") from error
-    hugging_face = any(name in names for name in _HUGGING_FACE_FILES)
-    if _JSON_FILE in names and (hugging_face or not models):
+    path = tokenizer_file(Path(directory))
+    if path.name == _JSON_FILE:
         from .tokenizer_json import read_tokenizer_json  # the largest reader, of Hugging Face alone
 
-        return read_tokenizer_json(directory / _JSON_FILE)
-    if not models:
-        rule, got = "tokenizer.json or tokenizer.model", some_of(names) if names else "nothing"
-        raise TokenizerNotFoundError(*mismatch(directory, "tokenizer", rule, got).args)
-    path = models[0]
+        return read_tokenizer_json(path)
     if read_whole(path, MAX_FILE_BYTES, TokenizerError).startswith(b"\n"):  # no rank begins so
         from .sentencepiece_model import (
             is_sentencepiece_file,
@@ -77,3 +67,19 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
             added = read_added_tokens_of_config(path.parent, model.ids, model.special)
             return sentencepiece_tokenizer(model, read_token_settings(path.parent), added)
     return llama3_tokenizer(read_tiktoken_file(path))
+
+
+def tokenizer_file(directory: Path) -> Path:
+    """Find the file that `load_tokenizer` reads, and raise what it raises."""
+    try:
+        names = sorted(entry.name for entry in directory.iterdir())
+        models = [directory / name for name in _MODEL_FILES if os.path.exists(directory / name)]
+    except OSError as error:
+        raise TokenizerError(f"{label_of(directory)}: cannot be read: {error.strerror}") from error
+    hugging_face = any(name in names for name in _HUGGING_FACE_FILES)
+    if _JSON_FILE in names and (hugging_face or not models):
+        return directory / _JSON_FILE
+    if not models:
+        rule, got = "tokenizer.json or tokenizer.model", some_of(names) if names else "nothing"
+        raise TokenizerNotFoundError(*mismatch(directory, "tokenizer", rule, got).args)
+    return models[0]

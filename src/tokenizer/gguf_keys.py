@@ -19,12 +19,13 @@ from .added_tokens import AddedToken
 from .config_files import MARKER, MAX_TOKENS, TokenSettings, check_names, expect_kind
 from .errors import mismatch
 from .json_pipeline import ByteLevelPipeline
-from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, QWEN_2
+from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, QWEN_2, TEKKEN
 from .sentencepiece_model import (
     BYTE,
     CONTROL,
     NORMAL,
     UNKNOWN,
+    UNUSED,
     USER_DEFINED,
     Piece,
     SentencePieceModel,
@@ -65,8 +66,10 @@ class _Pre:
 
 PRE_TOKENIZERS: Mapping[str, _Pre] = {
     "llama-bpe": _Pre(ByteLevelPipeline(LLAMA_3), whole=True, adds_bos=True),
-    "qwen2": _Pre(ByteLevelPipeline(QWEN_2, composes=True)),
-    "smollm": _Pre(ByteLevelPipeline(DIGITS_THEN_GPT_2)),
+    "dbrx": _Pre(ByteLevelPipeline(LLAMA_3)),  # OLMo 2
+    "tekken": _Pre(ByteLevelPipeline(TEKKEN), whole=True, adds_bos=True),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _Pre(ByteLevelPipeline(QWEN_2, composes=True))),
+    **dict.fromkeys(("smollm", "refact"), _Pre(ByteLevelPipeline(DIGITS_THEN_GPT_2))),  # Granite
     "gpt-2": _Pre(ByteLevelPipeline(GPT_2)),
 }
 """The values of `tokenizer.ggml.pre` that are known."""
@@ -98,14 +101,16 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
         names = _listed(path, values, "tokens", str)
         check_names(path, dict.fromkeys(names, 0))
         kinds = _listed(path, values, "token_type", int, len(names))
-        ids: dict[str, int] = {}
-        for number, (name, of_kind) in enumerate(zip(names, kinds, strict=True)):
-            if ids.setdefault(name, number) != number:
-                got = f"{shown(name)} of token {ids[name]} again"
-                raise mismatch(path, f"token {number}", "a new text", got)
-            if not NORMAL <= of_kind <= BYTE:
-                rule = f"a number from {NORMAL} to {BYTE}"
-                raise mismatch(path, f"token {number}: type", rule, of_kind)
+        ids = {name: number for number, name in enumerate(names)}
+        if len(ids) != len(names):
+            first: dict[str, int] = {}
+            number = next(n for n, name in enumerate(names) if first.setdefault(name, n) != n)
+            got = f"{shown(names[number])} of token {first[names[number]]} again"
+            raise mismatch(path, f"token {number}", "a new text", got)
+        if not {*kinds} <= {*range(NORMAL, BYTE + 1)}:
+            number = next(n for n, of_kind in enumerate(kinds) if not NORMAL <= of_kind <= BYTE)
+            rule = f"a number from {NORMAL} to {BYTE}"
+            raise mismatch(path, f"token {number}: type", rule, kinds[number])
         named = {role: _id_of(path, values, role, len(names)) for role in _ROLES}
         special = {number for number in named.values() if number is not None}
         for number in special:  # a token with a role is not text
@@ -201,23 +206,31 @@ def _byte_level(
         rule, got = f"one of {', '.join(PRE_TOKENIZERS)}", "none" if pre is None else described(pre)
         raise mismatch(path, f"key '{_PREFIX}pre'", rule, got)
     names = [*ids]
-    is_special = [
-        kind in (CONTROL, UNKNOWN) or (kind == USER_DEFINED and bool(MARKER.fullmatch(name)))
-        for name, kind in zip(names, kinds, strict=True)
-    ]
+    others = [(n, names[n], kind) for n, kind in enumerate(kinds) if kind != NORMAL]
+    tokens = dict(ids)
+    for _, name, _ in others:
+        del tokens[name]
+    special = {
+        name: n
+        for n, name, kind in others
+        if kind in (CONTROL, UNKNOWN) or (kind == USER_DEFINED and MARKER.fullmatch(name))
+    }
     vocabulary = Vocabulary(
         names=names,
         ids=ids,
-        tokens={n: ids[n] for n, kind in zip(names, kinds, strict=True) if kind == NORMAL},
+        tokens=tokens,
         added=[
-            AddedToken(name, ids[name], special=special)
-            for name, kind, special in zip(names, kinds, is_special, strict=True)
-            if special or kind == USER_DEFINED
+            AddedToken(name, n, special=name in special)
+            for n, name, kind in others
+            if name in special or kind == USER_DEFINED
         ],
-        special={n: ids[n] for n, special in zip(names, is_special, strict=True) if special},
+        special=special,
     )
     merges = {"merges": values.get("merges"), "ignore_merges": known.whole}
     encoder, token_bytes = byte_level(path, merges, vocabulary, known.pipeline)
+    for number, _, kind in others:
+        if kind == UNUSED:
+            token_bytes[number] = b""
     begin, end = (None if (n := named[role]) is None else names[n] for role in ("bos", "eos"))
     settings = _settings(path, values, named, known.adds_bos)
     return Tokenizer(

@@ -13,7 +13,15 @@ from ..untrusted import described
 from .config_files import Template, expect_kind
 from .encoders import PrependScheme
 from .errors import TokenizerError, mismatch
-from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, METASPACE, QWEN_2, PreTokenizer
+from .pre_tokenizers import (
+    DIGITS_THEN_GPT_2,
+    GPT_2,
+    LLAMA_3,
+    METASPACE,
+    QWEN_2,
+    TEKKEN,
+    PreTokenizer,
+)
 
 _T = TypeVar("_T")
 
@@ -67,6 +75,7 @@ def _split(pattern: str, behavior: str, *, invert: bool) -> object:
 _PATTERNS = (
     (LLAMA_3.pattern.pattern, LLAMA_3),
     (QWEN_2.pattern.pattern, QWEN_2),
+    (TEKKEN.pattern.pattern, TEKKEN),
     (GPT_2.pattern.pattern, GPT_2),
     (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", GPT_2),
 )

@@ -76,6 +76,15 @@ LLAMA_3 = PreTokenizer(
 # Qwen2 and Qwen3: as Llama 3, but each digit alone.
 QWEN_2 = PreTokenizer(LLAMA_3.pattern.pattern.replace(r"\p{N}{1,3}", r"\p{N}"), _BEFORE_SPACE)
 
+# Mistral NeMo: words begin anew where capitals follow small letters; no contractions. The spelling
+# is that of its `tokenizer.json`.
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN = PreTokenizer(
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    _BEFORE_SPACE,
+)
+
 # Source: openai/gpt-2 src/encoder.py, commit 9b63575ef42771a015060c964af2c3da4cf7c8ab; the
 # spelling is that of huggingface/tokenizers src/pre_tokenizers/byte_level.rs, v0.23.
 GPT_2 = PreTokenizer(

@@ -362,6 +362,8 @@ def sentencepiece_tokenizer(
     token_bytes = [
         byte_of[p.text]
         if p.kind == BYTE
+        else b""
+        if p.kind == UNUSED
         else (p.text if p.text in special else p.text.replace(METASPACE, " ")).encode()
         for p in pieces
     ]

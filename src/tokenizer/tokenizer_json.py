@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -323,21 +323,14 @@ def byte_level(
 def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
     """Turn tokens in GPT-2's letters for bytes into bytes.
 
-    Each byte is written as one printable character: those of Latin-1 that are printable stand for
-    themselves, the others are U+0100 and on, in their order. A token with any other character is
-    the UTF-8 of its text.
+    A token with any other character is the UTF-8 of its text.
 
     Returns:
         The bytes of each token, and the places of those with other characters.
-
-    Source: `bytes_to_unicode` in openai/gpt-2 src/encoder.py, commit
-    9b63575ef42771a015060c964af2c3da4cf7c8ab.
     """
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(0x100) if byte not in plain]
-    byte_of = np.full(0x100 + len(others), -1, np.int16)
-    byte_of[plain] = plain
-    byte_of[0x100:] = others
+    letters = letters_of_bytes()
+    byte_of = np.full(max(map(ord, letters)) + 1, -1, np.int16)
+    byte_of[[*map(ord, letters)]] = range(0x100)
     codes = np.frombuffer("".join(names).encode("utf-32-le"), np.uint32)
     found = byte_of[np.minimum(codes, len(byte_of) - 1)]
     found[codes >= len(byte_of)] = -1
@@ -349,6 +342,20 @@ def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
     for number in foreign:
         tokens[number] = names[number].encode()
     return tokens, foreign
+
+
+def letters_of_bytes() -> list[str]:
+    """Return the printable character that stands for each byte.
+
+    Those of Latin-1 that are printable stand for themselves, the others are U+0100 and on, in
+    their order.
+
+    Source: `bytes_to_unicode` in openai/gpt-2 src/encoder.py, commit
+    9b63575ef42771a015060c964af2c3da4cf7c8ab.
+    """
+    others = count(0x100)
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    return [chr(byte if byte in printable else next(others)) for byte in range(0x100)]
 
 
 # SentencePiece-style

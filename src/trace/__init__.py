@@ -5,6 +5,7 @@ stages mark it, and the ops report to it while it is on. What makes, names and w
 the modules beside this one, so that a run without a trace loads none of them.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from .tracer import TensorLike
     from .tracer import Tracer as Tracer
 
-__all__ = ["add_reporter", "is_on", "mark", "start", "stop"]
+__all__ = ["add_own_seconds", "add_reporter", "clock", "is_on", "mark", "start", "stop"]
 
 Reporter = Callable[["Tracer | None"], None]
 
@@ -22,6 +23,7 @@ _NOTHING: Mapping[str, Any] = {}
 _tracer: "Tracer | None" = None
 _close: Callable[[], None] | None = None
 _reporters: list[Reporter] = []
+_own_seconds = 0.0  # that tracers and those who take their events have used
 
 
 def mark(
@@ -45,7 +47,20 @@ def mark(
     """
     # No keyword-only parameters and no **details: they would cost more than the look.
     if _tracer is not None:
+        begun = time.perf_counter()
         _tracer.mark(stage, layer, position, T, inputs, outputs, details)
+        add_own_seconds(time.perf_counter() - begun)
+
+
+def add_own_seconds(seconds: float) -> None:
+    """Count what a trace itself took, for `clock`."""
+    global _own_seconds
+    _own_seconds += seconds
+
+
+def clock() -> float:
+    """Return `time.perf_counter()` without what traces took for themselves until now."""
+    return time.perf_counter() - _own_seconds
 
 
 def start(tracer: "Tracer", close: Callable[[], None] | None = None) -> None:

@@ -347,7 +347,11 @@ def _prompt_lines(details: Mapping[str, Any]) -> list[str]:
 def _choice_lines(details: Mapping[str, Any]) -> list[str]:
     """Return how a token was drawn: a row for each candidate, a column for each step."""
     sampling, choice = details["sampling"], details["choice"]
-    settings = ", ".join(f"{name} {value}" for name, value in sampling.items() if name != "seed")
+    settings = ", ".join(
+        f"{name} {value}"
+        for name, value in sampling.items()
+        if name != "seed" and (value or not name.endswith("_penalty"))  # a penalty of 0 is none
+    )
     number = details["random"]
     said = "the largest logit" if number is None else f"random number {number:.6f}"
     lines = _wrapped(f"{settings}; seed {details['seed']}; {said}")

@@ -17,12 +17,16 @@ OURS, TRANSFORMERS, LLAMA_CPP = "llama-bolts", "transformers", "llama.cpp"
 
 @dataclass(frozen=True)
 class Setup:
-    """What every engine is told: the model directory, threads, positions, and the GGUF file."""
+    """What every engine is told: the model directory, threads, positions, and the GGUF file.
+
+    `sequences` is how many texts llama.cpp holds at once; they share the positions.
+    """
 
     directory: Path
     threads: int
     positions: int
     gguf: Path | None = None
+    sequences: int = 1
 
 
 class Engine(Protocol):
@@ -155,6 +159,7 @@ class LlamaCpp:
         assert self.model, f"llama.cpp refuses {setup.gguf}"
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = setup.positions, 512, 512
+        params.n_seq_max = setup.sequences
         params.n_threads = params.n_threads_batch = setup.threads
         self.context = llama_cpp.llama_init_from_model(self.model, params)
         assert self.context, "llama.cpp makes no context"
@@ -173,6 +178,18 @@ class LlamaCpp:
                 raise SystemExit("llama.cpp could not decode")
         logits = self.lib.llama_get_logits_ith(self.context, -1)
         return np.ctypeslib.as_array(logits, (self.vocabulary_size,)).copy()
+
+    def run_many(self, tokens: list[int], position: int) -> None:
+        """Run one token for each of several sequences, all at the same position."""
+        batch = self.lib.llama_batch_init(len(tokens), 0, 1)
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position, 1
+            batch.seq_id[i][0], batch.logits[i] = i, 1
+        failed = self.lib.llama_decode(self.context, batch)
+        self.lib.llama_batch_free(batch)
+        if failed:
+            raise SystemExit("llama.cpp could not decode")
 
     def facts(self) -> dict[str, Any]:
         return {

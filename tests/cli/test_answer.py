@@ -85,11 +85,11 @@ def test_help_states_the_defaults_of_the_engine() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "lines"),
     [
-        ("temperature", "0", "temperature    0.0"),
-        ("top-k", "7", "top_k          7"),
-        ("seed", "9", "seed           9"),
-        ("max_tokens", "12", "max_tokens     12"),
-        ("stop", "the end", "stop           'the end'"),
+        ("temperature", "0", "temperature       0.0"),
+        ("top-k", "7", "top_k             7"),
+        ("seed", "9", "seed              9"),
+        ("max_tokens", "12", "max_tokens        12"),
+        ("stop", "the end", "stop              'the end'"),
     ],
 )
 def test_a_setting_is_changed_and_shown(name: str, text: str, lines: str) -> None:
@@ -316,7 +316,7 @@ def thinking(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     asked: list[bool] = []
 
     def chat(engine: InferenceEngine, *given: Any) -> Iterator[Step]:
-        asked.append(given[-1])
+        asked.append(given[-2])  # the last one is the mask
         engine.last_stats = GenerationStats(5, 0, 4, 0.1, 0.1, 1)
         for text in ("<think>", "\nHm\x1b.\n", "</thi"):
             yield Step(1, text)

@@ -165,6 +165,11 @@ def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(
         "error: the message does not fit: with the conversation it takes 277 tokens",
         "the context has 100; /undo and /clear make room",
     )
+    say(child, "/undo", "taken back: " + "x" * 65 + "…")
+    say(child, "/undo", "taken back: Hello")
+    say(child, "x" * 200, "error: the message does not fit: it takes ", "has 100; shorten it")
+    child.sendline("Hello")
+    answered(child, FORMAT_TOKENS + 5, 0)
     child.sendline("/show tokens")
     child.expect_exact(f"{FORMAT_TOKENS + len('Hello') + len(ALPHABET) + 1} tokens")
     child.send(CTRL_D)
@@ -323,6 +328,7 @@ def test_examples_are_listed_and_asked_in_the_chat(open_chat: Spawn, alphabet_mo
         "/examples 6",
         "[chat] What is the flag of Turkey? (system: Answer with only one",
         ALPHABET,
+        'the system prompt stays; /system "" removes it',
     )
     child.sendline("/show params")
     child.expect_exact("system prompt: Answer with only one emoji")

@@ -80,7 +80,7 @@ def test_system_sets_shows_and_removes_the_prompt(session: Session, typed: Typed
 
 
 def test_set_without_a_value_shows_what_is_set(session: Session, typed: Typed) -> None:
-    assert typed("/set top-k") == "top_k          50\n"
+    assert typed("/set top-k") == "top_k             50\n"
     assert typed("/set").splitlines() == session.settings.lines()
 
 
@@ -164,12 +164,13 @@ def test_every_command_does_what_it_says(typist: Typist, tmp_path: Path) -> None
     typist.type("/trace off", "trace: off")
     typist.type("/help", "/why", "Ctrl-D")
     typist.type("/system You are a pirate", "system prompt: You are a pirate")
+    typist.type("/clear", "the conversation starts anew; the system prompt stays")
     typist.type('/system ""', "system prompt: none")
     typist.type("What is the capital of Turkey?", "Ankara.", "eot")
     typist.type("/regen", "Ankara.", "(21 cached)")
     typist.type("/why", "eot: the model drew <|eot_id|>", "cut: nothing", "prompt: sent whole")
     typist.type("/show model", "3.2 M parameters")
-    typist.type("/show params", "temperature    0.0", "chat format: llama3")
+    typist.type("/show params", "temperature       0.0", "chat format: llama3")
     typist.type("/show prompt", "<|start_header_id|>user", "What is the capital of Turkey?")
     typist.type("/show cache", "layers: 4", "21 were in the cache and 1 were run")
     typist.type("/show tokens", "<|begin_of_text|>", "tokens")
@@ -183,7 +184,7 @@ def test_every_command_does_what_it_says(typist: Typist, tmp_path: Path) -> None
     typist.type("What is my name?", "Anna")
     typist.type("/stats on", "statistics after each answer: on")
     typist.type("/tokens Hello", "id", "48 65 6c 6c 6f", "'Hello'", "1 token, ")
-    typist.type("/set max_tokens 2", "max_tokens     2")
+    typist.type("/set max_tokens 2", "max_tokens        2")
     typist.type("/probs 2", "candidates: the 2 most probable")
     typist.type("Hello", "temperature 0", "* ", "100.00%", "tokens have a chance", "max tokens")
     typist.type("/probs off", "candidates: off")
@@ -254,7 +255,7 @@ def test_show_tells_about_each_topic(
     session.ask("Hello")
     assert str(alphabet_model) in reply(capsys, session, "/show model")
     params = reply(capsys, session, "/show params")
-    assert "seed           3" in params
+    assert "seed              3" in params
     assert "chat format: llama3 (by special tokens)" in params
     prompt = reply(capsys, session, "/show prompt")
     assert prompt.startswith("<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHello")

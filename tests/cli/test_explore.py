@@ -2,14 +2,19 @@ import base64
 import json
 import os
 import re
+import time
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from src import trace
+from src import memory, trace
 from src.cli.console import UsageError
+from src.explorer import collect
+from src.explorer import run as run_module
+from src.inference import encode_chat
+from src.model import forecast_memory
 from tests.cli.conftest import ALPHABET, Run
 
 ANSWER = f"{ALPHABET}\n".encode()
@@ -42,6 +47,21 @@ def test_a_run_is_explored_beside_its_log_and_its_diagrams(
     assert not trace.is_on()
 
 
+def test_what_the_page_needs_is_not_counted_as_time_of_the_answer(
+    run: Run, alphabet_model: Path, tmp_path: Path, monkeypatch
+) -> None:
+    seconds, read_lens = 1.5, collect.read_lens
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(seconds)
+        return read_lens(*arguments)
+
+    monkeypatch.setattr(collect, "read_lens", slow)
+    flags = ("-p", "x", "-n3", "--json", "--explore", tmp_path / "page.html")
+    record = json.loads(run("-m", alphabet_model, *flags).stdout)
+    assert record["prefill_seconds"] + record["decode_seconds"] < seconds
+
+
 def test_another_prompt_stands_beside_it(run: Run, alphabet_model: Path, tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     done = run(
@@ -64,6 +84,20 @@ def test_another_model_reads_the_same_tokens(
     assert first["tokens"] == second["tokens"]
     assert second["forced"]
     assert any("drawn" in one for one in second["passes"])
+
+
+def test_another_model_that_does_not_fit_is_refused_before_anything_runs(
+    run: Run, alphabet_model: Path, tmp_path: Path, monkeypatch
+) -> None:
+    needed = forecast_memory(alphabet_model, 512, 512).needed
+    monkeypatch.setattr(memory, "available_memory", lambda: needed + 1000)
+    flags = ("-m", alphabet_model, "-c", "512", "-p", "x", "--explore", tmp_path / "page.html")
+    for other in (alphabet_model, "nf4"):
+        done = run(*flags, "--explore-with", other)
+        assert (done.returncode, done.stdout) == (4, b"")
+        assert b"memory: expected at most " in done.stderr
+        assert os.listdir(tmp_path) == []
+    assert run(*flags).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -98,3 +132,29 @@ def test_the_last_answer_of_a_chat_is_explored(session, typed, tmp_path: Path) -
     assert found["forced"]
     assert session.engine.cached_ids == cached
     assert not trace.is_on()
+
+
+def test_an_answer_without_thoughts_is_run_again_without_them(
+    session, typed, tmp_path: Path, monkeypatch
+) -> None:
+    asked = []
+
+    def encode(*arguments: Any, think: bool, **named: Any) -> list[int]:
+        asked.append(think)
+        return encode_chat(*arguments, think=think, **named)
+
+    monkeypatch.setattr(run_module, "encode_chat", encode)
+    typed("/set think off")
+    session.ask("hi")
+    typed("/set think on")  # for what is asked next
+    typed(f"/explore {tmp_path / 'page.html'}")
+    assert asked == [False]
+
+
+def test_the_page_does_not_tell_where_the_model_is(
+    run: Run, alphabet_model: Path, tmp_path: Path
+) -> None:
+    run("-m", alphabet_model, "-p", "x", "-n1", "--explore", tmp_path / "page.html")
+    [found] = document(tmp_path / "page.html")["runs"]
+    assert found["model"].startswith(f"{alphabet_model.name} (")
+    assert str(alphabet_model.parent) not in json.dumps(found)

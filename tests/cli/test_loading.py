@@ -158,6 +158,22 @@ def test_a_model_is_saved_and_shown(run: Run, tmp_path: Path) -> None:
     assert load_model(tmp_path / "new").args.dim == load_model().args.dim
 
 
+@pytest.mark.parametrize("quantize", [(), ("--quantize", "q4_0")], ids=["plain", "q4_0"])
+def test_a_model_is_saved_as_a_gguf_file_that_answers_alike(
+    run: Run, tmp_path: Path, quantize: tuple[str, ...]
+) -> None:
+    path = tmp_path / "new.gguf"
+    done = run(*quantize, "--save-gguf", path)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert b"new.gguf: " in done.stderr
+    question = "What is the capital of Massachusetts? Answer in one word."
+    answer = run("-m", path, "-p", question, "--temperature", "0")
+    assert (answer.returncode, answer.stdout) == (0, b"Boston\n")
+    again = run("--save-gguf", path)
+    assert again.returncode == 2
+    assert again.stderr.endswith(b"expected a new file, got one that exists\n")
+
+
 # Writes one weight after the other until it is ended.
 SLOW = """
 import sys, time
@@ -496,3 +512,19 @@ def test_a_draft_model_that_does_not_fit_beside_the_model_is_refused(
     done = run(*arguments, "--draft-model", random_model)
     assert done.returncode == 4
     assert b"memory: expected at most " in done.stderr
+
+
+def test_a_prompt_cache_changes_no_answer_and_saves_the_prompt(run: Run, tmp_path: Path) -> None:
+    asked = ("-p", "What is the capital of Peru?", "--temperature", "0", "--json")
+    plain = json.loads(run(*asked).stdout)
+    path = tmp_path / "a.cache"
+    first, second = (json.loads(run(*asked, "--prompt-cache", path).stdout) for _ in range(2))
+    assert first["text"] == second["text"] == plain["text"]
+    cached = [record["cached_tokens"] for record in (first, second)]
+    assert cached == [0, plain["prompt_tokens"] - 1]
+    path.write_bytes(path.read_bytes()[:-1])
+    done = run("-q", *asked, "--prompt-cache", path)
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert done.stderr.startswith(b"error: ")
+    assert b"a.cache: size: expected" in done.stderr
+    assert done.stderr.count(b"\n") == 1

@@ -19,11 +19,11 @@ from src.cli.saved_chat import (
     read_chat,
     read_text,
     write_chat,
-    write_whole,
 )
 from src.cli.session import Session, Turn
 from src.inference import SamplingArgs
 from src.model.files import BUNDLED_MODEL
+from src.untrusted import write_whole
 from tests.cli.conftest import ALPHABET, Typed, reply, session_of
 
 CHAT = SavedChat(
@@ -421,17 +421,17 @@ def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_permissions(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "file"
-    write_whole(file, b"new")
+    write_whole(file, [b"new"], UsageError)
     assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"new", 0o600)
     file.chmod(0o640)
-    write_whole(file, b"newer")
+    write_whole(file, [b"newer"], UsageError)
     assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"newer", 0o640)
     assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    write_whole(tmp_path / "link", b"x")
+    write_whole(tmp_path / "link", [b"x"], UsageError)
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_bytes() == b"x"
 
@@ -450,7 +450,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     with monkeypatch.context() as patch:
         patch.setattr(os, name, fail)
         with pytest.raises((UsageError, KeyboardInterrupt)) as raised:
-            write_whole(file, b"new")
+            write_whole(file, [b"new"], UsageError)
     if isinstance(fault, OSError):
         assert str(raised.value) == f"{file}: cannot be written: No space left on device"
     assert (file.read_bytes(), os.listdir(tmp_path)) == (b"old", ["file"])
@@ -464,4 +464,4 @@ def test_where_nothing_can_be_written_it_says_so(tmp_path: Path) -> None:
         (tmp_path / "a\0b", "null byte"),
     ):
         with pytest.raises(UsageError, match=f"cannot be written: .*{reason}"):
-            write_whole(path, b"x")
+            write_whole(path, [b"x"], UsageError)

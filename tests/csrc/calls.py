@@ -205,8 +205,8 @@ def cache_shapes(
 def write_cache(cache: Cache, start_pos: int, xk: Operand, xv: Operand) -> None:
     """Write keys and values into the cache."""
     lib.write_cache(
-        pointer(cache.keys), pointer(cache.values), pointer(xk), pointer(xv), len(array_of(xk)),
-        start_pos, *cache.sizes, code(cache.values), get_num_threads(),
+        pointer(cache.keys), pointer(cache.values), pointer(xk), pointer(xv), ffi.NULL,
+        len(array_of(xk)), start_pos, *cache.sizes, code(cache.values), get_num_threads(),
     )  # fmt: skip
 
 
@@ -217,8 +217,8 @@ def attention(xq: Operand, cache: Cache, start_pos: int, out: Operand) -> None:
     scale = _LOG2_E / math.sqrt(h or 1)
     lib.attention(
         pointer(out), scratch(lib.attention_scratch_bytes(T, start_pos, H, K, h, kind, threads)),
-        pointer(xq), pointer(cache.keys), pointer(cache.values), T, start_pos, H, K, h, C, scale,
-        kind, threads,
+        pointer(xq), pointer(cache.keys), pointer(cache.values), ffi.NULL, T, start_pos, H, K, h,
+        C, scale, kind, threads,
     )  # fmt: skip
 
 

@@ -3,7 +3,10 @@
 import base64
 import json
 import re
+import subprocess
+import sys
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from src.explorer.write import write_html
 from src.inference import Message, SamplingArgs
 from src.model import InferenceContext, Model, load_model
 
+ROOT = Path(__file__).resolve().parents[2]
 QUESTION = "What is the capital of Massachusetts? Answer in one word."
 PROMPT = "The capital of France is"
 KINDS = {"bfloat16": np.uint16}
@@ -183,6 +187,39 @@ def test_a_limit_is_kept_and_what_is_left_out_is_said(model: Model) -> None:
     assert any(line.startswith("lens: positions 0 to ") for line in told)
     with pytest.raises(ExplorerError, match=r"expected at least 1 MB, got 0\.5"):
         explore(model, text, 4, limit=0.5)
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from src import trace
+from src.explorer import Store, document_of, run_traced, save_html
+from src.inference import InferenceEngine, SamplingArgs
+from src.model import load_model
+from src.trace.tracer import Tracer
+
+model, ids, settings, size = load_model(), list(range(600)), (8, SamplingArgs(seed=1)), 0
+if sys.argv[1] == "without":
+    trace.start(Tracer(model.args.sizes, lambda event: None, wants=lambda *_where: False))
+    list(InferenceEngine(model, 608).generate(ids, *settings))
+else:
+    store = Store()
+    run = run_traced(model, ids, *settings, store, "x")
+    size = save_html(document_of([run], store), store, Path(sys.argv[1]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, size)
+"""
+
+
+@pytest.mark.slow
+def test_the_writer_takes_at_most_64_megabytes_and_four_times_the_file(tmp_path: Path) -> None:
+    def peak(where: str | Path) -> tuple[int, ...]:
+        command = [sys.executable, "-c", PEAK, str(where)]
+        return tuple(map(int, subprocess.check_output(command, cwd=ROOT).split()))
+
+    without, _ = peak("without")
+    with_page, size = peak(tmp_path / "page.html")
+    assert size > 1_500_000
+    assert with_page - without <= 64e6 + 4 * size
 
 
 def test_another_prompt_and_another_format_stand_beside_a_run(model: Model) -> None:

@@ -1,4 +1,5 @@
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src import ml
+from src import ml, trace
 from src.checkpoint import CheckpointError
 from src.inference import (
     ContextFullError,
@@ -23,6 +24,7 @@ from src.inference import (
 from src.inference import engine as engine_module
 from src.inference.speculation import CachedSequence
 from src.model import Model, ModelError, NotEnoughMemoryError, TokenIdError, load_model
+from src.trace.tracer import Tracer
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
 
 GREEDY = SamplingArgs(temperature=0.0)
@@ -288,6 +290,21 @@ def test_a_trace_shows_the_same_chunks_whether_somebody_watches_or_not(
     engine = scripted.engine(64, [EOT], 10)
     list(engine.generate([*b"0123456789"], progress=lambda _done, _total: None))
     assert [len(tokens) for _, tokens in scripted.runs] == [10]
+
+
+def test_what_a_trace_takes_for_itself_is_not_counted(scripted: Scripted) -> None:
+    engine = scripted.engine(64, [*b"ab", EOT], 3)
+    seconds = 1.5
+    tracer = Tracer({}, lambda event: time.sleep(seconds) if event.stage in (2, 21) else None)
+    trace.start(tracer)
+    began = time.perf_counter()
+    try:
+        [*_, last] = engine.generate([*b"123"])
+    finally:
+        trace.stop()
+    assert time.perf_counter() - began > 4 * seconds
+    assert last.stats is not None
+    assert last.stats.prefill_seconds + last.stats.decode_seconds < seconds
 
 
 def test_only_what_is_new_of_a_prompt_is_run(scripted: Scripted) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from src import ml
+from tests.support import llama_cpp
 
 pytestmark = pytest.mark.oracle
 
@@ -70,3 +71,47 @@ def test_weights_that_gguf_quantizes_multiply_as_it_dequantizes_them(name: str) 
     out, expected = (ml.linear_transformation(x, w).numpy() for w in (weight, plain))
     assert out.tobytes() == expected.tobytes()
     assert np.abs(weight.dequantize().numpy() - values).max() < 0.3
+
+
+def rows_to_quantize() -> Any:
+    """Give rows of every kind: normal ones of many sizes, ties, zeros, signs, extremes."""
+    random = np.random.default_rng(3)
+    rows = random.standard_normal((4_000, 64), np.float32)
+    rows *= np.exp2(random.integers(-30, 11, (4_000, 1))).astype(np.float32)
+    ties = random.integers(-16, 17, (2_000, 64)).astype(np.float32) / 2
+    single = np.zeros((64, 64), np.float32)
+    np.fill_diagonal(single, np.where(np.arange(64) % 2, 3.5, -3.5))
+    least = np.full((1, 64), 1e-30, np.float32)
+    return np.concatenate([rows, ties, -ties, single, least, least * 0])
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("dtype", [ml.float32, ml.bfloat16, ml.float16], ids=str)
+def test_quantized_blocks_are_those_of_the_package(name: str, dtype: ml.DType) -> None:
+    kind = gguf.GGMLQuantizationType[name]
+    x = ml.Tensor.from_numpy(rows_to_quantize()).to(dtype)
+    expected = gguf.quants.quantize(x.to(ml.float32).numpy(), kind)
+    found = ml.quantize(x, ml.GGML_DTYPES[kind.value])
+    np.testing.assert_array_equal(found.codes.numpy().reshape(expected.shape), expected)
+
+
+@pytest.mark.parametrize("number", [2, 8], ids=["q4_0", "q8_0"])
+@pytest.mark.parametrize("dtype", [ml.float32, ml.bfloat16], ids=str)
+def test_quantized_blocks_are_those_of_llama_cpp(number: int, dtype: ml.DType) -> None:
+    llama_cpp.needed()
+    x = ml.Tensor.from_numpy(rows_to_quantize()).to(dtype)
+    found = ml.quantize(x, ml.GGML_DTYPES[number])
+    expected = llama_cpp.quantize(x.to(ml.float32).numpy(), number, found.codes.size)
+    np.testing.assert_array_equal(found.codes.numpy(), expected)
+
+
+@pytest.mark.parametrize("number", [2, 8], ids=["q4_0", "q8_0"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
+def test_what_a_scale_cannot_hold_is_refused(number: int, bad: float) -> None:
+    values = np.ones((3, 64), np.float32)
+    values[1, 40] = bad
+    dtype = ml.GGML_DTYPES[number]
+    with pytest.raises(ml.TensorError, match="elements must be finite: 1 of 192 are not"):
+        ml.quantize(ml.Tensor.from_numpy(values), dtype)
+    values[1, 40] = 5e5
+    assert ml.quantize(ml.Tensor.from_numpy(values), dtype).dequantize().numpy().max() > 4.9e5

@@ -348,9 +348,9 @@ ml.read_cache(cache(), 3, 2) ->
 ml.read_cache(cache(), 0, 9) ->
     IndexOutOfRangeError: [read_cache] 0 <= start <= stop <= size must hold: start 0, stop 9, size 8
 ml.KeyValueCache(0, 2, 4, ml.float32) ->
-    ShapeError: [KeyValueCache] positions, heads and head_dim must be >= 1: (0, 2, 4)
+    ShapeError: [KeyValueCache] positions and head_dim must be >= 1 and heads >= 0: (0, 2, 4)
 ml.KeyValueCache(8, 2, -4, ml.float32) ->
-    ShapeError: [KeyValueCache] positions, heads and head_dim must be >= 1: (8, 2, -4)
+    ShapeError: [KeyValueCache] positions and head_dim must be >= 1 and heads >= 0: (8, 2, -4)
 ml.KeyValueCache(8, 2, 5, ml.bfloat16) -> ShapeError: [KeyValueCache] head_dim must be even: 5
 ml.KeyValueCache(8, 2.0, 4, ml.bfloat16) ->
     ShapeError: [KeyValueCache] sizes must be integers: (8, 2.0, 4)
@@ -464,7 +464,7 @@ ml.ones(2).to(ml.nf4) -> DTypeError: [to] dtype must be one of DTYPES: nf4
 
 # quantized
 ml.quantize(f(4, 64), ml.bfloat16) ->
-    DTypeError: [quantize] dtype= must be nf4 or int8_block: bfloat16
+    DTypeError: [quantize] dtype= must be one of nf4, int8_block, q4_0, q8_0: bfloat16
 ml.quantize(f(4, 64), ml.int8_block, True) ->
     DTypeError: [quantize] dtype= of double quantization must equal nf4: int8_block
 nf4(4, 64).dequantize(ml.int32) ->
@@ -519,8 +519,10 @@ ml.QuantizedTensor(ml.nf4, (64,), zeros("uint8", 32)) ->
     DTypeError: [QuantizedTensor] scales.dtype must equal float32: None (nf4, shape [64])
 ml.QuantizedTensor(ml.GGML_DTYPES[8], (32,), zeros("uint8", 34)).scales ->
     DTypeError: [scales] dtype must have separate scales: q8_0
-ml.quantize(zeros("float32", 32), ml.GGML_DTYPES[8]) ->
-    DTypeError: [quantize] dtype= must be nf4 or int8_block: q8_0
+ml.quantize(zeros("float32", 256), ml.GGML_DTYPES[12]) ->
+    DTypeError: [quantize] dtype= must be one of nf4, int8_block, q4_0, q8_0: q4_k
+ml.quantize(zeros("float32", 2, 48), ml.GGML_DTYPES[8]) ->
+    ShapeError: [quantize] x.shape[-1] must be a multiple of 32: [2, 48] (q8_0)
 """
 LINES = [line for line in TABLE.splitlines() if line and not line.startswith("#")]
 CASES = dict(

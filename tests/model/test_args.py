@@ -1,5 +1,6 @@
 """One form of sizes and constants for every configuration file, completed by the tensors."""
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -246,10 +247,15 @@ def test_activations_follow_the_weights(weight: ml.DType, activation: ml.DType) 
     assert activation_dtype(dtypes(weight)) is activation
 
 
-def test_matrices_of_two_dtypes_are_refused() -> None:
-    for other in (ml.float32, ml.float8_e4m3fn):
-        with pytest.raises(ModelConfigError, match=f"of one dtype, got bfloat16, {other}"):
-            activation_dtype(dtypes(ml.bfloat16, output=other))
+def test_matrices_of_16_and_32_bits_go_together() -> None:
+    for one, other in itertools.permutations((ml.bfloat16, ml.float16, ml.float32), 2):
+        assert activation_dtype(dtypes(one, output=other)) is ml.float32
+        assert activation_dtype(dtypes(one, tok_embeddings=other)) is ml.float32
+
+
+def test_matrices_of_8_bits_beside_others_are_refused() -> None:
+    with pytest.raises(ModelConfigError, match="of one dtype, got bfloat16, float8_e4m3fn"):
+        activation_dtype(dtypes(ml.bfloat16, output=ml.float8_e4m3fn))
 
 
 def test_only_the_embeddings_may_be_bfloat16_beside_float8() -> None:

@@ -89,7 +89,7 @@ def test_progress_counts_every_matrix_to_the_last() -> None:
 
 
 def test_an_unknown_quantization_is_refused_by_name() -> None:
-    with pytest.raises(ModelError, match="must be one of nf4, int8: got 'int4'"):
+    with pytest.raises(ModelError, match="must be one of nf4, int8, q8_0, q4_0: got 'int4'"):
         load_model(quantize="int4")
 
 
@@ -153,11 +153,12 @@ def test_memory_is_at_most_the_quantized_size_and_one_weight(
 @pytest.mark.parametrize("layout", ["Meta", "Hugging Face", "shards", "bundled"])
 def test_the_forecast_counts_the_quantized_bytes(tmp_path: Path, name: str, layout: str) -> None:
     if layout == "Meta":
-        directory = write_meta_directory(tmp_path, TIED, ml.bfloat16)
-        params = TIED.params() | {"vocab_size": TIED.vocab}
+        config = replace(TIED, dim=64, ffn=96)
+        directory = write_meta_directory(tmp_path, config, ml.bfloat16)
+        params = config.params() | {"vocab_size": TIED.vocab}
         (directory / "params.json").write_text(json.dumps(params))
     elif layout == "Hugging Face":
-        directory = write_tiny(tmp_path, GROUPED, ml.bfloat16)
+        directory = write_tiny(tmp_path, replace(GROUPED, ffn=96), ml.bfloat16)
     elif layout == "shards":
         write_random_meta_directory(directory := tmp_path, PARAMS, shards=2)
     else:

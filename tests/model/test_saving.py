@@ -28,7 +28,7 @@ def logits(model: Model) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
     return model.transformer.forward(context, list(range(1, 13)), all_positions=True).numpy()
 
 
-@pytest.mark.parametrize("name", QUANTIZATIONS)
+@pytest.mark.parametrize("name", ["nf4", "int8"])
 @pytest.mark.parametrize("config", [EVEN, TIED], ids=["untied", "tied"])
 @pytest.mark.parametrize("layout", ["Meta", "Hugging Face"])
 def test_what_was_saved_gives_the_bits_of_what_is_quantized_on_loading(
@@ -262,7 +262,7 @@ def write_as_0_1_0(directory: Path, kind: str) -> None:
     write_hugging_face_directory(directory, config, arrays)
 
 
-@pytest.mark.parametrize("name", QUANTIZATIONS)
+@pytest.mark.parametrize("name", ["nf4", "int8"])
 def test_a_directory_that_version_0_1_0_saved_loads(tmp_path: Path, name: str) -> None:
     write_as_0_1_0(tmp_path / "old", name)
     source = write_meta_directory(tmp_path / "plain", EVEN, ml.bfloat16)

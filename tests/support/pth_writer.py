@@ -337,7 +337,8 @@ def write_random_meta_directory(
         return tensors
     parts: list[dict[str, Any]] = [{} for _ in range(shards)]
     for name, tensor in tensors.items():
-        for number, piece in enumerate(split_tensor(name, whole(tensor), shards, embeddings_split)):
+        pieces = split_tensor(name, whole(tensor), shards, embeddings_split, params["n_kv_heads"])
+        for number, piece in enumerate(pieces):
             parts[number][name] = piece
     for number, part in enumerate(parts):
         write_pth(directory / f"consolidated.{number:02d}.pth", part)
@@ -345,12 +346,18 @@ def write_random_meta_directory(
 
 
 def split_tensor(
-    name: str, array: "np.ndarray[Any, Any]", shards: int, embeddings_split: int
+    name: str, array: "np.ndarray[Any, Any]", shards: int, embeddings_split: int, heads: int = 0
 ) -> list["np.ndarray[Any, Any]"]:
-    """Split one tensor of Meta's names over the shards of a model."""
+    """Split one tensor of Meta's names over the shards of a model.
+
+    Where there is a multiple of `heads` key/value heads, several shards hold each, as in Meta's 16
+    files of the 405B.
+    """
     if array.ndim == 1:
         return [array] * shards
     if name == "tok_embeddings.weight":
         return np.split(array, shards, axis=embeddings_split)
+    if name.endswith((".wk.weight", ".wv.weight")) and heads and shards % heads == 0:
+        return [head for head in np.split(array, heads) for _ in range(shards // heads)]
     by_columns = name.endswith(("attention.wo.weight", "feed_forward.w2.weight"))
     return np.split(array, shards, axis=1 if by_columns else 0)

@@ -33,14 +33,25 @@ QWEN = (
 )
 SMOLLM3 = QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
+# As that of Mistral NeMo spells it.
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
 
 def split_by(
-    pattern: str, *, composes: bool = False, tokens: Iterable[dict[str, Any]] = ()
+    pattern: str,
+    *,
+    composes: bool = False,
+    whole: bool = False,
+    tokens: Iterable[dict[str, Any]] = (),
 ) -> Json:
     """A pattern, perhaps after NFC, byte level, special tokens first."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = Tokenizer(models.BPE(ignore_merges=whole))
     if composes:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -72,7 +72,7 @@ def test_code_is_the_source_of_a_symbol() -> None:
     text = produced("code src/model/llama.py LlamaFeedForward.forward")
     assert text.startswith("[`LlamaFeedForward.forward`](../src/model/llama.py#L")
     assert "\ndef forward(self, x: ml.Tensor) -> ml.Tensor:\n" in text
-    assert text.endswith("bias=self.w2_bias)\n```")
+    assert text.endswith("# [T, F] -> [T, D]\n```")
 
 
 @pytest.mark.parametrize("name", ["log 22", "log 1 9b", "shapes 0", "code src/main.py no"])

@@ -72,6 +72,15 @@ def test_a_link_to_code_opens_at_its_line_in_the_menu_s_frame(site: Path, page) 
     assert "rotary(" in (ROOT / "csrc" / "rotary.c").read_text().splitlines()[int(line) - 1]
 
 
+def test_the_page_of_the_explorer_and_its_picture_are_in_the_site(site: Path, page) -> None:
+    page.goto(f"file://{site}/README.html")
+    picture = page.locator("img[src$='residual.png']")
+    assert picture.evaluate("node => node.decode().then(() => node.naturalWidth)") == 1280
+    page.click("a[href*='docs/explorer/example.html']")
+    page.wait_for_selector("html[data-ready]")
+    assert page.title() == "A run from the inside"
+
+
 def test_a_heading_has_a_link_to_copy(site: Path, page) -> None:
     page.goto(f"file://{site}/docs/10-rope.html")
     page.hover("h2")

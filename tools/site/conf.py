@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tools.pages import MENU, ROOT, Link, documents, links, name_of, with_targets
 
-_SUFFIXES = (".py", ".c", ".h", ".inc", ".md", ".svg")
+_COPIED = (".svg", ".png", ".html")  # to the site as they are
+_SUFFIXES = (".py", ".c", ".h", ".inc", ".md", *_COPIED)
 _FORMATTER: HtmlFormatter[str] = HtmlFormatter(
     linenos="inline", lineanchors="L", anchorlinenos=True, wrapcode=True
 )
@@ -87,12 +88,12 @@ def _linked_file(page: Path, link: Link) -> Path | None:
 
 def _place(file: Path) -> str:
     """Return where the site shows a source file, a picture or a folder."""
-    suffix = "/index.html" if file.is_dir() else "" if file.suffix == ".svg" else ".html"
+    suffix = "/index.html" if file.is_dir() else "" if file.suffix in _COPIED else ".html"
     return name_of(file).removesuffix(".md") + suffix
 
 
 def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
-    """Yield the pages of source files and folders, and copy pictures."""
+    """Yield the pages of source files and folders, and copy what a browser shows as it is."""
     front = '<meta http-equiv="refresh" content="0; url=README.html">'
     yield "index", {"title": project, "metatags": front, "body": ""}, "page.html"
     linked = {
@@ -103,7 +104,7 @@ def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
     }
     for file in linked:
         name = name_of(file)
-        if file.suffix == ".svg":
+        if file.suffix in _COPIED:
             copy = Path(app.outdir) / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)

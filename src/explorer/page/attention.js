@@ -6,17 +6,15 @@ async function attentionView(root) {
   const G = H / run.sizes.K;
   const p = run.query(state.position);
   const S = run.processed;
-  const rows = [];
-  for (let position = 0; position < S; position++) {
-    rows.push(await run.attentionRow(state.layer, state.head, position));
-  }
+  const rowOf = await run.attention();
+  const rows = range(S).map((i) => rowOf(state.layer, state.head, i));
   root.append(
     h("p", {}, `Each of ${L} layers has ${H} query heads; ${G === 1 ? "each has its own key/value head" : `${G} of them share a key/value head, one of ${run.sizes.K}`}. Weights are stored in steps of 1/255. A row is the token that looks, a column the token that it looks at.`),
     h("div", { class: "controls" },
       choice("attention-layer", "layer", range(L).map((l) => [l, l]), state.layer, (x) => show({ layer: Number(x) })),
       choice("attention-head", "head", range(H).map((i) => [i, `${i} (key/value ${Math.floor(i / G)})`]), state.head, (x) => show({ head: Number(x) })),
       choice("attention-query", "token that looks", range(S).map((i) => [i, `${i} ${run.label(run.tokens[i], 20)}`]), p, (x) => show({ position: Number(x) }))),
-    await headGrid(run, G),
+    drawnNote(run, p), await headGrid(run, G),
     h("h3", {}, `Layer ${state.layer}, head ${state.head}, which reads key/value head ${Math.floor(state.head / G)}`));
   if (rows.every((row) => row === null)) return root.append(missing("Attention"));
   const cell = Math.max(5, Math.min(22, Math.floor(560 / S)));
@@ -32,10 +30,21 @@ async function attentionView(root) {
       },
       choose: (i, j) => show({ position: i, key: Math.min(i, j) }),
     }),
-    legend(VIRIDIS, 0, 1, "weight"), textWeights(run, rows[p], p), angles(run, rows[p], p));
+    legend(VIRIDIS, 0, 1, "weight"));
+  if (rows[p] === null) return root.append(missing("The row of this token"));
+  const best = range(p + 1).reduce((a, b) => (rows[p][b] > rows[p][a] ? b : a), 0);
+  const key = Math.min(state.key ?? best, p);
+  root.append(textWeights(run, rows[p], p), headTable(run, rowOf, p, key), angles(run, p, key));
 }
 
-const range = (n) => Array.from({ length: n }, (_, i) => i);
+/** Say from which position the chosen token was drawn: its own row is that of the pass that ran it. */
+function drawnNote(run, p) {
+  const one = run.drawnFrom.get(p);
+  if (!one) return "";
+  return h("p", {}, token(run, run.tokens[p]), ` was drawn from what position ${p - 1} computed. `,
+    h("button", { id: "drawn-from", type: "button", onclick: () => show({ position: p - 1 }) }, `show position ${p - 1}`));
+}
+
 const grids = new Map(); // the small maps of a run, drawn once
 
 async function headGrid(run, G) {
@@ -92,34 +101,50 @@ async function drawGrid(run, size) {
   canvas.width = run.H * size;
   canvas.height = run.L * size;
   const image = new ImageData(canvas.width, canvas.height);
+  const pixels = new Uint32Array(image.data.buffer);
   const S = run.processed;
-  const place = (i) => Math.min(size - 1, Math.floor((i * size) / S));
-  const next = (i) => Math.max(place(i) + 1, Math.floor(((i + 1) * size) / S));
-  const palette = range(256).map((x) => colour(VIRIDIS, x / 255));
+  const first = range(S).map((i) => Math.min(size - 1, Math.floor((i * size) / S)));
+  const end = range(S).map((i) => Math.max(first[i] + 1, Math.floor(((i + 1) * size) / S)));
   const largest = new Int16Array(canvas.width * canvas.height).fill(-1);
+  const rowOf = await run.attention();
   for (let layer = 0; layer < run.L; layer++) {
     for (let head = 0; head < run.H; head++) {
       for (let i = 0; i < S; i++) {
-        const row = await run.attentionRow(layer, head, i);
+        const row = rowOf(layer, head, i);
         if (row === null) continue;
-        for (let j = 0; j <= i; j++) {
-          for (let y = place(i); y < next(i); y++) {
-            for (let x = place(j); x < next(j); x++) {
-              const at = (layer * size + y) * canvas.width + head * size + x;
-              if (row[j] > largest[at]) largest[at] = row[j];
+        for (let y = first[i]; y < end[i]; y++) {
+          const line = (layer * size + y) * canvas.width + head * size;
+          for (let j = 0; j <= i; j++) {
+            for (let x = first[j]; x < end[j]; x++) {
+              if (row[j] > largest[line + x]) largest[line + x] = row[j];
             }
           }
         }
       }
     }
   }
-  largest.forEach((x, at) => x >= 0 && image.data.set([...palette[x], 255], at * 4));
+  largest.forEach((x, at) => x >= 0 && (pixels[at] = pixel(VIRIDIS, x / 255)));
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }
 
+/** Return the heads by the weight that they give a token, seen from position p. */
+function headsOf(run, rowOf, p, key) {
+  const heads = range(run.L * run.H).map((n) => ({ layer: Math.floor(n / run.H), head: n % run.H }));
+  return heads.map((one) => ({ ...one, weight: rowOf(one.layer, one.head, p)?.[key] ?? -1 }))
+    .sort((a, b) => b.weight - a.weight || a.layer - b.layer || a.head - b.head);
+}
+
+function headTable(run, rowOf, p, key) {
+  const rows = headsOf(run, rowOf, p, key).slice(0, 8).map(({ layer, head, weight }) => [
+    h("button", { type: "button", class: "plain", id: `head-${layer}-${head}`, onclick: () => show({ layer, head, key }) }, `layer ${layer}, head ${head}`),
+    digits(weight / 255, 3)]);
+  return h("section", {}, h("h3", {}, `Which heads look from token ${p} `, token(run, run.tokens[p]), ` at token ${key} `, token(run, run.tokens[key])),
+    choice("attention-key", "token looked at", range(p + 1).map((j) => [j, `${j} ${run.label(run.tokens[j], 20)}`]), key, (x) => show({ key: Number(x) })),
+    table("The heads that give it the largest weights, of all layers", ["head", "weight"], rows, { id: "heads" }));
+}
+
 function textWeights(run, row, p) {
-  if (row === null) return missing("The row of this token");
   const words = range(p + 1).map((j) => {
     const rgb = colour(VIRIDIS, row[j] / 255);
     return h("bdi", {
@@ -134,9 +159,7 @@ function textWeights(run, row, p) {
       largest.map((j) => [j, token(run, run.tokens[j]), digits(row[j] / 255, 3)])));
 }
 
-function angles(run, row, p) {
-  const best = row === null ? 0 : range(p + 1).reduce((a, b) => (row[b] > row[a] ? b : a), 0);
-  const key = Math.min(state.key ?? best, p);
+function angles(run, p, key) {
   const distance = p - key;
   const clock = (f, pair) => {
     const angle = distance * f;
@@ -146,8 +169,7 @@ function angles(run, row, p) {
         s("line", { x1: 0, y1: 0, x2: 14 * Math.cos(angle), y2: -14 * Math.sin(angle), class: "hand" })),
       h("small", {}, `${pair}: ${digits((angle * 180) / Math.PI % 360, 3)}°`));
   };
-  return h("section", {}, h("h3", {}, `RoPE: how far each pair turns between token ${key} and token ${p}`),
-    choice("attention-key", "token looked at", range(p + 1).map((j) => [j, `${j} ${run.label(run.tokens[j], 20)}`]), key, (x) => show({ key: Number(x) })),
-    h("p", {}, `The distance is ${distance}. Pair i of a head turns by distance × frequency i: ${digits(run.rope[0])} to ${digits(run.rope.at(-1))} radians a position.`),
+  return h("section", {}, h("h3", {}, `RoPE: how far each pair rotates between token ${key} and token ${p}`),
+    h("p", {}, `The distance is ${distance}. Pair i of a head rotates by distance × frequency i: ${digits(run.rope[0])} to ${digits(run.rope.at(-1))} radians a position.`),
     h("div", { class: "clocks" }, run.rope.map(clock)));
 }

@@ -28,8 +28,9 @@ async function compareView(root) {
       if (!cell) return "left out";
       return `after ${a.depthName(d)}, position ${i}: ${a.label(cell.ids[0], 16)} ${percent(cell.chances[0])}; ${b.label(cell.ids[1], 16)} ${percent(cell.chances[1])}${cell.isSame ? "" : "  ≠ another token"}`;
     },
-    choose: (d, i) => show({ position: i, view: "residual" }),
-  }), legend(DIVERGING, -1, 1, "probability of the first run's top token: second minus first; none where the second does not keep it"));
+    isMarked: (d, i) => found.cells[d][i]?.isSame === false, choose: (d, i) => show({ position: i, view: "residual" }),
+  }), h("p", { class: "legend" }, "A dot: another token is on top in the second run. The colour is the probability of the first run's top token, second run minus first; no colour where the second run does not keep it."),
+  legend(DIVERGING, -1, 1, "difference"));
   const rows = [];
   for (let i = 0; i < Math.max(a.tokens.length, b.tokens.length); i++) {
     const one = a.drawnFrom.get(i), two = b.drawnFrom.get(i);

@@ -96,17 +96,25 @@ class Run {
     return depth === 0 ? "embedding" : `layer ${depth - 1}`;
   }
 
-  /** Return the attention weights [0..p] of a head in steps of 1/255, or null where left out. */
-  async attentionRow(layer, head, position) {
-    const one = this.passOf(position);
-    if (!one.attention) return null;
-    const first = one.start + one.T - one.attention.rows;
-    if (position < first) return null;
-    const data = await arrayOf(one.attention.data);
-    const entries = one.attention.data.shape[2];
-    const r = position - first;
-    const at = (layer * this.H + head) * entries + r * (first + 1) + (r * (r - 1)) / 2;
-    return data.subarray(at, at + position + 1);
+  /**
+   * Return a function of layer, head and position: the attention weights [0..position] of a head
+   * in steps of 1/255, or null where they were left out.
+   */
+  async attention() {
+    const rows = range(this.processed).map(() => null); // by position: where a head's row is
+    for (const one of this.passes) {
+      if (!one.attention) continue;
+      const data = await arrayOf(one.attention.data);
+      const end = one.start + one.T;
+      const first = end - one.attention.rows;
+      for (let p = first, at = 0; p < end; at += ++p) rows[p] = { data, at, entries: one.attention.data.shape[2] };
+    }
+    return (layer, head, position) => {
+      const row = rows[position];
+      if (row === null) return null;
+      const at = (layer * this.H + head) * row.entries + row.at;
+      return row.data.subarray(at, at + position + 1);
+    };
   }
 
   /** Return the lens of a position: tokens, logits, sums, entropies; null where left out. */
@@ -161,6 +169,7 @@ class Run {
   }
 }
 
+const range = (n) => Array.from({ length: n }, (_, i) => i);
 const currentRun = () => page.runs[state.run];
 
 /** Format a number in few digits. */

@@ -63,6 +63,19 @@ function colour(scale, share) {
   return scale[low].map((c, i) => Math.round(c + (scale[low + 1][i] - c) * (at - low)));
 }
 
+const palettes = new Map(); // of a scale, 256 colours as pixels
+
+/** Return the pixel of a share from 0 to 1. */
+function pixel(scale, share) {
+  if (!palettes.has(scale)) {
+    palettes.set(scale, Uint32Array.from(range(256), (i) => {
+      const [red, green, blue] = colour(scale, i / 255);
+      return (255 << 24) | (blue << 16) | (green << 8) | red;
+    }));
+  }
+  return palettes.get(scale)[Math.round(Math.min(Math.max(share, 0), 1) * 255)];
+}
+
 const css = (rgb) => `rgb(${rgb.join(" ")})`;
 const inkOn = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#000" : "#fff");
 
@@ -82,17 +95,18 @@ function legend(scale, low, high, what) {
  *
  * rows, columns: how many; value(r, c): a number, or null for no cell; scale; low, high: the range;
  * labels: {row, column}, texts by index; cell: pixels; chosen: [r, c]; say(r, c): text of a cell;
- * choose(r, c): called by a click or Enter.
+ * isMarked(r, c): whether a cell has a dot; choose(r, c): called by a click or Enter.
  */
-function matrix({ id, rows, columns, value, scale, low, high, labels, cell, chosen, say, choose, name }) {
+function matrix({ id, rows, columns, value, scale, low, high, labels, cell, chosen, say, isMarked, choose, name }) {
   const ratio = window.devicePixelRatio || 1;
-  const left = labels?.row ? 110 : 0;
-  const top = labels?.column ? 110 : 0;
+  const most = Math.max(1, Math.floor(6000 / cell)); // a browser refuses canvases above some size
+  const space = (label, n) => (label ? Math.ceil(16 + 6.7 * Math.min(14, Math.max(...range(Math.min(n, most)).map((i) => label(i).length)))) : 0);
+  const left = space(labels?.row, rows);
+  const top = space(labels?.column, columns);
   const canvas = h("canvas", { id, tabindex: 0, role: "img", "aria-label": `${name}; arrow keys move a cell, Enter chooses it` });
   const output = h("output", { class: "readout", for: id });
   let [r, c] = chosen ?? [0, 0];
-  // A browser refuses canvases above some size; what is larger is shown in part, around the cell.
-  const most = Math.max(1, Math.floor(6000 / cell));
+  // What is larger is shown in part, around the cell.
   const firstRow = Math.max(0, Math.min(r - (most >> 1), rows - most));
   const firstColumn = Math.max(0, Math.min(c - (most >> 1), columns - most));
   const shownRows = Math.min(rows, most);
@@ -108,13 +122,12 @@ function matrix({ id, rows, columns, value, scale, low, high, labels, cell, chos
   base.width = shownColumns;
   base.height = shownRows;
   const image = new ImageData(shownColumns, shownRows);
+  const pixels = new Uint32Array(image.data.buffer);
   const span = high - low || 1;
   for (let i = 0; i < shownRows; i++) {
     for (let j = 0; j < shownColumns; j++) {
       const x = value(firstRow + i, firstColumn + j);
-      if (x === null) continue;
-      const [red, green, blue] = colour(scale, (x - low) / span);
-      image.data.set([red, green, blue, 255], (i * shownColumns + j) * 4);
+      if (x !== null) pixels[i * shownColumns + j] = pixel(scale, (x - low) / span);
     }
   }
   base.getContext("2d").putImageData(image, 0, 0);
@@ -123,6 +136,15 @@ function matrix({ id, rows, columns, value, scale, low, high, labels, cell, chos
     context.clearRect(0, 0, width, height);
     context.imageSmoothingEnabled = false;
     context.drawImage(base, left, top, shownColumns * cell, shownRows * cell);
+    context.fillStyle = style.getPropertyValue("--mark");
+    for (let i = 0; isMarked && i < shownRows; i++) {
+      for (let j = 0; j < shownColumns; j++) {
+        if (!isMarked(firstRow + i, firstColumn + j)) continue;
+        context.beginPath();
+        context.arc(left + (j + 0.5) * cell, top + (i + 0.5) * cell, Math.max(1.5, cell / 6), 0, 7);
+        context.fill();
+      }
+    }
     context.fillStyle = style.getPropertyValue("--ink");
     context.font = "11px ui-monospace, monospace";
     const every = Math.max(1, Math.ceil(13 / cell));

@@ -6,12 +6,13 @@ const VIEWS = [["tokens", "Tokens", tokensView], ["map", "Map", mapView], ["atte
 async function tokensView(root) {
   const run = currentRun();
   const first = run.prompt.messages?.map((m) => `${m.role}: ${shown(m.content, 400)}`).join("\n") ?? (run.prompt.text ? shown(run.prompt.text, 400) : null);
-  root.append(...(first ? [h("h3", {}, "The prompt"), h("pre", {}, h("bdi", {}, first))] : []),
+  root.append(h("p", {}, "Each token is a piece of text with a number. The one that is chosen in the strip above is marked here; every view shows the run at it. ",
+    h("button", { id: "take-tour", type: "button", onclick: () => show({ view: "tour" }) }, "a tour in ten steps")), ...(first ? [h("h3", {}, "The prompt"), h("pre", {}, h("bdi", {}, first))] : []),
     table("All tokens; those drawn with their probability by the model", ["position", "id", "text", "kind", "probability", "random number"], run.tokens.map((id, i) => {
       const one = run.drawnFrom.get(i);
       const found = one?.choice.candidates.find((x) => x.token_id === id);
       const kind = run.texts[id]?.[1] ? "special" : "text";
-      return h("tr", { class: i === state.position ? "here" : "" }, h("td", {}, String(i)), h("td", {}, String(id)), h("td", {}, token(run, id, 200)), h("td", {}, `${kind}, ${one ? "drawn" : "prompt"}`),
+      return h("tr", { class: i === state.position ? "here" : "" }, h("td", {}, String(i)), h("td", {}, String(id)), h("td", {}, token(run, id, 200), one?.drawn === undefined ? "" : h("strong", {}, " a traced run would have drawn ", token(run, one.drawn))), h("td", {}, `${kind}, ${one ? "drawn" : "prompt"}`),
         h("td", {}, found ? percent(found.probabilities[0]) : ""), h("td", {}, one ? (one.random === null ? "none" : String(one.random)) : ""));
     }), { id: "all-tokens" }),
     table("The run", ["what", "value"], [["model", shown(run.model, 600)], ["sizes", Object.entries(run.sizes).map(([k, v]) => `${k} = ${amount(v)}`).join(", ")], ["weights", run.weights],
@@ -34,12 +35,12 @@ async function show(changes) {
   if (turn !== show.turn) return; // a newer choice was made meanwhile
   const focused = document.activeElement?.id;
   const panel = document.getElementById("view");
-  const places = new Map([...panel.querySelectorAll(".scroll")].map((one, n) => [n, [one.scrollLeft, one.scrollTop]]));
+  const places = [...panel.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
   const isSame = panel.dataset.view === state.view;
   panel.replaceChildren(...root.childNodes);
   panel.dataset.view = state.view;
   panel.setAttribute("aria-labelledby", `tab-${state.view}`);
-  if (isSame) panel.querySelectorAll(".scroll").forEach((one, n) => places.has(n) && ([one.scrollLeft, one.scrollTop] = places.get(n)));
+  if (isSame) panel.querySelectorAll(".scroll").forEach((one, n) => places[n]?.some(Boolean) && one.scrollTo(...places[n]));
   for (const [name] of VIEWS) {
     const tab = document.getElementById(`tab-${name}`);
     tab.setAttribute("aria-selected", String(name === state.view));

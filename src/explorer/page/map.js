@@ -32,23 +32,23 @@ function stageMap(run, pass) {
       id: `stage-${number}`, class: number === state.stage ? "stage here" : "stage", tabindex: 0, role: "button", "aria-label": `stage ${number} ${stage.name}`,
       onclick: choose, onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(); } },
     }, s("rect", { x: indent * 16 + 8, y: top(number) + 2, width: 250, height: row - 8, rx: 5, class: "op" }),
-      s("text", { x: indent * 16 + 16, y: top(number) + 17 }, `${number}  ${shown(stage.name, 32)}`),
+      s("text", { x: indent * 16 + 16, y: top(number) + 17 }, `${number}  ${shown(stage.name, 27)}`),
       seconds[number] ? s("rect", { x: 312, y: top(number) + 7, width: Math.max(1, share * 60), height: 11, class: "chosen" }) : null,
-      seconds[number] ? s("text", { x: 376, y: top(number) + 17, class: "small" }, percent(share).replace(".00", "")) : null);
+      seconds[number] ? s("text", { x: 376, y: top(number) + 17, class: "small" }, `${share < 0.01 ? "<1" : Math.round(100 * share)}\u00a0%`) : null);
   });
   const back = s("path", { d: `M${width - 4} ${top(21) + 14} h2 V${top(4) + 12} h-2`, class: "residual" });
   return h("div", {}, h("p", {}, `${run.L} layers run stages 6 to 18; the drawn token goes back to stage 4. Bars: share of the time of pass ${pass}, ${duration(total)} in all ops.`),
     s("svg", { viewBox: `0 0 ${width} ${21 * row + 8}`, class: "map", role: "group", "aria-label": "the stages of the model" }, frames, back, boxes));
 }
 
-const COLUMNS = ["op", "result", "letters", "numbers", "dtype", "time", "bytes", "operations", "limit of the machine"];
+const COLUMNS = ["op", "result", "dtype", "time", "bytes", "operations", "limit of the machine"];
 
 function stagePanel(run, pass) {
   const stage = page.stages[state.stage - 1];
   const events = run.events.filter((event) => event[0] === pass && event[1] === state.stage && (event[2] === null || event[2] === state.layer));
   const rows = events.map((event) => {
-    const [name, shape, letters, dtype] = run.tensors[event[5][0][0]];
-    return [event[3], name, `[${letters.join(", ")}]`, `[${shape.join(", ")}]`, dtype, duration(event[6]), amount(event[7]), amount(event[8]), shareOfLimit(run, event)];
+    const [name, shape, , dtype] = run.tensors[event[5][0][0]];
+    return [event[3], `${name} [${shape.join(", ")}]`, dtype, duration(event[6]), amount(event[7]), amount(event[8]), shareOfLimit(run, event)];
   });
   return h("section", { class: "panel" },
     h("h3", { id: "stage-heading" }, `Stage ${stage.number}: ${stage.name}${events.some((event) => event[2] !== null) ? `, layer ${state.layer}` : ""}`),
@@ -80,7 +80,7 @@ function opGraph(run, events) {
     });
     event[5].forEach(([, id]) => places.set(id, y));
     const [name, shape, letters] = run.tensors[event[5][0][0]];
-    const scalars = Object.entries(event[10]).map(([key, value]) => `${key} = ${value}`).join(", ");
+    const scalars = Object.entries(event[10]).map(([key, value]) => `${key} = ${typeof value === "number" ? digits(value, 6) : value}`).join(", ");
     return s("g", {}, inputs, s("rect", { x: 214, y, width: 170, height: 34, rx: 6, class: "op" }),
       s("text", { x: 299, y: y + 21, "text-anchor": "middle" }, event[3]),
       s("text", { x: 394, y: y + 14 }, `${name} [${letters.join(", ")}]`), s("text", { x: 394, y: y + 29, class: "small" }, `= [${shape.join(", ")}]`),

@@ -4,21 +4,23 @@ async function residualView(root) {
   const run = currentRun();
   const p = run.query(state.position);
   root.append(h("p", {}, `Position ${p}, `, token(run, run.tokens[p]), ". Each half of a layer adds to the residual stream. Read as logits after each layer, by the final norm and the output matrix, the stream says which token it leads to: the logit lens."));
-  const lenses = await Promise.all(range(run.processed).map((i) => run.lensOf(i)));
-  root.append(...lensTable(run, lenses, p), ...(lenses[p] ? lensOfPosition(run, lenses[p], p) : []));
+  const lens = await run.lensOf(p);
+  root.append(drawnNote(run, p), ...(await lensTable(run, p)), ...(lens ? lensOfPosition(run, lens, p) : []));
   root.append(await streamTable(run, p), await attributionOf(run));
 }
 
-function lensTable(run, lenses, p) {
-  if (lenses.every((one) => one === null)) return [missing("The lens")];
-  const count = Math.max(3, Math.min(10, Math.floor((window.innerWidth - 140) / 105)));
+async function lensTable(run, p) {
+  if (run.passes.every((one) => !one.lens)) return [missing("The lens")];
+  const count = Math.max(3, Math.min(8, Math.floor((window.innerWidth - 140) / 105)));
   const first = Math.max(0, Math.min(p - Math.floor(count / 2), run.processed - count));
   const positions = range(run.processed).slice(first, first + count);
+  const lenses = new Map(await Promise.all(positions.map(async (i) => [i, await run.lensOf(i)])));
   const rows = range(run.depths).reverse().map((depth) => h("tr", {}, h("th", { scope: "row" }, run.depthName(depth)),
     positions.map((i) => {
-      if (!lenses[i]) return h("td", {}, "–");
-      const id = lenses[i].top(depth)[0];
-      const chance = lenses[i].chance(depth, id);
+      const lens = lenses.get(i);
+      if (!lens) return h("td", {}, "–");
+      const id = lens.top(depth)[0];
+      const chance = lens.chance(depth, id);
       const rgb = colour(VIRIDIS, chance);
       const isNext = run.tokens[i + 1] === id;
       return h("td", { style: { background: css(rgb), color: inkOn(rgb) }, class: i === p ? "here" : "" },
@@ -77,20 +79,25 @@ async function attributionOf(run) {
   const logit = one.logits ? (await arrayOf(one.logits))[one.token] : null;
   const most = Math.max(...parts.map(Math.abs));
   const name = (i) => (i === 0 ? "embedding" : `layer ${(i - 1) >> 1} ${i % 2 ? "attention" : "feed-forward"}`);
+  const signed = (x) => `${x < 0 ? "−" : "+"}${digits(Math.abs(x), 3)}`;
+  const best = parts.indexOf(Math.max(...parts));
   const width = 560, row = 18, zero = 330;
   const scale = 170 / (most || 1);
   const bars = [...parts].map((x, i) => [
     s("text", { x: 4, y: i * row + 13 }, name(i)),
     s("rect", { x: x < 0 ? zero + x * scale : zero, y: i * row + 3, width: Math.abs(x) * scale, height: row - 6, class: x < 0 ? "against" : "for" }),
-    s("text", { x: x < 0 ? zero + 4 : zero - 4, y: i * row + 13, "text-anchor": x < 0 ? "start" : "end" }, `${x < 0 ? "−" : "+"}${digits(Math.abs(x), 3)}`),
+    s("text", { x: x < 0 ? zero + 4 : zero - 4, y: i * row + 13, "text-anchor": x < 0 ? "start" : "end" }, signed(x)),
   ]);
   const section = h("section", {}, h("h3", {}, "Who promoted ", token(run, one.token), `, token ${one.token} at position ${one.start + one.T}`),
     h("p", { id: "attribution-sum" }, `Each part of the stream, times the output row of this token, with the scale of the final norm held fixed. The parts add up to ${digits(one.attribution.sum, 7)}; the logit is ${logit === null ? "not in this file" : digits(logit, 7)}. They differ by less than ${digits(one.attribution.bound, 2)}, which is what rounding the normalized activations can change.`),
+    h("p", {}, "The largest part: ", h("strong", { id: "largest-part" }, `${name(best)}, ${signed(parts[best])}`), "."),
     picture(width, parts.length * row + 6, "the share of the logit of each part",
       s("line", { x1: zero, x2: zero, y1: 0, y2: parts.length * row, class: "axis" }), bars));
   if (!heads) return section;
   const largest = Math.max(...heads.map(Math.abs)) || 1;
-  section.append(h("h3", {}, "Which heads"), matrix({
+  const top = heads.indexOf(Math.max(...heads));
+  section.append(h("h3", {}, "Which heads"),
+    h("p", {}, "What attention of a layer added, divided among its heads. The largest: ", h("strong", { id: "largest-head" }, `layer ${Math.floor(top / run.H)}, head ${top % run.H}, ${signed(heads[top])}`), "."), matrix({
     id: "attribution-heads", name: "share of the logit by head", rows: run.L, columns: run.H, cell: Math.max(12, Math.min(30, Math.floor(600 / run.H))),
     scale: DIVERGING, low: -largest, high: largest, value: (layer, head) => heads[layer * run.H + head],
     labels: { row: (layer) => `layer ${layer}`, column: (head) => `head ${head}` },

@@ -17,6 +17,28 @@ function penalised(logits, seen, penalty) {
   return changed;
 }
 
+const LARGEST = 256; // logits of a step that are kept in order
+const orders = new WeakMap();
+
+/** Return the k largest logits, or all if they are fewer, in descending order. */
+function largestOf(logits, k) {
+  if (k <= LARGEST && orders.has(logits)) return orders.get(logits);
+  const most = Math.max(k, LARGEST);
+  const found = new Float32Array(4 * most);
+  let count = 0, least = -Infinity;
+  for (let i = 0; i < logits.length; i++) {
+    if (logits[i] <= least) continue;
+    found[count++] = logits[i];
+    if (count < found.length) continue;
+    found.sort().copyWithin(0, count - most);
+    count = most;
+    least = found[0];
+  }
+  const order = found.subarray(0, count).sort().reverse();
+  if (most === LARGEST) orders.set(logits, order);
+  return order;
+}
+
 /**
  * Return what can be drawn: ids ascending and probabilities that add up to 1.
  *
@@ -27,34 +49,37 @@ function distribution(logits, { temperature, top_k, top_p, min_p }) {
   if (temperature === 0) {
     let best = 0;
     for (let i = 1; i < n; i++) if (logits[i] > logits[best]) best = i;
-    return { ids: [best], probabilities: [1] };
+    return { ids: Int32Array.of(best), probabilities: Float64Array.of(1) };
   }
-  let ids = null;
-  if (top_k > 0 && top_k < n) {
-    const limit = Float32Array.from(logits).sort()[n - top_k];
-    ids = [];
-    for (let i = 0; i < n; i++) if (logits[i] >= limit) ids.push(i);
-  } else ids = range(n);
-  let largest = -Infinity;
-  for (const id of ids) largest = Math.max(largest, logits[id]);
+  const order = largestOf(logits, top_k > 0 && top_k < n ? top_k : 1);
+  const limit = top_k > 0 && top_k < n ? order[top_k - 1] : -Infinity;
+  const largest = order[0];
+  let ids = new Int32Array(n), many = 0;
+  for (let i = 0; i < n; i++) if (logits[i] >= limit) ids[many++] = i;
+  ids = ids.subarray(0, many);
   const rate = Math.fround(Math.min(Math.max(1 / temperature, 1e-37), 1e38));
-  const isMany = ids.length > MANY;
-  let weights = ids.map((id) => (isMany
-    ? Math.fround(Math.exp(Math.fround(Math.fround(logits[id] - largest) * rate)))
-    : Math.exp((logits[id] - largest) / temperature)));
+  const weights = new Float64Array(many);
+  for (let i = 0; i < many; i++) {
+    const x = logits[ids[i]] - largest;
+    weights[i] = many > MANY ? Math.fround(Math.exp(Math.fround(Math.fround(x) * rate))) : Math.exp(x / temperature);
+  }
   if (top_p < 1 || min_p > 0) {
-    let smallest = min_p, count = weights.length;
+    let smallest = min_p, count = many;
     if (top_p < 1) {
       const [last, ties] = smallestOfTopP(weights, top_p);
       if (last >= smallest) [smallest, count] = [last, ties];
     }
     let equal = 0;
-    weights = weights.map((w) => (w < smallest || (w === smallest && ++equal > count) ? 0 : w));
+    weights.forEach((w, i) => { if (w < smallest || (w === smallest && ++equal > count)) weights[i] = 0; });
   }
-  const kept = range(ids.length).filter((i) => weights[i] > 0);
-  let sum = 0;
-  for (const i of kept) sum += weights[i];
-  return { ids: kept.map((i) => ids[i]), probabilities: kept.map((i) => weights[i] / sum) };
+  let sum = 0, kept = 0;
+  for (let i = 0; i < many; i++) {
+    sum += weights[i];
+    if (weights[i] === 0) continue;
+    ids[kept] = ids[i];
+    weights[kept++] = weights[i];
+  }
+  return { ids: ids.subarray(0, kept), probabilities: weights.subarray(0, kept).map((w) => w / sum) };
 }
 
 /** Return the smallest of the fewest weights that reach top_p, and how many of its size are in. */
@@ -133,34 +158,48 @@ function sampled(run, one, raw, logits, settings) {
     if (partial.temperature === 0) break;
   }
   const last = stages.at(-1)[1];
-  const maps = stages.map(([, found]) => new Map(found.ids.map((id, i) => [id, found.probabilities[i]])));
-  const first = maps[0];
-  const near = [...first.keys()].sort((a, b) => logits[b] - logits[a] || a - b).slice(0, 30);
+  const least = largestOf(logits, 30)[29] ?? -Infinity;
+  const near = [];
+  for (let id = 0; id < logits.length; id++) if (logits[id] >= least) near.push(id);
+  near.sort((a, b) => logits[b] - logits[a] || a - b).splice(30);
   if (!near.includes(one.token)) near.push(one.token);
+  const shares = new Map(near.map((id) => [id, stages.map(([, found]) => found.probabilities[placeOf(found.ids, id)])]));
   const place = one.random === null ? 0 : hit(last.probabilities, one.random);
   const drawn = last.ids[place];
-  const rows = near.map((id) => h("tr", { class: maps.at(-1).has(id) ? "" : "out" },
+  const rows = near.map((id) => h("tr", { class: shares.get(id).at(-1) === undefined ? "out" : "" },
     h("td", {}, id === drawn ? "→" : ""), h("td", {}, String(id)), h("td", {}, token(run, id)), h("td", {}, digits(raw[id], 6)),
-    maps.map((map) => h("td", {}, map.has(id) ? percent(map.get(id)) : h("s", {}, "removed")))));
+    shares.get(id).map((share) => h("td", {}, share === undefined ? h("s", {}, "removed") : percent(share)))));
   const kept = h("tr", { class: "sum" }, h("td", { colspan: 4 }, "tokens that are left"), stages.map(([, found]) => h("td", {}, amount(found.ids.length))));
   return [
-    h("p", { id: "sampling-drawn" }, one.random === null ? "With temperature 0: " : `With these settings, ${one.random} hits: `, token(run, drawn),
-      drawn === one.token ? ", as in the run." : ", not the run's token."),
+    h("p", { id: "sampling-drawn" }, one.random === null ? "With temperature 0: " : `With these settings, ${one.random} hits: `, token(run, drawn), ", ",
+      h("span", { id: "sampling-same" }, drawn === one.token ? "as in the run" : "not the run's token"), "."),
     drawLine(run, last, one.random, drawn),
     table("Candidates, the most probable first; a removed one is struck out", ["", "id", "token", "logit", ...stages.map(([name]) => name)], [...rows, kept], { id: "candidates" }),
   ];
 }
 
+/** Return where an id is among ascending ones, or -1. */
+function placeOf(ids, id) {
+  let low = 0, high = ids.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (ids[middle] < id) low = middle + 1;
+    else high = middle;
+  }
+  return ids[low] === id ? low : -1;
+}
+
 /** Draw the probabilities end to end, in the order of ids, and where the random number falls. */
 function drawLine(run, found, random, drawn) {
-  const width = 900;
+  const width = Math.min(900, window.innerWidth - 40);
   let x = 0;
-  const parts = found.ids.map((id, i) => {
+  const parts = [];
+  found.ids.forEach((id, i) => {
     const wide = found.probabilities[i] * width;
-    const part = [s("rect", { x, y: 16, width: Math.max(wide - 0.5, 0), height: 26, class: id === drawn ? "chosen" : "other" })];
-    if (wide > 46) part.push(s("text", { x: x + 4, y: 33, class: id === drawn ? "onmark" : "" }, shown(run.text(id), Math.floor(wide / 9))));
     x += wide;
-    return wide < 0.3 && id !== drawn ? null : part;
+    if (wide < 0.3 && id !== drawn) return;
+    parts.push(s("rect", { x: x - wide, y: 16, width: Math.max(wide - 0.5, 0), height: 26, class: id === drawn ? "chosen" : "other" }));
+    if (wide > 46) parts.push(s("text", { x: x - wide + 4, y: 33, class: id === drawn ? "onmark" : "" }, shown(run.text(id), Math.floor(wide / 9))));
   });
   const arrow = random === null ? null : s("path", { d: `M${random * width - 5} 2 h10 l-5 12 z`, class: "hand" });
   return picture(width, 46, "probabilities end to end, in the order of token ids", parts, arrow);

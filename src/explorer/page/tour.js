@@ -4,7 +4,8 @@
 async function tourSteps(run) {
   const draw = run.drawOf(run.promptLength);
   const last = run.promptLength - 1;
-  const row = draw && (await run.attentionRow(0, 0, last));
+  const rowOf = await run.attention();
+  const row = draw && rowOf(0, 0, last);
   const key = row ? range(last + 1).reduce((x, y) => (row[y] > row[x] ? y : x), 0) : 0;
   const lens = await run.lensOf(last);
   const drawn = draw ? run.label(draw.token, 20) : "no token";
@@ -22,7 +23,7 @@ async function tourSteps(run) {
     ["Tokens become vectors", `Stage 4 looks each token up in a table of V = ${amount(sizes.V)} rows; a row has D = ${sizes.D} numbers. So x has the shape [T, D] = [${T}, ${sizes.D}].`, { view: "map", stage: 4 }],
     ["Layers add to one stream", `Each of L = ${sizes.L} layers adds what attention and feed-forward found. ${stream ? `At the last token of the prompt the rms of the stream grows from ${digits(stream.rms(0), 3)} to ${digits(stream.rms(2 * run.L), 3)}.` : ""}`, { view: "residual", position: last }],
     ["Queries, keys and values", `Stage 8 makes H = ${sizes.H} queries, and K = ${sizes.K} keys and values for each token: G = ${sizes.H / sizes.K} query heads share a key/value head.`, { view: "map", stage: 8 }],
-    ["Positions are angles", `RoPE turns pairs of numbers: the first by ${digits(run.rope[0], 3)} radians a position, the last by ${digits(run.rope.at(-1), 3)}.`, { view: "attention", layer: 0, head: 0, position: last }],
+    ["Positions are angles", `RoPE rotates pairs of numbers: the first by ${digits(run.rope[0], 3)} radians a position, the last by ${digits(run.rope.at(-1), 3)}.`, { view: "attention", layer: 0, head: 0, position: last }],
     ["A token looks back", row ? `In layer 0, head 0, the last token of the prompt gives ${percent(row[key] / 255)} of its attention to token ${key}, ${run.label(run.tokens[key])}.` : "Attention of this run was left out.", { view: "attention", layer: 0, head: 0, position: last, key }],
     ["The cache saves work", `The first pass ran ${T} tokens in ${duration(first)}${second ? `; the next one ran a single token in ${duration(second)}, and read the keys and values of the others from the cache` : ""}.`, { view: "cache", position: last }],
     ["When the answer appears", depth === undefined ? `The lens shows what each layer leads to; the token drawn is ${drawn}.` : `Read as logits, the stream leads to ${drawn} for the first time after ${run.depthName(depth)}.`, { view: "residual", position: last }],

@@ -1,15 +1,15 @@
 """Ops that only attention needs."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from .. import kernels
 from ..checks import kernel_operand, shown
 from ..dtype import complex64
 from ..errors import DTypeError, ShapeError, TensorError
-from ..kernels import lib
-from ..key_value_cache import GROUP_POSITIONS, KeyValueCache
+from ..kernels import ffi, lib
+from ..key_value_cache import GROUP_POSITIONS, KeyValueCache, Spans
 from ..layout import check_slice, checked_ints
 from ..op import op, op_that_changes
 from ..tensor import Tensor
@@ -111,18 +111,20 @@ def rotary_embedding(
 
 def _written_rows(given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     start_pos = given["start_pos"]
+    if isinstance(start_pos, Spans):
+        return given["xk"], given["xv"]
     return read_cache(given["cache"], start_pos, start_pos + given["xk"].shape[0])
 
 
 @op_that_changes(_written_rows)
-def write_cache(cache: KeyValueCache, start_pos: int, xk: Tensor, xv: Tensor) -> None:
+def write_cache(cache: KeyValueCache, start_pos: int | Spans, xk: Tensor, xv: Tensor) -> None:
     """Write the keys and values of new positions into a cache.
 
     keys[start_pos + t, k, :] = xk[t, k, :], values[start_pos + t, k, :] = xv[t, k, :]
 
     Args:
         cache: Of K heads of size h.
-        start_pos: Position of the first new token.
+        start_pos: Position of the first new token; or where those of several sequences belong.
         xk: Rotated keys [T, K, h] in the dtype of the cache.
         xv: Values [T, K, h] in the dtype of the cache.
 
@@ -130,8 +132,8 @@ def write_cache(cache: KeyValueCache, start_pos: int, xk: Tensor, xv: Tensor) ->
         ShapeError: Sizes that are not the cache's, or positions that it does not have.
         DTypeError: Another dtype.
     """
-    start_pos = _check_rows("write_cache", "xk", xk, cache, start_pos)
-    T, K, h = xk._shape
+    parts = _parts("write_cache", "xk", xk, cache, start_pos)
+    _, K, h = xk._shape
     if cache.heads != K or xv._shape != xk._shape:
         raise ShapeError(
             f"[write_cache] xk.shape and xv.shape must equal [T, {cache.heads}, {cache.head_dim}]: "
@@ -144,15 +146,25 @@ def write_cache(cache: KeyValueCache, start_pos: int, xk: Tensor, xv: Tensor) ->
             raise TensorError("[write_cache] xk and xv must not share memory with the cache")
     if xk._pointer is None or xv._pointer is None:
         xk, xv = xk.contiguous(), xv.contiguous()
-    if T:
+    threads, code = kernels.threads or kernels.checked_threads(), cache.dtype.code
+    for row, count, first, _, blocks in parts:
         lib.write_cache(
-            cache.keys._pointer, cache.values._pointer, xk._pointer, xv._pointer, T, start_pos,
-            K, h, cache.capacity, cache.dtype.code, kernels.threads or kernels.checked_threads(),
+            cache.keys._pointer, cache.values._pointer,
+            _row_pointer(xk, row) if row else xk._pointer,
+            _row_pointer(xv, row) if row else xv._pointer,
+            blocks, count, first, K, h, cache.capacity, code, threads,
         )  # fmt: skip
 
 
-def _check_rows(op: str, label: str, x: Tensor, cache: KeyValueCache, start_pos: int) -> int:
-    """Check tokens [T, heads, h] that take places in a cache; return start_pos as an int."""
+def _row_pointer(x: Tensor, row: int) -> Any:
+    """Return the address of a row of a contiguous tensor."""
+    return kernels.pointer(x.data_pointer + row * x._strides[0])
+
+
+def _parts(
+    op: str, label: str, x: Tensor, cache: KeyValueCache, start_pos: int | Spans
+) -> Sequence[tuple[int, int, int, int, Any]]:
+    """Check tokens [T, heads, h] that take places in a cache; return the `Spans.parts` of them."""
     if x._dtype is not cache.dtype:
         raise DTypeError(
             f"[{op}] {label}.dtype must equal cache.dtype: {x.dtype} != {cache.dtype} "
@@ -162,14 +174,22 @@ def _check_rows(op: str, label: str, x: Tensor, cache: KeyValueCache, start_pos:
         raise ShapeError(
             f"[{op}] {label}.shape must equal [T, heads, {cache.head_dim}]: {list(x.shape)}"
         )
-    start_pos = checked_ints(op, "start_pos", (start_pos,))[0]
     T = x._shape[0]
+    if isinstance(start_pos, Spans):
+        if start_pos.tokens != T or start_pos.capacity > cache.positions:
+            raise ShapeError(
+                f"[{op}] start_pos must be of {label}.shape[0] tokens and at most cache.positions: "
+                f"{start_pos.tokens} and {start_pos.capacity}, {cache.positions} "
+                f"({shown((label, x))})"
+            )
+        return start_pos.parts
+    start_pos = checked_ints(op, "start_pos", (start_pos,))[0]
     if not 0 <= start_pos <= start_pos + T <= cache.positions:
         raise ShapeError(
             f"[{op}] start_pos and start_pos + T must be in [0, cache.positions]: {start_pos} and "
             f"{start_pos + T}, {cache.positions} ({shown((label, x))})"
         )
-    return start_pos
+    return ((0, T, start_pos, cache.positions, ffi.NULL),)
 
 
 @op
@@ -202,7 +222,7 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
 
 @op
 def attention(
-    xq: Tensor, cache: KeyValueCache, start_pos: int, divisor: float | None = None
+    xq: Tensor, cache: KeyValueCache, start_pos: int | Spans, divisor: float | None = None
 ) -> Tensor:
     """Sum the cached values that each token may see by their weights, without a score matrix.
 
@@ -215,7 +235,8 @@ def attention(
     Args:
         xq: Rotated queries [T, H, h] in the dtype of the cache, H a multiple of its K heads.
         cache: The positions below start_pos + T have been written.
-        start_pos: Position of the first token.
+        start_pos: Position of the first token; or where the tokens of several sequences belong,
+            which do not see each other.
         divisor: A positive number that replaces sqrt(h) in the formula.
 
     Returns:
@@ -228,10 +249,10 @@ def attention(
 
     Source: Dao et al., FlashAttention, 2022, for the merging of blocks; Ainslie et al., GQA, 2023.
     """
-    start_pos = _check_rows("attention", "xq", xq, cache, start_pos)
-    T, H, h = xq._shape
+    parts = _parts("attention", "xq", xq, cache, start_pos)
+    _, H, h = xq._shape
     K = cache.heads
-    if H % K:
+    if H % (K or 1):
         raise ShapeError(
             f"[attention] xq.shape[1] must be a multiple of cache.heads: {H} and {K} "
             f"({shown(('xq', xq))})"
@@ -244,19 +265,18 @@ def attention(
     if not result._size:
         return result
     threads, code = kernels.threads or kernels.checked_threads(), xq._dtype.code
-    xq_at, out_at, scale = xq._pointer, result._pointer, _LOG2_E / (divisor or math.sqrt(h))
-    step = max(1, _MULTIPLY_ADDS_PER_CALL // (2 * H * h * (start_pos + T)))
-    for t in range(0, T, step):
-        if t:
-            offset = t * H * h * xq._dtype.itemsize
-            xq_at = kernels.pointer(xq.data_pointer + offset)
-            out_at = kernels.pointer(result.data_pointer + offset)
-        count = min(step, T - t)
-        # Enough for any position of the cache, so that a sequence allocates once.
-        last = cache.positions - count
-        scratch = kernels.scratch(lib.attention_scratch_bytes(count, last, H, K, h, code, threads))
-        lib.attention(
-            out_at, scratch, xq_at, cache.keys._pointer, cache.values._pointer, count,
-            start_pos + t, H, K, h, cache.capacity, scale, code, threads,
-        )  # fmt: skip
+    scale = _LOG2_E / (divisor or math.sqrt(h))
+    for row, tokens, first, end, blocks in parts:
+        step = max(1, _MULTIPLY_ADDS_PER_CALL // (2 * H * h * (first + tokens)))
+        for t in range(0, tokens, step):
+            count = min(step, tokens - t)
+            # Enough for any position of the sequence, so that it allocates once.
+            most = lib.attention_scratch_bytes(count, end - count, H, K, h, code, threads)
+            at = row + t
+            lib.attention(
+                _row_pointer(result, at) if at else result._pointer, kernels.scratch(most),
+                _row_pointer(xq, at) if at else xq._pointer,
+                cache.keys._pointer, cache.values._pointer, blocks, count, first + t, H, K, h,
+                cache.capacity, scale, code, threads,
+            )  # fmt: skip
     return result

@@ -172,8 +172,7 @@ def _goes_with(x: DType, weight: DType | BlockDType) -> bool:
     """Tell whether activations can be multiplied by a weight of another dtype."""
     if isinstance(weight, BlockDType):
         return True
-    is_exact = weight.product_type in ("bfloat16", x.name) and weight is not bfloat16
-    return is_exact and weight.itemsize < x.itemsize
+    return weight.product_type in ("bfloat16", x.name) and weight.itemsize < x.itemsize
 
 
 def _checked_bias(op: str, weight: Weight, bias: Tensor) -> Tensor:

@@ -1,0 +1,126 @@
+"""Write a GGUF file tensor by tensor, plain or in blocks, with no more than one in memory.
+
+A value is written by its Python type: text, truth value, int as uint32, float as float32, and lists
+of text, of int as int32, or of float as float32.
+
+Source: ggml-org/ggml, docs/gguf.md.
+"""
+
+import math
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from .. import ml
+from .gguf import DTYPES, MAGIC
+
+_VERSION, _ALIGNMENT = 3, 32
+_NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+_STRING, _ARRAY = 8, 9
+_KINDS: Mapping[type, tuple[int, str]] = {bool: (7, "?"), int: (4, "I"), float: (6, "f")}
+_LISTED: Mapping[type, tuple[int, str]] = {int: (5, "i"), float: (6, "f")}
+
+NewValue = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
+
+
+def type_number(dtype: ml.DType | ml.BlockDType) -> int | None:
+    """Return the number of a type in the format, or None where the format does not have it."""
+    return _NUMBERS.get(dtype)
+
+
+def nbytes_of(dtype: ml.DType | ml.BlockDType, shape: tuple[int, ...]) -> int:
+    """Return the bytes of a tensor."""
+    size = math.prod(shape)
+    return size * dtype.itemsize if isinstance(dtype, ml.DType) else dtype.bytes_of(size)
+
+
+class GgufWriter:
+    """A new GGUF file; to be used in a `with` statement, at whose end it is on the disk.
+
+    Args:
+        path: The file, which must not exist.
+        keys: Its keys and their values, in order.
+        tensors: The dtype and the shape of each tensor that is going to be written, by its name.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        keys: Mapping[str, NewValue],
+        tensors: Mapping[str, tuple[ml.DType | ml.BlockDType, tuple[int, ...]]],
+    ) -> None:
+        head = [MAGIC, struct.pack("<IQQ", _VERSION, len(tensors), len(keys))]
+        head += (_text(name) + _value(value) for name, value in keys.items())
+        self._places: dict[str, tuple[int, int]] = {}
+        position = 0
+        for name, (dtype, shape) in tensors.items():
+            sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+            head.append(_text(name) + sizes + struct.pack("<IQ", _NUMBERS[dtype], position))
+            self._places[name] = (position, nbytes_of(dtype, shape))
+            position = _aligned(position + nbytes_of(dtype, shape))
+        content = b"".join(head)
+        self._start = _aligned(len(content))
+        self._stream = path.open("xb")
+        self._stream.write(content)
+        self._stream.truncate(self._start + position)
+
+    def write(self, name: str, weight: ml.Weight) -> None:
+        """Write one of the tensors, once.
+
+        Raises:
+            OSError: It cannot be written, as on a full disk.
+        """
+        start, nbytes = self._places.pop(name)
+        bits = (weight if isinstance(weight, ml.Tensor) else weight.codes).contiguous().bits()
+        content = bits.reshape(-1).view(np.uint8).data
+        assert len(content) == nbytes
+        self._stream.seek(self._start + start)
+        self._stream.write(content)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                assert not self._places
+                self._stream.flush()
+                os.fsync(self._stream.fileno())
+        finally:
+            self._stream.close()
+
+
+def _aligned(position: int) -> int:
+    return -(-position // _ALIGNMENT) * _ALIGNMENT
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(value: NewValue) -> bytes:
+    if isinstance(value, str):
+        return struct.pack("<I", _STRING) + _text(value)
+    if isinstance(value, bool | int | float):
+        kind, code = _KINDS[type(value)]
+        return struct.pack(f"<I{code}", kind, value)
+    first = value[0] if value else ""
+    if isinstance(first, str):
+        parts = [_text(str(each)) for each in value]
+        return struct.pack("<IIQ", _ARRAY, _STRING, len(parts)) + b"".join(parts)
+    kind, code = _LISTED[type(first)]
+    return struct.pack(f"<IIQ{len(value)}{code}", _ARRAY, kind, len(value), *value)

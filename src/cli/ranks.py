@@ -1,0 +1,226 @@
+"""The ranks of a run that mpirun started: rank 0 talks, the others follow, and all end together.
+
+What one rank cannot do ends the run on all of them, with one line. A thread of each rank says
+every half second that it is alive, on a separate communicator: a rank that computes for minutes
+still says it, one that was stopped or cut off does not. mpirun notices one that was killed.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from .. import __version__, ml
+from ..checkpoint import CheckpointError
+from ..ml.errors import LlamaBoltsError
+from ..model import InferenceContext, MemoryForecast, Model, ModelFiles, forecast_memory, load_model
+from ..model.files import read_model_files
+from ..model.ranks import Ranks, own_forecast
+from ..untrusted import escape_line
+from . import loading, mpi_place
+from .arguments import DEFAULT_CONTEXT_LENGTH, Options
+from .console import Console, UsageError
+
+T = TypeVar("T")
+Told = Callable[[Exception], tuple[int, str]]
+
+_BEAT_SECONDS = 0.5
+_LOST_SECONDS = 5.0  # of silence, while this rank itself was running
+_SAMPLE_BYTES, _SAMPLES = 4096, 1024  # of a weight file, which are compared
+_OF_ONE_PROCESS = (
+    "metadata", "check_weights", "verify", "info", "bench", "explain", "save_quantized",
+    "save_gguf", "serve", "jsonl", "prompt_cache", "debug_log", "trace_json", "diagrams", "explore",
+)  # fmt: skip
+
+
+def run_rank(
+    options: Options, console: Console, talk: Callable[[Options, Console], int], told: Told
+) -> int:
+    """Run this rank to its end, and return the exit code of rank 0.
+
+    `talk` is what rank 0 does, and `told` turns an error into an exit code and a line.
+    """
+    rank = mpi_place()[0]
+    try:
+        for name in _OF_ONE_PROCESS:
+            if getattr(options, name) not in (None, False):
+                text = "expected one process, got several (mpirun)"
+                raise UsageError(f"--{name.replace('_', '-')}: {text}")
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            text = f"rank {rank}: mpi4py: expected `pip install -e '.[mpi]'`, got {error}"
+            if rank:  # of the same installation rank 0 says it, and mpirun ends all
+                time.sleep(2.0)
+                _say(text)
+                return 2
+            raise UsageError(text) from None
+        world = World(MPI, options, told)
+        options = world.begin()
+    except UsageError as error:
+        console.error(str(error))
+        return 0 if rank else 2  # mpirun would end rank 0 before it said why
+    if rank:
+        return world.follow()
+    loading.load_on_ranks, code = world.load, 130
+    try:
+        code = talk(options, console)
+    finally:
+        world.end(code)
+    return code
+
+
+class World:
+    """All ranks of this run, as one of them knows them; arguments are those of `run_rank`."""
+
+    def __init__(self, mpi: Any, options: Options, told: Told) -> None:
+        self._mpi, self._options, self._told = mpi, options, told
+        self.ranks = Ranks(mpi.COMM_WORLD.Dup(), self._fail)
+        self._line = mpi.COMM_WORLD.Dup()
+        self._over = threading.Event()
+        self._watch = threading.Thread(target=self._watch_others, daemon=True)
+
+    def begin(self) -> Options:
+        """Compare versions, start the heartbeat; return the options with a number of threads."""
+        mine = __version__, self._mpi.Get_processor_name(), frozenset(os.sched_getaffinity(0))
+        found = self.ranks.comm.allgather(mine)
+        self._hosts = [host for _, host, _ in found]
+        self._beside = self._hosts.count(mine[1])
+        self._compare("version", [version for version, *_ in found], UsageError)
+        if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
+            raise UsageError("mpi: expected MPI_THREAD_MULTIPLE, got less")
+        self._watch.start()
+        threads = self._options.threads or max(ml.get_num_threads() // found.count(mine), 1)
+        ml.set_num_threads(threads)
+        self._options = dataclasses.replace(self._options, threads=threads)
+        return self._options
+
+    def _compare(self, what: str, values: Sequence[object], error: type[Exception]) -> None:
+        for rank, value in enumerate(values):
+            if value != values[0]:
+                text = f"{what}: expected {values[0]} as on rank 0, got {value}"
+                raise error(f"{self._name(rank)}: {text}")
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} on {self._hosts[rank]}"
+
+    def load(
+        self, given: ModelFiles | None, positions: int | None, console: Console | None
+    ) -> tuple[Model, int]:
+        """Load a model on all ranks, as rank 0 says; raise what any of them raises."""
+        options, ranks = self._options, self.ranks
+        if given is not None:
+            ranks.command("load", positions)
+        files = self._together(lambda: given or read_model_files(options.model))
+        paths = files.directory.weight_files
+        prints = self._together(lambda: [(path.name, fingerprint(path)) for path in paths])
+        how = files.args, options.quantize, options.rope_scaling_factor
+        for what, mine in (("sizes and settings", how), ("weight files", prints)):
+            self._compare(what, ranks.comm.allgather(str(mine)), CheckpointError)
+
+        def checked() -> MemoryForecast:
+            whole = forecast_memory(files, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
+            is_merged = files.directory.layout == "Meta" and options.quantize is None
+            shards = len(paths) if is_merged else 1
+            own = own_forecast(whole, shards, ranks.size, self._beside)
+            own.check()
+            return own
+
+        forecast = self._together(checked)
+        if console is not None and forecast.warning is not None:
+            console.warn(forecast.warning)
+        factor, quantize = options.rope_scaling_factor, options.quantize
+        model = self._together(
+            lambda: load_model(files, rope_scaling_factor=factor, quantize=quantize, ranks=ranks)
+        )
+        return model, forecast.positions
+
+    def _together(self, work: Callable[[], T]) -> T:
+        """Do something on all ranks; where one fails, all raise."""
+        failure, own = None, None
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - it is told on rank 0
+            failure, own = (type(error), self._told(error)[1]), error
+        found = self.ranks.comm.allgather(failure)
+        if own is not None:
+            raise own
+        for rank, each in enumerate(found):
+            if each is not None:
+                raise each[0](f"{self._name(rank)}: {each[1]}")
+        return result
+
+    def follow(self) -> int:
+        """Do what rank 0 says until it ends; return its exit code."""
+        contexts: dict[int, InferenceContext] = {}
+        transformer: Any = None
+        while True:
+            try:
+                word, *rest = self.ranks.next_command()
+                if word == "forward":
+                    transformer.follow(contexts, *rest)
+                elif word == "load":
+                    with contextlib.suppress(LlamaBoltsError):  # rank 0 says it, and ends
+                        transformer = self.load(None, rest[0], None)[0].transformer
+                else:
+                    self.end()
+                    return int(rest[0])
+            except Exception as error:  # noqa: BLE001 - no rank can go on without this one
+                self._fail(error)
+
+    def end(self, *code: int) -> None:
+        """End the heartbeat; with an exit code, as rank 0 says, end all ranks."""
+        if code:
+            self.ranks.command("end", *code)
+        self._over.set()
+        self._watch.join()
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        code, text = self._told(error) if isinstance(error, Exception) else (130, repr(error))
+        self._abort(f"{self._name(self.ranks.rank)}: {text}", code)
+
+    def _abort(self, text: str, code: int) -> NoReturn:
+        _say(text)  # and then end all ranks, those too that do not run
+        self._mpi.COMM_WORLD.Abort(code)
+        os._exit(code)
+
+    def _watch_others(self) -> None:
+        """Say that this rank is alive; end all where rank 0, or one it hears, was silent."""
+        line, rank, beat = self._line, self.ranks.rank, bytearray(1)
+        others = range(1, self.ranks.size) if rank == 0 else range(1)
+        heard, before = dict.fromkeys(others, time.monotonic()), time.monotonic()
+        sent: list[Any] = []
+        while not self._over.wait(_BEAT_SECONDS):
+            sent = [request for request in sent if not request.Test()]
+            sent += [line.Isend([beat, "B"], other) for other in others]
+            now = time.monotonic()
+            stall, before = now - before - _BEAT_SECONDS, now
+            for other in others:
+                heard[other] += stall  # in which this rank did not listen
+                while line.Iprobe(other):
+                    line.Recv([bytearray(1), "B"], other)
+                    heard[other] = now
+                silence = now - heard[other]
+                if silence > _LOST_SECONDS + rank * _BEAT_SECONDS:
+                    got = f"none for {silence:.0f} s: the rank is lost"
+                    self._abort(f"{self._name(other)}: expected a sign of life, got {got}", 1)
+
+
+def _say(text: str) -> None:
+    """Write the last line of a rank, whose other output nobody sees."""
+    os.write(2, f"error: {escape_line(text)}\n".encode())
+
+
+def fingerprint(path: Path) -> str:
+    """Return the size of a weight file and a hash of it, above 4 MiB of 1024 samples."""
+    digest, size = hashlib.sha256(), path.stat().st_size
+    with open(path, "rb") as file:
+        for start in range(0, size, max(size // _SAMPLES, _SAMPLE_BYTES)):
+            file.seek(start)
+            digest.update(file.read(_SAMPLE_BYTES))
+    return f"{size} bytes, {digest.hexdigest()[:16]}"

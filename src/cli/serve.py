@@ -1,0 +1,112 @@
+"""`--serve`: the model of the command line behind HTTP."""
+
+import ipaddress
+import os
+import signal
+
+from ..inference import (
+    BatchEngine,
+    ChatFormatError,
+    FoundFormat,
+    Message,
+    encode_chat,
+    find_chat_format,
+)
+from ..model import Model
+from ..untrusted import label_of, read_whole
+from .arguments import DEFAULT_SLOTS, Options
+from .console import Console, UsageError
+from .loading import is_bundled, open_model_to_run, required_tokenizer
+
+_LONGEST_KEY = 4096
+
+
+def serve_model(options: Options, console: Console) -> None:
+    """Answer HTTP requests until SIGINT or SIGTERM.
+
+    Raises:
+        KeyboardInterrupt: SIGINT ended it.
+        UsageError: The serve extra is not installed, an address that is not local has no key, or
+            the file with the key cannot be used.
+        ServerError: The address cannot be used.
+        PromptCacheError: `--prompt-cache` cannot be read or written.
+        LlamaBoltsError: As `open_model_to_run`, or the cache does not fit.
+    """
+    try:
+        from .. import server
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--serve: {error.name} is not installed: run `pip install -e '.[serve]'` in the "
+            "repository"
+        ) from None
+    assert options.serve is not None
+    host, port = options.serve
+    key = _api_key(options)
+    if key is None and not options.no_api_key and not _is_local(host):
+        raise UsageError(
+            f"--serve: {host} can be reached from elsewhere: expected --api-key KEY, "
+            "--api-key-file FILE or --no-api-key"
+        )
+    listener = server.listen(host, port)
+    with listener:
+        model, positions = open_model_to_run(options, console)
+        found = _chat_format(options, model, console)
+        engine = BatchEngine(
+            model, sequence_length=positions, max_requests=options.slots or DEFAULT_SLOTS
+        )
+        cache = options.prompt_cache
+        if cache is not None and os.path.lexists(cache):
+            engine.load_prompt_cache(cache)
+        name = "bundled" if is_bundled(model) else model.files.top.resolve().name
+        hosts = frozenset({"localhost", host.lower()}) if key is None and _is_local(host) else None
+        loading = {
+            "path": None if options.model is None else str(options.model.absolute()),
+            "quantize": options.quantize,
+            "rope_scaling_factor": options.rope_scaling_factor,
+        }
+        service = server.Service(engine, name, found, key, hosts, loading=loading, log=console.warn)
+        place, port = listener.getsockname()[:2]
+        shown = f"[{place}]" if ":" in place else place
+
+        def ready() -> None:
+            console.note(f"{name} at http://{shown}:{port}/ for a browser, /v1 for clients")
+
+        number = server.serve(service, listener, ready)
+        if cache is not None:
+            engine.save_prompt_cache(cache)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+
+def _api_key(options: Options) -> str | None:
+    """Return what clients have to send, or None."""
+    key, path = options.api_key, options.api_key_file
+    if path is not None:
+        key = read_whole(path, _LONGEST_KEY, UsageError).decode("utf-8", "replace").strip()
+    if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
+        where = "--api-key" if path is None else label_of(path)
+        raise UsageError(f"{where}: expected a key of printable ASCII without blanks")
+    return key
+
+
+def _is_local(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _chat_format(options: Options, model: Model, console: Console) -> FoundFormat | None:
+    """Return the format of chats, once a message was written in it; None where there is none."""
+    tokenizer = required_tokenizer(model)
+    if options.chat_format is not None:
+        found = FoundFormat(options.chat_format, "--chat-format")
+    else:
+        try:
+            found = find_chat_format(model.source_directory, tokenizer, model.files.chat_template)
+        except ChatFormatError as error:
+            console.warn(f"no chats, only completions: {error}")
+            return None
+    encode_chat(tokenizer, [Message("user", "")], chat_format=found.name)
+    return found

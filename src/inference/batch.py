@@ -1,0 +1,506 @@
+"""Many answers at once: each pass of the network takes the newest token of every request."""
+
+import atexit
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from .. import memory
+from ..checkpoint import CheckpointError
+from ..ml.errors import declared_lack_of_memory
+from ..model import Model, NotEnoughMemoryError, kv_cache_bytes
+from ..trace import is_on
+from .answer_text import Answer, GenerationStats, Step, TokenMask, check_whole
+from .blocks import SIZE, BlockPool, PooledSequence
+from .engine import DEFAULT_SEQUENCE_LENGTH
+from .errors import (
+    CacheFullError,
+    ClosedError,
+    InferenceError,
+    PromptError,
+    QueueFullError,
+    TimeLimitError,
+)
+from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
+from .speculation import Drafter, PassCosts, TextIndex
+
+# Tokens of a prompt in a pass whose logits are all wanted: rows over the vocabulary take memory.
+_EXPLAINED_CHUNK = 64
+# Leaves the probabilities as the model has them.
+_STEPS_OFF = SamplingArgs(1.0, top_k=0, top_p=1.0, seed=0)
+
+# Takes each step of a request, or the error that ended it.
+Deliver = Callable[[Step | Exception], None]
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What an engine does and did; the last seven only grow.
+
+    Attributes:
+        running: Requests that read their prompt or draw tokens.
+        waiting: Requests that wait for a place.
+        blocks: Blocks of the pool, 256 positions each.
+        blocks_used: Those of running requests; shared ones count once.
+        blocks_cached: Those that hold what ended requests had, and can be reused.
+        prompt_tokens: Tokens of the prompts that were begun.
+        cached_tokens: How many of them were found in the cache.
+        new_tokens: Tokens drawn.
+        passes: Passes through the network.
+        finished: Requests that ended with a last step.
+        cancelled: Requests that were cancelled.
+        failed: Requests that ended with an error.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    blocks: int = 0
+    blocks_used: int = 0
+    blocks_cached: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    new_tokens: int = 0
+    passes: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    failed: int = 0
+
+
+class Request:
+    """One answer of a `BatchEngine`: an iterator of its steps, each of which it waits for.
+
+    The error that ended the answer is raised where its next step would be. After `cancel` there is
+    no further step. A request that is not wanted any more is to be cancelled: otherwise it goes on.
+
+    Attributes:
+        stats: What it took so far.
+        prompt_choices: For a request with `prompt_candidates`, from its first step on: for each
+            token of the prompt what the model, without any step of the sampling, held of it; None
+            for the first.
+        is_over: Whether no step and no error comes any more from the engine.
+    """
+
+    def __init__(
+        self,
+        engine: "BatchEngine",
+        answer: Answer,
+        prompt_candidates: int,
+        deadline: float | None,
+        deliver: Deliver | None,
+    ) -> None:
+        self.prompt_choices: tuple[Choice | None, ...] | None = None
+        self.is_over = False
+        self._engine, self._answer, self._deadline = engine, answer, deadline
+        self._prompt_candidates, self._choices = prompt_candidates, list[Choice | None]([None])
+        self._items: queue.SimpleQueue[Step | Exception | None] = queue.SimpleQueue()
+        self._deliver: Deliver = self._items.put if deliver is None else deliver
+        self._sequence: PooledSequence | None = None
+        self._is_cancelled = self._is_read = self._was_read_out = False
+
+    @property
+    def stats(self) -> GenerationStats:
+        """Return what it took so far."""
+        return self._answer.stats
+
+    def __iter__(self) -> Iterator[Step]:
+        return self
+
+    def __next__(self) -> Step:
+        item = None if self._was_read_out else self._items.get()
+        if isinstance(item, Step):
+            self._was_read_out = item.stop_reason is not None
+            return item
+        self._was_read_out = True
+        if item is None:
+            raise StopIteration
+        raise item
+
+    def cancel(self) -> None:
+        """End the answer, within the pass that runs now; from any thread, any number of times."""
+        self._engine._cancel(self)
+
+
+class BatchEngine:
+    """Answers many prompts at once with one model, each with the bits that it has alone.
+
+    Each pass through the network takes the newest token of every running request, and up to
+    `prompt_chunk` tokens of prompts, as rows: the weights are read once for all of them. A request
+    joins and leaves between two passes. Requests begin in the order in which they came, as soon as
+    the pool has the blocks that they may need at most; so what runs never lacks memory.
+
+    The passes run in a thread of the engine, which begins with the first request and ends with
+    `close`; the engine is a context manager that calls it.
+
+    Args:
+        model: The model.
+        sequence_length: Positions of the context of each request; min(4096, the model's longest)
+            by default.
+        cache_tokens: Positions of the pool, rounded up to blocks of 256; by default those of
+            `max_requests` contexts, but at most half of the free memory.
+        max_requests: The most requests that run at once.
+        max_waiting: The most requests that wait.
+        prompt_chunk: The most tokens of prompts in a pass, for which the others wait.
+        speculation: Whether drafts are checked while a single request runs.
+
+    Raises:
+        PromptError: A number below 1.
+        ModelError: A length that is out of range.
+        NotEnoughMemoryError: The pool does not fit; the text has the arithmetic.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        sequence_length: int | None = None,
+        cache_tokens: int | None = None,
+        max_requests: int = 16,
+        max_waiting: int = 64,
+        prompt_chunk: int = SIZE,
+        speculation: bool = True,
+    ) -> None:
+        if sequence_length is None:
+            sequence_length = min(DEFAULT_SEQUENCE_LENGTH, model.args.max_context_length)
+        check_whole("max_requests", max_requests, 1)
+        check_whole("max_waiting", max_waiting, 1)
+        check_whole("prompt_chunk", prompt_chunk, 1)
+        if cache_tokens is None:
+            cache_tokens = _default_tokens(model, sequence_length, max_requests)
+        check_whole("cache_tokens", cache_tokens, 1)
+        self.model, self.sequence_length = model, sequence_length
+        self._pool = BlockPool(model, sequence_length, -(-cache_tokens // SIZE))
+        self._limits = max_requests, max_waiting, prompt_chunk
+        self._costs = PassCosts() if speculation else None
+        self._changed = threading.Condition()
+        self._passing = threading.Lock()  # held while the pool is in use
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+        self._thread: threading.Thread | None = None
+        self._closes_at: float | None = None
+        self._counts = dict.fromkeys(Counters.__dataclass_fields__, 0)
+
+    def __repr__(self) -> str:
+        counts = self.counters()
+        return f"BatchEngine({self.model!r}, {counts.running} running, {counts.waiting} waiting)"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(
+        self,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int | None = None,
+        sampling: SamplingArgs | None = None,
+        stop: Sequence[str] = (),
+        end_ids: Collection[int] = (),
+        new_text: bool = False,
+        candidates: int = 0,
+        *,
+        mask: TokenMask | None = None,
+        time_limit: float | None = None,
+        prompt_candidates: int = 0,
+        deliver: Deliver | None = None,
+    ) -> Request:
+        """Let a sequence of tokens be continued; from any thread, without waiting.
+
+        Args:
+            prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates: As in
+                `InferenceEngine.generate`; the steps are the same, bit for bit.
+            mask: Which tokens may be drawn, asked before each draw in the thread of the engine.
+                The other logits become -inf before the sampler and `candidates` see them. What it
+                raises ends the request.
+            time_limit: Seconds from now. An answer that has begun by then ends with its next step,
+                for the reason `time limit`.
+            prompt_candidates: How many of the most probable tokens to report for each place of the
+                prompt, beside its token. Such a prompt is read without cached tokens.
+            deliver: Called in the thread of the engine with each step, and with the error that ends
+                the answer; it must not wait. The request is then not to be iterated over.
+
+        Raises:
+            QueueFullError: Too many requests wait.
+            CacheFullError: The pool never has the positions that the answer may need.
+            ClosedError: The engine was closed.
+            InferenceError: A trace is on: it shows one sequence.
+            PromptError, TokenIdError, ContextFullError, CheckpointError: As in
+                `InferenceEngine.generate`. What that raises while stepping comes as a step would;
+                so does a TimeLimitError if no token was drawn in time, and a ClosedError.
+        """
+        if is_on():
+            raise InferenceError("[submit] a trace shows one sequence: turn it off first")
+        check_whole("prompt_candidates", prompt_candidates, 0)
+        if time_limit is not None and not time_limit > 0:
+            raise PromptError(f"[generate] time_limit must be above 0: got {time_limit!r}")
+        given = prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates
+        answer = Answer(self.model, self.sequence_length, *given, mask=mask)
+        positions = _positions(answer)
+        if positions > self._pool.blocks * SIZE:
+            raise CacheFullError(len(answer.ids), answer.limit, self._pool.blocks * SIZE)
+        deadline = None if time_limit is None else time.monotonic() + time_limit
+        request = Request(self, answer, prompt_candidates, deadline, deliver)
+        with self._changed:
+            if self._closes_at is not None:
+                raise ClosedError
+            if len(self._waiting) >= self._limits[1]:
+                raise QueueFullError(len(self._waiting))
+            self._waiting.append(request)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="BatchEngine", daemon=True)
+                self._thread.start()
+                atexit.register(self.close)
+            self._changed.notify_all()
+        return request
+
+    def counters(self) -> Counters:
+        """Return what the engine does and did."""
+        counts = self._counts | {
+            "running": len(self._running),
+            "waiting": len(self._waiting),
+            "blocks": self._pool.blocks,
+            "blocks_used": self._pool.used,
+            "blocks_cached": self._pool.cached,
+        }
+        return Counters(**counts)
+
+    def save_prompt_cache(self, path: str | Path) -> None:
+        """Write the cached prefixes to a file, between two passes; also after `close`.
+
+        Raises:
+            PromptCacheError: The file cannot be written.
+        """
+        with self._passing:
+            self._pool.save(Path(path))
+
+    def load_prompt_cache(self, path: str | Path) -> int:
+        """Add the prefixes of a file to the cache, as far as blocks are free.
+
+        Returns:
+            How many tokens were read.
+
+        Raises:
+            PromptCacheError: It is missing, damaged, or of another model, version or instruction
+                set.
+        """
+        with self._passing:
+            return self._pool.load(Path(path))
+
+    def close(self, timeout: float | None = 0.0) -> None:
+        """Take no more requests, end those that wait, and after a time those that run.
+
+        They end with a ClosedError. When this returns the thread of the engine has ended.
+
+        Args:
+            timeout: Seconds that running requests are given; None for as long as they take.
+        """
+        with self._changed:
+            self._closes_at = float("inf") if timeout is None else time.monotonic() + timeout
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+            atexit.unregister(self.close)
+
+    def _cancel(self, request: Request) -> None:
+        with self._changed:
+            request._is_cancelled = request._was_read_out = True
+            request._items.put(None)
+            if request in self._waiting:
+                self._waiting.remove(request)
+                self._end(request, "cancelled")
+
+    def _run(self) -> None:
+        """Make passes while there is something to do, until the engine is closed."""
+        try:
+            while self._has_work():
+                with self._passing:
+                    self._drop_ended()
+                    self._make_pass()
+        finally:
+            with self._changed:
+                self._closes_at = self._closes_at or 0.0
+                left = [*self._running, *self._waiting]
+                self._waiting.clear()
+            for request in left:
+                self._fail(request, ClosedError())
+
+    def _has_work(self) -> bool:
+        """Wait for a request; return False when the engine is to end."""
+        with self._changed:
+            while not self._running and not self._waiting and self._closes_at is None:
+                self._changed.wait()
+            if self._closes_at is None:
+                return True
+            return bool(self._running) and time.monotonic() < self._closes_at
+
+    def _drop_ended(self) -> None:
+        """End requests that were cancelled or whose time is over, and at last those that wait."""
+        now = time.monotonic()
+        with self._changed:
+            waiting = [*self._waiting]
+        for request in [*self._running, *waiting]:
+            is_late = request._deadline is not None and now >= request._deadline
+            if request._is_cancelled:
+                self._end(request, "cancelled")
+            elif is_late and request._is_read:
+                request._answer.end_at_next_step("time limit")
+            elif is_late:
+                self._fail(request, TimeLimitError())
+            elif request in waiting and self._closes_at is not None:
+                self._fail(request, ClosedError())
+
+    def _make_pass(self) -> None:
+        """Run the newest tokens and a chunk of prompts; let the answers draw from what came."""
+        try:
+            with declared_lack_of_memory("generate", NotEnoughMemoryError):
+                requests, parts = self._chosen_tokens()
+                if not requests:
+                    return
+                started = time.perf_counter()
+                rows = self._pool.run(parts)
+        except Exception as error:  # noqa: BLE001 (it belongs to those who wait for the pass)
+            for request in [*self._running, *[*self._waiting][:1]]:
+                self._fail(request, error)
+            return
+        seconds = time.perf_counter() - started
+        self._counts["passes"] += 1
+        for request, (_, ids, *_), logits in zip(requests, parts, rows, strict=True):
+            try:
+                self._take_rows(request, ids, logits, seconds, len(requests) == 1)
+            except Exception as error:  # noqa: BLE001 (it belongs to this request)
+                if isinstance(error, CheckpointError):
+                    self._pool.forget()
+                self._fail(request, error)
+
+    def _chosen_tokens(
+        self,
+    ) -> tuple[list[Request], list[tuple[PooledSequence, Sequence[int], int, int]]]:
+        """Return the requests of the next pass, and their parts as `BlockPool.run` takes them."""
+        requests, parts = [], list[tuple[PooledSequence, Sequence[int], int, int]]()
+        is_alone = len(self._running) == 1 and not self._waiting
+        for request in self._running:
+            if request._is_read and request._sequence is not None:
+                drafted = request._answer.draft() if is_alone else []
+                ids = [request._answer.newest, *drafted]
+                requests.append(request)
+                parts.append((request._sequence, ids, 1, len(ids)))
+        left = self._limits[2]
+        reading = [request for request in self._running if not request._is_read]
+        while left > 0:
+            next_one = reading.pop(0) if reading else self._admitted()
+            if next_one is None:
+                break
+            request, sequence = next_one, next_one._sequence
+            assert sequence is not None
+            explains = request._prompt_candidates > 0
+            start = sequence.length
+            chunk = request._answer.ids[start:][: min(left, _EXPLAINED_CHUNK) if explains else left]
+            is_last = start + len(chunk) == len(request._answer.ids)
+            requests.append(request)
+            parts.append((sequence, chunk, len(chunk), len(chunk) if explains else int(is_last)))
+            left -= len(chunk)
+        return requests, parts
+
+    def _admitted(self) -> Request | None:
+        """Let the request begin that waits for the longest time, if there is a place for it."""
+        with self._changed:
+            if not self._waiting or len(self._running) >= self._limits[0]:
+                return None
+            request = self._waiting[0]
+            answer = request._answer
+            share = not request._prompt_candidates
+            request._sequence = self._pool.admit(answer.ids, _positions(answer), share)
+            if request._sequence is None:
+                return None
+            self._waiting.popleft()
+            self._running.append(request)
+        answer.stats.cached_tokens = request._sequence.length
+        self._counts["prompt_tokens"] += len(answer.ids)
+        self._counts["cached_tokens"] += request._sequence.length
+        return request
+
+    def _take_rows(
+        self, request: Request, ids: Sequence[int], rows: Logits, seconds: float, is_alone: bool
+    ) -> None:
+        """Let an answer draw from the logits of a pass, and deliver its steps."""
+        answer, sequence = request._answer, request._sequence
+        assert sequence is not None
+        if request._is_read:
+            if is_alone:
+                answer.note_pass(rows, seconds)
+            else:
+                answer.stats.decode_seconds += seconds
+        else:
+            answer.stats.prefill_seconds += seconds
+            if is_alone and self._costs is not None:
+                self._costs.note_prompt(len(ids), seconds)
+            if request._prompt_candidates:
+                self._explain_prompt(request, rows)
+            if sequence.length < len(answer.ids):
+                return
+            request._is_read = True
+            costs = self._costs
+            drafter = None if costs is None else Drafter(TextIndex(answer.ids), costs)
+            answer.begin(sequence, drafter)
+            rows = rows[-1:]
+        for step in answer.advance(rows[0]):
+            self._counts["new_tokens"] += 1
+            if request._is_cancelled:
+                return
+            if answer.is_over:
+                self._end(request, "finished")
+            request._deliver(step)
+
+    def _explain_prompt(self, request: Request, rows: Logits) -> None:
+        """Note what the model held of the tokens after those that ran."""
+        ids, choices = request._answer.ids, request._choices
+        sampler = Sampler(_STEPS_OFF)
+        for row in rows[: len(ids) - len(choices)]:
+            at = len(choices)
+            choices.append(explain_choice(sampler, row, ids[at], at, request._prompt_candidates))
+        if len(choices) == len(ids):
+            request.prompt_choices = tuple(choices)
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        """End a request with an error."""
+        if request.is_over:
+            return
+        self._end(request, "cancelled" if request._is_cancelled else "failed")
+        try:
+            if not request._is_cancelled:
+                request._deliver(error)
+        except Exception:  # noqa: BLE001 (whoever takes it has gone)
+            return
+
+    def _end(self, request: Request, how: str) -> None:
+        """Give back what a request has, and count it."""
+        with self._changed:
+            if request.is_over:
+                return
+            request.is_over = True
+            self._counts[how] += 1
+            if request in self._running:
+                self._running.remove(request)
+            if request in self._waiting:
+                self._waiting.remove(request)
+        if request._sequence is not None:
+            self._pool.release(request._sequence)
+            request._sequence = None
+
+
+def _positions(answer: Answer) -> int:
+    """Return the most positions that an answer fills: its last token is not run."""
+    return len(answer.ids) + answer.limit - 1
+
+
+def _default_tokens(model: Model, sequence_length: int, max_requests: int) -> int:
+    """Return the positions of as many contexts as may run, or that half of the memory holds."""
+    free, most = memory.available_memory(), max_requests * sequence_length
+    per_block = kv_cache_bytes(model.args, SIZE)
+    fitting = most if free is None else free // 2 // per_block * SIZE
+    return max(min(most, fitting), sequence_length)

@@ -1,0 +1,287 @@
+"""A pool of cache blocks for many sequences; what several of them begin with is kept once.
+
+A block holds the keys and values of 256 positions. The blocks of all sequences, also of those that
+have ended, form a tree: a block hangs below the one before it, and its tokens say what it holds. A
+new sequence goes down from the root for as long as blocks have its tokens, and uses these blocks as
+they are; of the last one that agrees in part, the part is copied. A full block never changes. When
+no block is free, the one that was unused for the longest time goes, of those without any below.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .. import ml
+from ..model import BatchContext, Model, SharedContext
+from .prompt_cache import SavedBlock, SavedBlocks, save_blocks
+from .sampling import Logits
+
+SIZE = ml.BLOCK_POSITIONS
+
+
+class Block:
+    """A block of the cache.
+
+    Attributes:
+        place: Which one.
+        parent: The block before it; None for the root, and for one that was taken out of the tree.
+        ids: The tokens whose keys and values it holds, at most 256.
+        children: The blocks after it.
+        references: How many sequences use it that have not ended.
+        used: When it was in use, as a number that grows.
+    """
+
+    __slots__ = ("children", "ids", "parent", "place", "references", "used")
+
+    def __init__(self, place: int, parent: "Block | None") -> None:
+        self.place, self.parent = place, parent
+        self.ids: list[int] = []
+        self.children: list[Block] = []
+        self.references = self.used = 0
+
+
+class PooledSequence:
+    """A sequence whose blocks lie in a pool.
+
+    Attributes:
+        blocks: Its blocks, in order.
+        length: How many of its tokens are cached.
+    """
+
+    def __init__(self, pool: "BlockPool", promised: int) -> None:
+        self.blocks: list[Block] = []
+        self.length = 0
+        self._pool, self.promised = pool, promised
+
+    def span(self, count: int) -> tuple[int, int, list[int]]:
+        """Return where new tokens belong, as `ml.Spans` takes it; take blocks for them."""
+        while len(self.blocks) * SIZE < self.length + count:
+            self._pool.grow(self)
+        return self.length, count, [block.place for block in self.blocks]
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """Count the next tokens as cached."""
+        done = 0
+        while done < len(ids):
+            block = self.blocks[self.length // SIZE]
+            fitting = ids[done : done + SIZE - len(block.ids)]
+            block.ids += fitting
+            self.length += len(fitting)
+            done += len(fitting)
+
+    def confirm(self, token: int) -> None:
+        """Count a drafted token as cached, the next one of the last pass."""
+        self.extend((token,))
+
+    def clear(self) -> None:
+        """Forget all tokens, except in blocks that others use as well."""
+        self._pool.drop(self)
+
+
+class BlockPool:
+    """The blocks, the tree of what they hold, and passes over several sequences.
+
+    Args:
+        model: The model.
+        sequence_length: The most positions of a sequence.
+        blocks: How many blocks there are.
+
+    Attributes:
+        used: The blocks of sequences that have not ended.
+        cached: The blocks that only the tree holds.
+        root: The root of the tree, which has no place.
+
+    Raises:
+        ModelError, NotEnoughMemoryError: As from `SharedContext`.
+    """
+
+    def __init__(self, model: Model, sequence_length: int, blocks: int) -> None:
+        self.model, self.blocks = model, blocks
+        self.context = SharedContext(model.args, sequence_length, blocks)
+        self.root = Block(-1, None)
+        self.used = self.cached = 0
+        self._free = list(range(blocks))[::-1]
+        self._promised = self._clock = 0
+
+    def admit(self, ids: Sequence[int], positions: int, share: bool) -> PooledSequence | None:
+        """Begin a sequence with what is cached of it, and promise it the blocks that it may need.
+
+        Args:
+            ids: Its first tokens; the last one always has to be run.
+            positions: The most positions that it will have.
+            share: Whether it may begin with cached tokens.
+
+        Returns:
+            The sequence, or None while too many blocks are used or promised.
+        """
+        shared, source, common = self._match(ids[:-1]) if share else ([], None, 0)
+        fresh = -(-positions // SIZE) - len(shared)
+        revived = sum(not block.references for block in shared)
+        if fresh + revived > len(self._free) + self.cached - self._promised:
+            return None
+        sequence = PooledSequence(self, fresh)
+        self._promised += fresh
+        for block in shared:
+            self._refer(block)
+        sequence.blocks, sequence.length = shared, SIZE * len(shared)
+        if source is not None and common:
+            target = self.grow(sequence, source)
+            if target.place != source.place:
+                for cache in self.context.caches:
+                    cache.copy_block(source.place, target.place)
+            sequence.extend(source.ids[:common])
+        return sequence
+
+    def _match(self, ids: Sequence[int]) -> tuple[list[Block], Block | None, int]:
+        """Return the blocks that begin a text, then the one that goes on with it the furthest."""
+        shared, block = list[Block](), self.root
+        while True:
+            rest = ids[SIZE * len(shared) : SIZE * (len(shared) + 1)]
+            found, common = None, 0
+            for child in block.children:
+                length = _common(child.ids, rest)
+                if length > common:
+                    found, common = child, length
+            if found is None or common < SIZE:
+                return shared, found, common
+            shared.append(found)
+            block = found
+
+    def _refer(self, block: Block) -> None:
+        """Let one more sequence use a block."""
+        if not block.references:
+            self.cached -= 1
+            self.used += 1
+        block.references += 1
+
+    def grow(self, sequence: PooledSequence, spared: Block | None = None) -> Block:
+        """Give a sequence one of the blocks that it was promised.
+
+        Args:
+            sequence: The sequence.
+            spared: A block that is to go last.
+        """
+        if not self._free:
+            unused = [b for b in self.walk() if not b.references and not b.children]
+            self._remove(min(unused, key=lambda b: (b is spared, b.used)))
+        parent = sequence.blocks[-1] if sequence.blocks else self.root
+        block = Block(self._free.pop(), parent)
+        parent.children.append(block)
+        block.references = 1
+        self.used += 1
+        self._promised -= 1
+        sequence.promised -= 1
+        sequence.blocks.append(block)
+        return block
+
+    def walk(self) -> Iterator[Block]:
+        """Yield all blocks of the tree, each after the one before it."""
+        left = [*self.root.children]
+        while left:
+            block = left.pop()
+            yield block
+            left += block.children
+
+    def release(self, sequence: PooledSequence) -> None:
+        """End a sequence; its blocks stay in the tree until they are needed."""
+        self._promised -= sequence.promised
+        self._clock += 1
+        for block in reversed(sequence.blocks):
+            block.references -= 1
+            block.used = self._clock
+            if not block.references:
+                self.used -= 1
+                self.cached += 1
+                if not block.ids:
+                    self._remove(block)
+        sequence.blocks, sequence.promised = [], 0
+
+    def drop(self, sequence: PooledSequence) -> None:
+        """Forget what the blocks hold that only this sequence uses, and all that follows them."""
+        for block in reversed(sequence.blocks):
+            if block.references == 1:
+                for child in [b for b in self.walk() if b.parent is block and not b.references]:
+                    self._remove_tree(child)
+                block.ids = []
+        sequence.length = 0
+
+    def forget(self) -> None:
+        """Forget all that no sequence uses."""
+        for block in [b for b in self.walk() if not b.references]:
+            if block.parent is not None and (block.parent.references or block.parent is self.root):
+                self._remove_tree(block)
+
+    def _remove_tree(self, block: Block) -> None:
+        for child in [*block.children]:
+            self._remove_tree(child)
+        self._remove(block)
+
+    def _remove(self, block: Block) -> None:
+        """Take an unused block without any below out of the tree."""
+        if block.parent is not None:
+            block.parent.children.remove(block)
+        block.parent = None
+        self.cached -= 1
+        self._free.append(block.place)
+
+    def save(self, path: Path) -> None:
+        """Write what the tree holds.
+
+        Raises:
+            PromptCacheError: The file cannot be written.
+        """
+        blocks, numbers = list[SavedBlock](), {self.root.place: -1}
+        for block in self.walk():
+            if block.ids and block.parent is not None and block.parent.place in numbers:
+                blocks.append((numbers[block.parent.place], block.ids, block.place * SIZE))
+                numbers[block.place] = len(blocks) - 1
+        save_blocks(path, self.model, self.context.caches, blocks)
+
+    def load(self, path: Path) -> int:
+        """Read what was saved into free blocks; return how many tokens they hold.
+
+        Raises:
+            PromptCacheError: As from `SavedBlocks`; the blocks before a damaged one are kept.
+        """
+        tokens = 0
+        with contextlib.closing(SavedBlocks(path, self.model)) as saved:
+            made = {-1: self.root}
+            for number, (parent, ids) in enumerate(saved.blocks):
+                if parent not in made or not self._free:
+                    continue
+                saved.read_into(number, self.context.caches, self._free[-1] * SIZE)
+                block = made[number] = Block(self._free.pop(), made[parent])
+                block.ids = ids
+                made[parent].children.append(block)
+                self.cached += 1
+                tokens += len(ids)
+        return tokens
+
+    def run(self, parts: Sequence[tuple[PooledSequence, Sequence[int], int, int]]) -> list[Logits]:
+        """Run new tokens of several sequences in one pass.
+
+        Args:
+            parts: For each sequence, the tokens after its cached ones, how many of these, the
+                first ones, become cached, and after how many, the last ones, logits are wanted.
+
+        Returns:
+            For each sequence the logits [wanted, V].
+        """
+        spans = ml.Spans([sequence.span(len(ids)) for sequence, ids, _, _ in parts])
+        wanted = [count for *_, count in parts]
+        tokens = np.array([token for _, ids, _, _ in parts for token in ids], np.int32)
+        context = BatchContext(self.context, spans, wanted)
+        logits: Logits = self.model.transformer.forward(context, tokens, spans).numpy()
+        for sequence, ids, certain, _ in parts:
+            sequence.extend(ids[:certain])
+        return np.split(logits, np.cumsum(wanted)[:-1])
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many first tokens two texts share."""
+    most = min(len(a), len(b))
+    if a[:most] == b[:most]:
+        return most
+    return next(at for at in range(most) if a[at] != b[at])

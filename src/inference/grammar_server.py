@@ -1,0 +1,147 @@
+"""The process that compiles grammars and computes masks; `grammars.py` starts it and talks to it.
+
+llguidance is fast, but a hostile schema can keep it busy for minutes, take gigabytes or abort the
+process. So it runs apart: this program is started once, reads the vocabulary, and forks a child for
+each answer, whose memory and time the system bounds. It imports nothing of the package, so that it
+starts fast, and ends when its standard input, a socket, is closed.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+
+import llguidance
+
+# Bytes that a child may take beside what the process had.
+MEMORY = 64 << 20
+# Processor seconds for compiling a grammar, and for one token.
+COMPILE_SECONDS, STEP_SECONDS = 0.8, 0.25
+_LENGTH = struct.Struct("<I")
+# Blanks between the parts of JSON: a small model would write them for ever.
+_BLANKS = r"[ \n]{1,12}"
+
+
+class Vocabulary(llguidance.TokenizerWrapper):
+    """The tokens of a model in the form that llguidance asks for."""
+
+    def __init__(self, tokens: list[bytes], end_ids: list[int], special_ids: list[int]) -> None:
+        self.tokens, self.special_token_ids = tokens, special_ids
+        self.eos_token_id, self.bos_token_id = end_ids[0], None
+        self.is_tokenizer_wrapper = True
+        special = set(special_ids)
+        self._ids = {data: token for token, data in enumerate(tokens) if token not in special}
+        self._longest = max(map(len, tokens))
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Return tokens that stand for a text, the longest one at each place."""
+        data, at, ids = text.encode() if isinstance(text, str) else text, 0, []
+        while at < len(data):
+            ends = range(min(at + self._longest, len(data)), at, -1)
+            at, token = next(((e, self._ids[data[at:e]]) for e in ends if data[at:e] in self._ids),
+                             (len(data), None))  # fmt: skip
+            if token is not None:
+                ids.append(token)
+        return ids
+
+
+def receive(stream: socket.socket) -> bytes:
+    """Return the next message, or raise EOFError."""
+    (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
+    return _exactly(stream, length)
+
+
+def send(stream: socket.socket, message: bytes) -> None:
+    """Send a message with its length before it."""
+    stream.sendall(_LENGTH.pack(len(message)) + message)
+
+
+def _exactly(stream: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = stream.recv(min(count - len(data), 1 << 20))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
+
+
+def compiled(tokenizer: "llguidance.LLTokenizer", kind: str, text: str) -> "llguidance.LLMatcher":
+    """Return what follows an answer through a grammar; raise ValueError for one that is wrong."""
+    matcher = llguidance.LLMatcher
+    if kind == "json_schema":
+        grammar = matcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": _BLANKS})
+    elif kind == "regex":
+        grammar = matcher.grammar_from_regex(text)
+    else:
+        grammar = matcher.grammar_from_lark(text)
+    limits = llguidance.LLParserLimits(verbose_errors=False)
+    return matcher(tokenizer, grammar, log_level=0, limits=limits)
+
+
+def follow(tokenizer: "llguidance.LLTokenizer", stream: socket.socket) -> None:
+    """Send the mask before each token, from a first message with the grammar until the end.
+
+    A message begins with M for a mask, and with E for an error, which is the last one.
+    """
+    _bound_memory()
+    kind, text = json.loads(receive(stream))
+    signal.setitimer(signal.ITIMER_PROF, COMPILE_SECONDS)
+    try:
+        matcher = compiled(tokenizer, kind, text)
+        while True:
+            mask = b"" if matcher.is_error() else matcher.compute_bitmask()
+            if matcher.is_error():
+                raise ValueError(matcher.get_error())
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            send(stream, b"M" + mask)
+            (token,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
+            signal.setitimer(signal.ITIMER_PROF, STEP_SECONDS)
+            if not matcher.consume_token(token):
+                raise ValueError(matcher.get_error())
+    except ValueError as error:
+        send(stream, b"E" + str(error).encode())
+
+
+def _bound_memory() -> None:
+    """Let the system refuse memory beyond what there is now and `MEMORY`."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError), open("/proc/self/statm", "rb") as file:
+        pages = int(file.read().split()[0])
+        limit = pages * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def main() -> None:
+    """Serve the process that started this one."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # both reach the whole group; that one decides
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children need not be waited for
+    control = socket.socket(fileno=sys.stdin.fileno())
+    facts = json.loads(receive(control))
+    data, at, tokens = receive(control), 0, []
+    for length in facts["lengths"]:
+        tokens.append(data[at : at + length])
+        at += length
+    ends = facts["end_ids"]
+    vocabulary = Vocabulary(tokens, ends, facts["special_ids"])
+    tokenizer = llguidance.LLTokenizer(vocabulary, n_vocab=len(tokens), eos_token=ends)
+    control.sendall(b"R")
+    while True:
+        byte, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not byte:
+            return
+        with socket.socket(fileno=descriptors[0]) as stream:
+            if os.fork() == 0:
+                control.close()
+                with contextlib.suppress(EOFError, OSError):
+                    follow(tokenizer, stream)
+                os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

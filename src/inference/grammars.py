@@ -1,0 +1,201 @@
+"""Answers that follow a grammar: JSON by a schema, a regular expression, or a grammar of Lark.
+
+llguidance says before each token which ones may come. It runs in `grammar_server.py`, a process
+apart, whose children compute the next mask while the model runs the token before it.
+"""
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ..tokenizer import Tokenizer
+from ..untrusted import parse_strict_json, shown
+from .errors import GrammarError
+
+KINDS = ("json_schema", "regex", "lark")
+# The longest text of a grammar, and the deepest nesting.
+MOST_BYTES, MOST_NESTING = 1 << 18, 64
+_PROGRAM = Path(__file__).with_name("grammar_server.py")
+# The process ends after less than a second of processor time; this is for a machine that is busy.
+_SECONDS = 10.0
+_INSTALL = "grammars need llguidance: run `pip install -e '.[serve]'` in the repository"
+
+Words = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """What an answer has to follow.
+
+    Attributes:
+        kind: `json_schema`, `regex` or `lark`.
+        text: The schema as JSON, or the expression or grammar itself.
+
+    Raises:
+        GrammarError: The kind is unknown, or the text is too long, too deep, or no JSON.
+    """
+
+    kind: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            rule = f"kind must be one of {', '.join(KINDS)}"
+            raise GrammarError(f"[grammar] {rule}: got {shown(self.kind)}")
+        size = len(self.text.encode("utf-8", "replace"))
+        if size > MOST_BYTES:
+            raise GrammarError(f"[grammar] {self.kind}: expected at most {MOST_BYTES} bytes, "
+                               f"got {size}")  # fmt: skip
+        depth = nesting(self.text)
+        if depth > MOST_NESTING:
+            raise GrammarError(f"[grammar] {self.kind}: expected at most {MOST_NESTING} levels "
+                               f"of nesting, got {depth}")  # fmt: skip
+        if self.kind == "json_schema":
+            try:
+                found = parse_strict_json(self.text.encode("utf-8", "surrogatepass"))
+            except ValueError as error:
+                raise GrammarError(f"[grammar] json_schema: {error}") from None
+            if not isinstance(found, dict | bool):
+                raise GrammarError("[grammar] json_schema: expected an object")
+
+
+def nesting(text: str) -> int:
+    """Return how deep brackets are nested at most, whether or not they match."""
+    depth = most = 0
+    for character in text:
+        if character in "([{":
+            depth += 1
+            most = max(most, depth)
+        elif character in ")]}":
+            depth = max(depth - 1, 0)
+    return most
+
+
+class GrammarMask:
+    """Which tokens may come next in one answer: a `TokenMask` of the engines."""
+
+    def __init__(self, stream: socket.socket, grammar: Grammar, vocab_size: int) -> None:
+        self._stream = stream
+        self._words = (vocab_size + 31) // 32
+        text = json.dumps([grammar.kind, grammar.text]).encode()
+        stream.sendall(len(text).to_bytes(4, "little") + text)
+        self._next: Words | None = self._received("the grammar")
+
+    def allowed(self) -> Words:
+        """Return the tokens that may come next: uint32 [ceil(V / 32)], the lowest bit first.
+
+        Raises:
+            GrammarError: The next mask takes too much time or memory.
+        """
+        if self._next is None:
+            self._next = self._received("the answer so far")
+        return self._next
+
+    def accept(self, token_id: int) -> None:
+        """Take the token that was drawn; its successors are found while the model runs it."""
+        self._next = None
+        with contextlib.suppress(OSError):
+            self._stream.sendall(token_id.to_bytes(4, "little"))
+
+    def accept_all(self, ids: Sequence[int]) -> None:
+        """Take tokens that were drawn before; raise GrammarError for one that may not come."""
+        for token in ids:
+            self.allowed()
+            self.accept(token)
+
+    def close(self) -> None:
+        """End the process that follows this answer."""
+        self._stream.close()
+
+    def __del__(self) -> None:
+        self._stream.close()
+
+    def _received(self, what: str) -> Words:
+        try:
+            size = int.from_bytes(self._exactly(4), "little")
+            message = self._exactly(size)
+        except (OSError, EOFError):  # TimeoutError is an OSError
+            self._stream.close()
+            raise GrammarError(
+                f"[grammar] {what}: expected the tokens that may come next within a second and "
+                "64 MiB, got none"
+            ) from None
+        if message[:1] == b"E":
+            self._stream.close()
+            reason = message[1:].decode("utf-8", "replace").splitlines() or ["no reason"]
+            raise GrammarError(f"[grammar] {what}: {shown(reason[0])}")
+        return np.frombuffer(message, np.uint32, self._words, 1)
+
+    def _exactly(self, count: int) -> bytes:
+        data = self._stream.recv(count, socket.MSG_WAITALL)
+        if len(data) < count:
+            raise EOFError
+        return data
+
+
+class Grammars:
+    """Makes masks for the answers of one model.
+
+    Args:
+        tokenizer: Its tokenizer.
+        end_ids: What may end an answer; at least one.
+
+    Raises:
+        GrammarError: llguidance is not installed.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, end_ids: Collection[int]) -> None:
+        self.vocab_size = tokenizer.vocab_size
+        self._lock = threading.Lock()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(_PROGRAM)],
+                stdin=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+            )
+        self._control = ours
+        tokens = [tokenizer.token_bytes(token) for token in range(self.vocab_size)]
+        facts = {
+            "lengths": list(map(len, tokens)),
+            "end_ids": sorted(end_ids),
+            "special_ids": [t for t in range(self.vocab_size) if tokenizer.is_special(t)],
+        }
+        with contextlib.suppress(OSError):
+            for part in (json.dumps(facts).encode(), b"".join(tokens)):
+                ours.sendall(len(part).to_bytes(4, "little") + part)
+        if ours.recv(1) != b"R":
+            self.close()
+            raise GrammarError(_INSTALL)
+
+    def mask(self, grammar: Grammar) -> GrammarMask:
+        """Compile a grammar for one answer; from any thread.
+
+        Raises:
+            GrammarError: It is wrong, or takes more than a second or 64 MiB.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
+            socket.send_fds(self._control, [b"G"], [theirs.fileno()])
+        ours.settimeout(_SECONDS)
+        return GrammarMask(ours, grammar, self.vocab_size)
+
+    def close(self) -> None:
+        """End the process; answers under way go on to their end."""
+        self._control.close()
+        self._process.wait()
+
+    def __enter__(self) -> "Grammars":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

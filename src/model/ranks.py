@@ -1,0 +1,232 @@
+"""A model that several processes run together, the ranks of MPI: whole rows, whole heads.
+
+Each rank owns rows of every matrix: queries, keys and values of whole heads, their cache, and its
+share of all other rows. After a product, an all-gather joins what the ranks computed. So each
+element is summed on one rank, in the order of one process: the bits are the same for any number of
+ranks. Norms and the residual stream, which are small, are computed by each.
+
+Rank 0 runs the engine, and tells the others before each pass what they are to run with it.
+"""
+
+import math
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from .. import ml
+from ..checkpoint.names import Sharding, is_harmless, rows_of
+from ..checkpoint.shards import MergedShards
+from ..ml.quantized import NESTED_BLOCK
+from ..trace import is_on
+from .args import EMBEDDINGS, ModelArgs
+from .context import BatchContext, InferenceContext
+from .errors import ModelError
+from .forecast import MemoryForecast
+from .llama import LlamaTransformer, RMSNorm, Tokens, Weights, token_tensor
+from .quantization import OUTPUT
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# By the letter of rows, as in `checkpoint/names.py`: rank r owns rows bounds[r] to bounds[r + 1].
+Bounds = Mapping[str, Sequence[int]]
+
+_SPIN_SECONDS, _PAUSE_SECONDS = 0.05, 0.001  # of waiting for the next pass, at full speed at first
+
+
+class Ranks:
+    """The processes of a run; `fail` ends all because of an error in the middle of a pass."""
+
+    def __init__(self, comm: "MPI.Intracomm", fail: Callable[[BaseException], NoReturn]) -> None:
+        self.comm, self.fail = comm, fail
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+
+    def command(self, *words: Any) -> None:
+        """Tell all other ranks what comes next; rank 0 alone calls this."""
+        self.comm.Ibcast(np.zeros(1, np.int8), root=0).Wait()
+        self.comm.bcast(words, root=0)
+
+    def next_command(self) -> tuple[Any, ...]:
+        """Wait until rank 0 says what comes next: at first without a pause, then with little."""
+        request, began = self.comm.Ibcast(np.zeros(1, np.int8), root=0), time.monotonic()
+        while not request.Test():
+            if time.monotonic() - began > _SPIN_SECONDS:
+                time.sleep(_PAUSE_SECONDS)
+        return tuple(self.comm.bcast(None, root=0))
+
+    def all_gather(self, x: ml.Tensor, bounds: Sequence[int]) -> ml.Tensor:
+        """Join the columns of all ranks: [T, own columns] -> [T, all columns]."""
+        T, itemsize = x.shape[0], x.dtype.itemsize
+        counts = [T * (after - before) * itemsize for before, after in pairwise(bounds)]
+        mine, found = x.contiguous().numpy().reshape(-1), np.empty(sum(counts), np.uint8)
+        self.comm.Allgatherv([mine.view(np.uint8), "B"], [found, counts, "B"])
+        if T > 1:  # the rows of a rank follow each other; then the ranks of a row do
+            each = np.split(found, np.cumsum(counts[:-1]))
+            rows = [part.reshape(T, part.size // T) for part in each]
+            found = np.concatenate(rows, axis=1).reshape(-1)
+        return ml.Tensor.from_numpy(found.view(x.dtype.numpy_dtype).reshape(T, bounds[-1]))
+
+
+def bounds_of(args: ModelArgs, size: int, units: Mapping[str, int] | None = None) -> Bounds:
+    """Divide the rows of a whole model among ranks, as evenly as their units allow.
+
+    `units` says by the letter of rows how many cannot be divided: 1 where it says nothing.
+    """
+    units = units or {}
+    head = {"Hh": args.group_size * args.head_dim, "Kh": args.head_dim}
+    heads = math.lcm(*(math.lcm(n, units.get(key, 1)) // n for key, n in head.items()))
+
+    def divided(count: int, unit: int) -> list[int]:
+        blocks = -(-count // unit)
+        return [min(-(-rank * blocks // size) * unit, count) for rank in range(size + 1)]
+
+    rows = {"D": args.dim, "F": args.ffn_dim, "V": args.vocab_size}
+    bounds = {letter: divided(count, units.get(letter, 1)) for letter, count in rows.items()}
+    return bounds | {k: [n * at for at in divided(args.n_kv_heads, heads)] for k, n in head.items()}
+
+
+def own_args(args: ModelArgs, bounds: Bounds, rank: int) -> ModelArgs:
+    """Return the sizes with the heads of one rank alone."""
+    heads = (bounds["Kh"][rank + 1] - bounds["Kh"][rank]) // args.head_dim
+    return replace(args, n_heads=heads * args.group_size, n_kv_heads=heads)
+
+
+def own_forecast(forecast: MemoryForecast, shards: int, size: int, beside: int) -> MemoryForecast:
+    """Return what the first rank needs of a forecast for the whole model.
+
+    `shards` are the files that are merged, or 1; `beside` the ranks on this machine.
+    """
+    args, mapped, copied = forecast.args, forecast.mapped // size, forecast.copied // size
+    if shards > 1 and size % shards == 0:  # the rows of a rank lie in one file, and are used there
+        in_rows = 2 * (args.n_heads + args.n_kv_heads) * args.head_dim + 3 * args.ffn_dim
+        cut_by_columns = args.n_heads * args.head_dim + args.ffn_dim
+        copied = copied * cut_by_columns // in_rows
+        mapped = forecast.copied // size - copied
+    free = None if forecast.free is None else forecast.free // beside
+    own_sizes = own_args(args, bounds_of(args, size), 0)
+    return replace(forecast, args=own_sizes, mapped=mapped, copied=copied, free=free)
+
+
+class OwnWeights(Mapping[str, ml.Weight]):
+    """The rows of a whole model's weights that one rank owns; each is cut when it is looked up.
+
+    The embedding table stays whole, because a token reads one row of it. That of several shards,
+    which nothing maps whole, is split by columns. `into` is what matrices are quantized into after.
+    """
+
+    def __init__(
+        self, args: ModelArgs, weights: Weights, into: ml.BlockDType | None, ranks: Ranks
+    ) -> None:
+        self._weights, self._rank = weights, ranks.rank
+        self._rows = dict(rows_of(args.n_layers, args.parts))
+        self.table_is_split = isinstance(weights, MergedShards)
+        self._sources = {name: name for name in weights if not is_harmless(name)}
+        self._sources.setdefault(OUTPUT, EMBEDDINGS)
+        units: dict[str, int] = {}
+        for name, source in self._sources.items():
+            letter, *columns = self._rows[name].sizes
+            if columns and name != EMBEDDINGS:
+                # Blocks reach over the ends of rows; no rank owns a part of one.
+                block = into.block_size if into else 1
+                weight = None if self.table_is_split else weights[source]
+                if isinstance(weight, ml.QuantizedTensor):
+                    block = weight.dtype.block_size * (NESTED_BLOCK if weight.nested else 1)
+                unit = block // math.gcd(block, args.tensor_shapes[name][1])
+                units[letter] = math.lcm(units.get(letter, 1), unit)
+        self.bounds = bounds_of(args, ranks.size, units)
+
+    def __getitem__(self, name: str) -> ml.Weight:
+        row, source = self._rows[name], self._sources[name]
+        axis = 1 if name == EMBEDDINGS else 0
+        if row.split is Sharding.REPLICATED or (axis == 1 and not self.table_is_split):
+            whole: ml.Weight = self._weights[source]
+            return whole
+        start, stop = self.bounds[row.sizes[axis]][self._rank : self._rank + 2]
+        if isinstance(self._weights, MergedShards):
+            return self._weights.part(source, axis, (start, stop)).with_name(name)
+        weight = self._weights[source]
+        cut = weight.rows if isinstance(weight, ml.QuantizedTensor) else weight.slice
+        return cut(start, stop).with_name(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+
+class _NormOfAllHeads(RMSNorm):
+    """OLMo 2's norm over the queries or keys of all heads, of which a rank needs its own."""
+
+    def __init__(self, norm: RMSNorm, ranks: Ranks, bounds: Sequence[int]) -> None:
+        self._norm, self._ranks, self._bounds = norm, ranks, bounds
+
+    def forward(self, x: ml.Tensor) -> ml.Tensor:
+        first, last = self._bounds[self._ranks.rank : self._ranks.rank + 2]
+        whole = self._norm.forward(self._ranks.all_gather(x, self._bounds))
+        return whole[:, first:last].contiguous()
+
+
+class RankedTransformer(LlamaTransformer):
+    """The network of one rank, with its sizes and tensors, which joins its results with others."""
+
+    def __init__(self, args: ModelArgs, own: OwnWeights, tensors: Weights, ranks: Ranks) -> None:
+        super().__init__(args, tensors)
+        self.ranks, self._made, self._dropped = ranks, 0, list[int]()
+        self._numbers = weakref.WeakKeyDictionary[InferenceContext, int]()
+
+        def gather(x: ml.Tensor, letters: str, /) -> ml.Tensor:
+            return ranks.all_gather(x, own.bounds[letters])
+
+        # The rows of a whole embedding table are there already.
+        self.gather = lambda x, by, /: x if by == "D" and not own.table_is_split else gather(x, by)
+        for layer in self.layers:
+            attention = layer.attention
+            attention.gather = layer.feed_forward.gather = gather
+            if attention.q_norm and attention.k_norm and attention.norms_all_heads:
+                attention.q_norm = _NormOfAllHeads(attention.q_norm, ranks, own.bounds["Hh"])
+                attention.k_norm = _NormOfAllHeads(attention.k_norm, ranks, own.bounds["Kh"])
+
+    def forward(
+        self,
+        context: InferenceContext | BatchContext,
+        tokens: Tokens,
+        start_pos: int | ml.Spans = 0,
+        all_positions: bool = False,
+    ) -> ml.Tensor:
+        """Run a pass of one sequence, without a trace, on all ranks."""
+        if is_on() or not isinstance(context, InferenceContext) or isinstance(start_pos, ml.Spans):
+            raise ModelError(
+                "[forward] a trace or a batch needs one process: several run the model"
+            )
+        ids = token_tensor(tokens, self.args.vocab_size)
+        context.begin(start_pos, ids.shape[0])  # what is refused is refused before others run
+        if context not in self._numbers:
+            self._made += 1
+            self._numbers[context] = self._made
+            weakref.finalize(context, self._dropped.append, self._made)
+        what = context.sequence_length, ids.numpy().tolist(), start_pos, all_positions
+        dropped = [self._dropped.pop() for _ in self._dropped[:]]
+        try:
+            self.ranks.command("forward", dropped, self._numbers[context], *what)
+            return super().forward(context, ids, start_pos, all_positions)
+        except BaseException as error:  # noqa: BLE001 - the others wait in the middle of it
+            self.ranks.fail(error)
+
+    def follow(
+        self, contexts: dict[int, InferenceContext], dropped: list[int], number: int, *what: Any
+    ) -> None:
+        """Run the part of this rank in a pass of rank 0, as the words after "forward" say.
+
+        `contexts` are the caches of this rank by their numbers; rank 0 has `dropped` some of them.
+        """
+        for old in dropped:
+            contexts.pop(old, None)
+        if number not in contexts:
+            contexts[number] = InferenceContext(self.args, what[0])
+        super().forward(contexts[number], *what[1:])

@@ -1,0 +1,210 @@
+"""Writing a model as a GGUF file, which llama.cpp and other programs read too.
+
+Matrices stay as they are, or become blocks of q8_0 or q4_0, by the same rule as for `load_model`;
+vectors become float32. The rows of q and k are put into the order of the architecture. The file
+appears whole or not at all.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from .. import ml
+from ..checkpoint.gguf_config import ARCHITECTURES, GRANITE_SCALES
+from ..checkpoint.gguf_writer import GgufWriter, NewValue, nbytes_of, type_number
+from ..checkpoint.names import gguf_names
+from ..checkpoint.safetensors_writer import in_pairs
+from ..tokenizer import TokenizerNotFoundError
+from ..tokenizer.gguf_export import gguf_tokenizer_keys
+from ..untrusted import label_of
+from .args import LinearRopeScaling, ModelArgs
+from .errors import ModelConfigError
+from .files import CHAT_TEMPLATE_KEY, ModelFiles, read_model_files
+from .loader import check_not_quantized, checkpoint_args, find_tokenizer, open_checkpoint
+from .quantization import (
+    QuantizationProgress,
+    dtype_in_model,
+    quantization_of,
+    quantize_weights,
+    sources_of,
+)
+from .rope import rope_factors
+from .saving import check_new, check_room, new_path
+
+_FILE_TYPES = {"float32": 0, "float16": 1, "q4_0": 2, "q8_0": 7, "bfloat16": 32}
+
+
+def save_gguf(
+    path: str | Path | None,
+    target: str | Path,
+    quantize: str | None = None,
+    *,
+    rope_scaling_factor: float | None = None,
+    chat_template: str | None = None,
+    progress: QuantizationProgress | None = None,
+) -> int:
+    """Write a model as one GGUF file; no more than one weight is in memory at a time.
+
+    Args:
+        path: The directory of the plain model, as for `load_model`.
+        target: The file, which must not exist; its parent must.
+        quantize: "q8_0" or "q4_0", as for `load_model`; None leaves the dtypes of the matrices.
+        rope_scaling_factor: As for `load_model`; what follows from it is written.
+        chat_template: What is written as such, if anything.
+        progress: Called with how many of how many matrices are quantized.
+
+    Returns:
+        The bytes of the weights that were written.
+
+    Raises:
+        SaveError: The file is there already, or cannot be written; nothing of it is left.
+        ModelError, CheckpointError, TokenizerError: The model cannot be used, or the format cannot
+            hold it.
+    """
+    target, dtype = Path(target), None if quantize is None else quantization_of(quantize)
+    check_new(target, "file")
+    files = read_model_files(path)
+    checkpoint = open_checkpoint(files, one_by_one=True)
+    try:
+        if files.directory.layout == "GGUF":
+            raise ModelConfigError("save: expected a model directory, got a GGUF file")
+        check_not_quantized(files, checkpoint)
+        args = checkpoint_args(files, checkpoint, rope_scaling_factor)
+        name = _architecture(files, args)
+        names = {ours: theirs for theirs, ours in gguf_names(args.n_layers, args.parts)}
+        sources = checkpoint.tensors if dtype is None else sources_of(checkpoint.tensors)
+        kinds = {  # what each weight becomes, vectors float32
+            key: _kind(key, dtype, checkpoint.dtypes, shape)
+            for key, shape in args.tensor_shapes.items()
+            if key in sources
+        }
+        shapes = {names[key]: (kind, args.tensor_shapes[key]) for key, kind in kinds.items()}
+        factors = rope_factors(args)
+        if factors is not None:
+            shapes["rope_freqs.weight"] = (ml.float32, factors.shape)
+        keys = _keys(name, args, dtype)
+        keys |= _tokenizer_keys(files, args)
+        if chat_template is not None:
+            keys[CHAT_TEMPLATE_KEY] = chat_template
+        nbytes = sum(nbytes_of(*each) for each in shapes.values())
+        check_room(target, nbytes)
+
+        in_halves = args.rope_pairs == "halves" and ARCHITECTURES[name] == "interleaved"
+        rotated = {  # in other layers the order of rows does not matter
+            f"layers.{layer}.attention.{matrix}"
+            for layer in set(range(args.n_layers if in_halves else 0)) - {*args.layers_without_rope}
+            for matrix in ("wq", "wk")
+        }
+
+        def prepared(key: str, weight: ml.Tensor) -> ml.Tensor:
+            moved = in_pairs(weight, args.head_dim) if key.rpartition(".")[0] in rotated else weight
+            return moved.to(ml.float32) if len(weight.shape) == 1 else moved
+
+        with new_path(target, "file") as unfinished, GgufWriter(unfinished, keys, shapes) as writer:
+            for key, weight in _weights(checkpoint.tensors, dtype, progress, prepared):
+                if key in names:
+                    writer.write(names[key], weight)
+            if factors is not None:
+                writer.write("rope_freqs.weight", factors)
+        return nbytes
+    except ModelConfigError as error:
+        raise ModelConfigError(f"{label_of(files.directory.path)}: {error}") from None
+    finally:
+        checkpoint.close()
+
+
+def _architecture(files: ModelFiles, args: ModelArgs) -> str:
+    """Return the name of the architecture; refuse what only `config.json` can say."""
+    kind = str(files.given.get("model_type", "llama"))
+    name = "llama" if kind == "mistral" else kind
+    every = 4 if name == "smollm3" else args.n_layers + 1  # no key of the file says it
+    if args.layers_without_rope != tuple(range(every - 1, args.n_layers, every)):
+        rule = "every fourth layer" if name == "smollm3" else "no layer"
+        raise ModelConfigError(
+            f"save: expected {rule} without RoPE, as {name} has it in GGUF files, got layers "
+            f"{', '.join(map(str, args.layers_without_rope)) or 'none'}"
+        )
+    return name
+
+
+def _kind(
+    key: str,
+    dtype: ml.BlockDType | None,
+    dtypes: Mapping[str, ml.DType | ml.BlockDType],
+    shape: tuple[int, ...],
+) -> ml.DType | ml.BlockDType:
+    """Return what a weight becomes; refuse what the format does not have."""
+    into = None if dtype is None else dtype_in_model(key, dtype)
+    found = dtypes.get(key) if into is None else into
+    if len(shape) == 1:
+        return ml.float32
+    assert found is not None, "only a quantized output may be made of another weight"
+    if type_number(found) is None:
+        raise ModelConfigError(f"save: GGUF files do not have {found}, of tensor {key}")
+    if into is not None and shape[-1] % into.block_size:
+        raise ModelConfigError(
+            f"save: rows of {into} must be a multiple of {into.block_size} long: got {shape[-1]}"
+        )
+    return found
+
+
+def _keys(name: str, args: ModelArgs, dtype: ml.BlockDType | None) -> dict[str, NewValue]:
+    """Return the keys that say what is computed."""
+    values: dict[str, NewValue] = {
+        "vocab_size": args.vocab_size,
+        "context_length": args.max_context_length,
+        "embedding_length": args.dim,
+        "block_count": args.n_layers,
+        "feed_forward_length": args.ffn_dim,
+        "attention.head_count": args.n_heads,
+        "attention.head_count_kv": args.n_kv_heads,
+        "attention.key_length": args.head_dim,
+        "attention.value_length": args.head_dim,
+        "attention.layer_norm_rms_epsilon": args.norm_eps,
+        "rope.dimension_count": args.head_dim,
+        "rope.freq_base": args.rope_theta,
+    }
+    if isinstance(args.rope_scaling, LinearRopeScaling):
+        values |= {"rope.scaling.type": "linear", "rope.scaling.factor": args.rope_scaling.factor}
+    if name == "granite":
+        scales = (
+            args.attention_multiplier or 1 / math.sqrt(args.head_dim),
+            args.embedding_multiplier,
+            args.residual_multiplier,
+            args.logits_scaling,
+        )
+        values |= zip(GRANITE_SCALES, map(float, scales), strict=True)
+    kept = args.dtype.name if dtype is None else dtype.name
+    return {
+        "general.architecture": name,
+        "general.type": "model",
+        "general.file_type": _FILE_TYPES[kept],
+        "general.quantization_version": 2,
+        **{f"{name}.{key}": value for key, value in values.items()},
+    }
+
+
+def _tokenizer_keys(files: ModelFiles, args: ModelArgs) -> Mapping[str, NewValue]:
+    tokenizer = find_tokenizer(files)
+    if tokenizer is None:
+        return {"tokenizer.ggml.model": "no_vocab"}
+    for place in dict.fromkeys((files.directory.path, files.top)):
+        with contextlib.suppress(TokenizerNotFoundError):
+            return gguf_tokenizer_keys(place, tokenizer, args.vocab_size)
+    raise AssertionError("it was found")
+
+
+def _weights(
+    tensors: Mapping[str, ml.Weight],
+    dtype: ml.BlockDType | None,
+    progress: QuantizationProgress | None,
+    prepare: Callable[[str, ml.Tensor], ml.Tensor],
+) -> Iterator[tuple[str, ml.Weight]]:
+    """Yield the weights of the file by checkpoint key, one after the other."""
+    if dtype is not None:
+        yield from quantize_weights(tensors, dtype, progress, prepare)
+        return
+    for key, weight in tensors.items():
+        assert isinstance(weight, ml.Tensor)
+        yield key, prepare(key, weight)

@@ -1,0 +1,8 @@
+"""The HTTP server: the endpoints that clients of OpenAI's API expect, over one `BatchEngine`."""
+
+from .app import create_app
+from .errors import ServerError
+from .service import Limits, Service
+from .serving import listen, serve
+
+__all__ = ["Limits", "ServerError", "Service", "create_app", "listen", "serve"]

@@ -1,0 +1,279 @@
+"""What requests may say: the fields of each body, and what they mean to the engine."""
+
+import re
+import secrets
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from ..inference import Message, SamplingArgs
+from ..inference.grammars import Grammar
+from .errors import RequestError
+
+# Alternatives that a token's `logprobs` may name, stop texts, answers and prompts of one request.
+MOST_TOP, MOST_STOPS, MOST_ANSWERS, MOST_PROMPTS = 20, 16, 16, 64
+_MOST_TOKENS = 1 << 20
+_NULL = Raw(b"null")
+_SEED_BITS = 32
+_WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+
+Whole = Annotated[int, Meta(ge=0)]
+T = TypeVar("T")
+
+
+class Body(Struct, forbid_unknown_fields=True):
+    """A body, of whose fields each is known or refused by name."""
+
+
+class StreamOptions(Body):
+    """How a stream ends."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class JsonSchema(Body):
+    """A schema with its name, which changes nothing."""
+
+    name: str = ""
+    description: str | None = None
+    schema: Raw = Raw(b'{"type":"object"}')
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """What an answer has to be; `regex` and `grammar` (Lark) are extensions of this server."""
+
+    type: Literal["text", "json_object", "json_schema", "regex", "grammar"]
+    json_schema: JsonSchema | None = None
+    regex: str | None = None
+    grammar: str | None = None
+
+    def as_grammar(self) -> Grammar | None:
+        """Return what an answer has to follow, or None for any text.
+
+        Raises:
+            RequestError: What the type needs is not there.
+            GrammarError: It cannot be used.
+        """
+        if self.type == "text":
+            return None
+        if self.type == "json_object":
+            return Grammar("json_schema", '{"type":"object"}')
+        value = getattr(self, self.type)
+        if value is None:
+            place = f"response_format.{self.type}"
+            raise RequestError(400, f"{place}: expected with this type", place, "missing")
+        if self.type == "json_schema":
+            return Grammar("json_schema", bytes(value.schema).decode())
+        return Grammar({"regex": "regex", "grammar": "lark"}[self.type], value)
+
+
+class TextPart(Body):
+    """A part of a message; pictures and sounds are refused."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(Body):
+    """A message; fields that clients send back from an answer may be null."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    refusal: None = None
+    annotations: Raw = _NULL
+    audio: None = None
+    function_call: None = None
+    tool_calls: None = None
+    reasoning_content: str | None = None
+
+    def as_message(self) -> Message:
+        """Return the message as the chat formats read it."""
+        parts = [self.content] if isinstance(self.content, str) else [p.text for p in self.content]
+        return Message("system" if self.role == "developer" else self.role, "".join(parts))
+
+
+class Generation(Body):
+    """The fields that chats and completions share."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Whole | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    seed: int | None = None
+    stop: str | Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MOST_ANSWERS)] | None = None
+    response_format: ResponseFormat | None = None
+    # Accepted without an effect.
+    user: str | None = None
+    metadata: Raw = _NULL
+    store: bool | None = None
+    service_tier: str | None = None
+
+    def sampling(self) -> list[SamplingArgs]:
+        """Return the sampling of each answer; their seeds follow one another.
+
+        Raises:
+            SamplingError: A setting is out of its range.
+        """
+        names = (
+            "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty",
+            "presence_penalty",
+        )  # fmt: skip
+        given = {name: getattr(self, name) for name in names}
+        settings = {name: value for name, value in given.items() if value is not None}
+        seed = secrets.randbits(_SEED_BITS) if self.seed is None else self.seed
+        return [SamplingArgs(**settings, seed=seed + more) for more in range(self.n or 1)]
+
+    def stops(self) -> tuple[str, ...]:
+        """Return the texts that end an answer."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with the counts of tokens."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class ChatBody(Generation, kw_only=True):
+    """The body of `/v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MOST_TOP)] | None = None
+    tools: Raw = _NULL
+    tool_choice: Raw = _NULL
+
+    def conversation(self) -> list[Message]:
+        """Return the messages.
+
+        Raises:
+            RequestError: Tools are asked for.
+        """
+        for name in ("tools", "tool_choice"):
+            if bytes(getattr(self, name)) not in (b"null", b"[]", b'"none"'):
+                raise RequestError(
+                    400, f"{name}: no chat format of this server has tools", name, "unsupported"
+                )
+        return [message.as_message() for message in self.messages]
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The most tokens of an answer."""
+        if self.max_completion_tokens is not None and self.max_tokens is not None:
+            raise RequestError(
+                400, "max_tokens: not allowed with max_completion_tokens", "max_tokens"
+            )
+        if self.max_tokens == 0:
+            raise RequestError(400, "max_tokens: expected at least 1, got 0", "max_tokens")
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def alternatives(self) -> int | None:
+        """Of how many tokens each entry of `logprobs` tells; None without them."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise RequestError(400, "top_logprobs: needs logprobs", "top_logprobs")
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionBody(Generation, kw_only=True):
+    """The body of `/v1/completions`."""
+
+    prompt: (
+        str | Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=_MOST_TOKENS)]
+    )
+    echo: bool | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MOST_TOP)] | None = None
+    best_of: Literal[1] | None = None
+    suffix: None = None
+
+    def prompts(self) -> list[str | list[int]]:
+        """Return the prompts: texts, or token ids.
+
+        Raises:
+            RequestError: They are of several kinds, or too many.
+        """
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        kinds = {type(part) for part in self.prompt}
+        if kinds == {int}:
+            return [self.prompt]  # type: ignore[list-item]
+        if len(kinds) > 1:
+            raise RequestError(400, "prompt: expected a text, texts, ids, or lists of ids",
+                               "prompt", "invalid_type")  # fmt: skip
+        if len(self.prompt) > MOST_PROMPTS:
+            raise RequestError(400, f"prompt: expected at most {MOST_PROMPTS} prompts, "
+                               f"got {len(self.prompt)}", "prompt")  # fmt: skip
+        return self.prompt  # type: ignore[return-value]
+
+
+class TokenizeBody(Body):
+    """The body of `/tokenize`."""
+
+    content: str
+    add_special: bool = False
+    with_pieces: bool = False
+
+
+class DetokenizeBody(Body):
+    """The body of `/detokenize`."""
+
+    tokens: Annotated[list[int], Meta(max_length=_MOST_TOKENS)]
+
+
+class ExplorerBody(Body):
+    """The body of `/explorer`."""
+
+    id: str
+
+
+def parsed(content: bytes, kind: type[T]) -> T:
+    """Return a body.
+
+    Args:
+        content: The JSON.
+        kind: The structure that it has to have.
+
+    Raises:
+        RequestError: It has not; the error names the field.
+    """
+    try:
+        # Strict UTF-8 and unique keys are not msgspec's business.
+        return msgspec.json.decode(content.decode(), type=kind)
+    except UnicodeDecodeError as error:
+        message = f"the body: expected UTF-8, got other bytes at byte {error.start}"
+        raise RequestError(400, message, None, "invalid_json") from None
+    except RecursionError:
+        message = "the body: expected a few levels of nesting, got very many"
+        raise RequestError(400, message, None, "invalid_json") from None
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from None
+    except msgspec.DecodeError as error:
+        raise RequestError(400, f"the body: expected JSON: {error}", None, "invalid_json") from None
+
+
+def _invalid(text: str) -> RequestError:
+    where, unknown = _WHERE.search(text), _UNKNOWN.search(text)
+    place = where[1] if where else ""
+    what = _WHERE.sub("", text)
+    if unknown:
+        place = f"{place}.{unknown[1]}" if place else unknown[1]
+        return RequestError(400, f"{place}: this server does not have the field", place,
+                            "unsupported")  # fmt: skip
+    missing = re.search(r"missing required field `(\w+)`", text)
+    if missing:
+        place = f"{place}.{missing[1]}" if place else missing[1]
+        return RequestError(400, f"{place}: expected, got none", place, "missing")
+    message = f"{place or 'the body'}: {what[:1].lower()}{what[1:]}"
+    return RequestError(400, message, place or None, "invalid_type")

@@ -1,0 +1,96 @@
+"""What the server answers when it cannot answer."""
+
+import re
+from typing import Any
+
+from starlette.responses import Response
+
+from ..inference import ContextFullError, GrammarError, InferenceError, NumericError
+from ..inference.errors import ClosedError, QueueFullError, TimeLimitError
+from ..memory import is_lack_of_memory
+from ..ml.errors import LlamaBoltsError
+from ..tokenizer import TokenizerError
+from ..untrusted import escape_line
+from .texts import encode
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+}
+_LONGEST = 500  # characters of a message
+# The engine's errors begin with what was called, such as `[sampling] temperature must be ...`.
+_CALLED = re.compile(r"^\[(\w+)\] ")
+_SETTING = re.compile(r"^\[(?:sampling|generate)\] (?!prompt_ids)(\w+)")
+
+
+class ServerError(LlamaBoltsError):
+    """A server that cannot be started."""
+
+
+class RequestError(LlamaBoltsError):
+    """A request that is refused.
+
+    Attributes:
+        status: Of the response.
+        message: What is wrong, in a line.
+        param: The field that is wrong, or None.
+        code: A name for programs, or None.
+    """
+
+    def __init__(
+        self, status: int, message: str, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+        self.message = escape_line(message, _LONGEST)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error as clients of OpenAI's API read it."""
+        kind = _TYPES.get(self.status, "server_error")
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def response(self) -> Response:
+        """Return the answer to the request."""
+        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        if self.status in (429, 503):
+            headers["Retry-After"] = "1"
+        return Response(encode(self.body), self.status, headers, "application/json")
+
+
+def refusal(error: Exception, param: str | None = None) -> RequestError:
+    """Return what a client is told of an error of the engine; no path is in it.
+
+    Args:
+        error: The error.
+        param: The field that most errors of the call are about.
+    """
+    text = _CALLED.sub("", str(error))
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, QueueFullError):
+        return RequestError(429, text, None, "queue_full")
+    if isinstance(error, ClosedError):
+        return RequestError(503, "the server is shutting down", None, "shutting_down")
+    if isinstance(error, TimeLimitError):
+        return RequestError(503, text, None, "time_limit")
+    if isinstance(error, ContextFullError):
+        message = (
+            f"the prompt does not fit: it takes {error.tokens} tokens, and the context has "
+            f"{error.positions}"
+        )
+        return RequestError(400, message, param, "context_length_exceeded")
+    if isinstance(error, GrammarError):
+        return RequestError(400, text, "response_format", "invalid_grammar")
+    if is_lack_of_memory(error):
+        return RequestError(503, "the system refused memory", None, "out_of_memory")
+    if isinstance(error, NumericError) or not isinstance(error, InferenceError | TokenizerError):
+        return RequestError(500, "the model failed; the server's log says why", None, "failed")
+    setting = _SETTING.match(str(error))
+    return RequestError(400, text, setting[1] if setting else param, "invalid_value")

@@ -1,0 +1,111 @@
+"""An answer from the inside: run again with a trace, in a process apart, as a page of the explorer.
+
+A trace shows all that runs in its process, so it cannot be on beside the answers to others.
+"""
+
+import asyncio
+import json
+import secrets
+import sys
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..explorer import Store, document_of, model_name, run_traced
+from ..explorer.write import write_html
+from ..inference import SamplingArgs
+from ..model import load_model
+from .errors import RequestError
+
+# Answers that are remembered, pages that are kept, and the seconds that one may take.
+_MOST_ANSWERS, _MOST_PAGES, _SECONDS = 64, 4, 120
+_MOST_PAGE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class _Answer:
+    prompt_ids: Sequence[int]
+    answer_ids: Sequence[int]
+    sampling: SamplingArgs
+
+
+class Insides:
+    """The last answers of a server, and the pages that were made of some.
+
+    Args:
+        loading: The arguments of `load_model` that gave its model.
+    """
+
+    def __init__(self, loading: dict[str, Any]) -> None:
+        self._loading = loading
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._pages: OrderedDict[str, bytes] = OrderedDict()
+        self._one = asyncio.Lock()
+
+    def remember(
+        self, name: str, prompt_ids: Sequence[int], ids: Sequence[int], sampling: SamplingArgs
+    ) -> None:
+        """Keep what an answer was made of, under its id."""
+        self._answers[name] = _Answer(list(prompt_ids), list(ids), sampling)
+        if len(self._answers) > _MOST_ANSWERS:
+            self._answers.popitem(last=False)
+
+    def page(self, name: str) -> bytes:
+        """Return a page that was made.
+
+        Raises:
+            RequestError: There is none of this name.
+        """
+        if name not in self._pages:
+            raise RequestError(404, "there is no such page any more")
+        return self._pages[name]
+
+    async def look(self, name: str) -> str:
+        """Make the page of an answer; return the page's name, which nobody can guess.
+
+        Raises:
+            RequestError: The answer is not known any more, or its run takes too long.
+        """
+        if name not in self._answers:
+            raise RequestError(404, "id: the answer is not known any more", "id")
+        answer = self._answers[name]
+        asked = json.dumps(asdict(answer) | {"loading": self._loading}).encode()
+        async with self._one:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", __name__, cwd=Path(__file__).parents[2],
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    page, _ = await process.communicate(asked)
+            except TimeoutError:
+                page = b""
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+        if process.returncode or len(page) > _MOST_PAGE_BYTES:
+            raise RequestError(503, f"the run with a trace failed, or took {_SECONDS} seconds")
+        made = secrets.token_urlsafe(24)
+        self._pages[made] = page
+        if len(self._pages) > _MOST_PAGES:
+            self._pages.popitem(last=False)
+        return made
+
+
+def main() -> None:
+    """Read what to run from standard input; write the page to standard output."""
+    asked = json.load(sys.stdin)
+    model, store = load_model(**asked["loading"]), Store()
+    sampling = replace(SamplingArgs(), **asked["sampling"])
+    ids = asked["answer_ids"]
+    run = run_traced(model, asked["prompt_ids"], len(ids), sampling, store, model_name(model),
+                     forced_ids=ids)  # fmt: skip
+    sys.stdout.writelines(write_html(document_of([run], store), store))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""One model behind the endpoints: who may ask, and what a body asks the engine for."""
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from ..inference import BatchEngine, FoundFormat, encode_chat, end_ids
+from ..inference.grammars import Grammar, GrammarMask, Grammars
+from ..tokenizer import Tokenizer
+from .answers import Job
+from .bodies import ChatBody, CompletionBody, Generation
+from .errors import RequestError
+from .inside import Insides
+from .metrics import Metrics
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server takes at most: bytes, seconds and connections.
+
+    Attributes:
+        body: Bytes of a body.
+        header: Bytes of a request's line and header.
+        header_seconds: For a header to come.
+        body_seconds: For a body to come.
+        write_seconds: For a client to take some of an answer.
+        answer_seconds: For an answer, its time in the queue included.
+        connections: That are open at a time.
+        shutdown_seconds: For what runs when the server is to end.
+    """
+
+    body: int = 4 << 20
+    header: int = 16 << 10
+    header_seconds: float = 10.0
+    body_seconds: float = 30.0
+    write_seconds: float = 30.0
+    answer_seconds: float = 600.0
+    connections: int = 256
+    shutdown_seconds: float = 10.0
+
+
+class Service:
+    """One model behind the endpoints.
+
+    Args:
+        engine: Answers; its model has a tokenizer.
+        name: What clients call the model.
+        chat_format: Of its chats; None where it has none.
+        api_key: What clients have to send; None for no key.
+        hosts: Names that a request may call the server, beside addresses; None for any.
+        limits: What it takes at most.
+        loading: The arguments of `load_model` that gave the model, for `/explorer`.
+        log: Takes a line about a failure, for the person who runs the server.
+    """
+
+    def __init__(
+        self,
+        engine: BatchEngine,
+        name: str,
+        chat_format: FoundFormat | None,
+        api_key: str | None = None,
+        hosts: frozenset[str] | None = frozenset({"localhost"}),
+        limits: Limits | None = None,
+        loading: dict[str, Any] | None = None,
+        log: Callable[[str], object] = lambda _line: None,
+    ) -> None:
+        tokenizer = engine.model.tokenizer
+        assert tokenizer is not None
+        self.engine, self.name, self.chat_format = engine, name, chat_format
+        self.tokenizer: Tokenizer = tokenizer
+        self.hosts, self.log = hosts, log
+        self.limits = limits or Limits()
+        self.metrics = Metrics(engine)
+        self.insides = Insides(loading or {})
+        self.is_closing = False
+        self.created = int(time.time())
+        self._key = None if api_key is None else _digest(api_key.encode())
+        ends = end_ids(tokenizer, chat_format.name) if chat_format else tokenizer.stop_ids
+        self.end_ids = ends | engine.model.stop_ids
+        self._grammars: Grammars | None = None
+        self._grammars_lock = threading.Lock()
+        tokens = range(tokenizer.vocab_size)
+        self._longest = max(len(tokenizer.token_bytes(token)) for token in tokens)
+        # Encoding a long text takes a while: it is done beside the event loop.
+        self._pool = ThreadPoolExecutor(2, "request")
+
+    def close(self) -> None:
+        """End the threads and processes that it started; the engine belongs to the caller."""
+        self._pool.shutdown(cancel_futures=True)
+        if self._grammars is not None:
+            self._grammars.close()
+
+    async def apart(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call a function in another thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+    def check(self, request: Request) -> None:
+        """Refuse a request by its header.
+
+        Raises:
+            RequestError: It has not the key, or calls the server by a name that is not its own, as
+                a page of another site does whose name leads to this address.
+        """
+        host = request.headers.get("host", "")
+        if self.hosts is not None and not _is_known(host, self.hosts):
+            raise RequestError(400, "Host: expected an address or a name of this server", "Host")
+        path = request.url.path
+        # A page of the explorer has a name that nobody can guess, and no script that sends a key.
+        if self._key is None or path in ("/", "/health") or path.startswith("/explorer/"):
+            return
+        kind, _, key = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not hmac.compare_digest(
+            _digest(key.strip().encode("utf-8", "replace")), self._key
+        ):
+            message = "Authorization: expected Bearer and the server's key"
+            raise RequestError(401, message, None, "invalid_api_key")
+
+    def check_model(self, name: str | None) -> None:
+        """Refuse a model that is not the one that runs."""
+        if name is not None and name != self.name:
+            message = f"model: expected {self.name}, got {name}"
+            raise RequestError(404, message, "model", "model_not_found")
+
+    def mask(self, grammar: Grammar | None) -> GrammarMask | None:
+        """Return a mask for one answer; the process behind it starts with the first one."""
+        if grammar is None:
+            return None
+        with self._grammars_lock:
+            if self._grammars is None:
+                self._grammars = Grammars(self.tokenizer, self.end_ids)
+        return self._grammars.mask(grammar)
+
+    def chat_jobs(self, body: ChatBody) -> list[Job]:
+        """Return what a body asks for."""
+        if self.chat_format is None:
+            raise RequestError(400, "messages: this model has no chat format: use "
+                               "/v1/completions", "messages", "unsupported")  # fmt: skip
+        found, messages = self.chat_format, body.conversation()
+        self._check_length("".join(m.content for m in messages), "messages", len(messages))
+        ids = encode_chat(self.tokenizer, messages, chat_format=found.name)
+        ends = frozenset(end_ids(self.tokenizer, found.name))
+        return self._jobs(body, [(ids, None)], body.most_tokens, body.alternatives, ends, True)
+
+    def text_jobs(self, body: CompletionBody) -> list[Job]:
+        """Return what a body asks for."""
+        prompts = []
+        if body.max_tokens == 0 and not body.echo:
+            raise RequestError(400, "max_tokens: expected at least 1, or echo, got 0", "max_tokens")
+        for prompt in body.prompts():
+            if isinstance(prompt, str):
+                self._check_length(prompt, "prompt")
+                ids = self.tokenizer.encode(prompt, bos=self.tokenizer.adds_bos, eos=False)
+            else:
+                ids = prompt
+            echo = prompt if isinstance(prompt, str) else self.tokenizer.decode(ids)
+            prompts.append((ids, echo if body.echo else None))
+        ends: frozenset[int] = frozenset()
+        return self._jobs(body, prompts, body.max_tokens, body.logprobs, ends, False)
+
+    def _jobs(
+        self,
+        body: Generation,
+        prompts: Sequence[tuple[Sequence[int], str | None]],
+        most_tokens: int | None,
+        alternatives: int | None,
+        ends: frozenset[int],
+        new_text: bool,
+    ) -> list[Job]:
+        grammar = None if body.response_format is None else body.response_format.as_grammar()
+        return [
+            Job(ids, most_tokens, sampling, body.stops(), ends, new_text, alternatives,
+                self.mask(grammar), echo)
+            for ids, echo in prompts for sampling in body.sampling()
+        ]  # fmt: skip
+
+    def _check_length(self, text: str, param: str, least: int = 0) -> None:
+        """Refuse a text that cannot fit before the time is spent to encode it."""
+        least += len(text.encode("utf-8", "replace")) // self._longest
+        positions = self.engine.sequence_length
+        if least >= positions:
+            message = (
+                f"the prompt does not fit: it takes at least {least} tokens, and the context has "
+                f"{positions}"
+            )
+            raise RequestError(400, message, param, "context_length_exceeded")
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _is_known(host: str, names: frozenset[str]) -> bool:
+    """Return whether a Host header holds an address, or one of the names."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.lower() in names
+    return True

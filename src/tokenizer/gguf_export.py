@@ -1,0 +1,179 @@
+"""The keys of a GGUF file that describe a tokenizer, made of the tokenizer files of a directory.
+
+What is made is read again, and compared with the tokenizer that the files themselves give.
+
+Source: llama.cpp `convert_hf_to_gguf.py` (`_set_vocab_gpt2`, `_create_vocab_sentencepiece`);
+transformers `convert_slow_tokenizer.py` (`TikTokenConverter`) for the merges of a file of ranks.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from . import tokenizer_file
+from .added_tokens import AddedToken
+from .config_files import read_added_tokens, read_added_tokens_of_config, read_json
+from .errors import TokenizerError, mismatch
+from .gguf_keys import PRE_TOKENIZERS, gguf_tokenizer
+from .json_pipeline import ByteLevelPipeline, read_pipeline
+from .sentencepiece_model import (
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    is_sentencepiece_file,
+    read_sentencepiece_model,
+)
+from .tiktoken_file import read_tiktoken_file
+from .tokenizer import Tokenizer
+from .tokenizer_json import letters_of_bytes
+
+KeyValue = str | bool | int | Sequence[str] | Sequence[int] | Sequence[float]
+
+_ADDED_SCORE = -1000.0
+# The keys of tokens that end an answer beside `eos`, and those that usually have them.
+_ENDS = (("eot", ("<|eot_id|>", "<|im_end|>")), ("eom", ("<|eom_id|>",)))
+
+
+def gguf_tokenizer_keys(directory: Path, tokenizer: Tokenizer, rows: int) -> dict[str, KeyValue]:
+    """Describe the tokenizer of a directory in the keys of a GGUF file.
+
+    Args:
+        directory: Holds the files of the tokenizer.
+        tokenizer: What `load_tokenizer` made of them.
+        rows: V of the model; ids beyond the last token become unused ones.
+
+    Raises:
+        TokenizerNotFoundError: There is no tokenizer file.
+        TokenizerError: A file is damaged, or no keys stand for this tokenizer.
+    """
+    path = tokenizer_file(directory)
+    keys = _of_json(path) if path.name.endswith(".json") else _of_model(path, tokenizer)
+    if keys is None:  # SentencePiece-style merges have no keys, but the model that they came from
+        path = directory / "tokenizer.model"
+        if not path.is_file() or not is_sentencepiece_file(path):
+            raise mismatch(directory, "tokenizer", "tokenizer.model beside tokenizer.json", "none")
+        keys = _of_model(path, tokenizer)
+    names, kinds = keys["tokens"], keys["token_type"]
+    assert isinstance(names, list)
+    assert isinstance(kinds, list)
+    special = frozenset(tokenizer.special_tokens)
+    kinds[:] = [
+        CONTROL if name in special and kind in (NORMAL, USER_DEFINED) else kind
+        for name, kind in zip(names, kinds, strict=True)
+    ]
+    count = rows - len(names)
+    keys["tokens"] = [*names, *(f"[PAD{number}]" for number in range(len(names), rows))]
+    keys["token_type"] = [*kinds, *[UNUSED] * count]
+    if "scores" in keys:
+        keys["scores"] = [*keys["scores"], *[_ADDED_SCORE] * count]  # type: ignore[misc]
+    keys |= {f"{role}_token_id": number for role, number in _roles(tokenizer).items()}
+    keys["add_bos_token"] = tokenizer.adds_bos
+    result = {f"tokenizer.ggml.{name}": value for name, value in keys.items()}
+    _check(path, tokenizer.padded_to(rows), gguf_tokenizer(path, result))
+    return result
+
+
+def _of_json(path: Path) -> dict[str, KeyValue] | None:
+    """Describe byte-level BPE of a `tokenizer.json`; None for another kind."""
+    file = read_json(path)
+    pipeline, model = read_pipeline(path, file), file["model"]
+    if not isinstance(pipeline, ByteLevelPipeline):
+        return None
+    assert isinstance(model, dict), "it was loaded"
+    known = (pipeline, bool(model.get("ignore_merges", False)))
+    pre = next((n for n, p in PRE_TOKENIZERS.items() if (p.pipeline, p.whole) == known), None)
+    if pre is None:
+        raise mismatch(path, "split pattern", f"one of {', '.join(PRE_TOKENIZERS)}", "another one")
+    added = read_added_tokens(path, file.get("added_tokens"), ())
+    ids = model["vocab"] | {token.text: token.token_id for token in added}
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+    return _byte_level(pre, sorted(ids, key=ids.__getitem__), added, merges)
+
+
+def _byte_level(
+    pre: str, names: list[str], added: Sequence[AddedToken], merges: list[str]
+) -> dict[str, KeyValue]:
+    written = {token.text for token in added}
+    kinds = [USER_DEFINED if name in written else NORMAL for name in names]
+    return {
+        "model": "gpt2", "pre": pre, "tokens": names, "token_type": kinds, "merges": merges,
+    }  # fmt: skip
+
+
+def _of_model(path: Path, tokenizer: Tokenizer) -> dict[str, KeyValue]:
+    """Describe what a `tokenizer.model` holds: ranks, or a SentencePiece model."""
+    if not is_sentencepiece_file(path):
+        return _of_ranks(read_tiktoken_file(path), tokenizer)
+    model = read_sentencepiece_model(path)
+    added = read_added_tokens_of_config(path.parent, model.ids, model.special)
+    new = [token for token in added if token.text not in model.ids]
+    return {
+        "model": "llama",
+        "pre": "default",
+        "tokens": [*(piece.text for piece in model.pieces), *(token.text for token in new)],
+        "scores": [*(piece.score for piece in model.pieces), *[_ADDED_SCORE] * len(new)],
+        "token_type": [*(piece.kind for piece in model.pieces), *[USER_DEFINED] * len(new)],
+        "unknown_token_id": next(n for n, p in enumerate(model.pieces) if p.kind == UNKNOWN),
+        "add_space_prefix": model.add_dummy_prefix,
+        "remove_extra_whitespaces": model.remove_extra_whitespaces,
+    }
+
+
+def _of_ranks(ranks: Mapping[bytes, int], tokenizer: Tokenizer) -> dict[str, KeyValue]:
+    """Describe a file of ranks: each two tokens that make a third are a merge, in its order."""
+    letters = letters_of_bytes()
+    spelled = {token: "".join(map(letters.__getitem__, token)) for token in ranks}
+    merges = [
+        f"{spelled[left]} {spelled[right]}"
+        for token in ranks
+        for left, right in sorted(
+            (
+                (token[:cut], token[cut:])
+                for cut in range(1, len(token))
+                if token[:cut] in ranks and token[cut:] in ranks
+            ),
+            key=lambda pair: (ranks[pair[0]], ranks[pair[1]]),
+        )
+    ]
+    names = [*spelled.values(), *tokenizer.special_tokens]
+    return _byte_level("llama-bpe", names, (), merges)
+
+
+def _roles(tokenizer: Tokenizer) -> dict[str, int]:
+    """Give the ids that begin and end texts and answers."""
+    found: dict[str, int] = {}
+    for role in ("bos", "eos"):
+        try:
+            found[role] = tokenizer.bos_id if role == "bos" else tokenizer.eos_id
+        except TokenizerError:
+            continue
+    others = tokenizer.stop_ids - {found.get("eos")}
+    for role, names in _ENDS:
+        usual = [tokenizer.special_tokens.get(name) for name in names]
+        number = next((n for n in usual if n in others), None)
+        if number is not None:
+            found[role] = number
+    rest = iter(sorted(others - set(found.values())))
+    return found | dict(zip((role for role, _ in _ENDS if role not in found), rest, strict=False))
+
+
+def _check(path: Path, given: Tokenizer, made: Tokenizer | None) -> None:
+    """Compare what the keys say with the tokenizer of the files."""
+    assert made is not None
+    probes = ["Hello  world 123\n\n it's", *(f"a {name}b" for name in given.special_tokens)][:300]
+    what = {
+        "special tokens": given.special_tokens == made.special_tokens,
+        "ends of answers": given.stop_ids == made.stop_ids,
+        "begin of texts": given.adds_bos == made.adds_bos,
+        "way to decode": given.decoding == made.decoding,
+        "bytes of tokens": given.first_difference(made) is None,
+        "ids of texts": all(
+            given.encode(text, bos=False, eos=False) == made.encode(text, bos=False, eos=False)
+            for text in probes
+        ),
+    }
+    different = [name for name, is_same in what.items() if not is_same]
+    if different:
+        got = f"other {', '.join(different)}"
+        raise mismatch(path, "keys of a GGUF file", "the same tokenizer", got)

@@ -1,0 +1,249 @@
+"""mpirun: rank 0 talks, the others follow; whatever a rank cannot do ends all of them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from src.model.files import BUNDLED_MODEL
+from tests.cli.conftest import REPOSITORY, SECONDS, environment, run_program
+from tests.model.test_ranks import MPIRUN, mpirun, needs_mpi
+from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
+
+pytestmark = needs_mpi
+PROGRAM = (sys.executable, "-m", "src.main")
+SECONDS_TO_END = 10
+ASK = ("-p", "Tell me about Norway.", "--temperature", "1.5", "--seed", "3", "-n", "60", "--json")
+
+
+def patched(code: str, *arguments: str) -> tuple[str, ...]:
+    """Gives a command that changes something of the program before it runs."""
+    return (
+        sys.executable, "-c", f"import sys; {code}; from src.main import main; sys.exit(main())",
+        *arguments,
+    )  # fmt: skip
+
+
+def errors(ended: "subprocess.CompletedProcess[str]") -> list[str]:
+    """Gives the lines of ours; what mpirun adds is between lines of dashes."""
+    return [line for line in ended.stderr.splitlines() if line.startswith("error:")]
+
+
+def ids(output: str) -> list[int]:
+    found: list[int] = json.loads(output)["token_ids"]
+    return found
+
+
+def test_two_ranks_give_the_answer_of_one_process() -> None:
+    ended = mpirun(2, *PROGRAM, *ASK)
+    assert ended.returncode == 0, ended.stderr
+    assert ids(ended.stdout) == ids(run_program(*ASK).stdout.decode())
+    assert len(ids(ended.stdout)) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 3, 5])
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--completion",), ("--quantize", "int8"), ("--draft-model", str(BUNDLED_MODEL))],
+    ids=["chat", "completion", "int8", "draft model"],
+)
+def test_any_number_of_ranks_gives_the_answer_of_one_process(
+    ranks: int, flags: tuple[str, ...]
+) -> None:
+    ended = mpirun(ranks, *PROGRAM, *ASK, *flags)
+    assert ended.returncode == 0, ended.stderr
+    assert ids(ended.stdout) == ids(run_program(*ASK, *flags).stdout.decode())
+
+
+def test_one_process_imports_no_mpi() -> None:
+    code = (
+        "import sys; from src.main import main; main(['-q', '-p', 'hi', '-n', '1']); "
+        "print([name for name in sys.modules if 'mpi4py' in name or name.endswith('.ranks')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True)
+    assert done.stdout.splitlines()[-1] == b"[]"
+
+
+QUESTIONS = (
+    "What is the capital of Norway?", "What is 12 + 30?", "hello", "What is RoPE?",
+    "What is the capital of Peru?", "thanks", "What is a token?", "What is 7 + 8?",
+    "What is attention?", "bye",
+)  # fmt: skip
+
+
+def answers_in_a_terminal(*command: str) -> list[str]:
+    """Chats for ten turns; returns what stands between the questions."""
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    flags = ["--temperature", "0.8", "--seed", "5", "--no-stats"]
+    child = pexpect.spawn(
+        command[0], [*command[1:], *flags], env=environment(TERM="dumb", **root),
+        cwd=str(REPOSITORY), encoding="utf-8", timeout=SECONDS, dimensions=(50, 200),
+    )  # fmt: skip
+    found = []
+    for question in QUESTIONS:
+        child.expect_exact(">>> ")
+        found.append(child.before)
+        child.sendline(question)
+    child.expect_exact(">>> ")
+    found.append(child.before)
+    child.sendline("/exit")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+    return found[1:]
+
+
+@pytest.mark.slow
+def test_a_chat_of_ten_turns_is_that_of_one_process() -> None:
+    one = answers_in_a_terminal(*PROGRAM)
+    assert len(one) == len(QUESTIONS)
+    assert answers_in_a_terminal(str(MPIRUN), "--oversubscribe", "-n", "3", *PROGRAM) == one
+
+
+# The end
+
+
+@pytest.fixture
+def endless(endless_model: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Three ranks in the middle of an answer that does not end."""
+    assert MPIRUN is not None
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [MPIRUN, "--oversubscribe", "-n", "3", *PROGRAM, "-m", str(endless_model)]
+    process = subprocess.Popen(
+        [*command, "-p", "a", "-c", "100000"], cwd=REPOSITORY, env=environment(**root),
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert "parameters" in process.stderr.readline()  # loaded
+    time.sleep(1)
+    yield process
+    process.kill()
+    process.stderr.close()
+    process.wait()
+
+
+def processes(parent: int) -> dict[int, int]:
+    """Finds the ranks below mpirun: each with its process."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if int((place / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                settings = (place / "environ").read_bytes().split(b"\0")
+                (rank,) = [s[21:] for s in settings if s.startswith(b"OMPI_COMM_WORLD_RANK=")]
+                found[int(rank)] = int(place.name)
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def assert_ended(ranks: dict[int, int]) -> None:
+    """Waits a little until no rank runs; one that nobody asks for its exit code does not count."""
+    for pid in ranks.values():
+        for _ in range(20):
+            state = Path(f"/proc/{pid}/stat")
+            if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError(f"process {pid} still runs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lost", "number", "said"),
+    [
+        (1, signal.SIGSTOP, "error: rank 1 on "),
+        (0, signal.SIGSTOP, "error: rank 0 on "),
+        (2, signal.SIGKILL, "rank 2 with PID "),  # mpirun itself says it
+    ],
+    ids=["stopped", "rank 0 stopped", "killed"],
+)
+def test_a_lost_rank_ends_all(
+    endless: "subprocess.Popen[str]", lost: int, number: int, said: str
+) -> None:
+    ranks = processes(endless.pid)
+    assert set(ranks) == {0, 1, 2}
+    began = time.monotonic()
+    os.kill(ranks[lost], number)
+    _, text = endless.communicate(timeout=3 * SECONDS_TO_END)
+    assert time.monotonic() - began < SECONDS_TO_END
+    assert endless.returncode not in (0, None)
+    assert text.count(said) == 1
+    assert text.count("error:") == said.count("error:")
+    assert_ended(ranks)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all(endless: "subprocess.Popen[str]") -> None:
+    ranks = processes(endless.pid)
+    endless.send_signal(signal.SIGINT)
+    endless.communicate(timeout=SECONDS_TO_END)
+    assert endless.returncode != 0
+    assert_ended(ranks)
+
+
+@pytest.mark.slow
+def test_a_slow_pass_is_not_a_lost_rank() -> None:
+    code = (
+        "import time; from src.cli import ranks; ranks._LOST_SECONDS = 1.0; "
+        "from src.model.llama import LlamaFeedForward as Part; before = Part.forward; "
+        "Part.forward = lambda self, x: (time.sleep(0.7), before(self, x))[1]"
+    )
+    ended = mpirun(2, *patched(code, "-p", "hi", "-n", "2", "--temperature", "0"))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout
+
+
+def model(directory: Path, alphabet_model: Path, seed: int) -> str:
+    tokenizer = alphabet_model / "tokenizer.model"
+    params = SMALL_PARAMS | {"use_scaled_rope": True}
+    write_random_meta_directory(directory, params, tokenizer_model=tokenizer, seed=seed)
+    return str(directory)
+
+
+@pytest.mark.slow
+def test_what_differs_on_a_rank_ends_all_with_one_line(
+    tmp_path: Path, alphabet_model: Path
+) -> None:
+    one, other = (model(tmp_path / name, alphabet_model, len(name)) for name in ("a", "bb"))
+    flags = ("-p", "a", "-n", "3")
+    no_mpi = tmp_path / "no_mpi" / "mpi4py"
+    no_mpi.mkdir(parents=True)
+    (no_mpi / "__init__.py").write_text("raise ImportError('none of that name')\n")
+    no_memory = patched(
+        "from src import memory; from src.model import forecast; "
+        "forecast.memory.available_memory = lambda *_: 1000",
+        "-m", one, *flags,
+    )  # fmt: skip
+    version = patched("import src; src.__version__ = '9.9'", "-m", one, *flags)
+    own = (*PROGRAM, "-m", one, *flags)
+    without = ("env", f"PYTHONPATH={no_mpi.parent}", *own)
+    cases = {
+        "weight files: expected": (3, own, (*PROGRAM, "-m", other, *flags)),
+        "version: expected 0.": (2, own, version),
+        "memory: expected at most": (4, own, no_memory),
+        "got nothing": (3, own, (*PROGRAM, "-m", str(tmp_path / "none"), *flags)),
+        "sizes and settings": (3, own, (*own, "--quantize", "nf4")),
+        "rank 0: mpi4py: expected": (2, without, without),
+        "rank 1: mpi4py: expected": (2, own, without),
+        "--verify: expected one process": (2, (*PROGRAM, "--verify"), (*PROGRAM, "--verify")),
+        "unrecognized arguments": (2, (*PROGRAM, "--none"), (*PROGRAM, "--none")),
+        "expected text, got none": (2, (*PROGRAM, "-p", " "), (*PROGRAM, "-p", " ")),
+    }
+    for text, (code, first, second) in cases.items():
+        began = time.monotonic()
+        ended = mpirun(1, *first, ":", "-n", "1", *second)
+        assert time.monotonic() - began < SECONDS_TO_END, text
+        lines = [line for line in ended.stderr.splitlines() if "error:" in line]
+        assert len(lines) == 1, (text, ended.stderr)
+        assert text in lines[0]
+        assert ended.returncode == code, (text, ended.stderr)
+        assert not ended.stdout

@@ -1,0 +1,569 @@
+"""Many requests at once: each answer is that of an `InferenceEngine`, and nothing stays behind."""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from src import trace
+from src.checkpoint import CheckpointError
+from src.inference import (
+    BatchEngine,
+    CacheFullError,
+    ClosedError,
+    ContextFullError,
+    InferenceEngine,
+    InferenceError,
+    NumericError,
+    PromptError,
+    QueueFullError,
+    Request,
+    SamplingArgs,
+    Step,
+    TimeLimitError,
+)
+from src.inference.blocks import BlockPool
+from src.model import Model, NotEnoughMemoryError, TokenIdError, load_model
+from src.trace.tracer import Tracer
+from tests.inference.drafts import draft_always
+from tests.model.test_gguf import divisors, sizes_of
+from tests.support.gguf_writer import gguf_bytes, gguf_name, llama_keys, llama_tensors, q8_0
+
+CONTEXT = 1024
+GREEDY = SamplingArgs(temperature=0.0)
+SYSTEM = random.Random(7).choices(range(3000), k=700)
+Ended = list[tuple[int, str, str | None, Any]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request, whichever engine it goes to."""
+
+    ids: list[int]
+    limit: int
+    sampling: SamplingArgs = GREEDY
+    stop: tuple[str, ...] = ()
+    candidates: int = 0
+    end_ids: tuple[int, ...] = field(default=())
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return {
+            "max_new_tokens": self.limit, "sampling": self.sampling, "stop": self.stop,
+            "candidates": self.candidates, "end_ids": self.end_ids,
+        }  # fmt: skip
+
+
+def random_job(chance: random.Random, longest: int = 900) -> Job:
+    """Prompts share beginnings of all lengths; settings are of all kinds."""
+    shared = SYSTEM[: chance.randrange(len(SYSTEM))] if chance.random() < 0.6 else []
+    own = chance.choices(range(3000), k=chance.choice([1, 2, 15, 16, 17, 255, 256, 257]))
+    sampling = SamplingArgs(
+        temperature=chance.choice([0.0, 0.7, 1.3]), top_k=chance.choice([0, 5, 50]),
+        top_p=chance.choice([0.8, 1.0]), repeat_penalty=chance.choice([1.0, 1.2]),
+        seed=chance.randrange(1000),
+    )  # fmt: skip
+    return Job(
+        (shared + own)[-longest:],
+        chance.choice([1, 2, 7, 20, 40]),
+        sampling,
+        chance.choice([(), (), ("e", "the "), ("zzz",)]),
+        chance.choice([0, 0, 0, 3]),
+        chance.choice([(), (), tuple(range(20, 60))]),
+    )
+
+
+def ended(steps: Iterator[Step]) -> Ended:
+    return [(step.token_id, step.text, step.stop_reason, step.choice) for step in steps]
+
+
+def alone(model: Model, jobs: Sequence[Job]) -> list[Ended]:
+    engine = InferenceEngine(model, CONTEXT, speculation=False)
+    return [ended(engine.generate(job.ids, **job.given)) for job in jobs]
+
+
+def check_nothing_is_held(engine: BatchEngine) -> None:
+    """No block is lost or still in use, and what the tree holds agrees with the counts."""
+    pool = engine._pool
+    blocks = list(pool.walk())
+    assert pool.used == 0
+    assert pool._promised == 0
+    assert len(blocks) == pool.cached
+    assert pool.cached + len(pool._free) == pool.blocks
+    assert sorted([b.place for b in blocks] + pool._free) == list(range(pool.blocks))
+    assert all(block.references == 0 for block in blocks)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model()
+
+
+def in_gguf(folder: Path) -> Model:
+    """The bundled model as a GGUF file, its matrices in blocks of 8 bits."""
+    bundled = load_model()
+    arrays = {name: weight.numpy() for name, weight in bundled.tensors.items()}
+    tensors = llama_tensors(arrays, ml_dtypes.bfloat16)
+    tensors |= {gguf_name(name): q8_0(x) for name, x in arrays.items() if ".feed" in name}
+    tensors["rope_freqs.weight"] = np.array(divisors(bundled.args), np.float32)
+    keys = llama_keys(sizes_of(bundled.args), bundled.args.max_context_length)
+    path = folder / "bundled.gguf"
+    path.write_bytes(gguf_bytes(keys, tensors))
+    return load_model(path)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "nf4", "int8", "gguf"])
+@pytest.mark.parametrize("tokens", [1024, 6000])
+def test_random_requests_get_the_answers_that_they_get_alone(
+    kind: str, tokens: int, tmp_path: Path
+) -> None:
+    loaded = in_gguf(tmp_path) if kind == "gguf" else None
+    model = loaded or load_model(quantize=None if kind == "bfloat16" else kind)
+    chance = random.Random(f"{kind} {tokens}")
+    jobs = [random_job(chance) for _ in range(16)]
+    if kind == "gguf":  # it has no tokenizer
+        jobs = [Job(j.ids, j.limit, j.sampling, (), j.candidates) for j in jobs]
+    expected = alone(model, jobs)
+    for most in (1, 3, 16):
+        with BatchEngine(
+            model, sequence_length=CONTEXT, cache_tokens=tokens, max_requests=most
+        ) as engine:
+            requests = [engine.submit(job.ids, **job.given) for job in jobs]
+            assert [ended(request) for request in requests] == expected
+            assert all(request.is_over for request in requests)
+        check_nothing_is_held(engine)
+        counts = engine.counters()
+        assert (counts.finished, counts.running, counts.waiting) == (len(jobs), 0, 0)
+        assert counts.new_tokens == sum(map(len, expected))
+        assert counts.prompt_tokens == sum(len(job.ids) for job in jobs)
+
+
+@pytest.mark.slow
+def test_a_thousand_requests_thirty_two_at_once_with_cancelled_and_slow_ones(model: Model) -> None:
+    chance = random.Random(1)
+    jobs = [random_job(chance, 400) for _ in range(1000)]
+    expected = alone(model, jobs)
+    threads = threading.active_count()
+    open_files = len(os.listdir("/proc/self/fd"))
+    wrong: list[int] = []
+    left = list(range(len(jobs)))[::-1]
+
+    def client(seed: int) -> None:
+        mood = random.Random(seed)
+        while left:
+            number = left.pop()
+            request = engine.submit(jobs[number].ids, **jobs[number].given)
+            cancels_after = mood.randrange(8) if mood.random() < 0.2 else None
+            found: Ended = []
+            for step in request:
+                found.append((step.token_id, step.text, step.stop_reason, step.choice))
+                if mood.random() < 0.02:
+                    time.sleep(0.01)
+                if len(found) == cancels_after:
+                    request.cancel()
+            whole = expected[number]
+            is_right = found == whole if cancels_after is None else found == whole[: len(found)]
+            if not is_right:
+                wrong.append(number)
+
+    with BatchEngine(model, sequence_length=CONTEXT, cache_tokens=8192, max_requests=32) as engine:
+        clients = [threading.Thread(target=client, args=(seed,)) for seed in range(32)]
+        for thread in clients:
+            thread.start()
+        for thread in clients:
+            thread.join()
+    assert not wrong
+    check_nothing_is_held(engine)
+    counts = engine.counters()
+    assert counts.finished + counts.cancelled == 1000
+    assert counts.failed == 0
+    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) == open_files
+
+
+def test_drafts_of_a_request_that_runs_alone_change_nothing(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phrase = random.Random(2).choices(range(3000), k=9)
+    jobs = [Job(phrase * 5, 60), Job(phrase * 4, 60, SamplingArgs(seed=3, temperature=0.5))]
+    expected = alone(model, jobs)
+    draft_always(monkeypatch)
+    with BatchEngine(model, sequence_length=CONTEXT) as engine:
+        drafted = 0
+        for job, answer in zip(jobs, expected, strict=True):
+            request = engine.submit(job.ids, **job.given)
+            assert ended(request) == answer
+            drafted += request.stats.drafted_tokens
+        assert drafted > 0
+        requests = [engine.submit(job.ids, **job.given) for job in jobs]
+        assert [ended(request) for request in requests] == expected
+    check_nothing_is_held(engine)
+
+
+def test_a_prefix_is_kept_once_and_found_again(model: Model) -> None:
+    with BatchEngine(model, sequence_length=CONTEXT, cache_tokens=4096) as engine:
+        first = engine.submit([*SYSTEM, 5], 3, GREEDY)
+        assert len(list(first)) == first.stats.new_tokens
+        assert first.stats.cached_tokens == 0
+        again = engine.submit([*SYSTEM, 5], 3, GREEDY)
+        list(again)
+        assert again.stats.cached_tokens == len(SYSTEM)  # the last token always runs
+        other = engine.submit([*SYSTEM[:600], 9, 9, 9], 3, GREEDY)
+        list(other)
+        assert other.stats.cached_tokens == 600  # 2 blocks as they are, 88 positions copied
+        held = engine.counters().blocks_cached
+        assert held == 3 + 1 + 1
+        together = [engine.submit([*SYSTEM, number], 40, GREEDY) for number in range(4)]
+        for request in together:
+            next(request)
+        assert engine.counters().blocks_used == 2 + 4
+        for request in together:
+            list(request)
+    check_nothing_is_held(engine)
+
+
+def test_the_least_recently_used_prefix_goes_first(model: Model) -> None:
+    a, b, c = ([number] * 300 for number in (11, 12, 13))
+
+    def cached(engine: BatchEngine, ids: list[int]) -> int:
+        request = engine.submit(ids, 1, GREEDY)
+        list(request)
+        return request.stats.cached_tokens
+
+    with BatchEngine(model, sequence_length=CONTEXT, cache_tokens=1024) as engine:
+        assert [cached(engine, ids) for ids in (a, b, a)] == [0, 0, 299]
+        assert cached(engine, c) == 0  # in the place of b
+        assert cached(engine, a) == 299
+        assert cached(engine, b) < 299
+    check_nothing_is_held(engine)
+
+
+def test_what_never_fits_is_refused_with_the_arithmetic(model: Model) -> None:
+    with BatchEngine(model, sequence_length=CONTEXT, cache_tokens=300) as engine:
+        text = r"must fit into the cache: 500 tokens \+ 14 new ones - 1 > 512 positions$"
+        with pytest.raises(CacheFullError, match=text) as caught:
+            engine.submit([1] * 500, 14)
+        assert (caught.value.needed, caught.value.positions) == (513, 512)
+        assert len(list(engine.submit([1] * 500, 13, GREEDY))) <= 13
+        with pytest.raises(ContextFullError):
+            engine.submit([1] * CONTEXT, 1)
+        for wrong, error in (([], PromptError), ("a", PromptError), ([1 << 20], TokenIdError)):
+            with pytest.raises(error):
+                engine.submit(wrong)  # type: ignore[arg-type]
+        for name in ("time_limit", "prompt_candidates", "candidates"):
+            with pytest.raises(PromptError, match=name):
+                engine.submit([1], **{name: -1})  # type: ignore[arg-type]
+        assert engine.counters().failed == 0
+    with pytest.raises(NotEnoughMemoryError, match=r"2 \* 4 layers \* 1099511627776 positions"):
+        BatchEngine(model, cache_tokens=1 << 40)
+    for name in ("cache_tokens", "max_requests", "max_waiting", "prompt_chunk"):
+        with pytest.raises(PromptError, match=name):
+            BatchEngine(model, **{name: 0})  # type: ignore[arg-type]
+
+
+def test_the_queue_is_bounded_and_in_order(model: Model) -> None:
+    order: list[int] = []
+    with BatchEngine(model, sequence_length=64, max_requests=1, max_waiting=3) as engine:
+        engine._passing.acquire()
+        requests = [
+            engine.submit([number, 3], 2, GREEDY, deliver=lambda _step, n=number: order.append(n))
+            for number in range(3)
+        ]
+        with pytest.raises(QueueFullError, match="3 requests wait already"):
+            engine.submit([3], 1)
+        requests[1].cancel()
+        requests[1].cancel()
+        assert engine.counters().waiting == 2
+        last = engine.submit([3], 1, GREEDY)
+        engine._passing.release()
+        list(last)
+    assert order == sorted(order)
+    assert set(order) == {0, 2}
+    assert engine.counters().cancelled == 1
+
+
+def test_a_request_waits_until_the_blocks_that_it_may_need_are_free(model: Model) -> None:
+    with BatchEngine(model, sequence_length=CONTEXT, cache_tokens=1024) as engine:
+        long = engine.submit([5] * 600, 400, GREEDY)
+        next(long)
+        short = engine.submit([6], 5, GREEDY)
+        next(long)
+        assert (engine.counters().running, engine.counters().waiting) == (1, 1)
+        assert not short.is_over
+        long.cancel()
+        assert list(long) == []
+        assert ended(short) == alone(model, [Job([6], 5)])[0]
+    check_nothing_is_held(engine)
+
+
+def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(model: Model) -> None:
+    with BatchEngine(model, sequence_length=CONTEXT, prompt_chunk=100) as engine:
+        other = engine.submit([7, 8], 60, GREEDY)
+        next(other)
+        before = engine.counters()
+        long = engine.submit(SYSTEM, 1, GREEDY)
+        list(long)
+        after = engine.counters()
+        list(other)
+    assert after.passes - before.passes >= 7
+    assert after.new_tokens - before.new_tokens >= 7
+
+
+def test_a_cancelled_request_frees_its_blocks_within_a_pass(model: Model) -> None:
+    with BatchEngine(model, sequence_length=CONTEXT) as engine:
+        requests = [engine.submit([number] * 300, 700, GREEDY) for number in range(3)]
+        for request in requests:
+            next(request)
+        requests[1].cancel()
+        assert list(requests[1]) == []
+        deadline = time.monotonic() + 5
+        while engine.counters().running == 3 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert engine.counters().running == 2
+        assert requests[1].is_over
+        requests[0].cancel()
+        requests[2].cancel()
+    check_nothing_is_held(engine)
+    assert engine.counters().cancelled == 3
+
+
+def test_a_time_limit_ends_an_answer_with_its_next_step(model: Model) -> None:
+    with BatchEngine(model, sequence_length=CONTEXT) as engine:
+        request = engine.submit([5], 900, SamplingArgs(1.5, top_k=0, seed=2), time_limit=0.05)
+        steps = ended(request)
+        assert steps[-1][2] in ("time limit", "eot")
+        whole = alone(model, [Job([5], 900, SamplingArgs(1.5, top_k=0, seed=2))])[0]
+        assert [step[0] for step in steps] == [step[0] for step in whole[: len(steps)]]
+        engine._passing.acquire()
+        late = engine.submit([5], 9, time_limit=0.01)
+        time.sleep(0.02)
+        engine._passing.release()
+        with pytest.raises(TimeLimitError, match="over before the first token"):
+            list(late)
+    check_nothing_is_held(engine)
+    assert engine.counters().failed == 1
+
+
+class OneByOne:
+    """Allows one token, which does not end an answer, and takes its time."""
+
+    def allowed(self) -> np.ndarray:
+        time.sleep(0.01)
+        return np.arange(6) == 5
+
+    def accept(self, token_id: int) -> None:
+        assert token_id == 5
+
+
+def test_close_ends_what_runs_and_what_waits(model: Model) -> None:
+    engine = BatchEngine(model, sequence_length=CONTEXT, max_requests=1)
+    threads = threading.active_count()
+    runs, waits = (engine.submit([5, number], 900, mask=OneByOne()) for number in range(2))
+    next(runs)
+    assert threading.active_count() == threads + 1
+    engine.close()
+    engine.close()
+    assert threading.active_count() == threads
+    for request in (runs, waits):
+        with pytest.raises(ClosedError):
+            list(request)
+        assert list(request) == []
+    with pytest.raises(ClosedError):
+        engine.submit([5])
+    check_nothing_is_held(engine)
+
+
+def test_close_may_let_what_runs_finish(model: Model) -> None:
+    engine = BatchEngine(model, sequence_length=CONTEXT)
+    request = engine.submit([5, 6], 30, GREEDY)
+    next(request)
+    engine.close(timeout=None)
+    assert len(list(request)) + 1 == len(alone(model, [Job([5, 6], 30)])[0])
+
+
+def test_an_engine_that_is_not_closed_lets_the_process_end() -> None:
+    code = """
+from src import load_model
+from src.inference import BatchEngine
+engine = BatchEngine(load_model(), sequence_length=4096)
+request = engine.submit([5], 4000)
+print(next(request).token_id >= 0)
+"""
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (b"True\n", b"", 0)
+
+
+class OnlyEven:
+    """Allows even ids, in one of the forms that a mask may have, and notes what was drawn."""
+
+    def __init__(self, form: str) -> None:
+        self.form, self.taken = form, list[int]()
+
+    def allowed(self) -> Any:
+        if self.form == "none" or len(self.taken) % 2:
+            return None
+        bools = np.arange(4000) % 2 == 0  # fewer than the vocabulary has
+        if self.form == "bools":
+            return bools
+        words = np.packbits(bools, bitorder="little").view(np.uint32)
+        return words.astype(np.int32) if self.form == "signed" else words
+
+    def accept(self, token_id: int) -> None:
+        self.taken.append(token_id)
+        if self.form == "fails" and len(self.taken) == 3:
+            raise ValueError("no more")
+
+
+@pytest.mark.parametrize("form", ["bools", "words", "signed", "none", "fails"])
+def test_a_mask_is_asked_before_each_draw_and_told_each_token(model: Model, form: str) -> None:
+    sampling = SamplingArgs(1.5, top_k=0, top_p=1.0, seed=4)
+    expected = alone(model, [Job([5, 6], 12, sampling)])[0]
+    mask = OnlyEven(form)
+    with BatchEngine(model, sequence_length=64) as engine:
+        request = engine.submit([5, 6], 12, sampling, candidates=50, mask=mask)
+        neighbour = engine.submit([5, 6], 12, sampling)
+        found: list[Step] = []
+        if form == "fails":
+            with pytest.raises(ValueError, match="no more"):
+                found.extend(request)
+            assert len(mask.taken) == 3
+        else:
+            found.extend(request)
+            assert mask.taken == [step.token_id for step in found]
+        assert ended(neighbour) == expected
+    if form == "none":
+        assert [step.token_id for step in found] == [step[0] for step in expected]
+    else:
+        assert all(step.token_id % 2 == 0 for step in found[::2])
+        choice = found[0].choice
+        assert choice is not None
+        assert all(candidate.token_id % 2 == 0 for candidate in choice.candidates)
+    check_nothing_is_held(engine)
+
+
+def test_a_mask_that_allows_nothing_ends_its_request_alone(model: Model) -> None:
+    class Nothing(OnlyEven):
+        def allowed(self) -> Any:
+            return np.zeros(10, bool)
+
+    with BatchEngine(model, sequence_length=64) as engine:
+        request, other = engine.submit([5], 9, mask=Nothing("")), engine.submit([5], 9, GREEDY)
+        with pytest.raises(NumericError):
+            list(request)
+        assert ended(other) == alone(model, [Job([5], 9)])[0]
+    check_nothing_is_held(engine)
+
+
+def test_the_prompt_is_explained_as_the_model_holds_it(model: Model) -> None:
+    ids = SYSTEM[:150]
+    logits = model.transformer.forward(
+        InferenceEngine(model, 256).context, ids, all_positions=True
+    ).numpy().astype(np.float64)  # fmt: skip
+    expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    with BatchEngine(model, sequence_length=256) as engine:
+        list(engine.submit(ids, 1))
+        request = engine.submit(ids, 4, GREEDY, prompt_candidates=2)
+        assert ended(request) == alone(model, [Job(ids, 4)])[0]
+        assert request.stats.cached_tokens == 0
+        choices = request.prompt_choices
+    assert choices is not None
+    assert len(choices) == len(ids)
+    assert choices[0] is None
+    for at, choice in enumerate(choices[1:], 1):
+        assert choice is not None
+        assert (choice.token_id, choice.position) == (ids[at], at)
+        found = {c.token_id: c.log_probability for c in choice.candidates}
+        assert found[ids[at]] == pytest.approx(expected[at - 1, ids[at]], abs=1e-9)
+        best = int(expected[at - 1].argmax())
+        assert choice.candidates[0].token_id == best
+        assert len(found) in (2, 3)
+    check_nothing_is_held(engine)
+
+
+def test_steps_and_errors_can_be_delivered_instead(model: Model) -> None:
+    got: list[Step | Exception] = []
+    over = threading.Event()
+
+    def take(item: Step | Exception) -> None:
+        assert threading.current_thread().name == "BatchEngine"
+        got.append(item)
+        if isinstance(item, Exception) or item.stop_reason is not None:
+            over.set()
+
+    def fail(_item: object) -> None:
+        raise RuntimeError("the reader has gone")
+
+    with BatchEngine(model, sequence_length=64) as engine:
+        gone = engine.submit([5], 9, GREEDY, deliver=fail)
+        request: Request = engine.submit([5], 9, GREEDY, deliver=take)
+        assert over.wait(20)
+        steps = [item for item in got if isinstance(item, Step)]
+        assert ended(iter(steps)) == alone(model, [Job([5], 9)])[0]
+        assert request.is_over
+        assert gone.is_over
+        assert request.stats.new_tokens == len(steps)
+    check_nothing_is_held(engine)
+
+
+def test_weights_that_were_rewritten_end_each_answer_and_the_cache(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BatchEngine(model, sequence_length=64) as engine:
+        list(engine.submit([5] * 20, 2, GREEDY))
+        request = engine.submit([6, 7], 5, GREEDY)
+
+        def changed(_self: object) -> None:
+            raise CheckpointError("rewritten")
+
+        monkeypatch.setattr(type(model.checkpoint), "check_unchanged", changed)
+        with pytest.raises(CheckpointError):
+            list(request)
+        with pytest.raises(CheckpointError):
+            engine.submit([5])
+        monkeypatch.undo()
+        assert engine.counters().blocks_cached == 0
+        assert len(list(engine.submit([5] * 20, 2, GREEDY))) == 2
+    check_nothing_is_held(engine)
+
+
+def test_a_pass_that_fails_ends_its_requests_and_the_engine_goes_on(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    with BatchEngine(model, sequence_length=64) as engine:
+        engine._passing.acquire()
+        requests = [engine.submit([5, number], 5, GREEDY) for number in range(3)]
+        monkeypatch.setattr(BlockPool, "run", refuse)
+        engine._passing.release()
+        for request in requests:
+            with pytest.raises(NotEnoughMemoryError):
+                list(request)
+        monkeypatch.undo()
+        assert ended(engine.submit([5], 5, GREEDY)) == alone(model, [Job([5], 5)])[0]
+    check_nothing_is_held(engine)
+
+
+def test_a_trace_and_a_batch_exclude_each_other(model: Model) -> None:
+    with BatchEngine(model, sequence_length=64) as engine:
+        trace.start(Tracer(model.args.sizes, lambda _event: None))
+        try:
+            with pytest.raises(InferenceError, match="a trace shows one sequence"):
+                engine.submit([5])
+        finally:
+            trace.stop()
+        assert "0 running, 0 waiting" in repr(engine)

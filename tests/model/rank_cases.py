@@ -1,0 +1,92 @@
+"""Runs passes of models on the ranks of MPI: `mpirun -n N python -m tests.model.rank_cases FILE`.
+
+FILE is a JSON list of [path of a model, what to quantize it to or null, or "resident"]. Rank 0
+prints a JSON list of what each case gave: a digest of all logits, and for "resident" a list with
+the bytes of the weight files that are resident on each rank.
+"""
+
+import hashlib
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from src import ml
+from src.model import InferenceContext, Model, load_model
+from src.model.ranks import RankedTransformer, Ranks
+
+
+def digest(model: Model) -> str:
+    """Runs chunks, single tokens, drafts that are taken back, and two contexts by turns."""
+    found, forward = hashlib.sha256(), model.transformer.forward
+    ids = [(7 * n) % 61 for n in range(40)]
+    one, two = (InferenceContext(model.args, length) for length in (48, 24))
+    for context, chunk, start, rows in (
+        (one, ids[:5], 0, False), (one, ids[5:12], 5, True), (two, ids[3:20], 0, False),
+        (one, ids[12:13], 12, False), (one, ids[20:26], 13, True), (two, ids[9:10], 17, False),
+        (one, ids[30:31], 14, False), (one, ids[31:32], 15, False),
+    ):  # fmt: skip
+        logits = forward(context, chunk, start, all_positions=rows).numpy()
+        assert logits.shape == (len(chunk) if rows else 1, model.files.args.vocab_size or 131)
+        found.update(logits.tobytes())
+    del two
+    found.update(forward(one, ids[:2], 16).numpy().tobytes())
+    return found.hexdigest()
+
+
+def resident_bytes(paths: list[Path]) -> int:
+    """Counts what /proc says is resident of mapped files."""
+    names, own, total = {str(path.resolve()) for path in paths}, False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            own = line.split(None, 5)[-1] in names
+        elif own and line.startswith("Rss:"):
+            total += 1024 * int(line.split()[1])
+    return total
+
+
+def fail(error: BaseException) -> NoReturn:
+    print(repr(error), file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def follow(model: Model, ranks: Ranks) -> None:
+    contexts: dict[int, InferenceContext] = {}
+    while (command := ranks.next_command())[0] != "end":
+        assert isinstance(model.transformer, RankedTransformer)
+        model.transformer.follow(contexts, *command[1:])
+    assert len(contexts) < 2  # what rank 0 dropped is dropped here
+
+
+def run(cases: list[list[Any]], ranks: Ranks | None) -> list[Any]:
+    results: list[Any] = []
+    for path, how in cases:
+        quantize = None if how == "resident" else how
+        model = load_model(path, quantize=quantize, ranks=ranks)
+        if ranks is not None and ranks.rank:
+            follow(model, ranks)
+            results.append(None)
+        else:
+            results.append(digest(model))
+            if ranks is not None:
+                ranks.command("end")
+        if how == "resident" and ranks is not None:
+            results[-1] = ranks.comm.allgather(resident_bytes(model.checkpoint.files))
+    return results
+
+
+def main() -> None:
+    ml.set_num_threads(1)
+    cases = json.loads(Path(sys.argv[1]).read_text())
+    from mpi4py import MPI
+
+    ranks = Ranks(MPI.COMM_WORLD, fail)
+    found = run(cases, ranks)
+    if ranks.rank == 0:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Tiny random models of each family and format beside llama.cpp, both against float32 weights.
+
+The blocks are made by llama.cpp's quantizer, and each tensor gets the type that its rules give it.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml
+from src.checkpoint.gguf import DTYPES, GgufFile, read_gguf
+from src.checkpoint.gguf_writer import GgufWriter, nbytes_of
+from src.model import InferenceContext, LlamaTransformer, load_model
+from src.model.saving_gguf import save_gguf
+from tests.model.families import CONFIGS, write_family
+from tests.model.test_gguf import dequantized
+from tests.support import llama_cpp
+
+pytestmark = pytest.mark.oracle
+
+F32, F16, Q4_0, Q5_0, Q8_0, Q4_K, Q6_K, BF16 = 0, 1, 2, 6, 8, 12, 14, 30
+# The type of the output and of the matrices that need more bits; and that of all others.
+FILE_TYPES = {
+    "F32": (F32, F32, F32), "F16": (F16, F16, F16), "BF16": (BF16, BF16, BF16),
+    "Q8_0": (Q8_0, Q8_0, Q8_0), "Q4_0": (Q6_K, Q4_0, Q4_0), "Q4_K_M": (Q6_K, Q6_K, Q4_K),
+    "Q6_K": (Q6_K, Q6_K, Q6_K),
+}  # fmt: skip
+FALLBACKS = {Q4_K: Q5_0, Q6_K: Q8_0}  # where a row is no multiple of 256
+FAMILIES = ("llama", *CONFIGS)
+SIZES = {
+    "multiples of 256": {"hidden_size": 256, "intermediate_size": 512, "head_dim": 32},
+    "multiples of 32": {"hidden_size": 96, "intermediate_size": 160, "head_dim": 12},
+}
+# How much further than llama.cpp a logit may be. With matrices of BF16 activations are bfloat16
+# between ops here, as in transformers; there they are only inside of products.
+MOST = {"BF16": 2.0}
+HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 331}
+IDS = [5, 17, 99, 0, 130, 64, 64, 3, 77, 12, 330, 200, 201, 202, 7, 8, 5, 17, 99, 0, 250, 31, 1, 2]
+
+
+def type_of(name: str, shape: tuple[int, ...], file_type: str, tied: bool) -> int:
+    """Give the type of a tensor. Source: llama.cpp, src/llama-quant.cpp (four layers)."""
+    output, finer, plain = FILE_TYPES[file_type]
+    if len(shape) == 1:
+        return F32
+    last = "token_embd.weight" if tied else "output.weight"
+    finer_names = [f"blk.{n}.{m}.weight" for n in (2, 3) for m in ("attn_v", "ffn_down")]
+    number = output if name == last else finer if name in finer_names else plain
+    return number if shape[-1] % 256 == 0 else FALLBACKS.get(number, number)
+
+
+def requantized(source: GgufFile, path: Path, file_type: str) -> Path:
+    """Write a file of float32 tensors in a mix of types, as llama.cpp's quantizer does."""
+    mapped, weights = source.map(), {}
+    for name, entry in source.tensors.items():
+        number = type_of(name, entry.shape, file_type, "output.weight" not in source.tensors)
+        tensor: Any = entry.make(mapped, name)
+        dtype = DTYPES[number]
+        if isinstance(dtype, ml.DType):
+            weights[name] = tensor.to(dtype)
+            continue
+        blocks = llama_cpp.quantize(tensor.numpy(), number, nbytes_of(dtype, entry.shape))
+        weights[name] = ml.QuantizedTensor(dtype, entry.shape, ml.Tensor.from_numpy(blocks))
+    tensors = {name: (weight.dtype, weight.shape) for name, weight in weights.items()}
+    with GgufWriter(path, source.keys, tensors) as writer:  # type: ignore[arg-type]
+        for name, weight in weights.items():
+            writer.write(name, weight)
+    return path
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Give the file in float32 of a family and sizes, written once."""
+    llama_cpp.needed()
+
+    @cache
+    def source(family: str, sizes: str) -> GgufFile:
+        place = tmp_path_factory.mktemp("source")
+        changes: dict[str, Any] = {"model_type": "llama"} if family == "llama" else {}
+        based_on = "olmo2" if family == "llama" else family  # it has no keys of its own
+        all_sizes = SIZES[sizes] | HEADS | changes
+        directory = write_family(place / "m", based_on, ml.float32, **all_sizes)
+        save_gguf(directory, place / "m.gguf")
+        return read_gguf(place / "m.gguf")
+
+    return source
+
+
+def logits_of(network: LlamaTransformer) -> Any:
+    return network.forward(InferenceContext(network.args, 64), IDS, 0, all_positions=True).numpy()
+
+
+@pytest.mark.parametrize("file_type", FILE_TYPES)
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_no_further_from_float32_than_those_of_llama_cpp(
+    tmp_path: Path, sources: Any, family: str, sizes: str, file_type: str
+) -> None:
+    path = requantized(sources(family, sizes), tmp_path / "a.gguf", file_type)
+    model = load_model(path)
+    exact = logits_of(dequantized(model)).astype(np.float64)
+    mine = logits_of(model.transformer)
+    with llama_cpp.LlamaCpp(path) as other:
+        theirs = other.run_each(IDS)
+    (my_max, my_rms), (their_max, their_rms) = (
+        (np.abs(logits - exact).max(), np.sqrt(((logits - exact) ** 2).mean()))
+        for logits in (mine, theirs)
+    )
+    most = MOST.get(file_type, 1.1)
+    assert their_max < 0.25 * np.sqrt((exact**2).mean()), "both run the same network"
+    assert my_max <= most * their_max
+    assert my_rms <= min(most, 1.5) * their_rms
+    second, first = np.sort(exact, axis=1)[:, -2:].T
+    is_clear = first - second > 2 * max(my_max, their_max)
+    np.testing.assert_array_equal(mine.argmax(axis=1)[is_clear], theirs.argmax(axis=1)[is_clear])
+    assert is_clear.sum() >= len(IDS) // 4

@@ -1,0 +1,232 @@
+"""A model on several ranks gives the bits of one process; what each rank owns and holds."""
+
+import importlib.util
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src import ml
+from src.checkpoint import CheckpointError
+from src.model import load_model
+from src.model.forecast import MemoryForecast
+from src.model.ranks import bounds_of, own_args, own_forecast
+from src.model.saving import save_quantized
+from tests.model import rank_cases
+from tests.model.families import CONFIGS as FAMILIES
+from tests.model.families import write_family
+from tests.model.hugging_face_tiny import write_tiny
+from tests.model.tiny import CONFIGS, GROUPED, Tiny, weights, write_meta_directory
+from tests.support.gguf_writer import gguf_bytes, llama_keys, llama_tensors, q8_0
+from tests.support.hugging_face_writer import write_hugging_face_directory, zero_arrays
+from tests.support.pth_writer import write_random_meta_directory
+
+ROOT = Path(__file__).resolve().parents[2]
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+HAS_MPI = bool(importlib.util.find_spec("mpi4py")) and MPIRUN is not None
+needs_mpi = pytest.mark.skipif(
+    not HAS_MPI, reason="MPI is not installed: pip install -e '.[mpi]' runs these tests"
+)
+EVEN = replace(GROUPED, name="even", dim=256, ffn=512, vocab=160)  # rows of whole blocks of GGUF
+# Small versions of Meta's 70B in 8 files and of its 405B in 16 files, with their heads.
+SIZES_70B = {
+    "dim": 256, "n_layers": 2, "n_heads": 64, "n_kv_heads": 8, "vocab_size": 512,
+    "ffn_dim_multiplier": 1.3, "multiple_of": 64, "norm_eps": 1e-5, "rope_theta": 500000.0,
+}  # fmt: skip
+SIZES_405B = SIZES_70B | {"n_heads": 128, "dim": 512, "ffn_dim_multiplier": 1.2}
+
+# Llama 3.2 1B, tied.
+SHAPE_1B = {
+    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "vocab_size": 128256,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 16,
+    "rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "rope_theta": 500000.0,
+    "tie_word_embeddings": True, "head_dim": 64,
+}  # fmt: skip
+
+
+def mpirun(ranks: int, *command: str, **changes: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a command on some ranks of this machine, as root too, which containers are."""
+    assert MPIRUN is not None
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return subprocess.run(
+        [MPIRUN, "--oversubscribe", "-n", str(ranks), *command],
+        env=os.environ | root | changes, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def on_ranks(ranks: int, cases: list[Any], directory: Path, *before: str) -> list[Any]:
+    file = directory / "cases.json"
+    file.write_text(json.dumps([[path and str(path), how] for path, how in cases]))
+    command = (sys.executable, "-m", "tests.model.rank_cases", str(file))
+    ended = mpirun(ranks, *before, *command)
+    assert ended.returncode == 0, ended.stderr
+    found: list[Any] = json.loads(ended.stdout)
+    return found
+
+
+def expected(cases: list[Any]) -> list[Any]:
+    before = ml.get_num_threads()
+    ml.set_num_threads(1)
+    found = rank_cases.run([list(case) for case in cases], None)
+    ml.set_num_threads(before)
+    return found
+
+
+def same_bits(cases: list[Any], directory: Path, ranks: tuple[int, ...]) -> None:
+    one = expected(cases)
+    assert len(set(one)) == len(one) or len(cases) == 1
+    for count in ranks:
+        assert on_ranks(count, cases, directory) == one, f"{count} ranks"
+
+
+def tiny_cases(directory: Path) -> list[Any]:
+    """Writes models of all sizes, parts, layouts and formats; returns the cases."""
+    cases: list[Any] = [(None, None)]
+    for config in CONFIGS:
+        dtype = ml.bfloat16 if config.layers == 2 else ml.float32
+        path = directory / config.name
+        cases.append((write_meta_directory(path, replace(config, vocab=131), dtype), None))
+    for family in FAMILIES:
+        cases.append((write_family(directory / family, family), None))
+    biased = write_family(directory / "biased", "granite", attention_bias=True, mlp_bias=True)
+    cases.append((biased, None))
+    even = write_tiny(directory / "even", replace(EVEN, vocab=131), ml.bfloat16)
+    for how in ("nf4", "int8"):
+        # Rows of 90 and 64: blocks of nf4 begin inside of rows.
+        cases.append((directory / "grouped", how))
+        cases.append((directory / "tied", how))
+        save_quantized(even, directory / how, how)
+        cases.append((directory / how, None))
+    return cases + [(path, None) for path in gguf_files(directory)]
+
+
+def gguf_files(directory: Path) -> list[Path]:
+    config = replace(EVEN, vocab=131)
+    plain = llama_tensors(weights(config))
+    blocks = {name: q8_0(array) if array.ndim == 2 else array for name, array in plain.items()}
+    path = directory / "blocks.gguf"
+    path.write_bytes(gguf_bytes(llama_keys(config), blocks))
+    return [path]
+
+
+@needs_mpi
+def test_two_ranks_give_the_bits_of_one(tmp_path: Path) -> None:
+    grouped = write_meta_directory(tmp_path / "grouped", replace(GROUPED, vocab=131), ml.bfloat16)
+    cases = [(grouped, None), (grouped, "nf4"), (gguf_files(tmp_path)[0], None)]
+    same_bits(cases, tmp_path, (2,))
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_any_number_of_ranks_gives_the_bits_of_one(tmp_path: Path) -> None:
+    same_bits(tiny_cases(tmp_path), tmp_path, (1, 2, 3, 4, 5))
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_ranks_of_two_instruction_sets_give_the_bits_of_one(tmp_path: Path) -> None:
+    cases: list[Any] = [(None, None), (None, "nf4"), (gguf_files(tmp_path)[0], None)]
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps([[path and str(path), how] for path, how in cases]))
+    run = (sys.executable, "-m", "tests.model.rank_cases", str(file))
+    ended = mpirun(1, *run, ":", "-n", "1", "env", "LLAMA_BOLTS_ISA=avx2", *run)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == expected(cases)
+
+
+def shards(directory: Path, params: dict[str, Any], count: int, embeddings: int = 0) -> Path:
+    write_random_meta_directory(
+        directory, params, shards=count, embeddings_split=embeddings, seed=3
+    )
+    return directory
+
+
+def test_copies_of_key_value_heads_are_merged_right(tmp_path: Path) -> None:
+    whole = shards(tmp_path / "whole", SIZES_405B, 1)
+    cut = shards(tmp_path / "cut", SIZES_405B, 16)
+    one, merged = load_model(whole), load_model(cut)
+    for name, weight in one.tensors.items():
+        assert weight.numpy().tobytes() == merged.tensors[name].numpy().tobytes(), name
+
+
+def test_copies_of_key_value_heads_that_differ_are_refused(tmp_path: Path) -> None:
+    cut = shards(tmp_path / "cut", SIZES_405B, 16)
+    other = tmp_path / "other"
+    write_random_meta_directory(other, SIZES_405B, shards=16, seed=4)
+    shutil.copy(other / "consolidated.03.pth", cut)
+    text = r"shard 03: tensor 'layers.0.attention.wk.weight': values: expected those of shard 02"
+    with pytest.raises(CheckpointError, match=text):
+        load_model(cut)
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_metas_shards_give_the_same_bits_on_any_number_of_ranks(tmp_path: Path) -> None:
+    names = {"70B": (SIZES_70B, 8, 0), "405B": (SIZES_405B, 16, 0), "Llama 2": (SIZES_70B, 8, 1)}
+    paths = [shards(tmp_path / name, *how) for name, how in names.items()]
+    cases: list[Any] = [(path, None) for path in paths[:2]] + [(paths[0], "nf4")]
+    same_bits(cases, tmp_path, (1, 2, 4, 8))
+    by_columns: list[Any] = [(paths[2], None)]
+    same_bits(by_columns, tmp_path, (2, 5))
+    assert expected(by_columns) == expected(cases[:1])
+
+
+# What a rank owns
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13])
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_ranks_own_every_row_once_and_whole_heads(config: Tiny, size: int) -> None:
+    args = config.args()
+    bounds = bounds_of(args, size, {"D": 8, "Hh": 3, "F": 64})
+    totals = {"D": args.dim, "F": args.ffn_dim, "V": args.vocab_size}
+    totals |= {"Hh": args.n_heads * args.head_dim, "Kh": args.n_kv_heads * args.head_dim}
+    for letter, total in totals.items():
+        assert len(bounds[letter]) == size + 1
+        assert bounds[letter][0] == 0
+        assert bounds[letter][-1] == total
+        assert list(bounds[letter]) == sorted(bounds[letter])
+    for letter, unit in (("D", 8), ("Hh", math.lcm(args.head_dim * args.group_size, 3))):
+        assert all(bound % unit == 0 or bound == totals[letter] for bound in bounds[letter])
+    owned = [own_args(args, bounds, rank) for rank in range(size)]
+    assert sum(own.n_heads for own in owned) == args.n_heads
+    assert sum(own.n_kv_heads for own in owned) == args.n_kv_heads
+    assert all(own.n_heads == own.n_kv_heads * args.group_size for own in owned)
+
+
+def test_the_forecast_of_a_rank_is_its_share() -> None:
+    args = GROUPED.args()
+    whole = MemoryForecast(args, 100, mapped=10**9, free=8 * 10**9)
+    parts = [own_forecast(whole, 1, 2, 2) for _ in range(1)]
+    assert all(0.49 * 10**9 < part.mapped < 0.51 * 10**9 for part in parts)
+    assert [part.free for part in parts] == [4 * 10**9]
+    assert [part.args.n_kv_heads for part in parts] == [1]
+    sizes = {"dim": 8192, "n_layers": 80, "n_heads": 64, "n_kv_heads": 8, "head_dim": 128}
+    args = replace(args, **sizes, ffn_dim=28672, vocab_size=128256)  # the 70B
+    merged = MemoryForecast(args, 100, copied=10**9, copied_as="weights to be merged")
+    part = own_forecast(merged, 8, 8, 1)
+    # A rank of eight finds its rows of q, k, v, w1, w3 and output in one file of eight.
+    assert 0 < part.copied < part.mapped
+    assert 0.124 * 10**9 < part.copied + part.mapped < 0.126 * 10**9
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_a_rank_has_its_share_of_the_weights_in_memory_and_no_more(tmp_path: Path) -> None:
+    directory = write_hugging_face_directory(
+        tmp_path / "1b", SHAPE_1B, zero_arrays(SHAPE_1B)
+    )  # of holes: it takes no disk
+    nbytes = sum(weight.nbytes for weight in load_model(directory).tensors.values())
+    for count in (2, 4):
+        (resident,) = on_ranks(count, [(directory, "resident")], tmp_path)
+        assert len(resident) == count
+        for each in resident:
+            assert each == pytest.approx(nbytes / count, rel=0.05)

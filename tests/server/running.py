@@ -1,0 +1,122 @@
+"""A server on a real port, as a process."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass
+class Running:
+    """A server that runs.
+
+    Attributes:
+        port: Its port on 127.0.0.1.
+        process: Its process.
+        log: Its standard error.
+    """
+
+    port: int
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(
+        self,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        method: str | None = None,
+    ) -> tuple[int, Any]:
+        """Sends a request; returns the status, and the JSON or the bytes of the response."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+            method = method or ("GET" if body is None else "POST")
+            connection.request(method, path, data, JSON | (headers or {}))
+            response = connection.getresponse()
+            content = response.read()
+            is_json = response.getheader("Content-Type", "").startswith("application/json")
+            return response.status, json.loads(content) if is_json else content
+        finally:
+            connection.close()
+
+    def chat(self, text: str = "hi", **fields: Any) -> dict[str, Any]:
+        """Answers one message at temperature 0."""
+        body = {"messages": [{"role": "user", "content": text}], "temperature": 0} | fields
+        status, answer = self.ask("/v1/chat/completions", body)
+        assert status == 200, answer
+        assert isinstance(answer, dict)
+        return answer
+
+    def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
+        """Returns the events of a stream; the last one is [DONE]."""
+        status, content = self.ask(path, body | {"stream": True})
+        assert status == 200, content
+        lines = [line for line in content.decode().split("\n\n") if line]
+        assert all(line.startswith("data: ") for line in lines)
+        assert lines[-1] == "data: [DONE]"
+        return [json.loads(line[6:]) for line in lines[:-1]]
+
+    def metric(self, name: str) -> float:
+        """Returns a number of `/metrics`."""
+        text = self.ask("/metrics")[1].decode()
+        found = re.search(rf"^llama_bolts_{name} (\S+)$", text, re.MULTILINE)
+        assert found, text
+        return float(found[1])
+
+    def resident(self) -> int:
+        """Returns the bytes of its memory."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", text)[1]) << 10  # type: ignore[index]
+
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def threads(self) -> int:
+        return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
+
+
+@contextmanager
+def running(directory: Path, *arguments: str) -> Iterator[Running]:
+    """Starts `--serve` and ends it; its end must be clean."""
+    for package in ("starlette", "uvicorn", "msgspec", "prometheus_client", "llguidance"):
+        pytest.importorskip(package, reason="the serve extra is not installed")
+    log = directory / "server.log"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "src.main", "--serve", "127.0.0.1:0", *arguments],
+            cwd=directory, env=environment, stdin=subprocess.DEVNULL, stderr=stream,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := re.search(r"at http://127.0.0.1:(\d+)/", log.read_text("utf-8"))):
+            assert process.poll() is None, log.read_text("utf-8")
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield Running(int(found[1]), process, log)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) in (0, 130)
+        assert "Traceback" not in log.read_text("utf-8")
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,168 @@
+"""Programs that people use with such a server: the `openai` package, `llm`, `curl`, `lm-eval`."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.model.files import BUNDLED_MODEL
+from tests.server.running import Running
+
+QUESTION = "What is the capital of Italy?"
+MESSAGES: Any = [{"role": "user", "content": QUESTION}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Rome", "Paris"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def openai() -> Any:
+    return pytest.importorskip("openai", reason="the clients extra is not installed")
+
+
+def expected(server: Running) -> str:
+    text = server.chat(QUESTION)["choices"][0]["message"]["content"]
+    assert isinstance(text, str)
+    return text
+
+
+def test_the_openai_package(server: Running, openai: Any) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        answer = client.chat.completions.create(model="bundled", messages=MESSAGES, temperature=0)
+        assert answer.choices[0].message.content == expected(server)
+        assert answer.choices[0].finish_reason == "stop"
+        assert answer.usage.total_tokens > answer.usage.prompt_tokens > 0
+        told = client.chat.completions.create(
+            model="bundled", messages=MESSAGES, temperature=0, logprobs=True, top_logprobs=2
+        )
+        content = told.choices[0].logprobs.content
+        assert "".join(entry.token for entry in content) == expected(server)
+        assert all(len(entry.top_logprobs) == 2 for entry in content)
+        text = client.completions.create(
+            model="bundled", prompt="The capital of France is", max_tokens=2, temperature=0
+        )
+        assert "Paris" in text.choices[0].text
+        assert [model.id for model in client.models.list()] == ["bundled"]
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
+        with pytest.raises(openai.BadRequestError, match="logit_bias"):
+            client.chat.completions.create(model="bundled", messages=MESSAGES, logit_bias={"1": 1})
+
+
+def test_the_openai_package_streams(server: Running, openai: Any) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        chunks = list(
+            client.chat.completions.create(
+                model="bundled", messages=MESSAGES, temperature=0, stream=True,
+                stream_options={"include_usage": True},
+            )
+        )  # fmt: skip
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        assert text == expected(server)
+        assert chunks[-1].usage.completion_tokens > 0
+        stream = client.chat.completions.create(
+            model="bundled", messages=MESSAGES, temperature=2, top_p=1, stream=True
+        )
+        next(iter(stream))
+        stream.close()
+
+
+def test_the_openai_package_without_waiting(server: Running, openai: Any) -> None:
+    async def ask_all() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+
+            async def ask() -> str:
+                stream = await client.chat.completions.create(
+                    model="bundled", messages=MESSAGES, temperature=0, stream=True
+                )
+                return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+            return await asyncio.gather(*(ask() for _ in range(8)))
+
+    assert asyncio.run(ask_all()) == [expected(server)] * 8
+
+
+def test_the_openai_package_parses_structures(server: Running, openai: Any) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    city = pydantic.create_model("City", city=(str, pydantic.Field(max_length=12)))
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        answer = client.chat.completions.parse(
+            model="bundled", messages=MESSAGES, temperature=0, response_format=city
+        )
+        assert answer.choices[0].message.parsed == city(
+            **json.loads(answer.choices[0].message.content)
+        )
+
+
+def test_llm_with_extra_openai_models(server: Running, tmp_path: Path) -> None:
+    pytest.importorskip("llm", reason="the clients extra is not installed")
+    (tmp_path / "extra-openai-models.yaml").write_text(
+        f"- model_id: bolts\n  model_name: bundled\n  api_base: {server.url}/v1\n"
+    )
+    for flags in ([], ["--no-stream"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "llm", "-m", "bolts", *flags, "-o", "temperature", "0",
+             QUESTION],
+            env=os.environ | {"LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "none"},
+            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == expected(server).strip()
+
+
+def test_curl(server: Running) -> None:
+    curl = shutil.which("curl") or pytest.skip("curl is not installed")
+    body = json.dumps({"messages": MESSAGES, "temperature": 0, "stream": True})
+    done = subprocess.run(
+        [curl, "-sSN", f"{server.url}/v1/chat/completions", "--json", body],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = [line[6:] for line in done.stdout.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    parts = [json.loads(line)["choices"][0]["delta"]["content"] for line in lines[:-1]]
+    assert "".join(parts) == expected(server)
+
+
+@pytest.mark.slow
+def test_lm_eval_scores_as_the_library_does(server: Running, tmp_path: Path) -> None:
+    program = shutil.which("lm-eval", path=os.environ.get("LM_EVAL_PATH", os.environ["PATH"]))
+    if program is None:
+        pytest.skip("lm-eval is not installed")
+    (tmp_path / "capitals.jsonl").write_text(
+        "".join(
+            json.dumps({"question": f"The capital of {country} is", "choices": choices,
+                        "answer": 0}) + "\n"
+            for country, choices in (("France", ["Paris", "Rome"]), ("Italy", ["Rome", "Oslo"]),
+                                     ("Norway", ["Oslo", "Paris"]))
+        )
+    )  # fmt: skip
+    (tmp_path / "capitals.yaml").write_text(
+        f"task: capitals\ndataset_path: json\ndataset_kwargs:\n  data_files:\n"
+        f"    test: {tmp_path / 'capitals.jsonl'}\ntest_split: test\n"
+        "output_type: multiple_choice\ndoc_to_text: '{{question}}'\n"
+        "doc_to_choice: '{{choices}}'\ndoc_to_target: answer\nmetric_list:\n"
+        "  - metric: acc\n    aggregation: mean\n    higher_is_better: true\n"
+    )
+    arguments = (
+        f"model=bundled,base_url={server.url}/v1/completions,tokenizer_backend=huggingface,"
+        f"tokenizer={BUNDLED_MODEL},tokenized_requests=True,num_concurrent=2"
+    )
+    done = subprocess.run(
+        [program, "run", "--model", "local-completions", "--model_args", arguments,
+         "--include_path", str(tmp_path), "--tasks", "capitals",
+         "--output_path", str(tmp_path / "out")],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    (result,) = (tmp_path / "out").rglob("results*.json")
+    assert json.loads(result.read_text())["results"]["capitals"]["acc,none"] == 1.0

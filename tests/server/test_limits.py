@@ -1,0 +1,258 @@
+"""Who may ask, what is too much, clients that go away, and the end of the server."""
+
+import http.client
+import json
+import random
+import re
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from src.cli.arguments import DEFAULT_ADDRESS, parse_arguments
+from tests.cli.conftest import run_program
+from tests.server.running import Running, running
+
+CHAT = "/v1/chat/completions"
+LONG = {"messages": [{"role": "user", "content": "Tell me a story."}], "temperature": 2.0,
+        "top_k": 0, "top_p": 1.0, "seed": 1, "stream": True}  # fmt: skip
+
+
+def raw(server: Running, data: bytes, seconds: float = 20) -> bytes:
+    """Sends bytes and returns what comes back until the end, or for some time."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as stream:
+        stream.sendall(data)
+        received = b""
+        try:
+            while part := stream.recv(65536):
+                received += part
+        except (TimeoutError, ConnectionResetError):
+            pass
+        return received
+
+
+def head(length: int, path: str = CHAT, extra: str = "") -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {length}\r\n{extra}\r\n"
+    ).encode()
+
+
+def error_of(response: bytes) -> tuple[int, dict[str, str]]:
+    status = int(response.split(b" ", 2)[1])
+    error = json.loads(response.partition(b"\r\n\r\n")[2])["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return status, error
+
+
+def is_idle(server: Running, seconds: float = 10) -> bool:
+    deadline = time.monotonic() + seconds
+    while server.metric("running") or server.metric("waiting"):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_an_address_is_read_in_all_its_forms() -> None:
+    for text, expected in (
+        ("8081", ("127.0.0.1", 8081)), (":0", ("127.0.0.1", 0)), ("[::1]:9", ("::1", 9)),
+        ("localhost", ("localhost", 8080)), ("0.0.0.0:80", ("0.0.0.0", 80)),
+    ):  # fmt: skip
+        assert parse_arguments(["--serve", text, "--no-api-key"]).serve == expected
+    assert parse_arguments(["--serve"]).serve == DEFAULT_ADDRESS
+    for wrong in (["--serve", "x:70000"], ["--slots", "2"], ["--serve", "--seed", "1"],
+                  ["--serve", "-p", "x"], ["--api-key", "x"]):  # fmt: skip
+        with pytest.raises(SystemExit):
+            parse_arguments(wrong)
+
+
+def test_an_address_that_is_not_local_needs_a_key() -> None:
+    pytest.importorskip("starlette", reason="the serve extra is not installed")
+    for address in ("0.0.0.0:0", "[::]:0", "192.0.2.1:0"):
+        done = run_program("--serve", address)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert b"expected --api-key KEY" in done.stderr
+        assert done.stderr.count(b"\n") == 1
+
+
+def test_an_address_in_use_is_one_line(server: Running) -> None:
+    done = run_program("--serve", f"127.0.0.1:{server.port}")
+    assert done.returncode == 3
+    assert re.fullmatch(rb"error: 127.0.0.1:\d+: expected a free address, got: .*\n", done.stderr)
+
+
+def test_a_key_is_asked_for_everywhere_but_health_and_the_page(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-Secret\n")
+    with running(tmp_path, "--api-key-file", str(tmp_path / "key")) as server:
+        good = {"Authorization": "Bearer sk-Secret"}
+        for key in ("", "Bearer sk-secret", "sk-Secret", "Bearer ", "Basic sk-Secret"):
+            headers = {"Authorization": key} if key else {}
+            for path, body in (("/v1/models", None), (CHAT, LONG), ("/metrics", None),
+                               ("/tokenize", {"content": "x"})):  # fmt: skip
+                status, answer = server.ask(path, body, headers)
+                assert (status, answer["error"]["type"]) == (401, "authentication_error")
+        assert server.ask("/health")[0] == server.ask("/")[0] == 200
+        assert server.ask("/v1/models", headers=good)[0] == 200
+        assert "sk-Secret" not in server.log.read_text("utf-8")
+
+
+def test_a_page_of_another_site_cannot_ask(server: Running) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    for headers in ({"Host": "evil.example"}, {"Host": "localhost.evil.example:80"},
+                    {"Content-Type": "text/plain"}, {"Content-Type": ""}):  # fmt: skip
+        status, answer = server.ask(CHAT, body, headers)
+        assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+    assert server.ask("/v1/models", headers={"Host": "localhost:1"})[0] == 200
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    connection.request("OPTIONS", CHAT, headers={"Origin": "http://evil.example"})
+    response = connection.getresponse()
+    assert response.status == 405
+    assert not any(name.lower().startswith("access-control") for name, _ in response.getheaders())
+    connection.close()
+
+
+def test_a_body_may_have_4_mib_and_no_more(server: Running) -> None:
+    for size, code in ((4 << 20, "context_length_exceeded"), ((4 << 20) + 1, "too_large")):
+        body = b'{"messages":[{"role":"user","content":"' + b"x" * size
+        body = body[: size - 4] + b'"}]}'
+        status, answer = server.ask(CHAT, body)
+        assert (status, answer["error"]["code"]) == (400 if code[0] == "c" else 413, code)
+    status, error = error_of(raw(server, head(1 << 40)))
+    assert (status, error["code"]) == (413, "too_large")
+
+
+def test_a_header_may_have_16_kib_and_no_more(server: Running) -> None:
+    fits = raw(server, head(0, "/health", f"X: {'x' * 8000}\r\nConnection: close\r\n"))
+    assert fits.startswith(b"HTTP/1.1 405")
+    status, _ = error_of(raw(server, b"GET / HTTP/1.1\r\nX: " + b"x" * (1 << 20)))
+    assert status == 400
+    assert error_of(raw(server, b"\x16\x03\x01 what is this\r\n\r\n"))[0] == 400
+
+
+@pytest.mark.slow
+def test_a_header_or_a_body_that_does_not_come_is_given_up(server: Running) -> None:
+    assert error_of(raw(server, b"GET / HTTP/1.1\r\nHost: x"))[0] == 408
+    assert error_of(raw(server, head(100) + b"{", 40))[0] == 408
+
+
+def test_a_client_that_goes_away_frees_its_place(server: Running) -> None:
+    for streams in (True, False):
+        before = server.metric("cancelled_total")
+        body = json.dumps(LONG | {"stream": streams, "n": 4}).encode()
+        with socket.create_connection(("127.0.0.1", server.port)) as stream:
+            stream.sendall(head(len(body)) + body)
+            if streams:
+                assert stream.recv(100)
+            else:
+                time.sleep(0.05)
+        assert is_idle(server)
+        assert server.metric("cancelled_total") > before
+
+
+def test_a_slow_reader_gets_the_same_answer_and_holds_up_nobody(server: Running) -> None:
+    body = json.dumps(LONG | {"max_tokens": 400, "logprobs": True, "top_logprobs": 5}).encode()
+    expected = server.stream(CHAT, json.loads(body))
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(head(len(body), extra="Connection: close\r\n") + body)
+        assert server.chat()["choices"][0]["message"]["content"]
+        received = b""
+        while part := slow.recv(1 << 16):
+            received += part
+            time.sleep(0.0005)
+    content = b"".join(re.findall(rb"[0-9a-f]+\r\n(data: .*\n\n)\r\n", received)).decode()
+    deltas = re.findall(r'"delta":(\{.*?\}),"logprobs"', received.decode())
+    wanted = [json.dumps(e["choices"][0]["delta"], separators=(",", ":")) for e in expected]
+    assert content is not None
+    assert [json.loads(d) for d in deltas] == [json.loads(d) for d in wanted]
+
+
+def test_more_requests_than_wait_are_refused(tmp_path: Path) -> None:
+    with running(tmp_path, "--slots", "1") as server:
+        counts: dict[int, int] = {}
+
+        def ask() -> None:
+            body = LONG | {"stream": False, "max_tokens": 300, "n": 16}
+            status, _ = server.ask(CHAT, body)
+            counts[status] = counts.get(status, 0) + 1
+
+        threads = [threading.Thread(target=ask) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(counts) == {200, 429}
+        assert is_idle(server)
+
+
+def test_more_connections_than_there_may_be_are_refused(server: Running) -> None:
+    held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(256)]
+    try:
+        refused = [raw(server, b"", 5) for _ in range(3)]
+        assert {error_of(response)[0] for response in refused if response} == {503}
+        assert any(refused)
+    finally:
+        for stream in held:
+            stream.close()
+    time.sleep(0.2)
+    assert server.ask("/health")[0] == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_what_runs_end_and_refuses_the_rest(tmp_path: Path, number: int) -> None:
+    with running(tmp_path, "--slots", "1") as server:
+        results = []
+        body = LONG | {"stream": False, "max_tokens": 500}
+        threads = [
+            threading.Thread(target=lambda: results.append(server.ask(CHAT, body)))
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        while not server.metric("running"):
+            time.sleep(0.005)
+        server.process.send_signal(number)
+        for thread in threads:
+            thread.join()
+        statuses = sorted(status for status, _ in results)
+        assert statuses.count(200) >= 1
+        assert set(statuses) <= {200, 503}
+        expected = 0 if number == signal.SIGTERM else 130
+        assert server.process.wait(timeout=12) == expected
+        assert server.log.read_text("utf-8").count("\n") == 1
+
+
+@pytest.mark.slow
+def test_signals_and_killed_clients_at_random_times(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    for number in range(30):
+        (tmp_path / str(number)).mkdir()
+        with running(tmp_path / str(number)) as server:
+            body = json.dumps(LONG | {"max_tokens": 2000}).encode()
+            clients = []
+            for _ in range(chance.randrange(1, 9)):
+                stream = socket.create_connection(("127.0.0.1", server.port))
+                stream.sendall(head(len(body)) + body)
+                clients.append(stream)
+            for stream in clients[::2]:
+                time.sleep(chance.random() * 0.1)
+                stream.close()
+            time.sleep(chance.random() * 0.3)
+            server.process.send_signal(chance.choice([signal.SIGTERM, signal.SIGINT]))
+            if chance.random() < 0.5:
+                time.sleep(chance.random() * 0.3)
+                server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(timeout=13) in (0, 130)
+            for stream in clients:
+                stream.close()
+
+
+def test_the_extra_is_named_where_it_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('no', name='starlette')\n")
+    done = run_program("--serve", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert b"pip install -e '.[serve]'" in done.stderr

@@ -1,0 +1,144 @@
+"""llama.cpp as an oracle: its C functions, in the library that the package xllamacpp has.
+
+Structures are passed with more room than they have: `..._default_params` fills them, and only the
+fields that are named here are looked at. Source: ggml-org/llama.cpp, include/llama.h.
+"""
+
+import ctypes
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+class _Params(ctypes.Structure):
+    _fields_ = [("words", ctypes.c_int32 * 256)]
+
+
+class _Batch(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_int32), ("pointers", ctypes.c_void_p * 6)]
+
+
+# The first fields of llama_context_params.
+_N_CTX, _N_BATCH, _N_UBATCH, _N_THREADS, _N_THREADS_BATCH = 0, 1, 2, 7, 8
+
+_POINTER, _LONG, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_char_p
+_TOKENS = ctypes.POINTER(ctypes.c_int32)
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "llama_model_default_params": (_Params, []),
+    "llama_context_default_params": (_Params, []),
+    "llama_model_load_from_file": (_POINTER, [_TEXT, _Params]),
+    "llama_init_from_model": (_POINTER, [_POINTER, _Params]),
+    "llama_model_get_vocab": (_POINTER, [_POINTER]),
+    "llama_model_chat_template": (_TEXT, [_POINTER, _TEXT]),
+    "llama_vocab_n_tokens": (_INT, [_POINTER]),
+    "llama_vocab_get_add_bos": (ctypes.c_bool, [_POINTER]),
+    "llama_vocab_bos": (_INT, [_POINTER]),
+    "llama_vocab_eos": (_INT, [_POINTER]),
+    "llama_tokenize": (
+        _INT, [_POINTER, _TEXT, _INT, _TOKENS, _INT, ctypes.c_bool, ctypes.c_bool],
+    ),
+    "llama_batch_get_one": (_Batch, [_TOKENS, _INT]),
+    "llama_decode": (_INT, [_POINTER, _Batch]),
+    "llama_get_logits_ith": (ctypes.POINTER(ctypes.c_float), [_POINTER, _INT]),
+    "llama_free": (None, [_POINTER]),
+    "llama_model_free": (None, [_POINTER]),
+    "llama_log_set": (None, [_POINTER, _POINTER]),
+    "ggml_quantize_chunk": (
+        ctypes.c_size_t, [_INT, _POINTER, _POINTER, _LONG, _LONG, _LONG, _POINTER],
+    ),
+}  # fmt: skip
+_LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, _TEXT, _POINTER)
+_silent = _LOG(lambda *_: None)
+
+
+def needed() -> None:
+    """Skip a test where the package is not installed."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        pytest.skip("needs the oracle extra: xllamacpp is not installed")
+
+
+def library() -> Any:
+    """Load the library; the first call makes it silent."""
+    spec = importlib.util.find_spec("xllamacpp")
+    assert spec is not None
+    assert spec.origin is not None
+    (path,) = Path(spec.origin).parent.glob("xllamacpp*.so")
+    lib = ctypes.CDLL(str(path))
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    lib.llama_log_set(ctypes.cast(_silent, _POINTER), None)
+    lib.llama_backend_init()
+    return lib
+
+
+def quantize(values: Any, number: int, nbytes: int) -> Any:
+    """Make the blocks of a matrix, float32 [out, in], in the type of a number: uint8 [nbytes]."""
+    values, blocks = np.ascontiguousarray(values), np.empty(nbytes, np.uint8)
+    addresses = values.ctypes.data, blocks.ctypes.data
+    assert library().ggml_quantize_chunk(number, *addresses, 0, *values.shape, None) == nbytes
+    return blocks
+
+
+class LlamaCpp:
+    """A model of a file, with a context of its own, on one thread; to be used with `with`."""
+
+    def __init__(self, path: Path, positions: int = 256) -> None:
+        self._lib = lib = library()
+        self._model = lib.llama_model_load_from_file(
+            str(path).encode(), lib.llama_model_default_params()
+        )
+        assert self._model, f"llama.cpp refuses {path}"
+        params = lib.llama_context_default_params()
+        for word in (_N_CTX, _N_BATCH, _N_UBATCH):
+            params.words[word] = positions
+        params.words[_N_THREADS] = params.words[_N_THREADS_BATCH] = 1
+        self._context = lib.llama_init_from_model(self._model, params)
+        assert self._context, f"llama.cpp makes no context for {path}"
+        self._vocabulary = lib.llama_model_get_vocab(self._model)
+        self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocabulary)
+
+    def __enter__(self) -> "LlamaCpp":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lib.llama_free(self._context)
+        self._lib.llama_model_free(self._model)
+
+    @property
+    def chat_template(self) -> str | None:
+        found = self._lib.llama_model_chat_template(self._model, None)
+        return None if found is None else found.decode()
+
+    @property
+    def special_ids(self) -> tuple[int, int, bool]:
+        """The ids that begin and end a text, and whether texts begin with the first."""
+        lib, vocabulary = self._lib, self._vocabulary
+        ids = lib.llama_vocab_bos(vocabulary), lib.llama_vocab_eos(vocabulary)
+        return *ids, lib.llama_vocab_get_add_bos(vocabulary)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Encode text, none of it as special tokens, without one that begins it."""
+        data = text.encode()
+        ids = (ctypes.c_int32 * (len(data) + 8))()
+        count = self._lib.llama_tokenize(
+            self._vocabulary, data, len(data), ids, len(ids), False, False
+        )
+        assert count >= 0
+        return list(ids[:count])
+
+    def run(self, ids: Sequence[int]) -> Any:
+        """Pass tokens through after those before; return the logits after the last, float32 [V]."""
+        tokens = (ctypes.c_int32 * len(ids))(*ids)
+        batch = self._lib.llama_batch_get_one(tokens, len(ids))
+        assert self._lib.llama_decode(self._context, batch) == 0
+        logits = self._lib.llama_get_logits_ith(self._context, -1)
+        return np.ctypeslib.as_array(logits, (self.vocabulary_size,)).copy()
+
+    def run_each(self, ids: Sequence[int]) -> Any:
+        """Pass tokens through one by one; return the logits after each, float32 [T, V]."""
+        return np.stack([self.run([token]) for token in ids])

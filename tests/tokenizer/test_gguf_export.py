@@ -1,0 +1,117 @@
+"""Tokenizers written as the keys of GGUF files, and read again: the ids of the original files."""
+
+import shutil
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from src.tokenizer.gguf_export import gguf_tokenizer_keys
+from src.tokenizer.gguf_keys import gguf_tokenizer
+from tests.support.sentencepiece_writer import (
+    NORMAL,
+    RESERVED,
+    USER_DEFINED,
+    model_message,
+    ranked,
+)
+from tests.support.shared_data import shared_data
+from tests.tokenizer.json_files import (
+    Json,
+    added,
+    byte_level_file,
+    changed,
+    metaspace_file,
+    write_json,
+)
+from tests.tokenizer.strings import KINDS, strings
+from tests.tokenizer.test_gguf_keys import TEXTS, assert_same, assert_same_roles
+from tests.tokenizer.trained_files import QWEN, SMOLLM3, TEKKEN, smollm2, split_by
+
+TRAINED: dict[str, Callable[[], Json]] = {
+    "qwen": lambda: split_by(QWEN, composes=True),
+    "smollm2": smollm2,
+    "smollm3": lambda: split_by(SMOLLM3),
+    "tekken": lambda: split_by(TEKKEN, whole=True),
+}
+# How many of the million strings a test runs with.
+SHARE = {"llama2": 1, "llama3": 1, "qwen": 1, "smollm2": 1, "smollm3": 10, "tekken": 10}
+
+
+def written(directory: Path, rows: int | None = None) -> tuple[Tokenizer, Tokenizer]:
+    """Give the tokenizer by the keys, and the one of the directory."""
+    theirs = load_tokenizer(directory)
+    keys = gguf_tokenizer_keys(directory, theirs, rows or theirs.vocab_size)
+    ours = gguf_tokenizer(Path("a.gguf"), keys)
+    assert ours is not None
+    return ours, theirs
+
+
+@pytest.fixture(scope="module", params=[*SHARE])
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Tokenizer, Tokenizer]:
+    name, directory = request.param, tmp_path_factory.mktemp("tokenizer")
+    if name in TRAINED:
+        pytest.importorskip("tokenizers", reason="needs the oracle extra")
+        write_json(directory, TRAINED[name]())
+    else:
+        shutil.copy(shared_data(f"{name}/tokenizer.model"), directory)
+    return name, *written(directory)
+
+
+def test_ids_and_roles_are_those_of_the_original_file(
+    pair: tuple[str, Tokenizer, Tokenizer],
+) -> None:
+    _, ours, theirs = pair
+    if theirs.special_tokens.keys() & {"<s>", "<|begin_of_text|>"}:
+        assert_same_roles(ours, theirs)
+    assert_same(ours, theirs, TEXTS)
+    for kind in KINDS:
+        assert_same(ours, theirs, islice(strings(kind, 5, 20), 20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ids_of_a_million_strings_are_those_of_the_original_file(
+    pair: tuple[str, Tokenizer, Tokenizer], kind: str
+) -> None:
+    name, ours, theirs = pair
+    assert_same(ours, theirs, strings(kind, 11, KINDS[kind] // SHARE[name]))
+
+
+def test_a_tokenizer_json_in_sentencepieces_style_needs_the_model_beside_it(
+    tmp_path: Path,
+) -> None:
+    rows = [*RESERVED, *ranked("ab", "\u2581", "a", "b", "\u2581a")]
+    write_json(tmp_path, metaspace_file([("\u2581", "a")], "\u2581a"))
+    with pytest.raises(TokenizerError, match=r"expected tokenizer.model beside tokenizer.json, go"):
+        written(tmp_path)
+    (tmp_path / "tokenizer.model").write_bytes(model_message(rows))
+    assert_same(*written(tmp_path), TEXTS)  # without config.json it is what is read
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(TokenizerError, match="expected the same tokenizer, got other"):
+        written(tmp_path)  # the two files say different things
+
+
+def test_user_defined_pieces_and_rows_without_tokens_are_kept(tmp_path: Path) -> None:
+    more = [("<tool>", 0.0, USER_DEFINED), ("aab", -9.0, NORMAL)]
+    rows = [*RESERVED, *ranked("ab", "\u2581", "a", "b", "\u2581a"), *more]
+    (tmp_path / "tokenizer.model").write_bytes(model_message(rows))
+    theirs = load_tokenizer(tmp_path)
+    ours, _ = written(tmp_path, theirs.vocab_size + 3)
+    assert ours.vocab_size == theirs.vocab_size + 3
+    assert ours.decode([theirs.vocab_size + 1]) == ""
+    assert_same(ours, theirs, ["a<tool>b ab", "<s> a"])
+
+
+def test_added_tokens_of_byte_level_files_are_kept(tmp_path: Path) -> None:
+    file = byte_level_file((("t", "h"), ("th", "e")), names=("<|im_end|>",))
+    file = changed(file, added_tokens=[*file["added_tokens"], added(259, "<think>")])
+    ours, theirs = written(write_json(tmp_path, file), 300)
+    assert ours.special_tokens == theirs.special_tokens
+    assert ours.stop_ids == theirs.stop_ids
+    assert ours.decode([299]) == ""
+    assert_same(ours, theirs, ["the<think> the<|im_end|>", *TEXTS])

@@ -1,0 +1,75 @@
+"""The committed page of the explorer is current, and says when it is not."""
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="the docs extra is not installed")
+from tools import update_docs
+from tools.explorer_page import PAGE, current_page, is_same
+
+DOCUMENT = re.compile(r'(id="document">)([^<]*)<')
+
+
+@pytest.fixture(scope="module")
+def committed() -> str:
+    return PAGE.read_text("utf-8")
+
+
+def changed(page: str, change: Callable[[dict[str, Any]], object]) -> str:
+    """Returns a page whose document was changed."""
+    found = DOCUMENT.search(page)
+    assert found is not None
+    document = json.loads(zlib.decompress(base64.b64decode(found[2])))
+    change(document["runs"][0])
+    data = base64.b64encode(zlib.compress(json.dumps(document).encode())).decode()
+    return page.replace(found[2], data)
+
+
+def test_the_committed_page_is_current_and_small(committed: str) -> None:
+    assert current_page() == committed, "python -m tools.update_docs"
+    assert len(committed) < 2_000_000
+    pictures = [path for path in PAGE.parent.iterdir() if path != PAGE]
+    assert sorted(path.suffix for path in pictures) == [".png"] * 4
+    assert all(path.stat().st_size < 200_000 for path in pictures)
+
+
+def test_what_depends_on_timing_does_not_make_a_page_stale(committed: str) -> None:
+    def change(run: dict[str, Any]) -> None:
+        run["machine"] |= {"threads": 64, "readRate": 1.0}
+        run["passes"][0]["seconds"][4] = 1.0
+        run["events"][3][6] = 1.0
+
+    assert changed(committed, change) != committed
+    assert is_same(committed, changed(committed, change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda run: run["tokens"].append(1),
+        lambda run: run["events"][3].__setitem__(9, "src/model/llama.py:1"),
+        lambda run: run["passes"][0]["attribution"].update(sum=0.0),
+        lambda run: run["passes"][0].update(logits=run["passes"][1]["logits"]),
+    ],
+)
+def test_another_number_or_line_of_code_makes_a_page_stale(committed: str, change: Any) -> None:
+    assert not is_same(committed, changed(committed, change))
+
+
+def test_another_script_makes_a_page_stale(committed: str) -> None:
+    assert not is_same(committed, committed.replace('"use strict";', '"use strict"; '))
+    assert not is_same("", committed)
+
+
+def test_the_check_names_a_stale_page(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(update_docs, "current_pictures", dict)
+    monkeypatch.setattr(update_docs, "documents", list)
+    monkeypatch.setattr(update_docs, "current_page", lambda: "other")
+    assert update_docs.main(["--check"]) == 1
+    assert capsys.readouterr().out == "docs/explorer/example.html: not current\n"

@@ -1,0 +1,184 @@
+"""What a pass takes on several machines: measured kernel times and the alpha-beta model.
+
+    seconds = layers * (products of a rank's rows + 4 gathers) + output + its gather
+    gather  = ceil(log2 ranks) * alpha + (ranks - 1) / ranks * bytes / bandwidth
+
+The products are those of `rank_times.json`, measured by `tests/bench/bench_rank_times.py`; the
+slowest rank counts. Attention, norms and the sampling of a token are left out: they take little
+beside the products of these models.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from src import ml
+from src.model import MemoryForecast, ModelArgs, kv_cache_bytes
+from src.model.ranks import Bounds, bounds_of, own_forecast
+
+from .pages import PageError
+
+TIMES = Path(__file__).with_name("rank_times.json")
+RANKS = (1, 2, 4, 8, 16, 32, 64)
+ALPHA = 30e-6  # seconds of a message between machines, whatever its length
+
+
+def _model(dim: int, layers: int, heads: int, ffn: int) -> ModelArgs:
+    return ModelArgs(
+        dim, layers, heads, 8, 128, ffn, 128256, 1e-5, 500000.0, None, 131072, ml.bfloat16
+    )
+
+
+MODELS = {
+    "8B": _model(4096, 32, 32, 14336),
+    "70B": _model(8192, 80, 64, 28672),
+    "405B": _model(16384, 126, 128, 53248),
+}
+"""The sizes of Llama 3.1."""
+
+
+def layer_shares(bounds: Bounds, args: ModelArgs) -> list[tuple[tuple[int, ...], int]]:
+    """Return the products of a layer on the rank with the most rows: rows of each, columns."""
+
+    def most(letter: str) -> int:
+        return max(after - before for before, after in pairwise(bounds[letter]))
+
+    heads = args.n_heads * args.head_dim
+    return [
+        ((most("Hh"), most("Kh"), most("Kh")), args.dim),
+        ((most("D"),), heads),
+        ((most("F"), most("F")), args.dim),
+        ((most("D"),), args.ffn_dim),
+    ]
+
+
+def gathers(args: ModelArgs, tokens: int, rows: int = 1) -> list[int]:
+    """Return the bytes of each all-gather of a pass: 4 for each layer, and the logits.
+
+    Args:
+        args: The sizes.
+        tokens: T.
+        rows: Of the logits.
+    """
+    heads = args.n_heads * args.head_dim
+    layer = [2 * heads, 4 * args.dim, 2 * args.ffn_dim, 4 * args.dim]
+    return [tokens * each for each in layer] * args.n_layers + [4 * rows * args.vocab_size]
+
+
+def weight_bytes(args: ModelArgs) -> int:
+    """Return the bytes of the bfloat16 weights that a token reads."""
+    shapes = args.tensor_shapes
+    return 2 * sum(math.prod(shapes[name]) for name in shapes if name != "tok_embeddings.weight")
+
+
+def wire_seconds(args: ModelArgs, ranks: int, gigabits: float, tokens: int = 1) -> float:
+    """Return what the all-gathers of a pass take."""
+    sizes = gathers(args, tokens)
+    steps, part = math.ceil(math.log2(ranks)), (ranks - 1) / ranks
+    return len(sizes) * steps * ALPHA + part * sum(sizes) * 8 / (gigabits * 1e9)
+
+
+def product_seconds(name: str, ranks: int, kind: str = "token") -> float:
+    """Return what the products of a pass take on one rank, as measured, or in proportion.
+
+    Args:
+        name: Of the model.
+        ranks: How many.
+        kind: "token", or "chunk" of 512 tokens.
+    """
+    args, times = MODELS[name], _times()[name][kind]
+    measured = min((int(each) for each in times if int(each) >= ranks), default=0)
+
+    def elements(count: int) -> int:
+        return _elements(layer_shares(bounds_of(args, count), args))
+
+    layer = times[str(measured)] * elements(ranks) / elements(measured)
+    output = math.ceil(args.vocab_size / ranks) * args.dim / elements(ranks)  # of one position
+    per_token = _times()[name]["token"]
+    smallest = min((int(each) for each in per_token if int(each) >= ranks), default=measured)
+    token = per_token[str(smallest)] * elements(ranks) / elements(smallest)
+    seconds: float = args.n_layers * layer + output * token
+    return seconds
+
+
+def _elements(shares: Sequence[tuple[tuple[int, ...], int]]) -> int:
+    return sum(sum(rows) * columns for rows, columns in shares)
+
+
+def _times() -> Any:
+    return json.loads(TIMES.read_text())
+
+
+def pass_seconds(name: str, ranks: int, gigabits: float, kind: str = "token") -> float:
+    """Return what a pass takes on machines like that of the measurement."""
+    tokens = 512 if kind == "chunk" else 1
+    wire = wire_seconds(MODELS[name], ranks, gigabits, tokens)
+    return product_seconds(name, ranks, kind) + wire
+
+
+def ranks_table(_page: Path, argument: str) -> str:
+    """Return a table of the chapter: `gathers`, `plan` or `speed`.
+
+    Raises:
+        PageError: Another name.
+    """
+    tables = {"gathers": _gathers_table, "plan": _plan_table, "speed": _speed_table}
+    if argument not in tables:
+        raise PageError(f"generated: ranks: expected one of {', '.join(tables)}, got {argument!r}")
+    return "\n".join(tables[argument]())
+
+
+def _gathers_table() -> list[str]:
+    lines = [
+        "| | gathered for a token | gathers | on the wire, 2 ranks, 10 / 25 / 100 Gb/s | "
+        "their latency at 30 us | reading bfloat16 at 200 GB/s per machine |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, args in MODELS.items():
+        sizes = gathers(args, 1)
+        wire = " / ".join(f"{sum(sizes) / 2 * 8 / rate * 1e-6:.1f}" for rate in (10, 25, 100))
+        lines.append(
+            f"| {name} | {sum(sizes) / 1e6:.1f} MB | {len(sizes)} | {wire} ms | "
+            f"{len(sizes) * ALPHA * 1e3:.1f} ms | {weight_bytes(args) / 2e11:.2f} s / ranks |"
+        )
+    return lines
+
+
+def _plan_table() -> list[str]:
+    lines = [
+        "| model, machines | weights per machine, bfloat16 | nf4 | heads per machine | "
+        "4096 positions per machine | from 8 or 16 files of Meta |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for name, ranks, files in (("70B", 2, 8), ("70B", 4, 8), ("405B", 8, 16), ("405B", 16, 16)):
+        args = MODELS[name]
+        whole = MemoryForecast(args, 4096, mapped=weight_bytes(args))
+        own = own_forecast(whole, 1, ranks, 1)
+        merged = replace(whole, mapped=0, copied=weight_bytes(args))
+        part = own_forecast(merged, files, ranks, 1)
+        cache = kv_cache_bytes(own.args, 4096)
+        lines.append(
+            f"| {name}, {ranks} | {own.mapped / 1e9:.0f} GB | {own.mapped / 1e9 * 0.28125:.0f} GB "
+            f"| {own.args.n_heads} / {own.args.n_kv_heads} | {cache / 1e9:.2f} GB | "
+            f"{part.mapped / 1e9:.0f} GB mapped, {part.copied / 1e9:.0f} GB copied |"
+        )
+    return lines
+
+
+def _speed_table() -> list[str]:
+    ranks = RANKS[1:]
+    lines = [
+        f"| tokens per second | {' | '.join(f'{n} machines' for n in ranks)} |",
+        f"|---|{'---:|' * len(ranks)}",
+    ]
+    for name in MODELS:
+        for rate in (1, 10, 100):
+            cells = [f"{1 / pass_seconds(name, n, rate):.3g}" for n in ranks]
+            lines.append(f"| {name}, {rate} Gb/s | {' | '.join(cells)} |")
+        cells = [f"{512 / pass_seconds(name, n, 10, 'chunk'):.3g}" for n in ranks]
+        lines.append(f"| {name}, a prompt, 10 Gb/s | {' | '.join(cells)} |")
+    return lines
