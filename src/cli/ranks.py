@@ -1,8 +1,8 @@
 """The ranks of a run that mpirun started: rank 0 talks, the others follow, and all end together.
 
 What one rank cannot do ends the run on all of them, with one line. A thread of each rank says
-every half second that it is alive, on a separate communicator: a rank that computes for minutes
-still says it, one that was stopped or cut off does not. mpirun notices one that was killed.
+every half second to the next one, on a separate communicator, that it is alive: a rank that
+computes for minutes still says it, one that was stopped or cut off does not. mpirun notices one that was killed.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ class World:
         self.ranks = Ranks(mpi.COMM_WORLD.Dup(), self._fail)
         self._line = mpi.COMM_WORLD.Dup()
         self._over = threading.Event()
-        self._watch = threading.Thread(target=self._watch_others, daemon=True)
+        self._watch = threading.Thread(target=self._watch_before, daemon=True)
 
     def begin(self) -> Options:
         """Compare versions, start the heartbeat; return the options with a number of threads."""
@@ -189,26 +189,27 @@ class World:
         self._mpi.COMM_WORLD.Abort(code)
         os._exit(code)
 
-    def _watch_others(self) -> None:
-        """Say that this rank is alive; end all where rank 0, or one it hears, was silent."""
-        line, rank, beat = self._line, self.ranks.rank, bytearray(1)
-        others = range(1, self.ranks.size) if rank == 0 else range(1)
-        heard, before = dict.fromkeys(others, time.monotonic()), time.monotonic()
+    def _watch_before(self) -> None:
+        """Tell the next rank that this one is alive; end all where the rank before was silent.
+
+        In this ring one rank alone notices that another one is lost, and one line says it.
+        """
+        line, beat = self._line, bytearray(1)
+        before, after = ((self.ranks.rank + step) % self.ranks.size for step in (-1, 1))
+        heard = last = time.monotonic()
         sent: list[Any] = []
         while not self._over.wait(_BEAT_SECONDS):
             sent = [request for request in sent if not request.Test()]
-            sent += [line.Isend([beat, "B"], other) for other in others]
+            sent.append(line.Isend([beat, "B"], after))
             now = time.monotonic()
-            stall, before = now - before - _BEAT_SECONDS, now
-            for other in others:
-                heard[other] += stall  # in which this rank did not listen
-                while line.Iprobe(other):
-                    line.Recv([bytearray(1), "B"], other)
-                    heard[other] = now
-                silence = now - heard[other]
-                if silence > _LOST_SECONDS + rank * _BEAT_SECONDS:
-                    got = f"none for {silence:.0f} s: the rank is lost"
-                    self._abort(f"{self._name(other)}: expected a sign of life, got {got}", 1)
+            heard += now - last - _BEAT_SECONDS  # in which this rank did not listen
+            last = now
+            while line.Iprobe(before):
+                line.Recv([bytearray(1), "B"], before)
+                heard = now
+            if (silence := now - heard) > _LOST_SECONDS:
+                got = f"none for {silence:.0f} s: the rank is lost"
+                self._abort(f"{self._name(before)}: expected a sign of life, got {got}", 1)
 
 
 def _say(text: str) -> None:
