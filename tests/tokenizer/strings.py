@@ -1,12 +1,15 @@
 """Random and real strings of many kinds, the same for the same seed."""
 
+import os
 import random
 import sysconfig
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-# How many strings of each kind the million holds.
+# How many strings of all kinds the slow tests compare; tests/hardening/run_million_strings.py: all.
+COUNT = int(os.environ.get("LLAMA_BOLTS_TEST_STRINGS", "50000"))
+# How many strings of each kind a million holds.
 KINDS = {
     "source lines": 300_000,
     "source with doubled spaces": 50_000,
@@ -105,6 +108,11 @@ _GENERATORS: dict[str, Callable[[random.Random], Iterator[str]]] = {
     "scripts and emoji": _scripts,
     "long": _long,
 }
+
+
+def sample(kind: str, divisor: int = 1) -> int:
+    """Return how many strings of a kind a slow test compares, or a part of them."""
+    return KINDS[kind] * COUNT // (1_000_000 * divisor)
 
 
 def strings(kind: str, seed: int, count: int) -> Iterator[str]:
