@@ -31,9 +31,9 @@ DEFAULT_ADDRESS = ("127.0.0.1", 8080)
 DEFAULT_SLOTS = 16
 # The keys of `CHAT_FORMATS`, in its order; a test compares them.
 CHAT_FORMAT_NAMES = (
-    "llama3", "llama2", "chatml", "chatml-bos", "smollm2", "qwen2", "qwen2.5", "qwen3", "granite",
-    "olmo2", "zephyr", "mistral-v1", "mistral-v3", "mistral-v0.1-2023", "mistral-v0.2-2023",
-    "deepseek-r1", "deepseek-r1-2025-01",
+    "llama3", "llama2", "chatml", "chatml-bos", "smollm2", "qwen2", "qwen2.5", "qwen3", "smollm3",
+    "granite", "granite-3.0", "olmo2", "zephyr", "mistral-v1", "mistral-v3", "mistral-v0.1-2023",
+    "mistral-v0.2-2023", "deepseek-r1", "deepseek-r1-2025-01",
 )  # fmt: skip
 THINK = ("on", "off", "hide")
 # The keys of `QUANTIZATIONS`; a test compares them.

@@ -40,7 +40,27 @@ _TEMPLATE_RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ),
     ("qwen2.5", (_CHATML, "Alibaba Cloud. You are a helpful assistant.<|im_end|>"), ("<think>",)),
     ("qwen2", (_CHATML, "'<|im_start|>system\nYou are a helpful assistant.<|im_end|>"), ()),
+    (
+        "smollm3",
+        (
+            "strftime_now('%d %B %Y')",
+            "Reasoning Mode: '+reasoning_mode+'",
+            "SmolLM, trained by Hugging Face. Your role as",
+            "/system_override",
+            "if xml_tools ",
+            "'\n\n' -}}\n {{- '<|im_end|>\n' -}}\n {%- endif",  # within the part about tools
+        ),
+        (),
+    ),
     ("granite", ("<|start_of_role|>assistant", "\nToday's Date: '+strftime_now('%B %d, %Y')"), ()),
+    (
+        "granite-3.0",
+        tuple(
+            f"'<|start_of_role|>{role}<|end_of_role|>'+message['content']+'<|end_of_text|>\n'"
+            for role in ("system", "user", "assistant")
+        ),
+        ("Today's Date",),
+    ),
     ("chatml-bos", (_CHATML, "bos_token"), ("<|im_start|>system",)),
     ("chatml", (_CHATML,), ("<|im_start|>system",)),
     (
@@ -235,7 +255,8 @@ def encode_chat(
             special token of it.
     """
     found = _format(tokenizer, chat_format)
-    parts = found.build(as_messages(messages), add_generation_prompt)
+    build = found.build if think else found.build_thoughtless or found.build
+    parts = build(as_messages(messages), add_generation_prompt)
     if not think and add_generation_prompt:
         if found.no_thought is None:
             raise ChatFormatError(

@@ -111,6 +111,7 @@ class ChatFormat:
         opens_thought: Whether an answer that is opened begins inside of a thought.
         no_thought: What an answer begins with to leave thoughts out: nothing where the models have
             none. None where they cannot be left out.
+        build_thoughtless: Builds a conversation without thoughts where more differs than that.
     """
 
     name: str
@@ -119,6 +120,7 @@ class ChatFormat:
     end_names: tuple[str, ...]
     opens_thought: bool = False
     no_thought: str | None = ""
+    build_thoughtless: Builder | None = None
 
 
 def _llama3(messages: Sequence[Message], open_answer: bool) -> list[Part]:
@@ -175,11 +177,41 @@ def _qwen3(messages: Sequence[Message], open_answer: bool) -> list[Part]:
     return _chatml(written, open_answer)
 
 
-def _granite(messages: Sequence[Message], open_answer: bool) -> list[Part]:
-    """Build Granite's format, whose own system message has the date of the day."""
-    today = f"{datetime.date.today():%B %d, %Y}"
-    if messages[0].role != "system":
-        messages = [Message("system", _GRANITE_SYSTEM.format(today)), *messages]
+def _smollm3(messages: Sequence[Message], open_answer: bool, thinks: bool = True) -> list[Part]:
+    """Build ChatML with a header, in which the first system message is one of several parts.
+
+    Args:
+        messages: As in `Builder`; later system messages are left out.
+        open_answer: As in `Builder`.
+        thinks: Whether answers begin with thoughts, where the system message says neither.
+    """
+    given = messages[0].content if messages[0].role == "system" else ""
+    thinks = "/no_think" not in given and (thinks or "/think" in given)
+    custom = given.replace("/no_think", "").replace("/think", "").rstrip()
+    start, end = Special("<|im_start|>"), Special("<|im_end|>")
+    parts: list[Part] = [start]
+    if "/system_override" in given:
+        parts += (f"system\n{custom.replace('/system_override', '').rstrip()}", end, "\n")
+    else:  # only a list of tools, which is never there, would end this message
+        mode, own = ("/think", _SMOLLM3_THOUGHTS) if thinks else ("/no_think", "")
+        today = f"{datetime.date.today():%d %B %Y}"
+        parts += [_SMOLLM3_SYSTEM.format(today, mode, custom or f"{_SMOLLM2_SYSTEM}.{own}")]
+    answer = "assistant\n" if thinks else "assistant\n<think>\n\n</think>\n"
+    for message in messages:
+        if message.role == "user":
+            parts += (start, f"user\n{message.content}", end, "\n")
+        elif message.role == "assistant":
+            parts += (start, answer + message.content.lstrip("\n"), end, "\n")
+    return parts + ([start, answer] if open_answer else [])
+
+
+def _granite(
+    messages: Sequence[Message], open_answer: bool, default_system: str | None = None
+) -> list[Part]:
+    """Build Granite's format; the default system message has the date of the day in it."""
+    if default_system is not None and messages[0].role != "system":
+        today = f"{datetime.date.today():%B %d, %Y}"
+        messages = [Message("system", default_system.format(today)), *messages]
     start, end = Special("<|start_of_role|>"), Special("<|end_of_role|>")
     parts: list[Part] = []
     for message in messages:
@@ -310,6 +342,25 @@ _GRANITE_SYSTEM = (
     "Knowledge Cutoff Date: April 2024.\nToday's Date: {}.\n"
     "You are Granite, developed by IBM. You are a helpful AI assistant."
 )
+_SMOLLM3_SYSTEM = (
+    "system\n## Metadata\n\nKnowledge Cutoff Date: June 2025\nToday Date: {}\n"
+    "Reasoning Mode: {}\n\n## Custom Instructions\n\n{}\n\n"
+)
+_SMOLLM3_THOUGHTS = (
+    " Your role as an assistant involves thoroughly exploring questions through a systematic "
+    "thinking process before providing the final precise and accurate solutions. This requires "
+    "engaging in a comprehensive cycle of analysis, summarizing, exploration, reassessment, "
+    "reflection, backtracking, and iteration to develop well-considered thinking process. Please "
+    "structure your response into two main sections: Thought and Solution using the specified "
+    "format: <think> Thought section </think> Solution section. In the Thought section, detail "
+    "your reasoning process in steps. Each step should include detailed considerations such as "
+    "analysing questions, summarizing relevant findings, brainstorming new ideas, verifying the "
+    "accuracy of the current steps, refining any errors, and revisiting previous steps. In the "
+    "Solution section, based on various attempts, explorations, and reflections from the Thought "
+    "section, systematically present the final solution that you deem correct. The Solution "
+    "section should be logical, accurate, and concise and detail necessary steps needed to reach "
+    "the conclusion."
+)
 _OPENING = (Special("<think>", required=False), "\n")
 _MISTRAL_V1 = partial(_mistral, before=" ", answer=" ")
 _MISTRAL_V3 = partial(
@@ -317,6 +368,7 @@ _MISTRAL_V3 = partial(
 )
 _MISTRAL_2023 = partial(_mistral, after=" ")
 _EOS, _IM_END, _R1_END = ("</s>",), ("<|im_end|>",), ("<｜end▁of▁sentence｜>",)
+_GRANITE_END = ("<|end_of_text|>",)
 _LLAMA3_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
 
 _ROWS = (
@@ -330,7 +382,16 @@ _ROWS = (
     ),
     ChatFormat("qwen2.5", "Qwen2.5", partial(_chatml, default_system=_QWEN_SYSTEM), _IM_END),
     ChatFormat("qwen3", "Qwen3", _qwen3, _IM_END, no_thought="<think>\n\n</think>\n\n"),
-    ChatFormat("granite", "Granite 3.1, 3.2, 3.3", _granite, ("<|end_of_text|>",)),
+    ChatFormat(
+        "smollm3", "SmolLM3", _smollm3, _IM_END, build_thoughtless=partial(_smollm3, thinks=False)
+    ),
+    ChatFormat(
+        "granite",
+        "Granite 3.1, 3.2, 3.3",
+        partial(_granite, default_system=_GRANITE_SYSTEM),
+        _GRANITE_END,
+    ),
+    ChatFormat("granite-3.0", "Granite 3.0", _granite, _GRANITE_END),
     ChatFormat("olmo2", "OLMo 2 Instruct", _olmo2, ("<|endoftext|>",)),
     ChatFormat("zephyr", "TinyLlama Chat, Zephyr", _zephyr, _EOS),
     ChatFormat("mistral-v1", "Mistral 7B Instruct v0.1, v0.2", _MISTRAL_V1, _EOS),

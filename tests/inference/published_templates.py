@@ -13,9 +13,12 @@ Written for these tests, with the same results, after the rules that Meta publis
 system message in the first question), LLAMA3 (meta-llama/Meta-Llama-3-8B-Instruct: headers,
 stripped contents) and LLAMA3_1 (meta-llama/Llama-3.1-8B-Instruct: two lines of dates open the
 system message, which is always there). So are, after the templates of Qwen/Qwen2-7B-Instruct,
-Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-0.6B, ibm-granite/granite-3.3-2b-instruct and
+Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-0.6B, HuggingFaceTB/SmolLM3-3B,
+ibm-granite/granite-3.3-2b-instruct, ibm-granite/granite-3.0-8b-instruct and
 allenai/OLMo-2-1124-7B-Instruct without what they say of tools and documents: QWEN2, QWEN25, QWEN3,
-GRANITE and OLMO2.
+SMOLLM3, GRANITE, GRANITE_3_0 and OLMO2. That of SmolLM3 was compared with the copy in the tests of
+huggingface/swift-jinja, that of Granite 3.0 with those in llama.cpp (tests/test-chat-template.cpp)
+and langchain-ibm.
 """
 
 LLAMA3 = r"""
@@ -145,6 +148,69 @@ GRANITE = r"""
     "SYSTEM", r'".\nYou are Granite, developed by IBM. You are a helpful AI assistant."'
 )
 
+GRANITE_3_0 = r"""
+{%- for message in messages %}
+    {%- if message['role'] == 'system' %}
+    {{- '<|start_of_role|>system<|end_of_role|>' + message['content'] + '<|end_of_text|>\n' }}
+    {%- elif message['role'] == 'user' %}
+    {{- '<|start_of_role|>user<|end_of_role|>' + message['content'] + '<|end_of_text|>\n' }}
+    {%- elif message['role'] == 'assistant' %}
+    {{- '<|start_of_role|>assistant<|end_of_role|>'  + message['content'] + '<|end_of_text|>\n' }}
+    {%- endif %}
+    {%- if loop.last and add_generation_prompt %}
+    {{- '<|start_of_role|>assistant<|end_of_role|>' }}
+    {%- endif %}
+{%- endfor %}
+"""
+
+SMOLLM3 = r"""
+{%- set ns = namespace(system='', thinks=enable_thinking is not defined or enable_thinking) %}
+{%- if messages[0].role == "system" %}
+    {%- set ns.system = messages[0].content %}
+    {%- if "/no_think" in ns.system %}{% set ns.thinks = false %}
+    {%- elif "/think" in ns.system %}{% set ns.thinks = true %}{% endif %}
+{%- endif %}
+{%- set reasoning_mode = "/think" if ns.thinks else "/no_think" %}
+{%- set custom = ns.system.replace("/no_think", "").replace("/think", "").rstrip() %}
+{%- set answer = "" if ns.thinks else "<think>\n\n</think>\n" %}
+{{- "<|im_start|>system\n" }}
+{%- if "/system_override" in ns.system %}
+  {{- custom.replace("/system_override", "").rstrip() + "<|im_end|>\n" }}
+{%- else %}
+  {{- "## Metadata\n\nKnowledge Cutoff Date: June 2025\n" }}
+  {{- "Today Date: " + strftime_now("%d %B %Y") + "\n" }}
+  {{- "Reasoning Mode: " + reasoning_mode + "\n\n## Custom Instructions\n\n" }}
+  {{- custom or ("OWN" if ns.thinks else "FIRST.") }}
+  {{- "\n\n" }}
+  {%- if xml_tools or python_tools -%}
+    {{- "\n\n" -}}
+    {{- "<|im_end|>\n" -}}
+  {%- endif %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == "user" %}{{ "<|im_start|>user\n" + message.content + "<|im_end|>\n" }}
+    {%- elif message.role == "assistant" %}
+        {{- "<|im_start|>assistant\n" + answer + message.content.lstrip("\n") + "<|im_end|>\n" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|im_start|>assistant\n" + answer }}{% endif %}
+""".replace(
+    "OWN",
+    "FIRST. Your role as an assistant involves thoroughly exploring questions through a systematic "
+    "thinking process before providing the final precise and accurate solutions. This requires "
+    "engaging in a comprehensive cycle of analysis, summarizing, exploration, reassessment, "
+    "reflection, backtracking, and iteration to develop well-considered thinking process. Please "
+    "structure your response into two main sections: Thought and Solution using the specified "
+    "format: <think> Thought section </think> Solution section. In the Thought section, detail "
+    "your reasoning process in steps. Each step should include detailed considerations such as "
+    "analysing questions, summarizing relevant findings, brainstorming new ideas, verifying the "
+    "accuracy of the current steps, refining any errors, and revisiting previous steps. In the "
+    "Solution section, based on various attempts, explorations, and reflections from the Thought "
+    "section, systematically present the final solution that you deem correct. The Solution "
+    "section should be logical, accurate, and concise and detail necessary steps needed to reach "
+    "the conclusion.",
+).replace("FIRST", "You are a helpful AI assistant named SmolLM, trained by Hugging Face")
+
 OLMO2 = (
     "{{ bos_token }}{% for message in messages %}"
     "{% if message['role'] == 'system' %}{{ '<|system|>\n' + message['content'] + '\n' }}"
@@ -247,7 +313,9 @@ PUBLISHED = {
     "qwen2": QWEN2,
     "qwen2.5": QWEN25,
     "qwen3": QWEN3,
+    "smollm3": SMOLLM3,
     "granite": GRANITE,
+    "granite-3.0": GRANITE_3_0,
     "olmo2": OLMO2,
     "zephyr": TINYLLAMA,
     "mistral-v1": MISTRAL_V1,

@@ -103,16 +103,20 @@ def test_the_dates_of_llama_3_1_are_a_system_message_of_metas_format() -> None:
         assert text == rendered(LLAMA3_1, messages, bos, eos, True)
 
 
-def test_without_thoughts_a_prompt_of_qwen3_is_that_of_its_template() -> None:
-    tokenizer: Any = ByteTokenizer(*TOKENS["qwen3"])
-    bos, eos = list(TOKENS["qwen3"])[:2]
+@pytest.mark.parametrize("name", ["qwen3", "smollm3"])
+@pytest.mark.parametrize("opened", [True, False])
+def test_without_thoughts_a_prompt_is_that_of_the_template(name: str, opened: bool) -> None:
+    tokenizer: Any = ByteTokenizer(*TOKENS[name])
+    bos, eos = list(TOKENS[name])[:2]
     thought = Message("assistant", "<think>\nHm.\n</think>\n\nYes.")
     user = Message("user", "Hi")
     thinking = [[user, thought, user], [user, thought], [thought, user], [user, thought, thought]]
-    for messages in [*conversations(), *thinking]:
+    switches = ("/no_think", "A /think ", "/system_override B", "/think/no_think\n/system_override")
+    switched = [[Message("system", text), *rest] for text in switches for rest in thinking]
+    for messages in [*conversations(), *thinking, *switched]:
         for think in (True, False):
-            ids = encode_chat(tokenizer, messages, True, "qwen3", think)
-            off = rendered(PUBLISHED["qwen3"], messages, bos, eos, True, enable_thinking=think)
+            ids = encode_chat(tokenizer, messages, opened, name, think)
+            off = rendered(PUBLISHED[name], messages, bos, eos, opened, enable_thinking=think)
             assert spelled(tokenizer, ids, brackets=False) == off
 
 
