@@ -235,10 +235,10 @@ def test_a_part_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, name: s
     open_hugging_face(tmp_path)  # the valid twin
     change(arrays)
     write_hugging_face_directory(tmp_path, config_for(kind), arrays)
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(CheckpointError, match=word) as refusal:
         open_hugging_face(tmp_path)
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 600
 

@@ -204,10 +204,10 @@ def test_a_damaged_file_is_refused_and_the_engine_works_on(
     path.write_bytes(change(saved.read_bytes()))
     engine = InferenceEngine(model, 700)
     expected = answer(engine, IDS[:50])
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(PromptCacheError, match=reason):
         load_prompt_cache(engine, path)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert engine.cached_ids == ()
     assert answer(engine, IDS[:50]) == expected
     with BatchEngine(model, sequence_length=700, cache_tokens=2048) as many:
