@@ -48,14 +48,10 @@ def linear_shapes(sizes: dict[str, int]) -> list[Linear]:
     """
     D, F, query, key = sizes["D"], sizes["F"], sizes["H"] * sizes["h"], sizes["K"] * sizes["h"]
     return [
-        Linear("wq, wo", (query,), D),
-        Linear("wk, wv", (key,), D),
-        Linear("w1, w3", (F,), D),
-        Linear("w2", (D,), F),
-        Linear("output", (sizes["V"],), D),
-        Linear("wq + wk + wv", (query, key, key), D),
-        Linear("w1 + w3", (F, F), D),
-    ]
+        Linear("wq, wo", (query,), D), Linear("wk, wv", (key,), D), Linear("w1, w3", (F,), D),
+        Linear("w2", (D,), F), Linear("output", (sizes["V"],), D),
+        Linear("wq + wk + wv", (query, key, key), D), Linear("w1 + w3", (F, F), D),
+    ]  # fmt: skip
 
 
 def write_pool(path: Path, nbytes: int) -> None:

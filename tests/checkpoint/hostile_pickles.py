@@ -171,11 +171,8 @@ GREEDY: dict[str, bytes] = {
 def storage_program(**changes: bytes) -> bytes:
     """Form a valid program of one tensor, with parts of its persistent id changed."""
     parts = {
-        "tag": text("storage"),
-        "storage": FLOAT,
-        "key": text("0"),
-        "device": text("cpu"),
+        "tag": text("storage"), "storage": FLOAT, "key": text("0"), "device": text("cpu"),
         "count": integer(6),
-    } | changes
+    } | changes  # fmt: skip
     storage = b"(" + b"".join(parts.values()) + b"tQ"
     return dict_program({"a": tensor_call(storage, 0, [2, 3], [3, 1])})

@@ -336,16 +336,9 @@ def test_names_of_shards_are_checked_for_the_whole_model(directory: Path) -> Non
 # Meta's layout
 
 PARAMS = {
-    "dim": 24,
-    "n_layers": 2,
-    "n_heads": 4,
-    "n_kv_heads": 2,
-    "vocab_size": 40,
-    "multiple_of": 24,
-    "norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "use_scaled_rope": True,
-}
+    "dim": 24, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 40, "multiple_of": 24,
+    "norm_eps": 1e-5, "rope_theta": 500000.0, "use_scaled_rope": True,
+}  # fmt: skip
 
 
 def assert_same(directory: Path, expected: dict[str, LazyArray]) -> None:

@@ -21,19 +21,11 @@ FLOATS = np.arange(6, dtype=np.float32).reshape(2, 3)
 HALVES = np.arange(3, dtype=np.float16)
 BFLOATS = np.arange(8, dtype=np.float32).astype(ml_dtypes.bfloat16).reshape(4, 2)
 VALUES: dict[str, Any] = {
-    "u8": Typed(g.UINT8, 255),
-    "i8": Typed(g.INT8, -128),
-    "u16": Typed(g.UINT16, 65535),
-    "i16": Typed(g.INT16, -32768),
-    "u32": 1 << 31,
-    "i32": Typed(g.INT32, -1),
-    "f32": 0.5,
-    "bool": True,
-    "text": "h\u00e9llo \U0001f999",
-    "u64": Typed(g.UINT64, (1 << 64) - 1),
-    "i64": Typed(g.INT64, -(1 << 63)),
-    "f64": Typed(g.FLOAT64, math.pi),
-}
+    "u8": Typed(g.UINT8, 255), "i8": Typed(g.INT8, -128), "u16": Typed(g.UINT16, 65535),
+    "i16": Typed(g.INT16, -32768), "u32": 1 << 31, "i32": Typed(g.INT32, -1), "f32": 0.5,
+    "bool": True, "text": "h\u00e9llo \U0001f999", "u64": Typed(g.UINT64, (1 << 64) - 1),
+    "i64": Typed(g.INT64, -(1 << 63)), "f64": Typed(g.FLOAT64, math.pi),
+}  # fmt: skip
 
 
 def read(path: Path, content: bytes) -> Any:
@@ -75,23 +67,16 @@ def test_values_of_every_type_and_tensors_of_every_plain_type_are_read(
 
 def test_arrays_stay_bytes_until_their_values_are_asked_for(tmp_path: Path) -> None:
     keys = {
-        "texts": ["a", "", "\u65e5"],
-        "numbers": Typed(g.INT16, [1, -2, 3, 4]),
-        "floats": [0.5, -1.0],
-        "truths": [True, False],
-        "none": Typed(g.STRING, []),
+        "texts": ["a", "", "\u65e5"], "numbers": Typed(g.INT16, [1, -2, 3, 4]),
+        "floats": [0.5, -1.0], "truths": [True, False], "none": Typed(g.STRING, []),
         "no numbers": Typed(g.FLOAT64, []),
-    }
+    }  # fmt: skip
     found = read(tmp_path / "a.gguf", gguf_bytes(keys)).keys
     assert all(isinstance(value, GgufArray) for value in found.values())
     assert {name: value.values() for name, value in found.items()} == {
-        "texts": ["a", "", "\u65e5"],
-        "numbers": [1, -2, 3, 4],
-        "floats": [0.5, -1.0],
-        "truths": [True, False],
-        "none": [],
-        "no numbers": [],
-    }
+        "texts": ["a", "", "\u65e5"], "numbers": [1, -2, 3, 4], "floats": [0.5, -1.0],
+        "truths": [True, False], "none": [], "no numbers": [],
+    }  # fmt: skip
     assert found["numbers"].values(2) == [1, -2]
     assert str(found["texts"]) == "3 of string: 'a', '', '\u65e5'"
     assert str(found["numbers"]) == "4 of int16: 1, -2, 3, ..."

@@ -10,14 +10,10 @@ from tests.support import gguf_writer as g
 from tests.support.gguf_writer import Typed, gguf_bytes
 
 KEYS: dict[str, Any] = {
-    "general.architecture": "llama",
-    "llama.context_length": 64,
-    "llama.embedding_length": 12,
-    "llama.block_count": 2,
-    "llama.feed_forward_length": 20,
-    "llama.attention.head_count": 3,
+    "general.architecture": "llama", "llama.context_length": 64, "llama.embedding_length": 12,
+    "llama.block_count": 2, "llama.feed_forward_length": 20, "llama.attention.head_count": 3,
     "llama.attention.layer_norm_rms_epsilon": 1e-5,
-}
+}  # fmt: skip
 
 
 def read(folder: Path, changes: dict[str, Any]) -> GgufConfig:

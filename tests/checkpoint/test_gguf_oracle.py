@@ -16,14 +16,9 @@ gguf = pytest.importorskip("gguf", reason="needs the oracle extra")
 
 SHAPES = {"matrix": (3, 256), "vector": (5,), "cube": (2, 3, 4), "one": (1, 1, 1, 1)}
 VALUES = {
-    "a.text": "h\u00e9llo",
-    "a.number": 7,
-    "a.float": 0.25,
-    "a.truth": True,
-    "a.texts": ["x", "", "\u65e5\u672c"],
-    "a.numbers": [1, -2, 3],
-    "a.floats": [0.5, 1.5],
-}
+    "a.text": "h\u00e9llo", "a.number": 7, "a.float": 0.25, "a.truth": True,
+    "a.texts": ["x", "", "\u65e5\u672c"], "a.numbers": [1, -2, 3], "a.floats": [0.5, 1.5],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("alignment", [32, 64])

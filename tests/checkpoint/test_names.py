@@ -30,18 +30,12 @@ def test_each_name_is_found_again_in_the_table(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "",
-        "norm",
-        "layers.0.norm.weight",
-        "layers.00.attention.wq.weight",
-        "layers.-1.attention.wq.weight",
-        "layers.99999.attention.wq.weight",
-        "layers.0.attention.wq.bias",
-        "layers.٣.attention.wq.weight",
-        "layers.0.attention.wq.weight\n",
-        "model.layers.0.attention.wq.weight",
+        "", "norm", "layers.0.norm.weight", "layers.00.attention.wq.weight",
+        "layers.-1.attention.wq.weight", "layers.99999.attention.wq.weight",
+        "layers.0.attention.wq.bias", "layers.٣.attention.wq.weight",
+        "layers.0.attention.wq.weight\n", "model.layers.0.attention.wq.weight",
     ],
-)
+)  # fmt: skip
 def test_other_names_are_not_in_the_table(name: str) -> None:
     assert row_of(name) is None
 
@@ -50,33 +44,23 @@ def test_rotary_tables_are_harmless_and_nothing_else_is() -> None:
     assert is_harmless("rope.freqs")
     assert is_harmless("layers.31.attention.inner_attention.rope.freqs")
     for name in (
-        "rope.freqs2",
-        "x.rope.freqs",
-        "norm.weight",
-        "layers.x.rope.freqs",
-        "rope.freqs\n",
-    ):
+        "rope.freqs2", "x.rope.freqs", "norm.weight", "layers.x.rope.freqs", "rope.freqs\n",
+    ):  # fmt: skip
         assert not is_harmless(name)
 
 
 @pytest.mark.parametrize(
     ("name", "shape", "axis"),
     [
-        ("layers.0.attention.wq.weight", (4, 8), 0),
-        ("layers.0.attention.wk.weight", (4, 8), 0),
-        ("layers.0.attention.wv.weight", (4, 8), 0),
-        ("layers.0.feed_forward.w1.weight", (4, 8), 0),
-        ("layers.0.feed_forward.w3.weight", (4, 8), 0),
-        ("output.weight", (4, 8), 0),
-        ("layers.0.attention.wo.weight", (8, 4), 1),
-        ("layers.0.feed_forward.w2.weight", (8, 4), 1),
-        ("tok_embeddings.weight", (16, 4), 1),
-        ("tok_embeddings.weight", (8, 8), 0),
-        ("norm.weight", (8,), None),
-        ("layers.0.attention_norm.weight", (8,), None),
+        ("layers.0.attention.wq.weight", (4, 8), 0), ("layers.0.attention.wk.weight", (4, 8), 0),
+        ("layers.0.attention.wv.weight", (4, 8), 0), ("layers.0.feed_forward.w1.weight", (4, 8), 0),
+        ("layers.0.feed_forward.w3.weight", (4, 8), 0), ("output.weight", (4, 8), 0),
+        ("layers.0.attention.wo.weight", (8, 4), 1), ("layers.0.feed_forward.w2.weight", (8, 4), 1),
+        ("tok_embeddings.weight", (16, 4), 1), ("tok_embeddings.weight", (8, 8), 0),
+        ("norm.weight", (8,), None), ("layers.0.attention_norm.weight", (8,), None),
         ("layers.0.ffn_norm.weight", (8,), None),
     ],
-)
+)  # fmt: skip
 def test_each_tensor_is_split_as_meta_splits_it(
     name: str, shape: tuple[int, ...], axis: int | None
 ) -> None:

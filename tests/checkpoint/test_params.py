@@ -10,25 +10,14 @@ from src.checkpoint.params import HARMLESS_KEYS, REFUSED_KEYS, USED_KEYS, read_p
 
 # As in Meta's files of these models.
 LLAMA_3_1_8B = {
-    "dim": 4096,
-    "ffn_dim_multiplier": 1.3,
-    "multiple_of": 1024,
-    "n_heads": 32,
-    "n_kv_heads": 8,
-    "n_layers": 32,
-    "norm_eps": 1e-05,
-    "rope_theta": 500000.0,
-    "use_scaled_rope": True,
+    "dim": 4096, "ffn_dim_multiplier": 1.3, "multiple_of": 1024, "n_heads": 32, "n_kv_heads": 8,
+    "n_layers": 32, "norm_eps": 1e-05, "rope_theta": 500000.0, "use_scaled_rope": True,
     "vocab_size": 128256,
-}
+}  # fmt: skip
 LLAMA_2_7B = {
-    "dim": 4096,
-    "multiple_of": 256,
-    "n_heads": 32,
-    "n_layers": 32,
-    "norm_eps": 1e-05,
+    "dim": 4096, "multiple_of": 256, "n_heads": 32, "n_layers": 32, "norm_eps": 1e-05,
     "vocab_size": -1,
-}
+}  # fmt: skip
 
 
 def params_of(tmp_path: Path, params: object) -> dict[str, object]:
@@ -134,17 +123,10 @@ def test_heads_must_divide(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
-        "7",
-        "null",
-        '{"dim": NaN}',
-        '{"dim": 1, "dim": 2}',
-        "[" * 50_000,
-        "{'dim': 1}",
+        "", "[]", "7", "null", '{"dim": NaN}', '{"dim": 1, "dim": 2}', "[" * 50_000, "{'dim': 1}",
         "9" * 5000,
     ],
-)
+)  # fmt: skip
 def test_what_is_no_strict_json_object_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(CheckpointError, match=r"params\.json: content: expected"):
         params_of(tmp_path, text)

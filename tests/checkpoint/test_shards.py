@@ -15,14 +15,9 @@ from tests.support.pth_writer import random_tensor, tensor_shapes, whole
 
 # Sizes that all differ: D 24, Hh 24, Kh 12, F 72, V 40.
 PARAMS = {
-    "dim": 24,
-    "n_layers": 2,
-    "n_heads": 4,
-    "n_kv_heads": 2,
-    "vocab_size": 40,
-    "multiple_of": 24,
+    "dim": 24, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 40, "multiple_of": 24,
     "norm_eps": 1e-5,
-}
+}  # fmt: skip
 SIZES = {"D": 24, "Hh": 24, "Kh": 12, "F": 72, "V": 40}
 WQ = "layers.0.attention.wq.weight"
 W2 = "layers.1.feed_forward.w2.weight"

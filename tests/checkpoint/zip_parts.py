@@ -51,13 +51,10 @@ def build(
         data += part.gap
         local_name = part.name if part.local_name is None else part.local_name
         truth = {
-            "signature": b"PK\x03\x04",
-            "crc": zlib.crc32(part.content),
-            "packed": len(part.content),
-            "size": len(part.content),
-            "name_length": len(local_name),
+            "signature": b"PK\x03\x04", "crc": zlib.crc32(part.content),
+            "packed": len(part.content), "size": len(part.content), "name_length": len(local_name),
             "extra_length": len(part.local_extra),
-        }
+        }  # fmt: skip
         header_at = len(data)
         data += _packed("<4s5H3L2H", LOCAL_FIELDS, truth, part.local)
         data += local_name + part.local_extra + part.content + part.after

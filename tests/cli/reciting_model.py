@@ -44,16 +44,10 @@ def write_reciting_directory(
     assert b"\n" not in answer
     directory.mkdir(parents=True, exist_ok=True)
     params = {
-        "dim": VOCABULARY,
-        "n_layers": 1,
-        "n_heads": HEADS,
-        "n_kv_heads": KV_HEADS,
-        "vocab_size": VOCABULARY,
-        "norm_eps": 1e-5,
-        "rope_theta": 500000.0,
-        "use_scaled_rope": True,
+        "dim": VOCABULARY, "n_layers": 1, "n_heads": HEADS, "n_kv_heads": KV_HEADS,
+        "vocab_size": VOCABULARY, "norm_eps": 1e-5, "rope_theta": 500000.0, "use_scaled_rope": True,
         "max_seq_len": LONGEST_CONTEXT,
-    }
+    }  # fmt: skip
     (directory / "params.json").write_text(json.dumps(params))
     _write_tokenizer(directory)
     output = _successors(answer, endless) * (np.nan if poisoned else 1.0)
@@ -70,16 +64,10 @@ def write_padded_directory(directory: Path, answer: Sequence[int], rows: int) ->
         rows: of the embeddings and of the output, a multiple of 8.
     """
     config = {
-        "model_type": "llama",
-        "vocab_size": rows,
-        "hidden_size": rows,
-        "intermediate_size": FFN,
-        "num_hidden_layers": 1,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "max_position_embeddings": LONGEST_CONTEXT,
-        "tie_word_embeddings": False,
-    }
+        "model_type": "llama", "vocab_size": rows, "hidden_size": rows, "intermediate_size": FFN,
+        "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
+        "max_position_embeddings": LONGEST_CONTEXT, "tie_word_embeddings": False,
+    }  # fmt: skip
     names = {ours: theirs for theirs, ours in hugging_face_names(1)}
     tensors = _tensors(_successors(answer, endless=False, rows=rows))
     arrays = {names[name]: array for name, array in tensors.items()}

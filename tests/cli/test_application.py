@@ -32,19 +32,12 @@ def refusal(run: Run, *arguments: str | Path, stdin: bytes = b"x") -> tuple[int,
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (UsageError("x"), 2),
-        (SamplingError("x"), 2),
-        (ContextFullError(9, 8), 2),
-        (KernelSettingError("x"), 2),
-        (ModelConfigError("x"), 3),
-        (ShapeError("x"), 3),
-        (NotEnoughMemoryError("x"), 4),
-        (FileMemoryError("x"), 4),
-        (MemoryError(), 4),
-        (NumericError("x"), 5),
-        (KeyError("x"), 1),
+        (UsageError("x"), 2), (SamplingError("x"), 2), (ContextFullError(9, 8), 2),
+        (KernelSettingError("x"), 2), (ModelConfigError("x"), 3), (ShapeError("x"), 3),
+        (NotEnoughMemoryError("x"), 4), (FileMemoryError("x"), 4), (MemoryError(), 4),
+        (NumericError("x"), 5), (KeyError("x"), 1),
     ],
-)
+)  # fmt: skip
 def test_each_kind_of_error_has_its_exit_code(error: Exception, code: int) -> None:
     assert exit_code(error) == code
 

@@ -179,15 +179,10 @@ def test_a_special_token_that_the_tokenizer_lacks_is_refused_by_name(name: str) 
 @pytest.mark.parametrize(
     ("messages", "place"),
     [
-        ((A1,), 1),
-        ((U1, U2), 2),
-        ((S, A1), 2),
-        ((S, S, U1), 2),
-        ((U1, A1, A1), 3),
-        ((U1, S, U2), 2),
-        ((S, U1, A1, S), 4),
+        ((A1,), 1), ((U1, U2), 2), ((S, A1), 2), ((S, S, U1), 2), ((U1, A1, A1), 3),
+        ((U1, S, U2), 2), ((S, U1, A1, S), 4),
     ],
-)
+)  # fmt: skip
 def test_where_exchanges_are_written_roles_must_alternate(
     name: str, messages: tuple[Message, ...], place: int
 ) -> None:

@@ -237,13 +237,9 @@ def test_each_step_that_is_on_is_a_stage_in_the_order_of_the_sampling() -> None:
     sampler.observe([1])
     choice = explain_choice(sampler, LOGITS, 3, 7, 2)
     assert [(stage.name, stage.value) for stage in choice.stages] == [
-        ("model", None),
-        ("repeat_penalty", 2.0),
-        ("temperature", 0.5),
-        ("top_k", 3),
-        ("top_p", 0.8),
-        ("min_p", 0.1),
-    ]
+        ("model", None), ("repeat_penalty", 2.0), ("temperature", 0.5), ("top_k", 3),
+        ("top_p", 0.8), ("min_p", 0.1),
+    ]  # fmt: skip
     assert [stage.kept for stage in choice.stages] == [5, 5, 5, 3, 1, 1]
     assert (choice.token_id, choice.position) == (3, 7)
 

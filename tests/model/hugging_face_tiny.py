@@ -19,27 +19,16 @@ def config_of(config: Tiny, **changes: object) -> dict[str, Any]:
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": config.theta}
     if config.scaling:
         rope |= {
-            "rope_type": "llama3",
-            "factor": config.scaling,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        }
+            "rope_type": "llama3", "factor": config.scaling, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+        }  # fmt: skip
     return {
-        "model_type": "llama",
-        "vocab_size": config.vocab,
-        "hidden_size": config.dim,
-        "intermediate_size": config.ffn,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "max_position_embeddings": 16384,
-        "rms_norm_eps": config.eps,
-        "rope_parameters": rope,
-        "tie_word_embeddings": config.tied,
-        "eos_token_id": None,
-    } | changes
+        "model_type": "llama", "vocab_size": config.vocab, "hidden_size": config.dim,
+        "intermediate_size": config.ffn, "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads, "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim, "max_position_embeddings": 16384, "rms_norm_eps": config.eps,
+        "rope_parameters": rope, "tie_word_embeddings": config.tied, "eos_token_id": None,
+    } | changes  # fmt: skip
 
 
 def halves(weight: npt.NDArray[Any], head_dim: int) -> npt.NDArray[Any]:

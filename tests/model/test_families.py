@@ -69,14 +69,11 @@ def changed_by(directory: Path, family: str, **changes: object) -> float:
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
-        ("smollm3", {"no_rope_layers": [1, 1, 1, 1]}),
-        ("smollm3", {"no_rope_layer_interval": 2}),
-        ("granite", {"embedding_multiplier": 3.1}),
-        ("granite", {"residual_multiplier": 0.61}),
-        ("granite", {"attention_multiplier": 0.21}),
-        ("granite", {"logits_scaling": 1.6}),
+        ("smollm3", {"no_rope_layers": [1, 1, 1, 1]}), ("smollm3", {"no_rope_layer_interval": 2}),
+        ("granite", {"embedding_multiplier": 3.1}), ("granite", {"residual_multiplier": 0.61}),
+        ("granite", {"attention_multiplier": 0.21}), ("granite", {"logits_scaling": 1.6}),
     ],
-)
+)  # fmt: skip
 def test_each_key_of_a_family_counts(tmp_path: Path, family: str, changes: dict[str, Any]) -> None:
     assert changed_by(tmp_path, family, **changes) > 1e-3
 

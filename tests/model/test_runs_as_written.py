@@ -61,14 +61,10 @@ def other_weight(_patch: pytest.MonkeyPatch, model: Model) -> None:
 @pytest.mark.parametrize(
     ("attention", "change"),
     [
-        ("fused", other_feed_forward),
-        ("fused", other_attention),
-        ("fused", other_weight),
-        ("eager", other_feed_forward),
-        ("eager", other_softmax),
-        ("eager", other_weight),
+        ("fused", other_feed_forward), ("fused", other_attention), ("fused", other_weight),
+        ("eager", other_feed_forward), ("eager", other_softmax), ("eager", other_weight),
     ],
-)
+)  # fmt: skip
 def test_what_is_replaced_in_the_middle_of_an_answer_changes_the_rest(
     attention: str, change: Change, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

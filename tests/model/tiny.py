@@ -59,14 +59,10 @@ class Tiny:
     def params(self) -> dict[str, object]:
         """Returns params.json; without multiple_of, so that the tensors say F."""
         params: dict[str, object] = {
-            "dim": self.dim,
-            "n_layers": self.layers,
-            "n_heads": self.heads,
-            "n_kv_heads": self.kv_heads,
-            "vocab_size": self.vocab,
-            "norm_eps": self.eps,
+            "dim": self.dim, "n_layers": self.layers, "n_heads": self.heads,
+            "n_kv_heads": self.kv_heads, "vocab_size": self.vocab, "norm_eps": self.eps,
             "rope_theta": self.theta,
-        }
+        }  # fmt: skip
         if self.scaling:
             params["use_scaled_rope"] = True
         return params

@@ -36,13 +36,10 @@ def test_each_held_out_fact_and_phrasing_is_trained_otherwise(family: str) -> No
 @pytest.mark.parametrize(
     ("family", "facts"),
     [
-        ("capital-country-reversed", COUNTRIES),
-        ("capital-state-reversed", STATES),
-        ("flag", COUNTRIES),
-        ("flag-reversed", COUNTRIES),
-        ("raw-capital", PLACES),
+        ("capital-country-reversed", COUNTRIES), ("capital-state-reversed", STATES),
+        ("flag", COUNTRIES), ("flag-reversed", COUNTRIES), ("raw-capital", PLACES),
     ],
-)
+)  # fmt: skip
 def test_every_fact_is_trained(family: str, facts: tuple) -> None:
     assert {pair.fact for pair in SPLIT.train[family]} == {place.name for place in facts}
 

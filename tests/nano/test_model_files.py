@@ -69,14 +69,9 @@ def test_the_vocabulary_ends_with_the_special_tokens_of_llama_3_1(model: Model) 
     first = tokenizer.bos_id
     assert tokenizer.vocab_size == first + 256
     for name, offset in (
-        ("<|end_of_text|>", 1),
-        ("<|finetune_right_pad_id|>", 4),
-        ("<|start_header_id|>", 6),
-        ("<|end_header_id|>", 7),
-        ("<|eom_id|>", 8),
-        ("<|eot_id|>", 9),
-        ("<|python_tag|>", 10),
-    ):
+        ("<|end_of_text|>", 1), ("<|finetune_right_pad_id|>", 4), ("<|start_header_id|>", 6),
+        ("<|end_header_id|>", 7), ("<|eom_id|>", 8), ("<|eot_id|>", 9), ("<|python_tag|>", 10),
+    ):  # fmt: skip
         assert tokenizer.special_id(name) == first + offset
 
 

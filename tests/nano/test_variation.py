@@ -23,17 +23,13 @@ def test_the_same_seed_gives_the_same_text() -> None:
 @pytest.mark.parametrize(
     "form",
     [
-        "what is the capital of france?",
-        "WHAT IS THE CAPITAL OF FRANCE?",
-        "What is the capital of France",
-        "what is the capital of france??",
-        "what's the capital of france?",
-        "whats the capital of france",
-        "hey, what is the capital of france?",
-        "what is the captial of france",
+        "what is the capital of france?", "WHAT IS THE CAPITAL OF FRANCE?",
+        "What is the capital of France", "what is the capital of france??",
+        "what's the capital of france?", "whats the capital of france",
+        "hey, what is the capital of france?", "what is the captial of france",
         "What is the capital of Frnace?",
     ],
-)
+)  # fmt: skip
 def test_a_question_is_asked_as_people_type_it(form: str) -> None:
     assert form in forms(QUESTION, 60_000)
 

@@ -52,14 +52,10 @@ def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     for layer in range(config["num_hidden_layers"]):
         start = f"model.layers.{layer}."
         matrices = {
-            "self_attn.q_proj": (Hh, D),
-            "self_attn.k_proj": (Kh, D),
-            "self_attn.v_proj": (Kh, D),
-            "self_attn.o_proj": (D, Hh),
-            "mlp.gate_proj": (F, D),
-            "mlp.up_proj": (F, D),
+            "self_attn.q_proj": (Hh, D), "self_attn.k_proj": (Kh, D), "self_attn.v_proj": (Kh, D),
+            "self_attn.o_proj": (D, Hh), "mlp.gate_proj": (F, D), "mlp.up_proj": (F, D),
             "mlp.down_proj": (D, F),
-        }
+        }  # fmt: skip
         shapes |= {f"{start}{name}.weight": shape for name, shape in matrices.items()}
         for kind, key in (("self_attn", "attention_bias"), ("mlp", "mlp_bias")):
             if config.get(key):

@@ -16,21 +16,12 @@ import numpy as np
 from tests.support.pth_writer import LazyArray
 
 DTYPE_NAMES = {
-    np.dtype(ml_dtypes.bfloat16): "BF16",
-    np.dtype(np.float16): "F16",
-    np.dtype(np.float32): "F32",
-    np.dtype(np.float64): "F64",
-    np.dtype(np.int8): "I8",
-    np.dtype(np.uint8): "U8",
-    np.dtype(np.int16): "I16",
-    np.dtype(np.uint16): "U16",
-    np.dtype(np.int32): "I32",
-    np.dtype(np.int64): "I64",
-    np.dtype(np.bool_): "BOOL",
-    np.dtype(np.complex64): "C64",
-    np.dtype(ml_dtypes.float8_e4m3fn): "F8_E4M3",
-    np.dtype(ml_dtypes.float8_e5m2): "F8_E5M2",
-}
+    np.dtype(ml_dtypes.bfloat16): "BF16", np.dtype(np.float16): "F16", np.dtype(np.float32): "F32",
+    np.dtype(np.float64): "F64", np.dtype(np.int8): "I8", np.dtype(np.uint8): "U8",
+    np.dtype(np.int16): "I16", np.dtype(np.uint16): "U16", np.dtype(np.int32): "I32",
+    np.dtype(np.int64): "I64", np.dtype(np.bool_): "BOOL", np.dtype(np.complex64): "C64",
+    np.dtype(ml_dtypes.float8_e4m3fn): "F8_E4M3", np.dtype(ml_dtypes.float8_e5m2): "F8_E5M2",
+}  # fmt: skip
 Arrays = Mapping[str, "np.ndarray[Any, Any] | LazyArray"]
 _HOLE = 1 << 20
 INDEX = "model.safetensors.index.json"

@@ -91,16 +91,11 @@ def make_packed(folder: Path) -> list[bytes]:
 def make_gguf(folder: Path) -> list[bytes]:
     """Write every type of value and of plain tensor, and a block."""
     keys = {
-        "general.architecture": "llama",
-        "general.alignment": 32,
-        "llama.context_length": 8,
-        "llama.embedding_length": 32,
-        "llama.block_count": 1,
-        "llama.feed_forward_length": 8,
-        "llama.attention.head_count": 4,
-        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "general.architecture": "llama", "general.alignment": 32, "llama.context_length": 8,
+        "llama.embedding_length": 32, "llama.block_count": 1, "llama.feed_forward_length": 8,
+        "llama.attention.head_count": 4, "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.rope.scaling.factor": 2.0,
-    }
+    }  # fmt: skip
     table = np.ones((2, 32), np.float32)
     tensors = {"token_embd.weight": q8_0(table), "blk.0.attn_q.bias": small_tensors()["a"]}
     values = {str(kind): Typed(kind, 1) for kind in CODES} | {"texts": ["a", "b"], "n": [1, 2]}
@@ -195,12 +190,9 @@ def make_templates(folder: Path) -> list[bytes]:
 
 PARAMS = SMALL_PARAMS | {"ffn_dim_multiplier": 1.3, "use_scaled_rope": True}
 LLAMA_3_ROPE = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
-}
+}  # fmt: skip
 OLDER = {k: v for k, v in CONFIG.items() if k not in ("rope_parameters", "dtype")}
 OLDER |= {"rope_theta": 5e5, "rope_scaling": LLAMA_3_ROPE, "torch_dtype": "bfloat16"}
 MISTRAL = CONFIG | {"model_type": "mistral", "sliding_window": None}
