@@ -335,12 +335,32 @@ def test_a_cancelled_request_frees_its_blocks_within_a_pass(model: Model) -> Non
     assert engine.counters().cancelled == 3
 
 
+class Slow:
+    """Allows every token, and takes its time."""
+
+    def allowed(self) -> np.ndarray | None:
+        time.sleep(0.01)
+        return None
+
+    def accept(self, token_id: int) -> None:
+        assert token_id >= 0
+
+
+class OneByOne(Slow):
+    """Allows one token, which does not end an answer."""
+
+    def allowed(self) -> np.ndarray:
+        super().allowed()
+        return np.arange(6) == 5
+
+
 def test_a_time_limit_ends_an_answer_with_its_next_step(model: Model) -> None:
     with BatchEngine(model, sequence_length=CONTEXT) as engine:
-        request = engine.submit([5], 900, SamplingArgs(1.5, top_k=0, seed=2), time_limit=0.05)
+        sampling = SamplingArgs(1.5, top_k=0, seed=2)
+        request = engine.submit([5], 900, sampling, time_limit=1.0, mask=Slow())
         steps = ended(request)
         assert steps[-1][2] in ("time limit", "eot")
-        whole = alone(model, [Job([5], 900, SamplingArgs(1.5, top_k=0, seed=2))])[0]
+        whole = alone(model, [Job([5], 900, sampling)])[0]
         assert [step[0] for step in steps] == [step[0] for step in whole[: len(steps)]]
         engine._passing.acquire()
         late = engine.submit([5], 9, time_limit=0.01)
@@ -350,17 +370,6 @@ def test_a_time_limit_ends_an_answer_with_its_next_step(model: Model) -> None:
             list(late)
     check_nothing_is_held(engine)
     assert engine.counters().failed == 1
-
-
-class OneByOne:
-    """Allows one token, which does not end an answer, and takes its time."""
-
-    def allowed(self) -> np.ndarray:
-        time.sleep(0.01)
-        return np.arange(6) == 5
-
-    def accept(self, token_id: int) -> None:
-        assert token_id == 5
 
 
 def test_close_ends_what_runs_and_what_waits(model: Model) -> None:

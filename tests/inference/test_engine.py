@@ -294,7 +294,7 @@ def test_a_trace_shows_the_same_chunks_whether_somebody_watches_or_not(
 
 def test_what_a_trace_takes_for_itself_is_not_counted(scripted: Scripted) -> None:
     engine = scripted.engine(64, [*b"ab", EOT], 3)
-    seconds = 1.5
+    seconds = 0.5
     tracer = Tracer({}, lambda event: time.sleep(seconds) if event.stage in (2, 21) else None)
     trace.start(tracer)
     began = time.perf_counter()

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,9 @@ class Running:
         assert found, text
         return float(found[1])
 
+    def is_idle(self) -> bool:
+        return not self.metric("running") and not self.metric("waiting")
+
     def resident(self) -> int:
         """Returns the bytes of its memory."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -92,6 +95,14 @@ class Running:
 
     def threads(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Asks again and again; a busy machine has its time."""
+    give_up = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
 
 
 @contextmanager
@@ -107,11 +118,10 @@ def running(directory: Path, *arguments: str) -> Iterator[Running]:
             cwd=directory, env=environment, stdin=subprocess.DEVNULL, stderr=stream,
         )  # fmt: skip
     try:
-        deadline = time.monotonic() + 60
-        while not (found := re.search(r"at http://127.0.0.1:(\d+)/", log.read_text("utf-8"))):
-            assert process.poll() is None, log.read_text("utf-8")
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        ready = re.compile(r"at http://127.0.0.1:(\d+)/")
+        wait_until(lambda: bool(ready.search(log.read_text("utf-8"))) or process.poll() is not None)
+        found = ready.search(log.read_text("utf-8"))
+        assert found is not None, log.read_text("utf-8")
         yield Running(int(found[1]), process, log)
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

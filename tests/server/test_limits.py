@@ -14,7 +14,7 @@ import pytest
 
 from src.cli.arguments import DEFAULT_ADDRESS, parse_arguments
 from tests.cli.conftest import run_program
-from tests.server.running import Running, running
+from tests.server.running import Running, running, wait_until
 
 CHAT = "/v1/chat/completions"
 LONG = {"messages": [{"role": "user", "content": "Tell me a story."}], "temperature": 2.0,
@@ -46,15 +46,6 @@ def error_of(response: bytes) -> tuple[int, dict[str, str]]:
     error = json.loads(response.partition(b"\r\n\r\n")[2])["error"]
     assert set(error) == {"message", "type", "param", "code"}
     return status, error
-
-
-def is_idle(server: Running, seconds: float = 10) -> bool:
-    deadline = time.monotonic() + seconds
-    while server.metric("running") or server.metric("waiting"):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_an_address_is_read_in_all_its_forms() -> None:
@@ -148,8 +139,8 @@ def test_a_client_that_goes_away_frees_its_place(server: Running) -> None:
             if streams:
                 assert stream.recv(100)
             else:
-                time.sleep(0.05)
-        assert is_idle(server)
+                wait_until(lambda: bool(server.metric("running")))
+        wait_until(server.is_idle)
         assert server.metric("cancelled_total") > before
 
 
@@ -186,7 +177,7 @@ def test_more_requests_than_wait_are_refused(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert set(counts) == {200, 429}
-        assert is_idle(server)
+        wait_until(server.is_idle)
 
 
 def test_more_connections_than_there_may_be_are_refused(server: Running) -> None:
@@ -198,8 +189,7 @@ def test_more_connections_than_there_may_be_are_refused(server: Running) -> None
     finally:
         for stream in held:
             stream.close()
-    time.sleep(0.2)
-    assert server.ask("/health")[0] == 200
+    wait_until(lambda: server.ask("/health")[0] == 200)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -213,8 +203,7 @@ def test_a_signal_lets_what_runs_end_and_refuses_the_rest(tmp_path: Path, number
         ]
         for thread in threads:
             thread.start()
-        while not server.metric("running"):
-            time.sleep(0.005)
+        wait_until(lambda: bool(server.metric("running")))
         server.process.send_signal(number)
         for thread in threads:
             thread.join()

@@ -11,27 +11,12 @@ import pytest
 
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import Model, load_model
-from tests.server.running import JSON, Running
+from tests.server.running import JSON, Running, wait_until
 
 WORDS = [
-    "the",
-    "of",
-    "a",
-    "capital",
-    "Italy",
-    "France",
-    "what",
-    "is",
-    "who",
-    "tell",
-    "me",
-    "story",
-    "number",
-    "seven",
-    "hello",
-    "why",
-    "12",
-]
+    "the", "of", "a", "capital", "Italy", "France", "what", "is", "who", "tell", "me", "story",
+    "number", "seven", "hello", "why", "12",
+]  # fmt: skip
 
 
 def body_of(chance: random.Random) -> dict[str, Any]:
@@ -98,16 +83,12 @@ def check(server: Running, count: int, seed: int) -> None:
         list(pool.map(ask, [server] * 40, bodies[:40], kinds[:40], chances))  # all is warm then
         before = server.descriptors(), server.threads()
         found = list(pool.map(ask, [server] * count, bodies, kinds, chances))
-    deadline = time.monotonic() + 20
-    while server.metric("running") or server.metric("waiting"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(server.is_idle)
     for body, kind, answer in zip(bodies, kinds, found, strict=True):
         if kind in ("whole", "slow"):
             assert answer == alone(model, body), body
-    time.sleep(0.5)
-    assert server.descriptors() <= before[0] + 2
-    assert server.threads() <= before[1] + 2
+    wait_until(lambda: server.descriptors() <= before[0] + 2)
+    wait_until(lambda: server.threads() <= before[1] + 2)
     assert server.metric("blocks_used") == 0
 
 

@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import BinaryIO, NoReturn
 
 # What every process needs and no mutant is in; forked processes have it at once.
-import hypothesis
+import hypothesis  # noqa: F401
 import ml_dtypes  # noqa: F401
 import pytest
 
@@ -180,15 +180,6 @@ def _be_the_process(
         os.dup2(nowhere, 2)
         seconds = SECONDS if mutant else resource.RLIM_INFINITY
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-        # No example is too slow: on a busy machine that would be a kill that is none.
-        hypothesis.settings.register_profile(
-            "mutants",
-            database=None,
-            derandomize=True,
-            deadline=None,
-            suppress_health_check=list(hypothesis.HealthCheck),
-        )
-        hypothesis.settings.load_profile("mutants")
         if mutant:
             sys.meta_path.insert(0, MutantFinder(mutant))
         with tempfile.TemporaryDirectory() as folder:
