@@ -6,17 +6,13 @@ import ctypes
 import itertools
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from src.model import Model, load_model
-from src.model.rope import inverse_frequencies
 from src.model.saving import save_quantized
-from tests.support.gguf_writer import gguf_name
+from src.model.saving_gguf import save_gguf
 from tests.support.pth_writer import write_random_meta_directory
 
 SPECIAL_TOKENS = 256
@@ -109,13 +105,14 @@ def write_ranks(path: Path, count: int) -> None:
 
 
 def find_gguf(directory: Path) -> Path:
-    """Give the GGUF file of a model directory; write it if it is not there."""
+    """Give the GGUF file of a model, without its vocabulary; write it if it is not there."""
     target = directory / "model.gguf"
     if not target.exists():
         print(f"writing {target}", flush=True)
-        unfinished = target.with_suffix(".unfinished")
-        write_gguf(load_model(directory), unfinished)
-        unfinished.rename(target)
+        with tempfile.TemporaryDirectory() as bare:
+            for name in ("params.json", "consolidated.00.pth"):
+                Path(bare, name).symlink_to(directory.resolve() / name)
+            save_gguf(bare, target)
     return target
 
 
@@ -147,53 +144,3 @@ def find_quantized_gguf(directory: Path, kind: str) -> Path:
             raise SystemExit(f"llama.cpp could not make {kind} of {source}")
         unfinished.rename(target)
     return target
-
-
-def write_gguf(model: Model, path: Path) -> None:
-    """Write the weights for llama.cpp, in bfloat16 as they are, without a vocabulary.
-
-    Its `llama` architecture turns neighbouring rows of q and k, as Meta's files have them.
-    """
-    import gguf
-
-    args = model.args
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    writer.add_vocab_size(args.vocab_size)
-    writer.add_tokenizer_model("no_vocab")
-    writer.add_context_length(args.max_context_length)
-    writer.add_embedding_length(args.dim)
-    writer.add_block_count(args.n_layers)
-    writer.add_feed_forward_length(args.ffn_dim)
-    writer.add_head_count(args.n_heads)
-    writer.add_head_count_kv(args.n_kv_heads)
-    writer.add_rope_dimension_count(args.head_dim)
-    writer.add_rope_freq_base(args.rope_theta)
-    writer.add_layer_norm_rms_eps(args.norm_eps)
-    for name, array, is_bfloat16 in _gguf_tensors(model):
-        kind = gguf.GGMLQuantizationType.BF16 if is_bfloat16 else None
-        writer.add_tensor(name, array, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _gguf_tensors(model: Model) -> Iterator[tuple[str, Any, bool]]:
-    """Yield (name, array, whether its bytes are bfloat16): matrices as bytes, norms as float32."""
-    for name, tensor in model.tensors.items():
-        array = tensor.numpy()
-        if array.ndim == 2:
-            yield gguf_name(name), array.view(np.uint8), True
-        else:
-            yield gguf_name(name), array.astype(np.float32), False
-    if model.args.rope_scaling is not None:
-        yield "rope_freqs.weight", rope_divisors(model), False
-
-
-def rope_divisors(model: Model) -> Any:
-    """Give what llama.cpp divides each rotary frequency by: float32 [h/2]."""
-    args = model.args
-    plain = inverse_frequencies(args.head_dim, args.rope_theta).numpy()
-    scaled = inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling).numpy()
-    return (plain / scaled).astype(np.float32)

@@ -237,15 +237,6 @@ def test_what_is_wrong_is_one_line_and_the_chat_goes_on(
     assert ended(typist.child) == 0
 
 
-def test_names_of_files_are_completed(spawn: Spawn, tmp_path: Path) -> None:
-    (tmp_path / "a text.txt").write_text("My name is Anna.")
-    typist = Typist(spawn(*FLAGS))
-    typist.child.send(f"/rea{TAB}{tmp_path}/a{TAB}\r")
-    typist.child.expect_exact("read: 16 characters")
-    typist.child.expect(PROMPT)
-    typist.type("What is my name?", "Anna")
-
-
 def test_show_tells_about_each_topic(
     alphabet_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,7 +50,7 @@ def test_a_run_is_explored_beside_its_log_and_its_diagrams(
 def test_what_the_page_needs_is_not_counted_as_time_of_the_answer(
     run: Run, alphabet_model: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    seconds, read_lens = 1.5, collect.read_lens
+    seconds, read_lens = 0.5, collect.read_lens
 
     def slow(*arguments: Any) -> Any:
         time.sleep(seconds)

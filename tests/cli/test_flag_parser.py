@@ -2,13 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pexpect
-import pytest
 
-from src import __version__
 from src.model.files import BUNDLED_MODEL
 from src.trace.records import read_trace
 from tests.cli.conftest import CTRL_D, REPOSITORY, Spawn
@@ -77,43 +74,3 @@ def test_reports_in_a_wide_and_in_a_narrow_window(spawn: Spawn) -> None:
     narrow = shown(spawn("--metadata", dimensions=(10, 40)))
     at = narrow.index("layers.3.feed_forward.w1.weight")
     assert narrow[at + 1] == "  [544, 192]   bfloat16   208896"
-    info = dict(line.split(maxsplit=1) for line in shown(spawn("--info")) if line)
-    assert info["llama-bolts"] == __version__
-    for name in ("isa", "openmp", "threads", "free"):
-        assert info[name]
-
-
-GIANT = {
-    "dim": 8192, "n_layers": 1000, "n_heads": 64, "vocab_size": 512, "multiple_of": 256,
-    "norm_eps": 1e-5, "rope_theta": 500000.0, "max_seq_len": 1 << 20,
-}  # fmt: skip
-
-
-@pytest.mark.slow
-def test_every_exit_code_but_that_of_success(
-    spawn: Spawn, reciting: Callable[..., Path], endless_model: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "params.json").write_text(json.dumps(GIANT))
-    (tmp_path / "consolidated.00.pth").touch()  # no weight is looked at before the memory
-    arithmetic = "2 * 1000 layers * 1048576 positions * 64 heads * 128 * 2 bytes"
-    for code, flags, error in (
-        (2, ("-n", "0"), "argument -n/--max-tokens: must be at least 1: got 0"),
-        (3, ("-m", tmp_path / "absent"), "expected a model directory or a GGUF file, got nothing"),
-        (3, ("-m", tmp_path, "-c", "10"), "got an empty file"),
-        (4, ("-m", tmp_path, "-c", str(1 << 20)), arithmetic),
-        (5, ("-m", reciting(b"abc", poisoned=True)), "nan"),
-    ):
-        child = spawn(*flags, "-p", "x", dimensions=(24, 400))
-        child.expect(pexpect.EOF)
-        child.close()
-        *_, line, end = STYLES.sub("", child.before).split("\r\n")
-        assert (child.exitstatus, end) == (code, "")
-        assert line.startswith("error: ") or "\x1b[Kerror: " in line
-        assert error in line
-    child = spawn("-m", endless_model, "-p", "x", "-c", "100000")
-    child.expect_exact("xyzabc")
-    child.sendintr()
-    child.expect_exact("interrupted")
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == 130

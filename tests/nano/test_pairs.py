@@ -2,9 +2,7 @@
 
 from collections import Counter
 
-import pytest
-
-from src.nano.pairs import HELD_OUT_PART, Pair, split_pairs, stable_hash
+from src.nano.pairs import Pair, split_pairs, stable_hash
 
 NO_FAMILIES: frozenset[str] = frozenset()
 NO_PINS: frozenset[tuple[str, str]] = frozenset()
@@ -20,23 +18,6 @@ def grid(facts: int, phrasings: int) -> list[Pair]:
 
 def test_the_hash_depends_on_the_text_alone() -> None:
     assert stable_hash("capital") == 0xBD08022E8FB80701
-
-
-@pytest.mark.parametrize(("facts", "phrasings"), [(10, 10), (7, 3), (195, 12), (2, 5)])
-def test_at_least_a_tenth_is_held_out(facts: int, phrasings: int) -> None:
-    split = split_pairs(grid(facts, phrasings), NO_FAMILIES, NO_PINS)
-    held_out = len(split.held_out["family"])
-    assert held_out == -(-facts * phrasings // HELD_OUT_PART)
-    assert held_out + len(split.train["family"]) == facts * phrasings
-
-
-def test_every_fact_and_phrasing_of_a_held_out_pair_stays_in_training() -> None:
-    split = split_pairs(grid(20, 2), NO_FAMILIES, NO_PINS)
-    facts = Counter(pair.fact for pair in split.train["family"])
-    phrasings = Counter(pair.phrasing for pair in split.train["family"])
-    for pair in split.held_out["family"]:
-        assert facts[pair.fact] >= 1
-        assert phrasings[pair.phrasing] >= 1
 
 
 def test_nothing_is_held_out_when_a_fact_would_be_lost() -> None:
