@@ -163,3 +163,30 @@ def test_the_check_sees_an_import_that_runs_the_wrong_way(tmp_path: Path, monkey
     assert imported(wrong) == [(1, ("model",)), (2, ("cli",))]
     with pytest.raises(AssertionError, match="ml imports model"):
         test_a_module_imports_only_packages_below_its_own(wrong)
+
+
+# Tests of modules that have no file of tests of their own name: those of a package as a whole, ...
+OF_PACKAGES = {
+    "drawing": "drawing/test_diagrams", "explorer": "explorer/test_explorer",
+    "nano": "nano/test_corpus", "server": "server/test_app",
+}  # fmt: skip
+# ... and those of what a module is a part of.
+OF_MODULES = {
+    "checkpoint/gguf_writer": "model/test_saving_gguf", "cli/reference": "cli/test_verify",
+    "cli/serve": "server/test_limits", "inference/blocks": "inference/test_batch",
+    "inference/grammar_server": "inference/test_grammars", "ml/checks": "ml/test_refusals",
+    "model/files": "model/test_families", "trace/code": "trace/test_logger",
+    "tokenizer/json_pipeline": "tokenizer/test_tokenizer_json",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(SRC)))
+def test_each_module_has_its_tests(path: Path) -> None:
+    if path.name in ("__init__.py", "__main__.py", "errors.py"):
+        return
+    name = path.relative_to(SRC).with_suffix("").as_posix()
+    package, _, module = name.rpartition("/")
+    tests = OF_MODULES.get(name, f"{package}/test_{module}".lstrip("/"))
+    if not (ROOT / "tests" / f"{tests}.py").exists():
+        tests = OF_PACKAGES[package]
+    assert (ROOT / "tests" / f"{tests}.py").exists()
