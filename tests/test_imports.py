@@ -24,20 +24,13 @@ ALLOWED = {
     "explorer": {"ml", "tokenizer", "model", "inference", *SHARED},
     "server": {"ml", "tokenizer", "model", "inference", "explorer", *SHARED},
     "cli": {
-        "ml",
-        "checkpoint",
-        "tokenizer",
-        "model",
-        "inference",
-        "drawing",
-        "explorer",
-        "server",
+        "ml", "checkpoint", "tokenizer", "model", "inference", "drawing", "explorer", "server",
         *SHARED,
     },
     "main": {"cli", "memory"},
     "__main__": {"main"},
     "nano": {"ml", "checkpoint", "tokenizer", "model", "inference"},
-}
+}  # fmt: skip
 RUN_TIME_PACKAGES = {
     "cffi", "ml_dtypes", "numpy", "prompt_toolkit", "regex", "rich", "structlog",
 }  # fmt: skip

@@ -22,11 +22,9 @@ from .shapes import add_directory_option, find_checkpoint
 
 # By name: random models of 0.26, 5.4 and 33 million parameters; None is the bundled one.
 MODELS: dict[str, Tiny | None] = {
-    "bundled": None,
-    "260K": Tiny("260K", 64, 5, 8, 4, 172, 512),
-    "5M": Tiny("5M", 256, 6, 8, 4, 688, 1024),
-    "33M": Tiny("33M", 512, 8, 8, 4, 1376, 8192),
-}
+    "bundled": None, "260K": Tiny("260K", 64, 5, 8, 4, 172, 512),
+    "5M": Tiny("5M", 256, 6, 8, 4, 688, 1024), "33M": Tiny("33M", 512, 8, 8, 4, 1376, 8192),
+}  # fmt: skip
 GREEDY, SAMPLED = SamplingArgs(temperature=0.0), SamplingArgs(temperature=1.0, top_k=0, top_p=1.0)
 
 
@@ -108,13 +106,10 @@ def measure(
             ratios.append(seconds[False] / seconds[True])
             plain.append(seconds[False] / tokens)
     return {
-        "ratio": statistics.median(ratios),
-        "least": min(ratios),
-        "greatest": max(ratios),
-        "drafted": drafted / pairs,
-        "accepted": accepted / pairs,
+        "ratio": statistics.median(ratios), "least": min(ratios), "greatest": max(ratios),
+        "drafted": drafted / pairs, "accepted": accepted / pairs,
         "tokens_per_second": 1 / statistics.median(plain),
-    }
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -19,11 +19,9 @@ def machine() -> dict[str, Any]:
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
     return {
-        "processor": models[0] if models else platform.processor(),
-        "processors": len(models),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-    }
+        "processor": models[0] if models else platform.processor(), "processors": len(models),
+        "system": platform.platform(), "python": platform.python_version(),
+    }  # fmt: skip
 
 
 def print_rounds(title: str, result: Rounds | Value) -> None:

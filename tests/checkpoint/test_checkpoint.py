@@ -508,13 +508,11 @@ def test_the_tensors_of_a_gguf_file_have_metas_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("factors", "good"),
     [
-        (np.array([1, 8], np.float32), True),
-        (np.array([1, 0], np.float32), False),
-        (np.array([1, np.nan], np.float32), False),
-        (np.array([1, 8, 8], np.float32), False),
+        (np.array([1, 8], np.float32), True), (np.array([1, 0], np.float32), False),
+        (np.array([1, np.nan], np.float32), False), (np.array([1, 8, 8], np.float32), False),
         (np.array([1, 8], np.float16), False),
     ],
-)
+)  # fmt: skip
 def test_factors_of_frequencies_are_read_and_checked(
     tmp_path: Path, factors: Any, good: bool
 ) -> None:

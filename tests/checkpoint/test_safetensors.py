@@ -358,11 +358,9 @@ def test_tensors_in_any_order_of_names_and_empty_ones_between_are_read(
     tmp_path: Path,
 ) -> None:
     header = {
-        "z": entry("F32", [1], 0, 4),
-        "a": entry("F32", [1], 4, 8),
-        "nothing": entry("F32", [0], 4, 4),
-        "end": entry("F32", [3, 0], 8, 8),
-    }
+        "z": entry("F32", [1], 0, 4), "a": entry("F32", [1], 4, 8),
+        "nothing": entry("F32", [0], 4, 4), "end": entry("F32", [3, 0], 8, 8),
+    }  # fmt: skip
     tensors = read(tmp_path / "a", file_bytes(header, struct.pack("<2f", 1, 2)))
     assert tensors["z"].numpy().tolist() == [1]
     assert tensors["a"].numpy().tolist() == [2]

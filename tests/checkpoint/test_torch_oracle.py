@@ -37,26 +37,17 @@ def test_every_layout_that_pytorch_saves_is_read_bit_for_bit(tmp_path: Path, dty
     base = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(1)).to(kind)
     base[0, 0, 0] = float("nan")
     saved = {
-        "whole": base,
-        "again": base,
-        "row": base[1],
-        "column": base[:, :, 2],
-        "offset": base[1:, 2:, 3:],
-        "steps": base[::2, ::3, ::4],
-        "transposed": base.transpose(0, 2),
-        "permuted": base.permute(2, 0, 1),
-        "0-rank": base[1, 2, 3],
-        "scalar": torch.tensor(1.5).to(kind),
-        "empty": torch.empty(0, 3).to(kind),
-        "empty view": base[:, 2:2],
-        "no sizes but one": base[1:2, 3:4],
-        "unsqueezed": base[0].unsqueeze(1),
+        "whole": base, "again": base, "row": base[1], "column": base[:, :, 2],
+        "offset": base[1:, 2:, 3:], "steps": base[::2, ::3, ::4],
+        "transposed": base.transpose(0, 2), "permuted": base.permute(2, 0, 1),
+        "0-rank": base[1, 2, 3], "scalar": torch.tensor(1.5).to(kind),
+        "empty": torch.empty(0, 3).to(kind), "empty view": base[:, 2:2],
+        "no sizes but one": base[1:2, 3:4], "unsqueezed": base[0].unsqueeze(1),
         "parameter": torch.nn.Parameter(base[2].clone()),
         "parameter view": torch.nn.Parameter(base[2]),
         "frozen": torch.nn.Parameter(base[3], requires_grad=False),
-        "windows": base.flatten().unfold(0, 4, 5),
-        "5 dims": base.reshape(2, 2, 5, 3, 2),
-    }
+        "windows": base.flatten().unfold(0, 4, 5), "5 dims": base.reshape(2, 2, 5, 3, 2),
+    }  # fmt: skip
     torch.save(saved, tmp_path / "a.pth")
     assert_reads_as_saved(tmp_path / "a.pth", saved)
     torch.save(OrderedDict(saved), tmp_path / "b.pth")

@@ -59,11 +59,9 @@ def build(
         data += _packed("<4s5H3L2H", LOCAL_FIELDS, truth, part.local)
         data += local_name + part.local_extra + part.content + part.after
         truth |= {
-            "signature": b"PK\x01\x02",
-            "name_length": len(part.name),
-            "extra_length": len(part.central_extra),
-            "header_at": header_at,
-        }
+            "signature": b"PK\x01\x02", "name_length": len(part.name),
+            "extra_length": len(part.central_extra), "header_at": header_at,
+        }  # fmt: skip
         central += _packed("<4s6H3L5H2L", CENTRAL_FIELDS, truth, part.central)
         central += part.name + part.central_extra
     start = len(data)

@@ -85,14 +85,11 @@ def _tensors(successors: "np.ndarray") -> "dict[str, np.ndarray]":
     D = len(successors)
     h = D // HEADS
     shapes = {
-        "layers.0.attention.wq.weight": (D, D),
-        "layers.0.attention.wk.weight": (KV_HEADS * h, D),
-        "layers.0.attention.wv.weight": (KV_HEADS * h, D),
-        "layers.0.attention.wo.weight": (D, D),
-        "layers.0.feed_forward.w1.weight": (FFN, D),
-        "layers.0.feed_forward.w3.weight": (FFN, D),
+        "layers.0.attention.wq.weight": (D, D), "layers.0.attention.wk.weight": (KV_HEADS * h, D),
+        "layers.0.attention.wv.weight": (KV_HEADS * h, D), "layers.0.attention.wo.weight": (D, D),
+        "layers.0.feed_forward.w1.weight": (FFN, D), "layers.0.feed_forward.w3.weight": (FFN, D),
         "layers.0.feed_forward.w2.weight": (D, FFN),
-    }
+    }  # fmt: skip
     tensors = {"tok_embeddings.weight": np.eye(D)}
     tensors |= {name: np.zeros(shape) for name, shape in shapes.items()}
     for norm in ("layers.0.attention_norm", "layers.0.ffn_norm", "norm"):

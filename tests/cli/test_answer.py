@@ -85,13 +85,11 @@ def test_help_states_the_defaults_of_the_engine() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "lines"),
     [
-        ("temperature", "0", "temperature       0.0"),
-        ("top-k", "7", "top_k             7"),
-        ("seed", "9", "seed              9"),
-        ("max_tokens", "12", "max_tokens        12"),
+        ("temperature", "0", "temperature       0.0"), ("top-k", "7", "top_k             7"),
+        ("seed", "9", "seed              9"), ("max_tokens", "12", "max_tokens        12"),
         ("stop", "the end", "stop              'the end'"),
     ],
-)
+)  # fmt: skip
 def test_a_setting_is_changed_and_shown(name: str, text: str, lines: str) -> None:
     changed = DEFAULTS.changed(name, text)
     assert lines in changed.lines()

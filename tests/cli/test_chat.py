@@ -337,18 +337,11 @@ def test_examples_are_listed_and_asked_in_the_chat(open_chat: Spawn, alphabet_mo
 @pytest.mark.parametrize(
     ("text", "is_open"),
     [
-        ("", False),
-        ("hello", False),
-        ('say """', False),
-        ('"""', True),
-        ('""""', True),
-        ('""""""', False),
-        ('"""a\nb', True),
-        ('"""a\nb"""', False),
-        ('  """a"""  ', False),
+        ("", False), ("hello", False), ('say """', False), ('"""', True), ('""""', True),
+        ('""""""', False), ('"""a\nb', True), ('"""a\nb"""', False), ('  """a"""  ', False),
         ('"""a""" b', True),
     ],
-)
+)  # fmt: skip
 def test_a_block_is_open_until_it_ends_with_its_quotes(text: str, is_open: bool) -> None:
     assert block_is_open(text) is is_open
 

@@ -44,16 +44,11 @@ def test_help_lists_every_command(session: Session, typed: Typed) -> None:
 @pytest.mark.parametrize(
     ("line", "near"),
     [
-        ("/regne", "/regen"),
-        ("/bogus", ""),
-        ("/", ""),
-        ("/HELP", "/help"),
-        ("/sytem x", "/system, /set"),
-        ("/temperature 1", "/set temperature VALUE"),
-        ("/top-p", "/set top_p VALUE"),
-        ("/temp 0", "/set temperature VALUE"),
+        ("/regne", "/regen"), ("/bogus", ""), ("/", ""), ("/HELP", "/help"),
+        ("/sytem x", "/system, /set"), ("/temperature 1", "/set temperature VALUE"),
+        ("/top-p", "/set top_p VALUE"), ("/temp 0", "/set temperature VALUE"),
     ],
-)
+)  # fmt: skip
 def test_an_unknown_command_is_one_line_with_near_names(
     session: Session, line: str, near: str
 ) -> None:

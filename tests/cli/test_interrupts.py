@@ -41,15 +41,11 @@ from tests.cli.conftest import (
 
 # What runs in each phase, and which of its calls Ctrl-C falls upon.
 PHASES: dict[str, tuple[type, str, int]] = {
-    "checking the files": (Model, "check_unchanged", 0),
-    "tokenizing": (Tokenizer, "encode", 1),
-    "prefill": (LlamaTransformer, "forward", 0),
-    "choosing": (Sampler, "sample", 0),
-    "decode": (LlamaTransformer, "forward", 4),
-    "decoding text": (StreamDecoder, "push", 3),
-    "printing": (Console, "answer", 3),
-    "ending the line": (Console, "end_answer", 0),
-}
+    "checking the files": (Model, "check_unchanged", 0), "tokenizing": (Tokenizer, "encode", 1),
+    "prefill": (LlamaTransformer, "forward", 0), "choosing": (Sampler, "sample", 0),
+    "decode": (LlamaTransformer, "forward", 4), "decoding text": (StreamDecoder, "push", 3),
+    "printing": (Console, "answer", 3), "ending the line": (Console, "end_answer", 0),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -299,16 +299,13 @@ def missing(_path: Path) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        missing,
-        Path.mkdir,
-        os.mkfifo,
-        lambda path: path.write_bytes(b""),
+        missing, Path.mkdir, os.mkfifo, lambda path: path.write_bytes(b""),
         lambda path: path.write_bytes(b"\0\1\2"),
         lambda path: path.write_bytes(b"\x1b]0;title\x07\xff"),
         lambda path: path.write_bytes(b"x" * (1 << 24)),
     ],
     ids=["missing", "directory", "fifo", "empty", "binary", "escapes", "huge"],
-)
+)  # fmt: skip
 def test_a_bad_file_is_one_line_and_the_chat_stays_as_it_was(
     session: Session, tmp_path: Path, command: str, make: Callable[[Path], None]
 ) -> None:
@@ -379,15 +376,11 @@ def test_a_chat_that_version_0_1_0_saved_is_gone_on_with(
 @pytest.mark.parametrize(
     ("typed", "path"),
     [
-        ("a b.txt", "a b.txt"),
-        ("'a b.txt'", "a b.txt"),
-        ('"a.txt"', "a.txt"),
-        ("it's", "it's"),
-        ("'", "'"),
-        ("~/x", f"{Path.home()}/x"),
+        ("a b.txt", "a b.txt"), ("'a b.txt'", "a b.txt"), ('"a.txt"', "a.txt"), ("it's", "it's"),
+        ("'", "'"), ("~/x", f"{Path.home()}/x"),
         ("~nobody-of-that-name/x", "~nobody-of-that-name/x"),
     ],
-)
+)  # fmt: skip
 def test_a_path_is_what_was_typed(typed: str, path: str) -> None:
     assert named_path(typed) == Path(path)
 

@@ -38,11 +38,9 @@ def test_the_model_sees_system_prompt_history_and_question_in_order(session: Ses
     session.ask("Hello")
     session.system = "short"
     assert session.messages(session.turns, "more") == [
-        Message("system", "short"),
-        Message("user", "Hello"),
-        Message("assistant", ALPHABET),
+        Message("system", "short"), Message("user", "Hello"), Message("assistant", ALPHABET),
         Message("user", "more"),
-    ]
+    ]  # fmt: skip
 
 
 def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(session: Session) -> None:
@@ -308,17 +306,11 @@ def test_memory_that_python_does_not_get_is_one_line_and_the_chat_goes_on(
 
 
 QUESTIONS = (
-    "Hello!",
-    "My name is Anna.",
-    "What is the capital of Turkey?",
-    "What is 7 + 8?",
-    "What is my name?",
-    "What is the flag of Japan?",
-    "What happens in attention?",
-    "Which city is the capital of Ohio?",
-    "Thank you.",
+    "Hello!", "My name is Anna.", "What is the capital of Turkey?", "What is 7 + 8?",
+    "What is my name?", "What is the flag of Japan?", "What happens in attention?",
+    "Which city is the capital of Ohio?", "Thank you.",
     "What is the capital of France? Answer in one word.",
-)
+)  # fmt: skip
 GREEDY = {"temperature": 0.0, "seed": 1}
 SAMPLED = {"temperature": 1.0, "top_p": 0.95, "repeat_penalty": 1.1, "seed": 5}
 FRESH_PROCESS = """

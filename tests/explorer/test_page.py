@@ -27,12 +27,10 @@ VIEWS = (
 )  # fmt: skip
 WIDTHS = (400, 1280, 2560)
 HOSTILE = (
-    "</script><script>document.title='owned'</script>",
-    "<img src=x onerror=alert(1)>",
-    "\" onmouseover='alert(2)' \u202e gnp.exe \u2066",
-    "`${alert(3)}` \x00\x1b[31m\u2028",
+    "</script><script>document.title='owned'</script>", "<img src=x onerror=alert(1)>",
+    "\" onmouseover='alert(2)' \u202e gnp.exe \u2066", "`${alert(3)}` \x00\x1b[31m\u2028",
     "x" * 10_000,
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -28,15 +28,11 @@ SEED = 1
 def main() -> None:
     """Computes and writes all numbers, and prints the provenance."""
     provenance = {
-        "script": "tests/golden/make_golden.py",
-        "torch": oracle.torch.__version__,
-        "transformers": oracle.transformers.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "processor": platform.machine(),
-        "attention": "eager",
+        "script": "tests/golden/make_golden.py", "torch": oracle.torch.__version__,
+        "transformers": oracle.transformers.__version__, "numpy": np.__version__,
+        "python": platform.python_version(), "processor": platform.machine(), "attention": "eager",
         "weights": f"tests/model/tiny.py, seed {SEED}",
-    }
+    }  # fmt: skip
     described: dict[str, Any] = {"provenance": provenance, "positions": list(STORED), "models": {}}
     arrays = {}
     for name in NAMES:

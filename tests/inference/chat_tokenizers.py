@@ -115,16 +115,9 @@ def smollm2(directory: Path) -> Path:
 
 # By format: the tokenizers that its models come with.
 TOKENIZERS: dict[str, tuple[Callable[[Path], Path], ...]] = {
-    "llama3": (llama3,),
-    "llama2": (llama2, llama2_first),
-    "chatml": (smollm2,),
-    "chatml-bos": (hermes,),
-    "smollm2": (smollm2,),
-    "zephyr": (llama2, llama2_first, zephyr_tokens),
-    "mistral-v1": (llama2, llama2_first),
-    "mistral-v3": (mistral_v3,),
-    "mistral-v0.1-2023": (llama2, llama2_first),
-    "mistral-v0.2-2023": (llama2, mistral_v3),
-    "deepseek-r1": (r1,),
-    "deepseek-r1-2025-01": (r1,),
-}
+    "llama3": (llama3,), "llama2": (llama2, llama2_first), "chatml": (smollm2,),
+    "chatml-bos": (hermes,), "smollm2": (smollm2,), "zephyr": (llama2, llama2_first, zephyr_tokens),
+    "mistral-v1": (llama2, llama2_first), "mistral-v3": (mistral_v3,),
+    "mistral-v0.1-2023": (llama2, llama2_first), "mistral-v0.2-2023": (llama2, mistral_v3),
+    "deepseek-r1": (r1,), "deepseek-r1-2025-01": (r1,),
+}  # fmt: skip

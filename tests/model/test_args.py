@@ -88,13 +88,11 @@ def test_rope_is_scaled_by_8_but_by_32_in_the_sizes_of_llama_3_2(
 @pytest.mark.parametrize(
     ("changes", "length"),
     [
-        ({}, 4096),
-        ({"rope_theta": None}, 4096),
-        ({"rope_theta": 500000.0}, 8192),
+        ({}, 4096), ({"rope_theta": None}, 4096), ({"rope_theta": 500000.0}, 8192),
         ({"rope_theta": 500000.0, "use_scaled_rope": True}, 131072),
         ({"use_scaled_rope": True, "max_seq_len": 1024}, 1024),
     ],
-)
+)  # fmt: skip
 def test_the_longest_context_is_what_the_parameters_say_or_the_familys(
     changes: dict[str, object], length: int
 ) -> None:
@@ -235,14 +233,11 @@ def test_a_scaling_factor_for_a_model_without_scaling_is_refused() -> None:
 @pytest.mark.parametrize(
     ("weight", "activation"),
     [
-        (ml.bfloat16, ml.bfloat16),
-        (ml.float8_e4m3fn, ml.bfloat16),
-        (ml.float8_e5m2, ml.bfloat16),
-        (ml.float16, ml.float32),
-        (ml.float32, ml.float32),
+        (ml.bfloat16, ml.bfloat16), (ml.float8_e4m3fn, ml.bfloat16), (ml.float8_e5m2, ml.bfloat16),
+        (ml.float16, ml.float32), (ml.float32, ml.float32),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_activations_follow_the_weights(weight: ml.DType, activation: ml.DType) -> None:
     assert activation_dtype(dtypes(weight)) is activation
 
@@ -262,11 +257,9 @@ def test_only_the_embeddings_may_be_bfloat16_beside_float8() -> None:
     mixed = dtypes(ml.float8_e4m3fn, tok_embeddings=ml.bfloat16)
     assert activation_dtype(mixed) is ml.bfloat16
     for others in (
-        {"tok_embeddings": ml.float16},
-        {"tok_embeddings": ml.bfloat16, "output": ml.bfloat16},
-        {"output": ml.bfloat16},
-        {"output": ml.float8_e5m2},
-    ):
+        {"tok_embeddings": ml.float16}, {"tok_embeddings": ml.bfloat16, "output": ml.bfloat16},
+        {"output": ml.bfloat16}, {"output": ml.float8_e5m2},
+    ):  # fmt: skip
         with pytest.raises(ModelConfigError, match="matrices of one dtype, got "):
             activation_dtype(dtypes(ml.float8_e4m3fn, **others))
 

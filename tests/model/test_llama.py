@@ -236,15 +236,11 @@ def test_what_is_no_sequence_of_ids_is_refused(bad: object) -> None:
 @pytest.mark.parametrize(
     "good",
     [
-        [1, 2, 99],
-        (1, 2, 99),
-        np.array([1, 2, 99]),
-        np.array([1, 2, 99], np.uint8),
-        ml.Tensor.from_numpy(np.array([1, 2, 99], np.int32)),
-        np.array([1, 0, 2, 0, 99, 0])[::2],
+        [1, 2, 99], (1, 2, 99), np.array([1, 2, 99]), np.array([1, 2, 99], np.uint8),
+        ml.Tensor.from_numpy(np.array([1, 2, 99], np.int32)), np.array([1, 0, 2, 0, 99, 0])[::2],
     ],
     ids=["list", "tuple", "int64", "uint8", "tensor", "strided"],
-)
+)  # fmt: skip
 def test_ids_may_be_any_sequence_of_integers(good: object) -> None:
     ids = token_tensor(good, 100)  # type: ignore[arg-type]
     assert ids.dtype is ml.int32

@@ -41,11 +41,9 @@ class Parrot(Examiner):
 def test_a_pair_is_asked_after_its_system_prompt_and_setup() -> None:
     pair = Pair("f", "p", "x", "Question?", "Answer", "Be polite.", (("Told.", "Heard."),))
     assert pair_messages(pair) == [
-        Message("system", "Be polite."),
-        Message("user", "Told."),
-        Message("assistant", "Heard."),
+        Message("system", "Be polite."), Message("user", "Told."), Message("assistant", "Heard."),
         Message("user", "Question?"),
-    ]
+    ]  # fmt: skip
 
 
 def test_the_sample_of_training_pairs_is_the_same_each_time() -> None:

@@ -148,17 +148,13 @@ def gguf_bytes(
 def llama_keys(sizes: Sized, context_length: int = 4096) -> dict[str, Any]:
     """Give the keys of a Llama."""
     return {
-        "general.architecture": "llama",
-        "llama.context_length": context_length,
-        "llama.embedding_length": sizes.dim,
-        "llama.block_count": sizes.layers,
-        "llama.feed_forward_length": sizes.ffn,
-        "llama.attention.head_count": sizes.heads,
+        "general.architecture": "llama", "llama.context_length": context_length,
+        "llama.embedding_length": sizes.dim, "llama.block_count": sizes.layers,
+        "llama.feed_forward_length": sizes.ffn, "llama.attention.head_count": sizes.heads,
         "llama.attention.head_count_kv": sizes.kv_heads,
-        "llama.attention.layer_norm_rms_epsilon": sizes.eps,
-        "llama.rope.freq_base": sizes.theta,
+        "llama.attention.layer_norm_rms_epsilon": sizes.eps, "llama.rope.freq_base": sizes.theta,
         "llama.rope.dimension_count": sizes.dim // sizes.heads,
-    }
+    }  # fmt: skip
 
 
 def gguf_name(name: str) -> str:

@@ -27,15 +27,9 @@ _HOLE = 1 << 20
 
 # `params.json` of a model that is written and run in no time.
 SMALL_PARAMS = {
-    "dim": 64,
-    "n_layers": 2,
-    "n_heads": 4,
-    "n_kv_heads": 2,
-    "vocab_size": 512,
-    "multiple_of": 32,
-    "norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-}
+    "dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 512, "multiple_of": 32,
+    "norm_eps": 1e-5, "rope_theta": 500000.0,
+}  # fmt: skip
 STORAGE_NAMES = {
     np.dtype(ml_dtypes.bfloat16): "BFloat16Storage",
     np.dtype(np.float16): "HalfStorage",
@@ -258,16 +252,12 @@ def tensor_shapes(params: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     for layer in range(params["n_layers"]):
         start = f"layers.{layer}."
         shapes |= {
-            f"{start}attention.wq.weight": (D, D),
-            f"{start}attention.wk.weight": (Kh, D),
-            f"{start}attention.wv.weight": (Kh, D),
-            f"{start}attention.wo.weight": (D, D),
-            f"{start}feed_forward.w1.weight": (F, D),
-            f"{start}feed_forward.w3.weight": (F, D),
-            f"{start}feed_forward.w2.weight": (D, F),
-            f"{start}attention_norm.weight": (D,),
+            f"{start}attention.wq.weight": (D, D), f"{start}attention.wk.weight": (Kh, D),
+            f"{start}attention.wv.weight": (Kh, D), f"{start}attention.wo.weight": (D, D),
+            f"{start}feed_forward.w1.weight": (F, D), f"{start}feed_forward.w3.weight": (F, D),
+            f"{start}feed_forward.w2.weight": (D, F), f"{start}attention_norm.weight": (D,),
             f"{start}ffn_norm.weight": (D,),
-        }
+        }  # fmt: skip
     return shapes | {"norm.weight": (D,), "output.weight": (V, D)}
 
 

@@ -8,11 +8,9 @@ BPE = 2
 
 # What a model begins with that falls back to bytes.
 RESERVED = [
-    ("<unk>", 0.0, UNKNOWN),
-    ("<s>", 0.0, CONTROL),
-    ("</s>", 0.0, CONTROL),
+    ("<unk>", 0.0, UNKNOWN), ("<s>", 0.0, CONTROL), ("</s>", 0.0, CONTROL),
     *((f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)),
-]
+]  # fmt: skip
 
 
 def varint(value: int) -> bytes:

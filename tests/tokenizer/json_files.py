@@ -11,11 +11,9 @@ Json = dict[str, Any]
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 SPLIT = {
-    "type": "Split",
-    "pattern": {"Regex": LLAMA_3.pattern.pattern},
-    "behavior": "Isolated",
+    "type": "Split", "pattern": {"Regex": LLAMA_3.pattern.pattern}, "behavior": "Isolated",
     "invert": False,
-}
+}  # fmt: skip
 METASPACE_DECODER = {
     "type": "Sequence",
     "decoders": [

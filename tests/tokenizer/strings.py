@@ -11,17 +11,10 @@ from pathlib import Path
 COUNT = int(os.environ.get("LLAMA_BOLTS_TEST_STRINGS", "50000"))
 # How many strings of each kind a million holds.
 KINDS = {
-    "source lines": 300_000,
-    "source with doubled spaces": 50_000,
-    "printable": 150_000,
-    "words and spaces": 200_000,
-    "spaces": 80_000,
-    "digits and marks": 60_000,
-    "random bytes": 60_000,
-    "code points": 60_000,
-    "scripts and emoji": 39_000,
-    "long": 1_000,
-}
+    "source lines": 300_000, "source with doubled spaces": 50_000, "printable": 150_000,
+    "words and spaces": 200_000, "spaces": 80_000, "digits and marks": 60_000,
+    "random bytes": 60_000, "code points": 60_000, "scripts and emoji": 39_000, "long": 1_000,
+}  # fmt: skip
 
 _PRINTABLE = [chr(code) for code in range(32, 127)]
 _SPACES = [" ", " ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u2028", "\x1c"]

@@ -31,11 +31,9 @@ from tests.tokenizer.test_gguf_keys import TEXTS, assert_same, assert_same_roles
 from tests.tokenizer.trained_files import QWEN, SMOLLM3, TEKKEN, smollm2, split_by
 
 TRAINED: dict[str, Callable[[], Json]] = {
-    "qwen": lambda: split_by(QWEN, composes=True),
-    "smollm2": smollm2,
-    "smollm3": lambda: split_by(SMOLLM3),
-    "tekken": lambda: split_by(TEKKEN, whole=True),
-}
+    "qwen": lambda: split_by(QWEN, composes=True), "smollm2": smollm2,
+    "smollm3": lambda: split_by(SMOLLM3), "tekken": lambda: split_by(TEKKEN, whole=True),
+}  # fmt: skip
 # Which part of the many strings a test compares.
 SHARE = {"llama2": 1, "llama3": 1, "qwen": 1, "smollm2": 1, "smollm3": 10, "tekken": 10}
 

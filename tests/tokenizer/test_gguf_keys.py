@@ -31,14 +31,8 @@ from tests.tokenizer.trained_files import QWEN
 PATH = Path("a.gguf")
 G = "tokenizer.ggml."
 TEXTS = [
-    "Hello  world 123456",
-    "a\n\n b\t",
-    "日本語 🦙 <|eot_id|><s>",
-    " x",
-    "",
-    "don't I'LL",
-    "\ud800",
-]
+    "Hello  world 123456", "a\n\n b\t", "日本語 🦙 <|eot_id|><s>", " x", "", "don't I'LL", "\ud800",
+]  # fmt: skip
 
 
 def made(keys: Mapping[str, Any]) -> Tokenizer:
@@ -184,13 +178,10 @@ def test_unused_tokens_are_no_text_and_decode_to_nothing() -> None:
 def pieces_keys(*more: tuple[str, float, int], **changes: Any) -> dict[str, Any]:
     rows = [*RESERVED, *ranked("ab", "\u2581", "a", "b", "\u2581a"), *more]
     keys: dict[str, Any] = {
-        "model": "llama",
-        "tokens": [text for text, _, _ in rows],
+        "model": "llama", "tokens": [text for text, _, _ in rows],
         "scores": [float(score) for _, score, _ in rows],
-        "token_type": [kind for _, _, kind in rows],
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
+        "token_type": [kind for _, _, kind in rows], "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
     return {G + name: value for name, value in (keys | changes).items() if value is not None}
 
 

@@ -63,12 +63,8 @@ def test_one_string_over_and_over(
 def long_pieces() -> list[str]:
     source = random.Random(11)
     alphabets = [
-        "ab",
-        "abcdefghijklmnopqrstuvwxyz",
-        "абвгдежзиклмнопрст",
-        "中文字日本語の",
-        "😀😁🚀🇹🇷",
-    ]
+        "ab", "abcdefghijklmnopqrstuvwxyz", "абвгдежзиклмнопрст", "中文字日本語の", "😀😁🚀🇹🇷",
+    ]  # fmt: skip
     sizes = (60, 81, 200, 1000, 20_000)
     return ["".join(source.choices(letters, k=size)) for letters in alphabets for size in sizes]
 

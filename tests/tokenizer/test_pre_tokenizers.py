@@ -22,11 +22,9 @@ LIVELY = st.text(st.sampled_from("ab\u2581 Z09'st.!-é日😀\ufffd\ud7ff\u0378"
 
 
 PRE_TOKENIZERS = {
-    "Llama 3": LLAMA_3,
-    "GPT-2": GPT_2,
-    "digits": DIGITS_THEN_GPT_2,
+    "Llama 3": LLAMA_3, "GPT-2": GPT_2, "digits": DIGITS_THEN_GPT_2,
     "marked words": METASPACE_WORDS,
-}
+}  # fmt: skip
 
 
 def pieces(text: str, pre_tokenizer: PreTokenizer = LLAMA_3) -> list[str]:

@@ -98,12 +98,10 @@ def test_user_defined_pieces_are_found_in_text_and_merge_with_nothing(write_mode
 @pytest.mark.parametrize(
     ("normalizer", "text", "back"),
     [
-        ({}, " the  the ", " the  the "),
-        ({3: 0}, " the  the ", " the  the "),
-        ({4: 1}, " the  the ", "the the"),
-        ({3: 0, 4: 1}, " the  the ", "the the"),
+        ({}, " the  the ", " the  the "), ({3: 0}, " the  the ", " the  the "),
+        ({4: 1}, " the  the ", "the the"), ({3: 0, 4: 1}, " the  the ", "the the"),
     ],
-)
+)  # fmt: skip
 def test_spaces_are_treated_as_the_model_says(
     write_model: Write, normalizer: dict[int, Any], text: str, back: str
 ) -> None:

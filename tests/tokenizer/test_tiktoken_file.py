@@ -67,9 +67,7 @@ MALFORMED = [
     ("NUL", with_line(A, b"QQ==\0 65"), 66, r"a token in base64, got 'QQ==\\x00'"),
     ("control characters", with_line(A, b"\x1b[2J\xff 65"), 66, r"got '\\x1b\[2J�'"),
     (
-        "a single byte missing",
-        joined(tiktoken_lines([*TOKENS[:A], *TOKENS[A + 1 :]])),
-        258,
+        "a single byte missing", joined(tiktoken_lines([*TOKENS[:A], *TOKENS[A + 1 :]])), 258,
         "a token for every single byte, got none for byte 0x41",
     ),
     (
@@ -78,7 +76,7 @@ MALFORMED = [
         259,
         "a token of at most 4096 bytes, got 4097",
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -379,11 +379,9 @@ def test_a_template_names_the_begin_and_the_end(tmp_path: Path) -> None:
 
 def test_both_ends_of_a_template_are_read_whatever_their_names(tmp_path: Path) -> None:
     for names, ends in (
-        (("[B]", "A", "[E]"), ("[B]", "[E]")),
-        (("[B]", "A"), ("[B]", None)),
-        (("A", "[E]"), (None, "[E]")),
-        (("A",), (None, None)),
-    ):
+        (("[B]", "A", "[E]"), ("[B]", "[E]")), (("[B]", "A"), ("[B]", None)),
+        (("A", "[E]"), (None, "[E]")), (("A",), (None, None)),
+    ):  # fmt: skip
         found = read_template(tmp_path, template(*names))
         assert found is not None
         assert found == ends

@@ -117,12 +117,10 @@ def mistral(
     tokenizer.train_from_iterator(_CORPUS, trainer)
     tokenizer.decoder = decoders.Sequence(
         [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
+            decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
             decoders.Strip(" ", 1, 0),
         ]
-    )
+    )  # fmt: skip
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A $B:1", special_tokens=[("<s>", 1)]
     )

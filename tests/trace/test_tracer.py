@@ -421,11 +421,8 @@ def test_llama_3_1_8b_shows_the_documented_shapes_for_22_tokens() -> None:
     found = shapes_by_step(events)
     assert found == expected_shapes(args, 22)
     for step in (
-        (8, "linear_transformations", "xq", (22, 4096)),
-        (9, "reshape", "xk", (22, 8, 128)),
-        (12, "transpose", "keys", (32, 128, 22)),
-        (13, "softmax", "scores", (32, 22, 22)),
-        (17, "swiglu", "hidden", (22, 14336)),
-        (19, "linear_transformation", "logits", (1, 128256)),
-    ):
+        (8, "linear_transformations", "xq", (22, 4096)), (9, "reshape", "xk", (22, 8, 128)),
+        (12, "transpose", "keys", (32, 128, 22)), (13, "softmax", "scores", (32, 22, 22)),
+        (17, "swiglu", "hidden", (22, 14336)), (19, "linear_transformation", "logits", (1, 128256)),
+    ):  # fmt: skip
         assert step in found

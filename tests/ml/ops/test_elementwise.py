@@ -31,18 +31,12 @@ EVERY_BINARY = pytest.mark.parametrize("op", BINARY, ids=lambda op: op.__name__)
 erf = np.vectorize(math.erf, otypes=[float])
 # The function in float64, and how many roundings of float32 may add up.
 UNARY = {
-    "abs": (np.abs, 0),
-    "exp": (np.exp, 1),
-    "gelu": (lambda x: x * (1 + erf(x / math.sqrt(2))) / 2, 1),
-    "log": (np.log, 1),
-    "neg": (np.negative, 0),
-    "relu": (lambda x: np.maximum(x, 0), 0),
-    "rsqrt": (lambda x: 1 / np.sqrt(x), 1),
-    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 1),
-    "silu": (lambda x: x / (1 + np.exp(-x)), 8),
-    "sqrt": (np.sqrt, 1),
-    "tanh": (np.tanh, 1),
-}
+    "abs": (np.abs, 0), "exp": (np.exp, 1),
+    "gelu": (lambda x: x * (1 + erf(x / math.sqrt(2))) / 2, 1), "log": (np.log, 1),
+    "neg": (np.negative, 0), "relu": (lambda x: np.maximum(x, 0), 0),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), 1), "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 1),
+    "silu": (lambda x: x / (1 + np.exp(-x)), 8), "sqrt": (np.sqrt, 1), "tanh": (np.tanh, 1),
+}  # fmt: skip
 SPECIAL = [math.nan, math.inf, 0.0, -0.0, 1e38, -1e-40, 10.5, -1000.0, -20.0]
 
 

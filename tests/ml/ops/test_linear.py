@@ -130,11 +130,9 @@ def product(x, weight, dtype):
 def test_weights_of_several_dtypes_give_the_bits_of_single_calls() -> None:
     x, bias = sample((3, 64)), sample((5,))
     weights = (
-        sample((4, 64)),
-        ml.quantize(sample((5, 64)), ml.int8_block),
-        ml.quantize(sample((2, 64)), ml.nf4),
-        sample((3, 64)).to(ml.float16),
-    )
+        sample((4, 64)), ml.quantize(sample((5, 64)), ml.int8_block),
+        ml.quantize(sample((2, 64)), ml.nf4), sample((3, 64)).to(ml.float16),
+    )  # fmt: skip
     biases = (None, bias, None, None)
     results = ml.linear_transformations(x, weights, biases=biases)
     for result, weight, added in zip(results, weights, biases, strict=True):
