@@ -2,7 +2,8 @@
 
 What one rank cannot do ends the run on all of them, with one line. A thread of each rank says
 every half second to the next one, on a separate communicator, that it is alive: a rank that
-computes for minutes still says it, one that was stopped or cut off does not. mpirun notices one that was killed.
+computes for minutes still says it, one that was stopped or cut off does not. mpirun notices one
+that was killed.
 """
 
 import contextlib

@@ -35,9 +35,9 @@ SIZES = {
     "multiples of 32": {"hidden_size": 96, "intermediate_size": 160, "head_dim": 12},
 }
 # How much further than llama.cpp a logit may be. With matrices of BF16 activations are bfloat16
-# between ops here, as in transformers; there they are only inside of products. The mean is 1.2 to 1.5
-# times as far; it is 0.9 to 1.01 with float32 between ops and in the KV cache, 0 with it inside of
-# products, which then have half of the speed.
+# between ops here, as in transformers; there they are only inside of products. The mean is 1.2 to
+# 1.5 times as far; it is 0.9 to 1.01 with float32 between ops and in the KV cache, 0 with it inside
+# of products, which then have half of the speed.
 MOST = {"BF16": 2.0}
 HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 331}
 IDS = [5, 17, 99, 0, 130, 64, 64, 3, 77, 12, 330, 200, 201, 202, 7, 8, 5, 17, 99, 0, 250, 31, 1, 2]
