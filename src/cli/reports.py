@@ -2,7 +2,6 @@
 
 import dataclasses
 import platform
-import re
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -20,8 +19,8 @@ from ..model import (
     open_checkpoint,
     read_model_files,
 )
-from ..trace.code import PACKAGE
-from ..trace.events import STAGES, Stage
+from ..trace.code import PACKAGE, find_page, section_of
+from ..trace.events import STAGES
 from .arguments import Options
 from .console import Console, UsageError
 
@@ -35,7 +34,6 @@ _ROPE_SCALINGS = {
 }  # fmt: skip
 _ZIP = b"PK\x03\x04"
 _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")
-_COMMENT = re.compile(r"<!-- .* -->")  # the marks of what is generated and run
 
 
 def report_metadata(console: Console, model: Model) -> None:
@@ -214,58 +212,24 @@ def report_stage(console: Console, number: int) -> None:
         UsageError: The chapter is not installed, or has no such section.
     """
     stage = STAGES[number]
-    page = find_file(stage.chapter.partition("#")[0])
-    console.report_markdown(section(page, stage).rstrip())
-    code = stage.code.partition(":")
-    file = PACKAGE.parent / code[0]
+    chapter, _, anchor = stage.chapter.partition("#")
+    page, diagram = _installed(chapter), _installed(stage.diagram)
+    section = section_of(page, stage.heading)
+    if not section:
+        raise UsageError(f"{page}: --explain: expected a heading {stage.heading!r}, got none")
+    console.report_markdown(f"## {stage.heading}\n\n{section}")
     console.report_line()
     for name, place in (
-        ("chapter", f"{page}#{stage.chapter.partition('#')[2]}"),
-        ("diagram", str(find_file(stage.diagram))),
-        ("code", f"{file}{code[1]}{code[2]} {stage.function}"),
+        ("chapter", f"{page}#{anchor}"),
+        ("diagram", str(diagram)),
+        ("code", f"{PACKAGE.parent / stage.code} {stage.function}"),
     ):
         console.report_line(f"{name + ':':<9}{place}")
 
 
-def find_file(name: str) -> Path:
-    """Return a file of `docs/` or `diagrams/`: in the checkout, or as installed with the package.
-
-    Raises:
-        UsageError: It is at neither place; the text names both.
-    """
-    places = (PACKAGE / name, PACKAGE.parent / name)
-    for place in places:
-        if place.is_file():
-            return place
-    raise UsageError(f"--explain: expected {places[0]} or {places[1]}, got neither")
-
-
-def section(page: Path, stage: Stage) -> str:
-    """Return the heading of a stage and all below it, up to the next heading of its level.
-
-    Raises:
-        UsageError: The page has no such heading.
-    """
-    lines = page.read_text(encoding="utf-8").split("\n")
-    headings = _headings(lines)
-    for at, (number, level, text) in enumerate(headings):
-        if text == stage.heading:
-            after = (n for n, other, _ in headings[at + 1 :] if other <= level)
-            shown = lines[number : next(after, len(lines))]
-            return "\n".join(line for line in shown if not _COMMENT.fullmatch(line))
-    raise UsageError(f"{page}: --explain: expected a heading {stage.heading!r}, got none")
-
-
-def _headings(lines: list[str]) -> list[tuple[int, int, str]]:
-    """Return the index, the level and the text of each heading; `#` in a block begins none."""
-    found = []
-    fence = ""
-    for number, line in enumerate(lines):
-        opening = re.match(r"```+|~~~+", line)
-        if fence:
-            fence = "" if line.rstrip() == fence else fence
-        elif opening is not None:
-            fence = opening[0]
-        elif heading := re.match(r"(#{1,6}) +(.+?) *#*$", line):
-            found.append((number, len(heading[1]), heading[2]))
-    return found
+def _installed(name: str) -> Path:
+    path = find_page(name)
+    if path is None:
+        places = f"{PACKAGE / name} or {PACKAGE.parent / name}"
+        raise UsageError(f"--explain: expected {places}, got neither")
+    return path

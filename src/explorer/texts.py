@@ -1,16 +1,14 @@
 """What a reader has beside a stage: its lines of code, its section of chapter 14, its tokens."""
 
 import ast
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..tokenizer import Tokenizer
-from ..trace.code import PACKAGE, shown_path
+from ..trace.code import PACKAGE, find_page, section_of, shown_path
 from ..trace.events import HOLDS, STAGES, Stage
 
-_MARKER = re.compile(r"<!--.*-->")
 _LONGEST_TEXT = 20_000  # characters of a token; longer ones are cut, and the page says so
 
 
@@ -62,17 +60,9 @@ def _function(file: Path, qualified: str) -> dict[str, Any] | None:
 
 @cache
 def _section(stage: Stage) -> str:
-    """Return the section of a stage as Markdown, without comments; empty without the chapter."""
-    name = stage.chapter.partition("#")[0]
-    for place in (PACKAGE / name, PACKAGE.parent / name):
-        if place.is_file():
-            text = place.read_text(encoding="utf-8")
-            break
-    else:
-        return ""
-    _, found, rest = text.partition(f"\n## {stage.heading}\n")
-    section = re.split(r"\n## ", rest, maxsplit=1)[0] if found else ""
-    return "\n".join(line for line in section.split("\n") if not _MARKER.fullmatch(line)).strip()
+    """Return the section of a stage as Markdown; empty without the chapter."""
+    page = find_page(stage.chapter.partition("#")[0])
+    return "" if page is None else section_of(page, stage.heading)
 
 
 def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:

@@ -1,6 +1,7 @@
-"""Where a symbol stands in the source files: its line is found by reading them, never stored."""
+"""Where a symbol or a section is: found by reading the sources and the pages, never stored."""
 
 import ast
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import FrameType
 PACKAGE = Path(__file__).resolve().parent.parent
 # The packages that only report: a line of theirs tells a reader nothing about the run.
 _REPORTING = (f"{PACKAGE / 'trace'}/", f"{PACKAGE / 'ml'}/")
+_COMMENT = re.compile(r"<!--.*-->")  # the marks of what is generated and run
 
 
 def calling_line() -> str:
@@ -79,3 +81,16 @@ def _collect_marks(function: ast.AST, name: str, lines: dict[str, int]) -> None:
             case ast.Call(func=ast.Name(id="mark"), args=[ast.Constant(value=int(stage)), *_]):
                 lines[f"{name}: mark({stage})"] = node.lineno
                 lines.setdefault(f"mark({stage})", node.lineno)
+
+
+def find_page(name: str) -> Path | None:
+    """Return a file of `docs/` or `diagrams/`, installed with the package or in the checkout."""
+    places = (PACKAGE / name, PACKAGE.parent / name)
+    return next((place for place in places if place.is_file()), None)
+
+
+def section_of(page: Path, heading: str) -> str:
+    """Return the section below `## heading` of a page, without comments; empty if there is none."""
+    _, _, rest = page.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
+    lines = rest.partition("\n## ")[0].split("\n")
+    return "\n".join(line for line in lines if not _COMMENT.fullmatch(line)).strip()

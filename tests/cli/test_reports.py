@@ -9,8 +9,10 @@ import pytest
 
 from src import __version__, ml
 from src.cli import reports
-from src.cli.console import Console, UsageError
+from src.cli.console import Console
 from src.model.files import BUNDLED_MODEL
+from src.trace import code
+from src.trace.code import section_of
 from src.trace.events import STAGES
 from tests.cli.conftest import REPOSITORY, Run, Spawn
 from tests.model.hugging_face_tiny import write_tiny
@@ -226,15 +228,16 @@ def test_a_stage_is_explained_by_its_section_its_diagram_and_its_line_of_code(
 
 def test_a_section_ends_at_the_next_heading_of_its_level(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(
-        "# Page\n### Stage 8: xq, xk, xv\na\n```sh\n### no heading\n```\n<!-- run: slow -->\n"
-        "#### Below\nb\n## Above\nc\n"
-    )
-    assert reports.section(page, STAGES[8]) == (
-        "### Stage 8: xq, xk, xv\na\n```sh\n### no heading\n```\n#### Below\nb"
-    )
-    with pytest.raises(UsageError, match=r"page\.md: --explain: expected a heading 'Stage 9: resh"):
-        reports.section(page, STAGES[9])
+    page.write_text("# Page\n\n## A\n\na\n<!-- run: slow -->\n### Below\nb\n\n## Above\nc\n")
+    assert section_of(page, "A") == "a\n### Below\nb"
+    assert section_of(page, "B") == ""
+
+
+def test_a_page_without_the_section_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "section_of", lambda _page, _heading: "")
+    done = run("--explain", "9")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"14b-attention.md: --explain: expected a heading 'Stage 9: reshape" in done.stderr
 
 
 def test_a_terminal_shows_it_rendered(spawn: Spawn) -> None:
@@ -250,7 +253,7 @@ def test_the_chapters_of_an_installed_package_lie_inside_of_it(
     package = tmp_path / "llama_bolts"
     for folder in ("docs", "diagrams"):
         shutil.copytree(REPOSITORY / folder, package / folder)
-    monkeypatch.setattr(reports, "PACKAGE", package)
+    monkeypatch.setattr(code, "PACKAGE", package)
     done = run("--explain", "13")
     assert f"chapter: {package}/docs/14b-attention.md#stage-13".encode() in done.stdout
     assert f"diagram: {package}/diagrams/stage-13.svg".encode() in done.stdout
@@ -259,7 +262,8 @@ def test_the_chapters_of_an_installed_package_lie_inside_of_it(
 def test_a_chapter_that_is_not_installed_is_an_error_with_both_places(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reports, "PACKAGE", tmp_path / "llama_bolts")
+    for module in (code, reports):
+        monkeypatch.setattr(module, "PACKAGE", tmp_path / "llama_bolts")
     done = run("--explain", "13")
     name = "docs/14b-attention.md"
     places = f"{tmp_path}/llama_bolts/{name} or {tmp_path}/{name}"
