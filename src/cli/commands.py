@@ -6,18 +6,12 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from .. import trace
 from ..inference import GenerationStats, Message
 from ..memory import readable_bytes
 from ..tokenizer import StreamDecoder, Tokenizer
 from ..untrusted import escape_line
-from .answer import (
-    SETTINGS,
-    Answer,
-    canonical,
-    counted,
-    piece,
-    token_table,
-)
+from .answer import SETTINGS, Answer, canonical, counted, piece, token_table
 from .arguments import EXAMPLES, MOST_CANDIDATES, example_lines
 from .console import UsageError
 from .flag_parser import positive_integer
@@ -210,23 +204,25 @@ def _explore(session: Session, argument: str) -> None:
 
 
 def _trace(session: Session, argument: str) -> None:
-    if _is_on("/trace", argument):
+    if _switched("/trace", argument, trace.is_on()):
         session.trace.turn_on()
-        session.console.reply(f"trace: {', '.join(map(str, session.trace.paths))}")
     else:
         session.trace.turn_off()
-        session.console.reply("trace: off")
+    paths = ", ".join(map(str, session.trace.paths))
+    session.console.reply(f"trace: {paths if trace.is_on() else 'off'}")
 
 
 def _stats(session: Session, argument: str) -> None:
-    session.statistics = _is_on("/stats", argument)
-    session.console.reply(f"statistics after each answer: {argument}")
+    session.statistics = _switched("/stats", argument, session.statistics)
+    state = "on" if session.statistics else "off"
+    session.console.reply(f"statistics after each answer: {state}")
 
 
-def _is_on(command: str, argument: str) -> bool:
-    if argument not in _ON_OFF:
-        raise UsageError(f"{command} wants on or off: got {argument or 'nothing'}")
-    return argument == "on"
+def _switched(command: str, argument: str, is_on: bool) -> bool:
+    """Return what a switch is to be; without an argument it stays as it is."""
+    if argument not in ("", *_ON_OFF):
+        raise UsageError(f"{command} wants on or off: got {argument}")
+    return argument == "on" if argument else is_on
 
 
 def _or(words: Iterable[str]) -> str:
@@ -395,6 +391,6 @@ COMMANDS = {
         "[FILE]", "the last answer from the inside, as a page (explore.html)", _explore, None
     ),
     "/why": Command("", "why the last answer stopped, and what was cut", _why),
-    "/trace": Command("on|off", "write the shape of every tensor to a log", _trace, _ON_OFF),
-    "/stats": Command("on|off", "a line of statistics after each answer", _stats, _ON_OFF),
+    "/trace": Command("[on|off]", "write the shape of every tensor to a log", _trace, _ON_OFF),
+    "/stats": Command("[on|off]", "a line of statistics after each answer", _stats, _ON_OFF),
 }

@@ -46,7 +46,8 @@ def save_chat(session: Session, argument: str) -> None:
     model = str(session.engine.model.source_directory)
     turns = tuple(session.turns)
     write_chat(path, SavedChat(model, session.completion, session.settings, session.system, turns))
-    use = " (to be read; /load needs a FILE.json)" if is_markdown(path) else ""
+    uses = {".json": "", ".md": " (to be read; /load needs a FILE.json)"}
+    use = uses.get(path.suffix.lower(), " (as JSON, which /load reads)")
     session.console.reply(
         f"saved: {_answers(len(turns))} and the settings, in {label_of(path)}{use}"
     )

@@ -157,6 +157,7 @@ def test_every_command_does_what_it_says(typist: Typist, tmp_path: Path) -> None
     chat, text, log = tmp_path / "chat.json", tmp_path / "text.txt", tmp_path / "debug.log"
     text.write_text("My name is Anna.\n")
     typist.type("/trace off", "trace: off")
+    typist.type("/trace", "trace: off")
     typist.type("/help", "/why", "Ctrl-D")
     typist.type("/system You are a pirate", "system prompt: You are a pirate")
     typist.type("/clear", "the conversation starts anew; the system prompt stays")
@@ -177,7 +178,9 @@ def test_every_command_does_what_it_says(typist: Typist, tmp_path: Path) -> None
     typist.type(f"/read {text}", "read: 16 characters")
     typist.type("/stats off", "statistics after each answer: off")
     typist.type("What is my name?", "Anna")
+    typist.type("/stats", "statistics after each answer: off")
     typist.type("/stats on", "statistics after each answer: on")
+    typist.type("/stats", "statistics after each answer: on")
     typist.type("/tokens Hello", "id", "48 65 6c 6c 6f", "'Hello'", "1 token, ")
     typist.type("/set max_tokens 2", "max_tokens        2")
     typist.type("/probs 2", "candidates: the 2 most probable")
@@ -188,8 +191,10 @@ def test_every_command_does_what_it_says(typist: Typist, tmp_path: Path) -> None
     typist.type(f"/explore {page}", "page.html: ", "to be opened in a browser")
     typist.type("/examples", "2. [chat] Describe your theory. (system: You are Einstein)")
     typist.type("/trace on", f"trace: {log}")
+    typist.type("/trace", f"trace: {log}")
     typist.type("Hello", "max tokens")
     typist.type("/trace off", "trace: off")
+    typist.type("/trace", "trace: off")
     assert "feed-forward" in log.read_text()
     assert [m["role"] for m in json.loads(chat.read_text())["messages"]] == ["user", "assistant"]
     typist.used.add("/exit")
@@ -215,8 +220,8 @@ def test_what_is_wrong_is_one_line_and_the_chat_goes_on(
         ("/set top_p 2", "error: [sampling] top_p"),
         ("/probs many", "error: /probs wants off or a number"),
         ("/show weather", "error: /show wants one of model, "),
-        ("/stats", "error: /stats wants on or off"),
-        ("/trace", "error: /trace wants on or off"),
+        ("/stats maybe", "error: /stats wants on or off"),
+        ("/trace maybe", "error: /trace wants on or off"),
         ("/tokens", "error: /tokens wants a text"),
         ("/undo 2", "error: /undo takes nothing after it"),
         ("/sve x", "error: no command /sve: near it /save, /set; /help lists them all"),

@@ -240,6 +240,11 @@ def test_a_saved_chat_goes_on_as_if_it_had_not_ended(
     assert reply(capsys, session, f"/save {file}") == (
         f"saved: 2 questions with their answers and the settings, in {file}\n"
     )
+    other = tmp_path / "chat.txt"
+    assert reply(capsys, session, f"/save {other}").endswith(
+        f", in {other} (as JSON, which /load reads)\n"
+    )
+    assert other.read_bytes() == file.read_bytes()
     saved = state(session)
     expected = session.ask("three").text
     for fresh in (session_of(random_model, "-c", "600"), session):
