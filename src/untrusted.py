@@ -209,19 +209,29 @@ def read_json_object(
     return value
 
 
-def write_whole(path: Path, parts: Iterable[bytes | memoryview], error: type[Exception]) -> None:
+def write_whole(
+    path: Path,
+    parts: Iterable[bytes | memoryview],
+    error: type[Exception],
+    is_private: bool = True,
+) -> None:
     """Write a file as a whole or not at all: a new one takes the place of the old.
 
-    A link is followed. A file that is new can be read by its owner alone.
+    A link is followed.
 
     Args:
         path: The file.
         parts: What it holds, one after the other.
         error: Raised where it cannot be written; what was there is as before.
+        is_private: Whether a file that is new can be read by its owner alone.
     """
     try:
         target = Path(os.path.realpath(path))
         mode = _mode(target)
+        if mode is None and not is_private:
+            umask = os.umask(0)
+            os.umask(umask)
+            mode = 0o666 & ~umask
         descriptor, name = tempfile.mkstemp(prefix=".llama-bolts-", dir=target.parent)
         try:
             with open(descriptor, "wb") as file:

@@ -10,7 +10,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -185,36 +185,27 @@ def _dispatch(options: Options, console: Console) -> None:
 
 
 def _answer_or_chat(options: Options, console: Console) -> None:
+    """Answer the prompt of this run, shown from the inside if wanted; chat where there is none."""
     prompt = find_prompt(options, console)
     session = open_session(options, console)
     for flag in ("diagrams", "explore"):
         if prompt is None and getattr(options, flag) is not None:
             raise UsageError(f"--{flag}: expected a prompt (-p, -f or standard input), got none")
-    with prompt_cached(session.engine, options.prompt_cache):
-        _run_session(session, prompt, options)
+    with prompt_cached(session.engine, options.prompt_cache), ExitStack() as views:
+        if options.explore is not None:
+            from .explore import explored
 
+            views.enter_context(explored(session, options))
+        if options.diagrams is not None:
+            from .diagrams import drawn
 
-def _run_session(session: Session, prompt: str | None, options: Options) -> None:
-    if prompt is None:
-        from .chat import chat
+            views.enter_context(drawn(session, options.diagrams))
+        if prompt is None:
+            from .chat import chat
 
-        chat(session, shows_examples=options.examples)
-    elif options.explore is not None:
-        from .explore import explored
-
-        with explored(session, options):
-            _answer(session, prompt, options)
-    else:
-        _answer(session, prompt, options)
-
-
-def _answer(session: Session, prompt: str, options: Options) -> None:
-    if options.diagrams is not None:
-        from .diagrams import answer_and_draw
-
-        answer_and_draw(session, prompt, options.diagrams)
-    elif not session.ask(prompt).is_complete:
-        raise KeyboardInterrupt
+            chat(session, shows_examples=options.examples)
+        elif not session.ask(prompt).is_complete:
+            raise KeyboardInterrupt
 
 
 def _with_example(options: Options) -> Options:

@@ -11,6 +11,7 @@ from .. import trace
 from ..explorer import (
     DEFAULT_LIMIT,
     Collector,
+    ExplorerError,
     Store,
     document_of,
     facts_of,
@@ -23,6 +24,7 @@ from ..explorer import (
 from ..inference import Message, SamplingArgs
 from ..memory import readable_bytes
 from ..model import Model
+from ..untrusted import reason_of
 from .answer import Answer
 from .arguments import DEFAULT_EXPLORER, QUANTIZATION_NAMES, Options
 from .console import UsageError
@@ -130,8 +132,8 @@ def _save(runs: list[dict[str, Any]], store: Store, path: Path) -> str:
     """Write a file, and return a line about it."""
     try:
         size = save_html(document_of(runs, store), store, path)
-    except OSError as error:
-        raise _refusal(path, error) from None
+    except ExplorerError as error:
+        raise UsageError(str(error)) from None
     left_out = sorted({line.partition(":")[0] for run in runs for line in run["leftOut"]})
     what = f"; left out in part: {', '.join(left_out)}" if left_out else ""
     return f"{path}: {readable_bytes(size)}, to be opened in a browser{what}"
@@ -145,9 +147,5 @@ def _check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise _refusal(path, error) from None
-
-
-def _refusal(path: Path, error: OSError | ValueError) -> UsageError:
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    return UsageError(f"{path}: --explore: expected a writable file, got {reason}")
+        got = reason_of(error)
+        raise UsageError(f"{path}: --explore: expected a writable file, got {got}") from None

@@ -36,7 +36,7 @@ from ..model import (
 from ..model.files import BUNDLED_MODEL
 from ..model.loader import find_tokenizer
 from ..tokenizer import Tokenizer
-from ..untrusted import label_of, read_whole
+from ..untrusted import label_of
 from .answer import Settings
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console, UsageError
@@ -211,14 +211,11 @@ def _read_grammar(options: Options) -> "Grammar | None":
     if path is None:
         return None
     from ..inference.grammars import MOST_BYTES, Grammar
+    from .saved_chat import read_text
 
-    content = read_whole(path, MOST_BYTES, UsageError)
+    text = read_text(path, MOST_BYTES)
     try:
-        return Grammar("lark" if options.json_schema is None else "json_schema", content.decode())
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{label_of(path)}: expected UTF-8, got other bytes at byte {error.start}"
-        ) from None
+        return Grammar("lark" if options.json_schema is None else "json_schema", text)
     except GrammarError as error:
         raise UsageError(f"{label_of(path)}: {error}") from None
 

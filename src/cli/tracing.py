@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from .. import __version__, ml, trace
 from ..inference import FoundFormat, InferenceEngine
 from ..model import InferenceContext
+from ..untrusted import reason_of
 from .answer import piece
 from .arguments import DEFAULT_DEBUG_LOG, Options
 from .console import Console, UsageError
@@ -74,8 +75,8 @@ class TraceSwitch:
             self._log = self._open()
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             name = error.filename if isinstance(error, OSError) else self.paths[0]
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise UsageError(f"{name}: trace: expected a writable file, got {reason}") from None
+            got = reason_of(error)
+            raise UsageError(f"{name}: trace: expected a writable file, got {got}") from None
         self._mode = "a"
         self._start()
 

@@ -8,13 +8,13 @@ escaped cannot end them. The script makes text nodes only, which `require-truste
 import base64
 import hashlib
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..untrusted import write_whole
+from .errors import ExplorerError
 from .store import Store
 
 _PAGE = Path(__file__).resolve().parent / "page"
@@ -61,25 +61,11 @@ def save_html(document: Mapping[str, Any], store: Store, path: Path) -> int:
     """Write the file, or leave what was there as it was; return its bytes.
 
     Raises:
-        OSError: It cannot be written.
+        ExplorerError: It cannot be written.
     """
-    descriptor, name = tempfile.mkstemp(prefix=".explore-", dir=path.parent)
-    try:
-        with open(descriptor, "w", encoding="utf-8", newline="") as file:
-            os.fchmod(descriptor, 0o666 & ~_umask())
-            file.writelines(write_html(document, store))
-        size = os.path.getsize(name)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-    return size
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    parts = [part.encode() for part in write_html(document, store)]
+    write_whole(path, parts, ExplorerError, is_private=False)
+    return sum(map(len, parts))
 
 
 def _element(name: str, data: bytes) -> str:
