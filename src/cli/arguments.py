@@ -5,10 +5,10 @@ ranges of the sampling settings are the business of `SamplingArgs`; here they ar
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from .. import __version__
 from ..untrusted import replace_surrogates
@@ -52,6 +52,36 @@ _NOT_SERVED = (
     "--presence-penalty", "--seed", "--stop", "--json-schema", "--grammar", "--debug-log",
     "--trace-json", "--json", "--logprobs", "--diagrams", "--explore",
 )  # fmt: skip
+# The flags that each say what this run is to do.
+_ACTIONS = (
+    "--prompt", "--file", "--jsonl", "-", "--example", *_REPORTS, "--save-quantized", "--save-gguf",
+    "--serve",
+)  # fmt: skip
+# Each flag needs one of those beside it.
+_NEEDS = {
+    "--logprobs": ("--json", "--jsonl"),
+    "--save-quantized": ("--quantize",),
+    **dict.fromkeys(("--slots", "--api-key", "--api-key-file", "--no-api-key"), ("--serve",)),
+    **dict.fromkeys(("--explore-with", "--explore-prompt", "--explore-limit"), ("--explore",)),
+    **dict.fromkeys(
+        ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics"),
+        ("--debug-log", "--trace-json"),
+    ),
+}
+# Each flag is not allowed with those beside it.
+_NOT_WITH = (
+    ("--example", ("--system", "--completion")),
+    ("--examples", ("--system", "--completion")),
+    ("--completion", ("--chat-format",)),
+    ("--completion", ("--think",)),
+    ("--completion", ("--system",)),
+    ("--verify", ("--quantize",)),
+    ("--quiet", ("--verbose",)),
+    ("--diagrams", ("--jsonl",)),
+    ("--explore", ("--jsonl",)),
+    ("--grammar", ("--json-schema",)),
+    *((flag, ("--serve",)) for flag in _NOT_SERVED),
+)
 
 _DESCRIPTION = """\
 Chat with a Llama in the terminal; with a prompt, answer once and exit.
@@ -113,74 +143,6 @@ def example_lines() -> list[str]:
     return [f"{number}. {example.description}" for number, example in enumerate(EXAMPLES, 1)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the command line asks for: a field for each flag of `--help`, of the same name.
-
-    None where the default depends on the model or the machine. `standard_input` is `-`, and
-    `statistics` is false after `--no-stats`.
-    """
-
-    prompt: str | None
-    file: Path | None
-    standard_input: bool
-    example: int | None
-    examples: bool
-    metadata: bool
-    check_weights: bool
-    verify: bool
-    info: bool
-    bench: bool
-    explain: int | None
-    system: str | None
-    completion: bool
-    chat_format: str | None
-    think: str | None
-    stop: tuple[str, ...]
-    model: Path | None
-    rope_scaling_factor: float | None
-    quantize: str | None
-    save_quantized: Path | None
-    save_gguf: Path | None
-    draft_model: Path | None
-    prompt_cache: Path | None
-    serve: tuple[str, int] | None
-    slots: int | None
-    api_key: str | None
-    api_key_file: Path | None
-    no_api_key: bool
-    context_length: int | None
-    threads: int | None
-    max_tokens: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repeat_penalty: float | None
-    seed: int | None
-    frequency_penalty: float | None
-    presence_penalty: float | None
-    json_schema: Path | None
-    grammar: Path | None
-    debug_log: Path | None
-    trace_json: Path | None
-    trace_layers: tuple[range, ...] | None
-    trace_stages: tuple[range, ...] | None
-    trace_steps: tuple[range, ...] | None
-    trace_statistics: bool
-    json: bool
-    jsonl: Path | None
-    logprobs: int | None
-    diagrams: Path | None
-    explore: Path | None
-    explore_with: str | None
-    explore_prompt: str | None
-    explore_limit: float | None
-    statistics: bool
-    quiet: bool
-    verbose: bool
-
-
 def _stop_text(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("must be a text: got nothing")
@@ -193,22 +155,15 @@ def _system_text(text: str) -> str:
     return replace_surrogates(text)
 
 
-def _trace_path(text: str) -> Path:
-    if text in ("", "-"):
-        raise argparse.ArgumentTypeError(f"must be a file: got {text or 'nothing'}")
-    return Path(text)
+def _path_of(what: str, *refused: str) -> Callable[[str], Path]:
+    """Return a function that reads a path; it raises ArgumentTypeError for one that is none."""
 
+    def read(text: str) -> Path:
+        if text in ("", *refused):
+            raise argparse.ArgumentTypeError(f"must be {what}: got {text or 'nothing'}")
+        return Path(text)
 
-def _directory(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("must be a directory: got nothing")
-    return Path(text)
-
-
-def _new_file(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("must be a file: got nothing")
-    return Path(text)
+    return read
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -234,118 +189,152 @@ _TEXT, _PATH, _NUMBER, _WHOLE = (
 )
 _POSITIVE = {"type": positive_integer, "metavar": "N"}
 _SWITCH = {"action": "store_true"}
-# The groups of `--help`: for each flag its names, how argparse reads it, and what is said of it.
-_GROUPS: dict[str, tuple[tuple[str, Mapping[str, Any], str], ...]] = {
-    "prompt": (
-        ("-p --prompt", _TEXT, "the prompt"),
-        ("-f --file", _PATH | {"metavar": "FILE"}, "the prompt is in FILE"),
-        ("--jsonl", _PATH | {"metavar": "FILE"},
-         "answer each line of FILE (-: standard input) with a record"),
-        ("standard_input", {"nargs": "?", "metavar": "-"},
-         "the prompt is on standard input; implied in a pipe"),
-        ("--example", _WHOLE | {"type": integer_in(1, len(EXAMPLES))},
-         f"run predefined prompt N of {len(EXAMPLES)} (see --examples)"),
-        ("-s --system", _TEXT | {"type": _system_text}, "system prompt"),
-        ("--completion", _SWITCH, "continue raw text instead of chatting"),
-        ("--chat-format", {"choices": CHAT_FORMAT_NAMES, "metavar": "NAME"},
-         f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}"),
-        ("--think", {"choices": THINK, "metavar": "WHAT"},
-         "thoughts of a model that thinks: on, off or hide"),
-    ),
-    "model": (
-        ("-m --model", _PATH, "model directory or GGUF file (default: the bundled one)"),
-        ("-c --context-length", _POSITIVE,
-         f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)"),
-        ("-t --threads", _POSITIVE, "threads (default: the processors it may use)"),
-        ("--rope-scaling-factor", _NUMBER | {"type": positive_number},
-         "of the rotary embedding, if the files are wrong"),
-        ("--quantize", {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
-         "quantize on loading: nf4 or q4_0 (4 bits), int8 or q8_0 (8 bits)"),
-        ("--save-quantized", {"type": _directory, "metavar": "DIR"},
-         "write what --quantize nf4 or int8 makes to DIR, a new directory; exit"),
-        ("--save-gguf", {"type": _new_file, "metavar": "FILE"},
-         "write the model, or what --quantize q8_0 or q4_0 makes, to FILE; exit"),
-        ("--draft-model", {"type": _directory, "metavar": "DIR"},
-         "a smaller model with the same tokens that guesses the next ones"),
-        ("--prompt-cache", _PATH | {"type": _trace_path, "metavar": "FILE"},
-         "begin with what FILE has of the prompt, and keep there what is read"),
-    ),
-    "answer": (
-        ("-n --max-tokens", _POSITIVE,
-         "most new tokens (default: until a stop); in Python: max_new_tokens"),
-        ("--temperature", _NUMBER, "0: always the most likely token (default: 0.6)"),
-        ("--top-k", _WHOLE, "sample from the N most likely; 0: all (default: 50)"),
-        ("--top-p", _NUMBER, "sample from the top X of probability (default: 0.9)"),
-        ("--min-p", _NUMBER, "leave out below X times the likeliest (default: 0)"),
-        ("--repeat-penalty", _NUMBER, "make what occurred less likely (default: 1, off)"),
-        ("--frequency-penalty", _NUMBER, "less likely each time it was drawn (default: 0)"),
-        ("--presence-penalty", _NUMBER, "less likely once it was drawn (default: 0)"),
-        ("--seed", _WHOLE, "repeat an answer (default: a new one, and shown)"),
-        ("--stop", _TEXT | {"type": _stop_text, "action": "append", "default": []},
-         "end before TEXT; may be given several times"),
-        ("--json-schema", _PATH | {"metavar": "FILE"},
-         "answers are JSON by the schema in FILE (serve extra)"),
-        ("--grammar", _PATH | {"metavar": "FILE"},
-         "answers follow the Lark grammar in FILE (serve extra)"),
-    ),
-    "server": (
-        ("--serve", {"nargs": "?", "const": DEFAULT_ADDRESS, "type": _address,
-                     "metavar": "HOST:PORT"},
-         f"answer HTTP as OpenAI's API does (default: {DEFAULT_ADDRESS[0]}:{DEFAULT_ADDRESS[1]})"),
-        ("--slots", _POSITIVE, f"requests that run at once (default: {DEFAULT_SLOTS})"),
-        ("--api-key", _TEXT, "what clients have to send"),
-        ("--api-key-file", _PATH | {"metavar": "FILE"}, "it is in FILE"),
-        ("--no-api-key", _SWITCH, "none is needed, at any address"),
-    ),
-    "output": (
-        ("--json", _SWITCH, "one JSON record per answer instead of its text"),
-        ("--logprobs", _WHOLE | {"type": integer_in(0, MOST_CANDIDATES)},
-         "in records: log-probabilities of each token and the top N"),
-        ("--no-stats", {"dest": "statistics", "action": "store_false"},
-         "no statistics after an answer"),
-        ("-q --quiet", _SWITCH, "only answers, warnings and errors"),
-        ("-v --verbose", _SWITCH, "details, and tracebacks"),
-    ),
-    "trace": (
-        ("--debug-log", _PATH | {"nargs": "?", "const": DEFAULT_DEBUG_LOG, "type": _trace_path},
-         f"a log for people (without PATH: {DEFAULT_DEBUG_LOG})"),
-        ("--trace-json", _PATH | {"type": _trace_path}, "JSON lines for programs"),
-        ("--trace-layers", {"type": ranges, "metavar": "RANGES"},
-         "such as 0,3-5 (default: 0 in the log, all in JSON)"),
-        ("--trace-stages", {"type": _stage_ranges, "metavar": "RANGES"},
-         f"such as 8-13 (default: all, 1-{LAST_STAGE})"),
-        ("--trace-steps", {"type": ranges, "metavar": "RANGES"},
-         "such as 0-5; step 0 runs the prompt (default: 0-1 in the log, all in JSON)"),
-        ("--trace-statistics", _SWITCH, "min, max, mean, rms, first and last values"),
-        ("--diagrams", {"type": _trace_path, "metavar": "DIR"},
-         "draw the stages of this run and the whole model into DIR, as SVG"),
-        ("--explore", _PATH | {"nargs": "?", "const": DEFAULT_EXPLORER, "type": _trace_path},
-         f"show this run from the inside, in one HTML file (without PATH: {DEFAULT_EXPLORER})"),
-        ("--explore-with", {"metavar": "MODEL_OR_FORMAT"},
-         "beside it the same tokens by another model, or quantized: nf4 or int8"),
-        ("--explore-prompt", _TEXT, "beside it the run of another prompt"),
-        ("--explore-limit", {"type": positive_number, "metavar": "MB"},
-         "the largest file, in megabytes (default: 12)"),
-    ),
-    "reports": (
-        ("--examples", _SWITCH, "predefined prompts; choose one in a terminal"),
-        ("--metadata", _SWITCH, "hyperparameters, tensors, counts and bytes"),
-        ("--check-weights", _SWITCH,
-         "compare all weights with the checksums of their files (.pth)"),
-        ("--verify", _SWITCH, "compare each stage with transformers (oracle extra)"),
-        ("--info", _SWITCH, "versions, instruction set, threads, memory"),
-        ("--bench", _SWITCH, "tokens per second beside this machine's limits"),
-        ("--explain", _WHOLE | {"type": integer_in(1, LAST_STAGE, "a stage from ")},
-         f"what happens in stage N of {LAST_STAGE}, as the trace numbers them"),
-        ("--version", {"action": "version", "version": f"%(prog)s {__version__}"}, "version"),
-        ("-h --help", {"action": "help"}, "this text"),
-    ),
-}  # fmt: skip
-_BELOW = {
-    "prompt": "one prompt, its answer, exit; without one, a chat",
-    "server": "other programs ask over HTTP (serve extra)",
-    "trace": "the shape of every tensor, stage by stage",
-    "reports": "print and exit",
+_TRACE_FILE = {"type": _path_of("a file", "-"), "metavar": "PATH"}
+_DIRECTORY = {"type": _path_of("a directory"), "metavar": "DIR"}
+_FILE = _PATH | {"metavar": "FILE"}
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line asks for, in the order of `--help`: the one table of flags.
+
+    Beside the type of a field are the names of its flag, how argparse reads it, and what `--help`
+    says of it. None where the default depends on the model or the machine. `standard_input` is `-`,
+    and `statistics` is false after `--no-stats`.
+    """
+
+    prompt: Annotated[str | None, "-p --prompt", _TEXT, "the prompt"]
+    file: Annotated[Path | None, "-f --file", _FILE, "the prompt is in FILE"]
+    jsonl: Annotated[Path | None, "--jsonl", _FILE,
+        "answer each line of FILE (-: standard input) with a record"]
+    standard_input: Annotated[bool, "standard_input", {"nargs": "?", "metavar": "-"},
+        "the prompt is on standard input; implied in a pipe"]
+    example: Annotated[int | None, "--example", _WHOLE | {"type": integer_in(1, len(EXAMPLES))},
+        f"run predefined prompt N of {len(EXAMPLES)} (see --examples)"]
+    system: Annotated[str | None, "-s --system", _TEXT | {"type": _system_text}, "system prompt"]
+    completion: Annotated[bool, "--completion", _SWITCH, "continue raw text instead of chatting"]
+    chat_format: Annotated[str | None, "--chat-format",
+        {"choices": CHAT_FORMAT_NAMES, "metavar": "NAME"},
+        f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}"]
+    think: Annotated[str | None, "--think", {"choices": THINK, "metavar": "WHAT"},
+        "thoughts of a model that thinks: on, off or hide"]
+
+    model: Annotated[Path | None, "-m --model", _PATH,
+        "model directory or GGUF file (default: the bundled one)"]
+    context_length: Annotated[int | None, "-c --context-length", _POSITIVE,
+        f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)"]
+    threads: Annotated[int | None, "-t --threads", _POSITIVE,
+        "threads (default: the processors it may use)"]
+    rope_scaling_factor: Annotated[float | None, "--rope-scaling-factor",
+        _NUMBER | {"type": positive_number}, "of the rotary embedding, if the files are wrong"]
+    quantize: Annotated[str | None, "--quantize",
+        {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
+        "quantize on loading: nf4 or q4_0 (4 bits), int8 or q8_0 (8 bits)"]
+    save_quantized: Annotated[Path | None, "--save-quantized", _DIRECTORY,
+        "write what --quantize nf4 or int8 makes to DIR, a new directory; exit"]
+    save_gguf: Annotated[Path | None, "--save-gguf", _FILE | {"type": _path_of("a file")},
+        "write the model, or what --quantize q8_0 or q4_0 makes, to FILE; exit"]
+    draft_model: Annotated[Path | None, "--draft-model", _DIRECTORY,
+        "a smaller model with the same tokens that guesses the next ones"]
+    prompt_cache: Annotated[Path | None, "--prompt-cache", _TRACE_FILE | {"metavar": "FILE"},
+        "begin with what FILE has of the prompt, and keep there what is read"]
+
+    max_tokens: Annotated[int | None, "-n --max-tokens", _POSITIVE,
+        "most new tokens (default: until a stop); in Python: max_new_tokens"]
+    temperature: Annotated[float | None, "--temperature", _NUMBER,
+        "0: always the most likely token (default: 0.6)"]
+    top_k: Annotated[int | None, "--top-k", _WHOLE,
+        "sample from the N most likely; 0: all (default: 50)"]
+    top_p: Annotated[float | None, "--top-p", _NUMBER,
+        "sample from the top X of probability (default: 0.9)"]
+    min_p: Annotated[float | None, "--min-p", _NUMBER,
+        "leave out below X times the likeliest (default: 0)"]
+    repeat_penalty: Annotated[float | None, "--repeat-penalty", _NUMBER,
+        "make what occurred less likely (default: 1, off)"]
+    frequency_penalty: Annotated[float | None, "--frequency-penalty", _NUMBER,
+        "less likely each time it was drawn (default: 0)"]
+    presence_penalty: Annotated[float | None, "--presence-penalty", _NUMBER,
+        "less likely once it was drawn (default: 0)"]
+    seed: Annotated[int | None, "--seed", _WHOLE,
+        "repeat an answer (default: a new one, and shown)"]
+    stop: Annotated[tuple[str, ...], "--stop",
+        _TEXT | {"type": _stop_text, "action": "append", "default": []},
+        "end before TEXT; may be given several times"]
+    json_schema: Annotated[Path | None, "--json-schema", _FILE,
+        "answers are JSON by the schema in FILE (serve extra)"]
+    grammar: Annotated[Path | None, "--grammar", _FILE,
+        "answers follow the Lark grammar in FILE (serve extra)"]
+
+    serve: Annotated[tuple[str, int] | None, "--serve",
+        {"nargs": "?", "const": DEFAULT_ADDRESS, "type": _address, "metavar": "HOST:PORT"},
+        f"answer HTTP as OpenAI's API does (default: {DEFAULT_ADDRESS[0]}:{DEFAULT_ADDRESS[1]})"]
+    slots: Annotated[int | None, "--slots", _POSITIVE,
+        f"requests that run at once (default: {DEFAULT_SLOTS})"]
+    api_key: Annotated[str | None, "--api-key", _TEXT, "what clients have to send"]
+    api_key_file: Annotated[Path | None, "--api-key-file", _FILE, "it is in FILE"]
+    no_api_key: Annotated[bool, "--no-api-key", _SWITCH, "none is needed, at any address"]
+
+    json: Annotated[bool, "--json", _SWITCH, "one JSON record per answer instead of its text"]
+    logprobs: Annotated[int | None, "--logprobs",
+        _WHOLE | {"type": integer_in(0, MOST_CANDIDATES)},
+        "in records: log-probabilities of each token and the top N"]
+    statistics: Annotated[bool, "--no-stats", {"dest": "statistics", "action": "store_false"},
+        "no statistics after an answer"]
+    quiet: Annotated[bool, "-q --quiet", _SWITCH, "only answers, warnings and errors"]
+    verbose: Annotated[bool, "-v --verbose", _SWITCH, "details, and tracebacks"]
+
+    debug_log: Annotated[Path | None, "--debug-log",
+        _TRACE_FILE | {"nargs": "?", "const": DEFAULT_DEBUG_LOG},
+        f"a log for people (without PATH: {DEFAULT_DEBUG_LOG})"]
+    trace_json: Annotated[Path | None, "--trace-json", _TRACE_FILE, "JSON lines for programs"]
+    trace_layers: Annotated[tuple[range, ...] | None, "--trace-layers",
+        {"type": ranges, "metavar": "RANGES"},
+        "such as 0,3-5 (default: 0 in the log, all in JSON)"]
+    trace_stages: Annotated[tuple[range, ...] | None, "--trace-stages",
+        {"type": _stage_ranges, "metavar": "RANGES"},
+        f"such as 8-13 (default: all, 1-{LAST_STAGE})"]
+    trace_steps: Annotated[tuple[range, ...] | None, "--trace-steps",
+        {"type": ranges, "metavar": "RANGES"},
+        "such as 0-5; step 0 runs the prompt (default: 0-1 in the log, all in JSON)"]
+    trace_statistics: Annotated[bool, "--trace-statistics", _SWITCH,
+        "min, max, mean, rms, first and last values"]
+    diagrams: Annotated[Path | None, "--diagrams", _TRACE_FILE | {"metavar": "DIR"},
+        "draw the stages of this run and the whole model into DIR, as SVG"]
+    explore: Annotated[Path | None, "--explore",
+        _TRACE_FILE | {"nargs": "?", "const": DEFAULT_EXPLORER},
+        f"show this run from the inside, in one HTML file (without PATH: {DEFAULT_EXPLORER})"]
+    explore_with: Annotated[str | None, "--explore-with", {"metavar": "MODEL_OR_FORMAT"},
+        "beside it the same tokens by another model, or quantized: nf4 or int8"]
+    explore_prompt: Annotated[str | None, "--explore-prompt", _TEXT,
+        "beside it the run of another prompt"]
+    explore_limit: Annotated[float | None, "--explore-limit",
+        {"type": positive_number, "metavar": "MB"}, "the largest file, in megabytes (default: 12)"]
+
+    examples: Annotated[bool, "--examples", _SWITCH,
+        "predefined prompts; choose one in a terminal"]
+    metadata: Annotated[bool, "--metadata", _SWITCH, "hyperparameters, tensors, counts and bytes"]
+    check_weights: Annotated[bool, "--check-weights", _SWITCH,
+        "compare all weights with the checksums of their files (.pth)"]
+    verify: Annotated[bool, "--verify", _SWITCH,
+        "compare each stage with transformers (oracle extra)"]
+    info: Annotated[bool, "--info", _SWITCH, "versions, instruction set, threads, memory"]
+    bench: Annotated[bool, "--bench", _SWITCH, "tokens per second beside this machine's limits"]
+    explain: Annotated[int | None, "--explain",
+        _WHOLE | {"type": integer_in(1, LAST_STAGE, "a stage from ")},
+        f"what happens in stage N of {LAST_STAGE}, as the trace numbers them"]
+# fmt: on
+
+
+# The groups of `--help` by their first fields: the title, and a line below it.
+_GROUPS = {
+    "prompt": ("prompt", "one prompt, its answer, exit; without one, a chat"),
+    "model": ("model", None),
+    "max_tokens": ("answer", None),
+    "serve": ("server", "other programs ask over HTTP (serve extra)"),
+    "json": ("output", None),
+    "debug_log": ("trace", "the shape of every tensor, stage by stage"),
+    "examples": ("reports", "print and exit"),
 }
 
 
@@ -384,82 +373,48 @@ def build_parser() -> FlagParser:
         allow_abbrev=False,  # an abbreviation would change its meaning when a flag is added
         add_help=False,
     )
-    for title, flags in _GROUPS.items():
-        group = parser.add_argument_group(title, _BELOW.get(title))
-        for names, reading, help_text in flags:
-            group.add_argument(*names.split(), help=help_text, **reading)
+    for field, annotation in Options.__annotations__.items():
+        if field in _GROUPS:
+            group = parser.add_argument_group(*_GROUPS[field])
+        names, reading, help_text = annotation.__metadata__
+        group.add_argument(*names.split(), help=help_text, **reading)
+    version = f"%(prog)s {__version__}"
+    group.add_argument("--version", action="version", version=version, help="version")
+    group.add_argument("-h", "--help", action="help", help="this text")
     parser.add_foreign_flags()
     return parser
 
 
-def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str, object]) -> None:
-    """Refuse two of the flags that each say what this run is to do."""
-    actions = {
-        "--prompt": values["prompt"] is not None,
-        "--file": values["file"] is not None,
-        "--jsonl": values["jsonl"] is not None,
-        "-": values["standard_input"],
-        "--example": values["example"] is not None,
-        "--examples": values["examples"],
-        "--metadata": values["metadata"],
-        "--check-weights": values["check_weights"],
-        "--verify": values["verify"] and values["prompt"] is None,  # -p is what it runs
-        "--info": values["info"],
-        "--bench": values["bench"],
-        "--explain": values["explain"] is not None,
-        "--save-quantized": values["save_quantized"] is not None,
-        "--save-gguf": values["save_gguf"] is not None,
-        "--serve": values["serve"] is not None,
+def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str, Any]) -> None:
+    """Refuse flags that do not go together."""
+    given = {
+        "-" if name == "standard_input" else annotation.__metadata__[0].split()[-1]
+        for name, annotation in Options.__annotations__.items()
+        if values[name] not in (None, ()) and values[name] is not False  # 0 is a value
     }
-    given = [flag for flag, is_given in actions.items() if is_given]
-    if len(given) > 1:
-        parser.error(f"argument {given[1]}: not allowed with {given[0]}")
-    action = given[0] if given else ""
-    is_example = action in ("--example", "--examples")
-    is_record = values["json"] or values["jsonl"] is not None
-    logs = [values[name] for name in ("debug_log", "trace_json") if values[name] is not None]
-    has_system, has_diagrams = values["system"] is not None, values["diagrams"] is not None
-    keeps = values["prompt_cache"] is not None
-    is_traced = logs or has_diagrams or values["explore"] is not None
+    actions = [flag for flag in _ACTIONS if flag in given]
+    if "--verify" in actions and "--prompt" in actions:
+        actions.remove("--verify")  # -p is what it runs
+    action = actions[0] if actions else ""
+    quantize = values["quantize"]
+    is_traced = given & {"--debug-log", "--trace-json", "--diagrams", "--explore"}
     for is_wrong, flag, why in (
-        (values["logprobs"] is not None and not is_record, "--logprobs", "needs --json or --jsonl"),
-        (values["json"] and action in _REPORTS, "--json", f"not allowed with {action}"),
-        (is_example and (has_system or values["completion"]), action,
-         "not allowed with --system or --completion"),
-        (values["completion"] and values["chat_format"] is not None, "--completion",
-         "not allowed with --chat-format"),
-        (values["completion"] and values["think"] is not None, "--completion",
-         "not allowed with --think"),
-        (values["completion"] and has_system, "--completion", "not allowed with --system"),
-        (action == "--save-quantized" and values["quantize"] is None, action, "needs --quantize"),
-        (action == "--save-quantized" and values["quantize"] in GGUF_NAMES, action,
-         f"directories do not have {values['quantize']}, --save-gguf writes it"),
-        (action == "--save-gguf" and values["quantize"] not in (None, *GGUF_NAMES), action,
-         f"GGUF files do not have {values['quantize']}, but q8_0 and q4_0"),
-        (values["verify"] and values["quantize"] is not None, "--verify",
-         "not allowed with --quantize"),
-        (values["quiet"] and values["verbose"], "--quiet", "not allowed with --verbose"),
-        (len(logs) == 2 and logs[0] == logs[1], "--trace-json",
-         "must be another file than --debug-log"),
-        (has_diagrams and action == "--jsonl", "--diagrams", "not allowed with --jsonl"),
-        (keeps and (is_traced or action == "--jsonl"), "--prompt-cache",
+        *((True, other, f"not allowed with {action}") for other in actions[1:]),
+        ("--json" in given and action in _REPORTS, "--json", f"not allowed with {action}"),
+        *((flag in given and not given & {*needed}, flag, f"needs {' or '.join(needed)}")
+          for flag, needed in _NEEDS.items()),
+        *((flag in given and given & {*others}, flag, f"not allowed with {' or '.join(others)}")
+          for flag, others in _NOT_WITH),
+        (action == "--save-quantized" and quantize in GGUF_NAMES, action,
+         f"directories do not have {quantize}, --save-gguf writes it"),
+        (action == "--save-gguf" and quantize not in (None, *GGUF_NAMES), action,
+         f"GGUF files do not have {quantize}, but q8_0 and q4_0"),
+        (values["debug_log"] is not None and values["debug_log"] == values["trace_json"],
+         "--trace-json", "must be another file than --debug-log"),
+        ("--prompt-cache" in given and (is_traced or action == "--jsonl"), "--prompt-cache",
          "not allowed with --jsonl or a trace, which runs attention stage by stage"),
-        (values["explore"] is not None and action == "--jsonl", "--explore",
-         "not allowed with --jsonl"),
-        (values["json_schema"] is not None and values["grammar"] is not None, "--grammar",
-         "not allowed with --json-schema"),
-        (sum((values["api_key"] is not None, values["api_key_file"] is not None,
-              bool(values["no_api_key"]))) > 1, "--api-key",
+        (len(given & {"--api-key", "--api-key-file", "--no-api-key"}) > 1, "--api-key",
          "only one of --api-key, --api-key-file and --no-api-key is allowed"),
-        *((action != "--serve" and values[flag[2:].replace("-", "_")] not in (None, False), flag,
-           "needs --serve") for flag in ("--slots", "--api-key", "--api-key-file", "--no-api-key")),
-        *((action == "--serve" and values[flag[2:].replace("-", "_")] not in (None, False, ()),
-           flag, "not allowed with --serve") for flag in _NOT_SERVED),
-        *((values["explore"] is None and values[f"explore_{name}"] is not None,
-           f"--explore-{name}", "needs --explore") for name in ("with", "prompt", "limit")),
-        *((values[flag[2:].replace("-", "_")] and not logs, flag,
-           "needs --debug-log or --trace-json")
-          for flag in ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics")),
     ):  # fmt: skip
         if is_wrong:
             parser.error(f"argument {flag}: {why}")

@@ -136,6 +136,7 @@ def test_a_dash_means_standard_input() -> None:
         (["--explore-limit", "3"], "argument --explore-limit: needs --explore"),
         (["--jsonl", "x", "-p", "x"], "not allowed with"),
         (["--verify", "--quantize", "nf4"], "argument --verify: not allowed with --quantize"),
+        (["--serve", "--seed", "0"], "argument --seed: not allowed with --serve"),
         (["--verify", "--bench"], "argument --bench: not allowed with --verify"),
         (["--save-quantized", "x"], "argument --save-quantized: needs --quantize"),
         (["--quantize", "q8_0", "--save-quantized", "x"], "do not have q8_0, --save-gguf writes"),
