@@ -12,7 +12,8 @@ types of tensors), `tools/gguf-split` (the parts).
 import math
 import re
 import struct
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -72,12 +73,14 @@ class GgufArray:
         kind: The type of its values, a key of `_SCALARS` or that of strings.
         count: How many they are.
         content: Their bytes; strings with the length of each before it, all inside.
+        ends: Where each string ends in `content`; nothing for numbers.
     """
 
     where: str
     kind: int
     count: int
     content: bytes = field(repr=False)
+    ends: Sequence[int] = field(repr=False, default=())
 
     def values(self, most: int | None = None) -> list[object]:
         """Decode the first `most` values, or all: int, float, bool or str.
@@ -88,13 +91,24 @@ class GgufArray:
         count = self.count if most is None else min(self.count, most)
         if self.kind != _STRING:
             return [*np.frombuffer(self.content, _SCALARS[self.kind], count).tolist()]
-        found: list[object] = []
-        content, at, unpack = self.content, 0, _U64.unpack_from
+        # All are decoded at once: each length becomes one NUL, at which the text is split.
+        ends = np.asarray(self.ends[:count], np.int64)
+        lengths = np.concatenate(([0], ends[:-1]))[:count]  # where they are
+        data = np.frombuffer(self.content, np.uint8, ends[-1] if count else 0).copy()
+        kept = np.ones(len(data), np.bool_)
+        for place in range(_U64.size - 1):
+            kept[lengths + place] = False
+        data[lengths + _U64.size - 1] = 0
         try:
-            for _ in range(count):
-                start = at + _U64.size
-                at = start + unpack(content, at)[0]
-                found.append(content[start:at].decode())
+            found: list[object] = [*data[kept].tobytes().decode().split("\0")[1:]]
+        except UnicodeDecodeError:
+            found = []  # the loop below says which one it is
+        if len(found) == count:
+            return found
+        found = []
+        try:
+            for start, end in zip((lengths + _U64.size).tolist(), ends.tolist(), strict=True):
+                found.append(self.content[start:end].decode())
         except UnicodeDecodeError as error:
             what, got = f"[{len(found)}]", f"other bytes at byte {error.start}"
             raise mismatch(self.where + what, "text", "UTF-8", got) from None
@@ -287,25 +301,30 @@ class _Reader:
         width = _U64.size if kind == _STRING else np.dtype(_SCALARS[kind]).itemsize
         self._check_count(f"{what}: length", count, _MOST_ARRAY_BYTES // width, width)
         start = self._at
+        ends: Sequence[int] = ()
         if kind == _STRING:
-            self._skip_strings(what, count)
+            ends = self._skip_strings(what, count)
         else:
             self._numbers(what, kind, count)
         where = f"{self._file.label}: {what}"
-        return GgufArray(where, kind, count, self._buffer[start : self._at])
+        return GgufArray(where, kind, count, self._buffer[start : self._at], ends)
 
-    def _skip_strings(self, what: str, count: int) -> None:
+    def _skip_strings(self, what: str, count: int) -> Sequence[int]:
+        """Pass over strings; return where each ends, counted from here."""
         buffer, at, unpack = self._buffer, self._at, _U64.unpack_from
         last, start = self._size - _U64.size, at
-        left = count
-        while left and at <= last:
+        ends: list[int] = []
+        for _ in range(count):
+            if at > last:
+                break
             at += _U64.size + unpack(buffer, at)[0]
-            left -= 1
-        if left or at > self._size:
+            ends.append(at)
+        if len(ends) < count or at > self._size:
             self._refuse(f"{what}: strings", f"{count} before byte {self._size}", "longer ones")
         if at - start > _MOST_ARRAY_BYTES:
             self._refuse(f"{what}: bytes", f"at most {_MOST_ARRAY_BYTES}", at - start)
         self._at = at
+        return array("q", [end - start for end in ends])
 
     def _alignment(self, keys: Mapping[str, GgufValue]) -> int:
         value = keys.get(_ALIGNMENT, _DEFAULT_ALIGNMENT)

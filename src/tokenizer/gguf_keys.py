@@ -99,9 +99,9 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
             raise mismatch(path, "keys", "only known ones", shown(_PREFIX + key))
     with collector_paused():
         names = _listed(path, values, "tokens", str)
-        check_names(path, dict.fromkeys(names, 0))
+        ids = dict(zip(names, range(len(names)), strict=True))
+        check_names(path, ids)
         kinds = _listed(path, values, "token_type", int, len(names))
-        ids = {name: number for number, name in enumerate(names)}
         if len(ids) != len(names):
             first: dict[str, int] = {}
             number = next(n for n, name in enumerate(names) if first.setdefault(name, n) != n)

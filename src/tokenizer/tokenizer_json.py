@@ -231,40 +231,54 @@ def read_merges(
     Raises:
         TokenizerError: A merge is wrong; it is named.
     """
-    value = written = expect_kind(path, "merges", value, list)
-    if value and isinstance(value[0], str):
-        written = [merge.split(" ") if isinstance(merge, str) else merge for merge in value]
-    if set(map(type, written)) - {list} or set(map(len, written)) - {2}:
-        pairs_of_two = (type(pair) is list and len(pair) == 2 for pair in written)
-        wrong = list(pairs_of_two).index(False)
-        raise mismatch(path, f"merges[{wrong}]", "two tokens", described(value[wrong]))
+    lefts, rights = _sides(path, expect_kind(path, "merges", value, list))
     try:
-        return _listed(path, written, vocabulary, unmerged)
+        return _listed(path, lefts, rights, vocabulary, unmerged)
     except (KeyError, TypeError):
-        kept = [n for n in range(len(written)) if _is_mergeable(path, n, written[n], vocabulary)]
-        return _listed(path, [written[n] for n in kept], vocabulary, unmerged)
+        pairs = zip(lefts, rights, strict=True)
+        kept = [n for n, pair in enumerate(pairs) if _is_mergeable(path, n, pair, vocabulary)]
+        lefts, rights = [lefts[n] for n in kept], [rights[n] for n in kept]
+        return _listed(path, lefts, rights, vocabulary, unmerged)
+
+
+def _sides(path: Path, value: list[Any]) -> tuple[list[str], list[str]]:
+    """Cut merges into what they join; of lists, whether these are texts is not checked."""
+    pairs = value
+    if value and isinstance(value[0], str):
+        if set(map(type, value)) == {str} and all(" " in merge for merge in value):
+            parts = " ".join(value).split(" ")
+            if len(parts) == 2 * len(value):
+                return parts[::2], parts[1::2]
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in value]
+    if set(map(type, pairs)) - {list} or set(map(len, pairs)) - {2}:
+        wrong = [type(pair) is list and len(pair) == 2 for pair in pairs].index(False)
+        raise mismatch(path, f"merges[{wrong}]", "two tokens", described(value[wrong]))
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
 def _listed(
-    path: Path, pairs: list[list[str]], vocabulary: Vocabulary, unmerged: Sequence[int]
+    path: Path,
+    lefts: Sequence[str],
+    rights: Sequence[str],
+    vocabulary: Vocabulary,
+    unmerged: Sequence[int],
 ) -> Merges:
     """Look the tokens of merges up, all of which must be there."""
-    lefts, rights = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     find = vocabulary.tokens.__getitem__
-    left_ids = np.fromiter(map(find, lefts), np.int64, len(pairs))
-    right_ids = np.fromiter(map(find, rights), np.int64, len(pairs))
+    left_ids = np.fromiter(map(find, lefts), np.int64, len(lefts))
+    right_ids = np.fromiter(map(find, rights), np.int64, len(rights))
     joined = list(map(find, map(add, lefts, rights)))
     barred = np.flatnonzero(np.isin(left_ids, unmerged) | np.isin(right_ids, unmerged))
     if unmerged and len(barred):
-        got = " and ".join(shown(name) for name in pairs[barred[0]])
+        got = f"{shown(lefts[barred[0]])} and {shown(rights[barred[0]])}"
         raise mismatch(path, "merges", "no merge of bytes or of the unknown token", got)
     keys = (left_ids << PAIR_SHIFT | right_ids).tolist()
     merges = listed_merges(keys, joined)
     if len(merges.ranks) != len(keys):
         # The last of equal pairs gives the rank, so the first one is not where it says.
         twice = next(n for n, key in enumerate(keys) if merges.ranks[key] != n)
-        got = " and ".join(shown(name) for name in pairs[twice])
-        raise mismatch(path, "merges", "each once", f"{got} twice")
+        got = f"{shown(lefts[twice])} and {shown(rights[twice])} twice"
+        raise mismatch(path, "merges", "each once", got)
     return merges
 
 

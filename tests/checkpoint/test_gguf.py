@@ -67,6 +67,7 @@ def test_values_of_every_type_and_tensors_of_every_plain_type_are_read(
 
 def test_arrays_stay_bytes_until_their_values_are_asked_for(tmp_path: Path) -> None:
     keys = {
+        "long texts": ["x" * 127, "", "\u65e5" * 128, "y" * 70_000], "NULs": ["a\0b", "\0", ""],
         "texts": ["a", "", "\u65e5"], "numbers": Typed(g.INT16, [1, -2, 3, 4]),
         "floats": [0.5, -1.0], "truths": [True, False], "none": Typed(g.STRING, []),
         "no numbers": Typed(g.FLOAT64, []),
@@ -74,10 +75,12 @@ def test_arrays_stay_bytes_until_their_values_are_asked_for(tmp_path: Path) -> N
     found = read(tmp_path / "a.gguf", gguf_bytes(keys)).keys
     assert all(isinstance(value, GgufArray) for value in found.values())
     assert {name: value.values() for name, value in found.items()} == {
+        "long texts": ["x" * 127, "", "\u65e5" * 128, "y" * 70_000], "NULs": ["a\0b", "\0", ""],
         "texts": ["a", "", "\u65e5"], "numbers": [1, -2, 3, 4], "floats": [0.5, -1.0],
         "truths": [True, False], "none": [], "no numbers": [],
     }  # fmt: skip
     assert found["numbers"].values(2) == [1, -2]
+    assert found["NULs"].values(1) == ["a\0b"]
     assert str(found["texts"]) == "3 of string: 'a', '', '\u65e5'"
     assert str(found["numbers"]) == "4 of int16: 1, -2, 3, ..."
     assert str(found["none"]) == "0 of string: "
@@ -93,12 +96,14 @@ def test_the_decoded_keys_of_a_prefix_are_plain_values(tmp_path: Path) -> None:
     assert file.decoded("t.") == {"t.a": ["x"], "t.b": 1}
 
 
+@pytest.mark.parametrize("parts", [[b"b\xff"], [b"b\xe6\x97", b"\xa5"], [b"\xed\xa0\x80", b"\0"]])
 def test_a_string_of_an_array_that_is_not_utf8_is_refused_when_it_is_asked_for(
-    tmp_path: Path,
+    tmp_path: Path, parts: list[bytes]
 ) -> None:
     path = tmp_path / "a.gguf"
-    content = header(0, 1) + key("k", struct.pack("<I", g.ARRAY) + array(g.STRING, ["a", b"b\xff"]))
+    content = header(0, 1) + key("k", struct.pack("<I", g.ARRAY) + array(g.STRING, ["a", *parts]))
     file = read(path, content)
+    assert file.keys["k"].values(1) == ["a"]
     with pytest.raises(CheckpointError, match=r"key 'k'\[1\]: text: expected UTF-8, got other by"):
         file.keys["k"].values()
 

@@ -106,6 +106,7 @@ MALFORMED: list[tuple[str, Json, str]] = [
     ("merges missing", changed(B, model={"merges": None}), "merges: expected a list, got null"),
     ("merge of one", changed(B, model={"merges": [["t", "h"], ["th"]]}), r"merges\[1\]: .*two tok"),
     ("merge of three", changed(B, model={"merges": ["t h", "t h e"]}), r"merges\[1\]: .*'t h e'"),
+    ("one and three", changed(B, model={"merges": ["t", "t h e"]}), r"merges\[0\]: .*got 't'"),
     ("merge of numbers", changed(B, model={"merges": [[1, 2]]}), r"merges\[0\]: .*two texts"),
     ("merge with a number", changed(B, model={"merges": [["t", 5]]}), r"merges\[0\]: .*two texts"),
     ("merge from a number", changed(B, model={"merges": [[5, "h"]]}), r"merges\[0\]: .*two texts"),
