@@ -9,6 +9,7 @@ Source: ggml-org/ggml, docs/gguf.md; llama.cpp `ggml/src/gguf.cpp` and `ggml/inc
 types of tensors), `tools/gguf-split` (the parts).
 """
 
+import contextlib
 import math
 import re
 import struct
@@ -64,6 +65,12 @@ _PART_NAME = re.compile(
 )
 
 
+def nbytes_of(dtype: ml.DType | ml.BlockDType, shape: tuple[int, ...]) -> int:
+    """Return the bytes of a tensor."""
+    size = math.prod(shape)
+    return size * dtype.itemsize if isinstance(dtype, ml.DType) else dtype.bytes_of(size)
+
+
 @dataclass(frozen=True, slots=True)
 class GgufArray:
     """An array of numbers, truth values or strings, still as the bytes of the file.
@@ -95,18 +102,15 @@ class GgufArray:
         ends = np.asarray(self.ends[:count], np.int64)
         lengths = np.concatenate(([0], ends[:-1]))[:count]  # where they are
         data = np.frombuffer(self.content, np.uint8, ends[-1] if count else 0).copy()
-        kept = np.ones(len(data), np.bool_)
-        for place in range(_U64.size - 1):
+        data[lengths], kept = 0, np.ones(len(data), np.bool_)
+        for place in range(1, _U64.size):
             kept[lengths + place] = False
-        data[lengths + _U64.size - 1] = 0
-        try:
-            found: list[object] = [*data[kept].tobytes().decode().split("\0")[1:]]
-        except UnicodeDecodeError:
-            found = []  # the loop below says which one it is
-        if len(found) == count:
-            return found
-        found = []
-        try:
+        with contextlib.suppress(UnicodeDecodeError):
+            texts = data[kept].tobytes().decode().split("\0")[1:]
+            if len(texts) == count:
+                return [*texts]
+        found: list[object] = []
+        try:  # one holds a NUL, or is not UTF-8
             for start, end in zip((lengths + _U64.size).tolist(), ends.tolist(), strict=True):
                 found.append(self.content[start:end].decode())
         except UnicodeDecodeError as error:
@@ -382,12 +386,10 @@ class _Reader:
             rule = f"one of {', '.join(each.name for each in DTYPES.values())}"
             got = _OTHER_TYPES.get(kind)
             self._refuse(f"{what}: type", rule, f"{kind} ({got})" if got else kind)
-        if isinstance(dtype, ml.DType):
-            return dtype, math.prod(shape) * dtype.itemsize
-        if shape[-1] % dtype.block_size:
+        if isinstance(dtype, ml.BlockDType) and shape[-1] % dtype.block_size:
             rule = f"a multiple of {dtype.block_size}, a block of {dtype}"
             self._refuse(f"{what}: row length", rule, shape[-1])
-        return dtype, math.prod(shape) // dtype.block_size * dtype.block_bytes
+        return dtype, nbytes_of(dtype, shape)
 
 
 # Files in several parts

@@ -6,7 +6,6 @@ of text, of int as int32, or of float as float32.
 Source: ggml-org/ggml, docs/gguf.md.
 """
 
-import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -17,26 +16,17 @@ from typing import Self
 import numpy as np
 
 from .. import ml
-from .gguf import DTYPES, MAGIC
+from .gguf import DTYPES, MAGIC, nbytes_of
 
 _VERSION, _ALIGNMENT = 3, 32
-_NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+TYPE_NUMBERS: Mapping[ml.DType | ml.BlockDType, int] = {d: number for number, d in DTYPES.items()}
+"""The numbers of the types that the format has."""
+
 _STRING, _ARRAY = 8, 9
 _KINDS: Mapping[type, tuple[int, str]] = {bool: (7, "?"), int: (4, "I"), float: (6, "f")}
 _LISTED: Mapping[type, tuple[int, str]] = {int: (5, "i"), float: (6, "f")}
 
 NewValue = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
-
-
-def type_number(dtype: ml.DType | ml.BlockDType) -> int | None:
-    """Return the number of a type in the format, or None where the format does not have it."""
-    return _NUMBERS.get(dtype)
-
-
-def nbytes_of(dtype: ml.DType | ml.BlockDType, shape: tuple[int, ...]) -> int:
-    """Return the bytes of a tensor."""
-    size = math.prod(shape)
-    return size * dtype.itemsize if isinstance(dtype, ml.DType) else dtype.bytes_of(size)
 
 
 class GgufWriter:
@@ -63,7 +53,7 @@ class GgufWriter:
         position = 0
         for name, (dtype, shape) in tensors.items():
             sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
-            head.append(_text(name) + sizes + struct.pack("<IQ", _NUMBERS[dtype], position))
+            head.append(_text(name) + sizes + struct.pack("<IQ", TYPE_NUMBERS[dtype], position))
             self._places[name] = (position, nbytes_of(dtype, shape))
             position = _aligned(position + nbytes_of(dtype, shape))
         content = b"".join(head)

@@ -29,7 +29,7 @@ from ..tokenizer import MAX_FILE_BYTES, Tokenizer
 from ..untrusted import followed_inside, label_of, read_whole
 from .args import EMBEDDINGS, LinearRopeScaling, ModelArgs, RopeScaling
 from .errors import ModelConfigError, ModelError, SaveError
-from .files import read_model_files
+from .files import ModelFiles, read_model_files
 from .loader import check_not_quantized, checkpoint_args, find_tokenizer, open_checkpoint
 from .quantization import (
     QuantizationProgress,
@@ -75,13 +75,7 @@ def save_quantized(
     if dtype not in ml.BLOCK_DTYPES:
         raise ModelError(f"[save] quantize must be nf4 or int8 in a directory: got {quantize}")
     check_new(target, "directory")
-    files = read_model_files(path)
-    checkpoint = open_checkpoint(files, one_by_one=True)
-    try:
-        if files.directory.layout == "GGUF":
-            raise ModelConfigError("save: expected a model directory, got a GGUF file")
-        check_not_quantized(files, checkpoint)
-        args = checkpoint_args(files, checkpoint, rope_scaling_factor)
+    with plain_model(path, rope_scaling_factor) as (files, checkpoint, args):
         tokenizer, origin = find_tokenizer(files), checkpoint.dtypes[EMBEDDINGS].name
         is_meta = files.directory.layout == "Meta"
         config = hugging_face_config(args, tokenizer, origin) if is_meta else dict(files.given)
@@ -93,6 +87,20 @@ def save_quantized(
             for name, content in side_files.items():
                 (unfinished / name).write_bytes(content)
         return nbytes
+
+
+@contextlib.contextmanager
+def plain_model(
+    path: str | Path | None, rope_scaling_factor: float | None
+) -> Iterator[tuple[ModelFiles, Checkpoint, ModelArgs]]:
+    """Open the directory of a plain model, whose tensors are read one by one."""
+    files = read_model_files(path)
+    checkpoint = open_checkpoint(files, one_by_one=True)
+    try:
+        if files.directory.layout == "GGUF":
+            raise ModelConfigError("save: expected a model directory, got a GGUF file")
+        check_not_quantized(files, checkpoint)
+        yield files, checkpoint, checkpoint_args(files, checkpoint, rope_scaling_factor)
     except ModelConfigError as error:
         raise ModelConfigError(f"{label_of(files.directory.path)}: {error}") from None
     finally:

@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from .. import ml
+from ..checkpoint.gguf import nbytes_of
 from ..checkpoint.gguf_config import ARCHITECTURES, GRANITE_SCALES
-from ..checkpoint.gguf_writer import GgufWriter, NewValue, nbytes_of, type_number
+from ..checkpoint.gguf_writer import TYPE_NUMBERS, GgufWriter, NewValue
 from ..checkpoint.names import gguf_names
 from ..checkpoint.safetensors_writer import in_pairs
 from ..tokenizer import TokenizerNotFoundError
 from ..tokenizer.gguf_export import gguf_tokenizer_keys
-from ..untrusted import label_of
 from .args import LinearRopeScaling, ModelArgs
 from .errors import ModelConfigError
-from .files import CHAT_TEMPLATE_KEY, ModelFiles, read_model_files
-from .loader import check_not_quantized, checkpoint_args, find_tokenizer, open_checkpoint
+from .files import CHAT_TEMPLATE_KEY, ModelFiles
 from .quantization import (
     QuantizationProgress,
     dtype_in_model,
@@ -30,7 +29,7 @@ from .quantization import (
     sources_of,
 )
 from .rope import rope_factors
-from .saving import check_new, check_room, new_path
+from .saving import check_new, check_room, new_path, plain_model
 
 _FILE_TYPES = {"float32": 0, "float16": 1, "q4_0": 2, "q8_0": 7, "bfloat16": 32}
 
@@ -64,13 +63,7 @@ def save_gguf(
     """
     target, dtype = Path(target), None if quantize is None else quantization_of(quantize)
     check_new(target, "file")
-    files = read_model_files(path)
-    checkpoint = open_checkpoint(files, one_by_one=True)
-    try:
-        if files.directory.layout == "GGUF":
-            raise ModelConfigError("save: expected a model directory, got a GGUF file")
-        check_not_quantized(files, checkpoint)
-        args = checkpoint_args(files, checkpoint, rope_scaling_factor)
+    with plain_model(path, rope_scaling_factor) as (files, checkpoint, args):
         name = _architecture(files, args)
         names = {ours: theirs for theirs, ours in gguf_names(args.n_layers, args.parts)}
         sources = checkpoint.tensors if dtype is None else sources_of(checkpoint.tensors)
@@ -108,10 +101,6 @@ def save_gguf(
             if factors is not None:
                 writer.write("rope_freqs.weight", factors)
         return nbytes
-    except ModelConfigError as error:
-        raise ModelConfigError(f"{label_of(files.directory.path)}: {error}") from None
-    finally:
-        checkpoint.close()
 
 
 def _architecture(files: ModelFiles, args: ModelArgs) -> str:
@@ -140,7 +129,7 @@ def _kind(
     if len(shape) == 1:
         return ml.float32
     assert found is not None, "only a quantized output may be made of another weight"
-    if type_number(found) is None:
+    if found not in TYPE_NUMBERS:
         raise ModelConfigError(f"save: GGUF files do not have {found}, of tensor {key}")
     if into is not None and shape[-1] % into.block_size:
         raise ModelConfigError(
@@ -186,13 +175,10 @@ def _keys(name: str, args: ModelArgs, dtype: ml.BlockDType | None) -> dict[str, 
 
 
 def _tokenizer_keys(files: ModelFiles, args: ModelArgs) -> Mapping[str, NewValue]:
-    tokenizer = find_tokenizer(files)
-    if tokenizer is None:
-        return {"tokenizer.ggml.model": "no_vocab"}
     for place in dict.fromkeys((files.directory.path, files.top)):
         with contextlib.suppress(TokenizerNotFoundError):
-            return gguf_tokenizer_keys(place, tokenizer, args.vocab_size)
-    raise AssertionError("it was found")
+            return gguf_tokenizer_keys(place, args.vocab_size)
+    return {"tokenizer.ggml.model": "no_vocab"}
 
 
 def _weights(

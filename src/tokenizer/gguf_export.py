@@ -9,7 +9,7 @@ transformers `convert_slow_tokenizer.py` (`TikTokenConverter`) for the merges of
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import tokenizer_file
+from . import load_tokenizer, tokenizer_file
 from .added_tokens import AddedToken
 from .config_files import read_added_tokens, read_added_tokens_of_config, read_json
 from .errors import TokenizerError, mismatch
@@ -35,19 +35,18 @@ _ADDED_SCORE = -1000.0
 _ENDS = (("eot", ("<|eot_id|>", "<|im_end|>")), ("eom", ("<|eom_id|>",)))
 
 
-def gguf_tokenizer_keys(directory: Path, tokenizer: Tokenizer, rows: int) -> dict[str, KeyValue]:
+def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, KeyValue]:
     """Describe the tokenizer of a directory in the keys of a GGUF file.
 
     Args:
         directory: Holds the files of the tokenizer.
-        tokenizer: What `load_tokenizer` made of them.
         rows: V of the model; ids beyond the last token become unused ones.
 
     Raises:
         TokenizerNotFoundError: There is no tokenizer file.
         TokenizerError: A file is damaged, or no keys stand for this tokenizer.
     """
-    path = tokenizer_file(directory)
+    path, tokenizer = tokenizer_file(directory), load_tokenizer(directory)
     keys = _of_json(path) if path.name.endswith(".json") else _of_model(path, tokenizer)
     if keys is None:  # SentencePiece-style merges have no keys, but the model that they came from
         path = directory / "tokenizer.model"

@@ -235,20 +235,20 @@ def read_merges(
     try:
         return _listed(path, lefts, rights, vocabulary, unmerged)
     except (KeyError, TypeError):
-        pairs = zip(lefts, rights, strict=True)
-        kept = [n for n, pair in enumerate(pairs) if _is_mergeable(path, n, pair, vocabulary)]
+        pairs = enumerate(zip(lefts, rights, strict=True))
+        kept = [n for n, pair in pairs if _is_mergeable(path, n, pair, vocabulary)]
         lefts, rights = [lefts[n] for n in kept], [rights[n] for n in kept]
         return _listed(path, lefts, rights, vocabulary, unmerged)
 
 
 def _sides(path: Path, value: list[Any]) -> tuple[list[str], list[str]]:
     """Cut merges into what they join; of lists, whether these are texts is not checked."""
+    if set(map(type, value)) == {str} and all(" " in merge for merge in value):
+        parts = " ".join(value).split(" ")
+        if len(parts) == 2 * len(value):
+            return parts[::2], parts[1::2]
     pairs = value
     if value and isinstance(value[0], str):
-        if set(map(type, value)) == {str} and all(" " in merge for merge in value):
-            parts = " ".join(value).split(" ")
-            if len(parts) == 2 * len(value):
-                return parts[::2], parts[1::2]
         pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in value]
     if set(map(type, pairs)) - {list} or set(map(len, pairs)) - {2}:
         wrong = [type(pair) is list and len(pair) == 2 for pair in pairs].index(False)
@@ -257,11 +257,7 @@ def _sides(path: Path, value: list[Any]) -> tuple[list[str], list[str]]:
 
 
 def _listed(
-    path: Path,
-    lefts: Sequence[str],
-    rights: Sequence[str],
-    vocabulary: Vocabulary,
-    unmerged: Sequence[int],
+    path: Path, lefts: list[str], rights: list[str], vocabulary: Vocabulary, unmerged: Sequence[int]
 ) -> Merges:
     """Look the tokens of merges up, all of which must be there."""
     find = vocabulary.tokens.__getitem__

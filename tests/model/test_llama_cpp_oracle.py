@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.checkpoint.gguf import DTYPES, GgufFile, read_gguf
-from src.checkpoint.gguf_writer import GgufWriter, nbytes_of
+from src.checkpoint.gguf import DTYPES, GgufFile, nbytes_of, read_gguf
+from src.checkpoint.gguf_writer import GgufWriter
 from src.model import InferenceContext, LlamaTransformer, load_model
 from src.model.saving_gguf import save_gguf
 from tests.model.families import CONFIGS, write_family

@@ -41,7 +41,7 @@ SHARE = {"llama2": 1, "llama3": 1, "qwen": 1, "smollm2": 1, "smollm3": 10, "tekk
 def written(directory: Path, rows: int | None = None) -> tuple[Tokenizer, Tokenizer]:
     """Give the tokenizer by the keys, and the one of the directory."""
     theirs = load_tokenizer(directory)
-    keys = gguf_tokenizer_keys(directory, theirs, rows or theirs.vocab_size)
+    keys = gguf_tokenizer_keys(directory, rows or theirs.vocab_size)
     ours = gguf_tokenizer(Path("a.gguf"), keys)
     assert ours is not None
     return ours, theirs
