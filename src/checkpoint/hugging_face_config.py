@@ -415,8 +415,7 @@ def _rope_type(label: str, values: Mapping[str, object]) -> RopeType:
     for kind in _ROPE_KEYS:
         if value == kind:
             return kind
-    rule = f"one of {', '.join(_ROPE_KEYS)}"
-    raise mismatch(label, "rope_type", rule, described(value))
+    raise mismatch(label, "rope_type", f"one of {', '.join(_ROPE_KEYS)}", described(value))
 
 
 def _theta(*values: object) -> float:

@@ -68,8 +68,7 @@ class MappedFile:
     def bytes_at(self, start: int, stop: int) -> bytes:
         """Copy the bytes [start, stop), which must be inside the file."""
         if not 0 <= start <= stop <= self.size:
-            rule = f"inside 0..{self.size}"
-            raise mismatch(self.label, "byte range", rule, f"{start}..{stop}")
+            raise mismatch(self.label, "byte range", f"inside 0..{self.size}", f"{start}..{stop}")
         return self.buffer[start:stop]
 
     def kind(self) -> str:

@@ -102,8 +102,7 @@ def find_model_directory(path: Path) -> ModelDirectory:
     label = label_of(path)
     if not os.path.isdir(path):
         found = "a file" if os.path.exists(path) else "nothing"
-        rule = "a model directory or a GGUF file"
-        raise mismatch(label, "path", rule, f"{found}{_advice(path)}")
+        raise mismatch(label, "path", "a model directory or a GGUF file", f"{found}{_advice(path)}")
     lacking = ""
     if any(name.endswith(".safetensors") for name in _names(path)):
         lacking = f"the latter without {CONFIG_FILE if has_weights else _INDEX}: "

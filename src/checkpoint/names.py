@@ -272,5 +272,4 @@ def check_shapes(
             whole = [int(size) if size == int(size) else size for size in expected]
             wrong.append(f"{shown(name)} {list(tensor.shape)} instead of {whole}")
     if wrong:
-        rule = f"those of {source}"
-        raise mismatch(label, "shapes", rule, some_of(wrong, str))
+        raise mismatch(label, "shapes", f"those of {source}", some_of(wrong, str))

@@ -305,8 +305,7 @@ def _state(name: str, place: Located, is_nested: bool) -> tuple[tuple[int, int],
     offset = value["nested_offset"] if is_nested else 0.0
     # float32 is what the kernels take; a number beyond it would become infinite there.
     if type(offset) not in (int, float) or not abs(offset) <= float(np.finfo(np.float32).max):
-        rule, got = "a float32 number", described(offset)
-        raise mismatch(label, "nested_offset", rule, got)
+        raise mismatch(label, "nested_offset", "a float32 number", described(offset))
     return (shape[0], shape[1]), float(offset)
 
 

@@ -113,8 +113,7 @@ def read_params(path: Path) -> dict[str, object]:
         if not isinstance(large, int) or not isinstance(small, int):
             continue  # an absent size has a default that divides
         if large % small:
-            what = f"{over} % {under}"
-            raise mismatch(label, what, 0, f"{large} % {small} = {large % small}")
+            raise mismatch(label, f"{over} % {under}", 0, f"{large} % {small} = {large % small}")
     return params
 
 
@@ -131,8 +130,7 @@ def check_keys(
         raise mismatch(label, "keys", "only known ones", some_of(unknown))
     missing = [key for key in needed if values.get(key) is None]
     if missing:
-        got = f"without {some_of(missing)}"
-        raise mismatch(label, "keys", ", ".join(needed), got)
+        raise mismatch(label, "keys", ", ".join(needed), f"without {some_of(missing)}")
 
 
 def check_values(label: str, values: Mapping[str, object], rules: Mapping[str, Rule]) -> None:

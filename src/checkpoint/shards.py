@@ -117,8 +117,7 @@ def _model_dim(shards: Sequence[Shard]) -> int:
     for number, shard in enumerate(shards):
         odd = sorted(first.keys() ^ shard.keys())
         if odd:
-            where = f"shard {number:02d}"
-            raise mismatch(where, "tensor names", "those of shard 00", some_of(odd))
+            raise mismatch(f"shard {number:02d}", "tensor names", "those of shard 00", some_of(odd))
     norm = first.get("norm.weight")
     if norm is None or norm.ndim != 1:
         raise mismatch("shard 00", "'norm.weight'", "one dimension", "none")

@@ -43,8 +43,7 @@ def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
     file = MappedFile(path)
     try:
         if file.buffer[: len(_ZIP)] != _ZIP:
-            rule = "a PyTorch zip checkpoint"
-            raise mismatch(file.label, "kind", rule, file.kind())
+            raise mismatch(file.label, "kind", "a PyTorch zip checkpoint", file.kind())
         records = _strip_prefix(file, read_directory(file))
         references = _tensor_references(file, records)
         tensors = {
@@ -60,8 +59,7 @@ def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Rec
     """Drop the archive's name, the one folder that all records are in, from their names."""
     prefixes = {name.partition("/")[0] for name in records}
     if len(prefixes) != 1:
-        got = some_of(sorted(prefixes))
-        raise mismatch(file.label, "folders of the records", "one", got)
+        raise mismatch(file.label, "folders of the records", "one", some_of(sorted(prefixes)))
     stripped = {name.partition("/")[2]: record for name, record in records.items()}
     for name in ("data.pkl", "version"):
         if name not in stripped:
@@ -95,8 +93,7 @@ def _check_crc(file: MappedFile, record: Record, crc: int) -> None:
     """Check the CRC-32 of a record unless it is 0, as PyTorch may be told to write it."""
     if record.crc not in (crc, 0):
         what = f"record {shown(record.name)}: CRC-32"
-        rule, got = f"{record.crc:08x}", f"{crc:08x} (damaged)"
-        raise mismatch(file.label, what, rule, got)
+        raise mismatch(file.label, what, f"{record.crc:08x}", f"{crc:08x} (damaged)")
 
 
 def check_crcs(file: MappedFile, progress: Callable[[int, int], None] | None = None) -> int:
@@ -132,18 +129,15 @@ def _tensor_references(file: MappedFile, records: dict[str, Record]) -> dict[str
     label = f"{file.label}: data.pkl"
     value = PickleMachine(program, label).run()
     if not isinstance(value, dict):
-        rule = "a dict of tensors by name"
-        raise mismatch(label, "content", rule, described(value))
+        raise mismatch(label, "content", "a dict of tensors by name", described(value))
     references: dict[str, TensorReference] = {}
     storages: dict[str, StorageReference] = {}
     for name, item in value.items():
         if not isinstance(item, TensorReference):
-            what = f"entry {shown(name)}"
-            raise mismatch(label, what, "a tensor", described(item))
+            raise mismatch(label, f"entry {shown(name)}", "a tensor", described(item))
         storage = item.storage
         if storages.setdefault(storage.key, storage) != storage:
-            what = f"record 'data/{storage.key}'"
-            raise mismatch(label, what, "one dtype and size", "two")
+            raise mismatch(label, f"record 'data/{storage.key}'", "one dtype and size", "two")
         references[name] = item
     return references
 
@@ -184,8 +178,7 @@ def _storage_record(
 ) -> Record:
     record = records.get(f"data/{storage.key}")
     if record is None:
-        rule = f"a record 'data/{storage.key}'"
-        raise mismatch(file.label, what, rule, "none")
+        raise mismatch(file.label, what, f"a record 'data/{storage.key}'", "none")
     needed = storage.element_count * storage.dtype.itemsize
     if needed != record.size:
         rule = f"{storage.element_count} x {storage.dtype.itemsize} bytes = {record.size}"

@@ -261,8 +261,7 @@ class _Output:
             _discard_what_is_buffered(self._stream)
             if not self._is_needed:
                 return
-            message = f"{self._name}: {error.strerror}"
-            raise OutputError(message, closed=closed) from None
+            raise OutputError(f"{self._name}: {error.strerror}", closed=closed) from None
 
     def takes_text_now(self) -> bool:
         """Return whether a few characters can be written without waiting for the reader."""

@@ -50,6 +50,9 @@ class TraceSwitch:
                     f"got {layers.stop - 1}"
                 )
         self._options = options
+        self._debug_log = options.debug_log
+        if options.debug_log is None and options.trace_json is None:
+            self._debug_log = DEFAULT_DEBUG_LOG
         self._console = console
         self._engine = engine
         self._chat_format = chat_format
@@ -60,8 +63,8 @@ class TraceSwitch:
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files of the trace: those of the command line, or else `debug.log`."""
-        named = (self._options.debug_log, self._options.trace_json)
-        return tuple(path for path in named if path is not None) or (DEFAULT_DEBUG_LOG,)
+        named = (self._debug_log, self._options.trace_json)
+        return tuple(path for path in named if path is not None)
 
     def turn_on(self) -> None:
         """Turn the trace on, if it is not.
@@ -142,15 +145,11 @@ class TraceSwitch:
         from ..trace.logger import TraceLog  # structlog takes a while to load
 
         options = self._options
-        json_path = options.trace_json
-        debug_path = options.debug_log
-        if debug_path is None and json_path is None:
-            debug_path = DEFAULT_DEBUG_LOG
         with ExitStack() as opened:
             log = TraceLog(
                 self._engine.model.args.sizes | {"C": self._engine.context.caches[0].capacity},
-                debug_log=self._file(debug_path, opened),
-                json_lines=self._file(json_path, opened),
+                debug_log=self._file(self._debug_log, opened),
+                json_lines=self._file(options.trace_json, opened),
                 layers=options.trace_layers,
                 stages=options.trace_stages,
                 steps=options.trace_steps,

@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape
 
 WIDTH = 900
 MARGIN = 30
+INNER = WIDTH - 2 * MARGIN
 SMALL, BODY, LARGE, TITLE = 13, 14, 16, 21
 _MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _SANS = "-apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"

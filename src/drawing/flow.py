@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ..trace.events import Stage
 from ..trace.records import Event, TensorInfo
-from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, wrapped
+from .canvas import BODY, INNER, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, wrapped
 from .frame import LINE, draw_heading, draw_tensor, finished, note_on, tensor_height
 from .pictures import HEIGHT, PICTURES, draw_product, is_product
 from .run import TracedRun
@@ -104,7 +104,7 @@ class _Sheet:
     def column(self, lane: int, span: int = 1) -> Box:
         """Return the left edge and the width of a lane, or of some that stand together."""
         lanes = self.lanes
-        width = _ALONE if lanes == 1 else (WIDTH - 2 * MARGIN - _GAP * (lanes - 1)) / lanes
+        width = _ALONE if lanes == 1 else (INNER - _GAP * (lanes - 1)) / lanes
         return Box(MARGIN + lane * (width + _GAP), 0, span * width + (span - 1) * _GAP, 0)
 
 
@@ -219,7 +219,7 @@ def _draw_notes_below(sheet: _Sheet, y: float) -> float:
         note = note_on(sheet.stage.number, op)
         if note:
             sheet.canvas.text((MARGIN, y + 13), op, size=SMALL, bold=True)
-            for line in wrapped(note, WIDTH - 2 * MARGIN - 220, BODY):
+            for line in wrapped(note, INNER - 220, BODY):
                 sheet.canvas.text((MARGIN + 220, y + 13), line, mono=False)
                 y += 20
     return y

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..trace.events import HOLDS, LEGEND, STAGES, Stage
 from ..trace.records import TensorInfo
-from .canvas import BODY, LARGE, MARGIN, SMALL, TITLE, WIDTH, Box, Canvas, shortened, wrapped
+from .canvas import BODY, INNER, LARGE, MARGIN, SMALL, TITLE, Box, Canvas, shortened, wrapped
 from .run import TracedRun
 
 _BADGE = 44.0
@@ -69,7 +69,7 @@ def draw_heading(canvas: Canvas, stage: Stage | None, title: str = "") -> float:
 
 def draw_note(canvas: Canvas, note: str, y: float) -> float:
     """Write sentences over the width of the page; returns where they end."""
-    for line in wrapped(note, WIDTH - 2 * MARGIN, BODY):
+    for line in wrapped(note, INNER, BODY):
         canvas.text((MARGIN, y + 14), line, mono=False)
         y += 20
     return y
@@ -82,14 +82,14 @@ def finished(
     if note:
         y = draw_note(canvas, note, y) + 10
     sizes = dict(run.sizes) | {"T": run.new_tokens, "S": run.new_tokens}
-    lines = [shortened(f"Numbers: {run.model}.", WIDTH - 2 * MARGIN, SMALL)]
+    lines = [shortened(f"Numbers: {run.model}.", INNER, SMALL)]
     if run.beside is not None and letters:
         lines[0] += f" {run.beside.name}: {run.beside.title}."
     parts = []
     for letter in (letter for letter in letters if letter in sizes):
         beside = "" if run.beside is None else f" ({run.beside.sizes[letter]})"
         parts.append(f"{letter} {LEGEND[letter]} {sizes[letter]}{beside}".replace(" ", _UNBROKEN))
-    legend = wrapped(" · ".join(parts), WIDTH - 2 * MARGIN, SMALL) if parts else []
+    legend = wrapped(" · ".join(parts), INNER, SMALL) if parts else []
     lines += [line.replace(_UNBROKEN, " ").removeprefix("· ") for line in legend]
     for number, line in enumerate(lines):
         at = (float(MARGIN), y + 18 * number + 13)

@@ -6,7 +6,6 @@ from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_wid
 from .frame import draw_heading, draw_tensor, finished, tensor_height
 from .run import TracedRun
 
-_INNER = WIDTH - 2 * MARGIN
 _MOST_PASSES = 8
 _BARS = MARGIN + 170.0  # where the bars begin
 _BAR = 430.0

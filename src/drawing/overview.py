@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..trace.events import Stage
-from .canvas import LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, shortened
+from .canvas import INNER, LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, shortened
 from .flow import draw_flow
 from .frame import (
     draw_heading,
@@ -16,7 +16,6 @@ from .frame import (
 )
 from .run import TracedRun
 
-_INNER = WIDTH - 2 * MARGIN
 _ARROW = 26.0
 _LINK = 40.0
 _GAP = 24.0
@@ -108,7 +107,7 @@ def draw_model(run: TracedRun) -> str:
     right, out_y, back = WIDTH - MARGIN - 30, y + 10, first - 14
     canvas.arrow([(_MIDDLE, out_y), (right, out_y), (right, back), (_MIDDLE, back)], "residual")
     bottom = y + 24
-    canvas.rect(Box(MARGIN, top, _INNER, bottom - top), "group", radius=12, slot=loop)
+    canvas.rect(Box(MARGIN, top, INNER, bottom - top), "group", radius=12, slot=loop)
     answer = "".join(str(event.details["text"]) for event in run.marks(21))
     canvas.arrow([(_MIDDLE, y), (_MIDDLE, bottom + 20)])
     y = _draw_text(canvas, repr(answer)[1:-1], bottom + 20) + 10
@@ -194,7 +193,7 @@ def _made(run: TracedRun, number: int) -> list[str]:
 
 def _lane(lane: _Lane, y: float, height: float) -> Box:
     """Return the place of a box that stands in some of the columns."""
-    width = (_INNER - _GAP * (_COLUMNS - 1)) / _COLUMNS
+    width = (INNER - _GAP * (_COLUMNS - 1)) / _COLUMNS
     first, count = lane
     return Box(MARGIN + first * (width + _GAP), y, count * width + (count - 1) * _GAP, height)
 
@@ -211,7 +210,7 @@ def draw_residual(run: TracedRun, stage: Stage) -> str:
         return draw_flow(run, stage)
     canvas = Canvas()
     y = draw_heading(canvas, stage)
-    middle, half = WIDTH / 2, (_INNER - _GAP) / 2
+    middle, half = WIDTH / 2, (INNER - _GAP) / 2
     plus = Box(middle - 20, y + tensor_height(run) + 34, 40, 40)
     for place, (x, kind) in enumerate(zip(event.inputs, ("residual", "arrow"), strict=True)):
         box = Box(MARGIN + place * (half + _GAP), y, half, tensor_height(run))

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..trace.records import Event, TensorInfo
-from .canvas import LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, Point, shortened
+from .canvas import INNER, LARGE, MARGIN, SMALL, Box, Canvas, Point, shortened
 from .frame import draw_note
 from .run import TracedRun
 
-_INNER = WIDTH - 2.0 * MARGIN
 _MOST_POSITIONS = 32
 _CELL = 17.0
 _LABEL = 150.0
@@ -142,7 +141,7 @@ def _heads(canvas: Canvas, run: TracedRun, y: float) -> float:
 
 def _draw_heads(canvas: Canvas, heads: int, share: float, y: float) -> list[Box]:
     """Draw heads side by side in a share of the width."""
-    width = share * _INNER / heads
+    width = share * INNER / heads
     boxes = [Box(MARGIN + head * width, y, width - 2, 34) for head in range(heads)]
     for head, box in enumerate(boxes):
         canvas.rect(box, "tensor", radius=2)
@@ -203,10 +202,10 @@ def _cache(canvas: Canvas, run: TracedRun, y: float) -> float:
         T, S = event.details["T"], event.details["S"]
         said = f"step {event.step}: writes {S - T}:{S}, then {S} of {C} slots are filled"
         canvas.text((MARGIN, y + 13), said, size=SMALL)
-        box = canvas.rect(Box(MARGIN, y + 20, _INNER, 24), "group", radius=0)
-        unit = _INNER / C
+        box = canvas.rect(Box(MARGIN, y + 20, INNER, 24), "group", radius=0)
+        unit = INNER / C
         new = max(T * unit, 5.0)
-        start = min(max((S - T) * unit, 10.0 * number), _INNER - new)
+        start = min(max((S - T) * unit, 10.0 * number), INNER - new)
         if start:
             canvas.rect(Box(box.x, box.y, start, 24), "head", radius=0)
         canvas.rect(Box(box.x + start, box.y, new, 24), "heat", radius=0)

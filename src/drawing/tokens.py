@@ -6,11 +6,10 @@ from typing import Any
 
 from ..trace.events import Stage
 from ..trace.records import Event
-from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width, wrapped
+from .canvas import BODY, INNER, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width, wrapped
 from .frame import draw_heading, draw_tensor, finished, tensor_height
 from .run import TracedRun
 
-_INNER = WIDTH - 2 * MARGIN
 _MOST_TILES = 72
 _MOST_STEPS = 8
 _TILE_HEIGHT = 48.0
@@ -23,8 +22,8 @@ def draw_tokenization(run: TracedRun, stage: Stage) -> str:
     y = draw_heading(canvas, stage)
     details = run.marks(stage.number)[0].details
     for said, text in _texts(details):
-        lines = [shortened(line, _INNER - 120, BODY) for line in _lines(text)]
-        box = canvas.rect(Box(MARGIN, y, _INNER, 20 + 20 * len(lines)), "op")
+        lines = [shortened(line, INNER - 120, BODY) for line in _lines(text)]
+        box = canvas.rect(Box(MARGIN, y, INNER, 20 + 20 * len(lines)), "op")
         canvas.text((box.x + 14, y + 25), said, size=SMALL, ink="soft", bold=True)
         for number, line in enumerate(lines):
             canvas.text((box.x + 106, y + 25 + 20 * number), line)
@@ -130,7 +129,7 @@ def _texts(details: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _lines(text: str) -> list[str]:
     """Return a text as a few lines, so that it cannot fill a page."""
-    lines = wrapped(repr(text)[1:-1], _INNER - 140, BODY, mono=True)
+    lines = wrapped(repr(text)[1:-1], INNER - 140, BODY, mono=True)
     return lines if len(lines) <= 4 else [*lines[:3], f"... {len(text)} characters"]
 
 

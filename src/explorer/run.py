@@ -114,13 +114,7 @@ def run_traced(
     length = min(len(ids) + max_new_tokens, model.args.max_context_length)
     engine = InferenceEngine(model, max(length, 1))
     collector = Collector(model, store, name)
-    tracer = Tracer(
-        model.args.sizes,
-        collector.write,
-        wants=collector.wants,
-        text_of=lambda _token: "",
-        values=collector.wants_values,
-    )
+    tracer = Tracer(model.args.sizes, collector.write, values=collector.wants_values)
     facts = facts_of(model)  # before the trace, which would show what is measured
     trace.start(tracer)
     try:

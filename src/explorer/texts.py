@@ -1,12 +1,10 @@
 """What a reader has beside a stage: its lines of code, its section of chapter 14, its tokens."""
 
-import ast
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ..tokenizer import Tokenizer
-from ..trace.code import PACKAGE, find_page, section_of, shown_path
+from ..trace.code import PACKAGE, find_page, section_of, shown_path, source_of
 from ..trace.events import HOLDS, STAGES, Stage
 
 _LONGEST_TEXT = 20_000  # characters of a token; longer ones are cut, and the page says so
@@ -33,29 +31,11 @@ def sources() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for stage in STAGES.values():
         file = PACKAGE / f"{stage.module.replace('.', '/')}.py"
-        name = shown_path(str(file))
-        source = _function(file, stage.function)
+        name, source = shown_path(str(file)), source_of(file, stage.function)
         if source is not None:
-            found[f"{name} {stage.function}"] = {"file": name, **source}
+            line, text = source
+            found[f"{name} {stage.function}"] = {"file": name, "line": line, "text": text}
     return found
-
-
-@cache
-def _function(file: Path, qualified: str) -> dict[str, Any] | None:
-    """Return the first line of a function and its text; None without the sources."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError:
-        return None
-    body: list[ast.stmt] = ast.parse(text).body
-    node: Any = None
-    for name in qualified.split("."):
-        node = next((n for n in body if getattr(n, "name", None) == name), None)
-        if node is None:
-            return None
-        body = node.body
-    lines = text.split("\n")[node.lineno - 1 : node.end_lineno]
-    return {"line": node.lineno, "text": "\n".join(lines)}
 
 
 @cache

@@ -312,5 +312,4 @@ def _check_ids(path: Path, tokens: Sequence[AddedToken], pieces: Mapping[str, in
                 raise mismatch(path, what, f"{free}, the next after the pieces", token.token_id)
             free += 1
         elif token.token_id != pieces[token.text]:
-            rule = f"{pieces[token.text]}, that of the piece"
-            raise mismatch(path, what, rule, token.token_id)
+            raise mismatch(path, what, f"{pieces[token.text]}, that of the piece", token.token_id)

@@ -324,8 +324,7 @@ def check_model(path: Path, model: SentencePieceModel) -> None:
             raise mismatch(path, what, "a byte piece", "none")
         raise mismatch(path, what, "no byte piece of this text", "one")
     if model.remove_extra_whitespaces and any(p.kind == USER_DEFINED for p in model.pieces):
-        expected = "false beside user defined pieces"
-        raise mismatch(path, "remove_extra_whitespaces", expected, "true")
+        raise mismatch(path, "remove_extra_whitespaces", "false beside user defined pieces", "true")
 
 
 def byte_piece(byte: int) -> str:

@@ -205,8 +205,7 @@ def _by_id(path: Path, ids: Mapping[str, int]) -> list[str]:
     """Order the tokens by their ids."""
     lowest, highest = min(ids.values()), max(ids.values())
     if lowest < 0 or highest >= MOST_IDS:
-        wrong = lowest if lowest < 0 else highest
-        raise mismatch(path, "ids", f"0 <= id < {MOST_IDS}", wrong)
+        raise mismatch(path, "ids", f"0 <= id < {MOST_IDS}", lowest if lowest < 0 else highest)
     if highest + 1 != len(ids):
         problem = "a gap" if highest >= len(ids) else "one twice"
         what = f"{len(ids)} tokens up to id {highest}: {problem}"
@@ -285,8 +284,7 @@ def _is_mergeable(path: Path, number: int, pair: Sequence[object], vocabulary: V
         raise mismatch(path, f"merges[{number}]", "two texts", described(pair))
     for name in (left, right, left + right):
         if name not in vocabulary.tokens and name not in vocabulary.special:
-            expected = "tokens of the vocabulary"
-            raise mismatch(path, f"merges[{number}]", expected, described(name))
+            raise mismatch(path, f"merges[{number}]", "tokens of the vocabulary", described(name))
     return all(name in vocabulary.tokens for name in (left, right, left + right))
 
 

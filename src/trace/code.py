@@ -38,49 +38,59 @@ def line_of(file: Path, symbol: str) -> int | None:
         symbol: a function, a class, a method such as `LlamaAttention.forward`, a name that the
             module or a class assigns, or a stage mark such as `mark(13)`.
     """
-    return _lines(file).get(symbol)
+    found = _places(file).get(symbol)
+    return found and found[0]
 
 
 def line_of_stage(file: Path, function: str, number: int) -> int | None:
     """Return the line of a stage's mark, if its function holds it, or else of the function."""
-    lines = _lines(file)
-    return lines.get(f"{function}: mark({number})", lines.get(function))
+    return line_of(file, f"{function}: mark({number})") or line_of(file, function)
+
+
+def source_of(file: Path, symbol: str) -> tuple[int, str] | None:
+    """Return the first line of a symbol, as `line_of` knows it, and its text; None without one."""
+    found = _places(file).get(symbol)
+    if found is None:
+        return None
+    first, last = found
+    return first, "\n".join(file.read_text(encoding="utf-8").split("\n")[first - 1 : last])
 
 
 @cache
-def _lines(file: Path) -> dict[str, int]:
-    lines: dict[str, int] = {}
+def _places(file: Path) -> dict[str, tuple[int, int]]:
+    """Return the first and the last line of each symbol of a file."""
+    places: dict[str, tuple[int, int]] = {}
     try:
         text = file.read_text(encoding="utf-8")
     except OSError:  # installed without its sources
-        return lines
-    _collect(ast.parse(text).body, "", lines)
-    return lines
+        return places
+    _collect(ast.parse(text).body, "", places)
+    return places
 
 
-def _collect(body: list[ast.stmt], prefix: str, lines: dict[str, int]) -> None:
+def _collect(body: list[ast.stmt], prefix: str, places: dict[str, tuple[int, int]]) -> None:
     """Add the symbols of a module or a class."""
     for node in body:
+        place = node.lineno, node.end_lineno or node.lineno
         if isinstance(node, ast.ClassDef):
-            lines[prefix + node.name] = node.lineno
-            _collect(node.body, f"{prefix}{node.name}.", lines)
+            places[prefix + node.name] = place
+            _collect(node.body, f"{prefix}{node.name}.", places)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines[prefix + node.name] = node.lineno
-            _collect_marks(node, prefix + node.name, lines)
+            places[prefix + node.name] = place
+            _collect_marks(node, prefix + node.name, places)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    lines[prefix + target.id] = node.lineno
+            names = (target.id for target in targets if isinstance(target, ast.Name))
+            places |= {prefix + name: place for name in names}
 
 
-def _collect_marks(function: ast.AST, name: str, lines: dict[str, int]) -> None:
+def _collect_marks(function: ast.AST, name: str, places: dict[str, tuple[int, int]]) -> None:
     """Add the stage marks of a function, as `mark(13)` and as `LlamaAttention.eager: mark(13)`."""
     for node in ast.walk(function):
         match node:
             case ast.Call(func=ast.Name(id="mark"), args=[ast.Constant(value=int(stage)), *_]):
-                lines[f"{name}: mark({stage})"] = node.lineno
-                lines.setdefault(f"mark({stage})", node.lineno)
+                places[f"{name}: mark({stage})"] = node.lineno, node.lineno
+                places.setdefault(f"mark({stage})", (node.lineno, node.lineno))
 
 
 def find_page(name: str) -> Path | None:

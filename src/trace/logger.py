@@ -137,8 +137,7 @@ class _View:
         try:
             self._write(self.head(sizes, run))
         except OSError as error:
-            name = self.close()
-            raise OSError(error.errno, error.strerror, name) from None
+            raise OSError(error.errno, error.strerror, self.close()) from None
 
     def _write(self, text: str) -> None:
         assert self._file is not None
