@@ -141,7 +141,6 @@ def test_the_trace_can_be_turned_on_and_off_in_a_chat(
     assert replies == ["trace: debug.log"] * 2 + ["trace: off", "trace: debug.log"]
 
 
-@pytest.mark.parametrize("argument", ["", " perhaps"])
-def test_the_command_wants_on_or_off(session: Session, argument: str) -> None:
-    with pytest.raises(UsageError, match="/trace wants on or off: got"):
-        run_command(session, f"/trace{argument}")
+def test_the_command_wants_on_or_off(session: Session) -> None:
+    with pytest.raises(UsageError, match="/trace wants on or off: got perhaps"):
+        run_command(session, "/trace perhaps")
