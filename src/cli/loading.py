@@ -5,7 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -46,9 +46,14 @@ from .tracing import TraceSwitch
 if TYPE_CHECKING:
     from ..inference.grammars import Grammar
 
-# `World.load` of `ranks.py`, where mpirun started several processes.
-load_on_ranks: Callable[[ModelFiles, int | None, Console], tuple[Model, int]] | None = None
 QUANTIZING = ("quantizing the weights", "matrices")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedOptions(Options):
+    """The command line of the first of several processes; `load_on_ranks` loads on all of them."""
+
+    load_on_ranks: Callable[[ModelFiles, int | None, Console], tuple[Model, int]]
 
 
 def open_model(options: Options, console: Console) -> Model:
@@ -75,8 +80,8 @@ def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
     longest = files.args.max_context_length
     if asked is not None and asked > longest:
         raise UsageError(f"--context-length: expected at most the model's {longest}, got {asked}")
-    if load_on_ranks is not None:
-        return load_on_ranks(files, asked, console)
+    if isinstance(options, RankedOptions):
+        return options.load_on_ranks(files, asked, console)
     return _load(options, console, files, asked)
 
 

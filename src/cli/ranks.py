@@ -10,6 +10,8 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+import select
+import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,13 +21,14 @@ from typing import Any, NoReturn, TypeVar
 from .. import __version__, ml
 from ..checkpoint import CheckpointError
 from ..ml.errors import LlamaBoltsError
-from ..model import InferenceContext, MemoryForecast, Model, ModelFiles, forecast_memory, load_model
+from ..model import MemoryForecast, Model, ModelFiles, forecast_memory, load_model
 from ..model.files import read_model_files
-from ..model.ranks import Ranks, own_forecast
+from ..model.ranks import Kept, Ranks, own_forecast
 from ..untrusted import escape_line
-from . import loading, mpi_place
+from . import mpi_place, mpirun_is_at_terminal
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console, UsageError
+from .loading import RankedOptions
 
 T = TypeVar("T")
 Told = Callable[[Exception], tuple[int, str]]
@@ -35,7 +38,7 @@ _LOST_SECONDS = 5.0  # of silence, while this rank itself was running
 _SAMPLE_BYTES, _SAMPLES = 4096, 1024  # of a weight file, which are compared
 _OF_ONE_PROCESS = (
     "metadata", "check_weights", "verify", "info", "bench", "explain", "save_quantized",
-    "save_gguf", "serve", "jsonl", "prompt_cache", "debug_log", "trace_json", "diagrams", "explore",
+    "save_gguf", "prompt_cache", "debug_log", "trace_json", "diagrams", "explore",
 )  # fmt: skip
 
 
@@ -47,6 +50,8 @@ def run_rank(
     `talk` is what rank 0 does, and `told` turns an error into an exit code and a line.
     """
     rank = mpi_place()[0]
+    if rank == 0 and "OMPI_COMM_WORLD_RANK" in os.environ:
+        _pass_on_input()
     try:
         for name in _OF_ONE_PROCESS:
             if getattr(options, name) not in (None, False):
@@ -68,9 +73,9 @@ def run_rank(
         return 0 if rank else 2  # mpirun would end rank 0 before it said why
     if rank:
         return world.follow()
-    loading.load_on_ranks, code = world.load, 130
+    code = 130
     try:
-        code = talk(options, console)
+        code = talk(RankedOptions(**vars(options), load_on_ranks=world.load), console)
     finally:
         world.end(code)
     return code
@@ -158,13 +163,13 @@ class World:
 
     def follow(self) -> int:
         """Do what rank 0 says until it ends; return its exit code."""
-        contexts: dict[int, InferenceContext] = {}
+        kept: dict[int, Kept] = {}
         transformer: Any = None
         while True:
             try:
                 word, *rest = self.ranks.next_command()
                 if word == "forward":
-                    transformer.follow(contexts, *rest)
+                    transformer.follow(kept, *rest)
                 elif word == "load":
                     with contextlib.suppress(LlamaBoltsError):  # rank 0 says it, and ends
                         transformer = self.load(None, rest[0], None)[0].transformer
@@ -211,6 +216,40 @@ class World:
             if (silence := now - heard) > _LOST_SECONDS:
                 got = f"none for {silence:.0f} s: the rank is lost"
                 self._abort(f"{self._name(before)}: expected a sign of life, got {got}", 1)
+
+
+def _pass_on_input() -> None:
+    """Let standard input end where that of mpirun does, which Open MPI 5 says to no rank.
+
+    mpirun has its input in an epoll set, until it has read the end; a file is opened again.
+    """
+    parent = Path(f"/proc/{os.getppid()}")
+    try:
+        kind = os.stat(parent / "fd/0")
+        if not stat.S_ISFIFO(kind.st_mode) and not mpirun_is_at_terminal(0):
+            os.dup2(os.open(parent / "fd/0", os.O_RDONLY), 0)
+            return
+    except OSError:
+        return
+    source, (reader, writer) = os.dup(0), os.pipe()
+    os.dup2(reader, 0)
+
+    def pass_on() -> None:
+        silent, most = 0, 10  # looks; mpirun may not have begun to read
+        while silent < most:
+            if select.select([source], [], [], _BEAT_SECONDS)[0]:
+                data, silent = os.read(source, 1 << 16), 0
+                while data:
+                    data = data[os.write(writer, data) :]
+            elif any(
+                "tfd:        0 " in each.read_text() for each in (parent / "fdinfo").iterdir()
+            ):
+                silent, most = 0, 2
+            else:
+                silent += 1
+        os.close(writer)
+
+    threading.Thread(target=pass_on, daemon=True).start()
 
 
 def _say(text: str) -> None:

@@ -16,7 +16,7 @@ from ..model import Model
 from ..untrusted import label_of, read_whole
 from .arguments import DEFAULT_SLOTS, Options
 from .console import Console, UsageError
-from .loading import is_bundled, open_model_to_run, required_tokenizer
+from .loading import RankedOptions, is_bundled, open_model_to_run, required_tokenizer
 
 _LONGEST_KEY = 4096
 
@@ -64,7 +64,8 @@ def serve_model(options: Options, console: Console) -> None:
             "quantize": options.quantize,
             "rope_scaling_factor": options.rope_scaling_factor,
         }
-        service = server.Service(engine, name, found, key, hosts, loading=loading, log=console.warn)
+        inside = None if isinstance(options, RankedOptions) else loading  # one may not hold it
+        service = server.Service(engine, name, found, key, hosts, loading=inside, log=console.warn)
         place, port = listener.getsockname()[:2]
         shown = f"[{place}]" if ":" in place else place
 

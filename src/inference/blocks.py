@@ -129,8 +129,7 @@ class BlockPool:
         if source is not None and common:
             target = self.grow(sequence, source)
             if target.place != source.place:
-                for cache in self.context.caches:
-                    cache.copy_block(source.place, target.place)
+                self.context.copy_block(source.place, target.place)
             sequence.extend(source.ids[:common])
         return sequence
 

@@ -101,6 +101,7 @@ class Spans:
             256 * blocks[b] and the following ones of the cache.
 
     Attributes:
+        spans: What it was made of.
         parts: For each sequence, the place of its first token among all tokens, their number, the
             position of the first, the positions that its blocks hold, and the blocks, for C.
         tokens: The new tokens of all sequences.
@@ -110,11 +111,11 @@ class Spans:
         ShapeError: Numbers that are not integers or are negative, no token, or too few blocks.
     """
 
-    __slots__ = ("capacity", "parts", "tokens")
+    __slots__ = ("capacity", "parts", "spans", "tokens")
 
     def __init__(self, spans: Iterable[tuple[int, int, Sequence[int]]]) -> None:
-        parts, row, last = [], 0, -1
-        for start_pos, count, blocks in spans:
+        parts, row, last, self.spans = [], 0, -1, tuple(spans)
+        for start_pos, count, blocks in self.spans:
             numbers = checked_ints("Spans", "numbers", (start_pos, count, *blocks))
             end = BLOCK_POSITIONS * (len(numbers) - 2)
             if min(numbers) < 0 or count < 1 or start_pos + count > end:

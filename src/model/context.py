@@ -118,6 +118,9 @@ class SharedContext:
         sequence_length: The most positions of a sequence.
         blocks: How many blocks there are.
 
+    Attributes:
+        copies: The blocks that were copied since the last pass, each with its target.
+
     Raises:
         ModelError: The length is out of range.
         NotEnoughMemoryError: The blocks do not fit.
@@ -128,6 +131,13 @@ class SharedContext:
         self.args, self.sequence_length, self.blocks = args, sequence_length, blocks
         positions = blocks * ml.BLOCK_POSITIONS
         self.caches, self.frequencies = _allocated(args, positions, sequence_length)
+        self.copies: list[tuple[int, int]] = []
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy the keys and values of a block over those of another one."""
+        for cache in self.caches:
+            cache.copy_block(source, target)
+        self.copies.append((source, target))
 
 
 class BatchContext:
@@ -142,6 +152,7 @@ class BatchContext:
     is_eager = False  # a trace shows one sequence
 
     def __init__(self, shared: SharedContext, spans: ml.Spans, wanted: Sequence[int]) -> None:
+        self.shared, self.wanted = shared, wanted
         self.args, self.caches = shared.args, shared.caches
         self._table, self._tokens = shared.frequencies, spans.tokens
         positions, rows = list[int](), list[int]()
@@ -165,7 +176,8 @@ class BatchContext:
         return ml.get_rows(self._table, self._positions)
 
     def end(self, _spans: ml.Spans, _count: int) -> None:
-        """Do nothing: who runs the pass notes what the blocks hold."""
+        """End the pass; who runs it notes what the blocks hold."""
+        self.shared.copies.clear()
 
     def last_rows(self, x: ml.Tensor, _T: int) -> ml.Tensor:
         """Return the rows of x [T, D] whose logits are wanted."""

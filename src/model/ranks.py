@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -24,10 +24,10 @@ from ..checkpoint.shards import MergedShards
 from ..ml.quantized import NESTED_BLOCK
 from ..trace import is_on
 from .args import EMBEDDINGS, ModelArgs
-from .context import BatchContext, InferenceContext
+from .context import BatchContext, InferenceContext, SharedContext
 from .errors import ModelError
 from .forecast import MemoryForecast
-from .llama import LlamaTransformer, RMSNorm, Tokens, Weights, token_tensor
+from .llama import Context, LlamaTransformer, RMSNorm, StartPos, Tokens, Weights, token_tensor
 from .quantization import OUTPUT
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # By the letter of rows, as in `checkpoint/names.py`: rank r owns rows bounds[r] to bounds[r + 1].
 Bounds = Mapping[str, Sequence[int]]
+# What keeps keys and values between passes.
+Kept: TypeAlias = InferenceContext | SharedContext
 
 _SPIN_SECONDS, _PAUSE_SECONDS = 0.05, 0.001  # of waiting for the next pass, at full speed at first
 
@@ -178,7 +180,7 @@ class RankedTransformer(LlamaTransformer):
     def __init__(self, args: ModelArgs, own: OwnWeights, tensors: Weights, ranks: Ranks) -> None:
         super().__init__(args, tensors)
         self.ranks, self._made, self._dropped = ranks, 0, list[int]()
-        self._numbers = weakref.WeakKeyDictionary[InferenceContext, int]()
+        self._numbers = weakref.WeakKeyDictionary[Kept, int]()
 
         def gather(x: ml.Tensor, letters: str, /) -> ml.Tensor:
             return ranks.all_gather(x, own.bounds[letters])
@@ -194,39 +196,62 @@ class RankedTransformer(LlamaTransformer):
 
     def forward(
         self,
-        context: InferenceContext | BatchContext,
+        context: Context,
         tokens: Tokens,
-        start_pos: int | ml.Spans = 0,
+        start_pos: StartPos = 0,
         all_positions: bool = False,
     ) -> ml.Tensor:
-        """Run a pass of one sequence, without a trace, on all ranks."""
-        if is_on() or not isinstance(context, InferenceContext) or isinstance(start_pos, ml.Spans):
-            raise ModelError(
-                "[forward] a trace or a batch needs one process: several run the model"
-            )
+        """Run a pass on all ranks, without a trace."""
+        if is_on():
+            raise ModelError("[forward] a trace needs one process: several run the model")
         ids = token_tensor(tokens, self.args.vocab_size)
         context.begin(start_pos, ids.shape[0])  # what is refused is refused before others run
-        if context not in self._numbers:
+        kept: Kept
+        more: int | str
+        of_batch: tuple[Any, ...] = ()
+        if isinstance(context, BatchContext):
+            kept, where, more = context.shared, start_pos.spans, context.shared.blocks
+            of_batch = context.wanted, kept.copies
+        else:
+            kept, where, more = context, start_pos, context.attention
+        if kept not in self._numbers:
             self._made += 1
-            self._numbers[context] = self._made
-            weakref.finalize(context, self._dropped.append, self._made)
-        what = context.sequence_length, ids.numpy().tolist(), start_pos, all_positions
+            self._numbers[kept] = self._made
+            weakref.finalize(kept, self._dropped.append, self._made)
+        made = self._numbers[kept], type(kept), kept.sequence_length, more
         dropped = [self._dropped.pop() for _ in self._dropped[:]]
         try:
-            self.ranks.command("forward", dropped, self._numbers[context], *what)
+            what = ids.numpy(), where, all_positions
+            self.ranks.command("forward", dropped, made, *what, *of_batch)
             return super().forward(context, ids, start_pos, all_positions)
         except BaseException as error:  # noqa: BLE001 - the others wait in the middle of it
             self.ranks.fail(error)
 
     def follow(
-        self, contexts: dict[int, InferenceContext], dropped: list[int], number: int, *what: Any
+        self,
+        kept: dict[int, Kept],
+        dropped: list[int],
+        made: tuple[int, type[Kept], int, Any],
+        ids: Tokens,
+        where: Any,
+        all_positions: bool,
+        wanted: Sequence[int] = (),
+        copies: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Run the part of this rank in a pass of rank 0, as the words after "forward" say.
 
-        `contexts` are the caches of this rank by their numbers; rank 0 has `dropped` some of them.
+        `kept` are the caches of this rank by their numbers, and `made` says how to make one; rank 0
+        has `dropped` some of them. `wanted` and `copies` are those of a batch.
         """
         for old in dropped:
-            contexts.pop(old, None)
-        if number not in contexts:
-            contexts[number] = InferenceContext(self.args, what[0])
-        super().forward(contexts[number], *what[1:])
+            kept.pop(old, None)
+        number, kind, *sizes = made
+        if number not in kept:
+            kept[number] = kind(self.args, *sizes)
+        context: Any = kept[number]
+        if kind is SharedContext:
+            for copy in copies:
+                context.copy_block(*copy)
+            where = ml.Spans(where)
+            context = BatchContext(context, where, wanted)
+        super().forward(context, ids, where, all_positions)

@@ -35,10 +35,11 @@ class Insides:
     """The last answers of a server, and the pages that were made of some.
 
     Args:
-        loading: The arguments of `load_model` that gave its model.
+        loading: The arguments of `load_model` that gave its model; None where one process cannot
+            load it.
     """
 
-    def __init__(self, loading: dict[str, Any]) -> None:
+    def __init__(self, loading: dict[str, Any] | None) -> None:
         self._loading = loading
         self._answers: OrderedDict[str, _Answer] = OrderedDict()
         self._pages: OrderedDict[str, bytes] = OrderedDict()
@@ -66,8 +67,11 @@ class Insides:
         """Make the page of an answer; return the page's name, which nobody can guess.
 
         Raises:
-            RequestError: The answer is not known any more, or its run takes too long.
+            RequestError: The model cannot be loaded again, the answer is not known any more, or its
+                run takes too long.
         """
+        if self._loading is None:
+            raise RequestError(400, "several processes run the model, and a trace needs one")
         if name not in self._answers:
             raise RequestError(404, "id: the answer is not known any more", "id")
         answer = self._answers[name]

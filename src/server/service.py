@@ -60,7 +60,7 @@ class Service:
         api_key: What clients have to send; None for no key.
         hosts: Names that a request may call the server, beside addresses; None for any.
         limits: What it takes at most.
-        loading: The arguments of `load_model` that gave the model, for `/explorer`.
+        loading: The arguments of `load_model` that gave the model, for `/explorer`, or None.
         log: Takes a line about a failure, for the person who runs the server.
     """
 
@@ -82,7 +82,7 @@ class Service:
         self.hosts, self.log = hosts, log
         self.limits = limits or Limits()
         self.metrics = Metrics(engine)
-        self.insides = Insides(loading or {})
+        self.insides = Insides(loading)
         self.is_closing = False
         self.created = int(time.time())
         self._key = None if api_key is None else _digest(api_key.encode())

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.model.test_ranks import mpirun
+from tests.support.mpi import mpirun
 
 RUNS = 3
 PROMPT = "Tell me of the rivers, hills and towns between here and the sea. " * 14

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from src.model.files import BUNDLED_MODEL
 from tests.cli.conftest import REPOSITORY, SECONDS, environment, run_program
-from tests.model.test_ranks import MPIRUN, mpirun, needs_mpi
+from tests.support.mpi import LAUNCH, mpirun, needs_mpi, processes
 from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 
 pytestmark = needs_mpi
@@ -81,10 +82,9 @@ QUESTIONS = (
 
 def answers_in_a_terminal(*command: str) -> list[str]:
     """Chats for ten turns; returns what stands between the questions."""
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     flags = ["--temperature", "0.8", "--seed", "5", "--no-stats"]
     child = pexpect.spawn(
-        command[0], [*command[1:], *flags], env=environment(TERM="dumb", **root),
+        command[0], [*command[1:], *flags], env=environment(TERM="dumb"),
         cwd=str(REPOSITORY), encoding="utf-8", timeout=SECONDS, dimensions=(50, 200),
     )  # fmt: skip
     found = []
@@ -105,7 +105,47 @@ def answers_in_a_terminal(*command: str) -> list[str]:
 def test_a_chat_of_ten_turns_is_that_of_one_process() -> None:
     one = answers_in_a_terminal(*PROGRAM)
     assert len(one) == len(QUESTIONS)
-    assert answers_in_a_terminal(str(MPIRUN), "--oversubscribe", "-n", "3", *PROGRAM) == one
+    assert answers_in_a_terminal(*LAUNCH, "3", *PROGRAM) == one
+
+
+# Standard input, whose end mpirun does not pass on
+
+
+@pytest.mark.slow
+def test_ctrl_d_leaves_the_chat() -> None:
+    child = pexpect.spawn(
+        LAUNCH[0], [*LAUNCH[1:], "2", *PROGRAM, "--temperature", "0"],
+        env=environment(TERM="dumb"), cwd=str(REPOSITORY), encoding="utf-8", timeout=SECONDS,
+    )  # fmt: skip
+    for text in ("hello", "bye"):
+        child.expect_exact(">>> ")
+        time.sleep(3)  # the silence of a person who thinks is not the end
+        child.sendline(text)
+    child.expect_exact(">>> ")
+    child.sendeof()
+    child.expect(pexpect.EOF, timeout=SECONDS_TO_END)
+    child.close()
+    assert child.exitstatus == 0
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_standard_input_is_read_to_its_end(tmp_path: Path, kind: str) -> None:
+    texts = [f"What is the capital of {name}?" for name in ("Norway", "Peru", "Italy")]
+    file = tmp_path / "lines"
+    file.write_text("\n".join(map(json.dumps, texts)))
+    flags = ("--jsonl", "-", "--temperature", "0", "-q")
+    one = run_program(*flags, stdin=file.read_bytes()).stdout.decode()
+    command = [*LAUNCH, "2", *PROGRAM, *flags]
+    if kind == "pipe":
+        command = ["sh", "-c", f"(sleep 1; cat {file}) | {shlex.join(command)}"]
+    with file.open() as lines:
+        ended = subprocess.run(
+            command, cwd=REPOSITORY, stdin=lines, capture_output=True, timeout=60, text=True
+        )
+    assert ended.returncode == 0, ended.stderr
+    assert len(ended.stdout.splitlines()) == len(texts)
+    found, expected = ([ids(line) for line in out.splitlines()] for out in (ended.stdout, one))
+    assert found == expected
 
 
 # The end
@@ -114,11 +154,9 @@ def test_a_chat_of_ten_turns_is_that_of_one_process() -> None:
 @pytest.fixture
 def endless(endless_model: Path) -> Iterator["subprocess.Popen[str]"]:
     """Three ranks in the middle of an answer that does not end."""
-    assert MPIRUN is not None
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    command = [MPIRUN, "--oversubscribe", "-n", "3", *PROGRAM, "-m", str(endless_model)]
+    command = [*LAUNCH, "3", *PROGRAM, "-m", str(endless_model)]
     process = subprocess.Popen(
-        [*command, "-p", "a", "-c", "100000"], cwd=REPOSITORY, env=environment(**root),
+        [*command, "-p", "a", "-c", "100000"], cwd=REPOSITORY, env=environment(),
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
@@ -128,20 +166,6 @@ def endless(endless_model: Path) -> Iterator["subprocess.Popen[str]"]:
     process.kill()
     process.stderr.close()
     process.wait()
-
-
-def processes(parent: int) -> dict[int, int]:
-    """Finds the ranks below mpirun: each with its process."""
-    found = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            if int((place / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                settings = (place / "environ").read_bytes().split(b"\0")
-                (rank,) = [s[21:] for s in settings if s.startswith(b"OMPI_COMM_WORLD_RANK=")]
-                found[int(rank)] = int(place.name)
-        except (OSError, ValueError):
-            continue
-    return found
 
 
 def assert_ended(ranks: dict[int, int]) -> None:
@@ -238,10 +262,13 @@ def test_what_differs_on_a_rank_ends_all_with_one_line(
         "unrecognized arguments": (2, (*PROGRAM, "--none"), (*PROGRAM, "--none")),
         "expected text, got none": (2, (*PROGRAM, "-p", " "), (*PROGRAM, "-p", " ")),
     }
+    began = time.monotonic()
+    assert mpirun(2, *own).returncode == 0
+    seconds = time.monotonic() - began + SECONDS_TO_END
     for text, (code, first, second) in cases.items():
         began = time.monotonic()
         ended = mpirun(1, *first, ":", "-n", "1", *second)
-        assert time.monotonic() - began < SECONDS_TO_END, text
+        assert time.monotonic() - began < seconds, text
         lines = [line for line in ended.stderr.splitlines() if "error:" in line]
         assert len(lines) == 1, (text, ended.stderr)
         assert text in lines[0]

@@ -1,11 +1,8 @@
 """A model on several ranks gives the bits of one process; what each rank owns and holds."""
 
-import importlib.util
 import json
 import math
-import os
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +23,9 @@ from tests.model.hugging_face_tiny import write_tiny
 from tests.model.tiny import CONFIGS, GROUPED, Tiny, weights, write_meta_directory
 from tests.support.gguf_writer import gguf_bytes, llama_keys, llama_tensors, q8_0
 from tests.support.hugging_face_writer import write_hugging_face_directory, zero_arrays
+from tests.support.mpi import mpirun, needs_mpi
 from tests.support.pth_writer import write_random_meta_directory
 
-ROOT = Path(__file__).resolve().parents[2]
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-HAS_MPI = bool(importlib.util.find_spec("mpi4py")) and MPIRUN is not None
-needs_mpi = pytest.mark.skipif(
-    not HAS_MPI, reason="MPI is not installed: pip install -e '.[mpi]' runs these tests"
-)
 EVEN = replace(GROUPED, name="even", dim=256, ffn=512, vocab=160)  # rows of whole blocks of GGUF
 # Small versions of Meta's 70B in 8 files and of its 405B in 16 files, with their heads.
 SIZES_70B = {
@@ -49,17 +41,6 @@ SHAPE_1B = {
     "rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "rope_theta": 500000.0,
     "tie_word_embeddings": True, "head_dim": 64,
 }  # fmt: skip
-
-
-def mpirun(ranks: int, *command: str, **changes: str) -> "subprocess.CompletedProcess[str]":
-    """Runs a command on some ranks of this machine, as root too, which containers are."""
-    assert MPIRUN is not None
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return subprocess.run(
-        [MPIRUN, "--oversubscribe", "-n", str(ranks), *command],
-        env=os.environ | root | changes, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=300, check=False,
-    )  # fmt: skip
 
 
 def on_ranks(ranks: int, cases: list[Any], directory: Path, *before: str) -> list[Any]:

@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.mpi import processes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 JSON = {"Content-Type": "application/json"}
@@ -106,15 +108,15 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def running(directory: Path, *arguments: str) -> Iterator[Running]:
-    """Starts `--serve` and ends it; its end must be clean."""
+def running(directory: Path, *arguments: str, launch: Sequence[str] = ()) -> Iterator[Running]:
+    """Starts `--serve`, with `launch` before it, and ends it; its end must be clean."""
     for package in ("starlette", "uvicorn", "msgspec", "prometheus_client", "llguidance"):
         pytest.importorskip(package, reason="the serve extra is not installed")
     log = directory / "server.log"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "src.main", "--serve", "127.0.0.1:0", *arguments],
+            [*launch, sys.executable, "-m", "src.main", "--serve", "127.0.0.1:0", *arguments],
             cwd=directory, env=environment, stdin=subprocess.DEVNULL, stderr=stream,
         )  # fmt: skip
     try:
@@ -123,8 +125,8 @@ def running(directory: Path, *arguments: str) -> Iterator[Running]:
         found = ready.search(log.read_text("utf-8"))
         assert found is not None, log.read_text("utf-8")
         yield Running(int(found[1]), process, log)
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+        if process.poll() is None:  # mpirun would pass a signal on, and wait no more
+            os.kill(processes(process.pid)[0] if launch else process.pid, signal.SIGTERM)
         assert process.wait(timeout=30) in (0, 130)
         assert "Traceback" not in log.read_text("utf-8")
     finally:

@@ -1,0 +1,53 @@
+"""A server whose model several ranks run: the answers are those of one process."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.model import Model, load_model
+from tests.server.running import Running, running
+from tests.server.test_load import alone, body_of
+from tests.support.mpi import LAUNCH, needs_mpi
+
+pytestmark = needs_mpi
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model()
+
+
+def answer(server: Running, body: dict[str, Any]) -> str:
+    events = server.stream("/v1/chat/completions", body)
+    return "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+
+
+def compare(server: Running, model: Model, requests: int, seed: int) -> None:
+    """Asks many things at once, with prefixes in common; each answer is that of one process."""
+    chance = random.Random(seed)
+    bodies = [body_of(chance) for _ in range(requests)]
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda body: answer(server, body), bodies))
+    assert found == [alone(model, body) for body in bodies]
+    assert server.metric("cached_tokens_total") > 0
+
+
+def test_two_ranks_serve_the_answers_of_one_process(tmp_path: Path, model: Model) -> None:
+    with running(tmp_path, "-c", "1024", launch=(*LAUNCH, "2")) as server:
+        compare(server, model, 8, 1)
+        status, refused = server.ask("/explorer", {"id": server.chat()["id"]})
+        assert status == 400
+        assert "several processes run the model" in refused["error"]["message"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_serve_chunks_shared_prefixes_and_evicted_blocks(
+    tmp_path: Path, model: Model, ranks: int
+) -> None:
+    with running(tmp_path, "-c", "1024", "--slots", "3", launch=(*LAUNCH, str(ranks))) as server:
+        compare(server, model, 60, ranks)
+        assert server.metric("blocks") == 12
