@@ -1,8 +1,10 @@
 """Times whole models with quantized weights: against bfloat16, and against llama.cpp's formats.
 
     python -m tests.bench.bench_formats --shape 1b [--layers N] [--pairs 8] [--threads 2]
-        [--formats bfloat16 int8 nf4] [--theirs Q8_0 Q4_0] [--prompts 22 512]
+        [--formats bfloat16 int8 nf4 Q8_0 Q6_K Q4_K_M Q4_0] [--theirs Q8_0 Q4_0]
+        [--prompts 22 512]
 
+Formats of GGUF files are run from the files that llama.cpp's quantizer makes, by both.
 Each format has a process of its own, and the same random weights, quantized and saved once. Logits
 are first verified against float32 with the dequantized weights; llama.cpp's, whose weights are
 others, against float32 with the plain weights, within what four bits cost. Then timings alternate
@@ -29,7 +31,8 @@ from .shapes import add_shape_options, find_checkpoint, find_quantized, find_qua
 from .timed import Timed
 
 PLAIN = "bfloat16"
-OF_THE_SAME_SIZE = {"int8": "Q8_0", "nf4": "Q4_0"}
+KINDS = ("Q8_0", "Q6_K", "Q4_K_M", "Q4_0")
+OF_THE_SAME_SIZE = {"int8": "Q8_0", "nf4": "Q4_0", **dict(zip(KINDS, KINDS, strict=True))}
 # Of logits with weights of four bits, as a share of those with the plain ones.
 FOUR_BITS_BOUND = 1.0
 READ = "read roofline of"
@@ -41,9 +44,10 @@ def parse_options() -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_shape_options(parser)
     formats = [PLAIN, *OF_THE_SAME_SIZE]
-    parser.add_argument("--formats", nargs="+", choices=formats, default=formats)
-    theirs = list(OF_THE_SAME_SIZE.values())
-    parser.add_argument("--theirs", nargs="*", choices=theirs, default=theirs, help="llama.cpp's")
+    parser.add_argument("--formats", nargs="+", choices=formats, default=formats[:3])
+    parser.add_argument(
+        "--theirs", nargs="*", choices=KINDS, default=["Q8_0", "Q4_0"], help="llama.cpp's"
+    )
     parser.add_argument("--pairs", type=int, default=8, help="rounds of each measure")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompts", type=int, nargs="*", default=[22, 512])
@@ -64,7 +68,9 @@ class Bench:
         self.options = options
         self.plain = find_checkpoint(options.shape, options.layers, options.directory)
         self.directories = {
-            name: self.plain if name == PLAIN else find_quantized(self.plain, name)
+            name: self.plain
+            if name == PLAIN
+            else (find_quantized_gguf if name in KINDS else find_quantized)(self.plain, name)
             for name in options.formats
         }
         self.longest = max([*options.prompts, options.steps])

@@ -58,8 +58,7 @@ def _wide(model: Model, name: str, rows: Any = slice(None)) -> Any:
     weight = model.tensors[f"{name}.weight"]
     if isinstance(weight, ml.QuantizedTensor):
         return weight.dequantize().numpy()[rows]
-    array = weight.numpy()[rows]
-    return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return weight.to(ml.float32).numpy()[rows]
 
 
 def _norm(model: Model, name: str, x: Any) -> Any:

@@ -17,7 +17,7 @@ class Roofline:
     """Probes of reading and of multiplying.
 
     Args:
-        path: a model directory, whose weights are read, or any file.
+        path: a model, whose weights are read, or any other file.
         threads: of the probes.
         isa: whose multiply-adds are probed; reading takes whatever set reads fastest.
     """
@@ -25,7 +25,7 @@ class Roofline:
     def __init__(self, path: Path, threads: int, isa: str) -> None:
         ml.set_num_threads(threads)
         self.isa, self.threads = isa, threads
-        if path.is_dir():
+        if path.is_dir() or path.suffix == ".gguf":
             self._model = load_model(path)
             self._weights = weights_of_a_step(self._model)
         else:

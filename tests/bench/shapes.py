@@ -126,7 +126,7 @@ def find_quantized(directory: Path, quantize: str) -> Path:
 
 
 def find_quantized_gguf(directory: Path, kind: str) -> Path:
-    """Give the GGUF file that llama.cpp makes of a model: Q8_0 or Q4_0, by its own defaults."""
+    """Give the GGUF file that llama.cpp makes of a model, as Q4_0 or Q4_K_M, by its defaults."""
     import llama_cpp
 
     target = directory / f"model-{kind}.gguf"
