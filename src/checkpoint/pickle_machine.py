@@ -51,27 +51,17 @@ class OrderedDictValue(dict[str, object]):
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """A global by its dotted name."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalFunction(Global):
-    """A global that REDUCE may call: `build` checks the arguments and returns an inert value.
+    """A global by its dotted name, and what it means here.
 
     Args:
-        build: Takes the tuple of arguments; raises ValueError with `expected X, got Y` on bad ones.
+        name: The dotted name.
+        meaning: Of a storage class of torch, the dtype of its elements. Of what REDUCE may call,
+            a function of the tuple of arguments that checks them and returns an inert value; it
+            raises ValueError with `expected X, got Y` on bad ones.
     """
 
-    build: Callable[[tuple[object, ...]], object]
-
-
-@dataclass(frozen=True, slots=True)
-class StorageClass(Global):
-    """A typed storage class of torch, known by the dtype of its elements."""
-
-    dtype: ml.DType
+    name: str
+    meaning: ml.DType | Callable[[tuple[object, ...]], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +98,14 @@ def _load_storage(persistent_id: object) -> StorageReference:
     if not isinstance(persistent_id, tuple) or len(persistent_id) != 5:
         raise ValueError("expected a tuple of 5 values, got something else")
     tag, storage_class, key, device, count = persistent_id
-    if tag != "storage" or not isinstance(storage_class, StorageClass):
+    dtype = storage_class.meaning if isinstance(storage_class, Global) else None
+    if tag != "storage" or not isinstance(dtype, ml.DType):
         raise ValueError("expected ('storage', a storage class, ...), got something else")
     if not isinstance(key, str) or not isinstance(device, str):
         raise ValueError("expected a key and a device label as text, got something else")
     if not (key.isascii() and key.isdigit()) or len(key) > _LONGEST_KEY:
         raise ValueError(f"expected a record number as key, got {shown(key)}")
-    return StorageReference(storage_class.dtype, key, _size(count, "element count"))
+    return StorageReference(dtype, key, _size(count, "element count"))
 
 
 def _size(value: object, what: str) -> int:
@@ -167,17 +158,16 @@ def _ordered_dict(arguments: tuple[object, ...]) -> OrderedDictValue:
     return OrderedDictValue()
 
 
-_ALL: tuple[Global, ...] = (
-    GlobalFunction("torch._utils._rebuild_tensor_v2", _rebuild_tensor),
-    GlobalFunction("torch._utils._rebuild_parameter", _rebuild_parameter),
-    GlobalFunction("collections.OrderedDict", _ordered_dict),
-    StorageClass("torch.BFloat16Storage", ml.bfloat16),
-    StorageClass("torch.HalfStorage", ml.float16),
-    StorageClass("torch.FloatStorage", ml.float32),
-)
-
 TORCH_GLOBALS: dict[tuple[str, str], Global] = {
-    (module, name): value for value in _ALL for module, _, name in [value.name.rpartition(".")]
+    (module, name): Global(f"{module}.{name}", meaning)
+    for module, name, meaning in (
+        ("torch._utils", "_rebuild_tensor_v2", _rebuild_tensor),
+        ("torch._utils", "_rebuild_parameter", _rebuild_parameter),
+        ("collections", "OrderedDict", _ordered_dict),
+        ("torch", "BFloat16Storage", ml.bfloat16),
+        ("torch", "HalfStorage", ml.float16),
+        ("torch", "FloatStorage", ml.float32),
+    )
 }
 """The six allowed globals by (module, name)."""
 
@@ -335,12 +325,12 @@ class PickleMachine:
 
     def _op_reduce(self) -> None:
         arguments, function = self._pop(), self._pop()
-        if not isinstance(function, GlobalFunction):
+        if not isinstance(function, Global) or isinstance(function.meaning, ml.DType):
             self._refuse(f"expected a callable global, got {_kind(function)}")
         if not isinstance(arguments, tuple):
             self._refuse(f"expected a tuple of arguments, got {_kind(arguments)}")
         try:
-            self._stack.append(function.build(arguments))
+            self._stack.append(function.meaning(arguments))
         except ValueError as error:
             self._refuse(f"{function.name}: {error}")
 

@@ -21,9 +21,9 @@ from ..inference import (
 )
 from ..tokenizer import Tokenizer
 from ..untrusted import escape_line, replace_surrogates
-from .arguments import THINK, Options
+from .arguments import FLAGS, THINK, Options
 from .console import Console, UsageError
-from .flag_parser import OTHER_NAMES, integer, number, positive_integer
+from .flag_parser import OTHER_NAMES
 
 INTERRUPTED = "interrupted"
 Split: TypeAlias = Callable[[str, bool], tuple[str, str]]
@@ -36,12 +36,11 @@ def _think(text: str) -> str:
     return text
 
 
-# How the text of each setting is read.
-SETTINGS: dict[str, Callable[[str], object]] = (
-    dict.fromkeys(SAMPLING, number)
-    | {"top_k": integer, "seed": integer, "max_tokens": positive_integer, "stop": str,
-       "think": _think}
-)  # fmt: skip
+# How the text of each setting is read: as that of its flag.
+SETTINGS: dict[str, Callable[[str], object]] = {
+    **{name: FLAGS[name].reading["type"] for name in (*SAMPLING, "max_tokens", "stop")},
+    "think": _think,
+}
 _NONE = "none"
 _CAN_BE_NONE = ("seed", "max_tokens", "stop")
 _SECONDS_TO_CLEAR_UP = 1.0  # an interrupted answer is cleared up in less time

@@ -326,6 +326,18 @@ class Options:
 # fmt: on
 
 
+@dataclass(frozen=True)
+class Flag:
+    """A row of the table that `Options` is: names, how argparse reads it, what `--help` says."""
+
+    names: str
+    reading: Mapping[str, Any]
+    help: str
+
+
+FLAGS = {name: Flag(*field.__metadata__) for name, field in Options.__annotations__.items()}
+"""The flags by the names of their fields."""
+
 # The groups of `--help` by their first fields: the title, and a line below it.
 _GROUPS = {
     "prompt": ("prompt", "one prompt, its answer, exit; without one, a chat"),
@@ -373,11 +385,10 @@ def build_parser() -> FlagParser:
         allow_abbrev=False,  # an abbreviation would change its meaning when a flag is added
         add_help=False,
     )
-    for field, annotation in Options.__annotations__.items():
+    for field, flag in FLAGS.items():
         if field in _GROUPS:
             group = parser.add_argument_group(*_GROUPS[field])
-        names, reading, help_text = annotation.__metadata__
-        group.add_argument(*names.split(), help=help_text, **reading)
+        group.add_argument(*flag.names.split(), help=flag.help, **flag.reading)
     version = f"%(prog)s {__version__}"
     group.add_argument("--version", action="version", version=version, help="version")
     group.add_argument("-h", "--help", action="help", help="this text")
@@ -388,8 +399,8 @@ def build_parser() -> FlagParser:
 def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str, Any]) -> None:
     """Refuse flags that do not go together."""
     given = {
-        "-" if name == "standard_input" else annotation.__metadata__[0].split()[-1]
-        for name, annotation in Options.__annotations__.items()
+        "-" if name == "standard_input" else flag.names.split()[-1]
+        for name, flag in FLAGS.items()
         if values[name] not in (None, ()) and values[name] is not False  # 0 is a value
     }
     actions = [flag for flag in _ACTIONS if flag in given]

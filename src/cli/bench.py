@@ -3,7 +3,6 @@
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,20 +27,13 @@ _SPEEDS = (
 _FACTS = (("", "left"), ("", "left"))
 
 
-@dataclass
-class _Measured:
-    """Rates of one kind of work, in tokens per second, and the limit beside each."""
-
-    rates: list[float]
-    limits: list[float | None]
-
-    def row(self, title: str) -> tuple[str, str, str, str]:
-        """Return the cells of the table; the highest limit counts, as it is one for every round."""
-        speed = statistics.median(self.rates)
-        limit = max((limit for limit in self.limits if limit), default=0.0)
-        if limit < speed:  # no limit, or a probe that was slower than the model
-            return title, _readable(speed), "unknown", ""
-        return title, _readable(speed), _readable(limit), f"{100 * speed / limit:.0f} %"
+def _row(title: str, rates: list[float], limits: list[float | None]) -> tuple[str, ...]:
+    """Return the cells of the table; the highest limit counts, as it is one for every round."""
+    speed = statistics.median(rates)
+    limit = max((limit for limit in limits if limit), default=0.0)
+    if limit < speed:  # no limit, or a probe that was slower than the model
+        return title, _readable(speed), "unknown", ""
+    return title, _readable(speed), _readable(limit), f"{100 * speed / limit:.0f} %"
 
 
 def report_bench(console: Console, model: Model, positions: int) -> None:
@@ -68,12 +60,10 @@ def report_bench(console: Console, model: Model, positions: int) -> None:
         f"measuring a prompt of {prompt} and {steps} tokens after it, up to {ROUNDS} times"
     )
     runner = _Runner(model, positions)
-    reading, decoding = _measure(runner, prompt, steps)
+    rows = _measure(runner, prompt, steps)
     console.report_heading(model.description)
     console.report_line()
-    console.report_table(
-        _SPEEDS, [reading.row("prompt"), decoding.row("one token after the other")]
-    )
+    console.report_table(_SPEEDS, rows)
     console.report_line()
     console.report_table(_FACTS, runner.facts(prompt, steps))
 
@@ -174,19 +164,21 @@ class _Runner:
         ]
 
 
-def _measure(runner: _Runner, prompt: int, steps: int) -> tuple[_Measured, _Measured]:
+def _measure(runner: _Runner, prompt: int, steps: int) -> list[tuple[str, ...]]:
     """Measure prompt, tokens and both limits in rounds, within a budget of time."""
-    reading, decoding = _Measured([], []), _Measured([], [])
+    rounds = []
     end = time.perf_counter() + BUDGET_SECONDS
     for _ in range(ROUNDS):
-        reading.limits.append(runner.multiply_limit(prompt))
-        decoding.limits.append(runner.read_limit(prompt))
+        limits = runner.multiply_limit(prompt), runner.read_limit(prompt)
         seconds, each = runner.run(prompt, steps)
-        reading.rates.append(prompt / seconds)
-        decoding.rates.append(1 / statistics.median(each))
+        rounds.append((prompt / seconds, 1 / statistics.median(each), *limits))
         if time.perf_counter() > end:
             break
-    return reading, decoding
+    reading, decoding, multiply_limits, read_limits = map(list, zip(*rounds, strict=True))
+    return [
+        _row("prompt", reading, multiply_limits),
+        _row("one token after the other", decoding, read_limits),
+    ]
 
 
 def _median(rates: Sequence[float], unit: str) -> str:

@@ -45,7 +45,7 @@ class Command:
 
     usage: str
     summary: str
-    run: Callable[[Session, str], None]
+    run: Callable[[Session, str], object]
     words: Sequence[str] | None = ()
     keeps_blanks: bool = False
 
@@ -119,14 +119,6 @@ def _system(session: Session, argument: str) -> None:
     if argument:
         session.system = None if argument == '""' else argument
     session.console.reply(f"system prompt: {session.system or 'none'}")
-
-
-def _regenerate(session: Session, _argument: str) -> None:
-    session.regenerate()
-
-
-def _continue(session: Session, _argument: str) -> None:
-    session.resume()
 
 
 def _undo(session: Session, _argument: str) -> None:
@@ -371,8 +363,10 @@ COMMANDS = {
     "/help": Command("", "this list", _help),
     "/exit": Command("", "leave; also /bye, /quit, exit or quit", _exit),
     "/clear": Command("", "forget the conversation; system prompt and settings stay", _clear),
-    "/regen": Command("", "answer the last question again", _regenerate),
-    "/continue": Command("", "go on with an answer that was stopped", _continue),
+    "/regen": Command("", "answer the last question again", lambda chat, _: chat.regenerate()),
+    "/continue": Command(
+        "", "go on with an answer that was stopped", lambda chat, _: chat.resume()
+    ),
     "/undo": Command("", "take back the last question and its answer", _undo),
     "/system": Command("TEXT", 'set the system prompt; "" removes it; no TEXT shows it', _system),
     "/set": Command(

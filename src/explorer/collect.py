@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..model import Model
 from ..model.rope import inverse_frequencies
 from ..trace.records import Event, TensorInfo
-from .lens import Floats, Parts, attribute, read_lens
+from .lens import Floats, attribute, read_lens
 from .store import Reference, Store
 from .texts import token_text
 
@@ -306,8 +306,7 @@ class Collector:
         if one.record["lens"] is None or one.stream_rows < one.T:
             self._leave_out("lens", _positions(one, one.record["lens"], one.stream_rows))
         if token is not None and len(one.added) == 2 * self._sizes["L"] + 1:
-            parts = Parts(np.stack(one.added), np.add.reduce(one.added), one.heads)
-            found = attribute(transformer, parts, token)
+            found = attribute(transformer, np.stack(one.added), one.heads, token)
             for name in ("parts", "heads"):
                 found[name] = self._store.add(found[name], "residual")
             one.record["attribution"] = None if found["parts"] is None else found

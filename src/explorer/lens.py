@@ -95,23 +95,9 @@ def _sum_and_entropy(row: Floats) -> tuple[float, float]:
     return log_sum, (log_sum - mean) / float(np.log(2.0))
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What the last row of a pass is made of.
-
-    Attributes:
-        added: float32 [1 + 2 L, D]: the embedding, then what attention and feed-forward of each
-            layer added.
-        stream: float32 [D], the residual stream after the last layer.
-        heads: For each layer float32 [H*h], the heads' outputs before `wo`; empty where not kept.
-    """
-
-    added: Floats
-    stream: Floats
-    heads: list[Floats]
-
-
-def attribute(transformer: LlamaTransformer, parts: Parts, token: int) -> dict[str, Any]:
+def attribute(
+    transformer: LlamaTransformer, added: Floats, heads: list[Floats], token: int
+) -> dict[str, Any]:
     """Divide a logit among the parts that add up to the residual stream.
 
     logit = sum over parts of (part * scale * norm.weight) . output.weight[token], with the scale of
@@ -120,7 +106,9 @@ def attribute(transformer: LlamaTransformer, parts: Parts, token: int) -> dict[s
 
     Args:
         transformer: The network.
-        parts: Of the residual stream.
+        added: float32 [1 + 2 L, D], what the last row of a pass is made of: the embedding, then
+            what attention and feed-forward of each layer added.
+        heads: For each layer float32 [H*h], the heads' outputs before `wo`; empty where not kept.
         token: Whose logit.
 
     Returns:
@@ -130,22 +118,22 @@ def attribute(transformer: LlamaTransformer, parts: Parts, token: int) -> dict[s
     args = transformer.args
     ids = ml.Tensor.from_numpy(np.array([token], np.int32))
     row = ml.get_rows(transformer.output, ids, dtype=ml.float32).numpy()[0].astype(np.float64)
-    exact = parts.stream.astype(np.float64)
+    exact = np.add.reduce(added).astype(np.float64)  # the stream after the last layer
     scale = 1.0 / np.sqrt(np.square(exact).mean() + args.norm_eps)
     direction = row * transformer.norm.weight.numpy().astype(np.float64) * scale  # [D]
-    shares = (parts.added * direction).sum(-1)
-    heads = None
-    if parts.heads:
+    shares = (added * direction).sum(-1)
+    by_head = None
+    if heads:
         h, H = args.head_dim, args.n_heads
-        heads = np.empty((len(parts.heads), H), np.float32)
-        for layer, output in enumerate(parts.heads):
+        by_head = np.empty((len(heads), H), np.float32)
+        for layer, output in enumerate(heads):
             alone = np.zeros((H, H * h), np.float32)  # row i: only head i speaks
             for head in range(H):
                 alone[head, head * h : (head + 1) * h] = output[head * h : (head + 1) * h]
             wo = transformer.layers[layer].attention.wo
             x = ml.Tensor.from_numpy(alone).to(args.dtype)
-            added = ml.linear_transformation(x, wo, dtype=ml.float32).numpy()  # [H, D]
-            heads[layer] = (added * direction).sum(-1)
+            each = ml.linear_transformation(x, wo, dtype=ml.float32).numpy()  # [H, D]
+            by_head[layer] = (each * direction).sum(-1)
     terms = np.abs(exact * direction)
     bound = float(terms.sum()) * _ROUNDING[args.dtype.name]
     output_dtype = transformer.output.dtype
@@ -154,7 +142,7 @@ def attribute(transformer: LlamaTransformer, parts: Parts, token: int) -> dict[s
         bound += float(np.abs(row).sum() * normed.max()) / _CODE_STEPS
     return {
         "parts": shares.astype(np.float32),
-        "heads": heads,
+        "heads": by_head,
         "sum": float(shares.sum()),
         "bound": bound,
     }

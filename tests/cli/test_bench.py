@@ -135,7 +135,7 @@ def test_the_operations_of_attention_are_two_products_with_every_position_seen()
 def test_a_speed_is_never_more_than_the_whole_of_a_limit(
     rates: list[float], limits: list[float | None], cells: tuple[str, str, str]
 ) -> None:
-    assert bench._Measured(rates, limits).row("prompt") == ("prompt", *cells)
+    assert bench._row("prompt", rates, limits) == ("prompt", *cells)
 
 
 def test_the_rate_of_bfloat16_is_no_limit_of_integers(
