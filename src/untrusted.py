@@ -18,7 +18,10 @@ from typing import NoReturn, TypeGuard
 
 _LONGEST = 80
 _MOST_NAMES = 5
-_JSON_KINDS: dict[type, str] = {dict: "an object", list: "a list"}
+JSON_KINDS: dict[type, str] = {
+    dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a whole number",
+}  # fmt: skip
+"""What errors call the types of JSON."""
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISSOCK, "a socket"),
@@ -85,7 +88,7 @@ def described(value: object) -> str:
         return shown(value)
     if value is None or isinstance(value, int | float):
         return json.dumps(value)
-    return _JSON_KINDS.get(type(value), f"a value of type {type(value).__name__}")
+    return JSON_KINDS.get(type(value), f"a value of type {type(value).__name__}")
 
 
 def label_of(path: Path) -> str:

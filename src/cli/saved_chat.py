@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from ..inference import ContextFullError, InferenceError, SamplingArgs, SamplingError
 from ..untrusted import (
+    JSON_KINDS,
     described,
     escape_controls,
     json_controls,
@@ -32,7 +33,6 @@ _MARKDOWN = f"<!-- {_FORMAT} -->\n"
 # Settings that chats of version 0.1.0 lack.
 _ADDED: dict[str, object] = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
 _KEYS = ("format", "version", "model", "completion", "settings", "messages")
-_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
 _Kind = TypeVar("_Kind")
 
 
@@ -286,7 +286,7 @@ def _check_keys(found: dict[str, object], expected: Collection[str], where: str)
 
 def _typed(value: object, kind: type[_Kind], where: str) -> _Kind:
     if not isinstance(value, kind):
-        raise ValueError(f"{where}: expected {_KINDS[kind]}, got {described(value)}")
+        raise ValueError(f"{where}: expected {JSON_KINDS[kind]}, got {described(value)}")
     return value
 
 

@@ -14,7 +14,7 @@ SMALL, BODY, LARGE, TITLE = 13, 14, 16, 21
 _MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _SANS = "-apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
 # Width of a character by the size of its font: of the widest font above, and on average.
-MONO_EM, SANS_EM, BOLD_EM = 0.61, 0.58, 0.66
+MONO_EM, SANS_EM = 0.61, 0.58
 _ARROW = 7.0
 
 Point = tuple[float, float]
@@ -162,10 +162,10 @@ class Canvas:
         )
 
 
-def text_width(text: str, size: int, *, mono: bool = True, bold: bool = False) -> float:
+def text_width(text: str, size: int, *, mono: bool = True) -> float:
     """Return about how wide a line of text is; characters of East Asia and emoji count twice."""
     cells = sum(2 if ord(character) >= 0x1100 else 1 for character in text)
-    return cells * size * (MONO_EM if mono else BOLD_EM if bold else SANS_EM)
+    return cells * size * (MONO_EM if mono else SANS_EM)
 
 
 def wrapped(text: str, width: float, size: int, *, mono: bool = False) -> list[str]:

@@ -256,7 +256,7 @@ class Collector:
         first = max(size - one.value_rows, 0)
         if axis is not None and first:
             values = np.take(values, range(first, size), axis=axis)
-        reference = self._store.add_values(values, made.dtype, "values")
+        reference = self._store.add_values(values, made.dtype)
         return None if reference is None else [reference, axis, first]
 
     def _end_pass(self, token: int | None) -> None:

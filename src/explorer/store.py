@@ -75,20 +75,19 @@ class Store:
             "shape": list(array.shape),
         }
 
-    def add_values(self, values: Array, dtype: str, kind: str) -> Reference | None:
+    def add_values(self, values: Array, dtype: str) -> Reference | None:
         """Keep the elements of a tensor, bit for bit.
 
         Args:
             values: float32 or complex64, as events carry them.
             dtype: That of the tensor: of bfloat16, the 16 bits are stored.
-            kind: As in `add`.
         """
         if values.dtype.kind == "c":
             values = np.ascontiguousarray(values).view(np.float32).reshape(*values.shape, 2)
         if dtype == "bfloat16":
             bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> 16
-            return self.add(bits.astype(np.uint16), kind, "bfloat16")
-        return self.add(values.astype(np.float32), kind)
+            return self.add(bits.astype(np.uint16), "values", "bfloat16")
+        return self.add(values.astype(np.float32), "values")
 
 
 def file_bytes(count: int) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ..untrusted import described, read_json_object, shown
+from ..untrusted import JSON_KINDS, described, read_json_object, shown
 from .added_tokens import AddedToken
 from .errors import TokenizerError, mismatch
 from .tokenizer import Roles
@@ -52,9 +52,6 @@ _FLAGS = ("special", "normalized", "lstrip", "rstrip", "single_word")
 # A marker of a turn or of a beginning is not text, whatever its flag says.
 MARKER = re.compile("<[|｜].*[|｜]>", re.DOTALL)
 
-_EXPECTED = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
-_EXPECTED |= {int: "a whole number"}
-
 
 def read_json(path: Path) -> dict[str, object]:
     """Read a file that holds one JSON object of bounded size, or raise a TokenizerError."""
@@ -69,7 +66,7 @@ def expect_kind(path: Path, what: str, value: object, kind: type[_T]) -> _T:
             text names the file and `what`, the part of it.
     """
     if type(value) is not kind:
-        raise mismatch(path, what, _EXPECTED[kind], described(value))
+        raise mismatch(path, what, JSON_KINDS[kind], described(value))
     return value
 
 
