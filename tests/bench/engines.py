@@ -8,7 +8,7 @@ import ctypes
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,14 +27,6 @@ class Setup:
     positions: int
     gguf: Path | None = None
     sequences: int = 1
-
-
-class Engine(Protocol):
-    """What the benchmark needs of an engine."""
-
-    def reset(self) -> None: ...
-    def run(self, ids: list[int]) -> Any: ...
-    def facts(self) -> dict[str, Any]: ...
 
 
 class Ours:

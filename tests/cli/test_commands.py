@@ -120,7 +120,6 @@ def test_there_is_no_system_prompt_in_a_completion(alphabet_model: Path) -> None
 
 
 FLAGS = ("--temperature", "0", "--seed", "1")
-TAB = "\t"
 
 
 class Typist:

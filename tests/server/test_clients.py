@@ -16,12 +16,6 @@ from tests.server.running import Running
 
 QUESTION = "What is the capital of Italy?"
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]
-SCHEMA = {
-    "type": "object",
-    "properties": {"city": {"type": "string", "enum": ["Rome", "Paris"]}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
 
 
 @pytest.fixture
