@@ -171,7 +171,7 @@ def endless(endless_model: Path) -> Iterator["subprocess.Popen[str]"]:
 def assert_ended(ranks: dict[int, int]) -> None:
     """Waits a little until no rank runs; one that nobody asks for its exit code does not count."""
     for pid in ranks.values():
-        for _ in range(20):
+        for _ in range(10 * SECONDS_TO_END):
             state = Path(f"/proc/{pid}/stat")
             if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
                 break
@@ -217,9 +217,9 @@ def test_ctrl_c_ends_all(endless: "subprocess.Popen[str]") -> None:
 @pytest.mark.slow
 def test_a_slow_pass_is_not_a_lost_rank() -> None:
     code = (
-        "import time; from src.cli import ranks; ranks._LOST_SECONDS = 1.0; "
+        "import time; from src.cli import ranks; ranks._LOST_SECONDS = 3.0; "
         "from src.model.llama import LlamaFeedForward as Part; before = Part.forward; "
-        "Part.forward = lambda self, x: (time.sleep(0.7), before(self, x))[1]"
+        "Part.forward = lambda self, x: (time.sleep(1.0), before(self, x))[1]"
     )
     ended = mpirun(2, *patched(code, "-p", "hi", "-n", "2", "--temperature", "0"))
     assert ended.returncode == 0, ended.stderr
