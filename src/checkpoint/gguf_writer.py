@@ -6,17 +6,13 @@ of text, of int as int32, or of float as float32.
 Source: ggml-org/ggml, docs/gguf.md.
 """
 
-import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
-
-import numpy as np
 
 from .. import ml
 from .gguf import DTYPES, MAGIC, nbytes_of
+from .safetensors_writer import TensorWriter, bytes_of
 
 _VERSION, _ALIGNMENT = 3, 32
 TYPE_NUMBERS: Mapping[ml.DType | ml.BlockDType, int] = {d: number for number, d in DTYPES.items()}
@@ -29,8 +25,8 @@ _LISTED: Mapping[type, tuple[int, str]] = {int: (5, "i"), float: (6, "f")}
 NewValue = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 
 
-class GgufWriter:
-    """A new GGUF file; to be used in a `with` statement, at whose end it is on the disk.
+class GgufWriter(TensorWriter):
+    """A new GGUF file.
 
     Args:
         path: The file, which must not exist.
@@ -49,17 +45,15 @@ class GgufWriter:
     ) -> None:
         head = [MAGIC, struct.pack("<IQQ", _VERSION, len(tensors), len(keys))]
         head += (_text(name) + _value(value) for name, value in keys.items())
-        self._places: dict[str, tuple[int, int]] = {}
+        places: dict[str, tuple[int, int]] = {}
         position = 0
         for name, (dtype, shape) in tensors.items():
             sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
             head.append(_text(name) + sizes + struct.pack("<IQ", TYPE_NUMBERS[dtype], position))
-            self._places[name] = (position, nbytes_of(dtype, shape))
+            places[name] = position, nbytes_of(dtype, shape)
             position = _aligned(position + nbytes_of(dtype, shape))
         content = b"".join(head)
-        self._start = _aligned(len(content))
-        self._stream = path.open("xb")
-        self._stream.write(content)
+        super().__init__(path, content.ljust(_aligned(len(content)), b"\0"), places)
         self._stream.truncate(self._start + position)
 
     def write(self, name: str, weight: ml.Weight) -> None:
@@ -68,29 +62,7 @@ class GgufWriter:
         Raises:
             OSError: It cannot be written, as on a full disk.
         """
-        start, nbytes = self._places.pop(name)
-        bits = (weight if isinstance(weight, ml.Tensor) else weight.codes).contiguous().bits()
-        content = bits.reshape(-1).view(np.uint8).data
-        assert len(content) == nbytes
-        self._stream.seek(self._start + start)
-        self._stream.write(content)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if error is None:
-                assert not self._places
-                self._stream.flush()
-                os.fsync(self._stream.fileno())
-        finally:
-            self._stream.close()
+        self._put(name, bytes_of(weight if isinstance(weight, ml.Tensor) else weight.codes))
 
 
 def _aligned(position: int) -> int:

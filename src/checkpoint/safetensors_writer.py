@@ -46,50 +46,27 @@ def written_bytes(tensors: Sequence[NewTensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-class SafetensorsWriter:
-    """A new safetensors file; to be used in a `with` statement, at whose end it is on the disk.
+class TensorWriter:
+    """A new file of tensors; to be used in a `with` statement, at whose end it is on the disk.
 
     Args:
         path: The file, which must not exist.
-        tensors: All that is going to be written.
-        metadata: Free text for the header.
+        head: What it begins with.
+        places: Where each tensor starts after the head, and its bytes.
 
     Raises:
         OSError: The file cannot be written.
     """
 
-    def __init__(
-        self, path: Path, tensors: Sequence[NewTensor], metadata: Mapping[str, str]
-    ) -> None:
-        ordered = sorted(tensors, key=lambda one: (-DTYPE_BITS[one.dtype], one.name))
-        header: dict[str, object] = {"__metadata__": dict(metadata)}
-        self._places: dict[str, tuple[int, int]] = {}
-        position = 0
-        for tensor in ordered:
-            end = position + tensor.nbytes
-            header[tensor.name] = {
-                "dtype": tensor.dtype,
-                "shape": list(tensor.shape),
-                "data_offsets": [position, end],
-            }
-            self._places[tensor.name] = (position, end)
-            position = end
-        assert len(self._places) == len(tensors)
-        text = json.dumps(header, separators=(",", ":")).encode("ascii")
-        text += b" " * (-len(text) % _ALIGNMENT)
-        self._start = _LENGTH_BYTES + len(text)
+    def __init__(self, path: Path, head: bytes, places: dict[str, tuple[int, int]]) -> None:
+        self._start, self._places = len(head), places
         self._stream = path.open("xb")
-        self._stream.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+        self._stream.write(head)
 
-    def write(self, name: str, content: bytes | memoryview) -> None:
-        """Write the bytes of one of the tensors, once.
-
-        Raises:
-            OSError: They cannot be written, as on a full disk.
-        """
-        begin, end = self._places.pop(name)
-        assert len(content) == end - begin
-        self._stream.seek(self._start + begin)
+    def _put(self, name: str, content: bytes | memoryview) -> None:
+        start, nbytes = self._places.pop(name)
+        assert len(content) == nbytes
+        self._stream.seek(self._start + start)
         self._stream.write(content)
 
     def __enter__(self) -> Self:
@@ -108,6 +85,46 @@ class SafetensorsWriter:
                 os.fsync(self._stream.fileno())
         finally:
             self._stream.close()
+
+
+class SafetensorsWriter(TensorWriter):
+    """A new safetensors file.
+
+    Args:
+        path: The file, which must not exist.
+        tensors: All that is going to be written.
+        metadata: Free text for the header.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+
+    def __init__(
+        self, path: Path, tensors: Sequence[NewTensor], metadata: Mapping[str, str]
+    ) -> None:
+        header: dict[str, object] = {"__metadata__": dict(metadata)}
+        places: dict[str, tuple[int, int]] = {}
+        position = 0
+        for tensor in sorted(tensors, key=lambda one: (-DTYPE_BITS[one.dtype], one.name)):
+            header[tensor.name] = {
+                "dtype": tensor.dtype,
+                "shape": list(tensor.shape),
+                "data_offsets": [position, position + tensor.nbytes],
+            }
+            places[tensor.name] = position, tensor.nbytes
+            position += tensor.nbytes
+        assert len(places) == len(tensors)
+        text = json.dumps(header, separators=(",", ":")).encode("ascii")
+        text += b" " * (-len(text) % _ALIGNMENT)
+        super().__init__(path, len(text).to_bytes(_LENGTH_BYTES, "little") + text, places)
+
+    def write(self, name: str, content: bytes | memoryview) -> None:
+        """Write the bytes of one of the tensors, once.
+
+        Raises:
+            OSError: They cannot be written, as on a full disk.
+        """
+        self._put(name, content)
 
 
 # The tensors of a weight
@@ -183,14 +200,14 @@ def part_contents(
         origin: What it was made of.
     """
     if isinstance(weight, ml.Tensor):
-        yield name, _bytes_of(weight)
+        yield name, bytes_of(weight)
         return
-    yield name, _bytes_of(weight.codes)
+    yield name, bytes_of(weight.codes)
     if weight.dtype is ml.int8_block:
-        yield f"{name}{INT8_SCALE}", _bytes_of(weight.scales)
+        yield f"{name}{INT8_SCALE}", bytes_of(weight.scales)
         return
-    yield f"{name}.absmax", _bytes_of(weight.scales)
-    yield f"{name}.quant_map", _bytes_of(ml.nf4_code())
+    yield f"{name}.absmax", bytes_of(weight.scales)
+    yield f"{name}.quant_map", bytes_of(ml.nf4_code())
     yield f"{name}{NF4_STATE}", _state_text(weight.shape, origin)
 
 
@@ -210,7 +227,7 @@ def in_pairs(weight: ml.Tensor, head_dim: int) -> ml.Tensor:
     return ml.Tensor.from_numpy(pairs, name=weight.name)
 
 
-def _bytes_of(tensor: ml.Tensor) -> memoryview:
+def bytes_of(tensor: ml.Tensor) -> memoryview:
     """Return the bytes of a tensor without a copy, or those of a contiguous copy."""
     return tensor.contiguous().bits().reshape(-1).view(np.uint8).data
 
