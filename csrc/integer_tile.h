@@ -28,7 +28,7 @@ enum {
 INLINE void prefetch_codes(const uint8_t *codes, ptrdiff_t bytes)
 {
     for (ptrdiff_t at = 0; at < bytes; at += LINE)
-        __builtin_prefetch(codes + at);
+        __builtin_prefetch(codes + at, 0, 2);
 }
 
 /* The same bits in lanes of other sizes; operators work on all of them. */

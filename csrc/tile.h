@@ -21,7 +21,8 @@ enum {
      * One token: places in memory that a thread reads from in turn, and bytes that are prefetched
      * of each. On Intel's Cascade Lake and Emerald Rapids two long streams come as fast as a plain
      * read of eight; rows side by side, which end after some thousand bytes, reach 0.8 of that, and
-     * one stream without prefetching 0.7.
+     * one stream without prefetching 0.7. They are prefetched into the L2 cache: AMD's Zen 4 reads
+     * 1.1 to 1.25 times as fast so as with prefetches into the L1 cache, which lose to none there.
      */
     STREAMS = 2,
     PREFETCH_STREAM = 2048
@@ -366,7 +367,7 @@ INLINE void multiply_streams(float *out, const char *x, const char *weight, ptrd
     for (ptrdiff_t at = 0; at < whole; at += p.block_bytes, x += 64) {
 #pragma GCC unroll 2
         for (int r = 0; r < rows; r++)
-            __builtin_prefetch(weight + r * next + at + PREFETCH_STREAM);
+            __builtin_prefetch(weight + r * next + at + PREFETCH_STREAM, 0, 2);
 #pragma GCC unroll 2
         for (int phase = 0; phase < p.phases; phase++)
 #pragma GCC unroll 2
