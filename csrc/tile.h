@@ -21,8 +21,8 @@ enum {
      * One token: places in memory that a thread reads from in turn, and bytes that are prefetched
      * of each. On Intel's Cascade Lake and Emerald Rapids two long streams come as fast as a plain
      * read of eight; rows side by side, which end after some thousand bytes, reach 0.8 of that, and
-     * one stream without prefetching 0.7. They are prefetched into the L2 cache: AMD's Zen 4 reads
-     * 1.1 to 1.25 times as fast so as with prefetches into the L1 cache, which lose to none there.
+     * one stream without prefetching 0.7. Weights are prefetched into the L2 cache: there AMD's
+     * Zen 4 is 1.1 to 1.25 times as fast as with prefetches into the L1 cache, which lose to none.
      */
     STREAMS = 2,
     PREFETCH_STREAM = 2048
@@ -237,7 +237,7 @@ INLINE void tile_stored(const Product p, const int keep, const int rows, const i
     for (const float *const end = x + bytes / p.block_bytes * step; x != end; x += step) {
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
-            __builtin_prefetch(w[r] + prefetch);
+            __builtin_prefetch(w[r] + prefetch, 0, 2);
         prefetch += pace;
         tile_block(p, keep, rows, tokens, part, w, widened, x, acc);
 #pragma GCC unroll 4
