@@ -79,15 +79,14 @@ class TokenSettings:
     """What the files beside a tokenizer say about the roles of its tokens.
 
     Attributes:
-        names: The token of each role that they name: bos_token, eos_token, unk_token.
-        sources: The file that named it.
+        names: The token of each role that they name (bos_token, eos_token, unk_token), and the
+            file that named it.
         adds_bos: Whether texts begin with the begin token; None if they do not say.
         end_ids: Ids that end an answer.
         end_ids_source: The file that lists them.
     """
 
-    names: Mapping[str, str]
-    sources: Mapping[str, Path]
+    names: Mapping[str, tuple[str, Path]]
     adds_bos: bool | None
     end_ids: frozenset[int]
     end_ids_source: Path
@@ -133,11 +132,12 @@ class TokenSettings:
         special_tokens: Mapping[str, int],
     ) -> str | None:
         """Return the token of a role: as the files name it, the tokenizer file, or known."""
-        name = self.names.get(role)
-        if name is not None and name not in special_tokens:
-            rule = "a special token of the tokenizer"
-            raise mismatch(self.sources[role], role, rule, shown(name))
-        return name or by_template or next((n for n in known if n in special_tokens), None)
+        if role not in self.names:
+            return by_template or next((n for n in known if n in special_tokens), None)
+        name, source = self.names[role]
+        if name not in special_tokens:
+            raise mismatch(source, role, "a special token of the tokenizer", shown(name))
+        return name
 
 
 def read_token_settings(directory: Path) -> TokenSettings:
@@ -150,14 +150,13 @@ def read_token_settings(directory: Path) -> TokenSettings:
     Raises:
         TokenizerError: A file is malformed.
     """
-    names: dict[str, str] = {}
-    sources: dict[str, Path] = {}
+    names: dict[str, tuple[str, Path]] = {}
     for path in (directory / _TOKENS_MAP_FILE, directory / CONFIG_FILE):
         config = _read(path)
         for role in ("bos_token", "eos_token", "unk_token"):
             name = _token_name(path, role, config.get(role))
             if name is not None:
-                names[role], sources[role] = name, path
+                names[role] = name, path
     adds_bos = config.get("add_bos_token")
     if adds_bos is not None:
         adds_bos = expect_kind(path, "add_bos_token", adds_bos, bool)
@@ -166,7 +165,7 @@ def read_token_settings(directory: Path) -> TokenSettings:
     if not isinstance(listed, list):
         listed = [] if listed is None else [listed]
     end_ids = frozenset(expect_kind(path, "eos_token_id", number, int) for number in listed)
-    return TokenSettings(names, sources, adds_bos, end_ids, path)
+    return TokenSettings(names, adds_bos, end_ids, path)
 
 
 def _read(path: Path) -> dict[str, object]:

@@ -159,7 +159,6 @@ def _settings(
 ) -> TokenSettings:
     return TokenSettings(
         names={},
-        sources={},
         adds_bos=_value(path, values, "add_bos_token", adds_bos),
         end_ids=frozenset(n for role in ("eot", "eom") if (n := named[role]) is not None),
         end_ids_source=path,

@@ -74,7 +74,7 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
         model = _read_model(path, file)
         template = read_template(path, file.get("post_processor"))
         ends = [name for name in template or () if name]
-        named = {*settings.names.values(), *ends}
+        named = {*(name for name, _ in settings.names.values()), *ends}
         vocabulary = read_vocabulary(path, model.get("vocab"), file.get("added_tokens"), named)
         for name in ends:
             if name not in vocabulary.special:
