@@ -156,30 +156,26 @@ def integer(text: str) -> int:
         raise argparse.ArgumentTypeError(f"must be a whole number: got {text}") from None
 
 
-def positive_integer(text: str) -> int:
-    """Return a whole number of at least 1; raise ArgumentTypeError where it is none."""
-    value = integer(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1: got {text}")
-    return value
-
-
-def integer_in(low: int, high: int, what: str = "") -> Callable[[str], int]:
+def integer_in(low: int, high: int | None = None, what: str = "") -> Callable[[str], int]:
     """Return a function that reads a whole number in low..high, or raises ArgumentTypeError.
 
     Args:
         low: The least.
-        high: The largest.
+        high: The largest; None for no limit.
         what: What the number is, for the error, such as `a stage from `.
     """
+    rule = f"at least {low}" if high is None else f"{what}{low} to {high}"
 
     def read(text: str) -> int:
         value = integer(text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"must be {what}{low} to {high}: got {text}")
+        if value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"must be {rule}: got {text}")
         return value
 
     return read
+
+
+positive_integer = integer_in(1)
 
 
 def ranges(text: str) -> tuple[range, ...]:
