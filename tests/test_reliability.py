@@ -35,6 +35,7 @@ def names_in(file: str) -> tuple[str, ...]:
 
 def test_the_table_has_every_row_of_the_standard() -> None:
     assert list(rows()) == IDS
+    assert f"| {len(IDS)} of {len(IDS)} |" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("row", IDS)
