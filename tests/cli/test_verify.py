@@ -260,6 +260,10 @@ FAULTS |= {
         "output.weight": "19 output norm and logits: logits",
     }.items()
 }
+FAULTS["not a number"] = (
+    with_weight("layers.1.attention.wq.weight", lambda rows: rows.fill(np.nan)),
+    "8 xq, xk, xv: xq of layer 1",
+)
 
 
 def assert_fails(done: Outcome, text: str) -> None:
@@ -289,44 +293,33 @@ def test_a_weight_of_the_embedding_is_seen_where_its_token_is(
     assert run("-m", with_biases, "--verify", "-p", "abc").returncode == 0
 
 
+PATCHES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
+    "the attention that answers": (
+        ml, "attention",
+        lambda fused: lambda q, *rest: fused(ml.multiply(q, 1.01), *rest),
+        "19 output norm and logits: logits of the whole network",
+    ),
+    "scores of another scale": (
+        LlamaAttention, "eager",
+        lambda eager: lambda self, q, *rest: eager(self, ml.multiply(q, 1.01), *rest),
+        "14 attention output: output of layer 0",
+    ),
+    "another token": (
+        Tokenizer, "encode",
+        lambda encode: lambda self, text, **how: encode(self, text.lower(), **how),
+        "1 tokenization: ids of ",
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.oracle
-def test_a_fault_of_the_attention_that_answers_is_seen(
-    run: Run, with_biases: Path, here: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("patch", PATCHES)
+def test_a_fault_of_the_code_is_seen(
+    run: Run, with_biases: Path, here: None, monkeypatch: pytest.MonkeyPatch, patch: str
 ) -> None:
-    fused = ml.attention
-    monkeypatch.setattr(ml, "attention", lambda q, *rest: fused(ml.multiply(q, 1.01), *rest))
-    text = "19 output norm and logits: logits of the whole network"
+    owner, name, change, text = PATCHES[patch]
+    monkeypatch.setattr(owner, name, change(getattr(owner, name)))
     assert_fails(run("-m", with_biases, "--verify"), text)
-
-
-@pytest.mark.oracle
-def test_a_score_of_another_scale_is_seen(
-    run: Run, with_biases: Path, here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    eager = LlamaAttention.eager
-    monkeypatch.setattr(
-        LlamaAttention, "eager", lambda self, q, *rest: eager(self, ml.multiply(q, 1.01), *rest)
-    )
-    assert_fails(run("-m", with_biases, "--verify"), "14 attention output: output of layer 0")
-
-
-@pytest.mark.oracle
-def test_another_token_is_seen(
-    run: Run, with_biases: Path, here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encode = Tokenizer.encode
-    monkeypatch.setattr(
-        Tokenizer, "encode", lambda self, text, **how: encode(self, text.lower(), **how)
-    )
-    assert_fails(run("-m", with_biases, "--verify"), "1 tokenization: ids of ")
-
-
-@pytest.mark.oracle
-def test_not_a_number_is_a_fault(
-    run: Run, with_biases: Path, here: None, broken: Callable[[Break], None]
-) -> None:
-    broken(with_weight("layers.1.attention.wq.weight", lambda rows: rows.fill(np.nan)))
-    assert_fails(run("-m", with_biases, "--verify"), "8 xq, xk, xv: xq of layer 1")
 
 
 # What is refused.
