@@ -12,7 +12,7 @@ from ..tokenizer import StreamDecoder
 from ..trace import clock, is_on, mark
 from .errors import ContextFullError, NumericError, PromptError
 from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
-from .speculation import Drafter
+from .speculation import Drafter, PassCosts
 
 # How many candidates for a token a trace shows.
 TRACED_CANDIDATES = 5
@@ -97,7 +97,7 @@ class StopStrings:
             self.found = True
             self._held = ""
             return text[: min(begins)]
-        keep = max((_overlap(text, stop) for stop in self._stops), default=0)
+        keep = max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -107,7 +107,7 @@ class StopStrings:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Return the length of the longest end of the text that begins the stop string."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:length]):
@@ -128,7 +128,7 @@ def split_thoughts(text: str, opened: bool = False, is_over: bool = True) -> tup
         return "", "" if not is_over and _THOUGHT.startswith(begun) else text
     thought, mark, said = begun.removeprefix(_THOUGHT).partition(_SAID)
     if not mark and not is_over:
-        thought = thought[: len(thought) - _overlap(thought, _SAID)]
+        thought = thought[: len(thought) - overlap(thought, _SAID)]
     return thought.strip("\n"), said.lstrip("\n")
 
 
@@ -304,26 +304,33 @@ class Answer:
                 self._cached.confirm(self.newest)
             self.stats.decode_seconds += clock() - started
 
-    def draft(self) -> list[int]:
-        """Return what the next pass is to check after the newest token; often nothing."""
+    def draft(self, costs: PassCosts | None = None, others: int = 0) -> list[int]:
+        """Return what the next pass is to check after the newest token; often nothing.
+
+        Args:
+            costs: What passes take from now on; None for no change.
+            others: Tokens that the pass checks for other answers.
+        """
         if self._drafter is None:
             return []
-        started = clock()
-        drafted = self._drafter.draft(0 if is_on() else self.limit - self.stats.new_tokens - 1)
+        started, most = clock(), 0 if is_on() else self.limit - self.stats.new_tokens - 1
+        drafted = self._drafter.draft(most, costs, others)
         self._draft_seconds = clock() - started
         self.stats.drafted_tokens += len(drafted)
         return drafted
 
-    def note_pass(self, rows: Logits, seconds: float) -> None:
-        """Take what came of a pass for this answer alone.
+    def note_pass(self, rows: Logits, seconds: float, is_alone: bool = True) -> None:
+        """Take what came of a pass.
 
         Args:
             rows: The logits after the newest token and the n drafted ones [1 + n, V].
             seconds: What it took.
+            is_alone: Whether it was for this answer alone; else whoever ran it tells the costs.
         """
         self.stats.decode_seconds += seconds
         if self._drafter is not None and not is_on():
-            self._drafter.note_step(rows[1:], self._draft_seconds, seconds)
+            noted = seconds if is_alone else None
+            self._drafter.note_step(rows[1:], self._draft_seconds, noted)
             self.stats.decode_seconds += self._draft_seconds
             self._draft_seconds = 0.0
 

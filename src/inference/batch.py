@@ -26,13 +26,11 @@ from .errors import (
     QueueFullError,
     TimeLimitError,
 )
-from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
+from .sampling import STEPS_OFF, Choice, Logits, Sampler, SamplingArgs, explain_choice
 from .speculation import Drafter, PassCosts, TextIndex
 
 # Tokens of a prompt in a pass whose logits are all wanted: rows over the vocabulary take memory.
 _EXPLAINED_CHUNK = 64
-# Leaves the probabilities as the model has them.
-_STEPS_OFF = SamplingArgs(1.0, top_k=0, top_p=1.0, seed=0)
 
 # Takes each step of a request, or the error that ended it.
 Deliver = Callable[[Step | Exception], None]
@@ -145,7 +143,7 @@ class BatchEngine:
         max_requests: The most requests that run at once.
         max_waiting: The most requests that wait.
         prompt_chunk: The most tokens of prompts in a pass, for which the others wait.
-        speculation: Whether drafts are checked while a single request runs.
+        speculation: Whether passes that read no prompt check drafts, where that saves time.
 
     Raises:
         PromptError: A number below 1.
@@ -175,7 +173,8 @@ class BatchEngine:
         self.model, self.sequence_length = model, sequence_length
         self._pool = BlockPool(model, sequence_length, -(-cache_tokens // SIZE))
         self._limits = max_requests, max_waiting, prompt_chunk
-        self._costs = PassCosts() if speculation else None
+        self._speculation = speculation
+        self._costs: dict[int, PassCosts] = {}  # by the number of running requests
         self._changed = threading.Condition()
         self._passing = threading.Lock()  # held while the pool is in use
         self._waiting: deque[Request] = deque()
@@ -369,9 +368,14 @@ class BatchEngine:
             return
         seconds = time.perf_counter() - started
         self._counts["passes"] += 1
-        for request, (_, ids, *_), logits in zip(requests, parts, rows, strict=True):
+        drafted = sum(len(ids) - certain for _, ids, certain, _ in parts)
+        if all(request._is_read for request in requests):
+            self._costs_of(len(requests)).note_pass(drafted, seconds)
+        elif len(requests) == 1:
+            self._costs_of(1).note_prompt(len(parts[0][1]), seconds)
+        for request, logits in zip(requests, rows, strict=True):
             try:
-                self._take_rows(request, ids, logits, seconds, len(requests) == 1)
+                self._take_rows(request, logits, seconds)
             except Exception as error:  # noqa: BLE001 (it belongs to this request)
                 if isinstance(error, CheckpointError):
                     self._pool.forget()
@@ -382,29 +386,36 @@ class BatchEngine:
     ) -> tuple[list[Request], list[tuple[PooledSequence, Sequence[int], int, int]]]:
         """Return the requests of the next pass, and their parts as `BlockPool.run` takes them."""
         requests, parts = [], list[tuple[PooledSequence, Sequence[int], int, int]]()
-        is_alone = len(self._running) == 1 and not self._waiting
-        for request in self._running:
-            if request._is_read and request._sequence is not None:
-                drafted = request._answer.draft() if is_alone else []
-                ids = [request._answer.newest, *drafted]
-                requests.append(request)
-                parts.append((request._sequence, ids, 1, len(ids)))
-        left = self._limits[2]
         reading = [request for request in self._running if not request._is_read]
+        decoding = [request for request in self._running if request._is_read]
+        left = self._limits[2]
         while left > 0:
-            next_one = reading.pop(0) if reading else self._admitted()
-            if next_one is None:
+            request = reading.pop(0) if reading else self._admitted()
+            if request is None:
                 break
-            request, sequence = next_one, next_one._sequence
+            sequence, ids = request._sequence, request._answer.ids
             assert sequence is not None
             explains = request._prompt_candidates > 0
             start = sequence.length
-            chunk = request._answer.ids[start:][: min(left, _EXPLAINED_CHUNK) if explains else left]
-            is_last = start + len(chunk) == len(request._answer.ids)
+            chunk = ids[start:][: min(left, _EXPLAINED_CHUNK) if explains else left]
+            is_last = start + len(chunk) == len(ids)
             requests.append(request)
             parts.append((sequence, chunk, len(chunk), len(chunk) if explains else int(is_last)))
             left -= len(chunk)
+        costs = None if requests or not decoding else self._costs_of(len(decoding))
+        drafted = 0
+        for request in decoding:
+            sequence, answer = request._sequence, request._answer
+            assert sequence is not None
+            draft = [] if costs is None else answer.draft(costs, drafted)
+            drafted += len(draft)
+            requests.append(request)
+            parts.append((sequence, [answer.newest, *draft], 1, 1 + len(draft)))
         return requests, parts
+
+    def _costs_of(self, requests: int) -> PassCosts:
+        """Return what is known of passes that continue a number of requests."""
+        return self._costs.setdefault(requests, PassCosts(requests=requests))
 
     def _admitted(self) -> Request | None:
         """Let the request begin that waits for the longest time, if there is a place for it."""
@@ -424,29 +435,21 @@ class BatchEngine:
         self._counts["cached_tokens"] += request._sequence.length
         return request
 
-    def _take_rows(
-        self, request: Request, ids: Sequence[int], rows: Logits, seconds: float, is_alone: bool
-    ) -> None:
+    def _take_rows(self, request: Request, rows: Logits, seconds: float) -> None:
         """Let an answer draw from the logits of a pass, and deliver its steps."""
         answer, sequence = request._answer, request._sequence
         assert sequence is not None
         if request._is_read:
-            if is_alone:
-                answer.note_pass(rows, seconds)
-            else:
-                answer.stats.decode_seconds += seconds
+            answer.note_pass(rows, seconds, is_alone=False)
         else:
             answer.stats.prefill_seconds += seconds
-            if is_alone and self._costs is not None:
-                self._costs.note_prompt(len(ids), seconds)
             if request._prompt_candidates:
                 self._explain_prompt(request, rows)
             if sequence.length < len(answer.ids):
                 return
             request._is_read = True
-            costs = self._costs
-            drafter = None if costs is None else Drafter(TextIndex(answer.ids), costs)
-            answer.begin(sequence, drafter)
+            drafter = Drafter(TextIndex(answer.ids), self._costs_of(1))
+            answer.begin(sequence, drafter if self._speculation else None)
             rows = rows[-1:]
         for step in answer.advance(rows[0]):
             self._counts["new_tokens"] += 1
@@ -459,7 +462,7 @@ class BatchEngine:
     def _explain_prompt(self, request: Request, rows: Logits) -> None:
         """Note what the model held of the tokens after those that ran."""
         ids, choices = request._answer.ids, request._choices
-        sampler = Sampler(_STEPS_OFF)
+        sampler = Sampler(STEPS_OFF)
         for row in rows[: len(ids) - len(choices)]:
             at = len(choices)
             choices.append(explain_choice(sampler, row, ids[at], at, request._prompt_candidates))

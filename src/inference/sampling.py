@@ -168,7 +168,7 @@ _STEPS = (
     "min_p",
 )  # fmt: skip
 # Leaves the probabilities as the model has them.
-_STEPS_OFF = SamplingArgs(1.0, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.0)
+STEPS_OFF = SamplingArgs(1.0, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.0, seed=0)
 
 
 class Sampler:
@@ -269,7 +269,7 @@ class Sampler:
             one token is left, and no step follows.
         """
         partial = copy.copy(self)
-        partial.args = _STEPS_OFF
+        partial.args = STEPS_OFF
         yield "model", None, *partial.distribution(logits)
         for name in _STEPS:
             value = getattr(self.args, name)
@@ -277,7 +277,7 @@ class Sampler:
                 largest = np.array([partial._penalised(logits).argmax()])
                 yield name, value, largest, np.ones(1)
                 return
-            if value != getattr(_STEPS_OFF, name):
+            if value != getattr(STEPS_OFF, name):
                 partial.args = replace(partial.args, **{name: value})
                 yield name, value, *partial.distribution(logits)
 

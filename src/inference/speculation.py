@@ -288,13 +288,15 @@ class PassCosts:
 
     Args:
         stake: The share.
+        requests: How many answers a pass continues; a plain step is a pass over a row for each.
 
     Attributes:
         credit: The account, in seconds.
+        requests: As given.
     """
 
-    def __init__(self, stake: float = TEXT_STAKE) -> None:
-        self.credit = 0.0
+    def __init__(self, stake: float = TEXT_STAKE, requests: int = 1) -> None:
+        self.credit, self.requests = 0.0, requests
         self._stake = stake
         self._plain_seconds = 0.0
         self._row_seconds = 0.0
@@ -305,7 +307,7 @@ class PassCosts:
         """Return how many plain steps a pass over a number of rows takes.
 
         Args:
-            rows: The token that is certain and the drafted ones.
+            rows: 1, and the drafted tokens of all answers.
             token_seconds: The time that it takes to guess one of them.
         """
         guessing = (rows - 1) * token_seconds / self._plain_seconds
@@ -330,6 +332,13 @@ class PassCosts:
         self._row_seconds = seconds / tokens
         self.add(self._stake * seconds)
 
+    def note_pass(self, drafted: int, seconds: float) -> None:
+        """Learn how long a pass took that checked as many drafted tokens, or none."""
+        if drafted:
+            self.note_check(1 + drafted, seconds)
+        else:
+            self.note_plain(seconds)
+
     def note_plain(self, seconds: float) -> None:
         """Learn how long a step over one token took."""
         plain = self._plain_seconds or seconds
@@ -346,8 +355,8 @@ class PassCosts:
         self.add((1.0 - ratio) * plain)
 
     def note_saved_step(self) -> None:
-        """Learn that a drafted token was right."""
-        self.add(self._plain_seconds)
+        """Learn that a drafted token was right, which saves one of the answers a step."""
+        self.add(self._plain_seconds / self.requests)
 
     def add(self, seconds: float) -> None:
         """Add to the account, or take from it what is negative."""
@@ -361,32 +370,39 @@ class DraftLength:
     With p the share of drafted tokens that were right, a step over n of them yields
     1 + p + ... + p^n tokens, and takes as long as r(n + 1) plain steps. The n with the greatest
     quotient is chosen, and 0 where none pays. p is kept for each length of the end that was looked
-    up, and is also learned while nothing is drafted.
+    up, and is also learned while nothing is drafted. Where a pass continues several answers, the
+    tokens of the others count too, once each.
+
+    Attributes:
+        costs: What passes take.
     """
 
     def __init__(self, costs: PassCosts) -> None:
         self._acceptance = dict.fromkeys((WHOLE_TEXT, *END_LENGTHS), _FIRST_ACCEPTANCE)
-        self._costs = costs
+        self.costs = costs
 
-    def best(self, end_length: int, most: int, token_seconds: float = 0.0) -> int:
+    def best(self, end_length: int, most: int, token_seconds: float = 0.0, drafted: int = 0) -> int:
         """Return how many tokens to draft after an end of this length, 0 to `most`.
 
         Args:
             end_length: What the guess rests on.
             most: The most that are allowed.
             token_seconds: The time that it takes to guess one.
+            drafted: Tokens that the pass checks for other answers.
         """
-        p = self._acceptance[end_length]
+        p, costs = self._acceptance[end_length], self.costs
+        others, before = costs.requests - 1, costs.ratio(1 + drafted)
         best, best_gain = 0, _LEAST_GAIN
         expected, chance = 1.0, 1.0
         for count in range(1, most + 1):
             chance *= p
             expected += chance
-            gain = expected / self._costs.ratio(count + 1, token_seconds)
+            ratio = costs.ratio(1 + drafted + count, token_seconds) / before
+            gain = (others + expected) / (costs.requests * ratio)
             if gain > best_gain:
                 best, best_gain = count, gain
         if not best:
-            self._costs.fade()
+            costs.fade()
             if token_seconds:  # nothing is guessed, so nothing is learned
                 self._acceptance[end_length] += _FADING * (1.0 - p)
         return best
@@ -424,7 +440,6 @@ class Drafter:
 
     def __init__(self, guesser: Guesser, costs: PassCosts) -> None:
         self._guesser = guesser
-        self._costs = costs
         self._length = DraftLength(costs)
         self._guess: _Guess | None = None
 
@@ -448,39 +463,43 @@ class Drafter:
             self._guess = None
         if guess.rows is None:
             return None
-        self._costs.note_saved_step()
+        self._length.costs.note_saved_step()
         row: Logits = guess.rows[guess.confirmed - 1]
         return row
 
-    def draft(self, most: int) -> list[int]:
+    def draft(self, most: int, costs: PassCosts | None = None, drafted: int = 0) -> list[int]:
         """Return what the next step is to check after the newest token; often nothing.
 
         Args:
             most: The most tokens that may be drafted, at least 0.
+            costs: What passes take from now on; None for no change.
+            drafted: Tokens that the pass checks for other answers.
         """
         self._guess = None
         guesser = self._guesser
-        match = guesser.match() if self._costs.allows_drafts else None
+        if costs is not None:
+            self._length.costs = costs
+        match = guesser.match() if self._length.costs.allows_drafts else None
         if match is None:
             return []
         end_length, place = match
-        count = self._length.best(end_length, min(most, LONGEST_DRAFT), guesser.token_seconds)
+        most = min(most, LONGEST_DRAFT - drafted)
+        count = self._length.best(end_length, most, guesser.token_seconds, drafted)
         tokens = guesser.guess(place, count if guesser.token_seconds else max(count, 1))
         if tokens:
             self._guess = _Guess(end_length, tokens)
         return tokens[:count]
 
-    def note_step(self, rows: Logits, own_seconds: float, seconds: float) -> None:
+    def note_step(self, rows: Logits, own_seconds: float, seconds: float | None) -> None:
         """Take what came of a step.
 
         Args:
             rows: The logits [n, V] after the n drafted tokens.
             own_seconds: The time to make the draft.
-            seconds: The time of the pass.
+            seconds: The time of the pass; None where the costs know it.
         """
-        self._costs.add(-own_seconds)
+        self._length.costs.add(-own_seconds)
         if self._guess is not None and len(rows):
             self._guess.rows = rows
-            self._costs.note_check(1 + len(rows), seconds)
-        else:
-            self._costs.note_plain(seconds)
+        if seconds is not None:
+            self._length.costs.note_pass(len(rows), seconds)
