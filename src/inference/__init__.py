@@ -22,6 +22,7 @@ from .errors import (
     TimeLimitError,
 )
 from .sampling import Candidate, Choice, Sampler, SamplingArgs, Stage
+from .tools import Tool, ToolCall
 
 if TYPE_CHECKING:
     from .batch import BatchEngine, Counters, Request
@@ -58,6 +59,8 @@ __all__ = [
     "Step",
     "TimeLimitError",
     "TokenMask",
+    "Tool",
+    "ToolCall",
     "as_messages",
     "encode_chat",
     "end_ids",

@@ -17,6 +17,7 @@ from ..tokenizer.errors import TokenizerError, mismatch
 from ..untrusted import described, label_of, read_whole
 from .chat_formats import CHAT_FORMATS, AnyMessage, ChatFormat, Edge, Part, Special, as_messages
 from .errors import ChatFormatError
+from .tools import Tool
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 
@@ -236,6 +237,7 @@ def encode_chat(
     add_generation_prompt: bool = True,
     chat_format: str | None = None,
     think: bool = True,
+    tools: Sequence[Tool] = (),
 ) -> list[int]:
     """Encode a conversation as a model was trained on it.
 
@@ -248,15 +250,19 @@ def encode_chat(
             header for it have nothing to open.
         chat_format: A key of `CHAT_FORMATS`; None stands for the format of the special tokens.
         think: Whether the answer that is opened may begin with thoughts.
+        tools: The functions that it may ask for, as clients of OpenAI's API describe them.
 
     Raises:
         ChatFormatError: The messages cannot be read or there are none, the format is not known, it
-            cannot express the order of the roles or leave out thoughts, or the tokenizer lacks a
-            special token of it.
+            has no tools, cannot express the order of the roles or leave out thoughts, or the
+            tokenizer lacks a special token of it.
     """
     found = _format(tokenizer, chat_format)
+    read = as_messages(messages)
+    if found.tools is None and (tools or any(m.role == "tool" or m.tool_calls for m in read)):
+        raise ChatFormatError(f"[chat] tools must be left out: the format {found.name} has none")
     build = found.build if think else found.build_thoughtless or found.build
-    parts = build(as_messages(messages), add_generation_prompt)
+    parts = build(read, add_generation_prompt, **({"tools": tools} if tools else {}))
     if not think and add_generation_prompt:
         if found.no_thought is None:
             raise ChatFormatError(

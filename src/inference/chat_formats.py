@@ -4,15 +4,17 @@
 """
 
 import datetime
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from types import MappingProxyType
 
 from .errors import ChatFormatError
+from .tools import Tool, ToolCall, ToolStyle, json_text
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 _SHOWN_CHARS = 80
 _EXPECTED = "Message, or dicts such as {'role': 'user', 'content': 'hi'}"
 
@@ -22,11 +24,15 @@ class Message:
     """One turn of a conversation.
 
     Raises:
-        ChatFormatError: The role is not system, user or assistant, or the content not a text.
+        ChatFormatError: The role is not one of `ROLES`, or the content not a text.
+
+    Attributes:
+        tool_calls: What an assistant asked for; messages of the role tool hold the results.
     """
 
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -95,8 +101,9 @@ class Special:
 
 # A plain string is text, which never becomes a special id.
 Part = str | Special | Edge
-# Takes the messages, and whether to open the assistant's next one.
-Builder = Callable[[Sequence[Message], bool], list[Part]]
+# Takes the messages, and whether to open the assistant's next one; where the format has tools, also
+# the functions that it may ask for.
+Builder = Callable[..., list[Part]]
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,7 @@ class ChatFormat:
         no_thought: What an answer begins with to leave thoughts out: nothing where the models have
             none. None where they cannot be left out.
         build_thoughtless: Builds a conversation without thoughts where more differs than that.
+        tools: How answers ask for calls of functions; None where the format has none.
     """
 
     name: str
@@ -121,17 +129,38 @@ class ChatFormat:
     opens_thought: bool = False
     no_thought: str | None = ""
     build_thoughtless: Builder | None = None
+    tools: ToolStyle | None = None
 
 
-def _llama3(messages: Sequence[Message], open_answer: bool) -> list[Part]:
+def _llama3(
+    messages: Sequence[Message], open_answer: bool, tools: Sequence[Tool] = ()
+) -> list[Part]:
     """Build Meta's format: headers, stripped contents.
 
-    Source: meta-llama/llama-models, models/llama3/chat_format.py.
+    Source: meta-llama/llama-models, models/llama3/chat_format.py; with tools the template of
+        meta-llama/Llama-3.1-8B-Instruct, which puts them into the first question.
     """
     parts: list[Part] = [Edge.BEGIN]
+    if tools:
+        system, (question, *messages) = _split_system(messages, "")
+        written = "".join(f"{json_text(tool, 4)}\n\n" for tool in tools)
+        parts += _llama3_turn("system", _LLAMA3_ENVIRONMENT + (system or "").strip())
+        parts += _llama3_turn("user", _LLAMA3_TOOLS + written + question.content.strip())
     for message in messages:
-        parts += (*_llama3_header(message.role), message.content.strip(), Special("<|eot_id|>"))
+        if message.tool_calls:
+            if len(message.tool_calls) > 1:
+                raise ChatFormatError("[chat] the format llama3 has one call in a message: got "
+                                      f"{len(message.tool_calls)}")  # fmt: skip
+            parts += _llama3_turn("assistant", _LLAMA3_CALLS.written(message.tool_calls[0]))
+        elif message.role == "tool":
+            parts += _llama3_turn("ipython", json_text(message.content))
+        else:
+            parts += _llama3_turn(message.role, message.content.strip())
     return parts + (_llama3_header("assistant") if open_answer else [])
+
+
+def _llama3_turn(role: str, content: str) -> list[Part]:
+    return [*_llama3_header(role), content, Special("<|eot_id|>")]
 
 
 def _llama3_header(role: str) -> list[Part]:
@@ -141,6 +170,7 @@ def _llama3_header(role: str) -> list[Part]:
 def _chatml(
     messages: Sequence[Message],
     open_answer: bool,
+    tools: Sequence[Tool] = (),
     begin: tuple[Part, ...] = (),
     default_system: str | None = None,
 ) -> list[Part]:
@@ -149,21 +179,58 @@ def _chatml(
     Args:
         messages: As in `Builder`.
         open_answer: As in `Builder`.
+        tools: As in `Builder`; they are part of the system message.
         begin: The parts before the first message.
         default_system: The system message where a conversation does not start with one, or None.
     """
-    if default_system is not None and messages[0].role != "system":
-        messages = [Message("system", default_system), *messages]
-    start, end = Special("<|im_start|>"), Special("<|im_end|>")
-    parts = list(begin)
-    for message in messages:
-        parts += (start, f"{message.role}\n{message.content}", end, "\n")
+    start, end, parts = Special("<|im_start|>"), Special("<|im_end|>"), list(begin)
+    system, messages = _split_system(messages, default_system)
+    if tools:
+        written = "".join(f"\n{json_text(tool)}" for tool in tools)
+        before, after = map(_marked, _CHATML_TOOLS)
+        told = "" if system is None else f"{system}\n\n"
+        parts += (start, "system\n", told, *before, written, *after, end, "\n")
+    elif system is not None:
+        parts += (start, f"system\n{system}", end, "\n")
+    for number, message in enumerate(messages):
+        if message.role != "tool":
+            parts += (start, f"{message.role}\n{message.content}")
+            for at, call in enumerate(message.tool_calls):
+                parts += ("\n" if at or message.content else "", *_marked(_CALLS.written(call)))
+        elif number and messages[number - 1].role == "tool":  # one turn has all results
+            parts = [*parts[:-2], "\n", *_tool_result(message)]
+        else:
+            parts += (start, "user\n", *_tool_result(message))
+        parts += (end, "\n")
     return parts + ([start, "assistant\n"] if open_answer else [])
 
 
-def _qwen3(messages: Sequence[Message], open_answer: bool) -> list[Part]:
+def _tool_result(message: Message) -> list[Part]:
+    return [*_marked("<tool_response>\n"), message.content, *_marked("\n</tool_response>")]
+
+
+def _marked(text: str) -> list[Part]:
+    """Cut a text that the format writes at marks which are tokens of some vocabularies."""
+    cut = re.split("(</?tool_(?:call|response)>)", text)
+    return [Special(part, required=False) if n % 2 else part for n, part in enumerate(cut)]
+
+
+def _split_system(
+    messages: Sequence[Message], default: str | None
+) -> tuple[str | None, Sequence[Message]]:
+    """Return the system message that a conversation begins with, or a default, and the rest."""
+    if messages[0].role == "system":
+        return messages[0].content, messages[1:]
+    return default, messages
+
+
+def _qwen3(
+    messages: Sequence[Message], open_answer: bool, tools: Sequence[Tool] = ()
+) -> list[Part]:
     """Build ChatML in which only what follows the last question keeps its thoughts."""
-    questions = [n for n, message in enumerate(messages) if message.role == "user"]
+    result = re.compile("<tool_response>.*</tool_response>", re.DOTALL)
+    questions = [n for n, message in enumerate(messages)
+                 if message.role == "user" and not result.fullmatch(message.content)]  # fmt: skip
     last, written = questions[-1] if questions else len(messages) - 1, []
     for number, message in enumerate(messages):
         content = message.content
@@ -173,8 +240,8 @@ def _qwen3(messages: Sequence[Message], open_answer: bool) -> list[Part]:
             thought = before.split("<think>")[-1].strip("\n") if rest else ""
             if number > last and (thought or number == len(messages) - 1):
                 content = f"<think>\n{thought}\n</think>\n\n{content.lstrip(chr(10))}"
-        written.append(Message(message.role, content))
-    return _chatml(written, open_answer)
+        written.append(replace(message, content=content))
+    return _chatml(written, open_answer, tools)
 
 
 def _smollm3(messages: Sequence[Message], open_answer: bool, thinks: bool = True) -> list[Part]:
@@ -324,16 +391,15 @@ def _alternating(messages: Sequence[Message]) -> tuple[str | None, Sequence[Mess
     Raises:
         ChatFormatError: The turns are not user, assistant, user, ...
     """
-    has_system = messages[0].role == "system"
-    turns = messages[1:] if has_system else messages
+    system, turns = _split_system(messages, None)
     for index, message in enumerate(turns):
-        expected = ("user", "assistant")[index % 2]
+        number, expected = len(messages) - len(turns) + index + 1, ("user", "assistant")[index % 2]
         if message.role != expected:
             raise ChatFormatError(
                 "[chat] after an optional system message, roles must alternate from user on: "
-                f"message {index + has_system + 1} is of {message.role}, expected {expected}"
+                f"message {number} is of {message.role}, expected {expected}"
             )
-    return (messages[0].content if has_system else None), turns
+    return system, turns
 
 
 _SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
@@ -361,6 +427,24 @@ _SMOLLM3_THOUGHTS = (
     "section should be logical, accurate, and concise and detail necessary steps needed to reach "
     "the conclusion."
 )
+_LLAMA3_ENVIRONMENT = (
+    "Environment: ipython\nCutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+)
+_LLAMA3_TOOLS = (
+    "Given the following functions, please respond with a JSON for a function call with its proper "
+    "arguments that best answers the given prompt.\n\nRespond in the format "
+    '{"name": function name, "parameters": dictionary of argument name and its value}.'
+    "Do not use variables.\n\n"
+)
+_LLAMA3_CALLS = ToolStyle("parameters")
+_CALLS = ToolStyle("arguments", "<tool_call>", "</tool_call>")
+_CHATML_TOOLS = (
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>",
+    "\n</tools>\n\nFor each function call, return a json object with function name and arguments "
+    'within <tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, '
+    '"arguments": <args-json-object>}\n</tool_call>',
+)
 _OPENING = (Special("<think>", required=False), "\n")
 _MISTRAL_V1 = partial(_mistral, before=" ", answer=" ")
 _MISTRAL_V3 = partial(
@@ -372,7 +456,7 @@ _GRANITE_END = ("<|end_of_text|>",)
 _LLAMA3_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
 
 _ROWS = (
-    ChatFormat("llama3", "Llama 3, 3.1, 3.2, 3.3", _llama3, _LLAMA3_ENDS),
+    ChatFormat("llama3", "Llama 3, 3.1, 3.2, 3.3", _llama3, _LLAMA3_ENDS, tools=_LLAMA3_CALLS),
     ChatFormat("llama2", "Llama 2 Chat, Code Llama Instruct", _llama2, _EOS),
     ChatFormat("chatml", "SmolLM", _chatml, _IM_END),
     ChatFormat("chatml-bos", "Hermes 3", partial(_chatml, begin=(Edge.BEGIN,)), _IM_END),
@@ -380,8 +464,12 @@ _ROWS = (
     ChatFormat(
         "qwen2", "Qwen2", partial(_chatml, default_system="You are a helpful assistant."), _IM_END
     ),
-    ChatFormat("qwen2.5", "Qwen2.5", partial(_chatml, default_system=_QWEN_SYSTEM), _IM_END),
-    ChatFormat("qwen3", "Qwen3", _qwen3, _IM_END, no_thought="<think>\n\n</think>\n\n"),
+    ChatFormat(
+        "qwen2.5", "Qwen2.5", partial(_chatml, default_system=_QWEN_SYSTEM), _IM_END, tools=_CALLS
+    ),
+    ChatFormat(
+        "qwen3", "Qwen3", _qwen3, _IM_END, no_thought="<think>\n\n</think>\n\n", tools=_CALLS
+    ),
     ChatFormat(
         "smollm3", "SmolLM3", _smollm3, _IM_END, build_thoughtless=partial(_smollm3, thinks=False)
     ),

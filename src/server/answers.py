@@ -1,6 +1,7 @@
 """The answers of one HTTP request: from the engine's thread to the event loop, and as JSON."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -13,17 +14,20 @@ from ..inference import (
     Request,
     SamplingArgs,
     Step,
+    ToolCall,
     split_thoughts,
 )
 from ..inference.grammars import GrammarMask
+from ..inference.tools import ToolStyle
 from ..tokenizer import Tokenizer
 from .errors import RequestError
 from .metrics import Metrics
-from .texts import TextLogprobs, chat_logprobs
 
 _REASONS = {"eot": "stop", "stop string": "stop"}
 # What a client that does not read may be behind, in steps, of which one with candidates takes more.
 _MOST_BEHIND = 8192
+# What OpenAI writes for a token that the model gives no chance; JSON has no infinity.
+NO_CHANCE = -9999.0
 
 Item = Step | Exception
 
@@ -81,13 +85,13 @@ class Run:
     ) -> None:
         self.jobs, self._metrics = jobs, metrics
         self.requests: list[Request] = []
+        self.first_ids: list[int] = []
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[tuple[int, Item]] = asyncio.Queue()
         self._most = _MOST_BEHIND // (1 + max(job.candidates for job in jobs))
         self._began = time.perf_counter()
         self._last: dict[int, float] = {}
         self._open = len(jobs)
-        self.first_ids: list[int] = []
         self._error: Exception | None = None
         try:
             for index, job in enumerate(jobs):
@@ -157,19 +161,17 @@ class Run:
     def usage(self) -> dict[str, Any]:
         """Return the counts of tokens; a prompt with several answers counts once."""
         stats = [request.stats for request in self.requests]
-        prompts: dict[int, tuple[int, int]] = {}
-        for job, one in zip(self.jobs, stats, strict=True):
-            # The first answer reads the prompt, the others find it.
-            prompts.setdefault(id(job.prompt_ids), (one.prompt_tokens, one.cached_tokens))
-        asked = sum(tokens for tokens, _ in prompts.values())
-        cached = sum(tokens for _, tokens in prompts.values())
+        # The first answer reads the prompt, the others find it.
+        pairs = reversed([*zip(self.jobs, stats, strict=True)])
+        prompts = {id(job.prompt_ids): one for job, one in pairs}.values()
+        asked = sum(one.prompt_tokens for one in prompts)
         dropped = sum(job.most_tokens == 0 for job in self.jobs)
         made = sum(one.new_tokens for one in stats) - dropped
         return {
             "prompt_tokens": asked,
             "completion_tokens": made,
             "total_tokens": asked + made,
-            "prompt_tokens_details": {"cached_tokens": cached},
+            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in prompts)},
         }
 
 
@@ -181,90 +183,140 @@ class ChatAnswer:
         tokenizer: Has the tokens' texts.
         job: What is made.
         opened: Whether it begins inside of a thought; None where thoughts are not looked for.
+        style: How it asks for calls of functions; None where it cannot.
+        whole: All that came so far, put together.
     """
 
     tokenizer: Tokenizer
     job: Job
     opened: bool | None
+    style: ToolStyle | None
+    whole: dict[str, Any] = field(default_factory=dict)
     _text: str = ""
-    _parts: tuple[str, str] = ("", "")
-    _logprobs: list[dict[str, Any]] = field(default_factory=list)
-    _reason: str | None = None
+    _told: tuple[str, str, int] = "", "", 0
 
     def take(self, step: Step) -> dict[str, Any]:
         """Return the choice of a chunk for a step."""
         self._text += step.text
-        parts = self._split(self._text, step.stop_reason is not None)
-        thought, said = (new[len(old) :] for old, new in zip(self._parts, parts, strict=True))
-        self._parts = parts
-        delta: dict[str, Any] = {"content": said} if said or not thought else {}
-        if thought:
-            delta["reasoning_content"] = thought
-        told = None
-        if step.choice is not None and self.job.alternatives is not None and is_told(step):
-            told = chat_logprobs(self.tokenizer, step.choice, self.job.alternatives)
-            self._logprobs.append(told)
-        self._reason = finish_reason(step)
-        logprobs = None if told is None else {"content": [told]}
-        return {"delta": delta, "logprobs": logprobs, "finish_reason": self._reason}
+        is_over, reason = step.stop_reason is not None, finish_reason(step)
+        thought, said = "", self._text
+        if self.opened is not None:
+            thought, said = split_thoughts(said, self.opened, is_over)
+        calls: list[ToolCall] = []
+        if self.style is not None:
+            said, calls = self.style.split(said, is_over)
+        old_thought, old_said, old_calls = self._told
+        self._told = thought, said, len(calls)
+        delta: dict[str, Any] = {}
+        if len(thought) > len(old_thought):
+            delta["reasoning_content"] = thought[len(old_thought) :]
+        if len(calls) > old_calls:
+            delta["tool_calls"] = [
+                {
+                    "index": index, "id": f"call_{secrets.token_hex(12)}", "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for index, call in enumerate(calls) if index >= old_calls
+            ]  # fmt: skip
+        if not delta or len(said) > len(old_said):
+            delta["content"] = said[len(old_said) :]
+        logprobs = None
+        if step.choice is not None and is_told(step):
+            count = self.job.alternatives or 0
+            logprobs = {"content": [_chat_logprobs(self.tokenizer, step.choice, count)]}
+        if calls and reason == "stop":
+            reason = "tool_calls"
+        chunk = {"delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        _join(self.whole, chunk)
+        return chunk
 
-    def whole(self) -> dict[str, Any]:
+    def choice(self) -> dict[str, Any]:
         """Return the choice of a response that is not streamed."""
-        message: dict[str, Any] = {"role": "assistant", "content": self._parts[1], "refusal": None}
-        if self._parts[0]:
-            message["reasoning_content"] = self._parts[0]
-        logprobs = {"content": self._logprobs} if self.job.alternatives is not None else None
-        return {"message": message, "logprobs": logprobs, "finish_reason": self._reason}
+        message = {"role": "assistant", "content": None, "refusal": None} | self.whole["delta"]
+        for call in message.get("tool_calls", ()):
+            del call["index"]
+        message["content"] = message["content"] or (None if "tool_calls" in message else "")
+        logprobs = self.whole["logprobs"]
+        if logprobs is None and self.job.alternatives is not None:
+            logprobs = {"content": []}
+        reason = self.whole["finish_reason"]
+        return {"message": message, "logprobs": logprobs, "finish_reason": reason}
 
-    def _split(self, text: str, is_over: bool) -> tuple[str, str]:
-        return ("", text) if self.opened is None else split_thoughts(text, self.opened, is_over)
 
-
-@dataclass
 class TextAnswer:
     """A completion, as it comes.
 
-    Attributes:
+    Args:
         tokenizer: Has the tokens' texts.
         job: What is made.
         request: The engine's, which knows of the prompt's tokens once the first step is there.
+
+    Attributes:
+        whole: All that came so far, put together.
     """
 
-    tokenizer: Tokenizer
-    job: Job
-    request: Request
-    _text: str = ""
-    _begun: bool = False
-    _told: dict[str, list[Any]] = field(default_factory=dict)
-    _reason: str | None = None
-
-    def __post_init__(self) -> None:
-        self._logprobs = TextLogprobs(self.tokenizer, self.job.alternatives or 0, self.job.echo)
+    def __init__(self, tokenizer: Tokenizer, job: Job, request: Request) -> None:
+        self.whole: dict[str, Any] = {}
+        self._tokenizer, self._job, self._request = tokenizer, job, request
+        self._offset = 0
 
     def take(self, step: Step) -> dict[str, Any]:
         """Return the choice of a chunk for a step."""
-        text, tokens = "", list[tuple[int, Choice | None]]()
-        if not self._begun and self.job.echo is not None:
-            text = self.job.echo
-            choices = self.request.prompt_choices or ()
-            tokens += zip(self.job.prompt_ids, choices, strict=False)
-        self._begun = True
-        if self.job.most_tokens != 0:
+        job, text, tokens = self._job, "", list[tuple[int, Choice | None]]()
+        if not self.whole and job.echo is not None:
+            text = job.echo
+            tokens += zip(job.prompt_ids, self._request.prompt_choices or (), strict=False)
+        if job.most_tokens != 0:
             text += step.text
             if is_told(step):
                 tokens.append((step.token_id, step.choice))
-        self._text += text
-        logprobs = None
-        if self.job.alternatives is not None:
-            logprobs = self._logprobs.of(tokens)
-            for name, values in logprobs.items():
-                self._told.setdefault(name, []).extend(values)
-        self._reason = finish_reason(step)
-        return {"text": text, "logprobs": logprobs, "finish_reason": self._reason}
+        logprobs = None if job.alternatives is None else self._logprobs(tokens, job.alternatives)
+        chunk = {"text": text, "logprobs": logprobs, "finish_reason": finish_reason(step)}
+        _join(self.whole, chunk)
+        return chunk
 
-    def whole(self) -> dict[str, Any]:
+    def choice(self) -> dict[str, Any]:
         """Return the choice of a response that is not streamed."""
-        return {"text": self._text, "logprobs": self._told or None, "finish_reason": self._reason}
+        return self.whole
+
+    def _logprobs(
+        self, tokens: list[tuple[int, Choice | None]], count: int
+    ) -> dict[str, list[Any]]:
+        """Return lists with an entry for each token; the first of a prompt was not chosen."""
+        told: dict[str, list[Any]] = {
+            "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [],
+        }  # fmt: skip
+        for token, choice in tokens:
+            name = token_name(self._tokenizer, token)
+            told["tokens"].append(name)
+            told["text_offset"].append(self._offset)
+            # A begin of text need not be in the text.
+            if choice is not None or (self._job.echo or "").startswith(name):
+                self._offset += len(name)
+            chance, top = None, None
+            if choice is not None:
+                chance, near = _log_probability(choice, token), choice.candidates[:count]
+                top = {
+                    token_name(self._tokenizer, c.token_id): max(c.log_probability, NO_CHANCE)
+                    for c in near
+                }
+            told["token_logprobs"].append(chance)
+            told["top_logprobs"].append(top)
+        return told
+
+
+def _join(whole: dict[str, Any], part: dict[str, Any]) -> None:
+    """Add what a chunk says to what those before it said: texts and lists become longer."""
+    for name, value in part.items():
+        held = whole.get(name)
+        if isinstance(value, dict):
+            whole[name] = held = held or {}
+            _join(held, value)
+        elif isinstance(value, list):
+            whole[name] = held = held or []
+            held += value
+        elif value is not None or name not in whole:
+            whole[name] = value if held is None else held + value
 
 
 def is_told(step: Step) -> bool:
@@ -276,3 +328,32 @@ def finish_reason(step: Step) -> str | None:
     """Return OpenAI's name of the reason to stop; whatever cut an answer is `length`."""
     reason = step.stop_reason
     return None if reason is None else _REASONS.get(reason, "length")
+
+
+def token_name(tokenizer: Tokenizer, token: int) -> str:
+    r"""Return a token as text; bytes that are no whole characters as `bytes:\xe2\x80`."""
+    data = tokenizer.token_bytes(token)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _log_probability(choice: Choice, token: int) -> float:
+    """Return the natural logarithm of a candidate's probability by the model."""
+    found = next(c.log_probability for c in choice.candidates if c.token_id == token)
+    return max(found, NO_CHANCE)
+
+
+def _chat_logprobs(tokenizer: Tokenizer, choice: Choice, count: int) -> dict[str, Any]:
+    """Return what a chat's `logprobs` say of a token and of some alternatives."""
+
+    def entry(token: int) -> dict[str, Any]:
+        return {
+            "token": token_name(tokenizer, token),
+            "logprob": _log_probability(choice, token),
+            "bytes": list(tokenizer.token_bytes(token)),
+        }
+
+    top = [entry(candidate.token_id) for candidate in choice.candidates[:count]]
+    return entry(choice.token_id) | {"top_logprobs": top}

@@ -17,7 +17,7 @@ from starlette.types import Message, Send
 from .. import __version__
 from ..inference import CHAT_FORMATS
 from ..ml.errors import LlamaBoltsError
-from .answers import ChatAnswer, Run, TextAnswer
+from .answers import ChatAnswer, Run, TextAnswer, token_name
 from .bodies import (
     ChatBody,
     CompletionBody,
@@ -27,10 +27,9 @@ from .bodies import (
     TokenizeBody,
     parsed,
 )
-from .errors import RequestError, refusal
+from .errors import RequestError, encode, refusal
 from .page import chat_page
 from .service import Limits, Service
-from .texts import DONE, encode, event, token_name
 
 _FINGERPRINT = f"llama-bolts-{__version__}"
 # A body beyond the limit is still read up to this, so that its client hears of it.
@@ -110,9 +109,11 @@ async def _chat(service: Service, request: Request) -> Response:
 
     def answers(run: Run) -> list[Answer]:
         assert service.chat_format is not None
+        found = CHAT_FORMATS[service.chat_format.name]
         is_plain = body.response_format is None or body.response_format.type == "text"
-        opened = CHAT_FORMATS[service.chat_format.name].opens_thought if is_plain else None
-        return [ChatAnswer(service.tokenizer, job, opened) for job in run.jobs]
+        opened = found.opens_thought if is_plain else None
+        style = found.tools if body.functions()[1] else None
+        return [ChatAnswer(service.tokenizer, job, opened, style) for job in run.jobs]
 
     names = "chatcmpl", "chat.completion", "chat.completion.chunk"
     return await _generate(service, request, body, service.chat_jobs, answers, names)
@@ -165,7 +166,7 @@ async def _generate(
         raise
     run.close()
     _remember(service, run, head)
-    choices = [{"index": index} | answer.whole() for index, answer in enumerate(answers)]
+    choices = [{"index": index} | answer.choice() for index, answer in enumerate(answers)]
     return _json(head | {"choices": choices, "usage": run.usage()})
 
 
@@ -195,23 +196,23 @@ async def _events(
 
     def chunks(batch: list[tuple[int, Any]]) -> bytes:
         choices = ({"index": index} | answers[index].take(step) for index, step in batch)
-        return b"".join(event(head | {"choices": [choice]} | usage) for choice in choices)
+        return b"".join(_event(head | {"choices": [choice]} | usage) for choice in choices)
 
     try:
         if isinstance(answers[0], ChatAnswer):
             begin = {"delta": {"role": "assistant", "content": ""}, "logprobs": None,
                      "finish_reason": None}  # fmt: skip
             for index in range(len(answers)):
-                yield event(head | {"choices": [{"index": index} | begin]} | usage)
+                yield _event(head | {"choices": [{"index": index} | begin]} | usage)
         yield chunks(first)
         async for batch in steps:
             yield chunks(batch)
         if includes_usage:
-            yield event(head | {"choices": [], "usage": run.usage()})
+            yield _event(head | {"choices": [], "usage": run.usage()})
         _remember(service, run, head)
-        yield DONE
+        yield b"data: [DONE]\n\n"
     except LlamaBoltsError as error:
-        yield event(_refusal(service, error).body)
+        yield _event(_refusal(service, error).body)
     finally:
         run.close()
 
@@ -358,6 +359,10 @@ async def _inside(service: Service, request: Request) -> Response:
 async def _page(_service: Service, _request: Request) -> Response:
     """Show the chat page."""
     return chat_page()
+
+
+def _event(data: Any) -> bytes:
+    return b"data: " + encode(data) + b"\n\n"
 
 
 def _json(value: Any) -> Response:

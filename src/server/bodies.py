@@ -2,12 +2,12 @@
 
 import re
 import secrets
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from ..inference import Message, SamplingArgs
+from ..inference import Message, SamplingArgs, Tool, ToolCall
 from ..inference.grammars import Grammar
 from .errors import RequestError
 
@@ -78,22 +78,82 @@ class TextPart(Body):
     text: str
 
 
+FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+class Function(Body):
+    """A function that an answer may ask for, of which `strict` changes nothing."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(Body):
+    """An entry of `tools`."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Body):
+    """The function of a `NamedTool`."""
+
+    name: FunctionName
+
+
+class NamedTool(Body):
+    """A `tool_choice` that asks for one function."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class CalledFunction(NamedFunction):
+    """What was called, with its arguments as JSON."""
+
+    arguments: str
+
+
+class Call(Body):
+    """A call in an earlier answer."""
+
+    type: Literal["function"]
+    function: CalledFunction
+    id: str | None = None
+
+
 class ChatMessage(Body):
     """A message; fields that clients send back from an answer may be null."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
     refusal: None = None
     annotations: Raw = _NULL
     audio: None = None
     function_call: None = None
-    tool_calls: None = None
+    tool_calls: list[Call] | None = None
+    tool_call_id: str | None = None
     reasoning_content: str | None = None
 
-    def as_message(self) -> Message:
-        """Return the message as the chat formats read it."""
-        parts = [self.content] if isinstance(self.content, str) else [p.text for p in self.content]
-        return Message("system" if self.role == "developer" else self.role, "".join(parts))
+    def as_message(self, place: str) -> Message:
+        """Return the message as the chat formats read it.
+
+        Raises:
+            RequestError: It has no content, or calls that its role does not make; `place` names it.
+            ChatFormatError: The arguments of a call are no JSON object.
+        """
+        content = self.content
+        if content is None and not self.tool_calls:
+            field = f"{place}.content"
+            raise RequestError(400, f"{field}: expected, got none", field, "missing")
+        if self.tool_calls and self.role != "assistant":
+            field = f"{place}.tool_calls"
+            raise RequestError(400, f"{field}: expected in messages of the assistant", field)
+        text = content if isinstance(content, str) else "".join(p.text for p in content or ())
+        calls = (ToolCall(c.function.name, c.function.arguments) for c in self.tool_calls or ())
+        return Message("system" if self.role == "developer" else self.role, text, tuple(calls))
 
 
 class Generation(Body):
@@ -152,21 +212,36 @@ class ChatBody(Generation, kw_only=True):
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MOST_TOP)] | None = None
-    tools: Raw = _NULL
-    tool_choice: Raw = _NULL
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
     def conversation(self) -> list[Message]:
-        """Return the messages.
+        """Return the messages; errors as from `ChatMessage.as_message`."""
+        return [m.as_message(f"messages[{n}]") for n, m in enumerate(self.messages)]
+
+    def functions(self) -> tuple[list[Tool], list[Tool]]:
+        """Return the functions that the prompt tells of, and those that the answer may call.
 
         Raises:
-            RequestError: Tools are asked for.
+            RequestError: One is wrong or is not there; or the answer is to have another form too.
         """
-        for name in ("tools", "tool_choice"):
-            if bytes(getattr(self, name)) not in (b"null", b"[]", b'"none"'):
-                raise RequestError(
-                    400, f"{name}: no chat format of this server has tools", name, "unsupported"
-                )
-        return [message.as_message() for message in self.messages]
+        choice, tools = self.tool_choice, self.tools or []
+        try:
+            msgspec.convert(tools, list[FunctionTool])
+        except msgspec.ValidationError as error:
+            raise _invalid(str(error), "tools") from None
+        if choice == "none" or (choice is None and not tools):
+            return [], []
+        chosen: list[Tool] = [
+            tool for tool in tools
+            if isinstance(choice, str | None) or tool["function"]["name"] == choice.function.name
+        ]  # fmt: skip
+        if not chosen:
+            raise RequestError(400, "tool_choice: expected functions of tools", "tool_choice")
+        if self.response_format is not None and self.response_format.type != "text":
+            raise RequestError(400, "response_format: not allowed with tools", "response_format")
+        return [*tools], chosen
 
     @property
     def most_tokens(self) -> int | None:
@@ -263,9 +338,9 @@ def parsed(content: bytes, kind: type[T]) -> T:
         raise RequestError(400, f"the body: expected JSON: {error}", None, "invalid_json") from None
 
 
-def _invalid(text: str) -> RequestError:
+def _invalid(text: str, within: str = "") -> RequestError:
     where, unknown = _WHERE.search(text), _UNKNOWN.search(text)
-    place = where[1] if where else ""
+    place = within + (where[1] if where else "")
     what = _WHERE.sub("", text)
     if unknown:
         place = f"{place}.{unknown[1]}" if place else unknown[1]

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from ..inference import ContextFullError, GrammarError, InferenceError, NumericError
@@ -11,7 +12,8 @@ from ..memory import is_lack_of_memory
 from ..ml.errors import LlamaBoltsError
 from ..tokenizer import TokenizerError
 from ..untrusted import escape_line
-from .texts import encode
+
+encode = msgspec.json.Encoder().encode
 
 _TYPES = {
     400: "invalid_request_error",
@@ -87,7 +89,7 @@ def refusal(error: Exception, param: str | None = None) -> RequestError:
         )
         return RequestError(400, message, param, "context_length_exceeded")
     if isinstance(error, GrammarError):
-        return RequestError(400, text, "response_format", "invalid_grammar")
+        return RequestError(400, text, param, "invalid_grammar")
     if is_lack_of_memory(error):
         return RequestError(503, "the system refused memory", None, "out_of_memory")
     if isinstance(error, NumericError) or not isinstance(error, InferenceError | TokenizerError):

@@ -13,12 +13,19 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from ..inference import BatchEngine, FoundFormat, encode_chat, end_ids
+from ..inference import (
+    CHAT_FORMATS,
+    BatchEngine,
+    FoundFormat,
+    GrammarError,
+    encode_chat,
+    end_ids,
+)
 from ..inference.grammars import Grammar, GrammarMask, Grammars
 from ..tokenizer import Tokenizer
 from .answers import Job
 from .bodies import ChatBody, CompletionBody, Generation
-from .errors import RequestError
+from .errors import RequestError, encode, refusal
 from .inside import Insides
 from .metrics import Metrics
 
@@ -132,10 +139,8 @@ class Service:
             message = f"model: expected {self.name}, got {name}"
             raise RequestError(404, message, "model", "model_not_found")
 
-    def mask(self, grammar: Grammar | None) -> GrammarMask | None:
+    def _mask(self, grammar: Grammar) -> GrammarMask:
         """Return a mask for one answer; the process behind it starts with the first one."""
-        if grammar is None:
-            return None
         with self._grammars_lock:
             if self._grammars is None:
                 self._grammars = Grammars(self.tokenizer, self.end_ids)
@@ -147,10 +152,20 @@ class Service:
             raise RequestError(400, "messages: this model has no chat format: use "
                                "/v1/completions", "messages", "unsupported")  # fmt: skip
         found, messages = self.chat_format, body.conversation()
-        self._check_length("".join(m.content for m in messages), "messages", len(messages))
-        ids = encode_chat(self.tokenizer, messages, chat_format=found.name)
+        style, (tools, callable_ones) = CHAT_FORMATS[found.name].tools, body.functions()
+        if tools and style is None:
+            text = f"tools: the chat format {found.name} has none"
+            raise RequestError(400, text, "tools", "unsupported")
+        texts = [m.content for m in messages] + [encode(tool).decode() for tool in tools]
+        self._check_length("".join(texts), "messages", len(messages))
+        ids = encode_chat(self.tokenizer, messages, chat_format=found.name, tools=tools)
         ends = frozenset(end_ids(self.tokenizer, found.name))
-        return self._jobs(body, [(ids, None)], body.most_tokens, body.alternatives, ends, True)
+        calls = None
+        if style is not None and callable_ones:
+            is_required, many = body.tool_choice not in (None, "auto"), body.parallel_tool_calls
+            calls = style.grammar(callable_ones, is_required, many is not False)
+        made = body.most_tokens, body.alternatives, ends, True
+        return self._jobs(body, [(ids, None)], *made, calls)
 
     def text_jobs(self, body: CompletionBody) -> list[Job]:
         """Return what a body asks for."""
@@ -176,13 +191,19 @@ class Service:
         alternatives: int | None,
         ends: frozenset[int],
         new_text: bool,
+        calls: str | None = None,
     ) -> list[Job]:
-        grammar = None if body.response_format is None else body.response_format.as_grammar()
-        return [
-            Job(ids, most_tokens, sampling, body.stops(), ends, new_text, alternatives,
-                self.mask(grammar), echo)
-            for ids, echo in prompts for sampling in body.sampling()
-        ]  # fmt: skip
+        try:
+            grammar = None if body.response_format is None else body.response_format.as_grammar()
+            if calls is not None:
+                grammar = Grammar("lark", calls)
+            return [
+                Job(ids, most_tokens, sampling, body.stops(), ends, new_text, alternatives,
+                    None if grammar is None else self._mask(grammar), echo)
+                for ids, echo in prompts for sampling in body.sampling()
+            ]  # fmt: skip
+        except GrammarError as error:
+            raise refusal(error, "tools" if calls else "response_format") from None
 
     def _check_length(self, text: str, param: str, least: int = 0) -> None:
         """Refuse a text that cannot fit before the time is spent to encode it."""

@@ -12,6 +12,7 @@ Written for these tests, with the same results, after the rules that Meta publis
 (meta-llama/Llama-2-7b-chat-hf: each question with its own begin of text, contents stripped, the
 system message in the first question), LLAMA3 (meta-llama/Meta-Llama-3-8B-Instruct: headers,
 stripped contents) and LLAMA3_1 (meta-llama/Llama-3.1-8B-Instruct: two lines of dates open the
+<<<<<<< HEAD
 system message, which is always there). So are, after the templates of Qwen/Qwen2-7B-Instruct,
 Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-0.6B, HuggingFaceTB/SmolLM3-3B,
 ibm-granite/granite-3.3-2b-instruct, ibm-granite/granite-3.0-8b-instruct and
@@ -19,6 +20,12 @@ allenai/OLMo-2-1124-7B-Instruct without what they say of tools and documents: QW
 SMOLLM3, GRANITE, GRANITE_3_0 and OLMO2. That of SmolLM3 was compared with the copy in the tests of
 huggingface/swift-jinja, that of Granite 3.0 with those in llama.cpp (tests/test-chat-template.cpp)
 and langchain-ibm.
+=======
+system message, which is always there; tools in the first question). So are, after the templates of
+Qwen/Qwen2-7B-Instruct, Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-0.6B,
+ibm-granite/granite-3.3-2b-instruct and allenai/OLMo-2-1124-7B-Instruct: QWEN2, QWEN25, QWEN3,
+GRANITE and OLMO2, the last two without what they say of tools and documents.
+>>>>>>> aff8b19 (Functions that answers may call: tools and tool_choice in the formats of Llama 3.1, Qwen2.5 and Qwen3)
 """
 
 LLAMA3 = r"""
@@ -33,16 +40,40 @@ LLAMA3 = r"""
 LLAMA3_1_DATES = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
 
 LLAMA3_1 = r"""
-{%- set has_system = messages[0]['role'] == 'system' %}
-{{- bos_token + '<|start_header_id|>system<|end_header_id|>\n\n' }}
-{{- 'Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n' }}
-{{- (messages[0]['content'] | trim if has_system else '') + '<|eot_id|>' }}
-{%- for message in (messages[1:] if has_system else messages) %}
-{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' }}
-{{- message['content'] | trim + '<|eot_id|>' }}
+{%- macro turn(role, text) %}
+{{- '<|start_header_id|>' + role + '<|end_header_id|>\n\n' + text + '<|eot_id|>' }}
+{%- endmacro %}
+{%- set system = messages[0]['content'] | trim if messages[0]['role'] == 'system' else '' %}
+{%- set rest = messages[1:] if messages[0]['role'] == 'system' else messages %}
+{%- set dates = 'Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n' %}
+{{- bos_token + turn('system', ('Environment: ipython\n' if tools else '') + dates + system) }}
+{%- if tools %}
+    {%- set described = namespace(text='') %}
+    {%- for tool in tools %}
+        {%- set described.text = described.text + tool | tojson(indent=4) + '\n\n' %}
+    {%- endfor %}
+    {{- turn('user', 'INTRODUCTION' + described.text + rest[0]['content'] | trim) }}
+    {%- set rest = rest[1:] %}
+{%- endif %}
+{%- for message in rest %}
+    {%- if message.role == 'tool' %}
+        {{- turn('ipython', message['content'] | tojson) }}
+    {%- elif message.tool_calls %}
+        {%- set call = message.tool_calls[0].function %}
+        {%- set text = call.arguments | tojson %}
+        {{- turn('assistant', '{"name": "' + call.name + '", "parameters": ' + text + '}') }}
+    {%- else %}
+        {{- turn(message['role'], message['content'] | trim) }}
+    {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}
-"""
+""".replace(
+    "INTRODUCTION",
+    "Given the following functions, please respond with a JSON for a function call with its proper "
+    r"arguments that best answers the given prompt.\n\nRespond in the format "
+    '{"name": function name, "parameters": dictionary of argument name and its value}.'
+    r"Do not use variables.\n\n",
+)
 
 LLAMA2 = r"""
 {%- set has_system = messages[0]['role'] == 'system' %}
@@ -76,14 +107,45 @@ QWEN2 = SMOLLM.replace(
     "{{'<|im_start|>' + m",
 )
 
-QWEN25 = r"""
-{%- if messages[0]['role'] == 'system' %}
-    {{- '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>\n' }}
-{%- else %}
-    {{- '<|im_start|>system\nSYSTEM<|im_end|>\n' }}
+QWEN_TOOLS = r"""
+{%- macro described(tools) %}
+    {{- '# Tools\n\nYou may call one or more functions to assist with the user query.\n\n' }}
+    {{- 'You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n' }}
+    {%- for tool in tools %}{{ tool | tojson + '\n' }}{% endfor %}
+    {{- '</tools>\n\nFor each function call, return a json object with function name and ' }}
+    {{- 'arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{"name": ' }}
+    {{- '<function-name>, "arguments": <args-json-object>}\n</tool_call>' }}
+{%- endmacro %}
+{%- macro calls(message, content) %}
+    {%- for call in message.tool_calls or [] %}
+        {%- set name, arguments = call.function.name, call.function.arguments | tojson %}
+        {{- '\n' if content or not loop.first }}
+        {{- '<tool_call>\n{"name": "' + name + '", "arguments": ' + arguments + '}\n</tool_call>' }}
+    {%- endfor %}
+{%- endmacro %}
+{%- macro result(before, message, after) %}
+    {%- if before.role != 'tool' %}{{ '<|im_start|>user' }}{% endif %}
+    {{- '\n<tool_response>\n' + message.content + '\n</tool_response>' }}
+    {%- if after.role != 'tool' %}{{ '<|im_end|>\n' }}{% endif %}
+{%- endmacro %}
+"""
+
+QWEN25 = (
+    QWEN_TOOLS
+    + r"""
+{%- if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] + '<|im_end|>\n' %}
+{%- else %}{% set system = 'SYSTEM<|im_end|>\n' %}{% endif %}
+{%- if tools %}
+    {%- set system = system[:-11] + '\n\n' + described(tools) + '<|im_end|>\n' %}
 {%- endif %}
+{{- '<|im_start|>system\n' + system }}
 {%- for message in messages %}
-    {%- if message.role != "system" or not loop.first %}
+    {%- if message.role == 'tool' %}
+        {{- result(loop.previtem or {}, message, loop.nextitem or {}) }}
+    {%- elif message.tool_calls %}
+        {{- '<|im_start|>assistant\n' + message.content + calls(message, message.content) }}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role != "system" or not loop.first %}
         {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
     {%- endif %}
 {%- endfor %}
@@ -91,19 +153,33 @@ QWEN25 = r"""
     {{- '<|im_start|>assistant\n' }}
 {%- endif %}
 """.replace("SYSTEM", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.")
+)
 
-QWEN3 = r"""
+QWEN3 = (
+    QWEN_TOOLS
+    + r"""
 {%- set ns = namespace(last_query_index=messages|length - 1, found=false) %}
 {%- for message in messages[::-1] %}
-    {%- if message.role == "user" and not ns.found %}
+    {%- if message.role == "user" and not ns.found
+           and not (message.content.startswith('<tool_response>')
+                    and message.content.endswith('</tool_response>')) %}
         {%- set ns.found = true %}
         {%- set ns.last_query_index = messages|length - 1 - loop.index0 %}
     {%- endif %}
 {%- endfor %}
+{%- set has_system = messages[0].role == 'system' %}
+{%- if tools %}
+    {{- '<|im_start|>system\n' + (messages[0].content + '\n\n' if has_system else '') }}
+    {{- described(tools) + '<|im_end|>\n' }}
+{%- elif has_system %}
+    {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
+{%- endif %}
 {%- for message in messages %}
-    {%- if message.role != "assistant" %}
+    {%- if message.role == 'tool' %}
+        {{- result(loop.previtem or {}, message, loop.nextitem or {}) }}
+    {%- elif message.role == 'user' or message.role == 'system' and not loop.first %}
         {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
-    {%- else %}
+    {%- elif message.role == 'assistant' %}
         {%- set content = message.content %}
         {%- set thought = '' %}
         {%- if '</think>' in content %}
@@ -117,7 +193,7 @@ QWEN3 = r"""
         {%- else %}
             {{- content }}
         {%- endif %}
-        {{- '<|im_end|>\n' }}
+        {{- calls(message, content) + '<|im_end|>\n' }}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
@@ -127,6 +203,7 @@ QWEN3 = r"""
     {%- endif %}
 {%- endif %}
 """
+)
 
 GRANITE = r"""
 {%- if messages[0]['role'] == 'system' %}

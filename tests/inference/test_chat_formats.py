@@ -304,10 +304,10 @@ def test_a_text_in_the_place_of_token_ids_is_refused_with_what_to_pass(
 
 
 @pytest.mark.parametrize(
-    "role", ["", "User", "tool", "ipython", "<|eot_id|>", "user\n", "user<|end_header_id|>", None]
+    "role", ["", "User", "Tool", "ipython", "<|eot_id|>", "user\n", "user<|end_header_id|>", None]
 )
 def test_an_unknown_role_is_refused(role: str) -> None:
-    with pytest.raises(ChatFormatError, match="role must be one of system, user, assistant"):
+    with pytest.raises(ChatFormatError, match="role must be one of system, user, assistant, tool"):
         Message(role, "Hi")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from src.inference import CHAT_FORMATS, Message, encode_chat
+from src.inference import CHAT_FORMATS, Message, ToolCall, encode_chat
 from src.tokenizer import Tokenizer, load_tokenizer
 from tests.inference.byte_tokenizer import TOKENS, ByteTokenizer, spelled
 from tests.inference.chat_tokenizers import TOKENIZERS, llama2, llama3, smollm2
@@ -56,12 +56,16 @@ def conversations() -> Iterator[list[Message]]:
 
 
 def rendered(
-    template: str, messages: list[Message], bos: str, eos: str, opened: bool, **more: bool
+    template: str, messages: list[Message], bos: str, eos: str, opened: bool, **more: Any
 ) -> str:
     """Runs a template as transformers does."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    conversation = [{"role": m.role, "content": m.content} for m in messages]
+    conversation: list[dict[str, Any]] = [dict(message) for message in as_dicts(messages)]
+    for asked, message in zip(conversation, messages, strict=True):
+        calls = [{"name": c.name, "arguments": c.values()} for c in message.tool_calls]
+        if calls:
+            asked["tool_calls"] = [{"type": "function", "function": call} for call in calls]
     (text,), _ = render_jinja_template(
         [conversation],
         chat_template=template,
@@ -118,6 +122,49 @@ def test_without_thoughts_a_prompt_is_that_of_the_template(name: str, opened: bo
             ids = encode_chat(tokenizer, messages, opened, name, think)
             off = rendered(PUBLISHED[name], messages, bos, eos, opened, enable_thinking=think)
             assert spelled(tokenizer, ids, brackets=False) == off
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "description": "of a città",
+     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}},
+    {"type": "function", "function": {"name": "now", "parameters": {}}},
+]  # fmt: skip
+
+
+def conversations_with_calls(name: str) -> Iterator[list[Message]]:
+    """Yields conversations in which assistants ask for calls and get results."""
+    generator = random.Random(5)
+    arguments = ('{"city": "Città"}', "{}", '{"a":[1.0,null,"</tool_call>"],"b":{"c":true}}')
+    for text in TEXTS:
+        yield [Message("user", text)]
+        yield [Message("system", text), Message("user", text)]
+    for _ in range(300):
+        messages = [Message("system", generator.choice(TEXTS))] * generator.randint(0, 1)
+        for _ in range(generator.randint(1, 3)):
+            messages.append(Message("user", generator.choice(TEXTS)))
+            for _ in range(generator.randint(0, 2)):
+                count = 1 if name == "llama3" else generator.randint(1, 3)
+                calls = [ToolCall("now", generator.choice(arguments)) for _ in range(count)]
+                said = generator.choice(["", "I look.", "<think>\nHm.\n</think>\n\nI look."])
+                messages.append(Message("assistant", said, tuple(calls)))
+                messages += [Message("tool", generator.choice(TEXTS)) for _ in calls]
+            if generator.random() < 0.5:
+                messages.append(Message("assistant", generator.choice(TEXTS)))
+        yield messages
+
+
+@pytest.mark.parametrize("name", [n for n, row in CHAT_FORMATS.items() if row.tools is not None])
+@pytest.mark.parametrize("opened", [True, False])
+def test_tools_calls_and_results_are_what_the_published_template_says(
+    name: str, opened: bool
+) -> None:
+    tokenizer: Any = ByteTokenizer(*TOKENS[name])
+    bos, eos = list(TOKENS[name])[:2]
+    template = LLAMA3_1 if name == "llama3" else PUBLISHED[name]
+    for messages in conversations_with_calls(name):
+        ids = encode_chat(tokenizer, messages, opened, name, tools=TOOLS)
+        text = spelled(tokenizer, ids, brackets=False)
+        assert text == rendered(template, messages, bos, eos, opened, tools=TOOLS)
 
 
 Pair = tuple[Tokenizer, Any]

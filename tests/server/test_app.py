@@ -16,6 +16,11 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 QUESTION = "What is the capital of Italy?"
 
 
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+BAD_CALL = {"type": "function", "function": {"name": "f", "arguments": "[]"}}
+
+
 def message(text: str = "hi", role: str = "user") -> dict[str, str]:
     return {"role": role, "content": text}
 
@@ -203,8 +208,21 @@ def test_fields_without_an_effect_are_taken(server: Running) -> None:
         ({"logit_bias": {"1": 2}}, "logit_bias"),
         ({"stop": [""]}, "stop"),
         ({"stop": ["x"] * 17}, "stop"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]},
+         "tools[0].function.x"),
+        ({"tools": [TOOL | {"type": "retrieval"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]},
+         "tools"),
+        ({"tools": [TOOL], "response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+         "tool_choice"),
         ({"tool_choice": "auto"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
+        ({"messages": [message(), {"role": "user", "content": "x", "tool_calls": [CALL]}]},
+         "messages[1].tool_calls"),
+        ({"messages": [message(), {"role": "assistant", "tool_calls": [BAD_CALL]}]}, "messages"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),

@@ -97,6 +97,48 @@ def test_the_openai_package_parses_structures(server: Running, openai: Any) -> N
         )
 
 
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome", "Paris"]}, "days": {"type": "integer", "maximum": 9,
+                                                                 "minimum": 1}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}  # fmt: skip
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "now", "description": "the time"}},
+]
+
+
+def test_the_openai_package_calls_functions(server: Running, openai: Any) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    asked: Any = {"model": "bundled", "messages": MESSAGES, "temperature": 0, "tools": TOOLS}
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        create = client.chat.completions.create
+        choice = create(**asked, tool_choice=named).choices[0]
+        (call,) = choice.message.tool_calls
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+        assert (call.type, call.function.name) == ("function", "get_weather")
+        jsonschema.validate(json.loads(call.function.arguments), WEATHER)
+        streamed = [chunk.choices[0] for chunk in create(**asked, tool_choice=named, stream=True)]
+        deltas = [d for chunk in streamed for d in chunk.delta.tool_calls or ()]
+        assert [(d.index, d.function) for d in deltas] == [(0, deltas[0].function)]
+        assert deltas[0].function.model_dump() == call.function.model_dump()
+        assert "".join(chunk.delta.content or "" for chunk in streamed) == ""
+        assert streamed[-1].finish_reason == "tool_calls"
+        result = {"role": "tool", "tool_call_id": call.id, "content": "20 degrees"}
+        later = [*MESSAGES, choice.message.model_dump(exclude_none=True), result]
+        for tool_choice in ("auto", "none", "required"):
+            choice = create(**asked | {"messages": later}, tool_choice=tool_choice,
+                            max_tokens=200).choices[0]  # fmt: skip
+            is_call = choice.finish_reason == "tool_calls"
+            assert is_call == bool(choice.message.tool_calls)
+            assert is_call or isinstance(choice.message.content, str)
+            assert is_call or tool_choice != "required" or choice.finish_reason == "length"
+            assert not is_call or tool_choice != "none"
+
+
 def test_llm_with_extra_openai_models(server: Running, tmp_path: Path) -> None:
     pytest.importorskip("llm", reason="the clients extra is not installed")
     (tmp_path / "extra-openai-models.yaml").write_text(

@@ -22,7 +22,7 @@ EXAMPLES = [
 
 
 def test_there_are_examples_of_each_client() -> None:
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
     for name in ("curl", "openai", "llm"):
         assert any(name in block.text for block, _ in EXAMPLES)
 

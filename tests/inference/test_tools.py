@@ -1,0 +1,135 @@
+"""Calls of functions: what an answer says beside them, and grammars that enforce their schemas."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from src.inference import CHAT_FORMATS, ChatFormatError, Message, ToolCall
+from src.inference.grammars import Grammar, Grammars
+from src.inference.tools import ToolStyle
+from src.model import load_model
+from tests.inference.test_grammars import drawn
+
+MARKED, BARE = (CHAT_FORMATS[name].tools or ToolStyle("") for name in ("qwen3", "llama3"))
+A, B = ToolCall("a", '{"x": "</tool_call> {"}'), ToolCall("b.c-d", "{}")
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer", "minimum": 0, "maximum": 99},
+        "s": {"$ref": "#/$defs/s"},
+    },
+    "required": ["n", "s"],
+    "additionalProperties": False,
+    "$defs": {"s": {"type": "string", "maxLength": 5}},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "a", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "b.c-d", "parameters": SCHEMA}},
+]
+
+
+def shown(style: ToolStyle, *calls: ToolCall) -> str:
+    return "\n".join(map(style.written, calls))
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "expected"),
+    [
+        (MARKED, "Hi.", ("Hi.", [])),
+        (MARKED, shown(MARKED, A), ("", [A])),
+        (MARKED, "Hi.\n" + shown(MARKED, A, B, A), ("Hi.", [A, B, A])),
+        (MARKED, shown(MARKED, A)[:-1], (shown(MARKED, A)[:-1], [])),
+        (MARKED, "<tool_call> 5", ("<tool_call> 5", [])),
+        (BARE, "Hi.", ("Hi.", [])),
+        (BARE, shown(BARE, A), ("", [A])),
+        (BARE, shown(BARE, A)[:-1], (shown(BARE, A)[:-1], [])),
+        (BARE, "Hi. " + shown(BARE, A), ("Hi. " + shown(BARE, A), [])),
+        (BARE, '{"x": 1}', ('{"x": 1}', [])),
+    ],
+)
+def test_an_answer_is_split_and_no_part_of_a_call_is_shown_before(
+    style: ToolStyle, text: str, expected: tuple[str, list[ToolCall]]
+) -> None:
+    assert style.split(text) == expected
+    said, calls = "", 0
+    for end in range(len(text) + 1):
+        now, found = style.split(text[:end], is_over=False)
+        assert now.startswith(said)
+        assert expected[0].startswith(now)
+        assert expected[1][: len(found)] == found
+        assert len(found) >= calls
+        said, calls = now, len(found)
+
+
+@pytest.mark.parametrize("style", [MARKED, BARE])
+def test_arguments_follow_the_schema_of_the_function_that_is_called(style: ToolStyle) -> None:
+    pytest.importorskip("llguidance", reason="the serve extra is not installed")
+    jsonschema = pytest.importorskip("jsonschema")
+    model, chance = load_model(), random.Random(1)
+    assert model.tokenizer is not None
+    names, counts = set(), set()
+    with Grammars(model.tokenizer, model.stop_ids) as grammars:
+        for number in range(40):
+            many = number % 2 == 0
+            text = style.grammar(TOOLS, True, many)
+            answer = drawn(grammars.mask(Grammar("lark", text)), model, chance, 300)
+            if answer is None:
+                continue
+            said, calls = style.split(answer)
+            assert not said
+            for call in calls:
+                jsonschema.validate(json.loads(call.arguments), SCHEMA)
+            names.update(call.name for call in calls)
+            counts.add(len(calls))
+            assert len(calls) == 1 or (many and style is MARKED)
+    assert names == {"a", "b.c-d"}
+    assert (max(counts) > 1) == (style is MARKED)
+
+
+@pytest.mark.parametrize("style", [MARKED, BARE])
+@pytest.mark.parametrize(
+    ("text", "is_allowed"),
+    [
+        ("", True),
+        ("It is 5 {x}.\n", True),
+        ("CALL", True),
+        ("CALL.", False),
+        ('CALL(a, {"n": 100', False),
+        ("CALL(z, ", False),
+    ],
+)
+def test_an_answer_may_be_text_or_a_call_that_is_right(
+    style: ToolStyle, text: str, is_allowed: bool
+) -> None:
+    pytest.importorskip("llguidance", reason="the serve extra is not installed")
+    call = style.written(ToolCall("a", '{"n": 7, "s": "x"}'))
+    begin = call[: call.index('a"')]
+    text = (
+        text.replace("CALL(", begin).replace(", {", f'", "{style.key}": {{').replace("CALL", call)
+    )
+    model = load_model()
+    assert model.tokenizer is not None
+    pieces = [model.tokenizer.token_bytes(token) for token in range(model.args.vocab_size)]
+    with Grammars(model.tokenizer, model.stop_ids) as grammars:
+        mask = grammars.mask(Grammar("lark", style.grammar(TOOLS, False, True)))
+        rest = text.encode()
+        while rest:  # the longest token that may come and goes on with the text
+            bits = np.unpackbits(mask.allowed().view(np.uint8), bitorder="little")
+            found = [t for t in np.flatnonzero(bits) if pieces[t] and rest.startswith(pieces[t])]
+            if not found:
+                break
+            token = int(max(found, key=lambda token: len(pieces[token])))
+            mask.accept(token)
+            rest = rest[len(pieces[token]) :]
+        words = mask.allowed()
+        ends = [words[token // 32] >> (token % 32) & 1 for token in model.stop_ids]
+        assert (not rest and any(ends)) == is_allowed
+        mask.close()
+
+
+@pytest.mark.parametrize("arguments", ["", "[]", "null", "{", '{"a": 1, "a": 2}', "\ud800"])
+def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
+    with pytest.raises(ChatFormatError, match="must be a JSON object"):
+        Message("assistant", "", (ToolCall("a", arguments),))
