@@ -8,7 +8,7 @@ from src.inference.speculation import DraftLength, PassCosts
 def draft_always(patch: pytest.MonkeyPatch) -> None:
     """Draft as many tokens as allowed, whether it pays or not."""
     patch.setattr(PassCosts, "allows_drafts", True)
-    patch.setattr(DraftLength, "best", lambda self, end_length, most, token_seconds: most)
+    patch.setattr(DraftLength, "best", lambda self, end, most, *_: most)
 
 
 def costs_of(row: float) -> PassCosts:

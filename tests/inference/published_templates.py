@@ -12,20 +12,13 @@ Written for these tests, with the same results, after the rules that Meta publis
 (meta-llama/Llama-2-7b-chat-hf: each question with its own begin of text, contents stripped, the
 system message in the first question), LLAMA3 (meta-llama/Meta-Llama-3-8B-Instruct: headers,
 stripped contents) and LLAMA3_1 (meta-llama/Llama-3.1-8B-Instruct: two lines of dates open the
-<<<<<<< HEAD
-system message, which is always there). So are, after the templates of Qwen/Qwen2-7B-Instruct,
-Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-0.6B, HuggingFaceTB/SmolLM3-3B,
-ibm-granite/granite-3.3-2b-instruct, ibm-granite/granite-3.0-8b-instruct and
-allenai/OLMo-2-1124-7B-Instruct without what they say of tools and documents: QWEN2, QWEN25, QWEN3,
-SMOLLM3, GRANITE, GRANITE_3_0 and OLMO2. That of SmolLM3 was compared with the copy in the tests of
-huggingface/swift-jinja, that of Granite 3.0 with those in llama.cpp (tests/test-chat-template.cpp)
-and langchain-ibm.
-=======
 system message, which is always there; tools in the first question). So are, after the templates of
-Qwen/Qwen2-7B-Instruct, Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-0.6B,
-ibm-granite/granite-3.3-2b-instruct and allenai/OLMo-2-1124-7B-Instruct: QWEN2, QWEN25, QWEN3,
-GRANITE and OLMO2, the last two without what they say of tools and documents.
->>>>>>> aff8b19 (Functions that answers may call: tools and tool_choice in the formats of Llama 3.1, Qwen2.5 and Qwen3)
+Qwen/Qwen2-7B-Instruct, Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-0.6B, HuggingFaceTB/SmolLM3-3B,
+ibm-granite/granite-3.3-2b-instruct, ibm-granite/granite-3.0-8b-instruct and
+allenai/OLMo-2-1124-7B-Instruct: QWEN2, QWEN25, QWEN3, SMOLLM3, GRANITE, GRANITE_3_0 and OLMO2, the
+last four without what they say of tools and documents. That of SmolLM3 was compared with the copy
+in the tests of huggingface/swift-jinja, that of Granite 3.0 with those in llama.cpp
+(tests/test-chat-template.cpp) and langchain-ibm.
 """
 
 LLAMA3 = r"""

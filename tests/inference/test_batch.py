@@ -31,6 +31,7 @@ from src.inference import (
     TimeLimitError,
 )
 from src.inference.blocks import BlockPool
+from src.inference.speculation import DraftLength
 from src.model import Model, NotEnoughMemoryError, TokenIdError, load_model
 from src.trace.tracer import Tracer
 from tests.inference.drafts import draft_always
@@ -187,6 +188,31 @@ def test_a_thousand_requests_thirty_two_at_once_with_cancelled_and_slow_ones(mod
     assert counts.failed == 0
     assert threading.active_count() == threads
     assert len(os.listdir("/proc/self/fd")) == open_files
+
+
+def test_drafts_of_several_requests_change_nothing(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [Job([5, 6, 7] * count, 40, sampling, candidates=2) for count in (4, 9, 20)
+            for sampling in (GREEDY, SamplingArgs(0.3, seed=2))]  # fmt: skip
+    expected = alone(model, jobs)
+    draft_always(monkeypatch)
+    monkeypatch.setattr(DraftLength, "best", lambda self, end, most, *_: min(most, 2))
+    sizes, run = list[int](), BlockPool.run
+
+    def noted(self: BlockPool, parts: Any) -> Any:
+        sizes.append(sum(len(ids) > certain for _, ids, certain, _ in parts))
+        return run(self, parts)
+
+    monkeypatch.setattr(BlockPool, "run", noted)
+    with BatchEngine(model, sequence_length=256) as engine:
+        engine._passing.acquire()
+        requests = [engine.submit(job.ids, **job.given) for job in jobs]
+        engine._passing.release()
+        assert [ended(request) for request in requests] == expected
+        assert sum(request.stats.accepted_tokens for request in requests) > 0
+    assert max(sizes) > 1  # a pass checked drafts of several requests
+    check_nothing_is_held(engine)
 
 
 def test_drafts_of_a_request_that_runs_alone_change_nothing(

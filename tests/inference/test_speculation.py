@@ -59,7 +59,7 @@ class Prophet:
     def foretell(self, answer: Sequence[int], length: int, wrong: set[int]) -> None:
         told = [token ^ 1 if at in wrong else token for at, token in enumerate(answer)]
 
-        def draft(drafter: Any, most: int) -> list[int]:
+        def draft(drafter: Any, most: int, *_: object) -> list[int]:
             seen = len(drafter._guesser._ids) - len(PROMPT)
             tokens = told[seen : seen + min(most, length)]
             drafter._guess = speculation_module._Guess(2, tokens) if tokens else None
