@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 
 from .answer_text import GenerationStats, Step, TokenMask, split_thoughts
 from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
-from .chat_formats import CHAT_FORMATS, AnyMessage, ChatFormat, Message, as_messages
+from .chat_formats import (
+    CHAT_FORMATS,
+    AnyMessage,
+    ChatFormat,
+    Message,
+    Tool,
+    ToolCall,
+    as_messages,
+)
 from .engine import InferenceEngine, Progress
 from .errors import (
     CacheFullError,
@@ -22,7 +30,6 @@ from .errors import (
     TimeLimitError,
 )
 from .sampling import Candidate, Choice, Sampler, SamplingArgs, Stage
-from .tools import Tool, ToolCall
 
 if TYPE_CHECKING:
     from .batch import BatchEngine, Counters, Request

@@ -15,9 +15,17 @@ from ..tokenizer import Tokenizer
 from ..tokenizer.config_files import MAX_FILE_BYTES, read_json
 from ..tokenizer.errors import TokenizerError, mismatch
 from ..untrusted import described, label_of, read_whole
-from .chat_formats import CHAT_FORMATS, AnyMessage, ChatFormat, Edge, Part, Special, as_messages
+from .chat_formats import (
+    CHAT_FORMATS,
+    AnyMessage,
+    ChatFormat,
+    Edge,
+    Part,
+    Special,
+    Tool,
+    as_messages,
+)
 from .errors import ChatFormatError
-from .tools import Tool
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 

@@ -4,19 +4,52 @@
 """
 
 import datetime
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
+from ..untrusted import parse_strict_json
 from .errors import ChatFormatError
-from .tools import Tool, ToolCall, ToolStyle, json_text
 
 ROLES = ("system", "user", "assistant", "tool")
 _SHOWN_CHARS = 80
 _EXPECTED = "Message, or dicts such as {'role': 'user', 'content': 'hi'}"
+
+
+# A function as clients describe it: `{"type": "function", "function": {"name": ...}}`.
+Tool = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that an answer asks for.
+
+    Attributes:
+        name: The function.
+        arguments: A JSON object, as text.
+
+    Raises:
+        ChatFormatError: The arguments are something else.
+    """
+
+    name: str
+    arguments: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values(), dict):
+            raise ChatFormatError("[message] arguments of a call must be a JSON object")
+
+    def values(self) -> object:
+        """Return the arguments as JSON has them; None where it cannot be read."""
+        try:
+            return parse_strict_json(self.arguments.encode("utf-8", "surrogatepass"))
+        except ValueError:
+            return None
 
 
 @dataclass(frozen=True)
@@ -104,6 +137,37 @@ Part = str | Special | Edge
 # Takes the messages, and whether to open the assistant's next one; where the format has tools, also
 # the functions that it may ask for.
 Builder = Callable[..., list[Part]]
+
+
+@dataclass(frozen=True)
+class ToolStyle:
+    """How the answers of a chat format ask for calls: each a JSON object, between two marks.
+
+    Attributes:
+        key: That of the arguments, beside `name`.
+        begin: The mark before a call; without marks a call is a whole answer.
+        end: The mark after it.
+    """
+
+    key: str
+    begin: str = ""
+    end: str = ""
+
+    @property
+    def gap(self) -> str:
+        """Return what is between a mark and the object."""
+        return "\n" if self.begin else ""
+
+    def written(self, call: ToolCall) -> str:
+        """Return a call as an answer has it."""
+        arguments = json_text(call.values())
+        whole = f'{{"name": "{call.name}", "{self.key}": {arguments}}}'
+        return f"{self.begin}{self.gap}{whole}{self.gap}{self.end}"
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """Return JSON as the chat templates of transformers write it."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from ..inference import (
     ToolCall,
     split_thoughts,
 )
+from ..inference.chat_formats import ToolStyle
 from ..inference.grammars import GrammarMask
-from ..inference.tools import ToolStyle
+from ..inference.tools import split_calls
 from ..tokenizer import Tokenizer
 from .errors import RequestError
 from .metrics import Metrics
@@ -204,7 +205,7 @@ class ChatAnswer:
             thought, said = split_thoughts(said, self.opened, is_over)
         calls: list[ToolCall] = []
         if self.style is not None:
-            said, calls = self.style.split(said, is_over)
+            said, calls = split_calls(self.style, said, is_over)
         old_thought, old_said, old_calls = self._told
         self._told = thought, said, len(calls)
         delta: dict[str, Any] = {}

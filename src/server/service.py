@@ -22,6 +22,7 @@ from ..inference import (
     end_ids,
 )
 from ..inference.grammars import Grammar, GrammarMask, Grammars
+from ..inference.tools import grammar_of_calls
 from ..tokenizer import Tokenizer
 from .answers import Job
 from .bodies import ChatBody, CompletionBody, Generation
@@ -163,7 +164,7 @@ class Service:
         calls = None
         if style is not None and callable_ones:
             is_required, many = body.tool_choice not in (None, "auto"), body.parallel_tool_calls
-            calls = style.grammar(callable_ones, is_required, many is not False)
+            calls = grammar_of_calls(style, callable_ones, is_required, many is not False)
         made = body.most_tokens, body.alternatives, ends, True
         return self._jobs(body, [(ids, None)], *made, calls)
 

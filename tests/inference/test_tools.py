@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from src.inference import CHAT_FORMATS, ChatFormatError, Message, ToolCall
+from src.inference.chat_formats import ToolStyle
 from src.inference.grammars import Grammar, Grammars
-from src.inference.tools import ToolStyle
+from src.inference.tools import grammar_of_calls, split_calls
 from src.model import load_model
 from tests.inference.test_grammars import drawn
 
@@ -52,10 +53,10 @@ def shown(style: ToolStyle, *calls: ToolCall) -> str:
 def test_an_answer_is_split_and_no_part_of_a_call_is_shown_before(
     style: ToolStyle, text: str, expected: tuple[str, list[ToolCall]]
 ) -> None:
-    assert style.split(text) == expected
+    assert split_calls(style, text) == expected
     said, calls = "", 0
     for end in range(len(text) + 1):
-        now, found = style.split(text[:end], is_over=False)
+        now, found = split_calls(style, text[:end], is_over=False)
         assert now.startswith(said)
         assert expected[0].startswith(now)
         assert expected[1][: len(found)] == found
@@ -73,11 +74,11 @@ def test_arguments_follow_the_schema_of_the_function_that_is_called(style: ToolS
     with Grammars(model.tokenizer, model.stop_ids) as grammars:
         for number in range(40):
             many = number % 2 == 0
-            text = style.grammar(TOOLS, True, many)
+            text = grammar_of_calls(style, TOOLS, True, many)
             answer = drawn(grammars.mask(Grammar("lark", text)), model, chance, 300)
             if answer is None:
                 continue
-            said, calls = style.split(answer)
+            said, calls = split_calls(style, answer)
             assert not said
             for call in calls:
                 jsonschema.validate(json.loads(call.arguments), SCHEMA)
@@ -113,7 +114,7 @@ def test_an_answer_may_be_text_or_a_call_that_is_right(
     assert model.tokenizer is not None
     pieces = [model.tokenizer.token_bytes(token) for token in range(model.args.vocab_size)]
     with Grammars(model.tokenizer, model.stop_ids) as grammars:
-        mask = grammars.mask(Grammar("lark", style.grammar(TOOLS, False, True)))
+        mask = grammars.mask(Grammar("lark", grammar_of_calls(style, TOOLS, False, True)))
         rest = text.encode()
         while rest:  # the longest token that may come and goes on with the text
             bits = np.unpackbits(mask.allowed().view(np.uint8), bitorder="little")
