@@ -23,6 +23,7 @@ from src.model.ranks import Bounds, bounds_of, own_forecast
 from .pages import PageError
 
 TIMES = Path(__file__).with_name("rank_times.json")
+NETWORK = Path(__file__).with_name("rank_network.json")  # of tests/bench/bench_rank_network.py
 RANKS = (1, 2, 4, 8, 16, 32, 64)
 ALPHA = 30e-6  # seconds of a message between machines, whatever its length
 
@@ -75,11 +76,13 @@ def weight_bytes(args: ModelArgs) -> int:
     return 2 * sum(math.prod(shapes[name]) for name in shapes if name != "tok_embeddings.weight")
 
 
-def wire_seconds(args: ModelArgs, ranks: int, gigabits: float, tokens: int = 1) -> float:
+def wire_seconds(
+    args: ModelArgs, ranks: int, gigabits: float, tokens: int = 1, alpha: float = ALPHA
+) -> float:
     """Return what the all-gathers of a pass take."""
     sizes = gathers(args, tokens)
     steps, part = math.ceil(math.log2(ranks)), (ranks - 1) / ranks
-    return len(sizes) * steps * ALPHA + part * sum(sizes) * 8 / (gigabits * 1e9)
+    return len(sizes) * steps * alpha + part * sum(sizes) * 8 / (gigabits * 1e9)
 
 
 def product_seconds(name: str, ranks: int, kind: str = "token") -> float:
@@ -121,12 +124,13 @@ def pass_seconds(name: str, ranks: int, gigabits: float, kind: str = "token") ->
 
 
 def ranks_table(_page: Path, argument: str) -> str:
-    """Return a table of the chapter: `gathers`, `plan` or `speed`.
+    """Return a table of the chapter: `gathers`, `network`, `plan` or `speed`.
 
     Raises:
         PageError: Another name.
     """
-    tables = {"gathers": _gathers_table, "plan": _plan_table, "speed": _speed_table}
+    tables = {"gathers": _gathers_table, "network": _network_table, "plan": _plan_table,
+              "speed": _speed_table}  # fmt: skip
     if argument not in tables:
         raise PageError(f"generated: ranks: expected one of {', '.join(tables)}, got {argument!r}")
     return "\n".join(tables[argument]())
@@ -145,6 +149,21 @@ def _gathers_table() -> list[str]:
             f"| {name} | {sum(sizes) / 1e6:.1f} MB | {len(sizes)} | {wire} ms | "
             f"{len(sizes) * ALPHA * 1e3:.1f} ms | {weight_bytes(args) / 2e11:.2f} s / ranks |"
         )
+    return lines
+
+
+def _network_table() -> list[str]:
+    found = json.loads(NETWORK.read_text())
+    lines = [
+        "| gathers of the 8B | latency of messages | on the wire | moved by processors | simulated "
+        "| measured | measured / simulated |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in found["passes"]:
+        parts = [row["latency"], row["wire"], row["moved"]]
+        cells = [f"{each * 1e3:.1f} ms" for each in (*parts, sum(parts), row["measured"])]
+        name = f"{row['pass']}, {row['gigabits']} Gb/s"
+        lines.append(f"| {name} | {' | '.join(cells)} | {row['measured'] / sum(parts):.2f} |")
     return lines
 
 

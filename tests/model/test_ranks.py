@@ -4,10 +4,12 @@ import json
 import math
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from src import ml
@@ -16,12 +18,13 @@ from src.model import load_model
 from src.model.forecast import MemoryForecast
 from src.model.ranks import bounds_of, own_args, own_forecast
 from src.model.saving import save_quantized
+from tests.csrc.ggml_operands import blocks_of
 from tests.model import rank_cases
 from tests.model.families import CONFIGS as FAMILIES
 from tests.model.families import write_family
 from tests.model.hugging_face_tiny import write_tiny
 from tests.model.tiny import CONFIGS, GROUPED, Tiny, weights, write_meta_directory
-from tests.support.gguf_writer import gguf_bytes, llama_keys, llama_tensors, q8_0
+from tests.support.gguf_writer import Stored, gguf_bytes, llama_keys, llama_tensors
 from tests.support.hugging_face_writer import write_hugging_face_directory, zero_arrays
 from tests.support.mpi import mpirun, needs_mpi
 from tests.support.pth_writer import write_random_meta_directory
@@ -78,7 +81,7 @@ def tiny_cases(directory: Path) -> list[Any]:
     for family in FAMILIES:
         cases.append((write_family(directory / family, family), None))
     biased = write_family(directory / "biased", "granite", attention_bias=True, mlp_bias=True)
-    cases.append((biased, None))
+    cases += [(biased, None), (biased, "nf4")]
     even = write_tiny(directory / "even", replace(EVEN, vocab=131), ml.bfloat16)
     for how in ("nf4", "int8"):
         # Rows of 90 and 64: blocks of nf4 begin inside of rows.
@@ -90,18 +93,37 @@ def tiny_cases(directory: Path) -> list[Any]:
 
 
 def gguf_files(directory: Path) -> list[Path]:
+    """Writes a model in blocks of each format, a mix of them as in Q4_K_M, and one without output.
+
+    Rows of 512 in w2 and of 256 elsewhere, of which a block of 256 is all or half.
+    """
     config = replace(EVEN, vocab=131)
     plain = llama_tensors(weights(config))
-    blocks = {name: q8_0(array) if array.ndim == 2 else array for name, array in plain.items()}
-    path = directory / "blocks.gguf"
-    path.write_bytes(gguf_bytes(llama_keys(config), blocks))
-    return [path]
+    kinds: dict[str, Callable[[str], int]] = {
+        row.name: lambda _, number=number: number for number, row in ml.GGML_DTYPES.items()
+    }
+    kinds["mixed"] = lambda name: 14 if "attn_v" in name or "ffn_down" in name else 12
+    kinds["tied"] = kinds["mixed"]
+    for seed, (label, kind) in enumerate(kinds.items()):
+        blocks = {
+            name: in_blocks(kind(name), array.shape, seed) if array.ndim == 2 else array
+            for name, array in plain.items()
+            if label != "tied" or name != "output.weight"
+        }
+        (directory / f"{label}.gguf").write_bytes(gguf_bytes(llama_keys(config), blocks))
+    return [directory / f"{label}.gguf" for label in kinds]
+
+
+def in_blocks(number: int, shape: tuple[int, ...], seed: int) -> Stored:
+    dtype = ml.GGML_DTYPES[number]
+    scales = np.random.default_rng(seed).standard_normal(61) / 200
+    return Stored(shape, number, blocks_of(dtype, math.prod(shape), scales, seed).tobytes())
 
 
 @needs_mpi
 def test_two_ranks_give_the_bits_of_one(tmp_path: Path) -> None:
     grouped = write_meta_directory(tmp_path / "grouped", replace(GROUPED, vocab=131), ml.bfloat16)
-    cases = [(grouped, None), (grouped, "nf4"), (gguf_files(tmp_path)[0], None)]
+    cases = [(grouped, None), (grouped, "nf4"), (gguf_files(tmp_path)[-1], None)]
     same_bits(cases, tmp_path, (2,))
 
 
@@ -114,7 +136,7 @@ def test_any_number_of_ranks_gives_the_bits_of_one(tmp_path: Path) -> None:
 @needs_mpi
 @pytest.mark.slow
 def test_ranks_of_two_instruction_sets_give_the_bits_of_one(tmp_path: Path) -> None:
-    cases: list[Any] = [(None, None), (None, "nf4"), (gguf_files(tmp_path)[0], None)]
+    cases: list[Any] = [(None, None), (None, "nf4"), (gguf_files(tmp_path)[-1], None)]
     file = tmp_path / "cases.json"
     file.write_text(json.dumps([[path and str(path), how] for path, how in cases]))
     run = (sys.executable, "-m", "tests.model.rank_cases", str(file))
