@@ -5,9 +5,11 @@ extra. A file has the same bytes on each machine, and colours for a light and a 
 """
 
 import io
+import json
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -46,6 +48,8 @@ _DARK = "\n".join(
     for part in ("fill", "stroke")
 )
 _HEAD = 128  # of the 8B
+# Written by `python -m tests.bench.bench_kernels --shares`.
+_KERNEL_ROWS = Path(__file__).with_name("kernel_rows.json")
 _ORIGINAL = 8192  # positions of the context that the scaling starts from
 _BASE_3, _BASE_2 = 500000.0, 10000.0  # of Llama 3 and of Llama 2
 
@@ -225,9 +229,27 @@ def machines(*rows: Axes) -> None:
         _label(axes, title, "machines, logarithmic", "tokens per second, logarithmic", columns=3)
 
 
+def kernel_rows(axes: Axes) -> None:
+    """Draw the fraction of the lower limit that products reach, over the rows of x."""
+    shares = json.loads(_KERNEL_ROWS.read_text(encoding="utf-8"))
+    for isa, colour in zip(shares, (BLUE, ORANGE, GREEN), strict=False):
+        for label, style in (("1b w1 + w3", "o-"), ("1b wq + wk + wv", "o:")):
+            by_rows = {int(rows): share for rows, share in shares[isa][label].items()}
+            axes.plot(
+                list(by_rows), list(by_rows.values()), style, color=colour, label=f"{isa}, {label}"
+            )
+    axes.set_xscale("log", base=2)
+    ticks = [2**n for n in range(11)]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.set_ylim(0, 1.1)
+    title = "Products of the 1B shape as a fraction of the limit"
+    _label(axes, title, "rows of x, logarithmic", "of the lower limit", columns=2)
+
+
 def current_plots() -> dict[str, str]:
     """Return the text of each committed plot as it should be, by the name of its file."""
     return {
+        "kernel-rows.svg": _svg(3.8, kernel_rows),
         "machines.svg": _svg(7.2, machines, rows=2),
         "quantization-levels.svg": _svg(5.2, levels, rows=2),
         "rope-distances.svg": _svg(3.4, distances),

@@ -1,7 +1,7 @@
 """Times each kernel against the roofline, and linear products against PyTorch's on request.
 
     python -m tests.bench.bench_kernels [--shapes 1b 8b] [--rows 1 4 8 22 128 512] [--pytorch]
-        [--isas avx512 avx2] [--pairs 5] [--threads 2]
+        [--isas avx512 avx2] [--pairs 5] [--threads 2] [--shares tools/kernel_rows.json]
 
 Every weight of the models' shapes, in bfloat16, cut one after another from a mapped file larger
 than any cache; and attention at the end of a long cache. Results are verified against float64
@@ -52,6 +52,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--pytorch", action="store_true", help="time PyTorch's linear too")
     parser.add_argument("--pairs", type=int, default=5, help="rounds of each line")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--shares", type=Path, help="write what the plot of the page shows")
     return parser.parse_args()
 
 
@@ -136,6 +137,15 @@ def share_rows(lines: list[dict[str, Any]]) -> list[str]:
     return table
 
 
+def write_shares(path: Path, lines: list[dict[str, Any]]) -> None:
+    """Write the fractions of the limit: by instruction set, kernel and rows."""
+    shares: dict[str, dict[str, dict[int, float]]] = {}
+    for line in lines:
+        rows = shares.setdefault(line["isa"], {}).setdefault(line["label"], {})
+        rows[line["rows"]] = round(share_of_limit(line["rates"]), 3)
+    path.write_text(json.dumps(shares, indent=1) + "\n", encoding="utf-8")
+
+
 def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofline: Served) -> list[Any]:
     """Time every weight of the shapes with one instruction set."""
     names = [OURS, PYTORCH] if options.pytorch else [OURS]
@@ -207,6 +217,8 @@ def main() -> None:
             print("\n" + "\n".join(share_rows(found)), flush=True)
             lines += found
             roofline.close()
+    if options.shares:
+        write_shares(options.shares, lines)
     print(json.dumps({"machine": machine(), "pairs": options.pairs, "lines": lines}))
 
 
