@@ -1,5 +1,21 @@
 #include "kernel_set.h"
 
+typedef struct Rows {
+    const KernelSet *set;
+    int32_t *out;
+    const char *x;
+    ptrdiff_t n;
+    ElementType type;
+} Rows;
+
+static void run_row(void *work, ptrdiff_t r, int thread)
+{
+    (void)thread;
+    const Rows *w = work;
+    const char *row = w->x + r * w->n * type_bytes(w->type);
+    w->out[r] = (int32_t)w->set->argmax_row(row, w->n, w->type);
+}
+
 /*
  * argmax: out[r] = the least i with x[r, i] = max over j of x[r, j]
  *
@@ -11,9 +27,6 @@
  */
 void argmax(int32_t *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType type, int threads)
 {
-    const KernelSet *set = kernel_set();
     const int workers = threads_for(rows * n, ELEMENTS_PER_THREAD, threads);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(workers) if (workers > 1)
-    for (ptrdiff_t r = 0; r < rows; r++)
-        out[r] = (int32_t)set->argmax_row((const char *)x + r * n * type_bytes(type), n, type);
+    run_units(&(Rows){kernel_set(), out, x, n, type}, run_row, rows, 1, workers);
 }

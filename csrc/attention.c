@@ -193,38 +193,47 @@ static void merge_split(const Attention *a, const Plan *plan, ptrdiff_t head, pt
     a->set->attention_finish(a->out + row_offset(a, head, row), state, a->h, a->type);
 }
 
-/* Few rows: threads take blocks, and then rows. */
-static void run_blocks(const Attention *a, const Plan *plan, ptrdiff_t K, float *scratch)
+/* All that threads read. */
+typedef struct Pass {
+    const Attention *a;
+    const Plan *plan;
+    ptrdiff_t K;
+    float *scratch, *states; /* of each thread; of all blocks, where they are split */
+} Pass;
+
+static float *states_of(const Pass *pass, ptrdiff_t head)
 {
-    float *states = scratch + plan->workers * plan->thread_floats;
-    const ptrdiff_t head_floats = plan->blocks * plan->rows * a->floats;
-#pragma omp parallel num_threads(plan->workers)
-    {
-        float *mine = scratch + thread_index() * plan->thread_floats;
-#pragma omp for schedule(dynamic, 1)
-        for (ptrdiff_t unit = 0; unit < K * plan->blocks; unit++) {
-            const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
-            attend_split(a, plan, head, block,
-                         states + head * head_floats + block * plan->rows * a->floats, mine);
-        }
-#pragma omp for schedule(dynamic, 1)
-        for (ptrdiff_t unit = 0; unit < K * plan->rows; unit++) {
-            const ptrdiff_t head = unit / plan->rows;
-            merge_split(a, plan, head, unit % plan->rows, states + head * head_floats, mine);
-        }
-    }
+    return pass->states + head * pass->plan->blocks * pass->plan->rows * pass->a->floats;
 }
 
-/* Many rows: threads take groups of rows, the last tokens first, whose work is the longest. */
-static void run_rows(const Attention *a, const Plan *plan, ptrdiff_t K, float *scratch)
+static void run_block(void *work, ptrdiff_t unit, int thread)
 {
-    const ptrdiff_t unit_rows = plan->panels * PANEL_TOKENS;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(plan->workers) if (plan->workers > 1)
-    for (ptrdiff_t unit = 0; unit < K * plan->groups; unit++) {
-        const ptrdiff_t row = (plan->groups - 1 - unit / K) * unit_rows;
-        attend_rows(a, plan, unit % K, row, min_size(row + unit_rows, plan->rows),
-                    scratch + thread_index() * plan->thread_floats);
-    }
+    const Pass *pass = work;
+    const Plan *plan = pass->plan;
+    const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
+    attend_split(pass->a, plan, head, block,
+                 states_of(pass, head) + block * plan->rows * pass->a->floats,
+                 pass->scratch + thread * plan->thread_floats);
+}
+
+static void merge_row(void *work, ptrdiff_t unit, int thread)
+{
+    const Pass *pass = work;
+    const Plan *plan = pass->plan;
+    const ptrdiff_t head = unit / plan->rows;
+    merge_split(pass->a, plan, head, unit % plan->rows, states_of(pass, head),
+                pass->scratch + thread * plan->thread_floats);
+}
+
+/* The last tokens first, whose work is the longest. */
+static void run_group(void *work, ptrdiff_t unit, int thread)
+{
+    const Pass *pass = work;
+    const Plan *plan = pass->plan;
+    const ptrdiff_t rows = plan->panels * PANEL_TOKENS;
+    const ptrdiff_t row = (plan->groups - 1 - unit / pass->K) * rows;
+    attend_rows(pass->a, plan, unit % pass->K, row, min_size(row + rows, plan->rows),
+                pass->scratch + thread * plan->thread_floats);
 }
 
 /*
@@ -265,8 +274,11 @@ void attention(void *out, void *scratch, const void *xq, const void *keys, const
                          .type = type,
                          .scale = scale};
     float *lines = (float *)align_to_line(scratch);
-    if (plan.splits_blocks)
-        run_blocks(&a, &plan, K, lines);
-    else
-        run_rows(&a, &plan, K, lines);
+    Pass pass = {&a, &plan, K, lines, lines + plan.workers * plan.thread_floats};
+    if (plan.splits_blocks) {
+        run_units(&pass, run_block, K * plan.blocks, 1, plan.workers);
+        run_units(&pass, merge_row, K * plan.rows, 1, plan.workers);
+    } else {
+        run_units(&pass, run_group, K * plan.groups, 1, plan.workers);
+    }
 }

@@ -15,14 +15,14 @@ INLINE void combine_lanes(const float *x, ptrdiff_t padded, float *lanes, float 
                           const vec_function combine)
 {
     vec all[VEC_PARTS];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int part = 0; part < VEC_PARTS; part++)
         all[part] = vec_all(&start);
     for (ptrdiff_t s = 0; s < padded; s += LANES)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int part = 0; part < VEC_PARTS; part++)
             all[part] = combine(vec_load(x + s + part * VEC_LANES), all[part]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int part = 0; part < VEC_PARTS; part++)
         vec_store(lanes + part * VEC_LANES, all[part]);
 }

@@ -28,7 +28,7 @@ INLINE void widened_block(float *out, const uint8_t *codes, const Weight *weight
     const Table table = f.table(f.scale(weight, block));
 #pragma GCC unroll 4
     for (int step = 0; step < f.elements / LANES; step++, out += LANES)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int part = 0; part < VEC_PARTS; part++)
             vec_store(out + part * VEC_LANES, from_code_order(f.values(codes, step, part, table)));
 }

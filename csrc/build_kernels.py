@@ -25,9 +25,14 @@ COMPILE_FLAGS = [
 ]  # fmt: skip
 # CI sets it: a warning ends the build.
 WERROR_VARIABLE = "LLAMA_BOLTS_WERROR"
-OPENMP_FLAG = "-fopenmp"
-SERIAL_FLAGS = ["-Wno-unknown-pragmas", "-Wno-unused-variable"]
+# Set to "pthreads", it leaves OpenMP out.
+THREADS_VARIABLE = "LLAMA_BOLTS_THREADS"
+OPENMP_FLAGS = ["-fopenmp"]
 OPENMP_PROGRAM = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n"
+PTHREADS_FLAGS = ["-pthread", "-DLLAMA_BOLTS_PTHREADS"]
+PTHREADS_PROGRAM = (
+    "#include <pthread.h>\nint main(void) { return pthread_detach(pthread_self()); }\n"
+)
 # Intel processors from Skylake to Cascade Lake decode a loop anew each time round if its jump
 # crosses 32 bytes (the "JCC erratum"): the tiles then ran at 0.7 of their speed.
 BRANCH_FLAG = "-Wa,-mbranches-within-32B-boundaries"
@@ -64,14 +69,22 @@ def builds(program: str, *flags: str) -> bool:
     return True
 
 
+def thread_flags() -> list[str]:
+    """Return the flags for OpenMP, else for pthreads, else none: kernels on one thread."""
+    if os.environ.get(THREADS_VARIABLE) != "pthreads" and builds(OPENMP_PROGRAM, *OPENMP_FLAGS):
+        return OPENMP_FLAGS
+    if builds(PTHREADS_PROGRAM, *PTHREADS_FLAGS):
+        return PTHREADS_FLAGS
+    print("warning: neither OpenMP nor pthreads: the kernels are built for one thread", flush=True)
+    return []
+
+
 def make_builder() -> cffi.FFI:
     """Return the cffi builder of `llama_bolts.ml._kernels`; run from the repository root."""
     if not builds(PYTHON_PROGRAM):
         sys.exit(NO_COMPILER)
-    openmp = [OPENMP_FLAG] if builds(OPENMP_PROGRAM, OPENMP_FLAG) else []
+    threads = thread_flags()
     branches = [BRANCH_FLAG] if builds(PYTHON_PROGRAM, BRANCH_FLAG) else []
-    if not openmp:
-        print("warning: no OpenMP found: the kernels are built for one thread", flush=True)
     errors = ["-Werror"] if os.environ.get(WERROR_VARIABLE) else []
     builder = cffi.FFI()
     builder.cdef(read_surface(Path("csrc")))
@@ -81,8 +94,8 @@ def make_builder() -> cffi.FFI:
         sources=sorted(path.as_posix() for path in Path("csrc").glob("*.c")),
         depends=sorted(path.as_posix() for path in Path("csrc").glob("*.[hi]*")),
         include_dirs=["csrc"],
-        extra_compile_args=COMPILE_FLAGS + errors + branches + (openmp or SERIAL_FLAGS),
-        extra_link_args=openmp,
+        extra_compile_args=COMPILE_FLAGS + errors + branches + threads,
+        extra_link_args=threads,
     )
     return builder
 

@@ -3,6 +3,24 @@
 /* Elements handed out at a time. */
 enum { SPAN = 8192 };
 
+typedef struct Spans {
+    const KernelSet *set;
+    char *out;
+    const char *x;
+    ptrdiff_t n;
+    ElementType x_type, out_type;
+} Spans;
+
+static void run_span(void *work, ptrdiff_t unit, int thread)
+{
+    (void)thread;
+    const Spans *w = work;
+    const ptrdiff_t start = unit * SPAN;
+    w->set->convert_span(w->out + start * type_bytes(w->out_type),
+                         w->x + start * type_bytes(w->x_type), min_size(SPAN, w->n - start),
+                         w->x_type, w->out_type);
+}
+
 /*
  * convert: out[i] = x[i] in another type
  *
@@ -16,11 +34,7 @@ enum { SPAN = 8192 };
 void convert(void *out, const void *x, ptrdiff_t n, ElementType x_type, ElementType out_type,
              int threads)
 {
-    const KernelSet *set = kernel_set();
     const int workers = threads_for(n, ELEMENTS_PER_THREAD, threads);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(workers) if (workers > 1)
-    for (ptrdiff_t start = 0; start < n; start += SPAN)
-        set->convert_span((char *)out + start * type_bytes(out_type),
-                          (const char *)x + start * type_bytes(x_type), min_size(SPAN, n - start),
-                          x_type, out_type);
+    run_units(&(Spans){kernel_set(), out, x, n, x_type, out_type}, run_span, ceil_div(n, SPAN), 1,
+              workers);
 }

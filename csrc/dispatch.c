@@ -40,6 +40,40 @@ static const KernelSet *find_set(InstructionSet isa)
     case ISA_AVX2: return has_avx2() ? &kernel_set_avx2 : NULL;
     case ISA_AVX512: return has_avx512() ? &kernel_set_avx512 : NULL;
     case ISA_AVX512BF16: return has_avx512bf16() ? &kernel_set_avx512bf16 : NULL;
+    case ISA_NEON:
+    case ISA_NEONBF16: return NULL;
+    }
+    return NULL;
+}
+
+#elif defined(__aarch64__)
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+
+static int has_bf16(void)
+{
+    int has = 0;
+    size_t size = sizeof has;
+    return sysctlbyname("hw.optional.arm.FEAT_BF16", &has, &size, NULL, 0) == 0 && has;
+}
+#elif defined(__linux__)
+#include <sys/auxv.h>
+
+/* HWCAP2_BF16, which older headers do not name. */
+static int has_bf16(void) { return getauxval(AT_HWCAP2) >> 14 & 1; }
+#else
+static int has_bf16(void) { return 0; }
+#endif
+
+static const KernelSet *find_set(InstructionSet isa)
+{
+    switch (isa) {
+    case ISA_PORTABLE: return &kernel_set_portable;
+    case ISA_NEON: return &kernel_set_neon;
+    case ISA_NEONBF16: return has_bf16() ? &kernel_set_neonbf16 : NULL;
+    case ISA_AVX2:
+    case ISA_AVX512:
+    case ISA_AVX512BF16: return NULL;
     }
     return NULL;
 }
@@ -68,15 +102,6 @@ int isa_select(InstructionSet isa)
 
 InstructionSet isa_selected(void) { return atomic_load(&selected); }
 const KernelSet *kernel_set(void) { return atomic_load(&selected_set); }
-
-int openmp_version(void)
-{
-#ifdef _OPENMP
-    return _OPENMP;
-#else
-    return 0;
-#endif
-}
 
 const char *compiler_version(void)
 {

@@ -3,6 +3,24 @@
 /* Elements handed out at a time. */
 enum { SPAN = 8192 };
 
+typedef struct Spans {
+    const KernelSet *set;
+    char *out;
+    const char *a, *b;
+    ptrdiff_t n;
+    ElementwiseOp op;
+    ElementType type;
+} Spans;
+
+static void run_span(void *work, ptrdiff_t unit, int thread)
+{
+    (void)thread;
+    const Spans *w = work;
+    const ptrdiff_t start = unit * SPAN, at = start * type_bytes(w->type);
+    w->set->elementwise_span(w->out + at, w->a + at, w->op == OP_SILU ? NULL : w->b + at,
+                             min_size(SPAN, w->n - start), w->op, w->type);
+}
+
 /*
  * elementwise: out[i] = a[i] + b[i] | a[i] * b[i] | silu(a[i]) | silu(a[i]) * b[i]
  * with silu(x) = x / (1 + exp(-x))
@@ -16,12 +34,7 @@ enum { SPAN = 8192 };
 void elementwise(void *out, const void *a, const void *b, ptrdiff_t n, ElementwiseOp op,
                  ElementType type, int threads)
 {
-    const KernelSet *set = kernel_set();
-    const ptrdiff_t bytes = type_bytes(type);
     const int workers = threads_for(n, ELEMENTS_PER_THREAD, threads);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(workers) if (workers > 1)
-    for (ptrdiff_t start = 0; start < n; start += SPAN)
-        set->elementwise_span((char *)out + start * bytes, (const char *)a + start * bytes,
-                              op == OP_SILU ? NULL : (const char *)b + start * bytes,
-                              min_size(SPAN, n - start), op, type);
+    run_units(&(Spans){kernel_set(), out, a, b, n, op, type}, run_span, ceil_div(n, SPAN), 1,
+              workers);
 }

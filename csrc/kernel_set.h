@@ -7,10 +7,6 @@
 #pragma once
 #include "kernels.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #define INLINE static inline __attribute__((always_inline))
 
 enum {
@@ -153,6 +149,7 @@ const KernelSet *kernel_set(void);
 
 extern const KernelSet kernel_set_portable, kernel_set_avx2;
 extern const KernelSet kernel_set_avx512, kernel_set_avx512bf16;
+extern const KernelSet kernel_set_neon, kernel_set_neonbf16;
 
 static inline ptrdiff_t ceil_div(ptrdiff_t a, ptrdiff_t b) { return (a + b - 1) / b; }
 static inline ptrdiff_t min_size(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
@@ -191,11 +188,8 @@ static inline int threads_for(ptrdiff_t work, ptrdiff_t share, int threads)
     return useful < 1 ? 1 : useful < threads ? (int)useful : threads;
 }
 
-static inline int thread_index(void)
-{
-#ifdef _OPENMP
-    return omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
+/* Runs one unit of an op's work; `thread` is below the number of threads. */
+typedef void (*unit_function)(void *work, ptrdiff_t unit, int thread);
+
+/* threads.c: runs units [0, count), which threads take `chunk` at a time as they become free. */
+void run_units(void *work, unit_function run, ptrdiff_t count, ptrdiff_t chunk, int threads);

@@ -42,12 +42,14 @@
 
 /* cffi: begin */
 
-/* Instruction sets, from the slowest to the fastest. */
+/* Instruction sets, of each processor from the slowest to the fastest. */
 typedef enum InstructionSet {
     ISA_PORTABLE = 0,
     ISA_AVX2 = 1,
     ISA_AVX512 = 2,
-    ISA_AVX512BF16 = 3
+    ISA_AVX512BF16 = 3,
+    ISA_NEON = 4,
+    ISA_NEONBF16 = 5
 } InstructionSet;
 
 enum {
@@ -88,9 +90,11 @@ typedef struct LinearPart {
 int isa_available(InstructionSet isa);
 int isa_select(InstructionSet isa);
 InstructionSet isa_selected(void);
-/* dispatch.c: the date of OpenMP (201511, ...), or 0 in a serial build; the compiler's name. */
-int openmp_version(void);
+/* dispatch.c: the compiler's name. */
 const char *compiler_version(void);
+/* threads.c: "OpenMP", "pthreads", or "serial"; the date of OpenMP (201511, ...), or 0 without. */
+const char *threading(void);
+int openmp_version(void);
 
 /* From now on a page that a mapped file cannot give ends the process: one line, exit code 3. */
 void exit_on_bus_error(void);

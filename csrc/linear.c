@@ -59,6 +59,7 @@ static int take(Work *work, Unit *unit)
 /* One pass: packs as many tokens as the scratch has room for, and multiplies them. */
 typedef struct Pass {
     const KernelSet *set;
+    Work *work;
     const char *x;               /* [tokens, in] */
     ptrdiff_t tokens, in, first; /* first: of its tokens among those of the op */
     Scratch scratch;
@@ -66,18 +67,19 @@ typedef struct Pass {
     ElementType x_type, out_type;
 } Pass;
 
-static void pack(const Pass *pass)
+static void pack_panel(void *work, ptrdiff_t panel, int thread)
 {
-    const ptrdiff_t x_stride = pass->in * type_bytes(pass->x_type);
-#pragma omp for schedule(dynamic, 1)
-    for (ptrdiff_t t = 0; t < pass->tokens; t += PANEL_TOKENS)
-        pass->set->pack[pass->form](
-            pass->scratch.panels + t / PANEL_TOKENS * panel_room(pass->in), pass->x + t * x_stride,
-            x_stride, (int)min_size(PANEL_TOKENS, pass->tokens - t), pass->in, pass->x_type);
+    (void)thread;
+    const Pass *pass = work;
+    const ptrdiff_t x_stride = pass->in * type_bytes(pass->x_type), t = panel * PANEL_TOKENS;
+    pass->set->pack[pass->form](
+        pass->scratch.panels + panel * panel_room(pass->in), pass->x + t * x_stride, x_stride,
+        (int)min_size(PANEL_TOKENS, pass->tokens - t), pass->in, pass->x_type);
 }
 
-static void multiply_unit(const Pass *pass, const Work *work, const Unit *unit)
+static void multiply_unit(const Pass *pass, const Unit *unit, int thread)
 {
+    const Work *work = pass->work;
     const LinearPart *part = unit->part;
     const ptrdiff_t t = unit->group * work->tokens;
     const ptrdiff_t x_stride = pass->in * type_bytes(pass->x_type);
@@ -99,7 +101,15 @@ static void multiply_unit(const Pass *pass, const Work *work, const Unit *unit)
         .x_type = pass->x_type,
         .out_type = pass->out_type,
         .bias_type = part->bias_type};
-    multiply(pass->set, &operands, &pass->scratch, thread_index());
+    multiply(pass->set, &operands, &pass->scratch, thread);
+}
+
+/* All units that one thread can take. */
+static void multiply_units(void *pass, ptrdiff_t number, int thread)
+{
+    (void)number;
+    for (Unit unit; take(((const Pass *)pass)->work, &unit);)
+        multiply_unit(pass, &unit, thread);
 }
 
 /*
@@ -121,12 +131,13 @@ static void multiply_unit(const Pass *pass, const Work *work, const Unit *unit)
 void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t count, ptrdiff_t T,
             ptrdiff_t in, ElementType x_type, ElementType out_type, int threads)
 {
+    Work work = {.parts = parts};
     Pass pass = {.set = kernel_set(),
+                 .work = &work,
                  .in = in,
                  .scratch = cut_scratch(scratch, in, threads),
                  .x_type = x_type,
                  .out_type = out_type};
-    Work work = {.parts = parts};
     for (ptrdiff_t p = 0; p < count; p++)
         work.rows += parts[p].rows;
     work.workers = threads_for(T * in * work.rows, PRODUCTS_PER_THREAD, threads);
@@ -136,12 +147,8 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
         pass.tokens = min_size(pass.scratch.panel_tokens, T - pass.first);
         pass.form = product_form(x_type, type, pass.tokens, in);
         cut_groups(&work, pass.tokens);
-#pragma omp parallel num_threads(work.workers) if (work.workers > 1)
-        {
-            if (in && !reads_rows(pass.tokens, x_type, type, pass.form))
-                pack(&pass);
-            for (Unit unit; take(&work, &unit);)
-                multiply_unit(&pass, &work, &unit);
-        }
+        if (in && !reads_rows(pass.tokens, x_type, type, pass.form))
+            run_units(&pass, pack_panel, ceil_div(pass.tokens, PANEL_TOKENS), 1, work.workers);
+        run_units(&pass, multiply_units, work.workers, 1, work.workers);
     }
 }

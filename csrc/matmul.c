@@ -26,9 +26,9 @@ static void cut_work(Batch *batch, ptrdiff_t batches, int workers, int threads)
 }
 
 /* One group of a's rows times one span of b's rows. */
-static void multiply_unit(const Batch *batch, ptrdiff_t unit)
+static void multiply_unit(void *work, ptrdiff_t unit, int thread)
 {
-    const int thread = thread_index();
+    const Batch *batch = work;
     const ptrdiff_t begin = unit % batch->spans * batch->span;
     const ptrdiff_t end = min_size(begin + batch->span, batch->n);
     const ptrdiff_t i = unit / batch->spans % batch->groups * batch->group;
@@ -98,8 +98,5 @@ void batched_matmul(void *out, void *scratch, const void *a, const void *b, ptrd
                    .scratch = cut_scratch(scratch, k, threads)};
     const int workers = threads_for(batches * m * n * (k + 1), PRODUCTS_PER_THREAD, threads);
     cut_work(&batch, batches, workers, threads);
-    const ptrdiff_t units = batches * batch.groups * batch.spans;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(workers) if (workers > 1)
-    for (ptrdiff_t unit = 0; unit < units; unit++)
-        multiply_unit(&batch, unit);
+    run_units(&batch, multiply_unit, batches * batch.groups * batch.spans, 1, workers);
 }

@@ -1,7 +1,24 @@
 /* The limits of a machine: how fast memory is read, and how fast products are added up. */
 #include "kernel_set.h"
+#include <stdatomic.h>
 
 enum { PROBE_CHUNK = 1 << 20 };
+
+typedef struct Read {
+    const KernelSet *set;
+    const char *start;
+    ptrdiff_t count;
+    int streams;
+    _Atomic uint32_t all;
+} Read;
+
+static void read_chunk(void *work, ptrdiff_t chunk, int thread)
+{
+    (void)thread;
+    Read *w = work;
+    const ptrdiff_t at = chunk * PROBE_CHUNK, count = min_size(PROBE_CHUNK, w->count - at);
+    atomic_fetch_xor(&w->all, w->set->read_span(w->start + at, count, w->streams));
+}
 
 /*
  * probe_read: the exclusive or of all 32-bit words of a buffer
@@ -14,21 +31,35 @@ enum { PROBE_CHUNK = 1 << 20 };
  */
 uint32_t probe_read(const void *bytes, ptrdiff_t count, int streams, int threads)
 {
-    const KernelSet *set = kernel_set();
-    const char *start = (const char *)bytes;
     const int workers = threads_for(count, PROBE_CHUNK, threads);
-    uint32_t all = 0;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(workers) if (workers > 1) \
-    reduction(^ : all)
-    for (ptrdiff_t at = 0; at < count; at += PROBE_CHUNK)
-        all ^= set->read_span(start + at, min_size(PROBE_CHUNK, count - at), streams);
-    return all;
+    Read read = {kernel_set(), bytes, count, streams, 0};
+    run_units(&read, read_chunk, ceil_div(count, PROBE_CHUNK), 1, workers);
+    return atomic_load(&read.all);
+}
+
+typedef struct Chains {
+    const KernelSet *set;
+    const float *seeds;
+    ptrdiff_t rounds;
+    ElementType type;
+    _Atomic ptrdiff_t operations;
+    _Atomic float sum; /* of the thread that ends last */
+} Chains;
+
+static void run_chains_of(void *work, ptrdiff_t number, int thread)
+{
+    (void)number, (void)thread;
+    Chains *w = work;
+    float sum;
+    atomic_fetch_add(&w->operations,
+                     w->set->multiply_add_chains(&sum, w->seeds, w->rounds, w->type));
+    atomic_store(&w->sum, sum);
 }
 
 /*
  * probe_multiply_add: multiply-adds of a product of bfloat16 or float32, in registers alone
  *
- *   result  one of the sums of each thread, added up: what keeps them from being left out
+ *   result  one of the sums of one thread: what keeps them from being left out
  *
  * Each thread does the same. Returns the multiplications and additions that were done; 0 where the
  * set has no vectors and so no peak.
@@ -38,15 +69,8 @@ ptrdiff_t probe_multiply_add(float *result, ptrdiff_t rounds, ElementType type, 
     float seeds[32];
     for (int i = 0; i < 32; i++)
         seeds[i] = 1.0f + 0.25f * (float)i;
-    const KernelSet *set = kernel_set();
-    ptrdiff_t operations = 0;
-    float sum = 0.0f;
-#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(+ : operations, sum)
-    for (int t = 0; t < threads; t++) {
-        float one;
-        operations += set->multiply_add_chains(&one, seeds, rounds, type);
-        sum += one;
-    }
-    *result = sum;
-    return operations;
+    Chains chains = {kernel_set(), seeds, rounds, type, 0, 0.0f};
+    run_units(&chains, run_chains_of, threads, 1, threads);
+    *result = atomic_load(&chains.sum);
+    return atomic_load(&chains.operations);
 }

@@ -1,5 +1,24 @@
 #include "kernel_set.h"
 
+typedef struct Rows {
+    const KernelSet *set;
+    char *out;
+    const char *x;
+    const void *weight;
+    ptrdiff_t D;
+    float eps;
+    ElementType x_type, weight_type, out_type;
+} Rows;
+
+static void run_row(void *work, ptrdiff_t r, int thread)
+{
+    (void)thread;
+    const Rows *w = work;
+    w->set->rms_norm_row(w->out + r * w->D * type_bytes(w->out_type),
+                         w->x + r * w->D * type_bytes(w->x_type), w->weight, w->D, w->eps,
+                         w->x_type, w->weight_type, w->out_type);
+}
+
 /*
  * rms_norm: out[r, i] = x[r, i] * (1 / sqrt(mean over j of x[r, j]^2 + eps)) * weight[i]
  *
@@ -14,11 +33,7 @@
 void rms_norm(void *out, const void *x, const void *weight, ptrdiff_t rows, ptrdiff_t D, float eps,
               ElementType x_type, ElementType weight_type, ElementType out_type, int threads)
 {
-    const KernelSet *set = kernel_set();
     const int workers = threads_for(rows * D, ELEMENTS_PER_THREAD, threads);
-#pragma omp parallel for schedule(dynamic, 4) num_threads(workers) if (workers > 1)
-    for (ptrdiff_t r = 0; r < rows; r++)
-        set->rms_norm_row((char *)out + r * D * type_bytes(out_type),
-                          (const char *)x + r * D * type_bytes(x_type), weight, D, eps, x_type,
-                          weight_type, out_type);
+    run_units(&(Rows){kernel_set(), out, x, weight, D, eps, x_type, weight_type, out_type}, run_row,
+              rows, 4, workers);
 }

@@ -1,5 +1,24 @@
 #include "kernel_set.h"
 
+typedef struct Tokens {
+    const KernelSet *set;
+    char *out;
+    const char *x;
+    const float *frequencies;
+    ptrdiff_t heads, h;
+    int halves;
+    ElementType type;
+} Tokens;
+
+static void run_token(void *work, ptrdiff_t t, int thread)
+{
+    (void)thread;
+    const Tokens *w = work;
+    const ptrdiff_t at = t * w->heads * w->h * type_bytes(w->type);
+    w->set->rotary_row(w->out + at, w->x + at, w->frequencies + t * w->h, w->heads, w->h, w->halves,
+                       w->type);
+}
+
 /*
  * rotary: out[t, k, 2i] + i out[t, k, 2i+1] = (a + i b) * frequencies[t, i], where a and b are
  * x[t, k, 2i] and x[t, k, 2i+1], or with halves x[t, k, i] and x[t, k, i + h/2]
@@ -17,11 +36,7 @@
 void rotary(void *out, const void *x, const float *frequencies, ptrdiff_t T, ptrdiff_t heads,
             ptrdiff_t h, int halves, ElementType type, int threads)
 {
-    const KernelSet *set = kernel_set();
-    const ptrdiff_t row_bytes = heads * h * type_bytes(type);
     const int workers = threads_for(T * heads * h, ELEMENTS_PER_THREAD, threads);
-#pragma omp parallel for schedule(dynamic, 4) num_threads(workers) if (workers > 1)
-    for (ptrdiff_t t = 0; t < T; t++)
-        set->rotary_row((char *)out + t * row_bytes, (const char *)x + t * row_bytes,
-                        frequencies + t * h, heads, h, halves, type);
+    run_units(&(Tokens){kernel_set(), out, x, frequencies, heads, h, halves, type}, run_token, T, 4,
+              workers);
 }

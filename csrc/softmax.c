@@ -1,5 +1,21 @@
 #include "kernel_set.h"
 
+typedef struct Rows {
+    const KernelSet *set;
+    char *out;
+    const char *x;
+    ptrdiff_t n;
+    ElementType x_type, out_type;
+} Rows;
+
+static void run_row(void *work, ptrdiff_t r, int thread)
+{
+    (void)thread;
+    const Rows *w = work;
+    w->set->softmax_row(w->out + r * w->n * type_bytes(w->out_type),
+                        w->x + r * w->n * type_bytes(w->x_type), w->n, w->x_type, w->out_type);
+}
+
 /*
  * softmax: out[r, i] = exp(x[r, i] - max_r) / sum over j of exp(x[r, j] - max_r)
  *
@@ -15,10 +31,6 @@
 void softmax(void *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType x_type,
              ElementType out_type, int threads)
 {
-    const KernelSet *set = kernel_set();
     const int workers = threads_for(rows * n, ELEMENTS_PER_THREAD / 4, threads);
-#pragma omp parallel for schedule(dynamic, 4) num_threads(workers) if (workers > 1)
-    for (ptrdiff_t r = 0; r < rows; r++)
-        set->softmax_row((char *)out + r * n * type_bytes(out_type),
-                         (const char *)x + r * n * type_bytes(x_type), n, x_type, out_type);
+    run_units(&(Rows){kernel_set(), out, x, n, x_type, out_type}, run_row, rows, 4, workers);
 }

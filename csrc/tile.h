@@ -370,7 +370,7 @@ INLINE void multiply_streams(float *out, const char *x, const char *weight, ptrd
             __builtin_prefetch(weight + r * next + at + PREFETCH_STREAM, 0, 2);
 #pragma GCC unroll 2
         for (int phase = 0; phase < p.phases; phase++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int part = 0; part < VEC_PARTS; part++) {
                 const vec lanes = p.load_x(x, phase, part);
 #pragma GCC unroll 2

@@ -40,7 +40,7 @@ INLINE void add_code_block(vec *sums, const float *x, const CodeRows *w, const W
                                      : f.scale(w->weight, w->block + r * w->blocks));
 #pragma GCC unroll 4
     for (int step = 0; step < f.elements / LANES; step++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int part = 0; part < VEC_PARTS; part++) {
             const vec lanes = vec_load(x + step * LANES + part * VEC_LANES);
 #pragma GCC unroll 4
@@ -107,7 +107,7 @@ INLINE void multiply_code_rows(float *out, const float *x, const Weight *weight,
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int part = 0; part < VEC_PARTS; part++)
             sums[r * VEC_PARTS + part] = from_code_order(sums[r * VEC_PARTS + part]);
         out[r] = reduce_vectors(sums + r * VEC_PARTS);

@@ -112,13 +112,14 @@ def _set_threads(options: Options, console: Console) -> None:
     if options.threads is not None:
         ml.set_num_threads(options.threads)
     kernels = ml.build_info()
-    isa, threads, openmp = kernels["isa"], kernels["threads"], kernels["openmp"]
+    isa, threads, threading = kernels["isa"], kernels["threads"], kernels["threading"]
     if options.threads is not None and options.threads > threads:
-        reason = "the system or the library gives no more" if openmp else "built without OpenMP"
+        none = threading == "serial"
+        reason = "built without threads" if none else "the system or the library gives no more"
         console.warn(f"--threads {options.threads}: the kernels use {threads}: {reason}")
     console.detail(
         f"llama-bolts {__version__}, Python {platform.python_version()}; kernels for {isa} by "
-        f"{kernels['compiler']}, {'' if openmp else 'no '}OpenMP, {threads} threads"
+        f"{kernels['compiler']}, {threading}, {threads} threads"
     )
 
 

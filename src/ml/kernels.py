@@ -114,17 +114,18 @@ _kernels = _load_kernels()
 ffi = _kernels.ffi
 lib = _kernels.lib
 
-# All names that may be asked for, from the fastest to the slowest. On Arm the portable set is
-# compiled for NEON, which every 64-bit Arm processor has.
+# All names that may be asked for, those of a processor from the fastest to the slowest.
 _ISA_NUMBERS = {
     "avx512bf16": lib.ISA_AVX512BF16,
     "avx512": lib.ISA_AVX512,
     "avx2": lib.ISA_AVX2,
-    "neon": None,
+    "neonbf16": lib.ISA_NEONBF16,
+    "neon": lib.ISA_NEON,
     "portable": lib.ISA_PORTABLE,
 }
 
-_most_threads = MAX_THREADS if lib.openmp_version() else 1
+_threading = ffi.string(lib.threading()).decode()
+_most_threads = 1 if _threading == "serial" else MAX_THREADS
 _threads = min(
     _wanted_threads(os.environ.get("OMP_NUM_THREADS")) or MAX_THREADS,
     available_processors(),
@@ -139,11 +140,7 @@ threads = 0
 
 def available_isas() -> tuple[str, ...]:
     """Return the instruction sets that this build and this machine can run, the fastest first."""
-    return tuple(
-        name
-        for name, number in _ISA_NUMBERS.items()
-        if number is not None and lib.isa_available(number)
-    )
+    return tuple(name for name, number in _ISA_NUMBERS.items() if lib.isa_available(number))
 
 
 def set_isa(name: str) -> None:
@@ -170,8 +167,8 @@ def set_num_threads(n: int) -> None:
     """Choose how many threads the kernels use.
 
     Args:
-        n: at least 1; more than 256, than a serial build has, or than 1 in a forked child (whose
-            OpenMP threads stayed behind in the parent) is clamped.
+        n: at least 1; more than 256, than a build for one thread has, or than 1 in a forked child
+            (whose other threads stayed behind in the parent) is clamped.
 
     Raises:
         KernelSettingError: no integer, or less than 1.
@@ -231,7 +228,8 @@ def build_info() -> dict[str, Any]:
     """Describe the kernels: what is in use and how they were built.
 
     Returns:
-        isa, available_isas, openmp (bool), openmp_version, compiler, threads.
+        isa, available_isas, threading ("OpenMP", "pthreads" or "serial"), openmp (bool),
+        openmp_version, compiler, threads.
 
     Raises:
         KernelSettingError: The environment asks for an instruction set that is not available.
@@ -241,6 +239,7 @@ def build_info() -> dict[str, Any]:
     return {
         "isa": names[lib.isa_selected()],
         "available_isas": available_isas(),
+        "threading": _threading,
         "openmp": lib.openmp_version() != 0,
         "openmp_version": lib.openmp_version(),
         "compiler": ffi.string(lib.compiler_version()).decode("ascii", "replace"),

@@ -107,15 +107,15 @@ def test_the_number_of_threads_is_set(run: Run, alphabet_model: Path, threads: N
     assert ml.get_num_threads() == 1
 
 
-def test_threads_that_a_build_without_openmp_lacks_are_a_warning(
+def test_threads_that_a_serial_build_lacks_are_a_warning(
     run: Run, alphabet_model: Path, threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels, "_most_threads", 1)
-    serial = ml.build_info() | {"openmp": False}
+    serial = ml.build_info() | {"threading": "serial"}
     monkeypatch.setattr(ml, "build_info", lambda: serial | {"threads": ml.get_num_threads()})
     done = run("-m", alphabet_model, "-p", "x", "-q", "-t", "2")
     assert done.returncode == 0
-    assert done.stderr == b"warning: --threads 2: the kernels use 1: built without OpenMP\n"
+    assert done.stderr == b"warning: --threads 2: the kernels use 1: built without threads\n"
     assert run("-m", alphabet_model, "-p", "x", "-q", "-t", "1").stderr == b""
 
 
@@ -125,7 +125,10 @@ def test_verbose_tells_more_of_a_good_run(run: Run, alphabet_model: Path) -> Non
     first, *_, last = verbose
     info = ml.build_info()
     assert first.startswith(f"llama-bolts {__version__}, Python ")
-    for part in (f"kernels for {info['isa']} by", f"OpenMP, {info['threads']} threads"):
+    for part in (
+        f"kernels for {info['isa']} by",
+        f"{info['threading']}, {info['threads']} threads",
+    ):
         assert part in first
     assert re.fullmatch(r"\d+\.\d\d s for the whole run", last)
     assert not {first, last} & set(plain)
@@ -162,7 +165,7 @@ def test_any_omp_num_threads_is_clamped_and_the_answer_is_whole(
 def test_an_instruction_set_that_is_not_here_is_one_line_and_a_usage_error(
     run_process: Run, alphabet_model: Path
 ) -> None:
-    missing = {"avx512bf16", "avx512", "avx2", "neon"} - set(kernels.available_isas())
+    missing = {"avx512bf16", "avx512", "avx2", "neonbf16", "neon"} - set(kernels.available_isas())
     for name, arguments in (
         ("\x1b[2J", ("--info",)),
         (min(missing), ("-m", str(alphabet_model), "-p", "x", "-q")),

@@ -1,12 +1,15 @@
 """Every test that takes `isa` runs on each instruction set, and says which ones are missing."""
 
+import platform
 from collections.abc import Iterator
 
 import pytest
 
 from . import calls
 
-ISAS = ("avx512bf16", "avx512", "avx2", "portable")
+# Of this kind of processor; "arm64" is what a Mac says.
+ON_ARM = platform.machine() in ("aarch64", "arm64")
+ISAS = (("neonbf16", "neon") if ON_ARM else ("avx512bf16", "avx512", "avx2")) + ("portable",)
 
 
 @pytest.fixture(autouse=True)

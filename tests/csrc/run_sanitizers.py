@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from .conftest import ISAS
+
 ROOT = Path(__file__).parents[2]
 TESTS = ["tests/csrc", "tests/ml/ops/test_linear.py"]
 # Undefined behaviour that gcc's `undefined` leaves out comes by its own name.
@@ -30,7 +32,6 @@ FLAGS = [
     "-std=c11", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-fopenmp", "-fno-omit-frame-pointer",
     f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", "-DLLAMA_BOLTS_EMULATE_BF16",
 ]  # fmt: skip
-PATHS = ("avx512bf16", "avx512", "avx2", "portable")
 
 
 def copy_repository(copy: Path) -> None:
@@ -45,7 +46,6 @@ def build(
     copy: Path,
     compiler: str,
     flags: Sequence[str],
-    further: Sequence[Path] = (),
     changed: Sequence[Path] | None = None,
 ) -> None:
     """Compile the kernels of the copy into its package.
@@ -54,7 +54,6 @@ def build(
         copy: the copy of the repository, which becomes the current directory.
         compiler: gcc or clang.
         flags: of the compiler and the linker.
-        further: sources beside those of `csrc`.
         changed: the sources to compile; None is all of them.
     """
     spec = importlib.util.spec_from_file_location("build_kernels", copy / "csrc/build_kernels.py")
@@ -73,7 +72,7 @@ def build(
         subprocess.run([compiler, *flags, *include, "-c", source, "-o", result], check=True)
         return result
 
-    sources = [*sorted(Path("csrc").glob("*.c")), Path("kernels_module.c"), *further]
+    sources = [*sorted(Path("csrc").glob("*.c")), Path("kernels_module.c")]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sources))
     target = f"src/ml/_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -106,10 +105,10 @@ def summary_of(results: Path) -> str:
         outcome = "failed" if kinds & {"failure", "error"} else "passed"
         outcomes["skipped" if "skipped" in kinds else outcome] += 1
         if not kinds:
-            found = re.search(rf"\[(?:.*-)?({'|'.join(PATHS)})[-\]]", case.get("name", ""))
+            found = re.search(rf"\[(?:.*-)?({'|'.join(ISAS)})[-\]]", case.get("name", ""))
             passed[found[1] if found else "of no path or of all"] += 1
     counts = ", ".join(f"{outcomes[name]:,} {name}" for name in ("passed", "failed", "skipped"))
-    paths = ", ".join(f"{name} {passed[name]:,}" for name in (*PATHS, "of no path or of all"))
+    paths = ", ".join(f"{name} {passed[name]:,}" for name in (*ISAS, "of no path or of all"))
     return f"tests: {counts}\npassed: {paths}"
 
 

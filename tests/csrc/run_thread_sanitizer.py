@@ -3,16 +3,13 @@
     python -m tests.csrc.run_thread_sanitizer
 
 Works in a copy of the repository, which it deletes. The threads of libgomp wait for one another in
-a way that the sanitizer does not see, so the copy's kernels run their regions on pthreads
-(`openmp_by_pthreads.c`), which it does. The sizes are those of `guard_cases.py` that reach several
-blocks and threads, with all combinations of types, formats and operations. First mistakes are made
+a way that the sanitizer does not see, so the copy's kernels use the pool of pthreads (`threads.c`).
+The sizes are those of `guard_cases.py` that reach several blocks and threads, with all combinations
+of types, formats and operations. First mistakes are made
 in kernels, one at a time, and each must be reported in its file. Nothing is suppressed. Prints for
-each path the calls, the regions that ran on several threads, and the reports; ends with 0 if there
-was none, and one of each mistake.
+each path the calls and the reports; ends with 0 if there was none, and one of each mistake.
 """
 
-import ctypes
-import json
 import os
 import subprocess
 import sys
@@ -28,22 +25,23 @@ from .run_sanitizers import ROOT, build, copy_repository
 
 THREADS = 3
 FLAGS = [
-    "-std=c11", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-fopenmp", "-fno-omit-frame-pointer",
-    "-fsanitize=thread", "-DLLAMA_BOLTS_EMULATE_BF16",
+    "-std=c11", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-fno-omit-frame-pointer",
+    "-fsanitize=thread", "-DLLAMA_BOLTS_EMULATE_BF16", "-pthread", "-DLLAMA_BOLTS_PTHREADS",
+    "-DLLAMA_BOLTS_ALL_THREADS",
 ]  # fmt: skip
-RUNTIME = Path("tests/csrc/openmp_by_pthreads.c")
 # Of a kernel, in its file: what is right, and what makes threads share what they must not.
 MISTAKES = {
     # All threads keep their sums in the same scratch.
-    "linear.c": ("&pass->scratch, thread_index())", "&pass->scratch, 0)"),
-    "matmul.c": ("thread_index()", "0"),
-    # States are merged while others are still made.
-    "attention.c": (
-        "schedule(dynamic, 1)\n        for (ptrdiff_t unit = 0; unit < K * plan->blocks",
-        "schedule(dynamic, 1) nowait\n        for (ptrdiff_t unit = 0; unit < K * plan->blocks",
+    "linear.c": ("&pass->scratch, thread)", "&pass->scratch, 0)"),
+    "matmul.c": ("&batch->scratch, thread)", "&batch->scratch, 0)"),
+    "attention.c": ("pass->scratch + thread * plan->thread_floats", "pass->scratch"),
+    # A region ends while others are still in it.
+    "threads.c": (
+        "wait_until(all_have_left, NULL",
+        "if (0)\n        wait_until(all_have_left, NULL",
     ),
     # The spans of two threads overlap by an element.
-    "elementwise.c": ("start += SPAN)", "start += SPAN - 1)"),
+    "elementwise.c": ("start = unit * SPAN,", "start = unit * (SPAN - 1),"),
 }
 
 
@@ -58,9 +56,7 @@ def run_cases(isa: str, names: list[str]) -> None:
                 for variant in CASES[name].variants:
                     CASES[name].run(memory, *variant, *sizes)
                     memory.release()
-    extension = ctypes.CDLL(str(next((ROOT / "src/ml").glob("_kernels*.so"))))
-    regions = ctypes.c_long.in_dll(extension, "regions_of_many_threads").value
-    print(json.dumps({"calls": sum(watched.calls.values()), "regions": regions}))
+    print(sum(watched.calls.values()))
 
 
 def run_under_sanitizer(
@@ -101,13 +97,13 @@ def unseen_mistakes(copy: Path) -> list[str]:
         text = source.read_text(encoding="utf-8")
         assert right in text, f"{name}: {right} is not there any more"
         source.write_text(text.replace(right, wrong), encoding="utf-8")
-        build(copy, "gcc", FLAGS, [RUNTIME], [source.relative_to(copy)])
-        kernel = {"matmul": "batched_matmul"}.get(source.stem, source.stem)
+        build(copy, "gcc", FLAGS, [source.relative_to(copy)])
+        kernel = {"matmul": "batched_matmul", "threads": "linear"}.get(source.stem, source.stem)
         _, reports = run_under_sanitizer(copy, "portable", [kernel], "halt_on_error=1")
         if not any("data race" in report and name in report for report in reports):
             unseen.append(name)
         source.write_text(text, encoding="utf-8")
-        build(copy, "gcc", FLAGS, [RUNTIME], [source.relative_to(copy)])
+        build(copy, "gcc", FLAGS, [source.relative_to(copy)])
     return unseen
 
 
@@ -120,14 +116,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory)
         copy_repository(copy)
-        build(copy, "gcc", FLAGS, [RUNTIME])
+        build(copy, "gcc", FLAGS)
         unseen = unseen_mistakes(copy)
         for isa in ISAS:
             printed, reports = run_under_sanitizer(copy, isa, list(CASES), "halt_on_error=0")
-            counts = json.loads(printed)
             print(
-                f"ThreadSanitizer: {isa}: {len(CASES)} kernels, {counts['calls']:,} calls, "
-                f"{counts['regions']:,} regions on {THREADS} threads, {len(reports)} reports"
+                f"ThreadSanitizer: {isa}: {len(CASES)} kernels, {int(printed):,} calls on "
+                f"{THREADS} threads, {len(reports)} reports"
             )
             print(*reports, sep="\n", end="\n" if reports else "", flush=True)
             bad += len(reports)

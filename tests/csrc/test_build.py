@@ -13,6 +13,7 @@ from src.ml import _kernels
 from tools.write_dtypes import write_header
 
 from . import calls
+from .conftest import ON_ARM
 from .surface import HEADER, functions, without_comments
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,8 @@ NEVER_CALLED = (
 )  # fmt: skip
 # The handler of a bus error alone speaks and ends the program: nothing else can be done there.
 OF_THE_HANDLER = {"write", "_exit", "raise"}
+# The pool of a build without OpenMP makes its threads, and keeps signals from them.
+OF_THREADS = {"pthread_create"}
 # The integers of the surface that are no sizes: choices among a few, and how many threads.
 CHOICES = {
     "isa", "threads", "type", "x_type", "out_type", "weight_type", "bias_type", "op", "halves",
@@ -74,16 +77,22 @@ TARGETS = [
     "-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl",
     "-mavx512bf16",
 ]  # fmt: skip
+ARM_TARGETS = ["-march=armv8.2-a+bf16"]
+# Beside headers with their names, those that are written for their vectors.
+OF_ARM, OF_X86 = re.compile("neon|fours"), re.compile("avx|integer_tile")
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_every_header_compiles_alone(path: Path, tmp_path: Path) -> None:
     compiler = shutil.which("gcc")
-    if compiler is None or "avx2" not in calls.available_isas():
-        pytest.skip("needs gcc on x86-64")
+    if compiler is None:
+        pytest.skip("needs gcc")
+    if (OF_X86 if ON_ARM else OF_ARM).search(path.name):
+        pytest.skip("of another processor")
+    targets = ARM_TARGETS if ON_ARM else TARGETS
     alone = tmp_path / "alone.c"
     alone.write_text(f'#include "{path}"\n')
-    command = [compiler, "-std=c11", "-fsyntax-only", *TARGETS, str(alone)]
+    command = [compiler, "-std=c11", "-fsyntax-only", *targets, str(alone)]
     run = subprocess.run(command, capture_output=True, text=True, env=PLAIN_ENVIRONMENT)
     assert run.returncode == 0, run.stderr
 
@@ -141,6 +150,9 @@ def test_kernels_never_allocate_print_or_exit(path: Path) -> None:
     if path.name == "bus_error.c":
         assert called == OF_THE_HANDLER
         return
+    if path.name == "threads.c":
+        assert called == OF_THREADS
+        return
     assert not called
     assert not re.search(r"#include <(stdlib|stdio|assert|signal|setjmp|unistd)\.h>", code_of(path))
 
@@ -157,7 +169,8 @@ def test_the_compiled_extension_asks_the_system_for_nothing_of_the_kind() -> Non
     )  # fmt: skip
     wanted = {line.split()[-1].split("@")[0] for line in listing.stdout.splitlines()}
     assert "memcpy" in wanted
-    assert wanted & set(NEVER_CALLED) == OF_THE_HANDLER
+    pool = OF_THREADS if calls.build_info()["threading"] == "pthreads" else set()
+    assert wanted & set(NEVER_CALLED) == OF_THE_HANDLER | pool
 
 
 def test_every_size_of_the_surface_is_a_ptrdiff_t() -> None:
@@ -182,12 +195,13 @@ def test_every_size_of_the_structs_of_the_surface_is_a_ptrdiff_t() -> None:
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_the_sources_compile_without_a_warning(compiler: str) -> None:
+@pytest.mark.parametrize("threads", ["-fopenmp", "-DLLAMA_BOLTS_PTHREADS", "-UNO_THREADS"])
+def test_the_sources_compile_without_a_warning(compiler: str, threads: str) -> None:
     found = shutil.which(compiler)
     if found is None:
         pytest.skip(f"needs {compiler}")
-    for path in UNITS:
-        command = [found, "-std=c11", "-fsyntax-only", "-fopenmp", *WARNINGS, str(path)]
+    for path in UNITS if threads == "-fopenmp" else [HEADER.parent / "threads.c"]:
+        command = [found, "-std=c11", "-fsyntax-only", threads, *WARNINGS, str(path)]
         run = subprocess.run(command, capture_output=True, text=True, env=PLAIN_ENVIRONMENT)
         assert run.returncode == 0, run.stderr
 
@@ -207,8 +221,10 @@ def test_nothing_is_suppressed_in_the_commands_that_look_for_faults() -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_intrinsics_stay_in_the_headers_of_the_instruction_sets(path: Path) -> None:
-    if not re.match(r"(vectors|codes)_avx", path.name):
-        assert not re.search(r"\b_mm\d*_|immintrin", code_of(path))
+    if not re.match(r"(vectors|codes)_(avx|neon)", path.name):
+        assert not re.search(
+            r"\b_mm\d*_|immintrin|\bv[a-z0-9]+q?_[usfb]f?\d|arm_neon", code_of(path)
+        )
 
 
 def test_no_flag_loosens_arithmetic_or_ties_the_build_to_one_machine() -> None:
@@ -222,7 +238,7 @@ def test_the_bfloat16_instruction_is_in_the_extension() -> None:
     objdump = shutil.which("objdump")
     if objdump is None or not hasattr(_kernels, "__file__"):
         pytest.skip("needs objdump")
-    if "avx2" not in calls.available_isas():
+    if ON_ARM:
         pytest.skip("not an x86-64 machine")
     if "emulated" in str(calls.build_info()["compiler"]):
         pytest.skip("a test build, which emulates the instruction")

@@ -1,0 +1,135 @@
+/* NEON vectors for the codes of block-quantized weights. */
+#pragma once
+#include "tile.h"
+
+/* Rows side by side: with their tables, of four registers each, no more fit. */
+enum { CODE_ROWS = 2 };
+
+typedef uint8x16x4_t Table;
+
+/* The values of the 16 codes, times the scale of a block. */
+INLINE Table table_times(const float values[16], float scale)
+{
+    Table table;
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        table.val[i] = vreinterpretq_u8_f32(vmulq_n_f32(vld1q_f32(values + 4 * i), scale));
+    return table;
+}
+
+/* Four of the 16 elements of 8 bytes, in order: each code, times 4, is the place of its value's
+ * first byte. The first code of a byte is in its upper half. */
+INLINE vec table_values(const uint8_t *codes, Table table, int part)
+{
+    static const uint8_t bytes[4][16] = {
+        {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3},
+        {4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7},
+        {8, 8, 8, 8, 9, 9, 9, 9, 10, 10, 10, 10, 11, 11, 11, 11},
+        {12, 12, 12, 12, 13, 13, 13, 13, 14, 14, 14, 14, 15, 15, 15, 15},
+    };
+    const uint8x8_t both = vld1_u8(codes);
+    const uint8x8x2_t numbers = vzip_u8(vshr_n_u8(both, 4), vand_u8(both, vdup_n_u8(15)));
+    const uint8x16_t places = vshlq_n_u8(vcombine_u8(numbers.val[0], numbers.val[1]), 2);
+    const uint8x16_t of_part = vqtbl1q_u8(places, vld1q_u8(bytes[part]));
+    const uint8x16_t of_byte = vreinterpretq_u8_u32(vdupq_n_u32(0x03020100));
+    return vreinterpretq_f32_u8(vqtbl4q_u8(table, vorrq_u8(of_part, of_byte)));
+}
+
+INLINE vec to_code_order(vec elements) { return elements; }
+INLINE vec from_code_order(vec lanes) { return lanes; }
+
+/* The codes of one group as int8: what a format's `expand` makes (formats.h). */
+typedef struct group {
+    uint8x16_t half[2];
+} group;
+
+/* Some bits of each byte, from bit `from` on, moved to bit `to`. */
+INLINE group bit_field(group bytes, int from, int bits, int to)
+{
+    const uint8x16_t mask = vdupq_n_u8((uint8_t)(((1 << bits) - 1) << to));
+    const int8x16_t left = vdupq_n_s8((int8_t)(to - from));
+    for (int h = 0; h < 2; h++)
+        bytes.half[h] = vandq_u8(vshlq_u8(bytes.half[h], left), mask);
+    return bytes;
+}
+
+/* The lower halves of 16 bytes, and then the upper ones. */
+INLINE group nibbles(const uint8_t *bytes)
+{
+    const uint8x16_t both = vld1q_u8(bytes);
+    return (group){{vandq_u8(both, vdupq_n_u8(15)), vshrq_n_u8(both, 4)}};
+}
+
+/* `value` in the bytes whose bit is set, else 0. */
+INLINE group spread_bits(uint32_t bits, int value)
+{
+    const uint8x16_t places = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
+    const uint8x16_t values = vdupq_n_u8((uint8_t)value);
+    group codes;
+    for (int h = 0; h < 2; h++) {
+        const uint8x16_t bytes = vcombine_u8(vdup_n_u8((uint8_t)(bits >> 16 * h)),
+                                             vdup_n_u8((uint8_t)(bits >> (16 * h + 8))));
+        codes.half[h] = vandq_u8(vtstq_u8(bytes, places), values);
+    }
+    return codes;
+}
+
+/* The bits of both, less an offset. */
+INLINE group merge_codes(group lower, group upper, int offset)
+{
+    for (int h = 0; h < 2; h++)
+        lower.half[h] =
+            vsubq_u8(vorrq_u8(lower.half[h], upper.half[h]), vdupq_n_u8((uint8_t)offset));
+    return lower;
+}
+
+/* What codes below 16 stand for in a table. */
+INLINE group look_up(group codes, const int8_t table[16])
+{
+    const uint8x16_t entries = vreinterpretq_u8_s8(vld1q_s8(table));
+    for (int h = 0; h < 2; h++)
+        codes.half[h] = vqtbl1q_u8(entries, codes.half[h]);
+    return codes;
+}
+
+/* A vector of integers. */
+typedef int32x4_t ivec;
+
+/*
+ * A half of a group as 16 bits: pairs of codes in a lane's two bytes. The odd one is shifted right;
+ * the even one first left.
+ */
+typedef struct Halves {
+    int16x8_t even, odd;
+} Halves;
+
+INLINE Halves widen_half(group codes, int half)
+{
+    const int16x8_t pairs = vreinterpretq_s16_u8(codes.half[half]);
+    return (Halves){vshrq_n_s16(vshlq_n_s16(pairs, 8), 8), vshrq_n_s16(pairs, 8)};
+}
+
+/* Four partial sums of the codes of a half times the numbers of x (integers.h), onto `sum`. */
+INLINE ivec add_half(ivec sum, Halves codes, const int16_t *x)
+{
+    const int16x8_t even = vld1q_s16(x), odd = vld1q_s16(x + 32);
+    sum = vmlal_s16(sum, vget_low_s16(codes.even), vget_low_s16(even));
+    sum = vmlal_high_s16(sum, codes.even, even);
+    sum = vmlal_s16(sum, vget_low_s16(codes.odd), vget_low_s16(odd));
+    return vmlal_high_s16(sum, codes.odd, odd);
+}
+
+/* The sum of each of four vectors, as floats. */
+INLINE vec sums_of_four(const ivec *v)
+{
+    return vcvtq_f32_s32(vpaddq_s32(vpaddq_s32(v[0], v[1]), vpaddq_s32(v[2], v[3])));
+}
+
+/* The steps of four groups, from group 4 * four on (formats.h), of one part of each. */
+INLINE vec widen_steps(const uint64_t *steps, int four, int parts, int part)
+{
+    const uint64_t word = steps[four * parts / 2] >> (parts == 1 ? four % 2 * 32 : part * 8);
+    const int16x8_t wide = vmovl_s8(vcreate_s8(word));
+    const int16x4_t of_part = vuzp1_s16(vget_low_s16(wide), vget_high_s16(wide));
+    return vcvtq_f32_s32(vmovl_s16(parts == 1 ? vget_low_s16(wide) : of_part));
+}
