@@ -5,6 +5,10 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "kernels.h"
+
+#ifdef _WIN32
+void exit_on_bus_error(void) {}
+#else
 #include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -36,3 +40,4 @@ void exit_on_bus_error(void)
     struct sigaction action = {.sa_sigaction = report_and_exit, .sa_flags = SA_SIGINFO};
     sigaction(SIGBUS, &action, NULL);
 }
+#endif

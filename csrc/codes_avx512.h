@@ -63,7 +63,9 @@ INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
 {
     if (!one_step)
         return _mm512_add_epi32(sum, multiply_pairs(a, b));
+#ifndef __APPLE__
     __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+#endif
     return sum;
 }
 
@@ -73,6 +75,9 @@ INLINE int adds_in_one_step(void)
 #ifdef LLAMA_BOLTS_EMULATE_BF16
     if (PAIR_PHASES == 2)
         return 0;
+#endif
+#ifdef __APPLE__ /* whose clang takes no vectors of AVX-512 in such an instruction */
+    return 0;
 #endif
     return __builtin_cpu_supports("avx512vnni") != 0;
 }

@@ -209,7 +209,11 @@ INLINE void multiply_expanded_rows(float *out, const float *panel, const Weight 
 
 /* Keeps the compiler from adding several steps to one another first: it would have to spill them.
  */
+#ifdef __APPLE__ /* whose clang takes no vectors of AVX-512 here */
+#define forget_vector(v) ((void)0)
+#else
 #define forget_vector(v) __asm__("" : "+v"(v))
+#endif
 
 /* Of eight vectors, word i of all in the i-th: rows that began as vectors become lanes. */
 INLINE void transpose_words(ivec v[8])

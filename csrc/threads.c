@@ -165,11 +165,13 @@ static void *work_for_ever(void *argument)
 /* Signals are for the threads of Python, but for that of a page which cannot be read. */
 static void start_workers(int wanted)
 {
+#ifndef _WIN32
     sigset_t all, before;
     sigfillset(&all);
     sigdelset(&all, SIGBUS);
     sigdelset(&all, SIGSEGV);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+#endif
     for (; pool.started < min_size(wanted, MOST_WORKERS); pool.started++) {
         pthread_t id;
         Worker *worker = &pool.workers[pool.started];
@@ -178,7 +180,9 @@ static void start_workers(int wanted)
             break;
         pthread_detach(id);
     }
+#ifndef _WIN32
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+#endif
 }
 
 void run_units(void *work, unit_function run, ptrdiff_t count, ptrdiff_t chunk, int threads)

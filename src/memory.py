@@ -1,7 +1,11 @@
 """How much memory is free, whether an allocation fits into it, and what a lack of it looks like."""
 
 import os
+import sys
 from pathlib import Path
+
+if sys.platform != "linux":
+    import psutil
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -27,12 +31,11 @@ def available_memory(
     """Return the bytes that can still be allocated, or None where the system does not say.
 
     The smallest of what the kernel calls available and what is left below the limits of the
-    control groups that the process is in; elsewhere than on Linux the free pages that sysconf
-    reports.
+    control groups that the process is in; elsewhere than on Linux what psutil calls available.
     """
     groups = _own_cgroups(cgroups, own_cgroup)
     known = [n for n in (_from_meminfo(meminfo), *map(_from_cgroup, groups)) if n is not None]
-    return min(known) if known else _from_sysconf()
+    return min(known) if known else _from_system()
 
 
 def _from_meminfo(path: Path) -> int | None:
@@ -89,8 +92,10 @@ def _from_cgroup(group: Path) -> int | None:
     return None
 
 
-def _from_sysconf() -> int | None:
-    """Ask the C library for free pages."""
+def _from_system() -> int | None:
+    """Ask psutil, or on Linux, where its files say nothing, the C library for free pages."""
+    if sys.platform != "linux":
+        return int(psutil.virtual_memory().available)
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):

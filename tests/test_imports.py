@@ -32,7 +32,7 @@ ALLOWED = {
     "nano": {"ml", "checkpoint", "tokenizer", "model", "inference"},
 }  # fmt: skip
 RUN_TIME_PACKAGES = {
-    "cffi", "ml_dtypes", "numpy", "prompt_toolkit", "regex", "rich", "structlog",
+    "cffi", "ml_dtypes", "numpy", "prompt_toolkit", "psutil", "regex", "rich", "structlog",
 }  # fmt: skip
 # Of the serve extra, and where they may be imported.
 SERVE_PACKAGES = {"h11", "llguidance", "msgspec", "prometheus_client", "starlette", "uvicorn"}

@@ -35,7 +35,8 @@ def _widened(patterns: Array, source: "np.dtype[Any]") -> Array:
     wide = patterns.astype(np.uint32)
     if source == bf16:
         return wide << 16
-    result = patterns.view(f16).astype(f32).view(np.uint32)
+    with np.errstate(invalid="ignore"):  # what Arm says of a signalling NaN
+        result = patterns.view(f16).astype(f32).view(np.uint32)
     nan = np.isnan(result.view(f32))
     result[nan] = (wide[nan] & 0x8000) << 16 | 0x7FC00000 | (wide[nan] & 0x3FF) << 13
     return result

@@ -209,7 +209,8 @@ def test_widening_is_exact_for_every_pattern(isa: str) -> None:
     for dtype in (bf16, f16):
         x, out = patterns.view(dtype), empty((65536,), f32)
         calls.convert(x, out)
-        assert bits(out) == bits(x.astype(np.float32))
+        with np.errstate(invalid="ignore"):  # what Arm says of a signalling NaN
+            assert bits(out) == bits(x.astype(np.float32))
 
 
 def sampled_patterns() -> Array:

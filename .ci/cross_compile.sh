@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Compiles the kernels for processors and systems that CI does not have, by the clang of the package
+# ziglang, without linking or running them. One argument: a directory for the objects.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+targets=(aarch64-linux-gnu aarch64-macos x86_64-macos x86_64-windows-gnu riscv64-linux-gnu)
+flags=(-std=c11 -O1 -g0 -ffp-contract=off -Wall -Wextra -Werror -DLLAMA_BOLTS_PTHREADS -Icsrc)
+for target in "${targets[@]}"; do
+    for source in csrc/*.c; do
+        printf '%s %s %s/%s-%s.o\n' "$target" "$source" "$1" "$target" "$(basename "$source" .c)"
+    done
+done | xargs -P "$(nproc)" -L 1 bash -c \
+    'python -m ziglang cc '"${flags[*]}"' -target "$0" -c "$1" -o "$2" || { echo "$0: $1"; exit 255; }'
+echo "the kernels compile for ${targets[*]}"
