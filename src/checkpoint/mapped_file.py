@@ -10,6 +10,7 @@ too; and reading ahead from a cold disk gained nothing that could be distinguish
 """
 
 import errno
+import hashlib
 import mmap
 import os
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..untrusted import label_of, open_regular, reason_of
 from .errors import CheckpointError, FileMemoryError, mismatch
 
 _HEAD_BYTES = 512
+_SAMPLE_BYTES, _SAMPLES = 4096, 1024  # of a file, to tell it from another one
 # Offset, bytes there, and what a file is that has them.
 _KINDS = (
     (0, b"PK\x03\x04", "a zip archive, perhaps a PyTorch checkpoint"),
@@ -118,3 +120,17 @@ class MappedFile:
 
 def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def file_fingerprint(path: Path, error: type[Exception] = CheckpointError) -> str:
+    """Return the size of a weight file and a hash of it, above 4 MiB of 1024 samples.
+
+    Raises:
+        Exception: Of the type `error`: the path names no file that can be read.
+    """
+    digest = hashlib.sha256()
+    with open_regular(path, error) as file:
+        size = os.fstat(file.fileno()).st_size
+        for start in range(0, size, max(size // _SAMPLES, _SAMPLE_BYTES)):
+            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, start))
+    return f"{size} bytes, {digest.hexdigest()[:16]}"

@@ -8,7 +8,6 @@ that was killed.
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import select
 import stat
@@ -20,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 
 from .. import __version__, ml
 from ..checkpoint import CheckpointError
+from ..checkpoint.mapped_file import file_fingerprint
 from ..ml.errors import LlamaBoltsError
 from ..model import MemoryForecast, Model, ModelFiles, forecast_memory, load_model
 from ..model.files import read_model_files
@@ -35,7 +35,6 @@ Told = Callable[[Exception], tuple[int, str]]
 
 _BEAT_SECONDS = 0.5
 _LOST_SECONDS = 5.0  # of silence, while this rank itself was running
-_SAMPLE_BYTES, _SAMPLES = 4096, 1024  # of a weight file, which are compared
 _OF_ONE_PROCESS = (
     "metadata", "check_weights", "verify", "info", "bench", "explain", "save_quantized",
     "save_gguf", "prompt_cache", "debug_log", "trace_json", "diagrams", "explore",
@@ -124,7 +123,7 @@ class World:
             ranks.command("load", positions)
         files = self._together(lambda: given or read_model_files(options.model))
         paths = files.directory.weight_files
-        prints = self._together(lambda: [(path.name, fingerprint(path)) for path in paths])
+        prints = self._together(lambda: [(path.name, file_fingerprint(path)) for path in paths])
         how = files.args, options.quantize, options.rope_scaling_factor
         for what, mine in (("sizes and settings", how), ("weight files", prints)):
             self._compare(what, ranks.comm.allgather(str(mine)), CheckpointError)
@@ -255,13 +254,3 @@ def _pass_on_input() -> None:
 def _say(text: str) -> None:
     """Write the last line of a rank, whose other output nobody sees."""
     os.write(2, f"error: {escape_line(text)}\n".encode())
-
-
-def fingerprint(path: Path) -> str:
-    """Return the size of a weight file and a hash of it, above 4 MiB of 1024 samples."""
-    digest, size = hashlib.sha256(), path.stat().st_size
-    with open(path, "rb") as file:
-        for start in range(0, size, max(size // _SAMPLES, _SAMPLE_BYTES)):
-            file.seek(start)
-            digest.update(file.read(_SAMPLE_BYTES))
-    return f"{size} bytes, {digest.hexdigest()[:16]}"

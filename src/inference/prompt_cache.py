@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__, ml
+from ..checkpoint.mapped_file import file_fingerprint
 from ..model import Model
 from ..untrusted import (
     is_integer,
@@ -36,8 +37,6 @@ MAGIC = b"\x89LBcache"
 BLOCK = ml.BLOCK_POSITIONS
 # Of a header, and of the blocks that it names.
 _MOST_HEADER_BYTES, _MOST_BLOCKS = 4 << 20, 2048
-# What is read of each weight file to tell one model from another.
-_SAMPLES, _SAMPLE_BYTES = 64, 4096
 _KEYS = {"version", "isa", "model", "blocks"}
 
 # The block before it or -1, its tokens, and the position of the first of them in the caches.
@@ -54,12 +53,8 @@ def fingerprint(model: Model) -> str:
     dtypes = sorted((name, str(weight.dtype)) for name, weight in model.tensors.items())
     digest = hashlib.sha256(repr((model.args, dtypes)).encode())
     for path in sorted(model.checkpoint.files):
-        with open_regular(path, PromptCacheError) as file:
-            status = os.fstat(file.fileno())
-            digest.update(repr((status.st_size, status.st_mtime_ns)).encode())
-            for number in range(_SAMPLES):
-                start = status.st_size * number // _SAMPLES
-                digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, start))
+        found = file_fingerprint(path, PromptCacheError), path.stat().st_mtime_ns
+        digest.update(repr(found).encode())
     return digest.hexdigest()
 
 
