@@ -35,8 +35,7 @@ class Insides:
     """The last answers of a server, and the pages that were made of some.
 
     Args:
-        loading: The arguments of `load_model` that gave its model; None where one process cannot
-            load it.
+        loading: The arguments of `load_model` that gave its model; None where it takes several.
     """
 
     def __init__(self, loading: dict[str, Any] | None) -> None:
@@ -67,8 +66,7 @@ class Insides:
         """Make the page of an answer; return the page's name, which nobody can guess.
 
         Raises:
-            RequestError: The model cannot be loaded again, the answer is not known any more, or its
-                run takes too long.
+            RequestError: The answer is not known any more, its run takes too long, or cannot be.
         """
         if self._loading is None:
             raise RequestError(400, "several processes run the model, and a trace needs one")
