@@ -21,6 +21,7 @@ from ..inference import (
     TokenMask,
     encode_chat,
     end_ids,
+    find_chat_format,
 )
 from ..inference.chat_encoding import template_to_write
 from ..memory import available_memory, readable_bytes
@@ -199,7 +200,9 @@ def open_session(options: Options, console: Console) -> Session:
         draft_model = open_beside(options, console, model, positions, options.draft_model)
         console.detail(f"draft model: {draft_model.description}")
     engine = InferenceEngine(model, positions, draft_model=draft_model)
-    chat_format = _chat_format(options, engine, tokenizer)
+    # The examples hold a completion too, so with them a format is looked for when it is needed.
+    is_chat = options.chat_format is not None or not (options.completion or options.examples)
+    chat_format = chat_format_of(options, model) if is_chat else None
     console.note(loading_line(engine))
     console.detail("; ".join(model_parts(engine, chat_format)))
     trace = TraceSwitch(options, console, engine, chat_format)
@@ -306,19 +309,18 @@ def model_parts(engine: InferenceEngine, chat_format: FoundFormat | None) -> lis
     ]
 
 
-def _chat_format(
-    options: Options, engine: InferenceEngine, tokenizer: Tokenizer
-) -> FoundFormat | None:
-    """Return the chat format of this run, once a message was written in it; None for no chat.
+def chat_format_of(options: Options, model: Model) -> FoundFormat:
+    """Return the chat format that is named or found, once a message was written in it.
 
-    The examples hold a completion too, so with them a format is looked for when it is needed.
+    Raises:
+        ChatFormatError: It is not known, or is not one for the model's tokenizer.
+        TokenizerError: The file with the chat template is damaged.
     """
+    tokenizer = required_tokenizer(model)
     if options.chat_format is not None:
         found = FoundFormat(options.chat_format, "--chat-format")
-    elif options.completion or options.examples:
-        return None
     else:
-        found = engine.chat_format
+        found = find_chat_format(model.source_directory, tokenizer, model.files.chat_template)
     message, think = Message("user", ""), options.think != "off"
     encode_chat(tokenizer, [message], chat_format=found.name, think=think)
     return found

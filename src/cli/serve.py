@@ -4,19 +4,11 @@ import ipaddress
 import os
 import signal
 
-from ..inference import (
-    BatchEngine,
-    ChatFormatError,
-    FoundFormat,
-    Message,
-    encode_chat,
-    find_chat_format,
-)
-from ..model import Model
+from ..inference import BatchEngine, ChatFormatError
 from ..untrusted import label_of, read_whole
 from .arguments import DEFAULT_SLOTS, Options
 from .console import Console, UsageError
-from .loading import RankedOptions, is_bundled, open_model_to_run, required_tokenizer
+from .loading import RankedOptions, chat_format_of, is_bundled, open_model_to_run
 
 _LONGEST_KEY = 4096
 
@@ -50,7 +42,13 @@ def serve_model(options: Options, console: Console) -> None:
     listener = server.listen(host, port)
     with listener:
         model, positions = open_model_to_run(options, console)
-        found = _chat_format(options, model, console)
+        found = None
+        try:
+            found = chat_format_of(options, model)
+        except ChatFormatError as error:
+            if options.chat_format is not None:
+                raise
+            console.warn(f"no chats, only completions: {error}")
         engine = BatchEngine(
             model, sequence_length=positions, max_requests=options.slots or DEFAULT_SLOTS
         )
@@ -96,18 +94,3 @@ def _is_local(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-def _chat_format(options: Options, model: Model, console: Console) -> FoundFormat | None:
-    """Return the format of chats, once a message was written in it; None where there is none."""
-    tokenizer = required_tokenizer(model)
-    if options.chat_format is not None:
-        found = FoundFormat(options.chat_format, "--chat-format")
-    else:
-        try:
-            found = find_chat_format(model.source_directory, tokenizer, model.files.chat_template)
-        except ChatFormatError as error:
-            console.warn(f"no chats, only completions: {error}")
-            return None
-    encode_chat(tokenizer, [Message("user", "")], chat_format=found.name)
-    return found

@@ -11,9 +11,9 @@ import json
 import os
 import resource
 import signal
-import socket
-import struct
 import sys
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 
 import llguidance
 
@@ -21,7 +21,6 @@ import llguidance
 MEMORY = 64 << 20
 # Processor seconds for compiling a grammar, and for one token.
 COMPILE_SECONDS, STEP_SECONDS = 0.8, 0.25
-_LENGTH = struct.Struct("<I")
 # Blanks between the parts of JSON: a small model would write them for ever.
 _BLANKS = r"[ \n]{1,12}"
 
@@ -49,27 +48,6 @@ class Vocabulary(llguidance.TokenizerWrapper):
         return ids
 
 
-def receive(stream: socket.socket) -> bytes:
-    """Return the next message, or raise EOFError."""
-    (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
-    return _exactly(stream, length)
-
-
-def send(stream: socket.socket, message: bytes) -> None:
-    """Send a message with its length before it."""
-    stream.sendall(_LENGTH.pack(len(message)) + message)
-
-
-def _exactly(stream: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        part = stream.recv(min(count - len(data), 1 << 20))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)
-
-
 def compiled(tokenizer: "llguidance.LLTokenizer", kind: str, text: str) -> "llguidance.LLMatcher":
     """Return what follows an answer through a grammar; raise ValueError for one that is wrong."""
     matcher = llguidance.LLMatcher
@@ -83,13 +61,13 @@ def compiled(tokenizer: "llguidance.LLTokenizer", kind: str, text: str) -> "llgu
     return matcher(tokenizer, grammar, log_level=0, limits=limits)
 
 
-def follow(tokenizer: "llguidance.LLTokenizer", stream: socket.socket) -> None:
+def follow(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> None:
     """Send the mask before each token, from a first message with the grammar until the end.
 
     A message begins with M for a mask, and with E for an error, which is the last one.
     """
     _bound_memory()
-    kind, text = json.loads(receive(stream))
+    kind, text = json.loads(stream.recv_bytes())
     signal.setitimer(signal.ITIMER_PROF, COMPILE_SECONDS)
     try:
         matcher = compiled(tokenizer, kind, text)
@@ -98,13 +76,13 @@ def follow(tokenizer: "llguidance.LLTokenizer", stream: socket.socket) -> None:
             if matcher.is_error():
                 raise ValueError(matcher.get_error())
             signal.setitimer(signal.ITIMER_PROF, 0)
-            send(stream, b"M" + mask)
-            (token,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
+            stream.send_bytes(b"M" + mask)
+            token = int.from_bytes(stream.recv_bytes(), "little")
             signal.setitimer(signal.ITIMER_PROF, STEP_SECONDS)
             if not matcher.consume_token(token):
                 raise ValueError(matcher.get_error())
     except ValueError as error:
-        send(stream, b"E" + str(error).encode())
+        stream.send_bytes(b"E" + str(error).encode())
 
 
 def _bound_memory() -> None:
@@ -121,26 +99,24 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # both reach the whole group; that one decides
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children need not be waited for
-    control = socket.socket(fileno=sys.stdin.fileno())
-    facts = json.loads(receive(control))
-    data, at, tokens = receive(control), 0, []
+    control = Connection(sys.stdin.fileno())
+    facts = json.loads(control.recv_bytes())
+    data, at, tokens = control.recv_bytes(), 0, []
     for length in facts["lengths"]:
         tokens.append(data[at : at + length])
         at += length
     ends = facts["end_ids"]
     vocabulary = Vocabulary(tokens, ends, facts["special_ids"])
     tokenizer = llguidance.LLTokenizer(vocabulary, n_vocab=len(tokens), eos_token=ends)
-    control.sendall(b"R")
-    while True:
-        byte, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-        if not byte:
-            return
-        with socket.socket(fileno=descriptors[0]) as stream:
-            if os.fork() == 0:
-                control.close()
-                with contextlib.suppress(EOFError, OSError):
-                    follow(tokenizer, stream)
-                os._exit(0)
+    control.send_bytes(b"R")
+    with contextlib.suppress(EOFError):
+        while True:
+            with Connection(recv_handle(control)) as stream:
+                if os.fork() == 0:
+                    control.close()
+                    with contextlib.suppress(EOFError, OSError):
+                        follow(tokenizer, stream)
+                    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ apart, whose children compute the next mask while the model runs the token befor
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
 from pathlib import Path
 
 import numpy as np
@@ -83,11 +85,10 @@ def nesting(text: str) -> int:
 class GrammarMask:
     """Which tokens may come next in one answer: a `TokenMask` of the engines."""
 
-    def __init__(self, stream: socket.socket, grammar: Grammar, vocab_size: int) -> None:
+    def __init__(self, stream: Connection, grammar: Grammar, vocab_size: int) -> None:
         self._stream = stream
         self._words = (vocab_size + 31) // 32
-        text = json.dumps([grammar.kind, grammar.text]).encode()
-        stream.sendall(len(text).to_bytes(4, "little") + text)
+        stream.send_bytes(json.dumps([grammar.kind, grammar.text]).encode())
         self._next: Words | None = self._received("the grammar")
 
     def allowed(self) -> Words:
@@ -104,7 +105,7 @@ class GrammarMask:
         """Take the token that was drawn; its successors are found while the model runs it."""
         self._next = None
         with contextlib.suppress(OSError):
-            self._stream.sendall(token_id.to_bytes(4, "little"))
+            self._stream.send_bytes(token_id.to_bytes(4, "little"))
 
     def accept_all(self, ids: Sequence[int]) -> None:
         """Take tokens that were drawn before; raise GrammarError for one that may not come."""
@@ -116,13 +117,11 @@ class GrammarMask:
         """End the process that follows this answer."""
         self._stream.close()
 
-    def __del__(self) -> None:
-        self._stream.close()
-
     def _received(self, what: str) -> Words:
         try:
-            size = int.from_bytes(self._exactly(4), "little")
-            message = self._exactly(size)
+            if not self._stream.poll(_SECONDS):
+                raise TimeoutError
+            message = self._stream.recv_bytes()
         except (OSError, EOFError):  # TimeoutError is an OSError
             self._stream.close()
             raise GrammarError(
@@ -134,12 +133,6 @@ class GrammarMask:
             reason = message[1:].decode("utf-8", "replace").splitlines() or ["no reason"]
             raise GrammarError(f"[grammar] {what}: {shown(reason[0])}")
         return np.frombuffer(message, np.uint32, self._words, 1)
-
-    def _exactly(self, count: int) -> bytes:
-        data = self._stream.recv(count, socket.MSG_WAITALL)
-        if len(data) < count:
-            raise EOFError
-        return data
 
 
 class Grammars:
@@ -156,26 +149,26 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, end_ids: Collection[int]) -> None:
         self.vocab_size = tokenizer.vocab_size
         self._lock = threading.Lock()
-        ours, theirs = socket.socketpair()
+        self._control, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", str(_PROGRAM)],
                 stdin=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
             )
-        self._control = ours
         tokens = [tokenizer.token_bytes(token) for token in range(self.vocab_size)]
         facts = {
             "lengths": list(map(len, tokens)),
             "end_ids": sorted(end_ids),
             "special_ids": [t for t in range(self.vocab_size) if tokenizer.is_special(t)],
         }
-        with contextlib.suppress(OSError):
-            for part in (json.dumps(facts).encode(), b"".join(tokens)):
-                ours.sendall(len(part).to_bytes(4, "little") + part)
-        if ours.recv(1) != b"R":
+        try:
+            self._control.send_bytes(json.dumps(facts).encode())
+            self._control.send_bytes(b"".join(tokens))
+            self._control.recv_bytes()
+        except (OSError, EOFError):
             self.close()
-            raise GrammarError(_INSTALL)
+            raise GrammarError(_INSTALL) from None
 
     def mask(self, grammar: Grammar) -> GrammarMask:
         """Compile a grammar for one answer; from any thread.
@@ -183,10 +176,9 @@ class Grammars:
         Raises:
             GrammarError: It is wrong, or takes more than a second or 64 MiB.
         """
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         with theirs, self._lock:
-            socket.send_fds(self._control, [b"G"], [theirs.fileno()])
-        ours.settimeout(_SECONDS)
+            send_handle(self._control, theirs.fileno(), self._process.pid)
         return GrammarMask(ours, grammar, self.vocab_size)
 
     def close(self) -> None:

@@ -24,7 +24,8 @@ from ..tokenizer import Tokenizer
 from .errors import RequestError
 from .metrics import Metrics
 
-_REASONS = {"eot": "stop", "stop string": "stop"}
+# OpenAI's names of the reasons to stop; whatever cut an answer is `length`.
+_REASONS = {None: None, "eot": "stop", "stop string": "stop"}
 # What a client that does not read may be behind, in steps, of which one with candidates takes more.
 _MOST_BEHIND = 8192
 # What OpenAI writes for a token that the model gives no chance; JSON has no infinity.
@@ -199,7 +200,7 @@ class ChatAnswer:
     def take(self, step: Step) -> dict[str, Any]:
         """Return the choice of a chunk for a step."""
         self._text += step.text
-        is_over, reason = step.stop_reason is not None, finish_reason(step)
+        is_over, reason = step.stop_reason is not None, _REASONS.get(step.stop_reason, "length")
         thought, said = "", self._text
         if self.opened is not None:
             thought, said = split_thoughts(said, self.opened, is_over)
@@ -222,7 +223,7 @@ class ChatAnswer:
         if not delta or len(said) > len(old_said):
             delta["content"] = said[len(old_said) :]
         logprobs = None
-        if step.choice is not None and is_told(step):
+        if step.choice is not None and step.stop_reason != "eot":  # which is no part of it
             count = self.job.alternatives or 0
             logprobs = {"content": [_chat_logprobs(self.tokenizer, step.choice, count)]}
         if calls and reason == "stop":
@@ -269,10 +270,11 @@ class TextAnswer:
             tokens += zip(job.prompt_ids, self._request.prompt_choices or (), strict=False)
         if job.most_tokens != 0:
             text += step.text
-            if is_told(step):
+            if step.stop_reason != "eot":
                 tokens.append((step.token_id, step.choice))
         logprobs = None if job.alternatives is None else self._logprobs(tokens, job.alternatives)
-        chunk = {"text": text, "logprobs": logprobs, "finish_reason": finish_reason(step)}
+        reason = _REASONS.get(step.stop_reason, "length")
+        chunk = {"text": text, "logprobs": logprobs, "finish_reason": reason}
         _join(self.whole, chunk)
         return chunk
 
@@ -318,17 +320,6 @@ def _join(whole: dict[str, Any], part: dict[str, Any]) -> None:
             held += value
         elif value is not None or name not in whole:
             whole[name] = value if held is None else held + value
-
-
-def is_told(step: Step) -> bool:
-    """Return whether `logprobs` have a step's token: all but the one that ends an answer."""
-    return step.stop_reason != "eot"
-
-
-def finish_reason(step: Step) -> str | None:
-    """Return OpenAI's name of the reason to stop; whatever cut an answer is `length`."""
-    reason = step.stop_reason
-    return None if reason is None else _REASONS.get(reason, "length")
 
 
 def token_name(tokenizer: Tokenizer, token: int) -> str:

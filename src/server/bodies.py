@@ -97,22 +97,10 @@ class FunctionTool(Body):
     function: Function
 
 
-class NamedFunction(Body):
-    """The function of a `NamedTool`."""
-
-    name: FunctionName
-
-
-class NamedTool(Body):
-    """A `tool_choice` that asks for one function."""
-
-    type: Literal["function"]
-    function: NamedFunction
-
-
-class CalledFunction(NamedFunction):
+class CalledFunction(Body):
     """What was called, with its arguments as JSON."""
 
+    name: FunctionName
     arguments: str
 
 
@@ -213,7 +201,7 @@ class ChatBody(Generation, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MOST_TOP)] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | FunctionTool | None = None
     parallel_tool_calls: bool | None = None
 
     def conversation(self) -> list[Message]:

@@ -13,14 +13,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from ..inference import (
-    CHAT_FORMATS,
-    BatchEngine,
-    FoundFormat,
-    GrammarError,
-    encode_chat,
-    end_ids,
-)
+from ..inference import CHAT_FORMATS, BatchEngine, FoundFormat, GrammarError, encode_chat, end_ids
 from ..inference.grammars import Grammar, GrammarMask, Grammars
 from ..inference.tools import grammar_of_calls
 from ..tokenizer import Tokenizer
