@@ -223,7 +223,7 @@ class ChatAnswer:
         if not delta or len(said) > len(old_said):
             delta["content"] = said[len(old_said) :]
         logprobs = None
-        if step.choice is not None and step.stop_reason != "eot":  # which is no part of it
+        if step.choice is not None and step.stop_reason != "eot":
             count = self.job.alternatives or 0
             logprobs = {"content": [_chat_logprobs(self.tokenizer, step.choice, count)]}
         if calls and reason == "stop":
