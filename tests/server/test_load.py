@@ -1,17 +1,19 @@
-"""A thousand requests, 32 at once, with clients that go away and clients that read slowly."""
+"""Hundreds of requests, 32 at once, with clients that go away and clients that read slowly."""
 
 import http.client
 import json
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import Model, load_model
-from tests.server.running import JSON, Running, wait_until
+from tests.cli.conftest import run_program
+from tests.server.running import JSON, Running, running, wait_until
 
 WORDS = [
     "the", "of", "a", "capital", "Italy", "France", "what", "is", "who", "tell", "me", "story",
@@ -74,8 +76,8 @@ def ask(server: Running, body: dict[str, Any], kind: str, chance: random.Random)
     return "".join(delta.get("content", "") for delta in deltas)
 
 
-def check(server: Running, count: int, seed: int) -> None:
-    model, chance = load_model(), random.Random(seed)
+def check(server: Running, model: Model, count: int, seed: int) -> None:
+    chance = random.Random(seed)
     bodies = [body_of(chance) for _ in range(count)]
     kinds = chance.choices(["whole", "slow", "leaves", "early"], [6, 2, 1, 1], k=count)
     with ThreadPoolExecutor(32) as pool:
@@ -93,9 +95,24 @@ def check(server: Running, count: int, seed: int) -> None:
 
 
 def test_sixty_requests_at_once_have_the_answers_that_they_have_alone(server: Running) -> None:
-    check(server, 60, 1)
+    check(server, load_model(), 60, 1)
 
 
 @pytest.mark.slow
-def test_a_thousand_requests_have_the_answers_that_they_have_alone(server: Running) -> None:
-    check(server, 1000, 2)
+def test_hundreds_of_requests_have_the_answers_that_they_have_alone(server: Running) -> None:
+    check(server, load_model(), 400, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["nf4", "int8", "gguf"])
+def test_quantized_models_and_gguf_files_have_the_answers_that_they_have_alone(
+    tmp_path: Path, form: str
+) -> None:
+    if form == "gguf":
+        file = tmp_path / "nano.gguf"
+        assert run_program("--save-gguf", str(file), "--quantize", "q8_0").returncode == 0
+        arguments, model = ("-m", str(file)), load_model(file)
+    else:
+        arguments, model = ("--quantize", form), load_model(quantize=form)
+    with running(tmp_path, *arguments) as server:
+        check(server, model, 200, 3)
