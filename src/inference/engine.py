@@ -223,7 +223,8 @@ class InferenceEngine:
         name = self.chat_format.name if chat_format is None else chat_format
         read = as_messages(messages)
         prompt_ids = encode_chat(tokenizer, read, chat_format=name, think=think)
-        mark(1, details={"messages": read, "ids": prompt_ids})
+        said = [{"role": message.role, "content": message.content} for message in read]
+        mark(1, details={"messages": said, "ids": prompt_ids})
         ends = end_ids(tokenizer, name)
         limits = max_new_tokens, sampling, stop
         return self.generate(

@@ -332,10 +332,11 @@ def test_a_request_waits_until_the_blocks_that_it_may_need_are_free(model: Model
 
 def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(model: Model) -> None:
     with BatchEngine(model, sequence_length=CONTEXT, prompt_chunk=100) as engine:
+        engine._passing.acquire()
         other = engine.submit([7, 8], 60, GREEDY)
-        next(other)
-        before = engine.counters()
         long = engine.submit(SYSTEM, 1, GREEDY)
+        before = engine.counters()
+        engine._passing.release()
         list(long)
         after = engine.counters()
         list(other)
