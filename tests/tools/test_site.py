@@ -68,7 +68,7 @@ def test_a_link_to_code_opens_at_its_line_in_the_menu_s_frame(site: Path, page) 
     line = page.url.rpartition("#L-")[2]
     marked = page.locator("a:target + a .linenos")
     assert marked.inner_text().strip() == line
-    assert 0 <= marked.bounding_box()["y"] <= page.viewport_size["height"]
+    api.expect(marked).to_be_in_viewport()  # the page scrolls smoothly
     assert "rotary(" in (ROOT / "csrc" / "rotary.c").read_text().splitlines()[int(line) - 1]
 
 
