@@ -87,6 +87,32 @@ class TensorWriter:
             self._stream.close()
 
 
+def safetensors_head(
+    tensors: Sequence[NewTensor], metadata: Mapping[str, str]
+) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """Return what a file begins with, and where each tensor starts after it, and its bytes.
+
+    Args:
+        tensors: All that the file is going to have.
+        metadata: Free text for the header.
+    """
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    places: dict[str, tuple[int, int]] = {}
+    position = 0
+    for tensor in sorted(tensors, key=lambda one: (-DTYPE_BITS[one.dtype], one.name)):
+        header[tensor.name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [position, position + tensor.nbytes],
+        }
+        places[tensor.name] = position, tensor.nbytes
+        position += tensor.nbytes
+    assert len(places) == len(tensors)
+    text = json.dumps(header, separators=(",", ":")).encode("ascii")
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text, places
+
+
 class SafetensorsWriter(TensorWriter):
     """A new safetensors file.
 
@@ -102,21 +128,7 @@ class SafetensorsWriter(TensorWriter):
     def __init__(
         self, path: Path, tensors: Sequence[NewTensor], metadata: Mapping[str, str]
     ) -> None:
-        header: dict[str, object] = {"__metadata__": dict(metadata)}
-        places: dict[str, tuple[int, int]] = {}
-        position = 0
-        for tensor in sorted(tensors, key=lambda one: (-DTYPE_BITS[one.dtype], one.name)):
-            header[tensor.name] = {
-                "dtype": tensor.dtype,
-                "shape": list(tensor.shape),
-                "data_offsets": [position, position + tensor.nbytes],
-            }
-            places[tensor.name] = position, tensor.nbytes
-            position += tensor.nbytes
-        assert len(places) == len(tensors)
-        text = json.dumps(header, separators=(",", ":")).encode("ascii")
-        text += b" " * (-len(text) % _ALIGNMENT)
-        super().__init__(path, len(text).to_bytes(_LENGTH_BYTES, "little") + text, places)
+        super().__init__(path, *safetensors_head(tensors, metadata))
 
     def write(self, name: str, content: bytes | memoryview) -> None:
         """Write the bytes of one of the tensors, once.

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from .. import memory
 from ..checkpoint import CheckpointError
@@ -38,35 +38,20 @@ Deliver = Callable[[Step | Exception], None]
 
 @dataclass(frozen=True)
 class Counters:
-    """What an engine does and did; the last seven only grow.
+    """What an engine does and did; all from `prompt_tokens` on only grows."""
 
-    Attributes:
-        running: Requests that read their prompt or draw tokens.
-        waiting: Requests that wait for a place.
-        blocks: Blocks of the pool, 256 positions each.
-        blocks_used: Those of running requests; shared ones count once.
-        blocks_cached: Those that hold what ended requests had, and can be reused.
-        prompt_tokens: Tokens of the prompts that were begun.
-        cached_tokens: How many of them were found in the cache.
-        new_tokens: Tokens drawn.
-        passes: Passes through the network.
-        finished: Requests that ended with a last step.
-        cancelled: Requests that were cancelled.
-        failed: Requests that ended with an error.
-    """
-
-    running: int = 0
-    waiting: int = 0
-    blocks: int = 0
-    blocks_used: int = 0
-    blocks_cached: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    new_tokens: int = 0
-    passes: int = 0
-    finished: int = 0
-    cancelled: int = 0
-    failed: int = 0
+    running: Annotated[int, "requests that read their prompt or draw tokens"] = 0
+    waiting: Annotated[int, "requests in the queue"] = 0
+    blocks: Annotated[int, "blocks of the cache, of 256 positions each"] = 0
+    blocks_used: Annotated[int, "blocks that running requests use; shared ones count once"] = 0
+    blocks_cached: Annotated[int, "blocks that keep a prefix which no running request uses"] = 0
+    prompt_tokens: Annotated[int, "tokens of prompts that were begun"] = 0
+    cached_tokens: Annotated[int, "tokens of prompts that were found in the cache"] = 0
+    new_tokens: Annotated[int, "tokens that were drawn"] = 0
+    passes: Annotated[int, "passes over the weights"] = 0
+    finished: Annotated[int, "answers that came to their end"] = 0
+    cancelled: Annotated[int, "answers that were not wanted any more"] = 0
+    failed: Annotated[int, "answers that ended with an error"] = 0
 
 
 class Request:

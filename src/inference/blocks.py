@@ -7,7 +7,6 @@ they are; of the last one that agrees in part, the part is copied. A full block 
 no block is free, the one that was unused for the longest time goes, of those without any below.
 """
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from .. import ml
 from ..model import BatchContext, Model, SharedContext
-from .prompt_cache import SavedBlock, SavedBlocks, save_blocks
+from .prompt_cache import SavedBlock, read_blocks, save_blocks
 from .sampling import Logits
 
 SIZE = ml.BLOCK_POSITIONS
@@ -242,20 +241,17 @@ class BlockPool:
         """Read what was saved into free blocks; return how many tokens they hold.
 
         Raises:
-            PromptCacheError: As from `SavedBlocks`; the blocks before a damaged one are kept.
+            PromptCacheError: As from `read_blocks`; the blocks before a damaged one are kept.
         """
-        tokens = 0
-        with contextlib.closing(SavedBlocks(path, self.model)) as saved:
-            made = {-1: self.root}
-            for number, (parent, ids) in enumerate(saved.blocks):
-                if parent not in made or not self._free:
-                    continue
-                saved.read_into(number, self.context.caches, self._free[-1] * SIZE)
-                block = made[number] = Block(self._free.pop(), made[parent])
-                block.ids = ids
-                made[parent].children.append(block)
+        tokens, made = 0, {-1: self.root}
+        for number, saved in enumerate(read_blocks(path, self.model)):
+            if saved.parent in made and self._free:
+                saved.write(self.context.caches, self._free[-1] * SIZE)
+                block = made[number] = Block(self._free.pop(), made[saved.parent])
+                block.ids = saved.ids
+                made[saved.parent].children.append(block)
                 self.cached += 1
-                tokens += len(ids)
+                tokens += len(saved.ids)
         return tokens
 
     def run(self, parts: Sequence[tuple[PooledSequence, Sequence[int], int, int]]) -> list[Logits]:

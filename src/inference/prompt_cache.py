@@ -1,44 +1,35 @@
 """Prompt caches on disk: keys and values of tokens that were run, for a later process.
 
-A file begins with `MAGIC` and the length of a header as 8 bytes, the lowest first. The header is
-JSON: the version of the program, the instruction set, what identifies the model, and the blocks,
-each with the block before it (-1 for none), its tokens and the SHA-256 of its data. Then, block by
-block and layer by layer, come the keys and then the values, [positions, K, h] in the dtype of the
-activations. Nothing in it is run, and no size is believed that the file does not have.
+A file is a safetensors file. Its metadata says what must be equal for the same tokens to have the
+same bits: the version of the program, the instruction set, and what identifies the model. The
+blocks follow one another: `lengths` [blocks] counts their tokens, `ids` [positions] has these, and
+`parents` [blocks] the number of the block before each, -1 for none. `layers.N` [positions, 2, K, h]
+has the keys and values of a layer, and `sha256` [blocks, 32] a digest of those of a block.
 """
 
 import contextlib
 import hashlib
-import itertools
-import json
-import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import __version__, ml
+from ..checkpoint import CheckpointError
+from ..checkpoint.errors import mismatch
 from ..checkpoint.mapped_file import file_fingerprint
+from ..checkpoint.safetensors import SafetensorsFile
+from ..checkpoint.safetensors_writer import NewTensor, bytes_of, safetensors_head
 from ..model import Model
-from ..untrusted import (
-    is_integer,
-    label_of,
-    open_regular,
-    parse_strict_json,
-    reason_of,
-    shown,
-    write_whole,
-)
+from ..untrusted import label_of, shown, some_of, write_whole
 from .engine import InferenceEngine
 from .errors import PromptCacheError
 
-MAGIC = b"\x89LBcache"
 BLOCK = ml.BLOCK_POSITIONS
-# Of a header, and of the blocks that it names.
-_MOST_HEADER_BYTES, _MOST_BLOCKS = 4 << 20, 2048
-_KEYS = {"version", "isa", "model", "blocks"}
-
+_MOST_BLOCKS = 2048
 # The block before it or -1, its tokens, and the position of the first of them in the caches.
 SavedBlock = tuple[int, Sequence[int], int]
 Caches = Sequence[ml.KeyValueCache]
@@ -58,6 +49,22 @@ def fingerprint(model: Model) -> str:
     return digest.hexdigest()
 
 
+def _metadata(model: Model) -> dict[str, str]:
+    isa = str(ml.build_info()["isa"])
+    return {"version": __version__, "isa": isa, "model": fingerprint(model)}
+
+
+def _layout(model: Model, blocks: int, positions: int) -> list[NewTensor]:
+    """Return the tensors of a file."""
+    args, numbers = model.args, {"parents": blocks, "lengths": blocks, "ids": positions}
+    rows = positions, 2, args.n_kv_heads, args.head_dim
+    return [
+        *(NewTensor(name, "I32", (count,)) for name, count in numbers.items()),
+        NewTensor("sha256", "U8", (blocks, 32)),
+        *(NewTensor(f"layers.{n}", args.dtype.file_name, rows) for n in range(args.n_layers)),
+    ]
+
+
 def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[SavedBlock]) -> None:
     """Write a file as a whole or not at all; it can be read by its owner alone.
 
@@ -70,146 +77,113 @@ def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[Saved
     Raises:
         PromptCacheError: It cannot be written.
     """
+
     blocks = blocks[:_MOST_BLOCKS]
-    saved = [
-        {"parent": parent, "ids": list(ids), "sha256": _digest(caches, first, len(ids))}
-        for parent, ids, first in blocks
-    ]
-    header = json.dumps(_expected(model) | {"blocks": saved}, separators=(",", ":")).encode()
-    start = MAGIC + len(header).to_bytes(8, "little") + header
-    data = (part for _, ids, first in blocks for part in _data(caches, first, len(ids)))
-    write_whole(path, itertools.chain([start], data), PromptCacheError)
+    digests = [hashlib.sha256() for _ in blocks]
+    for digest, block in zip(digests, blocks, strict=True):
+        for cache in caches:
+            digest.update(_rows(cache, block))
+    small: dict[str, npt.NDArray[Any]] = {
+        "parents": np.array([parent for parent, _, _ in blocks], np.int32),
+        "lengths": np.array([len(ids) for _, ids, _ in blocks], np.int32),
+        "ids": np.array([token for _, ids, _ in blocks for token in ids], np.int32),
+        "sha256": np.array([list(digest.digest()) for digest in digests], np.uint8),
+    }
+    layout = _layout(model, len(blocks), len(small["ids"]))
+    head, places = safetensors_head(layout, _metadata(model))
+
+    def parts() -> Iterator[bytes | memoryview]:
+        yield head
+        for name in places:
+            if name in small:
+                yield small[name].tobytes()
+            else:
+                cache = caches[int(name.removeprefix("layers."))]
+                yield from (_rows(cache, block) for block in blocks)
+
+    write_whole(path, parts(), PromptCacheError)
 
 
-def _expected(model: Model) -> dict[str, Any]:
-    """Return what must be equal for the same tokens to have the same bits."""
-    isa = ml.build_info()["isa"]
-    return {"version": __version__, "isa": isa, "model": fingerprint(model)}
+def _rows(cache: ml.KeyValueCache, block: SavedBlock) -> memoryview:
+    """Return the keys and values of a block in a layer: the bytes of [positions, 2, K, h]."""
+    _, ids, first = block
+    pair = ml.read_cache(cache, first, first + len(ids))
+    return np.stack([x.bits() for x in pair], 1).view(np.uint8).ravel().data
 
 
-def _data(caches: Caches, first: int, count: int) -> Iterator[memoryview]:
-    """Yield the keys and values of some positions, layer by layer."""
-    for cache in caches:
-        for x in ml.read_cache(cache, first, first + count):
-            yield x.bits().view(np.uint8).data
-
-
-def _digest(caches: Caches, first: int, count: int) -> str:
-    digest = hashlib.sha256()
-    for part in _data(caches, first, count):
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _error(path: Path, text: str) -> PromptCacheError:
-    return PromptCacheError(f"{label_of(path)}: {text}")
-
-
-class SavedBlocks:
-    """A file that was written by `save_blocks`, for the same model, version and instruction set.
-
-    Args:
-        path: The file.
-        model: The model that is to go on with it.
+@dataclass(frozen=True)
+class ReadBlock:
+    """A block of a file.
 
     Attributes:
-        blocks: Of each, the block before it or -1, and its tokens, at least one.
+        name: What errors call it.
+        parent: The number of the block before it, -1 for none.
+        ids: Its tokens, at least one.
+        layers: The keys and values of each layer [positions, 2, K, h], in the mapped file.
+        digest: The SHA-256 of all of them.
+    """
+
+    name: str
+    parent: int
+    ids: list[int]
+    layers: list[ml.Tensor]
+    digest: bytes
+
+    def write(self, caches: Caches, first: int) -> None:
+        """Write the keys and values into caches, from a position on.
+
+        Raises:
+            PromptCacheError: They are not those that were saved; the positions hold no numbers that
+                mean anything then.
+        """
+        digest = hashlib.sha256()
+        for cache, rows in zip(caches, self.layers, strict=True):
+            digest.update(bytes_of(rows))
+            ml.write_cache(cache, first, rows[:, 0], rows[:, 1])
+        if digest.digest() != self.digest:
+            raise PromptCacheError(f"{self.name}: expected the data that was saved")
+
+
+def read_blocks(path: Path, model: Model) -> Iterator[ReadBlock]:
+    """Yield the blocks of a file that was written by `save_blocks`, each after the one before it.
 
     Raises:
         PromptCacheError: It is missing, damaged, or of another model, version or instruction set.
     """
+    try:
+        source = SafetensorsFile(path)
+        with contextlib.closing(source.file):
+            yield from _checked_blocks(source, model)
+    except CheckpointError as error:
+        raise PromptCacheError(str(error)) from None
 
-    def __init__(self, path: Path, model: Model) -> None:
-        self._path = path
-        self._file = open_regular(path, PromptCacheError)
-        try:
-            self._read_header(model)
-        except BaseException:
-            self.close()
-            raise
 
-    def _read_header(self, model: Model) -> None:
-        path, args = self._path, model.args
-        size = os.fstat(self._file.fileno()).st_size
-        start = self._file.read(len(MAGIC) + 8)
-        length = int.from_bytes(start[len(MAGIC) :], "little")
-        if len(start) < len(MAGIC) + 8 or not start.startswith(MAGIC):
-            raise _error(path, "kind: expected a prompt cache of llama-bolts, got another file")
-        most = min(_MOST_HEADER_BYTES, size - len(start))
-        if length > most:
-            raise _error(path, f"header: expected at most {most} bytes, got {length}")
-        try:
-            header = parse_strict_json(self._file.read(length))
-        except ValueError as error:
-            raise _error(path, f"header: expected JSON, got {shown(str(error))}") from None
-        if not isinstance(header, dict) or header.keys() != _KEYS:
-            raise _error(path, f"header: expected an object of {', '.join(sorted(_KEYS))}")
-        for key, value in _expected(model).items():
-            if header[key] != value:
-                got = shown(str(header[key]))
-                raise _error(path, f"{key}: expected {value}, got {got}")
-        self._row_bytes = args.n_kv_heads * args.head_dim * args.dtype.itemsize
-        self.blocks, self._digests = list[tuple[int, list[int]]](), list[str]()
-        self._starts = [len(start) + length]
-        found_blocks = header["blocks"]
-        if not isinstance(found_blocks, list) or len(found_blocks) > _MOST_BLOCKS:
-            raise _error(path, f"blocks: expected a list of at most {_MOST_BLOCKS}")
-        for found in found_blocks:
-            self._add(found, args.vocab_size)
-            count = len(self.blocks[-1][1])
-            self._starts.append(self._starts[-1] + count * 2 * args.n_layers * self._row_bytes)
-        if self._starts[-1] != size:
-            raise _error(path, f"size: expected {self._starts[-1]} bytes, got {size}")
-
-    def _add(self, found: object, vocab_size: int) -> None:
-        """Check a block of the header and note it."""
-        where = f"blocks[{len(self.blocks)}]"
-        if not isinstance(found, dict) or found.keys() != {"parent", "ids", "sha256"}:
-            raise _error(self._path, f"{where}: expected an object of parent, ids, sha256")
-        parent, ids, digest = found["parent"], found["ids"], found["sha256"]
-        if not is_integer(parent, -1, len(self.blocks) - 1):
-            raise _error(self._path, f"{where}.parent: expected -1 or a block before it")
-        if parent >= 0 and len(self.blocks[parent][1]) != BLOCK:
-            raise _error(self._path, f"{where}.parent: expected a block of {BLOCK} tokens")
-        if not isinstance(ids, list) or not 1 <= len(ids) <= BLOCK:
-            raise _error(self._path, f"{where}.ids: expected 1 to {BLOCK} tokens")
-        if not all(is_integer(token, 0, vocab_size - 1) for token in ids):
-            raise _error(self._path, f"{where}.ids: expected numbers from 0 to {vocab_size - 1}")
-        self.blocks.append((parent, ids))
-        self._digests.append(str(digest))
-
-    def read_into(self, number: int, caches: Caches, first: int) -> None:
-        """Write the keys and values of a block into caches, from a position on.
-
-        Raises:
-            PromptCacheError: They are not those that were saved, or cannot be read; the positions
-                hold no numbers that mean anything then.
-        """
-        count = len(self.blocks[number][1])
-        digest, part = hashlib.sha256(), count * self._row_bytes
-        self._file.seek(self._starts[number])
-        for cache in caches:
-            xk, xv = (self._tensor(cache, count, part, digest) for _ in range(2))
-            ml.write_cache(cache, first, xk, xv)
-        if digest.hexdigest() != self._digests[number]:
-            raise _error(self._path, f"blocks[{number}]: expected the data that was saved")
-
-    def _tensor(self, cache: ml.KeyValueCache, count: int, nbytes: int, digest: Any) -> ml.Tensor:
-        """Read the keys or values of one layer."""
-        try:
-            data = self._file.read(nbytes)
-        except OSError as error:
-            raise _error(self._path, f"cannot be read: {reason_of(error)}") from None
-        if data is None or len(data) != nbytes:
-            raise _error(self._path, f"size: expected {nbytes} more bytes, got the end")
-        digest.update(data)
-        x = ml.Tensor.empty((count, cache.heads, cache.head_dim), cache.dtype)
-        x.bits()[...] = np.frombuffer(data, x.bits().dtype).reshape(x.shape)
-        return x
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock]:
+    label, entries, V = source.file.label, source.entries, model.args.vocab_size
+    for key, value in _metadata(model).items():
+        if (got := source.metadata.get(key, "")) != value:
+            raise mismatch(label, key, value, shown(got))
+    found = {n: (one.dtype, one.shape, source.is_misaligned(one)) for n, one in entries.items()}
+    blocks, positions = (sum(found[n][1]) if n in found else 0 for n in ("lengths", "ids"))
+    layout = _layout(model, min(blocks, _MOST_BLOCKS), positions)
+    if found != {one.name: (one.dtype, one.shape, False) for one in layout}:
+        rule = f"those of a prompt cache of at most {_MOST_BLOCKS} blocks"
+        raise mismatch(label, "tensors", rule, some_of(found))
+    tensors = {name: source.tensor(entry, name) for name, entry in entries.items()}
+    parents, lengths, ids = (tensors[n].numpy().tolist() for n in ("parents", "lengths", "ids"))
+    stop = 0
+    for number, (parent, length) in enumerate(zip(parents, lengths, strict=True)):
+        start, stop = stop, stop + length
+        name, tokens = f"{label}: blocks[{number}]", ids[start:stop]
+        if parent != -1 and not (0 <= parent < number and lengths[parent] == BLOCK):
+            raise mismatch(name, "parent", "-1 or a full block before it", parent)
+        if not 1 <= length <= BLOCK or len(tokens) != length:
+            raise mismatch(name, "length", f"1 to {BLOCK}, of {positions} in all", length)
+        if not 0 <= min(tokens) <= max(tokens) < V:
+            raise mismatch(name, "ids", f"0 to {V - 1}", f"{min(tokens)} to {max(tokens)}")
+        layers = [tensors[f"layers.{n}"][start:stop] for n in range(model.args.n_layers)]
+        source.file.check_unchanged()
+        yield ReadBlock(name, parent, tokens, layers, tensors["sha256"].numpy()[number].tobytes())
 
 
 def save_prompt_cache(engine: InferenceEngine, path: Path) -> None:
@@ -220,7 +194,8 @@ def save_prompt_cache(engine: InferenceEngine, path: Path) -> None:
             differently.
     """
     if engine._cached.was_eager:
-        raise _error(path, "tokens that ran under a trace cannot be kept")
+        text = "tokens that ran under a trace cannot be kept"
+        raise PromptCacheError(f"{label_of(path)}: {text}")
     ids = engine.cached_ids
     starts = range(0, len(ids), BLOCK)
     blocks = [(number - 1, ids[at : at + BLOCK], at) for number, at in enumerate(starts)]
@@ -234,17 +209,15 @@ def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
         How many tokens are cached now: those that fit into the context.
 
     Raises:
-        PromptCacheError: As from `SavedBlocks`; nothing is cached then.
+        PromptCacheError: As from `read_blocks`; nothing is cached then.
         InferenceError: Another thread is using the engine.
     """
     engine.reset()
-    with contextlib.closing(SavedBlocks(path, engine.model)) as saved:
-        before, found = -1, list[int]()
-        for number, (parent, ids) in enumerate(saved.blocks):
-            if parent != before or len(found) + len(ids) > engine.sequence_length:
-                continue
-            saved.read_into(number, engine.context.caches, len(found))
-            found += ids
+    before, found = -1, list[int]()
+    for number, block in enumerate(read_blocks(path, engine.model)):
+        if block.parent == before and len(found) + len(block.ids) <= engine.sequence_length:
+            block.write(engine.context.caches, len(found))
+            found += block.ids
             before = number
     engine._cached.adopt(found)
     return len(found)

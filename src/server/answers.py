@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from ..inference import (
     BatchEngine,
@@ -28,42 +28,74 @@ from .metrics import Metrics
 _REASONS = {None: None, "eot": "stop", "stop string": "stop"}
 # What a client that does not read may be behind, in steps, of which one with candidates takes more.
 _MOST_BEHIND = 8192
+# The chunk before all others of an answer of a chat.
+CHAT_BEGIN = {
+    "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None,
+}  # fmt: skip
 # What OpenAI writes for a token that the model gives no chance; JSON has no infinity.
 NO_CHANCE = -9999.0
 
 Item = Step | Exception
+Chunk = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Job:
-    """One answer to make.
+@dataclass(kw_only=True)
+class Answer:
+    """One answer: what the engine is asked for, and what came so far.
 
     Attributes:
+        tokenizer: Has the tokens' texts.
         prompt_ids: Its prompt.
         most_tokens: The most tokens to choose; None until a stop; 0 for the prompt alone.
         sampling: How they are chosen.
         stop: Texts that end it.
         end_ids: Ids that end it, beside the model's.
-        new_text: Whether it begins a text.
         alternatives: Of how many tokens `logprobs` tell; None without them.
         mask: Which tokens may come, or None for all.
         echo: The text of the prompt, which comes before the answer; None without it.
+        request: The engine's, once it is submitted.
+        ids: The tokens that came.
+        whole: All chunks that came, put together.
+        last: When the last token came.
     """
 
+    # What a client reads as the beginning of the id, and as the kind of a response and of a chunk.
+    names: ClassVar[tuple[str, str, str]]
+    begins_text: ClassVar[bool]
+
+    tokenizer: Tokenizer
     prompt_ids: Sequence[int]
     most_tokens: int | None
     sampling: SamplingArgs
     stop: tuple[str, ...]
     end_ids: frozenset[int] = frozenset()
-    new_text: bool = False
     alternatives: int | None = None
     mask: GrammarMask | None = None
     echo: str | None = None
+    request: Request = field(init=False)
+    ids: list[int] = field(default_factory=list)
+    whole: Chunk = field(default_factory=dict)
+    last: float | None = None
 
     @property
     def candidates(self) -> int:
         """How many candidates each step has to report."""
         return 0 if self.alternatives is None else max(self.alternatives, 1)
+
+    def take(self, step: Step) -> Chunk:
+        """Return the choice of a chunk for a step."""
+        self.ids.append(step.token_id)
+        chunk = self.chunk(step, _REASONS.get(step.stop_reason, "length"))
+        _join(self.whole, chunk)
+        return chunk
+
+    def chunk(self, step: Step, reason: str | None) -> Chunk:
+        """Return what a step adds."""
+        raise NotImplementedError
+
+    def choice(self) -> Chunk:
+        """Return the choice of a response that is not streamed."""
+        return self.whole
 
 
 class Run:
@@ -71,41 +103,34 @@ class Run:
 
     Args:
         engine: Makes them.
-        jobs: What to make.
+        answers: What to make.
         seconds: The longest that one may take.
         metrics: Takes the times.
 
     Raises:
         InferenceError, TokenIdError, CheckpointError: As `BatchEngine.submit`; nothing runs then.
-
-    Attributes:
-        first_ids: The tokens of the first answer, as far as it came.
     """
 
     def __init__(
-        self, engine: BatchEngine, jobs: Sequence[Job], seconds: float, metrics: Metrics
+        self, engine: BatchEngine, answers: Sequence[Answer], seconds: float, metrics: Metrics
     ) -> None:
-        self.jobs, self._metrics = jobs, metrics
-        self.requests: list[Request] = []
-        self.first_ids: list[int] = []
+        self.answers, self._metrics = answers, metrics
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[tuple[int, Item]] = asyncio.Queue()
-        self._most = _MOST_BEHIND // (1 + max(job.candidates for job in jobs))
+        self._most = _MOST_BEHIND // (1 + max(answer.candidates for answer in answers))
         self._began = time.perf_counter()
-        self._last: dict[int, float] = {}
-        self._open = len(jobs)
+        self._requests: list[Request] = []
         self._error: Exception | None = None
         try:
-            for index, job in enumerate(jobs):
-                self.requests.append(
-                    engine.submit(
-                        job.prompt_ids, job.most_tokens if job.most_tokens != 0 else 1,
-                        job.sampling, job.stop, job.end_ids, job.new_text, job.candidates,
-                        mask=job.mask, time_limit=seconds,
-                        prompt_candidates=job.candidates if job.echo is not None else 0,
-                        deliver=partial(self._deliver, index),
-                    )
+            for index, one in enumerate(answers):
+                one.request = engine.submit(
+                    one.prompt_ids, one.most_tokens if one.most_tokens != 0 else 1, one.sampling,
+                    one.stop, one.end_ids, one.begins_text, one.candidates,
+                    mask=one.mask, time_limit=seconds,
+                    prompt_candidates=0 if one.echo is None else one.candidates,
+                    deliver=partial(self._deliver, index),
                 )  # fmt: skip
+                self._requests.append(one.request)
         except BaseException:
             self.close()
             raise
@@ -115,38 +140,36 @@ class Run:
         try:
             self._loop.call_soon_threadsafe(self._put, index, item)
         except RuntimeError:  # the loop has ended, and the process with it
-            self.requests[index].cancel()
+            self.answers[index].request.cancel()
 
     def _put(self, index: int, item: Item) -> None:
-        now = time.perf_counter()
         if isinstance(item, Step):
-            last = self._last.get(index)
-            self._metrics.note_step(now - (last or self._began), last is None)
-            self._last[index] = now
+            now, answer = time.perf_counter(), self.answers[index]
+            self._metrics.note_step(now - (answer.last or self._began), answer.last is None)
+            answer.last = now
         if self._items.qsize() >= self._most:
             self.close()
             self._error = RequestError(408, "the client reads too slowly", None, "too_slow")
         self._items.put_nowait((index, item))
 
-    async def steps(self) -> AsyncIterator[list[tuple[int, Step]]]:
-        """Yield what there is of all answers, until each has its last step.
+    async def chunks(self) -> AsyncIterator[list[Chunk]]:
+        """Yield the choices of what there is of all answers, until each has its last step.
 
         Raises:
             Exception: The one that ended an answer; the others end with it.
         """
-        while self._open:
+        left = len(self.answers)
+        while left:
             batch = [await self._items.get()]
             while not self._items.empty():
                 batch.append(self._items.get_nowait())
-            taken: list[tuple[int, Step]] = []
+            taken: list[Chunk] = []
             for index, item in batch:
                 if isinstance(item, Exception):
                     self._error = self._error or item
                     break
-                taken.append((index, item))
-                if index == 0:
-                    self.first_ids.append(item.token_id)
-                self._open -= item.stop_reason is not None
+                taken.append({"index": index} | self.answers[index].take(item))
+                left -= item.stop_reason is not None
             if self._error is not None:
                 self.close()
                 raise self._error
@@ -154,54 +177,47 @@ class Run:
 
     def close(self) -> None:
         """End what still runs."""
-        for request in self.requests:
+        for request in self._requests:
             request.cancel()
-        for job in self.jobs:
-            if job.mask is not None:
-                job.mask.close()
+        for answer in self.answers:
+            if answer.mask is not None:
+                answer.mask.close()
 
     def usage(self) -> dict[str, Any]:
         """Return the counts of tokens; a prompt with several answers counts once."""
-        stats = [request.stats for request in self.requests]
         # The first answer reads the prompt, the others find it.
-        pairs = reversed([*zip(self.jobs, stats, strict=True)])
-        prompts = {id(job.prompt_ids): one for job, one in pairs}.values()
-        asked = sum(one.prompt_tokens for one in prompts)
-        dropped = sum(job.most_tokens == 0 for job in self.jobs)
-        made = sum(one.new_tokens for one in stats) - dropped
+        stats = {id(one.prompt_ids): one.request.stats for one in reversed(self.answers)}.values()
+        asked = sum(one.prompt_tokens for one in stats)
+        made = sum(len(one.ids) for one in self.answers if one.most_tokens != 0)
         return {
             "prompt_tokens": asked,
             "completion_tokens": made,
             "total_tokens": asked + made,
-            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in prompts)},
+            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in stats)},
         }
 
 
-@dataclass
-class ChatAnswer:
-    """An answer of a chat, as it comes.
+@dataclass(kw_only=True)
+class ChatAnswer(Answer):
+    """An answer of a chat.
 
     Attributes:
-        tokenizer: Has the tokens' texts.
-        job: What is made.
         opened: Whether it begins inside of a thought; None where thoughts are not looked for.
         style: How it asks for calls of functions; None where it cannot.
-        whole: All that came so far, put together.
     """
 
-    tokenizer: Tokenizer
-    job: Job
+    names = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    begins_text = True
+
     opened: bool | None
     style: ToolStyle | None
-    whole: dict[str, Any] = field(default_factory=dict)
     _text: str = ""
     _told: tuple[str, str, int] = "", "", 0
 
-    def take(self, step: Step) -> dict[str, Any]:
-        """Return the choice of a chunk for a step."""
+    def chunk(self, step: Step, reason: str | None) -> Chunk:
+        """Return what a step adds."""
         self._text += step.text
-        is_over, reason = step.stop_reason is not None, _REASONS.get(step.stop_reason, "length")
-        thought, said = "", self._text
+        is_over, thought, said = step.stop_reason is not None, "", self._text
         if self.opened is not None:
             thought, said = split_thoughts(said, self.opened, is_over)
         calls: list[ToolCall] = []
@@ -209,7 +225,7 @@ class ChatAnswer:
             said, calls = split_calls(self.style, said, is_over)
         old_thought, old_said, old_calls = self._told
         self._told = thought, said, len(calls)
-        delta: dict[str, Any] = {}
+        delta: Chunk = {}
         if len(thought) > len(old_thought):
             delta["reasoning_content"] = thought[len(old_thought) :]
         if len(calls) > old_calls:
@@ -222,85 +238,62 @@ class ChatAnswer:
             ]  # fmt: skip
         if not delta or len(said) > len(old_said):
             delta["content"] = said[len(old_said) :]
-        logprobs = None
-        if step.choice is not None and step.stop_reason != "eot":
-            count = self.job.alternatives or 0
-            logprobs = {"content": [_chat_logprobs(self.tokenizer, step.choice, count)]}
-        if calls and reason == "stop":
-            reason = "tool_calls"
-        chunk = {"delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        _join(self.whole, chunk)
-        return chunk
+        logprobs = None if self.alternatives is None else {"content": list[Chunk]()}
+        if logprobs is not None and step.choice is not None and step.stop_reason != "eot":
+            logprobs["content"] += [
+                _chat_logprobs(self.tokenizer, step.choice, self.alternatives or 0)
+            ]
+        reason = "tool_calls" if calls and reason == "stop" else reason
+        return {"delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
-    def choice(self) -> dict[str, Any]:
+    def choice(self) -> Chunk:
         """Return the choice of a response that is not streamed."""
         message = {"role": "assistant", "content": None, "refusal": None} | self.whole["delta"]
         for call in message.get("tool_calls", ()):
             del call["index"]
         message["content"] = message["content"] or (None if "tool_calls" in message else "")
-        logprobs = self.whole["logprobs"]
-        if logprobs is None and self.job.alternatives is not None:
-            logprobs = {"content": []}
-        reason = self.whole["finish_reason"]
-        return {"message": message, "logprobs": logprobs, "finish_reason": reason}
+        return {"message": message, **{n: v for n, v in self.whole.items() if n != "delta"}}
 
 
-class TextAnswer:
-    """A completion, as it comes.
+@dataclass(kw_only=True)
+class TextAnswer(Answer):
+    """A completion."""
 
-    Args:
-        tokenizer: Has the tokens' texts.
-        job: What is made.
-        request: The engine's, which knows of the prompt's tokens once the first step is there.
+    names = "cmpl", "text_completion", "text_completion"
+    begins_text = False
 
-    Attributes:
-        whole: All that came so far, put together.
-    """
+    _offset: int = 0
 
-    def __init__(self, tokenizer: Tokenizer, job: Job, request: Request) -> None:
-        self.whole: dict[str, Any] = {}
-        self._tokenizer, self._job, self._request = tokenizer, job, request
-        self._offset = 0
-
-    def take(self, step: Step) -> dict[str, Any]:
-        """Return the choice of a chunk for a step."""
-        job, text, tokens = self._job, "", list[tuple[int, Choice | None]]()
-        if not self.whole and job.echo is not None:
-            text = job.echo
-            tokens += zip(job.prompt_ids, self._request.prompt_choices or (), strict=False)
-        if job.most_tokens != 0:
+    def chunk(self, step: Step, reason: str | None) -> Chunk:
+        """Return what a step adds, the first one with what is echoed."""
+        text, tokens = "", list[tuple[int, Choice | None]]()
+        if not self.whole and self.echo is not None:
+            text = self.echo
+            tokens += zip(self.prompt_ids, self.request.prompt_choices or (), strict=False)
+        if self.most_tokens != 0:
             text += step.text
             if step.stop_reason != "eot":
                 tokens.append((step.token_id, step.choice))
-        logprobs = None if job.alternatives is None else self._logprobs(tokens, job.alternatives)
-        reason = _REASONS.get(step.stop_reason, "length")
-        chunk = {"text": text, "logprobs": logprobs, "finish_reason": reason}
-        _join(self.whole, chunk)
-        return chunk
+        logprobs = None if self.alternatives is None else self._logprobs(tokens, self.alternatives)
+        return {"text": text, "logprobs": logprobs, "finish_reason": reason}
 
-    def choice(self) -> dict[str, Any]:
-        """Return the choice of a response that is not streamed."""
-        return self.whole
-
-    def _logprobs(
-        self, tokens: list[tuple[int, Choice | None]], count: int
-    ) -> dict[str, list[Any]]:
+    def _logprobs(self, tokens: list[tuple[int, Choice | None]], count: int) -> Chunk:
         """Return lists with an entry for each token; the first of a prompt was not chosen."""
         told: dict[str, list[Any]] = {
             "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [],
         }  # fmt: skip
         for token, choice in tokens:
-            name = token_name(self._tokenizer, token)
+            name = token_name(self.tokenizer, token)
             told["tokens"].append(name)
             told["text_offset"].append(self._offset)
             # A begin of text need not be in the text.
-            if choice is not None or (self._job.echo or "").startswith(name):
+            if choice is not None or (self.echo or "").startswith(name):
                 self._offset += len(name)
             chance, top = None, None
             if choice is not None:
                 chance, near = _log_probability(choice, token), choice.candidates[:count]
                 top = {
-                    token_name(self._tokenizer, c.token_id): max(c.log_probability, NO_CHANCE)
+                    token_name(self.tokenizer, c.token_id): max(c.log_probability, NO_CHANCE)
                     for c in near
                 }
             told["token_logprobs"].append(chance)
@@ -308,7 +301,7 @@ class TextAnswer:
         return told
 
 
-def _join(whole: dict[str, Any], part: dict[str, Any]) -> None:
+def _join(whole: Chunk, part: Chunk) -> None:
     """Add what a chunk says to what those before it said: texts and lists become longer."""
     for name, value in part.items():
         held = whole.get(name)
@@ -337,10 +330,10 @@ def _log_probability(choice: Choice, token: int) -> float:
     return max(found, NO_CHANCE)
 
 
-def _chat_logprobs(tokenizer: Tokenizer, choice: Choice, count: int) -> dict[str, Any]:
+def _chat_logprobs(tokenizer: Tokenizer, choice: Choice, count: int) -> Chunk:
     """Return what a chat's `logprobs` say of a token and of some alternatives."""
 
-    def entry(token: int) -> dict[str, Any]:
+    def entry(token: int) -> Chunk:
         return {
             "token": token_name(tokenizer, token),
             "logprob": _log_probability(choice, token),

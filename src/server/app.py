@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -15,9 +15,8 @@ from starlette.routing import Route
 from starlette.types import Message, Send
 
 from .. import __version__
-from ..inference import CHAT_FORMATS
 from ..ml.errors import LlamaBoltsError
-from .answers import ChatAnswer, Run, TextAnswer, token_name
+from .answers import CHAT_BEGIN, Answer, ChatAnswer, Chunk, Run, token_name
 from .bodies import (
     ChatBody,
     CompletionBody,
@@ -37,8 +36,8 @@ _DRAIN_FACTOR = 4
 # What nginx calls the status of a client that went away; nobody gets it.
 _GONE = 499
 T = TypeVar("T")
+B = TypeVar("B", bound=Generation)
 Endpoint = Callable[[Service, Request], Awaitable[Response]]
-Answer = ChatAnswer | TextAnswer
 
 
 def create_app(service: Service) -> Starlette:
@@ -105,116 +104,79 @@ def _refusal(service: Service, error: Exception, param: str | None = None) -> Re
 
 async def _chat(service: Service, request: Request) -> Response:
     """Answer the last message of a conversation."""
-    body = await _body(service, request, ChatBody)
-
-    def answers(run: Run) -> list[Answer]:
-        assert service.chat_format is not None
-        found = CHAT_FORMATS[service.chat_format.name]
-        is_plain = body.response_format is None or body.response_format.type == "text"
-        opened = found.opens_thought if is_plain else None
-        style = found.tools if body.functions()[1] else None
-        return [ChatAnswer(service.tokenizer, job, opened, style) for job in run.jobs]
-
-    names = "chatcmpl", "chat.completion", "chat.completion.chunk"
-    return await _generate(service, request, body, service.chat_jobs, answers, names)
+    return await _generate(service, request, ChatBody, service.chat_answers)
 
 
 async def _complete(service: Service, request: Request) -> Response:
     """Continue texts."""
-    body = await _body(service, request, CompletionBody)
-
-    def answers(run: Run) -> list[Answer]:
-        pairs = zip(run.jobs, run.requests, strict=True)
-        return [TextAnswer(service.tokenizer, job, one) for job, one in pairs]
-
-    names = "cmpl", "text_completion", "text_completion"
-    return await _generate(service, request, body, service.text_jobs, answers, names)
+    return await _generate(service, request, CompletionBody, service.text_answers)
 
 
 async def _generate(
-    service: Service,
-    request: Request,
-    body: Generation,
-    jobs_of: Callable[[Any], Any],
-    answers_of: Callable[[Run], list[Answer]],
-    names: tuple[str, str, str],
+    service: Service, request: Request, kind: type[B], answers_of: Callable[[B], Sequence[Answer]]
 ) -> Response:
     """Run what a body asks for; return the answers, or their stream."""
+    body = await _body(service, request, kind)
     service.check_model(body.model)
-    if body.stream_options is not None and not body.stream:
-        raise RequestError(400, "stream_options: needs stream", "stream_options")
-    jobs = await service.apart(jobs_of, body)
-    run = Run(service.engine, jobs, service.limits.answer_seconds, service.metrics)
+    answers = await service.apart(answers_of, body)
+    run = Run(service.engine, answers, service.limits.answer_seconds, service.metrics)
+    begin, *kinds = answers[0].names
+    name = f"{begin}-{secrets.token_hex(12)}"
+    head = {
+        "id": name,
+        "object": kinds[bool(body.stream)],
+        "created": int(time.time()),
+        "model": service.name,
+        "system_fingerprint": _FINGERPRINT,
+        "seed": answers[0].sampling.seed,
+    }
     try:
-        answers = answers_of(run)
-        head = {
-            "id": f"{names[0]}-{secrets.token_hex(12)}",
-            "object": names[2] if body.stream else names[1],
-            "created": int(time.time()),
-            "model": service.name,
-            "system_fingerprint": _FINGERPRINT,
-            "seed": jobs[0].sampling.seed,
-        }
-        steps = run.steps()
+        chunks = run.chunks()
+        first = await _until_gone(request, anext(chunks))
         if body.stream:
-            first = await _until_gone(request, anext(steps))
-            events = _events(service, run, first, steps, answers, head, body.includes_usage)
+            events = _events(service, run, head, first, chunks, body.includes_usage)
             return _EventStream(events, service.limits, run)
-        await _until_gone(request, _all(steps, answers))
+        await _until_gone(request, _drained(chunks))
     except BaseException:
         run.close()
         raise
     run.close()
-    _remember(service, run, head)
+    service.insides.remember(name, answers[0])
     choices = [{"index": index} | answer.choice() for index, answer in enumerate(answers)]
     return _json(head | {"choices": choices, "usage": run.usage()})
 
 
-def _remember(service: Service, run: Run, head: dict[str, Any]) -> None:
-    """Keep the first answer, for `/explorer`."""
-    job = run.jobs[0]
-    service.insides.remember(head["id"], job.prompt_ids, run.first_ids, job.sampling)
-
-
-async def _all(steps: AsyncIterator[list[tuple[int, Any]]], answers: list[Answer]) -> None:
-    async for batch in steps:
-        for index, step in batch:
-            answers[index].take(step)
+async def _drained(chunks: AsyncIterator[Any]) -> None:
+    async for _ in chunks:
+        pass
 
 
 async def _events(
     service: Service,
     run: Run,
-    first: list[tuple[int, Any]],
-    steps: AsyncIterator[list[tuple[int, Any]]],
-    answers: list[Answer],
-    head: dict[str, Any],
+    head: Chunk,
+    first: list[Chunk],
+    chunks: AsyncIterator[list[Chunk]],
     includes_usage: bool,
 ) -> AsyncIterator[bytes]:
     """Yield the events of a stream; an error is the last one."""
     usage = {"usage": None} if includes_usage else {}
 
-    def chunks(batch: list[tuple[int, Any]]) -> bytes:
-        choices = ({"index": index} | answers[index].take(step) for index, step in batch)
+    def events(choices: list[Chunk]) -> bytes:
         return b"".join(_event(head | {"choices": [choice]} | usage) for choice in choices)
 
     try:
-        if isinstance(answers[0], ChatAnswer):
-            begin = {"delta": {"role": "assistant", "content": ""}, "logprobs": None,
-                     "finish_reason": None}  # fmt: skip
-            for index in range(len(answers)):
-                yield _event(head | {"choices": [{"index": index} | begin]} | usage)
-        yield chunks(first)
-        async for batch in steps:
-            yield chunks(batch)
+        if isinstance(run.answers[0], ChatAnswer):
+            yield events([{"index": index} | CHAT_BEGIN for index in range(len(run.answers))])
+        yield events(first)
+        async for choices in chunks:
+            yield events(choices)
+        service.insides.remember(head["id"], run.answers[0])
         if includes_usage:
             yield _event(head | {"choices": [], "usage": run.usage()})
-        _remember(service, run, head)
         yield b"data: [DONE]\n\n"
     except LlamaBoltsError as error:
         yield _event(_refusal(service, error).body)
-    finally:
-        run.close()
 
 
 class _EventStream(StreamingResponse):
@@ -232,13 +194,9 @@ class _EventStream(StreamingResponse):
             async with asyncio.timeout(self._limits.write_seconds):
                 await send(message)
 
-        try:
+        # After a TimeoutError the server closes the connection: the response is not complete.
+        with contextlib.closing(self._run), contextlib.suppress(TimeoutError):
             await super().stream_response(timed)
-        except TimeoutError:
-            # The server closes the connection of a response that is not complete.
-            pass
-        finally:
-            self._run.close()
 
 
 async def _until_gone(request: Request, work: Awaitable[T]) -> T:

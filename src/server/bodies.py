@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -17,7 +18,14 @@ _MOST_TOKENS = 1 << 20
 _NULL = Raw(b"null")
 _SEED_BITS = 32
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
-_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+# What msgspec or `__post_init__` says of a field, what a client is told of it, and as which code.
+_OF_A_FIELD = (
+    (r"Object contains unknown field `([^`]*)`", "this server does not have the field",
+     "unsupported"),
+    (r"Object missing required field `(\w+)`", "expected, got none", "missing"),
+    (r"(\w+): (.*)", None, "invalid_value"),
+)  # fmt: skip
+_SETTINGS = [one.name for one in fields(SamplingArgs) if one.name != "seed"]
 
 Whole = Annotated[int, Meta(ge=0)]
 T = TypeVar("T")
@@ -51,24 +59,22 @@ class ResponseFormat(Body):
     regex: str | None = None
     grammar: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.type in self.__struct_fields__[1:] and getattr(self, self.type) is None:
+            raise ValueError(f"{self.type}: expected with this type")
+
     def as_grammar(self) -> Grammar | None:
         """Return what an answer has to follow, or None for any text.
 
         Raises:
-            RequestError: What the type needs is not there.
             GrammarError: It cannot be used.
         """
-        if self.type == "text":
-            return None
-        if self.type == "json_object":
-            return Grammar("json_schema", '{"type":"object"}')
-        value = getattr(self, self.type)
-        if value is None:
-            place = f"response_format.{self.type}"
-            raise RequestError(400, f"{place}: expected with this type", place, "missing")
-        if self.type == "json_schema":
-            return Grammar("json_schema", bytes(value.schema).decode())
-        return Grammar({"regex": "regex", "grammar": "lark"}[self.type], value)
+        if self.json_schema is not None and self.type == "json_schema":
+            return Grammar("json_schema", bytes(self.json_schema.schema).decode())
+        found = {"json_object": ("json_schema", '{"type":"object"}'), "text": None,
+                 "regex": ("regex", self.regex or ""),
+                 "grammar": ("lark", self.grammar or "")}[self.type]  # fmt: skip
+        return None if found is None else Grammar(*found)
 
 
 class TextPart(Body):
@@ -125,21 +131,20 @@ class ChatMessage(Body):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
-    def as_message(self, place: str) -> Message:
+    def __post_init__(self) -> None:
+        if self.content is None and not self.tool_calls:
+            raise ValueError("content: expected, got none")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("tool_calls: expected in messages of the assistant")
+
+    def as_message(self) -> Message:
         """Return the message as the chat formats read it.
 
         Raises:
-            RequestError: It has no content, or calls that its role does not make; `place` names it.
             ChatFormatError: The arguments of a call are no JSON object.
         """
-        content = self.content
-        if content is None and not self.tool_calls:
-            field = f"{place}.content"
-            raise RequestError(400, f"{field}: expected, got none", field, "missing")
-        if self.tool_calls and self.role != "assistant":
-            field = f"{place}.tool_calls"
-            raise RequestError(400, f"{field}: expected in messages of the assistant", field)
-        text = content if isinstance(content, str) else "".join(p.text for p in content or ())
+        content = self.content or ""
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
         calls = (ToolCall(c.function.name, c.function.arguments) for c in self.tool_calls or ())
         return Message("system" if self.role == "developer" else self.role, text, tuple(calls))
 
@@ -150,7 +155,6 @@ class Generation(Body):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Whole | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -168,17 +172,17 @@ class Generation(Body):
     store: bool | None = None
     service_tier: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options: needs stream")
+
     def sampling(self) -> list[SamplingArgs]:
         """Return the sampling of each answer; their seeds follow one another.
 
         Raises:
             SamplingError: A setting is out of its range.
         """
-        names = (
-            "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty",
-            "presence_penalty",
-        )  # fmt: skip
-        given = {name: getattr(self, name) for name in names}
+        given = {name: getattr(self, name) for name in _SETTINGS}
         settings = {name: value for name, value in given.items() if value is not None}
         seed = secrets.randbits(_SEED_BITS) if self.seed is None else self.seed
         return [SamplingArgs(**settings, seed=seed + more) for more in range(self.n or 1)]
@@ -197,6 +201,7 @@ class ChatBody(Generation, kw_only=True):
     """The body of `/v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MOST_TOP)] | None = None
@@ -204,15 +209,20 @@ class ChatBody(Generation, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | FunctionTool | None = None
     parallel_tool_calls: bool | None = None
 
-    def conversation(self) -> list[Message]:
-        """Return the messages; errors as from `ChatMessage.as_message`."""
-        return [m.as_message(f"messages[{n}]") for n, m in enumerate(self.messages)]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_completion_tokens is not None and self.max_tokens is not None:
+            raise ValueError("max_tokens: not allowed with max_completion_tokens")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs: needs logprobs")
+        if self.functions()[0] and self.response_format and self.response_format.type != "text":
+            raise ValueError("response_format: not allowed with tools")
 
     def functions(self) -> tuple[list[Tool], list[Tool]]:
         """Return the functions that the prompt tells of, and those that the answer may call.
 
         Raises:
-            RequestError: One is wrong or is not there; or the answer is to have another form too.
+            RequestError: One is wrong or is not there.
         """
         choice, tools = self.tool_choice, self.tools or []
         try:
@@ -227,26 +237,16 @@ class ChatBody(Generation, kw_only=True):
         ]  # fmt: skip
         if not chosen:
             raise RequestError(400, "tool_choice: expected functions of tools", "tool_choice")
-        if self.response_format is not None and self.response_format.type != "text":
-            raise RequestError(400, "response_format: not allowed with tools", "response_format")
         return [*tools], chosen
 
     @property
     def most_tokens(self) -> int | None:
         """The most tokens of an answer."""
-        if self.max_completion_tokens is not None and self.max_tokens is not None:
-            raise RequestError(
-                400, "max_tokens: not allowed with max_completion_tokens", "max_tokens"
-            )
-        if self.max_tokens == 0:
-            raise RequestError(400, "max_tokens: expected at least 1, got 0", "max_tokens")
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def alternatives(self) -> int | None:
         """Of how many tokens each entry of `logprobs` tells; None without them."""
-        if self.top_logprobs is not None and not self.logprobs:
-            raise RequestError(400, "top_logprobs: needs logprobs", "top_logprobs")
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
@@ -256,29 +256,25 @@ class CompletionBody(Generation, kw_only=True):
     prompt: (
         str | Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=_MOST_TOKENS)]
     )
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MOST_TOP)] | None = None
     best_of: Literal[1] | None = None
     suffix: None = None
 
-    def prompts(self) -> list[str | list[int]]:
-        """Return the prompts: texts, or token ids.
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens: expected at least 1, or echo, got 0")
+        if len({type(part) for part in self.prompt}) > 1:
+            raise ValueError("prompt: expected a text, texts, ids, or lists of ids")
+        if len(self.prompts()) > MOST_PROMPTS:
+            raise ValueError(f"prompt: expected at most {MOST_PROMPTS} prompts")
 
-        Raises:
-            RequestError: They are of several kinds, or too many.
-        """
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        kinds = {type(part) for part in self.prompt}
-        if kinds == {int}:
-            return [self.prompt]  # type: ignore[list-item]
-        if len(kinds) > 1:
-            raise RequestError(400, "prompt: expected a text, texts, ids, or lists of ids",
-                               "prompt", "invalid_type")  # fmt: skip
-        if len(self.prompt) > MOST_PROMPTS:
-            raise RequestError(400, f"prompt: expected at most {MOST_PROMPTS} prompts, "
-                               f"got {len(self.prompt)}", "prompt")  # fmt: skip
-        return self.prompt  # type: ignore[return-value]
+    def prompts(self) -> list[str | list[int]]:
+        """Return the prompts: texts, or token ids."""
+        is_one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        return [self.prompt] if is_one else self.prompt  # type: ignore
 
 
 class TokenizeBody(Body):
@@ -327,16 +323,11 @@ def parsed(content: bytes, kind: type[T]) -> T:
 
 
 def _invalid(text: str, within: str = "") -> RequestError:
-    where, unknown = _WHERE.search(text), _UNKNOWN.search(text)
-    place = within + (where[1] if where else "")
-    what = _WHERE.sub("", text)
-    if unknown:
-        place = f"{place}.{unknown[1]}" if place else unknown[1]
-        return RequestError(400, f"{place}: this server does not have the field", place,
-                            "unsupported")  # fmt: skip
-    missing = re.search(r"missing required field `(\w+)`", text)
-    if missing:
-        place = f"{place}.{missing[1]}" if place else missing[1]
-        return RequestError(400, f"{place}: expected, got none", place, "missing")
+    where = _WHERE.search(text)
+    place, what, code = within + (where[1] if where else ""), _WHERE.sub("", text), "invalid_type"
+    for pattern, rule, its_code in _OF_A_FIELD:
+        if found := re.match(pattern, what):
+            place, what, code = f"{place}.{found[1]}".lstrip("."), rule or found[2], its_code
+            break
     message = f"{place or 'the body'}: {what[:1].lower()}{what[1:]}"
-    return RequestError(400, message, place or None, "invalid_type")
+    return RequestError(400, message, place or None, code)

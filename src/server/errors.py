@@ -66,6 +66,19 @@ class RequestError(LlamaBoltsError):
         return Response(encode(self.body), self.status, headers, "application/json")
 
 
+# Of errors that the client hears of: the status and a name for programs.
+_KINDS = (
+    (QueueFullError, 429, "queue_full"),
+    (ClosedError, 503, "shutting_down"),
+    (TimeLimitError, 503, "time_limit"),
+    (ContextFullError, 400, "context_length_exceeded"),
+    (GrammarError, 400, "invalid_grammar"),
+    (NumericError, 500, "failed"),
+    (InferenceError, 400, "invalid_value"),
+    (TokenizerError, 400, "invalid_value"),
+)
+
+
 def refusal(error: Exception, param: str | None = None) -> RequestError:
     """Return what a client is told of an error of the engine; no path is in it.
 
@@ -73,26 +86,14 @@ def refusal(error: Exception, param: str | None = None) -> RequestError:
         error: The error.
         param: The field that most errors of the call are about.
     """
-    text = _CALLED.sub("", str(error))
     if isinstance(error, RequestError):
         return error
-    if isinstance(error, QueueFullError):
-        return RequestError(429, text, None, "queue_full")
-    if isinstance(error, ClosedError):
-        return RequestError(503, "the server is shutting down", None, "shutting_down")
-    if isinstance(error, TimeLimitError):
-        return RequestError(503, text, None, "time_limit")
-    if isinstance(error, ContextFullError):
-        message = (
-            f"the prompt does not fit: it takes {error.tokens} tokens, and the context has "
-            f"{error.positions}"
-        )
-        return RequestError(400, message, param, "context_length_exceeded")
-    if isinstance(error, GrammarError):
-        return RequestError(400, text, param, "invalid_grammar")
     if is_lack_of_memory(error):
         return RequestError(503, "the system refused memory", None, "out_of_memory")
-    if isinstance(error, NumericError) or not isinstance(error, InferenceError | TokenizerError):
-        return RequestError(500, "the model failed; the server's log says why", None, "failed")
+    found = ((status, code) for kind, status, code in _KINDS if isinstance(error, kind))
+    status, code = next(found, (500, "failed"))
+    if status == 500:
+        return RequestError(500, "the model failed; the server's log says why", None, code)
     setting = _SETTING.match(str(error))
-    return RequestError(400, text, setting[1] if setting else param, "invalid_value")
+    field = (setting[1] if setting else param) if status == 400 else None
+    return RequestError(status, _CALLED.sub("", str(error)), field, code)

@@ -8,8 +8,7 @@ import json
 import secrets
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,12 @@ from ..explorer import Store, document_of, model_name, run_traced
 from ..explorer.write import write_html
 from ..inference import SamplingArgs
 from ..model import load_model
+from .answers import Answer
 from .errors import RequestError
 
 # Answers that are remembered, pages that are kept, and the seconds that one may take.
 _MOST_ANSWERS, _MOST_PAGES, _SECONDS = 64, 4, 120
 _MOST_PAGE_BYTES = 32 << 20
-
-
-@dataclass(frozen=True)
-class _Answer:
-    prompt_ids: Sequence[int]
-    answer_ids: Sequence[int]
-    sampling: SamplingArgs
 
 
 class Insides:
@@ -40,15 +33,16 @@ class Insides:
 
     def __init__(self, loading: dict[str, Any] | None) -> None:
         self._loading = loading
-        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._answers: OrderedDict[str, bytes] = OrderedDict()
         self._pages: OrderedDict[str, bytes] = OrderedDict()
         self._one = asyncio.Lock()
 
-    def remember(
-        self, name: str, prompt_ids: Sequence[int], ids: Sequence[int], sampling: SamplingArgs
-    ) -> None:
+    def remember(self, name: str, answer: Answer) -> None:
         """Keep what an answer was made of, under its id."""
-        self._answers[name] = _Answer(list(prompt_ids), list(ids), sampling)
+        self._answers[name] = json.dumps({
+            "loading": self._loading, "prompt_ids": list(answer.prompt_ids),
+            "answer_ids": answer.ids, "sampling": asdict(answer.sampling),
+        }).encode()  # fmt: skip
         if len(self._answers) > _MOST_ANSWERS:
             self._answers.popitem(last=False)
 
@@ -72,8 +66,6 @@ class Insides:
             raise RequestError(400, "several processes run the model, and a trace needs one")
         if name not in self._answers:
             raise RequestError(404, "id: the answer is not known any more", "id")
-        answer = self._answers[name]
-        asked = json.dumps(asdict(answer) | {"loading": self._loading}).encode()
         async with self._one:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", __name__, cwd=Path(__file__).parents[2],
@@ -82,7 +74,7 @@ class Insides:
             )  # fmt: skip
             try:
                 async with asyncio.timeout(_SECONDS):
-                    page, _ = await process.communicate(asked)
+                    page, _ = await process.communicate(self._answers[name])
             except TimeoutError:
                 page = b""
             finally:
@@ -101,9 +93,8 @@ class Insides:
 def main() -> None:
     """Read what to run from standard input; write the page to standard output."""
     asked = json.load(sys.stdin)
-    model, store = load_model(**asked["loading"]), Store()
-    sampling = replace(SamplingArgs(), **asked["sampling"])
-    ids = asked["answer_ids"]
+    model, store, ids = load_model(**asked["loading"]), Store(), asked["answer_ids"]
+    sampling = SamplingArgs(**asked["sampling"])
     run = run_traced(model, asked["prompt_ids"], len(ids), sampling, store, model_name(model),
                      forced_ids=ids)  # fmt: skip
     sys.stdout.writelines(write_html(document_of([run], store), store))

@@ -1,31 +1,15 @@
 """What `/metrics` tells Prometheus."""
 
 from collections.abc import Iterator
+from typing import get_type_hints
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..inference import BatchEngine
+from ..inference import BatchEngine, Counters
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-# Of the engine's counters: what is so now, and what only grows.
-_NOW = {
-    "running": "requests that read their prompt or draw tokens",
-    "waiting": "requests in the queue",
-    "blocks": "blocks of the cache, of 256 positions each",
-    "blocks_used": "blocks that running requests use",
-    "blocks_cached": "blocks that keep a prefix which no running request uses",
-}
-_GROWING = {
-    "prompt_tokens": "tokens of prompts",
-    "cached_tokens": "tokens of prompts that were found in the cache",
-    "new_tokens": "tokens that were drawn",
-    "passes": "passes over the weights",
-    "finished": "answers that came to their end",
-    "cancelled": "answers whose client went away",
-    "failed": "answers that ended with an error",
-}
 
 
 class _EngineCounters(Collector):
@@ -34,11 +18,11 @@ class _EngineCounters(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the engine's counters as they are now."""
-        counters = self._engine.counters()
-        for name, text in _NOW.items():
-            yield GaugeMetricFamily(f"llama_bolts_{name}", text, getattr(counters, name))
-        for name, text in _GROWING.items():
-            yield CounterMetricFamily(f"llama_bolts_{name}", text, getattr(counters, name))
+        counters, grows = self._engine.counters(), False
+        for name, hint in get_type_hints(Counters, include_extras=True).items():
+            grows = grows or name == "prompt_tokens"
+            kind = CounterMetricFamily if grows else GaugeMetricFamily
+            yield kind(f"llama_bolts_{name}", hint.__metadata__[0], getattr(counters, name))
 
 
 class Metrics:
@@ -49,18 +33,19 @@ class Metrics:
     """
 
     def __init__(self, engine: BatchEngine) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(_EngineCounters(engine))
+        self._registry = registry = CollectorRegistry()
+        registry.register(_EngineCounters(engine))
         self._responses = Counter(
-            "llama_bolts_responses", "responses", ("path", "status"), registry=self._registry
+            "llama_bolts_responses", "responses", ("path", "status"), registry=registry
         )
-        self._first, self._between = (
-            Histogram(f"llama_bolts_{name}", text, buckets=_SECONDS, registry=self._registry)
-            for name, text in (
-                ("time_to_first_token_seconds", "from a request to its first token"),
-                ("time_between_tokens_seconds", "from one token of a request to the next"),
-            )
-        )
+        self._first = Histogram(
+            "llama_bolts_time_to_first_token_seconds", "from a request to its first token",
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+        self._between = Histogram(
+            "llama_bolts_time_between_tokens_seconds", "from one token of a request to the next",
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
 
     def note_response(self, path: str, status: int) -> None:
         """Count a response of a known path."""

@@ -6,7 +6,7 @@ import hmac
 import ipaddress
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from ..inference import CHAT_FORMATS, BatchEngine, FoundFormat, GrammarError, en
 from ..inference.grammars import Grammar, GrammarMask, Grammars
 from ..inference.tools import grammar_of_calls
 from ..tokenizer import Tokenizer
-from .answers import Job
+from .answers import ChatAnswer, TextAnswer
 from .bodies import ChatBody, CompletionBody, Generation
 from .errors import RequestError, encode, refusal
 from .inside import Insides
@@ -133,71 +133,74 @@ class Service:
             message = f"model: expected {self.name}, got {name}"
             raise RequestError(404, message, "model", "model_not_found")
 
-    def _mask(self, grammar: Grammar) -> GrammarMask:
+    def _grammar(self, body: Generation) -> Grammar | None:
+        """Return what the answers have to follow."""
+        try:
+            return None if body.response_format is None else body.response_format.as_grammar()
+        except GrammarError as error:
+            raise refusal(error, "response_format") from None
+
+    def _mask(self, grammar: Grammar | None, param: str) -> GrammarMask | None:
         """Return a mask for one answer; the process behind it starts with the first one."""
+        if grammar is None:
+            return None
         with self._grammars_lock:
             if self._grammars is None:
                 self._grammars = Grammars(self.tokenizer, self.end_ids)
-        return self._grammars.mask(grammar)
+        try:
+            return self._grammars.mask(grammar)
+        except GrammarError as error:
+            raise refusal(error, param) from None
 
-    def chat_jobs(self, body: ChatBody) -> list[Job]:
+    def chat_answers(self, body: ChatBody) -> list[ChatAnswer]:
         """Return what a body asks for."""
         if self.chat_format is None:
             raise RequestError(400, "messages: this model has no chat format: use "
                                "/v1/completions", "messages", "unsupported")  # fmt: skip
-        found, messages = self.chat_format, body.conversation()
-        style, (tools, callable_ones) = CHAT_FORMATS[found.name].tools, body.functions()
-        if tools and style is None:
+        found, messages = self.chat_format, [message.as_message() for message in body.messages]
+        chat, (tools, callable_ones) = CHAT_FORMATS[found.name], body.functions()
+        if tools and chat.tools is None:
             text = f"tools: the chat format {found.name} has none"
             raise RequestError(400, text, "tools", "unsupported")
         texts = [m.content for m in messages] + [encode(tool).decode() for tool in tools]
         self._check_length("".join(texts), "messages", len(messages))
+        grammar = self._grammar(body)
+        opened = chat.opens_thought if grammar is None else None
+        style = chat.tools if callable_ones else None
+        if style is not None:
+            many, must = body.parallel_tool_calls, body.tool_choice not in (None, "auto")
+            calls = grammar_of_calls(style, callable_ones, must, many is not False)
+            grammar = Grammar("lark", calls)
         ids = encode_chat(self.tokenizer, messages, chat_format=found.name, tools=tools)
-        ends = frozenset(end_ids(self.tokenizer, found.name))
-        calls = None
-        if style is not None and callable_ones:
-            is_required, many = body.tool_choice not in (None, "auto"), body.parallel_tool_calls
-            calls = grammar_of_calls(style, callable_ones, is_required, many is not False)
-        made = body.most_tokens, body.alternatives, ends, True
-        return self._jobs(body, [(ids, None)], *made, calls)
+        return [
+            ChatAnswer(
+                tokenizer=self.tokenizer, prompt_ids=ids, most_tokens=body.most_tokens,
+                sampling=sampling, stop=body.stops(), alternatives=body.alternatives,
+                end_ids=frozenset(end_ids(self.tokenizer, found.name)), opened=opened, style=style,
+                mask=self._mask(grammar, "response_format" if style is None else "tools"),
+            )
+            for sampling in body.sampling()
+        ]  # fmt: skip
 
-    def text_jobs(self, body: CompletionBody) -> list[Job]:
+    def text_answers(self, body: CompletionBody) -> list[TextAnswer]:
         """Return what a body asks for."""
-        prompts = []
-        if body.max_tokens == 0 and not body.echo:
-            raise RequestError(400, "max_tokens: expected at least 1, or echo, got 0", "max_tokens")
+        grammar, made = self._grammar(body), list[TextAnswer]()
         for prompt in body.prompts():
             if isinstance(prompt, str):
                 self._check_length(prompt, "prompt")
                 ids = self.tokenizer.encode(prompt, bos=self.tokenizer.adds_bos, eos=False)
             else:
                 ids = prompt
-            echo = prompt if isinstance(prompt, str) else self.tokenizer.decode(ids)
-            prompts.append((ids, echo if body.echo else None))
-        ends: frozenset[int] = frozenset()
-        return self._jobs(body, prompts, body.max_tokens, body.logprobs, ends, False)
-
-    def _jobs(
-        self,
-        body: Generation,
-        prompts: Sequence[tuple[Sequence[int], str | None]],
-        most_tokens: int | None,
-        alternatives: int | None,
-        ends: frozenset[int],
-        new_text: bool,
-        calls: str | None = None,
-    ) -> list[Job]:
-        try:
-            grammar = None if body.response_format is None else body.response_format.as_grammar()
-            if calls is not None:
-                grammar = Grammar("lark", calls)
-            return [
-                Job(ids, most_tokens, sampling, body.stops(), ends, new_text, alternatives,
-                    None if grammar is None else self._mask(grammar), echo)
-                for ids, echo in prompts for sampling in body.sampling()
+            text = prompt if isinstance(prompt, str) else self.tokenizer.decode(ids)
+            made += [
+                TextAnswer(
+                    tokenizer=self.tokenizer, prompt_ids=ids, most_tokens=body.max_tokens,
+                    sampling=sampling, stop=body.stops(), alternatives=body.logprobs,
+                    mask=self._mask(grammar, "response_format"), echo=text if body.echo else None,
+                )
+                for sampling in body.sampling()
             ]  # fmt: skip
-        except GrammarError as error:
-            raise refusal(error, "tools" if calls else "response_format") from None
+        return made
 
     def _check_length(self, text: str, param: str, least: int = 0) -> None:
         """Refuse a text that cannot fit before the time is spent to encode it."""

@@ -1,16 +1,21 @@
 """Prompt caches on disk: the same bits in another process, and nothing from a file that lies."""
 
+import hashlib
+import itertools
 import json
 import os
 import random
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from src import ml, trace
@@ -23,9 +28,9 @@ from src.inference import (
     save_prompt_cache,
 )
 from src.inference import prompt_cache as prompt_cache_module
-from src.inference.prompt_cache import MAGIC
 from src.model import Model, load_model
 from src.trace.tracer import Tracer
+from tests.support.safetensors_writer import write_safetensors
 
 GREEDY = SamplingArgs(temperature=0.0)
 IDS = random.Random(1).choices(range(3000), k=600)
@@ -65,6 +70,11 @@ def test_an_engine_begins_with_what_another_one_saved(model: Model, saved: Path)
     assert engine.last_stats is not None
     assert engine.last_stats.cached_tokens == 599
     assert saved.stat().st_mode & 0o077 == 0
+
+
+def test_nothing_is_saved_and_read_as_nothing(model: Model, tmp_path: Path) -> None:
+    save_prompt_cache(InferenceEngine(model, 64), tmp_path / "a")
+    assert load_prompt_cache(InferenceEngine(model, 64), tmp_path / "a") == 0
 
 
 def test_a_shorter_context_takes_the_blocks_that_fit(model: Model, saved: Path) -> None:
@@ -129,70 +139,99 @@ def test_the_fingerprint_changes_with_the_files(
 
 
 def rewritten(content: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
-    """Change the header of a file; what it says of the sizes stays true."""
-    start = len(MAGIC) + 8
-    end = start + int.from_bytes(content[len(MAGIC) : start], "little")
-    header = json.loads(content[start:end])
-    change(header)
-    new = json.dumps(header).encode()
-    return MAGIC + len(new).to_bytes(8, "little") + new + content[end:]
+    """Change the tensors of a file; what it says of the sizes stays true."""
+    size = 8 + int.from_bytes(content[:8], "little")
+    header, arrays = json.loads(content[8:size]), dict[str, Any]()
+    metadata = header.pop("__metadata__")
+    for name, entry in header.items():
+        dtype = {"I32": np.int32, "U8": np.uint8, "BF16": ml_dtypes.bfloat16}[entry["dtype"]]
+        begin, end = (size + offset for offset in entry["data_offsets"])
+        arrays[name] = np.frombuffer(content[begin:end], dtype).reshape(entry["shape"]).copy()
+    change(arrays)
+    with tempfile.TemporaryDirectory() as directory:
+        write_safetensors(Path(directory) / "a", arrays, metadata)
+        return (Path(directory) / "a").read_bytes()
 
 
-def set_block(number: int, key: str, value: object) -> Callable[[dict[str, Any]], object]:
-    return lambda header: header["blocks"][number].update({key: value})
+def put(name: str, index: int, value: int) -> Callable[[dict[str, Any]], object]:
+    return lambda arrays: arrays[name].__setitem__(index, value)
+
+
+def many_blocks(arrays: dict[str, Any]) -> None:
+    for name in ("parents", "lengths", "sha256"):
+        arrays[name].resize((9000, *arrays[name].shape[1:]), refcheck=False)
+
+
+def split_last(arrays: dict[str, Any]) -> None:
+    """Make two of the last block, with digests that are right."""
+    lengths = [*arrays["lengths"][:-1], 50, arrays["lengths"][-1] - 50]
+    starts = np.cumsum([0, *lengths])
+    layers = [arrays[f"layers.{n}"] for n in range(4)]
+    data = [b"".join(x[a:b].tobytes() for x in layers) for a, b in itertools.pairwise(starts)]
+    digests = [list(hashlib.sha256(part).digest()) for part in data]
+    arrays["lengths"], arrays["sha256"] = np.int32(lengths), np.uint8(digests)
+    arrays["parents"] = np.arange(-1, len(lengths) - 1, dtype=np.int32)
+
+
+def misaligned(content: bytes) -> bytes:
+    size = int.from_bytes(content[:8], "little")
+    return length_of(content, size + 1)[: 8 + size] + b" " + content[8 + size :]
+
+
+def length_of(content: bytes, length: int) -> bytes:
+    return length.to_bytes(8, "little") + content[8:]
 
 
 HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "empty": (lambda _: b"", "kind"),
-    "another kind": (lambda c: b"PK" + c[2:], "kind: expected a prompt cache"),
-    "a huge header": (lambda c: c[:8] + b"\xff" * 8 + c[16:], "header: expected at most"),
-    "a header beyond the file": (
-        lambda c: c[:8] + (len(c)).to_bytes(8, "little") + c[16:],
-        "header: expected",
-    ),
-    "no JSON": (lambda c: c[:16] + b"\xff" + c[17:], "header: expected JSON"),
+    "empty": (lambda _: b"", "kind: expected a safetensors file"),
+    "another kind": (lambda c: b"PK\3\4" + c[4:], "kind: expected a safetensors file"),
+    "a huge header": (lambda c: length_of(c, 1 << 60), "header length: expected at most"),
+    "a header beyond the file": (lambda c: length_of(c, len(c)), "header length: expected"),
+    "no JSON": (lambda c: c[:9] + b"\xff" + c[10:], "header: "),
     "deep nesting": (
-        lambda _: MAGIC + (10**6).to_bytes(8, "little") + b"[" * 10**6,
-        "header: expected JSON, got .*(nesting|values)",
+        lambda _: (10**6).to_bytes(8, "little") + b'{"a":' + b"[" * (10**6 - 5),
+        "header: .*(nesting|values)",
     ),
-    "a list": (lambda _: MAGIC + (2).to_bytes(8, "little") + b"[]", "expected an object"),
-    "a key too many": (lambda c: rewritten(c, lambda h: h.update(more=1)), "expected an object"),
-    "blocks in an object": (lambda c: rewritten(c, lambda h: h.update(blocks={})), "a list"),
-    "no block": (lambda c: rewritten(c, lambda h: h.update(blocks=[])), "size: expected"),
-    "many blocks": (
-        lambda c: rewritten(c, lambda h: h.update(blocks=[{"parent": -1}] * 9000)),
-        "a list of at most 2048",
+    "a list": (lambda _: (2).to_bytes(8, "little") + b"[]", "'{' as first byte"),
+    "another safetensors file": (
+        lambda _: (2).to_bytes(8, "little") + b"{}", "version: expected .*, got ''"
     ),
-    "a block of another form": (
-        lambda c: rewritten(c, lambda h: h["blocks"][0].pop("ids")),
-        r"blocks\[0\]: expected an object",
+    "a tensor too many": (
+        lambda c: rewritten(c, lambda a: a.update(more=np.zeros(1, np.uint8))), "tensors: expected"
     ),
-    "a parent after it": (lambda c: rewritten(c, set_block(1, "parent", 1)), r"\[1\]\.parent"),
-    "a parent below -1": (lambda c: rewritten(c, set_block(0, "parent", -2)), r"\[0\]\.parent"),
-    "a parent that is true": (
-        lambda c: rewritten(c, set_block(1, "parent", True)),
-        r"\[1\]\.parent",
+    "a tensor too few": (lambda c: rewritten(c, lambda a: a.pop("ids")), "tensors: expected"),
+    "a layer of another shape": (
+        lambda c: rewritten(c, lambda a: a.update({"layers.0": a["layers.0"][:-1]})),
+        "tensors: expected",
     ),
+    "many blocks": (lambda c: rewritten(c, many_blocks), "at most 2048 blocks"),
+    "a parent after it": (lambda c: rewritten(c, put("parents", 1, 1)), r"\[1\]: parent"),
+    "a parent below -1": (lambda c: rewritten(c, put("parents", 0, -2)), r"\[0\]: parent"),
     "a parent that is not full": (
-        lambda c: rewritten(c, set_block(0, "ids", [5])),
-        r"\[1\]\.parent: expected a block of 256",
+        lambda c: rewritten(c, split_last),
+        r"\[3\]: parent: expected -1 or a full block before it, got 2",
     ),
-    "no tokens": (lambda c: rewritten(c, set_block(2, "ids", [])), r"\[2\]\.ids"),
-    "too many tokens": (lambda c: rewritten(c, set_block(2, "ids", [5] * 257)), r"\[2\]\.ids"),
+    "no tokens": (lambda c: rewritten(c, put("lengths", 2, 0)), r"\[2\]: length"),
+    "a length below 0": (lambda c: rewritten(c, put("lengths", 2, -5)), r"\[2\]: length"),
+    "too many tokens": (lambda c: rewritten(c, put("lengths", 2, 257)), r"\[2\]: length"),
+    "fewer tokens": (lambda c: rewritten(c, put("lengths", 2, 5)), r"\[2\]: expected the data"),
     "a token beyond the vocabulary": (
-        lambda c: rewritten(c, set_block(2, "ids", [10**9])),
-        r"\[2\]\.ids: expected numbers from 0 to",
+        lambda c: rewritten(c, put("ids", -1, 10**9)),
+        r"\[2\]: ids: expected 0 to \d+, got \d+ to 1000000000",
     ),
-    "a token that is no number": (lambda c: rewritten(c, set_block(2, "ids", [1.5])), "ids"),
-    "fewer tokens": (lambda c: rewritten(c, set_block(2, "ids", [5])), "size: expected"),
-    "cut": (lambda c: c[:-1], "size: expected"),
-    "too long": (lambda c: c + b"x", "size: expected"),
-    "other data": (lambda c: c[:-9] + bytes([c[-9] ^ 1]) + c[-8:], r"\[2\]: expected the data"),
+    "a token below 0": (lambda c: rewritten(c, put("ids", 0, -1)), r"\[0\]: ids: expected 0 to"),
+    "misaligned tensors": (misaligned, "tensors: expected"),
+    "cut": (lambda c: c[:-1], "data_offsets: expected inside"),
+    "too long": (lambda c: c + b"x", "buffer: expected tensors up to its end"),
+    "other data": (
+        lambda c: rewritten(c, lambda a: a["layers.3"].view(np.uint8).ravel().__setitem__(-9, 7)),
+        r"\[2\]: expected the data",
+    ),
     "another digest": (
-        lambda c: rewritten(c, set_block(0, "sha256", None)),
+        lambda c: rewritten(c, lambda a: a["sha256"].__setitem__((0, 0), a["sha256"][0, 0] ^ 1)),
         r"\[0\]: expected the data",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -238,8 +277,9 @@ def test_what_is_no_file_is_refused(model: Model, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["fifo"]
 
 
-def test_a_large_hostile_header_takes_little_memory(tmp_path: Path, saved: Path) -> None:
-    content = rewritten(saved.read_bytes(), lambda h: h.update(blocks=[[7] * 800_000]))
+def test_a_large_hostile_header_takes_little_memory(tmp_path: Path) -> None:
+    header = b'{"__metadata__":{"blocks":[' + b"7," * 800_000 + b"7]}}"
+    content = len(header).to_bytes(8, "little") + header
     path = tmp_path / "b.cache"
     path.write_bytes(content)
     code = f"""

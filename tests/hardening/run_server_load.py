@@ -1,0 +1,198 @@
+"""Ask a server at random, 32 requests at once, and compare each answer with the one-process answer.
+
+`python -m tests.hardening.run_server_load --form nf4` starts a server with the bundled model. Some
+clients go away, some read slowly, some ask what is refused. All answers have to be equal, and then
+the server has to hold what it held before.
+"""
+
+import argparse
+import http.client
+import json
+import random
+import re
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from src.inference import InferenceEngine, Message, SamplingArgs
+from src.model import Model, load_model
+from tests.cli.conftest import run_program
+from tests.server.running import JSON, Running, running, wait_until
+
+FORMS = ("bfloat16", "nf4", "int8", "gguf")
+WORDS = [
+    "the", "of", "a", "capital", "Italy", "France", "what", "is", "who", "tell", "me", "story",
+    "number", "seven", "hello", "why", "12",
+]  # fmt: skip
+SETTINGS = {
+    "temperature": [0.0, 0.6, 1.0, 1.5],
+    "top_k": [0, 5, 50],
+    "top_p": [0.5, 0.9, 1.0],
+    "min_p": [0.0, 0.0, 0.1],
+    "repeat_penalty": [1.0, 1.0, 1.2],
+    "frequency_penalty": [0.0, 0.0, 0.5],
+    "presence_penalty": [0.0, 0.0, 0.5],
+}
+# What a client does, and how often.
+KINDS = {"whole": 12, "slow": 3, "leaves": 2, "early": 2, "wrong": 1}
+_WARM = 40
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a server did under load.
+
+    Attributes:
+        kinds: How many clients did what.
+        characters: Those of all answers that were compared.
+        seconds: What all requests took.
+        between: Seconds between two tokens of a request that 99 % stay below.
+        growth: Bytes of memory, descriptors and threads that it holds more than before.
+    """
+
+    kinds: Counter[str]
+    characters: int
+    seconds: float
+    between: float
+    growth: tuple[int, int, int]
+
+
+def body_of(chance: random.Random) -> dict[str, Any]:
+    """Returns a random request: a chat or a text, short or long, greedy or sampled."""
+    text = " ".join(chance.choices(WORDS, k=int(10 ** chance.uniform(0, 2.5))))
+    shared = "You are helpful. " * 40 if chance.random() < 0.3 else ""
+    is_chat = chance.random() < 0.7
+    messages = {"messages": [{"role": "user", "content": shared + text}]}
+    return {
+        **(messages if is_chat else {"prompt": shared + text}),
+        **{name: chance.choice(values) for name, values in SETTINGS.items()},
+        "max_tokens": int(10 ** chance.uniform(0, 2)),
+        "seed": chance.randrange(1000),
+        "stop": chance.choices(WORDS, k=chance.choice([0, 0, 0, 1, 3])),
+        "stream": chance.random() < 0.7,
+    }
+
+
+def alone(model: Model, body: dict[str, Any]) -> str:
+    """Returns the answer of an engine that has nothing else to do."""
+    sampling = SamplingArgs(**{name: body[name] for name in (*SETTINGS, "seed")})
+    engine, given = InferenceEngine(model, 4096), (body["max_tokens"], sampling, body["stop"])
+    if "messages" in body:
+        steps = engine.chat([Message("user", body["messages"][0]["content"])], *given)
+    else:
+        assert model.tokenizer is not None
+        begins = model.tokenizer.adds_bos
+        ids = model.tokenizer.encode(body["prompt"], bos=begins, eos=False)
+        steps = engine.generate(ids, *given)
+    return "".join(step.text for step in steps)
+
+
+def ask(server: Running, body: dict[str, Any], kind: str, chance: random.Random) -> str | None:
+    """Returns the answer; None of a client that went away or was refused."""
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    sent = body | {"top_p": "x"} if kind == "wrong" else body
+    for _ in range(100):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
+        connection.request("POST", path, json.dumps(sent), JSON)
+        if kind == "early":
+            connection.close()
+            return None
+        response = connection.getresponse()
+        if response.status != 429:
+            break
+        connection.close()
+        time.sleep(chance.random())
+    assert response.status == (400 if kind == "wrong" else 200)
+    content = b""
+    if kind == "leaves":
+        response.read(chance.randrange(1, 2000))
+    else:
+        while part := response.read(300 if kind == "slow" else 1 << 16):
+            content += part
+            if kind == "slow":
+                time.sleep(0.002)
+    connection.close()
+    return text_of(content.decode(), body["stream"]) if kind in ("whole", "slow") else None
+
+
+def text_of(content: str, is_stream: bool) -> str:
+    """Returns the text of a response."""
+    parts = [content]
+    if is_stream:
+        *parts, end = (line[6:] for line in content.split("\n\n") if line)
+        assert end == "[DONE]"
+    choices = [json.loads(part)["choices"][0] for part in parts]
+    deltas = (choice.get("delta") or choice.get("message") or choice for choice in choices)
+    return "".join(delta.get("content") or delta.get("text", "") for delta in deltas)
+
+
+def check(server: Running, model: Model, count: int, seed: int) -> Load:
+    """Asks; raises AssertionError for another answer, or what is left behind."""
+    chance = random.Random(seed)
+    bodies = [body_of(chance) for _ in range(count)]
+    kinds = chance.choices([*KINDS], [*KINDS.values()], k=count)
+    with ThreadPoolExecutor(32) as pool:
+        chances = [random.Random(number) for number in range(count)]
+        list(pool.map(ask, [server] * _WARM, bodies[:_WARM], kinds[:_WARM], chances))
+        before = server.resident(), server.descriptors(), server.threads()
+        started = time.perf_counter()
+        found = list(pool.map(ask, [server] * count, bodies, kinds, chances))
+        seconds = time.perf_counter() - started
+    wait_until(server.is_idle)
+    characters = 0
+    for body, kind, answer in zip(bodies, kinds, found, strict=True):
+        if kind in ("whole", "slow"):
+            assert answer == alone(model, body), body
+            characters += len(answer)
+    wait_until(lambda: server.descriptors() <= before[1] + 2)
+    wait_until(lambda: server.threads() <= before[2] + 2)
+    assert server.metric("blocks_used") == 0
+    after = server.resident(), server.descriptors(), server.threads()
+    growth = after[0] - before[0], after[1] - before[1], after[2] - before[2]
+    return Load(Counter(kinds), characters, seconds, _below(server, 0.99), growth)
+
+
+def _below(server: Running, part: float) -> float:
+    """Returns the bound of the times between tokens that a part of them stays below."""
+    name = "time_between_tokens_seconds"
+    text = server.ask("/metrics")[1].decode()
+    found = re.findall(rf'{name}_bucket{{le="(\S+)"}} (\S+)', text)
+    least = part * server.metric(f"{name}_count")
+    return next(float(bound) for bound, number in found if float(number) >= least)
+
+
+def check_form(directory: Path, form: str, count: int, seed: int) -> Load:
+    """Starts a server with the bundled model in one of `FORMS`, and checks it."""
+    if form == "gguf":
+        path = directory / "nano.gguf"
+        assert run_program("--save-gguf", str(path), "--quantize", "q8_0").returncode == 0
+        arguments, model = ("-m", str(path)), load_model(path)
+    else:
+        quantize = None if form == "bfloat16" else form
+        arguments = () if quantize is None else ("--quantize", quantize)
+        model = load_model(quantize=quantize)
+    with running(directory, *arguments) as server:
+        return check(server, model, count, seed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--form", choices=FORMS, default="bfloat16")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        load = check_form(Path(directory), options.form, options.requests, options.seed)
+    resident, descriptors, threads = load.growth
+    print(f"{options.form}: {dict(load.kinds)} in {load.seconds:.0f} s; "
+          f"{load.characters} characters equal; 99 % of times between tokens within "
+          f"{load.between:g} s; {resident / 2**20:+.1f} MiB, {descriptors:+d} descriptors, "
+          f"{threads:+d} threads")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
