@@ -3,13 +3,12 @@
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from src.model import Model, load_model
+from tests.hardening.run_server_load import alone, ask, body_of
 from tests.server.running import Running, running
-from tests.server.test_load import alone, body_of
 from tests.support.mpi import LAUNCH, needs_mpi
 
 pytestmark = needs_mpi
@@ -20,17 +19,12 @@ def model() -> Model:
     return load_model()
 
 
-def answer(server: Running, body: dict[str, Any]) -> str:
-    events = server.stream("/v1/chat/completions", body)
-    return "".join(event["choices"][0]["delta"].get("content", "") for event in events)
-
-
 def compare(server: Running, model: Model, requests: int, seed: int) -> None:
     """Asks many things at once, with prefixes in common; each answer is that of one process."""
     chance = random.Random(seed)
     bodies = [body_of(chance) for _ in range(requests)]
     with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda body: answer(server, body), bodies))
+        found = list(pool.map(lambda body: ask(server, body, "whole", chance), bodies))
     assert found == [alone(model, body) for body in bodies]
     assert server.metric("cached_tokens_total") > 0
 

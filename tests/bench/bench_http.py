@@ -1,0 +1,97 @@
+"""What HTTP costs: tokens per second of a `BatchEngine`, in Python and behind `--serve`.
+
+`python -m tests.bench.bench_http` starts a server beside itself and lets both answer the same
+requests in turn, so that one of them rests while the other works. The texts have to be equal. What
+counts is the time from the first token of an answer to its last one; ratios are those of a round.
+The last line is JSON.
+"""
+
+import argparse
+import http.client
+import json
+import statistics
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from src import ml
+from src.inference import BatchEngine, SamplingArgs
+from src.model import load_model
+from tests.server.running import JSON, running
+
+from .bench_batch import prompt
+from .shapes import add_shape_options, find_checkpoint
+
+POSITIONS, PROMPT = 1024, 32
+# What came of an answer: its text, and its tokens per second.
+Answer = tuple[str, float]
+
+
+def main() -> None:
+    """Measure, and print the medians and their ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_shape_options(parser)
+    parser.add_argument("--counts", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=32, help="of each answer")
+    options = parser.parse_args()
+    directory = find_checkpoint(options.shape, options.layers, options.directory)
+    model = load_model(directory)
+    found: dict[str, Any] = {"isa": ml.build_info()["isa"], "model": str(directory)}
+    with (
+        tempfile.TemporaryDirectory() as place,
+        running(Path(place), "-m", str(directory), "-c", str(POSITIONS)) as server,
+        BatchEngine(model, sequence_length=POSITIONS) as engine,
+    ):
+        for count in options.counts:
+            rates: dict[str, list[float]] = {"Python": [], "HTTP": []}
+            for number in range(1 + options.rounds):  # the first one warms up
+                seeds = range(100 * number, 100 * number + count)
+                prompts = [prompt(model, seed, PROMPT) for seed in seeds]
+                arguments = prompts, seeds, [options.tokens] * count
+                with ThreadPoolExecutor(count) as pool:
+                    plain = list(pool.map(in_python, [engine] * count, *arguments))
+                    served = list(pool.map(over_http, [server.port] * count, *arguments))
+                if [text for text, _ in plain] != [text for text, _ in served]:
+                    raise SystemExit("the texts differ")
+                for name, answers in zip(rates, (plain, served), strict=True):
+                    rates[name] += [sum(rate for _, rate in answers)] * bool(number)
+            ratios = [ours / theirs for ours, theirs in zip(*rates.values(), strict=True)]
+            medians = {name: statistics.median(values) for name, values in rates.items()}
+            found |= {f"{name} {count}": value for name, value in medians.items()}
+            found[f"Python over HTTP {count}"] = statistics.median(ratios)
+            print(f"{count}: {medians['Python']:.2f} tokens/s in Python, {medians['HTTP']:.2f} "
+                  f"over HTTP; ratio {statistics.median(ratios):.4f}, from {min(ratios):.4f} to "
+                  f"{max(ratios):.4f}", flush=True)  # fmt: skip
+    print(json.dumps(found))
+
+
+def in_python(engine: BatchEngine, ids: list[int], seed: int, tokens: int) -> Answer:
+    """Return an answer of the engine."""
+    request = engine.submit(ids, tokens, SamplingArgs(temperature=1.0, seed=seed))
+    first = next(request)
+    started = time.perf_counter()
+    texts = [first.text, *(step.text for step in request)]
+    return "".join(texts), (len(texts) - 1) / (time.perf_counter() - started)
+
+
+def over_http(port: int, ids: list[int], seed: int, tokens: int) -> Answer:
+    """Return an answer of the server, as a stream."""
+    body = {"prompt": ids, "max_tokens": tokens, "temperature": 1.0, "seed": seed, "stream": True}
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("POST", "/v1/completions", json.dumps(body), JSON)
+    response = connection.getresponse()
+    first, rest = response.readline(), list[bytes]()
+    started = time.perf_counter()
+    while (line := response.readline()) != b"data: [DONE]\n":
+        rest += [line] * (line != b"\n")
+    seconds = time.perf_counter() - started
+    connection.close()
+    events = [json.loads(line.removeprefix(b"data: ")) for line in (first, *rest)]
+    return "".join(event["choices"][0]["text"] for event in events), len(rest) / seconds
+
+
+if __name__ == "__main__":
+    main()
