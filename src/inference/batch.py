@@ -1,6 +1,7 @@
 """Many answers at once: each pass of the network takes the newest token of every request."""
 
 import atexit
+import math
 import queue
 import threading
 import time
@@ -16,7 +17,7 @@ from ..ml.errors import declared_lack_of_memory
 from ..model import Model, NotEnoughMemoryError, kv_cache_bytes
 from ..trace import is_on
 from .answer_text import Answer, GenerationStats, Step, TokenMask, check_whole
-from .blocks import SIZE, BlockPool, PooledSequence
+from .blocks import SIZE, BlockPool, Part, PooledSequence
 from .engine import DEFAULT_SEQUENCE_LENGTH
 from .errors import (
     CacheFullError,
@@ -31,6 +32,8 @@ from .speculation import Drafter, PassCosts, TextIndex
 
 # Tokens of a prompt in a pass whose logits are all wanted: rows over the vocabulary take memory.
 _EXPLAINED_CHUNK = 64
+_CLOSED = "[submit] the engine was closed"
+_LATE = "[submit] the time limit was over before the first token"
 
 # Takes each step of a request, or the error that ended it.
 Deliver = Callable[[Step | Exception], None]
@@ -61,7 +64,6 @@ class Request:
     no further step. A request that is not wanted any more is to be cancelled: otherwise it goes on.
 
     Attributes:
-        stats: What it took so far.
         prompt_choices: For a request with `prompt_candidates`, from its first step on: for each
             token of the prompt what the model, without any step of the sampling, held of it; None
             for the first.
@@ -69,21 +71,16 @@ class Request:
     """
 
     def __init__(
-        self,
-        engine: "BatchEngine",
-        answer: Answer,
-        prompt_candidates: int,
-        deadline: float | None,
+        self, engine: "BatchEngine", answer: Answer, explained: int, deadline: float,
         deliver: Deliver | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.prompt_choices: tuple[Choice | None, ...] | None = None
-        self.is_over = False
+        self.is_over = self._is_cancelled = self._is_read = self._was_read_out = False
         self._engine, self._answer, self._deadline = engine, answer, deadline
-        self._prompt_candidates, self._choices = prompt_candidates, list[Choice | None]([None])
+        self._prompt_candidates, self._choices = explained, list[Choice | None]([None])
         self._items: queue.SimpleQueue[Step | Exception | None] = queue.SimpleQueue()
-        self._deliver: Deliver = self._items.put if deliver is None else deliver
+        self._deliver: Deliver = deliver or self._items.put
         self._sequence: PooledSequence | None = None
-        self._is_cancelled = self._is_read = self._was_read_out = False
 
     @property
     def stats(self) -> GenerationStats:
@@ -227,13 +224,13 @@ class BatchEngine:
         positions = _positions(answer)
         if positions > self._pool.blocks * SIZE:
             raise CacheFullError(len(answer.ids), answer.limit, self._pool.blocks * SIZE)
-        deadline = None if time_limit is None else time.monotonic() + time_limit
+        deadline = time.monotonic() + (math.inf if time_limit is None else time_limit)
         request = Request(self, answer, prompt_candidates, deadline, deliver)
         with self._changed:
             if self._closes_at is not None:
-                raise ClosedError
+                raise ClosedError(_CLOSED)
             if len(self._waiting) >= self._limits[1]:
-                raise QueueFullError(len(self._waiting))
+                raise QueueFullError(f"[submit] {self._limits[1]} requests wait already")
             self._waiting.append(request)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="BatchEngine", daemon=True)
@@ -284,7 +281,7 @@ class BatchEngine:
             timeout: Seconds that running requests are given; None for as long as they take.
         """
         with self._changed:
-            self._closes_at = float("inf") if timeout is None else time.monotonic() + timeout
+            self._closes_at = math.inf if timeout is None else time.monotonic() + timeout
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -295,7 +292,6 @@ class BatchEngine:
             request._is_cancelled = request._was_read_out = True
             request._items.put(None)
             if request in self._waiting:
-                self._waiting.remove(request)
                 self._end(request, "cancelled")
 
     def _run(self) -> None:
@@ -311,7 +307,7 @@ class BatchEngine:
                 left = [*self._running, *self._waiting]
                 self._waiting.clear()
             for request in left:
-                self._fail(request, ClosedError())
+                self._fail(request, ClosedError(_CLOSED))
 
     def _has_work(self) -> bool:
         """Wait for a request; return False when the engine is to end."""
@@ -328,15 +324,18 @@ class BatchEngine:
         with self._changed:
             waiting = [*self._waiting]
         for request in [*self._running, *waiting]:
-            is_late = request._deadline is not None and now >= request._deadline
+            is_late = now >= request._deadline
             if request._is_cancelled:
                 self._end(request, "cancelled")
             elif is_late and request._is_read:
                 request._answer.end_at_next_step("time limit")
             elif is_late:
-                self._fail(request, TimeLimitError())
+                self._fail(
+                    request,
+                    TimeLimitError(_LATE),
+                )
             elif request in waiting and self._closes_at is not None:
-                self._fail(request, ClosedError())
+                self._fail(request, ClosedError(_CLOSED))
 
     def _make_pass(self) -> None:
         """Run the newest tokens and a chunk of prompts; let the answers draw from what came."""
@@ -366,11 +365,9 @@ class BatchEngine:
                     self._pool.forget()
                 self._fail(request, error)
 
-    def _chosen_tokens(
-        self,
-    ) -> tuple[list[Request], list[tuple[PooledSequence, Sequence[int], int, int]]]:
+    def _chosen_tokens(self) -> tuple[list[Request], list[Part]]:
         """Return the requests of the next pass, and their parts as `BlockPool.run` takes them."""
-        requests, parts = [], list[tuple[PooledSequence, Sequence[int], int, int]]()
+        requests, parts = list[Request](), list[Part]()
         reading = [request for request in self._running if not request._is_read]
         decoding = [request for request in self._running if request._is_read]
         left = self._limits[2]

@@ -79,6 +79,11 @@ class PooledSequence:
         self._pool.drop(self)
 
 
+# New tokens of a sequence for a pass; how many of them, the first ones, become cached; and after
+# how many, the last ones, logits are wanted.
+Part = tuple[PooledSequence, Sequence[int], int, int]
+
+
 class BlockPool:
     """The blocks, the tree of what they hold, and passes over several sequences.
 
@@ -254,16 +259,8 @@ class BlockPool:
                 tokens += len(saved.ids)
         return tokens
 
-    def run(self, parts: Sequence[tuple[PooledSequence, Sequence[int], int, int]]) -> list[Logits]:
-        """Run new tokens of several sequences in one pass.
-
-        Args:
-            parts: For each sequence, the tokens after its cached ones, how many of these, the
-                first ones, become cached, and after how many, the last ones, logits are wanted.
-
-        Returns:
-            For each sequence the logits [wanted, V].
-        """
+    def run(self, parts: Sequence[Part]) -> list[Logits]:
+        """Run tokens of several sequences in one pass; return the logits [wanted, V] of each."""
         spans = ml.Spans([sequence.span(len(ids)) for sequence, ids, _, _ in parts])
         wanted = [count for *_, count in parts]
         tokens = np.array([token for _, ids, _, _ in parts for token in ids], np.int32)

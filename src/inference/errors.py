@@ -45,15 +45,7 @@ class ChatFormatError(InferenceError):
 
 
 class QueueFullError(InferenceError):
-    """A request that finds as many waiting as may wait.
-
-    Attributes:
-        waiting: How many wait.
-    """
-
-    def __init__(self, waiting: int) -> None:
-        super().__init__(f"[submit] the queue is full: {waiting} requests wait already")
-        self.waiting = waiting
+    """A request that finds as many waiting as may wait."""
 
 
 class CacheFullError(InferenceError):
@@ -75,15 +67,9 @@ class CacheFullError(InferenceError):
 class TimeLimitError(InferenceError):
     """A request whose time was over before its first token was drawn."""
 
-    def __init__(self) -> None:
-        super().__init__("[submit] the time limit was over before the first token")
-
 
 class ClosedError(InferenceError):
     """A request to an engine that was closed."""
-
-    def __init__(self) -> None:
-        super().__init__("[submit] the engine was closed")
 
 
 class PromptCacheError(InferenceError):

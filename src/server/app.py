@@ -1,10 +1,14 @@
 """The endpoints, and what stands before and behind each of them."""
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -27,7 +31,6 @@ from .bodies import (
     parsed,
 )
 from .errors import RequestError, encode, refusal
-from .page import chat_page
 from .service import Limits, Service
 
 _FINGERPRINT = f"llama-bolts-{__version__}"
@@ -316,7 +319,26 @@ async def _inside(service: Service, request: Request) -> Response:
 
 async def _page(_service: Service, _request: Request) -> Response:
     """Show the chat page."""
-    return chat_page()
+    content, policy = _chat_page()
+    headers = {"Content-Security-Policy": policy, "Cache-Control": "no-cache",
+               "Referrer-Policy": "no-referrer"}  # fmt: skip
+    return Response(content, headers=headers, media_type="text/html")
+
+
+@cache
+def _chat_page() -> tuple[bytes, str]:
+    """Return the page, and the policy that allows its script and its style by their hashes."""
+    page = Path(__file__).with_name("chat.html").read_bytes()
+    rules = []
+    for name in ("script", "style"):
+        _, _, rest = page.partition(f"<{name}>".encode())
+        content, _, _ = rest.partition(f"</{name}>".encode())
+        digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
+        rules.append(f"{name}-src 'sha256-{digest}'")
+    return page, "; ".join((
+        *rules, "default-src 'none'", "connect-src 'self'", "base-uri 'none'", "form-action 'none'",
+        "frame-ancestors 'none'", "require-trusted-types-for 'script'", "trusted-types 'none'",
+    ))  # fmt: skip
 
 
 def _event(data: Any) -> bytes:
