@@ -90,15 +90,9 @@ class TensorWriter:
 def safetensors_head(
     tensors: Sequence[NewTensor], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """Return what a file begins with, and where each tensor starts after it, and its bytes.
-
-    Args:
-        tensors: All that the file is going to have.
-        metadata: Free text for the header.
-    """
+    """Return what a file begins with; and where each tensor starts after it, and its bytes."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
-    places: dict[str, tuple[int, int]] = {}
-    position = 0
+    places, position = dict[str, tuple[int, int]](), 0
     for tensor in sorted(tensors, key=lambda one: (-DTYPE_BITS[one.dtype], one.name)):
         header[tensor.name] = {
             "dtype": tensor.dtype,

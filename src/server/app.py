@@ -7,7 +7,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,8 +48,8 @@ def create_app(service: Service) -> Starlette:
     routes = [
         Route(path, _guarded(service, endpoint), methods=[method])
         for path, method, endpoint in (
-            ("/v1/chat/completions", "POST", _chat),
-            ("/v1/completions", "POST", _complete),
+            ("/v1/chat/completions", "POST", partial(_generate, ChatBody, Service.chat_answers)),
+            ("/v1/completions", "POST", partial(_generate, CompletionBody, Service.text_answers)),
             ("/v1/models", "GET", _models),
             ("/v1/models/{name:path}", "GET", _models),
             ("/health", "GET", _health),
@@ -105,23 +105,14 @@ def _refusal(service: Service, error: Exception, param: str | None = None) -> Re
     return told
 
 
-async def _chat(service: Service, request: Request) -> Response:
-    """Answer the last message of a conversation."""
-    return await _generate(service, request, ChatBody, service.chat_answers)
-
-
-async def _complete(service: Service, request: Request) -> Response:
-    """Continue texts."""
-    return await _generate(service, request, CompletionBody, service.text_answers)
-
-
 async def _generate(
-    service: Service, request: Request, kind: type[B], answers_of: Callable[[B], Sequence[Answer]]
-) -> Response:
+    kind: type[B], answers_of: Callable[[Service, B], Sequence[Answer]], service: Service,
+    request: Request,
+) -> Response:  # fmt: skip
     """Run what a body asks for; return the answers, or their stream."""
     body = await _body(service, request, kind)
     service.check_model(body.model)
-    answers = await service.apart(answers_of, body)
+    answers = await service.apart(answers_of, service, body)
     run = Run(service.engine, answers, service.limits.answer_seconds, service.metrics)
     begin, *kinds = answers[0].names
     name = f"{begin}-{secrets.token_hex(12)}"

@@ -63,18 +63,18 @@ class ResponseFormat(Body):
         if self.type in self.__struct_fields__[1:] and getattr(self, self.type) is None:
             raise ValueError(f"{self.type}: expected with this type")
 
-    def as_grammar(self) -> Grammar | None:
-        """Return what an answer has to follow, or None for any text.
+    def as_grammar(self) -> Grammar:
+        """Return what an answer has to follow that is not any text.
 
         Raises:
             GrammarError: It cannot be used.
         """
-        if self.json_schema is not None and self.type == "json_schema":
-            return Grammar("json_schema", bytes(self.json_schema.schema).decode())
-        found = {"json_object": ("json_schema", '{"type":"object"}'), "text": None,
-                 "regex": ("regex", self.regex or ""),
-                 "grammar": ("lark", self.grammar or "")}[self.type]  # fmt: skip
-        return None if found is None else Grammar(*found)
+        if self.type == "regex":
+            return Grammar("regex", self.regex or "")
+        if self.type == "grammar":
+            return Grammar("lark", self.grammar or "")
+        asked = self.json_schema if self.type == "json_schema" else None
+        return Grammar("json_schema", bytes((asked or JsonSchema()).schema).decode())
 
 
 class TextPart(Body):

@@ -13,7 +13,15 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from ..inference import CHAT_FORMATS, BatchEngine, FoundFormat, GrammarError, encode_chat, end_ids
+from ..inference import (
+    CHAT_FORMATS,
+    BatchEngine,
+    FoundFormat,
+    GrammarError,
+    SamplingArgs,
+    encode_chat,
+    end_ids,
+)
 from ..inference.grammars import Grammar, GrammarMask, Grammars
 from ..inference.tools import grammar_of_calls
 from ..tokenizer import Tokenizer
@@ -24,6 +32,7 @@ from .inside import Insides
 from .metrics import Metrics
 
 T = TypeVar("T")
+Draw = tuple[SamplingArgs, GrammarMask | None]
 
 
 @dataclass(frozen=True)
@@ -133,24 +142,22 @@ class Service:
             message = f"model: expected {self.name}, got {name}"
             raise RequestError(404, message, "model", "model_not_found")
 
-    def _grammar(self, body: Generation) -> Grammar | None:
-        """Return what the answers have to follow."""
+    def _draws(self, body: Generation, calls: str | None = None) -> list[Draw]:
+        """Return the sampling and the mask of each answer to a prompt."""
+        samplings = body.sampling()
         try:
-            return None if body.response_format is None else body.response_format.as_grammar()
+            if calls is not None:
+                grammar = Grammar("lark", calls)
+            elif body.response_format is None or body.response_format.type == "text":
+                return [(sampling, None) for sampling in samplings]
+            else:
+                grammar = body.response_format.as_grammar()
+            with self._grammars_lock:
+                if self._grammars is None:
+                    self._grammars = Grammars(self.tokenizer, self.end_ids)
+            return [(sampling, self._grammars.mask(grammar)) for sampling in samplings]
         except GrammarError as error:
-            raise refusal(error, "response_format") from None
-
-    def _mask(self, grammar: Grammar | None, param: str) -> GrammarMask | None:
-        """Return a mask for one answer; the process behind it starts with the first one."""
-        if grammar is None:
-            return None
-        with self._grammars_lock:
-            if self._grammars is None:
-                self._grammars = Grammars(self.tokenizer, self.end_ids)
-        try:
-            return self._grammars.mask(grammar)
-        except GrammarError as error:
-            raise refusal(error, param) from None
+            raise refusal(error, "response_format" if calls is None else "tools") from None
 
     def chat_answers(self, body: ChatBody) -> list[ChatAnswer]:
         """Return what a body asks for."""
@@ -164,41 +171,39 @@ class Service:
             raise RequestError(400, text, "tools", "unsupported")
         texts = [m.content for m in messages] + [encode(tool).decode() for tool in tools]
         self._check_length("".join(texts), "messages", len(messages))
-        grammar = self._grammar(body)
-        opened = chat.opens_thought if grammar is None else None
-        style = chat.tools if callable_ones else None
+        is_plain = body.response_format is None or body.response_format.type == "text"
+        style, calls = chat.tools if callable_ones else None, None
         if style is not None:
             many, must = body.parallel_tool_calls, body.tool_choice not in (None, "auto")
             calls = grammar_of_calls(style, callable_ones, must, many is not False)
-            grammar = Grammar("lark", calls)
         ids = encode_chat(self.tokenizer, messages, chat_format=found.name, tools=tools)
         return [
             ChatAnswer(
                 tokenizer=self.tokenizer, prompt_ids=ids, most_tokens=body.most_tokens,
-                sampling=sampling, stop=body.stops(), alternatives=body.alternatives,
-                end_ids=frozenset(end_ids(self.tokenizer, found.name)), opened=opened, style=style,
-                mask=self._mask(grammar, "response_format" if style is None else "tools"),
+                sampling=sampling, stop=body.stops(), alternatives=body.alternatives, mask=mask,
+                end_ids=frozenset(end_ids(self.tokenizer, found.name)), style=style,
+                opened=chat.opens_thought if is_plain else None,
             )
-            for sampling in body.sampling()
+            for sampling, mask in self._draws(body, calls)
         ]  # fmt: skip
 
     def text_answers(self, body: CompletionBody) -> list[TextAnswer]:
         """Return what a body asks for."""
-        grammar, made = self._grammar(body), list[TextAnswer]()
+        made = list[TextAnswer]()
         for prompt in body.prompts():
             if isinstance(prompt, str):
                 self._check_length(prompt, "prompt")
-                ids = self.tokenizer.encode(prompt, bos=self.tokenizer.adds_bos, eos=False)
+                begins, text = self.tokenizer.adds_bos, prompt
+                ids = self.tokenizer.encode(prompt, bos=begins, eos=False)
             else:
-                ids = prompt
-            text = prompt if isinstance(prompt, str) else self.tokenizer.decode(ids)
+                ids, text = prompt, self.tokenizer.decode(prompt)
             made += [
                 TextAnswer(
                     tokenizer=self.tokenizer, prompt_ids=ids, most_tokens=body.max_tokens,
-                    sampling=sampling, stop=body.stops(), alternatives=body.logprobs,
-                    mask=self._mask(grammar, "response_format"), echo=text if body.echo else None,
+                    sampling=sampling, stop=body.stops(), alternatives=body.logprobs, mask=mask,
+                    echo=text if body.echo else None,
                 )
-                for sampling in body.sampling()
+                for sampling, mask in self._draws(body)
             ]  # fmt: skip
         return made
 
