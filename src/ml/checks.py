@@ -15,7 +15,7 @@ from .tensor import Array, Tensor, TensorBase
 
 # The dtypes of activations, which the kernels read and write as they are; float16 is computed in
 # float32.
-KERNEL_DTYPES = (bfloat16, float32)
+KERNEL_DTYPES = frozenset((bfloat16, float32))
 _FLOATS = "a real floating-point dtype"
 
 

@@ -13,6 +13,7 @@ import re
 import threading
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from .errors import LlamaBoltsError, TensorMemoryError
@@ -275,8 +276,8 @@ if hasattr(os, "register_at_fork"):
 CHARS = ffi.typeof("char[]")
 VOID_POINTER = ffi.typeof("void *")
 _ADDRESS = ffi.typeof("uintptr_t")
+WEIGHT = ffi.typeof("Weight *")
 
-cast = ffi.cast
 # `new_bytes(CHARS, n)` are n bytes, uninitialized, that live as long as the result does.
 new_bytes = ffi.new_allocator(should_clear_after_alloc=False)
 _local = threading.local()
@@ -284,12 +285,18 @@ _local = threading.local()
 
 def pointer(place: Any) -> Any:
     """Return an address or allocated bytes as a `void *`, which C takes as any pointer."""
-    return cast(VOID_POINTER, place)
+    return ffi.cast(VOID_POINTER, place)
 
 
 def address_of(place: Any) -> int:
     """Return the address of allocated bytes or of a pointer."""
-    return int(cast(_ADDRESS, place))
+    return int(ffi.cast(_ADDRESS, place))
+
+
+def weight(pointers: Sequence[Any], code: int, offset: float = 0.0) -> Any:
+    """Return the kernels' Weight over parts that outlive it; the last of four may be left out."""
+    data, scales, absmax, nested_code, *_ = *pointers, ffi.NULL, ffi.NULL, ffi.NULL
+    return ffi.new(WEIGHT, (data, scales, absmax, nested_code, offset, code))[0]
 
 
 def scratch(nbytes: int) -> Any:
@@ -301,10 +308,10 @@ def scratch(nbytes: int) -> Any:
     Raises:
         TensorMemoryError: The system refuses the allocation.
     """
-    if getattr(_local, "nbytes", 0) < nbytes:
+    kept = getattr(_local, "scratch", None)
+    if kept is None or len(kept) < nbytes:
         try:
-            _local.scratch = new_bytes(CHARS, nbytes)
+            _local.scratch = kept = new_bytes(CHARS, nbytes)
         except (MemoryError, OverflowError):
             raise TensorMemoryError(f"[scratch] bytes must fit into memory: {nbytes}") from None
-        _local.nbytes = nbytes
-    return _local.scratch
+    return kept

@@ -115,6 +115,8 @@ def resolve_reshape(shape: Shape, size: int, wanted: Sequence[Any]) -> Shape:
     Raise ShapeError for another number, more than one -1, or a -1 that could be anything.
     """
     sizes = checked_ints("reshape", "sizes", wanted)
+    if sizes and min(sizes) > 0 and math.prod(sizes) == size and len(sizes) <= MAX_DIMENSIONS:
+        return sizes
     holes = sizes.count(-1)
     known = math.prod(sizes) * (-1) ** holes
     if holes > 1 or min(sizes, default=0) < -1 or (holes and known == 0):

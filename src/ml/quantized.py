@@ -27,7 +27,7 @@ from .dtype import (
     uint8,
 )
 from .errors import DTypeError, ShapeError, TensorError
-from .kernels import ffi, lib
+from .kernels import WEIGHT, ffi, lib
 from .layout import Shape, checked_shape
 from .tensor import Tensor, TensorBase
 
@@ -41,8 +41,6 @@ _EXPONENTS = 7
 
 # What `quantize` makes: those of q4_0 and q8_0 too.
 _MADE = (*BLOCK_DTYPES, GGML_DTYPES[2], GGML_DTYPES[8])
-
-_WEIGHT = ffi.typeof("Weight *")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +90,7 @@ class QuantizedTensor(TensorBase):
     ggml-common.h of ggml-org/llama.cpp.
     """
 
-    __slots__ = ("_codes", "_nested", "_scales", "_weight")
+    __slots__ = ("_codes", "_nested", "_scales")
 
     _dtype: BlockDType
 
@@ -115,11 +113,11 @@ class QuantizedTensor(TensorBase):
         self._codes, self._scales, self._nested = codes, scales, nested
         self._name = name
         self._check_parts()
-        pointers = [part.contiguous()._pointer for part in self.parts()]
+        pointers = [kernels.pointer(part.contiguous()._pointer) for part in self.parts()]
         if nested is None:  # a block that holds its scales is where they are
-            self._weight = (pointers[0], pointers[-1], ffi.NULL, ffi.NULL, 0.0, dtype.code)
+            self._weight = kernels.weight((pointers[0], pointers[-1]), dtype.code)
         else:
-            self._weight = (*pointers, nested.offset, dtype.double_code)
+            self._weight = kernels.weight(pointers, dtype.double_code, nested.offset)
         self._pointer = pointers[0]
 
     def _check_parts(self) -> None:
@@ -193,10 +191,6 @@ class QuantizedTensor(TensorBase):
         """The bytes of all parts."""
         return sum(part.nbytes for part in self.parts())
 
-    def kernel_weight(self) -> tuple[Any, ...]:
-        """Return what the kernels' Weight holds; valid as long as this tensor lives."""
-        return self._weight
-
     def parts(self) -> tuple[Tensor, ...]:
         """Return the tensors that hold the bytes."""
         nested = self._nested
@@ -229,13 +223,13 @@ class QuantizedTensor(TensorBase):
         """
         columns, ids = self._shape[1], ids.contiguous()
         result = Tensor._empty((*ids._shape, columns), dtype, self._name)
-        self._dequantize(result, ids._pointer, ids._size, columns)
+        self._dequantize(result, kernels.pointer(ids._pointer), ids._size, columns)
         return result
 
     def _dequantize(self, out: Tensor, rows: Any, T: int, columns: int) -> None:
         if out._size:
             lib.dequantize(
-                out._pointer, ffi.new(_WEIGHT, self._weight), rows, T, columns, out._dtype.code,
+                out._pointer, ffi.new(WEIGHT, self._weight), rows, T, columns, out._dtype.code,
                 kernels.threads or kernels.checked_threads(),
             )  # fmt: skip
 

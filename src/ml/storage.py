@@ -24,7 +24,7 @@ class _ByteRange:
 
 
 class Storage:
-    """A flat range of bytes: owner, length, `void *` pointer, and whether it may be written.
+    """A flat range of bytes: owner, length, pointer for C, and whether it may be written.
 
     `owner` is memory that was allocated here, or a uint8 array over memory that belongs to another
     object (an array, a mapped file); holding it keeps the bytes alive.
@@ -35,10 +35,9 @@ class Storage:
     def __init__(self, nbytes: int) -> None:
         """Allocate `nbytes` bytes, uninitialized."""
         try:
-            self.owner = owner = kernels.new_bytes(kernels.CHARS, nbytes)
+            self.owner = self.pointer = kernels.new_bytes(kernels.CHARS, nbytes)
         except (MemoryError, OverflowError):
             raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
-        self.pointer = kernels.cast(kernels.VOID_POINTER, owner)
         self.nbytes = nbytes
         self.writable = True
 

@@ -10,7 +10,7 @@ import numpy as np
 from . import kernels, layout
 from .dtype import DType, bool_, checked_scalar, complex64, dtype_named, float32, from_numpy_dtype
 from .errors import DTypeError, ShapeError, TensorError, TensorTypeError
-from .kernels import ffi, lib
+from .kernels import lib
 from .layout import Index, Shape, packed
 from .op import OPS, op, op_that_changes
 from .storage import Storage
@@ -25,10 +25,11 @@ _PRINTED_VALUES = 1000
 class TensorBase:
     """What plain and block-quantized tensors share: a shape, a dtype and a name."""
 
-    __slots__ = ("_dtype", "_name", "_pointer", "_shape", "_size")
+    __slots__ = ("_dtype", "_name", "_pointer", "_shape", "_size", "_weight")
 
-    # The address for the kernels, a `void *`: set only where the elements are contiguous.
+    # The address for the kernels, taken as a `void *`: set only where the elements are contiguous.
     _pointer: Any
+    _weight: Any  # the kernels' Weight; of a plain tensor None until it is one
     _shape: Shape
     _dtype: Any
     _name: str
@@ -118,7 +119,7 @@ class Tensor(TensorBase):
 
     _dtype: DType
     _storage: Storage
-    _strides: Shape
+    _strides: Shape | None  # None: those of row-major order without gaps
     _offset: int
 
     def __init__(
@@ -134,23 +135,23 @@ class Tensor(TensorBase):
             raise TensorTypeError(f"[Tensor] storage must be a Storage: {type(storage).__name__}")
         dtype = dtype_named("Tensor", dtype)
         self._shape = layout.checked_shape("Tensor", shape)
-        self._strides = layout.checked_ints("Tensor", "strides", strides)
+        self._strides = steps = layout.checked_ints("Tensor", "strides", strides)
         self._offset = layout.checked_ints("Tensor", "offset", (offset,))[0]
-        if len(self._shape) != len(self._strides):
-            lengths = f"{len(self._shape)} != {len(self._strides)}"
+        if len(self._shape) != len(steps):
+            lengths = f"{len(self._shape)} != {len(steps)}"
             raise ShapeError(f"[Tensor] len(shape) must equal len(strides): {lengths}")
-        low, high = layout.byte_extent(self._shape, self._strides, dtype.itemsize)
+        low, high = layout.byte_extent(self._shape, steps, dtype.itemsize)
         if not 0 <= self._offset + low <= self._offset + high <= storage.nbytes:
             raise TensorError(
                 f"[Tensor] elements must lie in bytes [0, {storage.nbytes}) of the storage: "
                 f"[{self._offset + low}, {self._offset + high}) (shape {list(self._shape)}, "
-                f"strides {list(self._strides)}, offset {self._offset}, {dtype})"
+                f"strides {list(steps)}, offset {self._offset}, {dtype})"
             )
         self._size = packed(self._shape, dtype.itemsize)[1]
         self._storage = storage
         self._dtype = dtype
         self._name = name
-        self._pointer = None
+        self._pointer = self._weight = None
 
     @classmethod
     def empty(cls, shape: Iterable[int], dtype: DType | str, name: str = "") -> Self:
@@ -166,15 +167,16 @@ class Tensor(TensorBase):
     def _empty(cls, shape: Shape, dtype: DType, name: str = "") -> Self:
         """Do as `empty` does, for a shape that has been checked."""
         self = cls.__new__(cls)
-        strides, size = packed(shape, dtype.itemsize)
+        self._size = size = math.prod(shape)
+        if not 0 < size < 2**56:
+            packed(shape, dtype.itemsize)  # refuses more bytes than an address can count
         self._storage = storage = Storage(size * dtype.itemsize)
         self._pointer = storage.pointer
         self._shape = shape
-        self._strides = strides
         self._dtype = dtype
         self._name = name
         self._offset = 0
-        self._size = size
+        self._strides = self._weight = None
         return self
 
     @classmethod
@@ -233,7 +235,7 @@ class Tensor(TensorBase):
         steps = packed(sizes, dtype.itemsize)[0] if strides is None else strides
         return cls(Storage.from_bytes_array(array), sizes, steps, dtype, name, offset)
 
-    def _view(self, shape: Shape, strides: Shape, offset: int, dtype: DType | None = None) -> Self:
+    def _view(self, shape: Shape, strides: Shape | None, offset: int, dtype: Any = None) -> Self:
         """Make a view of the same storage, which is known to stay within it."""
         view = self.__class__.__new__(self.__class__)
         view._storage = self._storage
@@ -243,7 +245,7 @@ class Tensor(TensorBase):
         view._name = self._name
         view._size = size = math.prod(shape)
         view._offset = offset if size else 0  # without elements, no address past the end
-        view._pointer = None
+        view._pointer = view._weight = None
         return view
 
     @property
@@ -254,7 +256,8 @@ class Tensor(TensorBase):
     @property
     def strides(self) -> Shape:
         """Bytes from one element to the next, per dimension."""
-        return self._strides
+        strides = self._strides
+        return packed(self._shape, self._dtype.itemsize)[0] if strides is None else strides
 
     @property
     def dtype(self) -> DType:
@@ -277,7 +280,7 @@ class Tensor(TensorBase):
         if self._pointer is not None:
             return True
         itemsize = self._dtype.itemsize
-        is_packed = layout.is_packed(self._shape, self._strides, itemsize)
+        is_packed = layout.is_packed(self._shape, self.strides, itemsize)
         return is_packed and self.data_pointer % itemsize == 0
 
     @property
@@ -305,19 +308,15 @@ class Tensor(TensorBase):
         """Return the tensors that hold the bytes: this one (see `QuantizedTensor.parts`)."""
         return (self,)
 
-    def kernel_weight(self) -> tuple[Any, ...]:
-        """Return what the kernels' Weight holds; valid as long as this contiguous tensor lives."""
-        return self._pointer, ffi.NULL, ffi.NULL, ffi.NULL, 0.0, self._dtype.code
-
     def numpy(self) -> Array:
         """Return the elements as a NumPy array, sharing memory; read-only if the storage is."""
         buffer, dtype = self._storage.buffer(), self._dtype.numpy_dtype
-        return np.ndarray(self._shape, dtype, buffer, self._offset, self._strides)
+        return np.ndarray(self._shape, dtype, buffer, self._offset, self.strides)
 
     def bits(self) -> Array:
         """Return the elements as unsigned integers of the same width, sharing memory."""
         buffer, dtype = self._storage.buffer(), self._dtype.bits_dtype
-        return np.ndarray(self._shape, dtype, buffer, self._offset, self._strides)
+        return np.ndarray(self._shape, dtype, buffer, self._offset, self.strides)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = self.numpy()
@@ -341,12 +340,11 @@ class Tensor(TensorBase):
         """
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
         sizes = layout.resolve_reshape(self._shape, self._size, tuple(wanted))
-        itemsize = self._dtype.itemsize
         if self._pointer is not None or self.is_contiguous:
-            view = self._view(sizes, packed(sizes, itemsize)[0], self._offset)
+            view = self._view(sizes, None, self._offset)
             view._pointer = self._pointer
             return view
-        strides = layout.reshape_strides(self._shape, self._strides, sizes, itemsize)
+        strides = layout.reshape_strides(self._shape, self.strides, sizes, self._dtype.itemsize)
         if strides is None:
             return self.contiguous().reshape(sizes)
         return self._view(sizes, strides, self._offset)
@@ -364,7 +362,7 @@ class Tensor(TensorBase):
         """
         ndim = len(self._shape)
         a, b = layout.resolve_dim("transpose", a, ndim), layout.resolve_dim("transpose", b, ndim)
-        shape, strides = list(self._shape), list(self._strides)
+        shape, strides = list(self._shape), list(self.strides)
         shape[a], shape[b] = shape[b], shape[a]
         strides[a], strides[b] = strides[b], strides[a]
         return self._view(tuple(shape), tuple(strides), self._offset)
@@ -387,12 +385,12 @@ class Tensor(TensorBase):
             raise ShapeError(f"[{op}] ndim must be >= 1: 0 (shape [])")
         start, stop = layout.checked_ints(op, "start and stop", (start, stop))
         layout.check_slice(op, start, stop, self._shape[0])
-        moved = start * self._strides[0]
+        moved = start * self.strides[0]
         return self._view((stop - start, *self._shape[1:]), self._strides, self._offset + moved)
 
     def __getitem__(self, key: Index) -> Self:
         """Select by integers, slices and Ellipsis; always a view, never clamped."""
-        shape, strides, moved = layout.resolve_index(self._shape, self._strides, key)
+        shape, strides, moved = layout.resolve_index(self._shape, self.strides, key)
         return self._view(shape, strides, self._offset + moved)
 
     def __iter__(self) -> Iterator[Self]:
@@ -411,12 +409,12 @@ class Tensor(TensorBase):
         if self._dtype is not float32:
             raise DTypeError(f"[view_as_complex] dtype must equal float32: {self._dtype}")
         is_pairs = self._shape[-1:] == (2,)
-        if not is_pairs or (self._size and self._strides[-1] != float32.itemsize):
+        if not is_pairs or (self._size and self.strides[-1] != float32.itemsize):
             raise ShapeError(
                 f"[view_as_complex] the last size must equal 2 with a stride of 4 bytes: "
-                f"shape {list(self._shape)}, strides {list(self._strides)}"
+                f"shape {list(self._shape)}, strides {list(self.strides)}"
             )
-        return self._view(self._shape[:-1], self._strides[:-1], self._offset, complex64)
+        return self._view(self._shape[:-1], self.strides[:-1], self._offset, complex64)
 
     def view_as_real(self) -> Self:
         """Read complex numbers as pairs (real, imaginary); a view.
@@ -429,7 +427,7 @@ class Tensor(TensorBase):
         """
         if self._dtype is not complex64:
             raise DTypeError(f"[view_as_real] dtype must equal complex64: {self._dtype}")
-        shape, strides = (*self._shape, 2), (*self._strides, float32.itemsize)
+        shape, strides = (*self._shape, 2), (*self.strides, float32.itemsize)
         return self._view(shape, strides, self._offset, float32)
 
     def with_name(self, name: str) -> Self:

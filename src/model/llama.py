@@ -58,7 +58,7 @@ class RMSNorm:
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
         """Normalize the rows of x, mostly the residual stream [T, D], into activations."""
-        return ml.rms_norm(x, self.weight, self.eps, dtype=self.dtype)
+        return ml.rms_norm(x, self.weight, self.eps, self.dtype)
 
 
 class LlamaAttention:
@@ -117,7 +117,7 @@ class LlamaAttention:
 
         mark(8)  # queries, keys and values
         xq, xk, xv = ml.linear_transformations(  # [T, D] -> [T, H*h], [T, K*h], [T, K*h]
-            x, (self.wq, self.wk, self.wv), biases=(self.wq_bias, self.wk_bias, self.wv_bias)
+            x, (self.wq, self.wk, self.wv), None, (self.wq_bias, self.wk_bias, self.wv_bias)
         )
 
         if self.q_norm and self.k_norm and self.norms_all_heads:
@@ -145,7 +145,7 @@ class LlamaAttention:
         else:
             output = ml.attention(xq, cache, start_pos, self.divisor)  # [T, H, h]
         output = self.gather(output.reshape(T, H * h), "Hh")  # [T, H, h] -> [T, H*h]
-        output = ml.linear_transformation(output, self.wo, dtype=ml.float32, bias=self.wo_bias)
+        output = ml.linear_transformation(output, self.wo, ml.float32, self.wo_bias)
         return self.gather(output, "D")  # [T, H*h] -> [T, D]
 
     def eager(
@@ -204,10 +204,10 @@ class LlamaFeedForward:
         mark(17)  # feed-forward
         # Neither of the two keeps a name, so that both are freed before w2: the model's largest.
         hidden = ml.swiglu(  # [T, D] -> [T, F], [T, F] -> [T, F]
-            *ml.linear_transformations(x, (self.w1, self.w3), biases=(self.w1_bias, self.w3_bias))
+            *ml.linear_transformations(x, (self.w1, self.w3), None, (self.w1_bias, self.w3_bias))
         )
         hidden = self.gather(hidden, "F")
-        output = ml.linear_transformation(hidden, self.w2, dtype=ml.float32, bias=self.w2_bias)
+        output = ml.linear_transformation(hidden, self.w2, ml.float32, self.w2_bias)
         return self.gather(output, "D")  # [T, F] -> [T, D]
 
 

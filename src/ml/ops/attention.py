@@ -93,7 +93,7 @@ def rotary_embedding(
         raise ShapeError(
             f"[rotary_embedding] x.ndim must equal 3: {x.ndim} (shape {list(x.shape)})"
         )
-    T, _, h = x._shape
+    T, heads, h = x._shape
     if h % 2 or frequencies._shape != (T, h // 2):
         raise ShapeError(
             f"[rotary_embedding] frequencies.shape must equal (x.shape[0], x.shape[2] / 2): "
@@ -103,8 +103,8 @@ def rotary_embedding(
     result = Tensor._empty(x._shape, operand._dtype)
     if result._size:
         lib.rotary(
-            result._pointer, operand._pointer, turns._pointer, *x._shape, pairs == "halves",
-            operand._dtype.code, kernels.threads or kernels.checked_threads(),
+            result._pointer, operand._pointer, kernels.pointer(turns._pointer), T, heads, h,
+            pairs == "halves", operand._dtype.code, kernels.threads or kernels.checked_threads(),
         )  # fmt: skip
     return result if result._dtype is x._dtype else result.to(x._dtype)
 
@@ -158,7 +158,7 @@ def write_cache(cache: KeyValueCache, start_pos: int | Spans, xk: Tensor, xv: Te
 
 def _row_pointer(x: Tensor, row: int) -> Any:
     """Return the address of a row of a contiguous tensor."""
-    return kernels.pointer(x.data_pointer + row * x._strides[0])
+    return kernels.pointer(x.data_pointer + row * x.strides[0])
 
 
 def _parts(
@@ -183,7 +183,8 @@ def _parts(
                 f"({shown((label, x))})"
             )
         return start_pos.parts
-    start_pos = checked_ints(op, "start_pos", (start_pos,))[0]
+    if type(start_pos) is not int:
+        start_pos = checked_ints(op, "start_pos", (start_pos,))[0]
     if not 0 <= start_pos <= start_pos + T <= cache.positions:
         raise ShapeError(
             f"[{op}] start_pos and start_pos + T must be in [0, cache.positions]: {start_pos} and "
@@ -267,16 +268,16 @@ def attention(
     threads, code = kernels.threads or kernels.checked_threads(), xq._dtype.code
     scale = _LOG2_E / (divisor or math.sqrt(h))
     for row, tokens, first, end, blocks in parts:
-        step = max(1, _MULTIPLY_ADDS_PER_CALL // (2 * H * h * (first + tokens)))
-        for t in range(0, tokens, step):
-            count = min(step, tokens - t)
+        step = _MULTIPLY_ADDS_PER_CALL // (2 * H * h * (first + tokens)) or 1
+        while tokens:
+            count = step if step < tokens else tokens
             # Enough for any position of the sequence, so that it allocates once.
             most = lib.attention_scratch_bytes(count, end - count, H, K, h, code, threads)
-            at = row + t
             lib.attention(
-                _row_pointer(result, at) if at else result._pointer, kernels.scratch(most),
-                _row_pointer(xq, at) if at else xq._pointer,
-                cache.keys._pointer, cache.values._pointer, blocks, count, first + t, H, K, h,
+                _row_pointer(result, row) if row else result._pointer, kernels.scratch(most),
+                _row_pointer(xq, row) if row else xq._pointer,
+                cache.keys._pointer, cache.values._pointer, blocks, count, first, H, K, h,
                 cache.capacity, scale, code, threads,
             )  # fmt: skip
+            row, first, tokens = row + count, first + count, tokens - count
     return result

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from .. import kernels
 from ..checks import (
@@ -104,43 +103,47 @@ def _linear(
     dtype: DType | None,
     biases: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
-    operand, shape = kernel_operand(op, x), x._shape
-    dtype = x._dtype if dtype is None else float_dtype(op, dtype)
-    out_dtype = bfloat16 if operand._dtype is dtype is bfloat16 else float32
-    columns, first = shape[-1:] or (-1,), weights[0]._dtype  # nothing fits x without dimensions
-    kept: list[Any] = []  # what the kernel reads lives until it has returned
+    operand, given, first = kernel_operand(op, x), x._dtype, weights[0]._dtype
+    dtype = given if dtype is None else float_dtype(op, dtype)
+    out_dtype = bfloat16 if given is dtype is bfloat16 else float32
+    *outer, columns = x._shape or (-1,)  # nothing fits x without dimensions
+    goes_with = first is given or _goes_with(operand._dtype, first)
+    copies: list[Tensor] = []  # what the kernel reads lives until it has returned
     results, fields, features = [], [], 0
-    for weight, bias in zip(weights, biases, strict=True):
-        fits = weight._shape[1:] == columns
-        if not fits or (first is not operand._dtype and not _goes_with(operand._dtype, first)):
+    for number, weight in enumerate(weights):
+        if not goes_with or len(weight._shape) != 2 or weight._shape[1] != columns:
             raise _misfit(op, x, weight)
-        bias_at, bias_code = ffi.NULL, 0
+        bias, bias_at, bias_code = biases[number], ffi.NULL, 0
         if bias is not None:
             bias = _checked_bias(op, weight, bias)
+            copies.append(bias)
             bias_at, bias_code = bias._pointer, bias._dtype.code
-        if isinstance(weight, Tensor) and weight._pointer is None:
+        if weight._weight is None and isinstance(weight, Tensor):
             weight = weight.contiguous()
+            weight._weight = kernels.weight((weight._pointer,), weight._dtype.code)
+            copies.append(weight)
         rows = weight._shape[0]
-        result = Tensor._empty((*shape[:-1], rows), out_dtype)
-        kept += weight, bias
+        result = Tensor._empty((*outer, rows), out_dtype)
         results.append(result)
-        fields.append((result._pointer, weight.kernel_weight(), bias_at, rows, bias_code))
+        fields.append((result._pointer, weight._weight, bias_at, rows, bias_code))
         features += rows
-    T, products = math.prod(shape[:-1]), features * shape[-1]
+    T, products = math.prod(outer), features * columns
     threads = kernels.threads or kernels.checked_threads()
-    scratch = kernels.scratch(lib.product_scratch_bytes(shape[-1], threads))
+    scratch = kernels.scratch(lib.product_scratch_bytes(columns, threads))
     parts, x_at = ffi.new(_LINEAR_PARTS, fields), operand._pointer
-    step = T if T * products <= PRODUCTS_PER_CALL else rows_per_call(T, products)
-    for t in range(0, T if features else 0, step or 1):
+    t, step = 0, T if T * products <= PRODUCTS_PER_CALL else rows_per_call(T, products)
+    while features and t < T:
         if t:
-            x_at = kernels.pointer(operand.data_pointer + t * shape[-1] * operand._dtype.itemsize)
+            step = min(step, T - t)
+            x_at = kernels.pointer(operand.data_pointer + t * columns * operand._dtype.itemsize)
             for part, result in zip(parts, results, strict=True):
                 row_bytes = result._shape[-1] * out_dtype.itemsize
                 part.out = kernels.pointer(result.data_pointer + t * row_bytes)
         lib.linear(
-            parts, scratch, x_at, len(results), min(step, T - t), shape[-1], operand._dtype.code,
-            out_dtype.code, threads,
+            parts, scratch, x_at, len(results), step, columns, operand._dtype.code, out_dtype.code,
+            threads,
         )  # fmt: skip
+        t += step
     if out_dtype is dtype:
         return tuple(results)
     return tuple([result.to(dtype) for result in results])
@@ -255,7 +258,7 @@ def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
         a, b, out = wide_rows[place], wide_columns[place], result[place if batch else ...]
         lib.batched_matmul(
             kernels.pointer(out.data_pointer), scratch, kernels.pointer(a.data_pointer),
-            kernels.pointer(b.data_pointer), stack[-1], m, n, k, *a._strides[:2], *b._strides[:2],
+            kernels.pointer(b.data_pointer), stack[-1], m, n, k, *a.strides[:2], *b.strides[:2],
             a._dtype.code, out_dtype.code, threads,
         )  # fmt: skip
     return result
@@ -263,4 +266,4 @@ def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
 
 def _spread(x: Tensor, shape: Shape) -> Tensor:
     """Repeat a tensor over a broadcast shape, without a copy."""
-    return x._view(shape, broadcast_strides(x._shape, x._strides, shape), x._offset)
+    return x._view(shape, broadcast_strides(x._shape, x.strides, shape), x._offset)

@@ -85,9 +85,9 @@ def split(x: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Ten
             f"(shape {list(x.shape)})"
         )
     starts = itertools.accumulate(sizes, initial=0)
-    before, after, step = x._shape[:dim], x._shape[dim + 1 :], x._strides[dim]
+    before, after, step = x._shape[:dim], x._shape[dim + 1 :], x.strides[dim]
     return tuple(
-        x._view((*before, size, *after), x._strides, x._offset + start * step)
+        x._view((*before, size, *after), x.strides, x._offset + start * step)
         for start, size in zip(starts, sizes, strict=False)
     )
 
@@ -148,7 +148,7 @@ def expand(x: Tensor, *sizes: int | Sequence[int]) -> Tensor:
             f"{list(wanted)} (shape {list(x.shape)})"
         )
     packed(checked_shape("expand", target), x._dtype.itemsize)  # refuses too many bytes
-    return x._view(target, broadcast_strides(x._shape, x._strides, target), x._offset)
+    return x._view(target, broadcast_strides(x._shape, x.strides, target), x._offset)
 
 
 def _listed(values: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
@@ -159,12 +159,12 @@ def _listed(values: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
 
 def _with_dims(x: Tensor, dims: Sequence[int]) -> Tensor:
     """Look at some dimensions, in their order; the others have size 1."""
-    shape, strides = (tuple(values[d] for d in dims) for values in (x._shape, x._strides))
+    shape, strides = (tuple(values[d] for d in dims) for values in (x._shape, x.strides))
     return x._view(shape, strides, x._offset)
 
 
 def _unsqueezed(op: str, x: Tensor, dim: int) -> Tensor:
     at = resolve_dim(op, dim, len(x._shape) + 1)
     shape = checked_shape(op, (*x._shape[:at], 1, *x._shape[at:]))
-    strides = (*x._strides[:at], x._dtype.itemsize, *x._strides[at:])
+    strides = (*x.strides[:at], x._dtype.itemsize, *x.strides[at:])
     return x._view(shape, strides, x._offset)

@@ -136,7 +136,8 @@ def argmax(x: Tensor, dim: int | None = None) -> Tensor:
             raise ShapeError(f"[argmax] x.shape[-1] must be <= {_MOST_COLUMNS}: {columns}")
         if result._size:
             lib.argmax(
-                result._pointer, operand._pointer, result._size, columns, operand._dtype.code,
+                kernels.pointer(result._pointer), operand._pointer, result._size, columns,
+                operand._dtype.code,
                 kernels.threads or kernels.checked_threads(),
             )  # fmt: skip
     else:
@@ -216,6 +217,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | None = None) 
     """
     operand, shape = kernel_operand("rms_norm", x), x._shape
     check_float("rms_norm", weight)
+    eps = eps if type(eps) is float else checked_number("rms_norm", eps, float32)
     if not shape or weight._shape != shape[-1:]:
         check_ndim_at_least("rms_norm", x, 1)
         raise ShapeError(
@@ -227,9 +229,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | None = None) 
     result = Tensor._empty(shape, dtype if dtype in KERNEL_DTYPES else float32)
     if result._size:
         lib.rms_norm(
-            result._pointer, operand._pointer, factors._pointer, math.prod(shape[:-1]), shape[-1],
-            checked_number("rms_norm", eps, float32), operand._dtype.code, factors._dtype.code,
-            result._dtype.code, kernels.threads or kernels.checked_threads(),
+            result._pointer, operand._pointer, factors._pointer, result._size // shape[-1],
+            shape[-1], eps, operand._dtype.code, factors._dtype.code, result._dtype.code,
+            kernels.threads or kernels.checked_threads(),
         )  # fmt: skip
     return result if result._dtype is dtype else result.to(dtype)
 
