@@ -3,7 +3,8 @@
 `python -m tests.bench.bench_http` starts a server beside itself and lets both answer the same
 requests in turn, so that one of them rests while the other works. The texts have to be equal. What
 counts is the time from the first token of an answer to its last one; ratios are those of a round.
-The last line is JSON.
+What the event loop of the server takes of a processor hardly depends on what else runs. The last
+line is JSON.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from typing import Any
 from src import ml
 from src.inference import BatchEngine, SamplingArgs
 from src.model import load_model
-from tests.server.running import JSON, running
+from tests.server.running import JSON, Running, running
 
 from .bench_batch import prompt
 from .shapes import add_shape_options, find_checkpoint
@@ -47,6 +48,7 @@ def main() -> None:
     ):
         for count in options.counts:
             rates: dict[str, list[float]] = {"Python": [], "HTTP": []}
+            before = loop_seconds(server)
             for number in range(1 + options.rounds):  # the first one warms up
                 seeds = range(100 * number, 100 * number + count)
                 prompts = [prompt(model, seed, PROMPT) for seed in seeds]
@@ -62,10 +64,19 @@ def main() -> None:
             medians = {name: statistics.median(values) for name, values in rates.items()}
             found |= {f"{name} {count}": value for name, value in medians.items()}
             found[f"Python over HTTP {count}"] = statistics.median(ratios)
+            tokens = (1 + options.rounds) * count * options.tokens
+            found[f"loop {count}"] = (loop_seconds(server) - before) / tokens
             print(f"{count}: {medians['Python']:.2f} tokens/s in Python, {medians['HTTP']:.2f} "
                   f"over HTTP; ratio {statistics.median(ratios):.4f}, from {min(ratios):.4f} to "
-                  f"{max(ratios):.4f}", flush=True)  # fmt: skip
+                  f"{max(ratios):.4f}; {found[f'loop {count}'] * 1e3:.2f} ms of the event loop for "
+                  "a token", flush=True)  # fmt: skip
     print(json.dumps(found))
+
+
+def loop_seconds(server: Running) -> float:
+    """Return what the main thread of the server took of a processor so far."""
+    process = server.process.pid
+    return int(Path(f"/proc/{process}/task/{process}/schedstat").read_text().split()[0]) / 1e9
 
 
 def in_python(engine: BatchEngine, ids: list[int], seed: int, tokens: int) -> Answer:
