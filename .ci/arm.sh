@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Builds the kernels for 64-bit Arm Linux with the clang of the package ziglang, asks the bundled model
-# its question on three processors under qemu, and runs tests there. Debian's packages are unpacked into
-# a directory; nothing is installed. Arguments: that directory, and what pytest is to run.
+# Builds a wheel for 64-bit Arm Linux with the clang of the package ziglang, installs it into a Python for
+# Arm under qemu, where it answers a question on three processors, and runs tests there. Debian's packages
+# are unpacked into a directory; nothing is installed on this machine. Arguments: that directory, and what
+# pytest is to run on a processor with BF16 instructions; or "slow": all tests of kernels and models, on all
+# three, which takes hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$1
@@ -10,7 +12,7 @@ command -v apt-get >/dev/null || { echo "skipped: no apt-get, and so no qemu"; e
 
 apt_arm=(-qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o APT::Sandbox::User=root
     -o Dir::State="$work/state" -o Dir::State::status="$work/status" -o Dir::Cache="$work/cache")
-mkdir -p "$work"/{state/lists/partial,cache/archives/partial,debs,arm,host,site,objects}
+mkdir -p "$work"/{state/lists/partial,cache/archives/partial,debs,arm,host,site}
 touch "$work/status"
 libraries="libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libbz2-1.0 liblzma5 libcrypt1"
 python="libpython3.11-minimal libpython3.11-stdlib python3.11-minimal"
@@ -23,33 +25,45 @@ for package in "$work"/debs/*.deb; do
 done
 platforms=(--platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64)
 pip install --quiet --target "$work/site" --only-binary :all: --python-version 311 "${platforms[@]}" \
-    numpy ml_dtypes cffi structlog regex rich prompt_toolkit pytest hypothesis setuptools
+    numpy ml_dtypes cffi structlog regex rich prompt_toolkit pytest hypothesis setuptools pip
 
-python - "$work/module.c" <<'PYTHON'
-import sys
-sys.path.insert(0, "csrc")
-from build_kernels import ffibuilder
-ffibuilder.emit_c_code(sys.argv[1])
-PYTHON
-include=$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')
-flags="-std=c11 -O3 -g0 -ffp-contract=off -fPIC -pthread -DLLAMA_BOLTS_PTHREADS -Icsrc -I$include"
-printf '%s\n' csrc/*.c "$work/module.c" | xargs -P "$(nproc)" -I{} bash -c \
-    'python -m ziglang cc -target aarch64-linux-gnu.2.28 '"$flags"' -c {} -o "$0/$(basename {}).o"' "$work/objects"
-mkdir -p "$work/tree"
-cp -r src tests tools csrc pyproject.toml README.md docs "$work/tree"
-rm -f "$work"/tree/src/ml/_kernels*.so
-python -m ziglang cc -target aarch64-linux-gnu.2.28 -shared -pthread "$work"/objects/*.o -lm \
-    -o "$work/tree/src/ml/_kernels.abi3.so"
+compiler="python -m ziglang cc -target aarch64-linux-gnu.2.28"
+CC=$compiler LDSHARED="$compiler -shared" _PYTHON_HOST_PLATFORM=linux-aarch64 \
+    python setup.py -q bdist_wheel --dist-dir "$work/wheel" >"$work/wheel.log" 2>&1 \
+    || { cat "$work/wheel.log"; exit 1; }
 
-cd "$work/tree"
-on() {
-    PYTHONPATH=$work/site "$work/host/usr/bin/qemu-aarch64-static" -cpu "$1" -L "$work/arm" \
-        "$work/arm/usr/bin/python3.11" "${@:2}"
-}
-for processor in max neoverse-n1 cortex-a72; do
-    answer=$(on $processor -m src.main --temperature 0 --no-stats -p \
+# A test that starts Python starts it by its name, that of a script here. Tools of this machine, which
+# would compile for it, are not found.
+processors="max neoverse-n1 cortex-a72"
+for processor in $processors; do
+    cat >"$work/$processor" <<SCRIPT
+#!/bin/bash
+export PYTHONHOME=$work/arm/usr PYTHONPATH=$work/site PATH=$work
+exec $work/host/usr/bin/qemu-aarch64-static -cpu $processor -0 "\$0" -L $work/arm \\
+    $work/arm/usr/bin/python3.11 "\$@"
+SCRIPT
+    chmod +x "$work/$processor"
+done
+"$work/max" -m pip install --quiet --no-index --no-deps --target "$work/site" "$work"/wheel/*.whl
+
+for processor in $processors; do
+    answer=$(cd "$work" && "./$processor" -m llama_bolts --temperature 0 --no-stats -p \
         "What is the capital of Massachusetts? Answer in one word.")
     test "$answer" = "Boston" || { echo "$processor: expected Boston, got: $answer"; exit 1; }
-    on $processor -c 'from src import ml; info = ml.build_info(); print(info["isa"], info["compiler"])'
+    (cd "$work" && "./$processor" -c 'from llama_bolts import ml; info = ml.build_info()
+print(info["isa"], info["compiler"])')
 done
-on max -m pytest -q -p no:cacheprovider "$@"
+
+mkdir "$work/tree"
+cp -r src tests tools csrc pyproject.toml README.md docs "$work/tree"
+rm -f "$work"/tree/src/ml/_kernels*.so
+cp "$work"/site/llama_bolts/ml/_kernels.abi3.so "$work/tree/src/ml"
+cd "$work/tree"
+if [ "$*" != slow ]; then
+    "$work/max" -m pytest -q -p no:cacheprovider "$@"
+    exit
+fi
+for processor in $processors; do
+    echo "$processor"
+    "$work/$processor" -m pytest -q -p no:cacheprovider tests/csrc tests/model
+done

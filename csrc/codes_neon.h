@@ -95,6 +95,64 @@ INLINE group look_up(group codes, const int8_t table[16])
 /* A vector of integers. */
 typedef int32x4_t ivec;
 
+#ifdef NEON_DOT
+/*
+ * Dot products of int8, exact as all integers. A number of x is 256 * high + low, low >= 0, and is
+ * kept as two bytes: those of a half of a group are 16 low ones and, 32 numbers further, 16 high
+ * ones. Without a product of codes with unsigned bytes (i8mm), 127 - low is kept for low, and
+ * -127 times the codes is added.
+ */
+INLINE void split_numbers(int16_t *numbers)
+{
+    for (int16_t *end = numbers + 16; numbers < end; numbers += 8) {
+        const uint8x16_t even = vreinterpretq_u8_s16(vld1q_s16(numbers));
+        const uint8x16_t odd = vreinterpretq_u8_s16(vld1q_s16(numbers + 32));
+        uint8x16_t low = vtrn1q_u8(even, odd);
+#ifndef NEON_I8MM
+        low = veorq_u8(low, vdupq_n_u8(127));
+#endif
+        vst1q_s16(numbers, vreinterpretq_s16_u8(low));
+        vst1q_s16(numbers + 32, vreinterpretq_s16_u8(vtrn2q_u8(even, odd)));
+    }
+}
+
+typedef struct Halves {
+    int8x16_t codes;
+    ivec less; /* 127 times the codes, less than 0 */
+} Halves;
+
+INLINE Halves widen_half(group codes, int half)
+{
+    const int8x16_t of_half = vreinterpretq_s8_u8(codes.half[half]);
+#ifdef NEON_I8MM
+    return (Halves){of_half, vdupq_n_s32(0)};
+#else
+    return (Halves){of_half, vdotq_s32(vdupq_n_s32(0), of_half, vdupq_n_s8(-127))};
+#endif
+}
+
+/* Four partial sums of the codes of halves [first, end) of a group times numbers of x. */
+INLINE ivec sum_of_halves(const Halves *halves, const int16_t *x, int first, int end)
+{
+    ivec sum = vdupq_n_s32(0);
+#pragma GCC unroll 2
+    for (int h = first; h < end; h++)
+        sum = vdotq_s32(sum, vreinterpretq_s8_s16(vld1q_s16(x + 32 + 8 * h)), halves[h].codes);
+    sum = vshlq_n_s32(sum, 8);
+#ifdef NEON_I8MM
+#pragma GCC unroll 2
+    for (int h = first; h < end; h++)
+        sum = vusdotq_s32(sum, vreinterpretq_u8_s16(vld1q_s16(x + 8 * h)), halves[h].codes);
+    return sum;
+#else
+    ivec low = end - first == 2 ? vaddq_s32(halves[0].less, halves[1].less) : halves[first].less;
+#pragma GCC unroll 2
+    for (int h = first; h < end; h++)
+        low = vdotq_s32(low, vreinterpretq_s8_s16(vld1q_s16(x + 8 * h)), halves[h].codes);
+    return vsubq_s32(sum, low);
+#endif
+}
+#else
 /*
  * A half of a group as 16 bits: pairs of codes in a lane's two bytes. The odd one is shifted right;
  * the even one first left.
@@ -109,15 +167,21 @@ INLINE Halves widen_half(group codes, int half)
     return (Halves){vshrq_n_s16(vshlq_n_s16(pairs, 8), 8), vshrq_n_s16(pairs, 8)};
 }
 
-/* Four partial sums of the codes of a half times the numbers of x (integers.h), onto `sum`. */
-INLINE ivec add_half(ivec sum, Halves codes, const int16_t *x)
+/* Four partial sums of the codes of halves [first, end) of a group times numbers of x. */
+INLINE ivec sum_of_halves(const Halves *halves, const int16_t *x, int first, int end)
 {
-    const int16x8_t even = vld1q_s16(x), odd = vld1q_s16(x + 32);
-    sum = vmlal_s16(sum, vget_low_s16(codes.even), vget_low_s16(even));
-    sum = vmlal_high_s16(sum, codes.even, even);
-    sum = vmlal_s16(sum, vget_low_s16(codes.odd), vget_low_s16(odd));
-    return vmlal_high_s16(sum, codes.odd, odd);
+    ivec sum = vdupq_n_s32(0);
+#pragma GCC unroll 2
+    for (int h = first; h < end; h++) {
+        const int16x8_t even = vld1q_s16(x + 8 * h), odd = vld1q_s16(x + 32 + 8 * h);
+        sum = vmlal_s16(sum, vget_low_s16(halves[h].even), vget_low_s16(even));
+        sum = vmlal_high_s16(sum, halves[h].even, even);
+        sum = vmlal_s16(sum, vget_low_s16(halves[h].odd), vget_low_s16(odd));
+        sum = vmlal_high_s16(sum, halves[h].odd, odd);
+    }
+    return sum;
 }
+#endif
 
 /* The sum of each of four vectors, as floats. */
 INLINE vec sums_of_four(const ivec *v)

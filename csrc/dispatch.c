@@ -41,6 +41,7 @@ static const KernelSet *find_set(InstructionSet isa)
     case ISA_AVX512: return has_avx512() ? &kernel_set_avx512 : NULL;
     case ISA_AVX512BF16: return has_avx512bf16() ? &kernel_set_avx512bf16 : NULL;
     case ISA_NEON:
+    case ISA_NEONDOT:
     case ISA_NEONBF16: return NULL;
     }
     return NULL;
@@ -50,18 +51,26 @@ static const KernelSet *find_set(InstructionSet isa)
 #if defined(__APPLE__)
 #include <sys/sysctl.h>
 
-static int has_bf16(void)
+static int has_feature(const char *name)
 {
     int has = 0;
     size_t size = sizeof has;
-    return sysctlbyname("hw.optional.arm.FEAT_BF16", &has, &size, NULL, 0) == 0 && has;
+    return sysctlbyname(name, &has, &size, NULL, 0) == 0 && has;
+}
+
+static int has_dot(void) { return has_feature("hw.optional.arm.FEAT_DotProd"); }
+static int has_bf16(void)
+{
+    return has_feature("hw.optional.arm.FEAT_BF16") && has_feature("hw.optional.arm.FEAT_I8MM");
 }
 #elif defined(__linux__)
 #include <sys/auxv.h>
 
-/* HWCAP2_BF16, which older headers do not name. */
-static int has_bf16(void) { return getauxval(AT_HWCAP2) >> 14 & 1; }
+/* HWCAP_ASIMDDP; HWCAP2_I8MM and HWCAP2_BF16, which older headers do not name. */
+static int has_dot(void) { return getauxval(AT_HWCAP) >> 20 & 1; }
+static int has_bf16(void) { return (getauxval(AT_HWCAP2) >> 13 & 3) == 3; }
 #else
+static int has_dot(void) { return 0; }
 static int has_bf16(void) { return 0; }
 #endif
 
@@ -70,6 +79,7 @@ static const KernelSet *find_set(InstructionSet isa)
     switch (isa) {
     case ISA_PORTABLE: return &kernel_set_portable;
     case ISA_NEON: return &kernel_set_neon;
+    case ISA_NEONDOT: return has_dot() ? &kernel_set_neondot : NULL;
     case ISA_NEONBF16: return has_bf16() ? &kernel_set_neonbf16 : NULL;
     case ISA_AVX2:
     case ISA_AVX512:

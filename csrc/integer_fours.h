@@ -1,6 +1,6 @@
 /*
  * Formats that are expanded, for vectors of four lanes: rows are read where they are. Four groups
- * of a row are widened to 16 bits, and all tokens pass over them; their sums are four lanes.
+ * of a row stay in registers, and all tokens pass over them; their sums are four lanes.
  */
 #pragma once
 
@@ -10,12 +10,15 @@
 #include "formats.h"
 #include "integer_rows.h"
 
-/* Blocks of a row of which each lane meets one group, or fewer at its end. */
-typedef struct Unit {
-    const uint8_t *codes;
-    const char *scales;
-    ptrdiff_t first, groups; /* along `in` */
-} Unit;
+/* Codes of which each lane meets one group. */
+enum { UNIT_CODES = LANES * GROUP };
+
+/* Numbers, scales and sums of the first token, from a group on whose lane is the first. */
+typedef struct UnitOfX {
+    const int16_t *numbers;
+    ptrdiff_t numbers_apart, groups; /* between two pairs of groups; between two tokens' scales */
+    const float *scales, *sums;
+} UnitOfX;
 
 /* Factors of four groups, times their steps where they have any. */
 INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has_steps, int four,
@@ -28,18 +31,18 @@ INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has
 }
 
 /* Adds four groups times the numbers of one token to their four lanes. */
-INLINE vec add_four(vec sum, const Halves (*codes)[2], const Factors *factors, int four,
-                    const IntegerKBlock *k, int t, ptrdiff_t index, const ExpandedFormat f)
+INLINE vec add_four(vec sum, const Halves (*codes)[2], const Factors *factors, int four, UnitOfX x,
+                    const ExpandedFormat f)
 {
-    const vec x_scales = vec_load(integer_scales(k->panel, k->in, k->tokens, t) + index);
+    const vec x_scales = vec_load(x.scales + four * 4);
     ivec sums[2][4];
+#pragma GCC unroll 2
+    for (int part = 0; part < f.parts; part++)
 #pragma GCC unroll 4
-    for (int g = 0; g < 4; g++) {
-        const int16_t *x = integer_numbers(k->panel, k->tokens, index + g) + t * 64;
-        const ivec first = add_half((ivec){0}, codes[g][0], x);
-        sums[0][g] = f.parts == 1 ? add_half(first, codes[g][1], x + 8) : first;
-        sums[1][g] = f.parts == 1 ? first : add_half((ivec){0}, codes[g][1], x + 8);
-    }
+        for (int g = 0; g < 4; g++) {
+            const int16_t *numbers = x.numbers + (four * 4 + g) / 2 * x.numbers_apart + g % 2 * 16;
+            sums[part][g] = sum_of_halves(codes[g], numbers, part, 3 - f.parts + part);
+        }
 #pragma GCC unroll 2
     for (int part = 0; part < f.parts; part++)
         sum = mac_float32(sum, sums_of_four(sums[part]),
@@ -50,10 +53,9 @@ INLINE vec add_four(vec sum, const Halves (*codes)[2], const Factors *factors, i
         return sum;
 #pragma GCC unroll 2
     for (int part = 0; part < f.parts; part++) {
-        const ptrdiff_t apart = integer_padded(k->in) / GROUP;
-        const float *x_sums = integer_sums(k->panel, k->in, k->tokens, t) + part * apart + index;
-        const vec all =
-            f.parts == 1 ? vec_add(vec_load(x_sums), vec_load(x_sums + apart)) : vec_load(x_sums);
+        const float *x_sums = x.sums + part * x.groups + four * 4;
+        const vec all = f.parts == 1 ? vec_add(vec_load(x_sums), vec_load(x_sums + x.groups))
+                                     : vec_load(x_sums);
         sum = mac_float32(sum, all,
                           vec_multiply(widen_factors(factors->mins, factors->min_steps,
                                                      f.has_mins == 2, four, part, f),
@@ -62,48 +64,73 @@ INLINE vec add_four(vec sum, const Halves (*codes)[2], const Factors *factors, i
     return sum;
 }
 
-INLINE void add_unit(float *lanes, const Unit *u, const IntegerKBlock *k, const ExpandedFormat f)
+/* Adds a group for each lane to the lanes of some tokens. */
+INLINE void add_unit(float *lanes, const uint8_t *codes, const char *scales, const UnitOfX x,
+                     const int tokens, const ExpandedFormat f)
 {
     Factors factors = {0};
-    for (ptrdiff_t b = 0; b < u->groups * GROUP / f.elements; b++)
-        f.factors(&factors, (int)(b * f.elements / GROUP), u->codes + b * f.code_bytes,
-                  u->scales + b * f.scale_bytes);
-    for (int four = 0; four * 4 < u->groups; four++) {
-        Halves codes[4][2];
+#pragma GCC unroll 16
+    for (int b = 0; b < UNIT_CODES / f.elements; b++)
+        f.factors(&factors, (int)(b * f.elements / GROUP), codes + b * f.code_bytes,
+                  scales + b * f.scale_bytes);
 #pragma GCC unroll 4
-        for (int g = 0; g < 4; g++) { /* past the end, where factors are 0, the last group again */
-            const group one = expand_at(u->codes, min_size(four * 4 + g, u->groups - 1), f);
-            codes[g][0] = widen_half(one, 0);
-            codes[g][1] = widen_half(one, 1);
+    for (int four = 0; four < LANES / 4; four++) {
+        Halves halves_of[4][2];
+#pragma GCC unroll 4
+        for (int g = 0; g < 4; g++) {
+            const group one = expand_at(codes, four * 4 + g, f);
+            halves_of[g][0] = widen_half(one, 0);
+            halves_of[g][1] = widen_half(one, 1);
         }
-        for (int t = 0; t < k->tokens; t++) {
+        for (int t = 0; t < tokens; t++) {
             float *at = lanes + t * LANES + four * 4;
-            vec_store(at,
-                      add_four(vec_load(at), codes, &factors, four, k, t, u->first + four * 4, f));
+            const UnitOfX of_token = {x.numbers + t * 64, x.numbers_apart, x.groups,
+                                      x.scales + t * x.groups, x.sums + 2 * t * x.groups};
+            vec_store(at, add_four(vec_load(at), halves_of, &factors, four, of_token, f));
         }
+    }
+}
+
+INLINE void multiply_tokens(const IntegerKBlock *k, const int tokens, const ExpandedFormat f)
+{
+    const ptrdiff_t end = (k->start + k->count) / GROUP;
+    uint8_t padded[2 * UNIT_CODES];
+    char padded_scales[LANES * sizeof(float)];
+    for (ptrdiff_t r = 0; r < k->rows; r++) {
+        const ptrdiff_t block = ((k->row + r) * k->in + k->start) / f.elements;
+        const uint8_t *codes = (const uint8_t *)k->weight->data + block * f.code_bytes;
+        const char *scales = (const char *)k->weight->scales + block * f.scale_bytes;
+        float *lanes = k->lanes + r * PANEL_TOKENS * LANES;
+        if (k->start == 0)
+            memset(lanes, 0, (size_t)tokens * LANES * sizeof(float));
+        for (ptrdiff_t first = k->start / GROUP; first < end; first += LANES) {
+            const size_t blocks = (size_t)(min_size(LANES, end - first) * GROUP / f.elements);
+            const UnitOfX x = {integer_numbers(k->panel, tokens, first), tokens * 64,
+                               integer_padded(k->in) / GROUP,
+                               integer_scales(k->panel, k->in, tokens, 0) + first,
+                               integer_sums(k->panel, k->in, tokens, 0) + first};
+            __builtin_prefetch(codes + PREFETCH_STREAM);
+            if (end - first < LANES) { /* zeros stand for the blocks that lack */
+                codes =
+                    memcpy(memset(padded, 0, sizeof padded), codes, blocks * (size_t)f.code_bytes);
+                scales = memcpy(memset(padded_scales, 0, sizeof padded_scales), scales,
+                                blocks * (size_t)f.scale_bytes);
+            }
+            add_unit(lanes, codes, scales, x, tokens, f);
+            codes += UNIT_CODES / f.elements * f.code_bytes;
+            scales += UNIT_CODES / f.elements * f.scale_bytes;
+        }
+        for (int t = 0; t < tokens && k->start + k->count == k->in; t++)
+            k->out[t * CHUNK_ROWS + r] = reduce_lanes(lanes + t * LANES);
     }
 }
 
 INLINE void multiply_expanded_k_block(const IntegerKBlock *k, const ExpandedFormat f)
 {
-    for (ptrdiff_t r = 0; r < k->rows; r++) {
-        const ptrdiff_t block = ((k->row + r) * k->in + k->start) / f.elements;
-        float *lanes = k->lanes + r * PANEL_TOKENS * LANES;
-        Unit u = {(const uint8_t *)k->weight->data + block * f.code_bytes,
-                  (const char *)k->weight->scales + block * f.scale_bytes, k->start / GROUP, 0};
-        if (k->start == 0)
-            memset(lanes, 0, PANEL_TOKENS * LANES * sizeof(float));
-        for (const ptrdiff_t end = (k->start + k->count) / GROUP; u.first < end;) {
-            u.groups = min_size(LANES, end - u.first);
-            __builtin_prefetch(u.codes + PREFETCH_STREAM);
-            add_unit(lanes, &u, k, f);
-            u.first += u.groups;
-            u.codes += u.groups * GROUP / f.elements * f.code_bytes;
-            u.scales += u.groups * GROUP / f.elements * f.scale_bytes;
-        }
-        for (int t = 0; t < k->tokens && k->start + k->count == k->in; t++)
-            k->out[t * CHUNK_ROWS + r] = reduce_lanes(lanes + t * LANES);
-    }
+    if (k->tokens == 1)
+        multiply_tokens(k, 1, f);
+    else
+        multiply_tokens(k, k->tokens, f);
 }
 
 /* All of `in` is one K block of each row here. */

@@ -149,7 +149,7 @@ const KernelSet *kernel_set(void);
 
 extern const KernelSet kernel_set_portable, kernel_set_avx2;
 extern const KernelSet kernel_set_avx512, kernel_set_avx512bf16;
-extern const KernelSet kernel_set_neon, kernel_set_neonbf16;
+extern const KernelSet kernel_set_neon, kernel_set_neondot, kernel_set_neonbf16;
 
 static inline ptrdiff_t ceil_div(ptrdiff_t a, ptrdiff_t b) { return (a + b - 1) / b; }
 static inline ptrdiff_t min_size(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }

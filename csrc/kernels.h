@@ -49,7 +49,8 @@ typedef enum InstructionSet {
     ISA_AVX512 = 2,
     ISA_AVX512BF16 = 3,
     ISA_NEON = 4,
-    ISA_NEONBF16 = 5
+    ISA_NEONDOT = 5,
+    ISA_NEONBF16 = 6
 } InstructionSet;
 
 enum {

@@ -121,6 +121,7 @@ _ISA_NUMBERS = {
     "avx512": lib.ISA_AVX512,
     "avx2": lib.ISA_AVX2,
     "neonbf16": lib.ISA_NEONBF16,
+    "neondot": lib.ISA_NEONDOT,
     "neon": lib.ISA_NEON,
     "portable": lib.ISA_PORTABLE,
 }

@@ -9,7 +9,8 @@ from . import calls
 
 # Of this kind of processor; "arm64" is what a Mac says.
 ON_ARM = platform.machine() in ("aarch64", "arm64")
-ISAS = (("neonbf16", "neon") if ON_ARM else ("avx512bf16", "avx512", "avx2")) + ("portable",)
+_VECTORS = ("neonbf16", "neondot", "neon") if ON_ARM else ("avx512bf16", "avx512", "avx2")
+ISAS = (*_VECTORS, "portable")
 
 
 @pytest.fixture(autouse=True)

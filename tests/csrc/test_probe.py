@@ -36,6 +36,6 @@ def test_multiply_adds_are_counted_by_thread_and_round(isa: str, dtype: str) -> 
     one = calls.probe_multiply_add(dtype, 10)
     calls.set_num_threads(2)
     assert calls.probe_multiply_add(dtype, 30) == 2 * 3 * one
-    lanes = {"avx2": 8, "portable": 0, "neon": 4, "neonbf16": 4}.get(isa, 16)
+    lanes = {"avx2": 8, "portable": 0, "neon": 4, "neondot": 4, "neonbf16": 4}.get(isa, 16)
     pairs = 2 if isa.endswith("bf16") and dtype == "bfloat16" else 1
     assert one == 10 * 12 * lanes * 2 * pairs
