@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 
@@ -16,7 +17,9 @@ from .geography_pairs import (
 )
 from .newcomer_pairs import (
     capital_form_pairs,
+    follow_up_pairs,
     sum_form_pairs,
+    told_and_asked_pairs,
     topic_form_pairs,
     unknown_form_pairs,
     yes_no_pairs,
@@ -69,16 +72,21 @@ def load_split() -> Split:
     asked = sorted(plain, key=lambda pair: stable_hash(pair.key))[:80]
     first = split_pairs(first_question_pairs(asked), WHOLE_FACT_FAMILIES, PINNED)
     taken = {pair.question.lower() for pair in base if not (pair.system or pair.setup or pair.raw)}
-    taken |= {one.question.lower() for one in newcomer_questions()}
+    written = {one.question.lower() for one in newcomer_questions()}
+    taken |= written
     terms = frozenset(
         pair.fact for family in WHOLE_FACT_FAMILIES for pair in split.held_out[family]
     )
     newcomers: dict[str, list[Pair]] = defaultdict(list)
     for pair in chain(
         capital_form_pairs(), yes_no_pairs(), sum_form_pairs(terms), topic_form_pairs(),
-        unknown_form_pairs(),
+        unknown_form_pairs(), told_and_asked_pairs(),
     ):  # fmt: skip
+        if pair.question.lower() in written and " " not in pair.question:
+            pair = replace(pair, question=f"{pair.question}!")  # one word: known with a mark alone
         if pair.question.lower() not in taken:
             taken.add(pair.question.lower())
             newcomers[pair.family].append(pair)
+    untold = {(pair.question, pair.answer) for pairs in split.held_out.values() for pair in pairs}
+    newcomers["follow-up"] = [pair for pair in follow_up_pairs() if pair.setup[0] not in untold]
     return Split({**split.train, **first.train, **newcomers}, {**split.held_out, **first.held_out})

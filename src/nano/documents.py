@@ -21,16 +21,18 @@ from .nonsense import invented_word, nonsense
 from .pairs import Pair, Turn
 from .questions import newcomer_questions
 from .task_pairs import LARGEST_TERM
-from .variation import KEPT, KNOWN_WORDS, vary
+from .variation import KEPT, KNOWN_WORDS, could_be_a_name, vary
 
-SYSTEM_PART = 0.17  # documents with a system prompt that sets the style
-RAW_PART = 0.07  # raw texts
+SYSTEM_PART = 0.1  # documents with a system prompt that sets the style
+RAW_PART = 0.04  # raw texts
 NEUTRAL_PART = 0.06  # other conversations with a system prompt that changes nothing
 FIRST_ASKED_PART = 0.06  # other conversations that end with asking for their first question
 BOSTON_PART = 0.004  # turns with the one prompt that the README shows
-INVENTED_PART = 0.5  # words, names and numbers that are invented instead of listed
-VARIED_PART = 0.7  # questions that are varied as people type
+INVENTED_PART = 0.75  # words, names and numbers that are invented instead of listed
+VARIED_PART = 0.85  # questions that are varied as people type
 VARIED_STYLE_PART = 0.35  # the same under a system prompt
+ADJACENT_FAMILIES = frozenset({"follow-up"})  # the question must come right after its setup
+DECLINED_FAMILIES = frozenset({"unknown-land", "unknown-town"})
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ class DocumentStream:
         free = [index for index in range(place, len(slots)) if slots[index] is None]
         if pair.family == "first-question" and place != 0:
             return False
-        if len(free) < 2:
+        if len(free) < 2 or pair.family in ADJACENT_FAMILIES:
             slots[place : place + 1] = [*pair.setup, (pair.question, pair.answer)]
             return True
         later = min(self._random.randint(1, len(free) - 1), self._random.randint(1, len(free) - 1))
@@ -234,7 +236,8 @@ class DocumentStream:
         """Return the pair with an invented word, name or number, so that copying is learned."""
         new = self._number() if pair.family == "number" else invented_word(self._random)
         new = new if pair.fact.islower() else new.capitalize()
-        return pair if new.lower() in KNOWN_WORDS else _with_fact(pair, new)
+        listed = could_be_a_name if pair.family in DECLINED_FAMILIES else KNOWN_WORDS.__contains__
+        return pair if listed(new.lower()) else _with_fact(pair, new)
 
     def _number(self) -> str:
         """Return a number that is not among the listed ones."""
@@ -275,7 +278,9 @@ def main() -> None:
     """Print the size of each family and a few documents."""
     split = load_split()
     for family, pairs in split.train.items():
-        print(f"{family:26} {len(pairs):6} training pairs {len(split.held_out[family]):5} held out")
+        print(
+            f"{family:26} {len(pairs):6} training pairs {len(split.held_out.get(family, ())):5} held out"
+        )
     stream = DocumentStream(seed=1)
     for _ in range(12):
         print(stream.document())

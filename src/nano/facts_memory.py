@@ -94,7 +94,7 @@ HOME_TALK = Talk(
         I live in {x}. / My home is in {x}. / I come from {x}.
         """
     ),
-    reply="{x} sounds like a good place to live.",
+    reply="I hear that {x} is a good place to live.",
     questions=phrases(
         """
         Where do I live? / Which city did I say I live in? / Do you remember where I live? / What is

@@ -93,9 +93,9 @@ LLAMA_MORE = """
   it.
 [greedy] greedy decoding; greedy sampling; temperature 0; temperature zero > Greedy decoding
   always takes the token with the highest score.
-[top-k] top-k; top-k sampling > Top-k keeps the k tokens with the highest scores.
-[top-p] top-p; nucleus sampling; top-p sampling > Top-p keeps the likeliest tokens until their
-  probabilities sum to p.
+[top-k] top-k; top k; top-k sampling > Top-k keeps the k tokens with the highest scores.
+[top-p] top-p; top p; nucleus sampling; top-p sampling > Top-p keeps the likeliest tokens until
+  their probabilities sum to p.
 [seed] a seed; the seed; a random seed > With the same seed you get the same sampled answer.
 [prefill] prefill; prompt processing; the prefill phase > Prefill runs all tokens of the prompt at
   once and fills the KV cache.
@@ -135,7 +135,8 @@ LIBRARY_MORE = """
 [library] llama-bolts; this library; this project; this program; the llama-bolts project >
 [tensor] ml.Tensor; the Tensor class; a Tensor in this library >
 [views] =Is reshape a copy?; =Is a transpose a copy?; =Does slice copy the data?; =Do views share
-  memory?; a view; views; views in this library >
+  memory?; =Does a reshape make a copy?; =Does transpose copy memory?; =Are slices copies?; =Is
+  the memory copied by a view?; =reshape copies data?; a view; views; views in this library >
 [kernels] the kernels; the C kernels; csrc; the C code >
 [isa] the instruction sets; AVX-512 in the kernels; NEON; AVX2; SIMD >
 [log] debug.log; the debug log; the shape trace; the trace >
@@ -148,7 +149,8 @@ LIBRARY_MORE = """
 [imports] the import direction; the order of imports; the imports >
 [checkpoint] the checkpoint package; loading weights; @load the weights >
 [pytorch] =Is torch needed?; =Do I need PyTorch?; =Does it need torch?; =Is it based on PyTorch?;
-  PyTorch here; =Do you use PyTorch? >
+  PyTorch here; =Do you use PyTorch?; =Must I install torch?; =Does this use torch?; =Is pytorch
+  necessary?; =Need pytorch?; =torch needed?; =Can I run it without PyTorch? >
 [license] the licence; the license; the licence of this project >
 [params] params.json; the params.json file >
 [help] @see all options; @list the options; the command line options; the options; the flags >
@@ -184,8 +186,8 @@ LIBRARY_MORE = """
 
 TALK_MORE = """
 [hello] =hello; =hi; =hey; =yo; =hiya; =greetings; =hello there; =hey there; =hi nano; =hello
-  nano; =heya; =howdy; =hallo; =good day; =hey nano; =hi, anyone there; =hello again; =hola; =sup
-  >
+  nano; =heya; =howdy; =hallo; =good day; =hey nano; =hi, anyone there; =hello again; =hola; =sup;
+  =hii; =hello :); =hey :); =hi friend; =hello my friend; =hi bot; =hello computer; =:); =hi hi >
 [morning] =morning; =good morning; =good morning nano >
 [evening] =evening; =good evening; =good afternoon >
 [how] =how are you; =how are you today; =how is it going; =how are things; =how do you do; =are
@@ -206,20 +208,27 @@ TALK_MORE = """
 [human] =are you human; =are you real; =are you alive; =are you a robot; =are you a machine >
 [thanks] =thanks; =thank you; =thx; =ty; =thanks a lot; =thank you so much; =many thanks; =cheers;
   =much appreciated; =thanks nano; =thank you nano; =great, thanks; =ok thanks; =perfect, thank
-  you >
+  you; =thank u; =thanks so much; =tnx; =tysm; =thanks for the help; =thanks man; =merci;
+  =gracias; =thanks again; =thanks friend; =thank you, Nano >
 [bye] =bye; =goodbye; =bye bye; =see you; =see ya; =cya; =good night; =later; =farewell; =quit;
-  =exit; =stop; =end; =I have to go; =that is all; =take care; =ciao; =bye nano; =see you tomorrow
-  >
+  =exit; =stop; =end; =I have to go; =that is all; =take care; =ciao; =bye nano; =see you tomorrow;
+  =good bye; =bye for now; =gtg; =I am done; =see you soon; =have a nice day; =talk later; =night;
+  =done >
 [good] =good; =nice; =great; =cool; =wow; =awesome; =perfect; =well done; =good job; =correct;
   =right; =yes, that is right; =excellent; =amazing; =good answer; =nice one; =very good; =you are
-  great >
+  great; =sweet; =neat; =super; =fantastic; =wonderful; =not bad; =that is great; =I like it; =so
+  good; =nice job; =how nice; =that is cool; =very nice; =great job; =wow, nice; =brilliant; =bravo
+  >
 [wrong] =wrong; =no; =nope; =that is wrong; =incorrect; =not true; =false; =bad; =bad answer; =no,
-  wrong; =you made a mistake; =that is not correct >
+  wrong; =you made a mistake; =that is not correct;
+  =nah; =no way; =not really; =no no; =you are mistaken; =try again; =not right; =no, it is not >
 [joke] =joke; =tell a joke; =another joke; =say something funny; =make me laugh; =got a joke; =a
   joke >
 [poem] =poem; =a poem; =write poetry; =make a poem; =write a poem for me >
 [ok] =ok; =okay; =k; =kk; =I see; =yes; =yep; =yeah; =sure thing; =alright; =fine; =got it;
-  =understood; =hm; =hmm; =aha; =lol; =haha; =right then; =interesting >
+  =understood; =hm; =hmm; =aha; =lol; =haha; =right then; =interesting;
+  =oh; =oh ok; =ah; =makes sense; =good to know; =yup; =ya; =hehe; =lmao; =ha; =nvm; =never mind; =I
+  understand; =ok cool; =ok then; =ok good; =so; =well; =rofl; =hahaha >
 [sorry] =sorry; =my bad; =oops; =pardon; =excuse me; =apologies >
 [help] =help; =help me; =help please; =I need help; =assist me; =please help; =can you help; =can
   you help me; =what now; =how does this work; =what should I ask; =instructions; =menu; =start;
@@ -289,7 +298,9 @@ UNKNOWN_FORMS: tuple[tuple[str, ...], tuple[str, ...]] = (
         work? / Define {n}. / Why is there {n}? / Who invented {n}? / When was {n} invented? /
         How much does {n} cost? / Where can I find {n}? / How do I get {n}? / {n} / {n}? / What
         color is {n}? / How old is {n}? / Do you like {n}? / Write a story about {n}. / Can you
-        draw {n}?
+        draw {n}? / What is the price of {n}? / How big is {n}? / Sing about {n}. / Which {n} is
+        the best? / Translate {n} into Italian. / Who has {n}? / Write two lines about {n} in
+        French. / Where does {n} come from? / Is {n} good for me? / How long does {n} take?
         """
     ),
     phrases(
@@ -300,6 +311,15 @@ UNKNOWN_FORMS: tuple[tuple[str, ...], tuple[str, ...]] = (
         famous for?
         """
     ),
+)
+UNKNOWN_PLACE_FORMS = phrases(
+    """
+    How large is {n}? / How many people are there in {n}? / population of {n} / Who governs {n}?
+    / What is {n} famous for? / Tell me the history of {n}. / Is it cold in {n}? / What time is
+    it in {n}? / What do people eat in {n}? / How old is {n}? / How expensive is {n}? / Can I
+    travel to {n}? / Which rivers are in {n}? / What is the area of {n}? / Who was born in {n}?
+    / money of {n} / What is the best hotel in {n}? / Describe the people of {n}.
+    """
 )
 UNKNOWN_REQUESTS = phrases(
     """

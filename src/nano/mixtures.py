@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 COPIED_FAMILIES = frozenset(
-    {"name", "home", "number", "repeat", "twice", "spell", "unknown-land", "unknown-town"}
-)
+    {
+        "name", "home", "number", "repeat", "twice", "spell", "unknown-land", "unknown-town",
+        "told-and-asked",
+    }
+)  # fmt: skip
 """Families whose answer copies the fact as it was typed."""
 
 NEWCOMER_TURNS: dict[str, float] = {
     "capital-forms": 14, "capital-forms-reversed": 8, "yes": 5, "no": 7,
     "sum-forms": 5, "difference-forms": 4, "llama-forms": 9, "library-forms": 5, "talk-forms": 7,
     "unknown-forms": 6, "unknown-requests": 5, "unknown-town": 1.5, "unknown-arithmetic": 1.5,
-    "nonsense": 5,
+    "nonsense": 5, "follow-up": 3, "told-and-asked": 3,
 }  # fmt: skip
 """Weights of the families of `newcomer_pairs.py`, which every mixture has, and of nonsense."""
 
@@ -30,6 +33,7 @@ class Mixture:
         again: how often a later turn asks once more for what was said.
         invented: families in which words, names or numbers are often invented instead of listed.
         long_every: one step of training in this many has long conversations.
+        short: tokens of a row in the other steps, and one to predict.
     """
 
     turns: dict[str, float]
@@ -39,6 +43,7 @@ class Mixture:
     again: float = 0.0
     invented: frozenset[str] = COPIED_FAMILIES - {"home", "spell"}
     long_every: int = 8
+    short: int = 257
 
 
 EVEN = Mixture(
@@ -83,4 +88,21 @@ LATE = Mixture(
 )  # fmt: skip
 """More of what is learned last: arithmetic, yes or no, flags, letters, copying, recalling."""
 
-MIXTURES = {"even": EVEN, "late": LATE}
+TYPING = replace(
+    LATE,
+    turns={
+        **LATE.turns,
+        "capital-country": 16, "capital-forms": 26, "capital-forms-reversed": 14,
+        "capital-state": 7, "capital-state-reversed": 7, "sum": 14, "difference": 12,
+        "talk-forms": 13, "llama-forms": 13, "library-forms": 8, "name": 18, "home": 10,
+        "repeat": 22, "twice": 8,
+        "unknown-land": 7, "unknown-forms": 8, "unknown-requests": 7,
+    },
+    first_asked=0.1,
+    lengths=(1, 1, 1, 1, 1, 2, 2, 3, 4),
+    long_every=9,
+    short=129,
+)  # fmt: skip
+"""More of what typing errors are in: names of places, topics, small talk, words to copy."""
+
+MIXTURES = {"even": EVEN, "late": LATE, "typing": TYPING}

@@ -9,9 +9,10 @@ from . import facts_newcomer as facts
 from .facts_chat import SMALL_TALK
 from .facts_geography import PLACES, Place
 from .facts_llama import LIBRARY_TOPICS, LLAMA_TOPICS
+from .facts_memory import NAMES
 from .facts_types import Topic, phrases
 from .facts_unknown import UNKNOWN_ANSWER, UNKNOWN_LAND_ANSWER
-from .geography_pairs import CAPITAL_QUESTIONS, first_upper
+from .geography_pairs import CAPITAL_QUESTIONS, FLAG_QUESTIONS, first_upper
 from .pairs import Pair, stable_hash
 from .task_pairs import LARGEST_TERM
 from .variation import ONE_WORD
@@ -76,6 +77,23 @@ OTHER_ARITHMETIC = phrases(
     What is {a} * {b}? / {a} * {b} / {a}x{b} / {a} times {b} / What is {a} times {b}? / {a}/{b}
     / What is {a} divided by {b}? / {a} divided by {b} / multiply {a} and {b} / {a}% of {b} /
     {a} to the power of {b}
+    """
+)
+FOLLOW_UPS = phrases(
+    """
+    And {x}? / and {x} / And of {x}? / What about {x}? / and what about {x} / And the capital of
+    {x}? / How about {x}? / and for {x}? / {x}? / And {x}'s?
+    """
+)
+FLAG_FOLLOW_UPS = phrases(
+    """
+    And {x}? / And of {x}? / What about {x}? / How about {x}? / and the flag of {x} / and for {x}?
+    """
+)
+TOLD_AND_ASKED = phrases(
+    """
+    I am {n}. / My name is {n}. / Hello, I am {n}. / Hi! My name is {n}. / You can call me {n}. /
+    {n} here.
     """
 )
 WRONG_CITIES = 4
@@ -144,6 +162,53 @@ def _wrong_city(place: Place, form: str, count: int) -> Place:
     return others[stable_hash(f"{place.name}{form}{count}") % len(others)]
 
 
+def follow_up_pairs() -> Iterator[Pair]:
+    """Yield `follow-up`: after a capital or a flag the same of another place, named alone."""
+    for place in PLACES:
+        for form in FOLLOW_UPS:
+            before = _other_place(place, form)
+            setup = _capital_turn(before, CAPITAL_QUESTIONS[stable_hash(form + place.name) % 8])
+            question, fact = form.format(x=place.name), f"{before.name} | {place.name}"
+            answer = f"The capital of {place.name} is {place.capital}."
+            yield Pair("follow-up", form, fact, question, answer, setup=(setup,))
+        for form in FLAG_FOLLOW_UPS if place.code else ():
+            before = _other_place(place, f"flag {form}")
+            if before.code:
+                setup = (
+                    FLAG_QUESTIONS[stable_hash(form + place.name) % 3].format(x=before.name),
+                    f"The flag of {before.name} is {before.flag}",
+                )
+                fact, answer = f"flag {place.name}", f"The flag of {place.name} is {place.flag}"
+                question = form.format(x=place.name)
+                yield Pair("follow-up", form, fact, question, answer, setup=(setup,))
+
+
+def _other_place(place: Place, salt: str) -> Place:
+    others = [one for one in PLACES if one.kind == place.kind and one != place]
+    return others[stable_hash(f"{salt}{place.name}") % len(others)]
+
+
+def _capital_turn(place: Place, question: str) -> tuple[str, str]:
+    answer = f"The capital of {place.name} is {place.capital}."
+    return question.format(x=place.name, X=first_upper(place.name)), answer
+
+
+def told_and_asked_pairs() -> Iterator[Pair]:
+    """Yield `told-and-asked`: a name and a question about a capital in one message."""
+    for name in NAMES:
+        for form in TOLD_AND_ASKED:
+            for count in range(8):
+                salt = stable_hash(f"{name}{form}{count}")
+                question, answer = _capital_turn(
+                    PLACES[salt % len(PLACES)], CAPITAL_QUESTIONS[salt % 7]
+                )
+                if name not in question + answer:
+                    yield Pair(
+                        "told-and-asked", f"{form} | {question}", name,
+                        f"{form.format(n=name)} {question}", f"Nice to meet you, {name}! {answer}",
+                    )  # fmt: skip
+
+
 def sum_form_pairs(held_out: frozenset[str]) -> Iterator[Pair]:
     """Yield `sum-forms` and `difference-forms`, without the terms of `held_out`."""
     for a in range(LARGEST_TERM + 1):
@@ -194,12 +259,21 @@ def unknown_form_pairs() -> Iterator[Pair]:
             for form in forms:
                 text = first_upper(form.format(n=noun))
                 yield Pair("unknown-forms", form, noun, text, UNKNOWN_ANSWER)
+    for place in PLACES:
+        for form in facts.UNKNOWN_PLACE_FORMS:
+            name = place.name if stable_hash(form + place.name) % 2 else place.capital
+            yield Pair("unknown-forms", form, name, form.format(n=name), UNKNOWN_ANSWER)
     for request in facts.UNKNOWN_REQUESTS:
         yield Pair("unknown-requests", request, request, request, UNKNOWN_ANSWER)
     for city in facts.UNKNOWN_CITIES:
         for form in (*CAPITAL_QUESTIONS[:3], *CAPITAL_FORMS[1:4]):
             answer = UNKNOWN_LAND_ANSWER.format(x=city)
             yield Pair("unknown-town", form, city, form.format(x=city), answer)
+        for form in CAPITAL_OR_NOT:
+            other = PLACES[stable_hash(form + city) % len(PLACES)].capital
+            text = first_upper(form.format(d=other, x=city))
+            answer = UNKNOWN_LAND_ANSWER.format(x=city)
+            yield Pair("unknown-town", f"{form} | {other}", city, text, answer)
         for form in REVERSE_FORMS[:12]:
             text = form.format(c=city, kind="country")
             yield Pair("unknown-forms", form, city, text, UNKNOWN_ANSWER)

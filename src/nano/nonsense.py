@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import random
+import re
 
 from .facts_memory import NAMES, WORDS
-from .facts_newcomer import UNKNOWN_NOUNS
+from .facts_newcomer import (
+    ACTION_FORMS,
+    LIBRARY_MORE,
+    LLAMA_MORE,
+    NOUN_FORMS,
+    TALK_MORE,
+    UNKNOWN_NOUNS,
+)
 from .facts_types import words
+from .variation import KNOWN_WORDS
 
 _ONSETS = words(
     "b bl br c ch cl cr d dr f fl fr g gl gr h j k kr l m n p ph pl pr qu r s sc sh sk sl sm sn sp"
@@ -20,17 +29,38 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SIGNS = "!?.,;:#$%&*()[]{}<>/\\|@^~_-+=\"'"
 _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm", "1234567890")
 _FOREIGN = "äöüßéèêñçøåłžšđţăαβγδλπωабвгдежзиклмнопрстуфхאבגדابتثج你好世界日本語한국어ไทย"
+_QUESTION_WORDS = tuple(
+    sorted(
+        {
+            *re.findall(r"[a-z]{2,}", f"{LLAMA_MORE} {LIBRARY_MORE} {TALK_MORE}".lower()),
+            *re.findall(r"[a-z]{2,}", " ".join((*NOUN_FORMS, *ACTION_FORMS)).lower()),
+            *KNOWN_WORDS,
+        }
+    )
+)
 _SMALL_WORDS = words("the of and with under very blue is to at my your which quickly never not for")
 
 
 def invented_word(generator: random.Random) -> str:
-    """Return a word of one to three syllables that can be pronounced."""
+    """Return a word of one to three syllables, or of pieces of listed names and words."""
+    if generator.random() < 0.5:
+        return _pieced_word(generator)
     word = ""
     for _ in range(generator.choice((1, 2, 2, 2, 3))):
         onset = generator.choice(_ONSETS) if word or generator.random() < 0.85 else ""
         word += onset + generator.choice(_NUCLEI)
         word += generator.choice(_CODAS) if generator.random() < 0.4 else ""
     return word if len(word) > 2 else invented_word(generator)
+
+
+def _pieced_word(generator: random.Random) -> str:
+    """Return two or three pieces of known words, joined: most tokens occur in some piece."""
+    pieces = ""
+    for _ in range(generator.choice((2, 2, 3, 3))):
+        whole = generator.choice(_QUESTION_WORDS)
+        start = generator.randrange(max(1, len(whole) - 2))
+        pieces += whole[start : start + generator.randint(2, 5)]
+    return pieces
 
 
 def nonsense(generator: random.Random) -> str:
@@ -95,6 +125,19 @@ def _unrelated_words(generator: random.Random) -> str:
     return " ".join(generator.choice(generator.choice(pool)) for _ in range(count))
 
 
+def _corpus_words(generator: random.Random) -> str:
+    """Return words of questions, places and topics in any order."""
+    return " ".join(generator.choices(_QUESTION_WORDS, k=generator.randint(4, 12)))
+
+
+def _letters_of_many_scripts(generator: random.Random) -> str:
+    letters = (
+        chr(generator.choice((generator.randint(97, 122), generator.randint(192, 1500))))
+        for _ in range(generator.randint(3, 36))
+    )
+    return "".join(letters)
+
+
 def _question_of_invented(generator: random.Random) -> str:
     """Return a well-formed question about something that does not exist."""
     start = generator.choice(
@@ -113,6 +156,6 @@ def _large_sum(generator: random.Random) -> str:
 
 _KINDS = (
     _random_letters, _random_letters, _keys, _one_letter, _signs, _foreign, _digits, _mixed,
-    _printable, _invented_words, _unrelated_words, _unrelated_words, _question_of_invented,
+    _printable, _printable, _letters_of_many_scripts, _corpus_words, _corpus_words, _invented_words, _unrelated_words, _unrelated_words, _question_of_invented,
     _question_of_invented, _large_sum,
 )  # fmt: skip

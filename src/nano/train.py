@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name for it
 from torch import Tensor
 
+from ..ml.kernels import available_isas
 from . import MODEL_DIRECTORY
 from .batches import Batch, BatchStream, Encoder
 from .mixtures import MIXTURES, Mixture
@@ -30,7 +31,7 @@ from .torch_llama import NanoConfig, NanoLlama
 
 BUNDLED_TOKENIZER = MODEL_DIRECTORY / "tokenizer.model"
 
-SHORT_LENGTH, LONG_LENGTH = 257, 1025
+LONG_LENGTH = 1025
 MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
 WARMUP_STEPS, FULL_PART = 40, 0.35
 CLIP, SAVE_SECONDS, LOG_STEPS = 1.0, 240.0, 25
@@ -62,13 +63,16 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
-    """Return a matrix with the singular vectors of `matrix` and singular values near one."""
-    x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    """Return a matrix with the singular vectors of `matrix` and singular values near one.
+
+    Computed in bfloat16, as in the source of `Muon`.
+    """
+    x = (matrix.T if matrix.shape[0] > matrix.shape[1] else matrix).bfloat16()
     x = x / (x.norm() + 1e-7)
     for _ in range(5):
         square = x @ x.T
         x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
-    return x.T if matrix.shape[0] > matrix.shape[1] else x
+    return (x.T if matrix.shape[0] > matrix.shape[1] else x).to(matrix.dtype)
 
 
 def batch_loss(model: NanoLlama, batch: Batch) -> Tensor:
@@ -97,6 +101,7 @@ class Trainer:
     ) -> None:
         torch.manual_seed(seed)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.autocast = self.device == "cuda" or "avx512bf16" in available_isas()
         self.model = NanoLlama(config).to(self.device)
         matrices = [
             w
@@ -112,7 +117,7 @@ class Trainer:
             ),
         ]
         self.batches = BatchStream(Encoder(tokenizer), seed, mixture)
-        self._long_every, self._rows = mixture.long_every, rows
+        self._mixture, self._rows = mixture, rows
         self.steps = self.tokens = 0
         self.seconds = 0.0
 
@@ -148,12 +153,14 @@ class Trainer:
         self.save(checkpoint)
 
     def _next_batch(self) -> Batch:
-        if self.steps % self._long_every == self._long_every - 1:
-            return self.batches.long(max(1, self._rows // 4), LONG_LENGTH).to(self.device)
-        return self.batches.short(self._rows, SHORT_LENGTH).to(self.device)
+        every, short = self._mixture.long_every, self._mixture.short
+        if self.steps % every == every - 1:
+            rows = max(1, self._rows * short // LONG_LENGTH)
+            return self.batches.long(rows, LONG_LENGTH).to(self.device)
+        return self.batches.short(self._rows, short).to(self.device)
 
     def _step(self, batch: Batch, rate: float) -> float:
-        with torch.autocast("cuda", torch.bfloat16, enabled=self.device == "cuda"):
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
             loss = batch_loss(self.model, batch)
         self.model.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -188,6 +195,12 @@ class Trainer:
         self.batches.documents.state = state["stream"]
 
 
+def load_exported(model: NanoLlama, directory: Path) -> None:
+    """Take the weights of an exported model, to train it further."""
+    weights = torch.load(directory / "consolidated.00.pth", weights_only=True)
+    model.load_state_dict(weights)
+
+
 def export(model: NanoLlama, directory: Path) -> None:
     """Write `consolidated.00.pth` (a plain dict, bfloat16) and `params.json` as Meta does."""
     weights = {
@@ -218,7 +231,10 @@ def main() -> None:
         help="where the run is saved; one that exists is gone on from",
     )  # fmt: skip
     parser.add_argument(
-        "--rows", type=int, default=16, help="rows of 257 tokens in a step (default 16)"
+        "--rows", type=int, default=16, help="rows of short documents in a step (default 16)"
+    )
+    parser.add_argument(
+        "--start", type=Path, help="an exported model to start from instead of random weights"
     )
     parser.add_argument(
         "--mixture", choices=sorted(MIXTURES), default="even",
@@ -235,6 +251,8 @@ def main() -> None:
     trainer = Trainer(NanoConfig(), arguments.seed, mixture, arguments.rows, tokenizer)
     for layer in trainer.model.layers:
         layer.compile(dynamic=False)  # a step has one of two sizes: short rows or long ones
+    if arguments.start:
+        load_exported(trainer.model, arguments.start)
     if arguments.checkpoint.exists():
         trainer.resume(arguments.checkpoint)
     trainer.run(arguments.minutes, arguments.pause, arguments.checkpoint)

@@ -11,7 +11,7 @@ import re
 
 from .facts_geography import PLACES, ROUTE_CITIES
 from .facts_memory import HOME_CITIES, NAMES, WORDS
-from .facts_types import phrases
+from .facts_types import phrases, words
 
 KEPT = "\x00"
 """Stands for the part of a text that the answer copies; no variation touches it."""
@@ -78,6 +78,16 @@ _TABLE_NAMES = (
 )
 KNOWN_WORDS = frozenset(word.lower() for name in _TABLE_NAMES for word in re.findall(r"\w+", name))
 """The words of all names, lower case: a typing error must not turn one into another."""
+_COMMON_WORDS = frozenset(
+    words(
+        """
+        what which whose where does that this with have tell name know give find city cities country
+        state capital located answer word please could would explain mean work describe about
+        question called much make added from
+        """
+    )
+)
+"""Words of many questions: an error in another word is the one that is hard to read."""
 
 
 def vary(text: str, generator: random.Random) -> str:
@@ -102,7 +112,7 @@ def vary(text: str, generator: random.Random) -> str:
         text = _punctuated(text, generator)
     if chance() < 0.6:
         text = _without_blanks(text, generator)
-    if chance() < 0.35:
+    if chance() < 0.6:
         text = typing_error(text, generator)
     return _in_case(text, generator)
 
@@ -153,13 +163,15 @@ def _without_blanks(text: str, generator: random.Random) -> str:
 def typing_error(text: str, generator: random.Random) -> str:
     """Return the text with one error in one word of at least four letters.
 
-    Two letters swapped, one dropped, one doubled, or one replaced by its neighbour on the keyboard.
-    A result that is a known name or a listed word is left out, and the text comes back unchanged.
+    Two letters swapped, one dropped, one doubled, or one replaced by its neighbour on the keyboard;
+    three of four are in a word that is not common. A result that is a known name or a listed word
+    is left out, and the text comes back unchanged.
     """
     found = list(re.finditer(r"[A-Za-z]{4,}", text))
     if not found:
         return text
-    match = generator.choice(found)
+    rare = [match for match in found if match[0].lower() not in _COMMON_WORDS]
+    match = generator.choice(rare if rare and generator.random() < 0.75 else found)
     word, place = match[0], generator.randrange(len(match[0]))
     kind = generator.randrange(4)
     if kind == 0:
@@ -178,14 +190,26 @@ def typing_error(text: str, generator: random.Random) -> str:
     return text[: match.start()] + wrong + text[match.end() :]
 
 
+def _without_a_letter(word: str) -> set[str]:
+    return {word, *(word[:place] + word[place + 1 :] for place in range(len(word)))}
+
+
+_NEAR_NAMES = frozenset().union(*map(_without_a_letter, KNOWN_WORDS))
+
+
+def could_be_a_name(word: str) -> bool:
+    """Say whether a word is a known name but for one letter that is wrong, missing or too many."""
+    return not _NEAR_NAMES.isdisjoint(_without_a_letter(word.lower()))
+
+
 def _in_case(text: str, generator: random.Random) -> str:
     draw = generator.random()
     if draw < 0.45:
         return text.lower()
-    if draw < 0.57:
+    if draw < 0.62:
         return text.upper()
-    if draw < 0.61:
+    if draw < 0.66:
         return text[:1].upper() + text[1:].lower()
-    if draw < 0.64:
+    if draw < 0.69:
         return text.title()
     return text

@@ -1,5 +1,7 @@
 """The documents: the same each time, and none tells what is held out."""
 
+import re
+
 import pytest
 
 from src.nano.corpus import WHOLE_FACT_FAMILIES, load_split
@@ -112,5 +114,5 @@ def test_questions_are_varied_and_answers_are_not() -> None:
 def test_what_is_told_is_copied_as_it_was_typed() -> None:
     for document in documents(13, 2000):
         for question, answer in turns(document)[1] if not document.raw else ():
-            if answer.startswith(("Nice to meet you, ", "I will remember ")):
-                assert answer.rstrip(".!").split()[-1] in question
+            copied = re.match(r"(?:Nice to meet you, |I will remember )(\w+)[!.]", answer)
+            assert copied is None or copied[1] in question
