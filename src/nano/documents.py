@@ -278,9 +278,8 @@ def main() -> None:
     """Print the size of each family and a few documents."""
     split = load_split()
     for family, pairs in split.train.items():
-        print(
-            f"{family:26} {len(pairs):6} training pairs {len(split.held_out.get(family, ())):5} held out"
-        )
+        held_out = len(split.held_out.get(family, ()))
+        print(f"{family:26} {len(pairs):6} training pairs {held_out:5} held out")
     stream = DocumentStream(seed=1)
     for _ in range(12):
         print(stream.document())

@@ -9,7 +9,7 @@ from . import facts_newcomer as facts
 from .facts_chat import SMALL_TALK
 from .facts_geography import PLACES, Place
 from .facts_llama import LIBRARY_TOPICS, LLAMA_TOPICS
-from .facts_memory import NAMES
+from .facts_memory import NAME_TALK, NAMES
 from .facts_types import Topic, phrases
 from .facts_unknown import UNKNOWN_ANSWER, UNKNOWN_LAND_ANSWER
 from .geography_pairs import CAPITAL_QUESTIONS, FLAG_QUESTIONS, first_upper
@@ -194,9 +194,14 @@ def _capital_turn(place: Place, question: str) -> tuple[str, str]:
 
 
 def told_and_asked_pairs() -> Iterator[Pair]:
-    """Yield `told-and-asked`: a name and a question about a capital in one message."""
+    """Yield `told-and-asked`: a name and a question in one message."""
     for name in NAMES:
         for form in TOLD_AND_ASKED:
+            for question in NAME_TALK.questions:
+                blank = (" ", "\n", "\n\n")[stable_hash(name + form + question) % 3]
+                text = f"{form.format(n=name)}{blank}{question}"
+                answer = NAME_TALK.answer.format(x=name)
+                yield Pair("told-and-asked", f"{form} | {question}", name, text, answer)
             for count in range(8):
                 salt = stable_hash(f"{name}{form}{count}")
                 question, answer = _capital_turn(

@@ -156,6 +156,7 @@ def _large_sum(generator: random.Random) -> str:
 
 _KINDS = (
     _random_letters, _random_letters, _keys, _one_letter, _signs, _foreign, _digits, _mixed,
-    _printable, _printable, _letters_of_many_scripts, _corpus_words, _corpus_words, _invented_words, _unrelated_words, _unrelated_words, _question_of_invented,
+    _printable, _printable, _letters_of_many_scripts, _corpus_words, _corpus_words,
+    _invented_words, _unrelated_words, _unrelated_words, _question_of_invented,
     _question_of_invented, _large_sum,
 )  # fmt: skip
