@@ -33,6 +33,7 @@ from src.inference import (
 from src.inference.blocks import BlockPool
 from src.inference.speculation import DraftLength
 from src.model import Model, NotEnoughMemoryError, TokenIdError, load_model
+from src.nano.facts_chat import STORIES
 from src.trace.tracer import Tracer
 from tests.inference.drafts import draft_always
 from tests.model.test_gguf import divisors, sizes_of
@@ -190,10 +191,17 @@ def test_a_thousand_requests_thirty_two_at_once_with_cancelled_and_slow_ones(mod
     assert len(os.listdir("/proc/self/fd")) == open_files
 
 
+def told_again(model: Model, story: int, start: int) -> list[int]:
+    """A story that the bundled model knows, and its first tokens once more."""
+    assert model.tokenizer is not None
+    ids = model.tokenizer.encode(STORIES[story], bos=True, eos=False)
+    return ids + ids[:start]
+
+
 def test_drafts_of_several_requests_change_nothing(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = [Job([5, 6, 7] * count, 40, sampling, candidates=2) for count in (4, 9, 20)
+    jobs = [Job(told_again(model, 0, start), 40, sampling, candidates=2) for start in (9, 14, 20)
             for sampling in (GREEDY, SamplingArgs(0.3, seed=2))]  # fmt: skip
     expected = alone(model, jobs)
     draft_always(monkeypatch)
@@ -218,8 +226,10 @@ def test_drafts_of_several_requests_change_nothing(
 def test_drafts_of_a_request_that_runs_alone_change_nothing(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    phrase = random.Random(2).choices(range(3000), k=9)
-    jobs = [Job(phrase * 5, 60), Job(phrase * 4, 60, SamplingArgs(seed=3, temperature=0.5))]
+    jobs = [
+        Job(told_again(model, 0, 9), 60),
+        Job(told_again(model, 2, 20), 60, SamplingArgs(seed=3, temperature=0.5)),
+    ]
     expected = alone(model, jobs)
     draft_always(monkeypatch)
     with BatchEngine(model, sequence_length=CONTEXT) as engine:
