@@ -54,7 +54,7 @@ for processor in $processors; do
 print(info["isa"], info["compiler"])')
 done
 
-mkdir "$work/tree"
+mkdir -p "$work/tree"
 cp -r src tests tools csrc pyproject.toml README.md docs "$work/tree"
 rm -f "$work"/tree/src/ml/_kernels*.so
 cp "$work"/site/llama_bolts/ml/_kernels.abi3.so "$work/tree/src/ml"

@@ -330,10 +330,7 @@ class BatchEngine:
             elif is_late and request._is_read:
                 request._answer.end_at_next_step("time limit")
             elif is_late:
-                self._fail(
-                    request,
-                    TimeLimitError(_LATE),
-                )
+                self._fail(request, TimeLimitError(_LATE))
             elif request in waiting and self._closes_at is not None:
                 self._fail(request, ClosedError(_CLOSED))
 

@@ -135,7 +135,10 @@ def yes_no_pairs() -> Iterator[Pair]:
     for place in PLACES:
         for inside, forms in ((False, CAPITAL_OR_NOT), (True, INSIDE_OR_NOT)):
             for form in forms:
-                cities = (_wrong_city(place, form, count) for count in range(WRONG_CITIES))
+                cities = (
+                    _other_place(place, f"{place.name}{form}{count}")
+                    for count in range(WRONG_CITIES)
+                )
                 for other in (place, *cities):
                     right = other == place
                     told = other if inside else place
@@ -156,36 +159,29 @@ def yes_no_pairs() -> Iterator[Pair]:
                     yield Pair("no", form, f"{town} | {place.name}", question, answer)
 
 
-def _wrong_city(place: Place, form: str, count: int) -> Place:
-    """Return another place of the same kind, the same one each time."""
-    others = [one for one in PLACES if one.kind == place.kind and one.capital != place.capital]
-    return others[stable_hash(f"{place.name}{form}{count}") % len(others)]
+def _other_place(place: Place, salt: str) -> Place:
+    """Return another place of the same kind, the same one each time for the same salt."""
+    others = [one for one in PLACES if one.kind == place.kind and one != place]
+    return others[stable_hash(salt) % len(others)]
 
 
 def follow_up_pairs() -> Iterator[Pair]:
     """Yield `follow-up`: after a capital or a flag the same of another place, named alone."""
     for place in PLACES:
         for form in FOLLOW_UPS:
-            before = _other_place(place, form)
+            before = _other_place(place, form + place.name)
             setup = _capital_turn(before, CAPITAL_QUESTIONS[stable_hash(form + place.name) % 8])
-            question, fact = form.format(x=place.name), f"{before.name} | {place.name}"
-            answer = f"The capital of {place.name} is {place.capital}."
-            yield Pair("follow-up", form, fact, question, answer, setup=(setup,))
+            fact = f"{before.name} | {place.name}"
+            yield Pair("follow-up", form, fact, *_capital_turn(place, form), setup=(setup,))
         for form in FLAG_FOLLOW_UPS if place.code else ():
-            before = _other_place(place, f"flag {form}")
-            if before.code:
-                setup = (
-                    FLAG_QUESTIONS[stable_hash(form + place.name) % 3].format(x=before.name),
-                    f"The flag of {before.name} is {before.flag}",
-                )
-                fact, answer = f"flag {place.name}", f"The flag of {place.name} is {place.flag}"
-                question = form.format(x=place.name)
-                yield Pair("follow-up", form, fact, question, answer, setup=(setup,))
+            before = _other_place(place, f"flag {form}{place.name}")
+            setup = _flag_turn(before, FLAG_QUESTIONS[stable_hash(form + place.name) % 3])
+            fact = f"flag {place.name}"
+            yield Pair("follow-up", form, fact, *_flag_turn(place, form), setup=(setup,))
 
 
-def _other_place(place: Place, salt: str) -> Place:
-    others = [one for one in PLACES if one.kind == place.kind and one != place]
-    return others[stable_hash(f"{salt}{place.name}") % len(others)]
+def _flag_turn(place: Place, question: str) -> tuple[str, str]:
+    return question.format(x=place.name), f"The flag of {place.name} is {place.flag}"
 
 
 def _capital_turn(place: Place, question: str) -> tuple[str, str]:
