@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds a wheel for 64-bit Arm Linux with the clang of the package ziglang, installs it into a Python for
-# Arm under qemu, where it answers a question on three processors, and runs tests there. Debian's packages
-# are unpacked into a directory; nothing is installed on this machine. Arguments: that directory, and what
-# pytest is to run on a processor with BF16 instructions; or "slow": all tests of kernels and models, on all
-# three, which takes hours.
+# Arm under qemu, where it answers a question on three processors, compares the bits of all kernels and
+# models with those of this machine, and runs tests. Debian's packages are unpacked into a directory;
+# nothing is installed on this machine. Arguments: that directory, and what pytest is to run on a processor
+# with BF16 instructions; or "slow": all tests of kernels and models, on all three, which takes hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$1
@@ -58,7 +58,12 @@ mkdir -p "$work/tree"
 cp -r src tests tools csrc pyproject.toml README.md docs "$work/tree"
 rm -f "$work"/tree/src/ml/_kernels*.so
 cp "$work"/site/llama_bolts/ml/_kernels.abi3.so "$work/tree/src/ml"
+python -m tests.csrc.run_digests >"$work/digests"
 cd "$work/tree"
+compare_bits() { "$work/$1" -m tests.csrc.run_digests "${@:2}" | diff "$work/digests" -; }
+compare_bits max neonbf16
+compare_bits neoverse-n1 neondot
+compare_bits cortex-a72 neon portable
 if [ "$*" != slow ]; then
     "$work/max" -m pytest -q -p no:cacheprovider "$@"
     exit
