@@ -17,12 +17,11 @@ from .key_value_cache import BLOCK_POSITIONS, KeyValueCache, Spans
 from .op import OpCall, subscribe, unsubscribe
 from .ops import *  # noqa: F403 (ops/__init__.py lists them)
 from .quantized import NestedScales, QuantizedTensor, Weight, dynamic_map, nf4_code, quantize
-from .storage import Storage
 from .tensor import Tensor
 
 __all__ = [
     "BLOCK_POSITIONS", "DTypeError", "IndexOutOfRangeError", "KeyValueCache", "LlamaBoltsError",
-    "NestedScales", "OpCall", "QuantizedTensor", "ShapeError", "Spans", "Storage", "Tensor",
+    "NestedScales", "OpCall", "QuantizedTensor", "ShapeError", "Spans", "Tensor",
     "TensorError", "TensorMemoryError", "TensorTypeError", "Weight", "bool", "build_info",
     "dynamic_map", "get_num_threads", "nf4_code", "quantize", "set_num_threads", "subscribe",
     "unsubscribe",

@@ -7,7 +7,7 @@ from .dtype import DType, bfloat16, float32
 from .errors import DTypeError, ShapeError
 from .kernels import ffi, lib
 from .layout import checked_ints, packed
-from .storage import Storage
+from .storage import address_of, allocate
 from .tensor import Tensor
 
 # Positions whose keys are adjacent, one in each lane of a sum.
@@ -147,6 +147,6 @@ def _checked(positions: int, heads: int, head_dim: int, dtype: DType) -> tuple[i
 
 def _aligned(shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
     """Allocate a tensor that begins at a cache line."""
-    storage = Storage(math.prod(shape) * dtype.itemsize + _LINE_BYTES)
-    offset, strides = -storage.address % _LINE_BYTES, packed(shape, dtype.itemsize)[0]
+    storage = allocate(math.prod(shape) * dtype.itemsize + _LINE_BYTES)
+    offset, strides = -address_of(storage) % _LINE_BYTES, packed(shape, dtype.itemsize)[0]
     return Tensor(storage, shape, strides, dtype, name, offset).contiguous()

@@ -1,4 +1,8 @@
-"""Memory: flat ranges of bytes that tensors share."""
+"""Storage: the flat range of bytes that a tensor and its views share; each keeps it alive.
+
+It is memory that was allocated here (`char[]` of cffi), or a one-dimensional uint8 array over
+memory that belongs to another object (an array, a mapped file).
+"""
 
 from typing import Any
 
@@ -7,6 +11,9 @@ import numpy as np
 from . import kernels
 from .errors import TensorMemoryError
 from .kernels import ffi
+
+# A `char[]` or an array of uint8: what only NumPy has is asked of arrays alone.
+Storage = Any
 
 
 class _ByteRange:
@@ -23,46 +30,43 @@ class _ByteRange:
         }
 
 
-class Storage:
-    """A flat range of bytes: owner, length, pointer for C, and whether it may be written.
+def allocate(nbytes: int) -> Storage:
+    """Return `nbytes` bytes, uninitialized, which C takes as any pointer.
 
-    `owner` is memory that was allocated here, or a uint8 array over memory that belongs to another
-    object (an array, a mapped file); holding it keeps the bytes alive.
+    Raises:
+        TensorMemoryError: The system refuses the allocation.
     """
+    try:
+        return kernels.new_bytes(kernels.CHARS, nbytes)
+    except (MemoryError, OverflowError):
+        raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
 
-    __slots__ = ("nbytes", "owner", "pointer", "writable")
 
-    def __init__(self, nbytes: int) -> None:
-        """Allocate `nbytes` bytes, uninitialized."""
-        try:
-            self.owner = self.pointer = kernels.new_bytes(kernels.CHARS, nbytes)
-        except (MemoryError, OverflowError):
-            raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
-        self.nbytes = nbytes
-        self.writable = True
+def from_range(owner: object, address: int, nbytes: int, writable: bool) -> Storage:
+    """Return the `nbytes` bytes from `address`, which live as long as `owner` does."""
+    return np.asarray(_ByteRange(owner, address, nbytes, writable))
 
-    @classmethod
-    def from_bytes_array(cls, array: "np.ndarray[Any, np.dtype[np.uint8]]") -> "Storage":
-        """Wrap a contiguous one-dimensional uint8 array, sharing its memory."""
-        self = cls.__new__(cls)
-        address, is_read_only = array.__array_interface__["data"]  # faster than ctypes.data
-        self.owner = array
-        self.nbytes = array.nbytes
-        self.writable = not is_read_only
-        self.pointer = kernels.pointer(address)
-        return self
 
-    @classmethod
-    def from_range(cls, owner: object, address: int, nbytes: int, writable: bool) -> "Storage":
-        """Wrap `nbytes` bytes from `address`, which live as long as `owner` does."""
-        return cls.from_bytes_array(np.asarray(_ByteRange(owner, address, nbytes, writable)))
+def is_storage(given: object) -> bool:
+    """Tell whether an object is a storage."""
+    if isinstance(given, np.ndarray):
+        return given.dtype == np.uint8 and given.ndim == 1 and given.flags.c_contiguous
+    return isinstance(given, ffi.CData) and ffi.typeof(given) is kernels.CHARS
 
-    @property
-    def address(self) -> int:
-        """The address of the first byte."""
-        return kernels.address_of(self.pointer)
 
-    def buffer(self) -> Any:
-        """Return the bytes as an object with the buffer protocol, which keeps them alive."""
-        owner = self.owner
-        return owner if isinstance(owner, np.ndarray) else ffi.buffer(owner)
+def address_of(storage: Storage) -> int:
+    """Return the address of the first byte."""
+    if isinstance(storage, np.ndarray):
+        address: int = storage.__array_interface__["data"][0]  # faster than ctypes.data
+        return address
+    return kernels.address_of(storage)
+
+
+def is_writable(storage: Storage) -> bool:
+    """Tell whether bytes may be set."""
+    return not isinstance(storage, np.ndarray) or storage.flags.writeable
+
+
+def buffer_of(storage: Storage) -> Any:
+    """Return the bytes as an object with the buffer protocol, which keeps them alive."""
+    return storage if isinstance(storage, np.ndarray) else ffi.buffer(storage)

@@ -13,7 +13,7 @@ from .errors import DTypeError, ShapeError, TensorError, TensorTypeError
 from .kernels import lib
 from .layout import Index, Shape, packed
 from .op import OPS, op, op_that_changes
-from .storage import Storage
+from .storage import Storage, address_of, allocate, buffer_of, from_range, is_storage, is_writable
 
 Array = np.ndarray[Any, Any]
 
@@ -103,7 +103,7 @@ class Tensor(TensorBase):
     elements ever changes after construction.
 
     Args:
-        storage: The bytes.
+        storage: The bytes: those of another tensor, or a one-dimensional uint8 array.
         shape: Sizes, each at least 0.
         strides: Bytes from one element to the next, per dimension.
         dtype: Type of the elements, itself or by its name.
@@ -131,8 +131,11 @@ class Tensor(TensorBase):
         name: str = "",
         offset: int = 0,
     ) -> None:
-        if not isinstance(storage, Storage):
-            raise TensorTypeError(f"[Tensor] storage must be a Storage: {type(storage).__name__}")
+        if not is_storage(storage):
+            kind = type(storage).__name__
+            raise TensorTypeError(
+                f"[Tensor] storage must be a tensor's, or bytes in one dimension: {kind}"
+            )
         dtype = dtype_named("Tensor", dtype)
         self._shape = layout.checked_shape("Tensor", shape)
         self._strides = steps = layout.checked_ints("Tensor", "strides", strides)
@@ -141,9 +144,9 @@ class Tensor(TensorBase):
             lengths = f"{len(self._shape)} != {len(steps)}"
             raise ShapeError(f"[Tensor] len(shape) must equal len(strides): {lengths}")
         low, high = layout.byte_extent(self._shape, steps, dtype.itemsize)
-        if not 0 <= self._offset + low <= self._offset + high <= storage.nbytes:
+        if not 0 <= self._offset + low <= self._offset + high <= len(storage):
             raise TensorError(
-                f"[Tensor] elements must lie in bytes [0, {storage.nbytes}) of the storage: "
+                f"[Tensor] elements must lie in bytes [0, {len(storage)}) of the storage: "
                 f"[{self._offset + low}, {self._offset + high}) (shape {list(self._shape)}, "
                 f"strides {list(steps)}, offset {self._offset}, {dtype})"
             )
@@ -170,8 +173,7 @@ class Tensor(TensorBase):
         self._size = size = math.prod(shape)
         if not 0 < size < 2**56:
             packed(shape, dtype.itemsize)  # refuses more bytes than an address can count
-        self._storage = storage = Storage(size * dtype.itemsize)
-        self._pointer = storage.pointer
+        self._storage = self._pointer = allocate(size * dtype.itemsize)
         self._shape = shape
         self._dtype = dtype
         self._name = name
@@ -200,11 +202,11 @@ class Tensor(TensorBase):
         dtype = from_numpy_dtype(array.dtype)
         if array.flags.c_contiguous and array.flags.aligned:
             low = 0
-            storage = Storage.from_bytes_array(array.reshape(-1).view(np.uint8))
+            storage = array.reshape(-1).view(np.uint8)
         else:
             low, high = layout.byte_extent(array.shape, array.strides, dtype.itemsize)
             address = array.ctypes.data + low
-            storage = Storage.from_range(array, address, high - low, array.flags.writeable)
+            storage = from_range(array, address, high - low, array.flags.writeable)
         return cls(storage, array.shape, array.strides, dtype, name, -low)
 
     @classmethod
@@ -233,7 +235,7 @@ class Tensor(TensorBase):
         array = np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
         sizes, dtype = layout.checked_shape("from_buffer", shape), dtype_named("from_buffer", dtype)
         steps = packed(sizes, dtype.itemsize)[0] if strides is None else strides
-        return cls(Storage.from_bytes_array(array), sizes, steps, dtype, name, offset)
+        return cls(array, sizes, steps, dtype, name, offset)
 
     def _view(self, shape: Shape, strides: Shape | None, offset: int, dtype: Any = None) -> Self:
         """Make a view of the same storage, which is known to stay within it."""
@@ -250,7 +252,7 @@ class Tensor(TensorBase):
 
     @property
     def storage(self) -> Storage:
-        """The bytes behind the elements."""
+        """The bytes behind the elements, see `storage.py`; views have the same."""
         return self._storage
 
     @property
@@ -286,12 +288,12 @@ class Tensor(TensorBase):
     @property
     def is_writable(self) -> bool:
         """Whether elements may be set."""
-        return self._storage.writable
+        return is_writable(self._storage)
 
     @property
     def data_pointer(self) -> int:
         """The address of the first element."""
-        return self._storage.address + self._offset
+        return address_of(self._storage) + self._offset
 
     @property
     def T(self) -> Self:  # noqa: N802 (the field's word)
@@ -310,12 +312,12 @@ class Tensor(TensorBase):
 
     def numpy(self) -> Array:
         """Return the elements as a NumPy array, sharing memory; read-only if the storage is."""
-        buffer, dtype = self._storage.buffer(), self._dtype.numpy_dtype
+        buffer, dtype = buffer_of(self._storage), self._dtype.numpy_dtype
         return np.ndarray(self._shape, dtype, buffer, self._offset, self.strides)
 
     def bits(self) -> Array:
         """Return the elements as unsigned integers of the same width, sharing memory."""
-        buffer, dtype = self._storage.buffer(), self._dtype.bits_dtype
+        buffer, dtype = buffer_of(self._storage), self._dtype.bits_dtype
         return np.ndarray(self._shape, dtype, buffer, self._offset, self.strides)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -451,7 +453,7 @@ class Tensor(TensorBase):
             TensorError: The storage is read-only.
         """
         rows = self._rows("set_slice", start, stop)
-        if not self._storage.writable:
+        if not is_writable(self._storage):
             raise TensorError(f"[set_slice] the storage must be writable: {self!r}")
         if isinstance(value, Tensor):
             shape, target = value._shape, rows._shape

@@ -6,36 +6,46 @@ import weakref
 import numpy as np
 import pytest
 
-from src.ml.storage import Storage
+from src.ml.storage import address_of, allocate, buffer_of, from_range, is_storage, is_writable
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 7, 4096, 10_000_000])
 def test_allocated_bytes_are_writable_and_keep_what_is_written(nbytes):
-    storage = Storage(nbytes)
-    assert storage.nbytes == nbytes
-    assert storage.writable
-    assert storage.address % 8 == 0
-    array = np.frombuffer(storage.buffer(), np.uint8) if nbytes else np.empty(0, np.uint8)
+    storage = allocate(nbytes)
+    assert is_storage(storage)
+    assert len(storage) == nbytes
+    assert is_writable(storage)
+    assert address_of(storage) % 8 == 0
+    array = np.frombuffer(buffer_of(storage), np.uint8) if nbytes else np.empty(0, np.uint8)
     array[:] = 17
-    assert (np.frombuffer(storage.buffer(), np.uint8) == 17).all() if nbytes else True
+    assert (np.frombuffer(buffer_of(storage), np.uint8) == 17).all() if nbytes else True
 
 
 def test_an_array_over_allocated_bytes_outlives_the_storage():
-    array = np.frombuffer(Storage(1 << 20).buffer(), np.uint8)
+    array = np.frombuffer(buffer_of(allocate(1 << 20)), np.uint8)
     array[:] = 5
     gc.collect()
-    others = [Storage(1 << 20) for _ in range(4)]
+    others = [allocate(1 << 20) for _ in range(4)]
     for other in others:
-        np.frombuffer(other.buffer(), np.uint8)[:] = 6
+        np.frombuffer(buffer_of(other), np.uint8)[:] = 6
     assert (array == 5).all()
 
 
-def test_wrapped_bytes_keep_address_length_and_permission():
+def test_an_array_is_a_storage_with_its_address_and_permission():
     array = np.arange(10, dtype=np.uint8)
     array.flags.writeable = False
-    storage = Storage.from_bytes_array(array)
-    assert (storage.address, storage.nbytes, storage.writable) == (array.ctypes.data, 10, False)
-    assert storage.owner is array
+    assert is_storage(array)
+    assert (address_of(array), is_writable(array)) == (array.ctypes.data, False)
+    assert buffer_of(array) is array
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, b"bytes", np.zeros(3), np.zeros((2, 2), np.uint8), np.zeros(8, np.uint8)[::2]],
+    ids=lambda given: type(given).__name__,
+)
+def test_other_objects_are_no_storage(given):
+    assert not is_storage(given)
 
 
 def test_a_range_keeps_its_owner_alive():
@@ -44,8 +54,8 @@ def test_a_range_keeps_its_owner_alive():
 
     owner = np.arange(4, dtype=np.float32).view(Owner)
     reference = weakref.ref(owner)
-    storage = Storage.from_range(owner, owner.ctypes.data, 16, True)
-    view = np.frombuffer(storage.buffer(), np.float32)
+    storage = from_range(owner, owner.ctypes.data, 16, True)
+    view = np.frombuffer(buffer_of(storage), np.float32)
     del owner, storage
     gc.collect()
     assert reference() is not None
