@@ -259,7 +259,6 @@ class Answer:
         self.stats = GenerationStats(len(self.ids), 0, 0, 0.0, 0.0, self.sampler.seed)
         self.newest, self.is_over = -1, False
         self._drafter: Drafter | None = None
-        self._draft_seconds = 0.0
 
     def begin(self, cached: Cached, drafter: Drafter | None) -> None:
         """Begin to draw, after the prompt was read.
@@ -313,9 +312,8 @@ class Answer:
         """
         if self._drafter is None:
             return []
-        started, most = clock(), 0 if is_on() else self.limit - self.stats.new_tokens - 1
+        most = 0 if is_on() else self.limit - self.stats.new_tokens - 1
         drafted = self._drafter.draft(most, costs, others)
-        self._draft_seconds = clock() - started
         self.stats.drafted_tokens += len(drafted)
         return drafted
 
@@ -329,10 +327,8 @@ class Answer:
         """
         self.stats.decode_seconds += seconds
         if self._drafter is not None and not is_on():
-            noted = seconds if is_alone else None
-            self._drafter.note_step(rows[1:], self._draft_seconds, noted)
-            self.stats.decode_seconds += self._draft_seconds
-            self._draft_seconds = 0.0
+            self.stats.decode_seconds += self._drafter.seconds
+            self._drafter.note_step(rows, seconds if is_alone else None)
 
     def _step(self, logits: Logits) -> Step:
         """Draw a token and say what became certain with it."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..model import PREFILL_CHUNK, InferenceContext, Model, ModelError
-from ..trace import mark
+from ..trace import clock, mark
 from ..untrusted import label_of
 from .errors import NumericError
 from .sampling import Logits, Sampler
@@ -420,7 +420,7 @@ class _Guess:
     Attributes:
         end_length: Length of the end that it followed earlier.
         tokens: At least one; a prefix of them was drafted, perhaps an empty one.
-        rows: Logits [n, V] after each of the n drafted tokens.
+        rows: Logits [1 + n, V] after the token before and each of the n drafted tokens.
         confirmed: How many tokens were drawn so far; the others may still come.
     """
 
@@ -436,9 +436,13 @@ class Drafter:
     Args:
         guesser: Where they come from.
         costs: What the passes of the engine take.
+
+    Attributes:
+        seconds: The time that making a draft took, until its step is noted.
     """
 
     def __init__(self, guesser: Guesser, costs: PassCosts) -> None:
+        self.seconds = 0.0
         self._guesser = guesser
         self._length = DraftLength(costs)
         self._guess: _Guess | None = None
@@ -464,7 +468,7 @@ class Drafter:
         if guess.rows is None:
             return None
         self._length.costs.note_saved_step()
-        row: Logits = guess.rows[guess.confirmed - 1]
+        row: Logits = guess.rows[guess.confirmed]
         return row
 
     def draft(self, most: int, costs: PassCosts | None = None, drafted: int = 0) -> list[int]:
@@ -476,30 +480,38 @@ class Drafter:
             drafted: Tokens that the pass checks for other answers.
         """
         self._guess = None
-        guesser = self._guesser
         if costs is not None:
             self._length.costs = costs
-        match = guesser.match() if self._length.costs.allows_drafts else None
+        if not self._length.costs.allows_drafts:
+            return []
+        started = clock()
+        tokens = self._guessed(min(most, LONGEST_DRAFT - drafted), drafted)
+        self.seconds = clock() - started
+        return tokens
+
+    def _guessed(self, most: int, drafted: int) -> list[int]:
+        guesser, match = self._guesser, self._guesser.match()
         if match is None:
             return []
         end_length, place = match
-        most = min(most, LONGEST_DRAFT - drafted)
         count = self._length.best(end_length, most, guesser.token_seconds, drafted)
         tokens = guesser.guess(place, count if guesser.token_seconds else max(count, 1))
         if tokens:
             self._guess = _Guess(end_length, tokens)
         return tokens[:count]
 
-    def note_step(self, rows: Logits, own_seconds: float, seconds: float | None) -> None:
+    def note_step(self, rows: Logits, seconds: float | None) -> None:
         """Take what came of a step.
 
         Args:
-            rows: The logits [n, V] after the n drafted tokens.
-            own_seconds: The time to make the draft.
+            rows: The logits [1 + n, V] after the newest token and the n drafted ones.
             seconds: The time of the pass; None where the costs know it.
         """
-        self._length.costs.add(-own_seconds)
-        if self._guess is not None and len(rows):
+        costs = self._length.costs
+        if self.seconds:
+            costs.add(-self.seconds)
+            self.seconds = 0.0
+        if self._guess is not None and len(rows) > 1:
             self._guess.rows = rows
         if seconds is not None:
-            self._length.costs.note_pass(len(rows), seconds)
+            costs.note_pass(len(rows) - 1, seconds)
