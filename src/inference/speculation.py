@@ -442,8 +442,7 @@ class Drafter:
     """
 
     def __init__(self, guesser: Guesser, costs: PassCosts) -> None:
-        self.seconds = 0.0
-        self._guesser = guesser
+        self._guesser, self.seconds = guesser, 0.0
         self._length = DraftLength(costs)
         self._guess: _Guess | None = None
 
@@ -490,8 +489,8 @@ class Drafter:
         return tokens
 
     def _guessed(self, most: int, drafted: int) -> list[int]:
-        guesser, match = self._guesser, self._guesser.match()
-        if match is None:
+        guesser = self._guesser
+        if (match := guesser.match()) is None:
             return []
         end_length, place = match
         count = self._length.best(end_length, most, guesser.token_seconds, drafted)
@@ -507,11 +506,10 @@ class Drafter:
             rows: The logits [1 + n, V] after the newest token and the n drafted ones.
             seconds: The time of the pass; None where the costs know it.
         """
-        costs = self._length.costs
         if self.seconds:
-            costs.add(-self.seconds)
+            self._length.costs.add(-self.seconds)
             self.seconds = 0.0
         if self._guess is not None and len(rows) > 1:
             self._guess.rows = rows
         if seconds is not None:
-            costs.note_pass(len(rows) - 1, seconds)
+            self._length.costs.note_pass(len(rows) - 1, seconds)

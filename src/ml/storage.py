@@ -20,14 +20,10 @@ class _ByteRange:
     """Offer `nbytes` bytes from `address` to NumPy, and keep their owner alive."""
 
     def __init__(self, owner: object, address: int, nbytes: int, writable: bool) -> None:
-        data = (address, not writable)
         self.owner = owner
         self.__array_interface__ = {
-            "data": data,
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
+            "data": (address, not writable), "shape": (nbytes,), "typestr": "|u1", "version": 3
+        }  # fmt: skip
 
 
 def allocate(nbytes: int) -> Storage:

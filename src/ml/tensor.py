@@ -132,10 +132,7 @@ class Tensor(TensorBase):
         offset: int = 0,
     ) -> None:
         if not is_storage(storage):
-            kind = type(storage).__name__
-            raise TensorTypeError(
-                f"[Tensor] storage must be a tensor's, or bytes in one dimension: {kind}"
-            )
+            raise TensorTypeError(f"[Tensor] storage must be flat bytes: {type(storage).__name__}")
         dtype = dtype_named("Tensor", dtype)
         self._shape = layout.checked_shape("Tensor", shape)
         self._strides = steps = layout.checked_ints("Tensor", "strides", strides)

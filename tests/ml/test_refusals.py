@@ -378,9 +378,9 @@ ml.Tensor.from_buffer(bytes(8), ml.uint8, (2,), (1,), 0.0) ->
 ml.Tensor.from_buffer(bytes(8), ml.uint8, (2.5,)) ->
     ShapeError: [from_buffer] sizes must be integers: (2.5,)
 ml.Tensor(None, (1,), (1,), ml.uint8) ->
-    TensorTypeError: [Tensor] storage must be a tensor's, or bytes in one dimension: NoneType
+    TensorTypeError: [Tensor] storage must be flat bytes: NoneType
 ml.Tensor(np.zeros((1, 1), np.uint8), (1,), (1,), ml.uint8) ->
-    TensorTypeError: [Tensor] storage must be a tensor's, or bytes in one dimension: ndarray
+    TensorTypeError: [Tensor] storage must be flat bytes: ndarray
 ml.Tensor.empty((2**61,), ml.uint8) ->
     TensorMemoryError: [empty] bytes must fit into memory: 2305843009213693952
 f(2, 3).T.reshape(4, 2) ->
