@@ -2,12 +2,30 @@
 #pragma once
 #include "formats.h"
 
-/* A whole block as float32. */
-INLINE void expanded_block(float *out, const uint8_t *codes, const Weight *weight, ptrdiff_t block,
-                           const ExpandedFormat f)
+/* A whole block of codes that are places in a table, as float32. */
+INLINE void look_block_up(float *out, const uint8_t *codes, const float scale,
+                          const ExpandedFormat f)
 {
+    const Table table = table_times(f.levels->exact, scale);
+#pragma GCC unroll 4
+    for (int step = 0; step < f.elements / LANES; step++, out += LANES, codes += LANES / 2)
+#pragma GCC unroll 4
+        for (int part = 0; part < VEC_PARTS; part++)
+            vec_store(out + part * VEC_LANES, table_values(codes, table, part));
+}
+
+/* A whole block as float32. */
+INLINE void dequantize_block(float *out, const uint8_t *codes, const Weight *weight,
+                             ptrdiff_t block, const ExpandedFormat f)
+{
+    float room;
     Factors factors = {0};
-    f.factors(&factors, 0, codes, (const char *)weight->scales + block * f.scale_bytes);
+    const char *const scales = scales_at(&room, weight, block, 1, f);
+    if (f.levels) {
+        look_block_up(out, codes, *(const float *)scales, f);
+        return;
+    }
+    f.factors(&factors, 0, codes, scales);
     for (int g = 0; g < f.elements / GROUP; g++, out += GROUP) {
         int8_t numbers[GROUP];
         const group expanded = f.expand(codes, g);
@@ -20,17 +38,6 @@ INLINE void expanded_block(float *out, const uint8_t *codes, const Weight *weigh
                     f.has_mins ? (float)numbers[i] * scale + minimum : (float)numbers[i] * scale;
         }
     }
-}
-
-INLINE void widened_block(float *out, const uint8_t *codes, const Weight *weight, ptrdiff_t block,
-                          const WidenedFormat f)
-{
-    const Table table = f.table(f.scale(weight, block));
-#pragma GCC unroll 4
-    for (int step = 0; step < f.elements / LANES; step++, out += LANES)
-#pragma GCC unroll 4
-        for (int part = 0; part < VEC_PARTS; part++)
-            vec_store(out + part * VEC_LANES, from_code_order(f.values(codes, step, part, table)));
 }
 
 /* What a format makes of a whole block. */

@@ -2,9 +2,6 @@
 #pragma once
 #include "codes_avx_bytes.h"
 
-/* Rows side by side: with their tables no more fit into the registers. */
-enum { CODE_ROWS = 2 };
-
 typedef struct Table {
     vec lower, upper; /* of codes 0 to 7, and 8 to 15 */
 } Table;
@@ -32,14 +29,57 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
                             _mm256_castsi256_ps(_mm256_slli_epi32(numbers, 28)));
 }
 
-INLINE vec to_code_order(vec elements) { return elements; }
-INLINE vec from_code_order(vec lanes) { return lanes; }
-
 /* A vector of integers: here of one group of codes. */
 typedef __m256i ivec;
 enum { VECTOR_GROUPS = 1 };
 
 INLINE ivec join_groups(const group *groups) { return groups[0]; }
+
+/* Codes of 16 bits of two groups, one after the other. */
+typedef struct WidePair {
+    ivec even[2], odd[2];
+} WidePair;
+
+/* The same bytes in both halves. */
+INLINE ivec load_both(const void *bytes)
+{
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)bytes));
+}
+
+/* What the codes of 32 bytes stand for in a table; the first of a byte is in its upper half. */
+INLINE WidePair look_up_wide(const uint8_t *bytes, const int16_t table[16])
+{
+    const ivec mask = _mm256_set1_epi8(15), first = load_both(table), second = load_both(table + 8);
+    const ivec lower_bytes = _mm256_set1_epi16(255);
+    const ivec lower = _mm256_packus_epi16(_mm256_and_si256(first, lower_bytes),
+                                           _mm256_and_si256(second, lower_bytes));
+    const ivec upper =
+        _mm256_packus_epi16(_mm256_srli_epi16(first, 8), _mm256_srli_epi16(second, 8));
+    const ivec both = _mm256_permute4x64_epi64(_mm256_loadu_si256((const __m256i *)bytes), 0xD8);
+    const ivec even = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
+    const ivec odd = _mm256_and_si256(both, mask);
+    const ivec even_lower = _mm256_shuffle_epi8(lower, even);
+    const ivec even_upper = _mm256_shuffle_epi8(upper, even);
+    const ivec odd_lower = _mm256_shuffle_epi8(lower, odd);
+    const ivec odd_upper = _mm256_shuffle_epi8(upper, odd);
+    return (WidePair){
+        {_mm256_unpacklo_epi8(even_lower, even_upper),
+         _mm256_unpackhi_epi8(even_lower, even_upper)},
+        {_mm256_unpacklo_epi8(odd_lower, odd_upper), _mm256_unpackhi_epi8(odd_lower, odd_upper)}};
+}
+
+INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
+{
+    (void)second;
+    return first[index];
+}
+
+/* VEC_LANES / 2 numbers, each of them twice. */
+INLINE vec load_twice(const float *x)
+{
+    const __m256i order = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(x)), order);
+}
 
 /* a[2i] * b[2i] + a[2i+1] * b[2i+1] */
 INLINE ivec multiply_pairs(ivec a, ivec b) { return _mm256_madd_epi16(a, b); }

@@ -6,9 +6,6 @@
 #endif
 #include "codes_avx_bytes.h"
 
-/* Rows side by side: as many streams from memory as serve it best. */
-enum { CODE_ROWS = 4 };
-
 typedef vec Table;
 
 /* The values of the 16 codes, times the scale of a block. */
@@ -17,30 +14,18 @@ INLINE Table table_times(const float values[16], float scale)
     return _mm512_mul_ps(_mm512_loadu_ps(values), _mm512_set1_ps(scale));
 }
 
-/*
- * The 16 elements of 8 bytes. A load puts the first four bytes into every even lane and the others
- * into every odd one; shifted, each lane begins with its code, and vpermps reads no more than that.
- * So the first eight elements come in the even lanes.
- */
+/* The 16 elements of 8 bytes, the first in the upper half of its byte. A load puts four bytes into
+ * the first eight lanes, and the others into the last; shifted, each lane begins with its code, and
+ * vpermps reads no more than that. */
 INLINE vec table_values(const uint8_t *codes, Table table, int part)
 {
     (void)part;
     const __m512i bytes = _mm512_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)codes));
+    const __m512i words = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     const __m512i places =
-        _mm512_setr_epi32(4, 4, 0, 0, 12, 12, 8, 8, 20, 20, 16, 16, 28, 28, 24, 24);
-    return _mm512_permutexvar_ps(_mm512_srlv_epi32(bytes, places), table);
-}
-
-INLINE vec to_code_order(vec elements)
-{
-    const __m512i order = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
-    return _mm512_permutexvar_ps(order, elements);
-}
-
-INLINE vec from_code_order(vec lanes)
-{
-    const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-    return _mm512_permutexvar_ps(order, lanes);
+        _mm512_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24);
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_permutexvar_epi32(words, bytes), places),
+                                 table);
 }
 
 /* A vector of integers: here of two groups of codes. */
@@ -50,6 +35,33 @@ enum { VECTOR_GROUPS = 2 };
 INLINE ivec join_groups(const group *groups)
 {
     return _mm512_inserti64x4(_mm512_castsi256_si512(groups[0]), groups[1], 1);
+}
+
+/* Codes of 16 bits of two groups; and of a group of two rows. */
+typedef struct WidePair {
+    ivec even[1], odd[1];
+} WidePair;
+
+/* What the codes of 32 bytes stand for in a table; the first of a byte is in its upper half. */
+INLINE WidePair look_up_wide(const uint8_t *bytes, const int16_t table[16])
+{
+    const ivec both = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)bytes));
+    const ivec entries = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)table));
+    return (WidePair){{_mm512_permutexvar_epi16(_mm512_srli_epi16(both, 4), entries)},
+                      {_mm512_permutexvar_epi16(both, entries)}};
+}
+
+INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
+{
+    return index ? _mm512_shuffle_i64x2(*first, *second, 0xEE)
+                 : _mm512_shuffle_i64x2(*first, *second, 0x44);
+}
+
+/* VEC_LANES / 2 numbers, each of them twice. */
+INLINE vec load_twice(const float *x)
+{
+    const __m512i order = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_permutexvar_ps(order, _mm512_castps256_ps512(_mm256_loadu_ps(x)));
 }
 
 /* a[2i] * b[2i] + a[2i+1] * b[2i+1] */

@@ -2,9 +2,6 @@
 #pragma once
 #include "tile.h"
 
-/* Rows side by side: with their tables, of four registers each, no more fit. */
-enum { CODE_ROWS = 2 };
-
 typedef uint8x16x4_t Table;
 
 /* The values of the 16 codes, times the scale of a block. */
@@ -34,9 +31,6 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
     const uint8x16_t of_byte = vreinterpretq_u8_u32(vdupq_n_u32(0x03020100));
     return vreinterpretq_f32_u8(vqtbl4q_u8(table, vorrq_u8(of_part, of_byte)));
 }
-
-INLINE vec to_code_order(vec elements) { return elements; }
-INLINE vec from_code_order(vec lanes) { return lanes; }
 
 /* The codes of one group as int8: what a format's `expand` makes (formats.h). */
 typedef struct group {
@@ -116,72 +110,128 @@ INLINE void split_numbers(int16_t *numbers)
     }
 }
 
-typedef struct Halves {
+typedef struct HalfBytes {
     int8x16_t codes;
-    ivec less; /* 127 times the codes, less than 0 */
+    ivec less; /* -127 times them, in four sums */
+} HalfBytes;
+
+/* The halves of a group. Codes of 16 bits are 256 * upper + lower. */
+typedef struct Halves {
+    HalfBytes lower[2], upper[2];
 } Halves;
 
-INLINE Halves widen_half(group codes, int half)
+INLINE HalfBytes half_bytes(uint8x16_t half)
 {
-    const int8x16_t of_half = vreinterpretq_s8_u8(codes.half[half]);
+    const int8x16_t codes = vreinterpretq_s8_u8(half);
 #ifdef NEON_I8MM
-    return (Halves){of_half, vdupq_n_s32(0)};
+    return (HalfBytes){codes, vdupq_n_s32(0)};
 #else
-    return (Halves){of_half, vdotq_s32(vdupq_n_s32(0), of_half, vdupq_n_s8(-127))};
+    return (HalfBytes){codes, vdotq_s32(vdupq_n_s32(0), codes, vdupq_n_s8(-127))};
 #endif
 }
 
-/* Four partial sums of the codes of halves [first, end) of a group times numbers of x. */
-INLINE ivec sum_of_halves(const Halves *halves, const int16_t *x, int first, int end)
+INLINE void widen_half(Halves *pair, int half, uint8x16_t codes)
+{
+    pair->lower[half] = half_bytes(codes);
+}
+
+/* Both bytes are signed here: where the lower is less than 0, the upper is one more. */
+INLINE void join_half(Halves *pair, int half, uint8x16_t lower, uint8x16_t upper)
+{
+    pair->lower[half] = half_bytes(lower);
+    pair->upper[half] = half_bytes(vsubq_u8(upper, vcltzq_s8(vreinterpretq_s8_u8(lower))));
+}
+
+INLINE ivec sum_of_bytes(const HalfBytes *bytes, const int16_t *x, int first, int end)
 {
     ivec sum = vdupq_n_s32(0);
 #pragma GCC unroll 2
     for (int h = first; h < end; h++)
-        sum = vdotq_s32(sum, vreinterpretq_s8_s16(vld1q_s16(x + 32 + 8 * h)), halves[h].codes);
+        sum = vdotq_s32(sum, vreinterpretq_s8_s16(vld1q_s16(x + 32 + 8 * h)), bytes[h].codes);
     sum = vshlq_n_s32(sum, 8);
 #ifdef NEON_I8MM
 #pragma GCC unroll 2
     for (int h = first; h < end; h++)
-        sum = vusdotq_s32(sum, vreinterpretq_u8_s16(vld1q_s16(x + 8 * h)), halves[h].codes);
+        sum = vusdotq_s32(sum, vreinterpretq_u8_s16(vld1q_s16(x + 8 * h)), bytes[h].codes);
     return sum;
 #else
-    ivec low = end - first == 2 ? vaddq_s32(halves[0].less, halves[1].less) : halves[first].less;
+    ivec low = end - first == 2 ? vaddq_s32(bytes[0].less, bytes[1].less) : bytes[first].less;
 #pragma GCC unroll 2
     for (int h = first; h < end; h++)
-        low = vdotq_s32(low, vreinterpretq_s8_s16(vld1q_s16(x + 8 * h)), halves[h].codes);
+        low = vdotq_s32(low, vreinterpretq_s8_s16(vld1q_s16(x + 8 * h)), bytes[h].codes);
     return vsubq_s32(sum, low);
 #endif
 }
+
+/* Four partial sums of the codes of halves [first, end) of a group times numbers of x. */
+INLINE ivec sum_of_halves(const Halves *pair, const int16_t *x, int first, int end, int wide)
+{
+    const ivec lower = sum_of_bytes(pair->lower, x, first, end);
+    return wide ? vaddq_s32(lower, vshlq_n_s32(sum_of_bytes(pair->upper, x, first, end), 8))
+                : lower;
+}
 #else
-/*
- * A half of a group as 16 bits: pairs of codes in a lane's two bytes. The odd one is shifted right;
- * the even one first left.
- */
+/* The halves of a group as 16 bits. */
 typedef struct Halves {
-    int16x8_t even, odd;
+    int16x8_t even[2], odd[2];
 } Halves;
 
-INLINE Halves widen_half(group codes, int half)
+/* Pairs of codes are in a lane's two bytes. The odd one is shifted right; the even one first left.
+ */
+INLINE void widen_half(Halves *pair, int half, uint8x16_t codes)
 {
-    const int16x8_t pairs = vreinterpretq_s16_u8(codes.half[half]);
-    return (Halves){vshrq_n_s16(vshlq_n_s16(pairs, 8), 8), vshrq_n_s16(pairs, 8)};
+    const int16x8_t pairs = vreinterpretq_s16_u8(codes);
+    pair->even[half] = vshrq_n_s16(vshlq_n_s16(pairs, 8), 8);
+    pair->odd[half] = vshrq_n_s16(pairs, 8);
+}
+
+INLINE void join_half(Halves *pair, int half, uint8x16_t lower, uint8x16_t upper)
+{
+    pair->even[half] = vreinterpretq_s16_u8(vtrn1q_u8(lower, upper));
+    pair->odd[half] = vreinterpretq_s16_u8(vtrn2q_u8(lower, upper));
 }
 
 /* Four partial sums of the codes of halves [first, end) of a group times numbers of x. */
-INLINE ivec sum_of_halves(const Halves *halves, const int16_t *x, int first, int end)
+INLINE ivec sum_of_halves(const Halves *pair, const int16_t *x, int first, int end, int wide)
 {
+    (void)wide;
     ivec sum = vdupq_n_s32(0);
 #pragma GCC unroll 2
     for (int h = first; h < end; h++) {
         const int16x8_t even = vld1q_s16(x + 8 * h), odd = vld1q_s16(x + 32 + 8 * h);
-        sum = vmlal_s16(sum, vget_low_s16(halves[h].even), vget_low_s16(even));
-        sum = vmlal_high_s16(sum, halves[h].even, even);
-        sum = vmlal_s16(sum, vget_low_s16(halves[h].odd), vget_low_s16(odd));
-        sum = vmlal_high_s16(sum, halves[h].odd, odd);
+        sum = vmlal_s16(sum, vget_low_s16(pair->even[h]), vget_low_s16(even));
+        sum = vmlal_high_s16(sum, pair->even[h], even);
+        sum = vmlal_s16(sum, vget_low_s16(pair->odd[h]), vget_low_s16(odd));
+        sum = vmlal_high_s16(sum, pair->odd[h], odd);
     }
     return sum;
 }
 #endif
+
+INLINE void widen_codes(Halves *pair, group codes)
+{
+    for (int h = 0; h < 2; h++)
+        widen_half(pair, h, codes.half[h]);
+}
+
+/* What the codes of 16 bytes stand for in a table; the first of a byte is in its upper half. */
+INLINE void look_up_halves(Halves *pair, const uint8_t *bytes, const int16_t table[16])
+{
+    const uint8x16_t both = vld1q_u8(bytes);
+    const uint8x16_t first = vshrq_n_u8(both, 4), second = vandq_u8(both, vdupq_n_u8(15));
+    const group codes = {{vzip1q_u8(first, second), vzip2q_u8(first, second)}};
+    const uint8x16x2_t entries = vld2q_u8((const uint8_t *)table);
+    for (int h = 0; h < 2; h++)
+        join_half(pair, h, vqtbl1q_u8(entries.val[0], codes.half[h]),
+                  vqtbl1q_u8(entries.val[1], codes.half[h]));
+}
+
+/* Two numbers, each of them twice. */
+INLINE vec load_twice(const float *x)
+{
+    const vec both = vcombine_f32(vld1_f32(x), vld1_f32(x));
+    return vzip1q_f32(both, both);
+}
 
 /* The sum of each of four vectors, as floats. */
 INLINE vec sums_of_four(const ivec *v)

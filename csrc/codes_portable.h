@@ -2,42 +2,13 @@
 #pragma once
 #include "row_kernels.h"
 
-enum { VEC_LANES = 16, VEC_PARTS = 1, CODE_ROWS = 1 };
+enum { VEC_LANES = 16, VEC_PARTS = 1 };
 
 typedef struct vec {
     float lane[LANES];
 } vec;
 
-INLINE vec vec_zero(void) { return (vec){{0}}; }
 INLINE void vec_store(float *x, vec v) { memcpy(x, &v, sizeof v); }
-
-INLINE vec vec_load(const float *x)
-{
-    vec v;
-    memcpy(&v, x, sizeof v);
-    return v;
-}
-
-INLINE vec load_bfloat16(const char *x, int phase, int part)
-{
-    (void)phase, (void)part;
-    vec v;
-    widen(v.lane, x, LANES, TYPE_BFLOAT16);
-    return v;
-}
-
-INLINE vec mac_float32(vec acc, vec x, vec w)
-{
-    for (int l = 0; l < LANES; l++)
-        acc.lane[l] = fused_multiply_add(x.lane[l], w.lane[l], acc.lane[l]);
-    return acc;
-}
-
-INLINE float reduce_vectors(const vec *v)
-{
-    vec lanes = *v;
-    return reduce_lanes(lanes.lane);
-}
 
 typedef vec Table;
 
@@ -60,9 +31,6 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
     }
     return v;
 }
-
-INLINE vec to_code_order(vec elements) { return elements; }
-INLINE vec from_code_order(vec lanes) { return lanes; }
 
 typedef struct group {
     int8_t code[32];
@@ -104,4 +72,19 @@ INLINE group look_up(group codes, const int8_t table[16])
     for (int i = 0; i < 32; i++)
         codes.code[i] = table[codes.code[i]];
     return codes;
+}
+
+/* Codes of 16 bits of two groups. */
+typedef struct WidePair {
+    int16_t code[64];
+} WidePair;
+
+INLINE WidePair look_up_wide(const uint8_t *bytes, const int16_t table[16])
+{
+    WidePair pair;
+    for (int i = 0; i < 32; i++) {
+        pair.code[2 * i] = table[bytes[i] >> 4];
+        pair.code[2 * i + 1] = table[bytes[i] & 15];
+    }
+    return pair;
 }

@@ -49,10 +49,12 @@ enum { TYPE_COUNT = 21 };
     ROW(float8_e4m3fn, TYPE_FLOAT8_E4M3FN, 1) \
     ROW(float8_e5m2, TYPE_FLOAT8_E5M2, 1)
 
-/* Formats whose blocks become int8 codes with a scale: ROW(name, type, elements of a block, bytes
- * of its codes, bytes of its scale: 0 where it is among those of the codes). Products with bfloat16
+/* Formats whose blocks become integers with a scale: ROW(name, type, elements of a block, bytes of
+ * its codes, bytes of its scale: 0 where it is among those of the codes). Products with bfloat16
  * run on integers. */
-#define EXPANDED_TYPES(ROW) \
+#define BLOCK_TYPES(ROW) \
+    ROW(nf4, TYPE_NF4, 64, 32, 4) \
+    ROW(nf4_double, TYPE_NF4_DOUBLE, 64, 32, 1) \
     ROW(int8_block, TYPE_INT8_BLOCK, 32, 32, 2) \
     ROW(q4_0, TYPE_Q4_0, 32, 18, 0) \
     ROW(q4_1, TYPE_Q4_1, 32, 20, 0) \
@@ -67,12 +69,5 @@ enum { TYPE_COUNT = 21 };
     ROW(iq4_nl, TYPE_IQ4_NL, 32, 18, 0) \
     ROW(iq4_xs, TYPE_IQ4_XS, 256, 136, 0) \
     ROW(mxfp4, TYPE_MXFP4, 32, 17, 0)
-
-/* Formats whose blocks become float32; ROW takes the same values. */
-#define WIDENED_TYPES(ROW) \
-    ROW(nf4, TYPE_NF4, 64, 32, 4) \
-    ROW(nf4_double, TYPE_NF4_DOUBLE, 64, 32, 1)
-
-#define BLOCK_TYPES(ROW) EXPANDED_TYPES(ROW) WIDENED_TYPES(ROW)
 
 /* clang-format on */

@@ -37,9 +37,7 @@ INLINE void int8_block_quantize(uint8_t *codes, void *scale, const float *x, ptr
     *(uint16_t *)scale = rounded;
 }
 
-INLINE vec int8_block_scales(const void *scales) { return load_bfloat16(scales, 0, 0); }
-
 static const ExpandedFormat int8_block_format = {
-    BLOCK_SIZES(int8_block), int8_block_expand,   int8_block_factors, TYPE_BFLOAT16, 1, 0, 0,
-    int8_block_scales,       int8_block_quantize,
+    BLOCK_SIZES(int8_block), int8_block_expand, int8_block_factors, TYPE_BFLOAT16, 1, 0, 0, NULL,
+    int8_block_quantize,
 };

@@ -10,31 +10,21 @@
 
 /* Quantiles of the normal distribution, with an exact zero. Source: bitsandbytes, NF4. */
 /* clang-format off */
-static const float nf4_code[16] = {
+static const Levels nf4_levels = {{
     -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
     -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
     0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
     0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f,
-};
+}, {
+    -2048, -1426, -1075, -809, -583, -378, -186, 0, 163, 330, 504, 692, 903, 1152, 1481, 2048,
+}};
 /* clang-format on */
 
-INLINE float nf4_scale(const Weight *weight, ptrdiff_t block)
+INLINE void nf4_factors(Factors *factors, int at, const uint8_t *codes, const void *scale)
 {
-    return ((const float *)weight->scales)[block];
-}
-
-INLINE float nf4_double_scale(const Weight *weight, ptrdiff_t block)
-{
-    const uint8_t code = ((const uint8_t *)weight->scales)[block];
-    return weight->nested_code[code] * weight->nested_absmax[block / NESTED_BLOCK]
-           + weight->nested_offset;
-}
-
-INLINE Table nf4_table(float scale) { return table_times(nf4_code, scale); }
-
-INLINE vec nf4_values(const uint8_t *codes, int step, int part, Table table)
-{
-    return table_values(codes + step * (LANES / 2), table, part);
+    (void)codes;
+    const float step = *(const float *)scale * LEVEL_STEP;
+    factors->scales[at / 4] |= (uint64_t)bits_of(step) << at / 2 % 2 * 32;
 }
 
 /*
@@ -53,7 +43,7 @@ INLINE void nf4_quantize(uint8_t *codes, void *scale, const float *x, ptrdiff_t 
         const float v = count == nf4_elements ? x[i] * factor : x[i] / least;
         int32_t below = 0;
         for (int m = 0; m < 15; m++)
-            below += (nf4_code[m] + nf4_code[m + 1]) / 2.0f < v;
+            below += (nf4_levels.exact[m] + nf4_levels.exact[m + 1]) / 2.0f < v;
         numbers[i] = below;
     }
     for (ptrdiff_t i = 0; i < ceil_div(count, 2); i++)
@@ -61,9 +51,9 @@ INLINE void nf4_quantize(uint8_t *codes, void *scale, const float *x, ptrdiff_t 
     *(float *)scale = count == nf4_elements ? absmax : least;
 }
 
-static const WidenedFormat nf4_format = {
-    BLOCK_SIZES(nf4), nf4_table, nf4_values, nf4_scale, 0, nf4_quantize,
+static const ExpandedFormat nf4_format = {
+    BLOCK_SIZES(nf4), NULL, nf4_factors, TYPE_FLOAT32, 1, 0, 0, &nf4_levels, nf4_quantize,
 };
-static const WidenedFormat nf4_double_format = {
-    BLOCK_SIZES(nf4_double), nf4_table, nf4_values, nf4_double_scale, 1, NULL,
+static const ExpandedFormat nf4_double_format = {
+    BLOCK_SIZES(nf4_double), NULL, nf4_factors, TYPE_FLOAT32, 1, 0, 0, &nf4_levels, NULL,
 };

@@ -2,9 +2,8 @@
  * Formats of block-quantized weights, compiled once for each instruction set.
  *
  * A format is a row of the table of dtypes and a header format_NAME.h that ends with
- * `static const ... NAME_format`. It is written once, on the operations of codes_*.h:
- *   - a format that is expanded (EXPANDED_TYPES) turns groups of 32 codes into int8;
- *   - one that is widened (WIDENED_TYPES) turns them into float32.
+ * `static const ExpandedFormat NAME_format`. It is written once, on the operations of codes_*.h,
+ * and turns groups of 32 codes into integers: int8, or 16 bits where codes are places in a table.
  * A header that is missing, or lacks its NAME_format, does not compile.
  */
 #pragma once
@@ -43,9 +42,16 @@ typedef struct Factors {
     uint64_t scale_steps[PAIR_WORDS], min_steps[PAIR_WORDS];
 } Factors;
 
+/* Numbers that codes of 4 bits stand for; and the same as integers, in steps of 2^-11. */
+typedef struct Levels {
+    float exact[16];
+    int16_t steps[16];
+} Levels;
+#define LEVEL_STEP (1.0f / 2048)
+
 typedef struct ExpandedFormat {
     ptrdiff_t elements, code_bytes, scale_bytes; /* of a block; scale_bytes 0: among its codes */
-    /* The codes of a block's group. */
+    /* The codes of a block's group; not used where there are levels. */
     group (*expand)(const uint8_t *codes, int index);
     /* Puts a block's factors in their places, from group `at` on. */
     void (*factors)(Factors *factors, int at, const uint8_t *codes, const void *scale);
@@ -53,22 +59,10 @@ typedef struct ExpandedFormat {
     int parts;     /* of a group, with a step each: 1, or 2 where halves differ */
     int has_steps; /* whether a scale has a step */
     int has_mins;  /* 0: none; 1: minima; 2: minima with steps */
-    /* The scales of VEC_LANES groups, where codes are int8 already and both are side by side, so
-     * that vectors are loaded whole; else NULL. */
-    vec (*scales)(const void *scales);
+    /* What the codes of blocks of two groups stand for, whose scale is float32; else NULL. */
+    const Levels *levels;
     quantize_function quantize; /* NULL where nothing is quantized to the format */
 } ExpandedFormat;
-
-typedef struct WidenedFormat {
-    ptrdiff_t elements, code_bytes, scale_bytes;
-    /* What the codes of a block mean. */
-    Table (*table)(float scale);
-    /* A part of its LANES elements from step * LANES on, in the order of to_code_order. */
-    vec (*values)(const uint8_t *codes, int step, int part, Table table);
-    float (*scale)(const Weight *weight, ptrdiff_t block);
-    int nested; /* whether scales are codes of 8 bits: code[c] * absmax + offset */
-    quantize_function quantize;
-} WidenedFormat;
 
 INLINE uint16_t half_at(const uint8_t *bytes)
 {
@@ -102,9 +96,12 @@ INLINE void scale_and_minimum_first(Factors *factors, int at, const uint8_t *blo
     put_half(factors->mins, at, half_at(block + 2));
 }
 
-INLINE float half_to_float(const uint64_t *words, int g, const ExpandedFormat f)
+/* A scale or minimum of group g; one of float32 is that of two groups. */
+INLINE float factor_at(const uint64_t *words, int g, const ExpandedFormat f)
 {
     const uint16_t half = (uint16_t)(words[g / 4] >> g % 4 * 16);
+    if (f.scale_type == TYPE_FLOAT32)
+        return float_of((uint32_t)(words[g / 4] >> g / 2 % 2 * 32));
     return f.scale_type == TYPE_FLOAT16 ? float16_to_float32(half) : bfloat16_to_float32(half);
 }
 
@@ -116,13 +113,13 @@ INLINE float step_at(const uint64_t *steps, int index)
 /* What the codes of a part of group g are multiplied by; exact, as are minima. */
 INLINE float scale_of(const Factors *factors, int g, int part, const ExpandedFormat f)
 {
-    const float scale = half_to_float(factors->scales, g, f);
+    const float scale = factor_at(factors->scales, g, f);
     return f.has_steps ? scale * step_at(factors->scale_steps, g * f.parts + part) : scale;
 }
 
 INLINE float minimum_of(const Factors *factors, int g, int part, const ExpandedFormat f)
 {
-    const float minimum = half_to_float(factors->mins, g, f);
+    const float minimum = factor_at(factors->mins, g, f);
     return f.has_mins == 2 ? minimum * step_at(factors->min_steps, g * f.parts + part) : minimum;
 }
 
@@ -131,6 +128,30 @@ INLINE group expand_at(const uint8_t *codes, ptrdiff_t index, const ExpandedForm
 {
     const ptrdiff_t groups = f.elements / GROUP;
     return f.expand(codes + index / groups * f.code_bytes, (int)(index % groups));
+}
+
+/* A scale that is a code of 8 bits: what that means. */
+INLINE float nested_scale(const Weight *weight, ptrdiff_t block)
+{
+    const uint8_t code = ((const uint8_t *)weight->scales)[block];
+    return weight->nested_code[code] * weight->nested_absmax[block / NESTED_BLOCK]
+           + weight->nested_offset;
+}
+
+/* Where the scales of some blocks are: among the weight's, or in `room` if they are codes. */
+INLINE const char *scales_at(float *room, const Weight *weight, ptrdiff_t block, ptrdiff_t count,
+                             const ExpandedFormat f)
+{
+    for (ptrdiff_t b = 0; f.scale_bytes == 1 && b < count; b++)
+        room[b] = nested_scale(weight, block + b);
+    return f.scale_bytes == 1 ? (const char *)room
+                              : (const char *)weight->scales + block * f.scale_bytes;
+}
+
+/* Bytes from one of those scales to the next. */
+INLINE ptrdiff_t scales_apart(const ExpandedFormat f)
+{
+    return f.scale_bytes == 1 ? (ptrdiff_t)sizeof(float) : f.scale_bytes;
 }
 
 /* The sizes of a row in the table of dtypes. */

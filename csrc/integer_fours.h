@@ -25,13 +25,17 @@ INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has
                          int part, const ExpandedFormat f)
 {
     halves all;
+    float two[2];
     memcpy(&all, factors + four, sizeof all);
+    memcpy(two, factors + four, sizeof two);
+    if (f.scale_type == TYPE_FLOAT32)
+        return load_twice(two);
     const vec wide = f.scale_type == TYPE_FLOAT16 ? widen_float16(all) : widen_bfloat16(all);
     return has_steps ? vec_multiply(wide, widen_steps(steps, four, f.parts, part)) : wide;
 }
 
 /* Adds four groups times the numbers of one token to their four lanes. */
-INLINE vec add_four(vec sum, const Halves (*codes)[2], const Factors *factors, int four, UnitOfX x,
+INLINE vec add_four(vec sum, const Halves *codes, const Factors *factors, int four, UnitOfX x,
                     const ExpandedFormat f)
 {
     const vec x_scales = vec_load(x.scales + four * 4);
@@ -41,7 +45,8 @@ INLINE vec add_four(vec sum, const Halves (*codes)[2], const Factors *factors, i
 #pragma GCC unroll 4
         for (int g = 0; g < 4; g++) {
             const int16_t *numbers = x.numbers + (four * 4 + g) / 2 * x.numbers_apart + g % 2 * 16;
-            sums[part][g] = sum_of_halves(codes[g], numbers, part, 3 - f.parts + part);
+            sums[part][g] =
+                sum_of_halves(codes + g, numbers, part, 3 - f.parts + part, f.levels != NULL);
         }
 #pragma GCC unroll 2
     for (int part = 0; part < f.parts; part++)
@@ -72,16 +77,16 @@ INLINE void add_unit(float *lanes, const uint8_t *codes, const char *scales, con
 #pragma GCC unroll 16
     for (int b = 0; b < UNIT_CODES / f.elements; b++)
         f.factors(&factors, (int)(b * f.elements / GROUP), codes + b * f.code_bytes,
-                  scales + b * f.scale_bytes);
+                  scales + b * scales_apart(f));
 #pragma GCC unroll 4
     for (int four = 0; four < LANES / 4; four++) {
-        Halves halves_of[4][2];
+        Halves halves_of[4];
 #pragma GCC unroll 4
-        for (int g = 0; g < 4; g++) {
-            const group one = expand_at(codes, four * 4 + g, f);
-            halves_of[g][0] = widen_half(one, 0);
-            halves_of[g][1] = widen_half(one, 1);
-        }
+        for (int g = 0; g < 4; g++)
+            if (f.levels)
+                look_up_halves(halves_of + g, codes + (four * 4 + g) * GROUP / 2, f.levels->steps);
+            else
+                widen_codes(halves_of + g, expand_at(codes, four * 4 + g, f));
         for (int t = 0; t < tokens; t++) {
             float *at = lanes + t * LANES + four * 4;
             const UnitOfX of_token = {x.numbers + t * 64, x.numbers_apart, x.groups,
@@ -96,29 +101,28 @@ INLINE void multiply_tokens(const IntegerKBlock *k, const int tokens, const Expa
     const ptrdiff_t end = (k->start + k->count) / GROUP;
     uint8_t padded[2 * UNIT_CODES];
     char padded_scales[LANES * sizeof(float)];
+    float room[LANES];
     for (ptrdiff_t r = 0; r < k->rows; r++) {
-        const ptrdiff_t block = ((k->row + r) * k->in + k->start) / f.elements;
-        const uint8_t *codes = (const uint8_t *)k->weight->data + block * f.code_bytes;
-        const char *scales = (const char *)k->weight->scales + block * f.scale_bytes;
+        ptrdiff_t block = ((k->row + r) * k->in + k->start) / f.elements, blocks;
         float *lanes = k->lanes + r * PANEL_TOKENS * LANES;
         if (k->start == 0)
             memset(lanes, 0, (size_t)tokens * LANES * sizeof(float));
-        for (ptrdiff_t first = k->start / GROUP; first < end; first += LANES) {
-            const size_t blocks = (size_t)(min_size(LANES, end - first) * GROUP / f.elements);
+        for (ptrdiff_t first = k->start / GROUP; first < end; first += LANES, block += blocks) {
+            blocks = min_size(LANES, end - first) * GROUP / f.elements;
+            const uint8_t *codes = (const uint8_t *)k->weight->data + block * f.code_bytes;
+            const char *scales = scales_at(room, k->weight, block, blocks, f);
             const UnitOfX x = {integer_numbers(k->panel, tokens, first), tokens * 64,
                                integer_padded(k->in) / GROUP,
                                integer_scales(k->panel, k->in, tokens, 0) + first,
                                integer_sums(k->panel, k->in, tokens, 0) + first};
             __builtin_prefetch(codes + PREFETCH_STREAM);
             if (end - first < LANES) { /* zeros stand for the blocks that lack */
-                codes =
-                    memcpy(memset(padded, 0, sizeof padded), codes, blocks * (size_t)f.code_bytes);
+                codes = memcpy(memset(padded, 0, sizeof padded), codes,
+                               (size_t)(blocks * f.code_bytes));
                 scales = memcpy(memset(padded_scales, 0, sizeof padded_scales), scales,
-                                blocks * (size_t)f.scale_bytes);
+                                (size_t)(blocks * scales_apart(f)));
             }
             add_unit(lanes, codes, scales, x, tokens, f);
-            codes += UNIT_CODES / f.elements * f.code_bytes;
-            scales += UNIT_CODES / f.elements * f.scale_bytes;
         }
         for (int t = 0; t < tokens && k->start + k->count == k->in; t++)
             k->out[t * CHUNK_ROWS + r] = reduce_lanes(lanes + t * LANES);

@@ -3,12 +3,25 @@
 #include "formats.h"
 #include "integer_rows.h"
 
+/* The codes of a block's group. */
+INLINE void expand_group(int16_t *codes, const uint8_t *block, int g, const ExpandedFormat f)
+{
+    if (f.levels) {
+        const WidePair pair = look_up_wide(block, f.levels->steps);
+        memcpy(codes, pair.code + g * GROUP, GROUP * sizeof *codes);
+        return;
+    }
+    const group expanded = f.expand(block, g);
+    for (int i = 0; i < GROUP; i++)
+        codes[i] = expanded.code[i];
+}
+
 /* Of the pairs [first, end) of a group. */
-INLINE int32_t sum_of_pairs(group codes, const int16_t *numbers, int first, int end)
+INLINE int32_t sum_of_pairs(const int16_t *codes, const int16_t *numbers, int first, int end)
 {
     int32_t sum = 0;
     for (int i = first; i < end; i++)
-        sum += codes.code[2 * i] * numbers[i] + codes.code[2 * i + 1] * numbers[32 + i];
+        sum += codes[2 * i] * numbers[i] + codes[2 * i + 1] * numbers[32 + i];
     return sum;
 }
 
@@ -22,7 +35,8 @@ INLINE void add_block(float *lanes, const uint8_t *codes, const Factors *factors
     const ptrdiff_t sums_apart = integer_padded(k->in) / GROUP;
     for (int g = 0; g < f.elements / GROUP; g++) {
         const int16_t *numbers = integer_numbers(k->panel, k->tokens, first + g) + t * 64;
-        const group expanded = f.expand(codes, g);
+        int16_t expanded[GROUP];
+        expand_group(expanded, codes, g, f);
         float *lane = lanes + (first + g) % LANES;
         for (int part = 0, pairs = GROUP / 2 / f.parts; part < f.parts; part++)
             *lane = fused_multiply_add(
@@ -41,13 +55,14 @@ INLINE void multiply_expanded_k_block(const IntegerKBlock *k, const ExpandedForm
     for (ptrdiff_t r = 0; r < k->rows; r++) {
         const ptrdiff_t block = (k->row + r) * k->in / f.elements;
         const uint8_t *codes = (const uint8_t *)k->weight->data + block * f.code_bytes;
-        const char *scales = (const char *)k->weight->scales + block * f.scale_bytes;
         float *lanes = k->lanes + r * PANEL_TOKENS * LANES;
         if (k->start == 0)
             memset(lanes, 0, PANEL_TOKENS * LANES * sizeof(float));
         for (ptrdiff_t b = k->start / f.elements; b < (k->start + k->count) / f.elements; b++) {
             Factors factors = {0};
-            f.factors(&factors, 0, codes + b * f.code_bytes, scales + b * f.scale_bytes);
+            float room;
+            f.factors(&factors, 0, codes + b * f.code_bytes,
+                      scales_at(&room, k->weight, block + b, 1, f));
             for (int t = 0; t < k->tokens; t++)
                 add_block(lanes + t * LANES, codes + b * f.code_bytes, &factors, k, t,
                           b * f.elements / GROUP, f);

@@ -12,7 +12,7 @@
  *
  *     lane[g mod 16] = fma(float32(sum of q), minimum * xs, lane[g mod 16])
  *
- * The sum of a group is below 2^27, so int32 holds it in any order: only the chain of a lane
+ * The sum of a group is below 2^31, so int32 holds it in any order: only the chain of a lane
  * rounds. Where x is not finite xs is a NaN, and so are results.
  */
 #pragma once

@@ -3,7 +3,8 @@
  *
  * The codes of two bytes lie in a word. The odd one is the word shifted right by 8; the even one,
  * shifted left, is 2^8 times itself, and so is a pair's sum with x (below 2^31), which is shifted
- * back. A 32-bit lane of a vector so adds up four neighbouring codes.
+ * back. Codes of 16 bits, which levels have (formats.h), come as even and odd ones. A 32-bit lane
+ * of a vector so adds up four neighbouring codes.
  */
 #pragma once
 
@@ -72,18 +73,22 @@ INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has
     return has_steps ? vec_multiply(wide, widen_steps(steps, f.parts, part)) : wide;
 }
 
-INLINE ivec code_products(ivec codes, const int16_t *x)
+/* VEC_LANES groups along one row. */
+typedef struct Unit {
+    ivec codes[8], odd[8];  /* odd: where codes have 16 bits, and those before are the even ones */
+    vec scales[2], mins[2]; /* of the parts of the groups */
+} Unit;
+
+INLINE ivec code_products(const Unit *u, int i, const int16_t *x, const ExpandedFormat f)
 {
+    const ivec codes = u->codes[i];
+    if (f.levels)
+        return ivec_add(multiply_pairs(codes, ivec_load(x)),
+                        multiply_pairs(u->odd[i], ivec_load(x + 32)));
     const ivec even = multiply_pairs(lower_codes_times_256(codes), ivec_load(x));
     return ivec_add((ivec)((int_lanes)even >> 8),
                     multiply_pairs(upper_codes(codes), ivec_load(x + 32)));
 }
-
-/* VEC_LANES groups along one row. */
-typedef struct Unit {
-    ivec codes[8];
-    vec scales[2], mins[2]; /* of the parts of the groups */
-} Unit;
 
 INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFormat f)
 {
@@ -92,14 +97,23 @@ INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFo
     Factors factors = {0};
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
+        const int first = i * VECTOR_GROUPS;
+        if (f.levels) {
+            const WidePair pair = look_up_wide(codes + first / 2 * f.code_bytes, f.levels->steps);
+            u.codes[i] = pair.even[first % 2];
+            u.odd[i] = pair.odd[first % 2];
+            continue;
+        }
         group groups[VECTOR_GROUPS];
 #pragma GCC unroll 2
         for (int g = 0; g < VECTOR_GROUPS; g++)
-            groups[g] = expand_at(codes, i * VECTOR_GROUPS + g, f);
-        u.codes[i] = f.scales ? ivec_load(codes + i * VECTOR_GROUPS * GROUP) : join_groups(groups);
+            groups[g] = expand_at(codes, first + g, f);
+        u.codes[i] = f.scale_bytes ? ivec_load(codes + first * GROUP) : join_groups(groups);
     }
-    if (f.scales) {
-        u.scales[0] = f.scales(scales);
+    if (f.scale_bytes) { /* side by side, as the codes are: vectors are loaded whole */
+        u.scales[0] = f.levels ? vec_multiply(load_twice((const float *)scales),
+                                              vec_all(&(float){LEVEL_STEP}))
+                               : load_bfloat16(scales, 0, 0);
         return u;
     }
 #pragma GCC unroll 16
@@ -129,7 +143,7 @@ INLINE vec add_unit(vec lanes, const Unit *u, UnitOfX x, const ExpandedFormat f)
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         const int first = i * VECTOR_GROUPS;
-        p[i] = code_products(u->codes[i], x.numbers + first / 2 * x.numbers_apart + first % 2 * 16);
+        p[i] = code_products(u, i, x.numbers + first / 2 * x.numbers_apart + first % 2 * 16, f);
     }
     const ivec a = add_pairs(add_words(p[0], p[1]), add_words(p[2], p[3]));
     const ivec b = add_pairs(add_words(p[4], p[5]), add_words(p[6], p[7]));
@@ -161,6 +175,7 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
     const ptrdiff_t row_blocks = in / f.elements;
     uint8_t padded[2 * UNIT_CODES];
     char padded_scales[VEC_LANES * sizeof(float)];
+    float room[VEC_LANES];
     for (ptrdiff_t at = 0; at < in; at += UNIT_CODES) {
         const ptrdiff_t index = at / GROUP, count = min_size(UNIT_CODES, in - at);
         const ptrdiff_t block = row * row_blocks + at / f.elements;
@@ -168,13 +183,13 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
         for (ptrdiff_t r = 0; r < rows; r++) {
             const ptrdiff_t first = block + r * apart * row_blocks;
             const uint8_t *codes = (const uint8_t *)weight->data + first * f.code_bytes;
-            const char *scales = (const char *)weight->scales + first * f.scale_bytes;
+            const char *scales = scales_at(room, weight, first, count / f.elements, f);
             prefetch_codes(codes + PREFETCH_STREAM, count / f.elements * f.code_bytes);
             if (count < UNIT_CODES) { /* zeros stand for the blocks that lack */
                 codes = memcpy(memset(padded, 0, sizeof padded), codes,
                                (size_t)(count / f.elements * f.code_bytes));
                 scales = memcpy(memset(padded_scales, 0, sizeof padded_scales), scales,
-                                (size_t)(count / f.elements * f.scale_bytes));
+                                (size_t)(count / f.elements * scales_apart(f)));
             }
             const Unit unit = load_unit(codes, scales, f);
             for (int t = 0; t < tokens; t++) {
@@ -230,6 +245,27 @@ INLINE void transpose_words(ivec v[8])
     for (int i = 0; i < 4; i++) {
         v[i] = lower_quarters(w[i], w[i + 4]);
         v[i + 4] = upper_quarters(w[i], w[i + 4]);
+    }
+}
+
+/* A block of two groups, whose codes have 16 bits: as widen_group does each of them. */
+INLINE void widen_block_of_two(float *out, const uint8_t *const *rows, ptrdiff_t block,
+                               ptrdiff_t floats, const ExpandedFormat f)
+{
+    WidePair pairs[VEC_LANES];
+    for (int r = 0; r < VEC_LANES; r++)
+        pairs[r] = look_up_wide(rows[r] + block * f.code_bytes, f.levels->steps);
+    for (int g = 0; g < 2; g++, out += floats) {
+        ivec even[8], odd[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) {
+            even[i] = wide_of_rows(pairs[i].even, pairs[i + VEC_LANES - 8].even, g);
+            odd[i] = wide_of_rows(pairs[i].odd, pairs[i + VEC_LANES - 8].odd, g);
+        }
+        transpose_words(even);
+        transpose_words(odd);
+        memcpy(out, even, sizeof even);
+        memcpy(out + 8 * VEC_LANES, odd, sizeof odd);
     }
 }
 
@@ -289,14 +325,16 @@ INLINE void widen_expanded(const IntegerKBlock *k, const ExpandedFormat f)
         for (int r = 0; r < VEC_LANES; r++) {
             const ptrdiff_t row = k->row + min_size(first + r, k->rows - 1);
             const ptrdiff_t block = (row * k->in + k->start) / f.elements;
-            const char *scales = (const char *)k->weight->scales + block * f.scale_bytes;
+            float room;
             rows[r] = (const uint8_t *)k->weight->data + block * f.code_bytes;
             prefetch_codes(rows[r] + blocks * f.code_bytes, blocks * f.code_bytes);
             for (ptrdiff_t b = 0; b < blocks; b++)
                 widen_block_factors(out + b * block_groups * floats + r, rows[r] + b * f.code_bytes,
-                                    scales + b * f.scale_bytes, f);
+                                    scales_at(&room, k->weight, block + b, 1, f), f);
         }
-        for (ptrdiff_t g = 0; g < blocks * block_groups; g++, out += floats)
+        for (ptrdiff_t b = 0; f.levels && b < blocks; b++, out += 2 * floats)
+            widen_block_of_two(out, rows, b, floats, f);
+        for (ptrdiff_t g = 0; !f.levels && g < blocks * block_groups; g++, out += floats)
             widen_group(out, rows, g, f);
     }
 }

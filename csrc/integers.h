@@ -1,4 +1,4 @@
-/* Products of bfloat16 x with int8 codes, by way of integers: the layout of a panel of x. */
+/* Products of bfloat16 x with codes, by way of integers: the layout of a panel of x. */
 #pragma once
 #include "product.h"
 

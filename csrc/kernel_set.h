@@ -23,11 +23,10 @@ enum {
 typedef enum Form {
     FORM_BFLOAT16, /* panels of bfloat16, multiplied by bfloat16 */
     FORM_FLOAT32,  /* panels of float32, multiplied by float32 */
-    FORM_INTEGERS, /* panels of integers with scales, multiplied by int8 codes (integers.h) */
-    FORM_CODES /* one token of float32 in the order in which codes are widened (widened_tile.h) */
+    FORM_INTEGERS  /* panels of integers with scales, multiplied by codes (integers.h) */
 } Form;
 
-enum { FORM_COUNT = 4, PLAIN_FORMS = 2 };
+enum { FORM_COUNT = 3, PLAIN_FORMS = 2 };
 
 /* Where a tile finds its weights, widened to what the product runs in or not. */
 typedef enum WeightSource {
@@ -89,9 +88,6 @@ typedef struct BlockFormat {
     /* Elements [start, start + count) of some rows, at most K_BLOCK, into KBlock's `widened`. */
     void (*widen_k_block)(float *widened, const Weight *weight, ptrdiff_t row, ptrdiff_t rows,
                           ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, Form form);
-    /* FORM_CODES: out[r] = x . row (row + r). */
-    void (*multiply_codes)(float *out, const float *x, const Weight *weight, ptrdiff_t row,
-                           ptrdiff_t rows, ptrdiff_t in);
     /* FORM_INTEGERS: out[t][r] for up to INTEGER_FEW tokens; the K block's rows into `widened`. */
     void (*multiply_integer_rows)(float *out, const float *panel, const Weight *weight,
                                   ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in, int tokens);

@@ -21,13 +21,13 @@
  *     below 2^-125 is 0;
  *   - a product with bfloat16 x runs in bfloat16 where that holds the weight's elements (PAIR_TYPES
  *     in dtypes.h), else in float32, as all products with float32 x; each is widened exactly;
- *   - a product with a format that is widened (WIDENED_TYPES) has the bits of the float32 product
- *     with that weight dequantized;
- *   - one with a format that is expanded (EXPANDED_TYPES) has the bits of the product with that
- *     weight dequantized to the type of x; but with rows of whole blocks and bfloat16 x, each block
- *     b of 32 of x becomes integers q of 16 bits times a power of two, xs (integer_rows.h), and
+ *   - a product with a block format (BLOCK_TYPES) has the bits of the product with that weight
+ *     dequantized to the type of x; but with rows of whole blocks and bfloat16 x, each block b of
+ *     32 of x becomes integers q of 16 bits times a power of two, xs (integer_rows.h), and
  *     lane[b mod 16] = fma(float32(sum of code * q), scale * xs, lane[b mod 16]), once for each
- *     half where these have scales of their own; then, with a minimum, the same of q alone;
+ *     half where these have scales of their own; then, with a minimum, the same of q alone. A code
+ *     of nf4 is there its level in steps of 2^-11, rounded to nearest, and its scale 2^-11 times
+ *     that of its block;
  *   - a bias is added in float32 to the sum before it is rounded;
  *   - a result is rounded once, to nearest even; a NaN stays a (quiet) NaN.
  * AVX512-BF16 alone treats subnormal bfloat16 inputs and subnormal sums as zeros.

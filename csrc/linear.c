@@ -145,7 +145,7 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
         const ElementType type = parts->weight.type;
         pass.x = (const char *)x + pass.first * in * type_bytes(x_type);
         pass.tokens = min_size(pass.scratch.panel_tokens, T - pass.first);
-        pass.form = product_form(x_type, type, pass.tokens, in);
+        pass.form = product_form(x_type, type, in);
         cut_groups(&work, pass.tokens);
         if (in && !reads_rows(pass.tokens, x_type, type, pass.form))
             run_units(&pass, pack_panel, ceil_div(pass.tokens, PANEL_TOKENS), 1, work.workers);

@@ -14,7 +14,7 @@
  *   - between two K blocks the lanes of the sums rest in scratch, as they are: where a row is cut
  *     changes no bit.
  *
- * Weights whose blocks are expanded are multiplied as integers, where x allows it: integers.c.
+ * Weights that have blocks are multiplied as integers, where x allows it: integers.c.
  */
 #include "integers.h"
 
@@ -63,22 +63,19 @@ Scratch cut_scratch(void *scratch, ptrdiff_t in, int threads)
     return (Scratch){(float *)start, start + bytes, panels * PANEL_TOKENS};
 }
 
-Form product_form(ElementType x_type, ElementType weight_type, ptrdiff_t tokens, ptrdiff_t in)
+Form product_form(ElementType x_type, ElementType weight_type, ptrdiff_t in)
 {
-    const int bfloat16 = x_type == TYPE_BFLOAT16, one = tokens == 1;
+    const int bfloat16 = x_type == TYPE_BFLOAT16;
     const Form plain = bfloat16 ? FORM_BFLOAT16 : FORM_FLOAT32;
 #define PAIR_ROW(name, type, bytes) [type] = 1,
     static const uint8_t in_pairs[TYPE_COUNT] = { PAIR_TYPES(PAIR_ROW) };
 #define PLAIN_ROW(name, type, bytes) case type:
-#define EXPANDED_ROW(name, type, elements, codes, scale) \
+#define BLOCK_ROW(name, type, elements, codes, scale) \
     case type: return bfloat16 && in % elements == 0 ? FORM_INTEGERS : plain;
-#define WIDENED_ROW(name, type, elements, codes, scale) \
-    case type: return one && in % elements == 0 ? FORM_CODES : FORM_FLOAT32;
     switch (weight_type) {
         PLAIN_TYPES(PLAIN_ROW)
         return in_pairs[weight_type] ? plain : FORM_FLOAT32;
-        EXPANDED_TYPES(EXPANDED_ROW)
-        WIDENED_TYPES(WIDENED_ROW)
+        BLOCK_TYPES(BLOCK_ROW)
     }
     return plain;
 }
@@ -227,14 +224,6 @@ static void multiply_plain(const KernelSet *set, const Operands *o, float *widen
     }
 }
 
-static void multiply_codes(const KernelSet *set, const Operands *o)
-{
-    float sums[CHUNK_ROWS];
-    set->formats[o->weight->type].multiply_codes(sums, o->panels, o->weight, o->row, o->rows,
-                                                 o->in);
-    store_rows(set, o, 0, 1, sums);
-}
-
 void multiply(const KernelSet *set, const Operands *o, const Scratch *scratch, int thread)
 {
     float *widened = (float *)(scratch->threads + thread * (ptrdiff_t)THREAD_BYTES);
@@ -247,6 +236,5 @@ void multiply(const KernelSet *set, const Operands *o, const Scratch *scratch, i
     case FORM_BFLOAT16:
     case FORM_FLOAT32: multiply_plain(set, o, widened, lanes); break;
     case FORM_INTEGERS: multiply_integers(set, o, widened, lanes); break;
-    case FORM_CODES: multiply_codes(set, o); break;
     }
 }

@@ -39,8 +39,8 @@ Scratch cut_scratch(void *scratch, ptrdiff_t in, int threads);
 /* Floats between two panels of one op. */
 ptrdiff_t panel_room(ptrdiff_t in);
 
-/* How `tokens` tokens are multiplied by rows of `in` elements of a weight type. */
-Form product_form(ElementType x_type, ElementType weight_type, ptrdiff_t tokens, ptrdiff_t in);
+/* How x is multiplied by rows of `in` elements of a weight type. */
+Form product_form(ElementType x_type, ElementType weight_type, ptrdiff_t in);
 
 /* Whether a product reads one token as it is: from plain weights, in the type of x. */
 int reads_rows(ptrdiff_t tokens, ElementType x_type, ElementType weight_type, Form form);

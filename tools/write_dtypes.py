@@ -36,15 +36,10 @@ enum {{ TYPE_COUNT = {count} }};
 /* Those of them that bfloat16 holds exactly: their products with bfloat16 run in bfloat16. */
 {pairs}
 
-/* Formats whose blocks become int8 codes with a scale: ROW(name, type, elements of a block, bytes
- * of its codes, bytes of its scale: 0 where it is among those of the codes). Products with bfloat16
+/* Formats whose blocks become integers with a scale: ROW(name, type, elements of a block, bytes of
+ * its codes, bytes of its scale: 0 where it is among those of the codes). Products with bfloat16
  * run on integers. */
-{expanded}
-
-/* Formats whose blocks become float32; ROW takes the same values. */
-{widened}
-
-#define BLOCK_TYPES(ROW) EXPANDED_TYPES(ROW) WIDENED_TYPES(ROW)
+{blocks}
 
 /* clang-format on */
 """
@@ -55,14 +50,11 @@ def write_header() -> str:
     plain = [row for row in DTYPES if row.kind == "float"]  # also those not built yet
     rows: dict[str, tuple[int, ...]] = {row.name: (row.itemsize,) for row in plain}
     blocks: dict[str, tuple[int, ...]] = {}
-    expanded = []
     for row in (*BLOCK_DTYPES, *GGML_DTYPES.values()):
         codes = row.code_bytes
         blocks[row.name] = (row.block_size, codes, row.block_bytes - codes)
         if row.double_scales is not None:
             blocks[f"{row.name}_double"] = (row.block_size, codes, row.double_scales.itemsize)
-        if row.product_type == "bfloat16":
-            expanded.append(row.name)
     names = [*rows, *blocks]
     return _TEMPLATE.format(
         numbers=",\n".join(f"    TYPE_{name.upper()} = {i}" for i, name in enumerate(names)),
@@ -71,10 +63,7 @@ def write_header() -> str:
         pairs=_list("PAIR_TYPES", {
             row.name: rows[row.name] for row in plain if row.product_type == "bfloat16"
         }),
-        expanded=_list("EXPANDED_TYPES", {name: blocks[name] for name in expanded}),
-        widened=_list("WIDENED_TYPES", {
-            name: sizes for name, sizes in blocks.items() if name not in expanded
-        }),
+        blocks=_list("BLOCK_TYPES", blocks),
     )  # fmt: skip
 
 

@@ -18,7 +18,6 @@ TOP = 5
 # A product with bfloat16 activations rounds each of them by at most half of 2^-8 of itself; the
 # sums of float32 are bounded by what tests see of them, many times over.
 _ROUNDING = {"bfloat16": 2.0**-8, "float32": 2.0**-18}
-_CODE_STEPS = 127  # of a block format that quantizes activations too
 
 
 @dataclass(frozen=True)
@@ -137,9 +136,10 @@ def attribute(
     terms = np.abs(exact * direction)
     bound = float(terms.sum()) * _ROUNDING[args.dtype.name]
     output_dtype = transformer.output.dtype
-    if isinstance(output_dtype, ml.BlockDType) and output_dtype is not ml.nf4:
+    if isinstance(output_dtype, ml.BlockDType):  # what `linear_transformation` rounds besides
         normed = np.abs(exact * scale * transformer.norm.weight.numpy().astype(np.float64))
-        bound += float(np.abs(row).sum() * normed.max()) / _CODE_STEPS
+        levels = np.abs(row).max() * normed.sum() * 2.0**-12 if output_dtype is ml.nf4 else 0.0
+        bound += float(np.abs(row).sum() * normed.max() * 2.0**-15 + levels)
     return {
         "parts": shares.astype(np.float32),
         "heads": by_head,

@@ -116,8 +116,6 @@ class BlockDType:
         codes: Type in which codes are stored, or whole blocks.
         codes_per_item: Of that type; 0 where blocks hold their scales.
         scales: Type of the scales.
-        product_type: "bfloat16" where products with bfloat16 run on integers, or on elements
-            rounded to bfloat16; "float32" where they run in float32.
         double_scales: Type of scales that are themselves codes; None where there are none.
         bytes_with_scales: Of a block that holds its scales beside its codes, as those of GGUF
             files do; rows are whole blocks then. 0 where scales are separate.
@@ -128,7 +126,6 @@ class BlockDType:
     codes: DType
     codes_per_item: int
     scales: DType
-    product_type: str
     double_scales: DType | None = None
     bytes_with_scales: int = 0
 
@@ -173,14 +170,14 @@ class BlockDType:
         return block_dtype_named, (self.name,)  # a copy is the row itself
 
 
-nf4 = BlockDType("nf4", 64, uint8, 2, float32, "float32", uint8)
+nf4 = BlockDType("nf4", 64, uint8, 2, float32, uint8)
 # As large as llama.cpp's Q8_0; code times scale is exact in float32.
-int8_block = BlockDType("int8_block", 32, int8, 1, bfloat16, "bfloat16")
+int8_block = BlockDType("int8_block", 32, int8, 1, bfloat16)
 
 BLOCK_DTYPES = (nf4, int8_block)
 # The formats of GGUF files: number in the file, name, elements and bytes of a block.
 GGML_DTYPES = {
-    number: BlockDType(name, size, uint8, 0, float16, "bfloat16", None, nbytes)
+    number: BlockDType(name, size, uint8, 0, float16, None, nbytes)
     for number, name, size, nbytes in (
         (2, "q4_0", 32, 18), (3, "q4_1", 32, 20), (6, "q5_0", 32, 22), (7, "q5_1", 32, 24),
         (8, "q8_0", 32, 34), (10, "q2_k", 256, 84), (11, "q3_k", 256, 110),

@@ -1,4 +1,4 @@
-"""Products of bfloat16 with int8 weights as integers make them, by NumPy alone."""
+"""Products of bfloat16 with int8 and nf4 weights as integers make them, by NumPy alone."""
 
 import numpy as np
 
@@ -6,15 +6,30 @@ from src import ml
 from src.ml import QuantizedTensor
 
 from .operands import Array, bf16
-from .quantized_operands import scales_of
+from .quantized_operands import NF4_CODE, scales_of
 
 BLOCK = 32
 LANES = 16
+NF4_STEPS = 2048  # of an nf4 code that is a whole absmax
 
 
 def by_integers(x: Array, weight: QuantizedTensor) -> bool:
-    """Tell whether a product is made by integers: bfloat16 x, int8 rows of whole blocks."""
-    return weight.dtype is ml.int8_block and x.dtype == bf16 and x.shape[-1] % BLOCK == 0
+    """Tell whether a product is made by integers: bfloat16 x, rows of whole blocks."""
+    return x.dtype == bf16 and x.shape[-1] % weight.dtype.block_size == 0
+
+
+def codes_and_scales(weight: QuantizedTensor) -> tuple[Array, Array]:
+    """Return a weight's integers [out, blocks, 32] and what they are multiplied by [out, blocks].
+
+    nf4 codes are integers in steps of 2^-11 absmax.
+    """
+    codes, scales = weight.codes.numpy(), scales_of(weight)
+    if weight.dtype is ml.nf4:
+        steps = np.rint(NF4_CODE.astype(np.float64) * NF4_STEPS)
+        codes = steps[np.stack([codes >> 4, codes & 15], axis=-1)]
+        scales = np.repeat(scales / np.float32(NF4_STEPS), 2)
+    rows = weight.shape[0]
+    return codes.reshape(rows, -1, BLOCK).astype(np.int64), scales.reshape(rows, -1)
 
 
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
@@ -49,17 +64,16 @@ def integers_of(x: Array) -> tuple[Array, Array]:
 
 
 def integer_products(x: Array, weight: QuantizedTensor) -> Array:
-    """Compute x [T, in] times int8 weight [out, in]: float32 [T, out], bit for bit.
+    """Compute x [T, in] times int8 or nf4 weight [out, in]: float32 [T, out], bit for bit.
 
     lane[b mod 16] = fma(float32(sum of codes * numbers of block b), scale * x scale, the same)
     """
     with np.errstate(all="ignore"):
         numbers, x_scales = integers_of(x)
         count = numbers.shape[1]
-        codes = weight.codes.numpy().reshape(weight.shape[0], count, BLOCK).astype(np.int64)
+        codes, scales = codes_and_scales(weight)
         sums = np.einsum("tbi,obi->bto", numbers, codes)
         assert np.abs(sums).max(initial=0) < 2**31
-        scales = scales_of(weight).reshape(weight.shape[0], count)
         lanes = np.zeros((LANES, *sums.shape[1:]), np.float32)
         for b in range(count):
             scale = x_scales[:, b, None] * scales[None, :, b]

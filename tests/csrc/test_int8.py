@@ -1,4 +1,4 @@
-"""int8 weights by integers: bit for bit what exact sums of blocks and one order give."""
+"""int8 and nf4 weights by integers: bit for bit what exact sums of blocks and one order give."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from src.ml import QuantizedTensor
 
 from .int8_operands import BLOCK, fused_multiply_add, integer_products, integers_of
 from .operands import bf16, bits, check_same_bits, f32, normal, run_linear, tensor
-from .quantized_operands import elements, quantized, with_scales
+from .quantized_operands import elements, quantized, scales_of, with_scales
 
 # T, in, out: one token, two, each panel width, more than a panel; rows of one block, of an odd
 # number, of half a vector, of whole stretches, of one block more; vectors of rows that are not full
@@ -62,6 +62,35 @@ def test_products_are_near_those_of_the_dequantized_weight(isa: str, tokens: int
     error = np.abs(run_linear(x, weight) - wide_x @ wide_weight.T)
     assert (error <= bound * 1.01).all()
     assert (error > bound / 1000).any()
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_products_with_nf4_are_near_those_of_the_dequantized_weight(
+    isa: str, tokens: int, double: bool
+) -> None:
+    """Besides, an nf4 code is off by at most 2^-12 of the scale of its block."""
+    x, weight = normal((tokens, 2112), bf16), quantized((21, 2112), ml.nf4, double)
+    wide_x, wide_weight = x.astype(np.float64), elements(weight).astype(np.float64)
+    scales = np.repeat(np.abs(scales_of(weight).astype(np.float64)), 64).reshape(21, 2112)
+    largest = np.abs(wide_x).reshape(tokens, -1, BLOCK).max(axis=-1)
+    per_block = np.abs(wide_weight).reshape(21, -1, BLOCK).sum(axis=-1)
+    magnitude = np.abs(wide_x) @ np.abs(wide_weight).T
+    steps = 2112 / BLOCK / 16 + 8
+    bound = 2.0**-15 * largest @ per_block.T + steps * 2.0**-24 * magnitude
+    bound += 2.0**-12 * np.abs(wide_x) @ scales.T
+    error = np.abs(run_linear(x, weight) - wide_x @ wide_weight.T)
+    assert (error <= bound * 1.01).all()
+    assert (error > bound / 1000).any()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_the_largest_sum_of_32_products_fits_into_32_bits(isa: str, tokens: int, sign: int) -> None:
+    """255 * 2^7 steps of x times 2^11 of a level, 32 times, are 255 * 2^23."""
+    x, weight = np.full((tokens, 1024), 1.9921875, bf16), np.full((19, 1024), sign, np.float32)
+    out = run_linear(x, ml.quantize(tensor(weight), ml.nf4))
+    np.testing.assert_array_equal(out, np.full((tokens, 19), 1024 * 1.9921875 * sign))
 
 
 @pytest.mark.parametrize("tokens", [1, 7])

@@ -40,10 +40,10 @@ def linear_transformation(
         x: A real floating-point tensor [..., in].
         weight: A tensor [out, in] of the same dtype, or of a narrower one whose values that of `x`
             holds, or a block-quantized one: the result has the bits of the product with the weight
-            dequantized to the dtype of `x`, for int8 and formats of GGUF files, or of both in
-            float32, for nf4. But with bfloat16 `x`, rows of whole blocks of all but nf4 are
+            dequantized to the dtype of `x`. But with bfloat16 `x`, rows of whole blocks are
             multiplied as integers, for which elements of `x` are off by at most 2^-15 of the
-            largest of their 32. Nothing is copied if it is contiguous.
+            largest of their 32, and those of nf4 weights by at most 2^-12 of their scale. Nothing
+            is copied if it is contiguous.
         dtype: Of the result; that of `x` when left out.
         bias: A real floating-point tensor [out], added before the rounding; nothing when left out.
 
