@@ -74,17 +74,11 @@ INLINE group look_up(group codes, const int8_t table[16])
     return codes;
 }
 
-/* Codes of 16 bits of two groups. */
-typedef struct WidePair {
-    int16_t code[64];
-} WidePair;
-
-INLINE WidePair look_up_wide(const uint8_t *bytes, const int16_t table[16])
+/* What the codes of 16 bytes stand for in a table; the first of a byte is in its upper half. */
+INLINE void look_up_wide(int16_t codes[32], const uint8_t *bytes, const int16_t table[16])
 {
-    WidePair pair;
-    for (int i = 0; i < 32; i++) {
-        pair.code[2 * i] = table[bytes[i] >> 4];
-        pair.code[2 * i + 1] = table[bytes[i] & 15];
+    for (int i = 0; i < 16; i++) {
+        codes[2 * i] = table[bytes[i] >> 4];
+        codes[2 * i + 1] = table[bytes[i] & 15];
     }
-    return pair;
 }

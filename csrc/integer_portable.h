@@ -7,8 +7,7 @@
 INLINE void expand_group(int16_t *codes, const uint8_t *block, int g, const ExpandedFormat f)
 {
     if (f.levels) {
-        const WidePair pair = look_up_wide(block, f.levels->steps);
-        memcpy(codes, pair.code + g * GROUP, GROUP * sizeof *codes);
+        look_up_wide(codes, block + g * GROUP / 2, f.levels->steps);
         return;
     }
     const group expanded = f.expand(block, g);
@@ -25,28 +24,23 @@ INLINE int32_t sum_of_pairs(const int16_t *codes, const int16_t *numbers, int fi
     return sum;
 }
 
-/* Adds a block of weights, whose first group is `first` along `in`, times one token to the lanes.
- */
-INLINE void add_block(float *lanes, const uint8_t *codes, const Factors *factors,
-                      const IntegerKBlock *k, int t, ptrdiff_t first, const ExpandedFormat f)
+/* Adds the group g of a block, which is group `index` along `in`, times one token to its lane. */
+INLINE void add_group(float *lanes, const int16_t *codes, const Factors *factors, int g,
+                      const IntegerKBlock *k, int t, ptrdiff_t index, const ExpandedFormat f)
 {
-    const float *x_scales = integer_scales(k->panel, k->in, k->tokens, t) + first;
-    const float *x_sums = integer_sums(k->panel, k->in, k->tokens, t) + first;
+    const int16_t *numbers = integer_numbers(k->panel, k->tokens, index) + t * 64;
+    const float x_scale = integer_scales(k->panel, k->in, k->tokens, t)[index];
+    const float *x_sums = integer_sums(k->panel, k->in, k->tokens, t) + index;
     const ptrdiff_t sums_apart = integer_padded(k->in) / GROUP;
-    for (int g = 0; g < f.elements / GROUP; g++) {
-        const int16_t *numbers = integer_numbers(k->panel, k->tokens, first + g) + t * 64;
-        int16_t expanded[GROUP];
-        expand_group(expanded, codes, g, f);
-        float *lane = lanes + (first + g) % LANES;
-        for (int part = 0, pairs = GROUP / 2 / f.parts; part < f.parts; part++)
-            *lane = fused_multiply_add(
-                (float)sum_of_pairs(expanded, numbers, part * pairs, (part + 1) * pairs),
-                scale_of(factors, g, part, f) * x_scales[g], *lane);
-        for (int part = 0; f.has_mins && part < f.parts; part++) {
-            const float sum = x_sums[part * sums_apart + g];
-            *lane = fused_multiply_add(f.parts == 1 ? sum + x_sums[sums_apart + g] : sum,
-                                       minimum_of(factors, g, part, f) * x_scales[g], *lane);
-        }
+    float *lane = lanes + index % LANES;
+    for (int part = 0, pairs = GROUP / 2 / f.parts; part < f.parts; part++)
+        *lane = fused_multiply_add(
+            (float)sum_of_pairs(codes, numbers, part * pairs, (part + 1) * pairs),
+            scale_of(factors, g, part, f) * x_scale, *lane);
+    for (int part = 0; f.has_mins && part < f.parts; part++) {
+        const float sum = x_sums[part * sums_apart];
+        *lane = fused_multiply_add(f.parts == 1 ? sum + x_sums[sums_apart] : sum,
+                                   minimum_of(factors, g, part, f) * x_scale, *lane);
     }
 }
 
@@ -63,9 +57,13 @@ INLINE void multiply_expanded_k_block(const IntegerKBlock *k, const ExpandedForm
             float room;
             f.factors(&factors, 0, codes + b * f.code_bytes,
                       scales_at(&room, k->weight, block + b, 1, f));
-            for (int t = 0; t < k->tokens; t++)
-                add_block(lanes + t * LANES, codes + b * f.code_bytes, &factors, k, t,
-                          b * f.elements / GROUP, f);
+            for (int g = 0; g < f.elements / GROUP; g++) {
+                int16_t expanded[GROUP];
+                expand_group(expanded, codes + b * f.code_bytes, g, f);
+                for (int t = 0; t < k->tokens; t++)
+                    add_group(lanes + t * LANES, expanded, &factors, g, k, t,
+                              b * f.elements / GROUP + g, f);
+            }
         }
         for (int t = 0; t < k->tokens && k->start + k->count == k->in; t++)
             k->out[t * CHUNK_ROWS + r] = reduce_lanes(lanes + t * LANES);
