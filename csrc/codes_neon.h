@@ -93,8 +93,8 @@ typedef int32x4_t ivec;
 /*
  * Dot products of int8, exact as all integers. A number of x is 256 * high + low, low >= 0, and is
  * kept as two bytes: those of a half of a group are 16 low ones and, 32 numbers further, 16 high
- * ones. Without a product of codes with unsigned bytes (i8mm), 127 - low is kept for low, and
- * -127 times the codes is added.
+ * ones. Without a product of codes with unsigned bytes (i8mm), low - 128 is kept for low, and
+ * -128 times the codes is subtracted.
  */
 INLINE void split_numbers(int16_t *numbers)
 {
@@ -103,7 +103,7 @@ INLINE void split_numbers(int16_t *numbers)
         const uint8x16_t odd = vreinterpretq_u8_s16(vld1q_s16(numbers + 32));
         uint8x16_t low = vtrn1q_u8(even, odd);
 #ifndef NEON_I8MM
-        low = veorq_u8(low, vdupq_n_u8(127));
+        low = veorq_u8(low, vdupq_n_u8(128));
 #endif
         vst1q_s16(numbers, vreinterpretq_s16_u8(low));
         vst1q_s16(numbers + 32, vreinterpretq_s16_u8(vtrn2q_u8(even, odd)));
@@ -112,7 +112,7 @@ INLINE void split_numbers(int16_t *numbers)
 
 typedef struct HalfBytes {
     int8x16_t codes;
-    ivec less; /* -127 times them, in four sums */
+    ivec less; /* -128 times them, in four sums */
 } HalfBytes;
 
 /* The halves of a group. Codes of 16 bits are 256 * upper + lower. */
@@ -126,7 +126,7 @@ INLINE HalfBytes half_bytes(uint8x16_t half)
 #ifdef NEON_I8MM
     return (HalfBytes){codes, vdupq_n_s32(0)};
 #else
-    return (HalfBytes){codes, vdotq_s32(vdupq_n_s32(0), codes, vdupq_n_s8(-127))};
+    return (HalfBytes){codes, vdotq_s32(vdupq_n_s32(0), codes, vdupq_n_s8(-128))};
 #endif
 }
 
@@ -149,18 +149,18 @@ INLINE ivec sum_of_bytes(const HalfBytes *bytes, const int16_t *x, int first, in
     for (int h = first; h < end; h++)
         sum = vdotq_s32(sum, vreinterpretq_s8_s16(vld1q_s16(x + 32 + 8 * h)), bytes[h].codes);
     sum = vshlq_n_s32(sum, 8);
+    for (int h = first; h < end; h++)
+        sum = vsubq_s32(sum, bytes[h].less);
+#pragma GCC unroll 2
+    for (int h = first; h < end; h++) {
+        const int8x16_t low = vreinterpretq_s8_s16(vld1q_s16(x + 8 * h));
 #ifdef NEON_I8MM
-#pragma GCC unroll 2
-    for (int h = first; h < end; h++)
-        sum = vusdotq_s32(sum, vreinterpretq_u8_s16(vld1q_s16(x + 8 * h)), bytes[h].codes);
-    return sum;
+        sum = vusdotq_s32(sum, vreinterpretq_u8_s8(low), bytes[h].codes);
 #else
-    ivec low = end - first == 2 ? vaddq_s32(bytes[0].less, bytes[1].less) : bytes[first].less;
-#pragma GCC unroll 2
-    for (int h = first; h < end; h++)
-        low = vdotq_s32(low, vreinterpretq_s8_s16(vld1q_s16(x + 8 * h)), bytes[h].codes);
-    return vsubq_s32(sum, low);
+        sum = vdotq_s32(sum, low, bytes[h].codes);
 #endif
+    }
+    return sum;
 }
 
 /* Four partial sums of the codes of halves [first, end) of a group times numbers of x. */

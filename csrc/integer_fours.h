@@ -124,8 +124,11 @@ INLINE void multiply_tokens(const IntegerKBlock *k, const int tokens, const Expa
             }
             add_unit(lanes, codes, scales, x, tokens, f);
         }
-        for (int t = 0; t < tokens && k->start + k->count == k->in; t++)
-            k->out[t * CHUNK_ROWS + r] = reduce_lanes(lanes + t * LANES);
+        for (int t = 0; t < tokens && k->start + k->count == k->in; t++) {
+            vec sum[4];
+            memcpy(sum, lanes + t * LANES, sizeof sum);
+            k->out[t * CHUNK_ROWS + r] = reduce_vectors(sum);
+        }
     }
 }
 
