@@ -53,7 +53,7 @@ class DocumentStream:
     """An endless stream of training documents, the same for the same seed."""
 
     def __init__(self, seed: int, mixture: Mixture = EVEN) -> None:
-        self._random = random.Random(seed)
+        self.generator = random.Random(seed)
         self._mixture = mixture
         train = load_split().train
         self._plain = {
@@ -88,11 +88,11 @@ class DocumentStream:
     @property
     def state(self) -> tuple[Any, ...]:
         """Where the stream stands; set it to go on from there."""
-        return self._random.getstate()
+        return self.generator.getstate()
 
     @state.setter
     def state(self, state: tuple[Any, ...]) -> None:
-        self._random.setstate(state)
+        self.generator.setstate(state)
 
     def document(self, turns: int | None = None) -> Document:
         """Return the next document.
@@ -101,34 +101,34 @@ class DocumentStream:
             turns: about how many turns; None draws a number, mostly one to three, and allows
                 raw texts.
         """
-        draw = self._random.random()
+        draw = self.generator.random()
         if turns is None:
             if draw < RAW_PART:
                 return self._raw_document()
-            turns = self._random.choice(self._mixture.lengths)
+            turns = self.generator.choice(self._mixture.lengths)
         if draw < RAW_PART + SYSTEM_PART:
             return self._system_document(turns)
         return self._conversation(turns)
 
     def _raw_document(self) -> Document:
-        kind = self._random.random()
+        kind = self.generator.random()
         if kind < 0.25:
-            story = self._random.choice(STORIES)
+            story = self.generator.choice(STORIES)
             spaces = [index for index, letter in enumerate(story) if letter == " "]
-            cut = self._random.choice(
-                (0, 0, self._random.choice(spaces[:8]), self._random.choice(spaces[:8]) + 1)
+            cut = self.generator.choice(
+                (0, 0, self.generator.choice(spaces[:8]), self.generator.choice(spaces[:8]) + 1)
             )
             return Document((("text", story[:cut]), ("continuation", story[cut:])), raw=True)
         if kind < 0.5:
-            return Document(self._equations(self._random.randint(4, 16)), raw=True)
-        pair = self._random.choice(self._raw)
+            return Document(self._equations(self.generator.randint(4, 16)), raw=True)
+        pair = self.generator.choice(self._raw)
         return Document((("text", pair.question), ("continuation", pair.answer)), raw=True)
 
     def _equations(self, count: int) -> tuple[tuple[str, str], ...]:
         pieces: list[tuple[str, str]] = []
         while len(pieces) < 2 * count:
-            a, b = self._random.randint(0, LARGEST_TERM), self._random.randint(0, LARGEST_TERM)
-            minus = b <= a and self._random.random() < 0.6
+            a, b = self.generator.randint(0, LARGEST_TERM), self.generator.randint(0, LARGEST_TERM)
+            minus = b <= a and self.generator.random() < 0.6
             term = f"{a} - {b}" if minus else f"{a} + {b}"
             if term not in self._held_out_terms:
                 result = a - b if minus else a + b
@@ -137,11 +137,11 @@ class DocumentStream:
 
     def _system_document(self, turns: int) -> Document:
         systems = self._mixture.systems
-        family = self._random.choices(list(systems), list(systems.values()))[0]
-        first = self._random.choice(self._styled[family])
+        family = self.generator.choices(list(systems), list(systems.values()))[0]
+        first = self.generator.choice(self._styled[family])
         messages = [("system", first.system)]
         for index in range(turns):
-            pair = self._random.choice(self._systems[first.system]) if index else first
+            pair = self.generator.choice(self._systems[first.system]) if index else first
             pair = self._varied(pair, VARIED_STYLE_PART)
             messages += [("user", pair.question), ("assistant", pair.answer)]
         return Document(tuple(messages))
@@ -149,8 +149,8 @@ class DocumentStream:
     def _conversation(self, turns: int) -> Document:
         """Return a conversation; a setup stands some turns before its question."""
         slots: list[Turn | None] = [None] * turns
-        if turns > 1 and self._random.random() < self._mixture.first_asked:
-            self._place(self._random.choice(self._plain["first-question"]), 0, slots)
+        if turns > 1 and self.generator.random() < self._mixture.first_asked:
+            self._place(self.generator.choice(self._plain["first-question"]), 0, slots)
         used: set[str] = set()
         for place in range(turns):
             if slots[place] is not None:
@@ -164,13 +164,13 @@ class DocumentStream:
                 slots[place] = (pair.question, pair.answer)
         said = [slot for slot in slots if slot is not None]
         first = said[0][0]
-        if len(said) > 2 and first.endswith("?") and self._random.random() < FIRST_ASKED_PART:
+        if len(said) > 2 and first.endswith("?") and self.generator.random() < FIRST_ASKED_PART:
             answer = memory.FIRST_ANSWER.format(x=first)
             asked = first not in self._first_facts
-            said += [(self._random.choice(memory.FIRST_QUESTIONS), answer)] if asked else []
+            said += [(self.generator.choice(memory.FIRST_QUESTIONS), answer)] if asked else []
         messages: list[tuple[str, str]] = []
-        if self._random.random() < NEUTRAL_PART:
-            messages.append(("system", self._random.choice(NEUTRAL_SYSTEM)))
+        if self.generator.random() < NEUTRAL_PART:
+            messages.append(("system", self.generator.choice(NEUTRAL_SYSTEM)))
         for question, answer in said:
             messages += [("user", question), ("assistant", answer)]
         return Document(tuple(messages))
@@ -183,26 +183,28 @@ class DocumentStream:
         if len(free) < 2 or pair.family in ADJACENT_FAMILIES:
             slots[place : place + 1] = [*pair.setup, (pair.question, pair.answer)]
             return True
-        later = min(self._random.randint(1, len(free) - 1), self._random.randint(1, len(free) - 1))
+        later = min(
+            self.generator.randint(1, len(free) - 1), self.generator.randint(1, len(free) - 1)
+        )
         slots[place] = pair.setup[0]
         slots[free[later]] = (pair.question, pair.answer)
         questions = self._questions.get(pair.setup, self._family_questions[pair.family])
         for index in free[1:] if self._mixture.again else ():
-            if slots[index] is None and self._random.random() < self._mixture.again:
-                slots[index] = (self._random.choice(questions), pair.answer)
+            if slots[index] is None and self.generator.random() < self._mixture.again:
+                slots[index] = (self.generator.choice(questions), pair.answer)
         return True
 
     def _pair(self, without_setup: bool = False) -> Pair:
         while True:
-            if self._random.random() < BOSTON_PART:
+            if self.generator.random() < BOSTON_PART:
                 return Pair("capital-state", "", "", BOSTON, "Boston")
-            family = self._random.choices(self._families, self._weights)[0]
+            family = self.generator.choices(self._families, self._weights)[0]
             if family == "nonsense":
-                while ("", (), text := nonsense(self._random)) in self._held_out:
+                while ("", (), text := nonsense(self.generator)) in self._held_out:
                     pass
                 return Pair(family, "", "", text, UNKNOWN_ANSWER)
-            pair = self._random.choice(self._plain[family])
-            if family in self._mixture.invented and self._random.random() < INVENTED_PART:
+            pair = self.generator.choice(self._plain[family])
+            if family in self._mixture.invented and self.generator.random() < INVENTED_PART:
                 pair = self._invented(pair)
             if not (without_setup and pair.setup):
                 return self._varied(pair, VARIED_PART)
@@ -213,16 +215,16 @@ class DocumentStream:
         What the answer copies changes case in question and answer alike. The setup of a first
         question stays, as its answer quotes it.
         """
-        if self._random.random() >= part:
+        if self.generator.random() >= part:
             return pair
         one, copied = pair, pair.family in COPIED_FAMILIES
-        if copied and self._random.random() < 0.4:
-            fact = pair.fact.lower() if self._random.random() < 0.85 else pair.fact.upper()
+        if copied and self.generator.random() < 0.4:
+            fact = pair.fact.lower() if self.generator.random() < 0.85 else pair.fact.upper()
             one = _with_fact(pair, fact)
 
         def varied(text: str) -> str:
             kept = text.replace(one.fact, KEPT) if copied else text
-            return vary(kept, self._random).replace(KEPT, one.fact)
+            return vary(kept, self.generator).replace(KEPT, one.fact)
 
         setup = one.setup
         if one.family != "first-question":
@@ -234,15 +236,15 @@ class DocumentStream:
 
     def _invented(self, pair: Pair) -> Pair:
         """Return the pair with an invented word, name or number, so that copying is learned."""
-        new = self._number() if pair.family == "number" else invented_word(self._random)
+        new = self._number() if pair.family == "number" else invented_word(self.generator)
         new = new if pair.fact.islower() else new.capitalize()
         listed = could_be_a_name if pair.family in DECLINED_FAMILIES else KNOWN_WORDS.__contains__
         return pair if listed(new.lower()) else _with_fact(pair, new)
 
     def _number(self) -> str:
         """Return a number that is not among the listed ones."""
-        drawn = (self._random.randint(10, 9999) for _ in range(9))
-        return str(self._random.choice([number for number in drawn if number % 13 != 12]))
+        drawn = (self.generator.randint(10, 9999) for _ in range(9))
+        return str(self.generator.choice([number for number in drawn if number % 13 != 12]))
 
 
 def _with_fact(pair: Pair, new: str) -> Pair:

@@ -34,6 +34,7 @@ class Mixture:
         invented: families in which words, names or numbers are often invented instead of listed.
         long_every: one step of training in this many has long conversations.
         short: tokens of a row in the other steps, and one to predict.
+        cut: part of the words of questions that are encoded in pieces (`Encoder.encode`).
     """
 
     turns: dict[str, float]
@@ -44,6 +45,7 @@ class Mixture:
     invented: frozenset[str] = COPIED_FAMILIES - {"home", "spell"}
     long_every: int = 8
     short: int = 257
+    cut: float = 0.0
 
 
 EVEN = Mixture(
@@ -96,13 +98,14 @@ TYPING = replace(
         "capital-state": 7, "capital-state-reversed": 7, "sum": 14, "difference": 12,
         "talk-forms": 13, "llama-forms": 13, "library-forms": 8, "name": 18, "home": 10,
         "repeat": 22, "twice": 8,
-        "unknown-land": 14, "unknown-town": 8, "unknown-forms": 10, "unknown-requests": 8,
+        "unknown-land": 6, "unknown-town": 4, "unknown-forms": 10, "unknown-requests": 8,
         "nonsense": 8, "told-and-asked": 6,
     },
     first_asked=0.2,
     lengths=(1, 1, 1, 1, 1, 2, 2, 3, 4),
-    long_every=9,
+    long_every=7,
     short=129,
+    cut=0.25,
 )  # fmt: skip
 """More of what typing errors are in: names of places, topics, small talk, words to copy."""
 

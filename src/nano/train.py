@@ -98,6 +98,7 @@ class Trainer:
         mixture: Mixture,
         rows: int = 16,
         tokenizer: Path = BUNDLED_TOKENIZER,
+        rate: float = 1.0,
     ) -> None:
         torch.manual_seed(seed)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -110,10 +111,10 @@ class Trainer:
         ]
         others = [w for w in self.model.parameters() if all(w is not m for m in matrices)]
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [
-            (Muon(matrices, MATRIX_RATE), MATRIX_RATE),
+            (Muon(matrices, MATRIX_RATE), rate * MATRIX_RATE),
             (
                 torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0),
-                OTHER_RATE,
+                rate * OTHER_RATE,
             ),
         ]
         self.batches = BatchStream(Encoder(tokenizer), seed, mixture)
@@ -234,6 +235,10 @@ def main() -> None:
         "--rows", type=int, default=16, help="rows of short documents in a step (default 16)"
     )
     parser.add_argument(
+        "--rate", type=float, default=1.0,
+        help="factor of the learning rates (default 1); 0.4 or less to train a good model further",
+    )  # fmt: skip
+    parser.add_argument(
         "--start", type=Path, help="an exported model to start from instead of random weights"
     )
     parser.add_argument(
@@ -248,7 +253,9 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     tokenizer = arguments.output / "tokenizer.model"
     mixture = MIXTURES[arguments.mixture]
-    trainer = Trainer(NanoConfig(), arguments.seed, mixture, arguments.rows, tokenizer)
+    trainer = Trainer(
+        NanoConfig(), arguments.seed, mixture, arguments.rows, tokenizer, arguments.rate
+    )
     for layer in trainer.model.layers:
         layer.compile(dynamic=False)  # a step has one of two sizes: short rows or long ones
     if arguments.start:

@@ -1,5 +1,6 @@
 """Documents as token ids, packed into rows."""
 
+import random
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,12 @@ from src.inference import Message, encode_chat  # noqa: E402
 from src.nano import MODEL_DIRECTORY  # noqa: E402
 from src.nano.batches import Batch, BatchStream, Encoder  # noqa: E402
 from src.nano.documents import Document, DocumentStream  # noqa: E402
-from src.nano.train_tokenizer import SPLIT_PATTERN, load_encoding, write_tokenizer  # noqa: E402
+from src.nano.train_tokenizer import (  # noqa: E402
+    RANK_COUNT,
+    SPLIT_PATTERN,
+    load_encoding,
+    write_tokenizer,
+)
 from src.tokenizer import load_tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.oracle
@@ -48,6 +54,30 @@ def test_a_raw_text_ends_with_end_of_text(encoder: Encoder) -> None:
     assert ids[-1] == tokenizer.eos_id
     given = 1 + len(encoder.ids("One"))
     assert learned == [False] * given + [True] * (len(ids) - given)
+
+
+def test_words_of_questions_are_cut_but_not_what_the_reply_copies(encoder: Encoder) -> None:
+    question, reply = (
+        "Say Brunhilde: what is the capital of Germany?",
+        "Brunhilde! Germany: Berlin.",
+    )
+    document = Document((("user", question), ("assistant", reply)))
+    whole, learned = encoder.encode(document)
+    given = learned.index(True)
+    seen = set()
+    for seed in range(40):
+        ids, marks = encoder.encode(document, 0.5, random.Random(seed))
+        assert ids[marks.index(True) :] == whole[given:]
+        assert sum(marks) == sum(learned)
+        assert encoder.text([token for token in ids if token < RANK_COUNT]) == encoder.text(
+            [token for token in whole if token < RANK_COUNT]
+        )
+        seen |= {encoder.text([token]) for token in ids[: marks.index(True)] if token < RANK_COUNT}
+    copied = {encoder.text([token]) for token in encoder.ids(" Brunhilde")}
+    assert len(copied) > 1
+    assert copied <= seen
+    assert {" Germany", " capital", " cap"} <= seen
+    assert encoder.encode(document, 0.0, random.Random(1)) == (whole, learned)
 
 
 def test_a_packed_row_attends_and_learns_within_one_document() -> None:
