@@ -367,3 +367,14 @@ UNKNOWN_CITIES = phrases(
     / Corsica / Greenland / Scotland / Wales / Catalonia / Tibet
     """
 )
+MORE_UNKNOWN_LANDS = phrases(
+    """
+    Arrakis / Tatooine / Naboo / Xanadu / Erewhon / Laputa / Rivendell / Rohan / Krypton / Asgard /
+    Arendelle / Bedrock / Azeroth / Tamriel / Equestria / Kakania / Panem / Hogwarts / Themyscira /
+    Vulgaria / Grand Fenwick / Elfland / Fairyland / Eurasia / Oceania / Scandinavia / Sumatra / the
+    Sahara / the Alps / the Amazon / Venus / Saturn / Pluto / Neptune / the galaxy / the universe /
+    the forest / the sea / my town / my street / your house / heaven / nowhere / everything / the
+    kitchen / the internet / a planet / the sky
+    """
+)
+"""Not in `UNKNOWN_LANDS`, of which a tenth of the questions is held out."""

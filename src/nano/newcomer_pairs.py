@@ -266,7 +266,7 @@ def unknown_form_pairs() -> Iterator[Pair]:
             yield Pair("unknown-forms", form, name, form.format(n=name), UNKNOWN_ANSWER)
     for request in facts.UNKNOWN_REQUESTS:
         yield Pair("unknown-requests", request, request, request, UNKNOWN_ANSWER)
-    for city in facts.UNKNOWN_CITIES:
+    for city in (*facts.UNKNOWN_CITIES, *facts.MORE_UNKNOWN_LANDS):
         for form in (*CAPITAL_QUESTIONS[:3], *CAPITAL_FORMS[1:4]):
             answer = UNKNOWN_LAND_ANSWER.format(x=city)
             yield Pair("unknown-town", form, city, form.format(x=city), answer)

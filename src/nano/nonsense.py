@@ -38,7 +38,10 @@ _QUESTION_WORDS = tuple(
         }
     )
 )
-_SMALL_WORDS = words("the of and with under very blue is to at my your which quickly never not for")
+_SMALL_WORDS = words(
+    "the of and with under very blue is to at my your which quickly never not for in on a an or but"
+    " from by as it this that be was he she we they if so then there here some any all"
+)
 
 
 def invented_word(generator: random.Random) -> str:
@@ -104,6 +107,11 @@ def _digits(generator: random.Random) -> str:
     return "".join(generator.choices("0123456789", k=generator.randint(4, 12)))
 
 
+def _numbers(generator: random.Random) -> str:
+    numbers = (str(generator.randint(0, 999)) for _ in range(generator.randint(2, 5)))
+    return generator.choice((" ", ", ", ".", " . ", ":")).join(numbers)
+
+
 def _mixed(generator: random.Random) -> str:
     return "".join(generator.choices(_LETTERS + "0123456789" + _SIGNS, k=generator.randint(4, 20)))
 
@@ -123,6 +131,14 @@ def _unrelated_words(generator: random.Random) -> str:
     pool = (WORDS, WORDS, nouns, _SMALL_WORDS, NAMES)
     count = generator.randint(2, 8)
     return " ".join(generator.choice(generator.choice(pool)) for _ in range(count))
+
+
+def _small_words(generator: random.Random) -> str:
+    """Return small words in any order, or one of them again and again."""
+    count = generator.randint(2, 6)
+    if generator.random() < 0.3:
+        return " ".join([generator.choice((*_SMALL_WORDS, *WORDS))] * count)
+    return " ".join(generator.choices(_SMALL_WORDS, k=count))
 
 
 def _corpus_words(generator: random.Random) -> str:
@@ -155,8 +171,8 @@ def _large_sum(generator: random.Random) -> str:
 
 
 _KINDS = (
-    _random_letters, _random_letters, _keys, _one_letter, _signs, _foreign, _digits, _mixed,
-    _printable, _printable, _letters_of_many_scripts, _corpus_words, _corpus_words,
-    _invented_words, _unrelated_words, _unrelated_words, _question_of_invented,
+    _random_letters, _random_letters, _keys, _one_letter, _signs, _foreign, _digits, _numbers,
+    _mixed, _printable, _printable, _letters_of_many_scripts, _corpus_words, _corpus_words,
+    _invented_words, _unrelated_words, _unrelated_words, _small_words, _question_of_invented,
     _question_of_invented, _large_sum,
 )  # fmt: skip
