@@ -259,10 +259,9 @@ def test_a_prefix_is_kept_once_and_found_again(model: Model) -> None:
         assert held == 3 + 1 + 1
         together = [engine.submit([*SYSTEM, number], 40, GREEDY) for number in range(4)]
         for request in together:
-            next(request)
-        assert engine.counters().blocks_used == 2 + 4
-        for request in together:
             list(request)
+            assert request.stats.cached_tokens == len(SYSTEM)
+        assert engine.counters().blocks_cached == held + 4  # the 2 blocks before are shared
     check_nothing_is_held(engine)
 
 
