@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = """
 import numpy as np
 from src import ml
-from src.ml import kernels, storage
+from src.ml import kernels
 def product(threads=None):
     if threads: kernels.set_num_threads(threads)
     x = np.random.default_rng(0).standard_normal((30, 600)).astype(np.float32)
@@ -92,7 +92,7 @@ names = {list(settings)}
 importlib.import_module = lambda *module: (
     seen.append({{name: os.environ.get(name) for name in names}}) or load(*module)
 )
-from src.ml import kernels, storage
+from src.ml import kernels
 print(*seen)
 """
     done = subprocess.run(
@@ -143,7 +143,7 @@ print(kernels.get_num_threads())
 def test_as_many_threads_as_the_system_gives_are_used() -> None:
     program = """
 import _thread
-from src.ml import kernels, storage
+from src.ml import kernels
 start, given = _thread.start_new_thread, []
 def refuse_the_third(*arguments):
     if len(given) == 2:
@@ -169,7 +169,7 @@ def test_threads_are_as_many_as_the_affinity_mask_has_processors() -> None:
     program = f"""
 import os, sys
 os.sched_setaffinity(0, {{{first}}})
-from src.ml import kernels, storage
+from src.ml import kernels
 print(kernels.get_num_threads())
 """
     done = subprocess.run(
