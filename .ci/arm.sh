@@ -3,7 +3,8 @@
 # Arm under qemu, where it answers a question on three processors, compares the bits of all kernels and
 # models with those of this machine, and runs tests. Debian's packages are unpacked into a directory;
 # nothing is installed on this machine. Arguments: that directory, and what pytest is to run on a processor
-# with BF16 instructions; or "slow": all tests of kernels and models, on all three, which takes hours.
+# with BF16 instructions; or "slow": all tests of kernels and models, on all three, and the kernels under
+# sanitizers where a gcc for Arm is installed, which takes hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$1
@@ -72,3 +73,5 @@ for processor in $processors; do
     echo "$processor"
     "$work/$processor" -m pytest -q -p no:cacheprovider tests/csrc tests/model
 done
+compiler=$(command -v aarch64-linux-gnu-gcc) || { echo "skipped: no aarch64-linux-gnu-gcc for sanitizers"; exit 0; }
+CC=$compiler "$work/max" -m tests.csrc.run_sanitizers
