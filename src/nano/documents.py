@@ -17,7 +17,7 @@ from .facts_chat import NEUTRAL_SYSTEM, STORIES
 from .facts_geography import PLACES
 from .facts_unknown import UNKNOWN_ANSWER
 from .mixtures import COPIED_FAMILIES, EVEN, Mixture
-from .nonsense import invented_word, nonsense
+from .nonsense import invented_place, invented_word, nonsense
 from .pairs import Pair, Turn
 from .questions import newcomer_questions
 from .task_pairs import LARGEST_TERM
@@ -236,9 +236,13 @@ class DocumentStream:
 
     def _invented(self, pair: Pair) -> Pair:
         """Return the pair with an invented word, name or number, so that copying is learned."""
-        new = self._number() if pair.family == "number" else invented_word(self.generator)
-        new = new if pair.fact.islower() else new.capitalize()
-        listed = could_be_a_name if pair.family in DECLINED_FAMILIES else KNOWN_WORDS.__contains__
+        declined = pair.family in DECLINED_FAMILIES
+        if pair.family == "number":
+            new = self._number()
+        else:
+            new = (invented_place if declined else invented_word)(self.generator)
+        new = new if pair.fact.islower() or " " in new else new.capitalize()
+        listed = could_be_a_name if declined else KNOWN_WORDS.__contains__
         return pair if listed(new.lower()) else _with_fact(pair, new)
 
     def _number(self) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 import re
 
+from .facts_chat import SMALL_TALK
+from .facts_geography import PLACES
+from .facts_llama import LIBRARY_TOPICS, LLAMA_TOPICS
 from .facts_memory import NAMES, WORDS
 from .facts_newcomer import (
     ACTION_FORMS,
@@ -12,9 +15,11 @@ from .facts_newcomer import (
     LLAMA_MORE,
     NOUN_FORMS,
     TALK_MORE,
+    UNKNOWN_CITIES,
     UNKNOWN_NOUNS,
 )
 from .facts_types import words
+from .facts_unknown import UNKNOWN_LANDS, UNKNOWN_QUESTIONS
 from .variation import KNOWN_WORDS
 
 _ONSETS = words(
@@ -29,14 +34,17 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SIGNS = "!?.,;:#$%&*()[]{}<>/\\|@^~_-+=\"'"
 _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm", "1234567890")
 _FOREIGN = "äöüßéèêñçøåłžšđţăαβγδλπωабвгдежзиклмнопрстуфхאבגדابتثج你好世界日本語한국어ไทย"
-_QUESTION_WORDS = tuple(
-    sorted(
-        {
-            *re.findall(r"[a-z]{2,}", f"{LLAMA_MORE} {LIBRARY_MORE} {TALK_MORE}".lower()),
-            *re.findall(r"[a-z]{2,}", " ".join((*NOUN_FORMS, *ACTION_FORMS)).lower()),
-            *KNOWN_WORDS,
-        }
-    )
+_TOPICS = (*LLAMA_TOPICS, *LIBRARY_TOPICS, *SMALL_TALK)
+_CORPUS_TEXTS = (
+    LLAMA_MORE, LIBRARY_MORE, TALK_MORE, *NOUN_FORMS, *ACTION_FORMS, *UNKNOWN_NOUNS,
+    *UNKNOWN_QUESTIONS, *UNKNOWN_LANDS, *UNKNOWN_CITIES,
+    *(text for topic in _TOPICS for text in (*topic.questions, topic.answer)),
+)  # fmt: skip
+_CORPUS_WORDS = tuple(
+    sorted({*re.findall(r"[a-z]{2,}", " ".join(_CORPUS_TEXTS).lower()), *KNOWN_WORDS})
+)
+_PLACES: tuple[str, ...] = tuple(
+    sorted({word.lower() for place in PLACES for word in re.findall(r"\w{4,}", place.name)})
 )
 _SMALL_WORDS = words(
     "the of and with under very blue is to at my your which quickly never not for in on a an or but"
@@ -48,19 +56,41 @@ def invented_word(generator: random.Random) -> str:
     """Return a word of one to three syllables, or of pieces of listed names and words."""
     if generator.random() < 0.5:
         return _pieced_word(generator)
-    word = ""
-    for _ in range(generator.choice((1, 2, 2, 2, 3))):
-        onset = generator.choice(_ONSETS) if word or generator.random() < 0.85 else ""
-        word += onset + generator.choice(_NUCLEI)
-        word += generator.choice(_CODAS) if generator.random() < 0.4 else ""
+    word = _syllables(generator, generator.choice((1, 2, 2, 2, 3)))
     return word if len(word) > 2 else invented_word(generator)
+
+
+def invented_place(generator: random.Random) -> str:
+    """Return an invented word, one that begins or ends like a known place, or "the" and a thing."""
+    draw = generator.random()
+    if draw < 0.1:
+        return f"the {generator.choice(WORDS)}"
+    if draw < 0.3:
+        return invented_word(generator)
+    first, last = generator.choice(_PLACES), generator.choice(_PLACES)
+    beginning = first[: generator.randint(2, len(first) - 2)]
+    ending = last[-generator.randint(2, len(last) - 2) :]
+    if draw < 0.5:
+        beginning = _syllables(generator, generator.choice((1, 1, 2)))
+    elif draw < 0.7:
+        ending = _syllables(generator, generator.choice((1, 1, 2)))
+    return beginning + ending
+
+
+def _syllables(generator: random.Random, count: int) -> str:
+    text = ""
+    for _ in range(count):
+        onset = generator.choice(_ONSETS) if text or generator.random() < 0.85 else ""
+        text += onset + generator.choice(_NUCLEI)
+        text += generator.choice(_CODAS) if generator.random() < 0.4 else ""
+    return text
 
 
 def _pieced_word(generator: random.Random) -> str:
     """Return two or three pieces of known words, joined: most tokens occur in some piece."""
     pieces = ""
     for _ in range(generator.choice((2, 2, 3, 3))):
-        whole = generator.choice(_QUESTION_WORDS)
+        whole = generator.choice(_CORPUS_WORDS)
         start = generator.randrange(max(1, len(whole) - 2))
         pieces += whole[start : start + generator.randint(2, 5)]
     return pieces
@@ -142,8 +172,8 @@ def _small_words(generator: random.Random) -> str:
 
 
 def _corpus_words(generator: random.Random) -> str:
-    """Return words of questions, places and topics in any order."""
-    return " ".join(generator.choices(_QUESTION_WORDS, k=generator.randint(4, 12)))
+    """Return words of questions, answers, places and topics in any order."""
+    return " ".join(generator.choices(_CORPUS_WORDS, k=generator.randint(2, 12)))
 
 
 def _letters_of_many_scripts(generator: random.Random) -> str:

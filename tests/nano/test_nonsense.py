@@ -3,7 +3,8 @@
 import random
 
 from src.nano.corpus import load_split
-from src.nano.nonsense import nonsense
+from src.nano.facts_geography import PLACES
+from src.nano.nonsense import invented_place, nonsense
 
 
 def test_the_same_seed_gives_the_same_texts() -> None:
@@ -23,3 +24,14 @@ def test_nonsense_is_no_question_of_the_corpus() -> None:
     generator = random.Random(6)
     meant = [text for text in (nonsense(generator) for _ in range(5000)) if text.lower() in asked]
     assert len(meant) < 25  # single signs and letters
+
+
+def test_invented_places_begin_or_end_like_known_ones() -> None:
+    generator = random.Random(7)
+    found = [invented_place(generator) for _ in range(1000)]
+    names = [place.name.lower() for place in PLACES]
+    like_known = [
+        any(place[:3] == name[:3] or place[-3:] == name[-3:] for name in names) for place in found
+    ]
+    assert 400 < sum(like_known) < 900
+    assert len(set(found) - set(names)) > 900
