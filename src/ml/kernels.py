@@ -276,7 +276,7 @@ if hasattr(os, "register_at_fork"):
 
 CHARS = ffi.typeof("char[]")
 VOID_POINTER = ffi.typeof("void *")
-ADDRESS = ffi.typeof("uintptr_t")
+_ADDRESS = ffi.typeof("uintptr_t")
 WEIGHT = ffi.typeof("Weight *")
 
 # `new_bytes(CHARS, n)` are n bytes, uninitialized, that live as long as the result does.
@@ -287,6 +287,11 @@ _local = threading.local()
 def pointer(place: Any) -> Any:
     """Return an address or allocated bytes as a `void *`, which C takes as any pointer."""
     return ffi.cast(VOID_POINTER, place)
+
+
+def as_address(place: Any) -> int:
+    """Return allocated bytes or a pointer as an address."""
+    return int(ffi.cast(_ADDRESS, place))
 
 
 def weight(pointers: Sequence[Any], code: int, offset: float = 0.0) -> Any:

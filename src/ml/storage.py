@@ -55,7 +55,7 @@ def address_of(storage: Storage) -> int:
     if isinstance(storage, np.ndarray):
         address: int = storage.__array_interface__["data"][0]  # faster than ctypes.data
         return address
-    return int(ffi.cast(kernels.ADDRESS, storage))
+    return kernels.as_address(storage)
 
 
 def is_writable(storage: Storage) -> bool:

@@ -323,7 +323,7 @@ def test_only_contiguous_elements_inside_their_storage_have_a_pointer(
             case _:
                 x = x.contiguous()
         if x._pointer is not None:
-            address = int(kernels.ffi.cast(kernels.ADDRESS, x._pointer))
+            address = kernels.as_address(x._pointer)
             assert address == x.data_pointer
             assert address % dtype.itemsize == 0
             assert x.numpy().flags.c_contiguous
