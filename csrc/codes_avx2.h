@@ -84,10 +84,8 @@ INLINE vec load_twice(const float *x)
 /* a[2i] * b[2i] + a[2i+1] * b[2i+1] */
 INLINE ivec multiply_pairs(ivec a, ivec b) { return _mm256_madd_epi16(a, b); }
 
-/*
- * sum + multiply_pairs(a, b); `one_step` where the processor does that in one instruction. It is
- * written out, since a compiler takes its name only in code that is for such processors alone.
- */
+/* sum + multiply_pairs(a, b), with `one_step` in one instruction: written out, since a compiler
+ * takes its name only in code that is for processors with it alone. */
 INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
 {
     if (!one_step)
