@@ -17,6 +17,7 @@ mkdir -p "$work"/{state/lists/partial,cache/archives/partial,debs,arm,host,site}
 touch "$work/status"
 libraries="libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libbz2-1.0 liblzma5 libcrypt1"
 python="libpython3.11-minimal libpython3.11-stdlib python3.11-minimal"
+if [ "$*" = slow ]; then libraries+=" libasan8 libubsan1 libgomp1 libpython3.11-dev"; fi
 (apt-get "${apt_arm[@]}" update && cd "$work/debs" && apt-get -qq update \
     && apt-get -qq -o APT::Sandbox::User=root download qemu-user-static \
     && apt-get "${apt_arm[@]}" download $libraries $python) >"$work/apt.log" 2>&1 \
@@ -74,4 +75,4 @@ for processor in $processors; do
     "$work/$processor" -m pytest -q -p no:cacheprovider tests/csrc tests/model
 done
 compiler=$(command -v aarch64-linux-gnu-gcc) || { echo "skipped: no aarch64-linux-gnu-gcc for sanitizers"; exit 0; }
-CC=$compiler "$work/max" -m tests.csrc.run_sanitizers
+CPATH=$work/arm/usr/include/python3.11:$work/arm/usr/include CC=$compiler "$work/max" -m tests.csrc.run_sanitizers

@@ -91,10 +91,9 @@ typedef int32x4_t ivec;
 
 #ifdef NEON_DOT
 /*
- * Dot products of int8, exact as all integers. A number of x is 256 * high + low, low >= 0, and is
- * kept as two bytes: those of a half of a group are 16 low ones and, 32 numbers further, 16 high
- * ones. Without a product of codes with unsigned bytes (i8mm), low - 128 is kept for low, and
- * -128 times the codes is subtracted.
+ * Dot products of int8 are exact. A number of x, 256 * high + low, low >= 0, is kept as two bytes:
+ * a half has 16 low ones and, 32 numbers further, 16 high ones. Without products of codes with
+ * unsigned bytes (i8mm), low - 128 is kept for low, and -128 times the codes is subtracted.
  */
 INLINE void split_numbers(int16_t *numbers)
 {
@@ -176,8 +175,7 @@ typedef struct Halves {
     int16x8_t even[2], odd[2];
 } Halves;
 
-/* Pairs of codes are in a lane's two bytes. The odd one is shifted right; the even one first left.
- */
+/* A lane's two bytes are codes: the odd one is shifted right, the even one first left. */
 INLINE void widen_half(Halves *pair, int half, uint8x16_t codes)
 {
     const int16x8_t pairs = vreinterpretq_s16_u8(codes);

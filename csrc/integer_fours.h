@@ -132,10 +132,13 @@ INLINE void multiply_tokens(const IntegerKBlock *k, const int tokens, const Expa
     }
 }
 
+/* A loop over a full panel, like one token, is compiled for its length. */
 INLINE void multiply_expanded_k_block(const IntegerKBlock *k, const ExpandedFormat f)
 {
     if (k->tokens == 1)
         multiply_tokens(k, 1, f);
+    else if (k->tokens == PANEL_TOKENS)
+        multiply_tokens(k, PANEL_TOKENS, f);
     else
         multiply_tokens(k, k->tokens, f);
 }
