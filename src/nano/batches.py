@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -33,14 +34,11 @@ class Encoder:
 
     def __init__(self, tokenizer_file: Path) -> None:
         self._encoding = load_encoding(tokenizer_file)
-        self._ids: dict[str, list[int]] = {}
+        self._encode = lru_cache(maxsize=1 << 17)(self._encoding.encode_ordinary)
 
     def ids(self, text: str) -> list[int]:
-        """Return the token ids of a text without special tokens."""
-        found = self._ids.get(text)
-        if found is None:
-            found = self._ids[text] = self._encoding.encode_ordinary(text)
-        return found
+        """Return the token ids of a text without special tokens; the list may be a shared one."""
+        return self._encode(text)
 
     def text(self, ids: list[int]) -> str:
         """Return the text of token ids without special tokens."""

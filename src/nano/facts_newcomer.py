@@ -206,6 +206,9 @@ TALK_MORE = """
 [trust] =are you sure; =sure; =really; =really now; =is that right; =is that true; =can I trust
   you; =are you certain >
 [human] =are you human; =are you real; =are you alive; =are you a robot; =are you a machine >
+[age] =how old are you; =your age; =what is your age; =when were you born; =when were you made; =are
+  you old; =are you new; =how old is nano; =do you have a birthday; =age >
+  I have no age, I am a small computer program.
 [thanks] =thanks; =thank you; =thx; =ty; =thanks a lot; =thank you so much; =many thanks; =cheers;
   =much appreciated; =thanks nano; =thank you nano; =great, thanks; =ok thanks; =perfect, thank
   you; =thank u; =thanks so much; =tnx; =tysm; =thanks for the help; =thanks man; =merci;

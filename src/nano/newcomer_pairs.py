@@ -76,7 +76,8 @@ OTHER_ARITHMETIC = phrases(
     """
     What is {a} * {b}? / {a} * {b} / {a}x{b} / {a} times {b} / What is {a} times {b}? / {a}/{b}
     / What is {a} divided by {b}? / {a} divided by {b} / multiply {a} and {b} / {a}% of {b} /
-    {a} to the power of {b}
+    {a} to the power of {b} / {a} + {b} + {a} / {a} + {b} - {a} / {a} - {b} + {b} / What is {b} +
+    {a} + {b}? / {a} - {b} - {b}
     """
 )
 FOLLOW_UPS = phrases(
@@ -267,7 +268,7 @@ def unknown_form_pairs() -> Iterator[Pair]:
     for request in facts.UNKNOWN_REQUESTS:
         yield Pair("unknown-requests", request, request, request, UNKNOWN_ANSWER)
     for city in (*facts.UNKNOWN_CITIES, *facts.MORE_UNKNOWN_LANDS):
-        for form in (*CAPITAL_QUESTIONS[:3], *CAPITAL_FORMS[1:4]):
+        for form in (*CAPITAL_QUESTIONS[:3], *CAPITAL_FORMS[1:8]):
             answer = UNKNOWN_LAND_ANSWER.format(x=city)
             yield Pair("unknown-town", form, city, form.format(x=city), answer)
         for form in CAPITAL_OR_NOT:

@@ -11,6 +11,7 @@ from .facts_llama import LIBRARY_TOPICS, LLAMA_TOPICS
 from .facts_memory import NAMES, WORDS
 from .facts_newcomer import (
     ACTION_FORMS,
+    ALIASES,
     LIBRARY_MORE,
     LLAMA_MORE,
     NOUN_FORMS,
@@ -20,6 +21,7 @@ from .facts_newcomer import (
 )
 from .facts_types import words
 from .facts_unknown import UNKNOWN_LANDS, UNKNOWN_QUESTIONS
+from .newcomer_pairs import topic_form_pairs
 from .variation import KNOWN_WORDS
 
 _ONSETS = words(
@@ -43,6 +45,15 @@ _CORPUS_TEXTS = (
 _CORPUS_WORDS = tuple(
     sorted({*re.findall(r"[a-z]{2,}", " ".join(_CORPUS_TEXTS).lower()), *KNOWN_WORDS})
 )
+_ASKED_ALONE = (
+    *KNOWN_WORDS,
+    *(alias for alias, _ in ALIASES),
+    *(pair.question for pair in topic_form_pairs()),
+    *(question for topic in _TOPICS for question in topic.questions),
+)
+_LONE_WORDS = tuple(
+    sorted({*_CORPUS_WORDS} - {question.strip("-/?!.").lower() for question in _ASKED_ALONE})
+)
 _PLACES: tuple[str, ...] = tuple(
     sorted({word.lower() for place in PLACES for word in re.findall(r"\w{4,}", place.name)})
 )
@@ -51,28 +62,41 @@ _SMALL_WORDS = words(
     " from by as it this that be was he she we they if so then there here some any all"
 )
 
+_ACTIONS = words(
+    "bring build buy call carry change choose chop clean close cook count cut draw drive drop eat"
+    " fix grow hide hold join keep learn leave lift lose make mix move open order paint pick plant"
+    " play pour pull push put sell send sing start take throw try turn wash watch wear"
+)
+
 
 def invented_word(generator: random.Random) -> str:
-    """Return a word of one to three syllables, or of pieces of listed names and words."""
-    if generator.random() < 0.5:
+    """Return a word of one to three syllables, of pieces of listed words, or one of the corpus."""
+    draw = generator.random()
+    if draw < 0.1:
+        return generator.choice(_CORPUS_WORDS)
+    if draw < 0.5:
         return _pieced_word(generator)
     word = _syllables(generator, generator.choice((1, 2, 2, 2, 3)))
     return word if len(word) > 2 else invented_word(generator)
 
 
 def invented_place(generator: random.Random) -> str:
-    """Return an invented word, one that begins or ends like a known place, or "the" and a thing."""
+    """Return an invented word, one with parts of known places, or "the" and a thing."""
     draw = generator.random()
-    if draw < 0.1:
+    if draw < 0.06:
         return f"the {generator.choice(WORDS)}"
-    if draw < 0.3:
+    if draw < 0.2:
         return invented_word(generator)
     first, last = generator.choice(_PLACES), generator.choice(_PLACES)
+    if draw > 0.6:  # a known place with a syllable within, or in place of up to three letters
+        start = generator.randint(0, len(first) - 2)
+        end = min(len(first) - 1, start + generator.randint(0, 3))
+        return first[:start] + _syllables(generator, 1) + first[end:]
     beginning = first[: generator.randint(2, len(first) - 2)]
     ending = last[-generator.randint(2, len(last) - 2) :]
-    if draw < 0.5:
+    if draw < 0.32:
         beginning = _syllables(generator, generator.choice((1, 1, 2)))
-    elif draw < 0.7:
+    elif draw < 0.44:
         ending = _syllables(generator, generator.choice((1, 1, 2)))
     return beginning + ending
 
@@ -99,7 +123,7 @@ def _pieced_word(generator: random.Random) -> str:
 def nonsense(generator: random.Random) -> str:
     """Return a text that nobody could answer; the same state of the generator gives the same."""
     kind = generator.choice(_KINDS)
-    text = kind(generator)
+    text = kind(generator).strip() or "~"
     draw = generator.random()
     text = text.upper() if draw < 0.1 else text.capitalize() if draw < 0.3 else text
     return text + generator.choice(("", "", "", "?", "!", ".", "??"))
@@ -148,7 +172,7 @@ def _mixed(generator: random.Random) -> str:
 
 def _printable(generator: random.Random) -> str:
     length = generator.randint(3, 40)
-    return "".join(chr(generator.randint(32, 126)) for _ in range(length)).strip() or "~"
+    return "".join(chr(generator.randint(32, 126)) for _ in range(length))
 
 
 def _invented_words(generator: random.Random) -> str:
@@ -173,7 +197,18 @@ def _small_words(generator: random.Random) -> str:
 
 def _corpus_words(generator: random.Random) -> str:
     """Return words of questions, answers, places and topics in any order."""
-    return " ".join(generator.choices(_CORPUS_WORDS, k=generator.randint(2, 12)))
+    count = generator.choice((2, 2, 2, 3, 3, 4, 6, 9, 12))
+    return " ".join(generator.choices(_CORPUS_WORDS, k=count))
+
+
+def _action(generator: random.Random) -> str:
+    """Return a command that nobody can follow: it is not one to repeat, to say or to spell."""
+    return f"{generator.choice(_ACTIONS)} {generator.choice(_CORPUS_WORDS)}"
+
+
+def _lone_word(generator: random.Random) -> str:
+    """Return a word of the corpus that is no question by itself."""
+    return generator.choice(_LONE_WORDS)
 
 
 def _letters_of_many_scripts(generator: random.Random) -> str:
@@ -203,6 +238,7 @@ def _large_sum(generator: random.Random) -> str:
 _KINDS = (
     _random_letters, _random_letters, _keys, _one_letter, _signs, _foreign, _digits, _numbers,
     _mixed, _printable, _printable, _letters_of_many_scripts, _corpus_words, _corpus_words,
+    _corpus_words, _corpus_words, _corpus_words, _lone_word, _action, _action,
     _invented_words, _unrelated_words, _unrelated_words, _small_words, _question_of_invented,
     _question_of_invented, _large_sum,
 )  # fmt: skip

@@ -141,7 +141,7 @@ def _with_opening(text: str, generator: random.Random) -> str:
 def _punctuated(text: str, generator: random.Random) -> str:
     """Drop or change the last mark, or drop every mark but those inside of words and numbers."""
     if generator.random() < 0.3:
-        return re.sub(r"[?!.,:]+(?=\s|$)", "", text)
+        return re.sub(r"[?!.,:]+(?=\s|$)", "", text).rstrip()
     bare = text.rstrip("?.! ")
     return bare + generator.choice(
         ("", "", "", "", "?", "?", "??", "???", "!", ".", " ?", "?!", "!!")
