@@ -42,7 +42,7 @@ _CORPUS_TEXTS = (
     *UNKNOWN_QUESTIONS, *UNKNOWN_LANDS, *UNKNOWN_CITIES,
     *(text for topic in _TOPICS for text in (*topic.questions, topic.answer)),
 )  # fmt: skip
-_CORPUS_WORDS = tuple(
+_CORPUS_WORDS: tuple[str, ...] = tuple(
     sorted({*re.findall(r"[a-z]{2,}", " ".join(_CORPUS_TEXTS).lower()), *KNOWN_WORDS})
 )
 _ASKED_ALONE = (
@@ -51,7 +51,7 @@ _ASKED_ALONE = (
     *(pair.question for pair in topic_form_pairs()),
     *(question for topic in _TOPICS for question in topic.questions),
 )
-_LONE_WORDS = tuple(
+_LONE_WORDS: tuple[str, ...] = tuple(
     sorted({*_CORPUS_WORDS} - {question.strip("-/?!.").lower() for question in _ASKED_ALONE})
 )
 _PLACES: tuple[str, ...] = tuple(
