@@ -61,7 +61,6 @@ _SMALL_WORDS = words(
     "the of and with under very blue is to at my your which quickly never not for in on a an or but"
     " from by as it this that be was he she we they if so then there here some any all"
 )
-
 _ACTIONS = words(
     "bring build buy call carry change choose chop clean close cook count cut draw drive drop eat"
     " fix grow hide hold join keep learn leave lift lose make mix move open order paint pick plant"
