@@ -41,20 +41,20 @@ Deliver = Callable[[Step | Exception], None]
 
 @dataclass(frozen=True)
 class Counters:
-    """What an engine does and did; all from `prompt_tokens` on only grows."""
+    """What an engine does (gauges) and did (counters, which only grow)."""
 
-    running: Annotated[int, "requests that read their prompt or draw tokens"] = 0
-    waiting: Annotated[int, "requests in the queue"] = 0
-    blocks: Annotated[int, "blocks of the cache, of 256 positions each"] = 0
-    blocks_used: Annotated[int, "blocks that running requests use; shared ones count once"] = 0
-    blocks_cached: Annotated[int, "blocks that keep a prefix which no running request uses"] = 0
-    prompt_tokens: Annotated[int, "tokens of prompts that were begun"] = 0
-    cached_tokens: Annotated[int, "tokens of prompts that were found in the cache"] = 0
-    new_tokens: Annotated[int, "tokens that were drawn"] = 0
-    passes: Annotated[int, "passes over the weights"] = 0
-    finished: Annotated[int, "answers that came to their end"] = 0
-    cancelled: Annotated[int, "answers that were not wanted any more"] = 0
-    failed: Annotated[int, "answers that ended with an error"] = 0
+    running: Annotated[int, "gauge", "requests that read their prompt or draw tokens"] = 0
+    waiting: Annotated[int, "gauge", "requests in the queue"] = 0
+    blocks: Annotated[int, "gauge", "blocks of the cache, of 256 positions each"] = 0
+    blocks_used: Annotated[int, "gauge", "blocks of running requests; shared ones count once"] = 0
+    blocks_cached: Annotated[int, "gauge", "blocks that keep a prefix of no running request"] = 0
+    prompt_tokens: Annotated[int, "counter", "tokens of prompts that were begun"] = 0
+    cached_tokens: Annotated[int, "counter", "tokens of prompts that were found in the cache"] = 0
+    new_tokens: Annotated[int, "counter", "tokens that were drawn"] = 0
+    passes: Annotated[int, "counter", "passes over the weights"] = 0
+    finished: Annotated[int, "counter", "answers that came to their end"] = 0
+    cancelled: Annotated[int, "counter", "answers that were not wanted any more"] = 0
+    failed: Annotated[int, "counter", "answers that ended with an error"] = 0
 
 
 class Request:

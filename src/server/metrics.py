@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from ..inference import BatchEngine, Counters
 
+_KINDS = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -18,11 +19,10 @@ class _EngineCounters(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the engine's counters as they are now."""
-        counters, grows = self._engine.counters(), False
+        counters = self._engine.counters()
         for name, hint in get_type_hints(Counters, include_extras=True).items():
-            grows = grows or name == "prompt_tokens"
-            kind = CounterMetricFamily if grows else GaugeMetricFamily
-            yield kind(f"llama_bolts_{name}", hint.__metadata__[0], getattr(counters, name))
+            kind, text = hint.__metadata__
+            yield _KINDS[kind](f"llama_bolts_{name}", text, getattr(counters, name))
 
 
 class Metrics:
