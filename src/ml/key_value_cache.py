@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from .dtype import DType, bfloat16, float32
+from .dtype import DType, bfloat16, float32, uint8
 from .errors import DTypeError, ShapeError
 from .kernels import ffi, lib
 from .layout import checked_ints, packed
-from .storage import address_of, allocate
+from .storage import address_of
 from .tensor import Tensor
 
 # Positions whose keys are adjacent, one in each lane of a sum.
@@ -147,6 +147,7 @@ def _checked(positions: int, heads: int, head_dim: int, dtype: DType) -> tuple[i
 
 def _aligned(shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
     """Allocate a tensor that begins at a cache line."""
-    storage = allocate(math.prod(shape) * dtype.itemsize + _LINE_BYTES)
+    nbytes = math.prod(shape) * dtype.itemsize + _LINE_BYTES
+    storage = Tensor.empty((nbytes,), uint8).storage
     offset, strides = -address_of(storage) % _LINE_BYTES, packed(shape, dtype.itemsize)[0]
     return Tensor(storage, shape, strides, dtype, name, offset).contiguous()

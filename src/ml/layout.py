@@ -6,7 +6,7 @@ Strides are in bytes, as in NumPy. The summary of each check names the error tha
 import math
 import operator
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from types import EllipsisType
 from typing import Any
@@ -109,14 +109,20 @@ def resolve_dim(op: str, dim: int, ndim: int) -> int:
     return number % ndim
 
 
-def resolve_reshape(shape: Shape, size: int, wanted: Sequence[Any]) -> Shape:
+def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
     """Return `wanted` with its one -1 filled in, so that the number of elements stays the same.
 
     Raise ShapeError for another number, more than one -1, or a -1 that could be anything.
     """
+    known = 1
+    for n in wanted:
+        if type(n) is not int or n < 1:
+            break
+        known *= n
+    else:
+        if known == size and len(wanted) <= MAX_DIMENSIONS:
+            return wanted
     sizes = checked_ints("reshape", "sizes", wanted)
-    if sizes and min(sizes) > 0 and math.prod(sizes) == size and len(sizes) <= MAX_DIMENSIONS:
-        return sizes
     holes = sizes.count(-1)
     known = math.prod(sizes) * (-1) ** holes
     if holes > 1 or min(sizes, default=0) < -1 or (holes and known == 0):

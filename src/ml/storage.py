@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from . import kernels
-from .errors import TensorMemoryError
 from .kernels import ffi
 
 # A `char[]` or an array of uint8: what only NumPy has is asked of arrays alone.
@@ -24,18 +23,6 @@ class _ByteRange:
         self.__array_interface__ = {
             "data": (address, not writable), "shape": (nbytes,), "typestr": "|u1", "version": 3
         }  # fmt: skip
-
-
-def allocate(nbytes: int) -> Storage:
-    """Return `nbytes` bytes, uninitialized, which C takes as any pointer.
-
-    Raises:
-        TensorMemoryError: The system refuses the allocation.
-    """
-    try:
-        return kernels.new_bytes(kernels.CHARS, nbytes)
-    except (MemoryError, OverflowError):
-        raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
 
 
 def from_range(owner: object, address: int, nbytes: int, writable: bool) -> Storage:

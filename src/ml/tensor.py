@@ -1,6 +1,5 @@
 """The Tensor: a shape, strides and a dtype over a flat storage; and what all tensors share."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MethodType
 from typing import Any, Self
@@ -9,11 +8,11 @@ import numpy as np
 
 from . import kernels, layout
 from .dtype import DType, bool_, checked_scalar, complex64, dtype_named, float32, from_numpy_dtype
-from .errors import DTypeError, ShapeError, TensorError, TensorTypeError
+from .errors import DTypeError, ShapeError, TensorError, TensorMemoryError, TensorTypeError
 from .kernels import lib
 from .layout import Index, Shape, packed
 from .op import OPS, op, op_that_changes
-from .storage import Storage, address_of, allocate, buffer_of, from_range, is_storage, is_writable
+from .storage import Storage, address_of, buffer_of, from_range, is_storage, is_writable
 
 Array = np.ndarray[Any, Any]
 
@@ -166,12 +165,20 @@ class Tensor(TensorBase):
     @classmethod
     def _empty(cls, shape: Shape, dtype: DType, name: str = "") -> Self:
         """Do as `empty` does, for a shape that has been checked."""
-        self = cls.__new__(cls)
-        self._size = size = math.prod(shape)
-        if not 0 < size < 2**56:
+        self, size = cls.__new__(cls), 1
+        for n in shape:
+            size *= n
+        nbytes = size * dtype.itemsize
+        try:
+            # `char[]` of cffi, which C takes as any pointer.
+            self._storage = self._pointer = kernels.new_bytes(kernels.CHARS, nbytes)
+        except (MemoryError, OverflowError):
             packed(shape, dtype.itemsize)  # refuses more bytes than an address can count
-        self._storage = self._pointer = allocate(size * dtype.itemsize)
+            raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
+        if not size:
+            packed(shape, dtype.itemsize)
         self._shape = shape
+        self._size = size
         self._dtype = dtype
         self._name = name
         self._offset = 0
@@ -236,13 +243,15 @@ class Tensor(TensorBase):
 
     def _view(self, shape: Shape, strides: Shape | None, offset: int, dtype: Any = None) -> Self:
         """Make a view of the same storage, which is known to stay within it."""
-        view = self.__class__.__new__(self.__class__)
+        view, size = self.__class__.__new__(self.__class__), 1
+        for n in shape:
+            size *= n
         view._storage = self._storage
         view._shape = shape
         view._strides = strides
         view._dtype = dtype or self._dtype
         view._name = self._name
-        view._size = size = math.prod(shape)
+        view._size = size
         view._offset = offset if size else 0  # without elements, no address past the end
         view._pointer = view._weight = None
         return view

@@ -25,7 +25,6 @@ from ..tensor import Tensor
 # Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two calls.
 PRODUCTS_PER_CALL = 2**33
 _PANEL: int = lib.PANEL_TOKENS
-_LINEAR_PARTS = ffi.typeof("LinearPart[]")
 
 
 @op
@@ -106,14 +105,14 @@ def _linear(
     operand, given, first = kernel_operand(op, x), x._dtype, weights[0]._dtype
     dtype = given if dtype is None else float_dtype(op, dtype)
     out_dtype = bfloat16 if given is dtype is bfloat16 else float32
-    *outer, columns = x._shape or (-1,)  # nothing fits x without dimensions
+    outer, inner = x._shape[:-1], x._shape[-1:] or (-1,)  # nothing fits x without dimensions
     goes_with = first is given or _goes_with(operand._dtype, first)
     copies: list[Tensor] = []  # what the kernel reads lives until it has returned
-    results, fields, features = [], [], 0
-    for number, weight in enumerate(weights):
-        if not goes_with or len(weight._shape) != 2 or weight._shape[1] != columns:
+    results, parts, features = [], [], 0
+    for weight, bias in zip(weights, biases, strict=True):
+        if not goes_with or weight._shape[1:] != inner:
             raise _misfit(op, x, weight)
-        bias, bias_at, bias_code = biases[number], ffi.NULL, 0
+        rows, bias_at, bias_code = weight._shape[0], ffi.NULL, 0
         if bias is not None:
             bias = _checked_bias(op, weight, bias)
             copies.append(bias)
@@ -122,31 +121,29 @@ def _linear(
             weight = weight.contiguous()
             weight._weight = kernels.weight((weight._pointer,), weight._dtype.code)
             copies.append(weight)
-        rows = weight._shape[0]
         result = Tensor._empty((*outer, rows), out_dtype)
         results.append(result)
-        fields.append((result._pointer, weight._weight, bias_at, rows, bias_code))
+        # A `LinearPart`; cffi makes C's array of the list during the call.
+        parts.append((result._pointer, weight._weight, bias_at, rows, bias_code))
         features += rows
-    T, products = math.prod(outer), features * columns
+    columns = inner[0]
+    T, products = x._size // columns if columns else math.prod(outer), features * columns
     threads = kernels.threads or kernels.checked_threads()
     scratch = kernels.scratch(lib.product_scratch_bytes(columns, threads))
-    parts, x_at = ffi.new(_LINEAR_PARTS, fields), operand._pointer
-    t, step = 0, T if T * products <= PRODUCTS_PER_CALL else rows_per_call(T, products)
+    t, x_at = 0, operand._pointer
+    step = T if T * products <= PRODUCTS_PER_CALL else rows_per_call(T, products)
     while features and t < T:
         if t:
             step = min(step, T - t)
             x_at = kernels.pointer(operand.data_pointer + t * columns * operand._dtype.itemsize)
-            for part, result in zip(parts, results, strict=True):
-                row_bytes = result._shape[-1] * out_dtype.itemsize
-                part.out = kernels.pointer(result.data_pointer + t * row_bytes)
+            outs = [r.data_pointer + t * r._shape[-1] * out_dtype.itemsize for r in results]
+            parts = [(kernels.pointer(o), *part[1:]) for o, part in zip(outs, parts, strict=True)]
         lib.linear(
-            parts, scratch, x_at, len(results), step, columns, operand._dtype.code, out_dtype.code,
+            parts, scratch, x_at, len(parts), step, columns, operand._dtype.code, out_dtype.code,
             threads,
         )  # fmt: skip
         t += step
-    if out_dtype is dtype:
-        return tuple(results)
-    return tuple([result.to(dtype) for result in results])
+    return tuple(results if out_dtype is dtype else [result.to(dtype) for result in results])
 
 
 def rows_per_call(T: int, products_per_row: int) -> int:
