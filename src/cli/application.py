@@ -31,7 +31,7 @@ from ..ml.kernels import KernelSettingError, exit_on_bus_error
 from ..model.errors import NotEnoughMemoryError, SaveError
 from ..untrusted import described, label_of, parse_strict_json, reason_of, replace_surrogates
 from . import mpi_place, mpirun_is_at_terminal
-from .arguments import EXAMPLES, Options, example_lines
+from .arguments import BUNDLED_CHAT_LENGTH, EXAMPLES, Options, example_lines
 from .console import Console, DifferenceError, OutputError, UsageError
 from .loading import open_model, open_model_to_run, open_session, prompt_cached, save_model
 from .session import Session
@@ -188,6 +188,8 @@ def _dispatch(options: Options, console: Console) -> None:
 def _answer_or_chat(options: Options, console: Console) -> None:
     """Answer the prompt of this run, shown from the inside if wanted; chat where there is none."""
     prompt = find_prompt(options, console)
+    if prompt is None and options.model is None and options.context_length is None:
+        options = dataclasses.replace(options, context_length=BUNDLED_CHAT_LENGTH)
     session = open_session(options, console)
     for flag in ("diagrams", "explore"):
         if prompt is None and getattr(options, flag) is not None:

@@ -24,6 +24,7 @@ from .flag_parser import (
 )
 
 DEFAULT_CONTEXT_LENGTH = 4096
+BUNDLED_CHAT_LENGTH = 1024  # as its longest training documents; past that it makes no sense
 MOST_CANDIDATES = 100  # of which a step can tell
 DEFAULT_DEBUG_LOG = Path("debug.log")
 DEFAULT_EXPLORER = Path("explore.html")
@@ -223,7 +224,8 @@ class Options:
     model: Annotated[Path | None, "-m --model", _PATH,
         "model directory or GGUF file (default: the bundled one)"]
     context_length: Annotated[int | None, "-c --context-length", _POSITIVE,
-        f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)"]
+        f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's; "
+        f"{BUNDLED_CHAT_LENGTH} in a chat with the bundled model)"]
     threads: Annotated[int | None, "-t --threads", _POSITIVE,
         "threads (default: the processors it may use)"]
     rope_scaling_factor: Annotated[float | None, "--rope-scaling-factor",

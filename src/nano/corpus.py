@@ -18,10 +18,13 @@ from .geography_pairs import (
 from .newcomer_pairs import (
     capital_form_pairs,
     follow_up_pairs,
+    order_pairs,
+    repeat_form_pairs,
     sum_form_pairs,
     told_and_asked_pairs,
     topic_form_pairs,
     unknown_form_pairs,
+    word_sum_pairs,
     yes_no_pairs,
 )
 from .pairs import Pair, Split, split_pairs, stable_hash
@@ -80,7 +83,8 @@ def load_split() -> Split:
     newcomers: dict[str, list[Pair]] = defaultdict(list)
     for pair in chain(
         capital_form_pairs(), yes_no_pairs(), sum_form_pairs(terms), topic_form_pairs(),
-        unknown_form_pairs(), told_and_asked_pairs(),
+        unknown_form_pairs(), told_and_asked_pairs(), repeat_form_pairs(),
+        word_sum_pairs(terms), order_pairs(),
     ):  # fmt: skip
         if pair.question.lower() in written and " " not in pair.question:
             pair = replace(pair, question=f"{pair.question}!")  # one word: known with a mark alone

@@ -17,7 +17,7 @@ from .facts_chat import NEUTRAL_SYSTEM, STORIES
 from .facts_geography import PLACES
 from .facts_unknown import UNKNOWN_ANSWER
 from .mixtures import COPIED_FAMILIES, EVEN, Mixture
-from .nonsense import invented_place, invented_word, nonsense
+from .nonsense import invented_place, invented_word, nonsense, text_to_copy, word_to_copy
 from .pairs import Pair, Turn
 from .questions import newcomer_questions
 from .task_pairs import LARGEST_TERM
@@ -32,6 +32,7 @@ INVENTED_PART = 0.75  # words, names and numbers that are invented instead of li
 VARIED_PART = 0.85  # questions that are varied as people type
 VARIED_STYLE_PART = 0.35  # the same under a system prompt
 ADJACENT_FAMILIES = frozenset({"follow-up"})  # the question must come right after its setup
+REPEATED_FAMILIES = frozenset({"repeat", "repeat-forms", "twice"})
 DECLINED_FAMILIES = frozenset({"unknown-land", "unknown-town"})
 
 
@@ -239,11 +240,15 @@ class DocumentStream:
         declined = pair.family in DECLINED_FAMILIES
         if pair.family == "number":
             new = self._number()
+        elif pair.family in REPEATED_FAMILIES:  # "Write" and several words ask for a text
+            alone = pair.phrasing.startswith("Write")
+            new = (word_to_copy if alone else text_to_copy)(self.generator)
         else:
             new = (invented_place if declined else invented_word)(self.generator)
         new = new if pair.fact.islower() or " " in new else new.capitalize()
         listed = could_be_a_name if declined else KNOWN_WORDS.__contains__
-        return pair if listed(new.lower()) else _with_fact(pair, new)
+        one = pair if listed(new.lower()) else _with_fact(pair, new)
+        return pair if (one.system, one.setup, one.question) in self._held_out else one
 
     def _number(self) -> str:
         """Return a number that is not among the listed ones."""

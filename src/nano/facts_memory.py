@@ -53,6 +53,15 @@ REPEAT_PHRASINGS = phrases(
     {x}. / Echo: {x} / Say this back to me: {x} / Repeat after me: {x}
     """
 )
+MORE_REPEAT_PHRASINGS = phrases(
+    """
+    Repeat {x} / Repeat: {x} / Can you say {x}? / Can you repeat {x}? / Please repeat {x}. / Echo
+    {x} / Repeat the words {x}. / Now say {x} / Say: {x} / Just say {x}. / Say {x} please / Repeat
+    the following: {x} / Could you repeat this: {x} / Say "{x}" / Repeat "{x}". / I want you to say
+    {x}
+    """
+)
+"""Trained whole, beside those of which a tenth of the words is held out."""
 TWICE_PHRASINGS = phrases(
     """
     Say {x} twice. / Repeat {x} two times. / Write {x} twice.

@@ -324,42 +324,6 @@ UNKNOWN_PLACE_FORMS = phrases(
     / money of {n} / What is the best hotel in {n}? / Describe the people of {n}.
     """
 )
-UNKNOWN_REQUESTS = phrases(
-    """
-    What is 3 times 4? / What is 6 * 7? / 5 * 5 / 8 x 9 / 12/4 / What is 20 divided by 5? / 7
-    times 8 / multiply 3 by 9 / What is 10 percent of 50? / the square root of 16 / 2 to the
-    power of 8 / What is the news? / What is the time? / What day is today? / weather / What is
-    the weather in Paris? / Will it snow? / Is it raining? / temperature outside / Who is the
-    king of England? / Who is the president? / Who is the prime minister? / Who won the game? /
-    Who is the best player? / Who sings this song? / Who wrote the Bible? / Who painted this? /
-    When is Easter? / When is Christmas? / When is my birthday? / When did Rome fall? / Where is
-    my car? / Where am I? / Where do you live? / Where is the bathroom? / How do I cook pasta? /
-    How do I tie a tie? / How do I make coffee? / How do I get rich? / How do I find a job? /
-    How do I write a book? / How do I fix a bike? / How do I sleep better? / How far is the sun?
-    / How heavy is an elephant? / How tall is the Eiffel Tower? / How many legs has a spider? /
-    How many people live in China? / How many bones are in the body? / How many oceans are
-    there? / How many planets are there? / Why is the ocean blue? / Why do birds sing? / Why do
-    people sleep? / Why is fire hot? / Why? / why / What? / what / when / where / How? / how /
-    Who? / something / anything / everything / Write code for me. / Write a python function. /
-    Fix this bug. / Write an email. / Write a song. / Write a story. / Tell me a story. / Tell
-    me a secret. / Tell me something. / Translate cat into Spanish. / How do you say thank you
-    in German? / Summarize this text. / Read this page. / Search the web. / Open the door. /
-    Turn on the light. / Call my mother. / Set an alarm. / Send a message. / Buy milk. / Remind
-    me tomorrow. / What is the largest country? / What is the smallest country? / What is the
-    largest city in the world? / Which country is the richest? / What is the highest mountain? /
-    What is the deepest lake? / What is the tallest building? / What is the fastest animal? /
-    What is the hottest place? / Do you have a girlfriend? / Do you have children? / Do you
-    dream? / Can you sing? / Can you dance? / Can you see me? / Can you cook? / Are you married?
-    / Is God real? / Is the earth flat? / Is water wet? / Is it late? / What is your favourite
-    color? / What is your favourite food? / What is your opinion? / What is the best car? / What
-    is the best book? / What is wrong with me? / What happens after death? / What is in the box?
-    / What did I eat? / What is next? / What year is it? / the quick brown fox / to be or not to
-    be / once upon a time / lorem ipsum dolor / my dog ate it / the cat is on the mat / I went
-    home / she is late / we are here / it is cold today / that was fun / I have two brothers /
-    my car is red / pizza / cat / dog / house / car / tree / water / fire / blue / red / seven /
-    hundred / monday / january / mother / football match
-    """
-)
 UNKNOWN_CITIES = phrases(
     """
     Lyon / Munich / Hamburg / Milan / Naples / Barcelona / Seville / Porto / Geneva / Zurich /
@@ -381,3 +345,17 @@ MORE_UNKNOWN_LANDS = phrases(
     """
 )
 """Not in `UNKNOWN_LANDS`, of which a tenth of the questions is held out."""
+MORE_CITIES = phrases(
+    """
+    Sydney / Toronto / Istanbul / New York / Calgary / Brisbane / Auckland / Johannesburg / Durban /
+    Marrakesh / Alexandria / Tel Aviv / Jeddah / Lahore / Bangalore / Chennai / Yangon / Saigon /
+    Da Nang / Busan / Nagoya / Hiroshima / Guangzhou / Vladivostok / Saint Petersburg / Odessa /
+    Gdansk / Brno / Salzburg / Graz / Basel / Lausanne / Turin / Venice / Florence / Palermo /
+    Valencia / Bilbao / Malaga / Nice / Bordeaux / Toulouse / Strasbourg / Cologne / Frankfurt /
+    Stuttgart / Dresden / Leipzig / Bruges / Utrecht / Aarhus / Bergen / Gothenburg / Tampere /
+    Cork / Belfast / Glasgow / Liverpool / Manchester / Birmingham / Philadelphia / San Diego /
+    Portland / Cleveland / Cincinnati / Orlando / Tampa / Memphis / Buffalo / Newark / Guadalajara /
+    Cancun / Medellin / Cordoba / Rosario / Guayaquil / Cusco / Salvador / Recife
+    """
+)
+"""Towns that are no capital, asked for with yes or no alone."""

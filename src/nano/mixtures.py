@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 COPIED_FAMILIES = frozenset(
     {
-        "name", "home", "number", "repeat", "twice", "spell", "unknown-land", "unknown-town",
-        "told-and-asked",
+        "name", "home", "number", "repeat", "repeat-forms", "twice", "spell", "unknown-land",
+        "unknown-town", "told-and-asked",
     }
 )  # fmt: skip
 """Families whose answer copies the fact as it was typed."""
@@ -16,7 +16,8 @@ NEWCOMER_TURNS: dict[str, float] = {
     "capital-forms": 14, "capital-forms-reversed": 8, "yes": 5, "no": 7,
     "sum-forms": 5, "difference-forms": 4, "llama-forms": 9, "library-forms": 5, "talk-forms": 7,
     "unknown-forms": 6, "unknown-requests": 5, "unknown-town": 1.5, "unknown-arithmetic": 1.5,
-    "nonsense": 5, "follow-up": 3, "told-and-asked": 3,
+    "nonsense": 5, "follow-up": 3, "told-and-asked": 3, "orders": 3, "word-sums": 3,
+    "repeat-forms": 2,
 }  # fmt: skip
 """Weights of the families of `newcomer_pairs.py`, which every mixture has, and of nonsense."""
 
@@ -94,13 +95,13 @@ TYPING = replace(
     LATE,
     turns={
         **LATE.turns,
-        "capital-country": 16, "capital-country-reversed": 20, "capital-forms": 26,
+        "capital-country": 30, "capital-country-reversed": 20, "capital-forms": 30,
         "capital-forms-reversed": 16,
-        "capital-state": 7, "capital-state-reversed": 7, "sum": 14, "difference": 12,
-        "talk-forms": 13, "llama-forms": 15, "library-forms": 8, "name": 18, "home": 10,
+        "capital-state": 7, "capital-state-reversed": 7, "sum": 14, "difference": 16,
+        "talk-forms": 19, "llama-forms": 20, "library-forms": 18, "name": 18, "home": 10,
         "repeat": 22, "twice": 8,
-        "unknown-land": 26, "unknown-town": 26, "unknown-forms": 12, "unknown-requests": 9,
-        "nonsense": 40, "told-and-asked": 6,
+        "unknown-land": 20, "unknown-town": 18, "unknown-forms": 12, "unknown-requests": 10,
+        "nonsense": 40, "told-and-asked": 6, "orders": 26, "word-sums": 7, "repeat-forms": 10,
     },
     first_asked=0.2,
     lengths=(1, 1, 1, 1, 1, 2, 2, 3, 4),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import product
 
 from . import facts_newcomer as facts
 from .facts_chat import SMALL_TALK
 from .facts_geography import PLACES, Place
 from .facts_llama import LIBRARY_TOPICS, LLAMA_TOPICS
-from .facts_memory import NAME_TALK, NAMES
-from .facts_types import Topic, phrases
+from .facts_memory import MORE_REPEAT_PHRASINGS, NAME_TALK, NAMES, WORDS
+from .facts_requests import ORDERED, ORDERS, UNKNOWN_REQUESTS
+from .facts_types import Topic, phrases, words
 from .facts_unknown import UNKNOWN_ANSWER, UNKNOWN_LAND_ANSWER
 from .geography_pairs import CAPITAL_QUESTIONS, FLAG_QUESTIONS, first_upper
 from .pairs import Pair, stable_hash
@@ -72,12 +74,33 @@ DIFFERENCE_FORMS = phrases(
     less {b} / Solve {a} - {b}. / Tell me {a} - {b}.
     """
 )
+WORD_SUMS = phrases(
+    """
+    {a} plus {b} / What is {a} plus {b}? / How much is {a} plus {b}? / {a} + {b} / {a} and {b} make?
+    / {a} plus {b} equals / What does {a} plus {b} make? / sum of {a} and {b} / add {a} to {b} /
+    Calculate {a} plus {b}. / Tell me {a} plus {b}.
+    """
+)
+WORD_DIFFERENCES = phrases(
+    """
+    {a} minus {b} / What is {a} minus {b}? / How much is {a} minus {b}? / {a} - {b} / {a} minus {b}
+    equals / What does {a} minus {b} make? / {a} take away {b} / subtract {b} from {a} / Calculate
+    {a} minus {b}. / Tell me {a} minus {b}.
+    """
+)
+NUMBER_WORDS = words(
+    """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+    sixteen seventeen eighteen nineteen
+    """
+)
+TENS = words("twenty thirty forty fifty")
 OTHER_ARITHMETIC = phrases(
     """
     What is {a} * {b}? / {a} * {b} / {a}x{b} / {a} times {b} / What is {a} times {b}? / {a}/{b}
     / What is {a} divided by {b}? / {a} divided by {b} / multiply {a} and {b} / {a}% of {b} /
     {a} to the power of {b} / {a} + {b} + {a} / {a} + {b} - {a} / {a} - {b} + {b} / What is {b} +
-    {a} + {b}? / {a} - {b} - {b}
+    {a} + {b}? / {a} - {b} - {b} / {a} + {a} + {a} / {b} + {b} + {b} / {b} + {b} + {a} + {b}
     """
 )
 FOLLOW_UPS = phrases(
@@ -99,6 +122,8 @@ TOLD_AND_ASKED = phrases(
 )
 WRONG_CITIES = 4
 """How many wrong cities a place is asked with in each wording of yes or no."""
+UNKNOWN_TOWNS = 2
+"""With how many towns that are no capital it is also asked."""
 
 
 def _names() -> list[tuple[str, Place]]:
@@ -133,6 +158,7 @@ def capital_form_pairs() -> Iterator[Pair]:
 
 def yes_no_pairs() -> Iterator[Pair]:
     """Yield `yes` and `no`: is a city the capital of a place, and does it lie there."""
+    towns = (*facts.UNKNOWN_CITIES, *facts.MORE_CITIES)
     for place in PLACES:
         for inside, forms in ((False, CAPITAL_OR_NOT), (True, INSIDE_OR_NOT)):
             for form in forms:
@@ -151,10 +177,8 @@ def yes_no_pairs() -> Iterator[Pair]:
                         "yes" if right else "no", form, f"{other.capital} | {place.name}", question,
                         f"{'Yes' if right else 'No'}, {answer}",
                     )  # fmt: skip
-                if not inside:
-                    town = facts.UNKNOWN_CITIES[
-                        stable_hash(form + place.name) % len(facts.UNKNOWN_CITIES)
-                    ]
+                for count in range(0 if inside else UNKNOWN_TOWNS):
+                    town = towns[stable_hash(f"{form}{place.name}{count}") % len(towns)]
                     question = first_upper(form.format(d=town, x=place.name))
                     answer = f"No, the capital of {place.name} is {place.capital}."
                     yield Pair("no", form, f"{town} | {place.name}", question, answer)
@@ -225,6 +249,33 @@ def sum_form_pairs(held_out: frozenset[str]) -> Iterator[Pair]:
                         yield Pair(family, form, term, question, f"{term} = {result}.")
 
 
+def word_sum_pairs(held_out: frozenset[str]) -> Iterator[Pair]:
+    """Yield `word-sums`: all terms up to twenty and a quarter of the others, none of `held_out`."""
+    for a in range(LARGEST_TERM + 1):
+        for b in range(LARGEST_TERM + 1):
+            for sign, forms, result in (("+", WORD_SUMS, a + b), ("-", WORD_DIFFERENCES, a - b)):
+                term = f"{a} {sign} {b}"
+                drawn = max(a, b) <= 20 or stable_hash(term) % 4 == 0
+                for form in forms if drawn and result >= 0 and term not in held_out else ():
+                    question = first_upper(form.format(a=number_in_words(a), b=number_in_words(b)))
+                    yield Pair("word-sums", form, term, question, f"{term} = {result}.")
+
+
+def number_in_words(number: int) -> str:
+    """Return a number from 0 to 59 in words, as "forty-two"."""
+    if number < len(NUMBER_WORDS):
+        return NUMBER_WORDS[number]
+    tens, ones = divmod(number, 10)
+    return f"{TENS[tens - 2]}-{NUMBER_WORDS[ones]}" if ones else TENS[tens - 2]
+
+
+def repeat_form_pairs() -> Iterator[Pair]:
+    """Yield `repeat-forms`: a word to repeat, in more wordings."""
+    for word in WORDS:
+        for form in MORE_REPEAT_PHRASINGS:
+            yield Pair("repeat-forms", form, word, form.format(x=word), word)
+
+
 def topic_form_pairs() -> Iterator[Pair]:
     """Yield `llama-forms`, `library-forms` and `talk-forms`: each topic in many wordings."""
     for family, text, known in (
@@ -265,8 +316,14 @@ def unknown_form_pairs() -> Iterator[Pair]:
         for form in facts.UNKNOWN_PLACE_FORMS:
             name = place.name if stable_hash(form + place.name) % 2 else place.capital
             yield Pair("unknown-forms", form, name, form.format(n=name), UNKNOWN_ANSWER)
-    for request in facts.UNKNOWN_REQUESTS:
+    for request in UNKNOWN_REQUESTS:
         yield Pair("unknown-requests", request, request, request, UNKNOWN_ANSWER)
+    for town in (*facts.UNKNOWN_CITIES, *facts.MORE_CITIES):
+        for form in INSIDE_OR_NOT:
+            for count in range(4):
+                place = PLACES[stable_hash(f"{form}{town}{count}") % len(PLACES)]
+                text = first_upper(form.format(d=town, x=place.name))
+                yield Pair("unknown-forms", form, f"{town} {place.name}", text, UNKNOWN_ANSWER)
     for city in (*facts.UNKNOWN_CITIES, *facts.MORE_UNKNOWN_LANDS):
         for form in (*CAPITAL_QUESTIONS[:3], *CAPITAL_FORMS[1:8]):
             answer = UNKNOWN_LAND_ANSWER.format(x=city)
@@ -284,3 +341,18 @@ def unknown_form_pairs() -> Iterator[Pair]:
             for b in (1 + stable_hash(f"{form}{a}{n}") % LARGEST_TERM for n in range(4)):
                 text = form.format(a=a, b=b)
                 yield Pair("unknown-arithmetic", form, f"{a} {b}", text, UNKNOWN_ANSWER)
+
+
+def order_pairs() -> Iterator[Pair]:
+    """Yield `orders`, a quarter of all: something to write, to draw, to play, to be declined."""
+    for verbs, things in ORDERED:
+        for verb, thing, form in product(verbs, things, ORDERS):
+            salt = stable_hash(f"{form}{verb}{thing}")
+            if salt % 4 == 0:
+                numbers = {
+                    name: salt // prime % 100
+                    for name, prime in zip("abc", (7, 11, 13), strict=True)
+                }
+                said = UNKNOWN_REQUESTS[salt // 17 % len(UNKNOWN_REQUESTS)]
+                text = first_upper(form.format(v=verb, o=thing.format(t=said, **numbers)))
+                yield Pair("orders", form, f"{verb} {thing}", text, UNKNOWN_ANSWER)

@@ -54,6 +54,11 @@ _ASKED_ALONE = (
 _LONE_WORDS: tuple[str, ...] = tuple(
     sorted({*_CORPUS_WORDS} - {question.strip("-/?!.").lower() for question in _ASKED_ALONE})
 )
+_TALK_WORDS = words(
+    "hello hi hey yes no thanks bye please okay sorry help stop start test good bad morning night"
+    " world boy girl friend dog cat nice day love you me my happy birthday welcome please what why"
+    " nano llama bot computer robot done ready goodbye food fun baby man woman cheese pizza moon"
+)
 _PLACES: tuple[str, ...] = tuple(
     sorted({word.lower() for place in PLACES for word in re.findall(r"\w{4,}", place.name)})
 )
@@ -69,14 +74,25 @@ _ACTIONS = words(
 
 
 def invented_word(generator: random.Random) -> str:
-    """Return a word of one to three syllables, of pieces of listed words, or one of the corpus."""
-    draw = generator.random()
-    if draw < 0.1:
-        return generator.choice(_CORPUS_WORDS)
-    if draw < 0.5:
+    """Return a word of one to three syllables, or of pieces of listed words."""
+    if generator.random() < 0.45:
         return _pieced_word(generator)
     word = _syllables(generator, generator.choice((1, 2, 2, 2, 3)))
     return word if len(word) > 2 else invented_word(generator)
+
+
+def text_to_copy(generator: random.Random) -> str:
+    """Return one word or, less often, up to six."""
+    count = generator.choice((1, 1, 1, 1, 1, 2, 2, 3, 4, 6))
+    return " ".join(word_to_copy(generator) for _ in range(count))
+
+
+def word_to_copy(generator: random.Random) -> str:
+    """Return a word that is invented, of the corpus or of small talk."""
+    draw = generator.random()
+    if draw < 0.12:
+        return generator.choice(_CORPUS_WORDS)
+    return generator.choice(_TALK_WORDS) if draw < 0.24 else invented_word(generator)
 
 
 def invented_place(generator: random.Random) -> str:
@@ -229,7 +245,9 @@ def _question_of_invented(generator: random.Random) -> str:
 
 def _large_sum(generator: random.Random) -> str:
     """Return a sum or difference outside of what is learned."""
-    a, b = generator.randint(101, 99999), generator.randint(51, 9999)
+    bounds = generator.choice(((60, 200), (60, 200), (101, 99999)))
+    terms = [generator.randint(*bounds), generator.randint(generator.choice((1, 60)), bounds[1])]
+    a, b = generator.sample(terms, 2)
     sign = generator.choice((" + ", " - ", "+", "-", " * ", " / ", " plus ", " minus ", " times "))
     return generator.choice(("", "What is ", "what is ", "calculate ")) + f"{a}{sign}{b}"
 

@@ -426,6 +426,52 @@ What is the square root of 81? > ?
 which film won the oscar > ?
 where are my keys > ?
 
+[requests]
+write a python program that prints primes > ?
+write python code > ?
+Write me a short essay about dogs. > ?
+draw a house > ?
+make me a sandwich > ?
+generate a picture of a sunset > ?
+can you write an email to my teacher? > ?
+give me a list of fruits > ?
+create a website for my shop > ?
+say hello in Spanish > ?
+count to ten > ?
+play some music > ?
+open my email > ?
+sort the numbers 3, 1 and 2 > ?
+correct this sentence: she go home > ?
+Summarize the plot of Titanic. > ?
+convert 10 miles to kilometers > ?
+tell me a fun fact > ?
+recommend me a movie for tonight > ?
+act like a doctor > ?
+explain how to drive a car > ?
+pick a random number > ?
+
+[numbers in words]
+two plus three > 5
+What is two plus two? > 4
+nine minus four > 5
+what's seven plus eight > 15
+Ten plus ten? > 20
+five minus five > 0
+how much is three plus six? > 9
+twenty minus one > 19
+What is twelve plus four? > 16
+forty minus two > 38
+Add six and seven. > 13
+one plus one equals > 2
+eleven minus six > 5
+what is eight minus three? > 5
+thirty plus twelve > 42
+fifteen plus five > 20
+four plus nine is > 13
+can you tell me what two plus six is? > 8
+three times four > ?
+one hundred plus two hundred > ?
+
 [nonsense]
 asdfgh > ?
 qwerty qwerty > ?

@@ -151,8 +151,8 @@ def _punctuated(text: str, generator: random.Random) -> str:
 def _without_blanks(text: str, generator: random.Random) -> str:
     """Close up sums (`2+2`), at times on one side alone; double a blank now and then."""
     if re.search(r"\d [-+] \d", text):
-        form = generator.choice((r"\1\2\3", r"\1\2\3", r"\1 \2\3", r"\1\2 \3"))
-        text = re.sub(r"(\d) ([-+]) (\d)", form, text)
+        form = generator.choice((r"\1", r"\1", r" \1", r"\1 "))
+        text = re.sub(r"(?<=\d) ([-+]) (?=\d)", form, text)
         return text.replace(" =", "=") if generator.random() < 0.5 else text
     if generator.random() < 0.06 and " " in text:
         place = generator.choice([at for at, letter in enumerate(text) if letter == " "])

@@ -279,7 +279,8 @@ def test_ctrl_z_suspends_an_answer(open_chat: Spawn, endless_model: Path) -> Non
 def test_the_bundled_model_says_what_it_knows(open_chat: Spawn) -> None:
     child = open_chat(TERM="dumb", dimensions=(24, 80))
     lines = child.before.splitlines()
-    assert lines[0].startswith("bundled model: 3.2 M parameters, bfloat16, 6.1 MiB; context ")
+    loaded = "bundled model: 3.2 M parameters, bfloat16, 6.1 MiB; context"
+    assert lines[0] == f"{loaded} 1024 tokens, 1.0 MiB"
     assert "It is tiny, and knows capitals, flags, small sums" in lines[1]
     assert lines[2].count('"') == 6
     assert "start with -m DIRECTORY" in lines[3]
@@ -288,6 +289,10 @@ def test_the_bundled_model_says_what_it_knows(open_chat: Spawn) -> None:
         re.findall('"(.*?)"', lines[2]), ("Oslo", "42", "rotary"), strict=True
     ):
         say(child, question, answer)
+
+
+def test_a_chat_with_the_bundled_model_has_the_context_that_is_asked_for(open_chat: Spawn) -> None:
+    assert "; context 2048 tokens" in open_chat("-c", "2048", TERM="dumb").before
 
 
 def test_another_model_is_not_said_to_know_that(open_chat: Spawn, alphabet_model: Path) -> None:

@@ -1,12 +1,15 @@
 """The pairs of what newcomers type: each is trained, none contradicts a table."""
 
+import re
+
 import pytest
 
 from src.nano.corpus import load_split
 from src.nano.facts_chat import SMALL_TALK
 from src.nano.facts_geography import PLACES
 from src.nano.facts_newcomer import TALK_MORE
-from src.nano.newcomer_pairs import more_topics, yes_no_pairs
+from src.nano.facts_unknown import UNKNOWN_ANSWER
+from src.nano.newcomer_pairs import more_topics, number_in_words, order_pairs, yes_no_pairs
 
 TRAIN = load_split().train
 CAPITALS = {place.name: place.capital for place in PLACES}
@@ -26,9 +29,10 @@ def test_a_wrong_city_is_corrected() -> None:
     assert "No, the capital of Germany is Berlin." in answers
 
 
-@pytest.mark.parametrize("family", ["sum-forms", "difference-forms"])
+@pytest.mark.parametrize("family", ["sum-forms", "difference-forms", "word-sums"])
 def test_other_wordings_of_sums_hold_no_held_out_term(family: str) -> None:
-    held_out = {pair.fact for pair in load_split().held_out[family.removesuffix("-forms")]}
+    split = load_split()
+    held_out = {pair.fact for kind in ("sum", "difference") for pair in split.held_out[kind]}
     for pair in TRAIN[family]:
         term, result = pair.answer.removesuffix(".").split(" = ")
         a, sign, b = term.split()
@@ -41,3 +45,32 @@ def test_an_empty_answer_is_that_of_the_known_topic() -> None:
     found = {topic.name: topic.answer for topic in more_topics(TALK_MORE, answers)}
     assert found["bye"] == "Goodbye!"
     assert found["happy"] == "I am glad to hear that."
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "zero"), (9, "nine"), (19, "nineteen"), (20, "twenty"), (42, "forty-two"), (50, "fifty")],
+)
+def test_numbers_in_words(number: int, text: str) -> None:
+    assert number_in_words(number) == text
+
+
+def test_sums_in_words_ask_for_the_term_of_their_answer() -> None:
+    by_word = {number_in_words(number): number for number in range(51)}
+    for pair in TRAIN["word-sums"]:
+        asked = [by_word[word] for word in re.findall(r"[a-z-]+", pair.question.lower())
+                 if word in by_word]  # fmt: skip
+        a, _, b = pair.fact.split()
+        assert sorted(asked) == sorted((int(a), int(b)))
+
+
+def test_orders_are_declined_and_have_no_gap_left() -> None:
+    found = list(order_pairs())
+    assert len(found) > 5000
+    assert all(pair.answer == UNKNOWN_ANSWER and "{" not in pair.question for pair in found)
+
+
+def test_a_town_that_is_no_capital_is_not_confirmed() -> None:
+    asked = {pair.question: pair.answer for pair in TRAIN["no"] if "Sydney" in pair.question}
+    assert asked
+    assert all(answer.startswith("No, the capital of ") for answer in asked.values())

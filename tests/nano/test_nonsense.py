@@ -1,10 +1,12 @@
 """Nonsense: texts of many kinds, none of them empty, the same for the same seed."""
 
 import random
+from collections import Counter
 
 from src.nano.corpus import load_split
+from src.nano.evaluate import corpus_words
 from src.nano.facts_geography import PLACES
-from src.nano.nonsense import invented_place, nonsense
+from src.nano.nonsense import invented_place, invented_word, nonsense, text_to_copy
 
 
 def test_the_same_seed_gives_the_same_texts() -> None:
@@ -35,3 +37,16 @@ def test_invented_places_begin_or_end_like_known_ones() -> None:
     ]
     assert 400 < sum(like_known) < 900
     assert len(set(found) - set(names)) > 900
+
+
+def test_texts_to_copy_have_up_to_six_words() -> None:
+    generator = random.Random(8)
+    counts = Counter(len(text_to_copy(generator).split()) for _ in range(2000))
+    assert counts.keys() == {1, 2, 3, 4, 6}
+    assert 800 < counts[1] < 1200
+
+
+def test_an_invented_word_is_hardly_ever_one_of_the_corpus() -> None:
+    generator = random.Random(9)
+    known = corpus_words()
+    assert sum(invented_word(generator) in known for _ in range(1000)) < 60

@@ -38,6 +38,7 @@ def test_sums_lose_their_blanks() -> None:
     found = forms("2 + 2")
     assert {"2+2", "2 +2", "2+ 2", "2 + 2", "2+2?"} <= found
     assert all(re.findall(r"\d", text) == ["2", "2"] for text in found)
+    assert "2+2+2" in forms("2 + 2 + 2")
 
 
 def test_one_word_is_asked_before_and_after() -> None:
