@@ -327,7 +327,7 @@ def test_the_queue_is_bounded_and_in_order(model: Model) -> None:
 
 def test_a_request_waits_until_the_blocks_that_it_may_need_are_free(model: Model) -> None:
     with BatchEngine(model, sequence_length=CONTEXT, cache_tokens=1024) as engine:
-        long = engine.submit([5] * 600, 400, GREEDY)
+        long = engine.submit([5] * 600, 400, GREEDY, mask=OneByOne())
         next(long)
         short = engine.submit([6], 5, GREEDY)
         next(long)
@@ -355,7 +355,9 @@ def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(model: Mode
 
 def test_a_cancelled_request_frees_its_blocks_within_a_pass(model: Model) -> None:
     with BatchEngine(model, sequence_length=CONTEXT) as engine:
-        requests = [engine.submit([number] * 300, 700, GREEDY) for number in range(3)]
+        requests = [
+            engine.submit([number] * 300, 700, GREEDY, mask=OneByOne()) for number in range(3)
+        ]
         for request in requests:
             next(request)
         requests[1].cancel()

@@ -122,16 +122,17 @@ def test_another_thread_is_refused_until_the_answer_ends(model: Model) -> None:
     engine = InferenceEngine(model, 64)
     plain = [step.token_id for step in InferenceEngine(model, 64).generate([5, 6, 7], 8, GREEDY)]
     steps = engine.generate([5, 6, 7], 8, GREEDY)
-    elsewhere(lambda: list(engine.generate([1, 2], 2)))  # nothing is in use before the first step
+    # Nothing is in use before the first step.
+    elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))
     found = [next(steps).token_id]
     cached = engine.cached_ids
-    for other in (lambda: next(engine.generate([1, 2], 2)), engine.reset):
+    for other in (lambda: next(engine.generate([1, 2], 2, forced_ids=[5, 6])), engine.reset):
         with pytest.raises(InferenceError, match=f"^{IN_USE}$"):
             elsewhere(other)
         assert engine.cached_ids == cached
     found += [step.token_id for step in steps]
     assert found == plain
-    assert len(elsewhere(lambda: list(engine.generate([1, 2], 2)))) == 2
+    assert len(elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))) == 2
 
 
 def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(model: Model) -> None:
@@ -155,7 +156,7 @@ def test_an_answer_that_is_given_up_leaves_the_engine_to_others(model: Model, en
     else:
         with pytest.raises(KeyboardInterrupt) as kept:  # its traceback keeps the frames
             steps.throw(KeyboardInterrupt)
-    assert len(elsewhere(lambda: list(engine.generate([1, 2], 2)))) == 2
+    assert len(elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))) == 2
     del kept
 
 
@@ -163,7 +164,7 @@ def test_a_thread_that_ended_holds_nothing(model: Model) -> None:
     engine = InferenceEngine(model, 64)
     kept: Any = engine.generate([5, 6, 7], 8, GREEDY)
     elsewhere(lambda: next(kept))
-    assert len(list(engine.generate([1, 2], 2))) == 2
+    assert len(list(engine.generate([1, 2], 2, forced_ids=[5, 6]))) == 2
     with pytest.raises(InferenceError, match="ended by a newer call"):
         next(kept)
 
