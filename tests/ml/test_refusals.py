@@ -356,8 +356,11 @@ ml.KeyValueCache(8, 2.0, 4, ml.bfloat16) ->
     ShapeError: [KeyValueCache] sizes must be integers: (8, 2.0, 4)
 ml.KeyValueCache(8, 2, 4, ml.float16) ->
     DTypeError: [KeyValueCache] dtype must be one of bfloat16, float32: float16
-ml.KeyValueCache(2**40, 2, 4, ml.float32) ->
-    TensorMemoryError: [empty] bytes must fit into memory: 35184372088896
+ml.KeyValueCache(2**52, 2, 4, ml.float32) ->
+    TensorMemoryError: [empty] bytes must fit into memory: 144115188075855936
+ml.KeyValueCache(2**60, 2, 4, ml.float32) ->
+    ShapeError: [shape] bytes must be <= 9223372036854775807: 36893488147419103296
+    (shape [36893488147419103296])
 
 # Tensor
 ml.Tensor.from_numpy([1.0]) -> TensorTypeError: [from_numpy] type must equal numpy.ndarray: list
