@@ -20,7 +20,7 @@
 
 enum {
     /* Bytes of a K block of one weight row, at most; a chunk's stays in the L2 cache. */
-    K_BLOCK_BYTES = 8 * 1024,
+    K_BLOCK_BYTES = 4 * 1024,
     WIDENED_BYTES = CHUNK_ROWS * K_BLOCK * (int)sizeof(float),
     /* From here on a group has the panels to gain from weights that are kept widened. */
     KEPT_TOKENS = 8 * PANEL_TOKENS,
