@@ -16,8 +16,8 @@ apt_arm=(-qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o APT::Sa
 mkdir -p "$work"/{state/lists/partial,cache/archives/partial,debs,arm,host,site}
 touch "$work/status"
 libraries="libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libbz2-1.0 liblzma5 libcrypt1"
-python="libpython3.11-minimal libpython3.11-stdlib python3.11-minimal"
-if [ "$*" = slow ]; then libraries+=" libasan8 libubsan1 libgomp1 libpython3.11-dev"; fi
+python="libpython3.11-minimal libpython3.11-stdlib python3.11-minimal libpython3.11-dev"
+if [ "$*" = slow ]; then libraries+=" libasan8 libubsan1 libgomp1"; fi
 (apt-get "${apt_arm[@]}" update && cd "$work/debs" && apt-get -qq update \
     && apt-get -qq -o APT::Sandbox::User=root download qemu-user-static \
     && apt-get "${apt_arm[@]}" download $libraries $python) >"$work/apt.log" 2>&1 \
@@ -29,6 +29,8 @@ platforms=(--platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64)
 pip install --quiet --target "$work/site" --only-binary :all: --python-version 311 "${platforms[@]}" \
     numpy ml_dtypes cffi structlog regex rich prompt_toolkit pytest hypothesis setuptools pip
 
+# pyconfig.h of Debian's own Python includes that of the processor.
+export CPATH=$work/arm/usr/include
 compiler="python -m ziglang cc -target aarch64-linux-gnu.2.28"
 CC=$compiler LDSHARED="$compiler -shared" _PYTHON_HOST_PLATFORM=linux-aarch64 \
     python setup.py -q bdist_wheel --dist-dir "$work/wheel" >"$work/wheel.log" 2>&1 \
@@ -75,4 +77,4 @@ for processor in $processors; do
     "$work/$processor" -m pytest -q -p no:cacheprovider tests/csrc tests/model
 done
 compiler=$(command -v aarch64-linux-gnu-gcc) || { echo "skipped: no aarch64-linux-gnu-gcc for sanitizers"; exit 0; }
-CPATH=$work/arm/usr/include/python3.11:$work/arm/usr/include CC=$compiler "$work/max" -m tests.csrc.run_sanitizers
+CPATH=$work/arm/usr/include/python3.11:$CPATH CC=$compiler "$work/max" -m tests.csrc.run_sanitizers

@@ -100,6 +100,9 @@ int openmp_version(void);
 /* From now on a page that a mapped file cannot give ends the process: one line, exit code 3. */
 void exit_on_bus_error(void);
 
+/* memory.c: from now on malloc keeps up to 128 MiB of what is freed; with glibc alone. */
+void keep_freed_memory(void);
+
 /* product.c: bytes of scratch that linear and batched_matmul need for rows of `in` elements. */
 ptrdiff_t product_scratch_bytes(ptrdiff_t in, int threads);
 

@@ -27,7 +27,7 @@ from ..inference import (
     as_messages,
 )
 from ..memory import NO_MEMORY_TEXT, is_lack_of_memory, readable_bytes
-from ..ml.kernels import KernelSettingError, exit_on_bus_error
+from ..ml.kernels import KernelSettingError, exit_on_bus_error, keep_freed_memory
 from ..model.errors import NotEnoughMemoryError, SaveError
 from ..untrusted import described, label_of, parse_strict_json, reason_of, replace_surrogates
 from . import mpi_place, mpirun_is_at_terminal
@@ -74,6 +74,7 @@ def run(options: Options) -> int:
         The exit code; see `main`.
     """
     exit_on_bus_error()
+    keep_freed_memory()
     console = Console(quiet=options.quiet, verbose=options.verbose)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: console.warn(str(message))

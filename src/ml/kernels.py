@@ -211,6 +211,15 @@ def exit_on_bus_error() -> None:
     lib.exit_on_bus_error()
 
 
+def keep_freed_memory() -> None:
+    """Let up to 128 MiB that tensors leave stay with the process, for the next ones.
+
+    The system clears each page that it gives. It is for programs: how memory is allocated belongs
+    to the process. It has an effect with glibc alone.
+    """
+    lib.keep_freed_memory()
+
+
 def _prove_threads() -> None:
     """Take fewer threads, and warn once, where the system does not give as many."""
     global _threads, _most_threads, _proven_threads

@@ -34,8 +34,10 @@ class Ours:
 
     def __init__(self, setup: Setup) -> None:
         from src import ml
+        from src.ml.kernels import keep_freed_memory
         from src.model import InferenceContext, load_model
 
+        keep_freed_memory()  # as the program does
         ml.set_num_threads(setup.threads)
         self.model = load_model(setup.directory)
         self.context = InferenceContext(self.model.args, setup.positions)

@@ -1,6 +1,8 @@
 """The environment and the process around the kernels."""
 
+import mmap
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -331,3 +333,28 @@ def test_only_contiguous_elements_inside_their_storage_have_a_pointer(
             assert start <= address
             assert address + x.nbytes <= start + len(x.storage)
         assert x.contiguous()._pointer is not None
+
+
+_FAULTS = """
+import resource
+from src import ml
+from src.ml.kernels import keep_freed_memory
+CALL
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(4):
+        activations = [ml.full((1024, 1024), 1.0) for _ in range(12)]
+        del activations
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif("glibc" not in platform.libc_ver()[0], reason="only glibc is told to")
+@pytest.mark.parametrize(("call", "is_kept"), [("", False), ("keep_freed_memory()", True)])
+def test_a_program_may_keep_the_memory_that_tensors_leave(call: str, is_kept: bool) -> None:
+    done = run(_FAULTS.replace("CALL", call))
+    pages = 4 * 12 * 2**22 // mmap.PAGESIZE
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < pages / 100 if is_kept else int(done.stdout) > pages / 2
