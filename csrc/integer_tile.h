@@ -182,10 +182,10 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
             const ptrdiff_t first = block + r * apart * row_blocks;
             const uint8_t *codes = (const uint8_t *)weight->data + first * f.code_bytes;
             const char *scales = scales_at(room, weight, first, count / f.elements, f);
-            prefetch(codes + PREFETCH_STREAM, unit_blocks * f.code_bytes, into_l1);
-            prefetch((const char *)weight->scales + first * f.scale_bytes
-                         + PREFETCH_STREAM * f.scale_bytes / f.code_bytes,
-                     unit_blocks * f.scale_bytes, into_l1);
+            prefetch_span(codes + PREFETCH_STREAM, unit_blocks * f.code_bytes, into_l1);
+            prefetch_span((const char *)weight->scales + first * f.scale_bytes
+                              + PREFETCH_STREAM * f.scale_bytes / f.code_bytes,
+                          unit_blocks * f.scale_bytes, into_l1);
             if (count < UNIT_CODES) { /* zeros stand for the blocks that lack */
                 codes = memcpy(memset(padded, 0, sizeof padded), codes,
                                (size_t)(count / f.elements * f.code_bytes));
@@ -327,7 +327,7 @@ INLINE void widen_expanded(const IntegerKBlock *k, const ExpandedFormat f)
             const ptrdiff_t block = (row * k->in + k->start) / f.elements;
             float room;
             rows[r] = (const uint8_t *)k->weight->data + block * f.code_bytes;
-            prefetch(rows[r] + blocks * f.code_bytes, blocks * f.code_bytes, 0);
+            prefetch_span(rows[r] + blocks * f.code_bytes, blocks * f.code_bytes, 0);
             for (ptrdiff_t b = 0; b < blocks; b++)
                 widen_block_factors(out + b * block_groups * floats + r, rows[r] + b * f.code_bytes,
                                     scales_at(&room, k->weight, block + b, 1, f), f);

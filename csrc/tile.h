@@ -41,7 +41,7 @@ INLINE int prefetches_into_l1(void)
 #endif
 }
 
-INLINE void prefetch(const void *weights, ptrdiff_t bytes, int into_l1)
+INLINE void prefetch_span(const void *weights, ptrdiff_t bytes, int into_l1)
 {
 #pragma GCC unroll 16
     for (ptrdiff_t at = 0; at < bytes; at += LINE)
@@ -391,7 +391,7 @@ INLINE void multiply_streams(float *out, const char *x, const char *weight, ptrd
     for (ptrdiff_t at = 0; at < whole; at += p.block_bytes, x += 64) {
 #pragma GCC unroll 2
         for (int r = 0; r < rows; r++)
-            prefetch(weight + r * next + at + PREFETCH_STREAM, LINE, into_l1);
+            prefetch_span(weight + r * next + at + PREFETCH_STREAM, LINE, into_l1);
 #pragma GCC unroll 2
         for (int phase = 0; phase < p.phases; phase++)
 #pragma GCC unroll 4

@@ -14,7 +14,8 @@ enum { VEC_LANES = 4, TILE_ROWS = 4, TILE_VECTORS = 4 };
 typedef float32x4_t vec;
 
 INLINE vec vec_zero(void) { return vdupq_n_f32(0.0f); }
-INLINE vec vec_load(const float *x) { return vld1q_f32(x); }
+/* From any address: rows of an odd number of bfloat16 begin in the middle of a word. */
+INLINE vec vec_load(const float *x) { return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)x)); }
 INLINE vec vec_all(const float *x) { return vld1q_dup_f32(x); }
 INLINE void vec_store(float *x, vec v) { vst1q_f32(x, v); }
 INLINE vec vec_add(vec a, vec b) { return vaddq_f32(a, b); }
