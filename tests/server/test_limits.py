@@ -17,8 +17,11 @@ from tests.cli.conftest import run_program
 from tests.server.running import Running, running, wait_until
 
 CHAT = "/v1/chat/completions"
+# Whatever a model would say of itself, this schema keeps it from ending soon.
+TEXT = {"name": "text", "schema": {"type": "string", "minLength": 2000}}
 LONG = {"messages": [{"role": "user", "content": "Tell me a story."}], "temperature": 2.0,
-        "top_k": 0, "top_p": 1.0, "seed": 25, "stream": True}  # fmt: skip
+        "top_k": 0, "top_p": 1.0, "seed": 25, "stream": True,
+        "response_format": {"type": "json_schema", "json_schema": TEXT}}  # fmt: skip
 
 
 def raw(server: Running, data: bytes, seconds: float = 20) -> bytes:
