@@ -19,7 +19,7 @@
 #include "integers.h"
 
 enum {
-    /* Bytes of a K block of one weight row, at most; a chunk's stays in the L2 cache. */
+    /* Of a K block of one weight row, at most: a panel's fits the L1, a chunk's the L2 cache. */
     K_BLOCK_BYTES = 4 * 1024,
     WIDENED_BYTES = CHUNK_ROWS * K_BLOCK * (int)sizeof(float),
     /* From here on a group has the panels to gain from weights that are kept widened. */
