@@ -226,7 +226,10 @@ def test_ctrl_c_at_any_moment_ends_with_130(endless_model: Path, seconds: float)
         "sys.exit(main(sys.argv[2:]))\n"
     )
     done = subprocess.run(
-        [*(sys.executable, "-c", program), str(seconds), *("-m", str(endless_model), "-p", "x")],
+        [
+            *(sys.executable, "-c", program, str(seconds)),
+            *("-m", str(endless_model), "-p", "x", "-c", "100000"),
+        ],
         capture_output=True,
         cwd=REPOSITORY,
         env=environment(),
