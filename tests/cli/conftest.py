@@ -32,6 +32,7 @@ FORMAT_TOKENS = 1 + (1 + 4 + 1 + 2) + 1 + (1 + 9 + 1 + 2)
 SECONDS = 30  # until a test gives up; never a bound on speed
 CTRL_C, CTRL_D = "\x03", "\x04"
 PROMPT = ">>>"
+EDITOR_ENDS = "\x1b[?2004l"  # pasted text is marked no more: the message was taken
 TERMINALS = ("xterm-256color", "dumb")
 SECONDS_TO_STOP = 5  # the promise is one second on an idle machine
 

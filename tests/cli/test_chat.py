@@ -65,6 +65,7 @@ def test_ctrl_d_leaves_at_once(chat: "pexpect.spawn[str]") -> None:
 def test_ctrl_c_at_an_empty_prompt_says_how_to_leave(chat: "pexpect.spawn[str]") -> None:
     chat.send(CTRL_C)
     chat.expect_exact("Ctrl-D or /exit leaves")
+    chat.expect(PROMPT)
     chat.send(CTRL_D)
     assert ended(chat) == 0
 
@@ -149,6 +150,7 @@ def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(
     say(child, "/set max_tokens 5")
     child.sendline("Hello")
     child.expect_exact("28 prompt (27 cached)")
+    child.expect(PROMPT)
     child.send(CTRL_D)
     assert ended(child) == 0
 
@@ -207,8 +209,10 @@ def test_no_color_means_no_colour(open_chat: Spawn, alphabet_model: Path) -> Non
     child.expect_exact(ALPHABET)
     child.sendline("/no")
     child.expect_exact("error: ")
+    child.expect(PROMPT)
+    shown = child.before + child.after
     child.send(CTRL_D)
-    colours = re.findall(r"\x1b\[[0-9;]*m", child.read())
+    colours = re.findall(r"\x1b\[[0-9;]*m", shown + child.read())
     assert not [colour for colour in colours if colour not in ("\x1b[0m", "\x1b[m")]
 
 

@@ -232,6 +232,7 @@ def test_what_is_wrong_is_one_line_and_the_chat_goes_on(
     typist.type("What is the capital of Turkey?", "Ankara.", "22 prompt")
     typist.child.send(CTRL_C)
     typist.child.expect_exact("Ctrl-D or /exit leaves")
+    typist.child.expect(PROMPT)
     typist.child.send(CTRL_D)
     assert ended(typist.child) == 0
 

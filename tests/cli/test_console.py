@@ -394,9 +394,9 @@ def test_a_long_prompt_shows_its_progress_in_a_terminal(
     spawn: Spawn, endless_model: Path, tmp_path: Path
 ) -> None:
     prompt = tmp_path / "prompt"
-    prompt.write_text("word " * 10000)  # a second and more on any machine
-    child = spawn("-m", endless_model, "-c", "60000", "-f", prompt, "-n", "1")
-    child.expect(r"reading the prompt: \d+ of 50022 tokens, [\d hmins]+ left")
+    prompt.write_text("word " * 20000)  # a second and more on any machine
+    child = spawn("-m", endless_model, "-c", "120000", "-f", prompt)
+    child.expect(r"reading the prompt: \d+ of 100022 tokens, [\d hmins]+ left")
     child.sendintr()
     child.expect_exact("interrupted")
     child.expect(pexpect.EOF)

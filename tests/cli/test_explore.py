@@ -2,7 +2,6 @@ import base64
 import json
 import os
 import re
-import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from src.explorer import run as run_module
 from src.inference import encode_chat
 from src.model import forecast_memory
 from tests.cli.conftest import ALPHABET, Run
+from tests.support.clock import Clock
 
 ANSWER = f"{ALPHABET}\n".encode()
 
@@ -50,15 +50,16 @@ def test_a_run_is_explored_beside_its_log_and_its_diagrams(
 def test_what_the_page_needs_is_not_counted_as_time_of_the_answer(
     run: Run, alphabet_model: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    seconds, read_lens = 0.5, collect.read_lens
+    seconds, clock, read_lens = 0.5, Clock(monkeypatch), collect.read_lens
 
     def slow(*arguments: Any) -> Any:
-        time.sleep(seconds)
+        clock.advance(seconds)
         return read_lens(*arguments)
 
     monkeypatch.setattr(collect, "read_lens", slow)
     flags = ("-p", "x", "-n3", "--json", "--explore", tmp_path / "page.html")
     record = json.loads(run("-m", alphabet_model, *flags).stdout)
+    assert clock.now > 3 * seconds
     assert record["prefill_seconds"] + record["decode_seconds"] < seconds
 
 

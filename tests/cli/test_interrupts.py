@@ -25,6 +25,7 @@ from tests.cli.conftest import (
     ALPHABET,
     CTRL_C,
     CTRL_D,
+    EDITOR_ENDS,
     PROGRAM,
     PROMPT,
     REPOSITORY,
@@ -189,6 +190,8 @@ def test_ctrl_c_while_a_long_text_is_tokenized_or_run(
     text.write_text("a long text " * 12000)
     say(endless, f"/read {text}", "144")
     endless.sendline("What is it about?")
+    if endless.env["TERM"] != "dumb":
+        endless.expect_exact(EDITOR_ENDS)
     time.sleep(seconds)
     interrupt(endless)
     answers_as_before(endless)

@@ -241,6 +241,7 @@ def answer_while(model: Path, change: Callable[[Path], None], *, threads: int = 
          "--threads", str(threads)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=REPOSITORY, env=environment(),
         bufsize=0,  # communicate() does not see what a buffer has read ahead
+        pipesize=4096,  # it holds up the answer until the change was made
     ) as process:  # fmt: skip
         assert process.stdout is not None
         first = b""

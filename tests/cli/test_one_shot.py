@@ -183,7 +183,7 @@ def test_a_reader_that_stops_ends_the_answer_quietly(endless_model: Path) -> Non
 
 def test_the_answer_streams_through_a_pipe(endless_model: Path) -> None:
     process = subprocess.Popen(
-        [*PROGRAM, "-m", str(endless_model), "-p", "x", "-q"],
+        [*PROGRAM, "-m", str(endless_model), "-p", "x", "-q", "-c", "100000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=REPOSITORY,
@@ -268,7 +268,9 @@ def test_text_on_standard_input_beside_a_prompt_is_refused(
     file = tmp_path / "prompt"
     file.write_text("x")
     given = [str(file) if flag == "FILE" else flag for flag in flags]
-    done = run_process("-m", alphabet_model, "-q", *given, stdin=b"a long letter")
+    # Bash writes the text before the program starts, which waits for none.
+    letter = ["bash", "-c", '"$@" <<< "a long letter"', "bash"]
+    done = run_process("-m", alphabet_model, "-q", *given, prefix=letter)
     where = str(file) if flags[0] == "-f" else "--prompt"
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode() == (

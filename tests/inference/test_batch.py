@@ -36,6 +36,7 @@ from src.model import Model, NotEnoughMemoryError, TokenIdError, load_model
 from src.nano.facts_chat import STORIES
 from src.trace.tracer import Tracer
 from tests.inference.drafts import draft_always
+from tests.inference.endless import Endless
 from tests.model.test_gguf import divisors, sizes_of
 from tests.support.gguf_writer import gguf_bytes, gguf_name, llama_keys, llama_tensors, q8_0
 
@@ -342,7 +343,7 @@ def test_a_request_waits_until_the_blocks_that_it_may_need_are_free(model: Model
 def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(model: Model) -> None:
     with BatchEngine(model, sequence_length=CONTEXT, prompt_chunk=100) as engine:
         engine._passing.acquire()
-        other = engine.submit([7, 8], 60, GREEDY)
+        other = engine.submit([7, 8], 60, GREEDY, mask=Endless(model))
         long = engine.submit(SYSTEM, 1, GREEDY)
         before = engine.counters()
         engine._passing.release()
@@ -373,33 +374,34 @@ def test_a_cancelled_request_frees_its_blocks_within_a_pass(model: Model) -> Non
     assert engine.counters().cancelled == 3
 
 
-class Slow:
-    """Allows every token, and takes its time."""
-
-    def allowed(self) -> np.ndarray | None:
-        time.sleep(0.01)
-        return None
-
-    def accept(self, token_id: int) -> None:
-        assert token_id >= 0
-
-
-class OneByOne(Slow):
-    """Allows one token, which does not end an answer."""
+class Slow(Endless):
+    """Takes its time."""
 
     def allowed(self) -> np.ndarray:
-        super().allowed()
+        time.sleep(0.01)
+        return super().allowed()
+
+
+class OneByOne:
+    """Allows one token, which does not end an answer, and takes its time."""
+
+    def allowed(self) -> np.ndarray:
+        time.sleep(0.01)
         return np.arange(6) == 5
+
+    def accept(self, token_id: int) -> None:
+        assert token_id == 5
 
 
 def test_a_time_limit_ends_an_answer_with_its_next_step(model: Model) -> None:
     with BatchEngine(model, sequence_length=CONTEXT) as engine:
         sampling = SamplingArgs(1.5, top_k=0, seed=2)
-        request = engine.submit([5], 900, sampling, time_limit=1.0, mask=Slow())
+        request = engine.submit([5], 900, sampling, time_limit=1.0, mask=Slow(model))
         steps = ended(request)
-        assert steps[-1][2] in ("time limit", "eot")
-        whole = alone(model, [Job([5], 900, sampling)])[0]
-        assert [step[0] for step in steps] == [step[0] for step in whole[: len(steps)]]
+        assert steps[-1][2] == "time limit"
+        single = InferenceEngine(model, CONTEXT, speculation=False)
+        whole = single.generate([5], len(steps), sampling, mask=Endless(model))
+        assert [step[0] for step in steps] == [step.token_id for step in whole]
         engine._passing.acquire()
         late = engine.submit([5], 9, time_limit=0.01)
         time.sleep(0.02)
@@ -440,8 +442,9 @@ def test_an_engine_that_is_not_closed_lets_the_process_end() -> None:
     code = """
 from src import load_model
 from src.inference import BatchEngine
+from tests.inference.endless import Endless
 engine = BatchEngine(load_model(), sequence_length=4096)
-request = engine.submit([5], 4000)
+request = engine.submit([5], 4000, mask=Endless(engine.model))
 print(next(request).token_id >= 0)
 """
     import subprocess

@@ -1,5 +1,4 @@
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +25,7 @@ from src.inference.speculation import CachedSequence
 from src.model import Model, ModelError, NotEnoughMemoryError, TokenIdError, load_model
 from src.trace.tracer import Tracer
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
+from tests.support.clock import Clock
 
 GREEDY = SamplingArgs(temperature=0.0)
 EOT = 265
@@ -292,17 +292,18 @@ def test_a_trace_shows_the_same_chunks_whether_somebody_watches_or_not(
     assert [len(tokens) for _, tokens in scripted.runs] == [10]
 
 
-def test_what_a_trace_takes_for_itself_is_not_counted(scripted: Scripted) -> None:
+def test_what_a_trace_takes_for_itself_is_not_counted(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = scripted.engine(64, [*b"ab", EOT], 3)
-    seconds = 0.5
-    tracer = Tracer({}, lambda event: time.sleep(seconds) if event.stage in (2, 21) else None)
+    seconds, clock = 0.5, Clock(monkeypatch)
+    tracer = Tracer({}, lambda event: clock.advance(seconds * (event.stage in (2, 21))))
     trace.start(tracer)
-    began = time.perf_counter()
     try:
         [*_, last] = engine.generate([*b"123"])
     finally:
         trace.stop()
-    assert time.perf_counter() - began > 4 * seconds
+    assert clock.now > 4 * seconds
     assert last.stats is not None
     assert last.stats.prefill_seconds + last.stats.decode_seconds < seconds
 

@@ -3,15 +3,16 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from src.inference import InferenceEngine, InferenceError, Message, SamplingArgs
+from src.inference import InferenceEngine, InferenceError, Message, SamplingArgs, Step
 from src.inference.engine import Call
 from src.model import Model, load_model
+from tests.inference.endless import Endless
 
 THREADS = 6
 IN_USE = "this engine is in use by another thread"
@@ -28,6 +29,11 @@ def model() -> Model:
 
 def answer(engine: InferenceEngine, question: str) -> str:
     return "".join(step.text for step in engine.chat([Message("user", question)], 24, GREEDY))
+
+
+def eight_steps(engine: InferenceEngine) -> Iterator[Step]:
+    """Begins an answer of eight tokens."""
+    return engine.generate([5, 6, 7], 8, GREEDY, mask=Endless(engine.model))
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +126,8 @@ def test_engines_of_several_threads_share_a_model(
 
 def test_another_thread_is_refused_until_the_answer_ends(model: Model) -> None:
     engine = InferenceEngine(model, 64)
-    plain = [step.token_id for step in InferenceEngine(model, 64).generate([5, 6, 7], 8, GREEDY)]
-    steps = engine.generate([5, 6, 7], 8, GREEDY)
+    plain = [step.token_id for step in eight_steps(InferenceEngine(model, 64))]
+    steps = eight_steps(engine)
     # Nothing is in use before the first step.
     elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))
     found = [next(steps).token_id]
@@ -146,7 +152,7 @@ def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(model: Mo
 @pytest.mark.parametrize("ending", ["closed", "dropped", "failed"])
 def test_an_answer_that_is_given_up_leaves_the_engine_to_others(model: Model, ending: str) -> None:
     engine = InferenceEngine(model, 64)
-    steps: Any = engine.generate([5, 6, 7], 8, GREEDY)
+    steps: Any = eight_steps(engine)
     next(steps)
     kept = None
     if ending == "closed":
@@ -162,7 +168,7 @@ def test_an_answer_that_is_given_up_leaves_the_engine_to_others(model: Model, en
 
 def test_a_thread_that_ended_holds_nothing(model: Model) -> None:
     engine = InferenceEngine(model, 64)
-    kept: Any = engine.generate([5, 6, 7], 8, GREEDY)
+    kept: Any = eight_steps(engine)
     elsewhere(lambda: next(kept))
     assert len(list(engine.generate([1, 2], 2, forced_ids=[5, 6]))) == 2
     with pytest.raises(InferenceError, match="ended by a newer call"):
@@ -171,8 +177,8 @@ def test_a_thread_that_ended_holds_nothing(model: Model) -> None:
 
 def test_steps_may_be_taken_by_one_thread_after_the_other(model: Model) -> None:
     engine = InferenceEngine(model, 64)
-    plain = [step.token_id for step in InferenceEngine(model, 64).generate([5, 6, 7], 8, GREEDY)]
-    steps = engine.generate([5, 6, 7], 8, GREEDY)
+    plain = [step.token_id for step in eight_steps(InferenceEngine(model, 64))]
+    steps = eight_steps(engine)
     assert [elsewhere(lambda: next(steps)).token_id for _ in range(8)] == plain
 
 
@@ -209,10 +215,10 @@ def test_of_threads_that_want_the_engine_at_once_one_gets_it(model: Model) -> No
 
 FORK = """
 import os
-from src.inference import InferenceEngine, SamplingArgs
+from src.inference import InferenceEngine
 from src.model import load_model
 engine = InferenceEngine(load_model(), 64)
-steps = engine.generate([5, 6, 7], 8, SamplingArgs(temperature=0.0))
+steps = engine.generate([5, 6, 7], 8, forced_ids=[5] * 8)
 next(steps)
 child = os.fork()
 first = [step.token_id for step in steps]
@@ -236,7 +242,7 @@ started = threading.Event()
 
 def run():
     while True:
-        for step in engine.generate([1, 2, 3], max_new_tokens=400):
+        for step in engine.generate([1, 2, 3], 400, forced_ids=[5] * 400):
             started.set()
 
 threading.Thread(target=run, daemon=True).start()

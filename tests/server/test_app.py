@@ -148,7 +148,8 @@ def test_stop_texts_end_an_answer_and_are_no_part_of_it(server: Running) -> None
 
 
 def test_penalties_change_what_is_said_again(server: Running) -> None:
-    body = {"prompt": "to", "max_tokens": 60, "temperature": 1.5, "seed": 4, "top_k": 0}
+    body = {"prompt": "to", "max_tokens": 60, "temperature": 1.5, "seed": 4, "top_k": 0,
+            "response_format": {"type": "regex", "regex": "[ab ]{60}"}}  # fmt: skip
     plain = server.ask(TEXT, body)[1]["choices"][0]["text"]
     for penalty in ("frequency_penalty", "presence_penalty"):
         for value, is_same in ((0, True), (2, False)):

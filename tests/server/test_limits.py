@@ -170,7 +170,7 @@ def test_more_requests_than_wait_are_refused(tmp_path: Path) -> None:
         counts: dict[int, int] = {}
 
         def ask() -> None:
-            body = LONG | {"stream": False, "max_tokens": 300, "n": 16}
+            body = LONG | {"stream": False, "max_tokens": 60, "n": 16}
             status, _ = server.ask(CHAT, body)
             counts[status] = counts.get(status, 0) + 1
 
@@ -206,7 +206,8 @@ def test_a_signal_lets_what_runs_end_and_refuses_the_rest(tmp_path: Path, number
         ]
         for thread in threads:
             thread.start()
-        wait_until(lambda: bool(server.metric("running")))
+        states = ("running", "waiting", "finished_total")
+        wait_until(lambda: sum(map(server.metric, states)) == 3)  # none comes to a closed door
         server.process.send_signal(number)
         for thread in threads:
             thread.join()
@@ -238,7 +239,7 @@ def test_signals_and_killed_clients_at_random_times(tmp_path: Path) -> None:
             if chance.random() < 0.5:
                 time.sleep(chance.random() * 0.3)
                 server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(timeout=13) in (0, 130)
+            assert server.process.wait(timeout=20) in (0, 130)  # at most 11 s on an idle machine
             for stream in clients:
                 stream.close()
 

@@ -34,7 +34,7 @@ import pexpect
 import src.cli
 from src.main import main as run_program
 from src.ml import kernels
-from tests.cli.conftest import ALPHABET, PROGRAM, REPOSITORY, environment
+from tests.cli.conftest import ALPHABET, EDITOR_ENDS, PROGRAM, REPOSITORY, environment
 from tests.cli.reciting_model import write_reciting_directory
 
 FIRST_SECONDS = 0.1  # of an answer
@@ -44,7 +44,6 @@ ANSWERS_OF_A_CHAT = 100
 CHAT_PROMPT = ">>>"
 STOPPED, AT_THE_PROMPT = "stopped; /continue goes on", "Ctrl-D or /exit leaves"
 BEFORE_THE_ANSWER = "back at the prompt, before the answer began"
-EDITOR_ENDS = "\x1b[?2004l"  # pasted text is marked no more: the message was taken
 # A short prompt, and one whose reading takes most of the first 100 ms.
 PROMPTS = ("Hello", "a long text " * 400)
 TERMINALS = ("dumb", "xterm-256color")
