@@ -25,7 +25,7 @@ INLINE void dequantize_block(float *out, const uint8_t *codes, const Weight *wei
         look_block_up(out, codes, *(const float *)scales, f);
         return;
     }
-    f.factors(&factors, 0, codes, scales);
+    block_factors(&factors, 0, codes, scales, f);
     for (int g = 0; g < f.elements / GROUP; g++, out += GROUP) {
         int8_t numbers[GROUP];
         const group expanded = f.expand(codes, g);

@@ -68,6 +68,24 @@ INLINE WidePair look_up_wide(const uint8_t *bytes, const int16_t table[16])
         {_mm256_unpacklo_epi8(odd_lower, odd_upper), _mm256_unpackhi_epi8(odd_lower, odd_upper)}};
 }
 
+/* Codes of 4 bits of two groups: in 16 bytes each, `apart` from one another, or (0) in halves of
+ * the same 32. */
+INLINE WidePair widen_nibbles(const uint8_t *bytes, const ptrdiff_t apart)
+{
+    const ivec mask = _mm256_set1_epi16(15);
+    WidePair pair;
+    for (int k = 0; k < 2; k++) {
+        const ivec both =
+            apart ? load_both(bytes + k * apart) : _mm256_loadu_si256((const __m256i *)bytes);
+        const ivec places =
+            apart ? _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4) : _mm256_set1_epi32(4 * k);
+        const ivec codes = _mm256_srlv_epi32(both, places);
+        pair.even[k] = _mm256_and_si256(codes, mask);
+        pair.odd[k] = _mm256_and_si256(_mm256_srli_epi32(codes, 8), mask);
+    }
+    return pair;
+}
+
 INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
 {
     (void)second;
@@ -132,6 +150,23 @@ INLINE ivec join_halves(ivec a, ivec b, int half)
 INLINE halves join_words(const uint64_t *words)
 {
     return (halves)_mm_set_epi64x((int64_t)words[1], (int64_t)words[0]);
+}
+
+/* The lowest of four numbers of 16 bits, for VEC_LANES groups. */
+INLINE halves repeat_halves(uint64_t four) { return (halves)_mm_set1_epi16((short)four); }
+
+/* Numbers of 16 bits for VEC_LANES groups, `apart` bytes from one to the next. */
+enum { MOST_APART = 255 };
+INLINE halves halves_apart(const uint8_t *bytes, const ptrdiff_t apart)
+{
+    uint64_t words[2] = {0};
+#pragma GCC unroll 8
+    for (int g = 0; g < VEC_LANES; g++) {
+        uint16_t half;
+        memcpy(&half, bytes + g * apart, sizeof half);
+        words[g / 4] |= (uint64_t)half << g % 4 * 16;
+    }
+    return join_words(words);
 }
 
 /* The steps of VEC_LANES groups (formats.h), of one part of each. */

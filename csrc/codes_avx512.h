@@ -51,6 +51,22 @@ INLINE WidePair look_up_wide(const uint8_t *bytes, const int16_t table[16])
                       {_mm512_permutexvar_epi16(both, entries)}};
 }
 
+/* Codes of 4 bits of two groups: in 16 bytes each, `apart` from one another, or (0) in halves of
+ * the same 32. */
+INLINE WidePair widen_nibbles(const uint8_t *bytes, const ptrdiff_t apart)
+{
+    const __m128i *second = (const __m128i *)(bytes + apart);
+    const ivec both = apart ? _mm512_mask_broadcast_i32x4(
+                                  _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)bytes)),
+                                  0xFF00, _mm_loadu_si128(second))
+                            : _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)bytes));
+    const ivec places = apart ? _mm512_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4, 0, 0, 0, 0, 4, 4, 4, 4)
+                              : _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
+    const ivec mask = _mm512_set1_epi16(15), codes = _mm512_srlv_epi32(both, places);
+    return (WidePair){{_mm512_and_si512(codes, mask)},
+                      {_mm512_and_si512(_mm512_srli_epi32(codes, 8), mask)}};
+}
+
 INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
 {
     return index ? _mm512_shuffle_i64x2(*first, *second, 0xEE)
@@ -127,6 +143,28 @@ INLINE halves join_words(const uint64_t *words)
 {
     return (halves)_mm256_set_epi64x((int64_t)words[3], (int64_t)words[2], (int64_t)words[1],
                                      (int64_t)words[0]);
+}
+
+/* The lowest of four numbers of 16 bits eight times, then the next. */
+INLINE halves repeat_halves(uint64_t four)
+{
+    const __m256i places = _mm256_setr_epi16(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m128i word = _mm_cvtsi64_si128((int64_t)four);
+    return (halves)_mm256_permutexvar_epi16(places, _mm256_castsi128_si256(word));
+}
+
+/* Numbers of 16 bits for VEC_LANES groups, `apart` bytes from one to the next; 64 bytes hold four.
+ */
+enum { MOST_APART = 20 };
+INLINE halves halves_apart(const uint8_t *bytes, const ptrdiff_t apart)
+{
+    const __m512i places = _mm512_set1_epi64(apart / 2 * 0x0003000200010000);
+    __m512i all = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        all = _mm512_mask_permutexvar_epi16(all, 15u << 4 * i, places,
+                                            _mm512_loadu_si512(bytes + 4 * i * apart));
+    return (halves)_mm512_castsi512_si256(all);
 }
 
 /* The steps of VEC_LANES groups (formats.h), of one part of each. */

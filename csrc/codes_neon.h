@@ -89,13 +89,16 @@ INLINE group look_up(group codes, const int8_t table[16])
 /* A vector of integers. */
 typedef int32x4_t ivec;
 
+/* Numbers of a group of x are packed in another order (integer_rows.h). */
+#define ARRANGE_NUMBERS arrange_numbers
+
 #ifdef NEON_DOT
 /*
  * Dot products of int8 are exact. A number of x, 256 * high + low, low >= 0, is kept as two bytes:
  * a half has 16 low ones and, 32 numbers further, 16 high ones. Without products of codes with
  * unsigned bytes (i8mm), low - 128 is kept for low, and -128 times the codes is subtracted.
  */
-INLINE void split_numbers(int16_t *numbers)
+INLINE void arrange_numbers(int16_t *numbers)
 {
     for (int16_t *end = numbers + 16; numbers < end; numbers += 8) {
         const uint8x16_t even = vreinterpretq_u8_s16(vld1q_s16(numbers));
@@ -170,23 +173,31 @@ INLINE ivec sum_of_halves(const Halves *pair, const int16_t *x, int first, int e
                 : lower;
 }
 #else
+/* A half has its first 8 numbers of x in order and, 32 numbers further, the other 8. */
+INLINE void arrange_numbers(int16_t *numbers)
+{
+    for (int16_t *end = numbers + 16; numbers < end; numbers += 8) {
+        const int16x8_t even = vld1q_s16(numbers), odd = vld1q_s16(numbers + 32);
+        vst1q_s16(numbers, vzip1q_s16(even, odd));
+        vst1q_s16(numbers + 32, vzip2q_s16(even, odd));
+    }
+}
+
 /* The halves of a group as 16 bits. */
 typedef struct Halves {
-    int16x8_t even[2], odd[2];
+    int16x8_t low[2], high[2];
 } Halves;
 
-/* A lane's two bytes are codes: the odd one is shifted right, the even one first left. */
 INLINE void widen_half(Halves *pair, int half, uint8x16_t codes)
 {
-    const int16x8_t pairs = vreinterpretq_s16_u8(codes);
-    pair->even[half] = vshrq_n_s16(vshlq_n_s16(pairs, 8), 8);
-    pair->odd[half] = vshrq_n_s16(pairs, 8);
+    pair->low[half] = vmovl_s8(vget_low_s8(vreinterpretq_s8_u8(codes)));
+    pair->high[half] = vmovl_high_s8(vreinterpretq_s8_u8(codes));
 }
 
 INLINE void join_half(Halves *pair, int half, uint8x16_t lower, uint8x16_t upper)
 {
-    pair->even[half] = vreinterpretq_s16_u8(vtrn1q_u8(lower, upper));
-    pair->odd[half] = vreinterpretq_s16_u8(vtrn2q_u8(lower, upper));
+    pair->low[half] = vreinterpretq_s16_u8(vzip1q_u8(lower, upper));
+    pair->high[half] = vreinterpretq_s16_u8(vzip2q_u8(lower, upper));
 }
 
 /* Four partial sums of the codes of halves [first, end) of a group times numbers of x. */
@@ -196,11 +207,11 @@ INLINE ivec sum_of_halves(const Halves *pair, const int16_t *x, int first, int e
     ivec sum = vdupq_n_s32(0);
 #pragma GCC unroll 2
     for (int h = first; h < end; h++) {
-        const int16x8_t even = vld1q_s16(x + 8 * h), odd = vld1q_s16(x + 32 + 8 * h);
-        sum = vmlal_s16(sum, vget_low_s16(pair->even[h]), vget_low_s16(even));
-        sum = vmlal_high_s16(sum, pair->even[h], even);
-        sum = vmlal_s16(sum, vget_low_s16(pair->odd[h]), vget_low_s16(odd));
-        sum = vmlal_high_s16(sum, pair->odd[h], odd);
+        const int16x8_t low = vld1q_s16(x + 8 * h), high = vld1q_s16(x + 32 + 8 * h);
+        sum = vmlal_s16(sum, vget_low_s16(pair->low[h]), vget_low_s16(low));
+        sum = vmlal_high_s16(sum, pair->low[h], low);
+        sum = vmlal_s16(sum, vget_low_s16(pair->high[h]), vget_low_s16(high));
+        sum = vmlal_high_s16(sum, pair->high[h], high);
     }
     return sum;
 }

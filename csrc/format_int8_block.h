@@ -38,6 +38,6 @@ INLINE void int8_block_quantize(uint8_t *codes, void *scale, const float *x, ptr
 }
 
 static const ExpandedFormat int8_block_format = {
-    BLOCK_SIZES(int8_block), int8_block_expand, int8_block_factors, TYPE_BFLOAT16, 1, 0, 0, NULL,
-    int8_block_quantize,
+    BLOCK_SIZES(int8_block), int8_block_expand, int8_block_factors,
+    TYPE_BFLOAT16,           .parts = 1,        .quantize = int8_block_quantize,
 };

@@ -37,7 +37,7 @@ INLINE void iq4_xs_factors(Factors *factors, int at, const uint8_t *block, const
         const int upper = half_at(block + 2) >> 2 * g & 3;
         steps |= (uint64_t)(uint8_t)((lower | upper << 4) - 32) << 8 * g;
     }
-    put_eight(factors->scales, at, half_at(block));
+    put_half(factors->scales, at / STEPS_OF_SCALE, half_at(block));
     factors->scale_steps[at / 8] = steps;
 }
 
@@ -56,11 +56,11 @@ INLINE void mxfp4_factors(Factors *factors, int at, const uint8_t *block, const 
 }
 
 static const ExpandedFormat iq4_nl_format = {
-    BLOCK_SIZES(iq4_nl), iq4_nl_expand, scale_first, TYPE_FLOAT16, 1, 0, 0, NULL, NULL,
+    BLOCK_SIZES(iq4_nl), iq4_nl_expand, NULL, TYPE_FLOAT16, .parts = 1,
 };
 static const ExpandedFormat iq4_xs_format = {
-    BLOCK_SIZES(iq4_xs), iq4_xs_expand, iq4_xs_factors, TYPE_FLOAT16, 1, 1, 0, NULL, NULL,
+    BLOCK_SIZES(iq4_xs), iq4_xs_expand, iq4_xs_factors, TYPE_FLOAT16, .parts = 1, .has_steps = 1,
 };
 static const ExpandedFormat mxfp4_format = {
-    BLOCK_SIZES(mxfp4), mxfp4_expand, mxfp4_factors, TYPE_BFLOAT16, 1, 0, 0, NULL, NULL,
+    BLOCK_SIZES(mxfp4), mxfp4_expand, mxfp4_factors, TYPE_BFLOAT16, .parts = 1,
 };

@@ -21,8 +21,8 @@
 /* One scale for the 8 groups of a block, and a number that is taken off, times their steps. */
 INLINE void share_factors(Factors *factors, int at, uint16_t scale, uint16_t less)
 {
-    put_eight(factors->scales, at, scale);
-    put_eight(factors->mins, at, less ^ 0x8000u);
+    put_half(factors->scales, at / STEPS_OF_SCALE, scale);
+    put_half(factors->mins, at / STEPS_OF_SCALE, less ^ 0x8000u);
 }
 
 /* Bits of four groups in 32 bytes, and four in the next; two bits of each code. */
@@ -120,17 +120,20 @@ INLINE void q6_k_factors(Factors *factors, int at, const uint8_t *block, const v
 }
 
 static const ExpandedFormat q2_k_format = {
-    BLOCK_SIZES(q2_k), q2_k_expand, q2_k_factors, TYPE_FLOAT16, 2, 1, 2, NULL, NULL,
+    BLOCK_SIZES(q2_k), q2_k_expand,    q2_k_factors,  TYPE_FLOAT16,
+    .parts = 2,        .has_steps = 1, .has_mins = 2,
 };
 static const ExpandedFormat q3_k_format = {
-    BLOCK_SIZES(q3_k), q3_k_expand, q3_k_factors, TYPE_FLOAT16, 2, 1, 0, NULL, NULL,
+    BLOCK_SIZES(q3_k), q3_k_expand, q3_k_factors, TYPE_FLOAT16, .parts = 2, .has_steps = 1,
 };
 static const ExpandedFormat q4_k_format = {
-    BLOCK_SIZES(q4_k), q4_k_expand, q4_k_factors, TYPE_FLOAT16, 1, 1, 2, NULL, NULL,
+    BLOCK_SIZES(q4_k), q4_k_expand,    q4_k_factors,  TYPE_FLOAT16,
+    .parts = 1,        .has_steps = 1, .has_mins = 2, .nibbles = K_CODES,
 };
 static const ExpandedFormat q5_k_format = {
-    BLOCK_SIZES(q5_k), q5_k_expand, q4_k_factors, TYPE_FLOAT16, 1, 1, 2, NULL, NULL,
+    BLOCK_SIZES(q5_k), q5_k_expand,    q4_k_factors,  TYPE_FLOAT16,
+    .parts = 1,        .has_steps = 1, .has_mins = 2,
 };
 static const ExpandedFormat q6_k_format = {
-    BLOCK_SIZES(q6_k), q6_k_expand, q6_k_factors, TYPE_FLOAT16, 2, 1, 0, NULL, NULL,
+    BLOCK_SIZES(q6_k), q6_k_expand, q6_k_factors, TYPE_FLOAT16, .parts = 2, .has_steps = 1,
 };

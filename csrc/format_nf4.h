@@ -52,8 +52,9 @@ INLINE void nf4_quantize(uint8_t *codes, void *scale, const float *x, ptrdiff_t 
 }
 
 static const ExpandedFormat nf4_format = {
-    BLOCK_SIZES(nf4), NULL, nf4_factors, TYPE_FLOAT32, 1, 0, 0, &nf4_levels, nf4_quantize,
+    BLOCK_SIZES(nf4),         NULL, nf4_factors, TYPE_FLOAT32, .parts = 1, .levels = &nf4_levels,
+    .quantize = nf4_quantize,
 };
 static const ExpandedFormat nf4_double_format = {
-    BLOCK_SIZES(nf4_double), NULL, nf4_factors, TYPE_FLOAT32, 1, 0, 0, &nf4_levels, NULL,
+    BLOCK_SIZES(nf4_double), NULL, nf4_factors, TYPE_FLOAT32, .parts = 1, .levels = &nf4_levels,
 };

@@ -67,14 +67,15 @@ INLINE group q5_1_expand(const uint8_t *block, int index)
 }
 
 static const ExpandedFormat q4_0_format = {
-    BLOCK_SIZES(q4_0), q4_0_expand, scale_first, TYPE_FLOAT16, 1, 0, 0, NULL, q4_0_quantize,
+    BLOCK_SIZES(q4_0),         q4_0_expand,  NULL,      TYPE_FLOAT16, .parts = 1,
+    .quantize = q4_0_quantize, .nibbles = 2, .less = 8,
 };
 static const ExpandedFormat q4_1_format = {
-    BLOCK_SIZES(q4_1), q4_1_expand, scale_and_minimum_first, TYPE_FLOAT16, 1, 0, 1, NULL, NULL,
+    BLOCK_SIZES(q4_1), q4_1_expand, NULL, TYPE_FLOAT16, .parts = 1, .has_mins = 1, .nibbles = 4,
 };
 static const ExpandedFormat q5_0_format = {
-    BLOCK_SIZES(q5_0), q5_0_expand, scale_first, TYPE_FLOAT16, 1, 0, 0, NULL, NULL,
+    BLOCK_SIZES(q5_0), q5_0_expand, NULL, TYPE_FLOAT16, .parts = 1,
 };
 static const ExpandedFormat q5_1_format = {
-    BLOCK_SIZES(q5_1), q5_1_expand, scale_and_minimum_first, TYPE_FLOAT16, 1, 0, 1, NULL, NULL,
+    BLOCK_SIZES(q5_1), q5_1_expand, NULL, TYPE_FLOAT16, .parts = 1, .has_mins = 1,
 };

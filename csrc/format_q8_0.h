@@ -20,5 +20,5 @@ INLINE void q8_0_quantize(uint8_t *block, void *scale, const float *x, ptrdiff_t
 }
 
 static const ExpandedFormat q8_0_format = {
-    BLOCK_SIZES(q8_0), q8_0_expand, scale_first, TYPE_FLOAT16, 1, 0, 0, NULL, q8_0_quantize,
+    BLOCK_SIZES(q8_0), q8_0_expand, NULL, TYPE_FLOAT16, .parts = 1, .quantize = q8_0_quantize,
 };

@@ -22,10 +22,11 @@ INLINE group group_load(const uint8_t *codes)
 }
 
 enum {
-    GROUP = 32,        /* elements that are expanded at a time */
-    MOST_BLOCK = 256,  /* most elements of a block; a multiple of all numbers of them */
-    PAIR_WORDS = 4,    /* words of 8 bytes that hold two bytes for each of LANES groups */
-    NESTED_BLOCK = 256 /* blocks that share a scale of their scales */
+    GROUP = 32,         /* elements that are expanded at a time */
+    MOST_BLOCK = 256,   /* most elements of a block; a multiple of all numbers of them */
+    STEPS_OF_SCALE = 8, /* groups whose scales are steps of one */
+    PAIR_WORDS = 4,     /* words of 8 bytes that hold two bytes for each of LANES groups */
+    NESTED_BLOCK = 256  /* blocks that share a scale of their scales */
 };
 
 /* Codes and scale of one block; x is padded by zeros, `refused` counts what is not finite. */
@@ -34,8 +35,9 @@ typedef void (*quantize_function)(uint8_t *codes, void *scale, const float *x, p
 
 /*
  * By what the codes of some groups are multiplied, and what is then added, as a format stores it:
- * a scale is scales[g] * step, and a minimum is mins[g] * step. Steps are int8, in the order of
- * the groups; a format whose halves of a group differ has two for each. Without steps they are 1.
+ * scales and minima for each group; or, where there are steps, one for eight groups, and a scale is
+ * scales[g / 8] * step. Steps are int8, in the order of the groups; a format whose halves of a
+ * group differ has two for each.
  */
 typedef struct Factors {
     uint64_t scales[PAIR_WORDS], mins[PAIR_WORDS]; /* of the format's scale_type; zeros at first */
@@ -53,7 +55,8 @@ typedef struct ExpandedFormat {
     ptrdiff_t elements, code_bytes, scale_bytes; /* of a block; scale_bytes 0: among its codes */
     /* The codes of a block's group; not used where there are levels. */
     group (*expand)(const uint8_t *codes, int index);
-    /* Puts a block's factors in their places, from group `at` on. */
+    /* Puts a block's factors in their places, from group `at` on. NULL where a block of one group
+     * begins with its scale, and its minimum if it has one. */
     void (*factors)(Factors *factors, int at, const uint8_t *codes, const void *scale);
     ElementType scale_type;
     int parts;     /* of a group, with a step each: 1, or 2 where halves differ */
@@ -62,6 +65,9 @@ typedef struct ExpandedFormat {
     /* What the codes of blocks of two groups stand for, whose scale is float32; else NULL. */
     const Levels *levels;
     quantize_function quantize; /* NULL where nothing is quantized to the format */
+    /* Where codes have 4 bits in two halves of bytes, as `expand` takes them: the place of a
+     * block's first; and what is taken off each (not where parts are 2). Else 0. */
+    int nibbles, less;
 } ExpandedFormat;
 
 INLINE uint16_t half_at(const uint8_t *bytes)
@@ -71,35 +77,29 @@ INLINE uint16_t half_at(const uint8_t *bytes)
     return half;
 }
 
-/* In words that hold four of them each: one of 16 bits at a place; the same at eight places. */
+/* In words that hold four of them each: one of 16 bits at a place. */
 INLINE void put_half(uint64_t *words, int at, uint16_t half)
 {
     words[at / 4] |= (uint64_t)half << at % 4 * 16;
 }
 
-INLINE void put_eight(uint64_t *words, int at, uint16_t half)
+INLINE void block_factors(Factors *factors, int at, const uint8_t *codes, const void *scale,
+                          const ExpandedFormat f)
 {
-    words[at / 4] = words[at / 4 + 1] = half * (uint64_t)0x0001000100010001u;
-}
-
-/* Factors of a block of 32 elements that begins with its scale, and those with a minimum next. */
-INLINE void scale_first(Factors *factors, int at, const uint8_t *block, const void *scale)
-{
-    (void)scale;
-    put_half(factors->scales, at, half_at(block));
-}
-
-INLINE void scale_and_minimum_first(Factors *factors, int at, const uint8_t *block,
-                                    const void *scale)
-{
-    scale_first(factors, at, block, scale);
-    put_half(factors->mins, at, half_at(block + 2));
+    if (f.factors) {
+        f.factors(factors, at, codes, scale);
+        return;
+    }
+    put_half(factors->scales, at, half_at(codes));
+    if (f.has_mins)
+        put_half(factors->mins, at, half_at(codes + 2));
 }
 
 /* A scale or minimum of group g; one of float32 is that of two groups. */
 INLINE float factor_at(const uint64_t *words, int g, const ExpandedFormat f)
 {
-    const uint16_t half = (uint16_t)(words[g / 4] >> g % 4 * 16);
+    const int place = f.has_steps ? g / STEPS_OF_SCALE : g;
+    const uint16_t half = (uint16_t)(words[place / 4] >> place % 4 * 16);
     if (f.scale_type == TYPE_FLOAT32)
         return float_of((uint32_t)(words[g / 4] >> g / 2 % 2 * 32));
     return f.scale_type == TYPE_FLOAT16 ? float16_to_float32(half) : bfloat16_to_float32(half);

@@ -27,6 +27,8 @@ INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has
     halves all;
     float two[2];
     memcpy(&all, factors + four, sizeof all);
+    if (has_steps)
+        all = (halves){0} + (uint16_t)(*factors >> four * 4 / STEPS_OF_SCALE * 16);
     memcpy(two, factors + four, sizeof two);
     if (f.scale_type == TYPE_FLOAT32)
         return load_twice(two);
@@ -76,8 +78,8 @@ INLINE void add_unit(float *lanes, const uint8_t *codes, const char *scales, con
     Factors factors = {0};
 #pragma GCC unroll 16
     for (int b = 0; b < UNIT_CODES / f.elements; b++)
-        f.factors(&factors, (int)(b * f.elements / GROUP), codes + b * f.code_bytes,
-                  scales + b * scales_apart(f));
+        block_factors(&factors, (int)(b * f.elements / GROUP), codes + b * f.code_bytes,
+                      scales + b * scales_apart(f), f);
 #pragma GCC unroll 4
     for (int four = 0; four < LANES / 4; four++) {
         Halves halves_of[4];

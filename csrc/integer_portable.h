@@ -55,8 +55,8 @@ INLINE void multiply_expanded_k_block(const IntegerKBlock *k, const ExpandedForm
         for (ptrdiff_t b = k->start / f.elements; b < (k->start + k->count) / f.elements; b++) {
             Factors factors = {0};
             float room;
-            f.factors(&factors, 0, codes + b * f.code_bytes,
-                      scales_at(&room, k->weight, block + b, 1, f));
+            block_factors(&factors, 0, codes + b * f.code_bytes,
+                          scales_at(&room, k->weight, block + b, 1, f), f);
             for (int g = 0; g < f.elements / GROUP; g++) {
                 int16_t expanded[GROUP];
                 expand_group(expanded, codes + b * f.code_bytes, g, f);

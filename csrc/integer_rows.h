@@ -66,8 +66,8 @@ static void pack_integers(float *panel, const char *x, ptrdiff_t x_stride, int t
             int16_t *even = integer_numbers(panel, tokens, g) + t * 64;
             quantize_group(even, even + 32, scales + g, sums + g, padded,
                            x + t * x_stride + g * X_GROUP * 2);
-#ifdef NEON_DOT
-            split_numbers(even);
+#ifdef ARRANGE_NUMBERS
+            ARRANGE_NUMBERS(even);
 #endif
         }
     }

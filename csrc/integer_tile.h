@@ -62,7 +62,7 @@ INLINE ivec add_pairs(ivec a, ivec b) { return ivec_add(lower_pairs(a, b), upper
 INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has_steps, int part,
                          const ExpandedFormat f)
 {
-    const halves all = join_words(factors);
+    const halves all = has_steps ? repeat_halves(*factors) : join_words(factors);
     const vec wide = f.scale_type == TYPE_FLOAT16 ? widen_float16(all) : widen_bfloat16(all);
     return has_steps ? vec_multiply(wide, widen_steps(steps, f.parts, part)) : wide;
 }
@@ -76,12 +76,21 @@ typedef struct Unit {
 INLINE ivec code_products(const Unit *u, int i, const int16_t *x, const ExpandedFormat f)
 {
     const ivec codes = u->codes[i];
-    if (f.levels)
+    if (f.levels || f.nibbles)
         return ivec_add(multiply_pairs(codes, ivec_load(x)),
                         multiply_pairs(u->odd[i], ivec_load(x + 32)));
     const ivec even = multiply_pairs(lower_codes_times_256(codes), ivec_load(x));
     return ivec_add((ivec)((int_lanes)even >> 8),
                     multiply_pairs(upper_codes(codes), ivec_load(x + 32)));
+}
+
+/* Two groups from group 2 * index on, as even and odd codes of 16 bits. */
+INLINE WidePair widen_two(const uint8_t *codes, int index, const ExpandedFormat f)
+{
+    const ptrdiff_t groups = f.elements / GROUP, first = 2 * index % groups / 2 * GROUP;
+    codes += 2 * index / groups * f.code_bytes;
+    return f.levels ? look_up_wide(codes, f.levels->steps)
+                    : widen_nibbles(codes + f.nibbles + first, groups == 1 ? f.code_bytes : 0);
 }
 
 INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFormat f)
@@ -92,8 +101,8 @@ INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFo
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         const int first = i * VECTOR_GROUPS;
-        if (f.levels) {
-            const WidePair pair = look_up_wide(codes + first / 2 * f.code_bytes, f.levels->steps);
+        if (f.levels || f.nibbles) {
+            const WidePair pair = widen_two(codes, first / 2, f);
             u.codes[i] = pair.even[first % 2];
             u.odd[i] = pair.odd[first % 2];
             continue;
@@ -110,10 +119,15 @@ INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFo
                                : load_bfloat16(scales, 0, 0);
         return u;
     }
+    if (!f.factors && f.code_bytes <= MOST_APART) {
+        u.scales[0] = widen_float16(halves_apart(codes, f.code_bytes));
+        u.mins[0] = widen_float16(halves_apart(codes + 2, f.code_bytes));
+        return u;
+    }
 #pragma GCC unroll 16
     for (int b = 0; b < blocks; b++)
-        f.factors(&factors, b * VEC_LANES / blocks, codes + b * f.code_bytes,
-                  scales + b * f.scale_bytes);
+        block_factors(&factors, b * VEC_LANES / blocks, codes + b * f.code_bytes,
+                      scales + b * f.scale_bytes, f);
 #pragma GCC unroll 2
     for (int part = 0; part < f.parts; part++) {
         u.scales[part] = widen_factors(factors.scales, factors.scale_steps, f.has_steps, part, f);
@@ -141,19 +155,21 @@ INLINE vec add_unit(vec lanes, const Unit *u, UnitOfX x, const ExpandedFormat f)
     }
     const ivec a = add_pairs(add_words(p[0], p[1]), add_words(p[2], p[3]));
     const ivec b = add_pairs(add_words(p[4], p[5]), add_words(p[6], p[7]));
+    const vec x_sums = vec_add(vec_load(x.sums), vec_load(x.sums + x.sums_apart));
 #pragma GCC unroll 2
-    for (int part = 0; part < f.parts; part++)
-        lanes = mac_float32(
-            lanes, ivec_to_float(f.parts == 1 ? join_blocks(a, b) : join_halves(a, b, part)),
-            vec_multiply(u->scales[part], x_scales));
+    for (int part = 0; part < f.parts; part++) {
+        vec sums = ivec_to_float(f.parts == 1 ? join_blocks(a, b) : join_halves(a, b, part));
+        if (f.less) /* exact */
+            sums = sums - (float)f.less * x_sums;
+        lanes = mac_float32(lanes, sums, vec_multiply(u->scales[part], x_scales));
+    }
     if (!f.has_mins)
         return lanes;
 #pragma GCC unroll 2
     for (int part = 0; part < f.parts; part++) {
         const vec sums = vec_load(x.sums + part * x.sums_apart);
         lanes =
-            mac_float32(lanes, f.parts == 1 ? vec_add(sums, vec_load(x.sums + x.sums_apart)) : sums,
-                        vec_multiply(u->mins[part], x_scales));
+            mac_float32(lanes, f.parts == 1 ? x_sums : sums, vec_multiply(u->mins[part], x_scales));
     }
     return lanes;
 }
@@ -302,7 +318,7 @@ INLINE void widen_block_factors(float *out, const uint8_t *codes, const char *sc
                                 const ExpandedFormat f)
 {
     Factors factors = {0};
-    f.factors(&factors, 0, codes, scale);
+    block_factors(&factors, 0, codes, scale, f);
     for (int g = 0; g < f.elements / GROUP; g++, out += wide_floats(f.parts, f.has_mins))
         for (int part = 0; part < f.parts; part++) {
             out[(CODE_VECTORS + part) * VEC_LANES] = scale_of(&factors, g, part, f);
