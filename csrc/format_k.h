@@ -90,13 +90,16 @@ INLINE group q4_k_expand(const uint8_t *block, int index)
 INLINE void q4_k_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
 {
     (void)scale;
-    uint32_t w[3];
-    memcpy(w, block + K_STEPS, sizeof w);
-    const uint32_t s = (w[2] & 0x0F0F0F0Fu) | (w[0] >> 2 & 0x30303030u);
-    const uint32_t n = (w[2] >> 4 & 0x0F0F0F0Fu) | (w[1] >> 2 & 0x30303030u);
+    uint64_t both;
+    uint32_t lower;
+    memcpy(&both, block + K_STEPS, sizeof both);
+    memcpy(&lower, block + K_STEPS + 8, sizeof lower);
+    const uint64_t first = both & 0x3F3F3F3F3F3F3F3Fu;
+    const uint64_t next =
+        ((lower | (uint64_t)lower << 28) & 0x0F0F0F0F0F0F0F0Fu) | (both >> 2 & 0x3030303030303030u);
     share_factors(factors, at, half_at(block), half_at(block + 2));
-    factors->scale_steps[at / 8] = (w[0] & 0x3F3F3F3Fu) | (uint64_t)s << 32;
-    factors->min_steps[at / 8] = (w[1] & 0x3F3F3F3Fu) | (uint64_t)n << 32;
+    factors->scale_steps[at / 8] = (uint32_t)first | next << 32;
+    factors->min_steps[at / 8] = first >> 32 | (next & 0xFFFFFFFF00000000u);
 }
 
 INLINE group q5_k_expand(const uint8_t *block, int index)
