@@ -335,15 +335,24 @@ INLINE void widen_expanded(const IntegerKBlock *k, const ExpandedFormat f)
 {
     const ptrdiff_t blocks = k->count / f.elements, block_groups = f.elements / GROUP;
     const ptrdiff_t floats = wide_floats(f.parts, f.has_mins);
+    const ptrdiff_t row_blocks = k->in / f.elements, row_bytes = row_blocks * f.code_bytes;
+    const ptrdiff_t row_scales = row_blocks * f.scale_bytes, bytes = blocks * f.code_bytes;
+    const uint8_t *codes = (const uint8_t *)k->weight->data + k->row * row_bytes
+                           + k->start / f.elements * f.code_bytes;
     float *out = k->widened;
+    /* The first K block of all rows is fetched at once; each later one during the one before. */
+    for (ptrdiff_t r = 0; k->start == 0 && r < k->rows; r++) {
+        prefetch_span(codes + r * row_bytes, bytes, 0);
+        prefetch_span((const char *)k->weight->scales + (k->row + r) * row_scales, row_scales, 0);
+    }
     for (ptrdiff_t first = 0; first < k->rows; first += VEC_LANES) {
         const uint8_t *rows[VEC_LANES];
         for (int r = 0; r < VEC_LANES; r++) {
-            const ptrdiff_t row = k->row + min_size(first + r, k->rows - 1);
-            const ptrdiff_t block = (row * k->in + k->start) / f.elements;
+            const ptrdiff_t row = min_size(first + r, k->rows - 1);
+            const ptrdiff_t block = ((k->row + row) * k->in + k->start) / f.elements;
             float room;
-            rows[r] = (const uint8_t *)k->weight->data + block * f.code_bytes;
-            prefetch_span(rows[r] + blocks * f.code_bytes, blocks * f.code_bytes, 0);
+            rows[r] = codes + row * row_bytes;
+            prefetch_span(rows[r] + bytes, bytes, 0);
             for (ptrdiff_t b = 0; b < blocks; b++)
                 widen_block_factors(out + b * block_groups * floats + r, rows[r] + b * f.code_bytes,
                                     scales_at(&room, k->weight, block + b, 1, f), f);
@@ -360,16 +369,12 @@ typedef struct TileKind {
     int one_step, parts;
 } TileKind;
 
-/*
- * A part of one group of all rows and tokens: the exact sums, onto its lane of the products' sums.
- * A step multiplies a pair of codes of each row by one of each token.
- */
-INLINE void tile_part(const TileKind kind, const int groups, const int tokens, const int first,
-                      const int part, const float *w, ptrdiff_t group_floats, const int16_t *x,
-                      const float *x_scales, ptrdiff_t x_apart, float *lane)
+/* Adds up the exact products of a part of one group of all rows and tokens. A step multiplies a
+ * pair of codes of each row by one of each token. */
+INLINE void add_up_part(const TileKind kind, const int groups, const int tokens, const int part,
+                        const float *w, ptrdiff_t group_floats, const int16_t *x, ivec *sums)
 {
     const int steps = 8 / kind.parts;
-    ivec sums[ROW_VECTORS * PANEL_TOKENS];
 #pragma GCC unroll 12
     for (int i = 0; i < groups * tokens; i++)
         sums[i] = (ivec){0};
@@ -392,35 +397,54 @@ INLINE void tile_part(const TileKind kind, const int groups, const int tokens, c
                 }
             }
         }
-#pragma GCC unroll 2
-    for (int g = 0; g < groups; g++) {
-        const vec scales = vec_load(w + g * group_floats + (CODE_VECTORS + part) * VEC_LANES);
-#pragma GCC unroll 6
-        for (int t = 0; t < tokens; t++) {
-            float *at = lane + g * GROUP_LANES + t * VEC_LANES;
-            vec_store(at, mac_float32(first && part == 0 ? vec_zero() : vec_load(at),
-                                      ivec_to_float(sums[t * groups + g]),
-                                      vec_multiply(scales, vec_all(x_scales + t * x_apart))));
-        }
-    }
 }
 
-/* The minima of one group of all rows times the sums of x. */
-static void tile_mins(int parts, int groups, int tokens, const float *w, ptrdiff_t group_floats,
-                      const float *x_scales, const float *x_sums, ptrdiff_t x_apart, float *lane)
+/* One group of all rows and tokens, onto its lane of the products' sums: its parts, then minima. */
+INLINE void tile_group(const TileKind kind, const int groups, const int tokens, const int first,
+                       const int has_mins, const float *w, ptrdiff_t group_floats, const int16_t *x,
+                       const float *x_scales, const float *x_sums, ptrdiff_t x_apart, float *lane)
 {
-    for (int part = 0; part < parts; part++)
+    vec totals[ROW_VECTORS * PANEL_TOKENS];
+#pragma GCC unroll 2
+    for (int part = 0; part < kind.parts; part++) {
+        ivec sums[ROW_VECTORS * PANEL_TOKENS];
+        add_up_part(kind, groups, tokens, part, w, group_floats, x, sums);
+#pragma GCC unroll 2
         for (int g = 0; g < groups; g++) {
-            const int place = CODE_VECTORS + parts + part;
-            const vec mins = vec_load(w + g * group_floats + place * VEC_LANES);
+            const vec scales = vec_load(w + g * group_floats + (CODE_VECTORS + part) * VEC_LANES);
+#pragma GCC unroll 6
             for (int t = 0; t < tokens; t++) {
-                const float *sums = x_sums + 2 * t * x_apart;
-                const float sum = parts == 1 ? sums[0] + sums[x_apart] : sums[part * x_apart];
-                float *at = lane + g * GROUP_LANES + t * VEC_LANES;
-                vec_store(at, mac_float32(vec_load(at), vec_all(&sum),
-                                          vec_multiply(mins, vec_all(x_scales + t * x_apart))));
+                const int i = t * groups + g;
+                const float *at = lane + g * GROUP_LANES + t * VEC_LANES;
+                if (part == 0)
+                    totals[i] = first ? vec_zero() : vec_load(at);
+                totals[i] = mac_float32(totals[i], ivec_to_float(sums[i]),
+                                        vec_multiply(scales, vec_all(x_scales + t * x_apart)));
             }
         }
+    }
+    if (has_mins)
+#pragma GCC unroll 2
+        for (int part = 0; part < kind.parts; part++)
+#pragma GCC unroll 2
+            for (int g = 0; g < groups; g++) {
+                const int place = CODE_VECTORS + kind.parts + part;
+                const vec mins = vec_load(w + g * group_floats + place * VEC_LANES);
+#pragma GCC unroll 6
+                for (int t = 0; t < tokens; t++) {
+                    const float *of_x = x_sums + 2 * t * x_apart;
+                    const float sum =
+                        kind.parts == 1 ? of_x[0] + of_x[x_apart] : of_x[part * x_apart];
+                    vec *total = totals + t * groups + g;
+                    *total = mac_float32(*total, vec_all(&sum),
+                                         vec_multiply(mins, vec_all(x_scales + t * x_apart)));
+                }
+            }
+#pragma GCC unroll 2
+    for (int g = 0; g < groups; g++)
+#pragma GCC unroll 6
+        for (int t = 0; t < tokens; t++)
+            vec_store(lane + g * GROUP_LANES + t * VEC_LANES, totals[t * groups + g]);
 }
 
 /* The lanes of a sum are vectors of rows here, so that reducing them is adding vectors. */
@@ -455,13 +479,8 @@ INLINE void integer_tile(const TileKind kind, const int groups, const int tokens
         const ptrdiff_t block = k->start / GROUP + b;
         const int16_t *x = integer_numbers(k->panel, tokens, block);
         float *lane = lanes + b * PANEL_TOKENS * VEC_LANES;
-#pragma GCC unroll 2
-        for (int part = 0; part < kind.parts; part++)
-            tile_part(kind, groups, tokens, k->start == 0, part, w, group_floats, x,
-                      x_scales + block, x_apart, lane);
-        if (has_mins)
-            tile_mins(kind.parts, groups, tokens, w, group_floats, x_scales + block, x_sums + block,
-                      x_apart, lane);
+        tile_group(kind, groups, tokens, k->start == 0, has_mins, w, group_floats, x,
+                   x_scales + block, x_sums + block, x_apart, lane);
     }
     for (int g = 0; g < groups; g++) {
         float *of_group = lanes + g * GROUP_LANES;
