@@ -155,8 +155,9 @@ INLINE halves join_words(const uint64_t *words)
 /* The lowest of four numbers of 16 bits, for VEC_LANES groups. */
 INLINE halves repeat_halves(uint64_t four) { return (halves)_mm_set1_epi16((short)four); }
 
+INLINE int gathers_halves(ptrdiff_t apart) { return apart > 0; }
+
 /* Numbers of 16 bits for VEC_LANES groups, `apart` bytes from one to the next. */
-enum { MOST_APART = 255 };
 INLINE halves halves_apart(const uint8_t *bytes, const ptrdiff_t apart)
 {
     uint64_t words[2] = {0};

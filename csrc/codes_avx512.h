@@ -153,9 +153,10 @@ INLINE halves repeat_halves(uint64_t four)
     return (halves)_mm256_permutexvar_epi16(places, _mm256_castsi128_si256(word));
 }
 
-/* Numbers of 16 bits for VEC_LANES groups, `apart` bytes from one to the next; 64 bytes hold four.
- */
-enum { MOST_APART = 20 };
+/* Whether 64 bytes hold four numbers `apart` from one another, and the last 64 are in 16 blocks. */
+INLINE int gathers_halves(ptrdiff_t apart) { return apart == 18 || apart == 20; }
+
+/* Numbers of 16 bits for VEC_LANES groups, `apart` bytes from one to the next. */
 INLINE halves halves_apart(const uint8_t *bytes, const ptrdiff_t apart)
 {
     const __m512i places = _mm512_set1_epi64(apart / 2 * 0x0003000200010000);

@@ -119,7 +119,7 @@ INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFo
                                : load_bfloat16(scales, 0, 0);
         return u;
     }
-    if (!f.factors && f.code_bytes <= MOST_APART) {
+    if (!f.factors && f.scale_type == TYPE_FLOAT16 && gathers_halves(f.code_bytes)) {
         u.scales[0] = widen_float16(halves_apart(codes, f.code_bytes));
         u.mins[0] = widen_float16(halves_apart(codes + 2, f.code_bytes));
         return u;
@@ -159,7 +159,7 @@ INLINE vec add_unit(vec lanes, const Unit *u, UnitOfX x, const ExpandedFormat f)
 #pragma GCC unroll 2
     for (int part = 0; part < f.parts; part++) {
         vec sums = ivec_to_float(f.parts == 1 ? join_blocks(a, b) : join_halves(a, b, part));
-        if (f.less) /* exact */
+        if (f.nibbles && f.less) /* exact */
             sums = sums - (float)f.less * x_sums;
         lanes = mac_float32(lanes, sums, vec_multiply(u->scales[part], x_scales));
     }
