@@ -155,21 +155,6 @@ INLINE halves join_words(const uint64_t *words)
 /* The lowest of four numbers of 16 bits, for VEC_LANES groups. */
 INLINE halves repeat_halves(uint64_t four) { return (halves)_mm_set1_epi16((short)four); }
 
-INLINE int gathers_halves(ptrdiff_t apart) { return apart > 0; }
-
-/* Numbers of 16 bits for VEC_LANES groups, `apart` bytes from one to the next. */
-INLINE halves halves_apart(const uint8_t *bytes, const ptrdiff_t apart)
-{
-    uint64_t words[2] = {0};
-#pragma GCC unroll 8
-    for (int g = 0; g < VEC_LANES; g++) {
-        uint16_t half;
-        memcpy(&half, bytes + g * apart, sizeof half);
-        words[g / 4] |= (uint64_t)half << g % 4 * 16;
-    }
-    return join_words(words);
-}
-
 /* The steps of VEC_LANES groups (formats.h), of one part of each. */
 INLINE vec widen_steps(const uint64_t *steps, int parts, int part)
 {

@@ -154,7 +154,7 @@ INLINE halves repeat_halves(uint64_t four)
 }
 
 /* Whether 64 bytes hold four numbers `apart` from one another, and the last 64 are in 16 blocks. */
-INLINE int gathers_halves(ptrdiff_t apart) { return apart == 18 || apart == 20; }
+#define GATHERS_HALVES(apart) ((apart) == 18 || (apart) == 20)
 
 /* Numbers of 16 bits for VEC_LANES groups, `apart` bytes from one to the next. */
 INLINE halves halves_apart(const uint8_t *bytes, const ptrdiff_t apart)

@@ -119,11 +119,13 @@ INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFo
                                : load_bfloat16(scales, 0, 0);
         return u;
     }
-    if (!f.factors && f.scale_type == TYPE_FLOAT16 && gathers_halves(f.code_bytes)) {
+#ifdef GATHERS_HALVES
+    if (!f.factors && f.scale_type == TYPE_FLOAT16 && GATHERS_HALVES(f.code_bytes)) {
         u.scales[0] = widen_float16(halves_apart(codes, f.code_bytes));
         u.mins[0] = widen_float16(halves_apart(codes + 2, f.code_bytes));
         return u;
     }
+#endif
 #pragma GCC unroll 16
     for (int b = 0; b < blocks; b++)
         block_factors(&factors, b * VEC_LANES / blocks, codes + b * f.code_bytes,

@@ -39,9 +39,8 @@ def test_the_bundled_model_gets_a_table_of_speeds_and_limits(run_process: Run) -
     table = cells(done.stdout)
     assert table["speed"] == ["tokens/s", "this machine's limit", "share"]
     for work in ("prompt", "one token after the other"):
-        speed, *limit = table[work]
+        speed, _limit, _share = table[work]
         assert float(speed) > 0
-        assert limit == ["unknown"] or len(limit) == 2  # a busy machine may slow the probes alone
     weights = weights_of_a_step(load_model())
     assert table["bytes per token, weights"][0].startswith(f"{sum(t.nbytes for t in weights)} (")
     assert table["prompt tokens"] == ["128"]
