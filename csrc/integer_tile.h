@@ -187,7 +187,7 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
         (&sums[0][0][0])[i] = vec_zero();
     const ptrdiff_t row_blocks = in / f.elements;
     const ptrdiff_t unit_blocks = UNIT_CODES / f.elements;
-    const int into_l1 = prefetches_into_l1();
+    const PrefetchInto into = prefetch_into();
     uint8_t padded[2 * UNIT_CODES];
     char padded_scales[VEC_LANES * sizeof(float)];
     float room[VEC_LANES];
@@ -200,10 +200,10 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
             const ptrdiff_t first = block + r * apart * row_blocks;
             const uint8_t *codes = (const uint8_t *)weight->data + first * f.code_bytes;
             const char *scales = scales_at(room, weight, first, count / f.elements, f);
-            prefetch_span(codes + PREFETCH_STREAM, unit_blocks * f.code_bytes, into_l1);
+            prefetch_span(codes + PREFETCH_STREAM, unit_blocks * f.code_bytes, into);
             prefetch_span((const char *)weight->scales + first * f.scale_bytes
                               + PREFETCH_STREAM * f.scale_bytes / f.code_bytes,
-                          unit_blocks * f.scale_bytes, into_l1);
+                          unit_blocks * f.scale_bytes, into);
             if (count < UNIT_CODES) { /* zeros stand for the blocks that lack */
                 codes = memcpy(memset(padded, 0, sizeof padded), codes,
                                (size_t)(count / f.elements * f.code_bytes));
@@ -344,8 +344,9 @@ INLINE void widen_expanded(const IntegerKBlock *k, const ExpandedFormat f)
     float *out = k->widened;
     /* The first K block of all rows is fetched at once; each later one during the one before. */
     for (ptrdiff_t r = 0; k->start == 0 && r < k->rows; r++) {
-        prefetch_span(codes + r * row_bytes, bytes, 0);
-        prefetch_span((const char *)k->weight->scales + (k->row + r) * row_scales, row_scales, 0);
+        prefetch_span(codes + r * row_bytes, bytes, INTO_L2);
+        prefetch_span((const char *)k->weight->scales + (k->row + r) * row_scales, row_scales,
+                      INTO_L2);
     }
     for (ptrdiff_t first = 0; first < k->rows; first += VEC_LANES) {
         const uint8_t *rows[VEC_LANES];
@@ -354,7 +355,7 @@ INLINE void widen_expanded(const IntegerKBlock *k, const ExpandedFormat f)
             const ptrdiff_t block = ((k->row + row) * k->in + k->start) / f.elements;
             float room;
             rows[r] = codes + row * row_bytes;
-            prefetch_span(rows[r] + bytes, bytes, 0);
+            prefetch_span(rows[r] + bytes, bytes, INTO_L2);
             for (ptrdiff_t b = 0; b < blocks; b++)
                 widen_block_factors(out + b * block_groups * floats + r, rows[r] + b * f.code_bytes,
                                     scales_at(&room, k->weight, block + b, 1, f), f);

@@ -124,9 +124,9 @@ void batched_matmul(void *out, void *scratch, const void *a, const void *b, ptrd
 ptrdiff_t quantize(void *codes, void *scales, const void *x, ptrdiff_t n, ElementType x_type,
                    ElementType type, int threads);
 
-/* quantized.c: out[t, :] = row rows[t] of a weight, or row t if rows is NULL. */
-void dequantize(void *out, const Weight *weight, const int32_t *rows, ptrdiff_t T,
-                ptrdiff_t columns, ElementType out_type, int threads);
+/* get_rows.c: rows ids[t] of a table, or t if ids is NULL; returns 0 if all of them are there. */
+ptrdiff_t get_rows(void *out, const Weight *table, const int32_t *ids, ptrdiff_t T, ptrdiff_t V,
+                   ptrdiff_t D, ElementType out_type, int threads);
 
 /* softmax.c: of each row. */
 void softmax(void *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType x_type,
@@ -137,7 +137,7 @@ void rms_norm(void *out, const void *x, const void *weight, ptrdiff_t rows, ptrd
               ElementType x_type, ElementType weight_type, ElementType out_type, int threads);
 
 /* rotary.c: pairs of each head as complex numbers, times frequencies[t, pair]. */
-void rotary(void *out, const void *x, const float *frequencies, ptrdiff_t T, ptrdiff_t heads,
+void rotary(void *out, const void *x, const void *frequencies, ptrdiff_t T, ptrdiff_t heads,
             ptrdiff_t h, int halves, ElementType type, int threads);
 
 /* elementwise.c: op of a, and of b but for OP_SILU. */

@@ -33,7 +33,7 @@ static void run_token(void *work, ptrdiff_t t, int thread)
  * once. Threads take tokens, so that one row of frequencies serves all heads of a token from the
  * cache. Checked by the caller: contiguity and sizes.
  */
-void rotary(void *out, const void *x, const float *frequencies, ptrdiff_t T, ptrdiff_t heads,
+void rotary(void *out, const void *x, const void *frequencies, ptrdiff_t T, ptrdiff_t heads,
             ptrdiff_t h, int halves, ElementType type, int threads)
 {
     const int workers = threads_for(T * heads * h, ELEMENTS_PER_THREAD, threads);

@@ -24,8 +24,7 @@ INLINE void widen_rows(float *widened, const Weight *weight, ptrdiff_t row, ptrd
         const ptrdiff_t bytes = count * code_bytes / elements;
         const char *next = (const char *)weight->data + first * code_bytes / elements + bytes;
         float *out = widened + (r - place) * steps * LANES + place * VEC_LANES;
-        for (ptrdiff_t at = 0; at < bytes; at += LINE)
-            __builtin_prefetch(next + at);
+        prefetch_span(next, bytes, INTO_L1);
         widen_span(room, weight, first, count, type);
         for (int part = 0; part < VEC_PARTS; part++)
             for (ptrdiff_t step = 0; step < steps; step++, out += side * VEC_LANES)

@@ -213,25 +213,9 @@ class QuantizedTensor(TensorBase):
             DTypeError: Another dtype.
         """
         result = Tensor._empty(self._shape, float_dtype("dequantize", dtype), self._name)
-        self._dequantize(result, ffi.NULL, 1, self._size)
+        if self._size:
+            copy_rows(result, self._weight, ffi.NULL, 1, 1, self._size)
         return result
-
-    def dequantized_rows(self, ids: Tensor, dtype: DType) -> Tensor:
-        """Compute some rows of a table; `get_rows` has checked the arguments.
-
-        out[..., i] = self[ids[...], i], rounded once;  self [V, D], ids int32 [...], out [..., D]
-        """
-        columns, ids = self._shape[1], ids.contiguous()
-        result = Tensor._empty((*ids._shape, columns), dtype, self._name)
-        self._dequantize(result, kernels.pointer(ids._pointer), ids._size, columns)
-        return result
-
-    def _dequantize(self, out: Tensor, rows: Any, T: int, columns: int) -> None:
-        if out._size:
-            lib.dequantize(
-                out._pointer, ffi.new(WEIGHT, self._weight), rows, T, columns, out._dtype.code,
-                kernels.threads or kernels.checked_threads(),
-            )  # fmt: skip
 
     def rows(self, start: int, stop: int) -> Self:
         """Take `start <= i < stop` of the rows of a matrix, whole blocks or ShapeError; a view."""
@@ -288,6 +272,18 @@ class QuantizedTensor(TensorBase):
 
 # What products and get_rows take.
 Weight: TypeAlias = Tensor | QuantizedTensor
+
+
+def copy_rows(out: Tensor, weight: Any, ids: Any, T: int, V: int, D: int) -> bool:
+    """Write T rows of a table [V, D], a `Weight` of the kernels, into a tensor of floats.
+
+    The ids are a pointer to int32 numbers; NULL takes the first rows. False where one has no row.
+    """
+    refused: int = lib.get_rows(
+        out._pointer, ffi.new(WEIGHT, weight), ids, T, V, D, out._dtype.code,
+        kernels.threads or kernels.checked_threads(),
+    )  # fmt: skip
+    return not refused
 
 
 def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTensor:

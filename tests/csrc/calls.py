@@ -171,12 +171,14 @@ def quantize(x: Operand, dtype: ml.BlockDType, codes: Operand, scales: Operand) 
     )  # fmt: skip
 
 
-def dequantize(weight: ml.QuantizedTensor, rows: Operand | None, out: Operand) -> None:
-    """Compute all elements, or those of some rows."""
-    T, columns = (1, weight.size) if rows is None else array_of(out).shape
-    lib.dequantize(
-        pointer(out), ffi.new("Weight *", weight_fields(weight)), pointer(rows), T, columns,
-        code(out), get_num_threads(),
+def get_rows(table: Operand, ids: Operand | None, out: Operand) -> int:
+    """Pick rows, or take all elements; return how many spans have an id without a row."""
+    T, V, D = (1, 1, table.size) if ids is None else (len(ids), *table.shape)
+    return int(
+        lib.get_rows(
+            pointer(out), ffi.new("Weight *", weight_fields(table)), pointer(ids), T, V, D,
+            code(out), get_num_threads(),
+        )
     )  # fmt: skip
 
 

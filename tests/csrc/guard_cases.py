@@ -207,17 +207,18 @@ def run_quantize(memory: Memory, dtype: Any, x: Any, n: int) -> None:
     calls.quantize(filled(memory, (n,), x), dtype, codes, scales)
 
 
-def run_dequantize(
-    memory: Memory, kind: Any, out: Any, by_rows: bool, rows: int, columns: int
+def run_get_rows(
+    memory: Memory, kind: Any, out: Any, by_ids: bool, rows: int, columns: int
 ) -> None:
     columns = whole_blocks(kind, columns)
-    weight = weight_of(memory, (rows, columns), kind)
-    if not by_rows or not rows:
-        calls.dequantize(weight, None, result(memory, (rows, columns), out))
+    table = weight_of(memory, (rows, columns), kind)
+    if not by_ids or not rows:
+        calls.get_rows(table, None, result(memory, (rows, columns), out))
         return
-    wanted = memory.array((3,), np.int32)
-    wanted[...] = rows - 1, 0, rows // 2
-    calls.dequantize(weight, wanted, result(memory, (3, columns), out))
+    ids = memory.array((5,), np.int32)
+    ids[...] = rows - 1, -1, 0, rows, rows // 2
+    refused = calls.get_rows(table, ids, result(memory, (5, columns), out))
+    assert bool(refused) == bool(columns)
 
 
 def cache_in(memory: Memory, positions: int, K: int, h: int, dtype: Any) -> calls.Cache:
@@ -262,8 +263,8 @@ CASES: dict[str, Case] = {
     ),
     "linear_reference": Case(run_linear_reference, [()], 3, [(13, 512, 130)]),
     "quantize": Case(run_quantize, list(product((ml.nf4, ml.int8_block), TYPES)), 1, _LONG_SPANS),
-    "dequantize": Case(
-        run_dequantize, list(product(_QUANTIZED, TYPES, (False, True))), 2, _LONG_ROWS
+    "get_rows": Case(
+        run_get_rows, list(product((*TYPES, *_QUANTIZED), TYPES, (False, True))), 2, _LONG_ROWS
     ),
     "batched_matmul": Case(
         run_batched_matmul, list(product(_SAME, (filled, rows_apart))), 3,

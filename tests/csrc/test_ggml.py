@@ -173,7 +173,7 @@ def test_dequantizing_gives_code_times_scale_plus_minimum(
     data = blocks_of(dtype, 90 * 256, np.array(values))
     weight = ml.QuantizedTensor(dtype, (90, 256), tensor(data))
     out = empty((90, 256), out_dtype)
-    calls.dequantize(weight, None, out)
+    calls.get_rows(weight, None, out)
     with np.errstate(all="ignore"):
         assert bits(out) == bits(elements(weight).astype(out_dtype))
 
@@ -184,7 +184,7 @@ def test_rows_are_dequantized_in_any_order(isa: str, dtype: ml.BlockDType, colum
     weight = random_weight(dtype, (9, columns))
     rows = np.array([8, 0, 3, 3], np.int32)
     out = empty((4, columns), bf16)
-    calls.dequantize(weight, rows, out)
+    calls.get_rows(weight, rows, out)
     assert bits(out) == bits(elements(weight)[rows].astype(bf16))
 
 

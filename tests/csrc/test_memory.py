@@ -19,7 +19,7 @@ from .surface import kernels
 
 # How many combinations of types, formats and operations each kernel has.
 KINDS = {
-    "linear": 8 + 3 * 16, "linear_reference": 1, "quantize": 2 * 5, "dequantize": 16 * 5,
+    "linear": 8 + 3 * 16, "linear_reference": 1, "quantize": 2 * 5, "get_rows": 21 * 5,
     "batched_matmul": 3, "softmax": 2 * 2, "rms_norm": 2 * 5 * 2, "rotary": 2 * 2,
     "elementwise": 4 * 2, "attention": 2, "write_cache": 2, "argmax": 2, "probe_read": 4,
     "probe_multiply_add": 2, "convert": 5 * 5,

@@ -103,7 +103,7 @@ def rotary_embedding(
     result = Tensor._empty(x._shape, operand._dtype)
     if result._size:
         lib.rotary(
-            result._pointer, operand._pointer, kernels.pointer(turns._pointer), T, heads, h,
+            result._pointer, operand._pointer, turns._pointer, T, heads, h,
             pairs == "halves", operand._dtype.code, kernels.threads or kernels.checked_threads(),
         )  # fmt: skip
     return result if result._dtype is x._dtype else result.to(x._dtype)

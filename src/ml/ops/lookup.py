@@ -1,7 +1,10 @@
 """Ops that pick elements: by index, by order, by place."""
 
+import math
+
 import numpy as np
 
+from .. import kernels
 from ..checks import (
     check_indices,
     check_kind,
@@ -14,7 +17,7 @@ from ..dtype import DType, bfloat16, int32, int64
 from ..errors import DTypeError, ShapeError
 from ..layout import checked_ints, resolve_dim
 from ..op import op
-from ..quantized import QuantizedTensor, Weight
+from ..quantized import QuantizedTensor, Weight, copy_rows
 from ..tensor import Tensor
 
 
@@ -39,22 +42,30 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | None = None) -> Tensor:
         IndexOutOfRangeError: An id that has no row.
     """
     check_ndim_at_least("get_rows", table, 1)
-    if ids.dtype is not int32:
+    if ids._dtype is not int32:
         raise DTypeError(
             f"[get_rows] ids.dtype must equal int32: {ids.dtype} (ids {list(ids.shape)})"
         )
-    numbers = ids.numpy()
-    check_indices("get_rows", "ids", numbers, table.shape[0], ("table", table), ("ids", ids))
+    row, name = table._shape[1:], ""
     if isinstance(table, QuantizedTensor):
-        if table.ndim != 2:
+        if len(row) != 1:
             raise ShapeError(
                 f"[get_rows] ndim of a block-quantized table must equal 2: {table.ndim} "
                 f"(shape {list(table.shape)})"
             )
-        dtype = bfloat16 if dtype is None else float_dtype("get_rows", dtype)
-        return table.dequantized_rows(ids, dtype)
-    result = Tensor._empty((*ids.shape, *table.shape[1:]), table.dtype)
-    result.bits()[...] = table.bits()[numbers]
+        stored = dtype = bfloat16 if dtype is None else float_dtype("get_rows", dtype)
+        name, weight = table._name, table._weight
+    else:
+        table, stored = table.contiguous(), table._dtype
+        weight = kernels.weight((table._pointer,), stored.code) if stored.is_float else None
+    result, ids = Tensor._empty((*ids._shape, *row), stored, name), ids.contiguous()
+    at, V, D = kernels.pointer(ids._pointer), table._shape[0], math.prod(row)
+    copied = weight is not None and copy_rows(result, weight, at, ids._size, V, D)
+    if not copied or not D:
+        numbers = ids.numpy()
+        check_indices("get_rows", "ids", numbers, V, ("table", table), ("ids", ids))
+        if isinstance(table, Tensor):
+            result.bits()[...] = table.bits()[numbers]
     return result if dtype is None else result.to(dtype)
 
 
