@@ -26,11 +26,15 @@ static ptrdiff_t fair_share(const Work *work, ptrdiff_t at)
     return min_size(share < 8 ? 8 : ceil_div(share, 4) * 4, CHUNK_ROWS);
 }
 
-/* Groups of nearly equal size, each of whole panels. */
-static void cut_groups(Work *work, ptrdiff_t tokens)
+/* The size of nearly equal parts of some tokens, each of whole panels. */
+static ptrdiff_t even_part(ptrdiff_t tokens, ptrdiff_t most)
 {
-    const ptrdiff_t groups = ceil_div(tokens, GROUP_TOKENS);
-    work->tokens = ceil_div(ceil_div(tokens, groups), PANEL_TOKENS) * PANEL_TOKENS;
+    return ceil_div(ceil_div(tokens, ceil_div(tokens, most)), PANEL_TOKENS) * PANEL_TOKENS;
+}
+
+static void cut_groups(Work *work, ptrdiff_t tokens, ptrdiff_t most)
+{
+    work->tokens = even_part(tokens, most);
     work->groups = ceil_div(tokens, work->tokens);
     atomic_store(&work->next, 0);
 }
@@ -144,9 +148,9 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
     for (; pass.first < T && work.rows; pass.first += pass.tokens) {
         const ElementType type = parts->weight.type;
         pass.x = (const char *)x + pass.first * in * type_bytes(x_type);
-        pass.tokens = min_size(pass.scratch.panel_tokens, T - pass.first);
+        pass.tokens = min_size(even_part(T, pass.scratch.panel_tokens), T - pass.first);
         pass.form = product_form(x_type, type, in);
-        cut_groups(&work, pass.tokens);
+        cut_groups(&work, pass.tokens, group_tokens(pass.set, type, pass.form));
         if (in && !reads_rows(pass.tokens, x_type, type, pass.form))
             run_units(&pass, pack_panel, ceil_div(pass.tokens, PANEL_TOKENS), 1, work.workers);
         run_units(&pass, multiply_units, work.workers, 1, work.workers);

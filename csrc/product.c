@@ -24,15 +24,19 @@ enum {
     WIDENED_BYTES = CHUNK_ROWS * K_BLOCK * (int)sizeof(float),
     /* From here on a group has the panels to gain from weights that are kept widened. */
     KEPT_TOKENS = 8 * PANEL_TOKENS,
-    /* Tokens that are few, and the bytes that their panels may take. */
-    FEW_TOKENS = 3 * PANEL_TOKENS,
-    FEW_BYTES = 512 * 1024,
+    /* Tokens that are few where weights are widened and where they are not, as each panel widens
+     * them anew; and the bytes of room that their panels may take. */
+    FEW_WIDENING = 4 * PANEL_TOKENS,
+    FEW_TOKENS = 8 * PANEL_TOKENS,
+    FEW_BYTES = 2 * 1024 * 1024,
     /* Places in memory that a thread then reads weights from in turn, and bytes that one panel
      * prefetches of each. Of several panels each prefetches a part of the next rows there. */
     FEW_STREAMS = 4,
     FEW_PREFETCH = 1024,
     /* Room for the panels of an op: as many tokens as fit, but at least one panel per thread. */
     PANELS_BYTES = 8 * 1024 * 1024,
+    /* A group's tokens where K blocks are short: the sums that rest between them fit the L2 cache. */
+    RESTING_TOKENS = 22 * PANEL_TOKENS,
     LANES_BYTES = GROUP_TOKENS / PANEL_TOKENS * PANEL_LANES * (int)sizeof(float),
     THREAD_BYTES = WIDENED_BYTES + LANES_BYTES
 };
@@ -85,6 +89,17 @@ int reads_rows(ptrdiff_t tokens, ElementType x_type, ElementType weight_type, Fo
     const ElementType type = form == FORM_BFLOAT16 ? TYPE_BFLOAT16 : TYPE_FLOAT32;
     const int is_plain = form == FORM_BFLOAT16 || form == FORM_FLOAT32;
     return tokens == 1 && is_plain && block_elements(weight_type) == 0 && x_type == type;
+}
+
+/* Whether weights are widened, by the first panel or before, K block by short K block. */
+static int widens(const KernelSet *set, ElementType weight_type, Form form)
+{
+    return block_elements(weight_type) || set->products[form][weight_type].keeps_widened;
+}
+
+ptrdiff_t group_tokens(const KernelSet *set, ElementType weight_type, Form form)
+{
+    return widens(set, weight_type, form) ? RESTING_TOKENS : GROUP_TOKENS;
 }
 
 void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_token, ptrdiff_t tokens,
@@ -205,14 +220,17 @@ static void multiply_many(const KernelSet *set, const Operands *o, float *widene
 /* A sum over nothing is 0. */
 static void store_zeros(const KernelSet *set, const Operands *o)
 {
-    float sums[GROUP_TOKENS * CHUNK_ROWS] = {0};
-    store_rows(set, o, 0, o->tokens, sums);
+    for (ptrdiff_t token = 0; token < o->tokens; token += PANEL_TOKENS) {
+        float sums[PANEL_TOKENS * CHUNK_ROWS] = {0};
+        store_rows(set, o, token, min_size(PANEL_TOKENS, o->tokens - token), sums);
+    }
 }
 
 static void multiply_plain(const KernelSet *set, const Operands *o, float *widened, float *lanes)
 {
     const PlainProduct *product = &set->products[o->form][o->weight->type];
-    const int few = o->tokens <= FEW_TOKENS && o->tokens * o->in * 4 <= FEW_BYTES;
+    const ptrdiff_t most = widens(set, o->weight->type, o->form) ? FEW_WIDENING : FEW_TOKENS;
+    const int few = o->tokens <= most && o->tokens * o->in * 4 <= FEW_BYTES;
     float sums[CHUNK_ROWS];
     if (reads_rows(o->tokens, o->x_type, o->weight->type, o->form)) {
         product->multiply_row(sums, o->x, plain_rows(o), o->weight_stride, o->rows, o->in);

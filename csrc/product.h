@@ -3,8 +3,8 @@
 #include "kernel_set.h"
 
 enum {
-    /* Tokens that one call of multiply takes. */
-    GROUP_TOKENS = 20 * PANEL_TOKENS,
+    /* Tokens that one call of multiply takes, at most. */
+    GROUP_TOKENS = 43 * PANEL_TOKENS,
     /* Multiply-adds that are worth one more thread. */
     PRODUCTS_PER_THREAD = 128 * 1024,
     /* Floats in which the sums of a chunk and a panel rest between two K blocks. */
@@ -41,6 +41,9 @@ ptrdiff_t panel_room(ptrdiff_t in);
 
 /* How x is multiplied by rows of `in` elements of a weight type. */
 Form product_form(ElementType x_type, ElementType weight_type, ptrdiff_t in);
+
+/* Tokens of which a group is best: at most GROUP_TOKENS. */
+ptrdiff_t group_tokens(const KernelSet *set, ElementType weight_type, Form form);
 
 /* Whether a product reads one token as it is: from plain weights, in the type of x. */
 int reads_rows(ptrdiff_t tokens, ElementType x_type, ElementType weight_type, Form form);
