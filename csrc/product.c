@@ -24,8 +24,8 @@ enum {
     WIDENED_BYTES = CHUNK_ROWS * K_BLOCK * (int)sizeof(float),
     /* From here on a group has the panels to gain from weights that are kept widened. */
     KEPT_TOKENS = 8 * PANEL_TOKENS,
-    /* Tokens that are few where weights are widened and where they are not, as each panel widens
-     * them anew; and the bytes of room that their panels may take. */
+    /* Tokens that are few: where each panel widens the weights anew, and where none does; and the
+     * bytes of room that their panels may take. */
     FEW_WIDENING = 4 * PANEL_TOKENS,
     FEW_TOKENS = 8 * PANEL_TOKENS,
     FEW_BYTES = 2 * 1024 * 1024,
@@ -35,7 +35,7 @@ enum {
     FEW_PREFETCH = 1024,
     /* Room for the panels of an op: as many tokens as fit, but at least one panel per thread. */
     PANELS_BYTES = 8 * 1024 * 1024,
-    /* A group's tokens where K blocks are short: the sums that rest between them fit the L2 cache. */
+    /* A group's tokens where K blocks are short: sums that rest between them fit the L2 cache. */
     RESTING_TOKENS = 22 * PANEL_TOKENS,
     LANES_BYTES = GROUP_TOKENS / PANEL_TOKENS * PANEL_LANES * (int)sizeof(float),
     THREAD_BYTES = WIDENED_BYTES + LANES_BYTES
