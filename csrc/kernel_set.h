@@ -11,7 +11,7 @@
 
 enum {
     LANES = 16,        /* of every sum */
-    CHUNK_ROWS = 64,   /* weight rows that one call takes, at most */
+    CHUNK_ROWS = 128,  /* weight rows that one call takes, at most */
     LINE = 64,         /* bytes of a cache line */
     K_BLOCK = 512,     /* elements of a K block of weights that are kept widened, or have blocks */
     PROBE_STREAMS = 8, /* places that a probe reads from side by side, at most */

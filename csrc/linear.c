@@ -8,6 +8,7 @@ typedef struct Work {
     ptrdiff_t rows;   /* of all weights */
     ptrdiff_t groups; /* of tokens */
     ptrdiff_t tokens; /* in a group */
+    ptrdiff_t most;   /* rows that a thread takes at a time */
     int workers;
     _Atomic ptrdiff_t next; /* the first row, of all groups, that nobody has taken */
 } Work;
@@ -18,12 +19,12 @@ typedef struct Unit {
     const LinearPart *part;
 } Unit;
 
-/* As many rows as multiply takes, but fewer near the end, so that all threads end together. */
+/* As many rows as are best, but fewer near the end, so that all threads end together. */
 static ptrdiff_t fair_share(const Work *work, ptrdiff_t at)
 {
     const ptrdiff_t left = work->rows * work->groups - at;
     const ptrdiff_t share = ceil_div(left, 4 * (ptrdiff_t)work->workers);
-    return min_size(share < 8 ? 8 : ceil_div(share, 4) * 4, CHUNK_ROWS);
+    return min_size(share < 8 ? 8 : ceil_div(share, 4) * 4, work->most);
 }
 
 /* The size of nearly equal parts of some tokens, each of whole panels. */
@@ -32,9 +33,10 @@ static ptrdiff_t even_part(ptrdiff_t tokens, ptrdiff_t most)
     return ceil_div(ceil_div(tokens, ceil_div(tokens, most)), PANEL_TOKENS) * PANEL_TOKENS;
 }
 
-static void cut_groups(Work *work, ptrdiff_t tokens, ptrdiff_t most)
+static void cut_groups(Work *work, ptrdiff_t tokens, UnitSize best)
 {
-    work->tokens = even_part(tokens, most);
+    work->most = best.rows;
+    work->tokens = even_part(tokens, best.tokens);
     work->groups = ceil_div(tokens, work->tokens);
     atomic_store(&work->next, 0);
 }
@@ -150,7 +152,7 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
         pass.x = (const char *)x + pass.first * in * type_bytes(x_type);
         pass.tokens = min_size(even_part(T, pass.scratch.panel_tokens), T - pass.first);
         pass.form = product_form(x_type, type, in);
-        cut_groups(&work, pass.tokens, group_tokens(pass.set, type, pass.form));
+        cut_groups(&work, pass.tokens, best_unit(pass.set, type, pass.form, pass.tokens));
         if (in && !reads_rows(pass.tokens, x_type, type, pass.form))
             run_units(&pass, pack_panel, ceil_div(pass.tokens, PANEL_TOKENS), 1, work.workers);
         run_units(&pass, multiply_units, work.workers, 1, work.workers);

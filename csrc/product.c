@@ -97,9 +97,11 @@ static int widens(const KernelSet *set, ElementType weight_type, Form form)
     return block_elements(weight_type) || set->products[form][weight_type].keeps_widened;
 }
 
-ptrdiff_t group_tokens(const KernelSet *set, ElementType weight_type, Form form)
+UnitSize best_unit(const KernelSet *set, ElementType weight_type, Form form, ptrdiff_t tokens)
 {
-    return widens(set, weight_type, form) ? RESTING_TOKENS : GROUP_TOKENS;
+    if (tokens > FEW_TOKENS && !widens(set, weight_type, form))
+        return (UnitSize){GROUP_TOKENS, CHUNK_ROWS};
+    return (UnitSize){RESTING_TOKENS, CHUNK_ROWS / 2};
 }
 
 void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_token, ptrdiff_t tokens,

@@ -42,8 +42,12 @@ ptrdiff_t panel_room(ptrdiff_t in);
 /* How x is multiplied by rows of `in` elements of a weight type. */
 Form product_form(ElementType x_type, ElementType weight_type, ptrdiff_t in);
 
-/* Tokens of which a group is best: at most GROUP_TOKENS. */
-ptrdiff_t group_tokens(const KernelSet *set, ElementType weight_type, Form form);
+/* Tokens and weight rows that one call of multiply takes at best. */
+typedef struct UnitSize {
+    ptrdiff_t tokens, rows;
+} UnitSize;
+
+UnitSize best_unit(const KernelSet *set, ElementType weight_type, Form form, ptrdiff_t tokens);
 
 /* Whether a product reads one token as it is: from plain weights, in the type of x. */
 int reads_rows(ptrdiff_t tokens, ElementType x_type, ElementType weight_type, Form form);

@@ -24,8 +24,8 @@ COLUMNS = [0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 257]
 # the tile; more columns than one K block holds
 SHAPES = [
     (1, 96, 70), (2, 96, 7), (3, 65, 5), (4, 64, 66), (5, 33, 3), (6, 32, 4), (7, 40, 9),
-    (13, 48, 129), (24, 70, 9), (25, 70, 9), (48, 33, 70), (49, 33, 70), (125, 34, 6), (263, 34, 6),
-    (7, 4100, 5), (14, 8225, 7),
+    (13, 48, 129), (24, 70, 9), (25, 70, 9), (48, 33, 70), (49, 33, 70), (125, 34, 6),
+    (263, 34, 133), (7, 4100, 5), (14, 8225, 7),
 ]  # fmt: skip
 Types = tuple["np.dtype[Any]", "np.dtype[Any]", "np.dtype[Any]"]
 products = pytest.mark.parametrize("types", PRODUCTS, ids=lambda types: "-".join(map(str, types)))
@@ -200,8 +200,8 @@ def test_linear_packs_no_more_tokens_than_its_scratch_holds(types: Types) -> Non
 
 def test_scratch_grows_with_threads_and_with_very_long_rows_only() -> None:
     size = calls.lib.product_scratch_bytes
-    assert size(1, 2) == size(128_256, 2) < 11 * 2**20
-    assert size(4096, 4) - size(4096, 2) < 2.5 * 2**20
+    assert size(1, 2) == size(128_256, 2) < 13 * 2**20
+    assert size(4096, 4) - size(4096, 2) < 5 * 2**20
     assert size(10**6, 1) < 7 * 4 * 10**6
 
 
