@@ -152,7 +152,7 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
         pass.x = (const char *)x + pass.first * in * type_bytes(x_type);
         pass.tokens = min_size(even_part(T, pass.scratch.panel_tokens), T - pass.first);
         pass.form = product_form(x_type, type, in);
-        cut_groups(&work, pass.tokens, best_unit(pass.set, type, pass.form, pass.tokens));
+        cut_groups(&work, pass.tokens, best_unit(pass.set, type, pass.form, pass.tokens, in));
         if (in && !reads_rows(pass.tokens, x_type, type, pass.form))
             run_units(&pass, pack_panel, ceil_div(pass.tokens, PANEL_TOKENS), 1, work.workers);
         run_units(&pass, multiply_units, work.workers, 1, work.workers);

@@ -97,11 +97,13 @@ static int widens(const KernelSet *set, ElementType weight_type, Form form)
     return block_elements(weight_type) || set->products[form][weight_type].keeps_widened;
 }
 
-UnitSize best_unit(const KernelSet *set, ElementType weight_type, Form form, ptrdiff_t tokens)
+UnitSize best_unit(const KernelSet *set, ElementType weight_type, Form form, ptrdiff_t tokens,
+                   ptrdiff_t in)
 {
-    if (tokens > FEW_TOKENS && !widens(set, weight_type, form))
-        return (UnitSize){GROUP_TOKENS, CHUNK_ROWS};
-    return (UnitSize){RESTING_TOKENS, CHUNK_ROWS / 2};
+    if (widens(set, weight_type, form))
+        return (UnitSize){RESTING_TOKENS, CHUNK_ROWS / 2};
+    const int rests = in * type_bytes(weight_type) > K_BLOCK_BYTES;
+    return (UnitSize){GROUP_TOKENS, tokens > FEW_TOKENS && !rests ? CHUNK_ROWS : CHUNK_ROWS / 2};
 }
 
 void store_rows(const KernelSet *set, const Operands *o, ptrdiff_t first_token, ptrdiff_t tokens,

@@ -47,7 +47,8 @@ typedef struct UnitSize {
     ptrdiff_t tokens, rows;
 } UnitSize;
 
-UnitSize best_unit(const KernelSet *set, ElementType weight_type, Form form, ptrdiff_t tokens);
+UnitSize best_unit(const KernelSet *set, ElementType weight_type, Form form, ptrdiff_t tokens,
+                   ptrdiff_t in);
 
 /* Whether a product reads one token as it is: from plain weights, in the type of x. */
 int reads_rows(ptrdiff_t tokens, ElementType x_type, ElementType weight_type, Form form);
