@@ -81,41 +81,43 @@ def _row(name: str, weights: str, args: ModelArgs, nbytes: int) -> str:
 def speed(_page: Path, _argument: str) -> str:
     """Return the table of speeds against other engines, from the tables of PERFORMANCE.md."""
     text = (ROOT / "docs" / "PERFORMANCE.md").read_text(encoding="utf-8")
+    text = text.partition("\n### Zen 4\n")[2].partition("\n### ")[0]
     rows = ["| speed relative to | llama.cpp | transformers |", "|---|---|---|"]
     for what, run in (
         ("new tokens", "decode"),
-        ("prompt of 22 tokens", "prefill 22"),
-        ("prompt of 512 tokens", "prefill 512"),
+        ("prompt of 22 tokens", "prompt of 22"),
+        ("prompt of 512 tokens", "prompt of 512"),
     ):
         cpp, hub = (measured(text, f"{run} over {it}") for it in ("llama.cpp", "transformers"))
         rows.append(f"| {what}, bfloat16 | {cpp} | {hub} |")
     for weights, theirs in (("int8", "Q8_0"), ("nf4", "Q4_0")):
-        for what, length in (
-            ("new tokens", ""), ("prompt of 22 tokens", ", 22"), ("prompt of 512 tokens", ", 512"),
-        ):  # fmt: skip
-            found = measured(text, f"{weights} over llama.cpp's {theirs}{length}")
+        for column, what in enumerate(
+            ("new tokens", "prompt of 22 tokens", "prompt of 512 tokens"), start=1
+        ):
+            found = measured(text, f"{weights} over llama.cpp's {theirs}", column)
             rows.append(f"| {what}, {weights} against {theirs} | {found} |  |")
     return "\n".join(rows)
 
 
-def measured(text: str, name: str) -> str:
+def measured(text: str, row: str, column: int = 0) -> str:
     """Return the median and the range of a row, as they are written in a page.
 
     Args:
         text: The page.
-        name: The first column; with `, 22` or `, 512` that of the row of prompts, and its length.
+        row: The first column.
+        column: Which of the others has both, as `1.41 (1.39 - 1.49)`; with 0 the second one has
+            the median and the third one the range.
 
     Raises:
         PageError: No table has such a row.
     """
-    row, _, prompt = name.partition(", ")
     number = r"([\d.]+)"
-    if prompt:
-        before = r"\|[^|]*\|" if prompt == "22" else r"\|[^|]*\|[^|]*\|"
-        pattern = rf"{before} {number} \({number} - {number}\) \|"
+    if column:
+        both = rf"{number} \({number} - {number}\)"
+        pattern = r"\|[^|]*" * (column - 1) + rf"\| {both} \|"
     else:
         pattern = rf"\|[^|]*\| {number} \| {number} - {number} \|"
     found = re.search(rf"^\| {re.escape(row)} {pattern}", text, flags=re.MULTILINE)
     if found is None:
-        raise PageError(f"docs/PERFORMANCE.md: expected a row {name!r} with a median and a range")
+        raise PageError(f"docs/PERFORMANCE.md: expected a row {row!r} with a median and a range")
     return f"{found[1]} ({found[2]} - {found[3]})"

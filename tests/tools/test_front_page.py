@@ -17,8 +17,7 @@ from tools.pages import PageError
 PAGE = Path("README.md")
 TEXT = """
 | decode over llama.cpp | >= 1 | 1.34 | 1.107 - 1.423 | met |
-| nf4 over llama.cpp's Q4_0 | >= 1 | 1.41 | 1.39 - 1.49 | met |
-| nf4 over llama.cpp's Q4_0 | | 0.90 (0.89 - 0.93) | 1.01 (0.81 - 1.16) | |
+| nf4 over llama.cpp's Q4_0 | 1.41 (1.39 - 1.49) | 0.90 (0.89 - 0.93) | 1.01 (0.81 - 1.16) | 2.5 |
 """
 
 
@@ -55,9 +54,9 @@ def test_a_tied_output_is_counted_once() -> None:
 
 def test_numbers_are_taken_from_the_row_and_the_column_that_are_named() -> None:
     assert measured(TEXT, "decode over llama.cpp") == "1.34 (1.107 - 1.423)"
-    assert measured(TEXT, "nf4 over llama.cpp's Q4_0") == "1.41 (1.39 - 1.49)"
-    assert measured(TEXT, "nf4 over llama.cpp's Q4_0, 22") == "0.90 (0.89 - 0.93)"
-    assert measured(TEXT, "nf4 over llama.cpp's Q4_0, 512") == "1.01 (0.81 - 1.16)"
+    assert measured(TEXT, "nf4 over llama.cpp's Q4_0", 1) == "1.41 (1.39 - 1.49)"
+    assert measured(TEXT, "nf4 over llama.cpp's Q4_0", 2) == "0.90 (0.89 - 0.93)"
+    assert measured(TEXT, "nf4 over llama.cpp's Q4_0", 3) == "1.01 (0.81 - 1.16)"
 
 
 def test_a_row_that_is_gone_is_refused() -> None:
