@@ -111,7 +111,7 @@ class Transformers:
         torch = self.torch
         with torch.inference_mode():
             result = self.model(
-                torch.tensor([ids]), past_key_values=self.cache, use_cache=True, logits_to_keep=1
+                torch.tensor([ids]), cache=self.cache, use_cache=True, logits_to_keep=1
             )
         return result.logits[0, -1].float().numpy()
 
