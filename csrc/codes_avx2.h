@@ -32,6 +32,7 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
 /* A vector of integers: here of one group of codes. */
 typedef __m256i ivec;
 enum { VECTOR_GROUPS = 1 };
+#define BYTE_LANES 2
 
 INLINE ivec join_groups(const group *groups) { return groups[0]; }
 
@@ -68,28 +69,24 @@ INLINE WidePair look_up_wide(const uint8_t *bytes, const int16_t table[16])
         {_mm256_unpacklo_epi8(odd_lower, odd_upper), _mm256_unpackhi_epi8(odd_lower, odd_upper)}};
 }
 
-/* Codes of 4 bits of two groups: in 16 bytes each, `apart` from one another, or (0) in halves of
- * the same 32. */
-INLINE WidePair widen_nibbles(const uint8_t *bytes, const ptrdiff_t apart)
-{
-    const ivec mask = _mm256_set1_epi16(15);
-    WidePair pair;
-    for (int k = 0; k < 2; k++) {
-        const ivec both =
-            apart ? load_both(bytes + k * apart) : _mm256_loadu_si256((const __m256i *)bytes);
-        const ivec places =
-            apart ? _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4) : _mm256_set1_epi32(4 * k);
-        const ivec codes = _mm256_srlv_epi32(both, places);
-        pair.even[k] = _mm256_and_si256(codes, mask);
-        pair.odd[k] = _mm256_and_si256(_mm256_srli_epi32(codes, 8), mask);
-    }
-    return pair;
-}
-
 INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
 {
     (void)second;
     return first[index];
+}
+
+/* Sixteen bytes for each lane of 16 bytes. */
+INLINE ivec join_lanes(const uint8_t *const *bytes)
+{
+    return _mm256_inserti128_si256(
+        _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)bytes[0])),
+        _mm_loadu_si128((const __m128i *)bytes[1]), 1);
+}
+
+/* Sums of pairs of products of bytes, as 16 bits: codes of 4 bits by signed or unsigned numbers. */
+INLINE ivec multiply_bytes(ivec is_unsigned, ivec is_signed)
+{
+    return _mm256_maddubs_epi16(is_unsigned, is_signed);
 }
 
 /* VEC_LANES / 2 numbers, each of them twice. */

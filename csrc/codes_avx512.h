@@ -31,6 +31,7 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
 /* A vector of integers: here of two groups of codes. */
 typedef __m512i ivec;
 enum { VECTOR_GROUPS = 2 };
+#define BYTE_LANES 4
 
 INLINE ivec join_groups(const group *groups)
 {
@@ -51,27 +52,37 @@ INLINE WidePair look_up_wide(const uint8_t *bytes, const int16_t table[16])
                       {_mm512_permutexvar_epi16(both, entries)}};
 }
 
-/* Codes of 4 bits of two groups: in 16 bytes each, `apart` from one another, or (0) in halves of
- * the same 32. */
-INLINE WidePair widen_nibbles(const uint8_t *bytes, const ptrdiff_t apart)
-{
-    const __m128i *second = (const __m128i *)(bytes + apart);
-    const ivec both = apart ? _mm512_mask_broadcast_i32x4(
-                                  _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)bytes)),
-                                  0xFF00, _mm_loadu_si128(second))
-                            : _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)bytes));
-    const ivec places = apart ? _mm512_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4, 0, 0, 0, 0, 4, 4, 4, 4)
-                              : _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
-    const ivec mask = _mm512_set1_epi16(15), codes = _mm512_srlv_epi32(both, places);
-    return (WidePair){{_mm512_and_si512(codes, mask)},
-                      {_mm512_and_si512(_mm512_srli_epi32(codes, 8), mask)}};
-}
-
 INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
 {
     return index ? _mm512_shuffle_i64x2(*first, *second, 0xEE)
                  : _mm512_shuffle_i64x2(*first, *second, 0x44);
 }
+
+/* Sixteen bytes for each lane of 16 bytes. */
+INLINE ivec join_lanes(const uint8_t *const *bytes)
+{
+    ivec v = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)bytes[0]));
+#pragma GCC unroll 3
+    for (int i = 1; i < BYTE_LANES; i++)
+        v = _mm512_mask_broadcast_i32x4(v, (__mmask16)(15u << 4 * i),
+                                        _mm_loadu_si128((const __m128i *)bytes[i]));
+    return v;
+}
+
+/* Sums of pairs of products of bytes, as 16 bits: codes of 4 bits by signed or unsigned numbers. */
+INLINE ivec multiply_bytes(ivec is_unsigned, ivec is_signed)
+{
+    return _mm512_maddubs_epi16(is_unsigned, is_signed);
+}
+
+#if defined(AVX512BF16) && !defined(LLAMA_BOLTS_EMULATE_BF16)
+/* sum + the products of four bytes: all processors with BF16 have VNNI. */
+#define ADDS_BYTES
+INLINE ivec add_bytes(ivec sum, ivec is_unsigned, ivec is_signed)
+{
+    return _mm512_dpbusd_epi32(sum, is_unsigned, is_signed);
+}
+#endif
 
 /* VEC_LANES / 2 numbers, each of them twice. */
 INLINE vec load_twice(const float *x)

@@ -29,7 +29,8 @@ static int has_avx512bf16(void)
 #ifdef LLAMA_BOLTS_EMULATE_BF16
     return has_avx512();
 #else
-    return has_avx512() && __builtin_cpu_supports("avx512bf16");
+    return has_avx512() && __builtin_cpu_supports("avx512vnni")
+           && __builtin_cpu_supports("avx512bf16");
 #endif
 }
 

@@ -17,7 +17,7 @@
  */
 #pragma once
 #include "integers.h"
-#include "row_kernels.h"
+#include "formats.h"
 
 INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float *scale, float *sums,
                            ptrdiff_t sums_apart, const char *x)
@@ -49,13 +49,30 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
     }
 }
 
-/* Lays one panel out (integers.h); x is bfloat16. */
-static void pack_integers(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
-                          ElementType x_type)
+/* Where the two bytes of the numbers of a group go, in lanes of 16 bytes (integers.h). */
+INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptrdiff_t index,
+                      const int lanes, int tokens, int token)
 {
-    (void)x_type;
+    const ptrdiff_t unit = index / (4 * lanes) * tokens + token;
+    char *out = (char *)panel + (unit * 16 + index % 4 * 4) * lanes * 16 + index / 4 % lanes * 16;
+    int16_t numbers[X_GROUP];
+    for (int i = 0; i < X_GROUP / 2; i++) {
+        numbers[2 * i] = even[i];
+        numbers[2 * i + 1] = odd[i];
+    }
+    for (int half = 0; half < 2; half++, out += lanes * 16)
+        for (int i = 0; i < 16; i++) {
+            out[i] = (char)(numbers[half * 16 + i] >> 8);
+            out[2 * lanes * 16 + i] = (char)numbers[half * 16 + i];
+        }
+}
+
+/* Lays one panel out (integers.h); x is bfloat16. With lanes, numbers are cut into bytes. */
+INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+                         const int lanes)
+{
     const ptrdiff_t groups = in / X_GROUP, padded = integer_padded(in) / X_GROUP;
-    int16_t *rest = integer_numbers(panel, tokens, groups / 2 * 2);
+    int16_t *rest = integer_numbers(panel, tokens, groups / LANES * LANES);
     memset(rest, 0, (size_t)((char *)integer_scales(panel, in, tokens, 0) - (char *)rest));
     for (int t = 0; t < tokens; t++) {
         float *scales = integer_scales(panel, in, tokens, t);
@@ -63,12 +80,35 @@ static void pack_integers(float *panel, const char *x, ptrdiff_t x_stride, int t
         for (ptrdiff_t g = groups; g < padded; g++)
             scales[g] = sums[g] = sums[padded + g] = 0.0f;
         for (ptrdiff_t g = 0; g < groups; g++) {
-            int16_t *even = integer_numbers(panel, tokens, g) + t * 64;
+            int16_t numbers[48], *even = integer_numbers(panel, tokens, g) + t * 64;
+            even = lanes ? numbers : even;
             quantize_group(even, even + 32, scales + g, sums + g, padded,
                            x + t * x_stride + g * X_GROUP * 2);
+            if (lanes) {
+                put_bytes(panel, even, even + 32, g, lanes, tokens, t);
+                continue;
+            }
 #ifdef ARRANGE_NUMBERS
             ARRANGE_NUMBERS(even);
 #endif
         }
     }
+}
+
+static void pack_integers(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+                          ElementType x_type)
+{
+    (void)x_type;
+    pack_numbers(panel, x, x_stride, tokens, in, 0);
+}
+
+/* Lanes of 16 bytes of a vector that takes codes of 4 bits times bytes; 0 where none does. */
+#ifndef BYTE_LANES
+#define BYTE_LANES 0
+#endif
+
+INLINE void pack_few_integers(float *panel, const char *x, ptrdiff_t x_stride, int tokens,
+                              ptrdiff_t in, const ExpandedFormat f)
+{
+    pack_numbers(panel, x, x_stride, tokens, in, f.nibbles ? BYTE_LANES : 0);
 }

@@ -10,7 +10,7 @@ void multiply_integers(const KernelSet *set, const Operands *o, float *widened, 
 {
     const BlockFormat *format = &set->formats[o->weight->type];
     float sums[PANEL_TOKENS * CHUNK_ROWS];
-    if (o->tokens <= INTEGER_FEW) {
+    if (o->form == FORM_FEW_INTEGERS) {
         format->multiply_integer_rows(sums, o->panels, o->weight, o->row, o->rows, o->in,
                                       (int)o->tokens);
         store_rows(set, o, 0, o->tokens, sums);

@@ -17,6 +17,11 @@ enum {
  *                                           one, then the odd elements of both
  *   scales   [tokens][groups]
  *   sums     [tokens][2][groups] of the numbers of the two halves of a group, as float32
+ *
+ * In a panel of few tokens, codes of 4 bits meet numbers that are cut into bytes: a vector of a set
+ * has lanes of 16 bytes, and four vectors have a half of as many groups each. In their place are
+ *   bytes    [lanes * 4 groups][tokens][4][upper, lower][halves][lanes][16], where lane l of
+ *            the i-th has bytes of group 4 * l + i
  */
 static inline ptrdiff_t integer_padded(ptrdiff_t in)
 {

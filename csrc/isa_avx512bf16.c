@@ -4,7 +4,7 @@
 #ifdef LLAMA_BOLTS_EMULATE_BF16
 #define TARGETS "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl"
 #else
-#define TARGETS "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"
+#define TARGETS "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16"
 #endif
 #define VECTORS "vectors_avx512.h"
 #define CODES "codes_avx512.h"

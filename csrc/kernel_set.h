@@ -21,12 +21,13 @@ enum {
 
 /* How a product takes x, and in what it runs. */
 typedef enum Form {
-    FORM_BFLOAT16, /* panels of bfloat16, multiplied by bfloat16 */
-    FORM_FLOAT32,  /* panels of float32, multiplied by float32 */
-    FORM_INTEGERS  /* panels of integers with scales, multiplied by codes (integers.h) */
+    FORM_BFLOAT16,    /* panels of bfloat16, multiplied by bfloat16 */
+    FORM_FLOAT32,     /* panels of float32, multiplied by float32 */
+    FORM_INTEGERS,    /* panels of integers with scales, multiplied by codes (integers.h) */
+    FORM_FEW_INTEGERS /* the same of few tokens, laid out as a format wants them */
 } Form;
 
-enum { FORM_COUNT = 3, PLAIN_FORMS = 2 };
+enum { PACKED_FORMS = 3, PLAIN_FORMS = 2 };
 
 /* Where a tile finds its weights, widened to what the product runs in or not. */
 typedef enum WeightSource {
@@ -77,6 +78,10 @@ typedef struct PlainProduct {
     int keeps_widened;
 } PlainProduct;
 
+/* Lays `in` elements of `tokens` rows of x out as a panel of a form. */
+typedef void (*pack_function)(float *panel, const char *x, ptrdiff_t x_stride, int tokens,
+                              ptrdiff_t in, ElementType x_type);
+
 /* What is done with one format of block-quantized weights; NULL where it has no use for it. */
 typedef struct BlockFormat {
     /* Codes and scales of blocks from block `first` on; how many elements are not finite. */
@@ -88,9 +93,11 @@ typedef struct BlockFormat {
     /* Elements [start, start + count) of some rows, at most K_BLOCK, into KBlock's `widened`. */
     void (*widen_k_block)(float *widened, const Weight *weight, ptrdiff_t row, ptrdiff_t rows,
                           ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, Form form);
-    /* FORM_INTEGERS: out[t][r] for up to INTEGER_FEW tokens; the K block's rows into `widened`. */
+    /* FORM_FEW_INTEGERS: a panel of up to INTEGER_FEW tokens; and out[t][r] of them. */
+    pack_function pack_few;
     void (*multiply_integer_rows)(float *out, const float *panel, const Weight *weight,
                                   ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in, int tokens);
+    /* FORM_INTEGERS: the K block's rows into `widened`. */
     void (*widen_integers)(const IntegerKBlock *block);
     /* Adds a K block that widen_integers has seen to the sums. */
     void (*multiply_integers)(const IntegerKBlock *block);
@@ -104,9 +111,7 @@ typedef struct KernelSet {
     /* Adds a K block whose weights are widened. */
     void (*multiply_widened[PLAIN_FORMS])(const KBlock *block);
 
-    /* Lays `in` elements of `tokens` rows of x out as a panel of a form. */
-    void (*pack[FORM_COUNT])(float *panel, const char *x, ptrdiff_t x_stride, int tokens,
-                             ptrdiff_t in, ElementType x_type);
+    pack_function pack[PACKED_FORMS];
 
     void (*softmax_row)(void *out, const void *x, ptrdiff_t n, ElementType x_type,
                         ElementType out_type);

@@ -78,9 +78,11 @@ static void pack_panel(void *work, ptrdiff_t panel, int thread)
     (void)thread;
     const Pass *pass = work;
     const ptrdiff_t x_stride = pass->in * type_bytes(pass->x_type), t = panel * PANEL_TOKENS;
-    pass->set->pack[pass->form](
-        pass->scratch.panels + panel * panel_room(pass->in), pass->x + t * x_stride, x_stride,
-        (int)min_size(PANEL_TOKENS, pass->tokens - t), pass->in, pass->x_type);
+    const pack_function pack = pass->form == FORM_FEW_INTEGERS
+                                   ? pass->set->formats[pass->work->parts->weight.type].pack_few
+                                   : pass->set->pack[pass->form];
+    pack(pass->scratch.panels + panel * panel_room(pass->in), pass->x + t * x_stride, x_stride,
+         (int)min_size(PANEL_TOKENS, pass->tokens - t), pass->in, pass->x_type);
 }
 
 static void multiply_unit(const Pass *pass, const Unit *unit, int thread)
@@ -151,7 +153,7 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
         const ElementType type = parts->weight.type;
         pass.x = (const char *)x + pass.first * in * type_bytes(x_type);
         pass.tokens = min_size(even_part(T, pass.scratch.panel_tokens), T - pass.first);
-        pass.form = product_form(x_type, type, in);
+        pass.form = product_form(pass.tokens, x_type, type, in);
         cut_groups(&work, pass.tokens, best_unit(pass.set, type, pass.form, pass.tokens, in));
         if (in && !reads_rows(pass.tokens, x_type, type, pass.form))
             run_units(&pass, pack_panel, ceil_div(pass.tokens, PANEL_TOKENS), 1, work.workers);

@@ -92,7 +92,7 @@ void batched_matmul(void *out, void *scratch, const void *a, const void *b, ptrd
                    .m = m,
                    .n = n,
                    .k = k,
-                   .form = product_form(type, type, k),
+                   .form = product_form(m, type, type, k),
                    .type = type,
                    .out_type = out_type,
                    .scratch = cut_scratch(scratch, k, threads)};

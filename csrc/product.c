@@ -32,7 +32,7 @@ enum {
     /* Places in memory that a thread then reads weights from in turn, and bytes that one panel
      * prefetches of each. Of several panels each prefetches a part of the next rows there. */
     FEW_STREAMS = 4,
-    FEW_PREFETCH = 1024,
+    FEW_PREFETCH = 2048,
     /* Room for the panels of an op: as many tokens as fit, but at least one panel per thread. */
     PANELS_BYTES = 8 * 1024 * 1024,
     /* A group's tokens where K blocks are short: sums that rest between them fit the L2 cache. */
@@ -67,15 +67,16 @@ Scratch cut_scratch(void *scratch, ptrdiff_t in, int threads)
     return (Scratch){(float *)start, start + bytes, panels * PANEL_TOKENS};
 }
 
-Form product_form(ElementType x_type, ElementType weight_type, ptrdiff_t in)
+Form product_form(ptrdiff_t tokens, ElementType x_type, ElementType weight_type, ptrdiff_t in)
 {
     const int bfloat16 = x_type == TYPE_BFLOAT16;
     const Form plain = bfloat16 ? FORM_BFLOAT16 : FORM_FLOAT32;
+    const Form integers = tokens <= INTEGER_FEW ? FORM_FEW_INTEGERS : FORM_INTEGERS;
 #define PAIR_ROW(name, type, bytes) [type] = 1,
     static const uint8_t in_pairs[TYPE_COUNT] = { PAIR_TYPES(PAIR_ROW) };
 #define PLAIN_ROW(name, type, bytes) case type:
 #define BLOCK_ROW(name, type, elements, codes, scale) \
-    case type: return bfloat16 && in % elements == 0 ? FORM_INTEGERS : plain;
+    case type: return bfloat16 && in % elements == 0 ? integers : plain;
     switch (weight_type) {
         PLAIN_TYPES(PLAIN_ROW)
         return in_pairs[weight_type] ? plain : FORM_FLOAT32;
@@ -257,6 +258,7 @@ void multiply(const KernelSet *set, const Operands *o, const Scratch *scratch, i
     switch (o->form) {
     case FORM_BFLOAT16:
     case FORM_FLOAT32: multiply_plain(set, o, widened, lanes); break;
-    case FORM_INTEGERS: multiply_integers(set, o, widened, lanes); break;
+    case FORM_INTEGERS:
+    case FORM_FEW_INTEGERS: multiply_integers(set, o, widened, lanes); break;
     }
 }

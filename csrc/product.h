@@ -39,8 +39,8 @@ Scratch cut_scratch(void *scratch, ptrdiff_t in, int threads);
 /* Floats between two panels of one op. */
 ptrdiff_t panel_room(ptrdiff_t in);
 
-/* How x is multiplied by rows of `in` elements of a weight type. */
-Form product_form(ElementType x_type, ElementType weight_type, ptrdiff_t in);
+/* How some tokens of x are multiplied by rows of `in` elements of a weight type. */
+Form product_form(ptrdiff_t tokens, ElementType x_type, ElementType weight_type, ptrdiff_t in);
 
 /* Tokens and weight rows that one call of multiply takes at best. */
 typedef struct UnitSize {
