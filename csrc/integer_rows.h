@@ -17,7 +17,7 @@
  */
 #pragma once
 #include "integers.h"
-#include "formats.h"
+#include "row_kernels.h"
 
 INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float *scale, float *sums,
                            ptrdiff_t sums_apart, const char *x)
@@ -49,21 +49,22 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
     }
 }
 
+/* Lanes of 16 bytes of a vector that takes codes of 4 bits times bytes; 0 where none does. */
+#ifndef BYTE_LANES
+#define BYTE_LANES 0
+#endif
+
 /* Where the two bytes of the numbers of a group go, in lanes of 16 bytes (integers.h). */
 INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptrdiff_t index,
                       const int lanes, int tokens, int token)
 {
     const ptrdiff_t unit = index / (4 * lanes) * tokens + token;
     char *out = (char *)panel + (unit * 16 + index % 4 * 4) * lanes * 16 + index / 4 % lanes * 16;
-    int16_t numbers[X_GROUP];
-    for (int i = 0; i < X_GROUP / 2; i++) {
-        numbers[2 * i] = even[i];
-        numbers[2 * i + 1] = odd[i];
-    }
     for (int half = 0; half < 2; half++, out += lanes * 16)
         for (int i = 0; i < 16; i++) {
-            out[i] = (char)(numbers[half * 16 + i] >> 8);
-            out[2 * lanes * 16 + i] = (char)numbers[half * 16 + i];
+            const int number = (i % 2 ? odd : even)[half * 8 + i / 2];
+            out[i] = (char)(number >> 8);
+            out[2 * lanes * 16 + i] = (char)number;
         }
 }
 
@@ -100,15 +101,4 @@ static void pack_integers(float *panel, const char *x, ptrdiff_t x_stride, int t
 {
     (void)x_type;
     pack_numbers(panel, x, x_stride, tokens, in, 0);
-}
-
-/* Lanes of 16 bytes of a vector that takes codes of 4 bits times bytes; 0 where none does. */
-#ifndef BYTE_LANES
-#define BYTE_LANES 0
-#endif
-
-INLINE void pack_few_integers(float *panel, const char *x, ptrdiff_t x_stride, int tokens,
-                              ptrdiff_t in, const ExpandedFormat f)
-{
-    pack_numbers(panel, x, x_stride, tokens, in, f.nibbles ? BYTE_LANES : 0);
 }
