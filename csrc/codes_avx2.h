@@ -75,7 +75,7 @@ INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
     return first[index];
 }
 
-/* Sixteen bytes for each lane of 16 bytes. */
+/* A vector of 16 bytes from each of BYTE_LANES places. */
 INLINE ivec join_lanes(const uint8_t *const *bytes)
 {
     return _mm256_inserti128_si256(

@@ -58,7 +58,7 @@ INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
                  : _mm512_shuffle_i64x2(*first, *second, 0x44);
 }
 
-/* Sixteen bytes for each lane of 16 bytes. */
+/* A vector of 16 bytes from each of BYTE_LANES places. */
 INLINE ivec join_lanes(const uint8_t *const *bytes)
 {
     ivec v = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)bytes[0]));
@@ -76,7 +76,7 @@ INLINE ivec multiply_bytes(ivec is_unsigned, ivec is_signed)
 }
 
 #if defined(AVX512BF16) && !defined(LLAMA_BOLTS_EMULATE_BF16)
-/* sum + the products of four bytes: all processors with BF16 have VNNI. */
+/* sum + the products of four bytes. Builds that emulate BF16 go without. */
 #define ADDS_BYTES
 INLINE ivec add_bytes(ivec sum, ivec is_unsigned, ivec is_signed)
 {

@@ -65,8 +65,9 @@ typedef struct ExpandedFormat {
     /* What the codes of blocks of two groups stand for, whose scale is float32; else NULL. */
     const Levels *levels;
     quantize_function quantize; /* NULL where nothing is quantized to the format */
-    /* Where codes have 4 bits in two halves of bytes, as `expand` takes them: the place of a
-     * block's first; and what is taken off each (not where parts are 2). Else 0. */
+    /* Where codes are numbers of 4 bits, and parts are 1: the byte of a block at which they begin,
+     * else 0. A block of one group has its halves in the lower and upper halves of 16 bytes, a
+     * larger one groups 2i and 2i + 1 in those of 32 bytes. And what is taken off each code. */
     int nibbles, less;
 } ExpandedFormat;
 

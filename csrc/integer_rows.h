@@ -49,7 +49,11 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
     }
 }
 
-/* Lanes of 16 bytes of a vector that takes codes of 4 bits times bytes; 0 where none does. */
+/*
+ * Lanes of 16 bytes in a vector, where codes of 4 bits are multiplied as bytes; else 0. A set with
+ * integer_tile.h defines it, join_lanes and multiply_bytes; and ADDS_BYTES and add_bytes where one
+ * instruction multiplies bytes and adds them to 32 bits.
+ */
 #ifndef BYTE_LANES
 #define BYTE_LANES 0
 #endif
@@ -82,7 +86,7 @@ INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int to
             scales[g] = sums[g] = sums[padded + g] = 0.0f;
         for (ptrdiff_t g = 0; g < groups; g++) {
             int16_t numbers[48], *even = integer_numbers(panel, tokens, g) + t * 64;
-            even = lanes ? numbers : even;
+            even = lanes ? numbers : even; /* odd ones 32 places behind them */
             quantize_group(even, even + 32, scales + g, sums + g, padded,
                            x + t * x_stride + g * X_GROUP * 2);
             if (lanes) {

@@ -89,8 +89,9 @@ INLINE ivec code_products(const Unit *u, int i, const int16_t *x, const Expanded
 }
 
 /*
- * Products of the codes of groups i, 4 + i, ..., of which lanes of 16 bytes have the halves, by the
- * bytes of x. Sums of four products stay within 16 bits: 4 * 15 * 255.
+ * One vector of sums: codes of the two halves of groups i, 4 + i, ..., a lane each, by the upper
+ * and lower bytes of x. Without add_bytes, sums of four products have to fit into 16 bits: codes
+ * may be 32 at most, for 4 * 32 * 255.
  */
 INLINE ivec byte_products(const ivec codes[2], const ivec upper[2], const ivec lower[2])
 {
@@ -109,24 +110,26 @@ INLINE ivec byte_products(const ivec codes[2], const ivec upper[2], const ivec l
 }
 
 /*
- * Codes of 4 bits, in the lower and upper halves of 16 bytes: where blocks have one group, those of
- * its halves; else of the same half of two groups.
+ * Splits bytes into codes[2 * i + half] of groups i, 4 + i, ... The two codes of a byte belong to
+ * the halves of a group where blocks have one group, else to two neighbouring groups.
  */
 INLINE void load_nibbles(ivec codes[8], const uint8_t *first, const ExpandedFormat f)
 {
+    const ptrdiff_t groups = f.elements / GROUP;
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         const uint8_t *bytes[BYTE_LANES];
 #pragma GCC unroll 4
-        for (int l = 0; l < BYTE_LANES; l++)
-            bytes[l] = first + f.nibbles
-                       + (f.elements == GROUP ? (4 * l + i) * f.code_bytes
-                                              : l / 2 * f.code_bytes + l % 2 * 64 + 16 * i);
+        for (int l = 0; l < BYTE_LANES; l++) {
+            const ptrdiff_t index = 4 * l + (groups == 1 ? i : i / 2 * 2);
+            bytes[l] = first + f.nibbles + index / groups * f.code_bytes
+                       + (groups == 1 ? 0 : index % groups / 2 * 32 + i % 2 * 16);
+        }
         const ivec both = join_lanes(bytes);
         const ivec lower = (ivec)((byte_lanes)both & 15), upper = (ivec)((short_lanes)both >> 4);
-        const int at = f.elements == GROUP ? 2 * i : i / 2 * 4 + i % 2;
+        const int at = groups == 1 ? 2 * i : i / 2 * 4 + i % 2;
         codes[at] = lower;
-        codes[at + (f.elements == GROUP ? 1 : 2)] = (ivec)((byte_lanes)upper & 15);
+        codes[at + (groups == 1 ? 1 : 2)] = (ivec)((byte_lanes)upper & 15);
     }
 }
 
@@ -320,6 +323,7 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
             out[t * CHUNK_ROWS + r * apart] = reduce_vectors(sums[r][t]);
 }
 
+_Static_assert(STREAMS == 2, "a row that is left over is done alone");
 INLINE void multiply_expanded_rows(float *out, const float *panel, const Weight *weight,
                                    ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in, int tokens,
                                    const ExpandedFormat f)

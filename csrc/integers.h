@@ -18,10 +18,10 @@ enum {
  *   scales   [tokens][groups]
  *   sums     [tokens][2][groups] of the numbers of the two halves of a group, as float32
  *
- * In a panel of few tokens, codes of 4 bits meet numbers that are cut into bytes: a vector of a set
- * has lanes of 16 bytes, and four vectors have a half of as many groups each. In their place are
- *   bytes    [lanes * 4 groups][tokens][4][upper, lower][halves][lanes][16], where lane l of
- *            the i-th has bytes of group 4 * l + i
+ * For formats with `nibbles`, a panel of few tokens has bytes in the place of numbers, where
+ * vectors of the set have BYTE_LANES lanes of 16 bytes (0: numbers stay). A unit is 4 * lanes
+ * groups: bytes    [units][tokens][i: 4][upper, lower][halves][lane l: lanes][16], of which the
+ * last are the bytes, in order, of a half of the unit's group 4 * l + i
  */
 static inline ptrdiff_t integer_padded(ptrdiff_t in)
 {

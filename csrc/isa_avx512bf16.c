@@ -1,4 +1,4 @@
-/* x86-64 with AVX-512 F, BW, DQ, VL and BF16. Panels keep bfloat16 pairs (one phase). */
+/* x86-64 with AVX-512 F, BW, DQ, VL, VNNI and BF16. Panels keep bfloat16 pairs (one phase). */
 #if defined(__x86_64__)
 #define AVX512BF16
 #ifdef LLAMA_BOLTS_EMULATE_BF16

@@ -27,6 +27,7 @@ typedef enum Form {
     FORM_FEW_INTEGERS /* the same of few tokens, laid out as a format wants them */
 } Form;
 
+/* Forms that KernelSet.pack has, and those of plain products. They come first. */
 enum { PACKED_FORMS = 3, PLAIN_FORMS = 2 };
 
 /* Where a tile finds its weights, widened to what the product runs in or not. */
@@ -93,7 +94,8 @@ typedef struct BlockFormat {
     /* Elements [start, start + count) of some rows, at most K_BLOCK, into KBlock's `widened`. */
     void (*widen_k_block)(float *widened, const Weight *weight, ptrdiff_t row, ptrdiff_t rows,
                           ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, Form form);
-    /* FORM_FEW_INTEGERS: a panel of up to INTEGER_FEW tokens; and out[t][r] of them. */
+    /* FORM_FEW_INTEGERS: a panel of up to INTEGER_FEW tokens as the next one reads it: out[t][r].
+     */
     pack_function pack_few;
     void (*multiply_integer_rows)(float *out, const float *panel, const Weight *weight,
                                   ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in, int tokens);
@@ -111,7 +113,7 @@ typedef struct KernelSet {
     /* Adds a K block whose weights are widened. */
     void (*multiply_widened[PLAIN_FORMS])(const KBlock *block);
 
-    pack_function pack[PACKED_FORMS];
+    pack_function pack[PACKED_FORMS]; /* few integers: pack_few of the format */
 
     void (*softmax_row)(void *out, const void *x, ptrdiff_t n, ElementType x_type,
                         ElementType out_type);

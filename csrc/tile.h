@@ -18,10 +18,10 @@ enum {
     VEC_PARTS = LANES / VEC_LANES,
     KEEPS_WIDENED = 1,
     /*
-     * One token: places in memory that a thread reads from in turn, and bytes that are prefetched
-     * of each. On Intel's Cascade Lake and Emerald Rapids two long streams come as fast as a plain
-     * read of eight; rows side by side, which end after some thousand bytes, reach 0.8 of that, and
-     * one stream without prefetching 0.7.
+     * One token: places in memory that a thread reads from in turn, and the bytes from where each
+     * is read to where it is prefetched. On Intel's Cascade Lake and Emerald Rapids two long
+     * streams come as fast as a plain read of eight; rows side by side, which end after some
+     * thousand bytes, reach 0.8 of that, and one stream without prefetching 0.7.
      */
     STREAMS = 2,
     PREFETCH_STREAM = 2048
