@@ -189,17 +189,16 @@ INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFo
 
 /* Numbers or their bytes, scales and sums of one token, for the groups of a unit (integers.h). */
 typedef struct UnitOfX {
-    const int16_t *numbers;
-    const char *bytes;
+    const int16_t *numbers; /* of the token, or their bytes */
     ptrdiff_t numbers_apart, sums_apart;
     const float *scales, *sums;
 } UnitOfX;
 
-INLINE UnitOfX unit_of_x(const float *panel, ptrdiff_t in, int tokens, int token, ptrdiff_t index)
+INLINE UnitOfX unit_of_x(const float *panel, ptrdiff_t in, int tokens, int token, ptrdiff_t index,
+                         const ExpandedFormat f)
 {
-    const int16_t *first = integer_numbers(panel, tokens, index);
-    return (UnitOfX){.numbers = first + token * 64,
-                     .bytes = (const char *)first + token * 2 * UNIT_CODES,
+    const int apart = f.nibbles ? UNIT_CODES : 64; /* from token to token */
+    return (UnitOfX){.numbers = integer_numbers(panel, tokens, index) + token * apart,
                      .numbers_apart = tokens * 64,
                      .sums_apart = integer_padded(in) / GROUP,
                      .scales = integer_scales(panel, in, tokens, token) + index,
@@ -253,7 +252,7 @@ INLINE void sum_nibbles(vec *sums, const Unit *units, const ptrdiff_t rows, Unit
         ivec bytes[4];
 #pragma GCC unroll 4
         for (int k = 0; k < 4; k++)
-            bytes[k] = ivec_load(x.bytes + (4 * i + k) * (int)sizeof(ivec));
+            bytes[k] = ivec_load(x.numbers + (4 * i + k) * 2 * VEC_LANES);
 #pragma GCC unroll 2
         for (ptrdiff_t r = 0; r < rows; r++)
             p[r][i] = byte_products(units[r].codes + 2 * i, bytes, bytes + 2);
@@ -303,14 +302,14 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
             }
             units[r] = load_unit(codes, scales, f);
             for (int t = 0; !f.nibbles && t < tokens; t++) {
-                const UnitOfX x = unit_of_x(panel, in, tokens, t, index);
+                const UnitOfX x = unit_of_x(panel, in, tokens, t, index, f);
                 vec exact[2], *const lanes = &sums[r][t][part];
                 sum_groups(exact, units + r, x, f);
                 *lanes = add_scaled(*lanes, units + r, exact, x, f);
             }
         }
         for (int t = 0; f.nibbles && t < tokens; t++) {
-            const UnitOfX x = unit_of_x(panel, in, tokens, t, index);
+            const UnitOfX x = unit_of_x(panel, in, tokens, t, index, f);
             vec exact[STREAMS];
             sum_nibbles(exact, units, rows, x);
 #pragma GCC unroll 2

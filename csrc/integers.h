@@ -19,9 +19,9 @@ enum {
  *   sums     [tokens][2][groups] of the numbers of the two halves of a group, as float32
  *
  * For formats with `nibbles`, a panel of few tokens has bytes in the place of numbers, where
- * vectors of the set have BYTE_LANES lanes of 16 bytes (0: numbers stay). A unit is 4 * lanes
- * groups: bytes    [units][tokens][i: 4][upper, lower][halves][lane l: lanes][16], of which the
- * last are the bytes, in order, of a half of the unit's group 4 * l + i
+ * vectors of the set have lanes of 16 bytes (BYTE_LANES). A unit is 4 * lanes groups:
+ *   bytes    [units][tokens][4][upper, lower][halves][lanes][16], where lane l of the i-th of 4
+ *            has the bytes, in order, of a half of the unit's group 4 * l + i
  */
 static inline ptrdiff_t integer_padded(ptrdiff_t in)
 {

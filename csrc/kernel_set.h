@@ -94,8 +94,7 @@ typedef struct BlockFormat {
     /* Elements [start, start + count) of some rows, at most K_BLOCK, into KBlock's `widened`. */
     void (*widen_k_block)(float *widened, const Weight *weight, ptrdiff_t row, ptrdiff_t rows,
                           ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, Form form);
-    /* FORM_FEW_INTEGERS: a panel of up to INTEGER_FEW tokens as the next one reads it: out[t][r].
-     */
+    /* FORM_FEW_INTEGERS: a panel of up to INTEGER_FEW tokens; and from that, out[t][r]. */
     pack_function pack_few;
     void (*multiply_integer_rows)(float *out, const float *panel, const Weight *weight,
                                   ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in, int tokens);
