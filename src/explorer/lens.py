@@ -115,7 +115,7 @@ def attribute(
         within the bound of the sum.
     """
     args = transformer.args
-    ids = ml.Tensor.from_numpy(np.array([token], np.int32))
+    ids = ml.Tensor.from_integers([token])
     row = ml.get_rows(transformer.output, ids, dtype=ml.float32).numpy()[0].astype(np.float64)
     exact = np.add.reduce(added).astype(np.float64)  # the stream after the last layer
     scale = 1.0 / np.sqrt(np.square(exact).mean() + args.norm_eps)

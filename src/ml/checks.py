@@ -11,7 +11,7 @@ import numpy as np
 from .dtype import DType, bfloat16, dtype_named, float32
 from .errors import DTypeError, IndexOutOfRangeError, ShapeError, TensorTypeError
 from .layout import Shape, broadcast_shapes, checked_shape, resolve_dim
-from .tensor import Array, Tensor, TensorBase
+from .tensor import Array, Tensor, TensorBase, allocate
 
 # The dtypes of activations, which the kernels read and write as they are; float16 is computed in
 # float32.
@@ -155,6 +155,6 @@ def comparable(x: Tensor) -> Array:
 
 def rounded(values: Any, dtype: DType) -> Tensor:
     """Round float64 values to float32, and from there to a dtype."""
-    result = Tensor._empty(np.shape(values), float32)
+    result = allocate(np.shape(values), float32)
     result.numpy()[...] = values
     return result.to(dtype)

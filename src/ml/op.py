@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from .. import trace
 from .dtype import DType
@@ -66,6 +66,7 @@ OPS: dict[str, Callable[..., Any]] = {}
 
 _observers: tuple[Observer, ...] = ()
 _running = threading.local()
+_signature = functools.cache(inspect.signature)
 
 
 def subscribe(observer: Observer) -> None:
@@ -95,47 +96,20 @@ def op(
         DTypeError: From the op, for a block-quantized tensor where it takes none.
         TensorMemoryError: From the op, where the system refuses memory to NumPy.
     """
-    name, signature = function.__name__, inspect.signature(function)
-
-    def observed(*args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the op, describe it to the observers, and name its results as they say."""
-        start = time.perf_counter()
-        result = function(*args, **kwargs)
-        seconds = time.perf_counter() - start
-        given = signature.bind(*args, **kwargs).arguments
-        if changed is None:
-            results = _tensors_of(result, given)
-        else:
-            results = changed(given)
-            given.pop("self", None)
-        if not results:
-            return result
-        call = OpCall(name, given, results, seconds)
-        for observer in _observers:
-            names = observer(call) or [x.name for x in results]
-            named = zip(results, names, strict=True)
-            results = tuple(x if x.name == new else x.with_name(new) for x, new in named)
-        if changed is not None:
-            return result
-        return results if isinstance(result, tuple) else results[0]  # type: ignore[return-value]
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            if not _observers or getattr(_running, "is_inside", False):
+            if not _observers:
                 return function(*args, **kwargs)
-            _running.is_inside = True
-            try:
-                return observed(*args, **kwargs)
-            finally:
-                _running.is_inside = False
+            return cast(R, _observed(function, changed, args, kwargs))
         except (AttributeError, TypeError, MemoryError) as error:
-            declared = _declared(name, signature, error, args, kwargs)
+            declared = _declared(function, error, args, kwargs)
             if declared is error:
                 raise
             raise declared from error
 
-    OPS[name] = run
+    OPS[function.__name__] = run
     return run
 
 
@@ -144,6 +118,35 @@ def op_that_changes(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make an op of a function that writes into what it is given and returns nothing; see `op`."""
     return lambda function: op(function, changed)
+
+
+def _observed(function: Any, changed: Any, args: Any, kwargs: Any) -> Any:
+    """Run an op, describe it to the observers, and name its results as they say."""
+    if getattr(_running, "is_inside", False):
+        return function(*args, **kwargs)
+    _running.is_inside = True
+    try:
+        start = time.perf_counter()
+        result = function(*args, **kwargs)
+        seconds = time.perf_counter() - start
+        given = _signature(function).bind(*args, **kwargs).arguments
+        if changed is None:
+            results = _tensors_of(result, given)
+        else:
+            results = changed(given)
+            given.pop("self", None)
+        if not results:
+            return result
+        call = OpCall(function.__name__, given, results, seconds)
+        for observer in _observers:
+            names = observer(call) or [x.name for x in results]
+            named = zip(results, names, strict=True)
+            results = tuple(x if x.name == new else x.with_name(new) for x, new in named)
+        if changed is not None:
+            return result
+        return results if isinstance(result, tuple) else results[0]
+    finally:
+        _running.is_inside = False
 
 
 def _tensors_of(result: Any, given: dict[str, Any]) -> tuple[Any, ...]:
@@ -157,12 +160,11 @@ def _items(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _declared(
-    name: str, signature: inspect.Signature, error: Exception, args: Any, kwargs: Any
-) -> Exception:
+def _declared(function: Any, error: Exception, args: Any, kwargs: Any) -> Exception:
     """Return the error of this package that says what is wrong with a call, or the same one."""
     if isinstance(error, LlamaBoltsError):
         return error
+    name, signature = function.__name__, _signature(function)
     if isinstance(error, MemoryError):
         return TensorMemoryError(f"[{name}] memory: the system refused the allocation")
     try:

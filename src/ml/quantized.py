@@ -29,7 +29,7 @@ from .dtype import (
 from .errors import DTypeError, ShapeError, TensorError
 from .kernels import WEIGHT, ffi, lib
 from .layout import Shape, checked_shape
-from .tensor import Tensor, TensorBase
+from .tensor import Tensor, TensorBase, allocate
 
 Floats = npt.NDArray[np.float32]
 
@@ -212,7 +212,7 @@ class QuantizedTensor(TensorBase):
         Raises:
             DTypeError: Another dtype.
         """
-        result = Tensor._empty(self._shape, float_dtype("dequantize", dtype), self._name)
+        result = allocate(self._shape, float_dtype("dequantize", dtype), self._name)
         if self._size:
             copy_rows(result, self._weight, ffi.NULL, 1, 1, self._size)
         return result

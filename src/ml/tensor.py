@@ -1,13 +1,23 @@
 """The Tensor: a shape, strides and a dtype over a flat storage; and what all tensors share."""
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MethodType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from . import kernels, layout
-from .dtype import DType, bool_, checked_scalar, complex64, dtype_named, float32, from_numpy_dtype
+from .dtype import (
+    DType,
+    bool_,
+    checked_scalar,
+    complex64,
+    dtype_named,
+    float32,
+    from_numpy_dtype,
+    int32,
+)
 from .errors import DTypeError, ShapeError, TensorError, TensorMemoryError, TensorTypeError
 from .kernels import lib
 from .layout import Index, Shape, packed
@@ -19,6 +29,7 @@ Array = np.ndarray[Any, Any]
 _EDGE_VALUES = 3
 _REPR_NAME_LENGTH = 80
 _PRINTED_VALUES = 1000
+_new: Any = object.__new__  # leaves out the checks of `Tensor.__init__`
 
 
 class TensorBase:
@@ -152,41 +163,18 @@ class Tensor(TensorBase):
         self._name = name
         self._pointer = self._weight = None
 
-    @classmethod
-    def empty(cls, shape: Iterable[int], dtype: DType | str, name: str = "") -> Self:
+    @staticmethod
+    def empty(shape: Iterable[int], dtype: DType | str, name: str = "") -> "Tensor":
         """Allocate a contiguous tensor, uninitialized; arguments as in `Tensor`.
 
         Raises:
             ShapeError: A size that is negative or no integer.
             TensorMemoryError: The system refuses the allocation.
         """
-        return cls._empty(layout.checked_shape("empty", shape), dtype_named("empty", dtype), name)
+        return allocate(layout.checked_shape("empty", shape), dtype_named("empty", dtype), name)
 
     @classmethod
-    def _empty(cls, shape: Shape, dtype: DType, name: str = "") -> Self:
-        """Do as `empty` does, for a shape that has been checked."""
-        self, size = cls.__new__(cls), 1
-        for n in shape:
-            size *= n
-        nbytes = size * dtype.itemsize
-        try:
-            # `char[]` of cffi, which C takes as any pointer.
-            self._storage = self._pointer = kernels.new_bytes(kernels.CHARS, nbytes)
-        except (MemoryError, OverflowError):
-            packed(shape, dtype.itemsize)  # refuses more bytes than an address can count
-            raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
-        if not size:
-            packed(shape, dtype.itemsize)
-        self._shape = shape
-        self._size = size
-        self._dtype = dtype
-        self._name = name
-        self._offset = 0
-        self._strides = self._weight = None
-        return self
-
-    @classmethod
-    def from_numpy(cls, array: Array, name: str = "") -> Self:
+    def from_numpy(cls, array: Array, name: str = "") -> "Tensor":
         """Share the memory of a NumPy array; a read-only array stays read-only.
 
         Args:
@@ -222,7 +210,7 @@ class Tensor(TensorBase):
         strides: Iterable[int] | None = None,
         offset: int = 0,
         name: str = "",
-    ) -> Self:
+    ) -> "Tensor":
         """Share the memory of any object with the buffer protocol, such as a mapped file.
 
         Args:
@@ -241,9 +229,28 @@ class Tensor(TensorBase):
         steps = packed(sizes, dtype.itemsize)[0] if strides is None else strides
         return cls(array, sizes, steps, dtype, name, offset)
 
-    def _view(self, shape: Shape, strides: Shape | None, offset: int, dtype: Any = None) -> Self:
+    @staticmethod
+    def from_integers(values: Sequence[int], name: str = "") -> "Tensor":
+        """Make an int32 vector of Python's integers.
+
+        Raises:
+            TensorTypeError: Something else than integers.
+            TensorError: An integer that int32 cannot hold.
+        """
+        result = allocate((len(values),), int32, name)
+        try:
+            buffer_of(result._storage)[:] = array("i", values)
+        except (TypeError, OverflowError) as error:
+            kind = TensorTypeError if isinstance(error, TypeError) else TensorError
+            raise kind(f"[from_integers] values must be integers of int32: {error}") from None
+        return result
+
+    def _view(
+        self, shape: Shape, strides: Shape | None, offset: int, dtype: Any = None
+    ) -> "Tensor":
         """Make a view of the same storage, which is known to stay within it."""
-        view, size = self.__class__.__new__(self.__class__), 1
+        view: Tensor = _new(Tensor)
+        size = 1
         for n in shape:
             size *= n
         view._storage = self._storage
@@ -302,7 +309,7 @@ class Tensor(TensorBase):
         return address_of(self._storage) + self._offset
 
     @property
-    def T(self) -> Self:  # noqa: N802 (the field's word)
+    def T(self) -> "Tensor":  # noqa: N802 (the field's word)
         """The matrix with its two dimensions swapped; a view.
 
         Raises:
@@ -335,7 +342,7 @@ class Tensor(TensorBase):
         return array.copy() if copy else array
 
     @op
-    def reshape(self, *shape: int | Sequence[int]) -> Self:
+    def reshape(self, *shape: int | Sequence[int]) -> "Tensor":
         """Return the elements, in row-major order, in another shape.
 
         A view where the strides allow one, otherwise a packed copy.
@@ -358,7 +365,7 @@ class Tensor(TensorBase):
         return self._view(sizes, strides, self._offset)
 
     @op
-    def transpose(self, a: int, b: int) -> Self:
+    def transpose(self, a: int, b: int) -> "Tensor":
         """Swap two dimensions; a view.
 
         Args:
@@ -376,7 +383,7 @@ class Tensor(TensorBase):
         return self._view(tuple(shape), tuple(strides), self._offset)
 
     @op
-    def slice(self, start: int, stop: int) -> Self:
+    def slice(self, start: int, stop: int) -> "Tensor":
         """Take `start <= i < stop` of the first dimension; a view.
 
         Returns:
@@ -388,7 +395,7 @@ class Tensor(TensorBase):
         """
         return self._rows("slice", start, stop)
 
-    def _rows(self, op: str, start: int, stop: int) -> Self:
+    def _rows(self, op: str, start: int, stop: int) -> "Tensor":
         if not self._shape:
             raise ShapeError(f"[{op}] ndim must be >= 1: 0 (shape [])")
         start, stop = layout.checked_ints(op, "start and stop", (start, stop))
@@ -396,15 +403,15 @@ class Tensor(TensorBase):
         moved = start * self.strides[0]
         return self._view((stop - start, *self._shape[1:]), self._strides, self._offset + moved)
 
-    def __getitem__(self, key: Index) -> Self:
+    def __getitem__(self, key: Index) -> "Tensor":
         """Select by integers, slices and Ellipsis; always a view, never clamped."""
         shape, strides, moved = layout.resolve_index(self._shape, self.strides, key)
         return self._view(shape, strides, self._offset + moved)
 
-    def __iter__(self) -> Iterator[Self]:
+    def __iter__(self) -> Iterator["Tensor"]:
         return (self[i] for i in range(len(self)))
 
-    def view_as_complex(self) -> Self:
+    def view_as_complex(self) -> "Tensor":
         """Read pairs (real, imaginary) as complex numbers; a view.
 
         Returns:
@@ -424,7 +431,7 @@ class Tensor(TensorBase):
             )
         return self._view(self._shape[:-1], self.strides[:-1], self._offset, complex64)
 
-    def view_as_real(self) -> Self:
+    def view_as_real(self) -> "Tensor":
         """Read complex numbers as pairs (real, imaginary); a view.
 
         Returns:
@@ -438,7 +445,7 @@ class Tensor(TensorBase):
         shape, strides = (*self._shape, 2), (*self.strides, float32.itemsize)
         return self._view(shape, strides, self._offset, float32)
 
-    def with_name(self, name: str) -> Self:
+    def with_name(self, name: str) -> "Tensor":
         """Return the same elements under another name; a view."""
         view = self._view(self._shape, self._strides, self._offset)
         view._name = name
@@ -475,7 +482,7 @@ class Tensor(TensorBase):
         else:
             rows.numpy()[...] = checked_scalar("set_slice", value, self._dtype)
 
-    def contiguous(self) -> Self:
+    def contiguous(self) -> "Tensor":
         """Return this tensor if it is contiguous, otherwise a packed copy."""
         if not self.is_contiguous:
             return self.copy()
@@ -483,9 +490,9 @@ class Tensor(TensorBase):
             self._pointer = kernels.pointer(self.data_pointer)
         return self
 
-    def copy(self) -> Self:
+    def copy(self) -> "Tensor":
         """Copy the elements into a new contiguous tensor."""
-        result = self._empty(self._shape, self._dtype, self._name)
+        result = allocate(self._shape, self._dtype, self._name)
         result.bits()[...] = self.bits()
         return result
 
@@ -510,7 +517,7 @@ class Tensor(TensorBase):
         dtype = dtype_named("to", dtype)
         if dtype is self._dtype:
             return self
-        result = self._empty(self._shape, dtype, self._name)
+        result = allocate(self._shape, dtype, self._name)
         if self._dtype.is_float and dtype.is_float:
             x = self if self._pointer is not None else self.contiguous()
             lib.convert(
@@ -626,3 +633,27 @@ def _printed_indices(size: int) -> list[int]:
 def _unpickled(bits: Array, dtype: DType, name: str) -> Tensor:
     """Make a tensor of what `Tensor.__reduce__` wrote."""
     return Tensor.from_numpy(bits.view(dtype.numpy_dtype), name)
+
+
+def allocate(shape: Shape, dtype: DType, name: str = "") -> Tensor:
+    """Do as `Tensor.empty` does, for a shape that has been checked."""
+    tensor: Tensor = _new(Tensor)
+    size = 1
+    for n in shape:
+        size *= n
+    nbytes = size * dtype.itemsize
+    try:
+        # `char[]` of cffi, which C takes as any pointer.
+        tensor._storage = tensor._pointer = kernels.new_bytes(kernels.CHARS, nbytes)
+    except (MemoryError, OverflowError):
+        packed(shape, dtype.itemsize)  # refuses more bytes than an address can count
+        raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
+    if not size:
+        packed(shape, dtype.itemsize)
+    tensor._shape = shape
+    tensor._size = size
+    tensor._dtype = dtype
+    tensor._name = name
+    tensor._offset = 0
+    tensor._strides = tensor._weight = None
+    return tensor

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from .. import memory, ml
 from ..trace import is_on
 from .args import ModelArgs
@@ -159,9 +157,7 @@ class BatchContext:
         for (row, count, start_pos, *_), most in zip(spans.parts, wanted, strict=True):
             positions += range(start_pos, start_pos + count)
             rows += range(row + count - most, row + count)
-        self._positions, self._rows = (
-            ml.Tensor.from_numpy(np.array(numbers, np.int32)) for numbers in (positions, rows)
-        )
+        self._positions, self._rows = map(ml.Tensor.from_integers, (positions, rows))
 
     def begin(self, _spans: ml.Spans, count: int) -> ml.Tensor:
         """Return the rotary frequencies of the new tokens, complex64 [T, h/2].

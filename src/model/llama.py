@@ -113,7 +113,8 @@ class LlamaAttention:
             What to add to the residual stream: float32 [T, D].
         """
         mark(7)  # attention
-        T, H, K, h = x.shape[0], self.args.n_heads, self.args.n_kv_heads, self.args.head_dim
+        args, gather = self.args, self.gather
+        T, H, K, h = x.shape[0], args.n_heads, args.n_kv_heads, args.head_dim
 
         mark(8)  # queries, keys and values
         xq, xk, xv = ml.linear_transformations(  # [T, D] -> [T, H*h], [T, K*h], [T, K*h]
@@ -133,8 +134,8 @@ class LlamaAttention:
 
         mark(10)  # rotary embedding: position becomes an angle
         if self.is_rotated:
-            xq = ml.rotary_embedding(xq, frequencies, self.args.rope_pairs)
-            xk = ml.rotary_embedding(xk, frequencies, self.args.rope_pairs)
+            xq = ml.rotary_embedding(xq, frequencies, args.rope_pairs)
+            xk = ml.rotary_embedding(xk, frequencies, args.rope_pairs)
 
         mark(11)  # KV cache update
         cache = context.caches[self.layer]
@@ -144,9 +145,9 @@ class LlamaAttention:
             output = self.eager(xq, cache, start_pos, mask)  # [T, H, h]
         else:
             output = ml.attention(xq, cache, start_pos, self.divisor)  # [T, H, h]
-        output = self.gather(output.reshape(T, H * h), "Hh")  # [T, H, h] -> [T, H*h]
+        output = gather(output.reshape(T, H * h), "Hh")  # [T, H, h] -> [T, H*h]
         output = ml.linear_transformation(output, self.wo, ml.float32, self.wo_bias)
-        return self.gather(output, "D")  # [T, H*h] -> [T, D]
+        return gather(output, "D")  # [T, H*h] -> [T, D]
 
     def eager(
         self, xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, mask: ml.Tensor | None
@@ -374,17 +375,19 @@ def token_tensor(tokens: Tokens, vocab_size: int) -> ml.Tensor:
         TokenIdError: The ids are not one-dimensional, not whole numbers, none at all, or outside
             of 0 to vocab_size - 1.
     """
-    try:
-        ids = np.asarray(tokens)
-    except (ValueError, OverflowError) as error:
-        raise TokenIdError("[forward] tokens must be a sequence of whole numbers") from error
-    if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu":
-        raise TokenIdError(
-            "[forward] tokens must be whole numbers of shape [T], T >= 1: "
-            f"got {ids.dtype} {list(ids.shape)}"
-        )
-    numbers = ids.tolist()
+    numbers: Any = tokens
+    if type(tokens) is not list or {*map(type, tokens)} != {int}:
+        try:
+            ids = np.asarray(tokens)
+        except (ValueError, OverflowError) as error:
+            raise TokenIdError("[forward] tokens must be a sequence of whole numbers") from error
+        if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu":
+            raise TokenIdError(
+                "[forward] tokens must be whole numbers of shape [T], T >= 1: "
+                f"got {ids.dtype} {list(ids.shape)}"
+            )
+        numbers = ids.tolist()
     if min(numbers) < 0 or max(numbers) >= vocab_size:
         at, bad = next((i, n) for i, n in enumerate(numbers) if not 0 <= n < vocab_size)
         raise TokenIdError(f"[forward] tokens[{at}] must be from 0 to {vocab_size - 1}: got {bad}")
-    return ml.Tensor.from_numpy(np.ascontiguousarray(ids, dtype=np.int32), name="tokens")
+    return ml.Tensor.from_integers(numbers, name="tokens")

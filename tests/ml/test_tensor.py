@@ -115,6 +115,21 @@ def test_from_buffer_reads_bytes_where_they_lie():
     assert not Tensor.from_buffer(b"1234", ml.uint8, (4,)).is_writable
 
 
+def test_from_integers_makes_an_int32_vector():
+    x = Tensor.from_integers([3, -(2**31), 2**31 - 1], "ids")
+    assert (x.dtype, x.name, x.numpy().tolist()) == (ml.int32, "ids", [3, -(2**31), 2**31 - 1])
+    assert Tensor.from_integers(()).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [([1.0], ml.TensorTypeError), ("12", ml.TensorTypeError), ([2**31], ml.TensorError)],
+)
+def test_from_integers_refuses_what_int32_does_not_hold(values, error):
+    with pytest.raises(error, match=r"\[from_integers\] values must be integers of int32: "):
+        Tensor.from_integers(values)
+
+
 def test_from_buffer_of_a_mapped_file_copies_nothing_and_keeps_it_open(tmp_path):
     path = tmp_path / "weights"
     path.write_bytes(np.arange(4096, dtype=np.float32).tobytes())

@@ -12,7 +12,7 @@ from ..kernels import ffi, lib
 from ..key_value_cache import GROUP_POSITIONS, KeyValueCache, Spans
 from ..layout import check_slice, checked_ints
 from ..op import op, op_that_changes
-from ..tensor import Tensor
+from ..tensor import Tensor, allocate
 
 # Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two calls.
 _MULTIPLY_ADDS_PER_CALL = 2**33
@@ -46,7 +46,7 @@ def repeat_heads(x: Tensor, repeats: int) -> Tensor:
     if repeats == 1:
         return x
     S, K, h = x.shape
-    result = Tensor._empty((S, K, repeats, h), x.dtype)
+    result = allocate((S, K, repeats, h), x.dtype)
     result.bits()[...] = x.bits()[:, :, None, :]
     return result.reshape(S, K * repeats, h)
 
@@ -100,7 +100,7 @@ def rotary_embedding(
             f"{list(frequencies.shape)} != [{T}, {h / 2:g}] (x {list(x.shape)})"
         )
     turns = frequencies if frequencies._pointer is not None else frequencies.contiguous()
-    result = Tensor._empty(x._shape, operand._dtype)
+    result = allocate(x._shape, operand._dtype)
     if result._size:
         lib.rotary(
             result._pointer, operand._pointer, turns._pointer, T, heads, h,
@@ -211,7 +211,7 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
     start, stop = checked_ints("read_cache", "start and stop", (start, stop))
     check_slice("read_cache", start, stop, cache.positions)
     K, h = cache.heads, cache.head_dim
-    keys, values = (Tensor._empty((stop - start, K, h), cache.dtype) for _ in range(2))
+    keys, values = (allocate((stop - start, K, h), cache.dtype) for _ in range(2))
     values.bits()[...] = cache.values.bits()[:, start:stop].swapaxes(0, 1)
     first, last = start // GROUP_POSITIONS, -(-stop // GROUP_POSITIONS)
     # [K, groups, words, 16, in a word] -> [groups, 16, K, words, in a word] -> [positions, K, h]
@@ -262,7 +262,7 @@ def attention(
         xq = xq.contiguous()
     if divisor is not None and not (type(divisor) is float and 0 < divisor < math.inf):
         raise TensorError(f"[attention] divisor must be a positive float: {ascii(divisor)[:80]}")
-    result = Tensor._empty(xq._shape, xq._dtype)
+    result = allocate(xq._shape, xq._dtype)
     if not result._size:
         return result
     threads, code = kernels.threads or kernels.checked_threads(), xq._dtype.code

@@ -10,7 +10,7 @@ from ..dtype import DType, bool_, checked_number, checked_scalar, complex64, flo
 from ..errors import DTypeError
 from ..layout import broadcast_shapes
 from ..op import op
-from ..tensor import Array, Tensor
+from ..tensor import Array, Tensor, allocate
 from .creation import tensor
 
 
@@ -91,7 +91,7 @@ def where(condition: Tensor, a: Tensor | complex, b: Tensor | complex) -> Tensor
         dtype, shape = checked_pair("where", a, b)
     else:
         dtype, shape = tensor([a, b]).dtype, ()
-    result = Tensor._empty(broadcast_shapes("where", condition._shape, shape), dtype)
+    result = allocate(broadcast_shapes("where", condition._shape, shape), dtype)
     result.bits()[...] = np.where(condition.numpy(), *(_bits_of(x, dtype) for x in (a, b)))
     return result
 

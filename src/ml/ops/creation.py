@@ -23,7 +23,7 @@ from ..dtype import (
 from ..errors import DTypeError, ShapeError, TensorError, TensorTypeError
 from ..layout import Shape, checked_shape, packed
 from ..op import op
-from ..tensor import Tensor
+from ..tensor import Tensor, allocate
 
 _MOST_VALUES = 2**60  # more than any memory holds
 _MOST_INT64 = 2**63 - 1
@@ -62,7 +62,7 @@ def arange(
     # Whole numbers are counted exactly, however large.
     steps = -(-(end - first) // step) if whole else (end - first) / step
     count = math.ceil(min(max(steps, 0), _MOST_VALUES))
-    result = Tensor._empty(checked_shape("arange", (count,)), dtype)
+    result = allocate(checked_shape("arange", (count,)), dtype)
     if count:
         # The ends are the extremes, so checking them checks every value between.
         checked_scalar("arange", first, dtype)
@@ -99,7 +99,7 @@ def ones(*shape: int | Iterable[int], dtype: DType | str = float32) -> Tensor:
 def _filled(op: str, shape: tuple[Any, ...], value: complex, dtype: DType | str) -> Tensor:
     sizes, row = sizes_and_dtype(op, shape, dtype)
     scalar = checked_scalar(op, value, row)
-    result = Tensor._empty(sizes, row)
+    result = allocate(sizes, row)
     result.numpy()[...] = scalar
     return result
 

@@ -28,7 +28,7 @@ from ..dtype import checked_number, checked_scalar, complex64, float32
 from ..errors import DTypeError, ShapeError, TensorError
 from ..kernels import lib
 from ..op import op
-from ..tensor import Array, Tensor
+from ..tensor import Array, Tensor, allocate
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -209,7 +209,7 @@ def polar(absolute: Tensor, angle: Tensor) -> Tensor:
     for x in (absolute, angle):
         if x.dtype is not float32:
             raise DTypeError(f"[polar] dtype must equal float32: {x.dtype} (shape {list(x.shape)})")
-    result = Tensor._empty(checked_pair("polar", absolute, angle)[1], complex64)
+    result = allocate(checked_pair("polar", absolute, angle)[1], complex64)
     parts = result.numpy()
     with np.errstate(all="ignore"):
         length, radians = (x.numpy().astype(np.float64) for x in (absolute, angle))
@@ -222,7 +222,7 @@ def polar(absolute: Tensor, angle: Tensor) -> Tensor:
 def neg(x: Tensor) -> Tensor:
     """Negate, `-x`; a tensor of any dtype but bool. Integers wrap around."""
     check_kind("neg", x, "float", "int", "complex")
-    result = Tensor._empty(x._shape, x._dtype)
+    result = allocate(x._shape, x._dtype)
     np.negative(x.numpy(), out=result.numpy())
     return result
 
@@ -231,7 +231,7 @@ def neg(x: Tensor) -> Tensor:
 def abs(x: Tensor) -> Tensor:  # noqa: A001 (the field's word)
     """Take absolute values, float32 ones of complex64; the least integer stays as it is."""
     check_kind("abs", x, "float", "int", "complex")
-    result = Tensor._empty(x._shape, float32 if x._dtype is complex64 else x._dtype)
+    result = allocate(x._shape, float32 if x._dtype is complex64 else x._dtype)
     with np.errstate(all="ignore"):
         np.absolute(x.numpy(), out=result.numpy())
     return result
@@ -338,7 +338,7 @@ def _kernel_takes(a: Any, b: Any) -> bool:
 
 def _run(code: int, a: Any, b: Any) -> Tensor:
     """Run the kernel of an operation on contiguous operands of equal shape and dtype."""
-    result = Tensor._empty(a._shape, a._dtype)
+    result = allocate(a._shape, a._dtype)
     lib.elementwise(
         result._pointer, a._pointer, b._pointer, a._size, code, a._dtype.code,
         kernels.threads or kernels.checked_threads(),
@@ -359,7 +359,7 @@ def _broadcast(op: str, function: Callable[..., Any], a: Any, b: Any) -> Tensor:
         x.to(computed).numpy() if isinstance(x, Tensor) else checked_scalar(op, x, computed)
         for x in (a, b)
     )
-    result = Tensor._empty(shape, computed)
+    result = allocate(shape, computed)
     with np.errstate(all="ignore"):
         function(left, right, out=result.numpy())
     return result.to(dtype)

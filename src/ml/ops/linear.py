@@ -20,7 +20,7 @@ from ..kernels import ffi, lib
 from ..layout import Shape, broadcast_shapes, broadcast_strides
 from ..op import op
 from ..quantized import Weight
-from ..tensor import Tensor
+from ..tensor import Tensor, allocate
 
 # Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two calls.
 PRODUCTS_PER_CALL = 2**33
@@ -121,7 +121,7 @@ def _linear(
             weight = weight.contiguous()
             weight._weight = kernels.weight((weight._pointer,), weight._dtype.code)
             copies.append(weight)
-        result = Tensor._empty((*outer, rows), out_dtype)
+        result = allocate((*outer, rows), out_dtype)
         results.append(result)
         # A `LinearPart`; cffi makes C's array of the list during the call.
         parts.append((result._pointer, weight._weight, bias_at, rows, bias_code))
@@ -243,7 +243,7 @@ def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
     m, n, k = rows.shape[-2], columns.shape[-2], rows.shape[-1]
     batch = broadcast_shapes("matmul", rows.shape[:-2], columns.shape[:-2])
     out_dtype = bfloat16 if rows.dtype is dtype is bfloat16 else float32
-    result = Tensor._empty((*batch, m, n), out_dtype)
+    result = allocate((*batch, m, n), out_dtype)
     if result.size == 0:
         return result
     stack = batch or (1,)

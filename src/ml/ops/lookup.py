@@ -18,7 +18,7 @@ from ..errors import DTypeError, ShapeError
 from ..layout import checked_ints, resolve_dim
 from ..op import op
 from ..quantized import QuantizedTensor, Weight, copy_rows
-from ..tensor import Tensor
+from ..tensor import Tensor, allocate
 
 
 @op
@@ -58,7 +58,7 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | None = None) -> Tensor:
     else:
         table, stored = table.contiguous(), table._dtype
         weight = kernels.weight((table._pointer,), stored.code) if stored.is_float else None
-    result, ids = Tensor._empty((*ids._shape, *row), stored, name), ids.contiguous()
+    result, ids = allocate((*ids._shape, *row), stored, name), ids.contiguous()
     at, V, D = kernels.pointer(ids._pointer), table._shape[0], math.prod(row)
     copied = weight is not None and copy_rows(result, weight, at, ids._size, V, D)
     if not copied or not D:
@@ -116,7 +116,7 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
             f"[gather] index.shape must be <= x.shape outside of dim {dim}: "
             f"{list(index.shape)} > {list(x.shape)}"
         )
-    result = Tensor._empty(index._shape, x._dtype)
+    result = allocate(index._shape, x._dtype)
     if result._size:
         ids, size = index.numpy(), x._shape[dim]
         check_indices("gather", f"index along dim {dim}", ids, size, ("x", x))
@@ -135,7 +135,7 @@ def _sorted(op: str, x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Ten
         order = keys.shape[dim] - 1 - np.flip(backwards, dim)
     else:
         order = np.argsort(keys, dim, kind="stable")
-    values, indices = Tensor._empty(x._shape, x._dtype), Tensor._empty(x._shape, int64)
+    values, indices = allocate(x._shape, x._dtype), allocate(x._shape, int64)
     indices.numpy()[...] = order
     values.bits()[...] = np.take_along_axis(x.bits(), order, dim)
     return values, indices
@@ -171,7 +171,7 @@ def _triangle(op: str, x: Tensor, diagonal: int, *, upper: bool) -> Tensor:
     diagonal = checked_ints(op, "diagonal", (diagonal,))[0]
     rows, columns = x._shape[-2:]
     above = np.arange(columns) - np.arange(rows)[:, None]
-    result = Tensor._empty(x._shape, x._dtype)
+    result = allocate(x._shape, x._dtype)
     kept = above >= diagonal if upper else above <= diagonal
     result.bits()[...] = np.where(kept, x.bits(), 0)
     return result

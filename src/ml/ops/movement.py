@@ -10,7 +10,7 @@ from ..checks import check_same_dtype, checked_tensors, resolve_dims
 from ..errors import DTypeError, ShapeError
 from ..layout import broadcast_strides, checked_ints, checked_shape, packed, resolve_dim
 from ..op import op
-from ..tensor import Tensor
+from ..tensor import Tensor, allocate
 
 
 @op
@@ -46,7 +46,7 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
                 f"{list(first.shape)} != {list(x.shape)} (tensors 0 and {i})"
             )
         total += x.shape[dim]
-    result = Tensor._empty((*first.shape[:dim], total, *first.shape[dim + 1 :]), first.dtype)
+    result = allocate((*first.shape[:dim], total, *first.shape[dim + 1 :]), first.dtype)
     np.concatenate([x.bits() for x in tensors], axis=dim, out=result.bits())
     return result
 

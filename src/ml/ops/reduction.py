@@ -28,7 +28,7 @@ from ..errors import ShapeError
 from ..kernels import lib
 from ..layout import checked_shape, resolve_dim
 from ..op import op
-from ..tensor import Array, Tensor
+from ..tensor import Array, Tensor, allocate
 
 _MOST_COLUMNS = 2**31 - 1
 
@@ -129,7 +129,7 @@ def argmax(x: Tensor, dim: int | None = None) -> Tensor:
     dim = resolve_dim("argmax", dim, x.ndim)
     if x.shape[dim] == 0:
         raise ShapeError(f"[argmax] shape[{dim}] must be >= 1: 0 (shape {list(x.shape)})")
-    result = Tensor._empty((*x.shape[:dim], *x.shape[dim + 1 :]), int32)
+    result = allocate((*x.shape[:dim], *x.shape[dim + 1 :]), int32)
     if x.dtype.is_float and dim == x.ndim - 1:
         operand, columns = kernel_operand("argmax", x), x._shape[-1]
         if columns > _MOST_COLUMNS:
@@ -169,7 +169,7 @@ def softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
     last = x.ndim - 1
     if dim != last:
         return softmax(x.transpose(dim, last), last, dtype).transpose(dim, last)
-    result = Tensor._empty(x._shape, dtype if dtype in KERNEL_DTYPES else float32)
+    result = allocate(x._shape, dtype if dtype in KERNEL_DTYPES else float32)
     if result._size:
         lib.softmax(
             result._pointer, operand._pointer, math.prod(x._shape[:-1]), x._shape[-1],
@@ -226,7 +226,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | None = None) 
         )
     dtype = x._dtype if dtype is None else float_dtype("rms_norm", dtype)
     factors = weight if weight._pointer is not None else weight.contiguous()
-    result = Tensor._empty(shape, dtype if dtype in KERNEL_DTYPES else float32)
+    result = allocate(shape, dtype if dtype in KERNEL_DTYPES else float32)
     if result._size:
         lib.rms_norm(
             result._pointer, operand._pointer, factors._pointer, result._size // shape[-1],
@@ -275,7 +275,7 @@ def layer_norm(
     dims = tuple(range(-len(sizes), 0))
     eps = checked_number("layer_norm", eps, float32)
     if not x._size:
-        return Tensor._empty(x._shape, x._dtype)
+        return allocate(x._shape, x._dtype)
     with np.errstate(all="ignore"):
         values = x.numpy().astype(np.float64)
         values = values - values.mean(dims, keepdims=True)
@@ -317,7 +317,7 @@ def _extreme(
     shape = picked.shape if keepdim else (*picked.shape[:at], *picked.shape[at + 1 :])
     if dim is None:
         shape = (1,) * x.ndim if keepdim else ()
-    values, indices = Tensor._empty(shape, x._dtype), Tensor._empty(shape, int64)
+    values, indices = allocate(shape, x._dtype), allocate(shape, int64)
     values.bits()[...] = picked.reshape(shape)
     indices.numpy()[...] = places.reshape(shape)
     return values if dim is None else (values, indices)
