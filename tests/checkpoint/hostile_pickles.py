@@ -18,52 +18,43 @@ CALL = b"(" + text("touch /tmp/owned") + b"tR."
 DICT_CLASS = global_name("collections", "OrderedDict")
 FLOAT = global_name("torch", "FloatStorage")
 TENSOR = tensor_call(storage_id("FloatStorage", "0", 1), 0, [1], [1])
+PAIR = text("a") + text("b")
 
+# Modules and names that a program calls by GLOBAL.
+GLOBALS = [
+    ("os", "system"),
+    ("posix", "system"),
+    ("builtins", "eval"),
+    ("__builtin__", "eval"),
+    ("builtins", "getattr"),
+    ("pkgutil", "resolve_name"),
+    ("subprocess", "Popen"),
+    ("torch", "load"),
+    ("torch.hub", "load"),
+    ("torch.storage", "_load_from_bytes"),
+    ("torch._utils", "_rebuild_wrapper_subclass"),
+    ("collections", "OrderedDict.__class__"),
+    ("evil", "OrderedDict"),  # the module of an allowed name
+    ("torch._utils._rebuild_tensor_v2", ""),  # an allowed name with its dot moved
+    ("collections", "OrderedDict "),
+    ("os\x1b[2J", "system"),
+]
 # P1: name -> (program, words that the error must contain)
 CODE: dict[str, tuple[bytes, tuple[str, ...]]] = {
-    "GLOBAL os.system": (START + SYSTEM + CALL, ("GLOBAL at byte 2", "'os.system'")),
-    "GLOBAL posix.system": (START + global_name("posix", "system") + CALL, ("'posix.system'",)),
-    "GLOBAL eval": (START + global_name("builtins", "eval") + CALL, ("'builtins.eval'",)),
-    "GLOBAL old eval": (START + global_name("__builtin__", "eval") + CALL, ("'__builtin__.eval'",)),
-    "GLOBAL getattr": (START + global_name("builtins", "getattr") + CALL, ("'builtins.getattr'",)),
-    "GLOBAL resolve_name": (
-        START + global_name("pkgutil", "resolve_name") + CALL,
-        ("GLOBAL at byte 2", "'pkgutil.resolve_name'"),
-    ),
-    "GLOBAL Popen": (START + global_name("subprocess", "Popen") + CALL, ("'subprocess.Popen'",)),
-    "GLOBAL torch.load": (START + global_name("torch", "load") + CALL, ("'torch.load'",)),
-    "GLOBAL torch.hub": (START + global_name("torch.hub", "load") + CALL, ("'torch.hub.load'",)),
-    "GLOBAL storage from bytes": (
-        START + global_name("torch.storage", "_load_from_bytes") + CALL,
-        ("'torch.storage._load_from_bytes'",),
-    ),
-    "GLOBAL other rebuild": (
-        START + global_name("torch._utils", "_rebuild_wrapper_subclass") + CALL,
-        ("'torch._utils._rebuild_wrapper_subclass'",),
-    ),
-    "GLOBAL dotted attribute": (
-        START + global_name("collections", "OrderedDict.__class__") + CALL,
-        ("'collections.OrderedDict.__class__'",),
-    ),
-    "GLOBAL module of an allowed name": (
-        START + global_name("evil", "OrderedDict") + CALL,
-        ("'evil.OrderedDict'",),
-    ),
-    "GLOBAL dot moved": (
-        START + global_name("torch._utils._rebuild_tensor_v2", "") + CALL,
-        ("'torch._utils._rebuild_tensor_v2.'",),
-    ),
-    "GLOBAL with a space": (
-        START + global_name("collections", "OrderedDict ") + CALL,
-        ("'collections.OrderedDict '",),
-    ),
-    "GLOBAL control characters": (
-        START + global_name("os\x1b[2J", "system") + CALL,
-        ("'os\\x1b[2J.system'",),
-    ),
+    **{
+        f"GLOBAL {module}.{name}": (
+            START + global_name(module, name) + CALL,
+            ("GLOBAL at byte 2", repr(f"{module}.{name}")),
+        )
+        for module, name in GLOBALS
+    },
     "STACK_GLOBAL": (
         START + text("os") + text("system") + b"\x93" + CALL,
         ("STACK_GLOBAL at byte 20", "'os.system'"),
+    ),
+    "STACK_GLOBAL of numbers": (
+        START + b"K\x01K\x02\x93.",
+        ("STACK_GLOBAL at byte 6: ", "got STACK_GLOBAL"),
     ),
     "INST": (START + b"(" + text("id") + b"ios\nsystem\n.", ("INST at byte 10", "'os.system'")),
     "OBJ": (START + b"(" + DICT_CLASS + b"o.", ("OBJ at byte 28",)),
@@ -88,8 +79,10 @@ CODE: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "MEMOIZE": (START + DICT_CLASS + b"\x94.", ("MEMOIZE",)),
     "OrderedDict with arguments": (START + DICT_CLASS + b"(]tR.", ("collections.OrderedDict",)),
     "BUILD of a class": (START + DICT_CLASS + b"}b.", ("BUILD", "collections.OrderedDict")),
+    "protocol 3": (b"\x80\x03N.", ("PROTO at byte 0", "expected protocol 2", "got 3")),
     "protocol 4": (b"\x80\x04}.", ("PROTO at byte 0", "got 4")),
     "protocol in the middle": (START + b"}\x80\x02.", ("PROTO at byte 3",)),
+    "protocol twice": (START + START + b"N.", ("at byte 0, got 2 after the start",)),
     "DUP": (START + b"}2.", ("DUP at byte 3",)),
     "BYTEARRAY8": (START + b"\x96" + struct.pack("<Q", 1 << 40), ("BYTEARRAY8",)),
     "no opcode": (START + b"\xff.", ("byte 0xff at byte 2",)),
@@ -100,9 +93,9 @@ CONTAINERS: dict[str, bytes] = {
     "BUILD on a dict": START + b"}}b.",
     "BUILD on a tensor": START + TENSOR + b"}b.",
     "BUILD with a list": START + ORDERED_DICT + b"]b.",
-    "SETITEM on a tensor": START + TENSOR + text("a") + text("b") + b"s.",
-    "SETITEM on a list": START + b"]" + text("a") + text("b") + b"s.",
-    "SETITEMS on a tuple": START + b")(" + text("a") + text("b") + b"u.",
+    "SETITEM on a tensor": START + TENSOR + PAIR + b"s.",
+    "SETITEM on a list": START + b"]" + PAIR + b"s.",
+    "SETITEMS on a tuple": START + b")(" + PAIR + b"u.",
     "SETITEMS of an odd number": START + b"}(" + text("a") + b"u.",
     "SETITEM with an int as key": START + b"}K\x01K\x02s.",
     "SETITEM with a tuple as key": START + b"})K\x02s.",
@@ -138,6 +131,9 @@ DAMAGED: dict[str, bytes] = {
     "a surrogate": START + text("\ud800") + b".",
 }
 
+DEEP_TUPLE = b")" + b"\x85" * 100_000
+DEEP_KEY = text("storage") + FLOAT + DEEP_TUPLE + text("cpu") + b"K\x01"
+MEMO = b"".join(b"}r" + struct.pack("<I", index) for index in range((1 << 20) // 6))
 # P4: programs that ask for much
 GREEDY: dict[str, bytes] = {
     "text of 4 GiB": START + b"X\xff\xff\xff\xff.",
@@ -146,21 +142,13 @@ GREEDY: dict[str, bytes] = {
     "LONG4 of 2 GiB": START + b"\x8b\xff\xff\xff\x7f.",
     "memo index 2^32-1": START + b"}r\xff\xff\xff\xff.",
     "10^6 nested tuples": START + b")" + b"\x85" * (1 << 20) + b".",
-    "10^5 nested tuples": START + b")" + b"\x85" * 100_000 + b".",
-    "10^5 nested tuples as storage key": START
-    + b"("
-    + text("storage")
-    + FLOAT
-    + b")"
-    + b"\x85" * 100_000
-    + text("cpu")
-    + b"K\x01tQ.",
+    "10^5 nested tuples": START + DEEP_TUPLE + b".",
+    "10^5 nested tuples as storage key": START + b"(" + DEEP_KEY + b"tQ.",
     "10^5 nested lists": START + b"]" * 100_000 + b"a" * 99_999 + b".",
     "10^6 dicts": START + b"}" * ((1 << 20) - 3) + b".",
     "10^6 marks": START + b"(" * ((1 << 20) - 3) + b".",
     "10^6 empty texts": START + text("") * ((1 << 20) // 5) + b".",
-    "dicts kept by the memo": START
-    + b"".join(b"}r" + struct.pack("<I", index) for index in range((1 << 20) // 6)),
+    "dicts kept by the memo": START + MEMO,
     "a dict in itself": START + b"}q\x00" + text("a") + b"h\x00s.",
     "a list in itself": START + b"]q\x00h\x00a.",
     "GLOBAL of 1 MiB": START + b"c" + b"a" * (1 << 20) + b"\n",

@@ -33,47 +33,33 @@ def test_the_sizes_of_a_plain_llama_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "head_dim", "factor"),
     [
-        {"llama.attention.key_length": 6, "llama.attention.value_length": 6},
-        {"llama.attention.key_length": 6, "llama.rope.dimension_count": 6},
-        {"llama.attention.key_length": 6, "llama.embedding_length": 13},
+        ({"llama.attention.key_length": 6, "llama.attention.value_length": 6}, 6, 1.0),
+        ({"llama.attention.key_length": 6, "llama.rope.dimension_count": 6}, 6, 1.0),
+        ({"llama.attention.key_length": 6, "llama.embedding_length": 13}, 6, 1.0),
+        ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, 4, 4.0),
+        ({"llama.rope.scaling.factor": 4.0}, 4, 4.0),
+        ({"llama.rope.scale_linear": 2.0}, 4, 2.0),
+        ({"llama.rope.scale_linear": 4.0, "llama.rope.scaling.factor": 4.0}, 4, 4.0),
+        ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, 4, 1.0),
+        # What changes nothing:
+        ({"general.type": "model", "general.quantization_version": 2}, 4, 1.0),
+        ({"general.name": "any", "quantize.imatrix.file": "x", "other.key": [1, 2]}, 4, 1.0),
+        ({"llama.expert_count": 0, "llama.expert_used_count": 0}, 4, 1.0),
+        ({"llama.attention.causal": True}, 4, 1.0),
+        ({"llama.rope.scaling.finetuned": False}, 4, 1.0),
+        ({"llama.rope.scaling.original_context_length": 9}, 4, 1.0),
+        ({"llama.tensor_data_layout": "Meta AI original pth"}, 4, 1.0),
+        ({"llama.block_count": Typed(g.UINT64, 2)}, 4, 1.0),
+        ({"llama.attention.scale": 0.0, "llama.logit_scale": 0.0}, 4, 1.0),
     ],
 )
-def test_a_head_may_have_a_size_of_its_own(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert read(tmp_path, changes).head_dim == 6
-
-
-@pytest.mark.parametrize(
-    ("changes", "factor"),
-    [
-        ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, 4.0),
-        ({"llama.rope.scaling.factor": 4.0}, 4.0),
-        ({"llama.rope.scale_linear": 2.0}, 2.0),
-        ({"llama.rope.scale_linear": 4.0, "llama.rope.scaling.factor": 4.0}, 4.0),
-        ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, 1.0),
-    ],
-)
-def test_the_factor_of_all_frequencies_is_read(
-    tmp_path: Path, changes: dict[str, Any], factor: float
+def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_else(
+    tmp_path: Path, changes: dict[str, Any], head_dim: int, factor: float
 ) -> None:
-    assert read(tmp_path, changes).rope_factor == factor
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"general.type": "model", "general.quantization_version": 2},
-        {"general.name": "any", "quantize.imatrix.file": "x", "other.key": [1, 2]},
-        {"llama.expert_count": 0, "llama.expert_used_count": 0, "llama.attention.causal": True},
-        {"llama.rope.scaling.finetuned": False, "llama.rope.scaling.original_context_length": 9},
-        {"llama.tensor_data_layout": "Meta AI original pth"},
-        {"llama.block_count": Typed(g.UINT64, 2)},
-        {"llama.attention.scale": 0.0, "llama.logit_scale": 0.0},
-    ],
-)
-def test_keys_that_change_nothing_are_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert read(tmp_path, changes).head_dim == 4
+    config = read(tmp_path, changes)
+    assert (config.head_dim, config.rope_factor) == (head_dim, factor)
 
 
 @pytest.mark.parametrize(

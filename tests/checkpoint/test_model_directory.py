@@ -28,6 +28,12 @@ def original(*names: str) -> tuple[str, ...]:
     return tuple(f"original/{name}" for name in names)
 
 
+def refused(directory: Path, words: str) -> str:
+    with pytest.raises(CheckpointError, match=words) as caught:
+        find_model_directory(directory)
+    return str(caught.value)
+
+
 @pytest.mark.parametrize("names", [HUGGING_FACE, SHARDED])
 def test_hugging_faces_layout_is_found(tmp_path: Path, names: tuple[str, ...]) -> None:
     touch(tmp_path, *names)
@@ -69,9 +75,8 @@ def test_half_of_hugging_faces_layout_says_what_is_missing(
     tmp_path: Path, names: tuple[str, ...], missing: str
 ) -> None:
     touch(tmp_path, *names)
-    with pytest.raises(CheckpointError) as caught:
-        find_model_directory(tmp_path)
-    assert f"got the latter without {missing}: {some_of(sorted(names))}" in str(caught.value)
+    said = f"got the latter without {missing}: {some_of(sorted(names))}"
+    assert said in refused(tmp_path, "expected")
 
 
 def test_what_was_found_and_what_is_needed_is_listed(tmp_path: Path) -> None:
@@ -79,32 +84,22 @@ def test_what_was_found_and_what_is_needed_is_listed(tmp_path: Path) -> None:
         r"expected Meta's layout \(params\.json, consolidated\.00\.pth .* "
         r"or Hugging Face's \(config\.json, model\.safetensors \(or "
     )
-    with pytest.raises(CheckpointError, match=f"{needed}.*got an empty directory"):
-        find_model_directory(tmp_path)
+    refused(tmp_path, f"{needed}.*got an empty directory")
     touch(tmp_path, *(f"file{number:02d}\x1b[31m" for number in range(12)))
     names = r"got 'file00\\x1b\[31m', .*\.\.\. \(12 in all\)"
-    with pytest.raises(CheckpointError, match=names) as caught:
-        find_model_directory(tmp_path)
-    assert str(caught.value).isprintable()
+    assert refused(tmp_path, names).isprintable()
 
 
 def test_nothing_and_a_file_are_no_model_directory(tmp_path: Path) -> None:
-    with pytest.raises(
-        CheckpointError, match="path: expected a model directory or a GGUF file, got nothing"
-    ):
-        find_model_directory(tmp_path / "nowhere")
+    rule = "path: expected a model directory or a GGUF file"
+    refused(tmp_path / "nowhere", f"{rule}, got nothing")
     touch(tmp_path, "model.safetensors")
+    refused(tmp_path / "model.safetensors", f"{rule}.*, got a file")
     hub = "org/Some-Model_1.5"
     advice = f"hf download {hub} --local-dir Some-Model_1.5` and give Some-Model_1.5$"
-    with pytest.raises(CheckpointError, match=f"{hub}: path: expected .*, got nothing; .*{advice}"):
-        find_model_directory(Path(hub))
+    refused(Path(hub), f"{hub}: path: expected .*, got nothing; .*{advice}")
     for name in ("a/b/c", "../no-such", "/org/name", "org/na me", "org/name\x1b", "org\n/name"):
-        with pytest.raises(CheckpointError, match=r"got nothing$"):
-            find_model_directory(Path(name))
-    with pytest.raises(
-        CheckpointError, match=r"path: expected a model directory or .*, got a file"
-    ):
-        find_model_directory(tmp_path / "model.safetensors")
+        refused(Path(name), r"got nothing$")
 
 
 def test_a_gguf_file_is_known_by_its_name_or_by_its_first_bytes(tmp_path: Path) -> None:
@@ -112,19 +107,10 @@ def test_a_gguf_file_is_known_by_its_name_or_by_its_first_bytes(tmp_path: Path) 
         path = tmp_path / name
         path.write_bytes(content)
         assert find_model_directory(path) == ModelDirectory("GGUF", path)
-    assert find_model_directory(path).layout == "GGUF"
-    with pytest.raises(CheckpointError, match="got nothing"):
-        find_model_directory(tmp_path / "missing.gguf")
-    with pytest.raises(
-        CheckpointError, match=r"a GGUF file, which can be given itself: 'a.gguf', "
-    ):
-        find_model_directory(tmp_path)
-
-
-def test_the_weights_of_a_gguf_file_are_the_file_itself(tmp_path: Path) -> None:
-    path = tmp_path / "a.gguf"
     path.write_bytes(gguf_bytes({}))
     assert find_model_directory(path).weights == (str(path), {path: None})
+    refused(tmp_path / "missing.gguf", "got nothing")
+    refused(tmp_path, r"a GGUF file, which can be given itself: 'a.gguf', ")
 
 
 def test_a_directory_that_cannot_be_listed_is_refused(tmp_path: Path) -> None:
@@ -134,22 +120,23 @@ def test_a_directory_that_cannot_be_listed_is_refused(tmp_path: Path) -> None:
         os.listdir(closed)
         pytest.skip("root may list every directory")
     except PermissionError:
-        with pytest.raises(CheckpointError, match="a readable directory"):
-            find_model_directory(closed)
+        refused(closed, "a readable directory")
     finally:
         closed.chmod(0o700)
 
 
 def test_the_files_of_weights_are_those_of_the_layout(tmp_path: Path) -> None:
     touch(tmp_path / "m", *META, "consolidated.01.pth")
-    found = find_model_directory(tmp_path / "m").weight_files
-    assert [file.name for file in found] == ["consolidated.00.pth", "consolidated.01.pth"]
     touch(tmp_path / "h", *HUGGING_FACE)
-    assert find_model_directory(tmp_path / "h").weight_files == [tmp_path / "h" / HUGGING_FACE[1]]
     touch(tmp_path / "s", *SHARDED)
     (tmp_path / "s" / SHARDED[1]).write_text(json.dumps({"weight_map": {"a": SHARDED[2]}}))
-    found = find_model_directory(tmp_path / "s").weight_files
-    assert [file.name for file in found] == [SHARDED[2]]
+    for folder, names in (
+        ("m", ["consolidated.00.pth", "consolidated.01.pth"]),
+        ("h", [HUGGING_FACE[1]]),
+        ("s", [SHARDED[2]]),
+    ):
+        found = find_model_directory(tmp_path / folder).weight_files
+        assert found == [tmp_path / folder / name for name in names]
 
 
 def test_hugging_faces_layout_without_weights_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from src.checkpoint import CheckpointError
 from src.checkpoint.safetensors_writer import int8_config, nf4_config
 from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
 from tests.support.open_directory import open_hugging_face
+from tests.support.pth_writer import whole
 
 Arrays = dict[str, Any]
 # All sizes differ; rows are multiples of 32 for int8.
@@ -23,14 +24,12 @@ SMALL = CONFIG | {
     "intermediate_size": 160, "num_hidden_layers": 1,
 }  # fmt: skip
 WEIGHT = "model.layers.0.self_attn.k_proj.weight"
+OURS = "layers.0.attention.wk.weight"
 STATE = f"{WEIGHT}.quant_state.bitsandbytes__nf4"
 
 
 def plain_arrays(config: dict[str, Any] = SMALL) -> Arrays:
-    return {
-        name: np.concatenate([np.asarray(c).ravel() for c in lazy.chunks()]).reshape(lazy.shape)
-        for name, lazy in random_arrays(config).items()
-    }
+    return {name: whole(lazy) for name, lazy in random_arrays(config).items()}
 
 
 def nf4_parts(name: str, array: "np.ndarray[Any, Any]", double: bool) -> Arrays:
@@ -84,14 +83,27 @@ def config_for(kind: str, **changes: object) -> dict[str, Any]:
     return SMALL | {"quantization_config": config | changes}
 
 
+def opened(
+    directory: Path, config: dict[str, Any], arrays: Arrays, shards: int = 1
+) -> Mapping[str, Any]:
+    """Write a directory and return its tensors."""
+    write_hugging_face_directory(directory, config, arrays, shards=shards)
+    checkpoint = open_hugging_face(directory)
+    assert checkpoint.copied == ()
+    return checkpoint.tensors
+
+
+def refused(directory: Path, config: dict[str, Any], arrays: Arrays, words: str) -> str:
+    with pytest.raises(CheckpointError, match=words) as caught:
+        opened(directory, config, arrays)
+    return str(caught.value)
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("kind", ["nf4", "nf4 double", "int8"])
-def test_a_quantized_directory_gives_the_weights_that_were_quantized(
-    tmp_path: Path, kind: str, shards: int
-) -> None:
-    write_hugging_face_directory(tmp_path, config_for(kind), quantized(kind), shards=shards)
-    checkpoint = open_hugging_face(tmp_path)
-    weight = checkpoint.tensors["layers.0.attention.wk.weight"]
+def test_the_weights_are_those_that_were_quantized(tmp_path: Path, kind: str, shards: int) -> None:
+    tensors = opened(tmp_path, config_for(kind), quantized(kind), shards)
+    weight = tensors[OURS]
     assert isinstance(weight, ml.QuantizedTensor)
     exact = ml.quantize(
         ml.Tensor.from_numpy(plain_arrays()[WEIGHT]),
@@ -99,27 +111,22 @@ def test_a_quantized_directory_gives_the_weights_that_were_quantized(
         kind == "nf4 double",
     )
     np.testing.assert_array_equal(weight.dequantize().numpy(), exact.dequantize().numpy())
-    assert checkpoint.tensors["output.weight"].dtype is ml.bfloat16
-    assert checkpoint.copied == ()
+    assert tensors["output.weight"].dtype is ml.bfloat16
 
 
 def test_codes_may_be_stored_in_another_dtype(tmp_path: Path) -> None:
     arrays = quantized("nf4")
     codes = arrays[WEIGHT]
     arrays[WEIGHT] = codes.reshape(-1).view(ml_dtypes.bfloat16).reshape(-1, 1)
-    write_hugging_face_directory(tmp_path, config_for("nf4"), arrays)
-    weight = open_hugging_face(tmp_path).tensors["layers.0.attention.wk.weight"]
+    weight = opened(tmp_path, config_for("nf4"), arrays)[OURS]
     assert isinstance(weight, ml.QuantizedTensor)
     np.testing.assert_array_equal(weight.codes.numpy().ravel(), codes.ravel())
 
 
-def test_only_the_columns_of_int8_are_grouped_so_its_rows_may_be_of_any_number(
-    tmp_path: Path,
-) -> None:
+def test_only_the_columns_of_int8_are_grouped_and_not_its_rows(tmp_path: Path) -> None:
     sizes = {"head_dim": 8, "num_attention_heads": 12, "num_key_value_heads": 3}
     arrays = quantized("int8", SMALL | sizes)
-    write_hugging_face_directory(tmp_path, config_for("int8") | sizes, arrays)
-    weight = open_hugging_face(tmp_path).tensors["layers.0.attention.wk.weight"]
+    weight = opened(tmp_path, config_for("int8") | sizes, arrays)[OURS]
     assert isinstance(weight, ml.QuantizedTensor)
     assert weight.shape == (24, 96)
     np.testing.assert_array_equal(weight.codes.numpy(), arrays[WEIGHT])
@@ -129,25 +136,24 @@ def test_only_the_columns_of_int8_are_grouped_so_its_rows_may_be_of_any_number(
 def test_the_largest_float32_is_an_offset(tmp_path: Path, sign: int) -> None:
     arrays = quantized("nf4 double")
     changed_state(nested_offset=sign * float(np.finfo(np.float32).max))(arrays)
-    write_hugging_face_directory(tmp_path, config_for("nf4 double"), arrays)
-    assert open_hugging_face(tmp_path).tensors
+    assert opened(tmp_path, config_for("nf4 double"), arrays)
 
 
 def test_a_module_that_was_skipped_stays_plain(tmp_path: Path) -> None:
-    arrays = quantized("nf4")
-    arrays = {n: a for n, a in arrays.items() if not n.startswith(WEIGHT)}
+    arrays = {n: a for n, a in quantized("nf4").items() if not n.startswith(WEIGHT)}
     arrays[WEIGHT] = plain_arrays()[WEIGHT]
-    write_hugging_face_directory(tmp_path, config_for("nf4"), arrays)
-    tensors = open_hugging_face(tmp_path).tensors
-    assert tensors["layers.0.attention.wk.weight"].dtype is ml.bfloat16
+    assert opened(tmp_path, config_for("nf4"), arrays)[OURS].dtype is ml.bfloat16
+
+
+def with_state(state: object, kind: str = "nf4") -> Callable[[Arrays], None]:
+    """Put another state in, as bytes or as what they are the JSON of."""
+    content = state if isinstance(state, bytes) else json.dumps(state).encode()
+    name = f"{WEIGHT}.quant_state.bitsandbytes__{kind}"
+    return lambda arrays: arrays.update({name: np.frombuffer(content, np.uint8)})
 
 
 def changed_state(**changes: object) -> Callable[[Arrays], None]:
-    def change(arrays: Arrays) -> None:
-        state = json.loads(arrays[STATE].tobytes()) | changes
-        arrays[STATE] = packed(state)
-
-    return change
+    return lambda arrays: with_state(json.loads(arrays[STATE].tobytes()) | changes)(arrays)
 
 
 def replaced(suffix: str, array: "np.ndarray[Any, Any]") -> Callable[[Arrays], None]:
@@ -160,13 +166,10 @@ def removed(suffix: str) -> Callable[[Arrays], None]:
 
 F32 = np.float32
 BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
-    "a state that is no JSON": (
-        lambda arrays: arrays.update({STATE: np.frombuffer(b"{shape", np.uint8)}), "content"),
-    "a state nested without end": (
-        lambda arrays: arrays.update({STATE: np.frombuffer(b"[" * 4000, np.uint8)}), "content"),
-    "a state too long": (
-        lambda arrays: arrays.update({STATE: np.full(5000, 32, np.uint8)}), "at most 4096 bytes"),
-    "a state that is a list": (lambda arrays: arrays.update({STATE: packed([])}), "blocksize"),
+    "a state that is no JSON": (with_state(b"{shape"), "content"),
+    "a state nested without end": (with_state(b"[" * 4000), "content"),
+    "a state too long": (with_state(b" " * 5000), "at most 4096 bytes"),
+    "a state that is a list": (with_state([]), "blocksize"),
     "a shape that is huge": (changed_state(shape=[1 << 40, 1 << 40]), "two sizes"),
     "a shape beyond 2^24": (changed_state(shape=[1, (1 << 24) + 1]), "two sizes"),
     "a shape up to 2^24": (changed_state(shape=[1, 1 << 24]), "bytes of codes"),
@@ -187,11 +190,9 @@ BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "an absmax too few": (replaced(".absmax", np.ones(47, F32)), "48 elements of F32"),
     "an absmax of bytes": (replaced(".absmax", np.ones(48, np.uint8)), "48 elements of F32"),
     "other levels": (replaced(".quant_map", np.linspace(-1, 1, 16).astype(F32)), "16 levels"),
-    "fp4": (
-        lambda arrays: arrays.update({f"{WEIGHT}.quant_state.bitsandbytes__fp4": packed({})}),
-        "quantization to nf4"),
+    "fp4": (with_state({}, "fp4"), "quantization to nf4"),
     "sizes nested deeply": (changed_state(shape=[[[]], 96]), "two sizes, got a list"),
-}  # fmt: skip
+}
 BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "an offset that is infinite": (
         lambda arrays: arrays.update({
@@ -231,22 +232,18 @@ BAD = {
 def test_a_part_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
     kind, change, word = BAD[name]
     arrays = quantized(kind)
-    write_hugging_face_directory(tmp_path, config_for(kind), arrays)
-    open_hugging_face(tmp_path)  # the valid twin
+    opened(tmp_path, config_for(kind), arrays)  # the valid twin
     change(arrays)
-    write_hugging_face_directory(tmp_path, config_for(kind), arrays)
     started = time.process_time()
-    with pytest.raises(CheckpointError, match=word) as refusal:
-        open_hugging_face(tmp_path)
+    text = refused(tmp_path, config_for(kind), arrays, word)
     assert time.process_time() - started < 1
-    assert "\n" not in str(refusal.value)
-    assert len(str(refusal.value)) < 600
+    assert "\n" not in text
+    assert len(text) < 600
 
 
 def test_an_empty_quantization_config_is_none(tmp_path: Path) -> None:
-    write_hugging_face_directory(tmp_path, SMALL | {"quantization_config": {}}, plain_arrays())
-    tensors = open_hugging_face(tmp_path).tensors
-    assert tensors["layers.0.attention.wk.weight"].dtype is ml.bfloat16
+    tensors = opened(tmp_path, SMALL | {"quantization_config": {}}, plain_arrays())
+    assert tensors[OURS].dtype is ml.bfloat16
 
 
 REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
@@ -274,18 +271,12 @@ REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
 
 
 def test_the_keys_that_transformers_writes_twice_are_read(tmp_path: Path) -> None:
-    twice = {"_load_in_4bit": True, "_load_in_8bit": False}
-    write_hugging_face_directory(tmp_path, config_for("nf4", **twice), quantized("nf4"))
-    open_hugging_face(tmp_path)
+    arrays, twice = quantized("nf4"), {"_load_in_4bit": True, "_load_in_8bit": False}
+    opened(tmp_path, config_for("nf4", **twice), arrays)
     for wrong in ({"_load_in_4bit": False}, {"_load_in_8bit": True}):
-        write_hugging_face_directory(tmp_path, config_for("nf4", **wrong), quantized("nf4"))
-        with pytest.raises(CheckpointError, match="not supported"):
-            open_hugging_face(tmp_path)
+        refused(tmp_path, config_for("nf4", **wrong), arrays, "not supported")
 
 
-@pytest.mark.parametrize("name", REFUSED_CONFIGS)
-def test_other_quantizations_are_refused_by_name(tmp_path: Path, name: str) -> None:
-    value, word = REFUSED_CONFIGS[name]
-    write_hugging_face_directory(tmp_path, SMALL | {"quantization_config": value}, plain_arrays())
-    with pytest.raises(CheckpointError, match=word):
-        open_hugging_face(tmp_path)
+@pytest.mark.parametrize(("value", "word"), REFUSED_CONFIGS.values(), ids=REFUSED_CONFIGS)
+def test_other_quantizations_are_refused_by_name(tmp_path: Path, value: object, word: str) -> None:
+    refused(tmp_path, SMALL | {"quantization_config": value}, plain_arrays(), word)

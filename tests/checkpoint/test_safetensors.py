@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
@@ -38,8 +39,8 @@ def read(path: Path, content: bytes) -> dict[str, ml.Tensor]:
     return read_safetensors(path)
 
 
-def refusal(tmp_path: Path, content: bytes) -> str:
-    """Read a bad file, and return the one line that says what is wrong with it."""
+def refusal(tmp_path: Path, content: bytes, words: str) -> None:
+    """Read a bad file; the one line that says what is wrong with it has these words."""
     path = tmp_path / "model.safetensors"
     with pytest.raises(CheckpointError) as caught:
         read(path, content)
@@ -47,13 +48,19 @@ def refusal(tmp_path: Path, content: bytes) -> str:
     assert text.startswith(f"{path}: ")
     assert text.isprintable()
     assert len(text) < 500 + len(str(path))
-    return text
+    assert words in text
+
+
+def written(tmp_path: Path, *metadata: dict[str, str], shift: int = 0) -> Path:
+    """Write the arrays to a file; `shift` takes them from their alignment."""
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, arrays(), *metadata, shift=shift)
+    return path
 
 
 def test_tensors_are_read_bit_for_bit(tmp_path: Path) -> None:
-    path, expected = tmp_path / "a.safetensors", arrays()
-    write_safetensors(path, expected, {"format": "pt"})
-    tensors = read_safetensors(path)
+    expected = arrays()
+    tensors = read_safetensors(written(tmp_path, {"format": "pt"}))
     assert tensors.keys() == expected.keys()
     for name, array in expected.items():
         assert tensors[name].name == name
@@ -65,21 +72,17 @@ def test_tensors_are_read_bit_for_bit(tmp_path: Path) -> None:
 def test_a_copy_of_a_misaligned_tensor_without_memory_for_it_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "model.safetensors"
-    write_safetensors(path, arrays(), shift=1)
+    path = written(tmp_path, shift=1)
     read_safetensors(path)  # the valid twin
-
-    def no_memory(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("src.checkpoint.safetensors.np.frombuffer", no_memory)
+    monkeypatch.setattr("src.checkpoint.safetensors.np.frombuffer", Mock(side_effect=MemoryError))
     with pytest.raises(FileMemoryError, match=r"an aligned copy of \d+ bytes, got a refusal"):
         read_safetensors(path)
 
 
-def test_too_many_tensors_whose_keys_hide_behind_escapes_are_counted_too(tmp_path: Path) -> None:
-    header = {str(number): 1 for number in range((1 << 16) + 1)}
-    assert "at most 65536, got 65537" in refusal(tmp_path, file_bytes(header))
+@pytest.mark.parametrize("count", [(1 << 16) + 1, 100_000])
+def test_more_tensors_than_the_limit_are_refused_unseen(tmp_path: Path, count: int) -> None:
+    header = {str(number): 1 for number in range(count)}
+    refusal(tmp_path, file_bytes(header), f"at most 65536, got {count}")
 
 
 def test_as_many_tensors_as_the_limit_are_read_and_one_more_is_refused(
@@ -87,7 +90,7 @@ def test_as_many_tensors_as_the_limit_are_read_and_one_more_is_refused(
 ) -> None:
     monkeypatch.setattr("src.checkpoint.safetensors._MOST_TENSORS", 3)
     header = {name: entry("U8", [0], 0, 0) for name in "abcd"}
-    assert "at most 3, got 4" in refusal(tmp_path, file_bytes(header))
+    refusal(tmp_path, file_bytes(header), "at most 3, got 4")
     del header["d"]
     assert list(read(tmp_path / "a", file_bytes(header))) == ["a", "b", "c"]
 
@@ -101,38 +104,27 @@ def test_the_bits_of_each_dtype_are_those_of_its_name() -> None:
     assert named | {"BOOL": 8} == DTYPE_BITS
 
 
-def test_tensors_are_read_only_views_of_the_mapped_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.safetensors"
-    write_safetensors(path, arrays())
-    source = SafetensorsFile(path)
+@pytest.mark.parametrize("shift", [0, 1, 2, 3])
+def test_tensors_are_views_of_the_mapped_file_and_only_misaligned_ones_are_copied(
+    tmp_path: Path, shift: int
+) -> None:
+    source = SafetensorsFile(written(tmp_path, shift=shift))
     start = np.frombuffer(source.file.buffer, np.uint8).ctypes.data
-    for name, record in source.entries.items():
-        tensor = source.tensor(record, name)
-        assert tensor.data_pointer == start + record.start
-        assert not tensor.is_writable
-        assert tensor.is_contiguous
-
-
-@pytest.mark.parametrize("shift", [1, 2, 3])
-def test_a_misaligned_tensor_is_copied_and_nothing_else(tmp_path: Path, shift: int) -> None:
-    path, expected = tmp_path / "a.safetensors", arrays()
-    write_safetensors(path, expected, shift=shift)
-    source = SafetensorsFile(path)
-    for name, record in source.entries.items():
+    for name, array in arrays().items():
+        record = source.entries[name]
         tensor = source.tensor(record, "renamed")
-        copied = tensor.is_writable
-        assert copied == source.is_misaligned(record) == (shift % expected[name].itemsize != 0)
+        copied = shift % array.itemsize != 0
+        assert source.is_misaligned(record) == tensor.is_writable == copied
+        assert copied or tensor.data_pointer == start + record.start
         assert tensor.is_contiguous
         assert tensor.name == "renamed"
-        assert tensor.numpy().tobytes() == expected[name].tobytes()
+        assert tensor.numpy().tobytes() == array.tobytes()
 
 
-def test_metadata_is_kept_and_may_be_absent(tmp_path: Path) -> None:
-    path = tmp_path / "a.safetensors"
-    write_safetensors(path, arrays(), {"format": "pt", "é": ""})
-    assert SafetensorsFile(path).metadata == {"format": "pt", "é": ""}
-    write_safetensors(path, arrays())
-    assert SafetensorsFile(path).metadata == {}
+@pytest.mark.parametrize("metadata", [{"format": "pt", "é": ""}, {}])
+def test_metadata_is_kept_and_may_be_absent(tmp_path: Path, metadata: dict[str, str]) -> None:
+    given = [metadata] if metadata else []
+    assert SafetensorsFile(written(tmp_path, *given)).metadata == metadata
 
 
 def test_a_file_without_tensors_is_valid(tmp_path: Path) -> None:
@@ -152,16 +144,11 @@ def test_float8_is_read_where_it_is(tmp_path: Path, name: str, dtype: ml.DType) 
 
 
 @pytest.mark.parametrize("dtype", ["F64", "U64", "I16", "U32", "BOOL", "F8_E4M3FNUZ", "F8_E8M0"])
-def test_a_dtype_that_ml_lacks_is_named_only_when_its_tensor_is_asked_for(
-    tmp_path: Path, dtype: str
-) -> None:
+def test_a_dtype_that_ml_lacks_is_named_when_its_tensor_is_made(tmp_path: Path, dtype: str) -> None:
     width = {"F64": 8, "U64": 8, "I16": 2, "U32": 4}.get(dtype, 1)
-    header = {
-        "odd": entry(dtype, [2], 0, 2 * width),
-        "good": entry("F32", [], 2 * width, 2 * width + 4),
-    }
+    odd, good = entry(dtype, [2], 0, 2 * width), entry("F32", [], 2 * width, 2 * width + 4)
     path = tmp_path / "model.safetensors"
-    path.write_bytes(file_bytes(header, bytes(2 * width + 4)))
+    path.write_bytes(file_bytes({"odd": odd, "good": good}, bytes(2 * width + 4)))
     source = SafetensorsFile(path)
     assert source.tensor(source.entries["good"], "good").shape == ()
     with pytest.raises(CheckpointError, match=rf"tensor 'odd': dtype: .*got {dtype}$"):
@@ -170,14 +157,36 @@ def test_a_dtype_that_ml_lacks_is_named_only_when_its_tensor_is_asked_for(
         read_safetensors(path)
 
 
-@pytest.mark.parametrize("length", [0, 1, 7])
-def test_a_file_of_a_few_bytes_is_refused(tmp_path: Path, length: int) -> None:
-    text = refusal(tmp_path, bytes(length))
-    assert "kind: expected a safetensors file, got " in text
-    assert ("an empty file" if not length else f"{length} bytes") in text
+def with_entry(text: str) -> bytes:
+    return file_bytes(padded(f'{{"a": {text}}}'.encode()), bytes(8))
 
 
-LENGTHS = {
+def one(shape: str = "[2]", offsets: str = "[0,8]", dtype: str = '"F32"', more: str = "") -> bytes:
+    """Form a file of one tensor of 8 bytes from the JSON of its parts."""
+    return with_entry(f'{{"dtype":{dtype},"shape":{shape},"data_offsets":{offsets}{more}}}')
+
+
+def with_metadata(metadata: object) -> bytes:
+    return file_bytes({"__metadata__": metadata} | GOOD, DATA)
+
+
+def with_spans(spans: list[tuple[int, int]], size: int) -> bytes:
+    header = {f"t{n}": entry("F32", [(e - b) // 4], b, e) for n, (b, e) in enumerate(spans)}
+    return file_bytes(header, bytes(size))
+
+
+JSON = json.dumps(GOOD)
+LONG_NAME = {"\x1b]0;title\x07" + "n" * 1000: entry("F32", [3], 0, 8)}
+KIND = "kind: expected a safetensors file, got "
+# What is wrong with a file, the file, and words of the refusal.
+BAD = {
+    "empty": (b"", f"{KIND}an empty file"),
+    "one byte of a length": (bytes(1), f"{KIND}1 bytes"),
+    "7 bytes of a length": (bytes(7), f"{KIND}7 bytes"),
+    "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid", "a Git LFS pointer"),
+    "zip": (b"PK\x03\x04" + bytes(60), "a zip archive"),
+    "GGUF": (b"GGUF" + bytes(60), "a GGUF file"),
+    "page": (b"<!DOCTYPE html>" + bytes(60), "an error page"),
     "empty header": (file_bytes(b""), "'{' as first byte, got an empty header"),
     "one byte": (file_bytes(b"{"), "header: expected JSON"),
     "beyond the file": (file_bytes(GOOD, DATA, length=10_000), "header length: expected at most"),
@@ -191,15 +200,59 @@ LENGTHS = {
     "two objects": (file_bytes(b"{}{}"), "header: expected JSON"),
     "not UTF-8": (file_bytes(b'{"\xff": 1}'), "expected UTF-8, got other bytes at byte 2"),
     "UTF-16": (file_bytes(b"{\0}\0"), "header: expected JSON"),
-    "cut": (file_bytes(json.dumps(GOOD).encode()[:-3], DATA), "header: expected JSON"),
-}  # fmt: skip
+    "cut": (file_bytes(JSON.encode()[:-3], DATA), "header: expected JSON"),
+    "NaN": (one("[NaN]"), "finite number, got NaN"),
+    "1.0": (one("[2.0]"), "got 2.0"),
+    "true": (one("[true]", dtype='"F64"'), "got true"),
+    "text": (one('["2"]'), "got '2'"),
+    "5 000 digits": (one(f"[{'9' * 5000}]"), "32 digits"),
+    "exponent": (one("[2e0]"), "got 2.0"),
+    "negative": (one("[-2]"), "0..281474976710656, got -2"),
+    "two negative": (one("[-1,-2]"), "got -1"),
+    "no list": (one("2"), "a list, got 2"),
+    "nine sizes": (one("[2,1,1,1,1,1,1,1,1]"), "at most 8 sizes, got 9"),
+    "unknown dtype": (one(dtype='"F33"'), "one that the format knows, got 'F33'"),
+    "lower case": (one(dtype='"f32"'), "got 'f32'"),
+    "dtype of ESC": (one(dtype='"\\u001b[2J"'), r"'\x1b[2J'"),
+    "dtype list": (one(dtype='["F32"]'), "a list"),
+    "dtype null": (one(dtype="null"), "got null"),
+    "one offset": (one(offsets="[8]"), "[begin, end]"),
+    "three offsets": (one(offsets="[0,4,8]"), "[begin, end]"),
+    "reversed": (one(offsets="[8,0]"), "begin <= end, got [8, 0]"),
+    "negative offset": (one(offsets="[-8,0]"), "got -8"),
+    "past the end": (one("[4]", "[0,16]"), "inside the 8 bytes of the buffer"),
+    "huge offset": (one(offsets=f"[0,{2**63}]"), "got 9223372036854775808"),
+    "no offsets": (with_entry('{"dtype":"F32","shape":[2]}'), "data_offsets, got 'dtype'"),
+    "another key": (one(more=',"x":1'), "'x'"),
+    "a key twice": (one(more=',"shape":[2]'), "'shape' twice"),
+    "no object": (with_entry("3"), "data_offsets, got 3"),
+    "null": (with_entry("null"), "data_offsets, got null"),
+    "deep": (with_entry("[" * 100_000), "nesting, got very many"),
+    "wraps": (one(f"[{2**32},{2**32}]", "[0,0]"), "bits, got 0 bits"),
+    "a million": (one("[1000000]", "[0,4]"), "32000000 bits, got 32 bits"),
+    "too few": (one("[1]"), "32 bits, got 64 bits"),
+    "half a byte": (one("[15]", dtype='"F4"'), "60 bits, got 64 bits"),
+    "metadata list": (with_metadata([]), "a map of text to text, got a list"),
+    "metadata null": (with_metadata(None), "a map of text to text, got null"),
+    "metadata number": (with_metadata({"format": 1}), "'format': expected text, got 1"),
+    "metadata nested": (with_metadata({"format": {"a": "b"}}), "an object"),
+    "a name twice": (
+        file_bytes(padded(f"{{{JSON[1:-1]}, {JSON[1:-1]}}}".encode()), DATA),
+        "each key once, got 'a' twice",
+    ),
+    "a long name": (file_bytes(LONG_NAME, bytes(8)), r"\x1b]0;title\x07"),
+    "overlap": (with_spans([(0, 8), (4, 12)], 12), "8, the end of the one before, got 4 (an o"),
+    "same bytes": (with_spans([(0, 8), (0, 8)], 8), "got 0 (an overlap)"),
+    "gap": (with_spans([(0, 8), (12, 20)], 20), "8, the end of the one before, got 12 (a gap)"),
+    "gap at the start": (with_spans([(4, 12)], 12), "0, the end of the one before, got 4"),
+    "bytes after the last": (with_spans([(0, 8)], 12), "tensors up to its end, 12 bytes, got 8"),
+    "no tensors": (with_spans([], 4), "tensors up to its end, 4 bytes, got 0"),
+}
 
 
-@pytest.mark.parametrize(("content", "words"), LENGTHS.values(), ids=LENGTHS)
-def test_a_wrong_header_is_refused_with_its_reason(
-    tmp_path: Path, content: bytes, words: str
-) -> None:
-    assert words in refusal(tmp_path, content)
+@pytest.mark.parametrize(("content", "words"), BAD.values(), ids=BAD)
+def test_a_bad_file_is_refused_with_its_reason(tmp_path: Path, content: bytes, words: str) -> None:
+    refusal(tmp_path, content, words)
 
 
 def test_the_same_header_as_the_format_has_it_is_read(tmp_path: Path) -> None:
@@ -214,21 +267,19 @@ def test_a_header_as_long_as_the_limit_is_read_and_one_byte_more_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("src.checkpoint.safetensors._MOST_HEADER_BYTES", 200)
-    header = json.dumps(GOOD).encode().ljust(200)
+    header = JSON.encode().ljust(200)
     assert read(tmp_path / "a", file_bytes(header, DATA)).keys() == GOOD.keys()
-    text = refusal(tmp_path, file_bytes(header + b" ", DATA))
-    assert "header length: expected at most 200 bytes, got 201" in text
+    words = "header length: expected at most 200 bytes, got 201"
+    refusal(tmp_path, file_bytes(header + b" ", DATA), words)
 
 
 @pytest.mark.parametrize("value", [b"[]", b"{}", b'""', b"1"])
-def test_a_header_of_many_small_values_is_refused_before_they_are_made(
-    tmp_path: Path, value: bytes
-) -> None:
+def test_many_small_values_are_refused_before_they_are_made(tmp_path: Path, value: bytes) -> None:
     """Before, one of 90 MB took 2.3 GB."""
     values = (value + b",") * ((15 << 20) // (len(value) + 1))
     header = b'{"__metadata__":[' + values + b"0]}"
     path = tmp_path / "model.safetensors"
-    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    path.write_bytes(file_bytes(header))
     tracemalloc.start()
     try:
         with pytest.raises(CheckpointError, match="header: expected at most 1572864 values, got"):
@@ -239,13 +290,11 @@ def test_a_header_of_many_small_values_is_refused_before_they_are_made(
     assert peak < 4 * len(header)
 
 
-@pytest.mark.parametrize("size", [0, 1, 8, 9, 40, 80, 100])
-def test_a_file_cut_anywhere_is_refused(tmp_path: Path, size: int) -> None:
+def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     content = file_bytes(GOOD, DATA)
-    assert size < len(content)
-    refusal(tmp_path, content[:size])
-    refusal(tmp_path, content[:-1])
-    refusal(tmp_path, content + b"\0")
+    for size in range(len(content)):
+        refusal(tmp_path, content[:size], "expected")
+    refusal(tmp_path, content + b"\0", "expected")
 
 
 def test_a_file_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None:
@@ -262,101 +311,12 @@ def test_a_file_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None
     assert all(text.isprintable() for text in refusals)
 
 
-def with_entry(text: str) -> bytes:
-    return file_bytes(padded(f'{{"a": {text}}}'.encode()), bytes(8))
-
-
-def text_of(
-    shape: str = "[2]", offsets: str = "[0,8]", dtype: str = '"F32"', more: str = ""
-) -> str:
-    return f'{{"dtype":{dtype},"shape":{shape},"data_offsets":{offsets}{more}}}'
-
-
-ENTRIES = {
-    "NaN": (text_of("[NaN]"), "finite number, got NaN"),
-    "1.0": (text_of("[2.0]"), "got 2.0"),
-    "true": (text_of("[true]", dtype='"F64"'), "got true"),
-    "text": (text_of('["2"]'), "got '2'"),
-    "5 000 digits": (text_of(f"[{'9' * 5000}]"), "32 digits"),
-    "exponent": (text_of("[2e0]"), "got 2.0"),
-    "negative": (text_of("[-2]"), "0..281474976710656, got -2"),
-    "two negative": (text_of("[-1,-2]"), "got -1"),
-    "no list": (text_of("2"), "a list, got 2"),
-    "nine sizes": (text_of("[2,1,1,1,1,1,1,1,1]"), "at most 8 sizes, got 9"),
-    "unknown dtype": (text_of(dtype='"F33"'), "one that the format knows, got 'F33'"),
-    "lower case": (text_of(dtype='"f32"'), "got 'f32'"),
-    "dtype of ESC": (text_of(dtype='"\\u001b[2J"'), r"'\x1b[2J'"),
-    "dtype list": (text_of(dtype='["F32"]'), "a list"),
-    "dtype null": (text_of(dtype="null"), "got null"),
-    "one offset": (text_of(offsets="[8]"), "[begin, end]"),
-    "three offsets": (text_of(offsets="[0,4,8]"), "[begin, end]"),
-    "reversed": (text_of(offsets="[8,0]"), "begin <= end, got [8, 0]"),
-    "negative offset": (text_of(offsets="[-8,0]"), "got -8"),
-    "past the end": (text_of("[4]", "[0,16]"), "inside the 8 bytes of the buffer"),
-    "huge offset": (text_of(offsets=f"[0,{2**63}]"), "got 9223372036854775808"),
-    "no offsets": ('{"dtype":"F32","shape":[2]}', "dtype, shape and data_offsets, got 'dtype'"),
-    "another key": (text_of(more=',"x":1'), "'x'"),
-    "a key twice": (text_of(more=',"shape":[2]'), "'shape' twice"),
-    "no object": ("3", "data_offsets, got 3"),
-    "null": ("null", "data_offsets, got null"),
-    "deep": ("[" * 100_000, "nesting, got very many"),
-    "wraps": (text_of(f"[{2**32},{2**32}]", "[0,0]"), "bits, got 0 bits"),
-    "a million": (text_of("[1000000]", "[0,4]"), "32000000 bits, got 32 bits"),
-    "too few": (text_of("[1]"), "32 bits, got 64 bits"),
-    "half a byte": (text_of("[15]", dtype='"F4"'), "60 bits, got 64 bits"),
-}
-
-
-@pytest.mark.parametrize(("text", "words"), ENTRIES.values(), ids=ENTRIES)
-def test_a_wrong_entry_is_refused_with_its_reason(tmp_path: Path, text: str, words: str) -> None:
-    assert words in refusal(tmp_path, with_entry(text))
-
-
 def test_the_same_entry_put_right_is_read(tmp_path: Path) -> None:
-    assert read(tmp_path / "a", with_entry(text_of()))["a"].shape == (2,)
-    assert read(tmp_path / "b", with_entry(text_of("[2,1,1,1,1,1,1,1]")))["a"].ndim == 8
+    assert read(tmp_path / "a", one())["a"].shape == (2,)
+    assert read(tmp_path / "b", one("[2,1,1,1,1,1,1,1]"))["a"].ndim == 8
 
 
-METADATA: dict[str, tuple[object, str]] = {
-    "list": ([], "a map of text to text, got a list"),
-    "null": (None, "a map of text to text, got null"),
-    "number": ({"format": 1}, "'format': expected text, got 1"),
-    "nested": ({"format": {"a": "b"}}, "an object"),
-}
-
-
-@pytest.mark.parametrize(("metadata", "words"), METADATA.values(), ids=METADATA)
-def test_metadata_must_map_text_to_text(tmp_path: Path, metadata: object, words: str) -> None:
-    assert words in refusal(tmp_path, file_bytes({"__metadata__": metadata} | GOOD, DATA))
-
-
-def test_duplicate_names_are_refused(tmp_path: Path) -> None:
-    one = json.dumps(GOOD)[1:-1]
-    header = padded(f"{{{one}, {one}}}".encode())
-    assert "each key once, got 'a' twice" in refusal(tmp_path, file_bytes(header, DATA))
-
-
-BUFFERS = {
-    "overlap": ([(0, 8), (4, 12)], 12, "8, the end of the one before, got 4 (an overlap)"),
-    "same bytes": ([(0, 8), (0, 8)], 8, "got 0 (an overlap)"),
-    "gap": ([(0, 8), (12, 20)], 20, "8, the end of the one before, got 12 (a gap)"),
-    "gap at the start": ([(4, 12)], 12, "0, the end of the one before, got 4"),
-    "bytes after the last": ([(0, 8)], 12, "tensors up to its end, 12 bytes, got 8"),
-    "no tensors": ([], 4, "tensors up to its end, 4 bytes, got 0"),
-}
-
-
-@pytest.mark.parametrize(("spans", "size", "words"), BUFFERS.values(), ids=BUFFERS)
-def test_the_tensors_must_cover_the_buffer_exactly(
-    tmp_path: Path, spans: list[tuple[int, int]], size: int, words: str
-) -> None:
-    header = {f"t{n}": entry("F32", [(e - b) // 4], b, e) for n, (b, e) in enumerate(spans)}
-    assert words in refusal(tmp_path, file_bytes(header, bytes(size)))
-
-
-def test_tensors_in_any_order_of_names_and_empty_ones_between_are_read(
-    tmp_path: Path,
-) -> None:
+def test_tensors_in_any_order_of_names_and_empty_ones_between_are_read(tmp_path: Path) -> None:
     header = {
         "z": entry("F32", [1], 0, 4), "a": entry("F32", [1], 4, 8),
         "nothing": entry("F32", [0], 4, 4), "end": entry("F32", [3, 0], 8, 8),
@@ -367,40 +327,7 @@ def test_tensors_in_any_order_of_names_and_empty_ones_between_are_read(
     assert tensors["end"].shape == (3, 0)
 
 
-def test_100_000_tensors_are_refused_and_a_thousand_are_read(tmp_path: Path) -> None:
-    def header(count: int) -> dict[str, object]:
-        return {str(n): entry("U8", [0], 0, 0) for n in range(count)}
-
-    assert "at most 65536, got 100000" in refusal(tmp_path, file_bytes(header(100_000)))
-    assert len(read(tmp_path / "a", file_bytes(header(1000)))) == 1000
-
-
-def test_names_from_the_file_are_shown_escaped_and_cut(tmp_path: Path) -> None:
-    name = "\x1b]0;title\x07" + "n" * 1000
-    text = refusal(tmp_path, file_bytes({name: entry("F32", [3], 0, 8)}, bytes(8)))
-    assert r"\x1b]0;title\x07" in text
-
-
-KINDS = {
-    "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a Git LFS pointer"),
-    "zip": (b"PK\x03\x04" + bytes(60), "a zip archive"),
-    "GGUF": (b"GGUF" + bytes(60), "a GGUF file"),
-    "page": (b"<!DOCTYPE html>" + bytes(60), "an error page"),
-}
-
-
-@pytest.mark.parametrize(("content", "kind"), KINDS.values(), ids=KINDS)
-def test_another_kind_of_file_is_named(tmp_path: Path, content: bytes, kind: str) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=f"expected a safetensors file, got .*{kind}"):
-        read_safetensors(path)
-
-
 def test_a_refused_file_is_not_left_open(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(file_bytes(GOOD, DATA + b"x"))
-    with pytest.raises(CheckpointError):
-        read_safetensors(path)
+    refusal(tmp_path, file_bytes(GOOD, DATA + b"x"), "expected")
     if (maps := Path("/proc/self/maps")).exists():
-        assert str(path) not in maps.read_text()
+        assert str(tmp_path) not in maps.read_text()

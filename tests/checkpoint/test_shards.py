@@ -11,7 +11,7 @@ from src import ml
 from src.checkpoint import CheckpointError, FileMemoryError, merge_shards
 from src.checkpoint.shards import MergedShards, check_shards
 from src.memory import readable_bytes
-from tests.support.pth_writer import random_tensor, tensor_shapes, whole
+from tests.support.pth_writer import random_tensor, split_tensor, tensor_shapes, whole
 
 # Sizes that all differ: D 24, Hh 24, Kh 12, F 72, V 40.
 PARAMS = {
@@ -21,7 +21,7 @@ PARAMS = {
 SIZES = {"D": 24, "Hh": 24, "Kh": 12, "F": 72, "V": 40}
 WQ = "layers.0.attention.wq.weight"
 W2 = "layers.1.feed_forward.w2.weight"
-BY_COLUMNS = ("attention.wo.weight", "feed_forward.w2.weight")
+
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 
@@ -34,15 +34,10 @@ def model(dtype: Any = ml_dtypes.bfloat16) -> Arrays:
     }
 
 
-def split(
-    arrays: Mapping[str, "np.ndarray[Any, Any]"], count: int, embeddings: int = 0
-) -> list[Arrays]:
+def split(arrays: Mapping[str, Any], count: int, embeddings: int = 0) -> list[Arrays]:
     shards: list[Arrays] = [{} for _ in range(count)]
     for name, array in arrays.items():
-        axis = 1 if name.endswith(BY_COLUMNS) else 0
-        axis = embeddings if name == "tok_embeddings.weight" else axis
-        pieces = [array] * count if array.ndim == 1 else np.split(array, count, axis=axis)
-        for shard, piece in zip(shards, pieces, strict=True):
+        for shard, piece in zip(shards, split_tensor(name, array, count, embeddings), strict=True):
             shard[name] = np.ascontiguousarray(piece)
     return shards
 
@@ -60,12 +55,22 @@ def check(shards: list[Arrays], layers: int = 2, **changes: int | None) -> None:
     assert check_shards(tensors(shards), labels, layers, sizes) == SIZES
 
 
+def refused(shards: list[Arrays], words: str, layers: int = 2, **changes: int | None) -> str:
+    """Check shards that are refused, and return the text of it, which matches `words`."""
+    with pytest.raises(CheckpointError, match=words) as caught:
+        check(shards, layers, **changes)
+    return str(caught.value)
+
+
+def not_merged(shards: list[Arrays], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        merge_shards(tensors(shards))
+
+
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
 @pytest.mark.parametrize("embeddings", [0, 1])
 @pytest.mark.parametrize("count", [2, 4])
-def test_merged_shards_are_the_whole_model_bit_for_bit(
-    count: int, embeddings: int, dtype: Any
-) -> None:
+def test_merged_shards_are_the_model_bit_for_bit(count: int, embeddings: int, dtype: Any) -> None:
     arrays = model(dtype)
     shards = split(arrays, count, embeddings)
     check(shards)
@@ -87,16 +92,11 @@ def test_shards_that_are_merged_one_tensor_at_a_time_tell_their_names() -> None:
     assert "none" not in merged
 
 
-def test_a_single_shard_is_not_copied() -> None:
-    single = tensors([model()])
-    merged = merge_shards(single)
-    assert all(merged[name] is single[0][name] for name in merged)
-
-
-def test_a_merge_copies_replicated_tensors_too() -> None:
-    shards = tensors(split(model(), 2))
-    merged = merge_shards(shards)
-    assert merged["norm.weight"].data_pointer != shards[0]["norm.weight"].data_pointer
+def test_a_merge_copies_all_tensors_and_a_single_shard_is_not_copied() -> None:
+    single, shards = tensors([model()]), tensors(split(model(), 2))
+    assert merge_shards(single) == single[0]
+    norm = merge_shards(shards)["norm.weight"]  # which both shards have
+    assert norm.data_pointer != shards[0]["norm.weight"].data_pointer
 
 
 def test_a_copy_beyond_free_memory_is_refused_with_the_arithmetic_before_anything_is_copied(
@@ -121,7 +121,7 @@ def test_a_copy_beyond_free_memory_is_refused_with_the_arithmetic_before_anythin
     assert merge_shards(shards[:1]) == shards[0]  # not copied
 
 
-def test_a_copy_that_the_system_refuses_is_an_error_of_its_own(
+def test_a_copy_that_the_system_refuses_is_a_lack_of_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object) -> None:
@@ -147,8 +147,7 @@ def test_replicated_tensors_must_be_equal_to_the_bit() -> None:
     merge_shards(tensors(shards))
     shards[1]["norm.weight"] = shards[1]["norm.weight"].copy()
     shards[1]["norm.weight"][5] += 1
-    with pytest.raises(CheckpointError, match=r"shard 01: tensor 'norm\.weight': values"):
-        merge_shards(tensors(shards))
+    not_merged(shards, r"shard 01: tensor 'norm\.weight': values")
 
 
 def test_a_table_of_rotary_frequencies_is_kept_once() -> None:
@@ -158,38 +157,25 @@ def test_a_table_of_rotary_frequencies_is_kept_once() -> None:
 
 
 def test_shards_with_other_names_shapes_or_dtypes_are_refused() -> None:
-    shards = split(model(), 2)
-    del shards[1][WQ]
-    with pytest.raises(CheckpointError, match=r"shard 01: tensor names.*wq.*1 in all"):
-        merge_shards(tensors(shards))
-    shards = split(model(), 2)
-    shards[1][WQ] = shards[1][WQ][:-1]
-    with pytest.raises(
-        CheckpointError, match=r"expected bfloat16 \[12, 24\] .* got bfloat16 \[11, 24\]"
-    ):
-        merge_shards(tensors(shards))
-    shards = split(model(), 2)
-    shards[1][WQ] = shards[1][WQ].astype(np.float16)
-    with pytest.raises(CheckpointError, match=r"got float16 \[12, 24\]"):
-        merge_shards(tensors(shards))
-
-
-def test_names_outside_the_table_are_not_merged() -> None:
-    shards = [shard | {"layers.0.moe.w9": np.zeros(3, np.float32)} for shard in split(model(), 2)]
-    with pytest.raises(CheckpointError, match=r"'layers\.0\.moe\.w9'"):
-        merge_shards(tensors(shards))
+    first, second = split(model(), 2)
+    without = {name: array for name, array in second.items() if name != WQ}
+    not_merged([first, without], r"shard 01: tensor names.*wq.*1 in all")
+    cut = second | {WQ: second[WQ][:-1]}
+    not_merged([first, cut], r"expected bfloat16 \[12, 24\] .* got bfloat16 \[11, 24\]")
+    half = second | {WQ: second[WQ].astype(np.float16)}
+    not_merged([first, half], r"got float16 \[12, 24\]")
+    more = {"layers.0.moe.w9": np.zeros(3, np.float32)}
+    not_merged([first | more, second | more], r"'layers\.0\.moe\.w9'")
 
 
 def test_a_merge_needs_a_norm_of_one_dimension_and_matrices_of_two() -> None:
     shards = split(model(), 2)
     for shard in shards:
         shard["output.weight"] = np.zeros((), np.float32)
-    with pytest.raises(CheckpointError, match="two dimensions"):
-        merge_shards(tensors(shards))
+    not_merged(shards, "two dimensions")
     for shard in shards:
         del shard["norm.weight"]
-    with pytest.raises(CheckpointError, match=r"norm\.weight"):
-        merge_shards(tensors(shards))
+    not_merged(shards, r"norm\.weight")
 
 
 def test_whole_and_tied_models_pass_the_check() -> None:
@@ -202,43 +188,31 @@ def test_whole_and_tied_models_pass_the_check() -> None:
 
 
 def test_missing_tensors_are_listed_up_to_five_and_counted() -> None:
-    arrays = model()
-    gone = [name for name in arrays if name.startswith("layers.1.")]
-    for name in gone:
-        del arrays[name]
-    with pytest.raises(CheckpointError) as caught:
-        check([arrays])
-    text = str(caught.value)
+    arrays = {name: array for name, array in model().items() if not name.startswith("layers.1.")}
+    text = refused([arrays], r"\(9 in all\)")
     assert text.startswith("consolidated.00.pth: tensors: expected 21 tensors")
     assert text.count("'layers.1.") == 5
-    assert "(9 in all)" in text
 
 
 def test_extra_tensors_are_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"'layers\.2\.attention_norm\.weight' \(1 in all\)"):
-        check([model() | {"layers.2.attention_norm.weight": np.ones(24, np.float32)}])
-    with pytest.raises(CheckpointError, match=r"\(9 in all\)"):
-        check([model()], layers=1)
+    more = {"layers.2.attention_norm.weight": np.ones(24, np.float32)}
+    refused([model() | more], r"'layers\.2\.attention_norm\.weight' \(1 in all\)")
+    refused([model()], r"\(9 in all\)", layers=1)
 
 
 @pytest.mark.parametrize("shape", [(0, 24), (24, 0), (7, 24), (24,)])
-def test_a_first_weight_from_which_no_count_follows_is_a_wrong_shape(
-    shape: tuple[int, ...],
-) -> None:
-    wq = "layers.0.attention.wq.weight"
-    with pytest.raises(CheckpointError, match=rf"'{wq}' \[.*\] instead of \[24, 24\]"):
-        check([model() | {wq: np.ones(shape, np.float32)}])
+def test_a_first_weight_that_gives_no_count_is_a_wrong_shape(shape: tuple[int, ...]) -> None:
+    arrays = model() | {WQ: np.ones(shape, np.float32)}
+    refused([arrays], rf"'{WQ}' \[.*\] instead of \[24, 24\]")
 
 
 def test_wrongly_shaped_tensors_are_listed_with_both_shapes() -> None:
     arrays = model()
     arrays[W2] = arrays[W2][:, :-1]
     arrays["norm.weight"] = arrays["norm.weight"].reshape(4, 6)
-    with pytest.raises(CheckpointError) as caught:
-        check([arrays])
-    assert "'norm.weight' [4, 6] instead of [24]" in str(caught.value)
-    assert f"'{W2}' [24, 71] instead of [24, 72]" in str(caught.value)
-    assert "(2 in all)" in str(caught.value)
+    text = refused([arrays], r"\(2 in all\)")
+    assert "'norm.weight' [4, 6] instead of [24]" in text
+    assert f"'{W2}' [24, 71] instead of [24, 72]" in text
 
 
 @pytest.mark.parametrize(
@@ -251,38 +225,24 @@ def test_parameters_that_contradict_the_tensors_are_refused(changes: dict[str, i
 
 def test_sizes_that_the_parameters_leave_open_must_agree_among_the_tensors() -> None:
     arrays = model()
-    arrays["output.weight"] = arrays["output.weight"][:-1]
-    with pytest.raises(CheckpointError, match=r"'output\.weight' \[39, 24\] instead of \[40, 24\]"):
-        check([arrays], V=None)
-    arrays = model()
-    arrays[W2] = arrays[W2][:, :-1]
-    with pytest.raises(CheckpointError, match=r"\[24, 71\] instead of \[24, 72\]"):
-        check([arrays], F=None)
-
-
-def test_an_empty_vocabulary_is_refused() -> None:
-    arrays = model()
-    for name in ("tok_embeddings.weight", "output.weight"):
-        arrays[name] = arrays[name][:0]
-    with pytest.raises(CheckpointError, match=r"\[0, 24\]"):
-        check([arrays], V=None)
+    cut = arrays | {"output.weight": arrays["output.weight"][:-1]}
+    refused([cut], r"'output\.weight' \[39, 24\] instead of \[40, 24\]", V=None)
+    cut = arrays | {W2: arrays[W2][:, :-1]}
+    refused([cut], r"\[24, 71\] instead of \[24, 72\]", F=None)
+    empty = {name: arrays[name][:0] for name in ("tok_embeddings.weight", "output.weight")}
+    refused([arrays | empty], r"\[0, 24\]", V=None)
 
 
 def test_one_shard_of_several_alone_is_refused_naming_the_missing() -> None:
-    with pytest.raises(CheckpointError, match=r"expected 4, got 1,.* missing 01, 02, 03 \(3 in"):
-        check(split(model(), 4)[:1])
-    with pytest.raises(CheckpointError, match=r"expected 4, got 2, .* missing 02, 03 \(2 in all\)"):
-        check(split(model(), 4)[:2])
-    with pytest.raises(CheckpointError, match="expected 1, got 2"):
-        check([model(), model()])
+    shards = split(model(), 4)
+    refused(shards[:1], r"expected 4, got 1,.* missing 01, 02, 03 \(3 in")
+    refused(shards[:2], r"expected 4, got 2, .* missing 02, 03 \(2 in all\)")
+    refused([model(), model()], "expected 1, got 2")
 
 
 def test_a_first_weight_that_was_cut_in_a_later_shard_is_a_wrong_shape_of_that_shard() -> None:
     shards = split(model(), 2)
     check(shards)
     shards[1][WQ] = shards[1][WQ][:6]  # rows of which four shards would make the whole
-    with pytest.raises(CheckpointError) as caught:
-        check(shards)
-    text = str(caught.value)
-    assert text.startswith("consolidated.01.pth: shapes: ")
+    text = refused(shards, r"^consolidated.01.pth: shapes: ")
     assert f"'{WQ}' [6, 24] instead of [12, 24]" in text

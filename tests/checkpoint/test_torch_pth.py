@@ -9,7 +9,6 @@ import struct
 import tarfile
 import time
 import tracemalloc
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,31 +31,41 @@ from tests.support.pth_writer import (
 )
 
 VALUES = np.arange(24, dtype=np.float32)
-TWO_BY_THREE = tensor_call(storage_id("FloatStorage", "0", 6), 0, [2, 3], [3, 1])
+STORAGE = storage_id("FloatStorage", "0", 24)
+DATA_PKL, VERSION = Part(b"a/data.pkl", b"\x80\x02}."), Part(b"a/version", b"3\n")
+
+
+def file_of(path: Path, program: bytes, values: "np.ndarray" = VALUES) -> Path:
+    write_archive(path, program, {"0": values.tobytes()})
+    return path
 
 
 def one_storage(path: Path, *calls: bytes, values: "np.ndarray" = VALUES) -> Path:
     """Write a checkpoint whose tensors t0, t1, ... are all in record 0."""
     program = dict_program({f"t{number}": call for number, call in enumerate(calls)})
-    write_archive(path, program, {"0": values.tobytes()})
-    return path
+    return file_of(path, program, values)
 
 
-def window(offset: int, shape: Sequence[int], strides: Sequence[int], count: int = 24) -> bytes:
-    return tensor_call(storage_id("FloatStorage", "0", count), offset, shape, strides)
+def window(offset: int, shape: Sequence[int], strides: Sequence[int]) -> bytes:
+    return tensor_call(STORAGE, offset, shape, strides)
+
+
+def stored_as(**changes: bytes) -> bytes:
+    """Form a program of one tensor of 24 elements, with parts of its persistent id changed."""
+    return hostile.storage_program(**{"count": integer(24)} | changes)
 
 
 def raw_tensor(offset: bytes, shape: bytes, strides: bytes) -> bytes:
     """Form a tensor from the opcodes of its offset, size and stride."""
-    plain = tensor_call(storage_id("FloatStorage", "0", 24), 0, [], [])
-    arguments = integer(0) + b"(t(t"
+    plain, arguments = window(0, [], []), integer(0) + b"(t(t"
     assert arguments in plain
     return plain.replace(arguments, offset + shape + strides)
 
 
-def file_of(path: Path, program: bytes) -> Path:
-    write_archive(path, program, {"0": VALUES.tobytes()})
-    return path
+def refused(path: Path, words: str | None = None) -> str:
+    with pytest.raises(CheckpointError, match=words) as caught:
+        read_pth(path)
+    return str(caught.value)
 
 
 @pytest.fixture
@@ -92,19 +101,12 @@ def test_tensors_are_read_only_views_of_the_mapped_file(path: Path) -> None:
 
 
 def test_reading_touches_only_the_directory_and_the_pickle(path: Path) -> None:
-    with path.open("wb") as stream:
-        stream.truncate(0)
-    size = 64 << 20
-    zeros = (bytes(1 << 20) for _ in range(size >> 20))
-    program = dict_program(
-        {"a": tensor_call(storage_id("HalfStorage", "0", size // 2), 0, [size // 2], [1])}
-    )
-    write_archive(path, program, [("0", size, zeros)])
+    write_pth(path, {"a": np.zeros(8 << 20, np.float16)})
     tracemalloc.start()
     tensors = read_pth(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert tensors["a"].nbytes == size
+    assert tensors["a"].nbytes == 16 << 20
     assert peak < 1 << 20
 
 
@@ -148,40 +150,34 @@ def test_tensors_that_share_a_storage_share_memory(path: Path) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0", "mps"])
 def test_the_device_label_does_not_matter(path: Path, device: str) -> None:
-    program = hostile.storage_program(device=text(device), count=integer(24))
-    assert read_pth(file_of(path, program))["a"].shape == (2, 3)
+    assert read_pth(file_of(path, stored_as(device=text(device))))["a"].shape == (2, 3)
+
+
+def padding(size: int) -> bytes:
+    return b"FB" + struct.pack("<H", size) + b"Z" * size
 
 
 def test_files_without_byteorder_and_with_other_records_are_read(path: Path) -> None:
-    program = hostile.storage_program(count=integer(24))
-    padding = b"FB\x02\x00ZZ"
-    start = 30 + len("old/data/0") + len(padding)
     parts = [
-        Part(
-            b"old/data/0", VALUES.tobytes(), local_extra=b"FB" + struct.pack("<H", 20) + b"Z" * 20
-        ),
-        Part(b"old/data.pkl", program),
+        Part(b"old/data/0", VALUES.tobytes(), local_extra=padding(20)),
+        Part(b"old/data.pkl", stored_as()),
         Part(b"old/version", b"3\n"),
         Part(b"old/.data/serialization_id", b"1" * 40),
     ]
-    assert (start - len(padding) + 24) % 64 == 0
     path.write_bytes(build(parts))
+    assert path.read_bytes().index(VALUES.tobytes()) % 64 == 0
     assert read_pth(path)["a"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_a_crc_of_zero_means_that_it_was_not_computed(path: Path) -> None:
-    path.write_bytes(archive(version_crc=0))
-    read_pth(path)
-    path.write_bytes(archive(version_crc=1))
-    with pytest.raises(CheckpointError, match="CRC-32"):
-        read_pth(path)
-
-
-def archive(version_crc: int) -> bytes:
-    crc = {"crc": version_crc}
-    return build(
-        [Part(b"a/data.pkl", b"\x80\x02}."), Part(b"a/version", b"3\n", local=crc, central=crc)]
-    )
+    for crc in (0, 1):
+        said = {"crc": crc}
+        path.write_bytes(build([DATA_PKL, Part(b"a/version", b"3\n", said, said)]))
+        if crc:
+            refused(path, "CRC-32")
+        else:
+            read_pth(path)
+            assert check_crcs(map_pth(path)[0]) == len(b"3\n")  # the bytes that have none
 
 
 def test_all_bytes_are_compared_with_their_crc(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,28 +197,12 @@ def test_all_bytes_are_compared_with_their_crc(path: Path, monkeypatch: pytest.M
         check_crcs(file)
 
 
-def test_the_bytes_of_records_without_a_crc_are_counted(path: Path) -> None:
-    path.write_bytes(archive(version_crc=0))
-    assert check_crcs(map_pth(path)[0]) == len(b"3\n")
-
-
 # P5: other files
 
-
-def legacy_tar() -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        for name in ("sys_info", "pickle", "storages", "tensors"):
-            tar.addfile(tarfile.TarInfo(name), io.BytesIO())
-    return stream.getvalue()
-
-
-def saved_npy() -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, VALUES)
-    return stream.getvalue()
-
-
+TAR, NPY = io.BytesIO(), io.BytesIO()
+np.save(NPY, VALUES)
+with tarfile.open(fileobj=TAR, mode="w") as tar:
+    tar.addfile(tarfile.TarInfo("sys_info"))
 OTHER_FILES = {
     "empty": (b"", "an empty file"),
     "raw pickle": (b"\x80\x04}.", "a bare pickle"),
@@ -230,8 +210,8 @@ OTHER_FILES = {
         b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.",
         "a PyTorch file from before the zip format",
     ),
-    "legacy tar": (legacy_tar(), "a tar file"),
-    "npy": (saved_npy(), "a NumPy .npy file"),
+    "legacy tar": (TAR.getvalue(), "a tar file"),
+    "npy": (NPY.getvalue(), "a NumPy .npy file"),
     "gzip": (gzip.compress(b"x"), "a gzip file"),
     "GGUF": (b"GGUF\x03\x00\x00\x00", "a GGUF file"),
     "safetensors": (struct.pack("<Q", 2) + b'{"a":1}', "a safetensors file"),
@@ -245,26 +225,18 @@ OTHER_FILES = {
 
 
 @pytest.mark.parametrize(("content", "found"), OTHER_FILES.values(), ids=OTHER_FILES)
-def test_another_kind_of_file_is_refused_by_its_kind(
-    path: Path, content: bytes, found: str
-) -> None:
+def test_another_file_is_refused_by_its_kind(path: Path, content: bytes, found: str) -> None:
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="kind: expected a PyTorch zip checkpoint") as caught:
-        read_pth(path)
-    assert f"kind: expected a PyTorch zip checkpoint, got {found}" in str(caught.value)
+    assert f"kind: expected a PyTorch zip checkpoint, got {found}" in refused(path)
 
 
 MISSING = {
-    "no data.pkl": [Part(b"a/version", b"3\n")],
-    "no version": [Part(b"a/data.pkl", b"\x80\x02}.")],
-    "version 99": [Part(b"a/data.pkl", b"\x80\x02}."), Part(b"a/version", b"99\n")],
-    "long version": [Part(b"a/data.pkl", b"\x80\x02}."), Part(b"a/version", b"3" * 500)],
-    "two folders": [Part(b"a/data.pkl", b"\x80\x02}."), Part(b"b/version", b"3\n")],
-    "two data.pkl in two folders": [
-        Part(b"a/data.pkl", b"\x80\x02}."),
-        Part(b"b/data.pkl", b"\x80\x02}."),
-        Part(b"a/version", b"3\n"),
-    ],
+    "no data.pkl": [VERSION],
+    "no version": [DATA_PKL],
+    "version 99": [DATA_PKL, Part(b"a/version", b"99\n")],
+    "long version": [DATA_PKL, Part(b"a/version", b"3" * 500)],
+    "two folders": [DATA_PKL, Part(b"b/version", b"3\n")],
+    "two data.pkl in two folders": [DATA_PKL, Part(b"b/data.pkl", b"\x80\x02}."), VERSION],
     "nothing": [],
 }
 
@@ -272,8 +244,7 @@ MISSING = {
 @pytest.mark.parametrize("parts", MISSING.values(), ids=MISSING)
 def test_an_archive_without_its_parts_is_refused(path: Path, parts: list[Part]) -> None:
     path.write_bytes(build(parts))
-    with pytest.raises(CheckpointError):
-        read_pth(path)
+    refused(path)
 
 
 @pytest.mark.parametrize("version", ["1", "3\n", "10\n"])
@@ -285,16 +256,13 @@ def test_versions_1_to_10_are_read(path: Path, version: str) -> None:
 @pytest.mark.parametrize("version", ["0\n", "11\n", "-1", "03", "3.0", "three", ""])
 def test_another_version_is_refused_with_those_that_are_read(path: Path, version: str) -> None:
     write_pth(path, {"a": VALUES}, version=version)
-    words = rf"record 'version': expected 1\.\.10, got '{version.strip()}'$"
-    with pytest.raises(CheckpointError, match=words):
-        read_pth(path)
+    refused(path, rf"record 'version': expected 1\.\.10, got '{version.strip()}'$")
 
 
 @pytest.mark.parametrize("order", ["big", "middle", ""])
 def test_another_byte_order_is_refused(path: Path, order: str) -> None:
     write_pth(path, {"a": VALUES}, byteorder=order)
-    with pytest.raises(CheckpointError, match="byteorder"):
-        read_pth(path)
+    refused(path, "byteorder")
 
 
 # T1, T2, T4: tensors that do not fit their records
@@ -302,10 +270,8 @@ def test_another_byte_order_is_refused(path: Path, order: str) -> None:
 
 def test_elements_times_itemsize_must_equal_the_record(path: Path) -> None:
     for count in (23, 25, 12, 48, 0, 1 << 40, (1 << 62) + 24, (1 << 63) - 1):
-        program = hostile.storage_program(count=integer(count))
-        with pytest.raises(CheckpointError):
-            read_pth(file_of(path, program))
-    assert read_pth(file_of(path, hostile.storage_program(count=integer(24))))
+        refused(file_of(path, stored_as(count=integer(count))))
+    assert read_pth(file_of(path, stored_as()))
 
 
 OUTSIDE = {
@@ -345,37 +311,34 @@ OUTSIDE = {
 
 @pytest.mark.parametrize("call", OUTSIDE.values(), ids=OUTSIDE)
 def test_a_window_outside_its_storage_is_refused(path: Path, call: bytes) -> None:
-    one_storage(path, window(0, [24], [1]), call)
-    with pytest.raises(CheckpointError):
-        read_pth(path)
+    refused(one_storage(path, window(0, [24], [1]), call))
     assert len(read_pth(one_storage(path, window(0, [24], [1])))) == 1
 
 
 STORAGES = {
-    "other tag": hostile.storage_program(tag=text("module"), count=integer(24)),
-    "unknown dtype": hostile.storage_program(storage=b"ctorch\nDoubleStorage\n"),
-    "int dtype": hostile.storage_program(storage=b"ctorch\nLongStorage\n"),
-    "text as class": hostile.storage_program(storage=text("FloatStorage")),
-    "function as class": hostile.storage_program(storage=b"ccollections\nOrderedDict\n"),
-    "missing record": hostile.storage_program(key=text("1"), count=integer(24)),
-    "path as key": hostile.storage_program(key=text("../0"), count=integer(24)),
-    "other digits as key": hostile.storage_program(key=text("٠"), count=integer(24)),
-    "number as key": hostile.storage_program(key=integer(0), count=integer(24)),
-    "long key": hostile.storage_program(key=text("0" * 10), count=integer(24)),
-    "empty key": hostile.storage_program(key=text(""), count=integer(24)),
-    "number as device": hostile.storage_program(device=integer(0), count=integer(24)),
-    "negative count": hostile.storage_program(count=integer(-24)),
-    "bool count": hostile.storage_program(count=b"\x88"),
+    "other tag": stored_as(tag=text("module")),
+    "unknown dtype": stored_as(storage=b"ctorch\nDoubleStorage\n"),
+    "int dtype": stored_as(storage=b"ctorch\nLongStorage\n"),
+    "text as class": stored_as(storage=text("FloatStorage")),
+    "function as class": stored_as(storage=hostile.DICT_CLASS),
+    "missing record": stored_as(key=text("1")),
+    "path as key": stored_as(key=text("../0")),
+    "other digits as key": stored_as(key=text("٠")),
+    "number as key": stored_as(key=integer(0)),
+    "long key": stored_as(key=text("0" * 10)),
+    "empty key": stored_as(key=text("")),
+    "number as device": stored_as(device=integer(0)),
+    "negative count": stored_as(count=integer(-24)),
+    "bool count": stored_as(count=b"\x88"),
     "no tuple": b"\x80\x02NQ.",
-    "four parts": hostile.storage_program(count=b""),
-    "six parts": hostile.storage_program(count=integer(24) + b"N"),
+    "four parts": stored_as(count=b""),
+    "six parts": stored_as(count=integer(24) + b"N"),
 }
 
 
 @pytest.mark.parametrize("program", STORAGES.values(), ids=STORAGES)
 def test_a_storage_of_another_form_is_refused(path: Path, program: bytes) -> None:
-    with pytest.raises(CheckpointError):
-        read_pth(file_of(path, program))
+    refused(file_of(path, program))
 
 
 def test_one_record_cannot_have_two_dtypes(path: Path) -> None:
@@ -383,43 +346,34 @@ def test_one_record_cannot_have_two_dtypes(path: Path) -> None:
     brain = tensor_call(storage_id("BFloat16Storage", "0", 24), 0, [24], [1])
     values = VALUES.astype(np.float16)
     assert len(read_pth(one_storage(path, half, half, values=values))) == 2
-    with pytest.raises(CheckpointError, match="one dtype and size"):
-        read_pth(one_storage(path, half, brain, values=values))
+    refused(one_storage(path, half, brain, values=values), "one dtype and size")
 
 
 def test_a_record_that_is_not_aligned_is_refused(path: Path) -> None:
-    program = hostile.storage_program(count=integer(24))
-    parts = [
-        Part(b"a/data.pkl", program),
-        Part(b"a/version", b"3\n"),
-        Part(b"a/data/0", VALUES.tobytes()),
-    ]
     for shift in range(4):
-        parts[2].local_extra = b"FB" + struct.pack("<H", shift) + b"Z" * shift
-        content = build(parts)
+        record = Part(b"a/data/0", VALUES.tobytes(), local_extra=padding(shift))
+        content = build([Part(b"a/data.pkl", stored_as()), VERSION, record])
         path.write_bytes(content)
         if content.index(VALUES.tobytes()) % 4 == 0:
             assert read_pth(path)["a"].shape == (2, 3)
         else:
-            with pytest.raises(CheckpointError, match="multiple of 4"):
-                read_pth(path)
+            refused(path, "multiple of 4")
 
 
 CONTENTS = {
     "a list": b"\x80\x02].",
-    "a tensor": b"\x80\x02" + TWO_BY_THREE + b".",
+    "a tensor": b"\x80\x02" + window(0, [2, 3], [3, 1]) + b".",
     "a number": b"\x80\x02K\x01.",
     "a global": b"\x80\x02" + hostile.FLOAT + b".",
     "a number inside": b"\x80\x02}" + text("epoch") + b"K\x01s.",
     "a dict inside": b"\x80\x02}" + text("model") + b"}s.",
-    "a storage inside": b"\x80\x02}" + text("a") + storage_id("FloatStorage", "0", 24) + b"s.",
+    "a storage inside": b"\x80\x02}" + text("a") + STORAGE + b"s.",
 }
 
 
 @pytest.mark.parametrize("program", CONTENTS.values(), ids=CONTENTS)
 def test_content_other_than_a_dict_of_tensors_is_refused(path: Path, program: bytes) -> None:
-    with pytest.raises(CheckpointError, match="expected a"):
-        read_pth(file_of(path, program))
+    refused(file_of(path, program), "expected a")
 
 
 def test_a_pickle_may_have_16_mib_and_no_more(path: Path) -> None:
@@ -427,58 +381,43 @@ def test_a_pickle_may_have_16_mib_and_no_more(path: Path) -> None:
         start, end = b"\x80\x02}X", b"K\x01s."
         length = (16 << 20) + more - len(start) - 4 - len(end)
         file_of(path, start + struct.pack("<I", length) + b"x" * length + end)
-        words = "at most 16777216 bytes, got 16777217" if more else "expected a tensor"
-        with pytest.raises(CheckpointError, match=words):
-            read_pth(path)
+        refused(path, "at most 16777216 bytes, got 16777217" if more else "expected a tensor")
 
 
 # Hostile files as a whole
 
 
-HOSTILE = (
-    {f"code: {name}": program for name, (program, _) in hostile.CODE.items()}
-    | {f"container: {name}": program for name, program in hostile.CONTAINERS.items()}
-    | {f"damaged: {name}": program for name, program in hostile.DAMAGED.items()}
-    | {f"greedy: {name}": program for name, program in hostile.GREEDY.items()}
-)
+HOSTILE = {name: program for name, (program, _) in hostile.CODE.items()}
+HOSTILE |= hostile.CONTAINERS | hostile.DAMAGED | hostile.GREEDY
 
 
 @pytest.mark.parametrize("program", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_file_is_refused_within_a_second_of_processor_time(
-    path: Path, program: bytes
-) -> None:
+def test_a_hostile_file_is_refused_within_a_second(path: Path, program: bytes) -> None:
     file_of(path, program)
     start = time.process_time()
-    with pytest.raises(CheckpointError) as caught:
-        read_pth(path)
+    said = refused(path)
     assert time.process_time() - start < 1
-    assert str(caught.value).startswith(f"{path}: ")
-    assert len(str(caught.value)) < 500 + len(str(path))
-    assert str(caught.value).isprintable()
+    assert said.startswith(f"{path}: ")
+    assert len(said) < 500 + len(str(path))
+    assert said.isprintable()
 
 
-def small_file(path: Path) -> bytes:
-    calls = {"a": window(0, [4, 6], [1, 4]), "b": window(7, [2], [3])}
-    write_archive(path, dict_program(calls), {"0": VALUES.tobytes()}, prefix="m")
-    return path.read_bytes()
+SMALL = dict_program({"a": window(0, [4, 6], [1, 4]), "b": window(7, [2], [3])})
+
+
+def flip(content: bytes, position: int) -> bytes:
+    flipped = bytearray(content)
+    flipped[position // 8] ^= 1 << position % 8
+    return bytes(flipped)
 
 
 def test_a_file_cut_at_any_byte_is_refused(path: Path) -> None:
-    content = small_file(path)
+    content = file_of(path, SMALL).read_bytes()
     for length in range(len(content)):
         path.write_bytes(content[:length])
-        with pytest.raises(CheckpointError):
-            read_pth(path)
+        refused(path)
     path.write_bytes(content)
     assert len(read_pth(path)) == 2
-
-
-def fixed_crc(content: bytes, program: bytes, start: int) -> bytes:
-    """Put a program of the same length in, with the CRC 0, which means "not computed"."""
-    crc = struct.pack("<L", zlib.crc32(content[start : start + len(program)]))
-    changed = content[:start] + program + content[start + len(program) :]
-    assert changed.count(crc) == 2
-    return changed.replace(crc, bytes(4))
 
 
 def read_or_refuse(path: Path, content: bytes) -> bool:
@@ -499,30 +438,23 @@ def read_or_refuse(path: Path, content: bytes) -> bool:
 
 @pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
 def test_flipped_bits_of_the_pickle_are_refused_or_harmless(path: Path) -> None:
-    content = small_file(path)
-    program = dict_program({"a": window(0, [4, 6], [1, 4]), "b": window(7, [2], [3])})
-    start = content.index(program)
-    chance = random.Random(5)
-    positions = chance.sample(range(len(program) * 8), 300)
+    content = file_of(path, SMALL).read_bytes()
+    positions = random.Random(5).sample(range(len(SMALL) * 8), 300)
     read = 0
     for position in positions:
-        flipped = bytearray(program)
-        flipped[position // 8] ^= 1 << position % 8
-        path.write_bytes(content[:start] + bytes(flipped) + content[start + len(program) :])
-        with pytest.raises(CheckpointError, match="CRC-32"):
-            read_pth(path)
-        read += read_or_refuse(path, fixed_crc(content, bytes(flipped), start))
+        flipped = flip(SMALL, position)
+        path.write_bytes(content.replace(SMALL, flipped))
+        refused(path, "CRC-32")
+        read += read_or_refuse(path, file_of(path, flipped).read_bytes())
     # Some flips only rename a tensor or move its window: those must still be read.
     assert 0 < read < len(positions)
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
 def test_flipped_bits_anywhere_else_are_refused_or_harmless(path: Path) -> None:
-    content = small_file(path)
+    content = file_of(path, SMALL).read_bytes()
     for position in random.Random(6).sample(range(len(content) * 8), 700):
-        flipped = bytearray(content)
-        flipped[position // 8] ^= 1 << position % 8
-        read_or_refuse(path, bytes(flipped))
+        read_or_refuse(path, flip(content, position))
 
 
 def test_a_refused_file_leaves_no_descriptor_open(path: Path) -> None:
@@ -530,8 +462,7 @@ def test_a_refused_file_leaves_no_descriptor_open(path: Path) -> None:
     good = path.read_bytes()
     before = set(os.listdir("/proc/self/fd"))
     for program in (hostile.CODE["GLOBAL os.system"][0], hostile.GREEDY["a dict in itself"]):
-        with pytest.raises(CheckpointError):
-            read_pth(file_of(path, program))
+        refused(file_of(path, program))
     path.write_bytes(good)
     tensors = read_pth(path)
     assert tensors["a"].numpy().tolist() == VALUES.tolist()
@@ -541,8 +472,7 @@ def test_a_refused_file_leaves_no_descriptor_open(path: Path) -> None:
 
 def test_names_from_the_file_are_escaped_and_cut(path: Path) -> None:
     name = "\x1b]0;title\x07\u202e" + "x" * 500
-    with pytest.raises(CheckpointError) as caught:
-        read_pth(file_of(path, dict_program({name: window(25, [1], [1])})))
-    assert str(caught.value).isprintable()
-    assert "'\\x1b]0;title\\x07\\u202e" in str(caught.value)
-    assert len(str(caught.value)) < 250 + len(str(path))
+    said = refused(file_of(path, dict_program({name: window(25, [1], [1])})))
+    assert said.isprintable()
+    assert "'\\x1b]0;title\\x07\\u202e" in said
+    assert len(said) < 250 + len(str(path))

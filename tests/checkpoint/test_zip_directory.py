@@ -28,8 +28,35 @@ def directory_of(tmp_path: Path, content: bytes) -> dict[str, Record]:
         file.close()
 
 
+def refused(tmp_path: Path, content: bytes, words: str | None = None) -> str:
+    with pytest.raises(CheckpointError, match=words) as caught:
+        directory_of(tmp_path, content)
+    return str(caught.value)
+
+
 def parts(**lies: object) -> list[Part]:
     return [Part(b"a/one", b"hello", **lies), Part(b"a/two", b"world!")]
+
+
+def both(**said: int) -> list[Part]:
+    """Say the same in both headers of the first record."""
+    return parts(local=said, central=said)
+
+
+def described(after: bytes, content: bytes = b"hello", **local: object) -> list[Part]:
+    """Let a descriptor follow the first record, whose local header then says nothing."""
+    said = {"flags": 8, "crc": 0, "size": 0, "packed": 0}
+    first = Part(b"a/one", content, said, {"flags": 8}, after=after, **local)
+    return [first, Part(b"a/two", b"world!")]
+
+
+def archive(end64: dict[str, object], **said: object) -> bytes:
+    """Build an archive whose zip64 end record says this."""
+    return build(parts(), zip64={"end": end64}, **said)
+
+
+def located(**said: int) -> bytes:
+    return build(parts(), zip64={"locator": said})
 
 
 def zip64(*values: int) -> bytes:
@@ -62,36 +89,20 @@ def test_an_archive_written_by_zipfile_is_accepted(tmp_path: Path) -> None:
     assert list(directory_of(tmp_path, stream.getvalue())) == ["a/one", "a/größe"]
 
 
+WIDE = {"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF}
 VALID = {
-    "descriptor of 32 bits": parts(
-        local={"flags": 8, "crc": 0, "size": 0, "packed": 0}, central={"flags": 8}, after=DESCRIPTOR
-    ),
-    "descriptor of 64 bits": parts(
-        local={"flags": 8, "crc": 0, "size": 0, "packed": 0},
-        central={"flags": 8},
-        after=struct.pack("<4sL2Q", b"PK\x07\x08", CRC, 5, 5),
-    ),
-    "descriptor of an empty record": [
-        Part(
-            b"a/one",
-            local={"flags": 8},
-            central={"flags": 8},
-            after=struct.pack("<4s3L", b"PK\x07\x08", 0, 0, 0),
-        ),
-        Part(b"a/two"),
-    ],
+    "descriptor of 32 bits": described(DESCRIPTOR),
+    "descriptor of 64 bits": described(struct.pack("<4sL2Q", b"PK\x07\x08", CRC, 5, 5)),
+    "descriptor of an empty record": described(b"PK\x07\x08" + bytes(12), b""),
     "zip64 sizes": parts(
-        local={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
-        central={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
-        local_extra=zip64(5, 5),
-        central_extra=zip64(5, 5),
+        local=WIDE, central=WIDE, local_extra=zip64(5, 5), central_extra=zip64(5, 5)
     ),
     "zip64 sizes of a record with a descriptor, as PyTorch writes them": [
         Part(b"a/one", b"world!"),
         Part(
             b"a/two",
             b"hello",
-            local={"flags": 8, "crc": 0, "size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
+            local={"flags": 8, "crc": 0} | WIDE,
             central={"flags": 8},
             local_extra=zip64(5, 0, 41),
             after=DESCRIPTOR,
@@ -104,7 +115,7 @@ VALID = {
     ],
     "zip64 offset": parts(central={"header_at": 0xFFFFFFFF}, central_extra=zip64(0)),
     "padding": parts(local_extra=b"FB\x03\x00ZZZ"),
-    "UTF-8 flag": parts(local={"flags": 0x800}, central={"flags": 0x800}),
+    "UTF-8 flag": both(flags=0x800),
 }
 
 
@@ -113,175 +124,137 @@ def test_each_form_that_writers_use_is_accepted(tmp_path: Path, content: list[Pa
     assert list(directory_of(tmp_path, build(content))) == ["a/one", "a/two"]
 
 
-Z1 = {
-    "deflated": parts(local={"method": 8}, central={"method": 8}),
-    "deflated, local header denies it": parts(central={"method": 8}),
-    "deflated, directory denies it": parts(local={"method": 8}),
-    "encrypted": parts(local={"flags": 1}, central={"flags": 1}),
-    "strongly encrypted": parts(local={"flags": 0x41}, central={"flags": 0x41}),
-    "masked": parts(local={"flags": 0x2000}, central={"flags": 0x2000}),
-    "patch data": parts(local={"flags": 0x20}, central={"flags": 0x20}),
-    "stored size is smaller": parts(local={"size": 9}, central={"size": 9}),
-    "stored size is larger": parts(local={"packed": 9}, central={"packed": 9}),
-}
-Z2 = {
-    "record past the file": parts(central={"size": 9999, "packed": 9999}),
-    "record over the directory": [
-        Part(b"a/one", b"hello", {"size": 6, "packed": 6}, {"size": 6, "packed": 6})
-    ],
-    "record over the next": parts(
-        local={"size": 20, "packed": 20}, central={"size": 20, "packed": 20}
-    ),
-    "both at the same place": [Part(b"a/one", b"hello"), Part(b"a/one", central={"header_at": 0})],
-    "header inside a record": parts(central={"header_at": 3}),
-    "header past the file": parts(central={"header_at": 1 << 30}),
-    "header in the directory": parts(central={"header_at": 90}),
-    "a gap": [Part(b"a/one", b"hello"), Part(b"a/two", b"world!", gap=b"hidden")],
-    "extra field of the local header past the file": parts(local={"extra_length": 60000}),
-    "name of the local header past the file": parts(local={"name_length": 60000}),
-}
-Z3 = {
-    "same name twice": [Part(b"a/one", b"hello"), Part(b"a/one", b"world")],
-    "two data.pkl": [Part(b"a/data.pkl", b"1"), Part(b"a/data.pkl", b"2")],
-    "parent folder": [Part(b"a/../one")],
-    "this folder": [Part(b"a/./one")],
-    "absolute": [Part(b"/a/one")],
-    "backslash": [Part(b"a\\one")],
-    "NUL": [Part(b"a/one\0two")],
-    "empty name": [Part(b"")],
-    "folder entry": [Part(b"a/")],
-    "no folder": [Part(b"one")],
-    "not UTF-8": [Part(b"a/\xff")],
-    "other local name": parts(local_name=b"a/One"),
-    "shorter local name": parts(local_name=b"a/on"),
-    "other local flags": parts(local={"flags": 0x800}),
-    "other local size": parts(local={"size": 4}),
-    "other local sizes": parts(local={"size": 4, "packed": 4}),
-    "other local CRC": parts(local={"crc": 1}),
-    "local signature": parts(local={"signature": b"PK\x03\x05"}),
-    "central signature": parts(central={"signature": b"PK\x01\x03"}),
-    "Unicode path field": parts(central_extra=struct.pack("<2H", 0x7075, 5) + b"\x01abcd"),
-    "local Unicode path field": parts(local_extra=struct.pack("<2H", 0x7075, 5) + b"\x01abcd"),
-    "part of an extra field": parts(central_extra=b"FB\x09"),
-    "extra field longer than its length": parts(central_extra=b"FB\x09\x00Z"),
-    "no descriptor": parts(local={"flags": 8}, central={"flags": 8}),
-    "descriptor of another size": parts(
-        local={"flags": 8}, central={"flags": 8}, after=DESCRIPTOR[:-1] + b"\x01"
-    ),
-    "descriptor that no flag announces": parts(after=DESCRIPTOR),
-}
-Z4 = {
-    "junk before": build(parts(), before=b"#!/bin/sh\n"),
-    "junk after": build(parts(), after=b"\n"),
-    "a comment": build(parts(), end={"comment_length": 3}, after=b"abc"),
-    "another end record after": build(parts(), after=build([])),
-    "another end record before": build(parts(), between=build([])),
-    "bytes after the directory": build(parts(), between=b"x"),
-    "count too high": build(parts(), end={"count": 3, "here": 3}),
-    "count too low": build(parts(), end={"count": 1, "here": 1}),
-    "counts that differ": build(parts(), end={"here": 1}),
-    "65535 entries": build(parts(), end={"count": 0xFFFF, "here": 0xFFFF}),
-    "an entry longer than the directory": build(parts(central={"comment_length": 9})),
-    "half an entry in the directory": build(parts(), between=b"PK\x01\x02", end={"size": 106}),
-    "bytes between the records and the directory": build(
-        [*parts()[:1], Part(b"a/two", b"world!", after=b"hidden")]
-    ),
-    "a directory of a record that is not there": build([Part(b"a/one")], end={"start": 0})[35:],
-    "10^7 entries": build(parts(), zip64={"end": {"count": 10**7, "here": 10**7}}),
-    "10^7 entries, consistently": build(
-        parts(),
-        end={"count": 0xFFFF, "here": 0xFFFF},
-        zip64={"end": {"count": 10**7, "here": 10**7}},
-    ),
-    "size too large": build(parts(), end={"size": 1 << 31}),
-    "size too small": build(parts(), end={"size": 46}),
-    "start past the file": build(parts(), end={"start": 1 << 31}),
-    "start before": build(parts(), end={"start": 0}),
-    "another disk": build(parts(), end={"disk": 1}),
-    "zip64 disagrees in start": build(parts(), zip64={"end": {"start": 0}}),
-    "zip64 start wraps": build(
-        parts(), end={"start": 0xFFFFFFFF}, zip64={"end": {"start": (1 << 64) - 100}}
-    ),
-    "zip64 size 2^64-1": build(
-        parts(), end={"size": 0xFFFFFFFF}, zip64={"end": {"size": (1 << 64) - 1}}
-    ),
-    "zip64 record of another length": build(parts(), zip64={"end": {"length": 1 << 60}}),
-    "zip64 signature": build(parts(), zip64={"end": {"signature": b"PK\x06\x05"}}),
-    "zip64 on another disk": build(parts(), zip64={"end": {"disk": 1}}),
-    "locator elsewhere": build(parts(), zip64={"locator": {"record_at": 0}}),
-    "locator past the file": build(parts(), zip64={"locator": {"record_at": (1 << 64) - 1}}),
-    "locator on another disk": build(parts(), zip64={"locator": {"disk": 7}}),
-    "locator of several disks": build(parts(), zip64={"locator": {"disks": 2}}),
-    "0xffffffff without zip64": build(parts(central={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF})),
-    "zip64 value left over": build(parts(central_extra=zip64(5, 5, 0))),
-    "zip64 field of odd length": build(parts(central_extra=b"\x01\x00\x05\x00abcde")),
-    "two zip64 fields": build(
-        parts(central={"header_at": 0xFFFFFFFF}, central_extra=zip64(0) + zip64(0))
-    ),
-    "zip64 size 2^63": build(
-        parts(
-            central={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
-            central_extra=zip64(1 << 63, 1 << 63),
-        )
-    ),
-    "local zip64 disagrees": build(
-        parts(
-            local={"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF},
-            local_extra=zip64(6, 6),
-        )
-    ),
-    "local zip64 differs from true sizes of 32 bits": build(parts(local_extra=zip64(6, 6))),
-    "local zip64 wrong in one of two": build(parts(local_extra=zip64(5, 6))),
-    "local zip64 wrong in the offset": build(parts(local_extra=zip64(5, 5, 1))),
-    "local zip64 wrong in the offset alone": build(parts(local_extra=zip64(7))),
-    "local zip64 of too many values": build(parts(local_extra=zip64(5, 5, 0, 5))),
-    "only an end record": build([])[:21],
-    "one byte": b"P",
+MANY = {"count": 10**7, "here": 10**7}
+# By the rows of the bad inputs; a list of parts is built.
+BAD: dict[str, dict[str, bytes | list[Part]]] = {
+    "Z1 compressed, encrypted": {
+        "deflated": both(method=8),
+        "deflated, local header denies it": parts(central={"method": 8}),
+        "deflated, directory denies it": parts(local={"method": 8}),
+        "encrypted": both(flags=1),
+        "strongly encrypted": both(flags=0x41),
+        "masked": both(flags=0x2000),
+        "patch data": both(flags=0x20),
+        "stored size is smaller": both(size=9),
+        "stored size is larger": both(packed=9),
+    },
+    "Z2 overlaps, gaps, past the end": {
+        "record past the file": parts(central={"size": 9999, "packed": 9999}),
+        "record over the directory": [
+            Part(b"a/one", b"hello", {"size": 6, "packed": 6}, {"size": 6, "packed": 6})
+        ],
+        "record over the next": both(size=20, packed=20),
+        "both at the same place": [
+            Part(b"a/one", b"hello"),
+            Part(b"a/one", central={"header_at": 0}),
+        ],
+        "header inside a record": parts(central={"header_at": 3}),
+        "header past the file": parts(central={"header_at": 1 << 30}),
+        "header in the directory": parts(central={"header_at": 90}),
+        "a gap": [Part(b"a/one", b"hello"), Part(b"a/two", b"world!", gap=b"hidden")],
+        "extra field of the local header past the file": parts(local={"extra_length": 60000}),
+        "name of the local header past the file": parts(local={"name_length": 60000}),
+    },
+    "Z3 names, headers that disagree": {
+        "same name twice": [Part(b"a/one", b"hello"), Part(b"a/one", b"world")],
+        "two data.pkl": [Part(b"a/data.pkl", b"1"), Part(b"a/data.pkl", b"2")],
+        "parent folder": [Part(b"a/../one")],
+        "this folder": [Part(b"a/./one")],
+        "absolute": [Part(b"/a/one")],
+        "backslash": [Part(b"a\\one")],
+        "NUL": [Part(b"a/one\0two")],
+        "empty name": [Part(b"")],
+        "folder entry": [Part(b"a/")],
+        "no folder": [Part(b"one")],
+        "not UTF-8": [Part(b"a/\xff")],
+        "other local name": parts(local_name=b"a/One"),
+        "shorter local name": parts(local_name=b"a/on"),
+        "other local flags": parts(local={"flags": 0x800}),
+        "other local size": parts(local={"size": 4}),
+        "other local sizes": parts(local={"size": 4, "packed": 4}),
+        "other local CRC": parts(local={"crc": 1}),
+        "local signature": parts(local={"signature": b"PK\x03\x05"}),
+        "central signature": parts(central={"signature": b"PK\x01\x03"}),
+        "Unicode path field": parts(central_extra=struct.pack("<2H", 0x7075, 5) + b"\x01abcd"),
+        "local Unicode path field": parts(local_extra=struct.pack("<2H", 0x7075, 5) + b"\x01abcd"),
+        "part of an extra field": parts(central_extra=b"FB\x09"),
+        "extra field longer than its length": parts(central_extra=b"FB\x09\x00Z"),
+        "no descriptor": both(flags=8),
+        "descriptor of another size": described(DESCRIPTOR[:-1] + b"\x01"),
+        "descriptor that no flag announces": parts(after=DESCRIPTOR),
+    },
+    "Z4 ends that lie": {
+        "junk before": build(parts(), before=b"#!/bin/sh\n"),
+        "junk after": build(parts(), after=b"\n"),
+        "a comment": build(parts(), end={"comment_length": 3}, after=b"abc"),
+        "another end record after": build(parts(), after=build([])),
+        "another end record before": build(parts(), between=build([])),
+        "bytes after the directory": build(parts(), between=b"x"),
+        "count too high": build(parts(), end={"count": 3, "here": 3}),
+        "count too low": build(parts(), end={"count": 1, "here": 1}),
+        "counts that differ": build(parts(), end={"here": 1}),
+        "65535 entries": build(parts(), end={"count": 0xFFFF, "here": 0xFFFF}),
+        "an entry longer than the directory": build(parts(central={"comment_length": 9})),
+        "half an entry in the directory": build(parts(), between=b"PK\x01\x02", end={"size": 106}),
+        "bytes between the records and the directory": build(
+            [*parts()[:1], Part(b"a/two", b"world!", after=b"hidden")]
+        ),
+        "a directory of a record that is not there": build([Part(b"a/one")], end={"start": 0})[35:],
+        "10^7 entries": archive(MANY),
+        "10^7 entries, consistently": archive(MANY, end={"count": 0xFFFF, "here": 0xFFFF}),
+        "size too large": build(parts(), end={"size": 1 << 31}),
+        "size too small": build(parts(), end={"size": 46}),
+        "start past the file": build(parts(), end={"start": 1 << 31}),
+        "start before": build(parts(), end={"start": 0}),
+        "another disk": build(parts(), end={"disk": 1}),
+        "zip64 disagrees in start": archive({"start": 0}),
+        "zip64 start wraps": archive({"start": (1 << 64) - 100}, end={"start": 0xFFFFFFFF}),
+        "zip64 size 2^64-1": archive({"size": (1 << 64) - 1}, end={"size": 0xFFFFFFFF}),
+        "zip64 record of another length": archive({"length": 1 << 60}),
+        "zip64 signature": archive({"signature": b"PK\x06\x05"}),
+        "zip64 on another disk": archive({"disk": 1}),
+        "locator elsewhere": located(record_at=0),
+        "locator past the file": located(record_at=(1 << 64) - 1),
+        "locator on another disk": located(disk=7),
+        "locator of several disks": located(disks=2),
+        "0xffffffff without zip64": build(parts(central=WIDE)),
+        "zip64 value left over": build(parts(central_extra=zip64(5, 5, 0))),
+        "zip64 field of odd length": build(parts(central_extra=b"\x01\x00\x05\x00abcde")),
+        "two zip64 fields": build(
+            parts(central={"header_at": 0xFFFFFFFF}, central_extra=zip64(0) + zip64(0))
+        ),
+        "zip64 size 2^63": build(parts(central=WIDE, central_extra=zip64(1 << 63, 1 << 63))),
+        "local zip64 disagrees": build(parts(local=WIDE, local_extra=zip64(6, 6))),
+        "local zip64 differs from true sizes of 32 bits": build(parts(local_extra=zip64(6, 6))),
+        "local zip64 wrong in one of two": build(parts(local_extra=zip64(5, 6))),
+        "local zip64 wrong in the offset": build(parts(local_extra=zip64(5, 5, 1))),
+        "local zip64 wrong in the offset alone": build(parts(local_extra=zip64(7))),
+        "local zip64 of too many values": build(parts(local_extra=zip64(5, 5, 0, 5))),
+        "only an end record": build([])[:21],
+        "one byte": b"P",
+    },
 }
 
 
-@pytest.mark.parametrize("content", Z1.values(), ids=Z1)
-def test_a_compressed_or_encrypted_record_is_refused(tmp_path: Path, content: list[Part]) -> None:
-    with pytest.raises(CheckpointError):
-        directory_of(tmp_path, build(content))
+@pytest.mark.parametrize(
+    "content", [pytest.param(c, id=f"{row}: {name}") for row in BAD for name, c in BAD[row].items()]
+)
+def test_an_archive_that_says_two_things_or_too_much_is_refused(
+    tmp_path: Path, content: bytes | list[Part]
+) -> None:
+    refused(tmp_path, content if isinstance(content, bytes) else build(content))
 
 
 @pytest.mark.parametrize("flags", [0x0001, 0x0040, 0x2000])
 def test_each_bit_of_encryption_is_refused_as_encryption(tmp_path: Path, flags: int) -> None:
-    content = build(parts(local={"flags": flags}, central={"flags": flags}))
-    with pytest.raises(CheckpointError, match=rf"'a/one': expected no encryption .* {flags:#06x}"):
-        directory_of(tmp_path, content)
+    words = rf"'a/one': expected no encryption .* {flags:#06x}"
+    refused(tmp_path, build(both(flags=flags)), words)
 
 
-@pytest.mark.parametrize("content", Z2.values(), ids=Z2)
-def test_overlaps_gaps_and_records_past_the_end_are_refused(
-    tmp_path: Path, content: list[Part]
-) -> None:
-    with pytest.raises(CheckpointError):
-        directory_of(tmp_path, build(content))
-
-
-@pytest.mark.parametrize("content", Z3.values(), ids=Z3)
-def test_bad_names_and_headers_that_disagree_are_refused(
-    tmp_path: Path, content: list[Part]
-) -> None:
-    with pytest.raises(CheckpointError):
-        directory_of(tmp_path, build(content))
-
-
-@pytest.mark.parametrize("content", Z4.values(), ids=Z4)
-def test_an_end_that_lies_is_refused(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(CheckpointError):
-        directory_of(tmp_path, content)
-
-
-def test_more_entries_than_the_directory_has_room_for_are_refused_by_their_number(
-    tmp_path: Path,
-) -> None:
+def test_more_entries_than_the_directory_has_room_for_are_refused(tmp_path: Path) -> None:
     for count in (3, 0xFFFF):
         content = build(parts(), end={"count": count, "here": count})
-        with pytest.raises(CheckpointError, match=rf"in 102 bytes, got {count} records"):
-            directory_of(tmp_path, content)
+        refused(tmp_path, content, rf"in 102 bytes, got {count} records")
 
 
 @pytest.mark.slow
@@ -293,8 +266,7 @@ def test_65536_records_are_read_and_one_more_is_refused(tmp_path: Path) -> None:
             archive.record(str(number), 0, [])
         archive.finish()
         if more:
-            with pytest.raises(CheckpointError, match=r"at most 65536 records .* got 65537 rec"):
-                directory_of(tmp_path, stream.getvalue())
+            refused(tmp_path, stream.getvalue(), r"at most 65536 records .* got 65537 rec")
         else:
             assert len(directory_of(tmp_path, stream.getvalue())) == 1 << 16
 
@@ -313,16 +285,13 @@ def test_zip64_end_records_that_tell_the_truth_are_accepted(tmp_path: Path) -> N
 def test_a_compressed_record_is_named_and_never_inflated(tmp_path: Path) -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a/data.pkl", bytes(1 << 26))
-    with pytest.raises(CheckpointError, match=r"'a/data.pkl'.*must be stored uncompressed"):
-        directory_of(tmp_path, stream.getvalue())
+        archive.writestr("a/data.pkl", bytes(1 << 20))
+    refused(tmp_path, stream.getvalue(), r"'a/data.pkl'.*must be stored uncompressed")
 
 
 def test_a_hostile_name_is_shown_escaped_and_cut(tmp_path: Path) -> None:
     hostile = b"a/\x1b]0;title\x07\xe2\x80\xae" + b"x" * 5000
-    with pytest.raises(CheckpointError) as caught:
-        directory_of(tmp_path, build([Part(hostile, local={"method": 8})]))
-    text = str(caught.value)
+    text = refused(tmp_path, build([Part(hostile, local={"method": 8})]))
     assert text.isprintable()
     assert "\\x1b]0;title\\x07\\u202e" in text
     assert len(text) < 300 + len(str(tmp_path))

@@ -16,10 +16,12 @@ from src.nano.documents import Document, DocumentStream  # noqa: E402
 from src.nano.train_tokenizer import (  # noqa: E402
     RANK_COUNT,
     SPLIT_PATTERN,
+    _byte_letters,
     load_encoding,
     write_tokenizer,
 )
 from src.tokenizer import load_tokenizer  # noqa: E402
+from tests.tokenizer.json_files import byte_letters  # noqa: E402
 
 pytestmark = pytest.mark.oracle
 
@@ -57,23 +59,22 @@ def test_a_raw_text_ends_with_end_of_text(encoder: Encoder) -> None:
 
 
 def test_words_of_questions_are_cut_but_not_what_the_reply_copies(encoder: Encoder) -> None:
-    question, reply = (
-        "Say Brunhilde: what is the capital of Germany?",
-        "Brunhilde! Germany: Berlin.",
-    )
-    document = Document((("user", question), ("assistant", reply)))
+    question = "Say Brunhilde: what is the capital of Germany?"
+    document = Document((("user", question), ("assistant", "Brunhilde! Germany: Berlin.")))
     whole, learned = encoder.encode(document)
     given = learned.index(True)
+
+    def text(ids: list[int]) -> str:
+        return encoder.text([token for token in ids if token < RANK_COUNT])
+
     seen = set()
     for seed in range(40):
         ids, marks = encoder.encode(document, 0.5, random.Random(seed))
         assert ids[marks.index(True) :] == whole[given:]
         assert sum(marks) == sum(learned)
-        assert encoder.text([token for token in ids if token < RANK_COUNT]) == encoder.text(
-            [token for token in whole if token < RANK_COUNT]
-        )
-        seen |= {encoder.text([token]) for token in ids[: marks.index(True)] if token < RANK_COUNT}
-    copied = {encoder.text([token]) for token in encoder.ids(" Brunhilde")}
+        assert text(ids) == text(whole)
+        seen |= {text([token]) for token in ids[: marks.index(True)]}
+    copied = {text([token]) for token in encoder.ids(" Brunhilde")}
     assert len(copied) > 1
     assert copied <= seen
     assert {" Germany", " capital", " cap"} <= seen
@@ -116,15 +117,16 @@ def test_the_vocabulary_gives_the_same_ids_as_the_trained_tokenizer(tmp_path: Pa
     written = (tmp_path / "tokenizer.model").read_bytes()
     assert written == (MODEL_DIRECTORY / "tokenizer.model").read_bytes()
 
-    letters = {byte: letter for letter, byte in _letters().items()}
+    letters = byte_letters()
+    assert _byte_letters() == {letter: byte for byte, letter in enumerate(letters)}
     names = ["".join(letters[byte] for byte in token) for token in tokens]
+    rank = {name: number for number, name in enumerate(names)}
     known = set(names[:256])
     merges = []
     for name in names[256:]:
-        merges.append(_parts(name, names, known))
+        merges.append(parts_of(name, rank, known))
         known.add(name)
-    model = tokenizers.models.BPE({name: rank for rank, name in enumerate(names)}, merges)
-    other = tokenizers.Tokenizer(model)
+    other = tokenizers.Tokenizer(tokenizers.models.BPE(rank, merges))
     other.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
         [
             tokenizers.pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERN), "isolated"),
@@ -137,18 +139,11 @@ def test_the_vocabulary_gives_the_same_ids_as_the_trained_tokenizer(tmp_path: Pa
             assert encoding.encode_ordinary(content) == other.encode(content).ids
 
 
-def _letters() -> dict[str, int]:
-    from src.nano.train_tokenizer import _byte_letters
-
-    return _byte_letters()
-
-
-def _parts(name: str, names: list[str], known: set[str]) -> tuple[str, str]:
+def parts_of(name: str, rank: dict[str, int], known: set[str]) -> tuple[str, str]:
     """The merge that makes a token: the parts that byte pair encoding leaves at the end."""
-    rank = {token: index for index, token in enumerate(names)}
     parts = list(name)
     while len(parts) > 2:
-        pairs = [(rank.get(a + b, len(rank)), i) for i, (a, b) in enumerate(pairwise(parts))]
-        _, place = min((r, i) for r, i in pairs if parts[i] + parts[i + 1] in known)
+        pairs = [(rank[a + b], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in known]
+        _, place = min(pairs)
         parts[place : place + 2] = [parts[place] + parts[place + 1]]
     return parts[0], parts[1]

@@ -7,7 +7,6 @@ import pytest
 from src.nano.corpus import WHOLE_FACT_FAMILIES, load_split
 from src.nano.documents import Document, DocumentStream
 from src.nano.mixtures import EVEN, MIXTURES, Mixture
-from src.nano.pairs import Pair
 
 SPLIT = load_split()
 
@@ -18,7 +17,9 @@ def documents(seed: int, count: int, mixture: Mixture = EVEN) -> list[Document]:
 
 
 def turns(document: Document) -> tuple[str, list[tuple[str, str]]]:
-    """The system prompt and the (user, assistant) turns of a conversation."""
+    """The system prompt and the (user, assistant) turns of a conversation; a raw text has none."""
+    if document.raw:
+        return "", []
     system = "".join(content for role, content in document.messages if role == "system")
     talk = [content for role, content in document.messages if role != "system"]
     return system, list(zip(talk[::2], talk[1::2], strict=True))
@@ -34,32 +35,22 @@ def test_no_document_tells_a_held_out_pair(name: str) -> None:
     plain: set[tuple[str, str]] = set()
     after_setup: set[tuple[object, str]] = set()
     raw: set[str] = set()
-    for pairs in SPLIT.held_out.values():
-        for pair in pairs:
-            _note(pair, plain, after_setup, raw)
+    for pair in (pair for pairs in SPLIT.held_out.values() for pair in pairs):
+        if pair.raw:
+            raw.add(pair.question + pair.answer)
+        elif pair.family == "first-question":
+            after_setup.add((("first", pair.setup[0]), pair.question))
+        elif pair.setup:
+            after_setup.add((pair.setup[0], pair.question))
+        else:
+            plain.add((pair.system, pair.question))
     for document in documents(5, 3000, MIXTURES[name]):
-        if document.raw:
-            assert "".join(content for _, content in document.messages) not in raw
-            continue
+        assert not document.raw or "".join(text for _, text in document.messages) not in raw
         system, talk = turns(document)
         for index, (user, _) in enumerate(talk):
             assert (system, user) not in plain
-            for setup in talk[:index]:
-                assert (setup, user) not in after_setup
             assert (("first", talk[0]), user) not in after_setup
-
-
-def _note(
-    pair: Pair, plain: set[tuple[str, str]], after_setup: set[tuple[object, str]], raw: set[str]
-) -> None:
-    if pair.raw:
-        raw.add(pair.question + pair.answer)
-    elif pair.family == "first-question":
-        after_setup.add((("first", pair.setup[0]), pair.question))
-    elif pair.setup:
-        after_setup.add((pair.setup[0], pair.question))
-    else:
-        plain.add((pair.system, pair.question))
+            assert not any((setup, user) in after_setup for setup in talk[:index])
 
 
 def test_held_out_sums_are_in_no_list_of_equations() -> None:
@@ -72,17 +63,17 @@ def test_held_out_sums_are_in_no_list_of_equations() -> None:
 
 def test_the_late_mixture_asks_again_for_what_was_said() -> None:
     for mixture, again in ((EVEN, False), (MIXTURES["late"], True)):
-        most = 0
-        for document in documents(8, 200, mixture):
-            answers = [content for role, content in document.messages if role == "assistant"]
-            most = max(most, sum(answer.startswith("You live in ") for answer in answers))
-        assert (most > 1) is again
+        told = [
+            sum(content.startswith("You live in ") for _, content in document.messages)
+            for document in documents(8, 200, mixture)
+        ]
+        assert (max(told) > 1) is again
 
 
 def test_a_long_conversation_recalls_what_was_said_many_turns_ago() -> None:
     distances = []
     for document in documents(7, 400):
-        _, talk = turns(document) if not document.raw else ("", [])
+        _, talk = turns(document)
         told = {reply: index for index, (_, reply) in enumerate(talk)}
         for index, (question, answer) in enumerate(talk):
             name = answer.removeprefix("Your name is ").removesuffix(".")
@@ -103,7 +94,7 @@ def test_questions_are_varied_and_answers_are_not() -> None:
     answers = {pair.answer for pair in SPLIT.train["capital-forms"]}
     asked: dict[str, set[str]] = {}
     for document in documents(12, 4000):
-        for question, answer in turns(document)[1] if not document.raw else ():
+        for question, answer in turns(document)[1]:
             if answer in answers:
                 asked.setdefault(answer, set()).add(question)
     forms = asked["The capital of France is Paris."]
@@ -113,6 +104,6 @@ def test_questions_are_varied_and_answers_are_not() -> None:
 
 def test_what_is_told_is_copied_as_it_was_typed() -> None:
     for document in documents(13, 2000):
-        for question, answer in turns(document)[1] if not document.raw else ():
+        for question, answer in turns(document)[1]:
             copied = re.match(r"(?:Nice to meet you, |I will remember )(\w+)[!.]", answer)
             assert copied is None or copied[1] in question

@@ -11,7 +11,6 @@ from src.nano.evaluate import (
     SEEN_PER_FAMILY,
     Examiner,
     Score,
-    corpus_words,
     gibberish,
     pair_messages,
     questions_table,
@@ -65,20 +64,22 @@ def test_words_are_letters_alone_in_lower_case() -> None:
     assert words_of("Hey, 7 Wörter: don't_go") == {"hey", "wörter", "don", "t", "go"}
 
 
-def test_an_unknown_word_in_an_answer_is_gibberish() -> None:
+def test_an_unknown_word_in_an_answer_is_gibberish(
+    known_words: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("src.nano.evaluate.corpus_words", lambda: known_words)
     missed: list[str] = []
     fine = gibberish(Parrot(UNKNOWN_ANSWER), lambda pair, _: missed.append(pair.question))
     assert (fine.asked, fine.right, missed) == (1000, 1000, [])
     assert gibberish(Parrot("Parizzle."), lambda *_: None).right == 0
 
 
-def test_random_inputs_are_the_same_each_time_and_of_three_kinds() -> None:
-    known = corpus_words()
-    inputs = random_inputs(300, known)
-    assert inputs == random_inputs(300, known)
+def test_random_inputs_are_the_same_each_time_and_of_three_kinds(known_words: set[str]) -> None:
+    inputs = random_inputs(300, known_words)
+    assert inputs == random_inputs(300, known_words)
     assert all(text.isascii() for text in inputs[::3])
     assert not all(text.isascii() for text in inputs[1::3])
-    assert all(words_of(text) <= known for text in inputs[2::3])
+    assert all(words_of(text) <= known_words for text in inputs[2::3])
 
 
 @pytest.mark.parametrize("family", RECALL_FAMILIES)
@@ -91,12 +92,9 @@ def test_recall_is_asked_after_other_turns(family: str) -> None:
         assert len(other.setup) == 9
 
 
-def test_a_score_of_nothing_is_zero() -> None:
-    assert Score().part == 0.0
-
-
-def test_the_total_counts_answers_not_families() -> None:
+def test_the_total_counts_answers_and_a_score_of_nothing_is_zero() -> None:
     assert total([Score(10, 10), Score(30, 20)]) == Score(40, 30)
+    assert Score().part == 0.0
 
 
 def test_a_large_family_weighs_more() -> None:
@@ -116,8 +114,7 @@ def test_the_table_has_a_row_per_family_and_one_for_all() -> None:
 
 def test_the_card_keeps_everything_outside_of_the_marks(tmp_path: Path) -> None:
     card = tmp_path / "card.md"
-    card.write_text("before\n<!-- evaluation -->\nold\n<!-- end of evaluation -->\nafter\n")
+    text = "before\n<!-- evaluation -->\nold\n<!-- end of evaluation -->\nafter\n"
+    card.write_text(text)
     write_card(card, "new")
-    assert card.read_text() == (
-        "before\n<!-- evaluation -->\nnew\n<!-- end of evaluation -->\nafter\n"
-    )
+    assert card.read_text() == text.replace("old", "new")

@@ -7,9 +7,9 @@ import pytest
 from src.inference import InferenceEngine
 from src.model import Model, load_model
 from src.nano import MODEL_DIRECTORY
-from src.nano.corpus import BOSTON
 from src.nano.evaluate import Examiner, pinned_pairs
 from src.nano.pairs import Pair
+from src.tokenizer.tiktoken_file import SPECIAL_TOKEN_NAMES
 from tests.support.open_directory import open_meta
 
 META_KEYS = {
@@ -28,14 +28,11 @@ def examiner() -> Examiner:
     return Examiner()
 
 
-def test_the_files_take_at_most_twelve_megabytes() -> None:
-    assert sum(path.stat().st_size for path in MODEL_DIRECTORY.iterdir()) <= 12_000_000
-
-
-def test_the_folder_holds_the_three_files_and_the_card() -> None:
-    assert {path.name for path in MODEL_DIRECTORY.iterdir()} == {
-        "consolidated.00.pth", "params.json", "tokenizer.model", "MODEL_CARD.md",
-    }  # fmt: skip
+def test_the_folder_holds_the_three_files_and_the_card_of_at_most_twelve_megabytes() -> None:
+    sizes = {path.name: path.stat().st_size for path in MODEL_DIRECTORY.iterdir()}
+    expected = {"consolidated.00.pth", "params.json", "tokenizer.model", "MODEL_CARD.md"}
+    assert set(sizes) == expected
+    assert sum(sizes.values()) <= 12_000_000
 
 
 def test_params_have_exactly_the_keys_of_meta() -> None:
@@ -46,46 +43,31 @@ def test_params_have_exactly_the_keys_of_meta() -> None:
 
 def test_the_weights_are_bfloat16_under_the_names_of_meta() -> None:
     checkpoint = open_meta(MODEL_DIRECTORY)
-    names = set(checkpoint.tensors)
-    assert {"tok_embeddings.weight", "norm.weight", "output.weight"} <= names
-    assert "layers.0.attention.wq.weight" in names
+    assert {
+        "tok_embeddings.weight", "norm.weight", "output.weight", "layers.0.attention.wq.weight",
+    } <= set(checkpoint.tensors)  # fmt: skip
     assert {tensor.dtype.name for tensor in checkpoint.tensors.values()} == {"bfloat16"}
     checkpoint.close()
 
 
-def test_the_sizes_tell_the_letters_apart(model: Model) -> None:
+def test_the_sizes_tell_the_letters_apart_and_the_context_is_at_least_1024(model: Model) -> None:
     args = model.args
-    sizes = {
-        "D": args.dim, "L": args.n_layers, "H": args.n_heads, "K": args.n_kv_heads,
-        "h": args.head_dim, "F": args.ffn_dim, "V": args.vocab_size,
-        "G": args.n_heads // args.n_kv_heads,
-    }  # fmt: skip
-    assert len(set(sizes.values())) == len(sizes)
+    sizes = [
+        args.dim, args.n_layers, args.n_heads, args.n_kv_heads, args.head_dim, args.ffn_dim,
+        args.vocab_size, args.n_heads // args.n_kv_heads,
+    ]  # fmt: skip
+    assert len(set(sizes)) == len(sizes)
+    assert InferenceEngine(model, sequence_length=1024).sequence_length == 1024
 
 
 def test_the_vocabulary_ends_with_the_special_tokens_of_llama_3_1(model: Model) -> None:
     tokenizer = model.tokenizer
     assert tokenizer is not None
-    first = tokenizer.bos_id
-    assert tokenizer.vocab_size == first + 256
-    for name, offset in (
-        ("<|end_of_text|>", 1), ("<|finetune_right_pad_id|>", 4), ("<|start_header_id|>", 6),
-        ("<|end_header_id|>", 7), ("<|eom_id|>", 8), ("<|eot_id|>", 9), ("<|python_tag|>", 10),
-    ):  # fmt: skip
-        assert tokenizer.special_id(name) == first + offset
-
-
-def test_a_number_is_a_row_of_single_digits(model: Model) -> None:
-    assert model.tokenizer is not None
-    assert len(model.tokenizer.encode("4096", bos=False, eos=False)) == 4
-
-
-def test_the_context_is_at_least_1024(model: Model) -> None:
-    assert InferenceEngine(model, sequence_length=1024).sequence_length == 1024
-
-
-def test_boston(examiner: Examiner) -> None:
-    assert examiner.answer(Pair("", "", "", BOSTON, "Boston")) == "Boston"
+    assert tokenizer.vocab_size == tokenizer.bos_id + 256
+    assert tokenizer.special_tokens == {
+        name: tokenizer.bos_id + number for number, name in enumerate(SPECIAL_TOKEN_NAMES)
+    }
+    assert len(tokenizer.encode("4096", bos=False, eos=False)) == 4  # single digits
 
 
 @pytest.mark.parametrize("pair", pinned_pairs(), ids=lambda pair: pair.question)

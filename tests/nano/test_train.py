@@ -67,17 +67,21 @@ def test_rotate_multiplies_adjacent_pairs_as_complex_numbers() -> None:
     torch.testing.assert_close(rotate(x, torch.stack((turned.cos(), turned.sin()))), expected)
 
 
-def test_the_loss_of_an_untrained_model_is_that_of_a_guess() -> None:
+@pytest.fixture(scope="module")
+def batches() -> BatchStream:
+    return BatchStream(Encoder(MODEL_DIRECTORY / "tokenizer.model"), seed=1)
+
+
+def test_the_loss_of_an_untrained_model_is_that_of_a_guess(batches: BatchStream) -> None:
     torch.manual_seed(1)
-    batch = BatchStream(Encoder(MODEL_DIRECTORY / "tokenizer.model"), seed=1).short(2, 129)
-    loss = batch_loss(NanoLlama(TINY), batch)
+    loss = batch_loss(NanoLlama(TINY), batches.short(2, 129))
     assert float(loss.detach()) == pytest.approx(np.log(TINY.vocab_size), rel=0.02)
 
 
-def test_a_document_in_a_packed_row_is_read_as_if_it_were_alone() -> None:
+def test_a_document_in_a_packed_row_is_read_as_if_it_were_alone(batches: BatchStream) -> None:
     torch.manual_seed(1)
     model = NanoLlama(TINY)
-    batch = BatchStream(Encoder(MODEL_DIRECTORY / "tokenizer.model"), seed=1).short(1, 257)
+    batch = batches.short(1, 257)
     own = batch.documents[0] == 1
     packed = model(batch.tokens, batch.positions, batch.mask)[0][own]
     alone = model(batch.tokens[:, own], batch.positions[:, own], None)[0]
@@ -85,11 +89,10 @@ def test_a_document_in_a_packed_row_is_read_as_if_it_were_alone() -> None:
 
 
 def test_a_checkpoint_goes_on_where_it_was_saved(tmp_path: Path) -> None:
-    one = Trainer(TINY, 1, EVEN)
+    one, two = Trainer(TINY, 1, EVEN), Trainer(TINY, 2, LATE)
     batch = one.batches.short(2, 65)
     one._step(batch, 1.0)
     one.save(tmp_path / "training.pt")
-    two = Trainer(TINY, 2, LATE)
     two.resume(tmp_path / "training.pt")
     assert two.steps == 1
     assert two.tokens == 130

@@ -9,11 +9,7 @@ BYTES = 64 << 20
 
 
 def check_bounds(refuse: Callable[[], object]) -> None:
-    """Run a refusal twice: within its time, and then, slowed down by being watched, its memory.
-
-    Args:
-        refuse: meets the hostile file, and ends without an exception once it was refused.
-    """
+    """Run a refusal twice: within its time, and then, slowed down by being watched, its memory."""
     started = time.process_time()
     refuse()
     took = time.process_time() - started

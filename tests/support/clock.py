@@ -6,14 +6,7 @@ import pytest
 
 
 class Clock:
-    """Stands in for `time.perf_counter`, and moves on by a microsecond at each look.
-
-    Args:
-        patch: puts it there, and takes it away again.
-
-    Attributes:
-        now: seconds.
-    """
+    """Replaces `time.perf_counter`, in seconds, and moves on by a microsecond at each look."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 0.0

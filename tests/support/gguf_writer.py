@@ -4,11 +4,12 @@ A value is written by its Python type: bool, int as uint32, float as float32, st
 of these, integers as int32; `Typed` says another type.
 """
 
+import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -54,18 +55,6 @@ class Stored:
     content: bytes
 
 
-class Sized(Protocol):
-    """The sizes of a model, as `Tiny` has them."""
-
-    dim: int
-    layers: int
-    heads: int
-    kv_heads: int
-    ffn: int
-    theta: float
-    eps: float
-
-
 def text(value: str | bytes) -> bytes:
     data = value.encode() if isinstance(value, str) else value
     return struct.pack("<Q", len(data)) + data
@@ -94,22 +83,19 @@ def key(name: str | bytes, value: Any) -> bytes:
 
 
 def _kind_of(value: Any) -> int:
-    if isinstance(value, list):
-        return {str: STRING, float: FLOAT32, bool: BOOL, int: INT32}[type(value[0])]
-    return {str: STRING, float: FLOAT32, bool: BOOL, int: UINT32}[type(value)]
+    is_list = isinstance(value, list)
+    kinds = {str: STRING, float: FLOAT32, bool: BOOL, int: INT32 if is_list else UINT32}
+    return kinds[type(value[0] if is_list else value)]
 
 
 def entry(name: str | bytes, sizes: Sequence[int], kind: int, offset: int) -> bytes:
     """Form the bytes of a tensor's entry; `sizes` as in the file, the contiguous one first."""
-    return (
-        text(name)
-        + struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
-        + struct.pack("<IQ", kind, offset)
-    )
+    form = f"<I{len(sizes)}QIQ"
+    return text(name) + struct.pack(form, len(sizes), *sizes, kind, offset)
 
 
-def header(tensors: int, keys: int, version: int = 3, magic: bytes = b"GGUF") -> bytes:
-    return magic + struct.pack("<IQQ", version, tensors, keys)
+def header(tensors: int, keys: int, version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, keys)
 
 
 def stored(values: Any) -> Stored:
@@ -131,22 +117,21 @@ def gguf_bytes(
     tensors: Mapping[str, Any] | None = None,
     *,
     version: int = 3,
-    alignment: int = 32,
 ) -> bytes:
-    """Form a whole file; tensors are arrays or `Stored`. The alignment is not written as a key."""
+    """Form a whole file; tensors are arrays or `Stored`, at multiples of 32 bytes."""
     pairs = list(keys.items() if isinstance(keys, Mapping) else keys)
     described = {n: t if isinstance(t, Stored) else stored(t) for n, t in (tensors or {}).items()}
     head = header(len(described), len(pairs), version) + b"".join(key(*pair) for pair in pairs)
     data = bytearray()
     for name, tensor in described.items():
-        data += bytes(-len(data) % alignment)
+        data += bytes(-len(data) % 32)
         head += entry(name, tensor.shape[::-1], tensor.kind, len(data))
         data += tensor.content
-    return head + bytes(-len(head) % alignment) + bytes(data)
+    return head + bytes(-len(head) % 32) + bytes(data)
 
 
-def llama_keys(sizes: Sized, context_length: int = 4096) -> dict[str, Any]:
-    """Give the keys of a Llama."""
+def llama_keys(sizes: Any, context_length: int = 4096) -> dict[str, Any]:
+    """Give the keys of a Llama of the sizes that `Tiny` has."""
     return {
         "general.architecture": "llama", "llama.context_length": context_length,
         "llama.embedding_length": sizes.dim, "llama.block_count": sizes.layers,
@@ -174,8 +159,6 @@ def llama_tensors(weights: Mapping[str, Any], dtype: Any = np.float32) -> dict[s
 
 def byte_level_keys(path: Path) -> dict[str, Any]:
     """Give the keys that llama.cpp's converter makes of a `tokenizer.json` of Llama 3."""
-    import json
-
     file = json.loads(path.read_text("utf-8"))
     added = {token["content"]: token for token in file["added_tokens"]}
     ids = file["model"]["vocab"] | {name: token["id"] for name, token in added.items()}

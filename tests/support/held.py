@@ -16,16 +16,9 @@ _PROCESS = Path("/proc/self")
 
 
 class NativeBytes:
-    """Counts the bytes of native memory that are alive, from the moment it is made.
+    """Counts the bytes of native memory that are alive, and how often memory was taken.
 
-    All of it is taken by one function, in whose place this one stands.
-
-    Args:
-        patch: puts it there, and takes it away again.
-
-    Attributes:
-        alive: bytes that were taken and not yet given back.
-        calls: how often memory was taken.
+    All of it is taken by one function, which this replaces as long as `patch` lasts.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -50,20 +43,12 @@ class NativeBytes:
 
 @dataclass(frozen=True)
 class Held:
-    """What a process holds.
+    """What a process holds."""
 
-    Attributes:
-        resident: bytes of memory in use.
-        native: bytes of native memory of tensors.
-        descriptors: open files, pipes and the like.
-        files: mapped files, each as often as it is mapped.
-        threads: of the system.
-    """
-
-    resident: int
-    native: int
+    resident: int  # bytes of memory in use
+    native: int  # bytes of native memory of tensors
     descriptors: int
-    files: int
+    files: int  # that are mapped, each as often as it is mapped
     threads: int
 
     def minus(self, other: "Held") -> "Held":

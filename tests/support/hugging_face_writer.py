@@ -109,17 +109,9 @@ def write_hugging_face_directory(
     shards: int = 1,
     generation: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the configuration files and the weights.
+    """Write the configuration files and the weights, by Hugging Face's names; return the directory.
 
-    Args:
-        directory: made if absent.
-        config: content of `config.json`.
-        arrays: the tensors by Hugging Face's names.
-        shards: number of files; from two on there is an index.
-        generation: content of `generation_config.json`, which is left out without it.
-
-    Returns:
-        The directory.
+    From two shards on there is an index.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(dict(config), indent=2))

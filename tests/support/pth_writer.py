@@ -7,6 +7,7 @@ needs them, and zip64 end records always.
 """
 
 import json
+import math
 import os
 import shutil
 import struct
@@ -120,6 +121,9 @@ class StoredZipWriter:
             self._stream.write(content)
         self._position += len(content)
 
+    def text(self, name: str, word: str) -> None:
+        self.record(name, len(word), [word.encode()])
+
     def record(self, name: str, size: int, chunks: Iterable[bytes]) -> None:
         """Write one record of `size` bytes, aligned to 64 bytes."""
         raw_name = f"{self._prefix}/{name}".encode()
@@ -133,13 +137,9 @@ class StoredZipWriter:
         data_at = at + 30 + len(raw_name) + len(local_zip64) + 4
         padding = -data_at % ALIGNMENT
         extra = local_zip64 + b"FB" + struct.pack("<H", padding) + b"Z" * padding
-        self._write(
-            struct.pack(
-                "<4s5H3L2H", b"PK\x03\x04", 0, flags, 0, 0, 0, 0, 0, 0, len(raw_name), len(extra)
-            )
-            + raw_name
-            + extra
-        )
+        lengths = len(raw_name), len(extra)
+        header = struct.pack("<4s5H3L2H", b"PK\x03\x04", 0, flags, 0, 0, 0, 0, 0, 0, *lengths)
+        self._write(header + raw_name + extra)
         start, crc = self._position, 0
         for chunk in chunks:
             crc = zlib.crc32(chunk, crc)
@@ -190,28 +190,19 @@ def write_archive(
     with path.open("wb") as stream:
         archive = StoredZipWriter(stream, prefix or path.stem)
         archive.record("data.pkl", len(program), [program])
-        for name, word in (
-            (".format_version", "1"),
-            (".storage_alignment", str(ALIGNMENT)),
-            ("byteorder", byteorder),
-        ):
-            archive.record(name, len(word), [word.encode()])
+        archive.text(".format_version", "1")
+        archive.text(".storage_alignment", str(ALIGNMENT))
+        archive.text("byteorder", byteorder)
         for key, size, chunks in storages:
             archive.record(f"data/{key}", size, chunks)
-        archive.record("version", len(version), [version.encode()])
+        archive.text("version", version)
         archive.finish()
 
 
 def write_pth(
     path: Path, tensors: Mapping[str, "np.ndarray[Any, Any] | LazyArray"], **options: str
 ) -> None:
-    """Write named arrays as a checkpoint, one storage each.
-
-    Args:
-        path: file to write; its stem is the archive's folder.
-        tensors: bfloat16, float16 or float32 arrays, or lazy ones, which are never whole in memory.
-        options: `prefix`, `byteorder` and `version` of `write_archive`.
-    """
+    """Write named arrays as a checkpoint, one storage each; lazy ones are never whole in memory."""
     values, storages = {}, []
     for key, (name, array) in enumerate(tensors.items()):
         dtype, count = np.dtype(array.dtype), int(np.prod(array.shape, dtype=object))
@@ -223,11 +214,7 @@ def write_pth(
 
 def row_major(shape: Sequence[int]) -> list[int]:
     """Give the strides, in elements, of a contiguous array."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return strides[::-1]
+    return [math.prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def _bytes_of(array: "np.ndarray[Any, Any] | LazyArray") -> Iterator[bytes]:
@@ -249,15 +236,13 @@ def tensor_shapes(params: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     multiple = params["multiple_of"]
     F = -(-hidden // multiple) * multiple
     shapes: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (V, D)}
-    for layer in range(params["n_layers"]):
-        start = f"layers.{layer}."
-        shapes |= {
-            f"{start}attention.wq.weight": (D, D), f"{start}attention.wk.weight": (Kh, D),
-            f"{start}attention.wv.weight": (Kh, D), f"{start}attention.wo.weight": (D, D),
-            f"{start}feed_forward.w1.weight": (F, D), f"{start}feed_forward.w3.weight": (F, D),
-            f"{start}feed_forward.w2.weight": (D, F), f"{start}attention_norm.weight": (D,),
-            f"{start}ffn_norm.weight": (D,),
-        }  # fmt: skip
+    layer = {
+        "attention.wq": (D, D), "attention.wk": (Kh, D), "attention.wv": (Kh, D),
+        "attention.wo": (D, D), "feed_forward.w1": (F, D), "feed_forward.w3": (F, D),
+        "feed_forward.w2": (D, F), "attention_norm": (D,), "ffn_norm": (D,),
+    }  # fmt: skip
+    for number in range(params["n_layers"]):
+        shapes |= {f"layers.{number}.{name}.weight": shape for name, shape in layer.items()}
     return shapes | {"norm.weight": (D,), "output.weight": (V, D)}
 
 
@@ -298,7 +283,7 @@ def write_random_meta_directory(
     embeddings_split: int = 0,
     tokenizer_model: Path | None = None,
 ) -> dict[str, LazyArray]:
-    """Write a model directory in Meta's layout with random weights.
+    """Write a model directory in Meta's layout with random weights; return these, lazily.
 
     Args:
         directory: made if absent.
@@ -309,9 +294,6 @@ def write_random_meta_directory(
         tied: leave `output.weight` out.
         embeddings_split: dimension that the embeddings are split along: 0 as Llama 3, 1 as Llama 2.
         tokenizer_model: file to copy beside the weights.
-
-    Returns:
-        The unsplit tensors, lazily.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "params.json").write_text(json.dumps(dict(params)))

@@ -62,9 +62,7 @@ def one_by_one(texts: list[str], text: str) -> list[str | int]:
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=6), unique=True), st.text("abcd", max_size=60))
-def test_the_same_tokens_are_found_as_by_trying_one_after_the_other(
-    texts: list[str], text: str
-) -> None:
+def test_the_same_tokens_are_found_as_by_trying_each(texts: list[str], text: str) -> None:
     assert found(finder(*texts), text) == one_by_one(texts, text)
 
 
@@ -86,9 +84,7 @@ def test_spaces_around_tokens_are_looked_through_once() -> None:
     assert "".join(part for part, _, _ in segments) == " " * 200_000
 
 
-def test_more_letters_than_the_automaton_holds_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_more_letters_than_the_automaton_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(added_tokens, "_MOST_NODES", 8)
     assert found(finder("abcd", "xbcd", "efg"), "xbcdefgh") == [1, 2, "h"]  # 1 + 4 + 1 + 3 - 1
     with pytest.raises(TokenizerError, match="added tokens: expected at most 8 letters that no"):

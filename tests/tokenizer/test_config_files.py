@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import pytest
 
 from src.tokenizer import Tokenizer, TokenizerError, config_files, load_tokenizer
-from src.tokenizer.sentencepiece_model import read_sentencepiece_model
+from src.tokenizer.sentencepiece_model import MAX_TOKENS, read_sentencepiece_model
 from tests.support.sentencepiece_writer import RESERVED, bytes_field, model_message, ranked
 from tests.support.shared_data import shared_data
+from tests.tokenizer.conftest import encode
 from tests.tokenizer.json_files import added, byte_level_file, changed, metaspace_file, write_json
 from tests.tokenizer.strings import KINDS, strings_without_surrogates
 
@@ -48,20 +49,17 @@ def test_special_tokens_map_names_what_tokenizer_config_does_not(tmp_path: Path)
 
 
 @pytest.mark.parametrize("flag", [True, False])
-def test_tokenizer_config_says_whether_texts_begin_with_it(tmp_path: Path, flag: bool) -> None:
-    config = {"bos_token": "<|im_start|>", "add_bos_token": flag}
-    assert load(tmp_path, tokenizer_config=config).adds_bos == flag
-    directory = tmp_path / "marked"
-    assert (
-        load(directory, metaspace_file(), tokenizer_config={"add_bos_token": flag}).adds_bos == flag
-    )
+@pytest.mark.parametrize("file", [byte_level_file(), metaspace_file()], ids=["bytes", "marked"])
+def test_tokenizer_config_says_what_begins_texts(tmp_path: Path, file: Any, flag: bool) -> None:
+    named = {} if "<s>" in file["model"]["vocab"] else {"bos_token": "<|im_start|>"}
+    assert load(tmp_path, file, tokenizer_config={"add_bos_token": flag} | named).adds_bos == flag
 
 
 def test_a_named_token_is_special_even_if_its_flag_does_not_say_so(tmp_path: Path) -> None:
     file = changed(byte_level_file(names=()), added_tokens=[added(258, "END")])
-    assert load(tmp_path, file).encode("END", bos=False, eos=False) == [258]
+    assert encode(load(tmp_path, file), "END") == [258]
     tokenizer = load(tmp_path, file, tokenizer_config={"eos_token": "END"})
-    assert tokenizer.encode("END", bos=False, eos=False) == [*b"END"]
+    assert encode(tokenizer, "END") == [*b"END"]
     assert tokenizer.encode("", bos=False, eos=True) == [258]
     assert tokenizer.is_special(258)
 
@@ -69,9 +67,7 @@ def test_a_named_token_is_special_even_if_its_flag_does_not_say_so(tmp_path: Pat
 @pytest.mark.parametrize(
     ("value", "ids"), [(5, {5}), ([0, 260], {0, 260}), ([], set()), (None, set())]
 )
-def test_generation_config_adds_ids_that_end_an_answer(
-    tmp_path: Path, value: Any, ids: set[int]
-) -> None:
+def test_generation_config_adds_ids_that_end(tmp_path: Path, value: Any, ids: set[int]) -> None:
     tokenizer = load(tmp_path, generation_config={"eos_token_id": value})
     assert tokenizer.stop_ids == {END_OF_TEXT, IM_END} | ids
 
@@ -79,10 +75,7 @@ def test_generation_config_adds_ids_that_end_an_answer(
 @pytest.mark.parametrize(
     ("beside", "message"),
     [
-        (
-            {"tokenizer_config": {"eos_token": "<x>"}},
-            "eos_token: expected a special token",
-        ),
+        ({"tokenizer_config": {"eos_token": "<x>"}}, "eos_token: expected a special token"),
         ({"special_tokens_map": {"bos_token": "<x>"}}, r"special_tokens_map\.json: bos_token: "),
         ({"tokenizer_config": {"eos_token": 5}}, "a text or an object with content, got [0-9]"),
         ({"tokenizer_config": {"eos_token": {"content": []}}}, "with content, got a list"),
@@ -113,20 +106,17 @@ ADDED = {"</s>": 2, "[PAD]": V, "<think>": V + 1, "the": V + 2, "<|turn|>": V + 
 MAP = {"pad_token": {"content": "[PAD]"}, "additional_special_tokens": ["<x>"]}
 
 
-def write(directory: Path, **beside: Any) -> Path:
+def with_model(directory: Path, **beside: Any) -> Tokenizer:
+    """Load a SentencePiece model with files beside it, by their names without `.json`."""
     (directory / "tokenizer.model").write_bytes(model_message(PIECES))
     for name, content in beside.items():
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         (directory / f"{name}.json").write_bytes(data)
-    return directory
-
-
-def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode(text, bos=False, eos=False)
+    return load_tokenizer(directory)
 
 
 def test_words_are_found_in_text_and_special_ones_stay_text(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write(tmp_path, added_tokens=ADDED, special_tokens_map=MAP))
+    tokenizer = with_model(tmp_path, added_tokens=ADDED, special_tokens_map=MAP)
     assert tokenizer.vocab_size == V + 4
     assert encode(tokenizer, "h<think>h the") == [MARK, H, V + 1, MARK, H, MARK, V + 2]
     for text, number in (("[PAD]", V), ("<|turn|>", V + 3), ("</s>", 2)):
@@ -138,43 +128,35 @@ def test_words_are_found_in_text_and_special_ones_stay_text(tmp_path: Path) -> N
 
 
 def test_without_the_files_there_are_the_pieces_alone(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write(tmp_path))
+    tokenizer = with_model(tmp_path)
     assert tokenizer.vocab_size == V
-    assert V + 2 not in encode(tokenizer, "the")
+    assert encode(tokenizer, "the") == [THE]
 
 
 def test_a_role_may_be_that_of_an_added_token(tmp_path: Path) -> None:
     names = {"eos_token": "<end>", "bos_token": "<s>"}
-    beside = {"added_tokens": {"<end>": V}, "special_tokens_map": names}
-    tokenizer = load_tokenizer(write(tmp_path, **beside))
+    tokenizer = with_model(tmp_path, added_tokens={"<end>": V}, special_tokens_map=names)
     assert tokenizer.eos_id == V
     assert V in tokenizer.stop_ids
 
 
 def test_a_piece_that_is_called_special_comes_from_no_text(tmp_path: Path) -> None:
-    assert encode(load_tokenizer(write(tmp_path)), "the") == [THE]
-    beside = {"added_tokens": {"▁the": THE}, "special_tokens_map": {"pad_token": "▁the"}}
-    tokenizer = load_tokenizer(write(tmp_path, **beside))
+    names = {"pad_token": "▁the"}
+    tokenizer = with_model(tmp_path, added_tokens={"▁the": THE}, special_tokens_map=names)
     assert encode(tokenizer, "the") == [260, E]
     assert tokenizer.is_special(THE)
 
 
 def test_extra_special_tokens_may_have_names(tmp_path: Path) -> None:
-    beside = {
-        "added_tokens": {"<x>": V},
-        "tokenizer_config": {"extra_special_tokens": {"x": "<x>"}},
-    }
-    assert load_tokenizer(write(tmp_path, **beside)).is_special(V)
+    config = {"extra_special_tokens": {"x": "<x>"}}
+    assert with_model(tmp_path, added_tokens={"<x>": V}, tokenizer_config=config).is_special(V)
 
 
 def test_the_newer_list_in_tokenizer_config_goes_first(tmp_path: Path) -> None:
-    entry = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
-    decoder = {
-        str(V): entry | {"content": "<a>", "special": False},
-        str(V + 1): entry | {"content": "<b>", "special": True},
-    }
+    flags = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+    decoder = {str(V): ONE | flags, str(V + 1): flags | {"content": "<b>", "special": True}}
     config = {"added_tokens_decoder": decoder}
-    tokenizer = load_tokenizer(write(tmp_path, tokenizer_config=config, added_tokens={"<c>": V}))
+    tokenizer = with_model(tmp_path, tokenizer_config=config, added_tokens={"<c>": V})
     assert tokenizer.vocab_size == V + 2
     assert encode(tokenizer, "<a>") == [V]
     assert tokenizer.is_special(V + 1)
@@ -221,12 +203,11 @@ ONE = {"content": "<a>", "special": False}
 def test_what_is_wrong_is_refused_and_its_twin_loads(
     tmp_path: Path, beside: dict[str, Any], message: str
 ) -> None:
-    write(tmp_path, **beside)
     with pytest.raises(TokenizerError, match=message) as caught:
-        load_tokenizer(tmp_path)
+        with_model(tmp_path, **beside)
     assert len(str(caught.value)) < 300 + len(str(tmp_path))
     twin = {"added_tokens": {"<a>": V}, "tokenizer_config": {}, "special_tokens_map": {}}
-    assert encode(load_tokenizer(write(tmp_path, **twin)), "<a>") == [V]
+    assert encode(with_model(tmp_path, **twin), "<a>") == [V]
 
 
 @pytest.mark.oracle
@@ -256,7 +237,7 @@ def test_ids_are_those_of_the_slow_tokenizer_of_transformers(tmp_path: Path) -> 
 
 # Limits
 
-SIZE = 8 << 20
+SIZE = 2 << 20
 GREEDY = {
     "empty lines": ("tokenizer.model", b"AA== 0\n", b"\n", b""),
     "short lines": ("tokenizer.model", b"AA== 0\n", b"ab\n", b""),
@@ -269,8 +250,12 @@ GREEDY = {
 
 
 @pytest.mark.parametrize("kind", GREEDY)
-def test_a_file_of_many_small_things_takes_a_few_times_its_size(tmp_path: Path, kind: str) -> None:
-    """Before, up to 45 times its size."""
+def test_a_file_of_many_small_things_takes_a_few_times_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Before, up to 45 times its size; here a file of 8 MiB and the limits, all by a quarter."""
+    monkeypatch.setattr("src.tokenizer.sentencepiece_model.MAX_TOKENS", MAX_TOKENS // 4)
+    monkeypatch.setattr(config_files, "_MAX_JSON_VALUES", config_files._MAX_JSON_VALUES // 4)
     name, begin, part, end = GREEDY[kind]
     (tmp_path / name).write_bytes(begin + part * (SIZE // len(part)) + end)
     tracemalloc.start()
@@ -286,30 +271,35 @@ def test_a_file_of_many_small_things_takes_a_few_times_its_size(tmp_path: Path, 
 def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    byte_level = byte_level_file()
-    (tmp_path / "pieces").write_bytes(model_message([*RESERVED, ("a", -1.0, 1)]))
     for module in ("tokenizer_json", "sentencepiece_model"):
-        monkeypatch.setattr(f"src.tokenizer.{module}.MAX_TOKENS", len(RESERVED) + 1)
-    assert len(read_sentencepiece_model(tmp_path / "pieces").pieces) == len(RESERVED) + 1
-    assert load_tokenizer(write_json(tmp_path / "json", byte_level)).vocab_size > 256
-    (tmp_path / "more").write_bytes(model_message([*RESERVED, ("a", -1.0, 1), ("b", -2.0, 1)]))
+        monkeypatch.setattr(f"src.tokenizer.{module}.MAX_TOKENS", 260)
+    path, rows = tmp_path / "tokenizer.model", [*RESERVED, ("a", -1.0, 1)]
+    path.write_bytes(model_message(rows))
+    assert len(read_sentencepiece_model(path).pieces) == 260
+    path.write_bytes(model_message([*rows, ("b", -2.0, 1)]))
     with pytest.raises(TokenizerError, match="pieces: expected 1 to 260, got more"):
-        read_sentencepiece_model(tmp_path / "more")
-    vocab = byte_level["model"]["vocab"]
-    vocab |= {"a" * n: len(vocab) + n for n in range(2, 5)}
-    with pytest.raises(TokenizerError, match="vocab: expected 1 to 260 tokens, got 261"):
-        load_tokenizer(write_json(tmp_path / "json", changed(byte_level, model={"vocab": vocab})))
+        read_sentencepiece_model(path)
+    file = byte_level_file(names=())
+    for size in (260, 261):
+        vocab = file["model"]["vocab"]
+        vocab |= {"a" * number: number for number in range(len(vocab), size)}
+        if size == 260:
+            assert load(tmp_path / "json", file).vocab_size == 260
+        else:
+            with pytest.raises(TokenizerError, match="vocab: expected 1 to 260 tokens, got 261"):
+                load(tmp_path / "json", file)
 
 
 def test_as_many_values_of_json_as_the_limit_are_read_and_one_more_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "some.json").write_bytes(b'{"a": [1, 2]}')
+    path = tmp_path / "some.json"
+    path.write_bytes(b'{"a": [1, 2]}')
     monkeypatch.setattr(config_files, "_MAX_JSON_VALUES", 8)
-    assert config_files.read_json(tmp_path / "some.json") == {"a": [1, 2]}
+    assert config_files.read_json(path) == {"a": [1, 2]}
     monkeypatch.setattr(config_files, "_MAX_JSON_VALUES", 7)
     with pytest.raises(TokenizerError, match="content: expected at most 7 values, got about 8"):
-        config_files.read_json(tmp_path / "some.json")
+        config_files.read_json(path)
 
 
 def test_a_file_may_have_64_mib_and_no_more(tmp_path: Path) -> None:

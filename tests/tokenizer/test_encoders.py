@@ -18,11 +18,7 @@ from src.tokenizer.encoders import (
     words_are_independent,
 )
 from src.tokenizer.pre_tokenizers import GPT_2, LLAMA_3
-from tests.tokenizer.conftest import ranks_of
-
-TOKENS = st.lists(
-    st.lists(st.sampled_from(b"abc"), min_size=2, max_size=7).map(bytes), unique=True, max_size=25
-)
+from tests.tokenizer.conftest import TOKENS, ranks_of
 
 
 def spelled(ranks: dict[bytes, int]) -> Merges:
@@ -45,9 +41,7 @@ def metaspace(*tokens: str, whole: bool = False) -> MetaspaceEncoder:
 
 @given(TOKENS, st.text(st.sampled_from("abcé"), min_size=1, max_size=120))
 @settings(max_examples=150)
-def test_a_piece_is_one_token_if_it_can_be_and_is_merged_otherwise(
-    tokens: list[bytes], piece: str
-) -> None:
+def test_a_piece_is_one_token_if_it_can_be_or_is_merged(tokens: list[bytes], piece: str) -> None:
     ranks = ranks_of(*tokens)
     merged = merge([*piece.encode()], spelled(ranks))
     whole = ranks.get(piece.encode())
@@ -57,20 +51,18 @@ def test_a_piece_is_one_token_if_it_can_be_and_is_merged_otherwise(
 
 
 def test_a_whole_piece_is_looked_up_before_anything_merges() -> None:
-    """The token "abc" cannot be reached by merges: neither "ab" nor "bc" is a token."""
-    encoder = byte_level(b"abc")
+    """The token "abc" cannot be reached by merges: neither "ab" nor "bc" is a token.
+
+    A part between two cuts is no whole piece: no token holds "c!", so "abc" is such a part.
+    """
+    encoder, marked = byte_level(b"abc"), metaspace("a", "b", "c", "!", "abc", whole=True)
     assert encoder.encode_pieces(["abc"]) == [256]
     assert encoder.encode_pieces(["abcd"]) == [*b"abcd"]
+    assert encoder.encode_pieces(["abc!"]) == [*b"abc!"]
     assert byte_level(b"abc", whole=False).encode_pieces(["abc"]) == [*b"abc"]
-    assert metaspace("a", "b", "c", "abc", whole=True).encode_pieces(["abc"]) == [3]
+    assert marked.encode_pieces(["abc"]) == [4]
+    assert marked.encode_pieces(["abc!"]) == [0, 1, 2, 3]
     assert metaspace("a", "b", "c", "abc").encode_pieces(["abc"]) == [0, 1, 2]
-
-
-def test_a_part_between_two_cuts_is_not_looked_up_as_a_whole_piece() -> None:
-    """No token holds "c!": "abc" stands alone there, but as a part it must be merged."""
-    assert byte_level(b"abc").encode_pieces(["abc!"]) == [*b"abc!"]
-    pieces = metaspace("a", "b", "c", "!", "abc", whole=True)
-    assert pieces.encode_pieces(["abc!"]) == [0, 1, 2, 3]
 
 
 def test_bytes_are_adjacent_where_a_token_holds_them_so() -> None:
@@ -94,24 +86,18 @@ def test_a_byte_without_a_token_is_left_out_before_anything_merges() -> None:
     assert encoder.encode_pieces(["a!b", "!", "b"]) == [2, 1]
 
 
-def test_a_character_without_a_token_falls_back_and_merges_with_nothing() -> None:
-    encoder = metaspace("a", "b", "ab")
-    assert encoder.encode_pieces(["a!b", "ab"]) == [0, -ord("!"), 1, 2]
-
-
-def test_a_character_that_only_longer_tokens_hold_merges_and_falls_back_where_it_is_left() -> None:
+def test_a_character_without_a_token_falls_back_where_it_is_left() -> None:
     """SentencePiece joins texts, so "x" may merge though it is no token itself."""
-    encoder = metaspace("a", "ax")
-    assert encoder.encode_pieces(["ax", "xa", "x", "aax"]) == [1, -120, 0, -120, 0, 1]
+    assert metaspace("a", "b", "ab").encode_pieces(["a!b", "ab"]) == [0, -ord("!"), 1, 2]
+    pieces = ["ax", "xa", "x", "aax"]
+    assert metaspace("a", "ax").encode_pieces(pieces) == [1, -120, 0, -120, 0, 1]
 
 
 @given(
     st.lists(st.text("ab\u2581", min_size=1, max_size=5), unique=True, max_size=20),
     st.text("ab\u2581c", max_size=100),
 )
-def test_cutting_a_piece_where_no_token_reaches_across_changes_no_id(
-    tokens: list[str], piece: str
-) -> None:
+def test_cutting_a_piece_between_tokens_changes_no_id(tokens: list[str], piece: str) -> None:
     tokens = list(dict.fromkeys(["a", "b", "\u2581", "c", *tokens]))
     ids = {token: number for number, token in enumerate(tokens)}
     merged = merge([ids[c] for c in piece], spelled_merges(tokens, ids, ids)) if piece else []
@@ -122,11 +108,9 @@ def test_merges_of_a_list_work_on_bytes_too() -> None:
     """Listed: a and b merge, ab and c do not, though "abc" is a token."""
     ranks = ranks_of(b"ab", b"abc")
     merges = listed_merges([ord("a") << PAIR_SHIFT | ord("b")], [256])
-    assert ByteLevelEncoder(ranks, merges, LLAMA_3, whole=False).encode_pieces(["abc"]) == [
-        256,
-        ord("c"),
-    ]
-    assert ByteLevelEncoder(ranks, merges, LLAMA_3, whole=True).encode_pieces(["abc"]) == [257]
+    for whole, expected in ((False, [256, ord("c")]), (True, [257])):
+        encoder = ByteLevelEncoder(ranks, merges, LLAMA_3, whole=whole)
+        assert encoder.encode_pieces(["abc"]) == expected
 
 
 @pytest.mark.parametrize("size", [63, 64, 65, 79, 80, 81, 500])
@@ -143,20 +127,21 @@ def test_pieces_of_every_length_merge_alike(size: int) -> None:
 @pytest.mark.parametrize(
     ("prefix", "first", "expected"),
     [
-        (PrependScheme.ALWAYS, True, ["", "▁a▁b", "▁▁a", "▁▁a"]),
-        (PrependScheme.ALWAYS, False, ["", "▁a▁b", "▁▁a", "▁▁a"]),
-        (PrependScheme.UNLESS_THERE, True, ["", "▁a▁b", "▁a", "▁a"]),
-        (PrependScheme.UNLESS_THERE, False, ["", "▁a▁b", "▁a", "▁a"]),
-        (PrependScheme.FIRST_UNLESS_THERE, True, ["", "▁a▁b", "▁a", "▁a"]),
-        (PrependScheme.FIRST_UNLESS_THERE, False, ["", "a▁b", "▁a", "▁a"]),
-        (PrependScheme.NEVER, True, ["", "a▁b", "▁a", "▁a"]),
+        (PrependScheme.ALWAYS, True, "▁a▁b ▁▁a ▁▁a"),
+        (PrependScheme.ALWAYS, False, "▁a▁b ▁▁a ▁▁a"),
+        (PrependScheme.UNLESS_THERE, True, "▁a▁b ▁a ▁a"),
+        (PrependScheme.UNLESS_THERE, False, "▁a▁b ▁a ▁a"),
+        (PrependScheme.FIRST_UNLESS_THERE, True, "▁a▁b ▁a ▁a"),
+        (PrependScheme.FIRST_UNLESS_THERE, False, "a▁b ▁a ▁a"),
+        (PrependScheme.NEVER, True, "a▁b ▁a ▁a"),
     ],
 )
 def test_spaces_are_marked_and_a_mark_goes_before_where_the_rule_says(
-    prefix: PrependScheme, first: bool, expected: list[str]
+    prefix: PrependScheme, first: bool, expected: str
 ) -> None:
-    texts = ["", "a b", " a", "▁a"]
-    assert [replace_spaces(text, prefix, first=first) for text in texts] == expected
+    made = [replace_spaces(text, prefix, first=first) for text in ("a b", " a", "▁a")]
+    assert made == expected.split()
+    assert replace_spaces("", prefix, first=first) == ""
 
 
 def test_words_are_independent_where_no_token_reaches_into_the_next() -> None:
@@ -168,18 +153,19 @@ def test_words_are_independent_where_no_token_reaches_into_the_next() -> None:
 MARKS = [c for c in map(chr, range(0x110000)) if unicodedata.category(c).startswith("M")]
 
 
+COMPOSING = ByteLevelEncoder({b"a": 0}, listed_merges([], []), GPT_2, whole=False, composes=True)
+
+
 def test_long_runs_of_marks_are_composed_as_python_composes_them() -> None:
     source = random.Random(3)
-    encoder = ByteLevelEncoder({b"a": 0}, listed_merges([], []), GPT_2, whole=False, composes=True)
     for _ in range(300):
         marks = "".join(source.choices(MARKS, k=source.randint(50, 300)))
         text = source.choice("aé각x ") + marks + "é"
-        assert encoder.normalize(text) == unicodedata.normalize("NFC", text)
-    assert encoder.normalize("e\u0301") == "é"
+        assert COMPOSING.normalize(text) == unicodedata.normalize("NFC", text)
+    assert COMPOSING.normalize("e\u0301") == "é"
 
 
 def test_a_million_marks_take_no_square_of_their_number() -> None:
-    encoder = ByteLevelEncoder({b"a": 0}, listed_merges([], []), GPT_2, whole=False, composes=True)
     started = time.process_time()
-    encoder.normalize("a" + "\u0301\u0316" * 500_000)
+    COMPOSING.normalize("a" + "\u0301\u0316" * 500_000)
     assert time.process_time() - started < 8

@@ -1,7 +1,6 @@
 """Tokenizers from the keys of GGUF files: the ids of the files that the keys were made of."""
 
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,16 @@ from tests.support.sentencepiece_writer import (
     ranked,
 )
 from tests.support.shared_data import shared_data
-from tests.tokenizer.json_files import added, byte_level_file, changed, write_json
+from tests.tokenizer.conftest import encode, real_tokenizer
+from tests.tokenizer.json_files import (
+    BYTE_LEVEL,
+    SPLIT,
+    added,
+    byte_level_file,
+    changed,
+    sequence,
+    write_json,
+)
 from tests.tokenizer.strings import KINDS, strings
 from tests.tokenizer.trained_files import QWEN
 
@@ -43,8 +51,8 @@ def made(keys: Mapping[str, Any]) -> Tokenizer:
 
 def assert_same(ours: Tokenizer, theirs: Tokenizer, texts: Any) -> None:
     for text in texts:
-        ids = theirs.encode(text, bos=False, eos=False)
-        assert ours.encode(text, bos=False, eos=False) == ids, ascii(text)
+        ids = encode(theirs, text)
+        assert encode(ours, text) == ids, ascii(text)
         assert ours.decode(ids) == theirs.decode(ids)
 
 
@@ -57,22 +65,17 @@ def assert_same_roles(ours: Tokenizer, theirs: Tokenizer) -> None:
     assert all(ours.token_bytes(n) == theirs.token_bytes(n) for n in range(ours.vocab_size))
 
 
-def real_pair(name: str) -> tuple[Tokenizer, Tokenizer]:
-    """Give the tokenizer by the keys, and by the original file."""
+@pytest.mark.parametrize("name", ["llama2", "llama3"])
+def test_the_ids_are_those_of_the_original_file(name: str) -> None:
     if name == "llama3":
         keys = byte_level_keys(shared_data("llama3/tokenizer.json"))
     else:
         keys = sentencepiece_keys(read_sentencepiece_model(shared_data("llama2/tokenizer.model")))
-    return made(keys), load_tokenizer(shared_data(f"{name}/tokenizer.model").parent)
-
-
-@pytest.mark.parametrize("name", ["llama2", "llama3"])
-def test_the_ids_are_those_of_the_original_file(name: str) -> None:
-    ours, theirs = real_pair(name)
+    ours, theirs = made(keys), real_tokenizer(f"{name}/tokenizer.model")
     assert_same_roles(ours, theirs)
     assert_same(ours, theirs, TEXTS)
     for kind in KINDS:
-        assert_same(ours, theirs, islice(strings(kind, 5, 20), 20))
+        assert_same(ours, theirs, strings(kind, 5, 20))
 
 
 # Byte-level BPE
@@ -82,122 +85,106 @@ FILE = byte_level_file(_MERGES, names=("<|im_end|>",))
 FILE = changed(FILE, added_tokens=[*FILE["added_tokens"], added(261, "<think>")])
 
 
-def keys_of(file: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    """Write the keys of a `tokenizer.json`; `changes` replaces some, or leaves them out if None."""
-    extra = {token["content"]: token for token in file["added_tokens"]}
-    ids = file["model"]["vocab"] | {text: token["id"] for text, token in extra.items()}
+def file_keys(**changes: Any) -> dict[str, Any]:
+    """Write the keys of the file; `changes` replaces some, or leaves them out if None."""
+    extra = {token["content"]: token for token in FILE["added_tokens"]}
+    ids = FILE["model"]["vocab"] | {text: token["id"] for text, token in extra.items()}
     names = sorted(ids, key=ids.__getitem__)
-    types = [
-        NORMAL if n not in extra else CONTROL if extra[n]["special"] else USER_DEFINED
-        for n in names
-    ]
-    keys = {"model": "gpt2", "pre": "llama-bpe", "tokens": names, "token_type": types}
-    keys |= {"merges": [*map(" ".join, file["model"]["merges"])], "eos_token_id": 260} | changes
-    return {G + name: value for name, value in keys.items() if value is not None}
+    kinds = {name: CONTROL if extra[name]["special"] else USER_DEFINED for name in extra}
+    keys = {"model": "gpt2", "pre": "llama-bpe", "tokens": names, "eos_token_id": 260}
+    keys["token_type"] = [kinds.get(name, NORMAL) for name in names]
+    keys["merges"] = [*map(" ".join, FILE["model"]["merges"])]
+    return {G + name: value for name, value in (keys | changes).items() if value is not None}
 
 
 def test_added_tokens_are_found_in_text_and_special_ones_are_not() -> None:
-    tokenizer = made(keys_of(FILE))
-    ids = tokenizer.encode("the<think> the<|im_end|>", bos=False, eos=False)
+    tokenizer = made(file_keys())
+    ids = encode(tokenizer, "the<think> the<|im_end|>")
     assert ids[:3] == [257, 261, 258]
     assert 260 not in ids
     assert tokenizer.stop_ids == {260}
     assert tokenizer.decode([257, 261, 258, 260]) == "the<think> the<|im_end|>"
 
 
-@pytest.mark.parametrize(
-    ("pre", "changes"),
-    [
-        ("gpt-2", {}),
-        ("smollm", {"digits": True}),
-    ],
-)
-def test_the_split_pattern_is_that_of_its_name(
-    tmp_path: Path, pre: str, changes: dict[str, bool]
-) -> None:
-    byte_level: dict[str, Any] = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-    before: dict[str, Any] = byte_level
-    if changes:
-        digits = {"type": "Digits", "individual_digits": True}
-        before = {"type": "Sequence", "pretokenizers": [digits, byte_level]}
-    file = write_json(tmp_path, changed(FILE, pre_tokenizer=before)) / "tokenizer.json"
-    theirs = read_tokenizer_json(file)
-    ours = made(keys_of(FILE, pre=pre))
-    assert_same(ours, theirs, [*TEXTS, "the 12 121212", "  the\n the"])
-    twelve = ours.encode("12", bos=False, eos=False)
-    assert len(twelve) == (2 if changes else 1)
+DIGITS = {"type": "Digits", "individual_digits": True}
+PATTERN = SPLIT | {"pattern": {"Regex": QWEN}}
+NAMED = {
+    "gpt-2": {"pre_tokenizer": BYTE_LEVEL},
+    "smollm": {"pre_tokenizer": sequence(DIGITS, BYTE_LEVEL)},
+    "qwen2": {
+        "pre_tokenizer": sequence(PATTERN, BYTE_LEVEL | {"use_regex": False}),
+        "normalizer": {"type": "NFC"},
+    },
+}
 
 
-def test_the_pattern_of_qwen2_cuts_single_digits_and_composes_letters(tmp_path: Path) -> None:
-    pattern = {"type": "Split", "pattern": {"Regex": QWEN}, "behavior": "Isolated", "invert": False}
-    level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
-    before = {"type": "Sequence", "pretokenizers": [pattern, level]}
-    changes = changed(FILE, normalizer={"type": "NFC"}, pre_tokenizer=before)
-    theirs = read_tokenizer_json(write_json(tmp_path, changes) / "tokenizer.json")
-    ours = made(keys_of(FILE, pre="qwen2"))
-    assert_same(ours, theirs, [*TEXTS, "the 12 121212", "  the\n the", "e\u0301"])
-    assert ours.encode("e\u0301", bos=False, eos=False) == list("é".encode())
-    assert len(ours.encode("12", bos=False, eos=False)) == 2
+@pytest.mark.parametrize("pre", NAMED)
+def test_the_split_pattern_is_that_of_its_name(tmp_path: Path, pre: str) -> None:
+    """That of Qwen2 composes letters; it and that of SmolLM2 cut single digits."""
+    file = write_json(tmp_path, changed(FILE, **NAMED[pre])) / "tokenizer.json"
+    ours = made(file_keys(pre=pre))
+    texts = [*TEXTS, "the 12 121212", "  the\n the", "e\u0301"]
+    assert_same(ours, read_tokenizer_json(file), texts)
+    assert len(encode(ours, "12")) == (1 if pre == "gpt-2" else 2)
+    composed = encode(ours, "e\u0301") == [*"é".encode()]
+    assert composed == (pre == "qwen2")
 
 
 def test_whole_pieces_are_tokens_whatever_merges_say() -> None:
-    keys = keys_of(FILE, merges=["t h"])
-    assert made(keys).encode("the", bos=False, eos=False) == [257]
-    keys = keys_of(FILE, merges=["t h"], pre="gpt-2")
-    assert made(keys).encode("the", bos=False, eos=False) == [256, ord("e")]
+    keys = file_keys(merges=["t h"])
+    assert encode(made(keys), "the") == [257]
+    keys = file_keys(merges=["t h"], pre="gpt-2")
+    assert encode(made(keys), "the") == [256, ord("e")]
 
 
 @pytest.mark.parametrize(("pre", "adds"), [("llama-bpe", True), ("smollm", False)])
-def test_the_begin_token_is_added_as_the_key_says_or_the_pattern_implies(
-    pre: str, adds: bool
-) -> None:
-    assert made(keys_of(FILE, pre=pre, bos_token_id=260)).adds_bos is adds
+def test_the_begin_token_is_added_as_the_key_or_the_pattern_says(pre: str, adds: bool) -> None:
+    assert made(file_keys(pre=pre, bos_token_id=260)).adds_bos is adds
     for said in (True, False):
-        keys = keys_of(FILE, pre=pre, bos_token_id=260, add_bos_token=said)
+        keys = file_keys(pre=pre, bos_token_id=260, add_bos_token=said)
         assert made(keys).adds_bos is said
 
 
 def test_tokens_with_a_role_are_special_and_end_answers() -> None:
-    tokenizer = made(keys_of(FILE, eot_token_id=261, eom_token_id=259))
+    tokenizer = made(file_keys(eot_token_id=261, eom_token_id=259))
     assert {"<think>", "12"} <= tokenizer.special_tokens.keys()
     assert tokenizer.stop_ids == {259, 260, 261}
-    assert 259 not in tokenizer.encode("12", bos=False, eos=False)
+    assert 259 not in encode(tokenizer, "12")
 
 
 def test_unused_tokens_are_no_text_and_decode_to_nothing() -> None:
-    types = keys_of(FILE)[G + "token_type"]
+    types = file_keys()[G + "token_type"]
     types[257] = UNUSED
-    tokenizer = made(keys_of(FILE, token_type=types, merges=["t h"]))
-    assert 257 not in tokenizer.encode("the", bos=False, eos=False)
+    tokenizer = made(file_keys(token_type=types, merges=["t h"]))
+    assert 257 not in encode(tokenizer, "the")
     assert tokenizer.decode([257]) == ""
 
 
 # SentencePiece
 
 
+ROWS = [*RESERVED, *ranked("ab", "\u2581", "a", "b", "\u2581a")]
+
+
+def columns(rows: list[tuple[str, float, int]]) -> dict[str, Any]:
+    texts, scores, kinds = zip(*rows, strict=True)
+    return {"tokens": [*texts], "scores": [*scores], "token_type": [*kinds]}
+
+
 def pieces_keys(*more: tuple[str, float, int], **changes: Any) -> dict[str, Any]:
-    rows = [*RESERVED, *ranked("ab", "\u2581", "a", "b", "\u2581a"), *more]
-    keys: dict[str, Any] = {
-        "model": "llama", "tokens": [text for text, _, _ in rows],
-        "scores": [float(score) for _, score, _ in rows],
-        "token_type": [kind for _, _, kind in rows], "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+    keys: dict[str, Any] = {"model": "llama", "bos_token_id": 1, "eos_token_id": 2}
+    keys |= columns([*ROWS, *more])
     return {G + name: value for name, value in (keys | changes).items() if value is not None}
 
 
 @pytest.mark.parametrize(
     ("changes", "normalizer"),
-    [
-        ({}, {}),
-        ({"add_space_prefix": False}, {3: 0}),
-        ({"remove_extra_whitespaces": True}, {4: 1}),
-    ],
+    [({}, {}), ({"add_space_prefix": False}, {3: 0}), ({"remove_extra_whitespaces": True}, {4: 1})],
 )
 def test_the_settings_of_the_keys_are_those_of_the_model(
     tmp_path: Path, changes: dict[str, Any], normalizer: dict[int, int]
 ) -> None:
-    rows = [*RESERVED, *ranked("ab", "\u2581", "a", "b", "\u2581a")]
-    (tmp_path / "tokenizer.model").write_bytes(model_message(rows, normalizer=normalizer))
+    (tmp_path / "tokenizer.model").write_bytes(model_message(ROWS, normalizer=normalizer))
     ours, theirs = made(pieces_keys(**changes)), load_tokenizer(tmp_path)
     assert_same_roles(ours, theirs)
     assert_same(ours, theirs, [*TEXTS, "ab  a b ", " abba "])
@@ -205,22 +192,15 @@ def test_the_settings_of_the_keys_are_those_of_the_model(
 
 def test_pieces_may_be_added_as_words_or_as_padding() -> None:
     tokenizer = made(pieces_keys(("<think>", 0.0, USER_DEFINED), ("[PAD]", 0.0, UNUSED)))
-    assert tokenizer.encode("<think>", bos=False, eos=False)[-1] == 264
-    assert 265 not in tokenizer.encode("[PAD]", bos=False, eos=False)
+    assert encode(tokenizer, "<think>")[-1] == 264
+    assert 265 not in encode(tokenizer, "[PAD]")
     assert not tokenizer.is_special(264)
 
 
 def test_a_vocabulary_without_bytes_has_an_unknown_token() -> None:
     rows = [("<unk>", 0.0, UNKNOWN), *ranked("a", "\u2581")]
-    keys = pieces_keys(
-        tokens=[text for text, _, _ in rows],
-        scores=[score for _, score, _ in rows],
-        token_type=[kind for _, _, kind in rows],
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    tokenizer = made(keys)
-    assert tokenizer.encode("a?", bos=False, eos=False) == [2, 1, 0]
+    tokenizer = made(pieces_keys(**columns(rows), bos_token_id=None, eos_token_id=None))
+    assert encode(tokenizer, "a?") == [2, 1, 0]
     assert not tokenizer.adds_bos
 
 
@@ -261,22 +241,10 @@ BAD_PIECES: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "reason"), BAD_PIECES)
-def test_keys_of_pieces_that_cannot_be_used_are_refused(
-    changes: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(TokenizerError) as caught:
-        gguf_tokenizer(PATH, pieces_keys(**changes))
-    assert str(caught.value).startswith(f"a.gguf: {reason}")
-    made(pieces_keys())
-
-
 def test_a_byte_that_is_none_is_refused() -> None:
-    keys = pieces_keys(("<0x-1>", 0.0, BYTE))
-    with pytest.raises(
-        TokenizerError, match=r"pieces: '<0x-1>': expected no byte piece of this te"
-    ):
-        gguf_tokenizer(PATH, keys)
+    words = r"pieces: '<0x-1>': expected no byte piece of this te"
+    with pytest.raises(TokenizerError, match=words):
+        gguf_tokenizer(PATH, pieces_keys(("<0x-1>", 0.0, BYTE)))
 
 
 BAD_TOKENS: list[tuple[dict[str, Any], str]] = [
@@ -293,12 +261,15 @@ BAD_TOKENS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "reason"), BAD_TOKENS)
-def test_keys_of_byte_level_tokens_that_cannot_be_used_are_refused(
-    changes: dict[str, Any], reason: str
+BAD = [(pieces_keys, *bad) for bad in BAD_PIECES] + [(file_keys, *bad) for bad in BAD_TOKENS]
+
+
+@pytest.mark.parametrize(("make", "changes", "reason"), BAD)
+def test_bad_keys_of_pieces_and_of_byte_level_tokens_are_refused(
+    make: Callable[..., dict[str, Any]], changes: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(TokenizerError) as caught:
-        gguf_tokenizer(PATH, keys_of(FILE, **changes))
+        gguf_tokenizer(PATH, make(**changes))
     assert str(caught.value).startswith(f"a.gguf: {reason}")
     assert str(caught.value).isprintable()
-    made(keys_of(FILE))
+    made(make())

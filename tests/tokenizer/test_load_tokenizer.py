@@ -1,5 +1,5 @@
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,79 +11,71 @@ from src.tokenizer import (
     load_tokenizer,
 )
 from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
-from tests.tokenizer.conftest import SINGLE_BYTES, tiktoken_lines
+from tests.tokenizer.conftest import SINGLE_BYTES, encode, tiktoken_lines
 from tests.tokenizer.json_files import metaspace_file, write_json
 
-VALID = b"".join(line + b"\n" for line in tiktoken_lines([*SINGLE_BYTES, b"ab"]))
+
+def ranks(*more: bytes) -> bytes:
+    return b"".join(line + b"\n" for line in tiktoken_lines([*SINGLE_BYTES, *more]))
 
 
-def test_a_directory_with_base64_ranks_loads(write_model: Callable[[bytes], Path]) -> None:
-    directory = write_model(VALID).parent
-    for given in (directory, str(directory)):
-        assert load_tokenizer(given).encode("ab", bos=False, eos=False) == [256]
+VALID = ranks(b"ab")
 
 
-def test_memory_that_python_does_not_get_is_an_error_of_the_package(
-    write_model: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch
+def ids_of_ab(directory: Path | str) -> list[int]:
+    return encode(load_tokenizer(directory), "ab")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory with a file of base64 ranks."""
+    (tmp_path / "tokenizer.model").write_bytes(VALID)
+    return tmp_path
+
+
+def test_a_directory_with_base64_ranks_loads(directory: Path) -> None:
+    assert ids_of_ab(directory) == ids_of_ab(str(directory)) == [256]
+
+
+def test_a_lack_of_memory_is_an_error_of_the_package(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = write_model(VALID).parent
-
-    def refuse(*_arguments: object) -> None:
-        raise MemoryError
-
     with monkeypatch.context() as patch:
-        patch.setattr(directory_module, "read_tiktoken_file", refuse)
+        patch.setattr(directory_module, "read_tiktoken_file", Mock(side_effect=MemoryError))
         with pytest.raises(TokenizerMemoryError, match=r"^\[load_tokenizer\] memory: the system"):
             load_tokenizer(directory)
-    assert load_tokenizer(directory).encode("ab", bos=False, eos=False) == [256]
+    assert ids_of_ab(directory) == [256]
 
 
-def test_a_download_that_keeps_the_file_in_original_loads(tmp_path: Path) -> None:
-    (tmp_path / "original").mkdir()
-    (tmp_path / "original" / "tokenizer.model").write_bytes(VALID)
-    assert load_tokenizer(tmp_path).vocab_size == 257 + 256
-
-
-def test_the_file_at_the_top_goes_before_the_one_in_original(
-    write_model: Callable[[bytes], Path],
-) -> None:
-    directory = write_model(VALID).parent
+def test_the_file_at_the_top_goes_before_the_one_in_original(directory: Path) -> None:
     (directory / "original").mkdir()
-    other = b"".join(line + b"\n" for line in tiktoken_lines([*SINGLE_BYTES, b"abc", b"ab"]))
-    (directory / "original" / "tokenizer.model").write_bytes(other)
-    assert load_tokenizer(directory).encode("ab", bos=False, eos=False) == [256]
+    (directory / "original" / "tokenizer.model").write_bytes(ranks(b"abc", b"ab"))
+    assert ids_of_ab(directory) == [256]
     (directory / "tokenizer.model").unlink()
-    assert load_tokenizer(directory).encode("ab", bos=False, eos=False) == [257]
+    assert ids_of_ab(directory) == [257]
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-def test_in_a_hugging_face_directory_tokenizer_json_wins(
-    write_model: Callable[[bytes], Path], name: str
-) -> None:
-    directory = write_json(write_model(VALID).parent, metaspace_file())
-    assert load_tokenizer(directory).encode("ab", bos=False, eos=False) == [256]
+def test_in_a_hugging_face_directory_tokenizer_json_wins(directory: Path, name: str) -> None:
+    write_json(directory, metaspace_file())
+    assert ids_of_ab(directory) == [256]
     (directory / name).write_text("{}")
     assert load_tokenizer(directory).special_tokens == {"<unk>": 0, "<s>": 1, "</s>": 2}
 
 
-def test_either_file_alone_serves_in_either_kind_of_directory(
-    write_model: Callable[[bytes], Path],
-) -> None:
-    path = write_model(VALID)
-    (path.parent / "config.json").write_text("{}")
-    assert load_tokenizer(path.parent).vocab_size == 257 + 256
-    path.unlink()
-    (path.parent / "config.json").unlink()
-    write_json(path.parent, metaspace_file())
-    assert load_tokenizer(path.parent).vocab_size == 266
+def test_either_file_alone_serves_in_either_kind_of_directory(directory: Path) -> None:
+    (directory / "config.json").write_text("{}")
+    assert load_tokenizer(directory).vocab_size == 257 + 256
+    (directory / "tokenizer.model").unlink()
+    (directory / "config.json").unlink()
+    assert load_tokenizer(write_json(directory, metaspace_file())).vocab_size == 266
 
 
-def test_the_kind_of_tokenizer_model_is_seen_in_its_bytes(
-    write_model: Callable[[bytes], Path],
-) -> None:
+def test_the_kind_of_tokenizer_model_is_seen_in_its_bytes(directory: Path) -> None:
+    assert load_tokenizer(directory).vocab_size == 257 + 256
     model = model_message([*RESERVED, *ranked("\u2581", "a", "b")])
-    assert load_tokenizer(write_model(VALID).parent).vocab_size == 257 + 256
-    assert load_tokenizer(write_model(model).parent).vocab_size == 259 + 3
+    (directory / "tokenizer.model").write_bytes(model)
+    assert load_tokenizer(directory).vocab_size == 259 + 3
 
 
 def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path: Path) -> None:
@@ -94,12 +86,11 @@ def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path: Pat
         load_tokenizer(tmp_path)
 
 
-def test_what_is_no_directory_is_refused(write_model: Callable[[bytes], Path]) -> None:
-    path = write_model(VALID)
+def test_what_is_no_directory_is_refused(directory: Path) -> None:
     with pytest.raises(TokenizerError, match="cannot be read: Not a directory"):
-        load_tokenizer(path)
+        load_tokenizer(directory / "tokenizer.model")
     with pytest.raises(TokenizerError, match="cannot be read: No such file"):
-        load_tokenizer(path.parent / "missing")
+        load_tokenizer(directory / "missing")
 
 
 def test_names_of_files_are_shown_escaped(tmp_path: Path) -> None:

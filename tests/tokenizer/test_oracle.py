@@ -1,103 +1,292 @@
-"""Ids compared with tiktoken's, on Meta's file."""
+"""Ids and texts compared with those of tiktoken, sentencepiece and tokenizers.
+
+Real files of Llama 2 and 3, variants of Llama 2's, and files that `tokenizers` trained.
+"""
 
 import random
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from src.tokenizer import Tokenizer
-from tests.tokenizer.strings import KINDS, sample, strings
+from src.tokenizer import StreamDecoder, Tokenizer, load_tokenizer
+from src.tokenizer.sentencepiece_model import read_sentencepiece_model
+from tests.support.sentencepiece_writer import BYTE, NORMAL, USER_DEFINED, model_message
+from tests.support.shared_data import shared_data
+from tests.tokenizer.conftest import encode, real_tokenizer
+from tests.tokenizer.json_files import PREPEND, Json, added, byte_level_file, metaspace, write_json
+from tests.tokenizer.strings import KINDS, sample, strings, strings_without_surrogates
+from tests.tokenizer.trained_files import (
+    ADDED,
+    QWEN,
+    SMOLLM3,
+    TEKKEN,
+    mistral,
+    oracle,
+    smollm2,
+    split_by,
+    write_both,
+)
 
 pytestmark = pytest.mark.oracle
 
-SPACES = [" ", "  ", "   ", "\t", "\n", "\n\n", "\r\n", "\x0b", "\x1c", "\x85", "\u00a0", "\u2028"]
-WORDS = ["a", "I'm", "word", "Wörter", "123", "1234567", "!", "...", "'s", "'LL", "日本", "😀", "_"]
+sentencepiece = pytest.importorskip("sentencepiece", reason="needs the oracle extra")
+
+Row = tuple[str, float, int]
+Settings = dict[int, Any]
+FIRST = metaspace("first", split=False)
+TRAINED: dict[str, Callable[[], Json]] = {
+    "Qwen": lambda: split_by(QWEN, composes=True),
+    "Qwen, added tokens": lambda: split_by(QWEN, composes=True, tokens=ADDED),
+    "SmolLM3, OLMo 2": lambda: split_by(SMOLLM3, tokens=ADDED),
+    "Mistral NeMo": lambda: split_by(TEKKEN, whole=True),
+    "SmolLM2": smollm2,
+    "SmolLM2, added tokens": lambda: smollm2(tokens=ADDED),
+    "TinyLlama": lambda: mistral(PREPEND, None),
+    "TinyLlama, added tokens": lambda: mistral(PREPEND, None, tokens=ADDED),
+    "TinyLlama, no bytes": lambda: mistral(PREPEND, None, byte_fallback=False, tokens=ADDED),
+    "not fused": lambda: mistral(PREPEND, None, byte_fallback=False, fuse_unk=False),
+    "Mistral v0.3": lambda: mistral(None, FIRST),
+    "Mistral v0.3, added tokens": lambda: mistral(None, FIRST, tokens=ADDED),
+    "always": lambda: mistral(None, metaspace("always", split=True), tokens=ADDED),
+    "never": lambda: mistral(None, metaspace("never", split=True)),
+}
+DEFINED = ("<think>", "▁▁foo", "class de", "▁deff", "😀😀", "▁▁▁x", "é1", "<|im_start|>")
+ACROSS = [("e▁t", 5.0, NORMAL), ("x▁", -3.5, NORMAL), ("▁x▁y", -4.0, NORMAL)]
 
 
-def assert_same_ids(ours: Tokenizer, oracle: Any, text: str) -> None:
-    ids, expected = (
-        ours.encode(text, bos=False, eos=False),
-        oracle.encode(text, disallowed_special=()),
+def scored(rows: list[Row], score: Callable[[float], float]) -> list[Row]:
+    return [(text, score(s) if kind == NORMAL else s, kind) for text, s, kind in rows]
+
+
+def without_characters(rows: list[Row]) -> list[Row]:
+    """Pieces of which some hold characters that are no piece themselves."""
+    return [row for row in rows if row[2] != NORMAL or row[0] not in set("aexyéж")]
+
+
+VARIANTS: dict[str, Callable[[list[Row]], tuple[list[Row], Settings, Settings]]] = {
+    "equal scores": lambda rows: (scored(rows, lambda s: float(int(s) // 50)), {}, {}),
+    "one score": lambda rows: (scored(rows, lambda s: 0.0), {}, {}),
+    "other scores": lambda rows: (scored(rows, lambda s: (s * 7919) % 30011), {}, {}),
+    "no bytes": lambda rows: ([row for row in rows if row[2] != BYTE], {35: 0}, {}),
+    "no prefix": lambda rows: (rows, {}, {3: 0}),
+    "extra spaces": lambda rows: (rows, {}, {4: 1}),
+    "extra spaces, no prefix": lambda rows: (rows, {}, {3: 0, 4: 1}),
+    "spaces as they are": lambda rows: (rows, {}, {5: 0}),
+    "user defined": lambda rows: (rows + [(text, 0.0, USER_DEFINED) for text in DEFINED], {}, {}),
+    "fewer characters": lambda rows: (without_characters(rows), {}, {}),
+    "across words": lambda rows: ([*rows, *ACROSS], {}, {}),
+}
+# Around what the files add and what is special.
+LIVELY = [
+    *("<think>", "</think>", "two words", "klass", " deff", "<tool>", "tool", "  ", " ", "x"),
+    *("\n", "▁", "<s>", "</s>", "<unk>", "<0x0A>", "é", "😀", "\x00", "12", "don't", "  foo"),
+    *("class de", "é1", "a", "ex", "ya", "   x", " y"),
+]
+
+
+class Pair:
+    """A tokenizer of ours and its oracle, which may show an unknown id in another way."""
+
+    def __init__(
+        self, ours: Tokenizer, encode: Any, decode: Any, unknown: int | None = None
+    ) -> None:
+        self.ours, self.theirs, self.decode, self.unknown = ours, encode, decode, unknown
+
+    def check(self, texts: Iterator[str] | list[str]) -> None:
+        for text in texts:
+            ids = encode(self.ours, text)
+            assert ids == self.theirs(text), ascii(text[:200])
+            if self.unknown not in ids:
+                assert self.ours.decode(ids) == self.decode(ids), ascii(text[:200])
+
+
+def by_sentencepiece(path: Path) -> Pair:
+    theirs = sentencepiece.SentencePieceProcessor(str(path))
+    return Pair(load_tokenizer(path.parent), theirs.encode, theirs.decode, unknown=0)
+
+
+def by_tokenizers(ours: Tokenizer, theirs: Any) -> Pair:
+    return Pair(
+        ours,
+        lambda text: theirs.encode(text, add_special_tokens=False).ids,
+        lambda ids: theirs.decode(ids, skip_special_tokens=False),
     )
-    assert ids == expected, ascii(text[:200])
-    assert ours.decode(ids) == oracle.decode(expected)
 
 
-def test_every_two_spaces_between_every_two_words(llama3: Tokenizer, llama3_tiktoken: Any) -> None:
-    for left in WORDS:
-        for right in WORDS:
-            text = "".join(f"{left}{a}{b}{right}" for a in SPACES for b in SPACES)
-            assert_same_ids(llama3, llama3_tiktoken, text)
+@pytest.fixture(scope="module")
+def meta(llama3: Tokenizer, llama3_tiktoken: Any) -> Pair:
+    """Llama 3 by Meta's file, which may hold lone surrogates."""
+    return Pair(llama3, llama3_tiktoken.encode_ordinary, llama3_tiktoken.decode)
+
+
+@pytest.fixture(scope="module", params=["meta", "llama2", "llama2.json", "llama3.json"])
+def real(request: pytest.FixtureRequest) -> Pair:
+    name, _, kind = request.param.partition(".")
+    if name == "meta":
+        found: Pair = request.getfixturevalue("meta")
+        return found
+    if not kind:
+        return by_sentencepiece(shared_data("llama2/tokenizer.model"))
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the oracle extra")
+    file = f"{name}/tokenizer.json"
+    theirs = oracle(shared_data(file), tokenizers.Tokenizer)
+    return by_tokenizers(real_tokenizer(file), theirs)
+
+
+@pytest.fixture(scope="module", params=[*VARIANTS, *TRAINED])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    directory, name = tmp_path_factory.mktemp("made"), request.param
+    if name in TRAINED:
+        pytest.importorskip("tokenizers", reason="needs the oracle extra")
+        theirs = write_both(directory, TRAINED[name]())
+        return by_tokenizers(load_tokenizer(directory), theirs)
+    pieces = read_sentencepiece_model(shared_data("llama2/tokenizer.model")).pieces
+    rows = [(piece.text, piece.score, piece.kind) for piece in pieces]
+    path = directory / "tokenizer.model"
+    path.write_bytes(model_message(*VARIANTS[name](rows)))
+    return by_sentencepiece(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_strings_of_each_kind_on_real_files(real: Pair, kind: str) -> None:
+    real.check(strings_without_surrogates(kind, seed=1, count=KINDS[kind] // 1000))
 
 
 @pytest.mark.slow
-def test_every_code_point_alone_between_letters_and_after_a_space(
-    llama3: Tokenizer, llama3_tiktoken: Any
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_strings_on_real_files(real: Pair, kind: str) -> None:
+    real.check(strings_without_surrogates(kind, seed=2, count=sample(kind)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_made_files_give_the_same_ids_and_texts(made: Pair, kind: str) -> None:
+    made.check(strings_without_surrogates(kind, seed=3, count=50 if kind != "long" else 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_strings_on_made_files(made: Pair, kind: str) -> None:
+    made.check(strings_without_surrogates(kind, seed=4, count=sample(kind, 20)))
+
+
+def test_made_files_do_so_around_added_and_special_tokens(made: Pair) -> None:
+    source = random.Random(5)
+    made.check(["".join(source.choices(LIVELY, k=source.randint(0, 9))) for _ in range(400)])
+
+
+def test_any_ids_decode_alike_whole_and_streamed(made: Pair) -> None:
+    """Bytes that are no character too; SentencePiece shows control and unknown pieces by name."""
+    ours, source = made.ours, random.Random(8)
+    first = 0 if made.unknown is None else 3
+    for _ in range(500):
+        high = source.choice((259, ours.vocab_size))
+        ids = source.choices(range(first, high), k=source.randint(0, 8))
+        text = ours.decode(ids)
+        if first:
+            assert text == made.decode(ids)
+        decoder = StreamDecoder(ours)
+        assert "".join([*map(decoder.push, ids), decoder.finish()]) == text
+
+
+def test_every_token_decodes_alike(made: Pair) -> None:
+    """After a word, so that no space of a token is the first of a text; of many, each tenth."""
+    word, size = encode(made.ours, "word"), made.ours.vocab_size
+    for token_id in range(0 if made.unknown is None else 3, size, max(1, size // 3000)):
+        ids = [*word, token_id]
+        assert made.ours.decode(ids) == made.decode(ids)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_added_tokens_that_overlap_are_found_alike(tmp_path: Path, seed: int) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the oracle extra")
+    source = random.Random(seed)
+    file = byte_level_file()
+    first = len(file["model"]["vocab"]) + len(file["added_tokens"])
+    names = {"".join(source.choices("ab<", k=source.randint(2, 6))) for _ in range(12)}
+    file["added_tokens"] += [
+        added(first + n, name, lstrip=source.random() < 0.2, rstrip=source.random() < 0.2)
+        for n, name in enumerate(sorted(names))
+    ]
+    path = write_json(tmp_path, file) / "tokenizer.json"
+    pair = by_tokenizers(load_tokenizer(tmp_path), oracle(path, tokenizers.Tokenizer))
+    pair.check(["".join(source.choices("aaabb< \n", k=source.randint(0, 60))) for _ in range(100)])
+
+
+def test_begin_is_where_tokenizers_puts_it() -> None:
+    """Of the two files, that of Llama 2 has a template."""
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the oracle extra")
+    ours = real_tokenizer("llama2/tokenizer.json")
+    theirs = oracle(shared_data("llama2/tokenizer.json"), tokenizers.Tokenizer)
+    expected = theirs.encode("Hello", add_special_tokens=True).ids
+    assert ours.encode("Hello", bos=ours.adds_bos, eos=False) == expected
+    assert ours.encode("Hello", bos=True, eos=False).count(ours.bos_id) == 1
+
+
+@pytest.mark.parametrize("name", ["llama2", "llama3"])
+def test_both_files_of_a_vocabulary_give_the_same_ids_and_texts(name: str) -> None:
+    ours, other = (real_tokenizer(f"{name}/tokenizer.{kind}") for kind in ("model", "json"))
+    for kind in KINDS:
+        for text in strings(kind, seed=4, count=KINDS[kind] // 4000):
+            ids = ours.encode(text, bos=True, eos=True)
+            assert other.encode(text, bos=True, eos=True) == ids
+            assert other.decode(ids) == ours.decode(ids)
+    assert other.special_tokens == ours.special_tokens
+    assert other.stop_ids == ours.stop_ids
+
+
+# Llama 3 by tiktoken
+
+SPACES = [" ", "  ", "   ", "\t", "\n", "\n\n", "\r\n", "\x0b", "\x1c", "\x85", "\u00a0", "\u2028"]
+WORDS = ["a", "I'm", "word", "Wörter", "123", "1234567", "!", "...", "'s", "'LL", "日本", "😀", "_"]
+UNITS = ["a", " ", "\n", "\t", "😀", "中", "é", "0", "-", "=-", "the", "\x00", "  x", "ab\n"]
+ALPHABETS = ["ab", "abcdefghijklmnopqrstuvwxyz", "абвгдежзиклмнопрст", "中文字日本語の", "😀😁🚀🇹🇷"]
+
+
+def test_every_two_spaces_between_every_two_words(meta: Pair) -> None:
+    for left in WORDS:
+        for right in WORDS:
+            meta.check(["".join(f"{left}{a}{b}{right}" for a in SPACES for b in SPACES)])
+
+
+@pytest.mark.slow
+def test_every_code_point_alone_between_letters_and_after_a_space(meta: Pair) -> None:
     for start in range(0, sys.maxunicode + 1, 0x1000):
-        text = "".join(f"{chr(c)}x{chr(c)}\n {chr(c)}" for c in range(start, start + 0x1000))
-        assert_same_ids(llama3, llama3_tiktoken, text)
+        codes = map(chr, range(start, start + 0x1000))
+        meta.check(["".join(f"{c}x{c}\n {c}" for c in codes)])
 
 
-def test_every_token_that_is_text(llama3: Tokenizer, llama3_tiktoken: Any) -> None:
-    tokens = [llama3.token_bytes(token_id) for token_id in range(128000)]
+@pytest.mark.slow
+def test_every_token_that_is_text(meta: Pair) -> None:
+    tokens = [meta.ours.token_bytes(token_id) for token_id in range(128000)]
     for start in range(0, 128000, 1000):
-        text = "".join(token.decode(errors="ignore") for token in tokens[start : start + 1000])
-        assert_same_ids(llama3, llama3_tiktoken, text)
+        meta.check(["".join(t.decode(errors="ignore") for t in tokens[start : start + 1000])])
 
 
 @pytest.mark.parametrize("size", [127, 128, 129, 1000, 20_000])
-@pytest.mark.parametrize(
-    "unit", ["a", " ", "\n", "\t", "😀", "中", "é", "0", "-", "=-", "the", "\x00", "  x", "ab\n"]
-)
-def test_one_string_over_and_over(
-    llama3: Tokenizer, llama3_tiktoken: Any, unit: str, size: int
-) -> None:
-    assert_same_ids(llama3, llama3_tiktoken, (unit * size)[:size])
-    assert_same_ids(llama3, llama3_tiktoken, "x" + (unit * size)[:size] + "y")
+@pytest.mark.parametrize("unit", UNITS)
+def test_one_string_over_and_over(meta: Pair, unit: str, size: int) -> None:
+    text = (unit * size)[:size]
+    meta.check([text, f"x{text}y"])
 
 
-def long_pieces() -> list[str]:
-    source = random.Random(11)
-    alphabets = [
-        "ab", "abcdefghijklmnopqrstuvwxyz", "абвгдежзиклмнопрст", "中文字日本語の", "😀😁🚀🇹🇷",
-    ]  # fmt: skip
-    sizes = (60, 81, 200, 1000, 20_000)
-    return ["".join(source.choices(letters, k=size)) for letters in alphabets for size in sizes]
-
-
-@pytest.mark.parametrize("text", long_pieces(), ids=lambda text: f"{text[:2]}-{len(text)}")
-def test_long_pieces_of_random_letters(llama3: Tokenizer, llama3_tiktoken: Any, text: str) -> None:
-    assert_same_ids(llama3, llama3_tiktoken, text)
+@pytest.mark.parametrize("letters", ALPHABETS)
+@pytest.mark.parametrize("size", [60, 81, 200, 1000, 20_000])
+def test_long_pieces_of_random_letters(meta: Pair, letters: str, size: int) -> None:
+    meta.check(["".join(random.Random(11).choices(letters, k=size))])
 
 
 @given(text=st.text(st.characters(codec=None), max_size=80))
 @settings(max_examples=300)
-def test_any_string_even_with_surrogates(
-    llama3: Tokenizer, llama3_tiktoken: Any, text: str
-) -> None:
-    assert_same_ids(llama3, llama3_tiktoken, text)
+def test_any_string_even_with_surrogates(meta: Pair, text: str) -> None:
+    meta.check([text])
 
 
 @given(text=st.binary(max_size=200).map(lambda data: data.decode(errors="replace")))
 @settings(max_examples=200)
-def test_random_bytes_as_text(llama3: Tokenizer, llama3_tiktoken: Any, text: str) -> None:
-    assert_same_ids(llama3, llama3_tiktoken, text)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_first_strings_of_each_kind(llama3: Tokenizer, llama3_tiktoken: Any, kind: str) -> None:
-    for text in strings(kind, seed=1, count=KINDS[kind] // 100):
-        assert_same_ids(llama3, llama3_tiktoken, text)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_many_strings(llama3: Tokenizer, llama3_tiktoken: Any, kind: str) -> None:
-    encode, expect = llama3.encode, llama3_tiktoken.encode_ordinary
-    for text in strings(kind, seed=2, count=sample(kind)):
-        if encode(text, bos=False, eos=False) != expect(text):
-            assert_same_ids(llama3, llama3_tiktoken, text)
+def test_random_bytes_as_text(meta: Pair, text: str) -> None:
+    meta.check([text])

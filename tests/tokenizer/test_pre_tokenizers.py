@@ -66,39 +66,25 @@ def test_a_character_newer_than_unicode_16_is_no_letter_whatever_regex_knows() -
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("pre_tokenizer", "text", "expected"),
     [
-        ("I'm we'LL 'tis", ["I", "'m", " we", "'", "LL", " '", "tis"]),
-        ("12345 678", ["12345", " 678"]),
-        ("a  1", ["a", " ", " 1"]),
-        ("a\n\nb", ["a", "\n", "\n", "b"]),
-        ("a.\n b", ["a", ".", "\n", " b"]),
+        (GPT_2, "I'm we'LL 'tis", ["I", "'m", " we", "'", "LL", " '", "tis"]),
+        (GPT_2, "12345 678", ["12345", " 678"]),
+        (GPT_2, "a  1", ["a", " ", " 1"]),
+        (GPT_2, "a\n\nb", ["a", "\n", "\n", "b"]),
+        (GPT_2, "a.\n b", ["a", ".", "\n", " b"]),
+        (DIGITS_THEN_GPT_2, "12345 678", ["1", "2", "3", "4", "5", " ", "6", "7", "8"]),
+        (DIGITS_THEN_GPT_2, "a  1", ["a", "  ", "1"]),  # all spaces before a digit stay together
+        (DIGITS_THEN_GPT_2, "a  b", ["a", " ", " b"]),
+        (DIGITS_THEN_GPT_2, "x²³ ٣", ["x", "²", "³", " ", "٣"]),
+        (DIGITS_THEN_GPT_2, "'s1's", ["'s", "1", "'s"]),
+        (METASPACE_WORDS, "▁▁ab▁c▁", ["▁▁ab", "▁c", "▁"]),  # words begin with their spaces
     ],
 )
-def test_texts_split_into_gpt_2s_pieces(text: str, expected: list[str]) -> None:
-    assert pieces(text, GPT_2) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("12345 678", ["1", "2", "3", "4", "5", " ", "6", "7", "8"]),
-        ("a  1", ["a", "  ", "1"]),  # all spaces before a digit stay together
-        ("a  b", ["a", " ", " b"]),
-        ("x²³ ٣", ["x", "²", "³", " ", "٣"]),
-        ("'s1's", ["'s", "1", "'s"]),
-    ],
-)
-def test_texts_split_into_pieces_around_single_digits(text: str, expected: list[str]) -> None:
-    assert pieces(text, DIGITS_THEN_GPT_2) == expected
-
-
-def test_marked_words_begin_with_their_spaces() -> None:
-    assert pieces("\u2581\u2581ab\u2581c\u2581", METASPACE_WORDS) == [
-        "\u2581\u2581ab",
-        "\u2581c",
-        "\u2581",
-    ]
+def test_texts_split_into_the_pieces_of_gpt_2_around_digits_and_of_marked_words(
+    pre_tokenizer: PreTokenizer, text: str, expected: list[str]
+) -> None:
+    assert pieces(text, pre_tokenizer) == expected
 
 
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)
@@ -146,7 +132,8 @@ def test_every_code_point_is_classed_as_tiktoken_classes_it(name: str) -> None:
     ranks = {bytes([byte]): byte for byte in range(256)}
     oracle = tiktoken.Encoding("class", pat_str=name, mergeable_ranks=ranks, special_tokens={})
     everything = "".join(map(chr, [*range(0xD800), *range(0xE000, sys.maxunicode + 1)]))
-    unassigned = {c for c in everything if bisect_right(UNASSIGNED_BOUNDS, ord(c)) % 2}
+    bounds = zip(UNASSIGNED_BOUNDS[::2], UNASSIGNED_BOUNDS[1::2], strict=True)
+    unassigned = {chr(code) for first, stop in bounds for code in range(first, stop)}
     if name == r"\p{Cn}":
         ours = unassigned
     else:

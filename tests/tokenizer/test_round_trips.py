@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from src.tokenizer import Tokenizer, load_tokenizer
 from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
+from tests.tokenizer.conftest import encode
 from tests.tokenizer.json_files import byte_level_file, metaspace_file, write_json
 
 # The mark of a space stands for one in these files, so no text with it comes back.
@@ -40,17 +41,15 @@ def tokenizer(
 
 
 @given(text=TEXTS)
-def test_a_text_comes_back_from_its_ids_none_of_which_is_special(
-    tokenizer: Tokenizer, text: str
-) -> None:
-    ids = tokenizer.encode(text, bos=False, eos=False)
+def test_a_text_comes_back_from_ids_that_are_not_special(tokenizer: Tokenizer, text: str) -> None:
+    ids = encode(tokenizer, text)
     assert tokenizer.decode(ids) == text
     assert not any(map(tokenizer.is_special, ids))
 
 
 @given(first=TEXTS, second=TEXTS)
 def test_ids_joined_decode_to_texts_joined(tokenizer: Tokenizer, first: str, second: str) -> None:
-    ids = tokenizer.encode(first, bos=False, eos=False)
-    more = tokenizer.encode(second, bos=False, eos=False)
+    ids = encode(tokenizer, first)
+    more = encode(tokenizer, second)
     joined = tokenizer.decode(ids + more)
     assert joined in (first + second, f"{first} {second}")  # the space that goes before a text

@@ -1,7 +1,7 @@
 """No text takes long: two seconds of processor time per MiB are asked for (row X1).
 
-The bound here is twice that, because processors differ and are shared; `test_growth` counts steps,
-and docs/RELIABILITY.md has the times of one machine.
+The bound here is twice that, because processors differ and are shared; growth is counted in
+steps, and docs/RELIABILITY.md has the times of one machine.
 """
 
 import random
@@ -12,9 +12,8 @@ import pytest
 
 from src.model.files import BUNDLED_MODEL
 from src.tokenizer import Tokenizer, load_tokenizer
-from src.tokenizer.tokenizer_json import read_tokenizer_json
-from tests.support.shared_data import shared_data
-from tests.tokenizer.growth import LONG_PIECES
+from tests.tokenizer.conftest import encode, real_tokenizer
+from tests.tokenizer.growth import LONG_PIECES, steps_to_encode
 
 MIB = 1 << 20
 SECONDS_PER_MIB = 4.0
@@ -22,8 +21,8 @@ TRIES = 3  # a processor may be shared with others
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def random_bytes(size: int) -> bytes:
-    return random.Random(9).randbytes(size)
+def random_bytes(size: int, errors: str) -> str:
+    return random.Random(9).randbytes(size).decode(errors=errors)
 
 
 def prose(size: int) -> str:
@@ -32,13 +31,11 @@ def prose(size: int) -> str:
     return " ".join(random.Random(10).choices(words, k=size // 4))[:size]
 
 
+REPEATED = ("one letter", "spaces", "emoji", "newlines", "ideographs")
 TEXTS = {
-    **{
-        name: LONG_PIECES[name]
-        for name in ("one letter", "spaces", "emoji", "newlines", "ideographs")
-    },
-    "random bytes": lambda size: random_bytes(size).decode("utf-8", "replace"),
-    "random bytes and surrogates": lambda size: random_bytes(size).decode(errors="surrogateescape"),
+    **{name: LONG_PIECES[name] for name in REPEATED},
+    "random bytes": lambda size: random_bytes(size, "replace"),
+    "random bytes and surrogates": lambda size: random_bytes(size, "surrogateescape"),
     "prose": prose,
 }
 KINDS = ("bundled", "llama3/tokenizer.model", "llama3/tokenizer.json")
@@ -49,8 +46,7 @@ KINDS += ("llama2/tokenizer.model", "llama2/tokenizer.json")
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     if request.param == "bundled":
         return load_tokenizer(BUNDLED_MODEL)
-    path = shared_data(request.param)
-    return read_tokenizer_json(path) if path.suffix == ".json" else load_tokenizer(path.parent)
+    return real_tokenizer(request.param)
 
 
 def check_time(tokenizer: Tokenizer, text: str) -> None:
@@ -58,12 +54,19 @@ def check_time(tokenizer: Tokenizer, text: str) -> None:
     taken = []
     for _ in range(TRIES):
         started = time.process_time()
-        tokenizer.encode(text, bos=False, eos=False)
+        encode(tokenizer, text)
         taken.append(time.process_time() - started)
         if taken[-1] <= most:
             print(f"{taken[-1] / most * SECONDS_PER_MIB:.2f} s per MiB")
             return
     raise AssertionError(f"{min(taken):.2f} s of processor time, expected at most {most:.2f} s")
+
+
+@pytest.mark.parametrize("kind", LONG_PIECES)
+def test_work_grows_no_faster_than_n_log_n(tokenizer: Tokenizer, kind: str) -> None:
+    """A quadratic step would give a ratio near 4."""
+    shorter, longer = (steps_to_encode(tokenizer, LONG_PIECES[kind](n)) for n in (1024, 2048))
+    assert longer <= 2.6 * shorter
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -1,8 +1,7 @@
 import gc
-import json
 import re
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from src.tokenizer.json_pipeline import read_template
 from src.tokenizer.tokenizer_json import bytes_of_byte_level
 from tests.support.bounds import check_bounds
 from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
+from tests.tokenizer.conftest import encode
 from tests.tokenizer.json_files import (
     BYTE_LEVEL,
     METASPACE_DECODER,
@@ -26,41 +26,52 @@ from tests.tokenizer.json_files import (
     template,
     write_json,
 )
-from tests.tokenizer.malformed_json import MALFORMED, B, M
-
-Write = Callable[[bytes], Path]
+from tests.tokenizer.malformed_json import FIRST_WORDS, MALFORMED, B, M
 
 LETTERS = byte_letters()
 THE, METASPACE_THE = 257, 265
 
 
-def encode(tokenizer: Tokenizer, text: str, *, first: bool = True) -> list[int]:
-    return tokenizer.encode(text, bos=False, eos=False, first=first)
+def load(directory: Path, file: Json) -> Tokenizer:
+    return load_tokenizer(write_json(directory, file))
 
 
 # Byte level
 
 
 def test_a_byte_level_file_encodes_by_its_merges(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write_json(tmp_path, byte_level_file()))
+    tokenizer = load(tmp_path, B)
     assert encode(tokenizer, "the é1") == [THE, 0x20, 0xC3, 0xA9, 0x31]
     assert tokenizer.decode([THE, 0xC3, 0xA9]) == "theé"
     assert tokenizer.vocab_size == 256 + 2 + 3
 
 
-def test_merges_may_be_written_as_one_string(tmp_path: Path) -> None:
-    file = byte_level_file()
-    file["model"]["merges"] = ["t h", "th e"]
-    assert encode(load_tokenizer(write_json(tmp_path, file)), "the") == [THE]
+OLDER = changed(B, model={"unk_token": "", "end_of_word_suffix": ""})
+del OLDER["model"]["type"]  # as in GPT-2's file
+SAME = {
+    "merges as one string": changed(B, model={"merges": ["t h", "th e"]}),
+    "no model type": OLDER,
+    "dropout 0": changed(B, model={"dropout": 0.0}),
+    "no normalizers": changed(B, normalizer={"type": "Sequence", "normalizers": []}),
+    "no added tokens": changed(B, added_tokens=None),
+}
+
+
+@pytest.mark.parametrize("file", SAME.values(), ids=SAME)
+def test_other_spellings_of_a_file_say_the_same(tmp_path: Path, file: Json) -> None:
+    assert encode(load(tmp_path, file), "the") == [THE]
 
 
 def test_what_is_not_listed_does_not_merge_though_it_is_a_token(tmp_path: Path) -> None:
-    file = byte_level_file()
-    file["model"]["merges"] = [["t", "h"]]
-    assert encode(load_tokenizer(write_json(tmp_path, file)), "the") == [256, ord("e")]
-    whole = changed(file, model={"ignore_merges": True})
-    assert encode(load_tokenizer(write_json(tmp_path, whole)), "the") == [THE]
-    assert encode(load_tokenizer(tmp_path), "them") == [256, ord("e"), ord("m")]
+    file = changed(B, model={"merges": [["t", "h"]]})
+    assert encode(load(tmp_path, file), "the") == [256, ord("e")]
+    whole = load(tmp_path, changed(file, model={"ignore_merges": True}))
+    assert encode(whole, "the") == [THE]
+    assert encode(whole, "them") == [256, ord("e"), ord("m")]
+
+
+BARE = BYTE_LEVEL | {"use_regex": False}
+REMOVED = {"behavior": "Removed", "invert": True}
 
 
 @pytest.mark.parametrize(
@@ -70,46 +81,21 @@ def test_what_is_not_listed_does_not_merge_though_it_is_a_token(tmp_path: Path) 
         (BYTE_LEVEL | {"use_regex": True}, "a 12", ["a", " 12"]),
         (BYTE_LEVEL | {"add_prefix_space": True}, "a 12", [" a", " 12"]),
         (sequence({"type": "Digits", "individual_digits": True}, BYTE_LEVEL), "a 12", "a 12"),
-        (sequence(SPLIT, BYTE_LEVEL | {"use_regex": False}), "a 1234", ["a", " ", "123", "4"]),
-        (
-            sequence(
-                SPLIT | {"behavior": "Removed", "invert": True}, BYTE_LEVEL | {"use_regex": False}
-            ),
-            "a 1234",
-            ["a", " ", "123", "4"],
-        ),
+        (sequence(SPLIT, BARE), "a 1234", ["a", " ", "123", "4"]),
+        (sequence(SPLIT | REMOVED, BARE), "a 1234", ["a", " ", "123", "4"]),
     ],
 )
 def test_every_known_split_is_recognised(
     tmp_path: Path, pre_tokenizer: Json, text: str, pieces: list[str]
 ) -> None:
     """Whole pieces are tokens here, so the ids show where the text was split."""
-    file = byte_level_file(
-        [("Ġ", "1"), ("Ġ1", "2"), ("1", "2"), ("12", "3"), ("3", "4"), ("Ġ", "a")]
-    )
-    tokenizer = load_tokenizer(write_json(tmp_path, changed(file, pre_tokenizer=pre_tokenizer)))
+    merges = [("Ġ", "1"), ("Ġ1", "2"), ("1", "2"), ("12", "3"), ("3", "4"), ("Ġ", "a")]
+    tokenizer = load(tmp_path, changed(byte_level_file(merges), pre_tokenizer=pre_tokenizer))
     assert [tokenizer.decode([number]) for number in encode(tokenizer, text)] == list(pieces)
 
 
-def test_gpt_2s_older_file_without_a_model_type_loads(tmp_path: Path) -> None:
-    file = changed(byte_level_file(), model={"unk_token": "", "end_of_word_suffix": ""})
-    del file["model"]["type"]
-    assert encode(load_tokenizer(write_json(tmp_path, file)), "the") == [THE]
-
-
-def test_a_dropout_of_0_drops_nothing(tmp_path: Path) -> None:
-    file = changed(byte_level_file(), model={"dropout": 0.0})
-    assert encode(load_tokenizer(write_json(tmp_path, file)), "the") == [THE]
-
-
-def test_lists_that_are_empty_or_missing_mean_nothing(tmp_path: Path) -> None:
-    empty = {"type": "Sequence", "normalizers": []}
-    file = changed(byte_level_file(), normalizer=empty, added_tokens=None)
-    assert encode(load_tokenizer(write_json(tmp_path, file)), "the") == [THE]
-
-
 def test_an_empty_text_has_no_ids_where_whole_texts_are_looked_up(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write_json(tmp_path, metaspace_file(ignore_merges=True)))
+    tokenizer = load(tmp_path, metaspace_file(ignore_merges=True))
     assert encode(tokenizer, "") == []
     assert tokenizer.decode(encode(tokenizer, "the")) == "the"
 
@@ -120,63 +106,54 @@ def test_gpt_2s_letters_are_read_as_bytes() -> None:
     assert foreign == {2, 3}
 
 
-def test_the_first_character_beyond_gpt_2s_letters_stands_for_its_own_text(
-    tmp_path: Path,
-) -> None:
+def test_the_first_character_beyond_gpt_2s_letters_stands_for_its_own_text(tmp_path: Path) -> None:
     """U+0143 is the letter of the last byte that is not printable, U+0144 is no letter."""
     tokens, foreign = bytes_of_byte_level(["\u0143", "\u0144", "a\u0144"])
     assert tokens == [b"\xad", "\u0144".encode(), "a\u0144".encode()]
     assert foreign == {1, 2}
     file = byte_level_file(names=())
     file["model"]["vocab"]["\u0144"] = 258
-    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    tokenizer = load(tmp_path, file)
     assert tokenizer.decode([258]) == "\u0144"
     assert encode(tokenizer, "\u0144\xad") == [0xC5, 0x84, 0xC2, 0xAD]
 
 
-def test_a_token_in_other_letters_takes_no_text_from_the_one_in_letters_for_bytes(
-    tmp_path: Path,
-) -> None:
+def test_a_token_in_other_letters_takes_no_text_from_one_of_bytes(tmp_path: Path) -> None:
     file = byte_level_file([("Ġ", "a")], names=())
     file["model"]["vocab"] |= {" a": 257, "日": 258}
     file["model"]["ignore_merges"] = True
-    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    tokenizer = load(tmp_path, file)
     assert encode(tokenizer, " a") == [256]
     assert encode(tokenizer, "日") == [*"日".encode()]
     assert tokenizer.decode([258]) == "日"
 
 
 def test_a_byte_that_the_vocabulary_lacks_is_left_out_as_tokenizers_does(tmp_path: Path) -> None:
-    file = byte_level_file(names=())
-    vocab = [token for token in file["model"]["vocab"] if token not in "xy"]
-    file["model"]["vocab"] = {token: number for number, token in enumerate(vocab)}
-    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    tokenizer = load(tmp_path, without_letters("xy"))
     assert tokenizer.decode(encode(tokenizer, "axbyyc")) == "abc"
-    with_unknown = changed(file, model={"unk_token": "a"})
     with pytest.raises(TokenizerError, match="single byte, got none for byte 0x78"):
-        load_tokenizer(write_json(tmp_path, with_unknown))
+        load(tmp_path, without_letters("xy", unk_token="a"))
 
 
 def test_bytes_that_are_in_no_text_need_no_token(tmp_path: Path) -> None:
+    never = "".join(LETTERS[byte] for byte in (0xC0, 0xC1, *range(0xF5, 0x100)))
+    assert load(tmp_path, without_letters(never, unk_token="a")).vocab_size == 256 - 13 + 2
+    with pytest.raises(TokenizerError, match="none for byte 0xf4"):
+        load(tmp_path, without_letters(never + LETTERS[0xF4], unk_token="a"))
+
+
+def without_letters(letters: str, **model: str) -> Json:
     file = byte_level_file(names=())
-    letters = byte_letters()
-    never = {letters[byte] for byte in (0xC0, 0xC1, *range(0xF5, 0x100))}
-    for extra, is_read in ((set(), True), ({letters[0xF4]}, False)):
-        tokens = [token for token in file["model"]["vocab"] if token not in never | extra]
-        vocab = {token: number for number, token in enumerate(tokens)}
-        write_json(tmp_path, changed(file, model={"vocab": vocab, "unk_token": "a"}))
-        if is_read:
-            assert load_tokenizer(tmp_path).vocab_size == 256 - 13 + 2
-        else:
-            with pytest.raises(TokenizerError, match="none for byte 0xf4"):
-                load_tokenizer(tmp_path)
+    tokens = [token for token in file["model"]["vocab"] if token not in letters]
+    vocab = {token: number for number, token in enumerate(tokens)}
+    return changed(file, model={"vocab": vocab} | model)
 
 
 # SentencePiece style
 
 
 def test_a_metaspace_file_encodes_words_with_their_spaces(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write_json(tmp_path, metaspace_file()))
+    tokenizer = load(tmp_path, M)
     assert encode(tokenizer, "the the") == [METASPACE_THE, METASPACE_THE]
     assert tokenizer.decode([METASPACE_THE, METASPACE_THE]) == "the the"
     assert encode(tokenizer, "") == []
@@ -185,13 +162,13 @@ def test_a_metaspace_file_encodes_words_with_their_spaces(tmp_path: Path) -> Non
 
 def test_a_token_may_reach_into_the_next_word_where_nothing_splits_words(tmp_path: Path) -> None:
     file = metaspace_file((("t", "h"), ("th", "▁")))
-    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    tokenizer = load(tmp_path, file)
     assert file["model"]["vocab"]["th▁"] in encode(tokenizer, "th th")
 
 
 def test_a_character_without_a_token_becomes_its_bytes(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write_json(tmp_path, metaspace_file()))
-    mark = tokenizer.encode(" ", bos=False, eos=False)[0]
+    tokenizer = load(tmp_path, M)
+    mark = encode(tokenizer, " ")[0]
     assert encode(tokenizer, "é\n") == [mark, 3 + 0xC3, 3 + 0xA9, 3 + 0x0A]
     assert tokenizer.decode(encode(tokenizer, "é\n")) == "é\n"
 
@@ -207,21 +184,23 @@ def test_a_character_without_a_token_becomes_its_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_each_byte_that_is_no_character_is_marked_as_in_the_twin_tokenizer_model(
-    tmp_path: Path, write_model: Write, data: bytes, text: str, of_byte_level: str
+    tmp_path: Path, data: bytes, text: str, of_byte_level: str
 ) -> None:
     ids = [3 + byte for byte in data]
-    twin = load_tokenizer(write_model(model_message([*RESERVED, *ranked("▁")])).parent)
-    tokenizer = load_tokenizer(write_json(tmp_path / "marked", metaspace_file()))
-    assert tokenizer.decode(ids) == twin.decode(ids) == text
-    byte_level = load_tokenizer(write_json(tmp_path / "byte_level", byte_level_file()))
-    assert byte_level.decode(data) == of_byte_level
+    (tmp_path / "tokenizer.model").write_bytes(model_message([*RESERVED, *ranked("▁")]))
+    twin = load_tokenizer(tmp_path)
+    assert load(tmp_path / "marked", M).decode(ids) == twin.decode(ids) == text
+    assert load(tmp_path / "byte_level", B).decode(data) == of_byte_level
 
 
 def test_without_bytes_it_becomes_the_unknown_token_once_or_each_time(tmp_path: Path) -> None:
     for fuse, expected in ((True, [0]), (False, [0, 0, 0])):
-        file = metaspace_file(byte_fallback=False, fuse_unk=fuse)
-        tokenizer = load_tokenizer(write_json(tmp_path, file))
+        tokenizer = load(tmp_path, metaspace_file(byte_fallback=False, fuse_unk=fuse))
         assert encode(tokenizer, "thexyz")[1:] == expected
+
+
+def marked_by(pre_tokenizer: Json) -> Json:
+    return changed(M, normalizer=None, pre_tokenizer=pre_tokenizer)
 
 
 @pytest.mark.parametrize("split", [True, False])
@@ -236,11 +215,8 @@ def test_without_bytes_it_becomes_the_unknown_token_once_or_each_time(tmp_path: 
 def test_metaspace_puts_a_mark_where_its_scheme_says(
     tmp_path: Path, scheme: str, at_start: str, later: str, spaced: str, split: bool
 ) -> None:
-    pre_tokenizer = metaspace(scheme, split=split)
-    file = changed(metaspace_file(), normalizer=None, pre_tokenizer=pre_tokenizer)
-    tokenizer = load_tokenizer(write_json(tmp_path, file))
-    vocab = file["model"]["vocab"]
-    names = {number: name for name, number in vocab.items()}
+    tokenizer = load(tmp_path, marked_by(metaspace(scheme, split=split)))
+    names = {number: name for name, number in M["model"]["vocab"].items()}
 
     def spelled(text: str, *, first: bool) -> str:
         return "".join(names[number] for number in encode(tokenizer, text, first=first))
@@ -255,18 +231,12 @@ def test_metaspace_puts_a_mark_where_its_scheme_says(
     [
         ({"type": "Metaspace", "replacement": "▁", "add_prefix_space": True}, "always"),
         ({"type": "Metaspace", "replacement": "▁", "add_prefix_space": False}, "never"),
-        (
-            metaspace("first", split=True) | {"add_prefix_space": True, "str_rep": "▁"},
-            "first",
-        ),
+        (FIRST_WORDS | {"add_prefix_space": True, "str_rep": "▁"}, "first"),
     ],
 )
-def test_the_older_spellings_of_metaspace_are_known(
-    tmp_path: Path, shape: Json, same_as: str
-) -> None:
+def test_older_spellings_of_metaspace_are_known(tmp_path: Path, shape: Json, same_as: str) -> None:
     def ids(pre_tokenizer: Json) -> list[list[int]]:
-        file = changed(metaspace_file(), normalizer=None, pre_tokenizer=pre_tokenizer)
-        tokenizer = load_tokenizer(write_json(tmp_path, file))
+        tokenizer = load(tmp_path, marked_by(pre_tokenizer))
         return [encode(tokenizer, "the", first=first) for first in (True, False)]
 
     assert ids(shape) == ids(metaspace(same_as, split=True))
@@ -274,8 +244,7 @@ def test_the_older_spellings_of_metaspace_are_known(
 
 def test_decoding_keeps_the_first_space_where_the_file_does_not_strip_it(tmp_path: Path) -> None:
     decoder = {"type": "Sequence", "decoders": METASPACE_DECODER["decoders"][:-1]}
-    file = changed(metaspace_file(), decoder=decoder)
-    assert load_tokenizer(write_json(tmp_path, file)).decode([METASPACE_THE]) == " the"
+    assert load(tmp_path, changed(M, decoder=decoder)).decode([METASPACE_THE]) == " the"
 
 
 # Special and added tokens
@@ -283,9 +252,9 @@ def test_decoding_keeps_the_first_space_where_the_file_does_not_strip_it(tmp_pat
 SPECIAL_TEXTS = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|endoftext|>", "<｜User｜>", "a<s>b"]
 
 
-@pytest.mark.parametrize("make", [byte_level_file, metaspace_file])
-def test_text_never_becomes_a_special_id(tmp_path: Path, make: Callable[[], Json]) -> None:
-    tokenizer = load_tokenizer(write_json(tmp_path, make()))
+@pytest.mark.parametrize("file", [B, M], ids=["byte level", "marked"])
+def test_text_never_becomes_a_special_id(tmp_path: Path, file: Json) -> None:
+    tokenizer = load(tmp_path, file)
     for text in SPECIAL_TEXTS:
         ids = encode(tokenizer, text)
         assert not any(tokenizer.is_special(number) for number in ids)
@@ -299,39 +268,32 @@ def test_merges_that_would_make_a_special_token_are_left_out(tmp_path: Path) -> 
     tokens = list(file["model"]["vocab"])
     tokens.insert(1, "<s>")
     file["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
-    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    tokenizer = load(tmp_path, file)
     ids = encode(tokenizer, "<s>th")
     assert [tokenizer.token_bytes(number) for number in ids] == [b" ", b"<s", b">", b"th"]
 
 
 def test_a_whole_piece_never_is_a_special_token(tmp_path: Path) -> None:
-    file = changed(
-        metaspace_file(ignore_merges=True),
-        normalizer=None,
-        pre_tokenizer=metaspace("never", split=False),
-    )
-    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    file = changed(marked_by(metaspace("never", split=False)), model={"ignore_merges": True})
+    tokenizer = load(tmp_path, file)
     assert tokenizer.decode(encode(tokenizer, "</s>")) == "</s>"
     assert not any(map(tokenizer.is_special, encode(tokenizer, "</s>")))
 
 
+def with_added(*tokens: Json) -> Json:
+    return changed(byte_level_file(names=()), added_tokens=[*tokens])
+
+
 def test_added_tokens_that_are_not_special_are_found_in_text(tmp_path: Path) -> None:
-    file = byte_level_file(names=())
-    file["added_tokens"] = [added(258, "<think>"), added(259, "<thinking>")]
-    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    tokenizer = load(tmp_path, with_added(added(258, "<think>"), added(259, "<thinking>")))
     assert encode(tokenizer, "a<think>the<thinking>") == [ord("a"), 258, THE, 259]
     assert tokenizer.decode([258, THE]) == "<think>the"
     assert not tokenizer.is_special(258)
 
 
 def test_added_tokens_take_the_spaces_beside_them_as_their_flags_say(tmp_path: Path) -> None:
-    file = byte_level_file(names=())
-    file["added_tokens"] = [
-        added(258, "<l>", lstrip=True),
-        added(259, "<r>", rstrip=True),
-        added(260, "<n>"),
-    ]
-    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    left, right = added(258, "<l>", lstrip=True), added(259, "<r>", rstrip=True)
+    tokenizer = load(tmp_path, with_added(left, right, added(260, "<n>")))
     a, space = ord("a"), ord(" ")
     assert encode(tokenizer, "a \n<l> a") == [a, 258, space, a]
     assert encode(tokenizer, "a <r>\u3000 a") == [a, space, 259, a]
@@ -340,12 +302,8 @@ def test_added_tokens_take_the_spaces_beside_them_as_their_flags_say(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["<|User|>", "<｜User｜>", "<｜tool▁calls▁begin｜>"])
-def test_what_is_written_as_a_marker_is_special_whatever_its_flag_says(
-    tmp_path: Path, name: str
-) -> None:
-    file = byte_level_file(names=())
-    file["added_tokens"] = [added(258, name)]
-    tokenizer = load_tokenizer(write_json(tmp_path, file))
+def test_what_looks_like_a_marker_is_special_whatever_its_flag(tmp_path: Path, name: str) -> None:
+    tokenizer = load(tmp_path, with_added(added(258, name)))
     assert tokenizer.special_tokens == {name: 258}
     assert 258 not in encode(tokenizer, name)
 
@@ -355,16 +313,15 @@ def test_a_flag_that_is_missing_is_false(tmp_path: Path, key: str) -> None:
     off = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
     merges = (("t", "h"), ("▁", "th"), ("▁th", "e"), ("e", "t"))
     file = metaspace_file(merges, **off)
-    ids = encode(load_tokenizer(write_json(tmp_path, file)), "thexxet\n")
+    ids = encode(load(tmp_path, file), "thexxet\n")
     del file["model"][key]
-    assert encode(load_tokenizer(write_json(tmp_path, file)), "thexxet\n") == ids
+    assert encode(load(tmp_path, file), "thexxet\n") == ids
     whole = changed(file, model={"merges": [["t", "h"]]})
-    assert len(encode(load_tokenizer(write_json(tmp_path, whole)), "the")) == 3
+    assert len(encode(load(tmp_path, whole), "the")) == 3
 
 
 def test_a_template_names_the_begin_and_the_end(tmp_path: Path) -> None:
-    file = metaspace_file()
-    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    tokenizer = load(tmp_path, M)
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.adds_bos) == (1, 2, True)
     for processor, adds in (
         (template("<s>", "A", "</s>"), True),
@@ -373,8 +330,7 @@ def test_a_template_names_the_begin_and_the_end(tmp_path: Path) -> None:
         (BYTE_LEVEL, True),  # says nothing; the name does
         (None, True),
     ):
-        directory = write_json(tmp_path, changed(file, post_processor=processor))
-        assert load_tokenizer(directory).adds_bos == adds
+        assert load(tmp_path, changed(M, post_processor=processor)).adds_bos == adds
 
 
 def test_both_ends_of_a_template_are_read_whatever_their_names(tmp_path: Path) -> None:
@@ -393,64 +349,34 @@ def test_both_ends_of_a_template_are_read_whatever_their_names(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("file", "message"), [m[1:] for m in MALFORMED], ids=[m[0] for m in MALFORMED]
 )
-def test_a_malformed_file_is_refused_by_what_is_wrong(
-    tmp_path: Path, file: Json, message: str
-) -> None:
-    write_json(tmp_path, file)
+def test_a_bad_file_is_refused_by_what_is_wrong(tmp_path: Path, file: Any, message: str) -> None:
     with pytest.raises(TokenizerError, match=message) as caught:
-        load_tokenizer(tmp_path)
+        load(tmp_path, file)
     assert re.fullmatch(r".*tokenizer\.json: .+: expected .+, got .+", str(caught.value))
 
 
 @pytest.mark.parametrize("file", [B, M], ids=["byte level", "marked"])
 def test_the_valid_twins_load(tmp_path: Path, file: Json) -> None:
-    tokenizer = load_tokenizer(write_json(tmp_path, file))
+    tokenizer = load(tmp_path, file)
     assert tokenizer.decode(encode(tokenizer, "the twin é\n")) == "the twin é\n"
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "content: expected JSON"),
-        (b"{}", "model: expected an object, got null"),
-        (b"[]", "content: expected a JSON object, got a list"),
-        (b'{"version": "1.0", "version": "1.0"}', "each key once, got 'version' twice"),
-        (b'{"version": NaN}', "a finite number, got NaN"),
-        (b'{"version": -Infinity}', "a finite number, got -Infinity"),
-        (b'{"version": ' + b"9" * 5000 + b"}", "at most 32 digits, got 5000"),
-        (b'{"version": "\xff"}', "UTF-8, got other bytes at byte 13"),
-        (b"[" * 100_000, "nesting, got very many"),
-        (b'{"a":' * 100_000, "nesting, got very many"),
-        (b'\xef\xbb\xbf{"version": "1.0"}', "content: expected JSON"),
-        (b'{"version": "1.0"', "content: expected JSON"),
-    ],
-    ids=lambda value: ascii(value[:20]),
-)
-def test_what_is_no_strict_json_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
-    write_json(tmp_path, data)
-    with pytest.raises(TokenizerError, match=message):
-        load_tokenizer(tmp_path)
+HOSTILE = {
+    "every id 0": changed(B, model={"vocab": {f"{n:x}": 0 for n in range(70_000)}}),
+    "the same merge": changed(B, model={"merges": ["t h"] * 120_000}),
+    "unknown merges": changed(B, model={"merges": ["zz h"] * 120_000}),
+    "added tokens": changed(B, added_tokens=[added(n, f"{n:x}") for n in range(8_000)]),
+    "lists": b"[" + b"[]," * 340_000 + b"[]]",
+    "one text": b'{"version": "' + b"x" * (1 << 20) + b'"}',
+    "keys": b"{" + b",".join(b'"%x":1' % n for n in range(100_000)) + b"}",
+}
 
 
-def hostile() -> dict[str, bytes]:
-    vocab = {f"{number:x}": 0 for number in range(70_000)}
-    added_tokens = [{"id": n, "content": f"{n:x}"} for n in range(30_000)]
-    return {
-        "every id 0": json.dumps(changed(B, model={"vocab": vocab})).encode(),
-        "the same merge": json.dumps(changed(B, model={"merges": ["t h"] * 120_000})).encode(),
-        "unknown merges": json.dumps(changed(B, model={"merges": ["zz h"] * 120_000})).encode(),
-        "added tokens": json.dumps(changed(B, added_tokens=added_tokens)).encode(),
-        "lists": b"[" + b"[]," * 340_000 + b"[]]",
-        "one text": b'{"version": "' + b"x" * (1 << 20) + b'"}',
-        "keys": b"{" + b",".join(b'"%x":1' % n for n in range(100_000)) + b"}",
-    }
-
-
-@pytest.mark.parametrize("name", hostile())
+@pytest.mark.parametrize("file", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_file_of_1_mib_is_refused_within_a_second_and_64_mib(
-    tmp_path: Path, name: str
+    tmp_path: Path, file: Any
 ) -> None:
-    write_json(tmp_path, hostile()[name])
+    write_json(tmp_path, file)
 
     def refuse() -> None:
         with pytest.raises(TokenizerError) as caught:
@@ -461,23 +387,18 @@ def test_a_hostile_file_of_1_mib_is_refused_within_a_second_and_64_mib(
 
 
 def test_text_of_a_file_is_shown_escaped(tmp_path: Path) -> None:
-    write_json(tmp_path, changed(B, pre_tokenizer={"type": "\x1b[2J\u202e"}))
     with pytest.raises(TokenizerError) as caught:
-        load_tokenizer(tmp_path)
+        load(tmp_path, changed(B, pre_tokenizer={"type": "\x1b[2J\u202e"}))
     assert r"\x1b[2J\u202e" in str(caught.value)
 
 
-def test_the_collector_runs_again_after_a_refusal(tmp_path: Path) -> None:
+def test_the_collector_is_on_or_off_as_it_was_before(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError):
-        load_tokenizer(write_json(tmp_path, changed(B, decoder=None)))
+        load(tmp_path, changed(B, decoder=None))
     assert gc.isenabled()
-
-
-def test_the_collector_stays_off_where_it_was_off(tmp_path: Path) -> None:
-    write_json(tmp_path, byte_level_file())
     gc.disable()
     try:
-        load_tokenizer(tmp_path)
+        load(tmp_path, B)
         assert not gc.isenabled()
     finally:
         gc.enable()

@@ -4,9 +4,9 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-from src.tokenizer import load_tokenizer
 from src.tokenizer.tiktoken_file import read_tiktoken_file
 from tests.support.shared_data import shared_data
+from tests.tokenizer.conftest import encode, real_tokenizer
 
 CHAPTER = Path(__file__).resolve().parents[2] / "docs" / "05-tokenizer.md"
 WORD = "tokenization"
@@ -30,13 +30,13 @@ def test_the_chapter_shows_the_merges_of_llama_3() -> None:
     text = CHAPTER.read_text(encoding="utf-8")
     shown = [(int(n), parts) for n, parts in re.findall(r"^\| (\d+) \| `(.+)` \|$", text, re.M)]
     assert shown == merges(read_tiktoken_file(path), WORD)
-    ids = load_tokenizer(path.parent).encode(WORD, bos=False, eos=False)
+    ids = real_tokenizer("llama3/tokenizer.model").encode(WORD, bos=False, eos=False)
     assert f"Llama 3 has `{ids}`" in text
 
 
 def test_the_chapter_shows_the_ids_of_llama_2() -> None:
-    tokenizer = load_tokenizer(shared_data("llama2/tokenizer.model").parent)
-    ids = tokenizer.encode(WORD, bos=False, eos=False)
+    tokenizer = real_tokenizer("llama2/tokenizer.model")
+    ids = encode(tokenizer, WORD)
     pieces = [tokenizer.token_bytes(number).decode() for number in ids]
     text = CHAPTER.read_text(encoding="utf-8").replace("\n", " ")
     assert f"`{WORD}` is `{ids}`, `{pieces[0]!r}` and `{pieces[1]!r}`" in text

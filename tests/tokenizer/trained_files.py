@@ -1,7 +1,8 @@
 """Tokenizer files of other models' shapes, made by the `tokenizers` trainers from real text."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ _PARTS = [source_text()[start : start + 2000] for start in range(0, 400_000, 200
 _CORPUS = _PARTS + [_OTHER_TEXT] * 20
 _SIZE = 3000
 
+Tokens = Sequence[Mapping[str, Any]]
+
 # Tokens that are found in text, with every flag that matters, and one that is not.
-ADDED: list[dict[str, Any]] = [
+ADDED: Tokens = [
     {"content": "<think>"},
     {"content": "</think>", "lstrip": True},
     {"content": "two words", "rstrip": True},
@@ -42,53 +45,37 @@ TEKKEN = (
 
 
 def split_by(
-    pattern: str,
-    *,
-    composes: bool = False,
-    whole: bool = False,
-    tokens: Iterable[dict[str, Any]] = (),
+    pattern: str, *, composes: bool = False, whole: bool = False, tokens: Tokens = ()
 ) -> Json:
     """A pattern, perhaps after NFC, byte level, special tokens first."""
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+    return with_added(_byte_level(pattern, composes, whole), tokens)
+
+
+def smollm2(*, tokens: Tokens = ()) -> Json:
+    """Single digits, GPT-2's pattern, byte level, special tokens first."""
+    return with_added(_byte_level(None, False, False), tokens)
+
+
+@cache
+def _byte_level(pattern: str | None, composes: bool, whole: bool) -> Json:
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, trainers
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
     tokenizer = Tokenizer(models.BPE(ignore_merges=whole))
     if composes:
         tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    return _trained(tokenizer, tokens)
-
-
-def smollm2(*, tokens: Iterable[dict[str, Any]] = ()) -> Json:
-    """Single digits, GPT-2's pattern, byte level, special tokens first."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    return _trained(tokenizer, tokens)
-
-
-def _trained(tokenizer: Any, tokens: Iterable[dict[str, Any]]) -> Json:
-    from tokenizers import decoders, pre_tokenizers, trainers
-
+    first = Split(Regex(pattern), "isolated") if pattern else Digits(individual_digits=True)
+    level = ByteLevel(add_prefix_space=False, use_regex=pattern is None)
+    tokenizer.pre_tokenizer = Sequence([first, level])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=_SIZE,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=ByteLevel.alphabet(),
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
         show_progress=False,
     )
     tokenizer.train_from_iterator(_CORPUS, trainer)
-    return with_added(json.loads(tokenizer.to_str()), tokens)
+    return json.loads(tokenizer.to_str())
 
 
 def mistral(
@@ -97,22 +84,25 @@ def mistral(
     *,
     byte_fallback: bool = True,
     fuse_unk: bool = True,
-    tokens: Iterable[dict[str, Any]] = (),
+    tokens: Tokens = (),
 ) -> Json:
     """Marked words, byte fallback, a begin token: trained on words, then given another shape."""
+    file = _marked_words(byte_fallback)
+    model = file["model"] | {"fuse_unk": fuse_unk}
+    shape = {"model": model, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
+    return with_added(file | shape, tokens)
+
+
+@cache
+def _marked_words(byte_fallback: bool) -> Json:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     names = ["<unk>", "<s>", "</s>"]
     bytes_of = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
-    tokenizer = Tokenizer(
-        models.BPE(unk_token="<unk>", byte_fallback=byte_fallback, fuse_unk=fuse_unk)
-    )
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=byte_fallback))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=True)
     trainer = trainers.BpeTrainer(
-        vocab_size=_SIZE,
-        special_tokens=names + bytes_of,
-        limit_alphabet=150,
-        show_progress=False,
+        vocab_size=_SIZE, special_tokens=names + bytes_of, limit_alphabet=150, show_progress=False
     )
     tokenizer.train_from_iterator(_CORPUS, trainer)
     tokenizer.decoder = decoders.Sequence(
@@ -125,11 +115,10 @@ def mistral(
         single="<s> $A", pair="<s> $A $B:1", special_tokens=[("<s>", 1)]
     )
     file = json.loads(tokenizer.to_str())
-    file["added_tokens"] = file["added_tokens"][: len(names)]
-    return with_added(file | {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer}, tokens)
+    return file | {"added_tokens": file["added_tokens"][: len(names)]}
 
 
-def with_added(file: Json, tokens: Iterable[dict[str, Any]]) -> Json:
+def with_added(file: Json, tokens: Tokens) -> Json:
     """Add tokens, those that the vocabulary does not have yet after its last id."""
     vocab, more = file["model"]["vocab"], list(file["added_tokens"])
     free = max(vocab.values()) + 1

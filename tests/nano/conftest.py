@@ -1,0 +1,9 @@
+import pytest
+
+from src.nano.evaluate import corpus_words
+
+
+@pytest.fixture(scope="session")
+def known_words() -> set[str]:
+    """All words of the corpus, which take a second to find."""
+    return corpus_words()
