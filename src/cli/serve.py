@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import signal
+from functools import partial
 
 from ..inference import BatchEngine, ChatFormatError
 from ..untrusted import label_of, read_whole
@@ -39,15 +40,14 @@ def serve_model(options: Options, console: Console) -> None:
             f"--serve: {host} can be reached from elsewhere: expected --api-key KEY, "
             "--api-key-file FILE or --no-api-key"
         )
-    listener = server.listen(host, port)
-    with listener:
+    with server.listen(host, port) as listener:
         model, positions = open_model_to_run(options, console)
-        found = None
         try:
             found = chat_format_of(options, model)
         except ChatFormatError as error:
             if options.chat_format is not None:
                 raise
+            found = None
             console.warn(f"no chats, only completions: {error}")
         engine = BatchEngine(
             model, sequence_length=positions, max_requests=options.slots or DEFAULT_SLOTS
@@ -63,14 +63,11 @@ def serve_model(options: Options, console: Console) -> None:
             "rope_scaling_factor": options.rope_scaling_factor,
         }
         inside = None if isinstance(options, RankedOptions) else loading  # one may not hold it
-        service = server.Service(engine, name, found, key, hosts, loading=inside, log=console.warn)
+        service = server.Service(engine, name, found, key, hosts, inside, console.warn)
         place, port = listener.getsockname()[:2]
         shown = f"[{place}]" if ":" in place else place
-
-        def ready() -> None:
-            console.note(f"{name} at http://{shown}:{port}/ for a browser, /v1 for clients")
-
-        number = server.serve(service, listener, ready)
+        line = f"{name} at http://{shown}:{port}/ for a browser, /v1 for clients"
+        number = server.serve(service, listener, partial(console.note, line))
         if cache is not None:
             engine.save_prompt_cache(cache)
         if number == signal.SIGINT:

@@ -5,9 +5,11 @@ import math
 import queue
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -28,15 +30,14 @@ from .errors import (
     TimeLimitError,
 )
 from .sampling import STEPS_OFF, Choice, Logits, Sampler, SamplingArgs, explain_choice
-from .speculation import Drafter, PassCosts, TextIndex
+from .speculation import TEXT_STAKE, Drafter, PassCosts, TextIndex
 
 # Tokens of a prompt in a pass whose logits are all wanted: rows over the vocabulary take memory.
 _EXPLAINED_CHUNK = 64
 _CLOSED = "[submit] the engine was closed"
-_LATE = "[submit] the time limit was over before the first token"
 
 # Takes each step of a request, or the error that ended it.
-Deliver = Callable[[Step | Exception], None]
+Deliver = Callable[[Step | Exception], object]
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,13 @@ class Request:
         self, engine: "BatchEngine", answer: Answer, explained: int, deadline: float,
         deliver: Deliver | None,
     ) -> None:  # fmt: skip
-        self.prompt_choices: tuple[Choice | None, ...] | None = None
+        self.prompt_choices: list[Choice | None] | None = [None] if explained else None
         self.is_over = self._is_cancelled = self._is_read = self._was_read_out = False
         self._engine, self._answer, self._deadline = engine, answer, deadline
-        self._prompt_candidates, self._choices = explained, list[Choice | None]([None])
+        self._prompt_candidates = explained
         self._items: queue.SimpleQueue[Step | Exception | None] = queue.SimpleQueue()
         self._deliver: Deliver = deliver or self._items.put
-        self._sequence: PooledSequence | None = None
+        self._sequence: PooledSequence  # once it runs
 
     @property
     def stats(self) -> GenerationStats:
@@ -156,14 +157,15 @@ class BatchEngine:
         self._pool = BlockPool(model, sequence_length, -(-cache_tokens // SIZE))
         self._limits = max_requests, max_waiting, prompt_chunk
         self._speculation = speculation
-        self._costs: dict[int, PassCosts] = {}  # by the number of running requests
+        # What is known of passes that continue a number of requests.
+        self._costs_of = cache(partial(PassCosts, TEXT_STAKE))
         self._changed = threading.Condition()
         self._passing = threading.Lock()  # held while the pool is in use
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._thread: threading.Thread | None = None
         self._closes_at: float | None = None
-        self._counts = dict.fromkeys(Counters.__dataclass_fields__, 0)
+        self._counts = Counter[str]()
 
     def __repr__(self) -> str:
         counts = self.counters()
@@ -241,14 +243,14 @@ class BatchEngine:
 
     def counters(self) -> Counters:
         """Return what the engine does and did."""
-        counts = self._counts | {
-            "running": len(self._running),
-            "waiting": len(self._waiting),
-            "blocks": self._pool.blocks,
-            "blocks_used": self._pool.used,
-            "blocks_cached": self._pool.cached,
-        }
-        return Counters(**counts)
+        return Counters(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            blocks=self._pool.blocks,
+            blocks_used=self._pool.used,
+            blocks_cached=self._pool.cached,
+            **self._counts,
+        )
 
     def save_prompt_cache(self, path: str | Path) -> None:
         """Write the cached prefixes to a file, between two passes; also after `close`.
@@ -305,7 +307,6 @@ class BatchEngine:
             with self._changed:
                 self._closes_at = self._closes_at or 0.0
                 left = [*self._running, *self._waiting]
-                self._waiting.clear()
             for request in left:
                 self._fail(request, ClosedError(_CLOSED))
 
@@ -330,7 +331,8 @@ class BatchEngine:
             elif is_late and request._is_read:
                 request._answer.end_at_next_step("time limit")
             elif is_late:
-                self._fail(request, TimeLimitError(_LATE))
+                text = "[submit] the time limit was over before the first token"
+                self._fail(request, TimeLimitError(text))
             elif request in waiting and self._closes_at is not None:
                 self._fail(request, ClosedError(_CLOSED))
 
@@ -373,7 +375,6 @@ class BatchEngine:
             if request is None:
                 break
             sequence, ids = request._sequence, request._answer.ids
-            assert sequence is not None
             explains = request._prompt_candidates > 0
             start = sequence.length
             chunk = ids[start:][: min(left, _EXPLAINED_CHUNK) if explains else left]
@@ -384,17 +385,12 @@ class BatchEngine:
         costs = None if requests or not decoding else self._costs_of(len(decoding))
         drafted = 0
         for request in decoding:
-            sequence, answer = request._sequence, request._answer
-            assert sequence is not None
+            answer = request._answer
             draft = [] if costs is None else answer.draft(costs, drafted)
             drafted += len(draft)
             requests.append(request)
-            parts.append((sequence, [answer.newest, *draft], 1, 1 + len(draft)))
+            parts.append((request._sequence, [answer.newest, *draft], 1, 1 + len(draft)))
         return requests, parts
-
-    def _costs_of(self, requests: int) -> PassCosts:
-        """Return what is known of passes that continue a number of requests."""
-        return self._costs.setdefault(requests, PassCosts(requests=requests))
 
     def _admitted(self) -> Request | None:
         """Let the request begin that waits for the longest time, if there is a place for it."""
@@ -404,20 +400,20 @@ class BatchEngine:
             request = self._waiting[0]
             answer = request._answer
             share = not request._prompt_candidates
-            request._sequence = self._pool.admit(answer.ids, _positions(answer), share)
-            if request._sequence is None:
+            sequence = self._pool.admit(answer.ids, _positions(answer), share)
+            if sequence is None:
                 return None
+            request._sequence = sequence
             self._waiting.popleft()
             self._running.append(request)
-        answer.stats.cached_tokens = request._sequence.length
+        answer.stats.cached_tokens = sequence.length
         self._counts["prompt_tokens"] += len(answer.ids)
-        self._counts["cached_tokens"] += request._sequence.length
+        self._counts["cached_tokens"] += sequence.length
         return request
 
     def _take_rows(self, request: Request, rows: Logits, seconds: float) -> None:
         """Let an answer draw from the logits of a pass, and deliver its steps."""
         answer, sequence = request._answer, request._sequence
-        assert sequence is not None
         if request._is_read:
             answer.note_pass(rows, seconds, is_alone=False)
         else:
@@ -440,24 +436,20 @@ class BatchEngine:
 
     def _explain_prompt(self, request: Request, rows: Logits) -> None:
         """Note what the model held of the tokens after those that ran."""
-        ids, choices = request._answer.ids, request._choices
-        sampler = Sampler(STEPS_OFF)
+        ids, choices, sampler = request._answer.ids, request.prompt_choices, Sampler(STEPS_OFF)
+        assert choices is not None
         for row in rows[: len(ids) - len(choices)]:
             at = len(choices)
             choices.append(explain_choice(sampler, row, ids[at], at, request._prompt_candidates))
-        if len(choices) == len(ids):
-            request.prompt_choices = tuple(choices)
 
     def _fail(self, request: Request, error: Exception) -> None:
         """End a request with an error."""
         if request.is_over:
             return
         self._end(request, "cancelled" if request._is_cancelled else "failed")
-        try:
-            if not request._is_cancelled:
+        if not request._is_cancelled:
+            with suppress(Exception):  # whoever takes it may have gone
                 request._deliver(error)
-        except Exception:  # noqa: BLE001 (whoever takes it has gone)
-            return
 
     def _end(self, request: Request, how: str) -> None:
         """Give back what a request has, and count it."""
@@ -466,13 +458,11 @@ class BatchEngine:
                 return
             request.is_over = True
             self._counts[how] += 1
-            if request in self._running:
-                self._running.remove(request)
             if request in self._waiting:
                 self._waiting.remove(request)
-        if request._sequence is not None:
-            self._pool.release(request._sequence)
-            request._sequence = None
+            else:
+                self._running.remove(request)
+                self._pool.release(request._sequence)
 
 
 def _positions(answer: Answer) -> int:

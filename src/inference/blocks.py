@@ -8,6 +8,8 @@ no block is free, the one that was unused for the longest time goes, of those wi
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -20,25 +22,25 @@ from .sampling import Logits
 SIZE = ml.BLOCK_POSITIONS
 
 
+@dataclass(eq=False, slots=True)
 class Block:
     """A block of the cache.
 
     Attributes:
         place: Which one.
-        parent: The block before it; None for the root, and for one that was taken out of the tree.
+        parent: The block before it; None for the root.
         ids: The tokens whose keys and values it holds, at most 256.
         children: The blocks after it.
         references: How many sequences use it that have not ended.
         used: When it was in use, as a number that grows.
     """
 
-    __slots__ = ("children", "ids", "parent", "place", "references", "used")
-
-    def __init__(self, place: int, parent: "Block | None") -> None:
-        self.place, self.parent = place, parent
-        self.ids: list[int] = []
-        self.children: list[Block] = []
-        self.references = self.used = 0
+    place: int
+    parent: "Block | None"
+    ids: list[int] = field(default_factory=list)
+    children: "list[Block]" = field(default_factory=list)
+    references: int = 0
+    used: int = 0
 
 
 class PooledSequence:
@@ -57,26 +59,26 @@ class PooledSequence:
     def span(self, count: int) -> tuple[int, int, list[int]]:
         """Return where new tokens belong, as `ml.Spans` takes it; take blocks for them."""
         while len(self.blocks) * SIZE < self.length + count:
-            self._pool.grow(self)
+            self._pool._grow(self)
         return self.length, count, [block.place for block in self.blocks]
 
     def extend(self, ids: Sequence[int]) -> None:
         """Count the next tokens as cached."""
-        done = 0
-        while done < len(ids):
-            block = self.blocks[self.length // SIZE]
-            fitting = ids[done : done + SIZE - len(block.ids)]
-            block.ids += fitting
-            self.length += len(fitting)
-            done += len(fitting)
+        for token in ids:
+            self.confirm(token)
 
     def confirm(self, token: int) -> None:
-        """Count a drafted token as cached, the next one of the last pass."""
-        self.extend((token,))
+        """Count the next token as cached, such as a drafted one of the last pass."""
+        self.blocks[self.length // SIZE].ids.append(token)
+        self.length += 1
 
     def clear(self) -> None:
-        """Forget all tokens, except in blocks that others use as well."""
-        self._pool.drop(self)
+        """Forget what the blocks hold that only this sequence uses, and all that follows them."""
+        for block in reversed(self.blocks):
+            if block.references == 1:
+                self._pool.forget(block)
+                block.ids = []
+        self.length = 0
 
 
 # New tokens of a sequence for a pass; how many of them, the first ones, become cached; and after
@@ -94,7 +96,6 @@ class BlockPool:
 
     Attributes:
         used: The blocks of sequences that have not ended.
-        cached: The blocks that only the tree holds.
         root: The root of the tree, which has no place.
 
     Raises:
@@ -105,9 +106,13 @@ class BlockPool:
         self.model, self.blocks = model, blocks
         self.context = SharedContext(model.args, sequence_length, blocks)
         self.root = Block(-1, None)
-        self.used = self.cached = 0
+        self.used = self._promised = self._clock = 0
         self._free = list(range(blocks))[::-1]
-        self._promised = self._clock = 0
+
+    @property
+    def cached(self) -> int:
+        """The blocks that only the tree holds."""
+        return self.blocks - self.used - len(self._free)
 
     def admit(self, ids: Sequence[int], positions: int, share: bool) -> PooledSequence | None:
         """Begin a sequence with what is cached of it, and promise it the blocks that it may need.
@@ -120,52 +125,37 @@ class BlockPool:
         Returns:
             The sequence, or None while too many blocks are used or promised.
         """
-        shared, source, common = self._match(ids[:-1]) if share else ([], None, 0)
+        shared, source, common = self._match(ids[:-1]) if share else ([], self.root, 0)
         fresh = -(-positions // SIZE) - len(shared)
         revived = sum(not block.references for block in shared)
-        if fresh + revived > len(self._free) + self.cached - self._promised:
+        if fresh + revived > self.blocks - self.used - self._promised:
             return None
         sequence = PooledSequence(self, fresh)
         self._promised += fresh
+        self.used += revived
         for block in shared:
-            self._refer(block)
+            block.references += 1
         sequence.blocks, sequence.length = shared, SIZE * len(shared)
-        if source is not None and common:
-            target = self.grow(sequence, source)
+        if common:
+            target = self._grow(sequence, source)
             if target.place != source.place:
                 self.context.copy_block(source.place, target.place)
             sequence.extend(source.ids[:common])
         return sequence
 
-    def _match(self, ids: Sequence[int]) -> tuple[list[Block], Block | None, int]:
-        """Return the blocks that begin a text, then the one that goes on with it the furthest."""
+    def _match(self, ids: Sequence[int]) -> tuple[list[Block], Block, int]:
+        """Return the blocks that begin a text, then one of which some tokens go on with it."""
         shared, block = list[Block](), self.root
         while True:
             rest = ids[SIZE * len(shared) : SIZE * (len(shared) + 1)]
-            found, common = None, 0
-            for child in block.children:
-                length = _common(child.ids, rest)
-                if length > common:
-                    found, common = child, length
-            if found is None or common < SIZE:
-                return shared, found, common
-            shared.append(found)
-            block = found
+            lengths = ((_common(child.ids, rest), child) for child in block.children)
+            common, block = max(lengths, key=itemgetter(0), default=(0, block))
+            if common < SIZE:
+                return shared, block, common
+            shared.append(block)
 
-    def _refer(self, block: Block) -> None:
-        """Let one more sequence use a block."""
-        if not block.references:
-            self.cached -= 1
-            self.used += 1
-        block.references += 1
-
-    def grow(self, sequence: PooledSequence, spared: Block | None = None) -> Block:
-        """Give a sequence one of the blocks that it was promised.
-
-        Args:
-            sequence: The sequence.
-            spared: A block that is to go last.
-        """
+    def _grow(self, sequence: PooledSequence, spared: Block | None = None) -> Block:
+        """Give a sequence one of the blocks that it was promised; `spared` is to go last."""
         if not self._free:
             unused = [b for b in self.walk() if not b.references and not b.children]
             self._remove(min(unused, key=lambda b: (b is spared, b.used)))
@@ -179,9 +169,9 @@ class BlockPool:
         sequence.blocks.append(block)
         return block
 
-    def walk(self) -> Iterator[Block]:
-        """Yield all blocks of the tree, each after the one before it."""
-        left = [*self.root.children]
+    def walk(self, top: Block | None = None) -> Iterator[Block]:
+        """Yield all blocks of the tree, or below one, each after the one before it."""
+        left = [*(top or self.root).children]
         while left:
             block = left.pop()
             yield block
@@ -196,37 +186,20 @@ class BlockPool:
             block.used = self._clock
             if not block.references:
                 self.used -= 1
-                self.cached += 1
                 if not block.ids:
                     self._remove(block)
         sequence.blocks, sequence.promised = [], 0
 
-    def drop(self, sequence: PooledSequence) -> None:
-        """Forget what the blocks hold that only this sequence uses, and all that follows them."""
-        for block in reversed(sequence.blocks):
-            if block.references == 1:
-                for child in [b for b in self.walk() if b.parent is block and not b.references]:
-                    self._remove_tree(child)
-                block.ids = []
-        sequence.length = 0
-
-    def forget(self) -> None:
-        """Forget all that no sequence uses."""
-        for block in [b for b in self.walk() if not b.references]:
-            if block.parent is not None and (block.parent.references or block.parent is self.root):
-                self._remove_tree(block)
-
-    def _remove_tree(self, block: Block) -> None:
-        for child in [*block.children]:
-            self._remove_tree(child)
-        self._remove(block)
+    def forget(self, top: Block | None = None) -> None:
+        """Forget all that no sequence uses, or what there is of it below a block."""
+        for block in [*self.walk(top)][::-1]:
+            if not block.references:
+                self._remove(block)
 
     def _remove(self, block: Block) -> None:
         """Take an unused block without any below out of the tree."""
-        if block.parent is not None:
-            block.parent.children.remove(block)
-        block.parent = None
-        self.cached -= 1
+        assert block.parent is not None
+        block.parent.children.remove(block)
         self._free.append(block.place)
 
     def save(self, path: Path) -> None:
@@ -249,14 +222,12 @@ class BlockPool:
             PromptCacheError: As from `read_blocks`; the blocks before a damaged one are kept.
         """
         tokens, made = 0, {-1: self.root}
-        for number, saved in enumerate(read_blocks(path, self.model)):
-            if saved.parent in made and self._free:
-                saved.write(self.context.caches, self._free[-1] * SIZE)
-                block = made[number] = Block(self._free.pop(), made[saved.parent])
-                block.ids = saved.ids
-                made[saved.parent].children.append(block)
-                self.cached += 1
-                tokens += len(saved.ids)
+        for number, (parent, ids, write) in enumerate(read_blocks(path, self.model)):
+            if parent in made and self._free:
+                write(self.context.caches, self._free[-1] * SIZE)
+                block = made[number] = Block(self._free.pop(), made[parent], ids)
+                made[parent].children.append(block)
+                tokens += len(ids)
         return tokens
 
     def run(self, parts: Sequence[Part]) -> list[Logits]:

@@ -32,33 +32,20 @@ class Vocabulary(llguidance.TokenizerWrapper):
         self.tokens, self.special_token_ids = tokens, special_ids
         self.eos_token_id, self.bos_token_id = end_ids[0], None
         self.is_tokenizer_wrapper = True
-        special = set(special_ids)
-        self._ids = {data: token for token, data in enumerate(tokens) if token not in special}
-        self._longest = max(map(len, tokens))
+        self.tree = llguidance.LLTokenizer(self, n_vocab=len(tokens), eos_token=end_ids)
 
-    def __call__(self, text: str | bytes) -> list[int]:
+    def __call__(self, text: str) -> list[int]:
         """Return tokens that stand for a text, the longest one at each place."""
-        data, at, ids = text.encode() if isinstance(text, str) else text, 0, []
-        while at < len(data):
-            ends = range(min(at + self._longest, len(data)), at, -1)
-            at, token = next(((e, self._ids[data[at:e]]) for e in ends if data[at:e] in self._ids),
-                             (len(data), None))  # fmt: skip
-            if token is not None:
-                ids.append(token)
+        ids: list[int] = self.tree.greedy_tokenize(text)
         return ids
 
 
 def compiled(tokenizer: "llguidance.LLTokenizer", kind: str, text: str) -> "llguidance.LLMatcher":
     """Return what follows an answer through a grammar; raise ValueError for one that is wrong."""
-    matcher = llguidance.LLMatcher
-    if kind == "json_schema":
-        grammar = matcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": _BLANKS})
-    elif kind == "regex":
-        grammar = matcher.grammar_from_regex(text)
-    else:
-        grammar = matcher.grammar_from_lark(text)
+    options = {"overrides": {"whitespace_pattern": _BLANKS}} if kind == "json_schema" else {}
+    grammar = getattr(llguidance.LLMatcher, f"grammar_from_{kind}")(text, **options)
     limits = llguidance.LLParserLimits(verbose_errors=False)
-    return matcher(tokenizer, grammar, log_level=0, limits=limits)
+    return llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
 
 
 def follow(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> None:
@@ -100,14 +87,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children need not be waited for
     control = Connection(sys.stdin.fileno())
-    facts = json.loads(control.recv_bytes())
-    data, at, tokens = control.recv_bytes(), 0, []
-    for length in facts["lengths"]:
-        tokens.append(data[at : at + length])
-        at += length
-    ends = facts["end_ids"]
-    vocabulary = Vocabulary(tokens, ends, facts["special_ids"])
-    tokenizer = llguidance.LLTokenizer(vocabulary, n_vocab=len(tokens), eos_token=ends)
+    tokens, end_ids, special_ids = json.loads(control.recv_bytes())
+    vocabulary = Vocabulary([token.encode("latin-1") for token in tokens], end_ids, special_ids)
     control.send_bytes(b"R")
     with contextlib.suppress(EOFError):
         while True:
@@ -115,7 +96,7 @@ def main() -> None:
                 if os.fork() == 0:
                     control.close()
                     with contextlib.suppress(EOFError, OSError):
-                        follow(tokenizer, stream)
+                        follow(vocabulary.tree, stream)
                     os._exit(0)
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -53,41 +54,32 @@ class Grammar:
         if self.kind not in KINDS:
             rule = f"kind must be one of {', '.join(KINDS)}"
             raise GrammarError(f"[grammar] {rule}: got {shown(self.kind)}")
-        size = len(self.text.encode("utf-8", "replace"))
-        if size > MOST_BYTES:
-            raise GrammarError(f"[grammar] {self.kind}: expected at most {MOST_BYTES} bytes, "
-                               f"got {size}")  # fmt: skip
-        depth = nesting(self.text)
-        if depth > MOST_NESTING:
-            raise GrammarError(f"[grammar] {self.kind}: expected at most {MOST_NESTING} levels "
-                               f"of nesting, got {depth}")  # fmt: skip
-        if self.kind == "json_schema":
-            try:
+        try:
+            size = len(self.text.encode("utf-8", "replace"))
+            if size > MOST_BYTES:
+                raise ValueError(f"expected at most {MOST_BYTES} bytes, got {size}")
+            depth = nesting(self.text)
+            if depth > MOST_NESTING:
+                raise ValueError(f"expected at most {MOST_NESTING} levels of nesting, got {depth}")
+            if self.kind == "json_schema":
                 found = parse_strict_json(self.text.encode("utf-8", "surrogatepass"))
-            except ValueError as error:
-                raise GrammarError(f"[grammar] json_schema: {error}") from None
-            if not isinstance(found, dict | bool):
-                raise GrammarError("[grammar] json_schema: expected an object")
+                if not isinstance(found, dict | bool):
+                    raise ValueError("expected an object")
+        except ValueError as error:
+            raise GrammarError(f"[grammar] {self.kind}: {error}") from None
 
 
 def nesting(text: str) -> int:
     """Return how deep brackets are nested at most, whether or not they match."""
-    depth = most = 0
-    for character in text:
-        if character in "([{":
-            depth += 1
-            most = max(most, depth)
-        elif character in ")]}":
-            depth = max(depth - 1, 0)
-    return most
+    steps = ((character in "([{") - (character in ")]}") for character in text)
+    return max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0))
 
 
 class GrammarMask:
     """Which tokens may come next in one answer: a `TokenMask` of the engines."""
 
-    def __init__(self, stream: Connection, grammar: Grammar, vocab_size: int) -> None:
+    def __init__(self, stream: Connection, grammar: Grammar) -> None:
         self._stream = stream
-        self._words = (vocab_size + 31) // 32
         stream.send_bytes(json.dumps([grammar.kind, grammar.text]).encode())
         self._next: Words | None = self._received("the grammar")
 
@@ -132,7 +124,7 @@ class GrammarMask:
             self._stream.close()
             reason = message[1:].decode("utf-8", "replace").splitlines() or ["no reason"]
             raise GrammarError(f"[grammar] {what}: {shown(reason[0])}")
-        return np.frombuffer(message, np.uint32, self._words, 1)
+        return np.frombuffer(message, np.uint32, offset=1)
 
 
 class Grammars:
@@ -147,7 +139,6 @@ class Grammars:
     """
 
     def __init__(self, tokenizer: Tokenizer, end_ids: Collection[int]) -> None:
-        self.vocab_size = tokenizer.vocab_size
         self._lock = threading.Lock()
         self._control, theirs = Pipe()
         with theirs:
@@ -156,15 +147,11 @@ class Grammars:
                 stdin=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
             )
-        tokens = [tokenizer.token_bytes(token) for token in range(self.vocab_size)]
-        facts = {
-            "lengths": list(map(len, tokens)),
-            "end_ids": sorted(end_ids),
-            "special_ids": [t for t in range(self.vocab_size) if tokenizer.is_special(t)],
-        }
+        ids = range(tokenizer.vocab_size)
+        tokens = [tokenizer.token_bytes(token).decode("latin-1") for token in ids]
+        special_ids = [token for token in ids if tokenizer.is_special(token)]
         try:
-            self._control.send_bytes(json.dumps(facts).encode())
-            self._control.send_bytes(b"".join(tokens))
+            self._control.send_bytes(json.dumps([tokens, sorted(end_ids), special_ids]).encode())
             self._control.recv_bytes()
         except (OSError, EOFError):
             self.close()
@@ -179,15 +166,9 @@ class Grammars:
         ours, theirs = Pipe()
         with theirs, self._lock:
             send_handle(self._control, theirs.fileno(), self._process.pid)
-        return GrammarMask(ours, grammar, self.vocab_size)
+        return GrammarMask(ours, grammar)
 
     def close(self) -> None:
         """End the process; answers under way go on to their end."""
         self._control.close()
         self._process.wait()
-
-    def __enter__(self) -> "Grammars":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

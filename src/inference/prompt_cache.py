@@ -9,13 +9,11 @@ has the keys and values of a layer, and `sha256` [blocks, 32] a digest of those 
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import __version__, ml
 from ..checkpoint import CheckpointError
@@ -33,6 +31,9 @@ _MOST_BLOCKS = 2048
 # The block before it or -1, its tokens, and the position of the first of them in the caches.
 SavedBlock = tuple[int, Sequence[int], int]
 Caches = Sequence[ml.KeyValueCache]
+# The number of the block before it or -1, its tokens, and what writes its keys and values into
+# caches, from a position on.
+ReadBlock = tuple[int, list[int], Callable[[Caches, int], None]]
 
 
 def fingerprint(model: Model) -> str:
@@ -77,31 +78,30 @@ def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[Saved
     Raises:
         PromptCacheError: It cannot be written.
     """
-
     blocks = blocks[:_MOST_BLOCKS]
-    digests = [hashlib.sha256() for _ in blocks]
-    for digest, block in zip(digests, blocks, strict=True):
-        for cache in caches:
-            digest.update(_rows(cache, block))
-    small: dict[str, npt.NDArray[Any]] = {
-        "parents": np.array([parent for parent, _, _ in blocks], np.int32),
-        "lengths": np.array([len(ids) for _, ids, _ in blocks], np.int32),
-        "ids": np.array([token for _, ids, _ in blocks for token in ids], np.int32),
-        "sha256": np.array([list(digest.digest()) for digest in digests], np.uint8),
+    ids = [token for _, tokens, _ in blocks for token in tokens]
+    small = {
+        "parents": np.array([parent for parent, _, _ in blocks], np.int32).tobytes(),
+        "lengths": np.array([len(tokens) for _, tokens, _ in blocks], np.int32).tobytes(),
+        "ids": np.array(ids, np.int32).tobytes(),
+        "sha256": b"".join(_digest(caches, block) for block in blocks),
     }
-    layout = _layout(model, len(blocks), len(small["ids"]))
-    head, places = safetensors_head(layout, _metadata(model))
+    head, places = safetensors_head(_layout(model, len(blocks), len(ids)), _metadata(model))
 
     def parts() -> Iterator[bytes | memoryview]:
         yield head
         for name in places:
             if name in small:
-                yield small[name].tobytes()
+                yield small[name]
             else:
                 cache = caches[int(name.removeprefix("layers."))]
                 yield from (_rows(cache, block) for block in blocks)
 
     write_whole(path, parts(), PromptCacheError)
+
+
+def _digest(caches: Caches, block: SavedBlock) -> bytes:
+    return hashlib.sha256(b"".join(_rows(cache, block) for cache in caches)).digest()
 
 
 def _rows(cache: ml.KeyValueCache, block: SavedBlock) -> memoryview:
@@ -111,44 +111,12 @@ def _rows(cache: ml.KeyValueCache, block: SavedBlock) -> memoryview:
     return np.stack([x.bits() for x in pair], 1).view(np.uint8).ravel().data
 
 
-@dataclass(frozen=True)
-class ReadBlock:
-    """A block of a file.
-
-    Attributes:
-        name: What errors call it.
-        parent: The number of the block before it, -1 for none.
-        ids: Its tokens, at least one.
-        layers: The keys and values of each layer [positions, 2, K, h], in the mapped file.
-        digest: The SHA-256 of all of them.
-    """
-
-    name: str
-    parent: int
-    ids: list[int]
-    layers: list[ml.Tensor]
-    digest: bytes
-
-    def write(self, caches: Caches, first: int) -> None:
-        """Write the keys and values into caches, from a position on.
-
-        Raises:
-            PromptCacheError: They are not those that were saved; the positions hold no numbers that
-                mean anything then.
-        """
-        digest = hashlib.sha256()
-        for cache, rows in zip(caches, self.layers, strict=True):
-            digest.update(bytes_of(rows))
-            ml.write_cache(cache, first, rows[:, 0], rows[:, 1])
-        if digest.digest() != self.digest:
-            raise PromptCacheError(f"{self.name}: expected the data that was saved")
-
-
 def read_blocks(path: Path, model: Model) -> Iterator[ReadBlock]:
     """Yield the blocks of a file that was written by `save_blocks`, each after the one before it.
 
     Raises:
         PromptCacheError: It is missing, damaged, or of another model, version or instruction set.
+            Also raised by what writes a block, if its data is not what was saved.
     """
     try:
         source = SafetensorsFile(path)
@@ -183,7 +151,19 @@ def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock
             raise mismatch(name, "ids", f"0 to {V - 1}", f"{min(tokens)} to {max(tokens)}")
         layers = [tensors[f"layers.{n}"][start:stop] for n in range(model.args.n_layers)]
         source.file.check_unchanged()
-        yield ReadBlock(name, parent, tokens, layers, tensors["sha256"].numpy()[number].tobytes())
+        digest = tensors["sha256"].numpy()[number].tobytes()
+        yield parent, tokens, partial(_write_block, name, layers, digest)
+
+
+def _write_block(
+    name: str, layers: Sequence[ml.Tensor], expected: bytes, caches: Caches, first: int
+) -> None:
+    digest = hashlib.sha256()
+    for cache, rows in zip(caches, layers, strict=True):
+        digest.update(bytes_of(rows))
+        ml.write_cache(cache, first, rows[:, 0], rows[:, 1])
+    if digest.digest() != expected:
+        raise PromptCacheError(f"{name}: expected the data that was saved")
 
 
 def save_prompt_cache(engine: InferenceEngine, path: Path) -> None:
@@ -214,10 +194,10 @@ def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
     """
     engine.reset()
     before, found = -1, list[int]()
-    for number, block in enumerate(read_blocks(path, engine.model)):
-        if block.parent == before and len(found) + len(block.ids) <= engine.sequence_length:
-            block.write(engine.context.caches, len(found))
-            found += block.ids
+    for number, (parent, ids, write) in enumerate(read_blocks(path, engine.model)):
+        if parent == before and len(found) + len(ids) <= engine.sequence_length:
+            write(engine.context.caches, len(found))
+            found += ids
             before = number
     engine._cached.adopt(found)
     return len(found)

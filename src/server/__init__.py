@@ -2,7 +2,7 @@
 
 from .app import create_app
 from .errors import ServerError
-from .service import Limits, Service
+from .service import Service
 from .serving import listen, serve
 
-__all__ = ["Limits", "ServerError", "Service", "create_app", "listen", "serve"]
+__all__ = ["ServerError", "Service", "create_app", "listen", "serve"]

@@ -1,41 +1,21 @@
-"""The answers of one HTTP request: from the engine's thread to the event loop, and as JSON."""
+"""Answers as JSON: what each step of the engine adds, and what all of them say together."""
 
-import asyncio
 import secrets
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
-from ..inference import (
-    BatchEngine,
-    Choice,
-    Request,
-    SamplingArgs,
-    Step,
-    ToolCall,
-    split_thoughts,
-)
+from ..inference import Choice, Request, SamplingArgs, Step, ToolCall, split_thoughts
 from ..inference.chat_formats import ToolStyle
 from ..inference.grammars import GrammarMask
 from ..inference.tools import split_calls
 from ..tokenizer import Tokenizer
-from .errors import RequestError
-from .metrics import Metrics
 
 # OpenAI's names of the reasons to stop; whatever cut an answer is `length`.
 _REASONS = {None: None, "eot": "stop", "stop string": "stop"}
-# What a client that does not read may be behind, in steps, of which one with candidates takes more.
-_MOST_BEHIND = 8192
-# The chunk before all others of an answer of a chat.
-CHAT_BEGIN = {
-    "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None,
-}  # fmt: skip
 # What OpenAI writes for a token that the model gives no chance; JSON has no infinity.
 NO_CHANCE = -9999.0
 
-Item = Step | Exception
 Chunk = dict[str, Any]
 
 
@@ -48,7 +28,7 @@ class Answer:
         prompt_ids: Its prompt.
         most_tokens: The most tokens to choose; None until a stop; 0 for the prompt alone.
         sampling: How they are chosen.
-        stop: Texts that end it.
+        stop: Texts that end it, or one.
         end_ids: Ids that end it, beside the model's.
         alternatives: Of how many tokens `logprobs` tell; None without them.
         mask: Which tokens may come, or None for all.
@@ -62,12 +42,14 @@ class Answer:
     # What a client reads as the beginning of the id, and as the kind of a response and of a chunk.
     names: ClassVar[tuple[str, str, str]]
     begins_text: ClassVar[bool]
+    # The choice of the chunk before all others of a stream, if there is one.
+    beginning: ClassVar[Chunk | None] = None
 
     tokenizer: Tokenizer
     prompt_ids: Sequence[int]
     most_tokens: int | None
     sampling: SamplingArgs
-    stop: tuple[str, ...]
+    stop: Sequence[str]
     end_ids: frozenset[int] = frozenset()
     alternatives: int | None = None
     mask: GrammarMask | None = None
@@ -97,104 +79,9 @@ class Answer:
         """Return the choice of a response that is not streamed."""
         return self.whole
 
-
-class Run:
-    """Several answers in the making. To be made, read and closed in the event loop.
-
-    Args:
-        engine: Makes them.
-        answers: What to make.
-        seconds: The longest that one may take.
-        metrics: Takes the times.
-
-    Raises:
-        InferenceError, TokenIdError, CheckpointError: As `BatchEngine.submit`; nothing runs then.
-    """
-
-    def __init__(
-        self, engine: BatchEngine, answers: Sequence[Answer], seconds: float, metrics: Metrics
-    ) -> None:
-        self.answers, self._metrics = answers, metrics
-        self._loop = asyncio.get_running_loop()
-        self._items: asyncio.Queue[tuple[int, Item]] = asyncio.Queue()
-        self._most = _MOST_BEHIND // (1 + max(answer.candidates for answer in answers))
-        self._began = time.perf_counter()
-        self._requests: list[Request] = []
-        self._error: Exception | None = None
-        try:
-            for index, one in enumerate(answers):
-                one.request = engine.submit(
-                    one.prompt_ids, one.most_tokens if one.most_tokens != 0 else 1, one.sampling,
-                    one.stop, one.end_ids, one.begins_text, one.candidates,
-                    mask=one.mask, time_limit=seconds,
-                    prompt_candidates=0 if one.echo is None else one.candidates,
-                    deliver=partial(self._deliver, index),
-                )  # fmt: skip
-                self._requests.append(one.request)
-        except BaseException:
-            self.close()
-            raise
-
-    def _deliver(self, index: int, item: Item) -> None:
-        """Take an item in the engine's thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._put, index, item)
-        except RuntimeError:  # the loop has ended, and the process with it
-            self.answers[index].request.cancel()
-
-    def _put(self, index: int, item: Item) -> None:
-        if isinstance(item, Step):
-            now, answer = time.perf_counter(), self.answers[index]
-            self._metrics.note_step(now - (answer.last or self._began), answer.last is None)
-            answer.last = now
-        if self._items.qsize() >= self._most:
-            self.close()
-            self._error = RequestError(408, "the client reads too slowly", None, "too_slow")
-        self._items.put_nowait((index, item))
-
-    async def chunks(self) -> AsyncIterator[list[Chunk]]:
-        """Yield the choices of what there is of all answers, until each has its last step.
-
-        Raises:
-            Exception: The one that ended an answer; the others end with it.
-        """
-        left = len(self.answers)
-        while left:
-            batch = [await self._items.get()]
-            while not self._items.empty():
-                batch.append(self._items.get_nowait())
-            taken: list[Chunk] = []
-            for index, item in batch:
-                if isinstance(item, Exception):
-                    self._error = self._error or item
-                    break
-                taken.append({"index": index} | self.answers[index].take(item))
-                left -= item.stop_reason is not None
-            if self._error is not None:
-                self.close()
-                raise self._error
-            yield taken
-
-    def close(self) -> None:
-        """End what still runs."""
-        for request in self._requests:
-            request.cancel()
-        for answer in self.answers:
-            if answer.mask is not None:
-                answer.mask.close()
-
-    def usage(self) -> dict[str, Any]:
-        """Return the counts of tokens; a prompt with several answers counts once."""
-        # The first answer reads the prompt, the others find it.
-        stats = {id(one.prompt_ids): one.request.stats for one in reversed(self.answers)}.values()
-        asked = sum(one.prompt_tokens for one in stats)
-        made = sum(len(one.ids) for one in self.answers if one.most_tokens != 0)
-        return {
-            "prompt_tokens": asked,
-            "completion_tokens": made,
-            "total_tokens": asked + made,
-            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in stats)},
-        }
+    def chances(self, choice: Choice) -> dict[int, float]:
+        """Return the logarithms of the probabilities of a choice's candidates by the model."""
+        return {c.token_id: max(c.log_probability, NO_CHANCE) for c in choice.candidates}
 
 
 @dataclass(kw_only=True)
@@ -208,6 +95,9 @@ class ChatAnswer(Answer):
 
     names = "chatcmpl", "chat.completion", "chat.completion.chunk"
     begins_text = True
+    beginning: ClassVar[Chunk | None] = {
+        "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None,
+    }  # fmt: skip
 
     opened: bool | None
     style: ToolStyle | None
@@ -238,11 +128,10 @@ class ChatAnswer(Answer):
             ]  # fmt: skip
         if not delta or len(said) > len(old_said):
             delta["content"] = said[len(old_said) :]
-        logprobs = None if self.alternatives is None else {"content": list[Chunk]()}
-        if logprobs is not None and step.choice is not None and step.stop_reason != "eot":
-            logprobs["content"] += [
-                _chat_logprobs(self.tokenizer, step.choice, self.alternatives or 0)
-            ]
+        logprobs = None
+        if self.alternatives is not None:
+            choice = None if step.stop_reason == "eot" else step.choice
+            logprobs = {"content": [] if choice is None else [self._logprobs(choice)]}
         reason = "tool_calls" if calls and reason == "stop" else reason
         return {"delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
@@ -253,6 +142,18 @@ class ChatAnswer(Answer):
             del call["index"]
         message["content"] = message["content"] or (None if "tool_calls" in message else "")
         return {"message": message, **{n: v for n, v in self.whole.items() if n != "delta"}}
+
+    def _logprobs(self, choice: Choice) -> Chunk:
+        """Return what `logprobs` say of a token and of some alternatives."""
+        told = {
+            token: {
+                "token": token_name(self.tokenizer, token),
+                "logprob": chance,
+                "bytes": list(self.tokenizer.token_bytes(token)),
+            }
+            for token, chance in self.chances(choice).items()
+        }
+        return told[choice.token_id] | {"top_logprobs": [*told.values()][: self.alternatives]}
 
 
 @dataclass(kw_only=True)
@@ -274,31 +175,29 @@ class TextAnswer(Answer):
             text += step.text
             if step.stop_reason != "eot":
                 tokens.append((step.token_id, step.choice))
-        logprobs = None if self.alternatives is None else self._logprobs(tokens, self.alternatives)
+        logprobs = None if self.alternatives is None else self._logprobs(tokens)
         return {"text": text, "logprobs": logprobs, "finish_reason": reason}
 
-    def _logprobs(self, tokens: list[tuple[int, Choice | None]], count: int) -> Chunk:
+    def _logprobs(self, tokens: list[tuple[int, Choice | None]]) -> Chunk:
         """Return lists with an entry for each token; the first of a prompt was not chosen."""
         told: dict[str, list[Any]] = {
             "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [],
         }  # fmt: skip
         for token, choice in tokens:
             name = token_name(self.tokenizer, token)
+            chances = None if choice is None else self.chances(choice)
             told["tokens"].append(name)
+            told["token_logprobs"].append(chances and chances[token])
+            told["top_logprobs"].append(chances and self._top(chances))
             told["text_offset"].append(self._offset)
             # A begin of text need not be in the text.
             if choice is not None or (self.echo or "").startswith(name):
                 self._offset += len(name)
-            chance, top = None, None
-            if choice is not None:
-                chance, near = _log_probability(choice, token), choice.candidates[:count]
-                top = {
-                    token_name(self.tokenizer, c.token_id): max(c.log_probability, NO_CHANCE)
-                    for c in near
-                }
-            told["token_logprobs"].append(chance)
-            told["top_logprobs"].append(top)
         return told
+
+    def _top(self, chances: dict[int, float]) -> dict[str, float]:
+        near = [*chances.items()][: self.alternatives]
+        return {token_name(self.tokenizer, token): chance for token, chance in near}
 
 
 def _join(whole: Chunk, part: Chunk) -> None:
@@ -322,23 +221,3 @@ def token_name(tokenizer: Tokenizer, token: int) -> str:
         return data.decode()
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
-
-
-def _log_probability(choice: Choice, token: int) -> float:
-    """Return the natural logarithm of a candidate's probability by the model."""
-    found = next(c.log_probability for c in choice.candidates if c.token_id == token)
-    return max(found, NO_CHANCE)
-
-
-def _chat_logprobs(tokenizer: Tokenizer, choice: Choice, count: int) -> Chunk:
-    """Return what a chat's `logprobs` say of a token and of some alternatives."""
-
-    def entry(token: int) -> Chunk:
-        return {
-            "token": token_name(tokenizer, token),
-            "logprob": _log_probability(choice, token),
-            "bytes": list(tokenizer.token_bytes(token)),
-        }
-
-    top = [entry(candidate.token_id) for candidate in choice.candidates[:count]]
-    return entry(choice.token_id) | {"top_logprobs": top}

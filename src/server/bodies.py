@@ -18,16 +18,15 @@ _MOST_TOKENS = 1 << 20
 _NULL = Raw(b"null")
 _SEED_BITS = 32
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
-# What msgspec or `__post_init__` says of a field, what a client is told of it, and as which code.
-_OF_A_FIELD = (
-    (r"Object contains unknown field `([^`]*)`", "this server does not have the field",
-     "unsupported"),
-    (r"Object missing required field `(\w+)`", "expected, got none", "missing"),
-    (r"(\w+): (.*)", None, "invalid_value"),
-)  # fmt: skip
+# Where msgspec or `__post_init__` names a field; the name of the group is the code of the error.
+_FIELD = re.compile(
+    r"Object contains unknown field `(?P<unsupported>[^`]*)`"
+    r"|Object missing required field `(?P<missing>[^`]*)`"
+    r"|(?P<invalid_value>\w+): "
+)
 _SETTINGS = [one.name for one in fields(SamplingArgs) if one.name != "seed"]
 
-Whole = Annotated[int, Meta(ge=0)]
+Text = Annotated[str, Meta(min_length=1)]
 T = TypeVar("T")
 
 
@@ -103,6 +102,9 @@ class FunctionTool(Body):
     function: Function
 
 
+_Tools = msgspec.defstruct("_Tools", [("tools", list[FunctionTool])])
+
+
 class CalledFunction(Body):
     """What was called, with its arguments as JSON."""
 
@@ -163,7 +165,7 @@ class Generation(Body):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     seed: int | None = None
-    stop: str | Annotated[list[str], Meta(max_length=MOST_STOPS)] | None = None
+    stop: Text | Annotated[list[Text], Meta(max_length=MOST_STOPS)] | None = None
     n: Annotated[int, Meta(ge=1, le=MOST_ANSWERS)] | None = None
     response_format: ResponseFormat | None = None
     # Accepted without an effect.
@@ -175,6 +177,8 @@ class Generation(Body):
     def __post_init__(self) -> None:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options: needs stream")
+        if self.response_format is not None and self.response_format.type == "text":
+            self.response_format = None
 
     def sampling(self) -> list[SamplingArgs]:
         """Return the sampling of each answer; their seeds follow one another.
@@ -182,19 +186,10 @@ class Generation(Body):
         Raises:
             SamplingError: A setting is out of its range.
         """
-        given = {name: getattr(self, name) for name in _SETTINGS}
-        settings = {name: value for name, value in given.items() if value is not None}
+        given = ((name, getattr(self, name)) for name in _SETTINGS)
+        settings = {name: value for name, value in given if value is not None}
         seed = secrets.randbits(_SEED_BITS) if self.seed is None else self.seed
         return [SamplingArgs(**settings, seed=seed + more) for more in range(self.n or 1)]
-
-    def stops(self) -> tuple[str, ...]:
-        """Return the texts that end an answer."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-
-    @property
-    def includes_usage(self) -> bool:
-        """Whether a stream ends with the counts of tokens."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 class ChatBody(Generation, kw_only=True):
@@ -211,24 +206,23 @@ class ChatBody(Generation, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_completion_tokens is not None and self.max_tokens is not None:
-            raise ValueError("max_tokens: not allowed with max_completion_tokens")
+        if self.max_completion_tokens is not None:
+            if self.max_tokens is not None:
+                raise ValueError("max_tokens: not allowed with max_completion_tokens")
+            self.max_tokens = self.max_completion_tokens
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs: needs logprobs")
-        if self.functions()[0] and self.response_format and self.response_format.type != "text":
+        msgspec.convert({"tools": self.tools or []}, _Tools)  # the prompt has them as they came
+        if self.functions()[0] and self.response_format is not None:
             raise ValueError("response_format: not allowed with tools")
 
     def functions(self) -> tuple[list[Tool], list[Tool]]:
         """Return the functions that the prompt tells of, and those that the answer may call.
 
         Raises:
-            RequestError: One is wrong or is not there.
+            ValueError: One that has to be called is not there.
         """
         choice, tools = self.tool_choice, self.tools or []
-        try:
-            msgspec.convert(tools, list[FunctionTool])
-        except msgspec.ValidationError as error:
-            raise _invalid(str(error), "tools") from None
         if choice == "none" or (choice is None and not tools):
             return [], []
         chosen: list[Tool] = [
@@ -236,13 +230,8 @@ class ChatBody(Generation, kw_only=True):
             if isinstance(choice, str | None) or tool["function"]["name"] == choice.function.name
         ]  # fmt: skip
         if not chosen:
-            raise RequestError(400, "tool_choice: expected functions of tools", "tool_choice")
+            raise ValueError("tool_choice: expected functions of tools")
         return [*tools], chosen
-
-    @property
-    def most_tokens(self) -> int | None:
-        """The most tokens of an answer."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def alternatives(self) -> int | None:
@@ -308,26 +297,19 @@ def parsed(content: bytes, kind: type[T]) -> T:
         RequestError: It has not; the error names the field.
     """
     try:
-        # Strict UTF-8 and unique keys are not msgspec's business.
+        # msgspec does not check the UTF-8 of what it keeps as `Raw`.
         return msgspec.json.decode(content.decode(), type=kind)
-    except UnicodeDecodeError as error:
-        message = f"the body: expected UTF-8, got other bytes at byte {error.start}"
-        raise RequestError(400, message, None, "invalid_json") from None
-    except RecursionError:
-        message = "the body: expected a few levels of nesting, got very many"
-        raise RequestError(400, message, None, "invalid_json") from None
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from None
-    except msgspec.DecodeError as error:
+    except (UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
         raise RequestError(400, f"the body: expected JSON: {error}", None, "invalid_json") from None
 
 
-def _invalid(text: str, within: str = "") -> RequestError:
+def _invalid(text: str) -> RequestError:
     where = _WHERE.search(text)
-    place, what, code = within + (where[1] if where else ""), _WHERE.sub("", text), "invalid_type"
-    for pattern, rule, its_code in _OF_A_FIELD:
-        if found := re.match(pattern, what):
-            place, what, code = f"{place}.{found[1]}".lstrip("."), rule or found[2], its_code
-            break
+    place, what, code = where[1] if where else "", _WHERE.sub("", text), "invalid_type"
+    if found := _FIELD.match(what):
+        code = found.lastgroup or code
+        place, what = f"{place}.{found[code]}".lstrip("."), what[found.end() :] or what
     message = f"{place or 'the body'}: {what[:1].lower()}{what[1:]}"
     return RequestError(400, message, place or None, code)

@@ -15,13 +15,11 @@ from ..untrusted import escape_line
 
 encode = msgspec.json.Encoder().encode
 
+# OpenAI's types of errors; of other statuses they are `invalid_request_error` and `server_error`.
 _TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     404: "not_found_error",
-    405: "invalid_request_error",
     408: "timeout_error",
-    413: "invalid_request_error",
     429: "rate_limit_error",
 }
 _LONGEST = 500  # characters of a message
@@ -39,7 +37,6 @@ class RequestError(LlamaBoltsError):
 
     Attributes:
         status: Of the response.
-        message: What is wrong, in a line.
         param: The field that is wrong, or None.
         code: A name for programs, or None.
     """
@@ -47,15 +44,15 @@ class RequestError(LlamaBoltsError):
     def __init__(
         self, status: int, message: str, param: str | None = None, code: str | None = None
     ) -> None:
-        super().__init__(message)
+        super().__init__(escape_line(message, _LONGEST))
         self.status, self.param, self.code = status, param, code
-        self.message = escape_line(message, _LONGEST)
 
     @property
     def body(self) -> dict[str, Any]:
         """The error as clients of OpenAI's API read it."""
-        kind = _TYPES.get(self.status, "server_error")
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        others = "invalid_request_error" if self.status < 500 else "server_error"
+        kind = _TYPES.get(self.status, others)
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 
     def response(self) -> Response:
@@ -74,8 +71,7 @@ _KINDS = (
     (ContextFullError, 400, "context_length_exceeded"),
     (GrammarError, 400, "invalid_grammar"),
     (NumericError, 500, "failed"),
-    (InferenceError, 400, "invalid_value"),
-    (TokenizerError, 400, "invalid_value"),
+    ((InferenceError, TokenizerError), 400, "invalid_value"),
 )
 
 

@@ -7,7 +7,7 @@ import asyncio
 import json
 import secrets
 import sys
-from collections import OrderedDict
+from collections import deque
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,18 +33,17 @@ class Insides:
 
     def __init__(self, loading: dict[str, Any] | None) -> None:
         self._loading = loading
-        self._answers: OrderedDict[str, bytes] = OrderedDict()
-        self._pages: OrderedDict[str, bytes] = OrderedDict()
+        self._answers: deque[tuple[str, bytes]] = deque(maxlen=_MOST_ANSWERS)
+        self._pages: deque[tuple[str, bytes]] = deque(maxlen=_MOST_PAGES)
         self._one = asyncio.Lock()
 
     def remember(self, name: str, answer: Answer) -> None:
         """Keep what an answer was made of, under its id."""
-        self._answers[name] = json.dumps({
+        asked = {
             "loading": self._loading, "prompt_ids": list(answer.prompt_ids),
             "answer_ids": answer.ids, "sampling": asdict(answer.sampling),
-        }).encode()  # fmt: skip
-        if len(self._answers) > _MOST_ANSWERS:
-            self._answers.popitem(last=False)
+        }  # fmt: skip
+        self._answers.append((name, json.dumps(asked).encode()))
 
     def page(self, name: str) -> bytes:
         """Return a page that was made.
@@ -52,9 +51,10 @@ class Insides:
         Raises:
             RequestError: There is none of this name.
         """
-        if name not in self._pages:
+        page = dict(self._pages).get(name)
+        if page is None:
             raise RequestError(404, "there is no such page any more")
-        return self._pages[name]
+        return page
 
     async def look(self, name: str) -> str:
         """Make the page of an answer; return the page's name, which nobody can guess.
@@ -64,7 +64,8 @@ class Insides:
         """
         if self._loading is None:
             raise RequestError(400, "several processes run the model, and a trace needs one")
-        if name not in self._answers:
+        asked = dict(self._answers).get(name)
+        if asked is None:
             raise RequestError(404, "id: the answer is not known any more", "id")
         async with self._one:
             process = await asyncio.create_subprocess_exec(
@@ -74,7 +75,7 @@ class Insides:
             )  # fmt: skip
             try:
                 async with asyncio.timeout(_SECONDS):
-                    page, _ = await process.communicate(self._answers[name])
+                    page, _ = await process.communicate(asked)
             except TimeoutError:
                 page = b""
             finally:
@@ -84,9 +85,7 @@ class Insides:
         if process.returncode or len(page) > _MOST_PAGE_BYTES:
             raise RequestError(503, f"the run with a trace failed, or took {_SECONDS} seconds")
         made = secrets.token_urlsafe(24)
-        self._pages[made] = page
-        if len(self._pages) > _MOST_PAGES:
-            self._pages.popitem(last=False)
+        self._pages.append((made, page))
         return made
 
 

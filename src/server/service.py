@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -35,31 +34,6 @@ T = TypeVar("T")
 Draw = tuple[SamplingArgs, GrammarMask | None]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a server takes at most: bytes, seconds and connections.
-
-    Attributes:
-        body: Bytes of a body.
-        header: Bytes of a request's line and header.
-        header_seconds: For a header to come.
-        body_seconds: For a body to come.
-        write_seconds: For a client to take some of an answer.
-        answer_seconds: For an answer, its time in the queue included.
-        connections: That are open at a time.
-        shutdown_seconds: For what runs when the server is to end.
-    """
-
-    body: int = 4 << 20
-    header: int = 16 << 10
-    header_seconds: float = 10.0
-    body_seconds: float = 30.0
-    write_seconds: float = 30.0
-    answer_seconds: float = 600.0
-    connections: int = 256
-    shutdown_seconds: float = 10.0
-
-
 class Service:
     """One model behind the endpoints.
 
@@ -69,7 +43,6 @@ class Service:
         chat_format: Of its chats; None where it has none.
         api_key: What clients have to send; None for no key.
         hosts: Names that a request may call the server, beside addresses; None for any.
-        limits: What it takes at most.
         loading: The arguments of `load_model` that gave the model, for `/explorer`, or None.
         log: Takes a line about a failure, for the person who runs the server.
     """
@@ -79,18 +52,16 @@ class Service:
         engine: BatchEngine,
         name: str,
         chat_format: FoundFormat | None,
-        api_key: str | None = None,
-        hosts: frozenset[str] | None = frozenset({"localhost"}),
-        limits: Limits | None = None,
-        loading: dict[str, Any] | None = None,
-        log: Callable[[str], object] = lambda _line: None,
+        api_key: str | None,
+        hosts: frozenset[str] | None,
+        loading: dict[str, Any] | None,
+        log: Callable[[str], object],
     ) -> None:
         tokenizer = engine.model.tokenizer
         assert tokenizer is not None
         self.engine, self.name, self.chat_format = engine, name, chat_format
         self.tokenizer: Tokenizer = tokenizer
         self.hosts, self.log = hosts, log
-        self.limits = limits or Limits()
         self.metrics = Metrics(engine)
         self.insides = Insides(loading)
         self.is_closing = False
@@ -100,8 +71,7 @@ class Service:
         self.end_ids = ends | engine.model.stop_ids
         self._grammars: Grammars | None = None
         self._grammars_lock = threading.Lock()
-        tokens = range(tokenizer.vocab_size)
-        self._longest = max(len(tokenizer.token_bytes(token)) for token in tokens)
+        self._longest = max(map(len, map(tokenizer.token_bytes, range(tokenizer.vocab_size))))
         # Encoding a long text takes a while: it is done beside the event loop.
         self._pool = ThreadPoolExecutor(2, "request")
 
@@ -136,6 +106,13 @@ class Service:
             message = "Authorization: expected Bearer and the server's key"
             raise RequestError(401, message, None, "invalid_api_key")
 
+    def refusal(self, error: Exception, param: str | None = None) -> RequestError:
+        """Return what a client is told of an error; what only the server can mend is logged."""
+        told = refusal(error, param)
+        if told.code in ("failed", "out_of_memory"):
+            self.log(str(error) or repr(error))
+        return told
+
     def check_model(self, name: str | None) -> None:
         """Refuse a model that is not the one that runs."""
         if name is not None and name != self.name:
@@ -144,14 +121,11 @@ class Service:
 
     def _draws(self, body: Generation, calls: str | None = None) -> list[Draw]:
         """Return the sampling and the mask of each answer to a prompt."""
-        samplings = body.sampling()
+        samplings, form = body.sampling(), body.response_format
+        if form is None and calls is None:
+            return [(sampling, None) for sampling in samplings]
         try:
-            if calls is not None:
-                grammar = Grammar("lark", calls)
-            elif body.response_format is None or body.response_format.type == "text":
-                return [(sampling, None) for sampling in samplings]
-            else:
-                grammar = body.response_format.as_grammar()
+            grammar = form.as_grammar() if form is not None else Grammar("lark", calls or "")
             with self._grammars_lock:
                 if self._grammars is None:
                     self._grammars = Grammars(self.tokenizer, self.end_ids)
@@ -162,27 +136,26 @@ class Service:
     def chat_answers(self, body: ChatBody) -> list[ChatAnswer]:
         """Return what a body asks for."""
         if self.chat_format is None:
-            raise RequestError(400, "messages: this model has no chat format: use "
-                               "/v1/completions", "messages", "unsupported")  # fmt: skip
-        found, messages = self.chat_format, [message.as_message() for message in body.messages]
-        chat, (tools, callable_ones) = CHAT_FORMATS[found.name], body.functions()
+            text = "messages: this model has no chat format: use /v1/completions"
+            raise RequestError(400, text, "messages", "unsupported")
+        name, messages = self.chat_format.name, [message.as_message() for message in body.messages]
+        chat, (tools, callable_ones) = CHAT_FORMATS[name], body.functions()
         if tools and chat.tools is None:
-            text = f"tools: the chat format {found.name} has none"
+            text = f"tools: the chat format {name} has none"
             raise RequestError(400, text, "tools", "unsupported")
         texts = [m.content for m in messages] + [encode(tool).decode() for tool in tools]
         self._check_length("".join(texts), "messages", len(messages))
-        is_plain = body.response_format is None or body.response_format.type == "text"
         style, calls = chat.tools if callable_ones else None, None
         if style is not None:
             many, must = body.parallel_tool_calls, body.tool_choice not in (None, "auto")
             calls = grammar_of_calls(style, callable_ones, must, many is not False)
-        ids = encode_chat(self.tokenizer, messages, chat_format=found.name, tools=tools)
+        ids = encode_chat(self.tokenizer, messages, chat_format=name, tools=tools)
         return [
             ChatAnswer(
-                tokenizer=self.tokenizer, prompt_ids=ids, most_tokens=body.most_tokens,
-                sampling=sampling, stop=body.stops(), alternatives=body.alternatives, mask=mask,
-                end_ids=frozenset(end_ids(self.tokenizer, found.name)), style=style,
-                opened=chat.opens_thought if is_plain else None,
+                tokenizer=self.tokenizer, prompt_ids=ids, most_tokens=body.max_tokens,
+                sampling=sampling, stop=body.stop or (), alternatives=body.alternatives, mask=mask,
+                end_ids=end_ids(self.tokenizer, name), style=style,
+                opened=chat.opens_thought if body.response_format is None else None,
             )
             for sampling, mask in self._draws(body, calls)
         ]  # fmt: skip
@@ -200,7 +173,7 @@ class Service:
             made += [
                 TextAnswer(
                     tokenizer=self.tokenizer, prompt_ids=ids, most_tokens=body.max_tokens,
-                    sampling=sampling, stop=body.stops(), alternatives=body.logprobs, mask=mask,
+                    sampling=sampling, stop=body.stop or (), alternatives=body.logprobs, mask=mask,
                     echo=text if body.echo else None,
                 )
                 for sampling, mask in self._draws(body)
@@ -212,10 +185,7 @@ class Service:
         least += len(text.encode("utf-8", "replace")) // self._longest
         positions = self.engine.sequence_length
         if least >= positions:
-            message = (
-                f"the prompt does not fit: it takes at least {least} tokens, and the context has "
-                f"{positions}"
-            )
+            message = f"the prompt does not fit: at least {least} tokens >= {positions} positions"
             raise RequestError(400, message, param, "context_length_exceeded")
 
 

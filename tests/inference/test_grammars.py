@@ -6,6 +6,7 @@ import re
 import resource
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def model() -> Model:
 @pytest.fixture(scope="module")
 def grammars(model: Model) -> Iterator[Grammars]:
     assert model.tokenizer is not None
-    with Grammars(model.tokenizer, model.stop_ids) as found:
+    with closing(Grammars(model.tokenizer, model.stop_ids)) as found:
         yield found
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_arguments_follow_the_schema_of_the_function_that_is_called(style: ToolS
     model, chance = load_model(), random.Random(1)
     assert model.tokenizer is not None
     names, counts = set(), set()
-    with Grammars(model.tokenizer, model.stop_ids) as grammars:
+    with closing(Grammars(model.tokenizer, model.stop_ids)) as grammars:
         for number in range(40):
             many = number % 2 == 0
             text = grammar_of_calls(style, TOOLS, True, many)
@@ -113,7 +114,7 @@ def test_an_answer_may_be_text_or_a_call_that_is_right(
     model = load_model()
     assert model.tokenizer is not None
     pieces = [model.tokenizer.token_bytes(token) for token in range(model.args.vocab_size)]
-    with Grammars(model.tokenizer, model.stop_ids) as grammars:
+    with closing(Grammars(model.tokenizer, model.stop_ids)) as grammars:
         mask = grammars.mask(Grammar("lark", grammar_of_calls(style, TOOLS, False, True)))
         rest = text.encode()
         while rest:  # the longest token that may come and goes on with the text

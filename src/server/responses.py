@@ -1,0 +1,198 @@
+"""The response to a request for answers: from the engine's thread to the client."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from .. import __version__
+from ..inference import Step
+from ..ml.errors import LlamaBoltsError
+from .answers import Answer, Chunk
+from .errors import RequestError, encode
+from .service import Service
+
+# For an answer, its time in the queue included; and for a client to take some of a stream.
+_ANSWER_SECONDS, _WRITE_SECONDS = 600.0, 30.0
+# What a client that does not read may be behind, in steps, of which one with candidates takes more.
+_MOST_BEHIND = 8192
+T = TypeVar("T")
+
+
+class Run:
+    """Several answers in the making. To be made and read in the event loop.
+
+    Args:
+        service: Has the engine that makes them.
+        answers: What to make.
+        is_stream: Whether `events` are wanted, or `whole`.
+        ends: Takes what ends what still runs.
+
+    Raises:
+        InferenceError, TokenIdError, CheckpointError: As `BatchEngine.submit`.
+    """
+
+    def __init__(
+        self, service: Service, answers: Sequence[Answer], is_stream: bool, ends: ExitStack
+    ) -> None:
+        self._service, self._answers, self._began = service, answers, time.perf_counter()
+        self._items: asyncio.Queue[tuple[int, Step | Exception]] = asyncio.Queue()
+        self._most = _MOST_BEHIND // (1 + max(answer.candidates for answer in answers))
+        begin, *kinds = answers[0].names
+        self._head: Chunk = {
+            "id": f"{begin}-{secrets.token_hex(12)}",
+            "object": kinds[is_stream],
+            "created": int(time.time()),
+            "model": service.name,
+            "system_fingerprint": f"llama-bolts-{__version__}",
+            "seed": answers[0].sampling.seed,
+        }
+        for one in answers:
+            if one.mask is not None:
+                ends.callback(one.mask.close)
+        later: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
+        for index, one in enumerate(answers):
+            one.request = service.engine.submit(
+                one.prompt_ids, one.most_tokens if one.most_tokens != 0 else 1, one.sampling,
+                one.stop, one.end_ids, one.begins_text, one.candidates,
+                mask=one.mask, time_limit=_ANSWER_SECONDS,
+                prompt_candidates=0 if one.echo is None else one.candidates,
+                deliver=partial(later, self._put, index),
+            )  # fmt: skip
+            ends.callback(one.request.cancel)
+        self._chunks = self._taken()
+
+    def _put(self, index: int, item: Step | Exception) -> None:
+        if isinstance(item, Step):
+            now, answer, metrics = time.perf_counter(), self._answers[index], self._service.metrics
+            times = metrics.first if answer.last is None else metrics.between
+            times.observe(now - (answer.last or self._began))
+            answer.last = now
+        if self._items.qsize() >= self._most:
+            for answer in self._answers:
+                answer.request.cancel()
+            item = RequestError(408, "the client reads too slowly", None, "too_slow")
+        self._items.put_nowait((index, item))
+
+    async def _taken(self) -> AsyncIterator[list[Chunk]]:
+        """Yield the choices of what there is of all answers, until each has its last step."""
+        left = len(self._answers)
+        while left:
+            batch = [await self._items.get()]
+            while not self._items.empty():
+                batch.append(self._items.get_nowait())
+            taken = list[Chunk]()
+            for index, item in batch:
+                if isinstance(item, Exception):
+                    raise item
+                taken.append({"index": index} | self._answers[index].take(item))
+                left -= item.stop_reason is not None
+            yield taken
+        self._service.insides.remember(self._head["id"], self._answers[0])
+
+    async def whole(self) -> Chunk:
+        """Return a response that is not streamed.
+
+        Raises:
+            Exception: The one that ended an answer.
+        """
+        async for _ in self._chunks:
+            pass
+        choices = [{"index": index} | one.choice() for index, one in enumerate(self._answers)]
+        return self._head | {"choices": choices, "usage": self._usage()}
+
+    async def begin(self) -> None:
+        """Wait for the first step, before `events`.
+
+        Raises:
+            Exception: The one that ended an answer.
+        """
+        begin = self._answers[0].beginning
+        first = [{"index": index} | begin for index in range(len(self._answers)) if begin]
+        self._first = first + await anext(self._chunks)
+
+    async def events(self, includes_usage: bool) -> AsyncIterator[bytes]:
+        """Yield the events of a stream; an error is the last one."""
+        usage = {"usage": None} if includes_usage else {}
+
+        def events(choices: list[Chunk]) -> bytes:
+            each = (self._head | {"choices": [choice]} | usage for choice in choices)
+            return b"".join(map(_event, each))
+
+        try:
+            yield events(self._first)
+            async for choices in self._chunks:
+                yield events(choices)
+            if includes_usage:
+                yield _event(self._head | {"choices": [], "usage": self._usage()})
+            yield b"data: [DONE]\n\n"
+        except LlamaBoltsError as error:
+            yield _event(self._service.refusal(error).body)
+
+    def _usage(self) -> Chunk:
+        """Return the counts of tokens; a prompt with several answers counts once."""
+        # The first answer reads the prompt, the others find it.
+        stats = {id(one.prompt_ids): one.request.stats for one in reversed(self._answers)}.values()
+        asked = sum(one.prompt_tokens for one in stats)
+        made = sum(len(one.ids) for one in self._answers if one.most_tokens != 0)
+        return {
+            "prompt_tokens": asked,
+            "completion_tokens": made,
+            "total_tokens": asked + made,
+            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in stats)},
+        }
+
+
+class EventStream(StreamingResponse):
+    """A stream that ends when its client goes away, or takes nothing for too long."""
+
+    def __init__(self, events: AsyncIterator[bytes], ends: ExitStack) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(events, headers=headers, media_type="text/event-stream")
+        self._ends = ends
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events, each within the time that a client may take."""
+
+        async def timed(message: Message) -> None:
+            async with asyncio.timeout(_WRITE_SECONDS):
+                await send(message)
+
+        # After a TimeoutError the server closes the connection: the response is not complete.
+        with self._ends, suppress(TimeoutError):
+            await super().__call__(scope, receive, timed)
+
+
+async def until_gone(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of work that is ended when the client goes away.
+
+    Raises:
+        ClientDisconnect: It did.
+    """
+    working = asyncio.ensure_future(work)
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        working.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await working
+    except asyncio.CancelledError:
+        if watching.done():
+            raise ClientDisconnect from None
+        raise
+    finally:
+        watching.cancel()
+
+
+def _event(data: Any) -> bytes:
+    return b"data: " + encode(data) + b"\n\n"
