@@ -194,12 +194,9 @@ def open_hugging_face_checkpoint(
         packed = {} if quantization is None else take_packed(found, quantization)
         _check_unscaled(label, found)
         names = dict(hugging_face_names(layers, parts))
-        rows_by_name = dict(rows_of(layers, parts))
-        rows = {name: rows_by_name[ours] for name, ours in names.items()}
-        entries: dict[str, TensorEntry | PackedWeight] = {
-            **{name: entry for name, (_, entry) in found.items()},
-            **packed,
-        }
+        rows = dict(zip(names, dict(rows_of(layers, parts)).values(), strict=True))
+        entries: dict[str, TensorEntry | PackedWeight] = {n: e for n, (_, e) in found.items()}
+        entries |= packed
         check_names(entries, label, rows, "config.json")
         if not tied and "lm_head.weight" not in entries:
             rule = "'lm_head.weight', because tie_word_embeddings is not true"
@@ -241,8 +238,7 @@ def open_gguf_checkpoint(
     entries = {name: entry for part in parts for name, entry in part.tensors.items()}
     factors = entries.pop(_ROPE_FACTORS, None)
     names = dict(gguf_names(layers, layer_parts))
-    rows_by_name = dict(rows_of(layers, layer_parts))
-    rows = {name: rows_by_name[ours] for name, ours in names.items()}
+    rows = dict(zip(names, dict(rows_of(layers, layer_parts)).values(), strict=True))
     check_names(entries, label, rows, source)
     check_shapes(entries, label, rows, dict(sizes), source)
     try:
@@ -256,11 +252,8 @@ def open_gguf_checkpoint(
         for file in mapped:
             file.close()
         raise
-    tensors: dict[str, ml.Weight] = {
-        ours: entries[name].make(files[name], ours)
-        for name, ours in names.items()
-        if name in entries
-    }
+    used = {name: ours for name, ours in names.items() if name in entries}
+    tensors = {ours: entries[name].make(files[name], ours) for name, ours in used.items()}
     count = "a file" if len(parts) == 1 else f"{len(parts)} files"
     return Checkpoint(
         tensors=tensors,
@@ -269,7 +262,7 @@ def open_gguf_checkpoint(
         files=[part.path for part in parts],
         source_format=f"GGUF version {parts[0].version}, {count}",
         mapped=mapped,
-        names_in_files={ours: name for name, ours in names.items() if ours in tensors},
+        names_in_files={ours: name for name, ours in used.items()},
         rope_factors=rope_factors,
     )
 

@@ -73,21 +73,13 @@ def nbytes_of(dtype: ml.DType | ml.BlockDType, shape: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array of numbers, truth values or strings, still as the bytes of the file.
+    """An array of numbers, truth values or strings, still as the bytes of the file."""
 
-    Args:
-        where: File and key, for errors.
-        kind: The type of its values, a key of `_SCALARS` or that of strings.
-        count: How many they are.
-        content: Their bytes; strings with the length of each before it, all inside.
-        ends: Where each string ends in `content`; nothing for numbers.
-    """
-
-    where: str
-    kind: int
-    count: int
-    content: bytes = field(repr=False)
-    ends: Sequence[int] = field(repr=False, default=())
+    where: str  # file and key, for errors
+    kind: int  # the type of its values, a key of `_SCALARS` or that of strings
+    count: int  # of its values
+    content: bytes = field(repr=False)  # their bytes; before each string its length, all inside
+    ends: Sequence[int] = field(repr=False, default=())  # of strings: where each ends in `content`
 
     def values(self, most: int | None = None) -> list[object]:
         """Decode the first `most` values, or all: int, float, bool or str.
@@ -149,23 +141,14 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """What the header of one file says; the file is not open.
-
-    Args:
-        path: The file.
-        label: The file, as errors show it.
-        size: Its bytes.
-        version: 2 or 3.
-        keys: The value of each key, in the order of the file.
-        tensors: The entries by name, in the order of the file; inside the file and not overlapping.
-    """
+    """What the header of one file says; the file is not open."""
 
     path: Path
-    label: str
-    size: int
-    version: int
-    keys: Mapping[str, GgufValue]
-    tensors: Mapping[str, GgufTensor]
+    label: str  # the file, as errors show it
+    size: int  # in bytes
+    version: int  # 2 or 3
+    keys: Mapping[str, GgufValue]  # in the order of the file
+    tensors: Mapping[str, GgufTensor]  # in its order; inside the file and not overlapping
 
     def decoded(self, prefix: str) -> dict[str, object]:
         """Return the keys that begin with a prefix, arrays as lists.
@@ -200,12 +183,8 @@ def read_gguf(path: Path) -> GgufFile:
         CheckpointError: The file is not one of a known version, or breaks a rule of the format; the
             text says which, and at what key or tensor.
     """
-    file = MappedFile(path)
-    try:
-        reader = _Reader(file)
-        return GgufFile(path, file.label, file.size, *reader.read_header())
-    finally:
-        file.close()
+    with contextlib.closing(MappedFile(path)) as file:
+        return GgufFile(path, file.label, file.size, *_Reader(file).read_header())
 
 
 class _Reader:
@@ -254,25 +233,24 @@ class _Reader:
             rule = f"at most {(self._size - self._at) // least_bytes}, which the file has room for"
             self._refuse(what, rule, count)
 
-    def _take(self, what: str, count: int) -> int:
-        """Pass over bytes, which must be there; return where they start."""
+    def _take(self, what: str, count: int) -> bytes:
+        """Return the next bytes, which must be there, and pass over them."""
         start = self._at
         if count > self._size - start:
             self._refuse(what, f"{count} bytes at byte {start}", f"{self._size - start} to the end")
         self._at = start + count
-        return start
+        return self._buffer[start : self._at]
 
     def _number(self, what: str, kind: struct.Struct) -> int:
-        number: int = kind.unpack_from(self._buffer, self._take(what, kind.size))[0]
+        number: int = kind.unpack(self._take(what, kind.size))[0]
         return number
 
     def _text(self, what: str, most: int) -> str:
         length = self._number(what, _U64)
         if length > most:
             self._refuse(f"{what}: bytes", f"at most {most}", length)
-        start = self._take(what, length)
         try:
-            return self._buffer[start : self._at].decode()
+            return self._take(what, length).decode()
         except UnicodeDecodeError as error:
             self._refuse(what, "UTF-8", f"other bytes at byte {error.start}")
 
@@ -291,8 +269,7 @@ class _Reader:
 
     def _numbers(self, what: str, kind: int, count: int) -> "np.ndarray[tuple[int], np.dtype]":
         dtype = np.dtype(_SCALARS[kind])
-        start = self._take(what, count * dtype.itemsize)
-        found = np.frombuffer(self._buffer[start : self._at], dtype)
+        found = np.frombuffer(self._take(what, count * dtype.itemsize), dtype)
         if kind == _BOOL and found.view(np.uint8).max(initial=0) > 1:
             self._refuse(what, "0 or 1 for a truth value", int(found.view(np.uint8).max()))
         return found

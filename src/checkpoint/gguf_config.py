@@ -24,6 +24,7 @@ from .params import (
     integer_in,
     is_one_of,
     number_in,
+    value_of,
 )
 
 RopePairs = Literal["interleaved", "halves"]
@@ -35,15 +36,11 @@ ARCHITECTURES: Mapping[str, RopePairs] = {
 """The architectures that are loaded, and which rows of q and k are rotated together."""
 
 RULES: Mapping[str, Rule] = {
-    "context_length": SIZE,
-    "embedding_length": SIZE,
+    **dict.fromkeys(("context_length", "embedding_length"), SIZE),
     "block_count": integer_in(1, MOST_LAYERS),
-    "feed_forward_length": SIZE,
-    "vocab_size": SIZE,
-    "attention.head_count": SIZE,
-    "attention.head_count_kv": SIZE,
-    "attention.key_length": SIZE,
-    "attention.value_length": SIZE,
+    **dict.fromkeys(("feed_forward_length", "vocab_size"), SIZE),
+    **dict.fromkeys(("attention.head_count", "attention.head_count_kv"), SIZE),
+    **dict.fromkeys(("attention.key_length", "attention.value_length"), SIZE),
     "attention.layer_norm_rms_epsilon": number_in(0, 1),
     "rope.dimension_count": SIZE,
     "rope.freq_base": number_in(1, 1e12),
@@ -79,21 +76,13 @@ HARMLESS_KEYS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class GgufConfig:
-    """The hyperparameters of one model, checked.
+    """The hyperparameters of one model, checked."""
 
-    Args:
-        architecture: A key of `ARCHITECTURES`.
-        given: The values by key, without the name of the architecture before it.
-        head_dim: h.
-        rope_theta: The base of the rotary frequencies.
-        rope_factor: What divides all rotary frequencies; 1 for nothing.
-    """
-
-    architecture: str
-    given: Mapping[str, GgufValue]
-    head_dim: int
-    rope_theta: float
-    rope_factor: float
+    architecture: str  # a key of `ARCHITECTURES`
+    given: Mapping[str, GgufValue]  # by key, without the name of the architecture before it
+    head_dim: int  # h
+    rope_theta: float  # the base of the rotary frequencies
+    rope_factor: float  # what divides all rotary frequencies; 1 for nothing
 
 
 def read_gguf_config(file: GgufFile) -> GgufConfig:
@@ -129,24 +118,18 @@ def read_gguf_config(file: GgufFile) -> GgufConfig:
     check_keys(label, values, known, tuple(prefix + key for key in _NEEDED_KEYS))
     check_values(label, values, rules)
     given = {key.removeprefix(prefix): value for key, value in values.items()}
-    theta = given.get("rope.freq_base", DEFAULT_ROPE_THETA)
-    assert isinstance(theta, int | float), "its rule holds"
+    theta = float(value_of(given, "rope.freq_base", DEFAULT_ROPE_THETA))
     head_dim, factor = _head_dim(label, prefix, given), _rope_factor(label, prefix, given)
-    return GgufConfig(name, given, head_dim, float(theta), factor)
+    return GgufConfig(name, given, head_dim, theta, factor)
 
 
 def _head_dim(label: str, prefix: str, given: Mapping[str, GgufValue]) -> int:
     """Return the size of a head, which several keys may say."""
-    dim, heads = given["embedding_length"], given["attention.head_count"]
-    assert isinstance(dim, int)
-    assert isinstance(heads, int)
-    size = given.get("attention.key_length")
-    if size is None:
-        if dim % heads:
-            what = f"{prefix}embedding_length % {prefix}attention.head_count"
-            raise mismatch(label, what, 0, f"{dim} % {heads} = {dim % heads}")
-        size = dim // heads
-    assert isinstance(size, int)
+    dim, heads = value_of(given, "embedding_length", 0), value_of(given, "attention.head_count", 0)
+    if "attention.key_length" not in given and dim % heads:
+        what = f"{prefix}embedding_length % {prefix}attention.head_count"
+        raise mismatch(label, what, 0, f"{dim} % {heads} = {dim % heads}")
+    size = value_of(given, "attention.key_length", dim // heads)
     for key in ("attention.value_length", "rope.dimension_count"):
         if given.get(key, size) != size:
             raise mismatch(label, prefix + key, f"{size}, the size of a head", given[key])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import ml
 from .gguf import DTYPES, MAGIC, nbytes_of
-from .safetensors_writer import TensorWriter, bytes_of
+from .safetensors_writer import TensorWriter
 
 _VERSION, _ALIGNMENT = 3, 32
 TYPE_NUMBERS: Mapping[ml.DType | ml.BlockDType, int] = {d: number for number, d in DTYPES.items()}
@@ -55,14 +55,6 @@ class GgufWriter(TensorWriter):
         content = b"".join(head)
         super().__init__(path, content.ljust(_aligned(len(content)), b"\0"), places)
         self._stream.truncate(self._start + position)
-
-    def write(self, name: str, weight: ml.Weight) -> None:
-        """Write one of the tensors, once.
-
-        Raises:
-            OSError: It cannot be written, as on a full disk.
-        """
-        self._put(name, bytes_of(weight if isinstance(weight, ml.Tensor) else weight.codes))
 
 
 def _aligned(position: int) -> int:

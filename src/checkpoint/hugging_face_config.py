@@ -34,6 +34,7 @@ from .params import (
     is_one_of,
     number_in,
     refused_key,
+    value_of,
 )
 
 CONFIG_FILE = "config.json"
@@ -47,9 +48,8 @@ def _is_token(value: object) -> bool:
 
 
 def _is_token_or_tokens(value: object) -> bool:
-    if isinstance(value, list):
-        return 0 < len(value) <= _MOST_END_TOKENS and all(map(_is_token, value))
-    return _is_token(value)
+    tokens = value if isinstance(value, list) else [value]
+    return 0 < len(tokens) <= _MOST_END_TOKENS and all(map(_is_token, tokens))
 
 
 def _text_of(*known: str) -> Rule:
@@ -70,18 +70,13 @@ _SWITCHES: Rule = (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A `model_type` that is supported.
+    """A `model_type` that is supported."""
 
-    Attributes:
-        architecture: Its class in transformers.
-        defaults: What a missing key stands for there, where that differs from Llama's. A null is
-            not a missing key.
-        rules: Keys that only this family has. Where `max_window_layers` is among them, only
-            `use_sliding_window`, which is not supported, makes `sliding_window` count.
-    """
-
-    architecture: str
+    architecture: str  # its class in transformers
+    # What a missing key stands for, where that differs from Llama's. A null is not a missing key.
     defaults: Mapping[str, object] = field(default_factory=dict)
+    # Keys that only this family has. Where `max_window_layers` is among them, only
+    # `use_sliding_window`, which is not supported, makes `sliding_window` count.
     rules: Mapping[str, Rule] = field(default_factory=dict)
 
 
@@ -118,7 +113,10 @@ _OTHER_FAMILIES = {
     "gemma3_text": "four norms in a layer, GeLU and windows",
     "ministral": "windows in some layers",
     "ministral3": "the rotary embedding YaRN",
-    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe"), "a mixture of experts"),
+    "mixtral": "a mixture of experts",
+    "qwen2_moe": "a mixture of experts",
+    "qwen3_moe": "a mixture of experts",
+    "granitemoe": "a mixture of experts",
 }
 
 RULES: dict[str, Rule] = {
@@ -157,28 +155,46 @@ _NEEDED_KEYS = (
 _GENERATION_RULES = {key: RULES[key] for key in ("bos_token_id", "eos_token_id")}
 
 NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys((
-        "rope_interleaved", "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder",
-        "use_bfloat16", "use_sliding_window", "remove_invalid_values", "renormalize_logits",
-        "use_mtp", "use_mrope",
-    ), (False,)),
-    **dict.fromkeys((
-        "num_experts", "num_local_experts", "no_repeat_ngram_size", "min_length", "min_new_tokens",
-        "encoder_no_repeat_ngram_size", "diversity_penalty", "penalty_alpha", "epsilon_cutoff",
-        "eta_cutoff",
-    ), (0,)),
-    **dict.fromkeys((
-        "partial_rotary_factor", "encoder_repetition_penalty", "num_beams", "num_beam_groups",
-        "guidance_scale", "typical_p", "num_return_sequences",
-    ), (1,)),
-    **dict.fromkeys((
-        "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "force_words_ids",
-        "constraints", "stop_strings",
-    ), ([],)),
-    **dict.fromkeys((
-        "cross_attention_hidden_size", "forced_bos_token_id", "forced_eos_token_id",
-        "exponential_decay_length_penalty", "dola_layers", "watermarking_config", "top_h",
-    ), ()),
+    "rope_interleaved": (False,),
+    "is_encoder_decoder": (False,),
+    "add_cross_attention": (False,),
+    "tie_encoder_decoder": (False,),
+    "use_bfloat16": (False,),
+    "use_sliding_window": (False,),
+    "remove_invalid_values": (False,),
+    "renormalize_logits": (False,),
+    "use_mtp": (False,),
+    "use_mrope": (False,),
+    "num_experts": (0,),
+    "num_local_experts": (0,),
+    "no_repeat_ngram_size": (0,),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "diversity_penalty": (0,),
+    "penalty_alpha": (0,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "partial_rotary_factor": (1,),
+    "encoder_repetition_penalty": (1,),
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "guidance_scale": (1,),
+    "typical_p": (1,),
+    "num_return_sequences": (1,),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "bad_words_ids": ([],),
+    "force_words_ids": ([],),
+    "constraints": ([],),
+    "stop_strings": ([],),
+    "cross_attention_hidden_size": (),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "exponential_decay_length_penalty": (),
+    "dola_layers": (),
+    "watermarking_config": (),
+    "top_h": (),
     "is_decoder": (False, True),
     "pruned_heads": ({}, []),
     "sequence_bias": ({}, []),
@@ -303,11 +319,12 @@ def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
     family = FAMILIES[str(given["model_type"])]
     config = {**family.defaults, **given}
     _check_sizes(label, config, family)
-    _check_tokens(label, config, config["vocab_size"])
+    vocab_size = value_of(config, "vocab_size", 0)
+    _check_tokens(label, config, vocab_size)
     path, generation = directory / _GENERATION_FILE, {}
     if os.path.exists(path):
         generation = _read(path, _GENERATION_RULES, GENERATION_HARMLESS_KEYS, ())
-        _check_tokens(label_of(path), generation, config["vocab_size"])
+        _check_tokens(label_of(path), generation, vocab_size)
     theta = family.defaults.get("rope_theta", DEFAULT_ROPE_THETA)
     rope_type, rope = _rope(label, given, theta)
     quantization = read_quantization(label, config)
@@ -338,9 +355,8 @@ def _read(
     return values
 
 
-def _check_tokens(label: str, values: Mapping[str, object], vocab_size: object) -> None:
+def _check_tokens(label: str, values: Mapping[str, object], vocab_size: int) -> None:
     """Check that the tokens that begin or end a text belong to the vocabulary."""
-    assert isinstance(vocab_size, int)
     for key in _GENERATION_RULES:
         value = values.get(key)
         for number in value if isinstance(value, list) else [value]:
@@ -350,9 +366,7 @@ def _check_tokens(label: str, values: Mapping[str, object], vocab_size: object) 
 
 def _check_sizes(label: str, config: Mapping[str, object], family: Family) -> None:
     """Check heads against the model dimension, lists against the layers, and who has a window."""
-    hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    assert isinstance(hidden, int)
-    assert isinstance(heads, int)
+    hidden, heads = value_of(config, "hidden_size", 0), value_of(config, "num_attention_heads", 0)
     if config.get("head_dim") is None and hidden % heads:
         what = "hidden_size % num_attention_heads"
         raise mismatch(label, what, 0, f"{hidden} % {heads} = {hidden % heads}")
@@ -369,12 +383,7 @@ def _check_sizes(label: str, config: Mapping[str, object], family: Family) -> No
 def _rope(
     label: str, config: Mapping[str, object], default_theta: object
 ) -> tuple[RopeType, dict[str, float]]:
-    """Read the rotary embedding of a configuration whose top-level values are checked.
-
-    Raises:
-        CheckpointError: An unknown type, a key that its type lacks or does not know, a value out of
-            range, or two spellings that say different things.
-    """
+    """Read the rotary embedding of a configuration whose top-level values are checked."""
     found = []
     for key in ("rope_scaling", "rope_parameters"):
         value = config.get(key)

@@ -9,6 +9,7 @@ as such anyway. Populating it first took as long as the first step then saved, f
 too; and reading ahead from a cold disk gained nothing that could be distinguished from noise.
 """
 
+import contextlib
 import errno
 import hashlib
 import mmap
@@ -112,10 +113,8 @@ class MappedFile:
         """Let go of the mapping; it ends when the last tensor made from it does."""
         buffer, self.buffer, self.size = self.buffer, b"", 0
         if isinstance(buffer, mmap.mmap):
-            try:
+            with contextlib.suppress(BufferError):  # the last of its tensors ends the mapping
                 buffer.close()
-            except BufferError:
-                return  # Tensors still point into it: the last of them ends the mapping.
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int, int]:

@@ -116,17 +116,11 @@ _HARMLESS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LayerParts:
-    """In what the tensors of a family's layers differ from those of Llama.
+    """In what the tensors of a family's layers differ from those of Llama."""
 
-    Attributes:
-        biases: The matrices that have biases, `wq` to `w3`.
-        query_key_norm: What queries and keys are normalized over: each head, all heads, or nothing.
-        norms_after: Whether attention and feed-forward have their norms after them, not before.
-    """
-
-    biases: tuple[str, ...] = ()
-    query_key_norm: Literal["head", "all"] | None = None
-    norms_after: bool = False
+    biases: tuple[str, ...] = ()  # the matrices that have biases, `wq` to `w3`
+    query_key_norm: Literal["head", "all"] | None = None  # what queries and keys are normed over
+    norms_after: bool = False  # those of attention and feed-forward, not before them
 
 
 LLAMA_PARTS = LayerParts()
@@ -134,10 +128,13 @@ LLAMA_PARTS = LayerParts()
 
 def rows_of(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> Iterator[tuple[str, TensorRow]]:
     """Give (full name, row) of each tensor that a model has; `parts` as in `ModelArgs`."""
+    biases = (row for matrix, row in _BIAS_ROWS.items() if matrix in parts.biases)
+    norms = _QUERY_KEY_NORM_ROWS.get(parts.query_key_norm or "", ())
+    layer_rows = (*_LAYER_ROWS, *biases, *norms)
     for row in _MODEL_ROWS:
         yield row.name, row
     for layer in range(layer_count):
-        for row in _layer_rows(parts):
+        for row in layer_rows:
             yield f"layers.{layer}.{row.name}", row
 
 
@@ -145,13 +142,11 @@ def hugging_face_names(
     layer_count: int, parts: LayerParts = LLAMA_PARTS
 ) -> Iterator[tuple[str, str]]:
     """Give (name in Hugging Face's files, Meta's name) of each tensor, as `rows_of` orders them."""
-    for row in _MODEL_ROWS:
-        yield row.hugging_face, row.name
-    for layer in range(layer_count):
-        for row in _layer_rows(parts):
-            name = row.hugging_face
-            name = _NAMES_AFTER.get(name, name) if parts.norms_after else name
-            yield f"model.layers.{layer}.{name}", f"layers.{layer}.{row.name}"
+    others = _NAMES_AFTER if parts.norms_after else {}
+    for name, row in rows_of(layer_count, parts):
+        layer = name.removesuffix(row.name)
+        theirs = others.get(row.hugging_face, row.hugging_face)
+        yield f"model.{layer}{theirs}" if layer else theirs, name
 
 
 def gguf_names(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> Iterator[tuple[str, str]]:
@@ -159,14 +154,8 @@ def gguf_names(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> Iterator[tu
     names = _GGUF_NAMES | (_GGUF_NAMES_AFTER if parts.norms_after else {})
     for name, row in rows_of(layer_count, parts):
         stem, _, ending = row.name.rpartition(".")
-        layer = f"blk.{name.split('.')[1]}." if name != row.name else ""
+        layer = name.removesuffix(row.name).replace("layers", "blk")
         yield f"{layer}{names[stem]}.{ending}", name
-
-
-def _layer_rows(parts: LayerParts) -> tuple[TensorRow, ...]:
-    biases = tuple(row for matrix, row in _BIAS_ROWS.items() if matrix in parts.biases)
-    norms = _QUERY_KEY_NORM_ROWS.get(parts.query_key_norm or "", ())
-    return (*_LAYER_ROWS, *biases, *norms)
 
 
 def row_of(name: str) -> TensorRow | None:

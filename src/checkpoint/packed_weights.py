@@ -56,36 +56,26 @@ _SUPPORTED = "nf4 of bitsandbytes or int8 of compressed-tensors"
 _Accepted = Mapping[str, tuple[object, ...] | None]
 _NF4_VALUES: _Accepted = {
     "quant_method": ("bitsandbytes",),
-    "load_in_4bit": (True,),
-    "_load_in_4bit": (True,),
-    "load_in_8bit": (False,),
-    "_load_in_8bit": (False,),
+    **dict.fromkeys(("load_in_4bit", "_load_in_4bit"), (True,)),
+    **dict.fromkeys(("load_in_8bit", "_load_in_8bit"), (False,)),
     "bnb_4bit_quant_type": ("nf4",),
     "bnb_4bit_use_double_quant": (False, True),
     "bnb_4bit_compute_dtype": ("float32", "bfloat16", "float16"),
     "bnb_4bit_quant_storage": ("uint8", "int8", "bfloat16", "float16", "float32", "float64"),
-    "llm_int8_enable_fp32_cpu_offload": None,
-    "llm_int8_has_fp16_weight": None,
-    "llm_int8_skip_modules": None,
-    "llm_int8_threshold": None,
+    **dict.fromkeys(("llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight")),
+    **dict.fromkeys(("llm_int8_skip_modules", "llm_int8_threshold")),
 }
 _INT8_VALUES: _Accepted = {
     "quant_method": ("compressed-tensors",),
     "format": ("int-quantized",),
     "quantization_status": ("compressed",),
-    "kv_cache_scheme": (None, {}),
-    "sparsity_config": (None, {}),
-    "transform_config": (None, {}),
-    "global_compression_ratio": None,
-    "version": None,
-    "ignore": None,
-    "config_groups": None,
+    **dict.fromkeys(("kv_cache_scheme", "sparsity_config", "transform_config"), (None, {})),
+    **dict.fromkeys(("global_compression_ratio", "version", "ignore", "config_groups")),
 }
 _GROUP_VALUES: _Accepted = {
     "targets": (["Linear"],),
     "weights": None,
-    "input_activations": (None,),
-    "output_activations": (None,),
+    **dict.fromkeys(("input_activations", "output_activations"), (None,)),
     "format": (None, "int-quantized"),
 }
 _WEIGHTS_VALUES: _Accepted = {
@@ -97,24 +87,16 @@ _WEIGHTS_VALUES: _Accepted = {
     "dynamic": (False,),
     "actorder": (None, False),
     "block_structure": (None,),
-    "observer": None,
-    "observer_kwargs": None,
-    "scale_dtype": None,
-    "zp_dtype": None,
+    **dict.fromkeys(("observer", "observer_kwargs", "scale_dtype", "zp_dtype")),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizationConfig:
-    """How the quantized weights of a model's files are stored.
-
-    Args:
-        kind: "nf4" or "int8".
-        description: The same for people, with the name of the library whose format it is.
-    """
+    """How the quantized weights of a model's files are stored."""
 
     kind: Literal["nf4", "int8"]
-    description: str
+    description: str  # the same for people, with the name of the library whose format it is
 
 
 def read_quantization(label: str, config: Mapping[str, object]) -> QuantizationConfig | None:
@@ -168,17 +150,11 @@ def _check_accepted(label: str, found: object, values: _Accepted, needed: tuple[
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """A quantized matrix whose parts were found and fit together.
-
-    Args:
-        shape: Of the matrix.
-        parts: The tensors that it is made of.
-        make: Makes the matrix, of a name.
-    """
+    """A quantized matrix whose parts were found and fit together."""
 
     shape: tuple[int, ...]
-    parts: tuple[Located, ...]
-    make: Callable[[str], ml.QuantizedTensor]
+    parts: tuple[Located, ...]  # the tensors that it is made of
+    make: Callable[[str], ml.QuantizedTensor]  # makes the matrix, of a name
 
 
 def take_packed(found: Found, kind: str) -> dict[str, PackedWeight]:
@@ -296,11 +272,8 @@ def _state(name: str, place: Located, is_nested: bool) -> tuple[tuple[int, int],
         if type(value[key]) is not type(wanted) or value[key] != wanted:
             raise mismatch(label, key, wanted, described(value[key]))
     shape = value["shape"]
-    if (
-        not isinstance(shape, list)
-        or len(shape) != 2
-        or not all(is_integer(size, 1, LARGEST_SIZE) for size in shape)
-    ):
+    sizes = shape if isinstance(shape, list) else []
+    if len(sizes) != 2 or not all(is_integer(size, 1, LARGEST_SIZE) for size in sizes):
         raise mismatch(label, "shape", "two sizes", described(shape))
     offset = value["nested_offset"] if is_nested else 0.0
     # float32 is what the kernels take; a number beyond it would become infinite there.

@@ -8,6 +8,7 @@ Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args
 
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from ..untrusted import described, is_integer, label_of, read_json_object, shown, some_of
 from .errors import CheckpointError, mismatch
@@ -17,6 +18,7 @@ MOST_LAYERS = 1 << 10
 DEFAULT_ROPE_THETA = 10000.0  # of every Llama before the third, whose files do not name it
 MOST_CONFIG_BYTES = 1 << 16
 
+T = TypeVar("T")
 Rule = tuple[str, Callable[[object], bool]]
 """A rule in words, for the error, and its check."""
 
@@ -69,18 +71,13 @@ HARMLESS_KEYS = frozenset({"max_batch_size", "model_parallel_size"})
 REFUSED_KEYS = {
     "quantization_args": "quantized weights",
     "lora_args": "LoRA adapters",
-    "vision_chunk_size": "a vision model",
-    "vision_max_num_chunks": "a vision model",
-    "vision_num_cross_attention_layers": "a vision model",
-    "vision_args": "a vision model",
-    "moe_args": "a mixture of experts",
-    "moe": "a mixture of experts",
-    "num_experts": "a mixture of experts",
+    **dict.fromkeys(("vision_chunk_size", "vision_max_num_chunks"), "a vision model"),
+    **dict.fromkeys(("vision_num_cross_attention_layers", "vision_args"), "a vision model"),
+    **dict.fromkeys(("moe_args", "moe", "num_experts"), "a mixture of experts"),
     "use_qk_norm": "normalized queries and keys",
     "attention_chunk_size": "chunked attention",
     "attn_temperature_tuning": "attention with a temperature",
-    "floor_scale": "attention with a temperature",
-    "attn_scale": "attention with a temperature",
+    **dict.fromkeys(("floor_scale", "attn_scale"), "attention with a temperature"),
     "nope_layer_interval": "layers without rotary embedding",
     "rope_scaling_factor": "the rotary embedding of Llama 4",
     "rope_high_freq_factor": "the rotary embedding of Llama 4",
@@ -109,10 +106,8 @@ def read_params(path: Path) -> dict[str, object]:
     check_keys(label, params, USED_KEYS.keys() | HARMLESS_KEYS, _NEEDED_KEYS)
     check_values(label, params, USED_KEYS)
     for over, under in (("dim", "n_heads"), ("n_heads", "n_kv_heads")):
-        large, small = params[over], params.get(under)
-        if not isinstance(large, int) or not isinstance(small, int):
-            continue  # an absent size has a default that divides
-        if large % small:
+        large, small = value_of(params, over, 0), value_of(params, under, 1)
+        if large % small:  # an absent size has a default that divides
             raise mismatch(label, f"{over} % {under}", 0, f"{large} % {small} = {large % small}")
     return params
 
@@ -142,6 +137,12 @@ def check_values(label: str, values: Mapping[str, object], rules: Mapping[str, R
     for key, (rule, check) in rules.items():
         if values.get(key) is not None and not check(values[key]):
             raise mismatch(label, key, rule, described(values[key]))
+
+
+def value_of(values: Mapping[str, object], key: str, default: T) -> T:
+    """Return a value whose rule was checked, or the default where it is absent or null."""
+    value = values.get(key)
+    return default if value is None else value  # type: ignore[return-value]  # its rule holds
 
 
 def refused_key(label: str, key: str, what: str) -> CheckpointError:

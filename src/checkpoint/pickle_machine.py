@@ -51,16 +51,12 @@ class OrderedDictValue(dict[str, object]):
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """A global by its dotted name, and what it means here.
-
-    Args:
-        name: The dotted name.
-        meaning: Of a storage class of torch, the dtype of its elements. Of what REDUCE may call,
-            a function of the tuple of arguments that checks them and returns an inert value; it
-            raises ValueError with `expected X, got Y` on bad ones.
-    """
+    """A global by its dotted name, and what it means here."""
 
     name: str
+    # Of a storage class of torch, the dtype of its elements. Of what REDUCE may call, a
+    # function of the tuple of arguments that checks them and returns an inert value; it
+    # raises ValueError with `expected X, got Y` on bad ones.
     meaning: ml.DType | Callable[[tuple[object, ...]], object]
 
 
@@ -91,9 +87,6 @@ def _load_storage(persistent_id: object) -> StorageReference:
     """Read a persistent id `("storage", class, key, device, element count)`.
 
     The device is where the tensor was when it was saved (`cpu`, `cuda:0`) and changes nothing here.
-
-    Raises:
-        ValueError: Any other form.
     """
     if not isinstance(persistent_id, tuple) or len(persistent_id) != 5:
         raise ValueError("expected a tuple of 5 values, got something else")

@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -63,7 +62,16 @@ class TensorWriter:
         self._stream = path.open("xb")
         self._stream.write(head)
 
-    def _put(self, name: str, content: bytes | memoryview) -> None:
+    def write(self, name: str, content: bytes | memoryview | ml.Weight) -> None:
+        """Write one of the tensors, once: its bytes, or those of a weight or of its codes.
+
+        Raises:
+            OSError: They cannot be written, as on a full disk.
+        """
+        if isinstance(content, ml.QuantizedTensor):
+            content = content.codes
+        if isinstance(content, ml.Tensor):
+            content = bytes_of(content)
         start, nbytes = self._places.pop(name)
         assert len(content) == nbytes
         self._stream.seek(self._start + start)
@@ -72,12 +80,7 @@ class TensorWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         try:
             if error is None:
                 assert not self._places
@@ -123,14 +126,6 @@ class SafetensorsWriter(TensorWriter):
         self, path: Path, tensors: Sequence[NewTensor], metadata: Mapping[str, str]
     ) -> None:
         super().__init__(path, *safetensors_head(tensors, metadata))
-
-    def write(self, name: str, content: bytes | memoryview) -> None:
-        """Write the bytes of one of the tensors, once.
-
-        Raises:
-            OSError: They cannot be written, as on a full disk.
-        """
-        self._put(name, content)
 
 
 # The tensors of a weight

@@ -114,9 +114,8 @@ class _DirectoryReader:
         if end_at < 0 or self._buffer[end_at : end_at + 4] != b"PK\x05\x06":
             rule = f"in the last {_END.size} bytes of the file"
             self._refuse("end record", rule, "something else (a truncated file, or bytes after it)")
-        _, disk, start_disk, here, count, size, start, comment = _END.unpack_from(
-            self._buffer, end_at
-        )
+        fields = _END.unpack_from(self._buffer, end_at)
+        _, disk, start_disk, here, count, size, start, comment = fields
         if disk or start_disk or here != count or comment:
             self._refuse("end record", "one disk, one count and no comment", "other values")
         stop = end_at

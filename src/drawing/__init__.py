@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
 from ..trace.events import STAGES, Stage
+from .canvas import Canvas
 from .flow import draw_flow
+from .frame import Drawn, draw_heading, finished
 from .loop import draw_loop, draw_sampling
 from .overview import draw_attention_stage, draw_block_stage, draw_model, draw_residual
 from .run import Beside, Recorder, TracedRun
@@ -15,7 +17,7 @@ __all__ = ["Beside", "Recorder", "TracedRun", "draw_all"]
 MODEL = "model.svg"
 
 # The stages that are no flow of ops.
-_OWN: Mapping[int, Callable[[TracedRun, Stage], str]] = {
+_OWN: Mapping[int, Callable[[Canvas, TracedRun, Stage, float], Drawn]] = {
     1: draw_tokenization,
     2: draw_tokens_tensor,
     3: draw_loop,
@@ -34,8 +36,11 @@ def draw_all(run: TracedRun) -> dict[str, str]:
     Args:
         run: a whole answer, from its tokenization to its first token at least.
     """
-    drawn = {
-        PurePosixPath(stage.diagram).name: _OWN.get(number, draw_flow)(run, stage)
-        for number, stage in STAGES.items()
-    }
-    return drawn | {MODEL: draw_model(run)}
+    drawn = {}
+    for number, stage in STAGES.items():
+        canvas, draw = Canvas(), _OWN.get(number, draw_flow)
+        end = draw(canvas, run, stage, draw_heading(canvas, stage))
+        drawn[PurePosixPath(stage.diagram).name] = finished(canvas, run, stage, *end)
+    canvas = Canvas()
+    end = draw_model(canvas, run, draw_heading(canvas, None))
+    return drawn | {MODEL: finished(canvas, run, None, *end)}

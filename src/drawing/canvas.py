@@ -3,6 +3,7 @@
 Text is set in fonts that readers have, so its width is estimated, on the safe side.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
@@ -88,12 +89,7 @@ class Canvas:
         return len(self._elements) - 1
 
     def rect(
-        self,
-        box: Box,
-        kind: str,
-        radius: float = 6,
-        slot: int | None = None,
-        opacity: float = 1.0,
+        self, box: Box, kind: str, radius: float = 6, slot: int | None = None, opacity: float = 1.0
     ) -> Box:
         """Draw a rectangle of a class of the palette, here or in a slot, and return it."""
         faint = "" if opacity == 1.0 else f' fill-opacity="{opacity:.2f}"'
@@ -119,8 +115,10 @@ class Canvas:
         mono: bool = True,
         bold: bool = False,
         struck: bool = False,
+        room: float = math.inf,
     ) -> None:
-        """Write a line of text; `at` is on its base line."""
+        """Write a line of text, cut to a width (in the mono font); `at` is on its base line."""
+        text = shortened(text, room, size)
         kinds = f"{ink} {'mono' if mono else 'sans'}{' bold' * bold}"
         where = "" if anchor == "start" else f' text-anchor="{anchor}"'
         where += ' text-decoration="line-through"' * struck

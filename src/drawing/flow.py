@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from ..trace.events import Stage
 from ..trace.records import Event, TensorInfo
-from .canvas import BODY, INNER, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, wrapped
-from .frame import LINE, draw_heading, draw_tensor, finished, note_on, tensor_height
+from .canvas import BODY, INNER, MARGIN, SMALL, WIDTH, Box, Canvas, wrapped
+from .frame import LINE, Drawn, draw_tensor, note_on, tensor_height
 from .pictures import HEIGHT, PICTURES, draw_product, is_product
 from .run import TracedRun
 
@@ -108,12 +108,10 @@ class _Sheet:
         return Box(MARGIN + lane * (width + _GAP), 0, span * width + (span - 1) * _GAP, 0)
 
 
-def draw_flow(run: TracedRun, stage: Stage) -> str:
-    """Return the diagram of a stage whose work is ops."""
-    canvas = Canvas()
-    top = draw_heading(canvas, stage)
+def draw_flow(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Drawn:
+    """Draw a stage whose work is ops."""
     sheet = _Sheet(canvas, run, stage, steps_of(run.first(stage.number)))
-    y = _draw_inputs(sheet, top)
+    y = _draw_inputs(sheet, y)
     results: dict[int, Box] = {}
     for row in range(1 + max(step.row for step in sheet.steps)):
         y = _draw_row(sheet, [step for step in sheet.steps if step.row == row], y, results)
@@ -122,7 +120,7 @@ def draw_flow(run: TracedRun, stage: Stage) -> str:
         y = _draw_notes_below(sheet, y + 10)
     if stage.number in PICTURES:
         y = PICTURES[stage.number](canvas, run, y + 10)
-    return finished(canvas, run, stage, y + 10, _letters(sheet.steps))
+    return y + 10, _letters(sheet.steps), ""
 
 
 def _draw_inputs(sheet: _Sheet, y: float) -> float:
@@ -150,17 +148,14 @@ def _draw_row(sheet: _Sheet, steps: list[Step], y: float, results: dict[int, Box
     for step in steps:
         column = sheet.column(step.lane)
         op = Box(column.x, y + _ARROW, column.width, height)
-        if step.main_input is not None or step.sources:
-            middle = op.middle[0]
-            above = [results[id(s)].bottom for s in step.sources if s.lane == step.lane]
-            start = above[0] if above else y
-            if above or step.main_input is not None:
-                sheet.canvas.arrow([(middle, start), (middle, op.y)])
+        middle = op.middle[0]
+        above = [results[id(s)].bottom for s in step.sources if s.lane == step.lane]
+        if above or step.main_input is not None:
+            sheet.canvas.arrow([(middle, above[0] if above else y), (middle, op.y)])
         _draw_op(sheet, step, op)
         for source in step.sources:
             if source.lane != step.lane:
                 _draw_crossing(sheet.canvas, results[id(source)], op)
-        middle = op.bottom_middle[0]
         result = Box(column.x, op.bottom + _ARROW, column.width, tensor_height(sheet.run))
         sheet.canvas.arrow([(middle, op.bottom), (middle, result.y)])
         results[id(step)] = draw_tensor(sheet.canvas, sheet.run, step.result, result)
@@ -182,8 +177,7 @@ def _draw_op(sheet: _Sheet, step: Step, box: Box) -> None:
     canvas.text((box.x + 14, y), step.event.op, bold=True)
     for line in _arguments(step):
         y += LINE
-        text = shortened(line, box.width - 28, SMALL)
-        canvas.text((box.x + 14, y), text, size=SMALL, ink="soft")
+        canvas.text((box.x + 14, y), line, size=SMALL, ink="soft", room=box.width - 28)
     y += 10
     for x in step.side_inputs:
         inner = Box(box.x + 8, y, box.width - 16, tensor_height(sheet.run))

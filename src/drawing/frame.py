@@ -16,6 +16,10 @@ _LARGEST_EXPONENT = 17  # 128256 is the largest size that occurs
 _SHEET_OFFSET = 4.0
 _MOST_SHEETS = 3
 _UNBROKEN = "\0"  # a space at which a line is not broken
+
+Drawn = tuple[float, str, str]
+"""Where a diagram ends, the letters in it, and a note on it."""
+
 _LINEAR = "x times the transposed weight: a weight is stored [out, in]."
 _NOTES = {
     "get_rows": "Row t is the row of the table that token t names. Nothing is multiplied.",
@@ -48,9 +52,10 @@ _NOTES_OF_STAGES = {
 }
 
 
-def draw_heading(canvas: Canvas, stage: Stage | None, title: str = "") -> float:
-    """Draw the number, the name and the code of a stage, or a title; returns where it ends."""
-    left = float(MARGIN)
+def draw_heading(canvas: Canvas, stage: Stage | None) -> float:
+    """Draw the number, the name and the code of a stage, or of the model; return where it ends."""
+    left, title = float(MARGIN), "The whole model, from text to text"
+    said = "src/model/llama.py: LlamaTransformer"
     if stage is not None:
         badge = canvas.rect(Box(left, 24, _BADGE, _BADGE), "badge", radius=10)
         canvas.text(
@@ -58,11 +63,8 @@ def draw_heading(canvas: Canvas, stage: Stage | None, title: str = "") -> float:
             anchor="middle", mono=False, bold=True,
         )  # fmt: skip
         left += _BADGE + 14
-        title = stage.name
+        title, said = stage.name, f"{stage.code.partition(':')[0]}: {stage.function}"
     canvas.text((left, 43), title, size=TITLE, mono=False, bold=True)
-    said = "src/model/llama.py: LlamaTransformer"
-    if stage is not None:
-        said = f"{stage.code.partition(':')[0]}: {stage.function}"
     canvas.text((left, 64), said, size=SMALL, ink="soft")
     return 88.0
 
@@ -76,7 +78,7 @@ def draw_note(canvas: Canvas, note: str, y: float) -> float:
 
 
 def finished(
-    canvas: Canvas, run: TracedRun, stage: Stage | None, y: float, letters: str, note: str = ""
+    canvas: Canvas, run: TracedRun, stage: Stage | None, y: float, letters: str, note: str
 ) -> str:
     """Write a note and what letters stand for below a diagram; return its page."""
     if note:
@@ -124,15 +126,16 @@ def draw_tensor(canvas: Canvas, run: TracedRun, x: TensorInfo, box: Box, note: s
     """Draw a tensor in a box of `tensor_height`, with a note such as where it comes from."""
     kind = "weight" if x.name.endswith((".weight", ".bias")) else "tensor"
     canvas.rect(box, kind)
-    draw_sheets(canvas, x.shape, (box.x + 6 + _GLYPH / 2, box.middle[1]), f"{kind}sheet")
+    sheet = "weightsheet" if kind == "weight" else "sheet"
+    draw_sheets(canvas, x.shape, (box.x + 6 + _GLYPH / 2, box.middle[1]), sheet)
     left = box.x + _GLYPH + 12
     room = box.right - left - _PADDING
     lines = tensor_lines(run, x)
     y = box.y + _PADDING + 13
-    canvas.text((left, y), shortened(lines[0], room, BODY), bold=True)
+    canvas.text((left, y), lines[0], bold=True, room=room)
     for number, line in enumerate(lines[1:], 1):
         ink = "ink" if number == 1 else "soft"
-        canvas.text((left, y + number * LINE), shortened(line, room, SMALL), size=SMALL, ink=ink)
+        canvas.text((left, y + number * LINE), line, size=SMALL, ink=ink, room=room)
     if note:
         canvas.text((box.right - _PADDING, y), note, size=SMALL, ink="soft", anchor="end")
     return box
@@ -160,7 +163,6 @@ def draw_sheets(
     canvas: Canvas, shape: Sequence[int], middle: tuple[float, float], kind: str
 ) -> None:
     """Draw a tensor as sheets of rows and columns, as large as the logarithms of its sizes."""
-    kind = "weightsheet" if kind.startswith("weight") else "sheet"
     sizes = [1] * (3 - len(shape)) + list(shape[-3:])
     depth, height, width = sizes[0], _length(sizes[1]), _length(sizes[2])
     sheets = min(depth, _MOST_SHEETS)

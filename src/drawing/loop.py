@@ -2,8 +2,8 @@
 
 from ..trace.events import Stage
 from ..trace.records import Event
-from .canvas import BODY, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width
-from .frame import draw_heading, draw_tensor, finished, tensor_height
+from .canvas import MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width
+from .frame import Drawn, draw_tensor, tensor_height
 from .run import TracedRun
 
 _MOST_PASSES = 8
@@ -21,10 +21,8 @@ _STEPS = (
 )
 
 
-def draw_loop(run: TracedRun, stage: Stage) -> str:
-    """Return the diagram of stage 3: the passes, what each reads anew, and what it gives."""
-    canvas = Canvas()
-    y = draw_heading(canvas, stage)
+def draw_loop(canvas: Canvas, run: TracedRun, _stage: Stage, y: float) -> Drawn:
+    """Draw stage 3: the passes, what each reads anew, and what it gives."""
     passes = run.passes()
     shown = passes[:_MOST_PASSES]
     longest = max(event.details["S"] for event, _ in shown)
@@ -48,7 +46,7 @@ def draw_loop(run: TracedRun, stage: Stage) -> str:
     )
     if len(passes) > _MOST_PASSES:
         note += f" {len(passes) - _MOST_PASSES} more steps follow."
-    return finished(canvas, run, stage, y - 6, "", note)
+    return y - 6, "", note
 
 
 def _draw_bar(canvas: Canvas, event: Event, unit: float, y: float) -> Box:
@@ -70,16 +68,15 @@ def _draw_chosen(canvas: Canvas, run: TracedRun, token: int, new: Box) -> Box:
     out = Box(_BARS + _BAR + 40, new.y, WIDTH - MARGIN - _BARS - _BAR - 40, _HEIGHT)
     canvas.rect(out, "stage")
     canvas.arrow([(new.right, out.middle[1]), (out.x, out.middle[1])])
-    piece = shortened(run.piece(token), out.width - 14, BODY)
-    canvas.text((out.middle[0], out.y + 20), piece, anchor="middle")
+    at = (out.middle[0], out.y + 20)
+    canvas.text(at, run.piece(token), anchor="middle", room=out.width - 14)
     canvas.text((out.middle[0], out.y + 38), str(token), size=SMALL, ink="soft", anchor="middle")
     return out
 
 
-def draw_sampling(run: TracedRun, stage: Stage) -> str:
-    """Return the diagram of stage 20: the settings, and how each token was drawn."""
-    canvas = Canvas()
-    top = y = draw_heading(canvas, stage)
+def draw_sampling(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Drawn:
+    """Draw stage 20: the settings, and how each token was drawn."""
+    top = y
     events = run.marks(stage.number)
     sampling = events[0].details["sampling"]
     greedy = sampling["temperature"] == 0
@@ -97,8 +94,8 @@ def draw_sampling(run: TracedRun, stage: Stage) -> str:
     canvas.arrow([(out.middle[0], y), (out.middle[0], out.y)])
     canvas.rect(out, "stage")
     how = "the largest" if greedy else "one draw"
-    shown = shortened(f"{how}: {run.piece(token)} ({token})", out.width - 28, BODY)
-    canvas.text((out.x + 14, out.y + 28), shown, bold=True)
+    shown = f"{how}: {run.piece(token)} ({token})"
+    canvas.text((out.x + 14, out.y + 28), shown, bold=True, room=out.width - 28)
     left, y = MARGIN + _FLOW + 30, top
     for event in events[:_MOST_PASSES]:
         if y + _CHOICE > max(out.bottom, top + _CHOICE) and left > MARGIN:  # below the flow
@@ -110,7 +107,7 @@ def draw_sampling(run: TracedRun, stage: Stage) -> str:
     )
     if len(events) > _MOST_PASSES:
         note += f" {len(events) - _MOST_PASSES} more draws follow."
-    return finished(canvas, run, stage, max(y, out.bottom) + 8, "V", note)
+    return max(y, out.bottom) + 8, "V", note
 
 
 def _draw_setting(canvas: Canvas, value: str, said: str, y: float, *, is_on: bool) -> float:

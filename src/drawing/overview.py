@@ -3,17 +3,9 @@
 from collections.abc import Sequence
 
 from ..trace.events import Stage
-from .canvas import INNER, LARGE, MARGIN, SMALL, WIDTH, Box, Canvas, shortened
+from .canvas import INNER, LARGE, MARGIN, SMALL, WIDTH, Box, Canvas
 from .flow import draw_flow
-from .frame import (
-    draw_heading,
-    draw_link,
-    draw_tensor,
-    finished,
-    note_on,
-    tensor_height,
-    tensor_lines,
-)
+from .frame import Drawn, draw_link, draw_tensor, note_on, tensor_height, tensor_lines
 from .run import TracedRun
 
 _ARROW = 26.0
@@ -27,10 +19,8 @@ _COLUMNS = 3
 _Lane = tuple[int, int]  # the first column and how many
 
 
-def draw_block_stage(run: TracedRun, stage: Stage) -> str:
-    """Return the diagram of stage 5: what a layer does to the residual stream."""
-    canvas = Canvas()
-    y = draw_heading(canvas, stage)
+def draw_block_stage(canvas: Canvas, run: TracedRun, _stage: Stage, y: float) -> Drawn:
+    """Draw stage 5: what a layer does to the residual stream."""
     x = run.first(6)[0].inputs[0]
     box = Box(_LEFT, y, _WIDE, tensor_height(run))
     draw_tensor(canvas, run, x, box, run.origin(x, 6))
@@ -38,20 +28,17 @@ def draw_block_stage(run: TracedRun, stage: Stage) -> str:
     canvas.arrow([(box.middle[0], y), (box.middle[0], y + _ARROW)])
     box = Box(_LEFT, y + _ARROW, _WIDE, tensor_height(run))
     draw_tensor(canvas, run, run.first(18)[-1].outputs[0], box)
-    y = box.bottom + 14
     note = (
         "The residual stream x keeps its shape through all layers. Each half of a layer reads it "
         "normalized and adds what it found (green: x itself, unchanged). Attention looks at other "
         f"positions, feed-forward at each one by itself. This happens {_layers(run)} times, each "
         "with different weights."
     )
-    return finished(canvas, run, stage, y + 2, "TDL", note)
+    return box.bottom + 16, "TDL", note
 
 
-def draw_attention_stage(run: TracedRun, stage: Stage) -> str:
-    """Return the diagram of stage 7: how stages 8 to 14 hand on queries, keys and values."""
-    canvas = Canvas()
-    y = draw_heading(canvas, stage)
+def draw_attention_stage(canvas: Canvas, run: TracedRun, _stage: Stage, y: float) -> Drawn:
+    """Draw stage 7: how stages 8 to 14 hand on queries, keys and values."""
     queries, keys, values, both, all_of_them = (0, 1), (1, 1), (2, 1), (0, 2), (0, 3)
     normed = run.first(8)[0].inputs[0]
     draw_tensor(canvas, run, normed, _lane(all_of_them, y, tensor_height(run)), "from 6")
@@ -85,13 +72,11 @@ def draw_attention_stage(run: TracedRun, stage: Stage) -> str:
         for column in range(_COLUMNS):
             if (column, 1) not in passed:
                 passing[column] = y
-    return finished(canvas, run, stage, y + 14, "TSDHKh")
+    return y + 14, "TSDHKh", ""
 
 
-def draw_model(run: TracedRun) -> str:
-    """Return the diagram of the whole model: from the text of the prompt to that of the answer."""
-    canvas = Canvas()
-    y = draw_heading(canvas, None, "The whole model, from text to text")
+def draw_model(canvas: Canvas, run: TracedRun, y: float) -> Drawn:
+    """Draw the whole model: from the text of the prompt to that of the answer."""
     y = _draw_text(canvas, _question(run), y)
     canvas.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
     y = _draw_chain(canvas, run, (1, 2), y + _ARROW)
@@ -110,19 +95,18 @@ def draw_model(run: TracedRun) -> str:
     canvas.rect(Box(MARGIN, top, INNER, bottom - top), "group", radius=12, slot=loop)
     answer = "".join(str(event.details["text"]) for event in run.marks(21))
     canvas.arrow([(_MIDDLE, y), (_MIDDLE, bottom + 20)])
-    y = _draw_text(canvas, repr(answer)[1:-1], bottom + 20) + 10
+    y = _draw_text(canvas, repr(answer)[1:-1], bottom + 20) + 12
     note = (
         "Green: what goes on unchanged. Around each half of a layer it is the residual stream; "
         "from stage 21 back to 4 it is the chosen token, the one new token of the next pass."
     )
-    return finished(canvas, run, None, y + 2, "TDHKhFVL", note)
+    return y, "TDHKhFVL", note
 
 
 def _draw_text(canvas: Canvas, text: str, y: float) -> float:
     """Draw the text that goes in or comes out; returns where it ends."""
     box = canvas.rect(Box(_LEFT, y, _WIDE, 40), "op")
-    shown = shortened(text, _WIDE - 20, SMALL)
-    canvas.text((_MIDDLE, y + 25), shown, size=SMALL, anchor="middle")
+    canvas.text((_MIDDLE, y + 25), text, size=SMALL, anchor="middle", room=_WIDE - 20)
     return box.bottom
 
 
@@ -167,10 +151,9 @@ def _draw_chain(canvas: Canvas, run: TracedRun, numbers: Sequence[int], y: float
             y += _ARROW
         box = draw_link(canvas, number, Box(_LEFT, y, _WIDE, _LINK))
         lines = _made(run, number)
-        line_y = box.middle[1] + 5 - 8 * (len(lines) - 1)
+        left, line_y = box.right + 16, box.middle[1] + 5 - 8 * (len(lines) - 1)
         for line, ink in zip(lines, ("ink", "soft", "soft"), strict=False):
-            shown = shortened(line, _LABEL_END - box.right - 24, SMALL)
-            canvas.text((box.right + 16, line_y), shown, size=SMALL, ink=ink)
+            canvas.text((left, line_y), line, size=SMALL, ink=ink, room=_LABEL_END - left - 8)
             line_y += 16
         y = box.bottom
     return y
@@ -203,13 +186,11 @@ def _layers(run: TracedRun) -> str:
     return f"{run.sizes['L']}{beside}"
 
 
-def draw_residual(run: TracedRun, stage: Stage) -> str:
-    """Return the diagram of stages 15 and 18: what the stream has and what it gains, added."""
+def draw_residual(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Drawn:
+    """Draw stages 15 and 18: what the stream has and what it gains, added."""
     *before, event = run.first(stage.number)
     if before:  # Granite and OLMo 2 do more than add
-        return draw_flow(run, stage)
-    canvas = Canvas()
-    y = draw_heading(canvas, stage)
+        return draw_flow(canvas, run, stage, y)
     middle, half = WIDTH / 2, (INNER - _GAP) / 2
     plus = Box(middle - 20, y + tensor_height(run) + 34, 40, 40)
     for place, (x, kind) in enumerate(zip(event.inputs, ("residual", "arrow"), strict=True)):
@@ -224,4 +205,4 @@ def draw_residual(run: TracedRun, stage: Stage) -> str:
     canvas.arrow([plus.bottom_middle, (middle, out.y)], "residual")
     draw_tensor(canvas, run, event.outputs[0], out)
     note = note_on(stage.number, event.op)
-    return finished(canvas, run, stage, out.bottom + 16, "TD", note)
+    return out.bottom + 16, "TD", note

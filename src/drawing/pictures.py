@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..trace.records import Event, TensorInfo
-from .canvas import INNER, LARGE, MARGIN, SMALL, Box, Canvas, Point, shortened
+from .canvas import INNER, LARGE, MARGIN, SMALL, Box, Canvas, Point
 from .frame import draw_note
 from .run import TracedRun
 
@@ -58,8 +58,8 @@ def _draw_scores(
     y = draw_note(canvas, f"{said}.", y) + 4
     left, shown = MARGIN + _LABEL, len(ids) - first
     for row, token in enumerate(ids[first:]):
-        label = shortened(run.piece(token), _LABEL - 16, SMALL)
-        canvas.text((left - 8, y + 13), label, size=SMALL, anchor="end")
+        at = (left - 8, y + 13)
+        canvas.text(at, run.piece(token), size=SMALL, anchor="end", room=_LABEL - 16)
         canvas.rect(Box(left, y, (row + 1) * _CELL, _CELL), "tensor", radius=0)
         if row + 1 < shown:
             rest = Box(left + (row + 1) * _CELL, y, (shown - row - 1) * _CELL, _CELL)

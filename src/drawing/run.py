@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..trace.events import size_of
-from ..trace.records import Event, TensorInfo
+from ..trace.records import LAYER, MARK, Event, TensorInfo
 
-_MARK = "mark"
 _EVERY_PASS = (3, 20, 21)
 _WITH_VALUES = (4, 13, 17)
 
@@ -80,12 +79,12 @@ class TracedRun:
     def first(self, stage: int) -> list[Event]:
         """Return the events of a stage in the first pass and the first layer, without its mark."""
         found = [e for e in self.events if e.stage == stage and e.layer in (None, 0)]
-        marks = [place for place, event in enumerate(found) if event.op == _MARK]
-        return [event for event in found[: marks[1] if marks[1:] else None] if event.op != _MARK]
+        marks = [place for place, event in enumerate(found) if event.op == MARK]
+        return [event for event in found[: marks[1] if marks[1:] else None] if event.op != MARK]
 
     def marks(self, stage: int) -> list[Event]:
         """Return all events that open a stage."""
-        return [e for e in self.events if e.stage == stage and e.op == _MARK]
+        return [e for e in self.events if e.stage == stage and e.op == MARK]
 
     def passes(self) -> list[tuple[Event, int | None]]:
         """Return the mark of each pass of the loop, and the token that was drawn after it."""
@@ -104,7 +103,7 @@ class TracedRun:
         """
         found = 0
         for event in self.events:
-            if event.stage == stage and event.op != "layer":
+            if event.stage == stage and event.op != LAYER:
                 break
             if any((made.name, made.shape) == (x.name, x.shape) for made in event.outputs):
                 found = event.stage

@@ -7,7 +7,7 @@ from typing import Any
 from ..trace.events import Stage
 from ..trace.records import Event
 from .canvas import BODY, INNER, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width, wrapped
-from .frame import draw_heading, draw_tensor, finished, tensor_height
+from .frame import Drawn, draw_tensor, tensor_height
 from .run import TracedRun
 
 _MOST_TILES = 72
@@ -16,10 +16,8 @@ _TILE_HEIGHT = 48.0
 _GAP = 8.0
 
 
-def draw_tokenization(run: TracedRun, stage: Stage) -> str:
-    """Return the diagram of stage 1: the text of the prompt, and the tokens that it becomes."""
-    canvas = Canvas()
-    y = draw_heading(canvas, stage)
+def draw_tokenization(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Drawn:
+    """Draw stage 1: the text of the prompt, and the tokens that it becomes."""
     details = run.marks(stage.number)[0].details
     for said, text in _texts(details):
         lines = [shortened(line, INNER - 120, BODY) for line in _lines(text)]
@@ -36,31 +34,26 @@ def draw_tokenization(run: TracedRun, stage: Stage) -> str:
         "which no text turns into."
     )
     note = " ".join([note, *(f"{name}." for name in details["symbols"])])
-    return finished(canvas, run, stage, y + 2, "TV", note)
+    return y + 2, "TV", note
 
 
-def draw_tokens_tensor(run: TracedRun, stage: Stage) -> str:
-    """Return the diagram of stage 2: the ids in a row become a tensor."""
-    canvas = Canvas()
-    y = draw_heading(canvas, stage)
+def draw_tokens_tensor(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Drawn:
+    """Draw stage 2: the ids in a row become a tensor."""
     (tokens,) = run.marks(stage.number)[0].outputs
     ids = run.marks(1)[0].details["ids"]
     y = _draw_tiles(canvas, run, ids, y, positions=True)
     canvas.arrow([(WIDTH / 2, y), (WIDTH / 2, y + 24)])
     box = Box(WIDTH / 2 - 180, y + 24, 360, tensor_height(run))
     draw_tensor(canvas, run, tokens, box)
-    y = box.bottom + 14
     note = (
         "Each id over its position, from 0. An id is checked against V before it becomes the "
         "number of a row."
     )
-    return finished(canvas, run, stage, y + 2, "TV", note)
+    return box.bottom + 16, "TV", note
 
 
-def draw_text_out(run: TracedRun, stage: Stage) -> str:
-    """Return the diagram of stage 21: each token's text, what is shown, and whether to go on."""
-    canvas = Canvas()
-    y = draw_heading(canvas, stage)
+def draw_text_out(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Drawn:
+    """Draw stage 21: each token's text, what is shown, and whether to go on."""
     columns = ((0, 150, "token"), (190, 220, "its text"), (450, 200, "shown"), (690, 150, "then"))
     for x, width, said in columns:
         canvas.text((MARGIN + x + width / 2, y + 8), said, ink="soft", anchor="middle", mono=False)
@@ -77,8 +70,7 @@ def draw_text_out(run: TracedRun, stage: Stage) -> str:
         )
         for (x, width, _), (text, kind) in zip(columns, cells, strict=True):
             box = canvas.rect(Box(MARGIN + x, y, width, 36), kind)
-            shown = shortened(text, width - 16, BODY)
-            canvas.text((box.middle[0], y + 23), shown, anchor="middle")
+            canvas.text((box.middle[0], y + 23), text, anchor="middle", room=width - 16)
         for (x, width, _), (right, _, _) in pairwise(columns):
             canvas.arrow([(MARGIN + x + width, y + 18), (MARGIN + right, y + 18)])
         y += 36 + _GAP
@@ -90,7 +82,7 @@ def draw_text_out(run: TracedRun, stage: Stage) -> str:
     )
     symbols = dict.fromkeys(name for event in marks for name in event.details["symbols"])
     note = " ".join([note, *(f"{name}." for name in symbols)])
-    return finished(canvas, run, stage, y + 8, "", note)
+    return y + 8, "", note
 
 
 def _draw_tiles(

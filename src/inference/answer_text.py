@@ -73,9 +73,6 @@ class StopStrings:
 
     Text that could be the beginning of a stop string is held back until more text decides.
     Of several stop strings, the one that begins first ends the answer.
-
-    Attributes:
-        found: Whether a stop string has been met; nothing is passed on after that.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -83,7 +80,7 @@ class StopStrings:
             if not isinstance(stop, str) or not stop:
                 shown = ascii(stop)[:80]
                 raise PromptError(f"[generate] stop must hold texts of >= 1 character: got {shown}")
-        self.found = False
+        self.found = False  # whether one has been met; nothing is passed on after that
         self._stops = tuple(stops)
         self._held = ""
 
@@ -94,8 +91,7 @@ class StopStrings:
         text = self._held + text
         begins = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
         if begins:
-            self.found = True
-            self._held = ""
+            self.found, self._held = True, ""
             return text[: min(begins)]
         keep = max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]
@@ -109,10 +105,8 @@ class StopStrings:
 
 def overlap(text: str, stop: str) -> int:
     """Return the length of the longest end of the text that begins the stop string."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0
+    lengths = range(min(len(text), len(stop) - 1), 0, -1)
+    return next((length for length in lengths if text.endswith(stop[:length])), 0)
 
 
 def split_thoughts(text: str, opened: bool = False, is_over: bool = True) -> tuple[str, str]:
@@ -190,11 +184,9 @@ class TokenMask(Protocol):
             Bools [V]; or as bits in words of 32, the lowest bit first; or None for all tokens. A
             token that it does not reach is forbidden.
         """
-        ...
 
     def accept(self, token_id: int) -> None:
         """Take the token that was drawn."""
-        ...
 
 
 class Cached(Protocol):
@@ -202,11 +194,9 @@ class Cached(Protocol):
 
     def confirm(self, token: int) -> None:
         """Count a drafted token as cached, the next one of the last pass."""
-        ...
 
     def clear(self) -> None:
         """Forget all tokens."""
-        ...
 
 
 class Answer:
@@ -221,13 +211,6 @@ class Answer:
         prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates, answer_ids,
             forced_ids: As in `InferenceEngine.generate`, whose errors are raised.
         mask: Which tokens may be drawn; the logits of all others become -inf.
-
-    Attributes:
-        ids: The tokens of the prompt.
-        limit: The most tokens to draw.
-        newest: The token that was drawn last.
-        is_over: Whether it has ended.
-        stats: What it took so far.
     """
 
     def __init__(
@@ -245,6 +228,7 @@ class Answer:
         forced_ids: Sequence[int] = (),
         mask: TokenMask | None = None,
     ) -> None:
+        # The tokens of the prompt.
         self.ids = checked_prompt(model, sequence_length, prompt_ids, answer_ids)
         if max_new_tokens is not None:
             check_whole("max_new_tokens", max_new_tokens, 1)
@@ -253,11 +237,12 @@ class Answer:
         self._model, self._mask, self._candidates = model, mask, candidates
         self._text = AnswerText(model, stop, end_ids, new_text, answer_ids)
         room = sequence_length - len(self.ids)
+        # The most tokens to draw.
         self.limit = room if max_new_tokens is None else min(room, max_new_tokens)
         self._at_limit = "max tokens" if self.limit == max_new_tokens else "context full"
         self.sampler = Sampler(sampling if sampling is not None else SamplingArgs(), forced_ids)
         self.stats = GenerationStats(len(self.ids), 0, 0, 0.0, 0.0, self.sampler.seed)
-        self.newest, self.is_over = -1, False
+        self.newest, self.is_over = -1, False  # the token that was drawn last
         self._drafter: Drafter | None = None
 
     def begin(self, cached: Cached, drafter: Drafter | None) -> None:
@@ -360,11 +345,9 @@ class Answer:
             self._cached.clear()
             raise
         token = next(sampler.forced, drawn)
-        choice = (
-            explain_choice(sampler, logits, token, position, self._candidates)
-            if self._candidates
-            else None
-        )
+        choice = None
+        if self._candidates:
+            choice = explain_choice(sampler, logits, token, position, self._candidates)
         if is_on():
             details = {
                 "sampling": sampler.args, "seed": sampler.seed, "random": sampler.last_random,

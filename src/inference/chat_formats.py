@@ -120,15 +120,10 @@ class Edge(Enum):
 
 @dataclass(frozen=True)
 class Special:
-    """A special token that a format calls by its name.
+    """A special token that a format calls by its name."""
 
-    Attributes:
-        name: Such as `<|eot_id|>`.
-        required: Whether a tokenizer without it is refused. Otherwise the name is then text like
-            any other, as `[INST]` is in the vocabulary of Llama 2.
-    """
-
-    name: str
+    name: str  # such as `<|eot_id|>`
+    # Else the name is text for a tokenizer without it, as `[INST]` in the vocabulary of Llama 2.
     required: bool = True
 
 
@@ -141,17 +136,11 @@ Builder = Callable[..., list[Part]]
 
 @dataclass(frozen=True)
 class ToolStyle:
-    """How the answers of a chat format ask for calls: each a JSON object, between two marks.
+    """How the answers of a chat format ask for calls: each a JSON object, between two marks."""
 
-    Attributes:
-        key: That of the arguments, beside `name`.
-        begin: The mark before a call; without marks a call is a whole answer.
-        end: The mark after it.
-    """
-
-    key: str
-    begin: str = ""
-    end: str = ""
+    key: str  # that of the arguments, beside `name`
+    begin: str = ""  # the mark before a call; without marks a call is a whole answer
+    end: str = ""  # the mark after it
 
     @property
     def gap(self) -> str:
@@ -240,12 +229,7 @@ def _chatml(
 ) -> list[Part]:
     """Build ChatML: each message between two special tokens, its role in the first line.
 
-    Args:
-        messages: As in `Builder`.
-        open_answer: As in `Builder`.
-        tools: As in `Builder`; they are part of the system message.
-        begin: The parts before the first message.
-        default_system: The system message where a conversation does not start with one, or None.
+    Tools are part of the system message, for which there may be a default; `begin` comes first.
     """
     start, end, parts = Special("<|im_start|>"), Special("<|im_end|>"), list(begin)
     system, messages = _split_system(messages, default_system)
@@ -311,10 +295,7 @@ def _qwen3(
 def _smollm3(messages: Sequence[Message], open_answer: bool, thinks: bool = True) -> list[Part]:
     """Build ChatML with a header, in which the first system message is one of several parts.
 
-    Args:
-        messages: As in `Builder`; later system messages are left out.
-        open_answer: As in `Builder`.
-        thinks: Whether answers begin with thoughts, where the system message says neither.
+    Later ones are left out. If none says it, `thinks` tells whether answers begin with thoughts.
     """
     given = messages[0].content if messages[0].role == "system" else ""
     thinks = "/no_think" not in given and (thinks or "/think" in given)
@@ -372,13 +353,7 @@ def _zephyr(messages: Sequence[Message], open_answer: bool) -> list[Part]:
 def _deepseek_r1(
     messages: Sequence[Message], open_answer: bool, opening: tuple[Part, ...] = ()
 ) -> list[Part]:
-    """Build R1-Distill's format: earlier answers lose their reasoning.
-
-    Args:
-        messages: As in `Builder`.
-        open_answer: As in `Builder`.
-        opening: What follows `<｜Assistant｜>` when an answer is opened.
-    """
+    """Build R1-Distill's format: earlier answers lose their reasoning; `opening` begins one."""
     user, assistant = Special("<｜User｜>"), Special("<｜Assistant｜>")
     system = [message.content for message in messages if message.role == "system"]
     parts: list[Part] = [Edge.BEGIN, *system[-1:]]
@@ -424,7 +399,6 @@ def _mistral(
     """Build one of Mistral's formats: they differ in spaces and in the place of the system message.
 
     Args:
-        messages: As in `Builder`.
         required: Whether `[INST]` and `[/INST]` have to be special tokens.
         before: Text before `[INST]`.
         question_end: Text between a question and `[/INST]`.
@@ -450,11 +424,7 @@ def _mistral(
 
 
 def _alternating(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
-    """Split a conversation into its system message and the turns after it.
-
-    Raises:
-        ChatFormatError: The turns are not user, assistant, user, ...
-    """
+    """Split a conversation into its system message and the turns after it: user, assistant, ..."""
     system, turns = _split_system(messages, None)
     for index, message in enumerate(turns):
         number, expected = len(messages) - len(turns) + index + 1, ("user", "assistant")[index % 2]

@@ -4,15 +4,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from ..ml.errors import declared_lack_of_memory
-from ..model import (
-    PREFILL_CHUNK,
-    InferenceContext,
-    Model,
-    NotEnoughMemoryError,
-)
+from ..model import PREFILL_CHUNK, InferenceContext, Model, NotEnoughMemoryError
 from ..tokenizer import Tokenizer
 from ..trace import clock, is_on, mark
 from .answer_text import Answer, GenerationStats, Step, TokenMask
@@ -40,19 +36,12 @@ DEFAULT_SEQUENCE_LENGTH = 4096
 Progress = Callable[[int, int], None]
 
 
+@dataclass(eq=False)
 class Call:
-    """One answer, for as long as its iterator can go on.
+    """One answer, for as long as its iterator can go on."""
 
-    Attributes:
-        turns: How many turns the engine had given before the newest of this call; 0 for none.
-        is_over: Whether it needs the engine no more.
-    """
-
-    __slots__ = ("__weakref__", "is_over", "turns")
-
-    def __init__(self) -> None:
-        self.turns = 0
-        self.is_over = False
+    turns: int = 0  # that the engine had given before the newest of this call; 0 for none
+    is_over: bool = False  # whether it needs the engine no more
 
 
 class Turns:
@@ -175,10 +164,8 @@ class InferenceEngine:
             TokenizerError: The file with the chat template is damaged.
             PromptError: The model has no tokenizer.
         """
-        model = self.model
-        return find_chat_format(
-            model.source_directory, self._tokenizer(), model.files.chat_template
-        )
+        directory, template = self.model.source_directory, self.model.files.chat_template
+        return find_chat_format(directory, self._tokenizer(), template)
 
     def _tokenizer(self) -> Tokenizer:
         if self.model.tokenizer is None:

@@ -24,8 +24,7 @@ class ContextFullError(InferenceError):
             "[generate] prompt_ids must leave room for an answer in the context: "
             f"{tokens} tokens >= {positions} positions"
         )
-        self.tokens = tokens
-        self.positions = positions
+        self.tokens, self.positions = tokens, positions
 
 
 class NumericError(InferenceError):

@@ -14,8 +14,8 @@ Leviathan et al., Fast Inference from Transformers via Speculative Decoding, 202
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..model import PREFILL_CHUNK, InferenceContext, Model, ModelError
 from ..trace import clock, mark
@@ -52,48 +52,21 @@ TEXT_STAKE, MODEL_STAKE = 0.01, 0.05
 _MOST_CREDIT = 8.0
 
 
-class Guesser(Protocol):
-    """Where drafts come from.
-
-    Attributes:
-        token_seconds: What it takes to guess one token; 0 where that is next to nothing.
-    """
-
-    token_seconds: float
-
-    def append(self, token: int) -> None:
-        """Add a token to the text."""
-        ...
-
-    def match(self) -> tuple[int, int] | None:
-        """Return what a guess rests on, a key of its acceptance, and its place; or None."""
-        ...
-
-    def guess(self, place: int, count: int) -> list[int]:
-        """Return up to `count` tokens that may follow."""
-        ...
-
-
 class CachedSequence:
     """Runs tokens with a model after those that are cached.
 
     Args:
         model: The model.
         sequence_length: Positions of the cache.
-
-    Attributes:
-        model: The model.
-        context: The cache.
-        ids: The tokens whose keys and values are at positions 0, 1, ... of the cache. They are
-            noted when the cache holds them: wherever an interrupt falls, what is noted is true.
-        was_eager: Whether some of them may have been run stage by stage, which rounds differently.
     """
 
     def __init__(self, model: Model, sequence_length: int) -> None:
         self.model = model
         self.context = InferenceContext(model.args, sequence_length)
+        # The tokens whose keys and values are at positions 0, 1, ... of the cache. They are noted
+        # when the cache holds them: wherever an interrupt falls, what is noted is true.
         self.ids: list[int] = []
-        self.was_eager = False
+        self.was_eager = False  # whether some may have run stage by stage, which rounds differently
 
     def clear(self) -> None:
         """Forget all tokens."""
@@ -109,10 +82,7 @@ class CachedSequence:
     def reusable(self, ids: Sequence[int]) -> int:
         """Return how many tokens of a text are cached; its last one always has to be run."""
         most = min(len(ids) - 1, len(self.ids))
-        for position in range(most):
-            if ids[position] != self.ids[position]:
-                return position
-        return most
+        return next((n for n in range(most) if ids[n] != self.ids[n]), most)
 
     def run(self, ids: list[int], drafted: Sequence[int] = ()) -> Logits:
         """Run tokens after the cached ones, and what may follow the last of them.
@@ -147,7 +117,7 @@ class TextIndex:
         ids: The text so far; of a very long one, only the end is kept.
     """
 
-    token_seconds = 0.0
+    token_seconds = 0.0  # what it takes to guess one, next to nothing
 
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids = list(ids[-_LONGEST_TEXT:])
@@ -224,7 +194,7 @@ class DraftModel:
         started, tokens = time.perf_counter(), list[int]()
         sampler, logits = self._sampler.fork(), self._read()
         count = min(count, self._cached.context.sequence_length - place + 1)
-        try:
+        with suppress(NumericError):  # the answer does not depend on this model
             while logits is not None and len(tokens) < count:
                 token = sampler.sample(logits, place + len(tokens))
                 if token >= self._vocab_size:
@@ -233,8 +203,6 @@ class DraftModel:
                 sampler.observe((token,), is_drawn=True)
                 if len(tokens) < count:
                     logits = self._cached.run([token])[0]
-        except NumericError:
-            pass  # the answer does not depend on this model
         if tokens:
             seconds = (time.perf_counter() - started) / len(tokens)
             self.token_seconds += _TIME_WEIGHT * (seconds - self.token_seconds)
@@ -289,14 +257,10 @@ class PassCosts:
     Args:
         stake: The share.
         requests: How many answers a pass continues; a plain step is a pass over a row for each.
-
-    Attributes:
-        credit: The account, in seconds.
-        requests: As given.
     """
 
     def __init__(self, stake: float = TEXT_STAKE, requests: int = 1) -> None:
-        self.credit, self.requests = 0.0, requests
+        self.credit, self.requests = 0.0, requests  # the account, in seconds
         self._stake = stake
         self._plain_seconds = 0.0
         self._row_seconds = 0.0
@@ -311,10 +275,8 @@ class PassCosts:
             token_seconds: The time that it takes to guess one of them.
         """
         guessing = (rows - 1) * token_seconds / self._plain_seconds
-        measured = self._ratios.get(rows)
-        if measured is not None:
-            return measured + guessing
-        return 1.0 + (rows - 1) * self._row_seconds / self._plain_seconds + guessing
+        estimated = 1.0 + (rows - 1) * self._row_seconds / self._plain_seconds
+        return self._ratios.get(rows, estimated) + guessing
 
     @property
     def allows_drafts(self) -> bool:
@@ -372,9 +334,6 @@ class DraftLength:
     quotient is chosen, and 0 where none pays. p is kept for each length of the end that was looked
     up, and is also learned while nothing is drafted. Where a pass continues several answers, the
     tokens of the others count too, once each.
-
-    Attributes:
-        costs: What passes take.
     """
 
     def __init__(self, costs: PassCosts) -> None:
@@ -415,19 +374,12 @@ class DraftLength:
 
 @dataclass
 class _Guess:
-    """What is expected next.
+    """What is expected next."""
 
-    Attributes:
-        end_length: Length of the end that it followed earlier.
-        tokens: At least one; a prefix of them was drafted, perhaps an empty one.
-        rows: Logits [1 + n, V] after the token before and each of the n drafted tokens.
-        confirmed: How many tokens were drawn so far; the others may still come.
-    """
-
-    end_length: int
-    tokens: list[int]
-    rows: Logits | None = None
-    confirmed: int = 0
+    end_length: int  # length of the end that it followed earlier
+    tokens: list[int]  # at least one; a prefix of them was drafted, perhaps an empty one
+    rows: Logits | None = None  # [1 + n, V] after the token before and each of the n drafted ones
+    confirmed: int = 0  # how many tokens were drawn so far; the others may still come
 
 
 class Drafter:
@@ -436,13 +388,11 @@ class Drafter:
     Args:
         guesser: Where they come from.
         costs: What the passes of the engine take.
-
-    Attributes:
-        seconds: The time that making a draft took, until its step is noted.
     """
 
-    def __init__(self, guesser: Guesser, costs: PassCosts) -> None:
-        self._guesser, self.seconds = guesser, 0.0
+    def __init__(self, guesser: TextIndex | DraftModel, costs: PassCosts) -> None:
+        self._guesser = guesser
+        self.seconds = 0.0  # that making a draft took, until its step is noted
         self._length = DraftLength(costs)
         self._guess: _Guess | None = None
 

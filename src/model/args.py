@@ -6,19 +6,12 @@ What only the weights show is completed once their files are open.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from .. import ml
 from ..checkpoint import HuggingFaceConfig
-from ..checkpoint.names import (
-    LLAMA_PARTS,
-    LayerParts,
-    gguf_names,
-    is_harmless,
-    is_matrix,
-    rows_of,
-)
-from ..checkpoint.params import DEFAULT_ROPE_THETA
+from ..checkpoint.names import LLAMA_PARTS, LayerParts, gguf_names, is_harmless, is_matrix, rows_of
+from ..checkpoint.params import DEFAULT_ROPE_THETA, value_of
 from .errors import ModelConfigError
 
 if TYPE_CHECKING:
@@ -42,8 +35,6 @@ FAMILY_PARTS: Mapping[str, LayerParts] = {
     "olmo2": LayerParts(query_key_norm="all", norms_after=True),
 }
 """The families whose layers have other tensors than those of Llama."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -295,15 +286,13 @@ def args_from_gguf(config: "GgufConfig", tensors: "Mapping[str, GgufTensor]") ->
     from ..checkpoint.gguf_config import ARCHITECTURES, GRANITE_SCALES
 
     given = config.given
-    n_layers, n_heads = (
-        value_of(given, "block_count", 0),
-        value_of(given, "attention.head_count", 0),
-    )
+    n_layers, n_heads = (value_of(given, k, 0) for k in ("block_count", "attention.head_count"))
     parts = FAMILY_PARTS.get(config.architecture, LLAMA_PARTS)
     names = gguf_names(n_layers, parts)
     dtypes = {ours: tensors[name].dtype for name, ours in names if name in tensors}
     table = tensors.get(next(name for name, _ in gguf_names(0)))
     in_layer_0 = [ours for name, ours in gguf_names(1, LayerParts(_MATRICES)) if name in tensors]
+    biases = tuple(key.split(".")[-2] for key in in_layer_0 if key.endswith(".bias"))
     every = 4 if config.architecture == "smollm3" else n_layers + 1  # no key of the file says it
     scales = {key: float(value_of(given, key, 0.0)) for key in GRANITE_SCALES}
     return ModelArgs(
@@ -320,21 +309,13 @@ def args_from_gguf(config: "GgufConfig", tensors: "Mapping[str, GgufTensor]") ->
         max_context_length=value_of(given, "context_length", 0),
         dtype=activation_dtype(dtypes),
         rope_pairs=ARCHITECTURES[config.architecture],
-        parts=replace(
-            parts, biases=tuple(key.split(".")[-2] for key in in_layer_0 if key.endswith(".bias"))
-        ),
+        parts=replace(parts, biases=biases),
         layers_without_rope=tuple(range(every - 1, n_layers, every)),
         embedding_multiplier=scales["embedding_scale"] or 1.0,
         attention_multiplier=scales["attention.scale"] or None,  # 0 stands for none
         residual_multiplier=scales["residual_scale"] or 1.0,
         logits_scaling=scales["logit_scale"] or 1.0,
     )
-
-
-def value_of(values: Mapping[str, object], key: str, default: T) -> T:
-    """Return a value whose rule was checked, or the default where it is absent or null."""
-    value = values.get(key)
-    return default if value is None else value  # type: ignore[return-value]  # its rule holds
 
 
 def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:

@@ -7,8 +7,9 @@ from pathlib import Path
 from ..checkpoint import CheckpointError, read_hugging_face_config, read_params
 from ..checkpoint.model_directory import ModelDirectory, find_model_directory
 from ..checkpoint.packed_weights import QuantizationConfig
+from ..checkpoint.params import value_of
 from ..untrusted import described, label_of
-from .args import ModelArgs, args_from_config, args_from_gguf, args_from_params, value_of
+from .args import ModelArgs, args_from_config, args_from_gguf, args_from_params
 from .errors import ModelConfigError
 
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "nano" / "model"

@@ -1,5 +1,6 @@
 """Loading: map the weights of a model, whatever its layout, and fit the parts together."""
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -23,12 +24,7 @@ from .args import ModelArgs, RopeFactors, activation_dtype, with_rope_factor
 from .errors import ModelConfigError, NotEnoughMemoryError
 from .files import ModelFiles, read_model_files
 from .llama import LlamaTransformer
-from .quantization import (
-    OUTPUT,
-    QuantizationProgress,
-    quantization_of,
-    quantize_weights,
-)
+from .quantization import OUTPUT, QuantizationProgress, quantization_of, quantize_weights
 
 if TYPE_CHECKING:
     from .ranks import Ranks
@@ -277,10 +273,8 @@ def find_tokenizer(files: ModelFiles) -> Tokenizer | None:
 
         return gguf_tokenizer(files.top, files.directory.gguf_parts[0].decoded("tokenizer."))
     for place in dict.fromkeys((files.directory.path, files.top)):
-        try:
+        with contextlib.suppress(TokenizerNotFoundError):
             return load_tokenizer(place)
-        except TokenizerNotFoundError:
-            continue
     return None
 
 

@@ -36,26 +36,27 @@ def quantization_of(name: str) -> ml.BlockDType:
     return QUANTIZATIONS[name]
 
 
-def dtype_in_model(name: str, dtype: ml.BlockDType) -> ml.BlockDType | None:
+def dtype_in_model(name: str, dtype: ml.BlockDType | None) -> ml.BlockDType | None:
     """Return what a weight is quantized into, or None where it stays as it is.
 
     Args:
         name: Its checkpoint key.
-        dtype: What matrices become.
+        dtype: What matrices become; None where all weights stay.
     """
     return dtype if is_matrix(name) and name != EMBEDDINGS else None
 
 
-def sources_of(tensors: Iterable[str]) -> dict[str, str]:
+def sources_of(tensors: Iterable[str], dtype: ml.BlockDType | None) -> dict[str, str]:
     """Return the weights of a quantized model by checkpoint key, each with what it is made of."""
     sources = {name: name for name in tensors}
-    sources.setdefault(OUTPUT, EMBEDDINGS)
+    if dtype is not None:
+        sources.setdefault(OUTPUT, EMBEDDINGS)
     return sources
 
 
 def quantize_weights(
     tensors: Mapping[str, ml.Weight],
-    dtype: ml.BlockDType,
+    dtype: ml.BlockDType | None,
     progress: QuantizationProgress | None = None,
     prepare: Callable[[str, ml.Tensor], ml.Tensor] | None = None,
 ) -> Iterator[tuple[str, ml.Weight]]:
@@ -65,14 +66,14 @@ def quantize_weights(
 
     Args:
         tensors: The plain weights by checkpoint key.
-        dtype: What matrices become.
+        dtype: What matrices become; None where all weights stay.
         progress: Called before each matrix and after the last.
         prepare: Changes a weight before it is quantized.
 
     Raises:
         ModelError: A weight has elements that are NaN or infinite.
     """
-    sources = sources_of(tensors)
+    sources = sources_of(tensors, dtype)
     done, total = 0, sum(dtype_in_model(name, dtype) is not None for name in sources)
     for name, source in sources.items():
         into = dtype_in_model(name, dtype)
@@ -84,7 +85,7 @@ def quantize_weights(
             weight = prepare(name, weight)
         yield name, weight if into is None else _quantized(name, weight, into)
         done += into is not None
-    if progress is not None:
+    if dtype is not None and progress is not None:
         progress(total, total)
 
 

@@ -195,11 +195,7 @@ class RankedTransformer(LlamaTransformer):
                 attention.k_norm = _NormOfAllHeads(attention.k_norm, ranks, own.bounds["Kh"])
 
     def forward(
-        self,
-        context: Context,
-        tokens: Tokens,
-        start_pos: StartPos = 0,
-        all_positions: bool = False,
+        self, context: Context, tokens: Tokens, start_pos: StartPos = 0, all_positions: bool = False
     ) -> ml.Tensor:
         """Run a pass on all ranks, without a trace."""
         if is_on():

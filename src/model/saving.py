@@ -160,7 +160,7 @@ def _write_weights(
                 f"save: rows of int8 must be a multiple of {dtype.block_size} long: got {size}"
             )
     names = {ours: theirs for theirs, ours in hugging_face_names(args.n_layers, args.parts)}
-    shapes, sources = args.tensor_shapes, sources_of(checkpoint.tensors)
+    shapes, sources = args.tensor_shapes, sources_of(checkpoint.tensors, dtype)
     plain = {key: each for key, each in checkpoint.dtypes.items() if isinstance(each, ml.DType)}
     new: list[NewTensor] = []
     for key in sources.keys() & names:
@@ -183,13 +183,9 @@ def _write_weights(
 def _adapt(config: dict[str, object], args: ModelArgs, dtype: ml.BlockDType) -> None:
     """Change the `config.json` of the plain model into that of the quantized one."""
     for key in ("rope_scaling", "rope_parameters"):
-        part = config.get(key)
-        if (
-            isinstance(args.rope_scaling, RopeScaling | LinearRopeScaling)
-            and isinstance(part, dict)
-            and "factor" in part
-        ):
-            config[key] = part | {"factor": args.rope_scaling.factor}  # perhaps overridden
+        match config.get(key), args.rope_scaling:
+            case dict() as part, RopeScaling() | LinearRopeScaling() as scaling if "factor" in part:
+                config[key] = part | {"factor": scaling.factor}  # perhaps overridden
     config["tie_word_embeddings"] = False  # the output has its own codes
     config["quantization_config"] = nf4_config() if dtype is ml.nf4 else int8_config()
 

@@ -7,7 +7,7 @@ appears whole or not at all.
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from .. import ml
@@ -66,13 +66,12 @@ def save_gguf(
     with plain_model(path, rope_scaling_factor) as (files, checkpoint, args):
         name = _architecture(files, args)
         names = {ours: theirs for theirs, ours in gguf_names(args.n_layers, args.parts)}
-        sources = checkpoint.tensors if dtype is None else sources_of(checkpoint.tensors)
-        kinds = {  # what each weight becomes, vectors float32
-            key: _kind(key, dtype, checkpoint.dtypes, shape)
+        sources = sources_of(checkpoint.tensors, dtype)
+        shapes = {  # with what each weight becomes, vectors float32
+            names[key]: (_kind(key, dtype, checkpoint.dtypes, shape), shape)
             for key, shape in args.tensor_shapes.items()
             if key in sources
         }
-        shapes = {names[key]: (kind, args.tensor_shapes[key]) for key, kind in kinds.items()}
         factors = rope_factors(args)
         if factors is not None:
             shapes["rope_freqs.weight"] = (ml.float32, factors.shape)
@@ -95,7 +94,7 @@ def save_gguf(
             return moved.to(ml.float32) if len(weight.shape) == 1 else moved
 
         with new_path(target, "file") as unfinished, GgufWriter(unfinished, keys, shapes) as writer:
-            for key, weight in _weights(checkpoint.tensors, dtype, progress, prepared):
+            for key, weight in quantize_weights(checkpoint.tensors, dtype, progress, prepared):
                 if key in names:
                     writer.write(names[key], weight)
             if factors is not None:
@@ -124,7 +123,7 @@ def _kind(
     shape: tuple[int, ...],
 ) -> ml.DType | ml.BlockDType:
     """Return what a weight becomes; refuse what the format does not have."""
-    into = None if dtype is None else dtype_in_model(key, dtype)
+    into = dtype_in_model(key, dtype)
     found = dtypes.get(key) if into is None else into
     if len(shape) == 1:
         return ml.float32
@@ -179,18 +178,3 @@ def _tokenizer_keys(files: ModelFiles, args: ModelArgs) -> Mapping[str, NewValue
         with contextlib.suppress(TokenizerNotFoundError):
             return gguf_tokenizer_keys(place, args.vocab_size)
     return {"tokenizer.ggml.model": "no_vocab"}
-
-
-def _weights(
-    tensors: Mapping[str, ml.Weight],
-    dtype: ml.BlockDType | None,
-    progress: QuantizationProgress | None,
-    prepare: Callable[[str, ml.Tensor], ml.Tensor],
-) -> Iterator[tuple[str, ml.Weight]]:
-    """Yield the weights of the file by checkpoint key, one after the other."""
-    if dtype is not None:
-        yield from quantize_weights(tensors, dtype, progress, prepare)
-        return
-    for key, weight in tensors.items():
-        assert isinstance(weight, ml.Tensor)
-        yield key, prepare(key, weight)

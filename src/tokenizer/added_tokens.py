@@ -23,23 +23,14 @@ _LETTER = (1 << _LETTER_BITS) - 1
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is found in text before anything merges.
+    """A token that is found in text before anything merges."""
 
-    Attributes:
-        text: What it looks like.
-        token_id: Its id.
-        special: Whether it is special. If text spells it, it stays text.
-        normalized: Whether it is looked for in the normalized text, not in the text as it is.
-        takes_left: Whether it takes the spaces before it.
-        takes_right: Whether it takes the spaces after it.
-    """
-
-    text: str
+    text: str  # what it looks like
     token_id: int
-    special: bool
-    normalized: bool = False
-    takes_left: bool = False
-    takes_right: bool = False
+    special: bool  # if text spells a special one, it stays text
+    normalized: bool = False  # looked for in the normalized text, not in the text as it is
+    takes_left: bool = False  # the spaces before it
+    takes_right: bool = False  # the spaces after it
 
 
 Segment = tuple[str, int, int | None]
@@ -51,12 +42,6 @@ class _Automaton:
 
     It is the automaton of Aho and Corasick for the texts read backwards. A state stands for the
     letters read last, as many as end a text; it knows the longest whole text among them.
-
-    Args:
-        texts: What is looked for.
-
-    Raises:
-        TokenizerError: The texts have too many different ends.
 
     Source: Aho and Corasick, Efficient string matching, CACM 18 (1975).
     """

@@ -28,16 +28,10 @@ CACHED_PAIRS = 1 << 17
 
 @dataclass(frozen=True)
 class Merges:
-    """Which pairs of ids merge, in what order, and to what.
+    """Which pairs of ids merge, in what order, and to what."""
 
-    Attributes:
-        ranks: The rank of every pair; `NO_MERGE` for those that do not merge. Equal ranks merge
-            from left to right.
-        joined: The id that a pair merges to, for pairs that do.
-    """
-
-    ranks: Mapping[int, int]
-    joined: Mapping[int, int]
+    ranks: Mapping[int, int]  # `NO_MERGE` for other pairs; equal ranks merge from left to right
+    joined: Mapping[int, int]  # the id that a pair merges to, for pairs that do
 
 
 def listed_merges(pairs: Sequence[int], joined: Sequence[int]) -> Merges:

@@ -76,20 +76,12 @@ Template = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class TokenSettings:
-    """What the files beside a tokenizer say about the roles of its tokens.
+    """What the files beside a tokenizer say about the roles of its tokens."""
 
-    Attributes:
-        names: The token of each role that they name (bos_token, eos_token, unk_token), and the
-            file that named it.
-        adds_bos: Whether texts begin with the begin token; None if they do not say.
-        end_ids: Ids that end an answer.
-        end_ids_source: The file that lists them.
-    """
-
-    names: Mapping[str, tuple[str, Path]]
-    adds_bos: bool | None
-    end_ids: frozenset[int]
-    end_ids_source: Path
+    names: Mapping[str, tuple[str, Path]]  # of bos_token, eos_token, unk_token, with the file
+    adds_bos: bool | None  # whether texts begin with the begin token; None if they do not say
+    end_ids: frozenset[int]  # ids that end an answer
+    end_ids_source: Path  # the file that lists them
 
     def roles(
         self, special_tokens: Mapping[str, int], vocab_size: int, template: Template | None

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import count, groupby, pairwise
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -54,24 +54,17 @@ class PieceEncoder(ABC, Generic[_Symbols]):
 
     def encode_pieces(self, pieces: list[str]) -> list[int]:
         """Encode each piece, a part of a text without lone surrogates, and join the ids."""
-        cached = self._encode_cached
-        ids: list[int] = []
+        cached, ids = self._encode_cached, list[int]()
         for piece in pieces:
-            if len(piece) <= CACHED_PIECE_CHARS:
-                ids += cached(piece)
-            else:
-                ids += self._encode_piece(piece)
+            ids += (cached if len(piece) <= CACHED_PIECE_CHARS else self._encode_piece)(piece)
         return ids
 
     def _encode_parts(self, piece: _Symbols) -> list[int]:
         """Encode a piece part by part; random bytes fall into parts of a few bytes."""
         ids: list[int] = []
         for start, end in pairwise([0, *self._cuts(piece), len(piece)]):
-            part = piece[start:end]
-            if len(part) <= CACHED_PART_SYMBOLS:
-                ids += self._merge_cached(part)
-            else:
-                ids += self._merge_part(part)
+            is_short = end - start <= CACHED_PART_SYMBOLS
+            ids += (self._merge_cached if is_short else self._merge_part)(piece[start:end])
         return ids
 
     @abstractmethod
@@ -291,7 +284,5 @@ def character_symbols(tokens: Mapping[str, int], first_free: int) -> dict[str, i
 
     Placeholders start at `first_free`, the first number that is not an id.
     """
-    characters = sorted(set("".join(tokens)))
-    others = [character for character in characters if character not in tokens]
-    symbols = {character: tokens[character] for character in characters if character in tokens}
-    return symbols | {character: first_free + n for n, character in enumerate(others)}
+    free = count(first_free)
+    return {c: tokens[c] if c in tokens else next(free) for c in sorted(set("".join(tokens)))}

@@ -7,6 +7,7 @@ transformers `convert_slow_tokenizer.py` (`TikTokenConverter`) for the merges of
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from . import load_tokenizer, tokenizer_file
@@ -143,10 +144,8 @@ def _roles(tokenizer: Tokenizer) -> dict[str, int]:
     """Give the ids that begin and end texts and answers."""
     found: dict[str, int] = {}
     for role in ("bos", "eos"):
-        try:
+        with suppress(TokenizerError):
             found[role] = tokenizer.bos_id if role == "bos" else tokenizer.eos_id
-        except TokenizerError:
-            continue
     others = tokenizer.stop_ids - {found.get("eos")}
     for role, names in _ENDS:
         usual = [tokenizer.special_tokens.get(name) for name in names]

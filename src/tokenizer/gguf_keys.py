@@ -51,17 +51,11 @@ _NO_TOKENIZER = ("no_vocab", "none")
 
 @dataclass(frozen=True)
 class _Pre:
-    """What the name of a split pattern implies.
+    """What the name of a split pattern implies."""
 
-    Attributes:
-        pipeline: How a text is split.
-        whole: Whether a piece that is a token becomes that token, whatever the merges give.
-        adds_bos: Whether texts begin with the begin token, where no key says it.
-    """
-
-    pipeline: ByteLevelPipeline
-    whole: bool = False
-    adds_bos: bool = False
+    pipeline: ByteLevelPipeline  # how a text is split
+    whole: bool = False  # whether a piece that is a token becomes that token, whatever merges give
+    adds_bos: bool = False  # whether texts begin with `bos`, where no key says it
 
 
 PRE_TOKENIZERS: Mapping[str, _Pre] = {

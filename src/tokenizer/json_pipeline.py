@@ -28,34 +28,21 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ByteLevelPipeline:
-    """Byte-level BPE.
+    """Byte-level BPE."""
 
-    Attributes:
-        pre_tokenizer: Splits a text into pieces.
-        prefix_space: Whether a space is put before a text that does not start with one.
-        composes: Whether texts are brought into Unicode's normalization form C before.
-    """
-
-    pre_tokenizer: PreTokenizer
-    prefix_space: bool = False
-    composes: bool = False
+    pre_tokenizer: PreTokenizer  # splits a text into pieces
+    prefix_space: bool = False  # whether a space is put before a text that does not start with one
+    composes: bool = False  # whether texts are brought into Unicode's normalization form C before
 
 
 @dataclass(frozen=True)
 class MetaspacePipeline:
-    """SentencePiece-style BPE.
+    """SentencePiece-style BPE."""
 
-    Attributes:
-        normalizes: Whether spaces are replaced before added tokens are looked for in a text.
-        scheme: When a metaspace is put before a text.
-        words: Whether words are encoded separately.
-        drops_first_space: Whether decoding drops one space at the beginning.
-    """
-
-    normalizes: bool
-    scheme: PrependScheme
-    words: bool
-    drops_first_space: bool
+    normalizes: bool  # whether spaces are replaced before added tokens are looked for in a text
+    scheme: PrependScheme  # when a metaspace is put before a text
+    words: bool  # whether words are encoded separately
+    drops_first_space: bool  # whether decoding drops one space at the beginning
 
 
 def _sequence(name: str, *parts: object) -> object:

@@ -19,12 +19,7 @@ from typing import Any
 from ..untrusted import label_of, read_whole, shown
 from .added_tokens import AddedToken, AddedTokenFinder, AddedTokensEncoder
 from .bpe import spelled_merges
-from .config_files import (
-    MAX_FILE_BYTES,
-    MAX_TOKEN_LENGTH,
-    MAX_TOKENS,
-    TokenSettings,
-)
+from .config_files import MAX_FILE_BYTES, MAX_TOKEN_LENGTH, MAX_TOKENS, TokenSettings
 from .encoders import MetaspaceEncoder, character_symbols, words_are_independent
 from .errors import TokenizerError, mismatch
 from .pre_tokenizers import METASPACE
@@ -78,25 +73,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """What a SentencePiece model says, as far as it concerns ids and text.
+    """What a SentencePiece model says, as far as it concerns ids and text."""
 
-    Attributes:
-        pieces: In the order of their ids.
-        byte_fallback: Whether a character without a piece becomes the pieces of its bytes.
-        bos_piece: Name of the piece that begins a text.
-        eos_piece: Name of the piece that ends a text.
-        add_dummy_prefix: Whether a space is put before every text.
-        remove_extra_whitespaces: Whether spaces at the ends and doubled ones are dropped.
-        escape_whitespaces: Whether spaces become metaspaces.
-    """
-
-    pieces: tuple[Piece, ...]
-    byte_fallback: bool
-    bos_piece: str
-    eos_piece: str
-    add_dummy_prefix: bool
-    remove_extra_whitespaces: bool
-    escape_whitespaces: bool
+    pieces: tuple[Piece, ...]  # in the order of their ids
+    byte_fallback: bool  # whether a character without a piece becomes the pieces of its bytes
+    bos_piece: str  # name of the piece that begins a text
+    eos_piece: str  # name of the piece that ends a text
+    add_dummy_prefix: bool  # whether a space is put before every text
+    remove_extra_whitespaces: bool  # whether spaces at the ends and doubled ones are dropped
+    escape_whitespaces: bool  # whether spaces become metaspaces
 
     @property
     def ids(self) -> dict[str, int]:

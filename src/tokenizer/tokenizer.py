@@ -34,43 +34,28 @@ class TextEncoder(Protocol):
 
     def encode(self, text: str, *, first: bool) -> list[int]:
         """Encode text without surrogates, none of it as a special token."""
-        ...
 
 
 @dataclass(frozen=True)
 class Roles:
-    """What the special ids of a vocabulary are for.
+    """What the special ids of a vocabulary are for."""
 
-    Attributes:
-        bos_id: Begins a text; None if the vocabulary has no such token.
-        eos_id: Ends a text; None in the same case.
-        stop_ids: What a model may end its answer with.
-        adds_bos: Whether texts for the model begin with `bos_id`.
-    """
-
-    bos_id: int | None = None
-    eos_id: int | None = None
-    stop_ids: frozenset[int] = frozenset()
-    adds_bos: bool = False
+    bos_id: int | None = None  # begins a text; None if the vocabulary has no such token
+    eos_id: int | None = None  # ends a text; None in the same case
+    stop_ids: frozenset[int] = frozenset()  # what a model may end its answer with
+    adds_bos: bool = False  # whether texts for the model begin with `bos_id`
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How ids become text again.
+    """How ids become text again."""
 
-    Attributes:
-        drops_first_space: One space at the beginning of a text was put there by encoding.
-        drops_more_spaces: Tokens that consist of such a space do not begin the text.
-        unknown_id: Replaces text that has no token; a text may begin with it.
-        kept_space_ids: Tokens whose space belongs to the text.
-        replaces_each_byte: Every byte that is not UTF-8 becomes U+FFFD, as in SentencePiece;
-            otherwise each longest beginning of a character becomes one, as in tiktoken.
-    """
-
-    drops_first_space: bool = False
-    drops_more_spaces: bool = False
-    unknown_id: int | None = None
-    kept_space_ids: frozenset[int] = frozenset()
+    drops_first_space: bool = False  # one at the beginning of a text was put there by encoding
+    drops_more_spaces: bool = False  # tokens that consist of such a space do not begin the text
+    unknown_id: int | None = None  # replaces text that has no token; a text may begin with it
+    kept_space_ids: frozenset[int] = frozenset()  # tokens whose space belongs to the text
+    # Every byte that is not UTF-8 becomes U+FFFD, as in SentencePiece; otherwise each longest
+    # beginning of a character becomes one, as in tiktoken.
     replaces_each_byte: bool = False
 
 

@@ -149,21 +149,13 @@ def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """All tokens of a file.
+    """All tokens of a file."""
 
-    Attributes:
-        names: The token of each id, as the file spells it.
-        ids: The id of each token.
-        tokens: The ids of those that text can become by merging.
-        added: The added tokens.
-        special: The ids of those that text never becomes.
-    """
-
-    names: Sequence[str]
+    names: Sequence[str]  # the token of each id, as the file spells it
     ids: Mapping[str, int]
-    tokens: Mapping[str, int]
+    tokens: Mapping[str, int]  # those that text can become by merging
     added: Sequence[AddedToken]
-    special: Mapping[str, int]
+    special: Mapping[str, int]  # those that text never becomes
 
 
 def read_vocabulary(

@@ -76,154 +76,106 @@ class Stage:
         return shown_path(str(file)) + ("" if line is None else f":{line}")
 
 
-def _steps(*lines: str) -> tuple[Step, ...]:
-    """Read steps: the op, the name of the result, and its letters between brackets."""
-    steps = []
-    for line in lines:
-        op, name, letters = line.split(maxsplit=2)
-        steps.append(Step(op, name, tuple(letters.strip("[]").split(", "))))
-    return tuple(steps)
+def _stages(registry: str) -> dict[int, Stage]:
+    """Read stages: a line each, and the lines of its steps below it."""
+    stages = {}
+    for text in re.split(r"\n(?=\d)", registry.strip()):
+        head, *lines = text.split("\n")
+        title, place = head.split(" | ")
+        number, name = title.split(" ", 1)
+        module, function = place.split()
+        steps = []
+        for line in lines:
+            op, result, letters = line.split(maxsplit=2)
+            steps.append(Step(op, result, tuple(letters.strip("[]").split(", "))))
+        stages[int(number)] = Stage(int(number), name, module, function, tuple(steps))
+    return stages
 
 
-_TRANSFORMER = ("model.llama", "LlamaTransformer.forward")
-_BLOCK = ("model.llama", "LlamaTransformerBlock.forward")
-_ATTENTION = ("model.llama", "LlamaAttention.forward")
-_EAGER = ("model.llama", "LlamaAttention.eager")
-
-# What is done before attention and feed-forward, and with their results, as OLMo 2's norms.
-_BEFORE = ("rms_norm normed [T, D]", "to normed [T, D]")
-_AFTER = ("rms_norm normed [T, D]", "multiply scaled [T, D]")
-
-_STAGES = (
-    Stage(1, "tokenization", "tokenizer.tokenizer", "Tokenizer.encode"),
-    Stage(2, "tokens tensor", "model.llama", "token_tensor", _steps("mark tokens [T]")),
-    Stage(3, "loop over the sequence", "inference.engine", "InferenceEngine._steps"),
-    Stage(
-        4,
-        "input tensor (embedding), frequencies, mask",
-        *_TRANSFORMER,
-        _steps(
-            "get_rows x [T, D]",
-            "to x [T, D]",
-            "multiply scaled [T, D]",
-            "slice frequencies [T, h/2]",
-            "full mask [T, S]",
-            "triu mask [T, S]",
-        ),
-    ),
-    Stage(5, "each transformer block", *_BLOCK),
-    Stage(6, "attention pre-norm", *_BLOCK, _steps(*_BEFORE)),
-    Stage(7, "attention", *_ATTENTION),
-    Stage(
-        8,
-        "xq, xk, xv",
-        *_ATTENTION,
-        _steps(
-            "linear_transformations xq [T, H*h]",
-            "linear_transformations xk [T, K*h]",
-            "linear_transformations xv [T, K*h]",
-            "rms_norm xq_normed [T, H*h]",
-            "rms_norm xk_normed [T, K*h]",
-        ),
-    ),
-    Stage(
-        9,
-        "reshape to heads",
-        *_ATTENTION,
-        _steps(
-            "reshape xq [T, H, h]",
-            "reshape xk [T, K, h]",
-            "reshape xv [T, K, h]",
-            "rms_norm xq_normed [T, H, h]",
-            "rms_norm xk_normed [T, K, h]",
-        ),
-    ),
-    Stage(
-        10,
-        "rotary embedding",
-        *_ATTENTION,
-        _steps("rotary_embedding xq [T, H, h]", "rotary_embedding xk [T, K, h]"),
-    ),
-    Stage(
-        11,
-        "KV cache update",
-        *_ATTENTION,
-        _steps(
-            "write_cache cache_k [C, K, h]",
-            "write_cache cache_v [C, K, h]",
-            "read_cache keys [S, K, h]",
-            "read_cache values [S, K, h]",
-        ),
-    ),
-    Stage(
-        12,
-        "repeat heads and transposes",
-        *_EAGER,
-        _steps(
-            "repeat_heads keys [S, H, h]",
-            "repeat_heads values [S, H, h]",
-            "transpose xq [H, T, h]",
-            "transpose keys [H, S, h]",
-            "transpose keys [H, h, S]",
-            "transpose values [H, S, h]",
-        ),
-    ),
-    Stage(
-        13,
-        "scores, mask, softmax",
-        *_EAGER,
-        _steps(
-            "matmul scores [H, T, S]",
-            "div scores [H, T, S]",
-            "add scores [H, T, S]",
-            "softmax scores [H, T, S]",
-        ),
-    ),
-    Stage(
-        14,
-        "attention output",
-        *_EAGER,
-        _steps(
-            "matmul output [H, T, h]",
-            "transpose output [T, H, h]",
-            "reshape output [T, H*h]",
-            "linear_transformation attention [T, D]",
-        ),
-    ),
-    Stage(15, "attention residual", *_BLOCK, _steps(*_AFTER, "add x [T, D]")),
-    Stage(16, "feed-forward pre-norm", *_BLOCK, _steps(*_BEFORE)),
-    Stage(
-        17,
-        "feed-forward",
-        "model.llama",
-        "LlamaFeedForward.forward",
-        _steps(
-            "linear_transformations gate [T, F]",
-            "linear_transformations up [T, F]",
-            "swiglu hidden [T, F]",
-            "linear_transformation feed_forward [T, D]",
-        ),
-    ),
-    Stage(18, "feed-forward residual", *_BLOCK, _steps(*_AFTER, "add x [T, D]")),
-    Stage(
-        19,
-        "output norm and logits",
-        *_TRANSFORMER,
-        _steps(
-            "slice x [1, D]",
-            "rms_norm x [1, D]",
-            "rms_norm x [T, D]",
-            "linear_transformation logits [1, V]",
-            "linear_transformation logits [T, V]",
-            "div scaled [1, V]",
-            "div scaled [T, V]",
-        ),
-    ),
-    Stage(20, "sampling", "inference.sampling", "Sampler.sample"),
-    Stage(21, "token to text, stop check", "inference.answer_text", "AnswerText.push"),
-)
-
-STAGES: Mapping[int, Stage] = {stage.number: stage for stage in _STAGES}
+# A stage: its number and name, and the module and the function that run it. Below it are its steps:
+# the op, the name of the result, and its letters. In OLMo 2 `rms_norm` is in 15 and 18, and `to` in
+# 6 and 16; Granite has `multiply`.
+STAGES: Mapping[int, Stage] = _stages("""
+1 tokenization | tokenizer.tokenizer Tokenizer.encode
+2 tokens tensor | model.llama token_tensor
+    mark tokens [T]
+3 loop over the sequence | inference.engine InferenceEngine._steps
+4 input tensor (embedding), frequencies, mask | model.llama LlamaTransformer.forward
+    get_rows x [T, D]
+    to x [T, D]
+    multiply scaled [T, D]
+    slice frequencies [T, h/2]
+    full mask [T, S]
+    triu mask [T, S]
+5 each transformer block | model.llama LlamaTransformerBlock.forward
+6 attention pre-norm | model.llama LlamaTransformerBlock.forward
+    rms_norm normed [T, D]
+    to normed [T, D]
+7 attention | model.llama LlamaAttention.forward
+8 xq, xk, xv | model.llama LlamaAttention.forward
+    linear_transformations xq [T, H*h]
+    linear_transformations xk [T, K*h]
+    linear_transformations xv [T, K*h]
+    rms_norm xq_normed [T, H*h]
+    rms_norm xk_normed [T, K*h]
+9 reshape to heads | model.llama LlamaAttention.forward
+    reshape xq [T, H, h]
+    reshape xk [T, K, h]
+    reshape xv [T, K, h]
+    rms_norm xq_normed [T, H, h]
+    rms_norm xk_normed [T, K, h]
+10 rotary embedding | model.llama LlamaAttention.forward
+    rotary_embedding xq [T, H, h]
+    rotary_embedding xk [T, K, h]
+11 KV cache update | model.llama LlamaAttention.forward
+    write_cache cache_k [C, K, h]
+    write_cache cache_v [C, K, h]
+    read_cache keys [S, K, h]
+    read_cache values [S, K, h]
+12 repeat heads and transposes | model.llama LlamaAttention.eager
+    repeat_heads keys [S, H, h]
+    repeat_heads values [S, H, h]
+    transpose xq [H, T, h]
+    transpose keys [H, S, h]
+    transpose keys [H, h, S]
+    transpose values [H, S, h]
+13 scores, mask, softmax | model.llama LlamaAttention.eager
+    matmul scores [H, T, S]
+    div scores [H, T, S]
+    add scores [H, T, S]
+    softmax scores [H, T, S]
+14 attention output | model.llama LlamaAttention.eager
+    matmul output [H, T, h]
+    transpose output [T, H, h]
+    reshape output [T, H*h]
+    linear_transformation attention [T, D]
+15 attention residual | model.llama LlamaTransformerBlock.forward
+    rms_norm normed [T, D]
+    multiply scaled [T, D]
+    add x [T, D]
+16 feed-forward pre-norm | model.llama LlamaTransformerBlock.forward
+    rms_norm normed [T, D]
+    to normed [T, D]
+17 feed-forward | model.llama LlamaFeedForward.forward
+    linear_transformations gate [T, F]
+    linear_transformations up [T, F]
+    swiglu hidden [T, F]
+    linear_transformation feed_forward [T, D]
+18 feed-forward residual | model.llama LlamaTransformerBlock.forward
+    rms_norm normed [T, D]
+    multiply scaled [T, D]
+    add x [T, D]
+19 output norm and logits | model.llama LlamaTransformer.forward
+    slice x [1, D]
+    rms_norm x [1, D]
+    rms_norm x [T, D]
+    linear_transformation logits [1, V]
+    linear_transformation logits [T, V]
+    div scaled [1, V]
+    div scaled [T, V]
+20 sampling | inference.sampling Sampler.sample
+21 token to text, stop check | inference.answer_text AnswerText.push
+""")
 
 # What the letters stand for, in the order of docs/LEGEND.md.
 LEGEND: Mapping[str, str] = {

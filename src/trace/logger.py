@@ -242,8 +242,9 @@ class DebugLog(_View):
         if event["layer"] is not None:
             title += f", layer {event['layer']}"
         if stage.number == 3:
-            self._new, S = _positions(event["position"], details["T"]), details["S"]
-            title += f": step {event['step']}, T = {details['T']}, S = {S}, {self._new}"
+            first, T, S = event["position"], details["T"], details["S"]
+            self._new = f"positions {first} to {S - 1}" if T > 1 else f"position {first}"
+            title += f": step {event['step']}, T = {T}, S = {S}, {self._new}"
         elif stage.number == 11 and "C" in self._sizes:
             title += f": {self._new} of C = {self._sizes['C']}"
         elif "stages" in details:
@@ -283,10 +284,6 @@ class DebugLog(_View):
         return lines
 
 
-def _positions(first: int, count: int) -> str:
-    return f"positions {first} to {first + count - 1}" if count > 1 else f"position {first}"
-
-
 def _op_lines(event: EventDict) -> list[str]:
     """Return the lines of an op: its results, and what they were made of."""
     seconds = event["seconds"]
@@ -299,7 +296,8 @@ def _op_lines(event: EventDict) -> list[str]:
     ).rstrip()
     dtypes = {x.dtype for x in event["outputs"]}
     read = [_read_text(x, dtypes) for x in event["inputs"]]
-    read += [f"{name} = {_value_text(value)}" for name, value in event["details"].items()]
+    details = event["details"].items()
+    read += [f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in details]
     lines = [left]
     if read:
         right = f"<- {', '.join(read)}"
@@ -414,10 +412,6 @@ def _name(x: TensorInfo) -> str:
 def _token_text(details: Mapping[str, Any]) -> str:
     """Return the id and the text of the token of stage 21."""
     return f"{details['token']} {details['texts'][0]}"
-
-
-def _value_text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _statistics_line(values: Mapping[str, Any]) -> str:

@@ -18,23 +18,15 @@ LAYER = "layer"  # the op of the event that sums up a transformer block
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What an event says of a tensor.
+    """What an event says of a tensor."""
 
-    Attributes:
-        name: empty where it has none.
-        shape: its sizes.
-        letters: the same in letters; empty where none are known, or it has no dimensions.
-        dtype: the name of its dtype.
-        id: A number that no other tensor of the trace has, from 1; a view has its own.
-        statistics: On request, of results: min, max, mean, rms, first and last, as JSON holds them.
-        values: On request, of results: a copy of all elements, which the JSON lines leave out.
-    """
-
-    name: str
+    name: str  # empty where it has none
     shape: tuple[int, ...]
-    letters: Letters
+    letters: Letters  # of the shape; empty where none are known
     dtype: str
-    id: int = 0
+    id: int = 0  # a number that no other tensor of the trace has, from 1; a view has its own
+    # On request, of results: min, max, mean, rms, first and last, as JSON holds them; and a copy of
+    # all elements, which the JSON lines leave out.
     statistics: Mapping[str, Any] | None = None
     values: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
 
@@ -52,49 +44,28 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened in a stage.
+    """One thing that happened in a stage."""
 
-    Attributes:
-        op: the op; `mark` for the event that opens a stage, `layer` for the one that sums up a
-            transformer block.
-        stage: its number.
-        name: its name.
-        layer: index of the transformer block, or None outside of one.
-        step: how many passes through the network the answer had before this one; None before the
-            first.
-        position: that of the first new token, or None before there is one.
-        inputs, outputs: the tensors that were read and made.
-        start: Seconds from the beginning of the trace to that of the op, of the layer, or of the
-            stage that is marked.
-        seconds: What the op took, the tracing not counted; None where nothing was measured.
-        bytes: What the op read and wrote, each tensor once; 0 for a view.
-        operations: Additions, multiplications, divisions and exponentials on numbers.
-        details: arguments that are no tensors, and what a stage without tensors has to say.
-        code: the file and the line of the call.
-    """
-
-    op: str
+    op: str  # or `mark`, which opens a stage, or `layer`, which sums up a transformer block
     stage: int
-    name: str
-    layer: int | None
-    step: int | None
-    position: int | None
+    name: str  # of the stage
+    layer: int | None  # index of the transformer block, or None outside of one
+    step: int | None  # how many passes the answer had before this one; None before the first
+    position: int | None  # that of the first new token, or None before there is one
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    start: float
-    seconds: float | None
-    bytes: int
-    operations: int
-    details: Details
-    code: str
+    start: float  # seconds from the beginning of the trace to that of the op, layer or stage
+    seconds: float | None  # what the op took without the tracing; None where nothing was measured
+    bytes: int  # what the op read and wrote, each tensor once; 0 for a view
+    operations: int  # additions, multiplications, divisions and exponentials on numbers
+    details: Details  # arguments that are no tensors, and what a stage without tensors has to say
+    code: str  # the file and the line of the call
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Event":
         """Read a record of the JSON lines."""
-        read, made = (
-            tuple(map(TensorInfo.from_dict, record[name])) for name in ("inputs", "outputs")
-        )
-        return cls(**{**record, "inputs": read, "outputs": made})
+        tensors = {k: tuple(map(TensorInfo.from_dict, record[k])) for k in ("inputs", "outputs")}
+        return cls(**{**record, **tensors})
 
 
 def json_value(value: Any) -> Any:
@@ -121,17 +92,11 @@ class TraceFormatError(ValueError):
 
 @dataclass(frozen=True)
 class RecordedTrace:
-    """What `--trace-json` wrote.
+    """What `--trace-json` wrote."""
 
-    Attributes:
-        sizes: the model's sizes by letter.
-        run: facts about the run.
-        events: in order.
-    """
-
-    sizes: Mapping[str, int]
-    run: Mapping[str, str]
-    events: tuple[Event, ...]
+    sizes: Mapping[str, int]  # the model's sizes by letter
+    run: Mapping[str, str]  # facts about the run
+    events: tuple[Event, ...]  # in order
 
 
 def read_trace(path: Path) -> RecordedTrace:

@@ -2,6 +2,7 @@ import dataclasses
 from pathlib import Path
 
 from src.drawing import Recorder
+from src.drawing.canvas import Canvas
 from src.drawing.loop import draw_loop
 from src.trace.events import STAGES
 from src.trace.records import Event
@@ -55,7 +56,9 @@ def test_tokens_belong_to_the_pass_that_they_were_chosen_after() -> None:
     assert [(mark.details["S"], token) for mark, token in in_parts.passes()] == [
         (5, None), (9, 7), (10, 8),
     ]  # fmt: skip
-    assert "5 cached" in texts(draw_loop(in_parts, STAGES[3]))
+    canvas = Canvas()
+    draw_loop(canvas, in_parts, STAGES[3], 0.0)
+    assert "5 cached" in texts(canvas.svg("loop"))
 
 
 def test_the_origin_of_a_tensor_is_the_stage_that_made_it() -> None:
