@@ -32,19 +32,19 @@ def naming(pattern: str, *places: str) -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in found}
 
 
-def test_the_files_that_a_plain_dtype_touches_are_those_of_the_page() -> None:
+def test_the_files_that_a_plain_dtype_touches_are_those_of_the_page():
     files = listed("The files of a plain dtype")
     assert set(files) == naming(r'float8_e5m2|#include "float8', "src", "csrc")
     assert len(files) == len(set(files)) <= MOST_FILES
 
 
-def test_the_files_that_a_block_format_touches_are_those_of_the_page() -> None:
+def test_the_files_that_a_block_format_touches_are_those_of_the_page():
     files = listed("The files of a block format")
     assert set(files) == naming("int8_block", "csrc") | {"src/ml/dtype.py"}
     assert len(files) == len(set(files)) <= MOST_FILES
 
 
-def test_every_block_format_of_the_table_is_tested() -> None:
+def test_every_block_format_of_the_table_is_tested():
     assert {dtype for dtype, _double in FORMATS} == set(ml.BLOCK_DTYPES)
 
 
@@ -54,14 +54,14 @@ def same(a: "np.ndarray[Any, Any]", b: "np.ndarray[Any, Any]") -> bool:
 
 
 @pytest.mark.parametrize("dtype", SMALL, ids=str)
-def test_every_value_of_a_small_plain_dtype_is_widened_exactly(dtype: ml.DType) -> None:
+def test_every_value_of_a_small_plain_dtype_is_widened_exactly(dtype):
     values = np.arange(2 ** (8 * dtype.itemsize)).astype(dtype.bits_dtype).view(dtype.numpy_dtype)
     with np.errstate(invalid="ignore"):  # of signalling NaNs
         assert same(ml.Tensor.from_numpy(values).to(ml.float32).numpy(), values.astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", SMALL, ids=str)
-def test_numbers_of_any_size_are_rounded_to_a_small_plain_dtype(dtype: ml.DType) -> None:
+def test_numbers_of_any_size_are_rounded_to_a_small_plain_dtype(dtype):
     generator = np.random.default_rng(0)
     values = np.ldexp(generator.standard_normal(4096), generator.integers(-30, 30, 4096))
     special = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 448, 464, 465, 57344, 61440, 65520])
@@ -72,7 +72,7 @@ def test_numbers_of_any_size_are_rounded_to_a_small_plain_dtype(dtype: ml.DType)
 
 @pytest.mark.parametrize("dtype", SMALL, ids=str)
 @pytest.mark.parametrize("isa", available_isas())
-def test_a_product_has_the_bits_of_that_with_the_weight_widened(dtype: ml.DType, isa: str) -> None:
+def test_a_product_has_the_bits_of_that_with_the_weight_widened(dtype, isa):
     used = ml.build_info()["isa"]
     widened = ml.bfloat16 if dtype.product_type == "bfloat16" else ml.float32
     generator = ml.Generator(3)

@@ -25,7 +25,7 @@ def needs_of(page: Path) -> frozenset[str]:
 
 
 @every_page
-def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+def test_every_relative_link_leads_to_a_file_and_a_heading(page):
     for link in links(page.read_text(encoding="utf-8")):
         if re.match(r"[a-z]+:", link.target):
             continue
@@ -37,8 +37,13 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
             assert place in anchors, f"{name_of(page)}:{link.line}: {link.target}"
 
 
-@every_page
-def test_links_to_code_and_generated_blocks_are_current(page: Path) -> None:
+# A chat in a terminal takes seconds.
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.slow if p.name == "A-CHAT.md" else ()) for p in PAGES],
+    ids=name_of,
+)
+def test_links_to_code_and_generated_blocks_are_current(page):
     assert current_text(page) == page.read_text(encoding="utf-8"), "python -m tools.update_docs"
 
 
@@ -46,42 +51,31 @@ def check_examples(page: Path, allowed: frozenset[str]) -> None:
     threads = ml.get_num_threads()
     try:
         for outcome in run_examples(page.read_text(encoding="utf-8"), name_of(page), allowed):
-            line = outcome.code.line
-            assert outcome.is_as_shown, (
-                f"{name_of(page)}:{line}: shown {outcome.output!r}, printed {outcome.printed!r}"
-            )
+            place = f"{name_of(page)}:{outcome.code.line}"
+            shown = f"{place}: shown {outcome.output!r}, printed {outcome.printed!r}"
+            assert outcome.is_as_shown, shown
     finally:
         trace.stop()
         ml.set_num_threads(threads)
 
 
 @every_page
-def test_the_examples_run_and_print_what_is_shown(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_run_and_print_what_is_shown(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     check_examples(page, frozenset())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if needs_of(page) == {"slow"}], ids=name_of
-)
-def test_the_slow_examples_run_and_print_what_is_shown(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("page", [p for p in PAGES if needs_of(p) == {"slow"}], ids=name_of)
+def test_the_slow_examples_run_and_print_what_is_shown(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     check_examples(page, frozenset({"slow"}))
 
 
 @pytest.mark.slow
 @pytest.mark.oracle
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if "oracle" in needs_of(page)], ids=name_of
-)
-def test_the_examples_with_oracles_run_and_print_what_is_shown(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("page", [p for p in PAGES if "oracle" in needs_of(p)], ids=name_of)
+def test_the_examples_with_oracles_run_and_print_what_is_shown(page, tmp_path, monkeypatch):
     for package in ("torch", "transformers", "tiktoken"):
         pytest.importorskip(package, reason="the oracle extra is not installed")
     monkeypatch.chdir(tmp_path)
@@ -89,14 +83,14 @@ def test_the_examples_with_oracles_run_and_print_what_is_shown(
 
 
 @every_page
-def test_fragments_of_python_are_valid_python(page: Path) -> None:
+def test_fragments_of_python_are_valid_python(page):
     for block in blocks(page.read_text(encoding="utf-8"), name_of(page)):
         if block.language == "py":
             ast.parse(block.text)
 
 
 @every_page
-def test_the_command_lines_that_are_shown_are_taken_by_the_parser(page: Path) -> None:
+def test_the_command_lines_that_are_shown_are_taken_by_the_parser(page):
     for block in blocks(page.read_text(encoding="utf-8"), name_of(page)):
         if block.language in ("sh", "bash"):
             for line in block.text.replace("\\\n", " ").splitlines():
@@ -128,7 +122,7 @@ def program_calls(line: str) -> list[list[str]]:
     return calls
 
 
-def test_the_calls_in_a_line_of_a_shell_are_found() -> None:
+def test_the_calls_in_a_line_of_a_shell_are_found():
     assert program_calls('echo "a | b" | python -m src.main -p "x y" > out && llama-bolts -q') == [
         ["-p", "x y"], ["-q"],
     ]  # fmt: skip
@@ -136,22 +130,21 @@ def test_the_calls_in_a_line_of_a_shell_are_found() -> None:
 
 
 @every_page
-def test_paths_in_code_spans_exist(page: Path) -> None:
-    spans = re.findall(
-        r"`((?:src|csrc|tests|docs|diagrams|tools|\.ci)/[\w./-]*)`", page.read_text("utf-8")
-    )
+def test_paths_in_code_spans_exist(page):
+    folders = r"(?:src|csrc|tests|docs|diagrams|tools|\.ci)"
+    spans = re.findall(rf"`({folders}/[\w./-]*)`", page.read_text("utf-8"))
     ours = [span for span in spans if not span.endswith(".go")]  # those of the Go engine
     assert [span for span in ours if not (ROOT / span).exists()] == []
 
 
-def test_the_map_in_the_readme_has_every_room() -> None:
+def test_the_map_in_the_readme_has_every_room():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     mapped = set(re.findall(r"^\| \[`([\w/]+)`\]", text, flags=re.MULTILINE))
     rooms = {f"src/{init.parent.name}" for init in (ROOT / "src").glob("*/__init__.py")}
     assert rooms | {"csrc", "diagrams", "docs", "tests", "tools"} == mapped
 
 
-def test_the_legend_gives_the_sizes_of_the_bundled_model() -> None:
+def test_the_legend_gives_the_sizes_of_the_bundled_model():
     text = (ROOT / "docs" / "LEGEND.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w)` \|[^|]+\|[^|]+\| ([^|]+?) \|", text, flags=re.MULTILINE)
     args = load_model().args
@@ -163,16 +156,9 @@ def test_the_legend_gives_the_sizes_of_the_bundled_model() -> None:
     assert dict(rows) == {letter: str(size) for letter, size in expected.items()}
 
 
-def test_the_library_example_in_the_readme_answers() -> None:
-    (outcome,) = run_examples((ROOT / "README.md").read_text(encoding="utf-8"), "README.md")
-    assert "Ankara" in outcome.printed
-    assert outcome.printed.rstrip().endswith("[eot]")
-
-
-def test_the_readme_names_the_commands_that_ci_runs() -> None:
-    for name, part in (("chat", "python -m src.main"), ("test", "python -m pytest")):
-        command = subprocess.run(
-            ["python3", str(ROOT / ".ci" / "readme_command.py"), name],
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
-        assert part in command
+@pytest.mark.parametrize(
+    ("name", "part"), [("chat", "python -m src.main"), ("test", "python -m pytest")]
+)
+def test_the_readme_names_the_commands_that_ci_runs(name, part):
+    command = ["python3", str(ROOT / ".ci" / "readme_command.py"), name]
+    assert part in subprocess.check_output(command, text=True)

@@ -1,6 +1,8 @@
 """Imports run one way: ml <- checkpoint, tokenizer <- model <- inference <- cli <- main."""
 
 import ast
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -71,8 +73,11 @@ def imported(path: Path) -> list[tuple[int, tuple[str, ...] | str]]:
     return found
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(SRC)))
-def test_a_module_imports_only_packages_below_its_own(path: Path) -> None:
+every_module = pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(SRC)))
+
+
+@every_module
+def test_a_module_imports_only_packages_below_its_own(path):
     own = part_of_src(path)
     if own == "__init__":
         # `tests/test_public_names.py` checks that they are imported on demand only.
@@ -86,27 +91,24 @@ def test_a_module_imports_only_packages_below_its_own(path: Path) -> None:
             assert target[0] in allowed, f"{path}:{line}: {own} imports {target[0]}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(SRC)))
-def test_imports_inside_the_package_are_relative_and_the_rest_is_declared(path: Path) -> None:
-    import sys
-
+@every_module
+def test_imports_inside_the_package_are_relative_and_the_rest_is_declared(path):
+    relative = path.relative_to(SRC).as_posix()
+    declared = RUN_TIME_PACKAGES | sys.stdlib_module_names
+    if relative in NEEDS_SERVE:
+        declared |= SERVE_PACKAGES
+    if relative in NEEDS_MPI:
+        declared |= {"mpi4py"}
     for line, target in imported(path):
-        if not isinstance(target, str):
-            continue
-        assert target not in ("src", "llama_bolts"), f"{path}:{line}: absolute import of {target}"
-        if path.relative_to(SRC).as_posix() in NEEDS_ORACLE:
-            continue
-        relative = path.relative_to(SRC).as_posix()
-        declared = RUN_TIME_PACKAGES
-        if relative in NEEDS_SERVE:
-            declared = declared | SERVE_PACKAGES
-        if relative in NEEDS_MPI:
-            declared = declared | {"mpi4py"}
-        known = target in sys.stdlib_module_names or target in declared
-        assert known, f"{path}:{line}: {target} is not a run-time dependency"
+        if isinstance(target, str):
+            at = f"{path}:{line}"
+            assert target not in ("src", "llama_bolts"), f"{at}: absolute import of {target}"
+            known = target in declared or relative in NEEDS_ORACLE
+            assert known, f"{at}: {target} is not a run-time dependency"
 
 
-def modules_imported(path: Path) -> set[str]:
+@cache
+def modules_imported(path: Path) -> frozenset[str]:
     """Lists the modules of src that a module imports, inside functions too, by dotted names."""
     found = set()
     package = path.relative_to(SRC).parts[:-1]
@@ -118,10 +120,10 @@ def modules_imported(path: Path) -> set[str]:
                 one = SRC.joinpath(*base, f"{alias.name}.py")
                 is_module = one.exists() or SRC.joinpath(*base, alias.name).is_dir()
                 found.add(".".join((*base, alias.name) if is_module else base))
-    return found
+    return frozenset(found)
 
 
-def test_what_needs_the_oracle_extra_is_imported_by_nothing_else() -> None:
+def test_what_needs_the_oracle_extra_is_imported_by_nothing_else():
     needing = {file.removesuffix(".py").replace("/", ".") for file in NEEDS_ORACLE}
     others = [p for p in SOURCES if p.relative_to(SRC).as_posix() not in NEEDS_ORACLE]
     assert len(others) == len(SOURCES) - len(NEEDS_ORACLE)
@@ -129,7 +131,7 @@ def test_what_needs_the_oracle_extra_is_imported_by_nothing_else() -> None:
         assert not modules_imported(path) & needing, path
 
 
-def test_no_modules_import_one_another_in_a_circle() -> None:
+def test_no_modules_import_one_another_in_a_circle():
     names = {
         ".".join(p.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): p
         for p in SOURCES
@@ -148,7 +150,7 @@ def test_no_modules_import_one_another_in_a_circle() -> None:
         visit(name, ())
 
 
-def test_the_check_sees_an_import_that_runs_the_wrong_way(tmp_path: Path, monkeypatch) -> None:
+def test_the_check_sees_an_import_that_runs_the_wrong_way(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "SRC", tmp_path)
     wrong = tmp_path / "ml" / "wrong.py"
     wrong.parent.mkdir()
@@ -173,8 +175,8 @@ OF_MODULES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(SRC)))
-def test_each_module_has_its_tests(path: Path) -> None:
+@every_module
+def test_each_module_has_its_tests(path):
     if path.name in ("__init__.py", "__main__.py", "errors.py"):
         return
     name = path.relative_to(SRC).with_suffix("").as_posix()

@@ -67,9 +67,7 @@ def notes_of(checkout: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("changes", [{"CC": "absent-compiler"}, {"NO_HEADERS": "1"}])
-def test_without_compiler_or_headers_the_last_line_says_what_to_install(
-    checkout: Path, changes: dict[str, str]
-) -> None:
+def test_without_compiler_or_headers_the_last_line_says_what_to_install(checkout, changes):
     done = build(checkout, "--version", **changes)
     assert done.returncode == 1
     [line] = (done.stdout + done.stderr).splitlines()
@@ -78,9 +76,8 @@ def test_without_compiler_or_headers_the_last_line_says_what_to_install(
     assert build(checkout, "--version").returncode == 0
 
 
-def test_the_sources_are_compiled_side_by_side_once_and_again_when_they_change(
-    checkout: Path,
-) -> None:
+@pytest.mark.slow
+def test_the_sources_are_compiled_side_by_side_once_and_again_when_they_change(checkout):
     for where in ("one", "two"):  # an editable install names new directories each time
         places = ("--build-lib", str(checkout.parent / where), "--build-temp", where)
         done = build(checkout, "-q", "build_ext", *places)
@@ -104,9 +101,8 @@ def test_the_sources_are_compiled_side_by_side_once_and_again_when_they_change(
     assert sum(line.endswith(".o") for line in notes_of(checkout)) == SOURCES
 
 
-def test_a_wheel_serves_every_python_from_3_11_on_and_says_that_it_is_typed(
-    checkout: Path,
-) -> None:
+@pytest.mark.slow
+def test_a_wheel_serves_every_python_from_3_11_on_and_says_that_it_is_typed(checkout):
     done = build(checkout, "-q", "bdist_wheel", "--dist-dir", str(checkout.parent))
     assert done.returncode == 0, done.stderr
     [wheel] = checkout.parent.glob("*.whl")

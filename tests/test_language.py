@@ -52,7 +52,7 @@ def found_in(text: str) -> str:
     )
 
 
-def test_no_page_and_no_source_has_a_word_that_is_avoided() -> None:
+def test_no_page_and_no_source_has_a_word_that_is_avoided():
     """Of `src/nano`, which holds what people type, only the model card is read."""
     code = [
         path
@@ -71,7 +71,7 @@ def test_no_page_and_no_source_has_a_word_that_is_avoided() -> None:
     assert faults == []
 
 
-def test_a_word_is_found_at_its_borders_alone_and_with_its_exceptions() -> None:
+def test_a_word_is_found_at_its_borders_alone_and_with_its_exceptions():
     assert found_in("The Doors, my_door") == "'doors' (write bindings), 'door' (write bindings)"
     assert found_in("indoors, condense, there is no mask, a look-ahead, in mixtures") == ""
     assert found_in("it is no number of its own") == (

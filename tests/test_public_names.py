@@ -13,7 +13,7 @@ from src import inference, ml, model, tokenizer
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_the_names_are_those_of_the_packages() -> None:
+def test_the_names_are_those_of_the_packages():
     assert src.load_model is model.load_model
     assert src.InferenceContext is model.InferenceContext
     assert src.InferenceEngine is inference.InferenceEngine
@@ -26,14 +26,14 @@ def test_the_names_are_those_of_the_packages() -> None:
     assert set(src.__all__) <= set(dir(src))
 
 
-def test_type_checkers_see_the_names_that_are_imported_on_demand() -> None:
+def test_type_checkers_see_the_names_that_are_imported_on_demand():
     tree = ast.parse((ROOT / "src" / "__init__.py").read_text("utf-8"))
     (checked,) = [node for node in tree.body if isinstance(node, ast.If)]
     names = {a.name for node in checked.body for a in getattr(node, "names", ())}
     assert names | {"__version__"} == set(src.__all__)
 
 
-def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
+def test_a_name_that_there_is_not_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'src' has no attribute 'nothing'"):
         _ = src.nothing
 
@@ -44,12 +44,12 @@ def run(code: str) -> bytes:
     ).stdout
 
 
-def test_the_import_alone_loads_nothing_heavy() -> None:
+def test_the_import_alone_loads_nothing_heavy():
     code = "import sys, src; print(sorted({'numpy', 'src.ml', 'src.model'} & set(sys.modules)))"
     assert run(code) == b"[]\n"
 
 
-def test_a_program_of_four_lines_answers() -> None:
+def test_a_program_of_four_lines_answers():
     code = """
 from src import InferenceEngine, SamplingArgs, load_model
 engine = InferenceEngine(load_model(), 64)
@@ -59,7 +59,7 @@ print("".join(step.text for step in engine.chat(hi, sampling=SamplingArgs(temper
     assert run(code) == b"Hello! How can I help you?\n"
 
 
-def test_a_prompt_loads_at_most_75_modules() -> None:
+def test_a_prompt_loads_at_most_75_modules():
     code = """
 import sys
 from src.main import main

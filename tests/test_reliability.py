@@ -33,13 +33,13 @@ def names_in(file: str) -> tuple[str, ...]:
     return tuple(name for name in names if name.startswith("test_"))
 
 
-def test_the_table_has_every_row_of_the_standard() -> None:
+def test_the_table_has_every_row_of_the_standard():
     assert list(rows()) == IDS
     assert f"| {len(IDS)} of {len(IDS)} |" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("row", IDS)
-def test_each_test_that_a_row_names_is_there(row: str) -> None:
+def test_each_test_that_a_row_names_is_there(row):
     assert rows()[row]
     for named in rows()[row]:
         file, _, name = named.partition("::")
@@ -49,7 +49,7 @@ def test_each_test_that_a_row_names_is_there(row: str) -> None:
             assert name in names_in(file), named
 
 
-def test_the_ledger_has_five_million_inputs_of_each_parser() -> None:
+def test_the_ledger_has_five_million_inputs_of_each_parser():
     runs = re.findall(
         r"^\| \w{7} \| (\S+) \| mutation \| \d+ \| \d+ \| (\d+) \| .* \|$",
         LEDGER.read_text(encoding="utf-8"),

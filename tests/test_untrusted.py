@@ -17,21 +17,21 @@ from src.untrusted import (
 )
 
 
-def test_a_file_is_read_whole_up_to_its_limit(tmp_path: Path) -> None:
+def test_a_file_is_read_whole_up_to_its_limit_or_refused_if_it_ends_early(tmp_path, monkeypatch):
     path = tmp_path / "file"
+    path.touch()
+    assert read_whole(path, 0, RuntimeError) == b""
     path.write_bytes(b"0123456789")
     assert read_whole(path, 10, RuntimeError) == b"0123456789"
     with pytest.raises(RuntimeError, match="size: expected at most 9 bytes, got 10 bytes"):
         read_whole(path, 9, RuntimeError)
-
-
-def test_an_empty_file_is_read_as_such(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert read_whole(tmp_path / "file", 0, RuntimeError) == b""
+    monkeypatch.setattr(untrusted, "_read_up_to", lambda stream, size, most: b"0123")
+    with pytest.raises(RuntimeError, match="size: expected 10 bytes, got 4 and then the end"):
+        read_whole(path, 10, RuntimeError)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system has no such files")
-def test_a_file_that_does_not_tell_its_size_is_read_to_its_end_or_limit() -> None:
+def test_a_file_that_does_not_tell_its_size_is_read_to_its_end_or_limit():
     content = read_whole(Path("/proc/self/status"), 1 << 20, RuntimeError)
     assert content.startswith(b"Name:")
     assert content.endswith(b"\n")
@@ -39,25 +39,16 @@ def test_a_file_that_does_not_tell_its_size_is_read_to_its_end_or_limit() -> Non
         read_whole(Path("/proc/self/status"), 5, RuntimeError)
 
 
-def test_a_file_that_ends_before_its_size_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"0123456789")
-    monkeypatch.setattr(untrusted, "_read_up_to", lambda stream, size, most: b"0123")
-    with pytest.raises(RuntimeError, match="size: expected 10 bytes, got 4 and then the end"):
-        read_whole(path, 10, RuntimeError)
-
-
-def test_what_is_no_regular_file_is_refused_and_left_closed(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_refused_and_left_closed(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for path, found in ((tmp_path / "pipe", "a FIFO"), (tmp_path, "a directory")):
-        with pytest.raises(RuntimeError, match=f"kind: expected a regular file, got {found}"):
+    for path, reason in (
+        (tmp_path / "pipe", "kind: expected a regular file, got a FIFO"),
+        (tmp_path, "kind: expected a regular file, got a directory"),
+        (Path(os.devnull), "kind: expected a regular file, got a character dev"),
+        (tmp_path / "missing", "cannot be opened: No such file"),
+    ):
+        with pytest.raises(RuntimeError, match=reason):
             open_regular(path, RuntimeError)
-    with pytest.raises(RuntimeError, match="kind: expected a regular file, got a character dev"):
-        open_regular(Path(os.devnull), RuntimeError)
-    with pytest.raises(RuntimeError, match="cannot be opened: No such file"):
-        open_regular(tmp_path / "missing", RuntimeError)
 
 
 @pytest.mark.parametrize(
@@ -74,20 +65,20 @@ def test_what_is_no_regular_file_is_refused_and_left_closed(tmp_path: Path) -> N
         ("\x1b" * 40, "'" + ("\\x1b" * 20)[:77] + "...'"),
     ],
 )
-def test_text_is_quoted_escaped_and_cut(text: str, expected: str) -> None:
+def test_text_is_quoted_escaped_and_cut(text, expected):
     assert shown(text) == expected
 
 
-def test_a_value_is_described_by_itself_or_by_its_type() -> None:
-    assert [described(value) for value in ("1\n", 1, 0.5, True, None)] == [
-        "'1\\n'", "1", "0.5", "true", "null",
-    ]  # fmt: skip
-    assert described(["\x1b"]) == "a list"
-    assert described({}) == "an object"
-    assert described(()) == "a value of type tuple"
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("1\n", r"'1\n'"), (1, "1"), (0.5, "0.5"), (True, "true"), (None, "null"),
+     (["\x1b"], "a list"), ({}, "an object"), ((), "a value of type tuple")],
+)  # fmt: skip
+def test_a_value_is_described_by_itself_or_by_its_type(value, text):
+    assert described(value) == text
 
 
-def test_a_path_is_escaped_and_never_cut() -> None:
+def test_a_path_is_escaped_and_never_cut():
     assert label_of(Path("a\x1b[2J\u202e\\b")) == "a\\x1b[2J\\u202e\\b"
     assert label_of(Path("x" * 200)) == "x" * 200
 
@@ -106,7 +97,7 @@ def test_a_path_is_escaped_and_never_cut() -> None:
         (b'{"\\\\": {}}', {"\\": {}}),
     ],
 )
-def test_json_of_the_standard_is_parsed(content: bytes, value: object) -> None:
+def test_json_of_the_standard_is_parsed(content, value):
     parsed = parse_strict_json(content)
     if value is not None:
         assert parsed == value
@@ -136,13 +127,13 @@ def test_json_of_the_standard_is_parsed(content: bytes, value: object) -> None:
         (b"\xef\xbb\xbf{}", "line 1"),
     ],
 )
-def test_everything_else_is_refused_with_a_reason(content: bytes, words: str) -> None:
+def test_everything_else_is_refused_with_a_reason(content, words):
     with pytest.raises(ValueError, match="expected") as caught:
         parse_strict_json(content)
     assert words in str(caught.value)
     assert str(caught.value).isprintable()
 
 
-def test_a_list_of_names_shows_five_and_counts_all() -> None:
+def test_a_list_of_names_shows_five_and_counts_all():
     assert some_of(["a", "b"]) == "'a', 'b' (2 in all)"
     assert some_of(list("abcdefg")) == "'a', 'b', 'c', 'd', 'e', ... (7 in all)"

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,15 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 # header of the assistant. The names are bytes of one token each.
 FORMAT_TOKENS = 1 + (1 + 4 + 1 + 2) + 1 + (1 + 9 + 1 + 2)
 SECONDS = 30  # until a test gives up; never a bound on speed
-CTRL_C, CTRL_D = "\x03", "\x04"
 PROMPT = ">>>"
 EDITOR_ENDS = "\x1b[?2004l"  # pasted text is marked no more: the message was taken
 TERMINALS = ("xterm-256color", "dumb")
+# The one with the line editor is the slower to type into: where one is enough, it is a slow test.
+EITHER = [pytest.param("xterm-256color", marks=pytest.mark.slow), "dumb"]
 SECONDS_TO_STOP = 5  # the promise is one second on an idle machine
 
 Run = Callable[..., "Outcome"]
-Spawn = Callable[..., "pexpect.spawn[str]"]
-Typed = Callable[[str], str]
+Spawn = Callable[..., pexpect.spawn]
 
 
 @pytest.fixture(scope="session")
@@ -113,64 +114,93 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 def run_program(
     *arguments: str | Path,
     prefix: Sequence[str] = (),
+    program: Sequence[str] = PROGRAM,
     stdin: bytes = b"",
     stdout: Any = subprocess.PIPE,
     stderr: Any = subprocess.PIPE,
     **changes: str,
 ) -> Outcome:
     """Runs the command line in a process of its own, after the words of another command."""
-    done = subprocess.run(
-        [*prefix, *PROGRAM, *map(str, arguments)],
-        input=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        cwd=REPOSITORY,
-        env=environment(**changes),
-        timeout=4 * SECONDS,
-        check=False,
-    )
+    command = [*prefix, *program, *map(str, arguments)]
+    streams = {"input": stdin, "stdout": stdout, "stderr": stderr}
+    place = {"cwd": REPOSITORY, "env": environment(**changes)}
+    done = subprocess.run(command, **streams, **place, timeout=4 * SECONDS, check=False)
     return Outcome(done.returncode, done.stdout or b"", done.stderr or b"")
 
 
-@pytest.fixture
-def run_process() -> Run:
-    """Runs the command line in a process of its own, with pipes."""
-    return run_program
+def run_code(code: str, *arguments: str | Path, **more: Any) -> Outcome:
+    """Runs a few lines of Python in a process of their own."""
+    return run_program(*arguments, program=(sys.executable, "-c", code), **more)
 
 
-@pytest.fixture
-def spawn() -> Iterator[Spawn]:
-    """Runs the command line in a pseudo-terminal, after the words of another command."""
-    children: list[pexpect.spawn[str]] = []
+def start_program(*arguments: str | Path, **streams: Any) -> "subprocess.Popen[bytes]":
+    """Starts the command line in a process of its own."""
+    command = [*PROGRAM, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=REPOSITORY, env=environment(), **streams)
 
-    def spawn_program(
-        *arguments: str | Path,
+
+class Terminal(pexpect.spawn):
+    """The command line in a pseudo-terminal, after the words of another command."""
+
+    def __init__(
+        self,
+        *arguments: object,
         dimensions: tuple[int, int] = (24, 80),
         prefix: Sequence[str] = (),
         **changes: str,
-    ) -> "pexpect.spawn[str]":
-        command = [*prefix, *PROGRAM, *map(str, arguments)]
-        child = pexpect.spawn(
-            command[0],
-            command[1:],
-            cwd=REPOSITORY,
-            env=environment(**changes),
-            timeout=SECONDS,
-            encoding="utf-8",
-            dimensions=dimensions,
-        )
-        children.append(child)
-        return child
+    ) -> None:
+        first, *rest = (*prefix, *PROGRAM, *map(str, arguments))
+        kept = {"cwd": REPOSITORY, "env": environment(**changes), "dimensions": dimensions}
+        super().__init__(first, rest, timeout=SECONDS, encoding="utf-8", **kept)
+
+    def shows(self, *texts: str) -> None:
+        """Waits for texts and then for the prompt of a chat."""
+        for text in (*texts, PROMPT):
+            self.expect_exact(text)
+
+    def say(self, line: str, *shown: str) -> None:
+        """Types a line into a chat; waits for what is shown of it and for the next prompt."""
+        self.sendline(line)
+        self.shows(*shown)
+
+    def press_ctrl(self, key: str, *shown: str) -> None:
+        """Presses a key together with Ctrl; waits for what is shown of it and for the prompt."""
+        self.sendcontrol(key)
+        self.shows(*shown)
+
+    def code(self, key: str = "") -> int | None:
+        """Waits for the end, after a key that is pressed with Ctrl; returns the exit code."""
+        if key:
+            self.sendcontrol(key)
+        self.expect(pexpect.EOF)
+        self.close()
+        return self.exitstatus
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., Terminal]]:
+    """Opens terminals, and closes them after the test."""
+    opened: list[Terminal] = []
+
+    def spawn_program(*arguments: object, **more: Any) -> Terminal:
+        opened.append(Terminal(*arguments, **more))
+        return opened[-1]
 
     yield spawn_program
-    for child in children:
-        child.close(force=True)
+    for terminal in opened:
+        terminal.close(force=True)
 
 
-def ended(child: "pexpect.spawn[str]") -> int | None:
-    child.expect(pexpect.EOF)
-    child.close()
-    return child.exitstatus
+@pytest.fixture
+def open_chat(spawn: Callable[..., Terminal]) -> Callable[..., Terminal]:
+    """Opens a chat in a terminal, up to its first prompt."""
+
+    def open_terminal(*arguments: object, **more: Any) -> Terminal:
+        terminal = spawn(*arguments, **more)
+        terminal.shows()
+        return terminal
+
+    return open_terminal
 
 
 def reply(capsys: pytest.CaptureFixture[str], session: Session, line: str) -> str:
@@ -186,7 +216,8 @@ def session_of(model: Path, *flags: str) -> Session:
     return open_session(options, Console(quiet=True))
 
 
-def interrupt_after(session: Session, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def interrupt_after(tokens: int) -> Iterator[None]:
     """Sends Ctrl-C while a token is written."""
     write, count = Console.answer, 0
 
@@ -197,7 +228,9 @@ def interrupt_after(session: Session, tokens: int, monkeypatch: pytest.MonkeyPat
             signal.raise_signal(signal.SIGINT)
         write(console, text)
 
-    monkeypatch.setattr(Console, "answer", answer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Console, "answer", answer)
+        yield
 
 
 def press_ctrl_c_at(
@@ -234,26 +267,6 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def typed(session: Session, capsys: pytest.CaptureFixture[str]) -> Typed:
+def typed(session: Session, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
     """Types a command into this chat, and returns what it replies."""
     return functools.partial(reply, capsys, session)
-
-
-@pytest.fixture
-def open_chat(spawn: Spawn) -> Spawn:
-    """Runs a chat in a pseudo-terminal, up to its first prompt."""
-
-    def spawn_chat(*arguments: Any, **more: Any) -> "pexpect.spawn[str]":
-        child = spawn(*arguments, **more)
-        child.expect(PROMPT)
-        return child
-
-    return spawn_chat
-
-
-def say(child: "pexpect.spawn[str]", line: str, *shown: str) -> None:
-    """Types a line into a chat, and waits for what is shown of it and for the next prompt."""
-    child.sendline(line)
-    for text in shown:
-        child.expect_exact(text)
-    child.expect(PROMPT)

@@ -26,11 +26,7 @@ _LEAD = 10.0
 
 
 def write_reciting_directory(
-    directory: Path,
-    answer: bytes,
-    *,
-    endless: bool = False,
-    poisoned: bool = False,
+    directory: Path, answer: bytes, *, endless: bool = False, poisoned: bool = False
 ) -> Path:
     """Writes a model directory in Meta's layout.
 

@@ -2,13 +2,12 @@
 
 import dataclasses
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from src import __version__
 from src.cli.arguments import (
     CHAT_FORMAT_NAMES,
     EXAMPLES,
@@ -21,7 +20,7 @@ from src.cli.commands import run_command
 from src.cli.flag_parser import _IGNORED, _REFUSED, OTHER_NAMES
 from src.inference import CHAT_FORMATS, InferenceEngine
 from src.trace.events import STAGES
-from tests.cli.conftest import ALPHABET, REPOSITORY, Run, session_of
+from tests.cli.conftest import ALPHABET, REPOSITORY, run_code, session_of
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -35,13 +34,22 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
-def test_without_arguments_everything_has_its_default() -> None:
-    options = parse_arguments([])
-    given = {k: v for k, v in dataclasses.asdict(options).items() if v not in (None, False, ())}
-    assert given == {"statistics": True}
+@pytest.mark.parametrize(
+    ("arguments", "fields"),
+    [
+        ([], {}),
+        (["-"], {"standard_input": True}),
+        (["-p", "a\udcffb"], {"prompt": "a\ufffdb"}),  # bytes that are not UTF-8
+        (["-p", "-sane people"], {"prompt": "-sane people"}),  # a hyphen, and a blank
+    ],
+)
+def test_what_is_not_given_has_its_default(arguments, fields):
+    options = dataclasses.asdict(parse_arguments(arguments))
+    given = {k: v for k, v in options.items() if v not in (None, False, ())}
+    assert given == {"statistics": True, **fields}
 
 
-def test_flags_arrive_in_the_record() -> None:
+def test_flags_arrive_in_the_record():
     options = parse_arguments([
         *("-p", "hi", "-s=short", "-m", "dir", "-c64", "-t2", "-n5", "-v", "--no-stats", "--json"),
         *("--temperature=0", "--top-k=3", "--top-p=0.5", "--min-p=0.1", "--seed=7"),
@@ -60,19 +68,10 @@ def test_flags_arrive_in_the_record() -> None:
     )  # fmt: skip
 
 
-def test_every_chat_format_can_be_named_and_help_lists_them() -> None:
+def test_the_names_of_formats_and_stages_are_those_of_their_tables_and_in_help():
     assert tuple(CHAT_FORMATS) == CHAT_FORMAT_NAMES
-    text = " ".join(build_parser().format_help().split())
-    assert ", ".join(CHAT_FORMATS) in text
-
-
-def test_the_stages_that_can_be_asked_for_are_those_of_the_registry() -> None:
+    assert ", ".join(CHAT_FORMATS) in " ".join(build_parser().format_help().split())
     assert list(STAGES) == list(range(1, LAST_STAGE + 1))
-
-
-def test_a_dash_means_standard_input() -> None:
-    assert parse_arguments(["-"]).standard_input
-    assert not parse_arguments([]).standard_input
 
 
 @pytest.mark.parametrize(
@@ -149,29 +148,19 @@ def test_a_dash_means_standard_input() -> None:
         (["--quantize", "nf4", "--save-quantized", "x", "-p", "y"], "not allowed with --prompt"),
     ],
 )
-def test_a_wrong_command_line_is_refused_in_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
-) -> None:
+def test_a_wrong_command_line_is_refused_in_one_line(capsys, arguments, reason):
     assert reason in refusal(capsys, *arguments)
 
 
-def test_controls_in_a_wrong_argument_are_shown_escaped_and_cut(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_controls_in_a_wrong_argument_are_shown_escaped_and_cut(capsys):
     line = refusal(capsys, "--\x1b[2J" + "x" * 9999)
     assert "\x1b" not in line
     assert r"\x1b[2J" in line
     assert len(line) < 500
 
 
-def test_bytes_of_the_command_line_that_are_not_utf8_become_replacement_characters() -> None:
-    assert parse_arguments(["-p", "a\udcffb"]).prompt == "a\ufffdb"
-
-
 @pytest.mark.parametrize(("columns", "longest"), [("40", 77), ("80", 79), ("200", 79)])
-def test_help_names_every_flag_in_a_group_and_fits_the_page(
-    monkeypatch: pytest.MonkeyPatch, columns: str, longest: int
-) -> None:
+def test_help_names_every_flag_in_a_group_and_fits_the_page(monkeypatch, columns, longest):
     monkeypatch.setenv("COLUMNS", columns)
     text = build_parser().format_help()
     assert max(map(len, text.splitlines())) <= longest
@@ -181,20 +170,18 @@ def test_help_names_every_flag_in_a_group_and_fits_the_page(
     assert "positional arguments" not in text
 
 
-def test_help_and_a_wrong_argument_load_nothing_heavy() -> None:
-    check = (
+def test_help_and_a_wrong_argument_load_nothing_heavy():
+    done = run_code(
         "import sys\n"
         "from src.cli.arguments import parse_arguments\n"
         "import src.main\n"
         "heavy = {'numpy', 'rich', 'prompt_toolkit', 'cffi', 'regex', 'structlog'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "print(heavy & set(sys.modules))\n"
     )
-    subprocess.run([sys.executable, "-c", check], check=True)
+    assert (done.stdout, done.stderr) == (b"set()\n", b"")
 
 
-def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    from src import __version__
-
+def test_version_is_that_of_the_package(capsys):
     with pytest.raises(SystemExit) as exit_info:
         parse_arguments(["--version"])
     assert exit_info.value.code == 0
@@ -216,9 +203,7 @@ FOREIGN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("typed", FOREIGN)
-def test_flags_of_other_programs_mean_the_same_or_are_ignored_aloud(
-    capsys: pytest.CaptureFixture[str], typed: str
-) -> None:
+def test_flags_of_other_programs_mean_the_same_or_are_ignored_aloud(capsys, typed):
     """`-st` was read as `-s t`, and `-ngl` as `-n gl`."""
     options = parse_arguments([*typed.split(), "-p", "x"])
     expected = dataclasses.replace(parse_arguments(["-p", "x"]), **FOREIGN[typed])
@@ -230,9 +215,7 @@ def test_flags_of_other_programs_mean_the_same_or_are_ignored_aloud(
     assert said.err.count("\n") == (not FOREIGN[typed])
 
 
-def test_no_word_of_several_letters_is_read_as_a_flag_of_one_letter_and_its_value(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_word_of_several_letters_is_read_as_a_flag_of_one_letter_and_its_value(capsys):
     for first in "psmfctnqvh":
         for rest in ("t", "zz", "x=1", "1x", "-1"):
             word = f"-{first}{rest}"
@@ -240,11 +223,7 @@ def test_no_word_of_several_letters_is_read_as_a_flag_of_one_letter_and_its_valu
                 assert f": {word} " in refusal(capsys, word).replace(";", " ")
 
 
-def test_a_prompt_may_begin_with_a_hyphen_if_it_has_a_blank() -> None:
-    assert parse_arguments(["-p", "-sane people"]).prompt == "-sane people"
-
-
-def test_names_of_other_programs_are_none_of_ours_and_lead_to_ours() -> None:
+def test_names_of_other_programs_are_none_of_ours_and_lead_to_ours():
     shown = build_parser().format_help().split()
     for theirs, ours in OTHER_NAMES.items():
         assert theirs not in shown
@@ -255,41 +234,35 @@ def test_names_of_other_programs_are_none_of_ours_and_lead_to_ours() -> None:
     assert not {*names} & {word.strip(",") for word in shown}
 
 
-def test_the_page_of_the_command_line_shows_the_names_of_other_programs() -> None:
+def test_the_page_of_the_command_line_shows_the_names_of_other_programs():
     page = (REPOSITORY / "docs" / "COMMAND-LINE.md").read_text("utf-8")
     for theirs, ours in OTHER_NAMES.items():
         if ours != "--help":
             assert re.search(rf"^\| .*`{theirs}`.* \| .*`{ours}`", page, flags=re.M), theirs
 
 
-def test_most_new_tokens_have_a_name_here_and_one_in_python_and_each_leads_to_the_other() -> None:
+def test_most_new_tokens_have_a_name_here_and_one_in_python_and_each_leads_to_the_other():
     assert "--max-tokens N      " in build_parser().format_help()
     assert "in Python: max_new_tokens" in " ".join(build_parser().format_help().split())
     assert "`--max-tokens` on the command line" in (InferenceEngine.generate.__doc__ or "")
 
 
-def test_there_are_the_six_prompts_of_the_source_engine() -> None:
-    assert len(EXAMPLES) == 6
+def test_the_list_has_the_six_prompts_of_the_source_engine_with_their_system_prompts():
     assert [example.completion for example in EXAMPLES] == [True] + [False] * 5
     assert all(example.system for example in EXAMPLES[1:])
-
-
-def test_the_list_counts_from_one_and_shows_prompt_and_system_prompt() -> None:
     assert example_lines()[0] == "1. [completion] Hello, my name is"
     assert example_lines()[5] == (
         "6. [chat] What is the flag of Turkey? (system: Answer with only one emoji)"
     )
 
 
-def test_without_a_terminal_there_is_a_list_and_no_chat(run: Run, tmp_path: Path) -> None:
+def test_without_a_terminal_there_is_a_list_and_no_chat(run, tmp_path):
     done = run("--examples", "-m", tmp_path, stdin=b"1\n")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode().splitlines() == example_lines()
 
 
-def test_an_example_of_the_other_kind_is_asked_beside_the_conversation(
-    alphabet_model: Path,
-) -> None:
+def test_an_example_of_the_other_kind_is_asked_beside_the_conversation(alphabet_model):
     for flags, number in (((), "1"), (("--completion",), "6")):
         session = session_of(alphabet_model, "-c", "300", *flags)
         session.ask("Hello" if not flags else "see a")
@@ -297,5 +270,4 @@ def test_an_example_of_the_other_kind_is_asked_beside_the_conversation(
         run_command(session, f"/examples {number}")
         assert session.turns is turns
         assert session.system is None
-        assert session.last is not None
         assert session.last.text == ("tuvwxyz" if number == "1" else ALPHABET)

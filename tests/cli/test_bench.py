@@ -1,16 +1,14 @@
 """`--bench`: a table of speeds beside the machine's limits; no test asserts a speed."""
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from src import ml
 from src.cli import bench
 from src.cli.bench import attention_operations, operations, weights_of_a_step
 from src.model import load_model
-from tests.cli.conftest import Run
 from tests.cli.reciting_model import LONGEST_CONTEXT
 from tests.support.pth_writer import write_random_meta_directory
 
@@ -32,15 +30,16 @@ def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("src.ml.roofline._ROUNDS", 1000)
 
 
-def test_the_bundled_model_gets_a_table_of_speeds_and_limits(run_process: Run) -> None:
-    done = run_process("--bench", "-t", "1")
+def test_the_bundled_model_gets_a_table_of_speeds_and_limits(run, one_round):
+    threads = ml.get_num_threads()
+    done = run("--bench", "-t", "1")
+    ml.set_num_threads(threads)
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == 1  # what is being measured
     table = cells(done.stdout)
     assert table["speed"] == ["tokens/s", "this machine's limit", "share"]
     for work in ("prompt", "one token after the other"):
-        speed, _limit, _share = table[work]
-        assert float(speed) > 0
+        assert float(table[work][0]) > 0
     weights = weights_of_a_step(load_model())
     assert table["bytes per token, weights"][0].startswith(f"{sum(t.nbytes for t in weights)} (")
     assert table["prompt tokens"] == ["128"]
@@ -48,53 +47,42 @@ def test_the_bundled_model_gets_a_table_of_speeds_and_limits(run_process: Run) -
     assert table["reading the weights"][0].endswith("GB/s")
 
 
-def test_the_context_length_shortens_the_prompt(
-    run: Run, alphabet_model: Path, one_round: None
-) -> None:
+def test_the_context_length_shortens_the_prompt(run, alphabet_model, one_round):
     for positions, prompt, steps in ((2, 1, 1), (3, 2, 1), (20, 12, 8), (2000, 128, 8)):
         table = cells(run("-m", alphabet_model, "--bench", "-c", str(positions)).stdout)
         assert table["prompt tokens"] == [str(prompt)]
         assert table["tokens one after the other"] == [str(steps)]
 
 
-def test_a_context_without_room_is_a_usage_error(run: Run, alphabet_model: Path) -> None:
-    for positions in (1, LONGEST_CONTEXT + 1):
-        done = run("-m", alphabet_model, "--bench", "-c", str(positions))
-        assert (done.returncode, done.stdout) == (2, b"")
-        assert f"got {positions}" in done.stderr.decode()
+@pytest.mark.parametrize("positions", [1, LONGEST_CONTEXT + 1])
+def test_a_context_without_room_is_a_usage_error(run, alphabet_model, positions):
+    done = run("-m", alphabet_model, "--bench", "-c", str(positions))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"got {positions}" in done.stderr.decode()
 
 
-def test_no_tokenizer_is_needed(run: Run, reciting: Callable[..., Path], one_round: None) -> None:
-    directory = reciting(b"abc")
-    (directory / "tokenizer.model").unlink()
-    assert run("-m", directory, "--bench").returncode == 0
-
-
-def test_logits_that_are_no_numbers_are_a_numeric_error(
-    run: Run, reciting: Callable[..., Path]
-) -> None:
-    done = run("-m", reciting(b"abc", poisoned=True), "--bench")
-    assert (done.returncode, done.stdout) == (5, b"")
-
-
-def test_a_bad_model_has_no_table(run: Run, tmp_path: Path) -> None:
-    done = run("-m", tmp_path, "--bench")
-    assert (done.returncode, done.stdout) == (3, b"")
-
-
-def test_a_directory_with_control_characters_is_shown_escaped(
-    run: Run, reciting: Callable[..., Path], tmp_path: Path, one_round: None
-) -> None:
+def test_no_tokenizer_is_needed_and_controls_of_a_path_are_escaped(
+    run, reciting, tmp_path, one_round
+):
     directory = reciting(b"abc").rename(tmp_path / "a\x1b]0;b\x07")
+    (directory / "tokenizer.model").unlink()
     done = run("-m", directory, "--bench")
     assert done.returncode == 0
     assert rb"a\x1b]0;b\x07" in done.stdout
     assert b"\x1b" not in done.stdout
 
 
-def test_a_limit_that_is_unknown_has_no_share(
-    run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch, one_round: None
-) -> None:
+def test_a_bad_model_and_logits_that_are_no_numbers_have_no_table(run, tmp_path, reciting):
+    done = run("-m", tmp_path, "--bench")
+    assert (done.returncode, done.stdout) == (3, b"")
+    done = run("-m", reciting(b"abc", poisoned=True), "--bench")
+    assert (done.returncode, done.stdout) == (5, b"")
+
+
+def test_a_limit_that_is_unknown_has_no_share(run, alphabet_model, monkeypatch, one_round):
+    # The rate of bfloat16 is no limit of integers.
+    table = cells(run("-m", alphabet_model, "--bench", "--quantize", "int8").stdout)
+    assert table["prompt"][1:] == ["unknown"]
     monkeypatch.setattr("src.ml.roofline.multiply_add_rate", lambda _dtype: None)
     table = cells(run("-m", alphabet_model, "--bench").stdout)
     assert table["prompt"][1:] == ["unknown"]
@@ -103,7 +91,7 @@ def test_a_limit_that_is_unknown_has_no_share(
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_operations_are_those_of_all_matrices(tmp_path: Path, tied: bool) -> None:
+def test_the_operations_are_those_of_all_matrices(tmp_path, tied):
     write_random_meta_directory(tmp_path, PARAMS, tied=tied)
     model = load_model(tmp_path)
     read = weights_of_a_step(model)
@@ -116,7 +104,7 @@ def test_the_operations_are_those_of_all_matrices(tmp_path: Path, tied: bool) ->
     assert operations(model.args, 5, 7) == expected
 
 
-def test_the_operations_of_attention_are_two_products_with_every_position_seen() -> None:
+def test_the_operations_of_attention_are_two_products_with_every_position_seen():
     args = load_model().args
     seen = int(np.tril(np.ones((7, 12)), 5).sum())
     per_position = 2 * 2 * args.n_heads * args.head_dim * args.n_layers
@@ -132,14 +120,5 @@ def test_the_operations_of_attention_are_two_products_with_every_position_seen()
         ([130.0], [None], ("130", "unknown", "")),
     ],
 )
-def test_a_speed_is_never_more_than_the_whole_of_a_limit(
-    rates: list[float], limits: list[float | None], cells: tuple[str, str, str]
-) -> None:
+def test_a_speed_is_never_more_than_the_whole_of_a_limit(rates, limits, cells):
     assert bench._row("prompt", rates, limits) == ("prompt", *cells)
-
-
-def test_the_rate_of_bfloat16_is_no_limit_of_integers(
-    run: Run, alphabet_model: Path, one_round: None
-) -> None:
-    table = cells(run("-m", alphabet_model, "--bench", "--quantize", "int8").stdout)
-    assert table["prompt"][1:] == ["unknown"]

@@ -3,19 +3,15 @@ import os
 import re
 from pathlib import Path
 
-import pytest
-
 from src import trace
 from src.trace.logger import tensor_text
 from src.trace.records import read_trace
-from tests.cli.conftest import ALPHABET, Run, Spawn
+from tests.cli.conftest import ALPHABET
 
 ANSWER = f"{ALPHABET}\n".encode()
 
 
-def test_the_diagrams_of_a_run_are_written_beside_its_answer(
-    run: Run, alphabet_model: Path, tmp_path: Path
-) -> None:
+def test_the_diagrams_of_a_run_are_written_beside_its_answer(run, alphabet_model, tmp_path):
     target = tmp_path / "new" / "diagrams"
     done = run("-m", alphabet_model, "-p", "x <y>", "--diagrams", target)
     assert (done.returncode, done.stdout) == (0, ANSWER)
@@ -26,9 +22,7 @@ def test_the_diagrams_of_a_run_are_written_beside_its_answer(
     assert not trace.is_on()
 
 
-def test_a_full_disk_leaves_nothing_of_the_diagrams(
-    run: Run, alphabet_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_nothing_of_the_diagrams(run, alphabet_model, tmp_path, monkeypatch):
     """Half of them, and no word which half, were left before."""
     old = tmp_path / "old"
     old.mkdir()
@@ -56,36 +50,27 @@ def test_a_full_disk_leaves_nothing_of_the_diagrams(
     assert len(os.listdir(old)) == 22
 
 
-def test_a_completion_is_drawn_too(run: Run, alphabet_model: Path, tmp_path: Path) -> None:
+def test_a_completion_is_drawn_too(run, alphabet_model, tmp_path):
     done = run("-m", alphabet_model, "-p", "x", "--completion", "-n1", "--diagrams", tmp_path)
     assert done.returncode == 0
     assert ">text</text>" in (tmp_path / "stage-01.svg").read_text(encoding="utf-8")
 
 
-def test_a_directory_that_is_a_file_is_refused_before_the_answer(
-    run: Run, alphabet_model: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_written_is_refused_before_or_after_the_answer(
+    run, alphabet_model, tmp_path
+):
     target = tmp_path / "file"
     target.touch()
-    done = run("-m", alphabet_model, "-p", "x", "-q", "--diagrams", target)
-    assert (done.returncode, done.stdout) == (2, b"")
-    text = f"error: {target}: --diagrams: expected a writable directory, got File exists\n"
-    assert done.stderr == text.encode()
-
-
-def test_a_file_that_cannot_be_written_is_named_after_the_answer(
-    run: Run, alphabet_model: Path, tmp_path: Path
-) -> None:
     (tmp_path / "stage-07.svg").mkdir()
-    done = run("-m", alphabet_model, "-p", "x", "-q", "--diagrams", tmp_path)
-    assert (done.returncode, done.stdout) == (2, ANSWER)
-    text = f"error: {tmp_path}: --diagrams: expected a writable directory, got Is a directory\n"
-    assert done.stderr == text.encode()
+    refused = ((target, b"", "File exists"), (tmp_path, ANSWER, "Is a directory"))
+    for path, answer, reason in refused:
+        done = run("-m", alphabet_model, "-p", "x", "-q", "--diagrams", path)
+        assert (done.returncode, done.stdout) == (2, answer)
+        text = f"error: {path}: --diagrams: expected a writable directory, got {reason}\n"
+        assert done.stderr == text.encode()
 
 
-def test_log_json_and_diagrams_of_one_run_show_the_same_numbers(
-    run: Run, alphabet_model: Path, tmp_path: Path
-) -> None:
+def test_log_json_and_diagrams_of_one_run_show_the_same_numbers(run, alphabet_model, tmp_path):
     log, lines, target = tmp_path / "debug.log", tmp_path / "t.jsonl", tmp_path / "d"
     files = ("--debug-log", log, "--trace-json", lines, "--diagrams", target)
     done = run("-m", alphabet_model, "-p", "x", "-n", "2", "--seed", "3", *files)
@@ -120,6 +105,6 @@ def test_log_json_and_diagrams_of_one_run_show_the_same_numbers(
         assert f">step {event.step}: writes {written}, then " in cache
 
 
-def test_diagrams_need_a_prompt(spawn: Spawn, alphabet_model: Path, tmp_path: Path) -> None:
+def test_diagrams_need_a_prompt(spawn, alphabet_model, tmp_path):
     child = spawn("-m", alphabet_model, "--diagrams", tmp_path)
     child.expect("error: --diagrams: expected a prompt")

@@ -5,12 +5,10 @@ import os
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from pathlib import Path
 
-import pexpect
 import pytest
 
 from src.checkpoint import checkpoint
@@ -23,21 +21,17 @@ from src.model.llama import LlamaTransformer
 from src.tokenizer import StreamDecoder, Tokenizer
 from tests.cli.conftest import (
     ALPHABET,
-    CTRL_C,
-    CTRL_D,
     EDITOR_ENDS,
-    PROGRAM,
-    PROMPT,
-    REPOSITORY,
+    EITHER,
     SECONDS,
     SECONDS_TO_STOP,
-    Run,
+    Outcome,
     Spawn,
-    ended,
-    environment,
+    Terminal,
     press_ctrl_c_at,
-    say,
+    run_code,
     session_of,
+    start_program,
 )
 
 # What runs in each phase, and which of its calls Ctrl-C falls upon.
@@ -52,8 +46,8 @@ PHASES: dict[str, tuple[type, str, int]] = {
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("phase", PHASES)
 def test_ctrl_c_in_any_phase_leaves_the_next_answer_as_it_would_have_been(
-    random_model: Path, monkeypatch: pytest.MonkeyPatch, phase: str, after: bool
-) -> None:
+    random_model, monkeypatch, phase, after
+):
     flags = ("-c", "1000", "-n", "8", "--seed", "3")
     expected = session_of(random_model, *flags)
     expected.ask("one")
@@ -98,19 +92,13 @@ print(reason)
     ("pauses", "code", "printed"),
     [
         (["1.1", "0"], -signal.SIGINT, b""),
-        (["0", "1.1", "0"], -signal.SIGINT, b""),
+        pytest.param(["0", "1.1", "0"], -signal.SIGINT, b"", marks=pytest.mark.slow),
         (["0", "0"], 0, b"text\neot\n"),  # too early: the clearing up may be under way
         (["0"], 0, b"text\neot\n"),
     ],
 )
-def test_a_ctrl_c_that_was_lost_does_not_silence_the_later_ones(
-    pauses: list[str], code: int, printed: bytes
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOSES_CTRL_C, *pauses],
-        cwd=REPOSITORY, capture_output=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (code, printed, b"")
+def test_a_ctrl_c_that_was_lost_does_not_silence_the_later_ones(pauses, code, printed):
+    assert run_code(LOSES_CTRL_C, *pauses) == Outcome(code, printed, b"")
 
 
 LOADS_NOTHING = """
@@ -126,16 +114,11 @@ print(sorted(origin for origin in origins if origin and not origin.endswith(".py
 """
 
 
-def test_an_answer_imports_no_extension_module_that_may_lose_a_ctrl_c() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", LOADS_NOTHING], cwd=REPOSITORY, capture_output=True, check=True
-    )
-    assert found.stdout == b"[]\n"
+def test_an_answer_imports_no_extension_module_that_may_lose_a_ctrl_c():
+    assert run_code(LOADS_NOTHING) == Outcome(0, b"[]\n", b"")
 
 
-def test_a_ctrl_c_when_the_line_editor_has_taken_the_line_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_ctrl_c_when_the_line_editor_has_taken_the_line_is_not_lost(monkeypatch):
     editor = LineEditor()
     monkeypatch.setattr(
         editor._session, "prompt", lambda **_: signal.raise_signal(signal.SIGINT) or "a line"
@@ -148,32 +131,27 @@ def test_a_ctrl_c_when_the_line_editor_has_taken_the_line_is_not_lost(
     assert editor.read() == "a line"
 
 
-@pytest.fixture(params=["dumb", pytest.param("xterm-256color", marks=pytest.mark.slow)])
-def endless(
-    request: pytest.FixtureRequest, open_chat: Spawn, endless_model: Path
-) -> "pexpect.spawn[str]":
+@pytest.fixture(params=EITHER)
+def endless(request: pytest.FixtureRequest, open_chat: Spawn, endless_model: Path) -> Terminal:
     return open_chat("-m", endless_model, "-c", "200000", TERM=request.param)
 
 
-def interrupt(child: "pexpect.spawn[str]") -> None:
+def interrupt(child: Terminal) -> None:
     """Sends Ctrl-C and waits for the prompt."""
     started = time.monotonic()
-    child.send(CTRL_C)
-    child.expect_exact("stopped")
-    child.expect(PROMPT)
+    child.press_ctrl("c", "stopped")
     assert time.monotonic() - started < SECONDS_TO_STOP
 
 
-def answers_as_before(child: "pexpect.spawn[str]") -> None:
+def answers_as_before(child: Terminal) -> None:
     """Checks that a short question gets the answer of a chat that has just begun."""
-    say(child, "/clear", "anew")
-    say(child, "/set max_tokens 26", "26")
-    say(child, "Hello", ALPHABET + "\r\n", "28 prompt")
-    child.send(CTRL_D)
-    assert ended(child) == 0
+    child.say("/clear", "anew")
+    child.say("/set max_tokens 26", "26")
+    child.say("Hello", ALPHABET + "\r\n", "28 prompt")
+    assert child.code("d") == 0
 
 
-def test_ctrl_c_while_the_terminal_takes_nothing_more(endless: "pexpect.spawn[str]") -> None:
+def test_ctrl_c_while_the_terminal_takes_nothing_more(endless):
     endless.sendline("Hello")
     endless.expect_exact(ALPHABET)
     time.sleep(0.5)  # nothing is read: the buffer of the terminal is full, and the chat waits
@@ -183,12 +161,10 @@ def test_ctrl_c_while_the_terminal_takes_nothing_more(endless: "pexpect.spawn[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.2, 0.5, 1.0, 2.0])
-def test_ctrl_c_while_a_long_text_is_tokenized_or_run(
-    endless: "pexpect.spawn[str]", tmp_path: Path, seconds: float
-) -> None:
+def test_ctrl_c_while_a_long_text_is_tokenized_or_run(endless, tmp_path, seconds):
     text = tmp_path / "long.txt"
     text.write_text("a long text " * 12000)
-    say(endless, f"/read {text}", "144")
+    endless.say(f"/read {text}", "144")
     endless.sendline("What is it about?")
     if endless.env["TERM"] != "dumb":
         endless.expect_exact(EDITOR_ENDS)
@@ -198,15 +174,12 @@ def test_ctrl_c_while_a_long_text_is_tokenized_or_run(
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_a_file_is_read_leaves_nothing_of_it(
-    endless: "pexpect.spawn[str]", tmp_path: Path
-) -> None:
+def test_ctrl_c_while_a_file_is_read_leaves_nothing_of_it(endless, tmp_path):
     text = tmp_path / "long.txt"
     text.write_text("a long text " * 80000)
     endless.sendline(f"/read {text}")
     time.sleep(0.2)
-    endless.send(CTRL_C)
-    endless.expect(PROMPT)
+    endless.press_ctrl("c")
     answers_as_before(endless)
 
 
@@ -229,8 +202,8 @@ ONE_SHOT_PHASES = {
 
 @pytest.mark.parametrize("phase", ONE_SHOT_PHASES)
 def test_ctrl_c_in_any_phase_ends_with_130_and_keeps_what_was_printed(
-    run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch, phase: str
-) -> None:
+    run, alphabet_model, monkeypatch, phase
+):
     owner, name, at, printed = ONE_SHOT_PHASES[phase]
     press_ctrl_c_at(monkeypatch, owner, name, at, after=False)
     done = run("-m", alphabet_model, stdin=b"Hello")
@@ -250,15 +223,9 @@ def interrupted(process: "subprocess.Popen[bytes]") -> float:
     return time.monotonic() - started
 
 
-def test_ctrl_c_ends_the_wait_for_standard_input(alphabet_model: Path) -> None:
-    with subprocess.Popen(
-        [*PROGRAM, "-v", "-m", str(alphabet_model), "-"],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=REPOSITORY,
-        env=environment(),
-    ) as process:
-        assert process.stderr is not None
+def test_ctrl_c_ends_the_wait_for_standard_input(alphabet_model):
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start_program("-v", "-m", alphabet_model, "-", **pipes) as process:
         assert process.stderr.readline().startswith(b"llama-bolts ")  # what -v says at the start
         time.sleep(0.1)
         assert interrupted(process) < SECONDS_TO_STOP
@@ -266,31 +233,21 @@ def test_ctrl_c_ends_the_wait_for_standard_input(alphabet_model: Path) -> None:
 
 
 @pytest.mark.skipif(F_SETPIPE_SZ is None, reason="the size of a pipe cannot be set here")
-def test_ctrl_c_does_not_wait_for_a_reader_that_reads_no_more(endless_model: Path) -> None:
+def test_ctrl_c_does_not_wait_for_a_reader_that_reads_no_more(endless_model):
     reading, writing = os.pipe()
-    assert F_SETPIPE_SZ is not None
     size = fcntl.fcntl(writing, F_SETPIPE_SZ, 4096)
     filling = b"." * (size - 200)  # so that the rest is full at once
     os.write(writing, filling)
-    with subprocess.Popen(
-        [*PROGRAM, "-m", str(endless_model), "-p", "x", "-c", "100000", "-q"],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        cwd=REPOSITORY,
-        env=environment(),
-    ) as process:
+    arguments = ("-m", endless_model, "-p", "x", "-c", "100000", "-q")
+    with start_program(*arguments, stdout=writing, stderr=subprocess.PIPE) as process:
         os.close(writing)
         while not is_full(reading, size):
             time.sleep(0.05)
         time.sleep(0.1)
         assert interrupted(process) < SECONDS_TO_STOP
-        assert process.stderr is not None
         assert process.stderr.read() == b""
-    printed = b""
-    while part := os.read(reading, 4096):
-        printed += part
-    os.close(reading)
-    assert printed == filling + (ALPHABET.encode() * 8)[:200]
+    with open(reading, "rb") as pipe:
+        assert pipe.read() == filling + (ALPHABET.encode() * 8)[:200]
 
 
 def is_full(descriptor: int, size: int) -> bool:

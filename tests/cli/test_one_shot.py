@@ -13,127 +13,76 @@ import pytest
 from src.cli.application import MOST_PROMPT_BYTES, find_prompt
 from src.cli.arguments import parse_arguments
 from src.cli.console import Console, UsageError
+from src.inference import Sampler
 from tests.cli.conftest import (
     ALPHABET,
     FORMAT_TOKENS,
-    PROGRAM,
-    REPOSITORY,
     SECONDS,
+    Outcome,
     Run,
-    environment,
     press_ctrl_c_at,
+    run_code,
     run_program,
+    start_program,
 )
 from tests.cli.test_answer import KEYS
 
 ANSWER = f"{ALPHABET}\n".encode()
 
 
-@pytest.mark.parametrize("flags", [["-p", "Hello"], ["-f", "FILE"], ["-"]])
-def test_each_way_to_give_a_prompt_gives_the_same_answer(
-    run: Run, alphabet_model: Path, tmp_path: Path, flags: list[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("flags", "stdin", "answer", "note"),
+    [
+        (["-p", "Hello"], b"", ANSWER, f"{FORMAT_TOKENS + 5} prompt"),
+        (["-f", "FILE"], b"", ANSWER, f"{FORMAT_TOKENS + 5} prompt"),
+        (["-"], b"Hello", ANSWER, f"{FORMAT_TOKENS + 5} prompt"),
+        (["-p", "Hello", "-s", "short"], b"", ANSWER, f"{FORMAT_TOKENS + 5 + 16} prompt"),
+        (["--completion"], b"some w\n", b"xyz\n", "7 prompt"),
+        (["--example", "1"], b"", b"tuvwxyz\n", "18 prompt"),  # which ends with an "s"
+        (["-p", "x", "-n", "3"], b"", b"abc\n", "max tokens"),
+        (["-p", "x", "--stop", "no", "--stop", "def"], b"", b"abc\n", "stop string"),
+        (["-p", "x", "-c", "40"], b"", b"abcdefghijklmnop\n", "40/40, context full"),
+    ],
+)
+def test_a_prompt_given_in_any_way_is_answered_up_to_its_end_or_a_limit(
+    run, alphabet_model, tmp_path, flags, stdin, answer, note
+):
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Hello\n")
-    flags = [str(prompt) if flag == "FILE" else flag for flag in flags]
-    done = run("-m", alphabet_model, *flags, stdin=b"Hello" if flags == ["-"] else b"")
-    assert (done.returncode, done.stdout) == (0, ANSWER)
-    prompt_tokens = FORMAT_TOKENS + len("Hello")
-    assert f"{prompt_tokens} prompt".encode() in done.stderr
+    given = [str(prompt) if flag == "FILE" else flag for flag in flags]
+    done = run("-m", alphabet_model, *given, stdin=stdin)
+    assert (done.returncode, done.stdout) == (0, answer)
+    assert note in done.stderr.decode()
 
 
-def test_notes_go_to_standard_error_a_line_each(run: Run, alphabet_model: Path) -> None:
+def test_notes_are_lines_of_standard_error_unless_left_out(run, alphabet_model, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # nothing is coloured without a terminal
     loading, statistics = run("-m", alphabet_model, "-p", "x", "--seed", "5").stderr.splitlines()
     for part in (alphabet_model.name, "parameters", "bfloat16", "MiB", "context 4096 tokens"):
         assert part in loading.decode()
     for part in ("prompt", "27 new", "51/4096", " eot,", "seed 5"):
         assert part in statistics.decode()
+    assert b"\x1b" not in loading + statistics
+    assert run("-m", alphabet_model, "-p", "x", "--no-stats").stderr.splitlines() == [loading]
+    assert run("-m", alphabet_model, "-p", "x", "-q") == Outcome(0, ANSWER, b"")
 
 
-def test_quiet_leaves_the_answer_alone(run: Run, alphabet_model: Path) -> None:
-    done = run("-m", alphabet_model, "-p", "x", "-q")
-    assert (done.stdout, done.stderr) == (ANSWER, b"")
+@pytest.mark.parametrize("answer", ["\x1b[31m", "🙂é"], ids=["controls", "several tokens"])
+def test_an_answer_keeps_its_characters_in_a_pipe(run, reciting, answer):
+    assert run("-m", reciting(answer.encode()), "-p", "x").stdout == f"{answer}\n".encode()
 
 
-def test_statistics_can_be_left_out(run: Run, alphabet_model: Path) -> None:
-    assert run("-m", alphabet_model, "-p", "x", "--no-stats").stderr.count(b"\n") == 1
-
-
-def test_nothing_is_coloured_without_a_terminal(
-    run: Run, alphabet_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    done = run("-m", alphabet_model, "-p", "x")
-    assert b"\x1b" not in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("flags", "answer", "notes"),
-    [
-        (["-n", "3"], b"abc\n", b"max tokens"),
-        (["--stop", "no", "--stop", "def"], b"abc\n", b"stop string"),
-        (["-c", "40"], b"abcdefghijklmnop\n", b"40/40, context full"),
-    ],
-)
-def test_an_answer_stops_at_a_limit_and_says_which(
-    run: Run, endless_model: Path, flags: list[str], answer: bytes, notes: bytes
-) -> None:
-    done = run("-m", endless_model, "-p", "x", *flags)
-    assert done.stdout == answer
-    assert notes in done.stderr
-
-
-def test_a_completion_continues_the_raw_text(run: Run, alphabet_model: Path) -> None:
-    done = run("-m", alphabet_model, "--completion", stdin=b"some w\n")
-    assert done.stdout == b"xyz\n"
-    assert b"7 prompt" in done.stderr
-
-
-def test_a_system_prompt_comes_before_the_message(run: Run, alphabet_model: Path) -> None:
-    without = run("-m", alphabet_model, "-p", "x").stderr
-    system = run("-m", alphabet_model, "-p", "x", "-s", "short").stderr
-    assert b"24 prompt" in without
-    assert b"40 prompt" in system
-
-
-def test_an_example_runs_by_its_number(run: Run, alphabet_model: Path) -> None:
-    done = run("-m", alphabet_model, "--example", "1")
-    assert done.stdout == b"tuvwxyz\n"  # the prompt ends with an "s"
-
-
-def test_an_answer_keeps_its_control_characters_in_a_pipe(run: Run, reciting) -> None:
-    assert run("-m", reciting(b"\x1b[31m"), "-p", "x").stdout == b"\x1b[31m\n"
-
-
-def test_a_character_of_several_tokens_comes_whole(run: Run, reciting) -> None:
-    assert run("-m", reciting("🙂é".encode()), "-p", "x").stdout == "🙂é\n".encode()
-
-
-def test_bytes_that_are_no_utf8_are_read_as_replacement_characters(
-    run: Run, alphabet_model: Path
-) -> None:
-    broken = run("-m", alphabet_model, stdin=b"a\xffb\xc3")
-    whole = run("-m", alphabet_model, stdin="a\ufffdb\ufffd".encode())
+def test_bytes_that_are_no_utf8_are_read_as_replacement_characters(run, alphabet_model):
+    broken = run("-m", alphabet_model, stdin=b"a\xffb\xc3 \xef\xbf\xbd")
+    whole = run("-m", alphabet_model, stdin="a\ufffdb\ufffd \ufffd".encode())
     assert broken.stdout == whole.stdout == ANSWER
     assert broken.stderr.split(b"prompt")[0][-3:] == whole.stderr.split(b"prompt")[0][-3:]
+    warning = b"warning: standard input: expected UTF-8, got 2 parts that are not: U+FFFD"
+    assert broken.stderr.splitlines()[0] == warning
+    assert b"warning" not in whole.stderr
 
 
-def test_bytes_that_are_no_utf8_are_counted_on_standard_input_and_refused_in_a_file(
-    run: Run, alphabet_model: Path, tmp_path: Path
-) -> None:
-    warning = run("-m", alphabet_model, stdin=b"a\xffb\xc3 \xef\xbf\xbd").stderr.splitlines()[0]
-    assert warning == (b"warning: standard input: expected UTF-8, got 2 parts that are not: U+FFFD")
-    assert b"warning" not in run("-m", alphabet_model, stdin="\ufffd é".encode()).stderr
-    path = tmp_path / "prompt"
-    path.write_bytes(b"\x7fELF\xff\x00")
-    done = run("-m", alphabet_model, "-f", path)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.endswith(b": prompt: expected UTF-8, got other bytes at byte 4\n")
-
-
-def test_a_prompt_far_too_long_is_refused_before_it_is_read(
-    run: Run, alphabet_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prompt_far_too_long_is_refused_unread(run, alphabet_model, tmp_path, monkeypatch):
     monkeypatch.setattr("src.cli.application.MOST_PROMPT_BYTES", 1024)
     path = tmp_path / "prompt"
     for length, code in ((1024, 0), (1025, 2), (100_000, 2)):
@@ -147,65 +96,39 @@ def test_a_prompt_far_too_long_is_refused_before_it_is_read(
     assert run("-m", alphabet_model, "-f", "/dev/zero").returncode == 2
 
 
-def test_the_mark_of_a_byte_order_is_no_part_of_a_prompt(tmp_path: Path) -> None:
-    path = tmp_path / "prompt"
-    path.write_bytes("\ufeffé\n".encode())
-    assert find_prompt(parse_arguments(["-f", str(path)]), Console()) == "é"
-
-
-def test_a_nul_byte_is_text(run: Run, alphabet_model: Path) -> None:
+def test_a_nul_byte_is_text(run, alphabet_model):
     assert run("-m", alphabet_model, stdin=b"a\0b").stdout == ANSWER
 
 
 @pytest.mark.parametrize("stdin", [b"", b"\n", b" \t\r\n"])
-def test_without_a_prompt_it_says_so_and_ends(run: Run, alphabet_model: Path, stdin: bytes) -> None:
+def test_without_a_prompt_it_says_so_and_ends(run, alphabet_model, stdin):
     done = run("-m", alphabet_model, stdin=stdin)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr == b"error: standard input: prompt: expected text, got none\n"
 
 
-def test_a_closed_standard_input_is_an_empty_one(alphabet_model: Path) -> None:
+def test_a_closed_standard_input_is_an_empty_one(alphabet_model):
     done = run_program("-m", alphabet_model, prefix=["sh", "-c", '"$@" <&-', "sh"])
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
 
 
-def test_a_closed_standard_output_ends_quietly(alphabet_model: Path) -> None:
+def test_a_closed_standard_output_ends_quietly(alphabet_model):
     closed = ["sh", "-c", '"$@" >&-', "sh"]
     done = run_program("-m", alphabet_model, "-p", "x", "-q", prefix=closed)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_reader_that_stops_ends_the_answer_quietly(endless_model: Path) -> None:
+def test_a_reader_that_stops_ends_the_answer_quietly(endless_model):
     pipeline = ["bash", "-c", '"$@" | head -c 5; exit ${PIPESTATUS[0]}', "bash"]
     done = run_program("-m", endless_model, "-p", "x", "-q", prefix=pipeline)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"abcde", b"")
 
 
-def test_the_answer_streams_through_a_pipe(endless_model: Path) -> None:
-    process = subprocess.Popen(
-        [*PROGRAM, "-m", str(endless_model), "-p", "x", "-q", "-c", "100000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=REPOSITORY,
-        env=environment(),
-    )
-    with process:
-        assert process.stdout is not None
-        assert os.read(process.stdout.fileno(), 100)[:1] == b"a"
-        assert process.poll() is None
-        process.kill()
-
-
-def test_ctrl_c_ends_with_130_and_no_traceback(endless_model: Path) -> None:
-    process = subprocess.Popen(
-        [*PROGRAM, "-m", str(endless_model), "-p", "x", "-c", "100000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=REPOSITORY,
-        env=environment(),
-    )
-    assert process.stdout is not None
-    process.stdout.read(1)
+def test_the_answer_streams_through_a_pipe_and_ctrl_c_ends_it_without_a_traceback(endless_model):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = start_program("-m", endless_model, "-p", "x", "-c", "100000", **pipes)
+    assert process.stdout.read(1) == b"a"
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     rest, notes = process.communicate(timeout=SECONDS)
@@ -215,86 +138,83 @@ def test_ctrl_c_ends_with_130_and_no_traceback(endless_model: Path) -> None:
     assert b"Traceback" not in notes
 
 
-@pytest.mark.parametrize("seconds", [0.001, 0.05, 0.1, 0.2, 0.4, 0.8])
-def test_ctrl_c_at_any_moment_ends_with_130(endless_model: Path, seconds: float) -> None:
-    # The timer starts when the program does: before that a signal is the interpreter's business.
-    program = (
-        "import signal, sys\n"
-        "from src.main import main\n"
-        "signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))\n"
-        "signal.setitimer(signal.ITIMER_REAL, float(sys.argv[1]))\n"
-        "sys.exit(main(sys.argv[2:]))\n"
-    )
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", program, str(seconds)),
-            *("-m", str(endless_model), "-p", "x", "-c", "100000"),
-        ],
-        capture_output=True,
-        cwd=REPOSITORY,
-        env=environment(),
-        timeout=SECONDS,
-        check=False,
-    )
+# The timer starts when the program does: before that a signal is the interpreter's business.
+PRESSES_CTRL_C = """
+import signal, sys
+from src.main import main
+signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[1]))
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [0.05, 0.2, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.001, 0.1, 0.4, 0.8))],
+)
+def test_ctrl_c_at_any_moment_ends_with_130(endless_model, seconds):
+    arguments = ("-m", endless_model, "-p", "x", "-c", "100000")
+    done = run_code(PRESSES_CTRL_C, str(seconds), *arguments)
     assert done.returncode == 130
     assert b"Traceback" not in done.stderr
 
 
-def test_a_prompt_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "no", "No such file")):
-        with pytest.raises(UsageError, match=reason):
-            find_prompt(parse_arguments(["-f", str(path)]), Console())
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        (".", "Is a directory"),
+        ("no/no", "No such file"),
+        (sys.executable, "prompt: expected UTF-8, got other bytes at byte"),
+    ],
+)
+def test_a_prompt_file_that_cannot_be_read_is_refused(path, reason):
+    with pytest.raises(UsageError, match=reason):
+        find_prompt(parse_arguments(["-f", path]), Console())
 
 
-def test_a_prompt_file_may_be_a_pipe(run: Run, alphabet_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "prompt"),
+    [("a\n", "a"), ("a\r\n", "a"), (" a\n\n", " a\n"), ("a", "a"), ("\ufeffé\n", "é")],
+)
+def test_the_last_newline_and_the_byte_order_mark_are_left_out(tmp_path, content, prompt):
+    path = tmp_path / "prompt"
+    path.write_bytes(content.encode())
+    assert find_prompt(parse_arguments(["-f", str(path)]), Console()) == prompt
+
+
+def test_a_prompt_file_may_be_a_pipe(run, alphabet_model, tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with subprocess.Popen(["sh", "-c", f"printf hello > {fifo}"]):
         assert run("-m", alphabet_model, "-f", fifo).stdout == ANSWER
 
 
-def test_only_the_last_newline_of_a_file_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "prompt"
-    for content, prompt in ((b"a\n", "a"), (b"a\r\n", "a"), (b" a\n\n", " a\n"), (b"a", "a")):
-        path.write_bytes(content)
-        assert find_prompt(parse_arguments(["-f", str(path)]), Console()) == prompt
-
-
-@pytest.mark.parametrize("flags", [("-p", "x"), ("-f", "FILE"), ("--example", "2")])
-def test_text_on_standard_input_beside_a_prompt_is_refused(
-    run_process: Run, alphabet_model: Path, tmp_path: Path, flags: tuple[str, str]
-) -> None:
+@pytest.mark.parametrize(
+    ("flags", "redirected"),
+    [(("-p", "x"), "< FILE"), (("-f", "FILE"), '<<< "a letter"'), (("--example", "2"), "< FILE")],
+)
+def test_text_on_stdin_beside_a_prompt_is_refused(alphabet_model, tmp_path, flags, redirected):
     """It was left unread, and the answer knew nothing of it."""
     file = tmp_path / "prompt"
     file.write_text("x")
     given = [str(file) if flag == "FILE" else flag for flag in flags]
-    # Bash writes the text before the program starts, which waits for none.
-    letter = ["bash", "-c", '"$@" <<< "a long letter"', "bash"]
-    done = run_process("-m", alphabet_model, "-q", *given, prefix=letter)
+    # Bash writes a text before the program starts, which waits for none.
+    letter = ["bash", "-c", f'"$@" {redirected.replace("FILE", str(file))}', "bash"]
+    done = run_program("-m", alphabet_model, "-q", *given, prefix=letter)
     where = str(file) if flags[0] == "-f" else "--prompt"
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode() == (
         f"error: standard input: expected nothing beside {where}, got text; "
         "< /dev/null leaves it out\n"
     )
-    assert run_process("-m", alphabet_model, "-q", *given).returncode == 0
 
 
-def test_a_file_on_standard_input_beside_a_prompt_is_refused_and_a_silent_pipe_is_not_waited_for(
-    alphabet_model: Path, tmp_path: Path
-) -> None:
-    file = tmp_path / "letter"
-    file.write_text("a long letter")
+def test_nothing_on_stdin_beside_a_prompt_is_not_waited_for(alphabet_model):
     reading, writing = os.pipe()
-    with open(file, "rb") as letter, open("/dev/null", "rb") as nothing:
-        for stream, code in ((letter, 2), (nothing, 0), (reading, 0)):
-            command = [*PROGRAM, "-m", str(alphabet_model), "-q", "-p", "x"]
-            done = subprocess.run(
-                command, stdin=stream, capture_output=True, cwd=REPOSITORY, timeout=60, check=False
-            )
-            assert done.returncode == code
-    os.close(reading)
-    os.close(writing)
+    with open("/dev/null", "rb") as nothing, open(reading) as silent, open(writing, "w"):
+        for stream in (nothing, silent):
+            arguments = ("-m", alphabet_model, "-q", "-p", "x", "-n", "1")
+            assert start_program(*arguments, stdin=stream).wait(timeout=SECONDS) == 0
 
 
 HELLO = b'{"prompt": "Hello"}\n'
@@ -305,13 +225,11 @@ def records(output: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
-def asked(run: Run, model: Path, lines: bytes, *flags: str) -> Any:
+def asked(run: Run, model: Path, lines: bytes, *flags: str) -> Outcome:
     return run("-m", model, "--jsonl", "-", "-c", "200", *flags, stdin=lines)
 
 
-def test_each_line_is_answered_by_itself_with_the_record_of_json(
-    run: Run, alphabet_model: Path, tmp_path: Path
-) -> None:
+def test_each_line_is_answered_by_itself_with_the_record_of_json(run, alphabet_model, tmp_path):
     file = tmp_path / "prompts.jsonl"
     messages = [
         {"role": "user", "content": "Hello"},
@@ -358,9 +276,7 @@ def test_each_line_is_answered_by_itself_with_the_record_of_json(
     ],
     ids=lambda value: repr(value[:40]),
 )
-def test_a_bad_line_is_one_error_and_the_others_are_answered(
-    run: Run, alphabet_model: Path, line: bytes, error: str
-) -> None:
+def test_a_bad_line_is_one_error_and_the_others_are_answered(run, alphabet_model, line, error):
     done = asked(run, alphabet_model, HELLO + line + b"\n" + HELLO, "-q")
     assert done.returncode == 2
     assert [record["line"] for record in records(done.stdout)] == [1, 3]
@@ -370,7 +286,7 @@ def test_a_bad_line_is_one_error_and_the_others_are_answered(
     assert last.endswith("expected an answer to each line, got 1 of 3 without one")
 
 
-def test_the_system_prompt_goes_before_lines_that_have_none(run: Run, alphabet_model: Path) -> None:
+def test_the_system_prompt_goes_before_lines_that_have_none(run, alphabet_model):
     own = {"role": "system", "content": "four"}
     lines = [
         {"prompt": "x"},
@@ -385,7 +301,7 @@ def test_the_system_prompt_goes_before_lines_that_have_none(run: Run, alphabet_m
     assert counts[2] > counts[0]
 
 
-def test_texts_are_continued_with_completion(run: Run, alphabet_model: Path) -> None:
+def test_texts_are_continued_with_completion(run, alphabet_model):
     done = asked(run, alphabet_model, b'"see x"\n{"messages": []}\n', "--completion")
     assert records(done.stdout)[0]["text"] == "yz"
     assert b"line 2: expected a prompt, since texts are continued, got messages" in done.stderr
@@ -395,9 +311,7 @@ def test_texts_are_continued_with_completion(run: Run, alphabet_model: Path) -> 
     ("name", "reason"),
     [("absent", "got No such file"), (".", "got Is a directory"), ("empty", "got no lines")],
 )
-def test_a_file_without_lines_is_refused_before_a_model_is_loaded(
-    run: Run, tmp_path: Path, name: str, reason: str
-) -> None:
+def test_a_file_without_lines_is_refused_before_a_model_is_loaded(run, tmp_path, name, reason):
     (tmp_path / "empty").write_text("\n\n")
     done = run("-m", tmp_path / "no-model", "--jsonl", tmp_path / name)
     assert done.returncode == 2
@@ -405,13 +319,9 @@ def test_a_file_without_lines_is_refused_before_a_model_is_loaded(
     assert reason.encode() in done.stderr
 
 
-def test_records_come_as_soon_as_their_line(alphabet_model: Path) -> None:
-    command = [*PROGRAM, "-m", str(alphabet_model), "--jsonl", "-", "-q"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, env=environment()
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+def test_records_come_as_soon_as_their_line(alphabet_model):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with start_program("-m", alphabet_model, "--jsonl", "-", "-q", **pipes) as process:
         for number in (1, 2):
             process.stdin.write(HELLO)
             process.stdin.flush()
@@ -420,11 +330,7 @@ def test_records_come_as_soon_as_their_line(alphabet_model: Path) -> None:
         assert process.wait() == 0
 
 
-def test_ctrl_c_leaves_the_record_of_the_answer_it_stopped(
-    run: Run, endless_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from src.inference import Sampler
-
+def test_ctrl_c_leaves_the_record_of_the_answer_it_stopped(run, endless_model, monkeypatch):
     press_ctrl_c_at(monkeypatch, Sampler, "sample", 4, after=False)
     done = asked(run, endless_model, HELLO * 3)
     assert done.returncode == 130

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -14,12 +13,11 @@ import pexpect
 import pytest
 
 from src.model.files import BUNDLED_MODEL
-from tests.cli.conftest import REPOSITORY, SECONDS, environment, run_program
+from tests.cli.conftest import PROGRAM, REPOSITORY, Terminal, environment, run_code, run_program
 from tests.support.mpi import LAUNCH, mpirun, needs_mpi, processes
 from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 
 pytestmark = needs_mpi
-PROGRAM = (sys.executable, "-m", "src.main")
 SECONDS_TO_END = 10
 # At such a temperature hardly any answer ends before its 60 tokens.
 ASK = (
@@ -36,20 +34,14 @@ def patched(code: str, *arguments: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def errors(ended: "subprocess.CompletedProcess[str]") -> list[str]:
-    """Gives the lines of ours; what mpirun adds is between lines of dashes."""
-    return [line for line in ended.stderr.splitlines() if line.startswith("error:")]
+def ids(output: str | bytes) -> list[int]:
+    return json.loads(output)["token_ids"]
 
 
-def ids(output: str) -> list[int]:
-    found: list[int] = json.loads(output)["token_ids"]
-    return found
-
-
-def test_two_ranks_give_the_answer_of_one_process() -> None:
+def test_two_ranks_give_the_answer_of_one_process():
     ended = mpirun(2, *PROGRAM, *ASK)
     assert ended.returncode == 0, ended.stderr
-    assert ids(ended.stdout) == ids(run_program(*ASK).stdout.decode())
+    assert ids(ended.stdout) == ids(run_program(*ASK).stdout)
     assert len(ids(ended.stdout)) > 10
 
 
@@ -60,20 +52,17 @@ def test_two_ranks_give_the_answer_of_one_process() -> None:
     [(), ("--completion",), ("--quantize", "int8"), ("--draft-model", str(BUNDLED_MODEL))],
     ids=["chat", "completion", "int8", "draft model"],
 )
-def test_any_number_of_ranks_gives_the_answer_of_one_process(
-    ranks: int, flags: tuple[str, ...]
-) -> None:
+def test_any_number_of_ranks_gives_the_answer_of_one_process(ranks, flags):
     ended = mpirun(ranks, *PROGRAM, *ASK, *flags)
     assert ended.returncode == 0, ended.stderr
-    assert ids(ended.stdout) == ids(run_program(*ASK, *flags).stdout.decode())
+    assert ids(ended.stdout) == ids(run_program(*ASK, *flags).stdout)
 
 
-def test_one_process_imports_no_mpi() -> None:
-    code = (
+def test_one_process_imports_no_mpi():
+    done = run_code(
         "import sys; from src.main import main; main(['-q', '-p', 'hi', '-n', '1']); "
         "print([name for name in sys.modules if 'mpi4py' in name or name.endswith('.ranks')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True)
     assert done.stdout.splitlines()[-1] == b"[]"
 
 
@@ -84,43 +73,32 @@ QUESTIONS = (
 )  # fmt: skip
 
 
-def answers_in_a_terminal(*command: str) -> list[str]:
+def answers_in_a_terminal(*launch: str) -> list[str]:
     """Chats for ten turns; returns what stands between the questions."""
-    flags = ["--temperature", "0.8", "--seed", "5", "--no-stats"]
-    child = pexpect.spawn(
-        command[0], [*command[1:], *flags], env=environment(TERM="dumb"),
-        cwd=str(REPOSITORY), encoding="utf-8", timeout=SECONDS, dimensions=(50, 200),
-    )  # fmt: skip
+    flags = ("--temperature", "0.8", "--seed", "5", "--no-stats")
+    child = Terminal(*flags, prefix=launch, dimensions=(50, 200), TERM="dumb")
     found = []
-    for question in QUESTIONS:
+    for question in (*QUESTIONS, "/exit"):
         child.expect_exact(">>> ")
         found.append(child.before)
         child.sendline(question)
-    child.expect_exact(">>> ")
-    found.append(child.before)
-    child.sendline("/exit")
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == 0
+    assert child.code() == 0
     return found[1:]
 
 
 @pytest.mark.slow
-def test_a_chat_of_ten_turns_is_that_of_one_process() -> None:
-    one = answers_in_a_terminal(*PROGRAM)
+def test_a_chat_of_ten_turns_is_that_of_one_process():
+    one = answers_in_a_terminal()
     assert len(one) == len(QUESTIONS)
-    assert answers_in_a_terminal(*LAUNCH, "3", *PROGRAM) == one
+    assert answers_in_a_terminal(*LAUNCH, "3") == one
 
 
 # Standard input, whose end mpirun does not pass on
 
 
 @pytest.mark.slow
-def test_ctrl_d_leaves_the_chat() -> None:
-    child = pexpect.spawn(
-        LAUNCH[0], [*LAUNCH[1:], "2", *PROGRAM, "--temperature", "0"],
-        env=environment(TERM="dumb"), cwd=str(REPOSITORY), encoding="utf-8", timeout=SECONDS,
-    )  # fmt: skip
+def test_ctrl_d_leaves_the_chat():
+    child = Terminal("--temperature", "0", prefix=(*LAUNCH, "2"), TERM="dumb")
     for text in ("hello", "bye"):
         child.expect_exact(">>> ")
         time.sleep(3)  # the silence of a person who thinks is not the end
@@ -128,28 +106,22 @@ def test_ctrl_d_leaves_the_chat() -> None:
     child.expect_exact(">>> ")
     child.sendeof()
     child.expect(pexpect.EOF, timeout=SECONDS_TO_END)
-    child.close()
-    assert child.exitstatus == 0
+    assert child.code() == 0
 
 
-@pytest.mark.parametrize("kind", ["file", "pipe"])
-def test_standard_input_is_read_to_its_end(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["file", pytest.param("pipe", marks=pytest.mark.slow)])
+def test_standard_input_is_read_to_its_end(tmp_path, kind):
     texts = [f"What is the capital of {name}?" for name in ("Norway", "Peru", "Italy")]
     file = tmp_path / "lines"
     file.write_text("\n".join(map(json.dumps, texts)))
     flags = ("--jsonl", "-", "--temperature", "0", "-q")
-    one = run_program(*flags, stdin=file.read_bytes()).stdout.decode()
-    command = [*LAUNCH, "2", *PROGRAM, *flags]
-    if kind == "pipe":
-        command = ["sh", "-c", f"(sleep 1; cat {file}) | {shlex.join(command)}"]
-    with file.open() as lines:
-        ended = subprocess.run(
-            command, cwd=REPOSITORY, stdin=lines, capture_output=True, timeout=60, text=True
-        )
-    assert ended.returncode == 0, ended.stderr
-    assert len(ended.stdout.splitlines()) == len(texts)
-    found, expected = ([ids(line) for line in out.splitlines()] for out in (ended.stdout, one))
+    one = run_program(*flags, stdin=file.read_bytes())
+    source = f'"$@" < {file}' if kind == "file" else f'(sleep 1; cat {file}) | "$@"'
+    done = run_program(*flags, prefix=["sh", "-c", source, "sh", *LAUNCH, "2"])
+    assert done.returncode == 0, done.stderr
+    found, expected = ([ids(line) for line in of.stdout.splitlines()] for of in (done, one))
     assert found == expected
+    assert len(found) == len(texts)
 
 
 # The end
@@ -158,12 +130,11 @@ def test_standard_input_is_read_to_its_end(tmp_path: Path, kind: str) -> None:
 @pytest.fixture
 def endless(endless_model: Path) -> Iterator["subprocess.Popen[str]"]:
     """Three ranks in the middle of an answer that does not end."""
-    command = [*LAUNCH, "3", *PROGRAM, "-m", str(endless_model)]
     process = subprocess.Popen(
-        [*command, "-p", "a", "-c", "100000"], cwd=REPOSITORY, env=environment(),
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        [*LAUNCH, "3", *PROGRAM, "-m", str(endless_model), "-p", "a", "-c", "100000"],
+        cwd=REPOSITORY, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stderr is not None
     assert "parameters" in process.stderr.readline()  # loaded
     time.sleep(1)
     yield process
@@ -194,9 +165,7 @@ def assert_ended(ranks: dict[int, int]) -> None:
     ],
     ids=["stopped", "rank 0 stopped", "killed"],
 )
-def test_a_lost_rank_ends_all(
-    endless: "subprocess.Popen[str]", lost: int, number: int, said: str
-) -> None:
+def test_a_lost_rank_ends_all(endless, lost, number, said):
     ranks = processes(endless.pid)
     assert set(ranks) == {0, 1, 2}
     began = time.monotonic()
@@ -210,7 +179,7 @@ def test_a_lost_rank_ends_all(
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_all(endless: "subprocess.Popen[str]") -> None:
+def test_ctrl_c_ends_all(endless):
     ranks = processes(endless.pid)
     endless.send_signal(signal.SIGINT)
     endless.communicate(timeout=SECONDS_TO_END)
@@ -219,7 +188,7 @@ def test_ctrl_c_ends_all(endless: "subprocess.Popen[str]") -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_pass_is_not_a_lost_rank() -> None:
+def test_a_slow_pass_is_not_a_lost_rank():
     code = (
         "import time; from src.cli import ranks; ranks._LOST_SECONDS = 3.0; "
         "from src.model.llama import LlamaFeedForward as Part; before = Part.forward; "
@@ -238,9 +207,7 @@ def model(directory: Path, alphabet_model: Path, seed: int) -> str:
 
 
 @pytest.mark.slow
-def test_what_differs_on_a_rank_ends_all_with_one_line(
-    tmp_path: Path, alphabet_model: Path
-) -> None:
+def test_what_differs_on_a_rank_ends_all_with_one_line(tmp_path, alphabet_model):
     one, other = (model(tmp_path / name, alphabet_model, len(name)) for name in ("a", "bb"))
     flags = ("-p", "a", "-n", "3")
     no_mpi = tmp_path / "no_mpi" / "mpi4py"

@@ -1,7 +1,6 @@
 """`--metadata`, `--check-weights`, `--info` and `--explain`."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from src.model.files import BUNDLED_MODEL
 from src.trace import code
 from src.trace.code import section_of
 from src.trace.events import STAGES
-from tests.cli.conftest import REPOSITORY, Run, Spawn
+from tests.cli.conftest import REPOSITORY
 from tests.model.hugging_face_tiny import write_tiny
 from tests.model.test_gguf import small_vocabulary, with_rows, write
 from tests.model.tiny import GROUPED
@@ -27,7 +26,7 @@ def rows(output: bytes, title: str) -> dict[str, list[str]]:
     return {row[0]: [cell.strip() for cell in row[1:]] for row in cells if row}
 
 
-def test_the_report_holds_parameters_tensors_and_sizes(run: Run, alphabet_model: Path) -> None:
+def test_the_report_holds_parameters_tensors_and_sizes(run, alphabet_model):
     done = run("-m", alphabet_model, "--metadata")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode().startswith(f"{alphabet_model}\n")
@@ -60,19 +59,11 @@ def test_the_report_holds_parameters_tensors_and_sizes(run: Run, alphabet_model:
     assert sizes["KV cache bytes per token"] == [f"{2 * 2 * 128 * 2} (1.0 KiB)"]
 
 
-def test_a_model_of_hugging_face_is_reported_with_both_names_of_its_tensors(
-    run: Run, tmp_path: Path
-) -> None:
+def test_a_model_of_hugging_face_is_reported_with_both_names_of_its_tensors(run, tmp_path):
     linear = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
-    directory = write_tiny(
-        tmp_path / "model",
-        GROUPED,
-        ml.bfloat16,
-        shards=2,
-        generation={"eos_token_id": [3, 7]},
-        rope_parameters=linear,
-        _name_or_path="\x1b[2Jname",
-    )
+    more = {"generation": {"eos_token_id": [3, 7]}, "rope_parameters": linear}
+    directory = tmp_path / "model"
+    write_tiny(directory, GROUPED, ml.bfloat16, shards=2, _name_or_path="\x1b[2Jname", **more)
     done = run("-m", directory, "--metadata")
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"\x1b" not in done.stdout
@@ -97,9 +88,7 @@ def test_a_model_of_hugging_face_is_reported_with_both_names_of_its_tensors(
     assert sizes["bytes of mapped files"][0].startswith(f"{mapped} (")
 
 
-def test_a_gguf_file_is_reported_with_its_keys_and_long_arrays_cut(
-    run: Run, tmp_path: Path
-) -> None:
+def test_a_gguf_file_is_reported_with_its_keys_and_long_arrays_cut(run, tmp_path):
     keys = small_vocabulary(tmp_path) | {"general.name": "\x1b[2Jname"}
     factors = {"rope_freqs.weight": np.linspace(1, 8, 4, dtype=np.float32)}
     path = write(tmp_path / "a.gguf", with_rows(263), ml.bfloat16.numpy_dtype, keys, factors)
@@ -120,18 +109,12 @@ def test_a_gguf_file_is_reported_with_its_keys_and_long_arrays_cut(
     assert (done.returncode, b"safetensors and GGUF files have none" in done.stderr) == (2, True)
 
 
-def test_the_report_says_what_was_overridden(run: Run, alphabet_model: Path) -> None:
-    assert run("-m", alphabet_model, "--metadata", "--rope-scaling-factor", "32").stdout.count(
-        b"32.0"
-    )
-
-
-def test_without_a_tokenizer_there_is_still_a_report(
-    run: Run, reciting: Callable[..., Path]
-) -> None:
+def test_without_a_tokenizer_there_is_a_report_which_says_what_was_overridden(run, reciting):
     directory = reciting(b"abc")
     (directory / "tokenizer.model").unlink()
-    assert run("-m", directory, "--metadata").returncode == 0
+    done = run("-m", directory, "--metadata", "--rope-scaling-factor", "32")
+    assert done.returncode == 0
+    assert b"32.0" in done.stdout
 
 
 @pytest.fixture
@@ -140,13 +123,17 @@ def weights(tmp_path: Path) -> Path:
     return Path(shutil.copytree(BUNDLED_MODEL, tmp_path / "model")) / "consolidated.00.pth"
 
 
-def test_whole_weights_agree_with_their_checksums(run: Run, weights: Path) -> None:
+def test_whole_weights_agree_with_their_checksums_and_progress_is_shown(run, weights, monkeypatch):
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(Console, "timed_progress", lambda *_: lambda *done: seen.append(done))
     done = run("-m", weights.parent, "--check-weights")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode() == f"{weights}: 6.2 MiB agree with their CRC-32\n"
+    assert seen == sorted(seen)
+    assert seen[-1] == (weights.stat().st_size,) * 2
 
 
-def test_a_flipped_bit_of_a_weight_loads_and_is_found(run: Run, weights: Path) -> None:
+def test_a_flipped_bit_of_a_weight_loads_and_is_found(run, weights):
     content = bytearray(weights.read_bytes())
     content[len(content) // 2] ^= 1
     weights.write_bytes(content)
@@ -158,7 +145,7 @@ def test_a_flipped_bit_of_a_weight_loads_and_is_found(run: Run, weights: Path) -
     assert line.endswith("(damaged)")
 
 
-def test_weights_without_checksums_are_not_called_whole(run: Run, weights: Path) -> None:
+def test_weights_without_checksums_are_not_called_whole(run, weights):
     """PyTorch can be told to write 0 in their place."""
     content = weights.read_bytes()
     at = content.index(b"PK\x01\x02")
@@ -174,29 +161,16 @@ def test_weights_without_checksums_are_not_called_whole(run: Run, weights: Path)
     assert b"expected a CRC-32 of every record, got 64" in done.stderr
 
 
-def test_safetensors_files_hold_no_checksums_which_is_said(run: Run, tmp_path: Path) -> None:
+def test_safetensors_files_hold_no_checksums_which_is_said(run, tmp_path):
     directory = write_tiny(tmp_path / "model", GROUPED, ml.bfloat16)
     done = run("-m", directory, "--check-weights")
     assert (done.returncode, done.stdout) == (2, b"")
     size = (directory / "model.safetensors").stat().st_size
-    assert (
-        f"got {size} bytes without one (safetensors and GGUF files have none)"
-        in done.stderr.decode()
-    )
+    said = f"got {size} bytes without one (safetensors and GGUF files have none)"
+    assert said in done.stderr.decode()
 
 
-def test_the_check_shows_how_far_it_is(
-    run: Run, weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[int, int]] = []
-    monkeypatch.setattr(Console, "timed_progress", lambda *_: lambda *done: seen.append(done))
-    assert run("-m", weights.parent, "--check-weights").returncode == 0
-    size = weights.stat().st_size
-    assert seen[-1] == (size, size)
-    assert seen == sorted(seen)
-
-
-def test_info_names_versions_kernels_threads_and_memory(run: Run) -> None:
+def test_info_names_versions_kernels_threads_and_memory(run):
     done = run("--info")
     assert (done.returncode, done.stderr) == (0, b"")
     lines = dict(line.split(maxsplit=1) for line in done.stdout.decode().splitlines())
@@ -207,13 +181,8 @@ def test_info_names_versions_kernels_threads_and_memory(run: Run) -> None:
     assert "free memory" in done.stdout.decode()
 
 
-every_stage = pytest.mark.parametrize("number", list(STAGES))
-
-
-@every_stage
-def test_a_stage_is_explained_by_its_section_its_diagram_and_its_line_of_code(
-    run: Run, number: int
-) -> None:
+@pytest.mark.parametrize("number", list(STAGES))
+def test_a_stage_is_explained_by_its_section_its_diagram_and_its_line_of_code(run, number):
     done = run("--explain", str(number))
     assert (done.returncode, done.stderr) == (0, b"")
     *text, chapter, diagram, code = done.stdout.decode().splitlines()
@@ -226,30 +195,25 @@ def test_a_stage_is_explained_by_its_section_its_diagram_and_its_line_of_code(
     assert code == f"code:    {REPOSITORY / stage.code} {stage.function}"
 
 
-def test_a_section_ends_at_the_next_heading_of_its_level(tmp_path: Path) -> None:
+def test_a_section_ends_at_the_next_heading_and_must_be_there(run, tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("# Page\n\n## A\n\na\n<!-- run: slow -->\n### Below\nb\n\n## Above\nc\n")
     assert section_of(page, "A") == "a\n### Below\nb"
     assert section_of(page, "B") == ""
-
-
-def test_a_page_without_the_section_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "section_of", lambda _page, _heading: "")
     done = run("--explain", "9")
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"14b-attention.md: --explain: expected a heading 'Stage 9: reshape" in done.stderr
 
 
-def test_a_terminal_shows_it_rendered(spawn: Spawn) -> None:
+def test_a_terminal_shows_it_rendered(spawn):
     child = spawn("--explain", "13", dimensions=(60, 100))
     child.expect("Stage 13: scores, mask, softmax")
     child.expect("code: +/.*llama.py:")
     assert "## Stage" not in (child.before or "")
 
 
-def test_the_chapters_of_an_installed_package_lie_inside_of_it(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_chapters_of_an_installed_package_lie_inside_of_it(run, tmp_path, monkeypatch):
     package = tmp_path / "llama_bolts"
     for folder in ("docs", "diagrams"):
         shutil.copytree(REPOSITORY / folder, package / folder)
@@ -259,9 +223,7 @@ def test_the_chapters_of_an_installed_package_lie_inside_of_it(
     assert f"diagram: {package}/diagrams/stage-13.svg".encode() in done.stdout
 
 
-def test_a_chapter_that_is_not_installed_is_an_error_with_both_places(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chapter_that_is_not_installed_is_an_error_with_both_places(run, tmp_path, monkeypatch):
     for module in (code, reports):
         monkeypatch.setattr(module, "PACKAGE", tmp_path / "llama_bolts")
     done = run("--explain", "13")

@@ -1,18 +1,14 @@
 import json
 import os
-import resource
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from src import trace
 from src.cli.commands import run_command
-from src.cli.console import UsageError
-from src.cli.session import Session
 from src.ml import op
 from src.trace.records import read_trace
-from tests.cli.conftest import ALPHABET, PROGRAM, REPOSITORY, SECONDS, Run, environment, session_of
+from tests.cli.conftest import ALPHABET, Outcome, run_program, session_of
 
 ANSWER = f"{ALPHABET}\n".encode()
 NASTY = 'a\nb "c" {} {0}\u2028\u202e\x1b[31m 🙂'
@@ -23,7 +19,7 @@ def in_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_answer_is_the_same_with_a_trace(run: Run, alphabet_model: Path) -> None:
+def test_the_answer_is_the_same_with_a_trace(run, alphabet_model):
     arguments = ("-m", alphabet_model, "-p", "x", "--seed", "4", "--temperature", "2")
     plain = run(*arguments)
     traced = run(*arguments, "--debug-log", "--trace-json", "t.jsonl", "--trace-statistics")
@@ -33,28 +29,20 @@ def test_the_answer_is_the_same_with_a_trace(run: Run, alphabet_model: Path) -> 
     assert sum(event.stage == 21 for event in events) == len(plain.stdout)
 
 
-def test_the_trace_is_off_after_a_run_and_writes_nothing_without_a_flag(
-    run: Run, alphabet_model: Path
-) -> None:
-    run("-m", alphabet_model, "-p", "x", "--debug-log", "-n", "1")
-    assert not trace.is_on()
-    assert not op._observers
-    Path("debug.log").unlink()
-    run("-m", alphabet_model, "-p", "x", "-n", "1")
-    assert list(Path().iterdir()) == []
-
-
-def test_a_new_run_begins_its_files_anew(run: Run, alphabet_model: Path) -> None:
+def test_the_trace_is_off_after_a_run_and_a_new_run_begins_its_files_anew(run, alphabet_model):
+    arguments = ("-m", alphabet_model, "-p", "x", "-n", "1")
     sizes = []
     for _ in range(2):
-        run("-m", alphabet_model, "-p", "x", "--trace-json", "t.jsonl", "-n", "1")
+        run(*arguments, "--trace-json", "t.jsonl")
         sizes.append(len(Path("t.jsonl").read_text().splitlines()))
+        assert not trace.is_on()
+        assert not op._observers
     assert sizes[0] == sizes[1]
+    run(*arguments)
+    assert [path.name for path in Path().iterdir()] == ["t.jsonl"]
 
 
-def test_a_prompt_of_any_characters_comes_back_from_the_trace(
-    run: Run, alphabet_model: Path
-) -> None:
+def test_a_prompt_of_any_characters_comes_back_from_the_trace(run, alphabet_model):
     flags = ("-n", "1", "--debug-log", "--trace-json", "t.jsonl")
     run("-m", alphabet_model, "-p", NASTY, *flags)
     chat = read_trace(Path("t.jsonl")).events[0].details
@@ -68,23 +56,18 @@ def test_a_prompt_of_any_characters_comes_back_from_the_trace(
     assert repr(NASTY) in "".join(lines)
 
 
-def test_layers_and_stages_can_be_chosen(run: Run, alphabet_model: Path) -> None:
+def test_layers_and_stages_can_be_chosen_of_those_that_the_model_has(run, alphabet_model):
     flags = ("--trace-json", "t.jsonl", "--trace-layers", "0", "--trace-stages", "8-9,21")
     run("-m", alphabet_model, "-p", "x", "-n", "2", *flags)
     records = [json.loads(line) for line in Path("t.jsonl").read_text().splitlines()[1:]]
     assert {record["stage"] for record in records} == {8, 9, 21}
-
-
-def test_a_layer_that_the_model_does_not_have_is_refused(run: Run, alphabet_model: Path) -> None:
     done = run("-m", alphabet_model, "-p", "x", "-q", "--debug-log", "--trace-layers", "0-1")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == b"error: --trace-layers: expected layers from 0 to 0, got 1\n"
+    said = b"error: --trace-layers: expected layers from 0 to 0, got 1\n"
+    assert done == Outcome(2, b"", said)
 
 
 @pytest.mark.parametrize("flag", ["--debug-log", "--trace-json"])
-def test_a_file_that_cannot_be_written_is_refused_before_the_answer(
-    run: Run, alphabet_model: Path, flag: str
-) -> None:
+def test_a_file_that_cannot_be_written_is_refused_before_the_answer(run, alphabet_model, flag):
     places = [(".", "Is a directory"), ("none/t", "No such file or directory")]
     if Path("/dev/full").exists():
         places.append(("/dev/full", "No space left on device"))
@@ -100,25 +83,16 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_answer(
 
 
 def test_a_disk_that_fills_up_ends_the_trace_with_a_warning_and_not_the_answer(
-    alphabet_model: Path, tmp_path: Path
-) -> None:
-    done = subprocess.run(
-        [*PROGRAM, "-m", str(alphabet_model), "-p", "x", "-q", "--debug-log", str(tmp_path / "t")],
-        capture_output=True,
-        cwd=REPOSITORY,
-        env=environment(),
-        timeout=SECONDS,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
-    )
-    assert (done.returncode, done.stdout) == (0, ANSWER)
-    text = f"warning: {tmp_path / 't'}: the trace ends here: File too large\n"
-    assert done.stderr == text.encode()
+    alphabet_model, tmp_path
+):
+    small = ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh"]  # blocks of 512 bytes, or of 1024
+    log = tmp_path / "t"
+    done = run_program("-m", alphabet_model, "-p", "x", "-q", "--debug-log", log, prefix=small)
+    text = f"warning: {log}: the trace ends here: File too large\n"
+    assert done == Outcome(0, ANSWER, text.encode())
 
 
-def test_the_trace_can_be_turned_on_and_off_in_a_chat(
-    alphabet_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_trace_can_be_turned_on_and_off_in_a_chat(alphabet_model, capsys):
     session = session_of(alphabet_model, "-c", "300", "-n", "1")
     try:
         session.ask("x")
@@ -139,8 +113,3 @@ def test_the_trace_can_be_turned_on_and_off_in_a_chat(
         trace.stop()
     replies = capsys.readouterr().err.splitlines()
     assert replies == ["trace: debug.log"] * 2 + ["trace: off", "trace: debug.log"]
-
-
-def test_the_command_wants_on_or_off(session: Session) -> None:
-    with pytest.raises(UsageError, match="/trace wants on or off: got perhaps"):
-        run_command(session, "/trace perhaps")

@@ -18,7 +18,7 @@ from src.model import Model, load_model
 from src.model.llama import LlamaAttention
 from src.model.saving import save_quantized
 from src.tokenizer import Tokenizer
-from tests.cli.conftest import Outcome, Run
+from tests.cli.conftest import Outcome, run_program
 from tests.model.families import CONFIGS as FAMILIES
 from tests.model.families import write_family
 from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
@@ -44,10 +44,9 @@ def write_with_biases(directory: Path) -> Path:
     arrays = renamed(config, weights(config))
     arrays["model.embed_tokens.weight"] *= 0.02
     random = np.random.default_rng(5)
-    for name in list(arrays):
-        if name.endswith("proj.weight"):
-            bias = 0.5 * random.standard_normal(len(arrays[name]), np.float32)
-            arrays[name.replace(".weight", ".bias")] = bias
+    for name in [name for name in arrays if name.endswith("proj.weight")]:
+        bias = 0.5 * random.standard_normal(len(arrays[name]), np.float32)
+        arrays[name.replace(".weight", ".bias")] = bias
     write_json(directory, byte_level_file())
     return write_hugging_face_directory(directory, config_of(config, **BIASES), arrays)
 
@@ -90,9 +89,9 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[Break], None]:
 
 @pytest.mark.slow
 @pytest.mark.oracle
-def test_the_bundled_model_agrees_and_no_pytorch_is_imported(run_process: Run) -> None:
+def test_the_bundled_model_agrees_and_no_pytorch_is_imported():
     pytest.importorskip("transformers", reason="needs the oracle extra")
-    done = run_process("--verify")
+    done = run_program("--verify")
     assert (done.returncode, done.stderr) == (0, b"")
     assert verdict(done).startswith(OK)
     assert "transformers" in verdict(done)
@@ -105,9 +104,7 @@ def test_the_bundled_model_agrees_and_no_pytorch_is_imported(run_process: Run) -
 
 @pytest.mark.slow
 @pytest.mark.oracle
-def test_a_model_that_transformers_refuses_is_one_line(
-    run: Run, with_biases: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_transformers_refuses_is_one_line(run, with_biases, monkeypatch):
     pytest.importorskip("transformers", reason="needs the oracle extra")
     start = subprocess.run
 
@@ -182,7 +179,7 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_agrees(run: Run, tmp_path: Path, here: None, layout: str) -> None:
+def test_every_layout_agrees(run, tmp_path, here, layout):
     done = run("-m", LAYOUTS[layout](tmp_path), "--verify")
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
     assert verdict(done).startswith(OK)
@@ -198,9 +195,7 @@ def test_every_layout_agrees(run: Run, tmp_path: Path, here: None, layout: str) 
 
 
 @pytest.mark.oracle
-def test_verbose_shows_every_layer_and_a_prompt_is_taken(
-    run: Run, with_biases: Path, here: None
-) -> None:
+def test_verbose_shows_every_layer_and_a_prompt_is_taken(run, with_biases, here):
     done = run("-m", with_biases, "--verify", "-v", "-p", "then")
     rows = [line for line in done.stdout.decode().splitlines() if line.endswith(" ok")]
     assert len(rows) == 1 + 1 + GROUPED.layers * 15 + 4
@@ -275,18 +270,14 @@ def assert_fails(done: Outcome, text: str) -> None:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_named_at_its_stage(
-    run: Run, with_biases: Path, here: None, broken: Callable[[Break], None], fault: str
-) -> None:
+def test_a_fault_is_named_at_its_stage(run, with_biases, here, broken, fault):
     change, text = FAULTS[fault]
     broken(change)
     assert_fails(run("-m", with_biases, "--verify"), text)
 
 
 @pytest.mark.oracle
-def test_a_weight_of_the_embedding_is_seen_where_its_token_is(
-    run: Run, with_biases: Path, here: None, broken: Callable[[Break], None]
-) -> None:
+def test_a_weight_of_the_embedding_is_seen_where_its_token_is(run, with_biases, here, broken):
     broken(with_weight("tok_embeddings.weight", lambda rows: one_step(rows[ord("e") - 33])))
     text = "4 input tensor (embedding), frequencies, mask: x"
     assert_fails(run("-m", with_biases, "--verify"), text)
@@ -314,9 +305,7 @@ PATCHES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("patch", PATCHES)
-def test_a_fault_of_the_code_is_seen(
-    run: Run, with_biases: Path, here: None, monkeypatch: pytest.MonkeyPatch, patch: str
-) -> None:
+def test_a_fault_of_the_code_is_seen(run, with_biases, here, monkeypatch, patch):
     owner, name, change, text = PATCHES[patch]
     monkeypatch.setattr(owner, name, change(getattr(owner, name)))
     assert_fails(run("-m", with_biases, "--verify"), text)
@@ -325,16 +314,13 @@ def test_a_fault_of_the_code_is_seen(
 # What is refused.
 
 
-def test_without_transformers_a_line_says_what_to_install(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_transformers_a_line_says_what_to_install(run, monkeypatch):
     monkeypatch.setattr(verify, "find_spec", lambda name: None if name == "torch" else name)
-    done = run("--verify")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == (
+    text = (
         b"error: --verify: expected transformers and what it needs, got no torch: "
         b"pip install -e '.[oracle]' in a clone, or pip install 'llama-bolts[oracle]'\n"
     )
+    assert run("--verify") == Outcome(2, b"", text)
 
 
 @pytest.fixture
@@ -342,31 +328,25 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "find_spec", lambda name: name)
 
 
-def test_a_copy_that_does_not_fit_is_refused_with_the_arithmetic(
-    run: Run, installed: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_does_not_fit_is_refused_with_the_arithmetic(run, installed, monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 400 << 20)
-    done = run("--verify")
-    assert (done.returncode, done.stdout) == (4, b"")
     count = load_model().parameter_count
     got = memory.readable_bytes(4 * count + (512 << 20))
-    assert done.stderr.decode() == (
+    text = (
         f"error: memory: expected at most 400.0 MiB available, got {got} for a float32 copy in "
         f"transformers ({count} weights * 4 bytes + 512.0 MiB for PyTorch)\n"
     )
+    assert run("--verify") == Outcome(4, b"", text.encode())
 
 
-def test_a_process_that_the_system_ends_is_a_lack_of_memory(
-    run: Run, installed: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_the_system_ends_is_a_lack_of_memory(run, installed, monkeypatch):
     ended = subprocess.CompletedProcess([], -9, "", "")
     monkeypatch.setattr(verify.subprocess, "run", lambda *_, **__: ended)
-    done = run("--verify")
-    assert (done.returncode, done.stdout) == (4, b"")
-    assert done.stderr == b"error: memory: the system ended the process of transformers\n"
+    text = b"error: memory: the system ended the process of transformers\n"
+    assert run("--verify") == Outcome(4, b"", text)
 
 
-def test_a_prompt_without_tokens_is_refused(run: Run, with_biases: Path, installed: None) -> None:
+def test_a_prompt_without_tokens_is_refused(run, with_biases, installed):
     done = run("-m", with_biases, "--verify", "-p", "")
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"--verify: expected a prompt of at least one token, got none" in done.stderr

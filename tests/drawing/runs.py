@@ -12,10 +12,10 @@ from src.inference import InferenceEngine, Message, SamplingArgs, Step
 from src.model import load_model
 from src.trace.events import size_of
 from src.trace.records import Event, TensorInfo
-from src.trace.tracer import Tracer
 from tests.model.families import write_family
 from tests.model.tiny import BYTES_VOCAB, write_meta_directory
 from tests.tokenizer.json_files import byte_level_file, write_json
+from tests.trace.recording import recorded
 
 SEEDED = SamplingArgs(seed=2)
 
@@ -40,20 +40,11 @@ def family_run(directory: Path, family: str) -> TracedRun:
 
 
 def _recorded(made: Path, start: Callable[[InferenceEngine], Iterator[Step]]) -> TracedRun:
-    model = load_model(made)
-    recorder = Recorder()
-    assert model.tokenizer is not None
+    model, recorder = load_model(made), Recorder()
     text_of = functools.partial(piece, model.tokenizer)
-    trace.start(
-        Tracer(
-            model.args.sizes, recorder.write, wants=recorder.wants, text_of=text_of,
-            values=recorder.wants_values,
-        )
-    )  # fmt: skip
-    try:
+    wants = {"wants": recorder.wants, "values": recorder.wants_values}
+    with recorded(model.args, write=recorder.write, text_of=text_of, **wants):
         list(start(InferenceEngine(model, 64)))
-    finally:
-        trace.stop()
     return TracedRun("a random model", model.args.sizes, recorder.events)
 
 

@@ -2,23 +2,18 @@ from src.drawing.flow import steps_of
 from tests.drawing.test_diagrams import bundled_run
 
 
-def test_an_op_stands_below_those_whose_results_it_reads() -> None:
+def test_an_op_is_below_those_whose_results_it_reads_and_its_weight_beside_it():
     gate, up, swiglu, down = steps_of(bundled_run().first(17))
     assert swiglu.sources == [gate, up]
     assert down.sources == [swiglu]
     assert [step.row for step in (gate, up, swiglu, down)] == [0, 0, 1, 2]
     assert [step.lane for step in (gate, up, swiglu, down)] == [0, 1, 0, 0]
-
-
-def test_what_flows_in_is_no_weight() -> None:
-    gate, up, *_ = steps_of(bundled_run().first(17))
     for step, weight in ((gate, "w1"), (up, "w3")):
-        assert step.main_input is not None
         assert step.main_input.name == "normed"
         assert [x.name for x in step.side_inputs] == [f"layers.0.feed_forward.{weight}.weight"]
 
 
-def test_the_cache_joins_what_is_written_and_what_is_read() -> None:
+def test_the_cache_joins_what_is_written_and_what_is_read():
     keys_in, values_in, keys, values = steps_of(bundled_run().first(11))
     assert [x.name for x in keys_in.inputs] == ["xk"]
     assert [x.name for x in values_in.inputs] == ["xv"]
@@ -26,7 +21,7 @@ def test_the_cache_joins_what_is_written_and_what_is_read() -> None:
     assert values.sources == [values_in]
 
 
-def test_a_tensor_that_keeps_its_name_is_followed_through_its_shapes() -> None:
+def test_a_tensor_that_keeps_its_name_is_followed_through_its_shapes():
     repeat, _values, _xq, first, second, _last = steps_of(bundled_run().first(12))
     assert first.sources == [repeat]
     assert second.sources == [first]

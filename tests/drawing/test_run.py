@@ -1,5 +1,4 @@
 import dataclasses
-from pathlib import Path
 
 from src.drawing import Recorder
 from src.drawing.canvas import Canvas
@@ -10,9 +9,7 @@ from tests.drawing.runs import byte_run
 from tests.drawing.test_diagrams import bundled_run, texts
 
 
-def test_of_a_long_answer_the_first_pass_is_kept_and_the_loop_around_the_others(
-    tmp_path: Path,
-) -> None:
+def test_of_a_long_answer_the_first_pass_is_kept_and_the_loop_around_the_others(tmp_path):
     events = byte_run(tmp_path, "x", 6).events
     assert sum(event.stage == 3 for event in events) == 6
     second = [event.stage for event in events if event.stage == 3].index(3)
@@ -23,25 +20,21 @@ def test_of_a_long_answer_the_first_pass_is_kept_and_the_loop_around_the_others(
     assert {event.stage for event in events[:at]} == set(range(1, 22))
 
 
-def test_a_recorder_wants_the_first_pass_and_of_every_other_its_loop() -> None:
+def test_a_recorder_wants_the_first_pass_and_of_every_other_its_loop():
     wants = Recorder().wants
-    assert wants(1, None, None)
-    assert wants(8, 0, 0)
-    assert not wants(8, 1, 0)
-    assert wants(19, None, 0)
-    assert not wants(19, None, 1)
-    assert not wants(8, 0, 1)
+    assert all((wants(1, None, None), wants(8, 0, 0), wants(19, None, 0)))
+    assert not any((wants(8, 1, 0), wants(19, None, 1), wants(8, 0, 1)))
     assert [stage for stage in range(1, 22) if wants(stage, None, 5)] == [3, 20, 21]
 
 
-def test_the_first_events_of_a_stage_are_those_of_one_layer_and_one_pass() -> None:
+def test_the_first_events_of_a_stage_are_those_of_one_layer_and_one_pass():
     run = bundled_run()
     assert [event.op for event in run.first(6)] == ["rms_norm"]
     assert [x.name for event in run.first(9) for x in event.outputs] == ["xq", "xk", "xv"]
     assert [event.details["T"] for event in run.marks(3)] == [27, 1]
 
 
-def test_tokens_belong_to_the_pass_that_they_were_chosen_after() -> None:
+def test_tokens_belong_to_the_pass_that_they_were_chosen_after():
     run = bundled_run()
     loop, sampling = run.marks(3)[0], run.marks(20)[0]
 
@@ -61,7 +54,7 @@ def test_tokens_belong_to_the_pass_that_they_were_chosen_after() -> None:
     assert "5 cached" in texts(canvas.svg("loop"))
 
 
-def test_the_origin_of_a_tensor_is_the_stage_that_made_it() -> None:
+def test_the_origin_of_a_tensor_is_the_stage_that_made_it():
     run = bundled_run()
     scores = run.first(13)[0]
     assert [run.origin(x, 13) for x in scores.inputs] == ["from 12", "from 12"]
@@ -71,7 +64,7 @@ def test_the_origin_of_a_tensor_is_the_stage_that_made_it() -> None:
     assert run.origin(weight, 6) == ""
 
 
-def test_the_text_of_a_token_is_that_of_the_trace() -> None:
+def test_the_text_of_a_token_is_that_of_the_trace():
     run = bundled_run()
     details = run.marks(1)[0].details
     assert [run.piece(token) for token in details["ids"]] == details["texts"]

@@ -29,21 +29,15 @@ def model() -> Model:
     return load_model()
 
 
-class Recorded:
-    """Every result of every op, by the order in which ops ran."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, np.ndarray[Any, Any], str]] = []
+class Recorded(list):
+    """The op, the values and the dtype of every result, in the order in which ops ran."""
 
     def __call__(self, call: ml.op.OpCall) -> None:
-        for x in call.results:
-            values = np.asarray(x)
-            self.calls.append((call.op, values.copy(), x.dtype.name))
+        self.extend((call.op, np.array(x), x.dtype.name) for x in call.results)
 
 
 @pytest.fixture(scope="module")
 def run(model: Model) -> tuple[dict[str, Any], Store, Recorded, list[int]]:
-    assert model.tokenizer is not None
     ids = model.tokenizer.encode(PROMPT, bos=True, eos=False)
     store, seen = Store(), Recorded()
     ml.subscribe(seen)
@@ -68,15 +62,15 @@ def float32_of(store: Store, reference: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 
 def of_stage(seen: Recorded, name: str) -> list[np.ndarray[Any, Any]]:
-    return [values for op, values, _ in seen.calls if op == name]
+    return [values for op, values, _ in seen if op == name]
 
 
-def test_values_are_those_of_the_run_bit_for_bit(run) -> None:
+def test_values_are_those_of_the_run_bit_for_bit(run):
     document, store, seen, _ = run
     kept = [event for event in document["events"] if event[11] is not None]
     names = {(event[1], document["tensors"][event[5][0][0]][0]) for event in kept}
     assert {(8, "xq"), (10, "xk"), (11, "keys"), (13, "scores"), (17, "gate"), (18, "x")} <= names
-    made = {x.astype(np.float32).tobytes() for _, x, _ in seen.calls if x.dtype != np.complex64}
+    made = {x.astype(np.float32).tobytes() for _, x, _ in seen if x.dtype != np.complex64}
     for event in kept:
         reference, axis, first = event[11]
         if reference["dtype"] == "float32" and reference["shape"][-1:] == [2]:
@@ -85,7 +79,7 @@ def test_values_are_those_of_the_run_bit_for_bit(run) -> None:
         assert float32_of(store, reference).tobytes() in made, event
 
 
-def test_attention_is_that_of_the_run_within_half_a_step(run) -> None:
+def test_attention_is_that_of_the_run_within_half_a_step(run):
     document, store, seen, ids = run
     weights = [x.astype(np.float64) for x in of_stage(seen, "softmax")]
     L, H = document["sizes"]["L"], document["sizes"]["H"]
@@ -100,7 +94,7 @@ def test_attention_is_that_of_the_run_within_half_a_step(run) -> None:
             assert np.abs(data[layer] / 255 - flat).max() <= 0.5 / 255 + 1e-9
 
 
-def test_the_lens_of_the_last_layer_is_the_logits(run, model: Model) -> None:
+def test_the_lens_of_the_last_layer_is_the_logits(run, model):
     document, store, _, _ = run
     context = InferenceContext(model.args, 64, attention="eager")
     tokens = document["tokens"][: document["passes"][-1]["start"] + 1]
@@ -122,9 +116,8 @@ def test_the_lens_of_the_last_layer_is_the_logits(run, model: Model) -> None:
 
 
 @pytest.mark.parametrize("quantize", [None, "nf4", "int8"])
-def test_attributions_add_up_to_the_logit(quantize: str | None) -> None:
+def test_attributions_add_up_to_the_logit(quantize):
     model, store = load_model(quantize=quantize), Store()
-    assert model.tokenizer is not None
     ids = model.tokenizer.encode(PROMPT, bos=True, eos=False)
     settings = SamplingArgs(seed=3)
     found = run_traced(model, ids, 5, settings, store, "x", forced_ids=[100, 314, 1813, 40, 270])
@@ -141,16 +134,11 @@ def test_attributions_add_up_to_the_logit(quantize: str | None) -> None:
         assert np.allclose(heads.sum(-1), parts[1::2], atol=0.02 if quantize is None else 0.4)
 
 
-def test_the_bound_is_not_met_by_another_token(run) -> None:
-    document, store, _, _ = run
-    one = document["passes"][0]
-    logits = stored(store, one["logits"])
-    far = np.abs(logits - one["attribution"]["sum"]) > one["attribution"]["bound"]
-    assert far.mean() > 0.9
-
-
-def test_the_residual_stream_is_measured(run) -> None:
+def test_the_residual_stream_is_measured_and_no_other_token_is_within_the_bound(run):
     document, store, seen, _ = run
+    one = document["passes"][0]
+    far = np.abs(stored(store, one["logits"]) - one["attribution"]["sum"])
+    assert (far > one["attribution"]["bound"]).mean() > 0.9
     L = document["sizes"]["L"]
     added = of_stage(seen, "add")
     numbers = stored(store, document["passes"][1]["residual"])
@@ -161,7 +149,7 @@ def test_the_residual_stream_is_measured(run) -> None:
     )
 
 
-def test_forced_tokens_are_taken_and_what_would_be_drawn_is_told(run, model: Model) -> None:
+def test_forced_tokens_are_taken_and_what_would_be_drawn_is_told(run, model):
     document, _, _, ids = run
     forced = [*document["tokens"][len(ids) :][:2], 100, 101]
     found = run_traced(
@@ -173,16 +161,17 @@ def test_forced_tokens_are_taken_and_what_would_be_drawn_is_told(run, model: Mod
     assert not trace.is_on()
 
 
-def test_the_bundled_model_needs_less_than_2_megabytes(model: Model) -> None:
+def runs_of(page: str) -> list[dict[str, Any]]:
+    [document] = re.findall(r'id="document">([^<]*)<', page)
+    return json.loads(zlib.decompress(base64.b64decode(document)))["runs"]
+
+
+def test_a_limit_is_kept_and_what_is_left_out_is_said(model):
     assert len(explore(model, [Message("user", QUESTION)], 8)) < 2_000_000
-
-
-def test_a_limit_is_kept_and_what_is_left_out_is_said(model: Model) -> None:
     text = "Hello world. " * 60
     page = explore(model, text, 4, limit=1.0)
     assert len(page) <= 1_000_000
-    [document] = re.findall(r'id="document">([^<]*)<', page)
-    told = json.loads(zlib.decompress(base64.b64decode(document)))["runs"][0]["leftOut"]
+    told = runs_of(page)[0]["leftOut"]
     assert any(line.startswith("attention: positions 0 to ") for line in told)
     assert any(line.startswith("lens: positions 0 to ") for line in told)
     with pytest.raises(ExplorerError, match=r"expected at least 1 MB, got 0\.5"):
@@ -211,7 +200,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, size)
 
 
 @pytest.mark.slow
-def test_the_writer_takes_at_most_64_megabytes_and_four_times_the_file(tmp_path: Path) -> None:
+def test_the_writer_takes_at_most_64_megabytes_and_four_times_the_file(tmp_path):
     def peak(where: str | Path) -> tuple[int, ...]:
         command = [sys.executable, "-c", PEAK, str(where)]
         return tuple(map(int, subprocess.check_output(command, cwd=ROOT).split()))
@@ -222,17 +211,16 @@ def test_the_writer_takes_at_most_64_megabytes_and_four_times_the_file(tmp_path:
     assert with_page - without <= 64e6 + 4 * size
 
 
-def test_another_prompt_and_another_format_stand_beside_a_run(model: Model) -> None:
+def test_another_prompt_and_another_format_stand_beside_a_run(model):
     page = explore(model, PROMPT, 4, SamplingArgs(seed=1), beside=load_model(quantize="nf4"))
-    [text] = re.findall(r'id="document">([^<]*)<', page)
-    first, second = json.loads(zlib.decompress(base64.b64decode(text)))["runs"]
+    first, second = runs_of(page)
     assert first["tokens"] == second["tokens"]
     assert (first["weights"], second["weights"]) == ("bfloat16", "nf4")
     assert second["forced"]
     assert not first["forced"]
 
 
-def test_a_page_has_one_script_and_no_address(model: Model) -> None:
+def test_a_page_has_one_script_and_no_address(model):
     page = explore(model, PROMPT, 1)
     head = page.partition("</head>")[0]
     assert "default-src 'none'; script-src 'sha256-" in head
@@ -243,18 +231,16 @@ def test_a_page_has_one_script_and_no_address(model: Model) -> None:
     assert page._repr_html_().startswith('<iframe sandbox="allow-scripts"')
 
 
-def test_the_parts_of_the_file_are_those_of_the_text() -> None:
+def test_the_parts_of_the_file_are_those_of_the_text():
     store = Store()
     assert store.add(np.arange(3, dtype=np.int32), "values") is not None
-    parts = list(write_html({"runs": []}, store))
-    assert "".join(parts).count('type="text/plain"') == 2
+    assert "".join(write_html({"runs": []}, store)).count('type="text/plain"') == 2
 
 
-def test_attention_that_deflates_badly_is_cut_to_what_fits(run, monkeypatch) -> None:
+def test_attention_that_deflates_badly_is_cut_to_what_fits(monkeypatch):
     monkeypatch.setattr(collect, "_BASE64", 0.01)  # so that far too many rows are expected to fit
     text = "One two three four five six seven. " * 25
     model = load_model()
-    assert model.tokenizer is not None
     ids, store = model.tokenizer.encode(text, bos=True, eos=False), Store()
     store._shares["attention"] = 20_000
     found = run_traced(model, ids, 1, SamplingArgs(seed=1), store, "x")

@@ -83,7 +83,7 @@ def go(page, view: str) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_view_opens_and_fits(two_formats, page, width: int, scheme: str) -> None:
+def test_every_view_opens_and_fits(two_formats, page, width, scheme):
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
     opened(page, two_formats[0])
@@ -94,7 +94,7 @@ def test_every_view_opens_and_fits(two_formats, page, width: int, scheme: str) -
         assert page.locator(f"#tab-{view}").get_attribute("aria-selected") == "true"
 
 
-def test_the_keyboard_reaches_everything(two_formats, page) -> None:
+def test_the_keyboard_reaches_everything(two_formats, page):
     opened(page, two_formats[0])
     for number, view in enumerate(VIEWS, 1):
         page.keyboard.press(str(number))
@@ -125,7 +125,7 @@ def test_the_keyboard_reaches_everything(two_formats, page) -> None:
     page.wait_for_selector("#stage-heading:has-text('Stage 8')")
 
 
-def test_every_control_is_used(two_formats, page) -> None:
+def test_every_control_is_used(two_formats, page):
     opened(page, two_formats[0])
     page.click("#left-out summary")
     for view in VIEWS:
@@ -176,7 +176,7 @@ def test_every_control_is_used(two_formats, page) -> None:
     assert page.evaluate("explorer.state.run") == 1
 
 
-def test_a_step_is_shown_within_the_time_of_a_glance(two_formats, page) -> None:
+def test_a_step_is_shown_within_the_time_of_a_glance(two_formats, page):
     """50 ms on an idle machine; here a bound that a busy one keeps too."""
     opened(page, two_formats[0])
     last = page.evaluate("explorer.runs[0].tokens.length") - 1
@@ -194,7 +194,7 @@ def test_a_step_is_shown_within_the_time_of_a_glance(two_formats, page) -> None:
         assert min(times) < 50, view
 
 
-def test_the_browser_samples_as_the_engine(two_formats, page) -> None:
+def test_the_browser_samples_as_the_engine(two_formats, page):
     path, runs = two_formats
     opened(page, path)
     rng = random.Random(0)
@@ -235,7 +235,7 @@ def test_the_browser_samples_as_the_engine(two_formats, page) -> None:
     assert tried >= 1000
 
 
-def test_the_sliders_strike_out_what_a_filter_removes(two_formats, page) -> None:
+def test_the_sliders_strike_out_what_a_filter_removes(two_formats, page):
     opened(page, two_formats[0])
     go(page, "sampling")
     assert "as in the run" in page.locator("#sampling-drawn").inner_text()
@@ -249,7 +249,7 @@ def test_the_sliders_strike_out_what_a_filter_removes(two_formats, page) -> None
     assert page.locator("#sampling-top_k").input_value() == "50"
 
 
-def test_the_first_difference_of_two_formats_is_named(two_formats, page) -> None:
+def test_the_first_difference_of_two_formats_is_named(two_formats, page):
     opened(page, two_formats[0])
     go(page, "compare")
     said = page.locator("#first-difference").inner_text()
@@ -262,7 +262,7 @@ def test_the_first_difference_of_two_formats_is_named(two_formats, page) -> None
     assert all(one["isSame"] for one in found["cells"][first["depth"]][: first["position"]])
 
 
-def test_a_token_that_a_traced_run_would_not_have_drawn_is_marked(tmp_path, page) -> None:
+def test_a_token_that_a_traced_run_would_not_have_drawn_is_marked(tmp_path, page):
     model, store = load_model(), Store()
     ids, _ = prompt_of(model, [Message("user", QUESTION)])
     settings = 2, SamplingArgs(temperature=0.0)
@@ -277,7 +277,7 @@ def test_a_token_that_a_traced_run_would_not_have_drawn_is_marked(tmp_path, page
     assert told in page.locator("#view strong").inner_text()
 
 
-def test_two_prompts_of_different_length_differ_where_their_texts_do(tmp_path, page) -> None:
+def test_two_prompts_of_different_length_differ_where_their_texts_do(tmp_path, page):
     model, store = load_model(), Store(runs=2)
     settings = 4, SamplingArgs(temperature=0.0)
     ids, ends = prompt_of(model, "The capital of France is")
@@ -294,7 +294,7 @@ def test_two_prompts_of_different_length_differ_where_their_texts_do(tmp_path, p
     assert f"after the embedding at position {same}:" in said
 
 
-def test_hostile_texts_are_only_shown(two_formats, tmp_path: Path, page) -> None:
+def test_hostile_texts_are_only_shown(two_formats, tmp_path, page):
     path, runs = two_formats
     runs = json.loads(json.dumps(runs))
     store = Store(runs=2)
@@ -324,7 +324,7 @@ def test_hostile_texts_are_only_shown(two_formats, tmp_path: Path, page) -> None
     assert "\u202e" not in page.content()
 
 
-def test_the_policy_refuses_every_other_script(two_formats, tmp_path: Path, browser) -> None:
+def test_the_policy_refuses_every_other_script(two_formats, tmp_path, browser):
     page, told = browser.new_page(), []
     page.on("console", lambda message: told.append(message.text))
     text = two_formats[0].read_text("utf-8")
@@ -339,7 +339,7 @@ def test_the_policy_refuses_every_other_script(two_formats, tmp_path: Path, brow
     page.close()
 
 
-def test_a_notebook_shows_the_page_in_a_frame_that_can_do_nothing_else(tmp_path, browser) -> None:
+def test_a_notebook_shows_the_page_in_a_frame_that_can_do_nothing_else(tmp_path, browser):
     path = tmp_path / "notebook.html"
     path.write_text(f"<!DOCTYPE html>{explore(load_model(), 'a b', 1)._repr_html_()}", "utf-8")
     page = browser.new_page()

@@ -27,7 +27,7 @@ def answered(text: str) -> tuple[list[str], list[float]]:
 
 
 @pytest.mark.parametrize("number", range(10))
-def test_a_question_is_answered_by_the_page_alone(example: Path, page, number: int) -> None:  # noqa: F811
+def test_a_question_is_answered_by_the_page_alone(example, page, number):  # noqa: F811
     question = questions()[number]
     opened(page, example)
     for click in question.clicks:
@@ -45,7 +45,7 @@ def test_a_question_is_answered_by_the_page_alone(example: Path, page, number: i
     assert numbers == pytest.approx(answered(question.answer)[1], rel=0.01, abs=0.003)
 
 
-def test_an_answer_can_be_wrong() -> None:
+def test_an_answer_can_be_wrong():
     assert answered("layer 1, head 5: 0.985") == (["layer", "head"], [1, 5, 0.985])
     assert answered("'Boston'")[0] != answered("'Paris'")[0]
     assert len({question.text for question in questions()}) == 10

@@ -12,13 +12,7 @@ def passed_on(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
     return text + filter_.finish(), filter_.found
 
 
-def test_without_stop_strings_text_passes_at_once() -> None:
-    filter_ = StopStrings(())
-    assert [filter_.push(piece) for piece in ("a", "", "bc")] == ["a", "", "bc"]
-    assert filter_.finish() == ""
-
-
-def test_the_beginning_of_a_stop_string_is_held_back_until_more_text_decides() -> None:
+def test_the_beginning_of_a_stop_string_is_held_back_until_more_text_decides():
     filter_ = StopStrings(["\nUser:"])
     assert filter_.push("Hello\n") == "Hello"
     assert filter_.push("Us") == ""
@@ -30,29 +24,30 @@ def test_the_beginning_of_a_stop_string_is_held_back_until_more_text_decides() -
     assert filter_.finish() == ""
 
 
-def test_what_was_held_back_comes_at_the_end() -> None:
-    filter_ = StopStrings(["END"])
-    assert filter_.push("the EN") == "the "
-    assert filter_.finish() == "EN"
+@pytest.mark.parametrize(
+    ("stops", "pieces", "passed", "rest"),
+    [((), ["a", "", "bc"], ["a", "", "bc"], ""), (["END"], ["the EN"], ["the "], "EN")],
+)
+def test_text_passes_at_once_and_what_was_held_back_comes_at_the_end(stops, pieces, passed, rest):
+    filter_ = StopStrings(stops)
+    assert [filter_.push(piece) for piece in pieces] == passed
+    assert filter_.finish() == rest
 
 
-def test_the_stop_string_that_begins_first_wins() -> None:
+def test_the_stop_string_that_begins_first_wins_and_cuts_its_piece():
     assert passed_on(["cd", "bcde", "x"], ["abcd"]) == ("ab", True)
     assert passed_on(["cd", "bcde"], ["ab", "cde"]) == ("a", True)
     assert passed_on(["aab"], ["a", "a", "a", "b", "c"]) == ("a", True)
-
-
-def test_a_stop_string_in_the_middle_of_a_piece_cuts_it() -> None:
     assert passed_on(["."], ["One. Two."]) == ("One", True)
 
 
 @pytest.mark.parametrize("bad", [[""], ["a", ""], [5], [None]])
-def test_a_stop_string_must_be_a_text_of_some_length(bad: list[str]) -> None:
+def test_a_stop_string_must_be_a_text_of_some_length(bad):
     with pytest.raises(PromptError, match="stop must hold texts"):
         StopStrings(bad)
 
 
-def test_pieces_of_any_size_give_what_the_whole_text_gives() -> None:
+def test_pieces_of_any_size_give_what_the_whole_text_gives():
     random_ = random.Random(5)
     for _ in range(2000):
         text = "".join(random_.choice("ab") for _ in range(random_.randint(0, 12)))
@@ -86,9 +81,7 @@ def test_pieces_of_any_size_give_what_the_whole_text_gives() -> None:
         ("", False, ("", "")),
     ],
 )
-def test_thoughts_are_told_apart_however_the_text_is_cut(
-    text: str, opened: bool, parts: tuple[str, str]
-) -> None:
+def test_thoughts_are_told_apart_however_the_text_is_cut(text, opened, parts):
     assert split_thoughts(text, opened) == parts
     shown = ["", ""]
     for end in range(len(text) + 1):

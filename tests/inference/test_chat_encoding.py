@@ -4,7 +4,6 @@ import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -25,13 +24,7 @@ from src.tokenizer import MAX_FILE_BYTES, Tokenizer, TokenizerError, load_tokeni
 from src.tokenizer.tiktoken_file import llama3_tokenizer
 from tests.cli.reciting_model import write_reciting_directory
 from tests.inference.byte_tokenizer import LLAMA2, LLAMA3, ByteTokenizer
-from tests.inference.published_templates import (
-    CHATML_BOS,
-    LLAMA3_1,
-    PUBLISHED,
-    SMOLLM,
-    TINYLLAMA,
-)
+from tests.inference.published_templates import CHATML_BOS, LLAMA3_1, PUBLISHED, SMOLLM, TINYLLAMA
 from tests.support.hugging_face_writer import random_arrays, write_hugging_face_directory
 from tests.support.shared_data import shared_data
 
@@ -55,7 +48,7 @@ def llama2(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load_tokenizer(directory)
 
 
-def test_the_prompt_of_llama_3_has_exactly_these_ids(llama3: Tokenizer) -> None:
+def test_the_prompt_of_llama_3_has_exactly_these_ids(llama3):
     question = "What is the capital of Massachusetts? Answer in one word."
     assert encode_chat(llama3, [Message("user", question)]) == [
         128000,  # <|begin_of_text|>
@@ -67,7 +60,7 @@ def test_the_prompt_of_llama_3_has_exactly_these_ids(llama3: Tokenizer) -> None:
     ]  # fmt: skip
 
 
-def test_the_prompt_of_llama_2_has_exactly_these_ids(llama2: Tokenizer) -> None:
+def test_the_prompts_of_llama_2_and_tinyllama_have_exactly_these_ids(llama2):
     messages = [Message("system", "Be kind."), Message("user", "Hi")]
     messages += [Message("assistant", "Hello!"), Message("user", "Bye")]
     assert encode_chat(llama2, messages, chat_format="llama2") == [
@@ -78,10 +71,7 @@ def test_the_prompt_of_llama_2_has_exactly_these_ids(llama2: Tokenizer) -> None:
         15043, 29991, 29871, 2,  # Hello! </s>
         1, 518, 25580, 29962, 2648, 29872, 518, 29914, 25580, 29962,  # <s> [INST] Bye [/INST]
     ]  # fmt: skip
-
-
-def test_the_prompt_of_tinyllama_has_exactly_these_ids(llama2: Tokenizer) -> None:
-    assert encode_chat(llama2, [Message("user", "Hi")], chat_format="zephyr") == [
+    assert encode_chat(llama2, [Message("user", "Hi")], chat_format="zephyr") == [  # TinyLlama
         529, 29989, 1792, 29989, 29958, 13, 18567, 2,  # <|user|>\nHi</s>
         29871, 13, 29966, 29989, 465, 22137, 29989, 29958, 13,  # \n<|assistant|>\n
     ]  # fmt: skip
@@ -95,9 +85,7 @@ def test_the_prompt_of_tinyllama_has_exactly_these_ids(llama2: Tokenizer) -> Non
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("role", ["system", "user", "assistant"])
-def test_content_never_becomes_a_special_id(
-    byte_tokenizer: Tokenizer, llama3: Tokenizer, role: str, text: str
-) -> None:
+def test_content_never_becomes_a_special_id(byte_tokenizer, llama3, role, text):
     for tokenizer in (byte_tokenizer, llama3):
         plain = encode_chat(tokenizer, [Message(role, "x")], False)
         special = [i for i in plain if tokenizer.is_special(i)]
@@ -109,23 +97,19 @@ def write_template(directory: Path, template: object) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
 
 
-def test_a_template_tells_the_format_whatever_the_special_tokens_are(tmp_path: Path) -> None:
-    tokenizer: Any = ByteTokenizer(*LLAMA3)
+def test_a_template_tells_the_format_whatever_the_special_tokens_are(tmp_path):
+    tokenizer = ByteTokenizer(*LLAMA3)
     assert find_chat_format(tmp_path, tokenizer) == FoundFormat("llama3", "special tokens")
     write_template(tmp_path, TINYLLAMA)
     assert find_chat_format(tmp_path, tokenizer) == FoundFormat("zephyr", "chat template")
-
-
-def test_an_unknown_template_is_refused_even_with_known_special_tokens(tmp_path: Path) -> None:
     write_template(tmp_path, "{{ messages }}")
-    tokenizer: Any = ByteTokenizer(*LLAMA3)
     with pytest.raises(ChatFormatError, match="template that is not among the known") as error:
         find_chat_format(tmp_path, tokenizer)
     assert "--chat-format (llama3, llama2, " in str(error.value)
 
 
-def test_the_vocabulary_of_llama_2_tells_a_format_only_in_metas_layout(tmp_path: Path) -> None:
-    tokenizer: Any = ByteTokenizer(*LLAMA2)
+def test_the_vocabulary_of_llama_2_tells_a_format_only_in_metas_layout(tmp_path):
+    tokenizer = ByteTokenizer(*LLAMA2)
     with pytest.raises(ChatFormatError, match="has no chat template, and its special tokens"):
         find_chat_format(tmp_path, tokenizer)
     (tmp_path / "params.json").write_text("{}")
@@ -138,10 +122,9 @@ def reciting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_reciting_directory(tmp_path_factory.mktemp("reciting"), b"abcdef")
 
 
-def test_the_engine_chats_in_the_format_that_it_is_told(reciting: Path) -> None:
+def test_the_engine_chats_in_the_format_that_it_is_told(reciting):
     engine = InferenceEngine(load_model(reciting), 300)
     tokenizer, messages = engine.model.tokenizer, [Message("user", "Hi")]
-    assert tokenizer is not None
     assert engine.chat_format == FoundFormat("llama3", "special tokens")
     for given, name in ((None, "llama3"), ("zephyr", "zephyr"), ("llama2", "llama2")):
         steps = list(engine.chat(messages, sampling=SamplingArgs(seed=1), chat_format=given))
@@ -149,9 +132,11 @@ def test_the_engine_chats_in_the_format_that_it_is_told(reciting: Path) -> None:
         assert list(engine.cached_ids[: len(prompt)]) == prompt
         assert "".join(step.text for step in steps) == "abcdef"
         assert steps[-1].stop_reason == "eot"
+    steps = list(engine.generate([ord("\n")], end_ids={ord("c")}))  # named by the caller
+    assert ("".join(s.text for s in steps), steps[-1].stop_reason) == ("ab", "eot")
 
 
-def test_the_engine_finds_the_format_by_the_template_beside_the_weights(tmp_path: Path) -> None:
+def test_the_engine_finds_the_format_by_the_template_beside_the_weights(tmp_path):
     directory = write_reciting_directory(tmp_path, b"abc")
     write_template(directory, TINYLLAMA)
     engine = InferenceEngine(load_model(directory), 300)
@@ -161,25 +146,12 @@ def test_the_engine_finds_the_format_by_the_template_beside_the_weights(tmp_path
     with pytest.raises(ChatFormatError, match="--chat-format"):
         unknown.chat([Message("user", "Hi")])
     assert "".join(s.text for s in unknown.chat([Message("user", "Hi")], chat_format="zephyr"))
-
-
-def test_an_answer_ends_with_the_ids_that_the_caller_names_too(reciting: Path) -> None:
-    engine = InferenceEngine(load_model(reciting), 300)
-    steps = list(engine.generate([ord("\n")], end_ids={ord("c")}))
-    assert ("".join(s.text for s in steps), steps[-1].stop_reason) == ("ab", "eot")
-
-
-def test_without_a_tokenizer_there_is_no_format(tmp_path: Path) -> None:
-    directory = write_reciting_directory(tmp_path, b"abc")
     (directory / "tokenizer.model").unlink()
-    engine = InferenceEngine(load_model(directory), 300)
     with pytest.raises(PromptError, match="must have a tokenizer"):
-        _ = engine.chat_format
+        _ = InferenceEngine(load_model(directory), 300).chat_format
 
 
-def test_a_model_in_hugging_faces_layout_chats_in_the_format_of_its_template(
-    tmp_path: Path,
-) -> None:
+def test_a_model_in_hugging_faces_layout_chats_in_the_format_of_its_template(tmp_path):
     config = {
         "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "vocab_size": 32000,
         "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 256,
@@ -190,23 +162,19 @@ def test_a_model_in_hugging_faces_layout_chats_in_the_format_of_its_template(
     engine = InferenceEngine(load_model(tmp_path))
     assert engine.chat_format == FoundFormat("zephyr", "chat template")
     tokenizer, messages = engine.model.tokenizer, [Message("user", "Hi")]
-    assert tokenizer is not None
     list(engine.chat(messages, 3))
     prompt = encode_chat(tokenizer, messages, chat_format="zephyr")
     assert list(engine.cached_ids[: len(prompt)]) == prompt
 
 
-def test_every_format_has_a_template_in_the_tests() -> None:
+def test_every_format_has_a_template_in_the_tests():
     assert list(PUBLISHED) == list(CHAT_FORMATS)
 
 
-def test_the_template_of_llama_3_1_tells_metas_own_format() -> None:
-    assert format_of_template(LLAMA3_1) == "llama3"
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_template_tells_its_format_however_it_is_spelled(name: str) -> None:
-    text = PUBLISHED[name]
+@pytest.mark.parametrize(
+    ("name", "text"), [*PUBLISHED.items(), ("llama3", LLAMA3_1)], ids=[*PUBLISHED, "llama3.1"]
+)
+def test_a_published_template_tells_its_format_however_it_is_spelled(name, text):
     for changed in (
         text,
         text.replace("'", '"'),
@@ -239,113 +207,99 @@ def test_a_published_template_tells_its_format_however_it_is_spelled(name: str) 
         "{{ '[SYSTEM_PROMPT]' + s + '[/SYSTEM_PROMPT]' }}{{ '[INST]' + message['content'] }}",
     ],
 )
-def test_a_template_that_is_not_in_the_table_is_unknown(template: str) -> None:
+def test_a_template_that_is_not_in_the_table_is_unknown(template):
     assert format_of_template(template) is None
 
 
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"), "llama3"),
-        (("<|im_start|>", "<|im_end|>"), "chatml"),
-        (("<s>", "</s>", "[INST]", "[/INST]"), "mistral-v3"),
+        ("<|start_header_id|> <|end_header_id|> <|eot_id|>", "llama3"),
+        ("<|im_start|> <|im_end|>", "chatml"),
+        ("<s> </s> [INST] [/INST]", "mistral-v3"),
         (
-            (
-                *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-                *("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"),
-            ),
+            " ".join((*LLAMA3, "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>")),
             "deepseek-r1",
         ),
-        (("<|im_start|>",), None),
-        (("<unk>", "<s>", "</s>"), None),
-        ((), None),
+        ("<|im_start|>", None),
+        ("<unk> <s> </s>", None),
+        ("", None),
     ],
 )
-def test_special_tokens_tell_a_format(names: tuple[str, ...], expected: str | None) -> None:
-    special: Any = SimpleNamespace(
-        special_tokens=dict.fromkeys(names, 0), encode=lambda *_, **__: []
-    )
-    assert format_of_tokens(special) == expected
+def test_special_tokens_tell_a_format(names, expected):
+    tokens = {"special_tokens": dict.fromkeys(names.split(), 0), "encode": lambda *_, **__: []}
+    assert format_of_tokens(SimpleNamespace(**tokens)) == expected
 
 
-def test_a_template_is_read_from_each_place_and_its_own_file_goes_first(tmp_path: Path) -> None:
+def test_a_template_is_read_from_each_place_and_its_own_file_precedes(tmp_path):
     assert read_template(tmp_path) is None
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
     assert read_template(tmp_path) is None
     write_template(tmp_path, "of the configuration")
     assert read_template(tmp_path) == "of the configuration"
-    (tmp_path / "chat_template.jinja").write_text("of its own file, ｜", encoding="utf-8")
-    assert read_template(tmp_path) == "of its own file, ｜"
-
-
-def test_of_named_templates_the_default_one_counts(tmp_path: Path) -> None:
     tool_use = {"name": "tool_use", "template": "T"}
     write_template(tmp_path, [tool_use, {"name": "default", "template": "D"}])
     assert read_template(tmp_path) == "D"
     write_template(tmp_path, [tool_use])
     assert read_template(tmp_path) is None
+    (tmp_path / "chat_template.jinja").write_text("of its own file, ｜", encoding="utf-8")
+    assert read_template(tmp_path) == "of its own file, ｜"
+
+
+ENTRY = "chat_template: expected .*a name and a template in each entry"
 
 
 @pytest.mark.parametrize(
-    ("template", "got"),
+    ("name", "content", "got"),
     [
-        (5, "got 5"),
-        ({"default": "x"}, "got an object"),
-        (["x"], "a name and a template in each entry"),
-        ([{"name": "default"}], "a name and a template in each entry"),
-        ([{"name": 1, "template": "x"}], "a name and a template in each entry"),
+        ("chat_template.jinja", b"ab\xff", "expected UTF-8, got other bytes at byte 2"),
+        *(
+            ("tokenizer_config.json", content, got)
+            for content, got in (
+                (b"", "expected"),
+                (b"{", "expected JSON"),
+                (b"[]", "expected a JSON object, got a list"),
+                (b"\xff{}", "expected UTF-8"),
+                (b'{"a": 1, "a": 2}', "each key once"),
+                (b'{"a": ' + b"[" * (1 << 20), "a few levels of nesting"),
+                (b'{"chat_template": NaN}', "finite number"),
+                (b'{"chat_template": 5}', "chat_template: expected .*got 5"),
+                (b'{"chat_template": {"default": "x"}}', "chat_template: expected .*got an object"),
+                (b'{"chat_template": ["x"]}', ENTRY),
+                (b'{"chat_template": [{"name": "default"}]}', ENTRY),
+                (b'{"chat_template": [{"name": 1, "template": "x"}]}', ENTRY),
+            )
+        ),
     ],
+    ids=lambda value: repr(value[:30]),
 )
-def test_a_template_of_another_kind_is_refused(tmp_path: Path, template: object, got: str) -> None:
-    write_template(tmp_path, template)
-    with pytest.raises(TokenizerError, match=got) as error:
-        read_template(tmp_path)
-    assert "chat_template: expected" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "got"),
-    [
-        (b"", "expected"),
-        (b"{", "expected JSON"),
-        (b"[]", "expected a JSON object, got a list"),
-        (b"\xff{}", "expected UTF-8"),
-        (b'{"a": 1, "a": 2}', "each key once"),
-        (b'{"a": ' + b"[" * (1 << 20), "a few levels of nesting"),
-        (b'{"chat_template": NaN}', "finite number"),
-    ],
-)
-def test_a_damaged_configuration_is_refused(tmp_path: Path, content: bytes, got: str) -> None:
-    (tmp_path / "tokenizer_config.json").write_bytes(content)
+def test_a_damaged_configuration_is_refused(tmp_path, name, content, got):
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(TokenizerError, match=got):
         read_template(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
-def test_what_is_no_file_of_bounded_size_is_refused_without_reading_it(
-    tmp_path: Path, name: str
-) -> None:
-    path = tmp_path / name
-    os.mkfifo(path)
-    with pytest.raises(TokenizerError, match="expected a regular file"):
-        read_template(tmp_path)
-    path.unlink()
+def sparse(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)
-    with pytest.raises(TokenizerError, match=f"at most {MAX_FILE_BYTES} bytes"):
-        read_template(tmp_path)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(TokenizerError, match="expected a regular file"):
-        read_template(tmp_path)
 
 
-def test_a_template_file_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "chat_template.jinja").write_bytes(b"ab\xff")
-    with pytest.raises(TokenizerError, match="expected UTF-8, got other bytes at byte 2"):
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (os.mkfifo, "a regular file"),
+        (sparse, f"at most {MAX_FILE_BYTES} bytes"),
+        (Path.mkdir, "a regular file"),
+    ],
+    ids=["FIFO", "too large", "directory"],
+)
+def test_what_is_no_file_of_bounded_size_is_refused_unread(tmp_path, name, make, expected):
+    make(tmp_path / name)
+    with pytest.raises(TokenizerError, match=f"expected {expected}"):
         read_template(tmp_path)
 
 
 @pytest.mark.parametrize("text", [" ", "\t", " +", "| ", "message", "\\n"])
-def test_a_long_text_is_looked_through_in_linear_time(text: str) -> None:
+def test_a_long_text_is_looked_through_in_linear_time(text):
     assert format_of_template(text * (1 << 17) + "x") is None  # in quadratic time: for minutes

@@ -30,12 +30,8 @@ from tests.inference.byte_tokenizer import (
     spelled,
 )
 
-S, U1, A1, U2 = (
-    Message("system", "Be kind."),
-    Message("user", " Hi\n"),
-    Message("assistant", " Hello! "),
-    Message("user", "Bye"),
-)
+S, U1 = Message("system", "Be kind."), Message("user", " Hi\n")
+A1, U2 = Message("assistant", " Hello! "), Message("user", "Bye")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "CHAT-FORMATS.md"
 SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
@@ -53,7 +49,7 @@ def written(name: str, *messages: Message, opened: bool = True) -> str:
 
 
 @pytest.mark.parametrize("name", CHAT_FORMATS)
-def test_a_conversation_that_ends_with_an_answer_opens_no_other_one_unless_asked(name: str) -> None:
+def test_a_conversation_that_ends_with_an_answer_opens_no_other_one_unless_asked(name):
     whole, closed = written(name, U1, A1), written(name, U1, A1, opened=False)
     opening = whole.removeprefix(closed)
     if name.startswith(("llama2", "mistral")):
@@ -68,48 +64,46 @@ def test_a_conversation_that_ends_with_an_answer_opens_no_other_one_unless_asked
     [("llama3", True, True), ("llama2", True, True), ("mistral-v3", False, True),
      ("mistral-v1", False, False), ("chatml", False, False), ("zephyr", False, False)],
 )  # fmt: skip
-def test_contents_are_stripped_where_the_published_template_strips_them(
-    name: str, questions: bool, answers: bool
-) -> None:
+def test_contents_are_stripped_where_the_published_template_strips_them(name, questions, answers):
     plain = written(name, Message("user", "Hi"), Message("assistant", "Hello!"), U2)
     assert (written(name, U1, Message("assistant", "Hello!"), U2) == plain) is questions
     assert (written(name, Message("user", "Hi"), A1, U2) == plain) is answers
 
 
-def test_formats_that_differ_in_their_beginning_or_end_are_alike_elsewhere() -> None:
+def test_formats_that_differ_in_their_beginning_or_end_are_alike_elsewhere():
     conversation = (S, U1, A1, U2)
     chatml = written("chatml", *conversation)
     assert written("chatml-bos", *conversation) == "{<|begin_of_text|>}" + chatml
     assert written("smollm2", *conversation) == chatml
     first = written("deepseek-r1-2025-01", *conversation)
     assert written("deepseek-r1", *conversation) == first + "{<think>}\n"
-
-
-def test_smollm2_says_who_it_is_where_no_system_message_does() -> None:
+    # SmolLM2 says who it is where no system message does.
     opening = f"{{<|im_start|>}}system\n{SMOLLM2_SYSTEM}{{<|im_end|>}}\n"
     assert written("smollm2", U2) == opening + written("chatml", U2)
     empty = Message("system", "")
     assert written("smollm2", empty, U2) == written("chatml", empty, U2)
 
 
-def test_mistral_v3_leaves_the_system_message_out_where_the_last_one_is_an_answer() -> None:
-    assert written("mistral-v3", S, U2, A1) == written("mistral-v3", U2, A1)
+REASONED = Message("assistant", "So.</think>But no.\n</think>\n\nHello!")
+BRIEF = Message("system", "Be brief.")
 
 
-def test_r1_forgets_how_earlier_answers_were_reasoned() -> None:
-    reasoned = Message("assistant", "So.</think>But no.\n</think>\n\nHello!")
-    answer = Message("assistant", "\n\nHello!")
-    assert written("deepseek-r1", U1, reasoned, U2) == written("deepseek-r1", U1, answer, U2)
-
-
-def test_r1_has_one_system_message_the_last_one_given() -> None:
-    other = Message("system", "Be brief.")
-    assert written("deepseek-r1", S, U1, A1, other, U2) == written("deepseek-r1", other, U1, A1, U2)
+@pytest.mark.parametrize(
+    ("name", "messages", "like"),
+    [
+        ("mistral-v3", (S, U2, A1), (U2, A1)),
+        ("deepseek-r1", (U1, REASONED, U2), (U1, Message("assistant", "\n\nHello!"), U2)),
+        ("deepseek-r1", (S, U1, A1, BRIEF, U2), (BRIEF, U1, A1, U2)),
+    ],
+    ids=["no system message before an answer", "reasons are forgotten", "the last system message"],
+)
+def test_what_a_published_template_leaves_out_is_left_out(name, messages, like):
+    assert written(name, *messages) == written(name, *like)
 
 
 @pytest.mark.parametrize("name", CHAT_FORMATS)
 @pytest.mark.parametrize("role", ["system", "user", "assistant"])
-def test_what_a_message_says_never_becomes_a_special_token(name: str, role: str) -> None:
+def test_what_a_message_says_never_becomes_a_special_token(name, role):
     tokenizer = tokenizer_of(name)
 
     def special(content: str) -> list[int]:
@@ -123,7 +117,7 @@ def test_what_a_message_says_never_becomes_a_special_token(name: str, role: str)
 
 
 @pytest.mark.parametrize("name", CHAT_FORMATS)
-def test_texts_that_no_special_token_separates_are_encoded_as_one(name: str) -> None:
+def test_texts_that_no_special_token_separates_are_encoded_as_one(name):
     tokenizer = tokenizer_of(name)
     ids = encode_chat(tokenizer, [S, U1, A1, U2], chat_format=name)
     text = "".join("\0" if i >= 256 else chr(i) for i in ids)
@@ -132,23 +126,23 @@ def test_texts_that_no_special_token_separates_are_encoded_as_one(name: str) -> 
 
 
 @pytest.mark.parametrize("name", CHAT_FORMATS)
-def test_only_text_that_begins_a_prompt_is_the_first_one(name: str) -> None:
+def test_only_text_that_begins_a_prompt_is_the_first_one(name):
     tokenizer = tokenizer_of(name)
     encode_chat(tokenizer, [S, U1, A1, U2], chat_format=name)
     begins_with_text = not written(name, S, U1, A1, U2).startswith("{")
     assert tokenizer.firsts.count(True) == begins_with_text
 
 
-def test_a_name_that_may_be_text_is_a_special_token_where_the_tokenizer_has_it() -> None:
-    tokenizer: Any = ByteTokenizer(*LLAMA2, "<|user|>", "<|assistant|>")
+def test_a_name_that_may_be_text_is_a_special_token_where_the_tokenizer_has_it():
+    tokenizer = ByteTokenizer(*LLAMA2, "<|user|>", "<|assistant|>")
     ids = encode_chat(tokenizer, [S, U2], chat_format="zephyr")
     assert spelled(tokenizer, ids) == (
         "<|system|>\nBe kind.{</s>}\n{<|user|>}\nBye{</s>}\n{<|assistant|>}\n"
     )
 
 
-def test_a_token_that_is_a_plain_word_of_the_tokenizer_is_found_and_no_message_makes_one() -> None:
-    words: Any = ByteTokenizer(R1[0], R1[1], *LLAMA3, words=R1_WORDS)
+def test_a_token_that_is_a_plain_word_of_the_tokenizer_is_found_and_no_message_makes_one():
+    words = ByteTokenizer(R1[0], R1[1], *LLAMA3, words=R1_WORDS)
     expected = written("deepseek-r1", S, U1, A1, U2)
     ids = encode_chat(words, [S, U1, A1, U2], chat_format="deepseek-r1")
     assert spelled(words, ids) == expected
@@ -160,7 +154,7 @@ def test_a_token_that_is_a_plain_word_of_the_tokenizer_is_found_and_no_message_m
 
 
 @pytest.mark.parametrize("name", ["llama3", "chatml", "chatml-bos", "mistral-v3", "deepseek-r1"])
-def test_a_special_token_that_the_tokenizer_lacks_is_refused_by_name(name: str) -> None:
+def test_a_special_token_that_the_tokenizer_lacks_is_refused_by_name(name):
     messages = [S, U1, A1, U2]
     complete = tokenizer_of(name)
     parts = CHAT_FORMATS[name].build(messages, True)
@@ -183,16 +177,14 @@ def test_a_special_token_that_the_tokenizer_lacks_is_refused_by_name(name: str) 
         ((U1, S, U2), 2), ((S, U1, A1, S), 4),
     ],
 )  # fmt: skip
-def test_where_exchanges_are_written_roles_must_alternate(
-    name: str, messages: tuple[Message, ...], place: int
-) -> None:
+def test_where_exchanges_are_written_roles_must_alternate(name, messages, place):
     with pytest.raises(ChatFormatError, match=rf"alternate from user on: message {place} is of"):
         written(name, *messages)
     written(name, U1, A1, U2)
     written(name, S, U1, A1, U2)
 
 
-def test_a_system_message_alone_can_be_shown_in_every_format() -> None:
+def test_a_system_message_alone_can_be_shown_in_every_format():
     assert written("llama2", S, opened=False) == ""
     assert written("mistral-v1", S, opened=False) == "{<s>}"
     for name in CHAT_FORMATS:
@@ -210,7 +202,7 @@ def test_a_system_message_alone_can_be_shown_in_every_format() -> None:
         ("deepseek-r1", {"<｜end▁of▁sentence｜>"}),
     ],
 )
-def test_an_answer_ends_with_the_tokens_of_its_format(name: str, ends: set[str]) -> None:
+def test_an_answer_ends_with_the_tokens_of_its_format(name, ends):
     tokenizer = tokenizer_of(name)
     tokenizer.stop_ids = frozenset([7])
     tokens = {tokenizer.special_tokens[end] for end in ends}
@@ -218,36 +210,27 @@ def test_an_answer_ends_with_the_tokens_of_its_format(name: str, ends: set[str])
     assert 7 in end_ids(tokenizer, name)
 
 
-def test_without_a_name_the_special_tokens_tell_the_format() -> None:
-    tokenizer: Any = ByteTokenizer(*LLAMA3)
+def test_without_a_name_the_special_tokens_tell_the_format_and_another_name_is_refused():
+    tokenizer = ByteTokenizer(*LLAMA3)
     assert encode_chat(tokenizer, [U1]) == encode_chat(tokenizer, [U1], chat_format="llama3")
     assert end_ids(tokenizer) == end_ids(tokenizer, "llama3")
-    for refused in (encode_chat, end_ids):
-        arguments = ([U1],) if refused is encode_chat else ()
+    for refused, *arguments in ((encode_chat, [U1]), (end_ids,)):
         with pytest.raises(ChatFormatError, match=r"must be given .* llama3, llama2"):
             refused(ByteTokenizer(*LLAMA2), *arguments)
-
-
-def test_a_format_of_another_name_is_refused() -> None:
-    tokenizer: Any = ByteTokenizer(*LLAMA3)
     with pytest.raises(ChatFormatError, match=r"must be one of llama3, .*: got 'llama\\x1b9'"):
         encode_chat(tokenizer, [U1], chat_format="llama\x1b9")
 
 
-def test_the_page_about_formats_shows_what_they_write() -> None:
+def test_the_page_about_formats_lists_them_with_their_models_and_shows_what_they_write():
     page = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w.-]+)` \| (.+?) \|", page, flags=re.M)
+    assert rows == [(row.name, row.models) for row in CHAT_FORMATS.values()]
     shown = dict(re.findall(r"^### `([\w.-]+)`\n\n```\n(.*?)\n```$", page, flags=re.M | re.S))
     told_in_words = {"chatml-bos", "smollm2", "qwen2", "qwen2.5", "smollm3", "granite-3.0"}
-    told_in_words.add("deepseek-r1-2025-01")
-    assert set(shown) == set(CHAT_FORMATS) - told_in_words
+    assert set(shown) == set(CHAT_FORMATS) - told_in_words - {"deepseek-r1-2025-01"}
     messages = (S, Message("user", "Hi"), Message("assistant", "Hello!"), U2)
     for name, text in shown.items():
         assert text == written(name, *messages)
-
-
-def test_the_page_about_formats_lists_them_with_their_models() -> None:
-    rows = re.findall(r"^\| `([\w.-]+)` \| (.+?) \|", PAGE.read_text("utf-8"), flags=re.M)
-    assert rows == [(row.name, row.models) for row in CHAT_FORMATS.values()]
 
 
 @pytest.fixture(scope="module")
@@ -255,14 +238,13 @@ def model() -> Model:
     return load_model()
 
 
-def test_dicts_and_messages_are_answered_alike(model: Model) -> None:
+def test_dicts_and_messages_are_answered_alike(model):
     engine = InferenceEngine(model, 128)
     system = {"role": "system", "content": "You are a pirate"}
     ours = [Message("system", "You are a pirate"), Message("user", "hi")]
-    answers = [
-        "".join(step.text for step in engine.chat(messages, 16, SamplingArgs(temperature=0.0)))
-        for messages in (ours, [system, {"role": "user", "content": "hi"}], (system, ours[1]))
-    ]
+    greedy = SamplingArgs(temperature=0.0)
+    given = (ours, [system, {"role": "user", "content": "hi"}], (system, ours[1]))
+    answers = ["".join(step.text for step in engine.chat(one, 16, greedy)) for one in given]
     assert answers[0]
     assert answers == [answers[0]] * 3
 
@@ -285,9 +267,7 @@ def test_dicts_and_messages_are_answered_alike(model: Model) -> None:
         ([{"role": "user", "content": ["hi"]}], "content must be a text: got list"),
     ],
 )
-def test_what_is_no_conversation_is_refused_with_what_to_pass(
-    model: Model, given: Any, error: str
-) -> None:
+def test_what_is_no_conversation_is_refused_with_what_to_pass(model, given, error):
     with pytest.raises(ChatFormatError, match=error) as caught:
         InferenceEngine(model, 64).chat(given)
     assert "\n" not in str(caught.value)
@@ -296,9 +276,7 @@ def test_what_is_no_conversation_is_refused_with_what_to_pass(
 
 
 @pytest.mark.parametrize("given", ["hi", b"hi", ""])
-def test_a_text_in_the_place_of_token_ids_is_refused_with_what_to_pass(
-    model: Model, given: Any
-) -> None:
+def test_a_text_in_the_place_of_token_ids_is_refused_with_what_to_pass(model, given):
     with pytest.raises(PromptError, match=r"prompt_ids must be token ids, such as .*encode\(text"):
         InferenceEngine(model, 64).generate(given)
 
@@ -306,13 +284,13 @@ def test_a_text_in_the_place_of_token_ids_is_refused_with_what_to_pass(
 @pytest.mark.parametrize(
     "role", ["", "User", "Tool", "ipython", "<|eot_id|>", "user\n", "user<|end_header_id|>", None]
 )
-def test_an_unknown_role_is_refused(role: str) -> None:
+def test_an_unknown_role_is_refused(role):
     with pytest.raises(ChatFormatError, match="role must be one of system, user, assistant, tool"):
         Message(role, "Hi")
 
 
 @pytest.mark.parametrize("name", ["deepseek-r1", "deepseek-r1-2025-01"])
-def test_thoughts_that_a_format_cannot_leave_out_are_said(name: str) -> None:
+def test_thoughts_that_a_format_cannot_leave_out_are_said(name):
     tokenizer = tokenizer_of(name)
     encode_chat(tokenizer, [U1], True, name)
     with pytest.raises(ChatFormatError, match=f"think must be on in the format {name}, which"):

@@ -66,14 +66,8 @@ def rendered(
         calls = [{"name": c.name, "arguments": c.values()} for c in message.tool_calls]
         if calls:
             asked["tool_calls"] = [{"type": "function", "function": call} for call in calls]
-    (text,), _ = render_jinja_template(
-        [conversation],
-        chat_template=template,
-        add_generation_prompt=opened,
-        bos_token=bos,
-        eos_token=eos,
-        **more,
-    )
+    more |= {"add_generation_prompt": opened, "bos_token": bos, "eos_token": eos}
+    (text,), _ = render_jinja_template([conversation], chat_template=template, **more)
     return text
 
 
@@ -84,8 +78,8 @@ def supported(name: str, messages: list[Message]) -> bool:
 
 @pytest.mark.parametrize("name", CHAT_FORMATS)
 @pytest.mark.parametrize("opened", [True, False])
-def test_a_prompt_says_what_the_published_template_says(name: str, opened: bool) -> None:
-    tokenizer: Any = ByteTokenizer(*TOKENS[name])
+def test_a_prompt_says_what_the_published_template_says(name, opened):
+    tokenizer = ByteTokenizer(*TOKENS[name])
     bos, eos = list(TOKENS[name])[:2]
     for messages in conversations():
         if not supported(name, messages):
@@ -95,8 +89,8 @@ def test_a_prompt_says_what_the_published_template_says(name: str, opened: bool)
         assert text == rendered(PUBLISHED[name], messages, bos, eos, opened)
 
 
-def test_the_dates_of_llama_3_1_are_a_system_message_of_metas_format() -> None:
-    tokenizer: Any = ByteTokenizer(*TOKENS["llama3"])
+def test_the_dates_of_llama_3_1_are_a_system_message_of_metas_format():
+    tokenizer = ByteTokenizer(*TOKENS["llama3"])
     bos, eos = list(TOKENS["llama3"])[:2]
     for messages in conversations():
         if messages[0].role != "system" or not messages[0].content.strip():
@@ -109,8 +103,8 @@ def test_the_dates_of_llama_3_1_are_a_system_message_of_metas_format() -> None:
 
 @pytest.mark.parametrize("name", ["qwen3", "smollm3"])
 @pytest.mark.parametrize("opened", [True, False])
-def test_without_thoughts_a_prompt_is_that_of_the_template(name: str, opened: bool) -> None:
-    tokenizer: Any = ByteTokenizer(*TOKENS[name])
+def test_without_thoughts_a_prompt_is_that_of_the_template(name, opened):
+    tokenizer = ByteTokenizer(*TOKENS[name])
     bos, eos = list(TOKENS[name])[:2]
     thought = Message("assistant", "<think>\nHm.\n</think>\n\nYes.")
     user = Message("user", "Hi")
@@ -155,10 +149,8 @@ def conversations_with_calls(name: str) -> Iterator[list[Message]]:
 
 @pytest.mark.parametrize("name", [n for n, row in CHAT_FORMATS.items() if row.tools is not None])
 @pytest.mark.parametrize("opened", [True, False])
-def test_tools_calls_and_results_are_what_the_published_template_says(
-    name: str, opened: bool
-) -> None:
-    tokenizer: Any = ByteTokenizer(*TOKENS[name])
+def test_tools_calls_and_results_are_what_the_published_template_says(name, opened):
+    tokenizer = ByteTokenizer(*TOKENS[name])
     bos, eos = list(TOKENS[name])[:2]
     template = LLAMA3_1 if name == "llama3" else PUBLISHED[name]
     for messages in conversations_with_calls(name):
@@ -201,14 +193,13 @@ def as_dicts(messages: list[Message]) -> list[dict[str, str]]:
     return [{"role": m.role, "content": m.content} for m in messages]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "write"),
     [(name, write) for name, writers in TOKENIZERS.items() for write in writers],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
-def test_a_prompt_has_the_ids_of_apply_chat_template(
-    pair: Callable[[Callable[[Path], Path]], Pair], name: str, write: Callable[[Path], Path]
-) -> None:
+def test_a_prompt_has_the_ids_of_apply_chat_template(pair, name, write):
     ours, theirs = pair(write)
     names, compared = added_tokens(theirs), 0
     for messages in conversations():
@@ -216,25 +207,21 @@ def test_a_prompt_has_the_ids_of_apply_chat_template(
         if pretending or not supported(name, messages):
             continue
         for opened in (True, False):
-            expected = theirs.apply_chat_template(
-                as_dicts(messages),
-                chat_template=PUBLISHED[name],
-                add_generation_prompt=opened,
-                return_dict=False,
-            )
+            how = {"add_generation_prompt": opened, "return_dict": False}
+            dicts, template = as_dicts(messages), PUBLISHED[name]
+            expected = theirs.apply_chat_template(dicts, chat_template=template, **how)
             assert encode_chat(ours, messages, opened, name) == expected
         compared += 1
     assert compared > 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "write"),
     [("llama3", llama3), ("llama2", llama2), ("zephyr", llama2), ("chatml", smollm2)],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_message_that_spells_special_tokens_has_the_ids_of_its_text(
-    pair: Callable[[Callable[[Path], Path]], Pair], name: str, write: Callable[[Path], Path]
-) -> None:
+def test_a_message_that_spells_special_tokens_has_the_ids_of_its_text(pair, name, write):
     """The template is run with other characters in their place, and cut at its own tokens."""
     ours, theirs = pair(write)
     names = sorted(added_tokens(theirs))
@@ -262,7 +249,7 @@ def test_a_message_that_spells_special_tokens_has_the_ids_of_its_text(
     assert compared > 50
 
 
-def test_llama_2_has_the_ids_of_metas_own_code(tmp_path: Path) -> None:
+def test_llama_2_has_the_ids_of_metas_own_code(tmp_path):
     """Meta's `chat_completion` encodes each exchange with SentencePiece as one text."""
     sentencepiece = pytest.importorskip("sentencepiece", reason="needs the oracle extra")
     model = shared_data("llama2/tokenizer.model")

@@ -1,18 +1,12 @@
 """Any series of prompts, also given up or broken off: each answer is that of a fresh engine."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from src import ml
 from src.inference import ContextFullError, InferenceEngine, SamplingArgs
@@ -86,7 +80,7 @@ class Prompts(RuleBasedStateMachine):
         assert list(cached) == self.sequence[: len(cached)]
 
 
-def test_any_series_of_prompts_is_answered_as_each_alone(tmp_path: Path) -> None:
+def test_any_series_of_prompts_is_answered_as_each_alone(tmp_path):
     model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, ml.bfloat16))
     bounds = settings(max_examples=20, stateful_step_count=12, deadline=None)
     run_state_machine_as_test(lambda: Prompts(model), settings=bounds)

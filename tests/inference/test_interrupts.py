@@ -9,22 +9,16 @@ import pytest
 from src import ml
 from src.inference import InferenceEngine, SamplingArgs
 from src.inference import engine as engine_module
-from src.ml import bfloat16
-from src.model import Model, load_model
+from src.inference.speculation import Drafter
+from src.model import Model
 from tests.inference.drafts import draft_always
-from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
+from tests.model.tiny import BYTES_VOCAB, token_ids
 
 GREEDY = SamplingArgs(temperature=0.0)
 NEW = 4
 PROMPT = token_ids(BYTES_VOCAB, 3, seed=5) * 2
 FOLLOWING = [*PROMPT, 9, 8, 7]
 TENSOR_METHODS = ("reshape", "slice", "set_slice", "to", "numpy")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    directory = tmp_path_factory.mktemp("model")
-    return load_model(write_meta_directory(directory, BYTES_VOCAB, bfloat16, tokenizer=True))
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +69,8 @@ def answer(engine: InferenceEngine, prompt: list[int]) -> list[int]:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("speculation", [False, True], ids=["plain", "drafting"])
 def test_an_interrupt_at_any_op_leaves_the_next_answer_as_it_would_have_been(
-    model: Model, interrupter: Interrupter, speculation: bool, after: bool, stride: int
-) -> None:
+    model, interrupter, speculation, after, stride
+):
     engine = InferenceEngine(model, 32, speculation=speculation)
     interrupter.calls = 0
     first = answer(engine, PROMPT)
@@ -101,11 +95,7 @@ def test_an_interrupt_at_any_op_leaves_the_next_answer_as_it_would_have_been(
 
 @pytest.mark.parametrize("name", ["observe", "draft", "note_step"])
 @pytest.mark.parametrize("call", range(3))
-def test_an_interrupt_between_the_steps_does_the_same(
-    model: Model, monkeypatch: pytest.MonkeyPatch, name: str, call: int
-) -> None:
-    from src.inference.speculation import Drafter
-
+def test_an_interrupt_between_the_steps_does_the_same(model, monkeypatch, name, call):
     engine = InferenceEngine(model, 32)
     expected = answer(InferenceEngine(model, 32), FOLLOWING)
     original, calls = getattr(Drafter, name), []

@@ -1,6 +1,5 @@
 import math
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,7 @@ from src.inference import (
     SamplingError,
 )
 from src.inference.sampling import explain_choice
-from src.model import load_model
-from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
+from tests.model.tiny import BYTES_VOCAB, token_ids
 
 Logits = npt.NDArray[np.float32]
 
@@ -32,10 +30,14 @@ def sampler(**changes: object) -> Sampler:
     return Sampler(SamplingArgs(**(ALL | changes)))  # type: ignore[arg-type]
 
 
-def kept(logits: Logits, **changes: object) -> dict[int, float]:
-    ids, probabilities = sampler(**changes).distribution(logits)
+def distribution(drawer: Sampler, logits: Logits) -> dict[int, float]:
+    ids, probabilities = drawer.distribution(logits)
     assert math.isclose(probabilities.sum(), 1.0, rel_tol=1e-12)
     return dict(zip(ids.tolist(), probabilities.tolist(), strict=True))
+
+
+def kept(logits: Logits, **changes: object) -> dict[int, float]:
+    return distribution(sampler(**changes), logits)
 
 
 def log(*probabilities: float) -> Logits:
@@ -53,7 +55,7 @@ def log(*probabilities: float) -> Logits:
         ("seed", [-1, 1.0, "1", True]),
     ],
 )
-def test_a_setting_outside_of_its_range_is_refused_by_name(setting: str, bad: list[object]) -> None:
+def test_a_setting_outside_of_its_range_is_refused_by_name(setting, bad):
     for value in bad:
         with pytest.raises(SamplingError, match=f"\\[sampling\\] {setting} must be"):
             sampler(**{setting: value})
@@ -69,27 +71,23 @@ def test_a_setting_outside_of_its_range_is_refused_by_name(setting: str, bad: li
     ],
     ids=str,
 )  # fmt: skip
-def test_the_ends_of_each_range_give_a_token(good: dict[str, object]) -> None:
+def test_the_ends_of_each_range_give_a_token(good):
     drawer = sampler(**good)
     drawer.observe([1, 2])
     token = drawer.sample(log(0.1, 0.5, 0.2, 0.2), 0)
     assert 0 <= token < 4
 
 
-def test_temperature_zero_is_the_first_largest_logit_whatever_else_is_set() -> None:
+def test_temperature_zero_or_a_tiny_one_is_the_largest_logit_whatever_else_is_set():
     logits = random_logits()
+    for temperature in (1e-30, 5e-324):
+        assert sampler(temperature=temperature).sample(logits, 0) == int(np.argmax(logits))
     logits[[500, 90000]] = logits.max() + 1
     for changes in ({}, {"top_k": 3}, {"top_p": 0.1}, {"min_p": 0.9}, {"seed": 5}):
         assert sampler(temperature=0.0, **changes).sample(logits, 0) == 500
 
 
-def test_a_tiny_temperature_takes_the_largest_too() -> None:
-    logits = random_logits()
-    for temperature in (1e-30, 5e-324):
-        assert sampler(temperature=temperature).sample(logits, 0) == int(np.argmax(logits))
-
-
-def test_temperature_divides_the_logits() -> None:
+def test_temperature_divides_the_logits():
     logits = random_logits(size=50)
     for temperature in (0.3, 1.0, 2.5):
         weights = np.exp(logits.astype(np.float64) / temperature)
@@ -97,7 +95,7 @@ def test_temperature_divides_the_logits() -> None:
         np.testing.assert_allclose([found[i] for i in range(50)], weights / weights.sum(), 1e-9)
 
 
-def test_top_k_keeps_the_k_largest_and_equals_of_the_last() -> None:
+def test_top_k_keeps_the_k_largest_and_equals_of_the_last():
     logits = np.array([1, 5, 3, 3, 2, 3, 0], np.float32)
     assert set(kept(logits, top_k=1)) == {1}
     assert set(kept(logits, top_k=2)) == {1, 2, 3, 5}
@@ -105,99 +103,83 @@ def test_top_k_keeps_the_k_largest_and_equals_of_the_last() -> None:
     assert set(kept(logits, top_k=7)) == set(kept(logits, top_k=0)) == set(range(7))
 
 
-def test_top_p_keeps_the_fewest_that_reach_it() -> None:
-    logits = log(0.1, 0.4, 0.2, 0.3)
-    assert set(kept(logits, top_p=0.0)) == {1}
-    assert set(kept(logits, top_p=0.39)) == {1}
-    assert set(kept(logits, top_p=0.41)) == {1, 3}
-    assert set(kept(logits, top_p=0.69)) == {1, 3}
-    assert set(kept(logits, top_p=0.71)) == {1, 2, 3}
-    assert set(kept(logits, top_p=0.95)) == {0, 1, 2, 3}
+@pytest.mark.parametrize(
+    ("probabilities", "changes", "tokens"),
+    [
+        ((0.1, 0.4, 0.2, 0.3), {"top_p": 0.0}, {1}),
+        ((0.1, 0.4, 0.2, 0.3), {"top_p": 0.39}, {1}),
+        ((0.1, 0.4, 0.2, 0.3), {"top_p": 0.41}, {1, 3}),
+        ((0.1, 0.4, 0.2, 0.3), {"top_p": 0.69}, {1, 3}),
+        ((0.1, 0.4, 0.2, 0.3), {"top_p": 0.71}, {1, 2, 3}),
+        ((0.1, 0.4, 0.2, 0.3), {"top_p": 0.95}, {0, 1, 2, 3}),
+        # 0.4 / 0.7 = 0.57 of the two that top-k keeps.
+        ((0.4, 0.3, 0.2, 0.1), {"top_k": 2, "top_p": 0.55}, {0}),
+        ((0.4, 0.3, 0.2, 0.1), {"top_p": 0.55}, {0, 1}),
+        ((0.5, 0.3, 0.15, 0.05), {"min_p": 0.25}, {0, 1, 2}),
+        ((0.5, 0.3, 0.15, 0.05), {"min_p": 0.5}, {0, 1}),
+        ((0.5, 0.3, 0.15, 0.05), {"min_p": 1.0}, {0}),
+    ],
+)
+def test_top_p_keeps_the_fewest_that_reach_it_and_min_p_the_probable(
+    probabilities, changes, tokens
+):
+    assert set(kept(log(*probabilities), **changes)) == tokens
 
 
-def test_top_p_counts_what_top_k_left() -> None:
-    logits = log(0.4, 0.3, 0.2, 0.1)
-    # 0.4 / 0.7 = 0.57 of the two that top-k keeps.
-    assert set(kept(logits, top_k=2, top_p=0.55)) == {0}
-    assert set(kept(logits, top_p=0.55)) == {0, 1}
-
-
-def test_min_p_keeps_what_is_near_the_most_probable() -> None:
-    logits = log(0.5, 0.3, 0.15, 0.05)
-    assert set(kept(logits, min_p=0.25)) == {0, 1, 2}
-    assert set(kept(logits, min_p=0.5)) == {0, 1}
-    assert set(kept(logits, min_p=1.0)) == {0}
-
-
-def test_the_repetition_penalty_divides_positive_and_multiplies_negative_logits() -> None:
+def test_the_repetition_penalty_divides_positive_and_multiplies_negative_logits():
     logits = np.array([2.0, -2.0, 1.0, -1.0, 0.0], np.float32)
     drawer = sampler(repeat_penalty=2.0)
     drawer.observe([0, 1, 4, 1, 1])
-    found = dict(zip(*(part.tolist() for part in drawer.distribution(logits)), strict=True))
+    found = distribution(drawer, logits)
     weights = np.exp(np.array([1.0, -4.0, 1.0, -1.0, 0.0]))
     np.testing.assert_allclose([found[i] for i in range(5)], weights / weights.sum(), 1e-9)
     assert logits.tolist() == [2.0, -2.0, 1.0, -1.0, 0.0]
-
-
-def test_the_repetition_penalty_comes_before_the_argmax() -> None:
-    logits = np.array([2.0, 1.5, 0.0], np.float32)
-    drawer = sampler(temperature=0.0, repeat_penalty=1.5)
-    assert drawer.sample(logits, 0) == 0
+    drawer = sampler(temperature=0.0, repeat_penalty=1.5)  # before the argmax
+    assert drawer.sample(log(0.6, 0.5, 0.1), 0) == 0
     drawer.observe([0])
-    assert drawer.sample(logits, 1) == 1
+    assert drawer.sample(np.array([2.0, 1.5, 0.0], np.float32), 1) == 1
 
 
-def test_a_penalty_never_makes_a_logit_infinite_or_a_banned_token_possible() -> None:
+def test_a_penalty_never_makes_a_logit_infinite_or_a_banned_token_possible():
     logits = np.array([3e38, -3e38, -np.inf, 1.0], np.float32)
     drawer = sampler(repeat_penalty=1e-20)
     drawer.observe([0, 1, 2])
-    found = dict(zip(*(part.tolist() for part in drawer.distribution(logits)), strict=True))
+    found = distribution(drawer, logits)
     assert found[0] == 1.0
     assert 2 not in found
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_logits_that_are_no_numbers_are_an_error_naming_the_position(
-    bad: float, temperature: float
-) -> None:
+def test_logits_that_are_no_numbers_are_an_error_naming_the_position(bad, temperature):
     logits = random_logits(size=100)
     logits[37] = bad
     with pytest.raises(NumericError, match=f"got {bad} for token 37 at position 12"):
         sampler(temperature=temperature).sample(logits, 12)
 
 
-def test_a_row_of_minus_infinity_is_an_error() -> None:
-    with pytest.raises(NumericError, match="got -inf for token 0 at position 3"):
-        sampler().sample(np.full(10, -np.inf, np.float32), 3)
-
-
-def test_some_logits_of_minus_infinity_are_never_drawn() -> None:
+def test_logits_of_minus_infinity_are_never_drawn_and_a_row_of_them_is_an_error():
     logits = np.full(10, -np.inf, np.float32)
+    with pytest.raises(NumericError, match="got -inf for token 0 at position 3"):
+        sampler().sample(logits, 3)
     logits[[2, 7]] = 1.0
     drawer = sampler()
     assert {drawer.sample(logits, 0) for _ in range(200)} == {2, 7}
 
 
-def test_the_same_seed_draws_the_same_tokens() -> None:
+def test_the_same_seed_draws_the_same_tokens_also_one_that_was_drawn():
     logits = random_logits(size=1000)
-    one, same, other = sampler(seed=9), sampler(seed=9), sampler(seed=10)
-    drawn = [one.sample(logits, 0) for _ in range(50)]
-    assert drawn == [same.sample(logits, 0) for _ in range(50)]
-    assert drawn != [other.sample(logits, 0) for _ in range(50)]
 
+    def drawn(drawer: Sampler) -> list[int]:
+        return [drawer.sample(logits, 0) for _ in range(50)]
 
-def test_without_a_seed_one_is_drawn_and_can_be_used_again() -> None:
-    logits = random_logits(size=1000)
+    assert drawn(sampler(seed=9)) == drawn(sampler(seed=9)) != drawn(sampler(seed=10))
     first, second = sampler(seed=None), sampler(seed=None)
     assert first.seed != second.seed
-    again = sampler(seed=first.seed)
-    assert [first.sample(logits, 0) for _ in range(50)] == [
-        again.sample(logits, 0) for _ in range(50)
-    ]
+    assert drawn(first) == drawn(sampler(seed=first.seed))
 
 
-def test_a_known_seed_gives_known_tokens() -> None:
+def test_a_known_seed_gives_known_tokens():
     drawer = sampler(seed=1234, temperature=0.8, top_k=5, top_p=0.9)
     logits = log(0.05, 0.3, 0.25, 0.2, 0.1, 0.1)
     # Of tokens 1, 2, 3, 4 with 0.377, 0.300, 0.227, 0.095; the generator gives
@@ -210,7 +192,7 @@ def test_a_known_seed_gives_known_tokens() -> None:
     [{}, {"temperature": 0.5}, {"top_k": 4}, {"min_p": 0.2}, {"top_k": 5, "top_p": 0.7}],
     ids=str,
 )
-def test_tokens_are_drawn_as_often_as_their_probability_says(changes: dict[str, object]) -> None:
+def test_tokens_are_drawn_as_often_as_their_probability_says(changes):
     logits, draws = random_logits(5, size=12) / 3, 5000
     expected = kept(logits, **changes)
     drawer = sampler(**changes, seed=77)
@@ -232,7 +214,7 @@ def softmax(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return weights / weights.sum()
 
 
-def test_each_step_that_is_on_is_a_stage_in_the_order_of_the_sampling() -> None:
+def test_each_step_that_is_on_is_a_stage_in_the_order_of_the_sampling():
     sampler = Sampler(EVERY_STEP)
     sampler.observe([1])
     choice = explain_choice(sampler, LOGITS, 3, 7, 2)
@@ -244,7 +226,7 @@ def test_each_step_that_is_on_is_a_stage_in_the_order_of_the_sampling() -> None:
     assert (choice.token_id, choice.position) == (3, 7)
 
 
-def test_the_probabilities_are_those_of_each_step_alone() -> None:
+def test_the_probabilities_are_those_of_each_step_alone():
     sampler = Sampler(EVERY_STEP)
     sampler.observe([1])
     choice = explain_choice(sampler, LOGITS, 3, 0, 6)
@@ -261,7 +243,7 @@ def test_the_probabilities_are_those_of_each_step_alone() -> None:
     assert by_token[0][3:] == (0.0, 0.0, 0.0)
 
 
-def test_the_last_stage_is_what_is_drawn_from() -> None:
+def test_the_last_stage_is_what_is_drawn_from():
     logits = np.random.default_rng(1).normal(0, 4, 6000).astype(np.float32)
     for args in (SamplingArgs(), SamplingArgs(top_k=0, min_p=0.02, top_p=1.0), EVERY_STEP):
         sampler = Sampler(args)
@@ -272,7 +254,9 @@ def test_the_last_stage_is_what_is_drawn_from() -> None:
         assert np.array_equal(probabilities, expected[1])
 
 
-def test_temperature_zero_leaves_one_token_and_no_further_step() -> None:
+def test_temperature_zero_leaves_one_token_and_no_further_step_and_what_is_off_is_none():
+    off = explain_choice(Sampler(SamplingArgs(1.0, top_k=0, top_p=1.0)), LOGITS, 0, 0, 1)
+    assert [stage.name for stage in off.stages] == ["model"]
     args = SamplingArgs(temperature=0.0, top_k=3, top_p=0.5, repeat_penalty=2.0)
     sampler = Sampler(args)
     sampler.observe([1])
@@ -280,18 +264,10 @@ def test_temperature_zero_leaves_one_token_and_no_further_step() -> None:
     assert [stage.name for stage in choice.stages] == ["model", "repeat_penalty", "temperature"]
     assert choice.stages[-1].kept == 1
     assert [found.token_id for found in choice.candidates] == [1, 3]  # the drawn one comes last
-    assert choice.candidates[1].probabilities[-1] == 1.0
-    assert choice.candidates[0].probabilities[-1] == 0.0
+    assert [found.probabilities[-1] for found in choice.candidates] == [0.0, 1.0]
 
 
-def test_settings_that_are_off_leave_the_model_alone() -> None:
-    off = SamplingArgs(1.0, top_k=0, top_p=1.0)
-    choice = explain_choice(Sampler(off), LOGITS, 0, 0, 1)
-    assert [stage.name for stage in choice.stages] == ["model"]
-
-
-def test_to_tell_of_candidates_changes_no_token(tmp_path: Path) -> None:
-    model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, tokenizer=True))
+def test_to_tell_of_candidates_changes_no_token(model):
     prompt = token_ids(BYTES_VOCAB, 6, seed=5)
     args = SamplingArgs(temperature=1.5, repeat_penalty=1.3, seed=4)
     engine = InferenceEngine(model, 40)
@@ -300,7 +276,6 @@ def test_to_tell_of_candidates_changes_no_token(tmp_path: Path) -> None:
     assert [step.token_id for step in told] == [step.token_id for step in plain]
     assert all(step.choice is None for step in plain)
     for place, step in enumerate(told, len(prompt)):
-        assert step.choice is not None
         assert (step.choice.token_id, step.choice.position) == (step.token_id, place)
         drawn = {found.token_id: found for found in step.choice.candidates}[step.token_id]
         assert drawn.probabilities[-1] > 0.0
@@ -310,13 +285,12 @@ def test_to_tell_of_candidates_changes_no_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, True, 1.0])
-def test_a_wrong_number_of_candidates_is_refused(tmp_path: Path, count: object) -> None:
-    model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, tokenizer=True))
+def test_a_wrong_number_of_candidates_is_refused(model, count):
     with pytest.raises(PromptError, match="candidates must be a whole number >= 0"):
-        InferenceEngine(model, 40).generate([1], candidates=count)  # type: ignore[arg-type]
+        InferenceEngine(model, 40).generate([1], candidates=count)
 
 
-def test_log_probabilities_are_natural_and_the_models_own() -> None:
+def test_log_probabilities_are_natural_and_the_models_own():
     logits = np.array([1.0, 3.0, 2.0, -200.0, -np.inf, 0.5, -4000.0], np.float32)
     sampler = Sampler(EVERY_STEP)
     sampler.observe([1, 2])
@@ -328,10 +302,12 @@ def test_log_probabilities_are_natural_and_the_models_own() -> None:
     for token, log_probability in found.items():
         assert log_probability == pytest.approx(exact[token] - log_sum, rel=1e-12)
     assert sum(map(np.exp, found.values())) == pytest.approx(1.0, abs=1e-12)
+    choice = explain_choice(Sampler(SamplingArgs()), logits[4:6], 1, 0, 5)  # one possible token
+    assert [(each.token_id, each.log_probability) for each in choice.candidates] == [(1, 0.0)]
 
 
 @pytest.mark.oracle
-def test_log_probabilities_are_those_of_pytorch() -> None:
+def test_log_probabilities_are_those_of_pytorch():
     torch = pytest.importorskip("torch")
     logits = np.random.default_rng(2).normal(0, 5, 50000).astype(np.float32)
     choice = explain_choice(Sampler(SamplingArgs()), logits, int(logits.argmin()), 0, 20)
@@ -340,9 +316,3 @@ def test_log_probabilities_are_those_of_pytorch() -> None:
     assert [each.token_id for each in choice.candidates[:20]] == top.indices.tolist()
     for each in choice.candidates:
         assert each.log_probability == pytest.approx(expected[each.token_id].item(), rel=1e-9)
-
-
-def test_one_candidate_of_a_vocabulary_of_one_possible_token() -> None:
-    logits = np.array([-np.inf, 2.0], np.float32)
-    choice = explain_choice(Sampler(SamplingArgs()), logits, 1, 0, 5)
-    assert [(each.token_id, each.log_probability) for each in choice.candidates] == [(1, 0.0)]

@@ -1,7 +1,7 @@
 """Drafts change how long an answer takes, and nothing else."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,10 @@ from src import trace
 from src.inference import InferenceEngine, NumericError, SamplingArgs, Step
 from src.inference import speculation as speculation_module
 from src.inference.speculation import Drafter, DraftLength, PassCosts, TextIndex
-from src.ml import bfloat16
-from src.model import Model, load_model
+from src.model import Model
 from src.trace.tracer import Tracer
-from tests.inference.drafts import costs_of, draft_always
-from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
+from tests.inference.drafts import costs_of
+from tests.model.tiny import BYTES_VOCAB, token_ids
 
 GREEDY = SamplingArgs(temperature=0.0)
 SAMPLED = SamplingArgs(temperature=0.5, top_k=8, seed=1)
@@ -27,37 +26,22 @@ SETTINGS = pytest.mark.parametrize(
 PROMPT = token_ids(BYTES_VOCAB, 9, seed=5) * 4
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    directory = tmp_path_factory.mktemp("model")
-    return load_model(write_meta_directory(directory, BYTES_VOCAB, bfloat16, tokenizer=True))
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """The same model without a tokenizer: no token ends an answer."""
-    return load_model(write_meta_directory(tmp_path_factory.mktemp("bare"), BYTES_VOCAB, bfloat16))
-
-
 @pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drafts as many tokens as allowed, whether it pays or not."""
-    draft_always(monkeypatch)
+def foretell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]]:
+    """Drafts what a plain run gives, with one wrong token at chosen places; returns its steps."""
 
-
-@pytest.fixture
-def prophet(monkeypatch: pytest.MonkeyPatch) -> "Prophet":
-    return Prophet(monkeypatch)
-
-
-class Prophet:
-    """Drafts what a plain run gave, with one wrong token at chosen places."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._monkeypatch = monkeypatch
-
-    def foretell(self, answer: Sequence[int], length: int, wrong: set[int]) -> None:
-        told = [token ^ 1 if at in wrong else token for at, token in enumerate(answer)]
+    def foretold(
+        model: Model,
+        sequence_length: int,
+        tokens: int | None,
+        sampling: SamplingArgs = GREEDY,
+        *,
+        length: int = 5,
+        wrong: Collection[int] = (),
+    ) -> list[Step]:
+        plain = InferenceEngine(model, sequence_length, speculation=False)
+        steps = list(plain.generate(PROMPT, tokens, sampling))
+        told = [step.token_id ^ (at in wrong) for at, step in enumerate(steps)]
 
         def draft(drafter: Any, most: int, *_: object) -> list[int]:
             seen = len(drafter._guesser._ids) - len(PROMPT)
@@ -65,7 +49,10 @@ class Prophet:
             drafter._guess = speculation_module._Guess(2, tokens) if tokens else None
             return tokens
 
-        self._monkeypatch.setattr(Drafter, "draft", draft)
+        monkeypatch.setattr(Drafter, "draft", draft)
+        return steps
+
+    return foretold
 
 
 def recorded(engine: InferenceEngine, steps: Iterator[Step]) -> list[Any]:
@@ -80,19 +67,19 @@ def recorded(engine: InferenceEngine, steps: Iterator[Step]) -> list[Any]:
     return seen
 
 
-def both(model: Model, length: int, *arguments: Any, **more: Any) -> tuple[list[Any], Any]:
+def both(
+    model: Model, length: int, *arguments: Any, draft_model: Model | None = None, **more: Any
+) -> tuple[list[Any], Any]:
     """Checks that an answer with drafts is the plain one; returns it and the stats."""
     plain = InferenceEngine(model, length, speculation=False)
-    drafting = InferenceEngine(model, length)
+    drafting = InferenceEngine(model, length, draft_model=draft_model)
     expected = recorded(plain, plain.generate(*arguments, **more))
     assert recorded(drafting, drafting.generate(*arguments, **more)) == expected
     return expected, drafting.last_stats
 
 
 @SETTINGS
-def test_an_answer_with_drafts_is_the_plain_one_step_by_step(
-    bare: Model, eager: None, sampling: SamplingArgs
-) -> None:
+def test_an_answer_with_drafts_is_the_plain_one_step_by_step(bare, eager, sampling):
     seen, stats = both(bare, 256, PROMPT, 100, sampling)
     assert len(seen) == 100
     assert stats.drafted_tokens > stats.accepted_tokens
@@ -101,23 +88,18 @@ def test_an_answer_with_drafts_is_the_plain_one_step_by_step(
 @SETTINGS
 @pytest.mark.parametrize("length", [1, 4, 7])
 @pytest.mark.parametrize("wrong", [set(), {2}, {5, 6, 20}], ids=str)
-def test_drafts_right_and_wrong_at_any_place_change_nothing(
-    bare: Model, prophet: Prophet, sampling: SamplingArgs, length: int, wrong: set[int]
-) -> None:
-    plain = InferenceEngine(bare, 128, speculation=False)
-    answer = [step.token_id for step in plain.generate(PROMPT, 32, sampling)]
-    prophet.foretell(answer, length, wrong)
+def test_drafts_right_or_wrong_at_any_place_change_nothing(bare, foretell, sampling, length, wrong):
+    steps = foretell(bare, 128, 32, sampling, length=length, wrong=wrong)
     seen, stats = both(bare, 128, PROMPT, 32, sampling)
-    assert [step[0] for step in seen] == answer
+    assert [step[0] for step in seen] == [step.token_id for step in steps]
     if not wrong:
         # The first token comes with the prompt; each step gives its draft and one more.
         assert stats.accepted_tokens == stats.drafted_tokens == 31 - (31 + length) // (length + 1)
 
 
-def test_the_context_is_filled_to_the_same_position(bare: Model, prophet: Prophet) -> None:
+def test_the_context_is_filled_to_the_same_position(bare, foretell):
     length = len(PROMPT) + 20
-    plain = InferenceEngine(bare, length, speculation=False)
-    prophet.foretell([step.token_id for step in plain.generate(PROMPT, None, GREEDY)], 7, set())
+    foretell(bare, length, None, length=7)
     seen, _ = both(bare, length, PROMPT, None, GREEDY)
     assert seen[-1][2] == "context full"
     assert len(seen) == 20
@@ -125,31 +107,22 @@ def test_the_context_is_filled_to_the_same_position(bare: Model, prophet: Prophe
 
 @pytest.mark.parametrize("ending", ["stop string", "eot"])
 @pytest.mark.parametrize("at", range(1, 9))
-def test_an_answer_ends_at_the_same_token_within_a_draft(
-    model: Model, prophet: Prophet, monkeypatch: pytest.MonkeyPatch, ending: str, at: int
-) -> None:
-    plain = InferenceEngine(model, 128, speculation=False)
+def test_an_answer_ends_at_the_same_token_within_a_draft(model, foretell, monkeypatch, ending, at):
     sampling = SamplingArgs(temperature=3.0, top_k=0, top_p=1.0, seed=3)
-    steps = list(plain.generate(PROMPT, 30, sampling))
-    answer = [step.token_id for step in steps]
-    prophet.foretell(answer, 5, {8})
+    steps = foretell(model, 128, 30, sampling, wrong={8})
     more: dict[str, Any] = {}
-    assert model.tokenizer is not None
     if ending == "stop string":
         more["stop"] = [steps[at].text or "never there"]
     else:
-        monkeypatch.setattr(model.tokenizer, "stop_ids", frozenset({answer[at]}))
+        monkeypatch.setattr(model.tokenizer, "stop_ids", frozenset({steps[at].token_id}))
     seen, _ = both(model, 128, PROMPT, 30, sampling, **more)
     is_shown = ending == "eot" or steps[at].text
     assert seen[-1][2] == (ending if is_shown else "max tokens")
 
 
 @pytest.mark.parametrize("steps", range(1, 11))
-def test_an_answer_left_within_a_draft_leaves_the_state_of_a_plain_one(
-    model: Model, prophet: Prophet, steps: int
-) -> None:
-    plain = InferenceEngine(model, 128, speculation=False)
-    prophet.foretell([step.token_id for step in plain.generate(PROMPT, 30, GREEDY)], 5, {7})
+def test_an_answer_left_within_a_draft_leaves_the_state_of_a_plain_one(model, foretell, steps):
+    foretell(model, 128, 30, wrong={7})
     plain, drafting = InferenceEngine(model, 128, speculation=False), InferenceEngine(model, 128)
     for engine in (plain, drafting):
         iterator: Any = engine.generate(PROMPT, 30, GREEDY)
@@ -159,17 +132,14 @@ def test_an_answer_left_within_a_draft_leaves_the_state_of_a_plain_one(
     assert drafting.cached_ids == plain.cached_ids
     assert drafting.context.length == plain.context.length == len(plain.cached_ids)
     following = [*plain.cached_ids, 1, 2, 3]
-    results = [
+    expected, found = (
         recorded(engine, engine.generate(following, 10, GREEDY)) for engine in (plain, drafting)
-    ]
-    assert results[0] == results[1]
+    )
+    assert found == expected
 
 
-def test_logits_that_are_no_numbers_are_an_error_at_the_same_token(
-    model: Model, prophet: Prophet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = InferenceEngine(model, 128, speculation=False)
-    prophet.foretell([step.token_id for step in plain.generate(PROMPT, 30, GREEDY)], 5, set())
+def test_logits_that_are_no_numbers_are_an_error_at_the_same_token(model, foretell, monkeypatch):
+    foretell(model, 128, 30)
     forward, bad = model.transformer.forward, len(PROMPT) + 8
 
     def poisoned(context: Any, tokens: Any, start_pos: int = 0, **more: Any) -> Any:
@@ -185,13 +155,11 @@ def test_logits_that_are_no_numbers_are_an_error_at_the_same_token(
         steps = []
         with pytest.raises(NumericError, match=f"at position {bad}$"):
             steps.extend(engine.generate(PROMPT, 30, GREEDY))
-        assert engine.last_stats is not None
         assert engine.last_stats.new_tokens == 8
         assert engine.cached_ids == ()
 
 
-def test_a_trace_sees_one_token_per_step(model: Model, prophet: Prophet) -> None:
-    engine = InferenceEngine(model, 256)
+def test_a_trace_sees_one_token_per_step(model, foretell, monkeypatch):
     counts: list[int] = []
     forward = model.transformer.forward
 
@@ -199,41 +167,33 @@ def test_a_trace_sees_one_token_per_step(model: Model, prophet: Prophet) -> None
         counts.append(len(tokens))
         return forward(context, tokens, *more, **named)
 
-    plain = InferenceEngine(model, 256, speculation=False)
-    expected = [step.token_id for step in plain.generate(PROMPT, 40, GREEDY)]
-    prophet.foretell(expected, 5, set())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model.transformer, "forward", counting)
-        iterator: Any = engine.generate(PROMPT, 40, GREEDY)
-        steps = [next(iterator) for _ in range(13)]
-        assert counts == [len(PROMPT), 6, 6]
-        counts.clear()
-        trace.start(Tracer(model.args.sizes, lambda event: None))
-        try:
-            steps += [next(iterator) for _ in range(10)]
-            assert counts == [1] * 10
-        finally:
-            trace.stop()
-        steps += iterator
+    expected = [step.token_id for step in foretell(model, 256, 40)]
+    monkeypatch.setattr(model.transformer, "forward", counting)
+    iterator: Any = InferenceEngine(model, 256).generate(PROMPT, 40, GREEDY)
+    steps = [next(iterator) for _ in range(13)]
+    assert counts == [len(PROMPT), 6, 6]
+    counts.clear()
+    trace.start(Tracer(model.args.sizes, lambda event: None))
+    try:
+        steps += [next(iterator) for _ in range(10)]
+        assert counts == [1] * 10
+    finally:
+        trace.stop()
+    steps += iterator
     assert [step.token_id for step in steps] == expected
 
 
-def test_without_speculation_nothing_is_drafted(bare: Model, eager: None) -> None:
-    engine = InferenceEngine(bare, 256, speculation=False)
-    list(engine.generate(PROMPT, 40, GREEDY))
-    assert engine.last_stats is not None
-    assert engine.last_stats.drafted_tokens == engine.last_stats.accepted_tokens == 0
+@pytest.mark.parametrize("speculation", [True, False])
+def test_repetition_saves_steps_and_without_speculation_nothing_is_drafted(
+    bare, eager, speculation
+):
+    engine = InferenceEngine(bare, 512, speculation=speculation)
+    list(engine.generate(PROMPT, 300 if speculation else 40, GREEDY))
+    accepted, drafted = engine.last_stats.accepted_tokens, engine.last_stats.drafted_tokens
+    assert 0 < accepted <= drafted if speculation else accepted == drafted == 0
 
 
-def test_repetition_is_found_and_saves_steps(bare: Model, eager: None) -> None:
-    engine = InferenceEngine(bare, 512)
-    list(engine.generate(PROMPT, 300, GREEDY))
-    stats = engine.last_stats
-    assert stats is not None
-    assert 0 < stats.accepted_tokens <= stats.drafted_tokens
-
-
-def test_the_longest_end_that_stood_earlier_is_found_where_it_stood_last() -> None:
+def test_the_longest_end_that_stood_earlier_is_found_where_it_stood_last():
     text = TextIndex([1, 2, 3, 9, 2, 3, 8, 1, 2, 3])
     assert text.match() == (3, 3)  # 1 2 3 was followed by the 9
     text.append(7)
@@ -243,7 +203,7 @@ def test_the_longest_end_that_stood_earlier_is_found_where_it_stood_last() -> No
     assert text.match() == (2, 10)  # 2 3 stood last before the 7
 
 
-def test_a_text_that_is_indexed_at_once_or_by_tokens_gives_the_same() -> None:
+def test_a_text_that_is_indexed_at_once_or_by_tokens_gives_the_same():
     ids = [int(n) for n in np.random.default_rng(3).integers(0, 4, 300)]
     growing = TextIndex(ids[:1])
     for end in range(1, len(ids)):
@@ -252,33 +212,33 @@ def test_a_text_that_is_indexed_at_once_or_by_tokens_gives_the_same() -> None:
 
 
 @pytest.mark.parametrize("ids", [[], [1], [1, 1], [1, 2, 3]])
-def test_a_text_too_short_to_repeat_itself_has_no_match(ids: list[int]) -> None:
+def test_a_text_too_short_to_repeat_itself_has_no_match(ids):
     text = TextIndex(ids)
     assert text.match() is None
     text.append(5)
 
 
-def test_a_copy_that_reaches_the_end_goes_on_with_itself() -> None:
+def test_a_copy_that_reaches_the_end_goes_on_with_itself():
     text = TextIndex([1, 2, 3, 4, 5])
     assert text.guess(2, 2) == [3, 4]
     assert text.guess(3, 7) == [4, 5, 4, 5, 4, 5, 4]
 
 
-def test_of_a_very_long_text_the_end_is_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_very_long_text_the_end_is_indexed(monkeypatch):
     monkeypatch.setattr(speculation_module, "_LONGEST_TEXT", 6)
     assert TextIndex([5, 6, 1, 2, 3, 4, 5, 6]).match() is None
     monkeypatch.undo()
     assert TextIndex([5, 6, 1, 2, 3, 4, 5, 6]).match() == (2, 2)
 
 
-def test_ids_beyond_the_characters_of_python_may_match_wrongly_and_are_copied_rightly() -> None:
+def test_ids_beyond_the_characters_of_python_may_match_wrongly_and_are_copied_rightly():
     beyond = sys.maxunicode + 1
     text = TextIndex([0xD800, beyond + 7, 9, 0xD800, 7])
     assert text.match() == (2, 2)
     assert text.guess(1, 2) == [beyond + 7, 9]
 
 
-def test_drafts_get_longer_while_they_are_right_and_stop_when_they_are_wrong() -> None:
+def test_drafts_get_longer_while_they_are_right_and_stop_when_they_are_wrong():
     length = DraftLength(costs_of(0.03))
     first = length.best(3, 7)
     for _ in range(30):
@@ -290,7 +250,7 @@ def test_drafts_get_longer_while_they_are_right_and_stop_when_they_are_wrong() -
     assert length.best(2, 7) == first  # what is true of one length says nothing of another
 
 
-def test_what_a_prompt_took_says_what_a_row_takes() -> None:
+def test_what_a_prompt_took_says_what_a_row_takes():
     for row, drafts in ((0.02, True), (0.9, False)):
         costs = PassCosts()
         costs.note_prompt(100, 100 * row)
@@ -300,7 +260,7 @@ def test_what_a_prompt_took_says_what_a_row_takes() -> None:
         assert (DraftLength(costs).best(4, 7) > 0) is drafts
 
 
-def test_one_step_that_was_held_up_does_not_decide() -> None:
+def test_one_step_that_was_held_up_does_not_decide():
     costs = costs_of(0.03)
     length = DraftLength(costs)
     for _ in range(30):
@@ -317,9 +277,7 @@ def test_one_step_that_was_held_up_does_not_decide() -> None:
 
 @pytest.mark.parametrize("row", [0.02, 0.3, 1.0])
 @pytest.mark.parametrize("right", [0.0, 0.3, 1.0])
-def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost(
-    row: float, right: float
-) -> None:
+def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost(row, right):
     costs, luck, own = PassCosts(), np.random.default_rng(1), 0.005
     # Of two tokens, so that there is always a guess; the drafter does not see how they are drawn.
     drafter = Drafter(TextIndex([1, 2] * 20), costs)
@@ -341,7 +299,7 @@ def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost
         assert plain_seconds / seconds > 0.97 * 8 / (1 + 7 * row)
 
 
-def test_a_guess_that_was_not_drafted_still_teaches() -> None:
+def test_a_guess_that_was_not_drafted_still_teaches():
     drafter = Drafter(TextIndex([1, 2, 3, 1, 2]), costs_of(0.03))
     before = drafter._length._acceptance[2]
     assert drafter.draft(0) == []
@@ -349,7 +307,7 @@ def test_a_guess_that_was_not_drafted_still_teaches() -> None:
     assert drafter._length._acceptance[2] > before
 
 
-def test_rows_are_given_out_until_a_token_differs() -> None:
+def test_rows_are_given_out_until_a_token_differs():
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     for drawn, given in (([3, 1, 2, 9], [0, 1, 2, None]), ([3, 1, 9], [0, 1, None]), ([7], [None])):
         drafter = Drafter(TextIndex([1, 2, 3, 1, 2]), costs_of(0.0))

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,88 +44,70 @@ def expected(model: Model) -> dict[str, str]:
 
 def elsewhere(do: Callable[[], Any]) -> Any:
     """Does something in another thread; returns its result or raises what it raised."""
-    found: list[Any] = []
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(do).result()
 
-    def run() -> None:
-        try:
-            found.append((do(), None))
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            found.append((None, error))
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    result, error = found[0]
-    if error is not None:
-        raise error
-    return result
+def in_threads(do: Callable[[int], Any]) -> list[Any]:
+    """Does something in all threads at once, with the number of each."""
+    start = threading.Barrier(THREADS)
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(lambda number: (start.wait(), do(number))[1], range(THREADS)))
 
 
 def ask_in_threads(
     engines: list[InferenceEngine], questions: int, expected: dict[str, str]
 ) -> tuple[int, int]:
     """Asks questions in as many threads as there are engines; returns answers and refusals."""
-    counts, wrong = [0, 0], []
-    start = threading.Barrier(len(engines))
 
-    def ask(number: int) -> None:
-        start.wait()
+    def ask(number: int) -> list[str]:
+        refusals = []
         for at in range(questions):
             question = QUESTIONS[(number + at) % len(QUESTIONS)]
             try:
-                found = answer(engines[number], question)
+                assert answer(engines[number], question) == expected[question]
             except InferenceError as error:
-                counts[1] += 1
-                if str(error) != IN_USE:
-                    wrong.append(repr(error))
-            except BaseException as error:  # noqa: BLE001 - none may be lost
-                wrong.append(repr(error))
-            else:
-                counts[0] += 1
-                if found != expected[question]:
-                    wrong.append(f"{question} {found}")
+                refusals.append(str(error))
+        return refusals
 
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(engines))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    return counts[0], counts[1]
+    refusals = [text for refused in in_threads(ask) for text in refused]
+    assert set(refusals) <= {IN_USE}
+    return THREADS * questions - len(refusals), len(refusals)
+
+
+@pytest.fixture
+def switching_often() -> Iterator[None]:
+    """Lets threads change at nearly every step of the interpreter."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 LONG = pytest.param(12, 100, marks=pytest.mark.slow)
 
 
+@pytest.mark.usefixtures("switching_often")
 @pytest.mark.parametrize(("runs", "questions"), [(1, 4), LONG])
-def test_threads_on_one_engine_get_right_answers_or_are_refused(
-    model: Model, expected: dict[str, str], runs: int, questions: int
-) -> None:
+def test_threads_on_one_engine_get_right_answers_or_are_refused(model, expected, runs, questions):
     engine = InferenceEngine(model, 64)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    try:
-        for _ in range(runs):
-            answered, refused = ask_in_threads([engine] * THREADS, questions, expected)
-            assert answered > 0
-            assert refused > 0
-            assert {q: answer(engine, q) for q in QUESTIONS} == expected
-    finally:
-        sys.setswitchinterval(before)
+    for _ in range(runs):
+        answered, refused = ask_in_threads([engine] * THREADS, questions, expected)
+        assert answered > 0
+        assert refused > 0
+        assert {q: answer(engine, q) for q in QUESTIONS} == expected
     assert len(engine._turns._turns) == 1
 
 
 @pytest.mark.parametrize(("runs", "questions"), [(1, 4), LONG])
-def test_engines_of_several_threads_share_a_model(
-    model: Model, expected: dict[str, str], runs: int, questions: int
-) -> None:
+def test_engines_of_several_threads_share_a_model(model, expected, runs, questions):
     engines = [InferenceEngine(model, 64) for _ in range(THREADS)]
     for _ in range(runs):
         found = ask_in_threads(engines, questions, expected)
         assert found == (THREADS * questions, 0)
 
 
-def test_another_thread_is_refused_until_the_answer_ends(model: Model) -> None:
+def test_another_thread_is_refused_until_the_answer_ends(model):
     engine = InferenceEngine(model, 64)
     plain = [step.token_id for step in eight_steps(InferenceEngine(model, 64))]
     steps = eight_steps(engine)
@@ -141,7 +124,7 @@ def test_another_thread_is_refused_until_the_answer_ends(model: Model) -> None:
     assert len(elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))) == 2
 
 
-def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(model: Model) -> None:
+def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(model):
     engine = InferenceEngine(model, 64)
     steps = engine.generate([5, 6], 1, GREEDY)
     assert next(steps).stop_reason is not None
@@ -150,7 +133,7 @@ def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(model: Mo
 
 
 @pytest.mark.parametrize("ending", ["closed", "dropped", "failed"])
-def test_an_answer_that_is_given_up_leaves_the_engine_to_others(model: Model, ending: str) -> None:
+def test_an_answer_that_is_given_up_leaves_the_engine_to_others(model, ending):
     engine = InferenceEngine(model, 64)
     steps: Any = eight_steps(engine)
     next(steps)
@@ -166,7 +149,7 @@ def test_an_answer_that_is_given_up_leaves_the_engine_to_others(model: Model, en
     del kept
 
 
-def test_a_thread_that_ended_holds_nothing(model: Model) -> None:
+def test_a_thread_that_ended_holds_nothing(model):
     engine = InferenceEngine(model, 64)
     kept: Any = eight_steps(engine)
     elsewhere(lambda: next(kept))
@@ -175,41 +158,33 @@ def test_a_thread_that_ended_holds_nothing(model: Model) -> None:
         next(kept)
 
 
-def test_steps_may_be_taken_by_one_thread_after_the_other(model: Model) -> None:
+def test_steps_may_be_taken_by_one_thread_after_the_other(model):
     engine = InferenceEngine(model, 64)
     plain = [step.token_id for step in eight_steps(InferenceEngine(model, 64))]
     steps = eight_steps(engine)
     assert [elsewhere(lambda: next(steps)).token_id for _ in range(8)] == plain
 
 
-def test_of_threads_that_want_the_engine_at_once_one_gets_it(model: Model) -> None:
+@pytest.mark.usefixtures("switching_often")
+def test_of_threads_that_want_the_engine_at_once_one_gets_it(model):
     engine = InferenceEngine(model, 64)
     inside: list[int] = []
-    most = [0]
 
-    def run() -> None:
-        for _ in range(400):
+    def take(_number: int) -> int:
+        most = 0
+        for _ in range(1000):
             call = Call()
             try:
                 engine._turns.take(call)
             except InferenceError:
                 continue
             inside.append(1)
-            most[0] = max(most[0], len(inside))
+            most = max(most, len(inside))
             inside.pop()
             call.is_over = True
+        return most
 
-    threads = [threading.Thread(target=run) for _ in range(THREADS)]
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
-    assert most == [1]
+    assert max(in_threads(take)) == 1
     engine.reset()
 
 
@@ -228,7 +203,7 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
-def test_an_answer_goes_on_in_a_forked_process() -> None:
+def test_an_answer_goes_on_in_a_forked_process():
     subprocess.run([sys.executable, "-c", FORK], cwd=REPOSITORY, check=True, timeout=60)
 
 
@@ -252,13 +227,7 @@ time.sleep(float(sys.argv[1]))
 
 
 @pytest.mark.parametrize("seconds", ["0", "0.03"])
-def test_the_interpreter_ends_in_the_middle_of_an_answer(seconds: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", EXIT, seconds],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_interpreter_ends_in_the_middle_of_an_answer(seconds):
+    command = [sys.executable, "-c", EXIT, seconds]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

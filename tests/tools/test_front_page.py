@@ -21,14 +21,14 @@ TEXT = """
 """
 
 
-def test_the_row_of_the_bundled_model_is_the_forecast_of_the_program() -> None:
+def test_the_row_of_the_bundled_model_is_the_forecast_of_the_program():
     forecast = forecast_memory(None, 4096, 4096)
     sizes = forecast.mapped, forecast.needed, forecast.mapped + forecast.needed
     row = f"| bundled | bfloat16 | {' | '.join(map(readable_bytes, sizes))} |"
     assert row in memory(PAGE, "").splitlines()
 
 
-def test_published_models_have_their_published_sizes() -> None:
+def test_published_models_have_their_published_sizes():
     table = memory(PAGE, "")
     for name, parameters in (
         ("Llama 3.2 1B", 1235814400),
@@ -39,30 +39,33 @@ def test_published_models_have_their_published_sizes() -> None:
 
 
 @pytest.mark.parametrize("quantize", ["int8", "nf4"])
-def test_a_quantized_size_is_that_of_the_saved_file(quantize: str, tmp_path: Path) -> None:
+def test_a_quantized_size_is_that_of_the_saved_file(quantize, tmp_path):
     save_quantized(None, tmp_path / "saved", quantize)
     saved = (tmp_path / "saved" / "model.safetensors").stat().st_size
     found = weight_bytes(load_model().args, is_tied=False, quantize=quantize)
     assert found <= saved <= 1.02 * found + 16384  # the header, the vectors, the maps of nf4
 
 
-def test_a_tied_output_is_counted_once() -> None:
+def test_a_tied_output_is_counted_once():
     args = dataclasses.replace(load_model().args, dtype=ml.float32)
     table = 4 * math.prod(args.tensor_shapes["output.weight"])
     assert weight_bytes(args, True, None) == weight_bytes(args, False, None) - table
 
 
-def test_numbers_are_taken_from_the_row_and_the_column_that_are_named() -> None:
-    assert measured(TEXT, "decode over llama.cpp") == "1.34 (1.107 - 1.423)"
-    assert measured(TEXT, "nf4 over llama.cpp's Q4_0", 1) == "1.41 (1.39 - 1.49)"
-    assert measured(TEXT, "nf4 over llama.cpp's Q4_0", 2) == "0.90 (0.89 - 0.93)"
-    assert measured(TEXT, "nf4 over llama.cpp's Q4_0", 3) == "1.01 (0.81 - 1.16)"
+@pytest.mark.parametrize(
+    ("row", "columns", "numbers"),
+    [
+        ("decode over llama.cpp", (), "1.34 (1.107 - 1.423)"),
+        ("nf4 over llama.cpp's Q4_0", (1,), "1.41 (1.39 - 1.49)"),
+        ("nf4 over llama.cpp's Q4_0", (2,), "0.90 (0.89 - 0.93)"),
+        ("nf4 over llama.cpp's Q4_0", (3,), "1.01 (0.81 - 1.16)"),
+    ],
+)
+def test_numbers_are_taken_from_the_row_and_the_column_that_are_named(row, columns, numbers):
+    assert measured(TEXT, row, *columns) == numbers
 
 
-def test_a_row_that_is_gone_is_refused() -> None:
+def test_every_row_of_the_table_of_speeds_is_found_and_one_that_is_gone_refused():
+    assert len(speed(PAGE, "").splitlines()) == 11
     with pytest.raises(PageError, match="expected a row 'decode over transformers'"):
         measured(TEXT, "decode over transformers")
-
-
-def test_every_row_of_the_table_of_speeds_is_found() -> None:
-    assert len(speed(PAGE, "").splitlines()) == 11

@@ -33,20 +33,17 @@ def folder(tmp_path: Path) -> Path:
         ("code.c", "x", None),
     ],
 )  # fmt: skip
-def test_a_symbol_has_the_line_of_its_definition(
-    folder: Path, file: str, symbol: str, line: int | None
-) -> None:
+def test_a_symbol_has_the_line_of_its_definition(folder, file, symbol, line):
     assert line_in(folder / file, symbol) == line
 
 
-def test_the_functions_of_the_kernels_are_found() -> None:
+def test_the_functions_of_the_kernels_are_found():
     attention = ROOT / "csrc" / "attention.c"
-    line = line_in(attention, "attention")
-    assert line is not None
-    assert attention.read_text("utf-8").splitlines()[line - 1].startswith("void attention(")
+    text = attention.read_text("utf-8").splitlines()[line_in(attention, "attention") - 1]
+    assert text.startswith("void attention(")
 
 
-def test_a_symbol_that_moved_is_followed(folder: Path) -> None:
+def test_a_symbol_that_moved_is_followed(folder):
     text = (
         'A [`A.f`](code.py#L1), [the loop](code.py#L99 "g()"), [softmax](code.c#L3), and\n'
         "[`A.f`](code.py#L10) is right; [whole](code.py), [far](https://x.y/code.py#L1).\n"
@@ -58,12 +55,12 @@ def test_a_symbol_that_moved_is_followed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["[`A.h`](code.py#L1)", "[`A`](none.py#L1)", "[it](code.py#L1)"])
-def test_a_link_to_no_symbol_is_refused_with_its_place(folder: Path, link: str) -> None:
+def test_a_link_to_no_symbol_is_refused_with_its_place(folder, link):
     with pytest.raises(PageError, match=r"page\.md:3: link: expected a symbol of \w+\.py, got"):
         with_lines(folder / "page.md", f"one\n\n{link}\n")
 
 
-def test_a_block_between_markers_is_written_and_one_that_shows_markers_is_not() -> None:
+def test_a_block_between_markers_is_written_and_one_that_shows_markers_is_not():
     text = "<!-- generated: twice a b -->\nold\n<!-- end -->\n"
     shown = "```text\n  <!-- generated: NAME -->\n  <!-- end -->\n```\n"
     written = "<!-- generated: twice a b -->\na b a b\n<!-- end -->\n"
@@ -78,6 +75,6 @@ def test_a_block_between_markers_is_written_and_one_that_shows_markers_is_not() 
         ("<!-- generated: thrice -->\nx\n<!-- end -->\n", "expected one of twice, got thrice"),
     ],
 )
-def test_markers_that_are_wrong_are_refused(text: str, message: str) -> None:
+def test_markers_that_are_wrong_are_refused(text, message):
     with pytest.raises(PageError, match=message):
         with_blocks(Path("page.md"), text, PRODUCERS)

@@ -1,6 +1,5 @@
 import pytest
 
-from src.trace.events import STAGES
 from tools.pages import PageError, anchor, blocks, headings, links
 
 PAGE = """# Title
@@ -23,7 +22,7 @@ inner
 """
 
 
-def test_blocks_have_language_text_place_and_what_they_need() -> None:
+def test_blocks_have_language_text_place_and_what_they_need():
     code, text = blocks(PAGE)
     assert (code.language, code.line, code.end) == ("python", 7, 9)
     assert code.text == "# not a heading\n[not a link](z.md)\n"
@@ -31,12 +30,12 @@ def test_blocks_have_language_text_place_and_what_they_need() -> None:
     assert (text.language, text.text, text.needs) == ("text", "```\ninner\n```\n", frozenset())
 
 
-def test_a_block_without_an_end_is_refused_with_its_line() -> None:
+def test_a_block_without_an_end_is_refused_with_its_line():
     with pytest.raises(PageError, match="page:2: block: expected a closing ```, got the end"):
         blocks("a\n```sh\nb")
 
 
-def test_links_are_found_outside_of_code() -> None:
+def test_links_are_found_outside_of_code():
     found = [(link.text, link.target, link.title, link.line) for link in links(PAGE)]
     assert found == [
         ("one", "a.md#b", "what", 3),
@@ -45,11 +44,6 @@ def test_links_are_found_outside_of_code() -> None:
     ]
 
 
-def test_headings_have_anchors_as_code_hosts_make_them() -> None:
+def test_headings_have_anchors_as_code_hosts_make_them():
     assert [(level, line) for level, _, line in headings(PAGE)] == [(1, 1), (2, 17)]
     assert anchor(headings(PAGE)[1][1]) == "code-and-text-too"
-
-
-@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
-def test_the_registry_makes_the_same_anchors(stage) -> None:
-    assert stage.chapter.partition("#")[2] == anchor(stage.heading)

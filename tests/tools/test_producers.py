@@ -20,7 +20,7 @@ def produced(name: str) -> str:
 
 
 @pytest.mark.parametrize("model", ["", " 8b"])
-def test_a_log_shows_the_lines_of_its_stages_without_times(model: str) -> None:
+def test_a_log_shows_the_lines_of_its_stages_without_times(model):
     fence, *lines, end = produced(f"log 8-9{model}").split("\n")
     assert (fence, end) == ("```text", "```")
     assert [line for line in lines if line.startswith("#")] == [
@@ -31,7 +31,7 @@ def test_a_log_shows_the_lines_of_its_stages_without_times(model: str) -> None:
     assert any(f"  xq [T, H, h] = {shape} bfloat16" in line for line in lines)
 
 
-def test_a_stage_shows_its_code_its_log_and_the_numbers_of_a_token() -> None:
+def test_a_stage_shows_its_code_its_log_and_the_numbers_of_a_token():
     text = produced("stage 15")
     code, log, numbers = re.findall(r"```\w+\n(.*?)\n```", text, flags=re.DOTALL)
     assert code.split("\n")[-1] == "x = ml.add(x, attention)"
@@ -46,13 +46,13 @@ def test_a_stage_shows_its_code_its_log_and_the_numbers_of_a_token() -> None:
     assert '"LlamaTransformerBlock.forward: mark(15)"' in text
 
 
-def test_shapes_have_letters_and_the_numbers_of_two_models() -> None:
+def test_shapes_have_letters_and_the_numbers_of_two_models():
     lines = produced("shapes 13").split("\n")
     assert lines[0] == "| op | result | letters | bundled, T = 27 | 8B, T = 22 | dtype |"
     assert "| `matmul` | `scores` | `[H, T, S]` | [6, 27, 27] | [32, 22, 22] | float32 |" in lines
 
 
-def test_the_table_of_stages_links_chapter_diagram_and_code() -> None:
+def test_the_table_of_stages_links_chapter_diagram_and_code():
     lines = produced("stages").split("\n")[2:]
     for stage, line in zip(STAGES.values(), lines, strict=True):
         assert line.startswith(f"| {stage.number} | [{stage.name}]({stage.chapter[5:]}) ")
@@ -60,7 +60,7 @@ def test_the_table_of_stages_links_chapter_diagram_and_code() -> None:
         assert f"](../{stage.code.replace(':', '#L')}) " in line
 
 
-def test_the_index_has_every_page_in_its_group() -> None:
+def test_the_index_has_every_page_in_its_group():
     text = produced("index")
     for page in (ROOT / "docs").glob("*.md"):
         assert f"]({page.name})" in text
@@ -68,7 +68,7 @@ def test_the_index_has_every_page_in_its_group() -> None:
     assert "For maintainers:\n\n- [Developing llama-bolts](DEVELOPING.md)" in text
 
 
-def test_code_is_the_source_of_a_symbol() -> None:
+def test_code_is_the_source_of_a_symbol():
     text = produced("code src/model/llama.py LlamaFeedForward.forward")
     assert text.startswith("[`LlamaFeedForward.forward`](../src/model/llama.py#L")
     assert "\ndef forward(self, x: ml.Tensor) -> ml.Tensor:\n" in text
@@ -76,11 +76,11 @@ def test_code_is_the_source_of_a_symbol() -> None:
 
 
 @pytest.mark.parametrize("name", ["log 22", "log 1 9b", "shapes 0", "code src/main.py no"])
-def test_an_argument_that_names_nothing_is_refused(name: str) -> None:
+def test_an_argument_that_names_nothing_is_refused(name):
     with pytest.raises(PageError, match="generated: "):
         produced(name)
 
 
-def test_the_ids_of_the_prompt_are_those_of_llama_3() -> None:
+def test_the_ids_of_the_prompt_are_those_of_llama_3():
     tokenizer = load_tokenizer(shared_data("llama3/tokenizer.model").parent)
     assert tuple(encode_chat(tokenizer, [Message("user", PROMPT)])) == LLAMA_3_IDS

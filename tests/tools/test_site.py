@@ -52,7 +52,7 @@ def page(browser) -> Iterator:
     assert [text for text in told if not text.startswith("file://")] == []
 
 
-def test_a_search_finds_rope(site: Path, page) -> None:
+def test_a_search_finds_rope(site, page):
     page.goto(f"file://{site}/index.html")
     page.wait_for_url("**/README.html")
     page.fill(".sidebar-search", "RoPE")
@@ -62,7 +62,7 @@ def test_a_search_finds_rope(site: Path, page) -> None:
     assert "10. Rotary position embedding" in found
 
 
-def test_a_link_to_code_opens_at_its_line_in_the_menu_s_frame(site: Path, page) -> None:
+def test_a_link_to_code_opens_at_its_line_in_the_menu_s_frame(site, page):
     page.goto(f"file://{site}/docs/10-rope.html")
     page.click("a[href*='rotary.c.html#L-']")
     line = page.url.rpartition("#L-")[2]
@@ -72,7 +72,7 @@ def test_a_link_to_code_opens_at_its_line_in_the_menu_s_frame(site: Path, page) 
     assert "rotary(" in (ROOT / "csrc" / "rotary.c").read_text().splitlines()[int(line) - 1]
 
 
-def test_the_page_of_the_explorer_and_its_picture_are_in_the_site(site: Path, page) -> None:
+def test_the_page_of_the_explorer_and_its_picture_are_in_the_site(site, page):
     page.goto(f"file://{site}/README.html")
     picture = page.locator("img[src$='residual.png']")
     assert picture.evaluate("node => node.decode().then(() => node.naturalWidth)") == 1280
@@ -81,7 +81,7 @@ def test_the_page_of_the_explorer_and_its_picture_are_in_the_site(site: Path, pa
     assert page.title() == "A run from the inside"
 
 
-def test_a_heading_has_a_link_to_copy(site: Path, page) -> None:
+def test_a_heading_has_a_link_to_copy(site, page):
     page.goto(f"file://{site}/docs/10-rope.html")
     page.hover("h2")
     link = page.locator("h2 a.headerlink").first
@@ -90,7 +90,7 @@ def test_a_heading_has_a_link_to_copy(site: Path, page) -> None:
     assert page.url.endswith("/docs/10-rope.html#the-requirement")
 
 
-def test_the_menu_folds_on_a_phone_and_has_the_groups(site: Path, page) -> None:
+def test_the_menu_folds_on_a_phone_and_has_the_groups(site, page):
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"file://{site}/docs/09-architecture.html")
     menu = page.locator(".sidebar-drawer")
@@ -102,7 +102,7 @@ def test_the_menu_folds_on_a_phone_and_has_the_groups(site: Path, page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_formulas_are_mathematics_that_fits_a_phone(site: Path, page) -> None:
+def test_formulas_are_mathematics_that_fits_a_phone(site, page):
     page.set_viewport_size({"width": 390, "height": 844})
     for name in ("09-architecture", "10-rope"):
         written = blocks((ROOT / "docs" / f"{name}.md").read_text("utf-8"))
@@ -117,7 +117,7 @@ def test_formulas_are_mathematics_that_fits_a_phone(site: Path, page) -> None:
     assert page.locator(".math mfrac").first.bounding_box()["height"] > line
 
 
-def test_code_links_are_readable_in_the_dark(site: Path, page) -> None:
+def test_code_links_are_readable_in_the_dark(site, page):
     page.goto(f"file://{site}/docs/09-architecture.html")
     colours = page.locator("a > code").first.evaluate(
         "node => [getComputedStyle(node).color, getComputedStyle(document.body).backgroundColor]"

@@ -35,7 +35,7 @@ def page(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_committed_diagrams_and_plots_are_current_and_there_are_no_others() -> None:
+def test_the_committed_diagrams_and_plots_are_current_and_there_are_no_others():
     pictures = current_pictures()
     for path, text in pictures.items():
         assert path.read_text(encoding="utf-8") == text, f"{path}: python -m tools.update_docs"
@@ -44,9 +44,7 @@ def test_the_committed_diagrams_and_plots_are_current_and_there_are_no_others() 
     assert {path for folder in folders for path in folder.iterdir()} == set(pictures)
 
 
-def test_a_page_becomes_current_and_stays_so(
-    page: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_becomes_current_and_stays_so(page, capsys):
     assert main(["--check", str(page)]) == 1
     assert page.read_text() == STALE
     assert "+[`bundled_model`](runs.py#L2)" in capsys.readouterr().out
@@ -58,9 +56,7 @@ def test_a_page_becomes_current_and_stays_so(
     assert main(["--check", str(page)]) == 0
 
 
-def test_a_page_that_breaks_a_convention_is_named_and_left(
-    page: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_that_breaks_a_convention_is_named_and_left(page, capsys):
     broken = STALE.replace("```text\n43\n```\n", "")
     page.write_text(broken)
     assert main([str(page)]) == 1
@@ -68,7 +64,7 @@ def test_a_page_that_breaks_a_convention_is_named_and_left(
     assert page.read_text() == broken
 
 
-def test_the_levels_of_nf4_are_those_of_the_paper() -> None:
+def test_the_levels_of_nf4_are_those_of_the_paper():
     paper = (
         -1.0, -0.6961928, -0.5250731, -0.3949175, -0.2844414, -0.1847734, -0.0910500, 0.0,
         0.0795803, 0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.5626170, 0.7229568, 1.0,

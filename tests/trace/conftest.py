@@ -1,12 +1,5 @@
-import pytest
+"""The model of one token per byte that the tests of the engine have too."""
 
-from src import ml
-from src.model import Model, load_model
-from tests.model.tiny import BYTES_VOCAB, write_meta_directory
+from tests.inference.conftest import model
 
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """A random model with one token per byte."""
-    directory = tmp_path_factory.mktemp("model")
-    return load_model(write_meta_directory(directory, BYTES_VOCAB, ml.bfloat16, tokenizer=True))
+__all__ = ["model"]

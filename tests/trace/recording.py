@@ -1,6 +1,6 @@
 """Runs with a trace on, and a network whose sizes all differ."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,12 @@ def different_transformer() -> LlamaTransformer:
 
 
 @contextmanager
-def recorded(args: ModelArgs, **options: Any) -> Iterator[list[Event]]:
-    """Turns a trace on and gives the list that its events come into."""
+def recorded(
+    args: ModelArgs, write: Callable[[Event], None] | None = None, **options: Any
+) -> Iterator[list[Event]]:
+    """Turns a trace on; gives the list that its events come into, if nothing else writes them."""
     events: list[Event] = []
-    trace.start(Tracer(args.sizes, events.append, **options))
+    trace.start(Tracer(args.sizes, write or events.append, **options))
     try:
         yield events
     finally:

@@ -7,7 +7,7 @@ import pytest
 
 from src.checkpoint.names import LayerParts, rows_of
 from src.ml.op import OPS
-from src.trace.events import STAGES, Stage, fits, read_letters, size_of
+from src.trace.events import STAGES, fits, read_letters, size_of
 from tests.trace.recording import DIFFERENT, source_files, weight_shapes
 from tools.pages import ROOT, anchor, headings
 
@@ -22,7 +22,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def test_the_registry_holds_the_21_stages_in_run_order() -> None:
+def test_the_registry_holds_the_21_stages_in_run_order():
     assert [stage.number for stage in STAGES.values()] == list(STAGES) == list(range(1, 22))
     assert tuple(stage.name for stage in STAGES.values()) == NAMES
 
@@ -31,7 +31,7 @@ every_stage = pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage
 
 
 @every_stage
-def test_the_code_of_a_stage_is_the_line_of_its_mark_or_of_its_function(stage: Stage) -> None:
+def test_the_code_of_a_stage_is_the_line_of_its_mark_or_of_its_function(stage):
     module = importlib.import_module(f"src.{stage.module}")
     function = reduce(getattr, stage.function.split("."), module)
     lines, first = inspect.getsourcelines(inspect.unwrap(function))
@@ -40,39 +40,23 @@ def test_the_code_of_a_stage_is_the_line_of_its_mark_or_of_its_function(stage: S
     assert stage.code == f"src/{stage.module.replace('.', '/')}.py:{line}"
 
 
-def test_a_stage_that_is_no_method_of_its_own_is_found_at_its_mark() -> None:
-    file, _, line = STAGES[13].code.partition(":")
-    assert file == "src/model/llama.py"
-    text = (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
-    assert text.strip().startswith("mark(13)")
-
-
 @every_stage
-def test_the_section_of_a_stage_is_a_heading_of_its_page(stage: Stage) -> None:
+def test_a_stage_has_a_section_of_its_page_a_diagram_and_ops_that_report_themselves(stage):
     page, _, place = stage.chapter.partition("#")
     found = [text for _, text, _ in headings((ROOT / page).read_text(encoding="utf-8"))]
     assert found.count(stage.heading) == 1, f"{page}: {stage.heading}"
     assert anchor(stage.heading) == place
-
-
-@every_stage
-def test_the_diagram_of_a_stage_is_a_file(stage: Stage) -> None:
     assert (ROOT / stage.diagram).is_file()
+    assert {step.op for step in stage.steps} <= {*OPS, "mark"}
 
 
-def test_every_stage_is_marked_at_one_place_and_tokenization_at_the_two_that_encode() -> None:
+def test_every_stage_is_marked_at_one_place_and_tokenization_at_the_two_that_encode():
     text = "".join(path.read_text(encoding="utf-8") for path in source_files())
     marked = [int(number) for number in re.findall(r"^ +mark\(\s*(\d+)", text, flags=re.MULTILINE)]
     assert sorted(marked) == [1, *STAGES]
 
 
-@every_stage
-def test_the_steps_of_a_stage_are_ops_that_report_themselves(stage) -> None:
-    known = {*OPS, "mark"}
-    assert {step.op for step in stage.steps} <= known
-
-
-def test_a_letter_a_product_a_half_and_a_digit_stand_for_sizes() -> None:
+def test_a_letter_a_product_a_half_and_a_digit_stand_for_sizes():
     sizes = {"H": 12, "h": 10}
     assert [size_of(letter, sizes) for letter in ("H", "H*h", "h/2", "1")] == [12, 120, 5, 1]
     assert size_of("T", sizes) is None
@@ -81,17 +65,13 @@ def test_a_letter_a_product_a_half_and_a_digit_stand_for_sizes() -> None:
     assert not fits(("H",), (12, 1), sizes)
 
 
-def test_every_weight_has_letters_and_they_are_its_sizes() -> None:
-    for name, shape in weight_shapes(DIFFERENT).items():
-        letters = read_letters(name)
-        assert letters is not None
-        assert fits(letters, shape, DIFFERENT.sizes)
+def test_every_weight_has_letters_and_they_are_its_sizes():
+    shapes = weight_shapes(DIFFERENT)
+    parts = LayerParts(("wq", "wk", "wv", "wo", "w1", "w2", "w3"))
+    biases = [name for name, _ in rows_of(1, parts) if name.endswith(".bias")]
+    assert biases
+    shapes |= {name: shapes[f"{name[:-4]}weight"][:1] for name in biases}
+    for name, shape in shapes.items():
+        assert fits(read_letters(name), shape, DIFFERENT.sizes)
     assert read_letters("layers.0.norm.weight") == ("D",)
-    for name, _ in rows_of(1, LayerParts(("wq", "wk", "wv", "wo", "w1", "w2", "w3"))):
-        if name.endswith(".bias"):
-            letters = read_letters(name)
-            assert letters is not None
-            assert fits(
-                letters, weight_shapes(DIFFERENT)[f"{name[:-4]}weight"][:1], DIFFERENT.sizes
-            )
     assert read_letters("rope.freqs") is None

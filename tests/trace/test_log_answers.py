@@ -4,18 +4,17 @@ import io
 import math
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from src import trace
 from src.cli.answer import piece
 from src.inference import InferenceEngine, Message, SamplingArgs, encode_chat
 from src.inference.sampling import Sampler
 from src.model import InferenceContext, load_model
 from src.trace.logger import TraceLog
-from src.trace.tracer import Tracer
-from tests.trace.recording import joined
+from tests.trace.recording import joined, recorded
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "14-forward-pass.md"
 TEXT = "What is the capital of Massachusetts? Answer in one word."
@@ -76,15 +75,9 @@ def answer() -> Answer:
     model, written = load_model(), io.StringIO()
     engine, sampling = InferenceEngine(model, 4096), SamplingArgs(seed=1)
     log = TraceLog(model.args.sizes, debug_log=written)
-    tracer = Tracer(
-        model.args.sizes, log.write, wants=log.wants, text_of=lambda n: piece(model.tokenizer, n)
-    )
-    trace.start(tracer, log.close)
-    try:
+    text_of = partial(piece, model.tokenizer)
+    with recorded(model.args, write=log.write, wants=log.wants, text_of=text_of):
         list(engine.chat([Message("user", TEXT)], 2, sampling))
-        text_of_log = written.getvalue()
-    finally:
-        trace.stop()
     a, ids = model.args, encode_chat(model.tokenizer, [Message("user", TEXT)])
     H, K, h = a.n_heads, a.n_kv_heads, a.head_dim
     context = InferenceContext(a, 4096, attention="eager")
@@ -122,15 +115,15 @@ def answer() -> Answer:
         truth |= {(stage, step): answers for stage, answers in of_step.items()}
         new = [token]
     truth[1, 0], truth[2, 0] = [TEXT, *map(str, ids)], [str(len(ids))]
-    return Answer(text_of_log, truth)
+    return Answer(written.getvalue(), truth)
 
 
 @pytest.mark.parametrize(("stage", "step"), [(n, s) for s in (0, 1) for n in PATTERNS if n > 2 * s])
-def test_the_log_alone_answers_what_a_reader_asks(answer: Answer, stage: int, step: int) -> None:
+def test_the_log_alone_answers_what_a_reader_asks(answer, stage, step):
     assert answer.of(stage, step) == answer.truth[stage, step]
 
 
-def test_the_chapter_quotes_the_line_that_answers_for_each_stage(answer: Answer) -> None:
+def test_the_chapter_quotes_the_line_that_answers_for_each_stage(answer):
     section = PAGE.read_text("utf-8").partition("## What the log alone answers")[2]
     rows = re.findall(r"^\| (\d+) \| (.+\?) \| (.+) \|$", section, flags=re.M)
     assert [int(stage) for stage, _question, _lines in rows] == list(PATTERNS)

@@ -3,8 +3,7 @@ import io
 import itertools
 import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 
@@ -14,11 +13,11 @@ from src.model import InferenceContext, Model
 from src.trace.events import STAGES
 from src.trace.logger import TraceLog, tensor_text
 from src.trace.records import TensorInfo, read_trace
-from src.trace.tracer import Tracer
 from tests.trace.recording import (
     DIFFERENT,
     different_transformer,
     event_lines,
+    recorded,
     source_files,
 )
 
@@ -26,36 +25,25 @@ PROMPT = list(range(22))
 NASTY = "a\nb\r\t\"c\" 'd' {} {0} %s \u2028\u2029\x85\x1b[31m\u202e \ud800 İ 🙂 \\n"
 
 
-def logged(
-    *prompts: Sequence[int],
-    layers: Sequence[range] | None = None,
-    stages: Sequence[range] | None = None,
-    statistics: bool = False,
-) -> tuple[list[str], list[str]]:
+def logged(*prompts: Sequence[int], statistics: bool = False, **of: Any) -> tuple[list[str], ...]:
     """Runs prompts one after the other; returns the lines for people and the JSON lines."""
-    debug_log, json_lines = io.StringIO(), io.StringIO()
-    log = TraceLog(
-        DIFFERENT.sizes, debug_log=debug_log, json_lines=json_lines, layers=layers, stages=stages,
-        run={"model": "random", "threads": "2"},
-    )  # fmt: skip
-    trace.start(Tracer(DIFFERENT.sizes, log.write, wants=log.wants, statistics=statistics))
-    try:
+    files = {"debug_log": io.StringIO(), "json_lines": io.StringIO()}
+    log = TraceLog(DIFFERENT.sizes, **files, **of, run={"model": "random", "threads": "2"})
+    with recorded(DIFFERENT, write=log.write, wants=log.wants, statistics=statistics):
         context = InferenceContext(DIFFERENT, 64)
         for prompt in prompts:
             different_transformer().forward(context, prompt, context.length)
-    finally:
-        trace.stop()
-    return debug_log.getvalue().splitlines(), json_lines.getvalue().splitlines()
+    return tuple(file.getvalue().splitlines() for file in files.values())
 
 
-def test_a_line_shows_the_letters_beside_the_numbers() -> None:
+def test_a_line_shows_the_letters_beside_the_numbers():
     info = TensorInfo("xq", (22, 32, 128), ("T", "H", "h"), "bfloat16")
     assert tensor_text(info) == "xq [T, H, h] = [22, 32, 128] bfloat16"
     assert tensor_text(TensorInfo("", (4, 2), (), "float32")) == "[4, 2] float32"
     assert "\n" not in tensor_text(TensorInfo("a\nb", (), (), "float32"))
 
 
-def test_the_log_begins_with_the_run_the_legend_and_the_columns() -> None:
+def test_the_log_begins_with_the_run_the_legend_and_the_columns():
     lines = logged(PROMPT)[0]
     head = " ".join(line.lstrip("# ") for line in lines[: lines.index("")])
     assert head.startswith("model random; threads 2 T new tokens, S cached plus new tokens, D = 20")
@@ -65,15 +53,14 @@ def test_the_log_begins_with_the_run_the_legend_and_the_columns() -> None:
     )
 
 
-def test_no_line_is_longer_than_120_columns() -> None:
-    prompts = [list(range(22)), [1]]
-    for statistics in (False, True):
-        lines = logged(*prompts, layers=(range(2),), statistics=statistics)[0]
-        assert max(map(len, lines)) <= 120
-        assert len(lines) > 200
+@pytest.mark.parametrize("statistics", [False, True])
+def test_no_line_is_longer_than_120_columns(statistics):
+    lines = logged(PROMPT, [1], layers=(range(2),), statistics=statistics)[0]
+    assert max(map(len, lines)) <= 120
+    assert len(lines) > 200
 
 
-def test_the_first_heading_of_a_stage_names_its_diagram_code_and_chapter() -> None:
+def test_the_first_heading_of_a_stage_names_its_diagram_code_and_chapter():
     lines = logged(PROMPT, layers=(range(2),))[0]
     at = lines.index("# 8 xq, xk, xv, layer 0")
     stage = STAGES[8]
@@ -87,12 +74,15 @@ def test_the_first_heading_of_a_stage_names_its_diagram_code_and_chapter() -> No
     assert lines[again + 1].split()[:2] == ["8", "linear_transformations"]
 
 
-def test_an_input_of_another_dtype_says_so() -> None:
-    (line,) = (line for line in event_lines(logged(PROMPT)[0]) if line.startswith(" 4 to "))
+def test_an_input_of_another_dtype_says_so_and_further_results_of_a_call_have_no_time():
+    lines = event_lines(logged(PROMPT)[0])
+    (line,) = (line for line in lines if line.startswith(" 4 to "))
     assert line.endswith("x [T, D] = [22, 20] float32 <- x [T, D] bfloat16, dtype = float32")
+    xq, xk, _xv = (line for line in lines if line.startswith(" 8"))
+    assert (bool(xq[40:49].strip()), bool(xk[40:49].strip())) == (True, False)
 
 
-def test_every_line_names_the_line_of_code_that_it_comes_from() -> None:
+def test_every_line_names_the_line_of_code_that_it_comes_from():
     files = source_files()
     sources = {path.name: path.read_text("utf-8").splitlines() for path in files}
     checked = 0
@@ -106,13 +96,7 @@ def test_every_line_names_the_line_of_code_that_it_comes_from() -> None:
     assert checked > 40
 
 
-def test_further_results_of_a_call_have_no_time() -> None:
-    lines = [line for line in event_lines(logged(PROMPT)[0]) if " xq [T, H*h]" in line]
-    lines += [line for line in event_lines(logged(PROMPT)[0]) if " xk [T, K*h] =" in line]
-    assert [bool(line[40:49].strip()) for line in lines if line.startswith(" 8")] == [True, False]
-
-
-def test_the_first_layer_is_in_full_and_every_layer_is_summed_up_in_one_line() -> None:
+def test_the_first_layer_is_in_full_and_every_layer_is_summed_up_in_one_line():
     lines = logged(PROMPT)[0]
     at = lines.index("# 5 each transformer block: its time, its result, its work")
     for layer in (0, 1):
@@ -123,7 +107,7 @@ def test_the_first_layer_is_in_full_and_every_layer_is_summed_up_in_one_line() -
     assert not [line for line in lines if line.startswith("#") and "layer 1" in line]
 
 
-def test_json_lines_hold_every_layer() -> None:
+def test_json_lines_hold_every_layer():
     events = [json.loads(line) for line in logged(PROMPT)[1][1:]]
     per_layer = [sum(e["layer"] == layer for e in events) for layer in (0, 1)]
     assert per_layer[0] == per_layer[1] > 30
@@ -133,7 +117,7 @@ def test_json_lines_hold_every_layer() -> None:
     ]  # fmt: skip
 
 
-def test_layers_and_stages_can_be_chosen() -> None:
+def test_layers_and_stages_can_be_chosen():
     lines, records = logged(PROMPT, layers=(range(1, 2),), stages=(range(5, 6), range(8, 10)))
     events = [json.loads(record) for record in records[1:]]
     assert {(e["stage"], e["layer"]) for e in events} == {(5, 1), (8, 1), (9, 1)}
@@ -147,7 +131,7 @@ def test_layers_and_stages_can_be_chosen() -> None:
     ]
 
 
-def test_statistics_are_columns_below_the_op_and_part_of_the_record() -> None:
+def test_statistics_are_columns_below_the_op_and_part_of_the_record():
     lines, records = logged(PROMPT, statistics=True)
     at = next(n for n, line in enumerate(lines) if " triu " in line)
     found = next(line for line in lines[at:] if line.startswith("        min "))
@@ -161,24 +145,22 @@ def test_statistics_are_columns_below_the_op_and_part_of_the_record() -> None:
     }  # fmt: skip
 
 
-def test_a_prompt_of_any_characters_comes_back(tmp_path: Path) -> None:
+def test_a_prompt_of_any_characters_comes_back(tmp_path):
     ids = list(range(100))
     with (
         open(tmp_path / "debug.log", "w", encoding="utf-8") as debug_log,
         open(tmp_path / "trace.jsonl", "w", encoding="utf-8") as json_lines,
     ):
         log = TraceLog(DIFFERENT.sizes, debug_log=debug_log, json_lines=json_lines)
-        trace.start(Tracer(DIFFERENT.sizes, log.write, wants=log.wants, text_of=repr))
-        trace.mark(1, details={"text": NASTY, "ids": ids})
-        trace.stop()
+        with recorded(DIFFERENT, write=log.write, wants=log.wants, text_of=repr):
+            trace.mark(1, details={"text": NASTY, "ids": ids})
     text = (tmp_path / "debug.log").read_text("utf-8")
     assert all(line.isprintable() for line in text.split("\n"))
     shown = text.partition("        text: ")[2].partition("\n        U+")[0]
     assert ast.literal_eval(shown) == NASTY
     assert "100 tokens: 0 0, 1 1, 2 2, " in text
     assert text.endswith("63 63\n          and 36 more\n")
-    written = (tmp_path / "trace.jsonl").read_text("ascii")
-    assert len(written.splitlines()) == 2
+    assert len((tmp_path / "trace.jsonl").read_text("ascii").splitlines()) == 2
     (event,) = read_trace(tmp_path / "trace.jsonl").events
     assert event.details["text"] == NASTY
     assert event.details["texts"] == list(map(repr, ids))
@@ -190,19 +172,13 @@ def answer_log(model: Model, *, steps: Sequence[range] | None = None, count: int
     """Returns the log of an answer of a small model, greedy, from the prompt 1 2 3."""
     written = io.StringIO()
     log = TraceLog(model.args.sizes, debug_log=written, steps=steps)
-    tracer = Tracer(model.args.sizes, log.write, wants=log.wants, text_of="<{}>".format)
-    trace.start(tracer, log.close)
-    engine = InferenceEngine(model, 64)
-    try:
-        sampling = SamplingArgs(temperature=0.0, repeat_penalty=1.5)
-        drawn = [step.token_id for step in engine.generate([1, 2, 3], count, sampling)]
-        text = written.getvalue()
-    finally:
-        trace.stop()
-    return [str(drawn), *text.splitlines()]
+    sampling = SamplingArgs(temperature=0.0, repeat_penalty=1.5)
+    with recorded(model.args, write=log.write, wants=log.wants, text_of="<{}>".format):
+        drawn = InferenceEngine(model, 64).generate([1, 2, 3], count, sampling)
+        return [str([step.token_id for step in drawn]), *written.getvalue().splitlines()]
 
 
-def test_steps_from_the_third_on_have_a_line_each(model: Model) -> None:
+def test_steps_from_the_third_on_have_a_line_each(model):
     drawn, *lines = answer_log(model)
     tokens = ast.literal_eval(drawn)
     rows = [line.split() for line in lines[-3:]]
@@ -216,13 +192,13 @@ def test_steps_from_the_third_on_have_a_line_each(model: Model) -> None:
     assert sum(line.startswith("# 3 loop over the sequence: step") for line in in_full) == 5
 
 
-def test_a_log_of_ten_tokens_has_at_most_300_lines_of_120_columns(model: Model) -> None:
+def test_a_log_of_ten_tokens_has_at_most_300_lines_of_120_columns(model):
     _drawn, *lines = answer_log(model, count=10)
     assert len(lines) <= 300
     assert max(map(len, lines)) <= 120
 
 
-def test_the_log_shows_how_a_token_was_drawn(model: Model) -> None:
+def test_the_log_shows_how_a_token_was_drawn(model):
     drawn, *lines = answer_log(model, count=1)
     (token,) = ast.literal_eval(drawn)
     at = next(n for n, line in enumerate(lines) if line.startswith("20 Sampler.sample"))
@@ -253,40 +229,36 @@ class FullFile(io.StringIO):
         return super().write(text)
 
 
-def run_with(debug_log: TextIO, json_lines: TextIO, warnings: list[str]) -> TraceLog:
-    log = TraceLog(
-        DIFFERENT.sizes, debug_log=debug_log, json_lines=json_lines, on_failure=warnings.append
-    )
-    trace.start(Tracer(DIFFERENT.sizes, log.write, wants=log.wants))
-    try:
-        different_transformer().forward(InferenceContext(DIFFERENT, 64), PROMPT)
-    finally:
-        trace.stop()
-    return log
-
-
-def test_a_file_that_takes_no_more_is_left_out_after_one_warning() -> None:
+def run_with(debug_log: TextIO, json_lines: TextIO) -> tuple[TraceLog, list[str]]:
+    """Returns the log of a run, and what was warned of."""
     warnings: list[str] = []
+    files = {"debug_log": debug_log, "json_lines": json_lines}
+    log = TraceLog(DIFFERENT.sizes, **files, on_failure=warnings.append)
+    with recorded(DIFFERENT, write=log.write, wants=log.wants):
+        different_transformer().forward(InferenceContext(DIFFERENT, 64), PROMPT)
+    return log, warnings
+
+
+def test_a_file_that_takes_no_more_is_left_out_after_one_warning():
     whole = io.StringIO()
-    log = run_with(FullFile(3), whole, warnings)
+    log, warnings = run_with(FullFile(3), whole)
     assert warnings == ["full.log: the trace ends here: No space left on device"]
     assert log.is_open
     assert len(whole.getvalue().splitlines()) > 80
-    log.close()
-    assert not log.is_open
-    log.close()
+    for _ in range(2):
+        log.close()
+        assert not log.is_open
 
 
-def test_a_log_whose_files_are_full_wants_nothing() -> None:
-    warnings: list[str] = []
-    log = run_with(FullFile(3), FullFile(5), warnings)
+def test_a_log_whose_files_are_full_wants_nothing():
+    log, warnings = run_with(FullFile(3), FullFile(5))
     assert len(warnings) == 2
     assert not log.is_open
     assert not log.wants(1, None, None)
 
 
 @pytest.mark.parametrize("which", ["debug_log", "json_lines"])
-def test_a_file_that_does_not_take_its_beginning_is_an_error_with_its_name(which: str) -> None:
+def test_a_file_that_does_not_take_its_beginning_is_an_error_with_its_name(which):
     with pytest.raises(OSError, match="No space left") as error:
         TraceLog(DIFFERENT.sizes, **{which: FullFile(0)})
     assert error.value.filename == "full.log"

@@ -1,7 +1,6 @@
 import io
 import json
 import math
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +13,15 @@ from src.trace.tracer import Tracer
 from tests.trace.recording import DIFFERENT, different_transformer
 
 
-def test_what_json_does_not_know_becomes_text() -> None:
+def test_what_json_does_not_know_becomes_text():
     value = {"a": (1, 2.5, None, True), "b": -math.inf, "c": math.nan, "d": ml.bfloat16, 3: "x"}
     plain = json_value(value)
     assert plain == {"a": [1, 2.5, None, True], "b": "-inf", "c": "nan", "d": "bfloat16", "3": "x"}
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert json_value(SamplingArgs(seed=1))["temperature"] == 0.6  # a dataclass: its fields
 
 
-def test_an_event_comes_back_from_its_record() -> None:
+def test_an_event_comes_back_from_its_record():
     numbers = {"min": "-inf", "max": 2.0, "first": ["-inf", 1.0]}
     info = TensorInfo("xq", (22, 120), ("T", "H*h"), "bfloat16", 7, numbers)
     where = "src/model/llama.py:108"
@@ -32,11 +32,7 @@ def test_an_event_comes_back_from_its_record() -> None:
     assert Event.from_dict(record) == event
 
 
-def test_a_dataclass_becomes_its_fields() -> None:
-    assert json_value(SamplingArgs(seed=1))["temperature"] == 0.6
-
-
-def test_what_was_written_is_read_back_equal(tmp_path: Path) -> None:
+def test_what_was_written_is_read_back_equal(tmp_path):
     written = io.StringIO()
     log = TraceLog(DIFFERENT.sizes, json_lines=written, run={"model": "random"})
     events: list[Event] = []
@@ -67,9 +63,7 @@ def test_what_was_written_is_read_back_equal(tmp_path: Path) -> None:
         ('{"op": "add", "stage": "x"}', "line 2: expected an event"),
     ],
 )
-def test_a_line_that_is_no_event_is_refused_with_its_number(
-    tmp_path: Path, line: str, reason: str
-) -> None:
+def test_a_line_that_is_no_event_is_refused_with_its_number(tmp_path, line, reason):
     path = tmp_path / "trace.jsonl"
     path.write_text(f'{{"sizes": {{"D": 1}}, "run": {{}}}}\n{line}\n')
     with pytest.raises(TraceFormatError, match=reason):

@@ -1,6 +1,5 @@
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -9,20 +8,17 @@ import pytest
 
 from src import ml, trace
 from src.inference import InferenceEngine, Message, SamplingArgs, encode_chat
-from src.model import InferenceContext, LlamaTransformer, Model, load_model
-from src.tokenizer import load_tokenizer
+from src.model import InferenceContext, load_model
 from src.trace.events import STAGES, fits
-from src.trace.records import Event, TensorInfo
+from src.trace.records import Event
 from src.trace.tracer import statistics, symbols
 from tests.model.families import CONFIGS, write_family
 from tests.model.tiny import BYTES_VOCAB, token_ids
-from tests.support.shared_data import shared_data
 from tests.trace.recording import (
     DIFFERENT,
     different_transformer,
     recorded,
     shapes_by_step,
-    weight_shapes,
 )
 
 GREEDY = SamplingArgs(temperature=0.0)
@@ -61,10 +57,15 @@ def expected_shapes(args: Any, T: int) -> list[tuple[int, str, str, tuple[int, .
     ]  # fmt: skip
 
 
-def test_a_prompt_of_22_tokens_shows_every_shape_in_order() -> None:
-    transformer = different_transformer()
-    with recorded(DIFFERENT) as events:
-        transformer.forward(InferenceContext(DIFFERENT, 64), PROMPT)
+def pass_events(**options: Any) -> list[Event]:
+    """Returns the events of a pass over the prompt."""
+    with recorded(DIFFERENT, **options) as events:
+        different_transformer().forward(InferenceContext(DIFFERENT, 64), PROMPT)
+    return events
+
+
+def test_a_prompt_of_22_tokens_shows_every_shape_in_order():
+    events = pass_events()
     assert shapes_by_step(events) == expected_shapes(DIFFERENT, 22)
     dtypes = {x.name: x.dtype for e in events for x in e.outputs}
     assert dtypes["mask"] == dtypes["logits"] == dtypes["attention"] == "float32"
@@ -72,7 +73,7 @@ def test_a_prompt_of_22_tokens_shows_every_shape_in_order() -> None:
     assert dtypes["xq"] == dtypes["keys"] == dtypes["hidden"] == "bfloat16"
 
 
-def test_the_stages_of_an_answer_come_in_run_order(model: Model) -> None:
+def test_the_stages_of_an_answer_come_in_run_order(model):
     engine = InferenceEngine(model, 64)
     with recorded(model.args) as events:
         steps = list(engine.chat([Message("user", "hi")], 2, GREEDY))
@@ -96,7 +97,7 @@ def numbers(letters: tuple[str, ...], T: int, S: int) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("all_positions", [False, True])
-def test_every_tensor_shows_letters_that_are_its_sizes(all_positions: bool) -> None:
+def test_every_tensor_shows_letters_that_are_its_sizes(all_positions):
     transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
     for start_pos, T in ((0, 22), (22, 4), (26, 1)):
         with recorded(DIFFERENT) as events:
@@ -110,44 +111,34 @@ def test_every_tensor_shows_letters_that_are_its_sizes(all_positions: bool) -> N
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_every_result_of_a_family_has_a_name_and_letters(tmp_path: Path, family: str) -> None:
+def test_every_result_of_a_family_has_a_name_and_letters(tmp_path, family):
     model = load_model(write_family(tmp_path, family))
-    for tensor in {e.name: e for e in family_results(model)}.values():
+    with recorded(model.args) as events:
+        model.transformer.forward(InferenceContext(model.args, 64), PROMPT)
+    tensors = [x for e in events for x in e.outputs]
+    tensors += [x for e in events for x in e.inputs if x.name.endswith(("weight", "bias"))]
+    for tensor in {x.name: x for x in tensors}.values():
         assert tensor.letters
         assert fits(tensor.letters, tensor.shape, model.args.sizes | {"T": 22, "S": 22, "C": 64})
 
 
-def family_results(model: Model) -> list[TensorInfo]:
-    """Returns what a pass over the prompt makes, and the weights that it reads."""
-    context = InferenceContext(model.args, 64)
-    with recorded(model.args) as events:
-        model.transformer.forward(context, PROMPT)
-    made = [x for e in events for x in e.outputs]
-    return made + [x for e in events for x in e.inputs if x.name.endswith(("weight", "bias"))]
-
-
-def test_every_step_of_the_registry_is_taken_by_a_run(tmp_path: Path, model: Model) -> None:
-    taken = set()
-    for family in CONFIGS:
-        other = load_model(write_family(tmp_path / family, family))
+def test_every_step_of_the_registry_is_taken_by_a_run(tmp_path, model):
+    families = [load_model(write_family(tmp_path / family, family)) for family in CONFIGS]
+    runs = [(DIFFERENT, different_transformer()), *((m.args, m.transformer) for m in families)]
+    seen = []
+    for args, transformer in runs:
         for all_positions in (False, True):
-            with recorded(other.args) as events:
-                context = InferenceContext(other.args, 64)
-                other.transformer.forward(context, PROMPT, 0, all_positions)
-            taken |= {(e.stage, e.op, x.name, x.letters) for e in events for x in e.outputs}
-    for all_positions in (False, True):
-        transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
-        with recorded(DIFFERENT) as events:
-            transformer.forward(context, PROMPT, 0, all_positions)
-        taken |= {(e.stage, e.op, x.name, x.letters) for e in events for x in e.outputs}
+            with recorded(args) as events:
+                transformer.forward(InferenceContext(args, 64), PROMPT, 0, all_positions)
+            seen += events
     with recorded(model.args) as events:
         list(InferenceEngine(model, 64).generate([1, 2, 3], 1, GREEDY))
-    taken |= {(e.stage, e.op, x.name, x.letters) for e in events for x in e.outputs}
+    taken = {(e.stage, e.op, x.name, x.letters) for e in (*seen, *events) for x in e.outputs}
     listed = {(s.number, t.op, t.name, t.letters) for s in STAGES.values() for t in s.steps}
     assert taken - {(5, "layer", "x", ("T", "D"))} == listed
 
 
-def test_events_carry_layer_position_duration_and_arguments() -> None:
+def test_events_carry_layer_position_duration_and_arguments():
     transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
     transformer.forward(context, PROMPT)
     with recorded(DIFFERENT) as events:
@@ -173,10 +164,9 @@ def test_events_carry_layer_position_duration_and_arguments() -> None:
     assert norm.details == {"eps": 1e-5, "dtype": "bfloat16"}
 
 
-def test_an_event_carries_the_bytes_and_the_operations_of_its_op() -> None:
+def test_an_event_carries_the_bytes_and_the_operations_of_its_op():
     args, T = DIFFERENT, 22
-    with recorded(args) as events:
-        different_transformer().forward(InferenceContext(args, 64), PROMPT)
+    events = pass_events()
     work = {
         e.outputs[0].name: (e.bytes, e.operations) for e in events if e.layer == 0 and e.outputs
     }
@@ -191,7 +181,7 @@ def test_an_event_carries_the_bytes_and_the_operations_of_its_op() -> None:
     assert [e.outputs[0].name for e in views] == ["output", "output"]  # the heads become a row
 
 
-def test_a_tensor_keeps_its_id_until_it_is_made_anew(model: Model) -> None:
+def test_a_tensor_keeps_its_id_until_it_is_made_anew(model):
     with recorded(model.args) as events:
         list(InferenceEngine(model, 64).generate([1, 2, 3], 2, GREEDY))
     made: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -212,7 +202,7 @@ def test_a_tensor_keeps_its_id_until_it_is_made_anew(model: Model) -> None:
     assert len({n for ids in caches.values() for n in ids}) == 2 * model.args.n_layers
 
 
-def test_a_cache_is_shown_as_its_buffer_with_the_slots_that_are_written() -> None:
+def test_a_cache_is_shown_as_its_buffer_with_the_slots_that_are_written():
     transformer, context = different_transformer(), InferenceContext(DIFFERENT, 50)
     transformer.forward(context, PROMPT)
     with recorded(DIFFERENT) as events:
@@ -229,12 +219,11 @@ def test_a_cache_is_shown_as_its_buffer_with_the_slots_that_are_written() -> Non
     assert first.details == {"start_pos": 22, "written": "22:24", "filled": "0:24"}
 
 
-def test_elements_are_copied_where_they_are_asked_for() -> None:
+def test_elements_are_copied_where_they_are_asked_for():
     def wants(stage: int, layer: int | None, _step: int | None) -> bool:
         return (stage, layer) in ((13, 0), (4, None))
 
-    with recorded(DIFFERENT, values=wants) as events:
-        different_transformer().forward(InferenceContext(DIFFERENT, 64), PROMPT)
+    events = pass_events(values=wants)
     found = {(e.stage, e.layer) for e in events for x in e.outputs if x.values is not None}
     assert found == {(13, 0), (4, None)}
     scores = [x.values for e in events if (e.stage, e.layer) == (13, 0) for x in e.outputs][-1]
@@ -242,44 +231,32 @@ def test_elements_are_copied_where_they_are_asked_for() -> None:
     assert not np.triu(scores, 1).any()
 
 
-def test_symbols_are_named_and_parts_of_them_wait() -> None:
+def test_symbols_are_named_and_parts_of_them_wait():
     assert symbols("a é 🙂🙂 €→") == ["U+1F642 SLIGHTLY SMILING FACE"]
-    assert symbols("👍🏽") == [
-        "U+1F44D THUMBS UP SIGN",
-        "U+1F3FD EMOJI MODIFIER FITZPATRICK TYPE-4",
-    ]
+    parts = ["U+1F44D THUMBS UP SIGN", "U+1F3FD EMOJI MODIFIER FITZPATRICK TYPE-4"]
+    assert symbols("👍🏽") == parts
     texts = {1: "'\\xf0\\x9f'", 2: "'\\x99'"}
     with recorded(DIFFERENT, text_of=texts.get) as events:
         trace.mark(21, details={"token": 1, "text": "", "stop_reason": None})
         trace.mark(21, details={"token": 2, "text": "🙂", "stop_reason": None})
-    assert [(e.details["waits"], len(e.details["symbols"])) for e in events] == [
-        (True, 0),
-        (False, 1),
-    ]
+    found = [(e.details["waits"], len(e.details["symbols"])) for e in events]
+    assert found == [(True, 0), (False, 1)]
 
 
-def test_only_what_is_wanted_is_written_and_names_stay_right() -> None:
-    transformer = different_transformer()
-    with recorded(
-        DIFFERENT, wants=lambda stage, layer, _step: layer is None and stage == 19
-    ) as events:
-        transformer.forward(InferenceContext(DIFFERENT, 64), PROMPT)
+def test_only_what_is_wanted_is_written_and_names_stay_right():
+    events = pass_events(wants=lambda stage, layer, _step: layer is None and stage == 19)
     assert [(e.stage, e.op) for e in events] == [
         (19, "mark"), (19, "slice"), (19, "rms_norm"), (19, "linear_transformation"),
     ]  # fmt: skip
     assert events[1].inputs[0].name == "x"
 
 
-def test_statistics_are_those_of_the_elements_and_come_only_on_request() -> None:
-    transformer = different_transformer()
-    with recorded(DIFFERENT) as plain:
-        transformer.forward(InferenceContext(DIFFERENT, 64), PROMPT)
-    assert not [x for e in plain for x in (*e.inputs, *e.outputs) if x.statistics]
+def test_statistics_are_those_of_the_elements_and_come_only_on_request():
+    assert not [x for e in pass_events() for x in (*e.inputs, *e.outputs) if x.statistics]
     with recorded(DIFFERENT, statistics=True) as events:
-        logits = transformer.forward(InferenceContext(DIFFERENT, 64), PROMPT).numpy()
+        context = InferenceContext(DIFFERENT, 64)
+        values = different_transformer().forward(context, PROMPT).numpy().astype(float).ravel()
     found = events[-1].outputs[0].statistics
-    assert found is not None
-    values = logits.astype(np.float64).ravel()
     assert (found["min"], found["max"]) == (values.min(), values.max())
     assert found["mean"] == pytest.approx(values.mean())
     assert found["rms"] == pytest.approx(np.sqrt((values**2).mean()))
@@ -287,17 +264,15 @@ def test_statistics_are_those_of_the_elements_and_come_only_on_request() -> None
     assert found["last"] == values[-3:].tolist()
 
 
-def test_statistics_take_infinities_complex_numbers_and_no_elements() -> None:
+def test_statistics_take_infinities_complex_numbers_and_no_elements():
     mask = statistics(np.array([0.0, -np.inf], dtype=np.float32))
-    assert mask is not None
     assert (mask["min"], mask["mean"], mask["rms"]) == ("-inf", "-inf", "inf")
     turned = statistics(np.array([3 + 4j], dtype=np.complex64))
-    assert turned is not None
     assert turned["first"] == [3.0, 4.0]
     assert statistics(np.zeros((0, 3))) is None
 
 
-def test_a_trace_shows_eager_attention_and_changes_no_bit_of_it(model: Model) -> None:
+def test_a_trace_shows_eager_attention_and_changes_no_bit_of_it(model):
     def answer() -> list[int]:
         engine = InferenceEngine(model, 64)
         steps = engine.generate(token_ids(BYTES_VOCAB, 9), 8, SamplingArgs(seed=3))
@@ -313,7 +288,10 @@ def test_a_trace_shows_eager_attention_and_changes_no_bit_of_it(model: Model) ->
     assert (answer(), logits("eager"), logits("fused")) == (tokens, eager, fused)
 
 
-def test_an_interrupted_pass_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_pass_leaves_nothing_behind(monkeypatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
     transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
     with recorded(DIFFERENT) as events:
         with monkeypatch.context() as patch:
@@ -323,10 +301,6 @@ def test_an_interrupted_pass_leaves_nothing_behind(monkeypatch: pytest.MonkeyPat
         events.clear()
         transformer.forward(context, PROMPT)
     assert shapes_by_step(events) == expected_shapes(DIFFERENT, 22)
-
-
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def calls_during(run: Callable[[], object], part: str) -> int:
@@ -345,7 +319,7 @@ def calls_during(run: Callable[[], object], part: str) -> int:
     return count
 
 
-def test_off_the_trace_costs_one_look_at_a_variable_per_stage_and_nothing_per_op() -> None:
+def test_off_the_trace_costs_one_look_at_a_variable_per_stage_and_nothing_per_op():
     transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
     with recorded(DIFFERENT):
         transformer.forward(context, PROMPT)
@@ -359,21 +333,15 @@ def test_off_the_trace_costs_one_look_at_a_variable_per_stage_and_nothing_per_op
     assert calls_during(decode, f"src{'/'}trace") == marks + questions
 
 
-def test_a_mark_outside_of_a_trace_makes_no_event() -> None:
+def test_a_mark_outside_of_a_trace_and_an_op_outside_of_a_stage_make_no_event():
     trace.mark(8)
     with recorded(DIFFERENT) as events:
-        pass
+        ml.zeros((2, 3), ml.float32).reshape(3, 2)
     trace.mark(8, layer=3, position=1, T=2)
     assert events == []
 
 
-def test_an_op_outside_of_a_stage_makes_no_event() -> None:
-    with recorded(DIFFERENT) as events:
-        ml.zeros((2, 3), ml.float32).reshape(3, 2)
-    assert events == []
-
-
-def test_a_result_that_fits_no_step_keeps_its_name_and_shows_no_letters() -> None:
+def test_a_result_that_fits_no_step_keeps_its_name_and_shows_no_letters():
     with recorded(DIFFERENT) as events:
         trace.mark(8, position=0, T=22)
         x = ml.zeros((2, 3), ml.float32).with_name("mine")
@@ -384,45 +352,12 @@ def test_a_result_that_fits_no_step_keeps_its_name_and_shows_no_letters() -> Non
     ]  # fmt: skip
 
 
-def engine_events(model: Model, prompt: list[int]) -> list[Event]:
+def test_the_tokens_tensor_is_the_prompt(model):
     with recorded(model.args) as events:
-        list(InferenceEngine(model, 64).generate(prompt, 1, GREEDY))
-    return events
-
-
-def test_the_tokens_tensor_is_the_prompt(model: Model) -> None:
-    events = engine_events(model, list(range(22)))
+        list(InferenceEngine(model, 64).generate(range(22), 1, GREEDY))
     (tokens,) = (x for e in events if e.stage == 2 for x in e.outputs)
-    assert (tokens.name, tokens.shape, tokens.letters, tokens.dtype) == (
-        "tokens", (22,), ("T",), "int32",
-    )  # fmt: skip
+    shown = (tokens.name, tokens.shape, tokens.letters, tokens.dtype)
+    assert shown == ("tokens", (22,), ("T",), "int32")
     (sampling,) = (e for e in events if e.stage == 20)
     assert [(x.name, x.letters) for x in sampling.inputs] == [("logits", ("V",))]
     assert sampling.details["sampling"]["temperature"] == 0.0
-
-
-def test_llama_3_1_8b_shows_the_documented_shapes_for_22_tokens() -> None:
-    tokenizer = load_tokenizer(Path(shared_data("llama3/tokenizer.model")).parent)
-    text = "What is the capital of Massachusetts? Answer in one word."
-    ids = encode_chat(tokenizer, [Message("user", text)])
-    assert len(ids) == 22
-    args = DIFFERENT.__class__(
-        dim=4096, n_layers=1, n_heads=32, n_kv_heads=8, head_dim=128, ffn_dim=14336,
-        vocab_size=128256, norm_eps=1e-5, rope_theta=500000.0, rope_scaling=None,
-        max_context_length=64, dtype=ml.bfloat16,
-    )  # fmt: skip
-    # Shapes do not depend on values, and zeros that are never written take no memory.
-    tensors = {
-        name: ml.Tensor.from_numpy(np.zeros(shape, ml.bfloat16.numpy_dtype), name=name)
-        for name, shape in weight_shapes(args).items()
-    }
-    with recorded(args) as events:
-        LlamaTransformer(args, tensors).forward(InferenceContext(args, 64), ids)
-    found = shapes_by_step(events)
-    assert found == expected_shapes(args, 22)
-    for step in (
-        (8, "linear_transformations", "xq", (22, 4096)), (9, "reshape", "xk", (22, 8, 128)),
-        (12, "transpose", "keys", (32, 128, 22)), (13, "softmax", "scores", (32, 22, 22)),
-        (17, "swiglu", "hidden", (22, 14336)), (19, "linear_transformation", "logits", (1, 128256)),
-    ):  # fmt: skip
-        assert step in found
