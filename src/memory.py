@@ -1,6 +1,7 @@
 """How much memory is free, whether an allocation fits into it, and what a lack of it looks like."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -44,11 +45,8 @@ def _from_meminfo(path: Path) -> int | None:
         text = path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    for line in text.splitlines():
-        parts = line.split()
-        if len(parts) >= 2 and parts[0] == "MemAvailable:" and parts[1].isdigit():
-            return int(parts[1]) * 1024
-    return None
+    found = re.search(r"^MemAvailable:[ \t]+(\d+)(?!\S)", text, flags=re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
 
 
 def _own_cgroups(root: Path, own: Path) -> list[Path]:

@@ -39,8 +39,6 @@ _WEIGHTS = {b",": 1, b"[": 1, b":": 2, b"{": 4}
 # the stream of the keyboard, reorder what is read, or hide text that is copied along unseen. Each
 # character is looked at by itself, so a sequence that is split over several tokens is caught as
 # well as a whole one: without its first character the rest is plain text.
-_REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
-_LINE_CONTROLS = {"\n": r"\n", "\t": r"\t"}
 
 # C0 and C1 controls and DEL, line and paragraph separators, and the bidirectional controls:
 # marks (061C, 200E, 200F), embeddings and overrides (202A-202E), isolates (2066-2069).
@@ -213,10 +211,7 @@ def read_json_object(
 
 
 def write_whole(
-    path: Path,
-    parts: Iterable[bytes | memoryview],
-    error: type[Exception],
-    is_private: bool = True,
+    path: Path, parts: Iterable[bytes | memoryview], error: type[Exception], is_private: bool = True
 ) -> None:
     """Write a file as a whole or not at all: a new one takes the place of the old.
 
@@ -277,12 +272,8 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 def _read_up_to(stream: io.FileIO, size: int, most: int) -> bytes:
     """Read to the end of a file or to `most` bytes; `size` is what it is said to have."""
-    parts: list[bytes] = []
-    have = 0
-    while have < most:
-        part = stream.read(min(most - have, max(size + 1 - have, _LEAST_READ)))
-        if not part:
-            break
+    parts, have = [], 0
+    while part := stream.read(min(most - have, max(size + 1 - have, _LEAST_READ))):
         parts.append(part)
         have += len(part)
     return b"".join(parts)
@@ -365,7 +356,7 @@ def replace_surrogates(text: str) -> str:
 
     Arguments and typed lines hold one surrogate for each byte that is not UTF-8 (PEP 383).
     """
-    return _SURROGATES.sub(_REPLACEMENT_CHARACTER, text)
+    return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def escape_controls(text: str) -> str:
@@ -402,10 +393,4 @@ def json_controls(text: str) -> str:
 
 
 def _shown_control(match: re.Match[str]) -> str:
-    character = match[0]
-    if character in _LINE_CONTROLS:
-        return _LINE_CONTROLS[character]
-    code = ord(character)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return r"\x0d" if match[0] == "\r" else ascii(match[0])[1:-1]

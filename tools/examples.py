@@ -2,9 +2,9 @@
 
 import contextlib
 import dataclasses
+import doctest
 import io
 import itertools
-import re
 from dataclasses import dataclass
 
 from .pages import Block, PageError, blocks
@@ -86,8 +86,8 @@ def matches(shown: str, printed: str) -> bool:
     Blanks at the ends of lines do not count. A line `...` matches any lines, and `...` within a
     line any text: for what differs from run to run, such as times.
     """
-    parts = [re.escape(part) for part in _stripped(shown).split("...")]
-    return re.fullmatch(r"[\s\S]*?".join(parts), _stripped(printed)) is not None
+    checker, texts = doctest.OutputChecker(), (_stripped(shown), _stripped(printed))
+    return checker.check_output(*texts, doctest.ELLIPSIS)
 
 
 def _stripped(text: str) -> str:

@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from src import ml, trace
+from src import ml
 from src.explorer import explore
 from src.inference import InferenceEngine, Message, Sampler, SamplingArgs, Step
 from src.model.rope import inverse_frequencies
-from src.trace.tracer import Tracer
 
-from .pages import ROOT
-from .runs import PROMPT, bundled_model
+from .pages import ROOT, table
+from .runs import PROMPT, bundled_model, traced
 
 PAGE = ROOT / "docs" / "explorer" / "example.html"
 SAMPLING = SamplingArgs(seed=1)
@@ -45,7 +44,7 @@ _PICTURES = {
     "map": ("map", "dark", [], 900),
     "sampling": ("sampling", "light", [], 560),
 }
-_FLAGS = (
+BROWSER_FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
@@ -91,18 +90,20 @@ def _contents(page: str) -> Any:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, dict) and isinstance(b, dict):
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
         return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-    if isinstance(a, list) and isinstance(b, list):
+    if isinstance(a, list):
         return len(a) == len(b) and all(map(_equal, a, b))
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        is_float = a.dtype.kind == "f"
-        return (a.dtype, a.shape) == (b.dtype, b.shape) and (
-            np.allclose(a, b, 1e-4, 1e-4, equal_nan=True) if is_float else bool((a == b).all())
-        )
-    if isinstance(a, float) and isinstance(b, float):
+    if isinstance(a, float):
         return math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6)
-    return bool(a == b)
+    if not isinstance(a, np.ndarray):
+        return bool(a == b)
+    tolerance = 1e-4 if a.dtype.kind == "f" else 0
+    return (a.dtype, a.shape) == (b.dtype, b.shape) and np.allclose(
+        a, b, tolerance, tolerance, equal_nan=True
+    )
 
 
 @dataclass(frozen=True)
@@ -142,15 +143,14 @@ def _observed_run() -> tuple[list[int], list[Step], list[tuple[str, Array]]]:
     def note(call: ml.op.OpCall) -> None:
         seen.extend((call.op, np.array(x.numpy(), copy=True)) for x in call.results)
 
-    ids: list[int] = []
-    trace.start(Tracer(model.args.sizes, lambda event: ids.extend(event.details.get("ids", ()))))
-    ml.subscribe(note)
-    try:
-        engine = InferenceEngine(model, 64)
-        steps = list(engine.chat([Message("user", PROMPT)], NEW_TOKENS, SAMPLING))
-    finally:
-        ml.unsubscribe(note)
-        trace.stop()
+    with traced(model.args.sizes) as events:
+        ml.subscribe(note)
+        try:
+            engine = InferenceEngine(model, 64)
+            steps = list(engine.chat([Message("user", PROMPT)], NEW_TOKENS, SAMPLING))
+        finally:
+            ml.unsubscribe(note)
+    ids = next(list(event.details["ids"]) for event in events if "ids" in event.details)
     return ids, steps, seen
 
 
@@ -270,12 +270,12 @@ def questions() -> tuple[Question, ...]:
 
 def exercises(_page: Path, _argument: str) -> str:
     """Return the questions as a table, each with its clicks and its answer."""
-    rows = ["| | question | clicks | answer |", "|---:|---|---|---|"]
+    rows = []
     for number, one in enumerate(questions(), 1):
         clicks = " → ".join(click.text for click in one.clicks)
         count = f"{len(one.clicks)}: {clicks}" if clicks else "none: the page opens with it"
-        rows.append(f"| {number} | {one.text} | {count} | {one.answer} |")
-    return "\n".join(rows)
+        rows.append((number, one.text, count, one.answer))
+    return table("| | question | clicks | answer |\n|---:|---|---|---|", rows)
 
 
 def draw_pictures() -> None:
@@ -285,7 +285,7 @@ def draw_pictures() -> None:
 
     with sync_playwright() as play, tempfile.TemporaryDirectory() as profile:
         context = play.chromium.launch_persistent_context(
-            profile, executable_path=shutil.which("chromium"), args=_FLAGS, offline=True
+            profile, executable_path=shutil.which("chromium"), args=BROWSER_FLAGS, offline=True
         )
         for name, (view, scheme, clicks, height) in _PICTURES.items():
             page = context.new_page()

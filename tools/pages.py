@@ -1,9 +1,12 @@
 """The parts of a Markdown page that a run can check or write: blocks, links, headings."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+
+from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parent.parent
 _DOCS = ROOT / "docs"
@@ -31,9 +34,7 @@ MENU = {
     "For maintainers": [_DOCS / f"{name}.md" for name in ("DEVELOPING", "RELIABILITY", "FUZZING")],
 }
 
-_FENCE = re.compile(r"^(```+|~~~+)\s*([\w.+-]*)\s*$")
 _RUN = re.compile(r"^<!-- run: ([\w ]+) -->$")
-_HEADING = re.compile(r"^(#{1,6}) +(.+?)(?: +#+)?$")
 _CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)(?: +\"([^\"]*)\")?\)")
 
@@ -102,21 +103,16 @@ def blocks(text: str, name: str = "page") -> list[Block]:
     """
     found = []
     lines = text.split("\n")
-    number = 0
-    while number < len(lines):
-        opening = _FENCE.match(lines[number])
-        if opening is None:
-            number += 1
+    for token in MarkdownIt().parse(text):
+        if token.type != "fence" or token.map is None or token.level:  # those of lists are text
             continue
-        first = number + 1
-        last = next((i for i in range(first, len(lines)) if lines[i] == opening[1]), None)
-        if last is None:
-            raise PageError(f"{name}:{first}: block: expected a closing {opening[1]}, got the end")
-        mark = _RUN.match(lines[number - 1]) if number else None
+        first, end = token.map
+        if lines[end - 1] != token.markup:
+            place = f"{name}:{first + 1}"
+            raise PageError(f"{place}: block: expected a closing {token.markup}, got the end")
+        mark = _RUN.match(lines[first - 1]) if first else None
         needs = frozenset(mark[1].split()) if mark else frozenset()
-        body = "".join(f"{line}\n" for line in lines[first:last])
-        found.append(Block(opening[2], body, first + 1, last + 1, needs))
-        number = last + 1
+        found.append(Block(token.info.strip(), token.content, first + 2, end, needs))
     return found
 
 
@@ -149,12 +145,16 @@ def with_targets(text: str, target: Callable[[Link], str]) -> str:
 
 def headings(text: str) -> list[tuple[int, str, int]]:
     """Return the level, the text and the line number of each heading."""
-    found = []
-    for number, line in enumerate(prose(text), 1):
-        heading = _HEADING.match(line)
-        if heading is not None:
-            found.append((len(heading[1]), heading[2], number))
-    return found
+    return [
+        (int(opening.tag[1:]), inline.content, opening.map[0] + 1)
+        for opening, inline in pairwise(MarkdownIt().parse(text))
+        if opening.type == "heading_open" and opening.map is not None
+    ]
+
+
+def table(heading: str, rows: Iterable[Sequence[object]]) -> str:
+    """Return a table: its heading with the line below, as a page has them, and rows of cells."""
+    return "\n".join([heading, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
 
 
 def anchor(heading: str) -> str:

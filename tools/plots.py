@@ -70,18 +70,15 @@ def _svg(height: float, draw: Callable[..., None], rows: int = 1, columns: int =
     )
 
 
-def _label(axes: Axes, title: str, x: str, y: str, *, columns: int = 0) -> None:
-    """Write the texts of a plot, and a key of its lines if they have names."""
-    axes.set_title(title)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    if columns:
-        axes.legend(ncols=columns)
+def _label(axes: Axes, title: str, x: str, y: str, columns: int = 1) -> None:
+    """Set the texts of a plot, and write a key of its lines."""
+    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.legend(ncols=columns)
 
 
 def _powers_of_ten(places: Callable[..., object], most: int) -> None:
-    names = ["1", "10", "100", "1 000", "10 000", "100 000", "1 M", "10 M"]
-    places([10.0**n for n in range(most + 1)], names[: most + 1])
+    names = ["1", "10", "100", "1 000", "10 000", "100 000", "1 M", "10 M"][: most + 1]
+    places([10.0**n for n in range(most + 1)], names)
 
 
 def temperature(axes: Axes) -> None:
@@ -95,10 +92,9 @@ def temperature(axes: Axes) -> None:
         weights = np.exp((logits - logits[0]) / value)
         shares = 100 * (weights / weights.sum())[:16]
         axes.plot(range(1, 17), shares, "o-", color=colour, label=f"temperature {value:g}")
-    axes.set_xticks(range(1, 17))
-    axes.set_ylim(0)
+    axes.set(xticks=range(1, 17), ylim=(0, None))
     title = "The most probable first tokens of a text"
-    _label(axes, title, "rank of the token", "probability in %", columns=1)
+    _label(axes, title, "rank of the token", "probability in %")
 
 
 def levels(*rows: Axes) -> None:
@@ -113,7 +109,7 @@ def levels(*rows: Axes) -> None:
         axes.hist(shares, 80, range=(-1, 1), histtype="step", color=GREY, label="weights")
         axes.vlines(places, 0, axes.get_ylim()[1] / 4, color=colour, label="levels")
         axes.set_yticks([])
-        _label(axes, title, "weight / largest of its block", "frequency", columns=1)
+        _label(axes, title, "weight / largest of its block", "frequency")
 
 
 def nf4() -> Floats:
@@ -147,12 +143,9 @@ def turns(*columns: Axes) -> None:
             angle = 0.3 + position * step
             arm = [0, math.cos(angle)], [0, math.sin(angle)]
             axes.plot(*arm, "o-", color=colour, label=f"at {position}")
-        axes.set_aspect("equal")
-        axes.set_xlim(-1.2, 2.2)
-        axes.set_xticks([-1, 0, 1])
-        axes.set_yticks([-1, 0, 1])
+        axes.set(aspect="equal", xlim=(-1.2, 2.2), xticks=[-1, 0, 1], yticks=[-1, 0, 1])
         title = f"Pair {pair}: {step:.3f} radians per position"
-        _label(axes, title, "first of the pair", "second", columns=1)
+        _label(axes, title, "first of the pair", "second")
 
 
 def waves(axes: Axes) -> None:
@@ -160,9 +153,7 @@ def waves(axes: Axes) -> None:
     positions = np.arange(4 * 64 + 1) / 4
     for pair, colour in ((0, BLUE), (8, ORANGE), (16, GREEN), (32, PURPLE)):
         axes.plot(positions, np.cos(positions * _steps()[pair]), color=colour, label=f"pair {pair}")
-    axes.set_xticks(range(0, 65, 8))
-    axes.set_yticks([-1, 0, 1])
-    axes.set_ylim(-1.1, 1.6)
+    axes.set(xticks=range(0, 65, 8), yticks=[-1, 0, 1], ylim=(-1.1, 1.6))
     title = "The fast pairs distinguish neighbours, the slow ones distant positions"
     _label(axes, title, "position", "cosine of the angle", columns=4)
 
@@ -182,7 +173,7 @@ def wavelengths(axes: Axes) -> None:
     _powers_of_ten(axes.set_yticks, 7)
     axes.minorticks_off()
     title = "Positions that a full turn of each pair takes"
-    _label(axes, title, "pair of the head", "positions, logarithmic", columns=1)
+    _label(axes, title, "pair of the head", "positions, logarithmic")
 
 
 def distances(axes: Axes) -> None:
@@ -194,8 +185,8 @@ def distances(axes: Axes) -> None:
     _powers_of_ten(axes.set_xticks, 5)
     axes.minorticks_off()
     title = "The score of two equal vectors falls, on the whole, with their distance"
-    y = "score relative to distance 0"
-    _label(axes, title, "distance in positions, logarithmic", y, columns=1)
+    x, y = "distance in positions, logarithmic", "score relative to distance 0"
+    _label(axes, title, x, y)
 
 
 def scaling(axes: Axes) -> None:
@@ -210,7 +201,7 @@ def scaling(axes: Axes) -> None:
     axes.minorticks_off()
     title = "How much slower each pair rotates in Llama 3.1 and 3.2"
     x = "positions for a full turn before scaling; dashed lines at 2048 and 8192"
-    _label(axes, title, x, "times slower, logarithmic", columns=1)
+    _label(axes, title, x, "times slower, logarithmic")
 
 
 def machines(*rows: Axes) -> None:
@@ -234,11 +225,8 @@ def kernel_rows(axes: Axes) -> None:
     shares = json.loads(_KERNEL_ROWS.read_text(encoding="utf-8"))
     for isa, colour in zip(shares, (BLUE, ORANGE, GREEN), strict=False):
         for label, style in (("1b w1 + w3", "o-"), ("1b wq + wk + wv", "o:")):
-            by_rows = {int(rows): share for rows, share in shares[isa][label].items()}
-            axes.plot(
-                list(by_rows), list(by_rows.values()), style, color=colour, label=f"{isa}, {label}"
-            )
-    axes.set_xscale("log", base=2)
+            rows, found = [*map(int, shares[isa][label])], [*shares[isa][label].values()]
+            axes.semilogx(rows, found, style, base=2, color=colour, label=f"{isa}, {label}")
     ticks = [2**n for n in range(11)]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_ylim(0, 1.1)

@@ -1,15 +1,16 @@
 """The contents of generated blocks, by the first word of their names."""
 
-import ast
 import dataclasses
 import io
 import os
 import re
+import textwrap
 from pathlib import Path
 
 import numpy as np
 
 from src.cli.flag_parser import ranges
+from src.trace.code import source_of
 from src.trace.events import STAGES, size_of
 from src.trace.logger import TraceLog
 from src.trace.records import Event, TensorInfo
@@ -18,7 +19,7 @@ from .chat import chat
 from .explorer_page import exercises
 from .front_page import memory, speed
 from .generated import Producer, line_in, with_blocks, with_lines
-from .pages import MENU, ROOT, PageError, headings, name_of
+from .pages import MENU, ROOT, PageError, headings, name_of, table
 from .runs import LLAMA_3_1_8B, SIZES_8B, bundled_events, bundled_model, events_8b
 from .simulation import ranks_table
 
@@ -29,43 +30,32 @@ def code(page: Path, argument: str) -> str:
     """Return a symbol's source, of Python or C: `code src/ml/ops/elementwise.py silu`."""
     name, _, symbol = argument.partition(" ")
     file = ROOT / name
-    number = line_in(file, symbol) if file.is_file() else None
-    if number is None:
-        raise PageError(f"generated: code: expected a file and its symbol, got {argument!r}")
-    source = file.read_text(encoding="utf-8")
-    lines = source.split("\n")
+    found = None
     if file.suffix == ".py":
-        language, end = "py", _last_line(source, number)
-    else:
-        language = "c"
+        found = source_of(file, symbol)
+    elif file.is_file() and (number := line_in(file, symbol)) is not None:
+        lines = file.read_text(encoding="utf-8").split("\n")
         end = number if lines[number - 1].endswith("}") else lines.index("}", number) + 1
-    body = lines[number - 1 : end]
-    indent = len(body[0]) - len(body[0].lstrip())
-    shown = "\n".join(line[indent:] for line in body)
-    return f"[`{symbol}`]({_from(page, name)}#L{number})\n\n```{language}\n{shown}\n```"
-
-
-def _last_line(source: str, first: int) -> int:
-    """Return where the statement ends that begins at a line of Python."""
-    node = next(
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.stmt) and node.lineno == first
-    )
-    return node.end_lineno or first
+        found = number, "\n".join(lines[number - 1 : end])
+    if found is None:
+        raise PageError(f"generated: code: expected a file and its symbol, got {argument!r}")
+    language, shown = "py" if file.suffix == ".py" else "c", textwrap.dedent(found[1])
+    return f"[`{symbol}`]({_from(page, name)}#L{found[0]})\n\n```{language}\n{shown}\n```"
 
 
 def stages(page: Path, _argument: str) -> str:
     """Return the table of the stages, each with its chapter, its diagram and its code."""
-    rows = ["| stage | chapter | diagram | code |", "|---:|---|---|---|"]
+    rows = []
     for stage in STAGES.values():
-        file, _, line = stage.code.partition(":")
-        rows.append(
-            f"| {stage.number} | [{stage.name}]({_from(page, stage.chapter)}) "
-            f"| [{Path(stage.diagram).name}]({_from(page, stage.diagram)}) "
-            f"| [`{stage.function}`]({_from(page, file)}#L{line}) |"
-        )
-    return "\n".join(rows)
+        chapter, diagram = _from(page, stage.chapter), _from(page, stage.diagram)
+        code = _from(page, stage.code).replace(":", "#L")
+        links = {
+            stage.name: chapter,
+            Path(stage.diagram).name: diagram,
+            f"`{stage.function}`": code,
+        }
+        rows.append([stage.number, *(f"[{text}]({place})" for text, place in links.items())])
+    return table("| stage | chapter | diagram | code |\n|---:|---|---|---|", rows)
 
 
 def shapes(_page: Path, argument: str) -> str:
@@ -73,20 +63,20 @@ def shapes(_page: Path, argument: str) -> str:
     wanted = _stages(argument)
     events = _first_pass([event for event in bundled_events() if event.stage in wanted])
     T = next(event.details["T"] for event in bundled_events() if event.stage == 3)
-    sizes = SIZES_8B
     rows = [
-        f"| op | result | letters | bundled, T = {T} | 8B, T = {sizes['T']} | dtype |",
-        "|---|---|---|---|---|---|",
+        (
+            "" if event.op == "mark" else f"`{event.op}`",
+            f"`{x.name}`",
+            f"`[{', '.join(x.letters)}]`",
+            list(x.shape),
+            [size_of(letter, SIZES_8B) for letter in x.letters],
+            x.dtype,
+        )
+        for event in events
+        for x in event.outputs
     ]
-    for event in events:
-        op = "" if event.op == "mark" else f"`{event.op}`"
-        for x in event.outputs:
-            numbers = [size_of(letter, sizes) for letter in x.letters]
-            rows.append(
-                f"| {op} | `{x.name}` | `[{', '.join(x.letters)}]` | {list(x.shape)} | {numbers} "
-                f"| {x.dtype} |"
-            )
-    return "\n".join(rows)
+    heading = f"| op | result | letters | bundled, T = {T} | 8B, T = {SIZES_8B['T']} | dtype |"
+    return table(f"{heading}\n|---|---|---|---|---|---|", rows)
 
 
 def stage_part(page: Path, argument: str) -> str:
@@ -97,8 +87,7 @@ def stage_part(page: Path, argument: str) -> str:
     lines = (ROOT / name).read_text(encoding="utf-8").split("\n")
     start = int(first) - 1
     end = _end_of_stage(lines, start)
-    indent = len(lines[start]) - len(lines[start].lstrip())
-    code = "\n".join(line[indent:] for line in lines[start:end]).rstrip()
+    code = textwrap.dedent("\n".join(lines[start:end])).rstrip()
     code = re.sub(r'^( +)"""(.|\n)*?"""\n+', "", code, count=1, flags=re.MULTILINE)
     mark = f"{stage.function}: mark({number})"
     symbol = stage.function if line_in(ROOT / name, mark) is None else mark
@@ -196,13 +185,12 @@ def _stages(argument: str) -> set[int]:
 def _first_pass(events: list[Event], layer: int | None = 0) -> list[Event]:
     """Return the events of the first pass through the network, of one layer or of all."""
     first: list[Event] = []
+    marks: set[tuple[int, int | None]] = set()
     for event in events:
-        is_again = any(
-            (seen.stage, seen.layer, seen.op) == (event.stage, event.layer, "mark")
-            for seen in first
-        )
-        if event.op == "mark" and is_again:
-            break
+        if event.op == "mark":
+            if (event.stage, event.layer) in marks:
+                break
+            marks.add((event.stage, event.layer))
         if layer is None or event.layer in (None, layer):
             first.append(event)
     return first

@@ -1,8 +1,11 @@
 """The two traced runs that pages and diagrams show: the bundled model, and the 8B shape."""
 
+import contextlib
 import dataclasses
 import functools
+from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +14,12 @@ from src.checkpoint.names import rows_of
 from src.cli.answer import piece
 from src.drawing import Beside, Recorder, TracedRun, draw_all
 from src.inference import InferenceEngine, Message, SamplingArgs
-from src.model import InferenceContext, LlamaTransformer, Model, ModelArgs, load_model
+from src.model import InferenceContext, LlamaTransformer, Model, load_model
 from src.trace.events import read_letters, size_of
 from src.trace.records import Event
 from src.trace.tracer import Tracer
+
+from .simulation import MODELS
 
 PROMPT = "What is the capital of Massachusetts? Answer in one word."
 # The same prompt, as Llama 3's tokenizer and chat format write it; a test compares.
@@ -22,20 +27,7 @@ LLAMA_3_IDS = (
     128000, 128006, 882, 128007, 271, 3923, 374, 279, 6864, 315, 22108, 30, 22559, 304, 832, 3492,
     13, 128009, 128006, 78191, 128007, 271,
 )  # fmt: skip
-LLAMA_3_1_8B = ModelArgs(
-    dim=4096,
-    n_layers=32,
-    n_heads=32,
-    n_kv_heads=8,
-    head_dim=128,
-    ffn_dim=14336,
-    vocab_size=128256,
-    norm_eps=1e-5,
-    rope_theta=500000.0,
-    rope_scaling=None,
-    max_context_length=131072,
-    dtype=ml.bfloat16,
-)
+LLAMA_3_1_8B = MODELS["8B"]
 SIZES_8B = LLAMA_3_1_8B.sizes | {"T": len(LLAMA_3_IDS), "S": len(LLAMA_3_IDS), "C": 4096}
 
 
@@ -45,29 +37,31 @@ def bundled_model() -> Model:
     return load_model()
 
 
+@contextlib.contextmanager
+def traced(sizes: dict[str, int], **more: Any) -> Iterator[list[Event]]:
+    """Collect the events of what runs inside; the arguments are those of `Tracer`."""
+    events: list[Event] = []
+    trace.start(Tracer(sizes, events.append, **more))
+    try:
+        yield events
+    finally:
+        trace.stop()
+
+
 @cache
 def bundled_events() -> tuple[Event, ...]:
     """Return the events of the bundled model's whole answer to the prompt."""
     model = bundled_model()
     engine = InferenceEngine(model, 4096)  # as the command line
-    events: list[Event] = []
-    tokenizer = model.tokenizer
-    assert tokenizer is not None
-    text_of = functools.partial(piece, tokenizer)
-    wants = Recorder().wants
-    trace.start(
-        Tracer(
-            model.args.sizes,
-            events.append,
-            text_of=text_of,
-            values=lambda stage, layer, step: not step and wants(stage, layer, step),
-        )
-    )
-    try:
+    assert model.tokenizer is not None
+    text_of, wants = functools.partial(piece, model.tokenizer), Recorder().wants
+
+    def values(stage: int, layer: int | None, step: int | None) -> bool:
+        return not step and wants(stage, layer, step)
+
+    with traced(model.args.sizes, text_of=text_of, values=values) as events:
         for _ in engine.chat([Message("user", PROMPT)], sampling=SamplingArgs(seed=1)):
             pass
-    finally:
-        trace.stop()
     return tuple(events)
 
 
@@ -84,12 +78,8 @@ def events_8b() -> tuple[Event, ...]:
         shape = tuple(size_of(letter, args.sizes) or 0 for letter in read_letters(name) or ())
         values = np.zeros(shape, ml.bfloat16.numpy_dtype)
         tensors[name] = ml.Tensor.from_numpy(values, name=name)
-    events: list[Event] = []
-    trace.start(Tracer(args.sizes, events.append))
-    try:
+    with traced(args.sizes) as events:
         LlamaTransformer(args, tensors).forward(InferenceContext(args, 64), LLAMA_3_IDS)
-    finally:
-        trace.stop()
     return tuple(events)
 
 

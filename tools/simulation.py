@@ -10,17 +10,21 @@ beside the products of these models.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from src import ml
 from src.model import MemoryForecast, ModelArgs, kv_cache_bytes
+from src.model.args import EMBEDDINGS
+from src.model.quantization import OUTPUT, quantization_of, quantized_model_bytes
 from src.model.ranks import Bounds, bounds_of, own_forecast
 
-from .pages import PageError
+from .pages import PageError, table
+
+Table: TypeAlias = tuple[str, Iterable[Sequence[object]]]
 
 TIMES = Path(__file__).with_name("rank_times.json")
 NETWORK = Path(__file__).with_name("rank_network.json")  # of tests/bench/bench_rank_network.py
@@ -28,16 +32,17 @@ RANKS = (1, 2, 4, 8, 16, 32, 64)
 ALPHA = 30e-6  # seconds of a message between machines, whatever its length
 
 
-def _model(dim: int, layers: int, heads: int, ffn: int) -> ModelArgs:
+def llama(dim: int, layers: int, heads: int, ffn_dim: int, head_dim: int = 128) -> ModelArgs:
+    """Return the sizes of a Llama 3 of Meta, with what all of them have in common."""
     return ModelArgs(
-        dim, layers, heads, 8, 128, ffn, 128256, 1e-5, 500000.0, None, 131072, ml.bfloat16
+        dim, layers, heads, 8, head_dim, ffn_dim, 128256, 1e-5, 500000.0, None, 131072, ml.bfloat16
     )
 
 
 MODELS = {
-    "8B": _model(4096, 32, 32, 14336),
-    "70B": _model(8192, 80, 64, 28672),
-    "405B": _model(16384, 126, 128, 53248),
+    "8B": llama(4096, 32, 32, 14336),
+    "70B": llama(8192, 80, 64, 28672),
+    "405B": llama(16384, 126, 128, 53248),
 }
 """The sizes of Llama 3.1."""
 
@@ -70,10 +75,16 @@ def gathers(args: ModelArgs, tokens: int, rows: int = 1) -> list[int]:
     return [tokens * each for each in layer] * args.n_layers + [4 * rows * args.vocab_size]
 
 
-def weight_bytes(args: ModelArgs) -> int:
-    """Return the bytes of the bfloat16 weights that a token reads."""
-    shapes = args.tensor_shapes
-    return 2 * sum(math.prod(shapes[name]) for name in shapes if name != "tok_embeddings.weight")
+def weight_bytes(args: ModelArgs, is_tied: bool = True, quantize: str | None = None) -> int:
+    """Return the bytes of a model's weights; those of a quantized one as it is saved.
+
+    With tied embeddings they are what a token reads of a model that has none.
+    """
+    counts = {name: math.prod(shape) for name, shape in args.tensor_shapes.items()}
+    if quantize is not None:
+        embeddings = counts[EMBEDDINGS] * args.dtype.itemsize
+        return embeddings + quantized_model_bytes(args, quantization_of(quantize))
+    return args.dtype.itemsize * (sum(counts.values()) - (counts[OUTPUT] if is_tied else 0))
 
 
 def wire_seconds(
@@ -93,27 +104,19 @@ def product_seconds(name: str, ranks: int, kind: str = "token") -> float:
         ranks: How many.
         kind: "token", or "chunk" of 512 tokens.
     """
-    args, times = MODELS[name], _times()[name][kind]
-    measured = min((int(each) for each in times if int(each) >= ranks), default=0)
+    args, times = MODELS[name], json.loads(TIMES.read_text())[name]
 
     def elements(count: int) -> int:
-        return _elements(layer_shares(bounds_of(args, count), args))
+        shares = layer_shares(bounds_of(args, count), args)
+        return sum(sum(rows) * columns for rows, columns in shares)
 
-    layer = times[str(measured)] * elements(ranks) / elements(measured)
+    def layer_seconds(kind: str) -> float:
+        measured = min(int(each) for each in times[kind] if int(each) >= ranks)
+        seconds: float = times[kind][str(measured)] * elements(ranks) / elements(measured)
+        return seconds
+
     output = math.ceil(args.vocab_size / ranks) * args.dim / elements(ranks)  # of one position
-    per_token = _times()[name]["token"]
-    smallest = min((int(each) for each in per_token if int(each) >= ranks), default=measured)
-    token = per_token[str(smallest)] * elements(ranks) / elements(smallest)
-    seconds: float = args.n_layers * layer + output * token
-    return seconds
-
-
-def _elements(shares: Sequence[tuple[tuple[int, ...], int]]) -> int:
-    return sum(sum(rows) * columns for rows, columns in shares)
-
-
-def _times() -> Any:
-    return json.loads(TIMES.read_text())
+    return args.n_layers * layer_seconds(kind) + output * layer_seconds("token")
 
 
 def pass_seconds(name: str, ranks: int, gigabits: float, kind: str = "token") -> float:
@@ -133,23 +136,22 @@ def ranks_table(_page: Path, argument: str) -> str:
               "speed": _speed_table}  # fmt: skip
     if argument not in tables:
         raise PageError(f"generated: ranks: expected one of {', '.join(tables)}, got {argument!r}")
-    return "\n".join(tables[argument]())
+    return table(*tables[argument]())
 
 
-def _gathers_table() -> list[str]:
-    lines = [
-        "| | gathered for a token | gathers | on the wire, 2 ranks, 10 / 25 / 100 Gb/s | "
-        "their latency at 30 us | reading bfloat16 at 200 GB/s per machine |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+def _gathers_table() -> Table:
+    rows = []
     for name, args in MODELS.items():
         sizes = gathers(args, 1)
         wire = " / ".join(f"{sum(sizes) / 2 * 8 / rate * 1e-6:.1f}" for rate in (10, 25, 100))
-        lines.append(
-            f"| {name} | {sum(sizes) / 1e6:.1f} MB | {len(sizes)} | {wire} ms | "
-            f"{len(sizes) * ALPHA * 1e3:.1f} ms | {weight_bytes(args) / 2e11:.2f} s / ranks |"
-        )
-    return lines
+        latency, reading = len(sizes) * ALPHA * 1e3, weight_bytes(args) / 2e11
+        cells = f"{sum(sizes) / 1e6:.1f} MB", len(sizes), f"{wire} ms", f"{latency:.1f} ms"
+        rows.append((name, *cells, f"{reading:.2f} s / ranks"))
+    return (
+        "| | gathered for a token | gathers | on the wire, 2 ranks, 10 / 25 / 100 Gb/s | "
+        "their latency at 30 us | reading bfloat16 at 200 GB/s per machine |\n"
+        "|---|---:|---:|---:|---:|---:|"
+    ), rows
 
 
 def simulated_seconds(row: Mapping[str, float]) -> float:
@@ -157,53 +159,50 @@ def simulated_seconds(row: Mapping[str, float]) -> float:
     return row["latency"] + max(row["wire"], row["moved"])
 
 
-def _network_table() -> list[str]:
-    found = json.loads(NETWORK.read_text())
-    lines = [
-        "| gathers of the 8B | latency of messages | on the wire | moved by processors | simulated "
-        "| measured | measured / simulated |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in found["passes"]:
+def _network_table() -> Table:
+    rows = []
+    for row in json.loads(NETWORK.read_text())["passes"]:
         simulated = simulated_seconds(row)
         times = row["latency"], row["wire"], row["moved"], simulated, row["measured"]
         cells = [f"{each * 1e3:.1f} ms" for each in times]
         name = f"{row['pass']}, {row['gigabits']} Gb/s"
-        lines.append(f"| {name} | {' | '.join(cells)} | {row['measured'] / simulated:.2f} |")
-    return lines
+        rows.append([name, *cells, f"{row['measured'] / simulated:.2f}"])
+    return (
+        "| gathers of the 8B | latency of messages | on the wire | moved by processors | simulated "
+        "| measured | measured / simulated |\n|---|---:|---:|---:|---:|---:|---:|"
+    ), rows
 
 
-def _plan_table() -> list[str]:
-    lines = [
-        "| model, machines | weights per machine, bfloat16 | nf4 | heads per machine | "
-        "4096 positions per machine | from 8 or 16 files of Meta |",
-        "|---|---:|---:|---:|---:|---|",
-    ]
+def _plan_table() -> Table:
+    rows = []
     for name, ranks, files in (("70B", 2, 8), ("70B", 4, 8), ("405B", 8, 16), ("405B", 16, 16)):
         args = MODELS[name]
         whole = MemoryForecast(args, 4096, mapped=weight_bytes(args))
         own = own_forecast(whole, 1, ranks, 1)
         merged = replace(whole, mapped=0, copied=weight_bytes(args))
         part = own_forecast(merged, files, ranks, 1)
-        cache = kv_cache_bytes(own.args, 4096)
-        lines.append(
-            f"| {name}, {ranks} | {own.mapped / 1e9:.0f} GB | {own.mapped / 1e9 * 0.28125:.0f} GB "
-            f"| {own.args.n_heads} / {own.args.n_kv_heads} | {cache / 1e9:.2f} GB | "
-            f"{part.mapped / 1e9:.0f} GB mapped, {part.copied / 1e9:.0f} GB copied |"
-        )
-    return lines
+        weights = own.mapped / 1e9
+        heads = f"{own.args.n_heads} / {own.args.n_kv_heads}"
+        cache = f"{kv_cache_bytes(own.args, 4096) / 1e9:.2f} GB"
+        meta = f"{part.mapped / 1e9:.0f} GB mapped, {part.copied / 1e9:.0f} GB copied"
+        shares = f"{weights:.0f} GB", f"{weights * 0.28125:.0f} GB"
+        rows.append((f"{name}, {ranks}", *shares, heads, cache, meta))
+    return (
+        "| model, machines | weights per machine, bfloat16 | nf4 | heads per machine | "
+        "4096 positions per machine | from 8 or 16 files of Meta |\n|---|---:|---:|---:|---:|---|"
+    ), rows
 
 
-def _speed_table() -> list[str]:
-    ranks = RANKS[1:]
-    lines = [
-        f"| tokens per second | {' | '.join(f'{n} machines' for n in ranks)} |",
-        f"|---|{'---:|' * len(ranks)}",
-    ]
+def _speed_table() -> Table:
+    ranks, rows = RANKS[1:], []
     for name in MODELS:
-        for rate in (1, 10, 100):
-            cells = [f"{1 / pass_seconds(name, n, rate):.3g}" for n in ranks]
-            lines.append(f"| {name}, {rate} Gb/s | {' | '.join(cells)} |")
-        cells = [f"{512 / pass_seconds(name, n, 10, 'chunk'):.3g}" for n in ranks]
-        lines.append(f"| {name}, a prompt, 10 Gb/s | {' | '.join(cells)} |")
-    return lines
+        for what, tokens, rate, kind in (
+            ("1 Gb/s", 1, 1, "token"),
+            ("10 Gb/s", 1, 10, "token"),
+            ("100 Gb/s", 1, 100, "token"),
+            ("a prompt, 10 Gb/s", 512, 10, "chunk"),
+        ):
+            cells = [f"{tokens / pass_seconds(name, n, rate, kind):.3g}" for n in ranks]
+            rows.append([f"{name}, {what}", *cells])
+    heading = f"| tokens per second | {' | '.join(f'{n} machines' for n in ranks)} |"
+    return f"{heading}\n|---|{'---:|' * len(ranks)}", rows

@@ -39,18 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         before = file.read_text(encoding="utf-8") if file.exists() else ""
         if text == before:
             continue
-        if options.check:
-            has_failed = True
-            name = name_of(file)
-            if file == PAGE:  # its lines are long
-                print(f"{name}: not current")
-                continue
+        name, has_failed = name_of(file), options.check or has_failed
+        if not options.check:
+            file.write_text(text, encoding="utf-8")
+            print(f"{name}: written")
+        elif file == PAGE:  # its lines are long
+            print(f"{name}: not current")
+        else:
             old, new = before.splitlines(keepends=True), text.splitlines(keepends=True)
             difference = difflib.unified_diff(old, new, f"{name} (as it is)", f"{name} (current)")
             sys.stdout.writelines(difference)
-        else:
-            file.write_text(text, encoding="utf-8")
-            print(f"{name_of(file)}: written")
     return 1 if has_failed else 0
 
 

@@ -6,19 +6,12 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import TypeAlias
 
-from ..inference import (
-    Candidate,
-    Choice,
-    GenerationStats,
-    InferenceEngine,
-    SamplingArgs,
-    Step,
-)
+from ..inference import Candidate, Choice, GenerationStats, InferenceEngine, SamplingArgs, Step
 from ..tokenizer import Tokenizer
 from ..untrusted import escape_line, replace_surrogates
 from .arguments import FLAGS, THINK, Options
@@ -259,7 +252,16 @@ def _rate(tokens: int, seconds: float) -> str:
 
 
 @contextmanager
-def _one_interrupt() -> Iterator[None]:
+def on_signal(number: int, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let a function handle a signal inside."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def _one_interrupt() -> AbstractContextManager[None]:
     """Let the first Ctrl-C raise KeyboardInterrupt inside, and one a second later end the process.
 
     Those between the two are not heard: they would interrupt the clearing up after the first.
@@ -276,11 +278,7 @@ def _one_interrupt() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
 
-    previous = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
+    return on_signal(signal.SIGINT, interrupt)
 
 
 def answer_record(
@@ -300,24 +298,22 @@ def answer_record(
         line: Of the file of prompts, which is then the first field.
     """
     assert answer.stats is not None
+    assert engine.model.tokenizer is not None
+    tokenizer = engine.model.tokenizer
+    numbers = dataclasses.asdict(answer.stats).items()
     record = {
+        **({} if line is None else {"line": line}),
         "model": replace_surrogates(str(engine.model.source_directory)),
         "text": answer.parts[1],
         **({"thoughts": answer.parts[0]} if answer.parts[0] else {}),
         "token_ids": answer.ids,
         "stop_reason": answer.stop_reason,
         "context_length": engine.sequence_length,
-        **dataclasses.asdict(answer.stats),
+        **{name: round(v, _DIGITS) if isinstance(v, float) else v for name, v in numbers},
     }
-    record = {name: round(v, _DIGITS) if isinstance(v, float) else v for name, v in record.items()}
-    if line is not None:
-        record = {"line": line, **record}
     if logprobs is not None:
-        assert engine.model.tokenizer is not None
-        tokenizer = engine.model.tokenizer
-        record["logprobs"] = {
-            "content": [_logprobs(tokenizer, c, logprobs) for c in answer.choices]
-        }
+        content = [_logprobs(tokenizer, choice, logprobs) for choice in answer.choices]
+        record["logprobs"] = {"content": content}
     return json.dumps(record)
 
 
@@ -340,17 +336,13 @@ def _logprobs(tokenizer: Tokenizer, choice: Choice, count: int) -> dict[str, obj
     return {**told(drawn), "top_logprobs": [told(found) for found in choice.candidates[:count]]}
 
 
-def choices_text(tokenizer: Tokenizer, choices: Sequence[Choice]) -> str:
-    """Return a table for each token: a row per candidate, a column per step of the sampling.
+def choice_table(tokenizer: Tokenizer, choice: Choice) -> str:
+    """Return how a token was chosen: a row per candidate, a column per step of the sampling.
 
     Args:
         tokenizer: Knows the texts of tokens.
-        choices: Of one answer, in order.
+        choice: Of one token.
     """
-    return "\n\n".join(_table(tokenizer, choice) for choice in choices)
-
-
-def _table(tokenizer: Tokenizer, choice: Choice) -> str:
     headings = [
         stage.name if stage.value is None else f"{stage.name} {stage.value:g}"
         for stage in choice.stages

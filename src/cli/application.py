@@ -29,10 +29,10 @@ from ..inference import (
 from ..memory import NO_MEMORY_TEXT, is_lack_of_memory, readable_bytes
 from ..ml.kernels import KernelSettingError, exit_on_bus_error, keep_freed_memory
 from ..model.errors import NotEnoughMemoryError, SaveError
-from ..untrusted import described, label_of, parse_strict_json, reason_of, replace_surrogates
+from ..untrusted import described, label_of, parse_strict_json, replace_surrogates
 from . import mpi_place, mpirun_is_at_terminal
 from .arguments import BUNDLED_CHAT_LENGTH, EXAMPLES, Options, example_lines
-from .console import Console, DifferenceError, OutputError, UsageError
+from .console import Console, DifferenceError, OutputError, UsageError, refused
 from .loading import open_model, open_model_to_run, open_session, prompt_cached, save_model
 from .session import Session
 
@@ -83,7 +83,7 @@ def run(options: Options) -> int:
                 return _run_and_report(options, console)
             from .ranks import run_rank
 
-            return run_rank(options, console, _run_and_report, _told)
+            return run_rank(options, console, _run_and_report, told)
         finally:
             trace.stop()
 
@@ -101,7 +101,7 @@ def _run_and_report(options: Options, console: Console) -> int:
         console.error(str(error))
         return FAULT
     except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into one line
-        code, text = _told(error)
+        code, text = told(error)
         console.error(text)
         if console.verbose:
             console.reply(traceback.format_exc())
@@ -124,30 +124,20 @@ def _set_threads(options: Options, console: Console) -> None:
     )
 
 
-def _told(error: Exception) -> tuple[int, str]:
-    """Return an error as an exit code and a line."""
-    code = exit_code(error)
-    return code, _error_text(error, code)
-
-
-def exit_code(error: Exception) -> int:
-    """Return the exit code that an error ends the process with."""
-    if is_lack_of_memory(error):
-        return NO_MEMORY
-    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAULT)
-
-
-def _error_text(error: Exception, code: int) -> str:
+def told(error: Exception) -> tuple[int, str]:
+    """Return the exit code that an error ends the process with, and the line that tells it."""
+    of_kind = (code for kind, code in _EXIT_CODES if isinstance(error, kind))
+    code = NO_MEMORY if is_lack_of_memory(error) else next(of_kind, FAULT)
     if code == FAULT and not isinstance(error, DifferenceError):
-        return f"internal fault: {error!r} (--verbose shows where)"
+        return code, f"internal fault: {error!r} (--verbose shows where)"
     if isinstance(error, ContextFullError):
-        return (
+        return code, (
             f"the prompt does not fit: it takes {error.tokens} tokens, and the context has "
             f"{error.positions}; a larger --context-length makes room, as far as the model goes"
         )
     if isinstance(error, ImportError):
-        return f"{NO_MEMORY_TEXT} for a library: {error}"
-    return str(error) or NO_MEMORY_TEXT  # a MemoryError of Python has no text
+        return code, f"{NO_MEMORY_TEXT} for a library: {error}"
+    return code, str(error) or NO_MEMORY_TEXT  # a MemoryError of Python has no text
 
 
 def _dispatch(options: Options, console: Console) -> None:
@@ -183,7 +173,9 @@ def _dispatch(options: Options, console: Console) -> None:
         for line in example_lines():
             console.report_line(line)
     else:
-        _answer_or_chat(_with_example(options), console)
+        if options.example is not None:
+            options = dataclasses.replace(options, **vars(EXAMPLES[options.example - 1]))
+        _answer_or_chat(options, console)
 
 
 def _answer_or_chat(options: Options, console: Console) -> None:
@@ -210,16 +202,6 @@ def _answer_or_chat(options: Options, console: Console) -> None:
             chat(session, shows_examples=options.examples)
         elif not session.ask(prompt).is_complete:
             raise KeyboardInterrupt
-
-
-def _with_example(options: Options) -> Options:
-    """Return the options with the prompt of `--example` in its place."""
-    if options.example is None:
-        return options
-    example = EXAMPLES[options.example - 1]
-    return dataclasses.replace(
-        options, prompt=example.prompt, system=example.system, completion=example.completion
-    )
 
 
 def find_prompt(options: Options, console: Console) -> str | None:
@@ -272,17 +254,13 @@ def _refuse_waiting_input(where: str) -> None:
 
 
 def _read_file(path: Path) -> str:
+    with refused(f"{path}: prompt: expected a readable file"), open(path, "rb") as file:
+        content = _read_limited(file, str(path))
     try:
-        with open(path, "rb") as file:
-            content = _read_limited(file, str(path))
         return _without_last_newline(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{path}: prompt: expected UTF-8, got other bytes at byte {error.start}"
-        ) from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise UsageError(
-            f"{path}: prompt: expected a readable file, got {reason_of(error)}"
         ) from None
 
 
@@ -357,18 +335,16 @@ def answer_file(options: Options, console: Console) -> None:
 def _lines(path: Path, name: str) -> Iterator[tuple[int, bytes]]:
     """Yield lines that are not blank, counted from 1; the beginning of one that is too long."""
     number = 0
-    try:
-        with nullcontext(sys.stdin.buffer) if str(path) == "-" else open(path, "rb") as file:
-            while line := file.readline(MOST_PROMPT_BYTES + 1):
-                number += 1
-                if line.strip():
-                    yield number, line
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(MOST_PROMPT_BYTES)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise UsageError(
-            f"{name}: prompts: expected a readable file, got {reason_of(error)}"
-        ) from None
+    with (
+        refused(f"{name}: prompts: expected a readable file"),
+        nullcontext(sys.stdin.buffer) if str(path) == "-" else open(path, "rb") as file,
+    ):
+        while line := file.readline(MOST_PROMPT_BYTES + 1):
+            number += 1
+            if line.strip():
+                yield number, line
+            while line and not line.endswith(b"\n"):
+                line = file.readline(MOST_PROMPT_BYTES)
 
 
 def _request(session: Session, line: bytes) -> str | list[Message]:

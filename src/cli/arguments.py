@@ -104,7 +104,7 @@ exit codes:
 
 @dataclass(frozen=True)
 class Example:
-    """One predefined prompt of the source engine.
+    """One predefined prompt of the source engine, in fields that `Options` has as well.
 
     Attributes:
         prompt: The user's message, or the text to continue when `completion` is set.

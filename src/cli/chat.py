@@ -22,7 +22,7 @@ from ..inference import ContextFullError
 from ..memory import NO_MEMORY_TEXT
 from ..ml.errors import LlamaBoltsError
 from ..untrusted import replace_surrogates
-from .answer import INTERRUPTED
+from .answer import INTERRUPTED, on_signal
 from .arguments import example_lines
 from .commands import COMMANDS, LeaveChat, is_command, run_command
 from .console import Console, has_colour
@@ -172,11 +172,8 @@ class PlainReader:
             signal.signal(number, suspend)
             self._console.ask(prompt)
 
-        before = signal.signal(signal.SIGTSTP, suspend)
-        try:
+        with on_signal(signal.SIGTSTP, suspend):
             line = sys.stdin.buffer.readline()
-        finally:
-            signal.signal(signal.SIGTSTP, before)
         if not line.endswith(b"\n"):
             raise EOFError  # also after a part of a line: nobody said that it was finished
         return line.decode("utf-8", "replace").rstrip("\r\n")
@@ -234,11 +231,8 @@ class LineEditor:
 
         try:
             # prompt_toolkit's own handler loses a SIGINT that comes when the line was taken.
-            before = signal.signal(signal.SIGINT, press)
-            try:
+            with on_signal(signal.SIGINT, press):
                 text = self._session.prompt(handle_sigint=False)
-            finally:
-                signal.signal(signal.SIGINT, before)
             if is_pressed:
                 raise KeyboardInterrupt
             return text

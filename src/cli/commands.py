@@ -199,15 +199,14 @@ def _trace(session: Session, argument: str) -> None:
     if _switched("/trace", argument, trace.is_on()):
         session.trace.turn_on()
     else:
-        session.trace.turn_off()
+        trace.stop()
     paths = ", ".join(map(str, session.trace.paths))
     session.console.reply(f"trace: {paths if trace.is_on() else 'off'}")
 
 
 def _stats(session: Session, argument: str) -> None:
     session.statistics = _switched("/stats", argument, session.statistics)
-    state = "on" if session.statistics else "off"
-    session.console.reply(f"statistics after each answer: {state}")
+    session.console.reply(f"statistics after each answer: {_ON_OFF[not session.statistics]}")
 
 
 def _switched(command: str, argument: str, is_on: bool) -> bool:
@@ -255,7 +254,13 @@ def _show_cache(session: Session) -> str:
     context, cached = engine.context, engine.cached_ids
     first = context.caches[0]
     per_token = first.keys.nbytes // first.capacity + first.values.nbytes // first.capacity
-    layers = len(context.caches)
+    layers, reuse = len(context.caches), "nothing was run yet"
+    if session.last is not None and (stats := session.last.stats) is not None:
+        read = stats.prompt_tokens - stats.cached_tokens
+        reuse = (
+            f"of the last prompt's {stats.prompt_tokens} tokens, {stats.cached_tokens} were in the "
+            f"cache and {read} were run; {stats.new_tokens} new ones were drawn"
+        )
     lines = [
         f"positions: {len(cached)} of {context.sequence_length} hold keys and values",
         f"layers: {layers}, each with keys and values of {first.heads} heads of {first.head_dim} "
@@ -263,10 +268,9 @@ def _show_cache(session: Session) -> str:
         f"bytes: {readable_bytes(len(cached) * layers * per_token)} in use of "
         f"{readable_bytes(context.nbytes)}; {layers * per_token} a position, "
         f"{counted(layers, 'layer')} * {per_token}",
-        f"reuse: {_reuse(session)}",
+        f"reuse: {reuse}",
     ]
-    history = session.history_ids()
-    if history:
+    if history := session.history_ids():
         pairs = zip(history, cached, strict=False)
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
         lines.append(
@@ -274,17 +278,6 @@ def _show_cache(session: Session) -> str:
             "run again"
         )
     return "\n".join(lines)
-
-
-def _reuse(session: Session) -> str:
-    stats = None if session.last is None else session.last.stats
-    if stats is None:
-        return "nothing was run yet"
-    read = stats.prompt_tokens - stats.cached_tokens
-    return (
-        f"of the last prompt's {stats.prompt_tokens} tokens, {stats.cached_tokens} were in the "
-        f"cache and {read} were run; {stats.new_tokens} new ones were drawn"
-    )
 
 
 _TOPICS: dict[str, Callable[[Session], str]] = {

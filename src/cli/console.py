@@ -9,11 +9,12 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from ..ml.errors import LlamaBoltsError
-from ..untrusted import escape_controls, escape_line
+from ..untrusted import escape_controls, escape_line, reason_of
 
 # rich takes a while to load, and an answer to a pipe needs nothing of it.
 if TYPE_CHECKING:
@@ -35,6 +36,15 @@ _Rows = Sequence[Sequence[str]]
 
 class UsageError(LlamaBoltsError):
     """A request that makes no sense; nothing was run."""
+
+
+@contextmanager
+def refused(expected: str) -> Iterator[None]:
+    """Turn what the system refuses inside into a UsageError: what was expected, and why not."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise UsageError(f"{expected}, got {reason_of(error)}") from None
 
 
 class DifferenceError(LlamaBoltsError):
@@ -330,12 +340,9 @@ def _discard_what_is_buffered(stream: TextIO) -> None:
 
 def readable_seconds(seconds: float) -> str:
     """Write a time for people: `8 s`, `2 min 05 s`, `1 h 02 min`."""
-    whole = max(1, round(seconds))
-    minutes, rest = divmod(whole, 60)
-    if not minutes:
-        return f"{rest} s"
+    minutes, rest = divmod(max(1, round(seconds)), 60)
     if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
+        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 

@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from .. import trace
 from ..drawing import Recorder, TracedRun, draw_all
-from ..untrusted import reason_of
-from .console import UsageError
+from .console import refused
 from .session import Session
 
 
@@ -30,7 +30,7 @@ def drawn(session: Session, directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            session.trace.turn_off()
+            trace.stop()
         name = f"this run of {'/'.join(model.source_directory.parts[-2:])}"
         sizes = model.args.sizes | {"C": session.engine.context.caches[0].capacity}
         pictures = draw_all(TracedRun(name, sizes, recorder.events))
@@ -43,10 +43,8 @@ def _made_directory(directory: Path) -> Iterator[None]:
     """Make a directory and those that it lies in; what is empty of them at the end is removed."""
     missing = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
     try:
-        try:
+        with _refused(directory):
             directory.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            raise _refusal(directory, error) from None
         yield
     finally:
         for path in missing:
@@ -56,16 +54,15 @@ def _made_directory(directory: Path) -> Iterator[None]:
 
 def _write_all(directory: Path, pictures: Mapping[str, str]) -> None:
     """Write all files or none: each gets its name once the last one is on the disk."""
-    try:
-        with tempfile.TemporaryDirectory(prefix=".llama-bolts-", dir=directory) as unfinished:
-            for file, text in pictures.items():
-                Path(unfinished, file).write_text(text, encoding="utf-8")
-            for file in pictures:
-                Path(unfinished, file).replace(directory / file)
-    except OSError as error:
-        raise _refusal(directory, error) from None
+    with (
+        _refused(directory),
+        tempfile.TemporaryDirectory(prefix=".llama-bolts-", dir=directory) as unfinished,
+    ):
+        for file, text in pictures.items():
+            Path(unfinished, file).write_text(text, encoding="utf-8")
+        for file in pictures:
+            Path(unfinished, file).replace(directory / file)
 
 
-def _refusal(directory: Path, error: OSError | ValueError) -> UsageError:
-    got = reason_of(error)
-    return UsageError(f"{directory}: --diagrams: expected a writable directory, got {got}")
+def _refused(directory: Path) -> contextlib.AbstractContextManager[None]:
+    return refused(f"{directory}: --diagrams: expected a writable directory")

@@ -24,10 +24,9 @@ from ..explorer import (
 from ..inference import Message, SamplingArgs
 from ..memory import readable_bytes
 from ..model import Model
-from ..untrusted import reason_of
 from .answer import Answer
 from .arguments import DEFAULT_EXPLORER, QUANTIZATION_NAMES, Options
-from .console import UsageError
+from .console import UsageError, refused
 from .loading import open_beside
 from .session import Session
 
@@ -59,7 +58,7 @@ def explored(session: Session, options: Options) -> Iterator[None]:
     try:
         yield
     finally:
-        session.trace.turn_off()
+        trace.stop()
     answer = session.last
     assert answer is not None
     runs = [collector.finish(facts | {"forced": False})]
@@ -91,7 +90,7 @@ def explore_last(session: Session, argument: str) -> None:
     request, model = session.last_request, session.engine.model
     ids, _ = _ids_of(session, model, request, answer)
     was_on, store = trace.is_on(), Store()
-    session.trace.turn_off()
+    trace.stop()
     try:
         run = run_traced(
             model, ids, len(answer.ids), _repeatable(answer), store, model_name(model),
@@ -141,11 +140,7 @@ def _save(runs: list[dict[str, Any]], store: Store, path: Path) -> str:
 
 def _check_writable(path: Path) -> None:
     """Refuse a file that cannot be written before a long answer, not after it."""
-    try:
+    with refused(f"{path}: --explore: expected a writable file"):
         if path.is_dir():
             raise IsADirectoryError(21, "Is a directory")
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        got = reason_of(error)
-        raise UsageError(f"{path}: --explore: expected a writable file, got {got}") from None
+        tempfile.TemporaryFile(dir=path.parent).close()

@@ -38,7 +38,7 @@ from ..model.files import BUNDLED_MODEL
 from ..model.loader import find_tokenizer
 from ..tokenizer import Tokenizer
 from ..untrusted import label_of
-from .answer import Settings
+from .answer import Settings, on_signal
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console, UsageError
 from .session import Session
@@ -149,10 +149,9 @@ def save_model(options: Options, console: Console) -> None:
         from ..model.saving import save_quantized
 
         assert options.save_quantized is not None
-        assert options.quantize is not None
         target, write = options.save_quantized, save_quantized
     try:
-        with _exit_on_sigterm():
+        with on_signal(signal.SIGTERM, _leave):
             nbytes = write(
                 options.model,
                 target,
@@ -166,19 +165,10 @@ def save_model(options: Options, console: Console) -> None:
     console.note(f"{target}: {readable_bytes(nbytes)} of weights written{kind}")
 
 
-@contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """Turn the first SIGTERM into SystemExit, with the exit code that shells report for it."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise SystemExit(128 + number)
-
-    previous = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+def _leave(number: int, _frame: FrameType | None) -> None:
+    """End the process by SystemExit, with the exit code that shells report for a signal."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 def open_session(options: Options, console: Console) -> Session:
@@ -332,14 +322,13 @@ def required_tokenizer(model: Model) -> Tokenizer:
     Raises:
         ModelError: It has none.
     """
-    if model.tokenizer is None and model.files.directory.layout == "GGUF":
-        text = "tokenizer: expected the keys tokenizer.ggml.model and on, got none"
-        raise ModelError(f"{label_of(model.source_directory)}: {text}")
-    if model.tokenizer is None:
-        raise ModelError(
-            f"{label_of(model.source_directory)}: tokenizer: expected tokenizer.model for Meta's "
-            "layout (base64 ranks for Llama 3, SentencePiece for Llama 2) or tokenizer.json or "
-            "tokenizer.model (SentencePiece) for Hugging Face's, got "
-            f"{listing_of(model.source_directory)}"
+    if model.tokenizer is not None:
+        return model.tokenizer
+    place, rule = model.source_directory, "the keys tokenizer.ggml.model and on, got none"
+    if model.files.directory.layout != "GGUF":
+        rule = (
+            "tokenizer.model for Meta's layout (base64 ranks for Llama 3, SentencePiece for Llama "
+            "2) or tokenizer.json or tokenizer.model (SentencePiece) for Hugging Face's, got "
+            f"{listing_of(place)}"
         )
-    return model.tokenizer
+    raise ModelError(f"{label_of(place)}: tokenizer: expected {rule}")

@@ -46,8 +46,13 @@ def report_metadata(console: Console, model: Model) -> None:
     console.report_heading(str(model.source_directory))
     given = _GIVEN[model.files.directory.layout]
     names = model.checkpoint.names_in_files
+    source = [
+        ("format", model.checkpoint.source_format),
+        *(("file", file.name) for file in model.checkpoint.files),
+        *(("note", note) for note in model.notes),
+    ]
     for title, columns, rows in (
-        ("source", _VALUES, _source(model)),
+        ("source", _VALUES, source),
         (f"hyperparameters given ({given})", _VALUES, list(_given(model.files.given))),
         ("hyperparameters used and derived", _VALUES, _used(model)),
         ("tensors", (*_TENSORS, *(_NAMES_IN_FILES if names else ())), list(_tensors(model))),
@@ -56,15 +61,6 @@ def report_metadata(console: Console, model: Model) -> None:
         console.report_line()
         console.report_heading(title)
         console.report_table(columns, rows)
-
-
-def _source(model: Model) -> list[tuple[str, str]]:
-    """Return the format, the files, and what was decided while loading."""
-    return [
-        ("format", model.checkpoint.source_format),
-        *(("file", file.name) for file in model.checkpoint.files),
-        *(("note", note) for note in model.notes),
-    ]
 
 
 def _given(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -154,20 +150,17 @@ def check_weights(options: Options, console: Console) -> None:
     checkpoint = open_checkpoint(read_model_files(options.model), one_by_one=True)
     try:
         for file in checkpoint.mapped:
-            is_zip = file.buffer[: len(_ZIP)] == _ZIP
-            unchecked = (
-                check_crcs(file, console.timed_progress("checking the weights", "bytes"))
-                if is_zip
-                else file.size
-            )
+            unchecked = file.size
+            if file.buffer[: len(_ZIP)] == _ZIP:
+                progress = console.timed_progress("checking the weights", "bytes")
+                unchecked = check_crcs(file, progress)
             if unchecked:
                 raise UsageError(
                     f"{file.label}: --check-weights: expected a CRC-32 of every record, "
                     f"got {unchecked} bytes without one (safetensors and GGUF files have none)"
                 )
-            console.report_line(
-                f"{file.label}: {readable_bytes(file.size)} agree with their CRC-32"
-            )
+            size = readable_bytes(file.size)
+            console.report_line(f"{file.label}: {size} agree with their CRC-32")
     finally:
         console.clear_progress()
         checkpoint.close()
@@ -176,23 +169,16 @@ def check_weights(options: Options, console: Console) -> None:
 def report_info(console: Console) -> None:
     """Write what this installation runs on to standard output; load no model."""
     free = available_memory()
+    bits = [f"{name} {8 * x.block_bytes / x.block_size:g}" for name, x in QUANTIZATIONS.items()]
     rows = [
         ("llama-bolts", __version__),
         ("Python", f"{platform.python_version()} ({platform.platform()})"),
         *((name, metadata.version(name)) for name in _LIBRARIES),
         *((name.replace("_", " "), _shown(value)) for name, value in ml.build_info().items()),
-        (
-            "quantized weights",
-            ", ".join(f"{name} {_bits(d):g}" for name, d in QUANTIZATIONS.items()) + " bits",
-        ),
+        ("quantized weights", f"{', '.join(bits)} bits"),
         ("free memory", "unknown" if free is None else readable_bytes(free)),
     ]
     console.report_table((("", "left"), ("", "left")), rows)
-
-
-def _bits(dtype: ml.BlockDType) -> float:
-    """Return the bits that a number takes, its share of a scale included."""
-    return 8 * dtype.block_bytes / dtype.block_size
 
 
 def _shown(value: object) -> str:

@@ -63,16 +63,13 @@ def load_chat(session: Session, argument: str) -> None:
     chat = read_chat(path)
     if chat.completion != session.completion:
         kinds = ("a chat", "continued texts")
-        raise UsageError(
-            f"{label_of(path)}: saved chat: expected {kinds[session.completion]}, got "
-            f"{kinds[chat.completion]} ({'' if chat.completion else 'without '}--completion)"
-        )
+        got = f"{kinds[chat.completion]} ({'' if chat.completion else 'without '}--completion)"
+        raise _wrong(path, f"saved chat: expected {kinds[session.completion]}, got {got}")
     try:
         session.restore(chat.system, chat.turns, chat.settings)
-    except ContextFullError as error:
-        raise UsageError(f"{label_of(path)}: saved chat: {_no_room(error)}") from None
-    except InferenceError as error:  # a system prompt where the chat format has none
-        raise UsageError(f"{label_of(path)}: saved chat: {error}") from None
+    except InferenceError as error:  # no room, or a system prompt where the format has none
+        reason = _no_room(error) if isinstance(error, ContextFullError) else error
+        raise _wrong(path, f"saved chat: {reason}") from None
     session.console.reply(
         f"loaded: {_answers(len(chat.turns))} and the settings, {len(session.history_ids())} of "
         f"{session.engine.sequence_length} tokens; system prompt: {chat.system or 'none'}"
@@ -89,19 +86,23 @@ def attach_text(session: Session, argument: str) -> None:
     path = named_path(argument)
     text = read_text(path, _LARGEST_TEXT).rstrip("\n")
     if not text.strip():
-        raise UsageError(f"{label_of(path)}: text: expected some, got none")
+        raise _wrong(path, "text: expected some, got none")
     attached = f"{session.attached}\n\n{text}" if session.attached else text
     tokens = len(session.tokenizer.encode(attached, bos=False, eos=False))
     history = 0 if session.completion else len(session.history_ids())
     try:
         session.check_room(history + tokens)
     except ContextFullError as error:
-        raise UsageError(f"{label_of(path)}: text: {_no_room(error)}") from None
+        raise _wrong(path, f"text: {_no_room(error)}") from None
     session.attached = attached
     session.console.reply(
         f"read: {counted(len(text), 'character')}; they go before your next message, "
         f"{counted(tokens, 'token')} in all"
     )
+
+
+def _wrong(path: Path, text: str) -> UsageError:
+    return UsageError(f"{label_of(path)}: {text}")
 
 
 def _no_room(error: ContextFullError) -> str:
@@ -139,11 +140,9 @@ def write_chat(path: Path, chat: SavedChat) -> None:
     """
     content = chat_as_markdown(chat) if is_markdown(path) else chat_as_json(chat)
     if len(content) > LARGEST:
-        raise UsageError(
-            f"{label_of(path)}: chat: expected at most {LARGEST} bytes, got {len(content)}"
-        )
+        raise _wrong(path, f"chat: expected at most {LARGEST} bytes, got {len(content)}")
     if os.path.isfile(path) and os.path.getsize(path) and not _is_saved_chat(path):
-        raise UsageError(f"{label_of(path)}: expected a new file or a saved chat, got another file")
+        raise _wrong(path, "expected a new file or a saved chat, got another file")
     write_whole(path, [content], UsageError)
 
 
@@ -155,23 +154,23 @@ def read_chat(path: Path) -> SavedChat:
     """
     content = read_whole(path, LARGEST, UsageError)
     if content.startswith(_MARKDOWN.encode()):
-        raise UsageError(f"{label_of(path)}: saved chat: expected JSON, got Markdown of /save")
+        raise _wrong(path, "saved chat: expected JSON, got Markdown of /save")
     try:
         return _parse_chat(content)
     except (ValueError, SamplingError) as error:
-        raise UsageError(f"{label_of(path)}: saved chat: {error}") from None
+        raise _wrong(path, f"saved chat: {error}") from None
 
 
 def chat_as_json(chat: SavedChat) -> bytes:
     """Return a chat as JSON in UTF-8, with control characters escaped."""
     settings = {name: getattr(chat.settings.sampling, name) for name in SAMPLING}
+    settings |= {"max_tokens": chat.settings.max_tokens, "stop": chat.settings.stop}
     document = {
         "format": _FORMAT,
         "version": _VERSION,
         "model": chat.model,
         "completion": chat.completion,
-        "settings": settings
-        | {"max_tokens": chat.settings.max_tokens, "stop": list(chat.settings.stop)},
+        "settings": settings,
         "messages": [{"role": role, "content": text} for role, text in _in_order(chat)],
     }
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
@@ -320,11 +319,8 @@ def read_text(path: Path, limit: int) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{label_of(path)}: text: expected UTF-8, got other bytes at byte {error.start}"
-        ) from None
+        got = f"other bytes at byte {error.start}"
+        raise _wrong(path, f"text: expected UTF-8, got {got}") from None
     if "\0" in text:
-        raise UsageError(
-            f"{label_of(path)}: text: expected text, got a zero at byte {content.index(0)}"
-        )
+        raise _wrong(path, f"text: expected text, got a zero at byte {content.index(0)}")
     return text

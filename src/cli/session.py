@@ -21,7 +21,7 @@ from .answer import (
     Answer,
     Settings,
     answer_record,
-    choices_text,
+    choice_table,
     statistics_line,
     stream_answer,
 )
@@ -48,6 +48,7 @@ class Turn:
     ids: tuple[int, ...] = field(default=(), compare=False)
 
 
+@dataclass(eq=False)
 class Session:
     """The state of a chat, or of a series of completions, and the engine that answers.
 
@@ -62,7 +63,7 @@ class Session:
         console: Where answers and statistics go.
         settings: Sampling, length and stop texts.
         trace: Turns the trace on and off.
-        chat_format: The format to write the conversation in; None is the model's own.
+        found_format: The format to write the conversation in; None is the model's own.
         new_mask: Returns a new mask for one answer, if answers follow a grammar.
 
     Attributes:
@@ -73,29 +74,20 @@ class Session:
         unanswered: The question that has no answer yet, or None.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        engine: InferenceEngine,
-        tokenizer: Tokenizer,
-        console: Console,
-        settings: Settings,
-        trace: TraceSwitch,
-        chat_format: FoundFormat | None,
-        new_mask: Callable[[Sequence[int]], TokenMask] | None = None,
-    ) -> None:
-        self._new_mask = new_mask
-        self.engine = engine
-        self.tokenizer = tokenizer
-        self.console = console
-        self.settings = settings
-        self.trace = trace
-        self.system = options.system
-        self.completion = options.completion
-        self.statistics = options.statistics and not console.quiet
-        self._chat_format = chat_format
-        self._records = options.json or options.jsonl is not None
-        self._logprobs = options.logprobs
+    options: Options
+    engine: InferenceEngine
+    tokenizer: Tokenizer
+    console: Console
+    settings: Settings
+    trace: TraceSwitch
+    found_format: FoundFormat | None
+    new_mask: Callable[[Sequence[int]], TokenMask] | None = None
+
+    def __post_init__(self) -> None:
+        self.system = self.options.system
+        self.completion = self.options.completion
+        self.statistics = self.options.statistics and not self.console.quiet
+        self._records = self.options.json or self.options.jsonl is not None
         self.candidates = 0
         self.turns: list[Turn] = []
         self.unanswered: str | None = None
@@ -222,7 +214,7 @@ class Session:
         Raises:
             ChatFormatError: None was asked for, and the model's own is not known.
         """
-        return self.engine.chat_format if self._chat_format is None else self._chat_format
+        return self.found_format or self.engine.chat_format
 
     def prompt_ids(self) -> list[int]:
         """Return the token ids of the last prompt that was answered, as it was sent.
@@ -279,8 +271,7 @@ class Session:
     def _answer(self, request: str | list[Message], begun: Turn | None) -> Answer:
         """Run one prompt and write its answer, or the rest of one that was begun."""
         self.engine.last_stats = None
-        settings = self.settings
-        self.last_request = request
+        settings, self.last_request = self.settings, request
         text, ids = ("", ()) if begun is None else (begun.answer, begun.ids)
         hides = settings.think == "hide"
         steps, reason = stream_answer(
@@ -291,16 +282,8 @@ class Session:
             lambda *text: ("", self._split(*text)[1]) if hides else self._split(*text),
         )
         whole = "".join(step.text for step in steps) or text
-        self.last = Answer(
-            whole,
-            reason,
-            ids,
-            steps,
-            self.engine.last_stats,
-            settings,
-            first=not self.completion,
-            parts=self._split(whole, True),
-        )
+        stats, parts = self.engine.last_stats, self._split(whole, True)
+        self.last = Answer(whole, reason, ids, steps, stats, settings, not self.completion, parts)
         return self.last
 
     def _split(self, text: str, is_over: bool) -> tuple[str, str]:
@@ -314,9 +297,11 @@ class Session:
         if answer.stats is None:  # nothing was run
             return
         if self._records:
-            self.console.report_line(answer_record(self.engine, answer, self._logprobs, line))
+            logprobs = self.options.logprobs
+            self.console.report_line(answer_record(self.engine, answer, logprobs, line))
         if self.candidates and answer.choices:
-            self.console.reply(choices_text(self.tokenizer, answer.choices))
+            tables = (choice_table(self.tokenizer, choice) for choice in answer.choices)
+            self.console.reply("\n\n".join(tables))
         if self.statistics:
             self.console.aside(
                 statistics_line(answer.stats, answer.stop_reason, self.engine.sequence_length)
@@ -325,8 +310,9 @@ class Session:
     def _steps(self, request: str | list[Message], answer_ids: Sequence[int]) -> Iterator[Step]:
         limits = self.settings.max_tokens, self.settings.sampling, self.settings.stop
         progress = self.console.timed_progress("reading the prompt", "tokens")
-        candidates = max(self.candidates, 0 if self._logprobs is None else self._logprobs or 1)
-        mask = None if self._new_mask is None else self._new_mask(answer_ids)
+        logprobs = self.options.logprobs
+        candidates = max(self.candidates, 0 if logprobs is None else logprobs or 1)
+        mask = None if self.new_mask is None else self.new_mask(answer_ids)
         if not isinstance(request, str):
             name, think = self.chat_format.name, self.settings.think != "off"
             return self.engine.chat(

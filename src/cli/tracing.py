@@ -1,6 +1,7 @@
 """The trace of a run: its files, turned on by flags of the command line and by `/trace`."""
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..trace.records import Event
 
 
+@dataclass
 class TraceSwitch:
     """Turns the trace on and off.
 
@@ -35,27 +37,20 @@ class TraceSwitch:
         UsageError: a layer is asked for that the model does not have.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        console: Console,
-        engine: InferenceEngine,
-        chat_format: FoundFormat | None,
-    ) -> None:
-        sizes = engine.model.args.sizes
-        for layers in options.trace_layers or ():
-            if layers.stop > sizes["L"]:
-                raise UsageError(
-                    f"--trace-layers: expected layers from 0 to {sizes['L'] - 1}, "
-                    f"got {layers.stop - 1}"
-                )
-        self._options = options
-        self._debug_log = options.debug_log
-        if options.debug_log is None and options.trace_json is None:
+    options: Options
+    console: Console
+    engine: InferenceEngine
+    chat_format: FoundFormat | None
+
+    def __post_init__(self) -> None:
+        L = self.engine.model.args.n_layers
+        for layers in self.options.trace_layers or ():
+            if layers.stop > L:
+                rule = f"layers from 0 to {L - 1}, got {layers.stop - 1}"
+                raise UsageError(f"--trace-layers: expected {rule}")
+        self._debug_log = self.options.debug_log
+        if self.options.debug_log is None and self.options.trace_json is None:
             self._debug_log = DEFAULT_DEBUG_LOG
-        self._console = console
-        self._engine = engine
-        self._chat_format = chat_format
         self._mode: Literal["w", "a"] = "w"
         self._log: TraceLog | None = None
         self._recorders: list[Recorder | Collector] = []
@@ -63,7 +58,7 @@ class TraceSwitch:
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files of the trace: those of the command line, or else `debug.log`."""
-        named = (self._debug_log, self._options.trace_json)
+        named = (self._debug_log, self.options.trace_json)
         return tuple(path for path in named if path is not None)
 
     def turn_on(self) -> None:
@@ -92,30 +87,33 @@ class TraceSwitch:
     def _start(self) -> None:
         from ..trace.tracer import Tracer
 
-        model = self._engine.model
+        model = self.engine.model
         tokenizer = model.tokenizer
         tracer = Tracer(
             model.args.sizes,
             self._write,
             wants=self._wants,
             text_of=lambda token: "" if tokenizer is None else piece(tokenizer, token),
-            statistics=self._options.trace_statistics,
+            statistics=self.options.trace_statistics,
             values=self._wants_values,
         )
         # What the first pass alone pays for, such as the first touch of mapped weights.
         model.transformer.forward(InferenceContext(model.args, 1), [0])
         trace.start(tracer, self._close)
 
+    @property
+    def _views(self) -> "list[TraceLog | Recorder | Collector]":
+        return [*([] if self._log is None else [self._log]), *self._recorders]
+
     def _wants(self, *where: Any) -> bool:
-        views = (self._log, *self._recorders)
-        return any(view is not None and view.wants(*where) for view in views)
+        return any(view.wants(*where) for view in self._views)
 
     def _wants_values(self, *where: Any) -> bool:
         return any(recorder.wants_values(*where) for recorder in self._recorders)
 
     def _write(self, event: "Event") -> None:
-        for view in (self._log, *self._recorders):
-            if view is not None and view.wants(event.stage, event.layer, event.step):
+        for view in self._views:
+            if view.wants(event.stage, event.layer, event.step):
                 view.write(event)
 
     def _close(self) -> None:
@@ -125,29 +123,25 @@ class TraceSwitch:
 
     def _run(self) -> dict[str, str]:
         """Return what a reader of the trace has to know of the run as a whole."""
-        model, info, options = self._engine.model, ml.build_info(), self._options
+        model, info, options = self.engine.model, ml.build_info(), self.options
         return {
             "llama-bolts": __version__,
             "prompt": "as stage 1 shows" if options.prompt is None else repr(options.prompt),
             "seed": "as stage 20 shows" if options.seed is None else str(options.seed),
             "model": model.description,
-            "chat format": "none" if self._chat_format is None else self._chat_format.name,
+            "chat format": "none" if self.chat_format is None else self.chat_format.name,
             "instruction set": info["isa"],
             "threads": str(info["threads"]),
             "attention": "eager, stage by stage; drafts: none",
         }
 
-    def turn_off(self) -> None:
-        """Turn the trace off, if it is on."""
-        trace.stop()
-
     def _open(self) -> "TraceLog":
         from ..trace.logger import TraceLog  # structlog takes a while to load
 
-        options = self._options
+        options = self.options
         with ExitStack() as opened:
             log = TraceLog(
-                self._engine.model.args.sizes | {"C": self._engine.context.caches[0].capacity},
+                self.engine.model.args.sizes | {"C": self.engine.context.caches[0].capacity},
                 debug_log=self._file(self._debug_log, opened),
                 json_lines=self._file(options.trace_json, opened),
                 layers=options.trace_layers,
@@ -160,7 +154,7 @@ class TraceSwitch:
         return log
 
     def _warn(self, line: str, log: "TraceLog") -> None:
-        self._console.warn(line)
+        self.console.warn(line)
         if not log.is_open and not self._recorders:
             trace.stop()
 

@@ -9,7 +9,7 @@ import pytest
 
 from src import __version__, ml
 from src.checkpoint import FileMemoryError
-from src.cli.application import exit_code
+from src.cli.application import told
 from src.cli.console import UsageError
 from src.inference import ContextFullError, NumericError, SamplingError
 from src.ml import ShapeError, kernels
@@ -45,7 +45,7 @@ def refusal(run: Run, *arguments: str | Path, stdin: bytes = b"x") -> tuple[int,
     ],
 )  # fmt: skip
 def test_each_kind_of_error_has_its_exit_code(error, code):
-    assert exit_code(error) == code
+    assert told(error)[0] == code
 
 
 @pytest.mark.parametrize("flag", ["--temperature=-1", "--top-p=1.5", "--temperature=nan"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.explorer_page import BROWSER_FLAGS as FLAGS
 from tools.pages import ROOT, blocks
 
 pytest.importorskip("sphinx", reason="the docs extra is not installed")
@@ -16,10 +17,6 @@ pytest.importorskip("latex2mathml", reason="the docs extra is not installed")
 api = pytest.importorskip("playwright.sync_api", reason="the docs extra is not installed")
 
 pytestmark = pytest.mark.slow
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
