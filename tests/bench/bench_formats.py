@@ -85,12 +85,9 @@ class Bench:
             self.served[name] = Served(Timed, OURS, setup, environment=environment | isa)
             self.roofline[name] = Served(Roofline, directory, options.threads, isa_of_roofline)
         for kind in options.theirs:
-            setup = Setup(
-                self.plain, options.threads, positions, find_quantized_gguf(self.plain, kind)
-            )
-            self.served[f"{LLAMA_CPP} {kind}"] = Served(
-                Timed, LLAMA_CPP, setup, environment=environment
-            )
+            gguf, name = find_quantized_gguf(self.plain, kind), f"{LLAMA_CPP} {kind}"
+            setup = Setup(self.plain, options.threads, positions, gguf)
+            self.served[name] = Served(Timed, LLAMA_CPP, setup, environment=environment)
         size = load_model(self.plain).args.vocab_size
         self.ids: list[int] = np.random.default_rng(7).integers(0, size, self.longest).tolist()
 

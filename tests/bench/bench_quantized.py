@@ -11,7 +11,6 @@ The last line is JSON.
 
 import argparse
 import json
-import time
 from typing import Any
 
 import ml_dtypes
@@ -22,7 +21,7 @@ from src.ml import roofline
 from tests.csrc import calls
 
 from .bench_kernels import sizes_of
-from .kernels import linear_shapes
+from .kernels import linear_shapes, rate_of
 from .processes import Rounds, interleave
 from .report import machine
 from .shapes import SHAPES
@@ -61,12 +60,12 @@ class Weights:
 
     def rate(self, x: ml.Tensor) -> float:
         """Return products per second, never twice in a row with the same copy."""
-        count, start = 0, time.perf_counter()
-        while (spent := time.perf_counter() - start) < SECONDS:
-            self._next = (self._next + 1) % len(self._all)
-            ml.linear_transformation(x, self._all[self._next])
-            count += 1
-        return count / spent
+        at = self._next + 1
+        rate, count = rate_of(
+            lambda i: ml.linear_transformation(x, self._all[(at + i) % len(self._all)]), SECONDS
+        )
+        self._next += count
+        return rate
 
     def read_rate(self) -> float:
         """Return how often per second the bytes of a copy can be read."""

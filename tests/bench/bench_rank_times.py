@@ -10,6 +10,7 @@ import itertools
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -36,12 +37,8 @@ def seconds(
             count = sum(rows) * columns
             at = at if at + count <= pool.size else 0
             places = np.cumsum([0, *rows]) * columns + at
-            weights.append(
-                [
-                    pool.slice(int(a), int(b)).reshape(-1, columns)
-                    for a, b in itertools.pairwise(places)
-                ]
-            )
+            ends = itertools.pairwise(places.tolist())
+            weights.append([pool.slice(a, b).reshape(-1, columns) for a, b in ends])
             at += count
         began = time.perf_counter()
         for (_, columns), group in zip(shares, weights, strict=True):
@@ -55,9 +52,7 @@ def main() -> None:
     pool = ml.Tensor.from_numpy(
         np.tile(values.astype(ml_dtypes.bfloat16), POOL_BYTES // (2 * values.size))
     )
-    times: dict[str, dict[str, dict[str, float]]] = {
-        name: {"token": {}, "chunk": {}} for name in MODELS
-    }
+    times: dict[str, Any] = {name: {"token": {}, "chunk": {}} for name in MODELS}
     for number, (name, args), ranks in itertools.product(
         range(ROUNDS), MODELS.items(), (1, 2, 4, 8, 16, 32, 64)
     ):  # by turns: the rate of a virtual machine's memory changes from minute to minute
@@ -67,10 +62,8 @@ def main() -> None:
             ("token", POOL_BYTES, 1, 1), ("chunk", MOST_CHUNK_BYTES, CHUNK, 3),
         ):  # fmt: skip
             if nbytes <= most and number % every == 0:
-                each, best = (
-                    seconds(pool, shares, tokens, 3 if tokens == 1 else 1),
-                    times[name][kind],
-                )
+                each = seconds(pool, shares, tokens, 3 if tokens == 1 else 1)
+                best = times[name][kind]
                 best[str(ranks)] = round(min(best.get(str(ranks), each), each), 6)
     kernels = {"threads": ml.get_num_threads(), "isa": ml.build_info()["isa"]}
     Path(TIMES).write_text(json.dumps(kernels | times, indent=1) + "\n")

@@ -12,18 +12,8 @@ from tests.support.mpi import mpirun
 RUNS = 3
 PROMPT = "Tell me of the rivers, hills and towns between here and the sea. " * 14
 FLAGS = (
-    "--completion",
-    "-p",
-    PROMPT,
-    "-n",
-    "33",
-    "--temperature",
-    "0",
-    "--json",
-    "-q",
-    "-c",
-    "1024",
-)
+    "--completion", "-p", PROMPT, "-n", "33", "--temperature", "0", "--json", "-q", "-c", "1024",
+)  # fmt: skip
 
 
 def rates(directory: Path, ranks: int, threads: int) -> tuple[float, float]:
@@ -45,10 +35,8 @@ def main() -> None:
         for name, case in cases.items():
             found = rates(directory, *case)
             best[name] = (max(best[name][0], found[0]), max(best[name][1], found[1]))
-            print(
-                f"{name}: prompt {found[0]:.1f} tokens/s, answer {found[1]:.2f} passes/s",
-                flush=True,
-            )
+            shown = f"prompt {found[0]:.1f} tokens/s, answer {found[1]:.2f} passes/s"
+            print(f"{name}: {shown}", flush=True)
     one, two = best.values()
     print(f"2 ranks to 1: prompt {two[0] / one[0]:.2f}, answer {two[1] / one[1]:.2f}")
 

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,15 @@ def linear_shapes(sizes: dict[str, int]) -> list[Linear]:
     ]  # fmt: skip
 
 
+def rate_of(run: Callable[[int], object], seconds: float) -> tuple[float, int]:
+    """Run with 0, 1, 2, ... for about so many seconds; return runs per second and their number."""
+    count, start = 0, time.perf_counter()
+    while (spent := time.perf_counter() - start) < seconds:
+        run(count)
+        count += 1
+    return count / spent, count
+
+
 def write_pool(path: Path, nbytes: int) -> None:
     """Write random bfloat16 numbers, from which every weight and input is cut."""
     if path.exists() and path.stat().st_size == nbytes:
@@ -82,6 +92,7 @@ class Kernels:
 
     def __init__(self, engine: str, pool: Path, threads: int, isa: str | None) -> None:
         self._pool = map_pool(pool)
+        self._places: dict[Linear, int] = {}
         if engine == OURS:
             import ml_dtypes
 
@@ -140,19 +151,12 @@ class Kernels:
         x = self._cut(0, rows, shape.columns)
         starts = range(0, self._pool.size - size + 1, size)[:MOST_WEIGHTS]
         weights = [self._weights(shape, start) for start in starts]
-        count, at = 0, self._next(shape)
-        start = time.perf_counter()
-        while (spent := time.perf_counter() - start) < seconds:
-            self._multiply(x, weights[(at + count) % len(weights)])
-            count += 1
+        at = self._places.get(shape, 0)  # not a weight that was just used
+        rate, count = rate_of(
+            lambda i: self._multiply(x, weights[(at + i) % len(weights)]), seconds
+        )
         self._places[shape] = at + count
-        return count / spent
-
-    def _next(self, shape: Linear) -> int:
-        """Return which weight of the pool comes next: not one that was just used."""
-        if not hasattr(self, "_places"):
-            self._places: dict[Linear, int] = {}
-        return self._places.get(shape, 0)
+        return rate
 
 
 class Attention:
@@ -206,8 +210,4 @@ class Attention:
 
     def rate(self, rows: int, seconds: float) -> float:
         """Return calls per second at the end of the cache, of about so many seconds."""
-        count, start = 0, time.perf_counter()
-        while (spent := time.perf_counter() - start) < seconds:
-            self._attend(rows)
-            count += 1
-        return count / spent
+        return rate_of(lambda _: self._attend(rows), seconds)[0]

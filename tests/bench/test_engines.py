@@ -44,9 +44,7 @@ def test_our_logits_are_the_reference_s(ours: TimedOurs, reference: Any) -> None
     assert relative_error(ours.logits(IDS[:22], IDS[22:]), reference[1]) <= BOUND
 
 
-def test_the_bound_refuses_another_position_and_another_rotation(
-    ours: TimedOurs, reference: Any
-) -> None:
+def test_the_bound_refuses_another_position_or_rotation(ours: TimedOurs, reference: Any) -> None:
     """The check can fail: by one token too few, and by q and k of one layer that are swapped."""
     assert relative_error(ours.logits(IDS[:21], []), reference[0]) > 10 * BOUND
     attention = ours.engine.model.transformer.layers[0].attention
@@ -86,9 +84,7 @@ def test_calls_are_counted_and_the_library_comes_back(ours: TimedOurs) -> None:
 @pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize(("name", "module"), [(TRANSFORMERS, "torch"), (LLAMA_CPP, "llama_cpp")])
-def test_the_other_engines_compute_the_same(
-    directory: Path, reference: Any, name: str, module: str
-) -> None:
+def test_other_engines_agree(directory: Path, reference: Any, name: str, module: str) -> None:
     pytest.importorskip(module, reason="needs the bench extra")
     gguf = find_gguf(directory) if name == LLAMA_CPP else None
     engine = Timed(name, Setup(directory, 1, POSITIONS, gguf))

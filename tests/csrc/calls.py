@@ -123,30 +123,10 @@ def rotary(x: Operand, frequencies: Operand, out: Operand, halves: bool = False)
     )  # fmt: skip
 
 
-def elementwise(op: int, a: Operand, b: Operand, out: Operand) -> None:
-    """out[i] = op(a[i], b[i])."""
-    size = array_of(out).size
-    lib.elementwise(pointer(out), pointer(a), pointer(b), size, op, code(out), get_num_threads())
-
-
-def add(a: Operand, b: Operand, out: Operand) -> None:
-    """out = a + b."""
-    elementwise(lib.OP_ADD, a, b, out)
-
-
-def multiply(a: Operand, b: Operand, out: Operand) -> None:
-    """out = a * b."""
-    elementwise(lib.OP_MULTIPLY, a, b, out)
-
-
-def silu(x: Operand, out: Operand) -> None:
-    """out = x / (1 + exp(-x))."""
-    elementwise(lib.OP_SILU, x, None, out)
-
-
-def swiglu(gate: Operand, up: Operand, out: Operand) -> None:
-    """out = silu(gate) * up."""
-    elementwise(lib.OP_SWIGLU, gate, up, out)
+def elementwise(op: str, a: Operand, b: Operand | None, out: Operand) -> None:
+    """out[i] = op(a[i], b[i]); the op is add, multiply, silu (of a alone) or swiglu."""
+    kind, size = getattr(lib, f"OP_{op.upper()}"), array_of(out).size
+    lib.elementwise(pointer(out), pointer(a), pointer(b), size, kind, code(out), get_num_threads())
 
 
 def argmax(x: Operand, out: Operand) -> None:

@@ -1,18 +1,13 @@
-"""Weights in the formats of GGUF files, and what their parts are by NumPy alone."""
+"""Blocks of the formats of GGUF files: random ones, and what they consist of, by NumPy alone."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from src import ml
-from src.ml import BlockDType, QuantizedTensor
+from src.ml import BlockDType
 
-from .int8_operands import LANES, fused_multiply_add, integers_of
-from .operands import Array, f32, tensor
+from .operands import Array, f32
 
-FORMATS = list(ml.GGML_DTYPES.values())
 HALF = 16
 # Where a block has float16 numbers.
 HALVES: dict[str, tuple[int, ...]] = {
@@ -23,23 +18,6 @@ HALVES: dict[str, tuple[int, ...]] = {
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
 MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
 _EIGHT = np.arange(8)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What the halves of groups consist of: element = code * scale + minimum.
-
-    Args:
-        codes: Int64 [n, 16], n the number of halves.
-        scales: Float32 [n].
-        mins: The same, or None.
-        per_half: Whether scales differ within a group.
-    """
-
-    codes: Array
-    scales: Array
-    mins: Array | None
-    per_half: bool
 
 
 def blocks_of(dtype: BlockDType, size: int, values: Array, seed: int = 0) -> Array:
@@ -53,68 +31,6 @@ def blocks_of(dtype: BlockDType, size: int, values: Array, seed: int = 0) -> Arr
     if dtype.name == "mxfp4":
         data[:, 0] = 116 + data[:, 0] % 16
     return data
-
-
-def random_weight(dtype: BlockDType, shape: tuple[int, ...], seed: int = 0) -> QuantizedTensor:
-    """Make a weight of any codes, whose scales and minima are normal numbers."""
-    values = np.random.default_rng(seed).standard_normal(1009)
-    return QuantizedTensor(dtype, shape, tensor(blocks_of(dtype, math.prod(shape), values, seed)))
-
-
-def parts_of(weight: QuantizedTensor) -> Parts:
-    """Read the blocks."""
-    blocks = weight.codes.numpy().reshape(-1, weight.dtype.block_bytes)
-    with np.errstate(all="ignore"):
-        codes, scales, mins = _READERS[weight.dtype.name](blocks)
-        per_half = scales.shape[1] * HALF == weight.dtype.block_size
-        repeats = weight.dtype.block_size // HALF // scales.shape[1]
-        spread = [
-            None if x is None else np.repeat(x, repeats, 1).reshape(-1) for x in (scales, mins)
-        ]
-    assert spread[0] is not None
-    codes = codes.astype(np.int64).reshape(-1, HALF)
-    return Parts(codes, spread[0], spread[1], per_half)
-
-
-def elements(weight: QuantizedTensor) -> Array:
-    """Compute the elements: float32."""
-    parts = parts_of(weight)
-    with np.errstate(all="ignore"):
-        values = parts.codes.astype(f32) * parts.scales[:, None]
-        if parts.mins is not None:
-            values = values + parts.mins[:, None]
-    return values.reshape(weight.shape)
-
-
-def integer_products(x: Array, weight: QuantizedTensor) -> Array:
-    """Compute bfloat16 x [T, in] times weight [out, in]: float32 [T, out], bit for bit.
-
-    lane[g mod 16] = fma(float32(sum of codes * numbers), scale * x scale, the same), of group g or
-    of its halves one after the other; then with minima, and sums of numbers.
-    """
-    parts, rows = parts_of(weight), weight.shape[0]
-    with np.errstate(all="ignore"):
-        numbers, x_scales = integers_of(x)
-        groups = numbers.shape[1]
-        halves = numbers.reshape(len(x), groups, 2, HALF)
-        codes = parts.codes.reshape(rows, groups, 2, HALF)
-        sums = np.einsum("tghi,oghi->ghto", halves, codes)
-        x_sums = np.broadcast_to(halves.sum(-1).transpose(1, 2, 0)[..., None], sums.shape)
-        steps = [(sums, parts.scales.reshape(rows, groups, 2))]
-        if parts.mins is not None:
-            steps.append((x_sums, parts.mins.reshape(rows, groups, 2)))
-        lanes = np.zeros((LANES, len(x), rows), np.float32)
-        for g in range(groups):
-            lane = lanes[g % LANES]
-            for sum_of, factors in steps:
-                by_part = sum_of[g] if parts.per_half else sum_of[g].sum(0)[None]
-                for part, total in enumerate(by_part):
-                    factor = factors[None, :, g, part] * x_scales[:, g, None]
-                    lane = fused_multiply_add(total.astype(np.float32), factor, lane)
-            lanes[g % LANES] = lane
-        while len(lanes) > 1:
-            lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]
-    return lanes[0]
 
 
 # ---- blocks: codes, scales [blocks, 1 or groups or halves], minima ------------------------------
@@ -215,7 +131,7 @@ def _mxfp4(b: Array) -> Read:
     return MXFP4[_nibbles(b[:, 1:])], scales.astype(f32), None
 
 
-_READERS: dict[str, Callable[[Array], Read]] = {
+READERS: dict[str, Callable[[Array], Read]] = {
     "q4_0": _q4_0, "q4_1": _q4_1, "q5_0": _q5_0, "q5_1": _q5_1, "q8_0": _q8_0, "q2_k": _q2_k,
     "q3_k": _q3_k, "q4_k": _q4_k, "q5_k": _q5_k, "q6_k": _q6_k, "iq4_nl": _iq4_nl,
     "iq4_xs": _iq4_xs, "mxfp4": _mxfp4,

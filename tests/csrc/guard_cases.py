@@ -16,7 +16,7 @@ from src import ml
 from . import calls
 from .guard_pages import Memory
 from .operands import PRODUCTS, Array, bf16, f8e4, f8e5, f16, f32, tensor
-from .quantized_operands import FORMATS
+from .quantized_operands import FORMATS, whole_blocks
 
 Sizes = tuple[int, ...]
 Run = Callable[..., None]
@@ -26,6 +26,7 @@ SIZES = (0, 1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 
 FEW_SIZES = (0, 1, 2, 7, 17, 32, 33, 65)
 # Of which a thorough run takes every combination, for kernels of three dimensions.
 CROSSED_SIZES = (0, 1, 2, 3, 7, 16, 17, 32, 33, 65, 129)
+QUICK_SHARE = 5  # a fifth of the variants for a size
 ACTIVATIONS = (bf16, f32)
 TYPES = (bf16, f16, f32, f8e4, f8e5)
 NESTED_BLOCK, NESTED_CODES = 256, 256
@@ -60,13 +61,23 @@ def star(dimensions: int, sizes: Sequence[int], centres: Sequence[Sizes]) -> Ite
 
 
 def sizes_of(case: Case, level: str) -> list[Sizes]:
-    """Return the sizes of a case: few (for memcheck), quick, or thorough."""
+    """Return the sizes of a case: one, few (for memcheck), quick, or thorough."""
+    if level == "one":
+        return [(7, 33, 5)[: case.dimensions]]
     if level == "few":
         return sorted(set(star(case.dimensions, FEW_SIZES, [(7, 33, 5)])))
     found = {*star(case.dimensions, SIZES, [(1, 1, 1), (7, 33, 5)]), *case.long}
     if level == "thorough":
         found |= set(product(case.crossed, repeat=case.dimensions))
     return sorted(found)
+
+
+def calls_of(case: Case, level: str) -> Iterator[tuple[tuple[Any, ...], Sizes]]:
+    """Yield the variants and sizes of all calls; quickly, each size takes its share of variants."""
+    every = min(QUICK_SHARE, len(case.variants)) if level == "quick" else 1
+    for number, sizes in enumerate(sizes_of(case, level)):
+        for variant in case.variants[number % every :: every]:
+            yield variant, sizes
 
 
 # ---- operands -----------------------------------------------------------------------------------
@@ -83,11 +94,6 @@ def filled(memory: Memory, shape: Sizes, dtype: Any) -> Array:
     given = _NORMAL[flat.dtype] if flat.dtype in _NORMAL else _BYTES.view(flat.dtype)
     flat[...] = given[: flat.size] if flat.size <= given.size else np.resize(given, flat.size)
     return array
-
-
-def result(memory: Memory, shape: Sizes, dtype: Any) -> Array:
-    """Make an array for a kernel to write; nothing is put into it."""
-    return memory.array(shape, dtype)
 
 
 def part(memory: Memory, count: int, dtype: Any) -> ml.Tensor:
@@ -115,12 +121,6 @@ def weight_of(memory: Memory, shape: Sizes, kind: Any) -> Any:
     return ml.QuantizedTensor(dtype, shape, codes, part(memory, blocks, np.uint8), nested)
 
 
-def whole_blocks(kind: Any, columns: int) -> int:
-    """Return the next number of columns that rows of a format can have."""
-    size = kind.block_size if isinstance(kind, ml.BlockDType) else 1
-    return -(-columns // size) * size
-
-
 def rows_apart(memory: Memory, shape: Sizes, dtype: Any) -> Array:
     """Make rows with gaps of three elements between them, and none after the last."""
     batch, rows, columns = shape
@@ -139,7 +139,7 @@ def run_linear(memory: Memory, x: Any, kind: Any, out: Any, T: int, columns: int
     calls.linear(
         filled(memory, (T, columns), x),
         [weight_of(memory, (rows, columns), kind) for rows in (n, 2)],
-        [result(memory, (T, rows), out) for rows in (n, 2)],
+        [memory.array((T, rows), out) for rows in (n, 2)],
         [filled(memory, (n,), x), None],
     )
 
@@ -147,45 +147,45 @@ def run_linear(memory: Memory, x: Any, kind: Any, out: Any, T: int, columns: int
 def run_linear_reference(memory: Memory, T: int, columns: int, n: int) -> None:
     calls.linear_reference(
         filled(memory, (T, columns), f32), filled(memory, (n, columns), f32),
-        result(memory, (T, n), f32), filled(memory, (n,), f32),
+        memory.array((T, n), f32), filled(memory, (n,), f32),
     )  # fmt: skip
 
 
 def run_batched_matmul(memory: Memory, types: Any, rows: Run, m: int, k: int, n: int) -> None:
     a, b, out = types
     calls.batched_matmul(
-        rows(memory, (2, m, k), a), rows(memory, (2, n, k), b), result(memory, (2, m, n), out)
+        rows(memory, (2, m, k), a), rows(memory, (2, n, k), b), memory.array((2, m, n), out)
     )
 
 
 def run_softmax(memory: Memory, x: Any, out: Any, *shape: int) -> None:
-    calls.softmax(filled(memory, shape, x), result(memory, shape, out))
+    calls.softmax(filled(memory, shape, x), memory.array(shape, out))
 
 
 def run_rms_norm(memory: Memory, x: Any, weight: Any, out: Any, rows: int, D: int) -> None:
     shape = (rows, D)
     calls.rms_norm(
-        filled(memory, shape, x), filled(memory, (D,), weight), 1e-5, result(memory, shape, out)
+        filled(memory, shape, x), filled(memory, (D,), weight), 1e-5, memory.array(shape, out)
     )
 
 
 def run_rotary(memory: Memory, dtype: Any, halves: bool, T: int, half: int, heads: int) -> None:
     shape = (T, heads, 2 * half)
     turns = filled(memory, (T, half), np.complex64)
-    calls.rotary(filled(memory, shape, dtype), turns, result(memory, shape, dtype), halves)
+    calls.rotary(filled(memory, shape, dtype), turns, memory.array(shape, dtype), halves)
 
 
 def run_elementwise(memory: Memory, op: str, dtype: Any, n: int) -> None:
-    operands = [filled(memory, (n,), dtype) for _ in range(1 if op == "silu" else 2)]
-    getattr(calls, op)(*operands, result(memory, (n,), dtype))
+    a, b = filled(memory, (n,), dtype), filled(memory, (n,), dtype) if op != "silu" else None
+    calls.elementwise(op, a, b, memory.array((n,), dtype))
 
 
 def run_argmax(memory: Memory, dtype: Any, *shape: int) -> None:
-    calls.argmax(filled(memory, shape, dtype), result(memory, shape[:1], np.int32))
+    calls.argmax(filled(memory, shape, dtype), memory.array(shape[:1], np.int32))
 
 
 def run_convert(memory: Memory, x: Any, out: Any, n: int) -> None:
-    calls.convert(filled(memory, (n,), x), result(memory, (n,), out))
+    calls.convert(filled(memory, (n,), x), memory.array((n,), out))
 
 
 def run_probe_read(memory: Memory, streams: int, n: int) -> None:
@@ -198,7 +198,7 @@ def run_probe_multiply_add(_: Memory, dtype: str, rounds: int) -> None:
 
 def run_quantize(memory: Memory, dtype: Any, x: Any, n: int) -> None:
     codes, scales = (
-        result(memory, (-(-n // per_item),), part.numpy_dtype)
+        memory.array((-(-n // per_item),), part.numpy_dtype)
         for part, per_item in (
             (dtype.codes, dtype.codes_per_item),
             (dtype.scales, dtype.block_size),
@@ -213,11 +213,11 @@ def run_get_rows(
     columns = whole_blocks(kind, columns)
     table = weight_of(memory, (rows, columns), kind)
     if not by_ids or not rows:
-        calls.get_rows(table, None, result(memory, (rows, columns), out))
+        calls.get_rows(table, None, memory.array((rows, columns), out))
         return
     ids = memory.array((5,), np.int32)
     ids[...] = rows - 1, -1, 0, rows, rows // 2
-    refused = calls.get_rows(table, ids, result(memory, (5, columns), out))
+    refused = calls.get_rows(table, ids, memory.array((5, columns), out))
     assert bool(refused) == bool(columns)
 
 
@@ -234,7 +234,7 @@ def run_attention(
     (H, K), start, h = heads, max(0, positions - 1), 2 * half
     cache = cache_in(memory, start + T, K, h, dtype)
     shape = (T, H, h)
-    out = result(memory, shape, dtype)
+    out = memory.array(shape, dtype)
     calls.attention(filled(memory, shape, dtype), cache, start, out)
 
 

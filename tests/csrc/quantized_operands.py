@@ -1,5 +1,6 @@
-"""Block-quantized operands, and what their elements are by NumPy alone."""
+"""Block-quantized operands, and by NumPy alone their elements and products, bit for bit."""
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -8,10 +9,12 @@ import numpy as np
 from src import ml
 from src.ml import NestedScales, QuantizedTensor
 
-from .operands import Array, f32, normal, tensor
+from .ggml_operands import HALF, READERS, Read, blocks_of
+from .operands import Array, bf16, f32, normal, tensor
 
 # How a weight is quantized: its dtype, and whether its scales are as well.
 FORMATS = [(ml.nf4, False), (ml.nf4, True), (ml.int8_block, False)]
+GGML_FORMATS = [(dtype, False) for dtype in ml.GGML_DTYPES.values()]
 NF4_CODE = np.array(
     [
         -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
@@ -21,38 +24,36 @@ NF4_CODE = np.array(
     ],
     np.float32,
 )  # fmt: skip
+NF4_STEPS = 2048  # of an nf4 code that is a whole absmax
+BLOCK = 32
+LANES = 16
+
+
+def is_ggml(kind: Any) -> bool:
+    """Tell a format of GGUF files, whose rows are whole blocks."""
+    return isinstance(kind, ml.BlockDType) and kind.bytes_with_scales > 0
+
+
+def whole_blocks(kind: Any, columns: int) -> int:
+    """Return the next number of columns that rows of a dtype or format can have."""
+    size = kind.block_size if is_ggml(kind) else 1
+    return -(-columns // size) * size
 
 
 def quantized(shape: tuple[int, ...], dtype: Any, double: bool, seed: int = 0) -> QuantizedTensor:
-    """Quantize normal numbers."""
-    return ml.quantize(tensor(normal(shape, f32, seed)), dtype, double)
-
-
-def scales_of(weight: QuantizedTensor) -> Array:
-    """Compute the scales of the blocks: float32."""
-    scales, nested = weight.scales.numpy().reshape(-1), weight.nested
-    if nested is None:
-        return scales.astype(np.float32)
-    absmax = np.repeat(nested.absmax.numpy().reshape(-1), 256)[: scales.size]
-    return nested.code.numpy()[scales] * absmax + np.float32(nested.offset)
-
-
-def elements(weight: QuantizedTensor, dtype: Any = f32) -> Array:
-    """Compute the elements, each rounded once to float32 and once to the dtype."""
-    codes = weight.codes.numpy().reshape(-1)
-    if weight.dtype is ml.nf4:
-        values = NF4_CODE[np.stack([codes >> 4, codes & 15], axis=1).reshape(-1)[: weight.size]]
-    else:
-        values = codes.astype(np.float32)
-    with np.errstate(all="ignore"):
-        wide = values * np.repeat(scales_of(weight), weight.dtype.block_size)[: weight.size]
-        return np.asarray(wide.reshape(weight.shape).astype(dtype))
+    """Quantize normal numbers; in a format of GGUF files, take any codes."""
+    if not is_ggml(dtype):
+        return ml.quantize(tensor(normal(shape, f32, seed)), dtype, double)
+    values = np.random.default_rng(seed).standard_normal(1009)
+    return QuantizedTensor(dtype, shape, tensor(blocks_of(dtype, math.prod(shape), values, seed)))
 
 
 def with_scales(weight: QuantizedTensor, scales: Array) -> QuantizedTensor:
     """Put other scales under the codes, from the first block on, over and over."""
-    blocks = weight.scales.size
-    given = np.resize(scales.astype(np.float32), blocks)
+    if is_ggml(weight.dtype):
+        blocks = blocks_of(weight.dtype, weight.size, scales)
+        return QuantizedTensor(weight.dtype, weight.shape, tensor(blocks))
+    given = np.resize(scales.astype(np.float32), weight.scales.size)
     if weight.nested is not None:
         nested = NestedScales(
             tensor(np.resize(given, weight.nested.absmax.size)), weight.nested.code, 0.0
@@ -60,3 +61,129 @@ def with_scales(weight: QuantizedTensor, scales: Array) -> QuantizedTensor:
         return QuantizedTensor(ml.nf4, weight.shape, weight.codes, weight.scales, nested)
     kind = np.dtype(np.float32) if weight.dtype is ml.nf4 else np.dtype(ml_dtypes.bfloat16)
     return QuantizedTensor(weight.dtype, weight.shape, weight.codes, tensor(given.astype(kind)))
+
+
+def scales_of(weight: QuantizedTensor) -> Array:
+    """Compute the scales of the blocks of nf4 or int8: float32."""
+    scales, nested = weight.scales.numpy().reshape(-1), weight.nested
+    if nested is None:
+        return scales.astype(np.float32)
+    absmax = np.repeat(nested.absmax.numpy().reshape(-1), 256)[: scales.size]
+    return nested.code.numpy()[scales] * absmax + np.float32(nested.offset)
+
+
+def nf4_levels(weight: QuantizedTensor, levels: Array) -> Array:
+    """Return the level of each code, the upper one of a byte first."""
+    codes = weight.codes.numpy().reshape(-1)
+    return levels[np.stack([codes >> 4, codes & 15], axis=1).reshape(-1)]
+
+
+def parts_of(weight: QuantizedTensor) -> Read:
+    """Take a weight of whole blocks apart: element = code * scale + minimum.
+
+    Returns:
+        codes, int64 [n, 16], of which two make a group; scales [n or n / 2] and minima or None,
+        of each half of a group or of each group.
+    """
+    if is_ggml(weight.dtype):
+        codes, scales, mins = READERS[weight.dtype.name](
+            weight.codes.numpy().reshape(-1, weight.dtype.block_bytes)
+        )
+        repeats = max(1, weight.dtype.block_size // BLOCK // scales.shape[1])
+        scales = np.repeat(scales, repeats, axis=1).reshape(-1)
+        mins = None if mins is None else np.repeat(mins, repeats, axis=1).reshape(-1)
+    elif weight.dtype is ml.nf4:  # integers in steps of 2^-11 absmax
+        steps = np.rint(NF4_CODE.astype(np.float64) * NF4_STEPS)
+        codes, mins = nf4_levels(weight, steps), None
+        scales = np.repeat(scales_of(weight) / np.float32(NF4_STEPS), 2)
+    else:
+        codes, scales, mins = weight.codes.numpy(), scales_of(weight), None
+    return codes.reshape(-1, HALF).astype(np.int64), scales, mins
+
+
+def elements(weight: QuantizedTensor, dtype: Any = f32) -> Array:
+    """Compute the elements, each operation rounded to float32, and then to the dtype."""
+    with np.errstate(all="ignore"):
+        if is_ggml(weight.dtype):
+            codes, scales, mins = parts_of(weight)
+            wide = codes.reshape(len(scales), -1).astype(f32) * scales[:, None]
+            wide = wide if mins is None else wide + mins[:, None]
+        else:
+            is_nf4 = weight.dtype is ml.nf4
+            codes = nf4_levels(weight, NF4_CODE) if is_nf4 else weight.codes.numpy().astype(f32)
+            scales = np.repeat(scales_of(weight), weight.dtype.block_size)
+            wide = codes.reshape(-1)[: weight.size] * scales[: weight.size]
+        return np.asarray(wide.reshape(weight.shape).astype(dtype))
+
+
+# ---- products by integers -----------------------------------------------------------------------
+
+
+def by_integers(x: Array, weight: QuantizedTensor) -> bool:
+    """Tell whether a product is made by integers: bfloat16 x, rows of whole blocks."""
+    return x.dtype == bf16 and x.shape[-1] % weight.dtype.block_size == 0
+
+
+def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
+    """Compute a * b + c of float32, rounded once.
+
+    The product is exact in float64. The sum is rounded to odd there, by its exact error, so that
+    rounding it again to float32 is as good as once (S. Boldo, G. Melquiond, 2008).
+    """
+    product, addend = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+    total = product + addend
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    words = total.view(np.int64)
+    inexact = np.isfinite(error) & (error != 0) & (words % 2 == 0)
+    away = (error > 0) == (total > 0)
+    odd = words + np.where(inexact, np.where(away, 1, -1), 0)
+    return odd.view(np.float64).astype(np.float32)
+
+
+def integers_of(x: Array) -> tuple[Array, Array]:
+    """Turn rows of bfloat16 into integers, int64 [T, groups, 32], and scales, float32 [T, groups].
+
+    The largest element of a group is m * 2^e with 1 <= m < 2; the scale is 2^(e - 14), at least
+    2^-126, and NaN where an element is not finite.
+    """
+    groups = x.astype(np.float64).reshape(x.shape[0], x.shape[1] // BLOCK, BLOCK)
+    largest = np.abs(groups).max(axis=-1)
+    exponents = np.frexp(largest)[1] - 1
+    scales = np.where(np.isfinite(largest), 2.0 ** np.maximum(exponents - 14, -126), np.nan)
+    numbers = np.rint(np.nan_to_num(groups / scales[..., None])).astype(np.int64)
+    return numbers, scales.astype(np.float32)
+
+
+def integer_products(x: Array, weight: QuantizedTensor) -> Array:
+    """Compute bfloat16 x [T, in] times weight [out, in]: float32 [T, out], bit for bit.
+
+    lane[g mod 16] = fma(float32(sum of codes * numbers), scale * x scale, the same), of group g or
+    of its halves one after the other; then with minima, and sums of numbers.
+    """
+    rows = weight.shape[0]
+    with np.errstate(all="ignore"):
+        codes, scales, mins = parts_of(weight)
+        numbers, x_scales = integers_of(x)
+        groups = numbers.shape[1]
+        parts = 2 if len(scales) == len(codes) else 1  # of a group
+        numbers = numbers.reshape(len(x), groups, parts, BLOCK // parts)
+        sums = np.einsum(
+            "tgpi,ogpi->gpto", numbers, codes.reshape(rows, groups, parts, BLOCK // parts)
+        )
+        assert np.abs(sums).max(initial=0) < 2**31
+        steps = [(sums, scales.reshape(rows, groups, parts))]
+        if mins is not None:
+            x_sums = np.broadcast_to(numbers.sum(-1).transpose(1, 2, 0)[..., None], sums.shape)
+            steps.append((x_sums, mins.reshape(rows, groups, parts)))
+        lanes = np.zeros((LANES, len(x), rows), np.float32)
+        for g in range(groups):
+            lane = lanes[g % LANES]
+            for totals, factors in steps:
+                for part, total in enumerate(totals[g]):
+                    factor = factors[None, :, g, part] * x_scales[:, g, None]
+                    lane = fused_multiply_add(total.astype(np.float32), factor, lane)
+            lanes[g % LANES] = lane
+        while len(lanes) > 1:
+            lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]
+    return lanes[0]

@@ -22,7 +22,7 @@ from src.model.quantization import QUANTIZATIONS
 from tests.model.tiny import CONFIGS, transformer
 
 from . import calls
-from .guard_cases import CASES, Case
+from .guard_cases import CASES, Case, sizes_of
 from .operands import Array, bits
 
 THREADS = 3
@@ -46,7 +46,7 @@ class Kept:
 def kernel_digest(case: Case, variant: tuple[Any, ...]) -> str:
     """Make calls of one kernel, and return the digest of all operands and results."""
     memory, found = Kept(), hashlib.sha256()
-    for sizes in [(7, 33, 5)[: case.dimensions], *case.long]:
+    for sizes in [*sizes_of(case, "one"), *case.long]:
         case.run(memory, *variant, *sizes)
         for array in memory.arrays:
             found.update(array.tobytes() if array.dtype.kind in "iuc" else bits(array))

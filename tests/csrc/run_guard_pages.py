@@ -4,7 +4,8 @@
 
 A kernel that touches a byte before the first or after the last of any of its arrays kills the
 program that runs it, one for each path; the call that did it is printed. Sizes lie around the
-widths of vectors, blocks and words, in every combination (with `quick`, one dimension at a time).
+widths of vectors, blocks and words, in every combination (with `quick`, one dimension at a time,
+and a fifth of the types and formats for each size).
 Prints a table of kernels, sizes and paths. Ends with 0 if nothing was touched.
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 
 from . import calls
 from .conftest import ISAS
-from .guard_cases import CASES, sizes_of
+from .guard_cases import CASES, calls_of
 from .guard_pages import Blocks, GuardPages, Memory, Note, watching
 
 ROOT = Path(__file__).parents[2]
@@ -30,10 +31,9 @@ def run_cases(memory: Memory, note: Note, level: str) -> dict[str, dict[str, int
     """Make all calls of all cases in a memory; return what was counted for each kernel."""
     with watching(memory, note) as watched:
         for case in CASES.values():
-            for sizes in sizes_of(case, level):
-                for variant in case.variants:
-                    case.run(memory, *variant, *sizes)
-                    memory.release()
+            for variant, sizes in calls_of(case, level):
+                case.run(memory, *variant, *sizes)
+                memory.release()
     return {
         name: {
             "calls": watched.calls[name],

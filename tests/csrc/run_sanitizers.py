@@ -79,14 +79,17 @@ def build(
     subprocess.run([compiler, *flags, "-shared", *objects, "-o", target], check=True)
 
 
+def library_of(compiler: str, name: str) -> str:
+    """Return the path of a sanitizer's library, which has to be loaded before Python."""
+    command = [compiler, f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def environment_of(compiler: str, log: Path) -> dict[str, str]:
     """Load the sanitizer before Python, and have reports written where pytest cannot hide them."""
-    library = subprocess.run(
-        [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
     options = f"halt_on_error=1:log_path={log}"
     return os.environ | {
-        "LD_PRELOAD": library,
+        "LD_PRELOAD": library_of(compiler, "libasan.so"),
         # Small tensors would lie side by side in Python's own blocks, out of the sanitizer's sight.
         "PYTHONMALLOC": "malloc",
         # Python keeps memory until it ends; the kernels allocate none that could leak.

@@ -21,7 +21,7 @@ from . import calls
 from .conftest import ISAS
 from .guard_cases import CASES
 from .guard_pages import Blocks, Note, watching
-from .run_sanitizers import ROOT, build, copy_repository
+from .run_sanitizers import ROOT, build, copy_repository, library_of
 
 THREADS = 3
 FLAGS = [
@@ -67,12 +67,9 @@ def run_under_sanitizer(
     Raises:
         RuntimeError: the program failed.
     """
-    library = subprocess.run(
-        ["gcc", "-print-file-name=libtsan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
     with tempfile.TemporaryDirectory() as directory:
         environment = os.environ | {
-            "LD_PRELOAD": library,
+            "LD_PRELOAD": library_of("gcc", "libtsan.so"),
             "PYTHONPATH": str(copy),
             "TSAN_OPTIONS": f"log_path={directory}/report:exitcode=0:{options}",
         }

@@ -1,5 +1,6 @@
 """linear and batched_matmul: right within the bound, and the same bits however they are cut."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from . import calls
 from .operands import (
     PRODUCTS,
+    Array,
     bf16,
     bits,
     check_products,
@@ -19,10 +21,12 @@ from .operands import (
     run_linear,
 )  # fmt: skip
 
-COLUMNS = [0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 257]
-# T, in, out: one token, each panel width, few tokens and one more, more than a group; row tails of
-# the tile; more columns than one K block holds
+# T, in, out: sizes of zero; every tail of the columns; one token, each panel width, few tokens and
+# one more, more than a group; row tails of the tile; more columns than one K block holds
+COLUMNS = (0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 257)
 SHAPES = [
+    (0, 8, 4), (3, 8, 0), (0, 0, 0),
+    *((tokens, columns, 9) for columns in COLUMNS for tokens in (1, 4, 7)),
     (1, 96, 70), (2, 96, 7), (3, 65, 5), (4, 64, 66), (5, 33, 3), (6, 32, 4), (7, 40, 9),
     (13, 48, 129), (24, 70, 9), (25, 70, 9), (48, 33, 70), (49, 33, 70), (125, 34, 6),
     (263, 34, 133), (7, 4100, 5), (14, 8225, 7),
@@ -31,46 +35,31 @@ Types = tuple["np.dtype[Any]", "np.dtype[Any]", "np.dtype[Any]"]
 products = pytest.mark.parametrize("types", PRODUCTS, ids=lambda types: "-".join(map(str, types)))
 
 
+def operands(shape: tuple[int, int, int], types: Types) -> tuple[Array, Array]:
+    """Draw x [T, in] and a weight [out, in]."""
+    return normal(shape[:2], types[0]), normal(shape[:0:-1], types[1], seed=1)
+
+
 @products
-@pytest.mark.parametrize("columns", COLUMNS)
-def test_linear_is_right_for_every_tail_of_the_columns(
-    isa: str, types: Types, columns: int
-) -> None:
-    for tokens in (1, 4, 7):
-        x, weight = normal((tokens, columns), types[0]), normal((9, columns), types[1], seed=1)
+def test_linear_is_right_for_every_tail_with_the_same_bits_on_every_path(types: Types) -> None:
+    for shape in SHAPES:
+        x, weight = operands(shape, types)
+        check_same_bits(lambda x=x, w=weight: bits(run_linear(x, w, types[2])), threads=(2,))
         check_products(run_linear(x, weight, types[2]), x, weight)
 
 
 @products
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_linear_is_right_for_every_tail_of_the_tiles(
-    isa: str, types: Types, shape: tuple[int, int, int]
-) -> None:
-    x, weight = normal(shape[:2], types[0]), normal(shape[:0:-1], types[1], seed=1)
-    check_products(run_linear(x, weight, types[2]), x, weight)
-
-
-@products
-@pytest.mark.parametrize("shape", [(0, 8, 4), (3, 8, 0), (0, 0, 0)])
-def test_linear_takes_sizes_of_zero(types: Types, shape: tuple[int, int, int]) -> None:
-    out = run_linear(normal(shape[:2], types[0]), normal(shape[:0:-1], types[1]), types[2])
-    assert out.size == 0
-
-
-@products
-def test_linear_gives_the_same_bits_on_every_instruction_set_and_thread_count(types: Types) -> None:
-    for shape in (*SHAPES, (14, 520, 203)):
-        x, weight = normal(shape[:2], types[0]), normal(shape[:0:-1], types[1], seed=1)
-        threads = (1, 2, 3, 4, 7) if shape[2] == 203 else (2,)
-        check_same_bits(lambda x=x, w=weight: bits(run_linear(x, w, types[2])), threads=threads)
+def test_linear_gives_the_same_bits_on_any_number_of_threads(types: Types) -> None:
+    x, weight = operands((14, 520, 203), types)
+    check_same_bits(lambda: bits(run_linear(x, weight, types[2])))
 
 
 @products
 @pytest.mark.parametrize("columns", [70, 4100])
-def test_linear_gives_the_same_bits_for_any_cut_of_the_rows(
+def test_linear_gives_the_same_bits_for_any_cut_of_rows(
     isa: str, types: Types, columns: int
 ) -> None:
-    x, weight = normal((17, columns), types[0]), normal((11, columns), types[1], seed=1)
+    x, weight = operands((17, columns, 11), types)
     whole = bits(run_linear(x, weight, types[2]))
     for rows in (1, 2, 3, 4, 5, 6, 7, 16):
         parts = [run_linear(x[i : i + rows], weight, types[2]) for i in range(0, 17, rows)]
@@ -79,17 +68,15 @@ def test_linear_gives_the_same_bits_for_any_cut_of_the_rows(
     assert bits(np.concatenate(single, axis=1)) == whole
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @products
-def test_linear_lets_nan_and_infinity_through_to_their_own_row_only(
-    isa: str, types: Types, value: float
-) -> None:
-    x, weight = normal((8, 50), types[0]), np.abs(normal((5, 50), types[1], seed=1)) + 1
-    weight = weight.astype(types[1])
-    x[3, 49] = value
-    out = run_linear(x, weight, types[2]).astype(np.float32)
-    np.testing.assert_array_equal(out[3], np.full(5, value, np.float32))
-    assert np.isfinite(np.delete(out, 3, axis=0)).all()
+def test_linear_lets_nan_and_infinity_through_to_their_own_row_only(isa: str, types: Types) -> None:
+    x, weight = operands((8, 50, 5), types)
+    weight = (np.abs(weight) + 1).astype(types[1])
+    for value in (np.nan, np.inf, -np.inf):
+        x[3, 49] = value
+        out = run_linear(x, weight, types[2]).astype(np.float32)
+        np.testing.assert_array_equal(out[3], np.full(5, value, np.float32))
+        assert np.isfinite(np.delete(out, 3, axis=0)).all()
 
 
 def fused(a: Any, b: Any, c: Any) -> Any:
@@ -125,17 +112,14 @@ BATCHES = [
 
 
 @pytest.mark.parametrize("types", PRODUCTS[:3], ids=lambda types: "-".join(map(str, types)))
-@pytest.mark.parametrize("shape", BATCHES, ids=str)
-def test_batched_matmul_is_right_and_has_the_bits_of_linear(
-    isa: str, types: Types, shape: tuple[int, int, int, int]
-) -> None:
-    batch, m, n, k = shape
-    a, b = normal((batch, m, k), types[0]), normal((batch, n, k), types[1], seed=1)
-    out = empty((batch, m, n), types[2])
-    calls.batched_matmul(a, b, out)
-    for i in range(batch):
-        check_products(out[i], a[i], b[i])
-        assert bits(out[i]) == bits(run_linear(a[i], b[i], types[2]))
+def test_batched_matmul_is_right_and_has_the_bits_of_linear(isa: str, types: Types) -> None:
+    for batch, m, n, k in BATCHES:
+        a, b = normal((batch, m, k), types[0]), normal((batch, n, k), types[1], seed=1)
+        out = empty((batch, m, n), types[2])
+        calls.batched_matmul(a, b, out)
+        for i in range(batch):
+            check_products(out[i], a[i], b[i])
+            assert bits(out[i]) == bits(run_linear(a[i], b[i], types[2]))
 
 
 def test_batched_matmul_reads_strided_and_repeated_rows_where_they_lie(isa: str) -> None:
@@ -149,11 +133,8 @@ def test_batched_matmul_reads_strided_and_repeated_rows_where_they_lie(isa: str)
 
 
 def test_batched_matmul_gives_the_same_bits_for_any_number_of_threads() -> None:
-    a, b, out = (
-        normal((3, 20, 96), bf16),
-        normal((3, 150, 96), bf16, seed=1),
-        empty((3, 20, 150), bf16),
-    )
+    a, b = normal((3, 20, 96), bf16), normal((3, 150, 96), bf16, seed=1)
+    out = empty((3, 20, 150), bf16)
 
     def run() -> bytes:
         out[...] = np.nan
@@ -174,25 +155,22 @@ def test_the_bound_of_the_products_refuses_a_wrong_lane() -> None:
 
 
 @products
-@pytest.mark.parametrize("tokens", [1, 2, 7, 13, 125])
-@pytest.mark.parametrize("columns", [33, 1100])
-def test_several_weights_give_the_bits_of_each_alone(
-    isa: str, types: Types, tokens: int, columns: int
-) -> None:
-    x = normal((tokens, columns), types[0])
-    weights = [normal((n, columns), types[1], seed=n) for n in (70, 3, 0, 5)]
-    alone = [bits(run_linear(x, weight, types[2])) for weight in weights]
-    for threads in (1, 2, 7):
-        calls.set_num_threads(threads)
-        outs = [empty((tokens, len(weight)), types[2]) for weight in weights]
-        calls.linear(x, weights, outs)
-        assert [bits(out) for out in outs] == alone
+def test_several_weights_give_the_bits_of_each_alone(isa: str, types: Types) -> None:
+    for tokens, columns in ((1, 33), (1, 1100), (2, 33), (7, 1100), (13, 33), (125, 1100)):
+        x = normal((tokens, columns), types[0])
+        weights = [normal((n, columns), types[1], seed=n) for n in (70, 3, 0, 5)]
+        alone = [bits(run_linear(x, weight, types[2])) for weight in weights]
+        for threads in (1, 2, 7):
+            calls.set_num_threads(threads)
+            outs = [empty((tokens, len(weight)), types[2]) for weight in weights]
+            calls.linear(x, weights, outs)
+            assert [bits(out) for out in outs] == alone
 
 
 @products
 def test_linear_packs_no_more_tokens_than_its_scratch_holds(types: Types) -> None:
     # 8 MiB hold 174 tokens of 12 000 elements.
-    x, weight = normal((190, 12_000), types[0]), normal((3, 12_000), types[1], seed=1)
+    x, weight = operands((190, 12_000, 3), types)
     whole = run_linear(x, weight, types[2])
     parts = [run_linear(x[i : i + 95], weight, types[2]) for i in (0, 95)]
     assert bits(np.concatenate(parts)) == bits(whole)
@@ -206,25 +184,21 @@ def test_scratch_grows_with_threads_and_with_very_long_rows_only() -> None:
 
 
 @products
-@pytest.mark.parametrize("tokens", [0, 1, 7, 16, 130])
-def test_a_product_over_nothing_is_zero_and_the_bias(isa: str, types: Types, tokens: int) -> None:
-    x, weight, bias = empty((tokens, 0), types[0]), empty((9, 0), types[1]), normal((9,), bf16)
-    for given in (None, bias):
+def test_a_product_over_nothing_is_zero_and_the_bias(isa: str, types: Types) -> None:
+    weight, bias = empty((9, 0), types[1]), normal((9,), bf16)
+    for tokens, given in product((0, 1, 7, 16, 130), (None, bias)):
         out = empty((tokens, 9), types[2])
-        calls.linear(x, [weight], [out], [given])
+        calls.linear(empty((tokens, 0), types[0]), [weight], [out], [given])
         assert (out == (0 if given is None else bias.astype(types[2]))).all()
 
 
 @products
-@pytest.mark.parametrize("tokens", [1, 7, 130])
-def test_a_bias_is_added_to_the_sum_before_it_is_rounded(
-    isa: str, types: Types, tokens: int
-) -> None:
-    x, weight = normal((tokens, 96), types[0]), normal((70, 96), types[1], seed=1)
-    exact = run_linear(x, weight, f32)
-    for dtype in (bf16, f16, f32):
+def test_a_bias_is_added_to_the_sum_before_it_is_rounded(isa: str, types: Types) -> None:
+    for tokens, dtype in product((1, 7, 130), (bf16, f16, f32)):
+        x, weight = operands((tokens, 96, 70), types)
         bias, out = normal((70,), dtype, seed=2), empty((tokens, 70), types[2])
         calls.linear(x, [weight], [out], [bias])
+        exact = run_linear(x, weight, f32)
         assert bits(out) == bits((exact + bias.astype(f32)).astype(types[2]))
 
 

@@ -3,6 +3,7 @@
 A product is one of the dtype of x, or of integers.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from src import ml
 from src.ml import QuantizedTensor, Tensor
 
 from . import calls
-from .int8_operands import by_integers, integer_products
 from .operands import (
     Array,
     bf16,
@@ -25,123 +25,162 @@ from .operands import (
     normal,
     run_linear,
     tensor,
-)  # fmt: skip
-from .quantized_operands import FORMATS, NF4_CODE, elements, quantized, with_scales
+)
+from .quantized_operands import (
+    FORMATS,
+    GGML_FORMATS,
+    NF4_CODE,
+    by_integers,
+    elements,
+    integer_products,
+    quantized,
+    whole_blocks,
+    with_scales,
+)
 
-# T, in, out: rows of whole K blocks, of whole blocks, of half blocks (so that every second row
-# begins within one), of odd lengths; one token, each panel width, more than a group
+EVERY_FORMAT = [*FORMATS, *GGML_FORMATS]
+Format = tuple[Any, bool]
+# T, in, out: rows of one block, of an odd number, of whole K blocks and of one block more, of half
+# blocks and of odd lengths; one token, each panel width, more than a group; vectors of rows that
+# are not full. Rows of the formats of GGUF files are whole blocks.
 SHAPES = [
-    (1, 1024, 9), (1, 64, 70), (1, 32, 5), (1, 33, 3), (2, 576, 7), (3, 100, 5), (5, 96, 66),
-    (7, 1100, 5), (13, 512, 130), (60, 576, 9), (125, 96, 6),
+    (1, 32, 5), (1, 33, 3), (1, 480, 1), (1, 1024, 9), (1, 1088, 70), (1, 4128, 67), (2, 576, 33),
+    (3, 100, 5), (3, 96, 17), (4, 544, 33), (5, 512, 15), (6, 1024, 64), (7, 1100, 5),
+    (11, 1120, 70), (13, 512, 130), (40, 4128, 9), (60, 576, 9), (125, 96, 31),
 ]  # fmt: skip
 # The same for one token, with rows that end within a block of nested scales, or have several
-NESTED_SHAPES = [(1, 1088, 70), (1, 20_480, 6), (1, 16_384 + 64, 5)]
-formats = pytest.mark.parametrize(
-    ("dtype", "double"), FORMATS, ids=lambda value: str(value).replace("False", "single")
-)
+NESTED_SHAPES = [(1, 20_480, 6), (1, 16_384 + 64, 5)]
+
+
+def name_of(kind: Format) -> str:
+    return f"{kind[0]}-double" if kind[1] else str(kind[0])
+
+
+every_format = pytest.mark.parametrize("kind", EVERY_FORMAT, ids=name_of)
 activations = pytest.mark.parametrize("x_dtype", [bf16, f32], ids=str)
 
 
-def expected_products(x: Array, weight: QuantizedTensor, dtype: Any = f32) -> Array:
+def operands(shape: tuple[int, int, int], kind: Format, x_dtype: Any) -> tuple[Array, Any]:
+    """Draw x [T, in] and a weight [out, in] of whole blocks where a format has no others."""
+    columns = whole_blocks(kind[0], shape[1])
+    return normal((shape[0], columns), x_dtype), quantized((shape[2], columns), *kind, seed=1)
+
+
+def expected_products(x: Array, weight: QuantizedTensor) -> Array:
     """Compute sums of integers, or the product with the dequantized weight."""
     with np.errstate(all="ignore"):
         if by_integers(x, weight):
-            return integer_products(x, weight).astype(dtype)
-        return run_linear(x, tensor(elements(weight, x.dtype)), dtype)
+            return integer_products(x, weight)
+        return run_linear(x, tensor(elements(weight, x.dtype)))
+
+
+@cache  # for every instruction set
+def promised(shape: tuple[int, int, int], kind: Format, x_dtype: Any) -> tuple[Array, Any, Array]:
+    """Draw operands; return them and their product, which is held against float64."""
+    x, weight = operands(shape, kind, x_dtype)
+    expected = expected_products(x, weight)
+    if not by_integers(x, weight):
+        check_products(expected, x, elements(weight, x_dtype))
+    return x, weight, expected
 
 
 # ---- products -----------------------------------------------------------------------------------
 
 
-@formats
+@every_format
 @activations
-@pytest.mark.parametrize("shape", SHAPES + NESTED_SHAPES, ids=str)
-def test_products_are_right_and_have_the_bits_that_are_promised(
-    isa: str, dtype: Any, double: bool, x_dtype: Any, shape: tuple[int, int, int]
+def test_products_are_right_and_have_the_promised_bits(
+    isa: str, kind: Format, x_dtype: Any
 ) -> None:
-    x, weight = normal(shape[:2], x_dtype), quantized(shape[:0:-1], dtype, double, seed=1)
-    out = run_linear(x, weight)
-    assert bits(out) == bits(expected_products(x, weight))
-    if not by_integers(x, weight):
-        check_products(out, x, elements(weight, x_dtype))
-    if x_dtype == bf16:
-        assert bits(run_linear(x, weight, bf16)) == bits(expected_products(x, weight, bf16))
+    for shape in SHAPES + (NESTED_SHAPES if kind[1] else []):
+        x, weight, expected = promised(shape, kind, x_dtype)
+        assert bits(run_linear(x, weight)) == bits(expected), shape
+        if x_dtype == bf16:
+            assert bits(run_linear(x, weight, bf16)) == bits(expected.astype(bf16)), shape
 
 
-@formats
+@every_format
 @activations
-@pytest.mark.parametrize("shape", SHAPES[::2], ids=str)
-def test_products_have_the_same_bits_on_every_instruction_set_and_thread_count(
-    dtype: Any, double: bool, x_dtype: Any, shape: tuple[int, int, int]
+def test_products_have_the_same_bits_on_every_path_and_any_threads(
+    kind: Format, x_dtype: Any
 ) -> None:
-    x, weight = normal(shape[:2], x_dtype), quantized(shape[:0:-1], dtype, double, seed=1)
-    check_same_bits(lambda: bits(run_linear(x, weight)), threads=(1, 2, 7))
+    for shape in ((1, 1280, 301), (3, 768, 70), (9, 1056, 203), (7, 1100, 66)):
+        x, weight = operands(shape, kind, x_dtype)
+        check_same_bits(lambda x=x, w=weight: bits(run_linear(x, w)), threads=(1, 2, 7))
 
 
-@formats
+@every_format
 @pytest.mark.parametrize("columns", [96, 1088])
-def test_products_have_the_same_bits_for_any_cut_of_the_rows(
-    isa: str, dtype: Any, double: bool, columns: int
-) -> None:
-    x, weight = normal((17, columns), bf16), quantized((11, columns), dtype, double, seed=1)
-    whole = bits(run_linear(x, weight))
-    for rows in (1, 2, 3, 6, 7, 16):
-        parts = [run_linear(x[i : i + rows], weight) for i in range(0, 17, rows)]
+def test_products_have_the_same_bits_for_any_chunks(isa: str, kind: Format, columns: int) -> None:
+    x, weight = operands((50, columns, 19), kind, bf16)
+    whole = bits(run_linear(x, weight, bf16))
+    for rows in (1, 3, 6, 7, 16):
+        parts = [run_linear(x[i : i + rows], weight, bf16) for i in range(0, 50, rows)]
         assert bits(np.concatenate(parts)) == whole
 
 
-@formats
+@every_format
 @pytest.mark.parametrize("tokens", [1, 4, 13])
-def test_several_quantized_weights_give_the_bits_of_each_alone(
-    isa: str, dtype: Any, double: bool, tokens: int
-) -> None:
-    x = normal((tokens, 128), bf16)
-    weights = [quantized((n, 128), dtype, double, seed=n) for n in (70, 3, 0, 5)]
+def test_several_weights_give_the_bits_of_each_alone(isa: str, kind: Format, tokens: int) -> None:
+    x, _ = operands((tokens, 128, 1), kind, bf16)
+    weights = [quantized((n, x.shape[1]), *kind, seed=n) for n in (70, 3, 0, 5)]
     outs = [empty((tokens, weight.shape[0]), bf16) for weight in weights]
     calls.linear(x, weights, outs)
     assert [bits(out) for out in outs] == [bits(run_linear(x, w, bf16)) for w in weights]
+
+
+@every_format
+@activations
+def test_a_product_over_no_blocks_is_zero(isa: str, kind: Format, x_dtype: Any) -> None:
+    for tokens in (0, 1, 4, 16, 130):
+        assert not run_linear(empty((tokens, 0), x_dtype), quantized((16, 0), *kind)).any()
 
 
 EXTREMES: list[list[float]] = [
     [0.0], [2.0**-100, 2.0**100, 0.0], [0.3, 1.7, 2.0], [2.0**-101], [2.0**101, 1.0],
     [1.0, 1e-40], [3e38, 1.0], [-0.5, 1.0], [np.inf], [1.0, 1.0, np.nan],
 ]  # fmt: skip
+HALVES = [
+    [0.0, -0.0, 2.0**-24, -(2.0**-24), 1e-6, 2.0**-14, 0.01, -0.3, 1.0, 60000.0, -65504.0],
+    [np.inf, 1.0], [1.0, np.nan, 0.0],
+]  # fmt: skip
 
 
-@formats
-@pytest.mark.parametrize("scales", EXTREMES, ids=str)
-def test_scales_of_any_size_give_the_bits_that_are_promised(
-    isa: str, dtype: Any, double: bool, scales: list[float]
-) -> None:
-    weight = with_scales(quantized((6, 640), dtype, double), np.array(scales))
-    for tokens in (1, 3):
-        x = normal((tokens, 640), bf16)
-        assert bits(run_linear(x, weight)) == bits(expected_products(x, weight))
+@every_format
+def test_scales_and_numbers_of_any_size_give_the_promised_bits(isa: str, kind: Format) -> None:
+    x = normal((7, 1024), bf16)
+    x[3:, 32:64], x[3:, 256:300], x[3:, 480:512] = 0, 1e-40, 3e38
+    for scales in HALVES if kind in GGML_FORMATS else EXTREMES:
+        weight = with_scales(quantized((23, 1024), *kind), np.array(scales))
+        expected = expected_products(x, weight)
+        for tokens in (1, 3, 7):
+            assert bits(run_linear(x[-tokens:], weight)) == bits(expected[-tokens:]), scales
 
 
 # ---- dequantizing -------------------------------------------------------------------------------
 
 
-@formats
+@every_format
 @pytest.mark.parametrize("out_dtype", [f32, bf16, f16], ids=str)
-@pytest.mark.parametrize("shape", [(5, 96), (7, 33), (3, 1088), (1, 1), (20_001,), (2, 3, 50)])
-def test_dequantizing_gives_code_times_scale_rounded_once(
-    isa: str, dtype: Any, double: bool, out_dtype: Any, shape: tuple[int, ...]
+def test_dequantizing_gives_code_times_scale_plus_minimum(
+    isa: str, kind: Format, out_dtype: Any
 ) -> None:
-    weight = quantized(shape, dtype, double)
-    out = empty(shape, out_dtype)
-    calls.get_rows(weight, None, out)
-    assert bits(out) == bits(elements(weight, out_dtype))
+    shapes: list[tuple[int, ...]] = [(5, 96), (7, 33), (3, 1088), (1, 1), (20_001,), (2, 3, 50)]
+    weights = [quantized((*s[:-1], whole_blocks(kind[0], s[-1])), *kind) for s in shapes]
+    if kind in GGML_FORMATS:
+        weights += [with_scales(quantized((90, 256), *kind), np.array(x)) for x in HALVES]
+    for weight in weights:
+        out = empty(weight.shape, out_dtype)
+        calls.get_rows(weight, None, out)
+        assert bits(out) == bits(elements(weight, out_dtype)), weight.shape
 
 
-@formats
-@pytest.mark.parametrize("columns", [64, 50, 33])
-def test_rows_are_dequantized_in_any_order(
-    isa: str, dtype: Any, double: bool, columns: int
-) -> None:
-    weight = quantized((9, columns), dtype, double)
+@every_format
+@pytest.mark.parametrize("columns", [33, 50, 64, 1280, 20_480])
+def test_rows_are_dequantized_in_any_order(isa: str, kind: Format, columns: int) -> None:
+    weight = quantized((9, whole_blocks(kind[0], columns)), *kind)
     rows = np.array([8, 0, 3, 3], np.int32)
-    out = empty((4, columns), bf16)
+    out = empty((4, weight.shape[1]), bf16)
     calls.get_rows(weight, rows, out)
     assert bits(out) == bits(elements(weight, bf16)[rows])
 
@@ -152,42 +191,38 @@ def test_rows_are_dequantized_in_any_order(
 def blocks_of(x: Array, size: int) -> tuple[Array, Array]:
     """Cut x into rows of a block, padded by zeros; return them and their absmax."""
     padded = np.zeros(-(-x.size // size) * size, np.float32)
-    padded[: x.size] = x.reshape(-1).astype(np.float32)
+    padded[: x.size] = x.astype(np.float32)
     rows = padded.reshape(-1, size)
     return rows, np.abs(rows).max(axis=1)
 
 
 @pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=str)
-@pytest.mark.parametrize("n", [1, 63, 64, 65, 640, 20_001])
-def test_nf4_takes_the_entry_whose_neighbours_middles_enclose_the_element(
-    isa: str, dtype: Any, n: int
-) -> None:
-    x = normal((n,), dtype)
-    rows, absmax = blocks_of(x, 64)
-    scaled = rows * (1 / absmax)[:, None]
-    if n % 64:
-        scaled[-1] = rows[-1] / absmax[-1]
+def test_nf4_takes_the_entry_whose_middles_enclose_the_element(isa: str, dtype: Any) -> None:
     middles = (NF4_CODE[:-1] + NF4_CODE[1:]) / np.float32(2)
-    codes = np.searchsorted(middles, scaled, side="left").reshape(-1)[: n + n % 2]
-    weight = ml.quantize(tensor(x), ml.nf4)
-    np.testing.assert_array_equal(weight.scales.numpy(), absmax)
-    np.testing.assert_array_equal(weight.codes.numpy(), codes[0::2] << 4 | codes[1::2])
+    for n in (1, 63, 64, 65, 640, 20_001):
+        x = normal((n,), dtype)
+        rows, absmax = blocks_of(x, 64)
+        scaled = rows * (1 / absmax)[:, None]
+        if n % 64:
+            scaled[-1] = rows[-1] / absmax[-1]
+        codes = np.searchsorted(middles, scaled, side="left").reshape(-1)[: n + n % 2]
+        weight = ml.quantize(tensor(x), ml.nf4)
+        np.testing.assert_array_equal(weight.scales.numpy(), absmax)
+        np.testing.assert_array_equal(weight.codes.numpy(), codes[0::2] << 4 | codes[1::2])
 
 
 @pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=str)
-@pytest.mark.parametrize("n", [1, 31, 32, 33, 320, 20_001])
-def test_int8_takes_a_127th_of_the_largest_as_scale_and_its_nearest_multiple(
-    isa: str, dtype: Any, n: int
-) -> None:
-    x = normal((n,), dtype)
-    rows, absmax = blocks_of(x, 32)
-    scales = (absmax.astype(np.float32) / np.float32(127)).astype(bf16).astype(np.float32)
-    codes = np.rint(rows * (np.float32(1) / scales)[:, None]).reshape(-1)[:n]
-    weight = ml.quantize(tensor(x), ml.int8_block)
-    np.testing.assert_array_equal(weight.scales.numpy().astype(np.float32), scales)
-    np.testing.assert_array_equal(weight.codes.numpy(), codes)
-    half = np.repeat(scales, 32)[:n] * (0.5 + 2**-15)
-    assert (np.abs(elements(weight) - x.astype(np.float64)) <= half).all()
+def test_int8_takes_a_127th_of_the_largest_and_the_nearest_multiple(isa: str, dtype: Any) -> None:
+    for n in (1, 31, 32, 33, 320, 20_001):
+        x = normal((n,), dtype)
+        rows, absmax = blocks_of(x, 32)
+        scales = (absmax / np.float32(127)).astype(bf16).astype(np.float32)
+        codes = np.rint(rows * (np.float32(1) / scales)[:, None]).reshape(-1)[:n]
+        weight = ml.quantize(tensor(x), ml.int8_block)
+        np.testing.assert_array_equal(weight.scales.numpy().astype(np.float32), scales)
+        np.testing.assert_array_equal(weight.codes.numpy(), codes)
+        half = np.repeat(scales, 32)[:n] * (0.5 + 2**-15)
+        assert (np.abs(elements(weight) - x.astype(np.float64)) <= half).all()
 
 
 @pytest.mark.parametrize(
@@ -243,12 +278,3 @@ def test_elements_that_are_not_finite_are_counted(isa: str, dtype: Any, value: f
     assert calls.quantize(x, dtype, codes, scales) == 0
     x[[0, 20_000, 39_999]] = value
     assert calls.quantize(x, dtype, codes, scales) == 3
-
-
-@formats
-@activations
-@pytest.mark.parametrize("tokens", [0, 1, 4, 16, 130])
-def test_a_product_over_no_blocks_is_zero(
-    isa: str, dtype: Any, double: bool, x_dtype: Any, tokens: int
-) -> None:
-    assert not run_linear(empty((tokens, 0), x_dtype), quantized((16, 0), dtype, double)).any()

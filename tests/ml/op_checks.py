@@ -27,6 +27,7 @@ SHAPES_AND_DIMS = [(shape, dim) for shape in SHAPES for dim in range(-len(shape)
 INTEGERS = (ml.int64, ml.int32, ml.int8, ml.uint8, ml.uint16)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", ml.DTYPES, ids=str)
 EVERY_FLOAT = pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
+EVERY_CACHE_DTYPE = pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
 
 Array = np.ndarray[Any, Any]
 

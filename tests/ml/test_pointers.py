@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 SRC = Path(__file__).parents[2] / "src"
 MODULES = sorted(path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py"))
 SURFACE = (Path(__file__).parents[2] / "csrc" / "kernels.h").read_text(encoding="utf-8")
@@ -33,15 +31,15 @@ def test_the_surface_is_read_from_the_header() -> None:
     assert {"linear", "softmax", "attention", "compiler_version", "isa_select"} <= KERNELS
 
 
-@pytest.mark.parametrize("path", MODULES)
-def test_pointers_are_made_in_one_module_and_kernels_called_by_ops_and_tensors(path: str) -> None:
-    names = set(names_of(path))
-    made = {name for owner, name in names if owner == "ffi" and name in POINTER_MAKERS}
-    assert made == ({"cast"} if path == "ml/kernels.py" else set())
-    assert ("", "ctypes") not in names
-    if not CALLERS.fullmatch(path):
-        assert not {name for owner, name in names if owner == "lib" and name in KERNELS}
-        assert "pointer" not in {name for _, name in names} or path == "ml/storage.py"
+def test_pointers_are_made_in_one_module_and_kernels_called_by_ops_and_tensors() -> None:
+    for path in MODULES:
+        names = set(names_of(path))
+        made = {name for owner, name in names if owner == "ffi" and name in POINTER_MAKERS}
+        assert made == ({"cast"} if path == "ml/kernels.py" else set()), path
+        assert ("", "ctypes") not in names, path
+        if not CALLERS.fullmatch(path):
+            assert not {name for owner, name in names if owner == "lib" and name in KERNELS}, path
+            assert "pointer" not in {name for _, name in names} or path == "ml/storage.py"
 
 
 def test_each_kernel_is_called_in_one_place() -> None:

@@ -66,9 +66,7 @@ def test_the_codes_are_theirs() -> None:
 
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_quantizing_and_dequantizing_give_their_bits(
-    dtype: tuple[Any, ml.DType], shape: tuple[int, int]
-) -> None:
+def test_both_ways_give_their_bits(dtype: tuple[Any, ml.DType], shape: tuple[int, int]) -> None:
     x = weights(shape, dtype[0])
     packed, state = functional.quantize_4bit(x, quant_type="nf4")
     mine = ml.quantize(tensor(x), ml.nf4)

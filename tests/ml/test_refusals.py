@@ -472,6 +472,10 @@ ml.quantize(f(4, 64), ml.bfloat16) ->
     DTypeError: [quantize] dtype= must be one of nf4, int8_block, q4_0, q8_0: bfloat16
 ml.quantize(f(4, 64), ml.int8_block, True) ->
     DTypeError: [quantize] dtype= of double quantization must equal nf4: int8_block
+ml.quantize(ml.full((4, 64), np.nan), ml.nf4) ->
+    TensorError: [quantize] elements must be finite: 256 of 256 are not (shape [4, 64])
+ml.quantize(ml.full((4, 64), np.inf), ml.int8_block) ->
+    TensorError: [quantize] elements must be finite: 256 of 256 are not (shape [4, 64])
 nf4(4, 64).dequantize(ml.int32) ->
     DTypeError: [dequantize] dtype= must be a real floating-point dtype: int32
 ml.exp(nf4(4, 64)) ->
@@ -549,10 +553,5 @@ def test_every_error_of_the_library_is_a_tensor_error(kind):
     assert issubclass(kind, ml.TensorError)
     assert issubclass(ml.TensorError, ml.LlamaBoltsError)
     assert not issubclass(kind, (IndexError, TypeError, ValueError))
-
-
-def test_a_refused_allocation_can_be_caught_as_either_family():
-    with pytest.raises(ml.TensorMemoryError, match=r"\[empty\] bytes must fit into memory: "):
-        ml.Tensor.empty((2**61,), ml.uint8)
-    assert issubclass(ml.TensorMemoryError, ml.TensorError)
+    assert issubclass(ml.TensorMemoryError, (ml.TensorError, MemoryError))
     assert issubclass(ml.TensorMemoryError, MemoryError)

@@ -55,11 +55,11 @@ def test_sizes_come_from_the_parameters_and_what_they_leave_open_is_0() -> None:
     assert from_params().group_size == 4
 
 
-@pytest.mark.parametrize("vocabulary", [-1, None])
-def test_a_vocabulary_that_is_not_said_is_left_to_the_tensors(vocabulary: int | None) -> None:
-    args = from_params(vocab_size=vocabulary)
-    assert args.vocab_size == 0
-    assert args.tensor_sizes == {"D": 64, "Hh": 64, "Kh": 16, "h": 8}
+def test_a_vocabulary_that_is_not_said_is_left_to_the_tensors() -> None:
+    for vocabulary in (-1, None):
+        args = from_params(vocab_size=vocabulary)
+        assert args.vocab_size == 0
+        assert args.tensor_sizes == {"D": 64, "Hh": 64, "Kh": 16, "h": 8}
 
 
 @pytest.mark.parametrize("key", ["n_kv_heads", "rope_theta", "max_seq_len", "use_scaled_rope"])
@@ -68,21 +68,15 @@ def test_null_is_as_good_as_absent(key: str) -> None:
     assert from_params(**{key: None}) == args_from_params(absent)
 
 
-def known_size(dim: int, layers: int) -> ModelArgs:
-    return from_params(
-        dim=dim, n_layers=layers, n_heads=32, rope_theta=500000.0, use_scaled_rope=True
-    )
-
-
 @pytest.mark.parametrize(
     ("dim", "layers", "factor"),
     [(4096, 32, 8.0), (8192, 80, 8.0), (2048, 16, 32.0), (3072, 28, 32.0)],
     ids=["3.1 8B", "3.1 70B", "3.2 1B", "3.2 3B"],
 )
-def test_rope_is_scaled_by_8_but_by_32_in_the_sizes_of_llama_3_2(
-    dim: int, layers: int, factor: float
-) -> None:
-    assert known_size(dim, layers).rope_scaling == RopeScaling(factor, 1.0, 4.0, 8192)
+def test_rope_is_scaled_by_8_but_by_32_in_llama_3_2(dim: int, layers: int, factor: float) -> None:
+    sizes = {"dim": dim, "n_layers": layers, "n_heads": 32, "rope_theta": 500000.0}
+    args = from_params(**sizes, use_scaled_rope=True)
+    assert args.rope_scaling == RopeScaling(factor, 1.0, 4.0, 8192)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +87,7 @@ def test_rope_is_scaled_by_8_but_by_32_in_the_sizes_of_llama_3_2(
         ({"use_scaled_rope": True, "max_seq_len": 1024}, 1024),
     ],
 )  # fmt: skip
-def test_the_longest_context_is_what_the_parameters_say_or_the_familys(
+def test_the_longest_context_is_said_or_the_familys(
     changes: dict[str, object], length: int
 ) -> None:
     assert from_params(**changes).max_context_length == length
@@ -130,15 +124,13 @@ def test_the_feed_forward_size_is_that_of_the_published_models(
 ) -> None:
     params = {"dim": dim, "multiple_of": multiple_of, "ffn_dim_multiplier": multiplier}
     assert feed_forward_dim(params) == size
-
-
-def test_without_multiple_of_the_tensors_say_the_size() -> None:
-    assert feed_forward_dim({"dim": 4096, "multiple_of": None}) is None
-    assert feed_forward_dim({"dim": 4096}) is None
+    # Without `multiple_of` the tensors say it.
+    assert feed_forward_dim(params | {"multiple_of": None}) is None
+    assert feed_forward_dim({"dim": dim}) is None
 
 
 @pytest.mark.parametrize("config", PUBLISHED.values(), ids=PUBLISHED)
-def test_the_sizes_of_published_models_are_those_of_their_files(
+def test_published_models_have_the_sizes_of_their_files(
     tmp_path: Path, config: dict[str, Any]
 ) -> None:
     args = from_config(tmp_path, config)
@@ -180,16 +172,15 @@ def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path) -> None:
     assert (unlimited.max_context_length, unlimited.sliding_window) == (131072, None)
 
 
-@pytest.mark.parametrize("key", ["head_dim", "num_key_value_heads"])
-def test_null_in_a_config_is_as_good_as_absent(tmp_path: Path, key: str) -> None:
-    args = from_config(tmp_path, LLAMA_2_7B, **{key: None})
-    assert (args.head_dim, args.n_kv_heads) == (128, 32)
+def test_null_in_a_config_is_as_good_as_absent(tmp_path: Path) -> None:
+    for key in ("head_dim", "num_key_value_heads"):
+        args = from_config(tmp_path, LLAMA_2_7B, **{key: None})
+        assert (args.head_dim, args.n_kv_heads) == (128, 32)
 
 
 def test_head_dim_may_differ_from_the_quotient(tmp_path: Path) -> None:
-    args = from_config(tmp_path, CONFIG, head_dim=10)
-    assert args.head_dim == 10
-    assert args.tensor_sizes == {"D": 24, "Hh": 40, "Kh": 20, "h": 10, "F": 56, "V": 40}
+    sizes = from_config(tmp_path, CONFIG, head_dim=10).tensor_sizes
+    assert sizes == {"D": 24, "Hh": 40, "Kh": 20, "h": 10, "F": 56, "V": 40}
 
 
 def test_biases_are_those_of_the_two_settings(tmp_path: Path) -> None:
@@ -212,45 +203,31 @@ def test_a_sliding_window_caps_the_context_of_a_mistral(
 SCALED = replace(GROUPED.args(), rope_scaling=RopeScaling(8.0))
 
 
-def test_the_scaling_factor_can_be_overridden() -> None:
+def test_the_scaling_factor_can_be_overridden_where_there_is_one() -> None:
     assert with_rope_factor(SCALED, 16.0).rope_scaling == RopeScaling(16.0)
     linear = replace(SCALED, rope_scaling=LinearRopeScaling(2.0))
     assert with_rope_factor(linear, 3.0).rope_scaling == LinearRopeScaling(3.0)
     assert with_rope_factor(SCALED, None) is SCALED
-
-
-@pytest.mark.parametrize("factor", [0.0, -8.0, 0.5, float("nan"), float("inf"), 1e7])
-def test_a_senseless_scaling_factor_is_refused(factor: float) -> None:
-    with pytest.raises(ModelConfigError, match="rope_scaling_factor: expected 1 to 1e\\+06"):
-        with_rope_factor(SCALED, factor)
-
-
-def test_a_scaling_factor_for_a_model_without_scaling_is_refused() -> None:
     with pytest.raises(ModelConfigError, match="expected a model whose RoPE is scaled"):
         with_rope_factor(GROUPED.args(), 8.0)
+    for factor in (0.0, -8.0, 0.5, float("nan"), float("inf"), 1e7):
+        with pytest.raises(ModelConfigError, match="rope_scaling_factor: expected 1 to 1e\\+06"):
+            with_rope_factor(SCALED, factor)
 
 
-@pytest.mark.parametrize(
-    ("weight", "activation"),
-    [
-        (ml.bfloat16, ml.bfloat16), (ml.float8_e4m3fn, ml.bfloat16), (ml.float8_e5m2, ml.bfloat16),
-        (ml.float16, ml.float32), (ml.float32, ml.float32),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_activations_follow_the_weights(weight: ml.DType, activation: ml.DType) -> None:
-    assert activation_dtype(dtypes(weight)) is activation
+def test_activations_follow_the_weights() -> None:
+    for weight in (ml.bfloat16, ml.float8_e4m3fn, ml.float8_e5m2):
+        assert activation_dtype(dtypes(weight)) is ml.bfloat16
+    for weight in (ml.float16, ml.float32):
+        assert activation_dtype(dtypes(weight)) is ml.float32
+    quantized = dtypes(ml.float16) | {"layers.0.attention.wq.weight": ml.nf4}
+    assert activation_dtype(quantized) is ml.float32
 
 
 def test_matrices_of_16_and_32_bits_go_together() -> None:
     for one, other in itertools.permutations((ml.bfloat16, ml.float16, ml.float32), 2):
         assert activation_dtype(dtypes(one, output=other)) is ml.float32
         assert activation_dtype(dtypes(one, tok_embeddings=other)) is ml.float32
-
-
-def test_matrices_of_8_bits_beside_others_are_refused() -> None:
-    with pytest.raises(ModelConfigError, match="of one dtype, got bfloat16, float8_e4m3fn"):
-        activation_dtype(dtypes(ml.bfloat16, output=ml.float8_e4m3fn))
 
 
 def test_only_the_embeddings_may_be_bfloat16_beside_float8() -> None:
@@ -264,17 +241,22 @@ def test_only_the_embeddings_may_be_bfloat16_beside_float8() -> None:
             activation_dtype(dtypes(ml.float8_e4m3fn, **others))
 
 
-def test_quantized_matrices_go_with_any_dtype() -> None:
-    plain = dtypes(ml.float16)
-    assert activation_dtype(plain | {"layers.0.attention.wq.weight": ml.nf4}) is ml.float32
-
-
 def test_norms_may_be_float32_beside_bfloat16_matrices() -> None:
     assert activation_dtype(dtypes(ml.bfloat16, norm=ml.float32)) is ml.bfloat16
-    with pytest.raises(ModelConfigError, match=r"norm\.weight: expected one of .*got float8_e5m2"):
-        activation_dtype(dtypes(ml.float8_e5m2, norm=ml.float8_e5m2))
 
 
-def test_integer_weights_are_refused() -> None:
-    with pytest.raises(ModelConfigError, match="floating-point weights, got int32"):
-        activation_dtype(dtypes(ml.int32))
+@pytest.mark.parametrize(
+    ("weights", "match"),
+    [
+        (dtypes(ml.bfloat16, output=ml.float8_e4m3fn), "one dtype, got bfloat16, float8_e4m3fn"),
+        (
+            dtypes(ml.float8_e5m2, norm=ml.float8_e5m2),
+            r"norm\.weight: expected one of .*got float8_e5m2",
+        ),
+        (dtypes(ml.int32), "floating-point weights, got int32"),
+    ],
+    ids=["matrices of 8 bits beside others", "norms of 8 bits", "integers"],
+)
+def test_other_weights_are_refused(weights: dict[str, Any], match: str) -> None:
+    with pytest.raises(ModelConfigError, match=match):
+        activation_dtype(weights)

@@ -31,9 +31,7 @@ def run(
 
 @pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
-def test_rows_of_several_sequences_have_the_bits_of_each_alone(
-    config: Tiny, dtype: ml.DType
-) -> None:
+def test_rows_of_several_sequences_have_the_bits_of_one(config: Tiny, dtype: ml.DType) -> None:
     model = transformer(config, dtype)
     texts = [token_ids(config, count, seed=count) for count in (1, 9, 33)]
     alone = [

@@ -30,11 +30,11 @@ from tests.model import oracle
 from tests.model.test_hugging_face_oracle import (
     CONFIGS,
     SHARE_OF_THEIR_ERROR,
-    TEXT_SEEDS,
+    check_no_further_off,
     ids_for,
-    ours,
     save,
 )
+from tests.model.test_llama import run
 
 pytestmark = pytest.mark.oracle
 
@@ -110,12 +110,7 @@ def test_logits_are_no_further_off_than_those_of_transformers(
         whole.float().numpy().reshape(weight.shape),
     )
     wide = dequantized(read(tmp_path / "small"), CONFIGS[name])
-    texts = [ids_for(name, seed=seed) for seed in TEXT_SEEDS]
-    exact = np.concatenate([oracle.logits(wide, ids) for ids in texts])
-    theirs = oracle.errors(np.concatenate([oracle.logits(narrow, ids) for ids in texts]), exact)
-    found = oracle.errors(np.concatenate([ours(model, ids) for ids in texts]), exact)
-    assert found[0] <= SHARE_OF_THEIR_ERROR * theirs[0]
-    assert found[1] <= SHARE_OF_THEIR_ERROR * theirs[1]
+    check_no_further_off(model, narrow, wide, name)
 
 
 @pytest.mark.parametrize("quantize", ["nf4", "int8"])
@@ -134,5 +129,5 @@ def test_transformers_reads_what_is_saved_here(tmp_path: Path, name: str, quanti
         )
     ids = ids_for(name)
     exact = oracle.logits(dequantized(theirs, CONFIGS[name] | {"tie_word_embeddings": False}), ids)
-    found = oracle.errors(ours(model, ids), exact)
+    found = oracle.errors(run(model.transformer, ids), exact)
     assert found[1] <= SHARE_OF_THEIR_ERROR * oracle.errors(oracle.logits(theirs, ids), exact)[1]

@@ -21,13 +21,7 @@ from src.model import (
 from src.model.forecast import MemoryForecast
 from tests.model.hugging_face_tiny import write_tiny
 from tests.model.tiny import GROUPED
-from tests.support.pth_writer import write_random_meta_directory
-
-PARAMS = {
-    "dim": 64, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 96, "multiple_of": 32,
-    "norm_eps": 1e-5, "rope_theta": 500000.0,
-}  # fmt: skip
-
+from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 
 ARGS = GROUPED.args(ml.bfloat16)
 
@@ -40,7 +34,7 @@ def forecast_of(positions: int = 100, **changes: Any) -> MemoryForecast:
 @pytest.fixture(scope="module")
 def meta(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("meta")
-    write_random_meta_directory(directory, PARAMS)
+    write_random_meta_directory(directory, SMALL_PARAMS)
     return directory
 
 
@@ -61,14 +55,11 @@ def test_both_layouts_are_told_as_they_turn_out(meta: Path, tmp_path: Path) -> N
 def test_without_a_wish_the_context_is_that_of_the_model_up_to_a_limit(meta: Path) -> None:
     assert forecast_memory(meta, None, 4096).positions == 4096
     assert forecast_memory(meta, None, 9999).positions == 8192
-
-
-def test_the_bundled_model_needs_no_name() -> None:
-    assert forecast_memory(None, None, 4096).args.max_context_length == 131072
+    assert forecast_memory(None, None, 4096).args.max_context_length == 131072  # the bundled model
 
 
 def test_parts_of_a_model_count_as_copied(tmp_path: Path) -> None:
-    write_random_meta_directory(tmp_path, PARAMS, shards=2)
+    write_random_meta_directory(tmp_path, SMALL_PARAMS, shards=2)
     forecast = forecast_memory(tmp_path, 16, 4096)
     assert forecast.mapped == 0
     assert forecast.copied == sum(file.stat().st_size for file in tmp_path.glob("*.pth"))
@@ -76,16 +67,16 @@ def test_parts_of_a_model_count_as_copied(tmp_path: Path) -> None:
 
 
 def test_no_weight_is_looked_at(tmp_path: Path) -> None:
-    (tmp_path / "params.json").write_text(json.dumps(PARAMS))
+    (tmp_path / "params.json").write_text(json.dumps(SMALL_PARAMS))
     (tmp_path / "consolidated.00.pth").touch()
-    assert kv_cache_bytes(forecast_memory(tmp_path, 16, 4096).args, 16) == 3 * 2 * 16 * 2 * 16 * 2
+    assert kv_cache_bytes(forecast_memory(tmp_path, 16, 4096).args, 16) == 2 * 2 * 16 * 2 * 16 * 2
     (tmp_path / "consolidated.00.pth").unlink()
     (tmp_path / "consolidated.00.pth").symlink_to(tmp_path / "absent")
     assert forecast_memory(tmp_path, 16, 4096).mapped == 0
 
 
 def test_an_error_of_the_parameters_names_the_directory(tmp_path: Path) -> None:
-    (tmp_path / "params.json").write_text(json.dumps(PARAMS | {"norm_eps": 0}))
+    (tmp_path / "params.json").write_text(json.dumps(SMALL_PARAMS | {"norm_eps": 0}))
     with pytest.raises(ModelConfigError, match=f"{tmp_path}: norm_eps: expected 1e-12 to 1"):
         forecast_memory(tmp_path, 16, 4096)
 

@@ -9,7 +9,7 @@ import pytest
 from src import ml
 from src.ml import kernels
 from src.model import InferenceContext
-from tests.model.test_llama import bits, reference_logits
+from tests.model.test_llama import DTYPES, check_bits, reference_logits
 from tests.model.tiny import CONFIGS, GROUPED, Tiny, rounded, token_ids, transformer, weights
 
 
@@ -40,12 +40,12 @@ def test_bfloat16_logits_of_fused_are_no_further_from_the_formula() -> None:
     assert error("fused") <= 1.02 * error("eager")
 
 
-@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
+@DTYPES
 def test_eager_has_the_same_bits_for_any_chunking_too(dtype: ml.DType) -> None:
     ids, model = token_ids(GROUPED, 40), transformer(GROUPED, dtype)
     halves = logits(GROUPED, dtype, ids, "eager")
     whole = model.forward(InferenceContext(model.args, 40, "eager"), ids, all_positions=True)
-    np.testing.assert_array_equal(bits(halves), bits(whole.numpy()))
+    check_bits(halves, whole.numpy())
 
 
 def allocations(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> list[int]:
@@ -63,9 +63,7 @@ def allocations(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> l
     return found
 
 
-def test_no_memory_of_a_pass_grows_with_the_positions_before_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_memory_of_a_pass_grows_with_the_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     model, T, S = transformer(GROUPED), 32, 600
     ids = token_ids(GROUPED, S)
 

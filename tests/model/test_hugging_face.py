@@ -14,7 +14,6 @@ from src.checkpoint import CheckpointError
 from src.model import (
     InferenceContext,
     LinearRopeScaling,
-    Model,
     ModelConfigError,
     RopeScaling,
     load_model,
@@ -22,11 +21,12 @@ from src.model import (
 )
 from src.model.rope import inverse_frequencies
 from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
-from tests.model.test_llama import bits
+from tests.model.test_llama import check_bits, run
 from tests.model.tiny import (
     BYTES_VOCAB,
     CONFIGS,
     GROUPED,
+    TIED,
     Tiny,
     token_ids,
     weights,
@@ -39,16 +39,6 @@ from tests.support.safetensors_writer import write_safetensors
 DTYPES = pytest.mark.parametrize(
     "dtype", [ml.bfloat16, ml.float16, ml.float32], ids=lambda d: d.name
 )
-TIED = next(config for config in CONFIGS if config.tied)
-
-
-def run(model: Model, ids: list[int], step: int | None = None) -> "np.ndarray[Any, Any]":
-    """Returns the logits of all positions, the ids given in pieces of `step`."""
-    context, parts = InferenceContext(model.args, len(ids)), []
-    for start in range(0, len(ids), step or len(ids)):
-        piece = ids[start : start + (step or len(ids))]
-        parts.append(model.transformer.forward(context, piece, start, all_positions=True).numpy())
-    return np.concatenate(parts)
 
 
 @pytest.mark.parametrize(
@@ -56,17 +46,15 @@ def run(model: Model, ids: list[int], step: int | None = None) -> "np.ndarray[An
     [*((config, ml.bfloat16) for config in CONFIGS), (GROUPED, ml.float16), (GROUPED, ml.float32)],
     ids=lambda value: value.name,
 )
-def test_both_layouts_of_the_same_weights_give_the_same_bits(
-    tmp_path: Path, config: Tiny, dtype: ml.DType
-) -> None:
+def test_both_layouts_give_the_same_bits(tmp_path: Path, config: Tiny, dtype: ml.DType) -> None:
     write_meta_directory(tmp_path / "meta", config, dtype)
     meta = load_model(tmp_path / "meta", rope_scaling_factor=config.scaling or None)
     ours = load_model(write_tiny(tmp_path / "hf", config, dtype))
     assert (meta.args.rope_pairs, ours.args.rope_pairs) == ("interleaved", "halves")
     ids = token_ids(config, 40)
-    expected = bits(run(meta, ids))
-    np.testing.assert_array_equal(bits(run(ours, ids)), expected)
-    np.testing.assert_array_equal(bits(run(ours, ids, step=7)), expected)
+    expected = run(meta.transformer, ids)
+    check_bits(run(ours.transformer, ids), expected)
+    check_bits(run(ours.transformer, ids, 7), expected)
 
 
 def test_both_layouts_leave_the_same_bits_in_the_cache(tmp_path: Path) -> None:
@@ -92,16 +80,16 @@ def test_shards_give_the_same_bits_as_one_file(tmp_path: Path, shards: int) -> N
     several = load_model(write_tiny(tmp_path / "several", GROUPED, shards=shards))
     assert len(several.checkpoint.files) == shards
     ids = token_ids(GROUPED, 20)
-    np.testing.assert_array_equal(bits(run(several, ids)), bits(run(one, ids)))
+    check_bits(run(several.transformer, ids), run(one.transformer, ids))
 
 
 def test_misaligned_tensors_give_the_same_bits_and_are_named_in_a_note(tmp_path: Path) -> None:
     directory = write_tiny(tmp_path, GROUPED)
-    expected = bits(run(load_model(directory), token_ids(GROUPED, 9)))
+    expected = run(load_model(directory).transformer, token_ids(GROUPED, 9))
     write_safetensors(directory / "model.safetensors", renamed(GROUPED, weights(GROUPED)), shift=3)
     model = load_model(directory)
     assert model.notes == ("21 tensors copied, which are misaligned in their file",)
-    np.testing.assert_array_equal(bits(run(model, token_ids(GROUPED, 9))), expected)
+    check_bits(run(model.transformer, token_ids(GROUPED, 9)), expected)
 
 
 @DTYPES
@@ -126,12 +114,12 @@ def test_a_model_says_where_it_is_from_and_what_was_decided(tmp_path: Path) -> N
 
 
 def test_an_output_layer_beside_tied_embeddings_is_used_and_told(tmp_path: Path) -> None:
-    expected = bits(run(load_model(write_tiny(tmp_path, GROUPED)), token_ids(GROUPED, 9)))
+    expected = run(load_model(write_tiny(tmp_path, GROUPED)).transformer, token_ids(GROUPED, 9))
     model = load_model(write_tiny(tmp_path, GROUPED, tie_word_embeddings=True))
     assert model.notes == (
         "lm_head.weight is there and used, although tie_word_embeddings is true",
     )
-    np.testing.assert_array_equal(bits(run(model, token_ids(GROUPED, 9))), expected)
+    check_bits(run(model.transformer, token_ids(GROUPED, 9)), expected)
 
 
 def test_rotary_tables_of_old_files_are_named(tmp_path: Path) -> None:
@@ -193,7 +181,7 @@ def test_the_scaling_factor_can_be_overridden_and_is_said(tmp_path: Path) -> Non
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_not_supported_or_contradicts_is_refused_in_a_line(
+def test_what_is_not_supported_is_refused_in_a_line(
     tmp_path: Path, changes: dict[str, object]
 ) -> None:
     write_tiny(tmp_path, GROUPED)
@@ -205,31 +193,32 @@ def test_what_is_not_supported_or_contradicts_is_refused_in_a_line(
     assert str(caught.value).isprintable()
 
 
-def test_biases_are_added(tmp_path: Path) -> None:
-    arrays: dict[str, Any] = dict(renamed(GROUPED, weights(GROUPED)))
-    for layer in range(GROUPED.layers):
-        for name, rows in BIASED_ROWS.items():
-            arrays[f"model.layers.{layer}.{name}.bias"] = np.zeros(rows, np.float32)
-    config = config_of(GROUPED, attention_bias=True, mlp_bias=True)
-    plain = run(load_model(write_tiny(tmp_path / "plain", GROUPED)), token_ids(GROUPED, 9))
-    write_hugging_face_directory(tmp_path / "biased", config, arrays)
-    zero = run(load_model(tmp_path / "biased"), token_ids(GROUPED, 9))
-    np.testing.assert_array_equal(zero, plain)
-    for name, rows in BIASED_ROWS.items():
-        changed = arrays | {f"model.layers.1.{name}.bias": np.full(rows, 0.5, np.float32)}
-        write_hugging_face_directory(tmp_path / "biased", config, changed)
-        moved = np.abs(run(load_model(tmp_path / "biased"), token_ids(GROUPED, 9)) - plain).max()
-        # The same number on all keys of a head changes no weight where positions turn slowly.
-        assert moved > 1e-4, name
-
-
 BIASED_ROWS = {
     "self_attn.q_proj": 64, "self_attn.k_proj": 16, "self_attn.v_proj": 16, "self_attn.o_proj": 64,
     "mlp.gate_proj": 90, "mlp.up_proj": 90, "mlp.down_proj": 64,
 }  # fmt: skip
 
 
-FLOAT8 = {"float8_e4m3fn": ml.float8_e4m3fn, "float8_e5m2": ml.float8_e5m2}
+def test_biases_are_added(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = dict(renamed(GROUPED, weights(GROUPED)))
+    for layer in range(GROUPED.layers):
+        for name, rows in BIASED_ROWS.items():
+            arrays[f"model.layers.{layer}.{name}.bias"] = np.zeros(rows, np.float32)
+    config = config_of(GROUPED, attention_bias=True, mlp_bias=True)
+    plain = run(
+        load_model(write_tiny(tmp_path / "plain", GROUPED)).transformer, token_ids(GROUPED, 9)
+    )
+    write_hugging_face_directory(tmp_path / "biased", config, arrays)
+    zero = run(load_model(tmp_path / "biased").transformer, token_ids(GROUPED, 9))
+    np.testing.assert_array_equal(zero, plain)
+    for name, rows in BIASED_ROWS.items():
+        changed = arrays | {f"model.layers.1.{name}.bias": np.full(rows, 0.5, np.float32)}
+        write_hugging_face_directory(tmp_path / "biased", config, changed)
+        moved = np.abs(
+            run(load_model(tmp_path / "biased").transformer, token_ids(GROUPED, 9)) - plain
+        ).max()
+        # The same number on all keys of a head changes no weight where positions turn slowly.
+        assert moved > 1e-4, name
 
 
 def write_float8(directory: Path, dtype: ml.DType, **others: npt.NDArray[Any]) -> Path:
@@ -241,23 +230,23 @@ def write_float8(directory: Path, dtype: ml.DType, **others: npt.NDArray[Any]) -
     return write_hugging_face_directory(directory, config_of(GROUPED), arrays | others)
 
 
-@pytest.mark.parametrize("name", FLOAT8)
-@pytest.mark.parametrize("embeddings", [None, ml.bfloat16])
+@pytest.mark.parametrize("dtype", [ml.float8_e4m3fn, ml.float8_e5m2], ids=str)
+@pytest.mark.parametrize("embeddings", [None, ml.bfloat16], ids=str)
 def test_float8_matrices_are_used_where_they_are_with_bfloat16_activations(
-    tmp_path: Path, name: str, embeddings: ml.DType | None
+    tmp_path: Path, dtype: ml.DType, embeddings: ml.DType | None
 ) -> None:
     others = {}
     if embeddings is not None:
         plain = weights(GROUPED)["tok_embeddings.weight"].astype(embeddings.numpy_dtype)
         others = {"model.embed_tokens.weight": plain}
-    model = load_model(write_float8(tmp_path, FLOAT8[name], **others))
+    model = load_model(write_float8(tmp_path, dtype, **others))
     assert model.args.dtype is ml.bfloat16
     wv = model.tensors["layers.1.attention.wv.weight"]
     assert isinstance(wv, ml.Tensor)
-    assert wv.dtype is FLOAT8[name]
-    expected = weights(GROUPED)["layers.1.attention.wv.weight"].astype(wv.dtype.numpy_dtype)
+    assert wv.dtype is dtype
+    expected = weights(GROUPED)["layers.1.attention.wv.weight"].astype(dtype.numpy_dtype)
     assert wv.numpy().tobytes() == expected.tobytes()
-    assert model.tensors["tok_embeddings.weight"].dtype is (embeddings or FLOAT8[name])
+    assert model.tensors["tok_embeddings.weight"].dtype is (embeddings or dtype)
     assert model.tensors["norm.weight"].dtype is ml.bfloat16
 
 
@@ -268,19 +257,18 @@ def test_float8_of_two_kinds_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-def test_end_tokens_of_the_generation_configuration_go_first(tmp_path: Path) -> None:
-    def end_ids(ends: object, **generation: object) -> tuple[int, ...]:
-        directory = tmp_path / str(len(list(tmp_path.iterdir())))
-        given = generation or None
-        return read_model_files(
-            write_tiny(directory, GROUPED, generation=given, eos_token_id=ends)
-        ).end_ids
-
-    assert end_ids(2) == (2,)
-    assert end_ids(2, eos_token_id=[5, 7]) == (5, 7)
-    assert end_ids(2, bos_token_id=9) == (2,)
-    assert end_ids(None) == ()
-    assert end_ids([3], eos_token_id=0) == (0,)
+@pytest.mark.parametrize(
+    ("ends", "generation", "found"),
+    [
+        (2, None, (2,)), (2, {"eos_token_id": [5, 7]}, (5, 7)), (2, {"bos_token_id": 9}, (2,)),
+        (None, None, ()), ([3], {"eos_token_id": 0}, (0,)),
+    ],
+)  # fmt: skip
+def test_end_tokens_of_the_generation_configuration_go_first(
+    tmp_path: Path, ends: object, generation: Any, found: tuple[int, ...]
+) -> None:
+    write_tiny(tmp_path, GROUPED, generation=generation, eos_token_id=ends)
+    assert read_model_files(tmp_path).end_ids == found
 
 
 def test_end_tokens_of_the_tokenizer_are_among_them(tmp_path: Path) -> None:

@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 
 from tests.model.tiny import BYTES_VOCAB, write_meta_directory
-from tests.support.hugging_face_writer import (
-    CONFIG,
-    random_arrays,
-    write_hugging_face_directory,
-)
+from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
 from tests.support.sentencepiece_writer import RESERVED, model_message
 from tests.tokenizer.json_files import byte_level_file, changed, write_json
 
@@ -100,6 +96,8 @@ def other_weight_map(file: str) -> Damage:
 
 TEMPLATE = "{{ ''.__class__.__mro__[1].__subclasses__() }}{% include '/etc/passwd' %}"
 EVIL_SPLIT = {"type": "Split", "pattern": {"Regex": "(?{import os})(a+)+$"}, "behavior": "Isolated"}
+EVIL_TOKENIZER = changed(byte_level_file(), pre_tokenizer=EVIL_SPLIT)
+EVIL_CONFIG = CONFIG | {"auto_map": {"AutoModel": "evil.Model"}}
 DAMAGES: dict[str, tuple[Callable[[Path], Path], Damage]] = {
     "pickle": (meta, replaced("consolidated.00.pth", b"cos\nsystem\n(S'id'\ntR.")),
     "parameters": (meta, replaced("params.json", {"dim": "__import__('os')"})),
@@ -108,14 +106,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], Path], Damage]] = {
     "index with an absolute path": (hugging_face, other_weight_map("/etc/passwd.safetensors")),
     "index with a device": (hugging_face, other_weight_map("/dev/zero")),
     "index with a long name": (hugging_face, other_weight_map("x" * 300 + ".safetensors")),
-    "code in the configuration": (
-        hugging_face,
-        replaced("config.json", CONFIG | {"auto_map": {"AutoModel": "evil.Model"}}),
-    ),
-    "pattern": (
-        hugging_face,
-        replaced("tokenizer.json", changed(byte_level_file(), pre_tokenizer=EVIL_SPLIT)),
-    ),
+    "code in the configuration": (hugging_face, replaced("config.json", EVIL_CONFIG)),
+    "pattern": (hugging_face, replaced("tokenizer.json", EVIL_TOKENIZER)),
     "template": (hugging_face, replaced("chat_template.jinja", TEMPLATE.encode())),
     "template beside the tokenizer": (
         hugging_face,
@@ -133,14 +125,9 @@ def watch(first: Path, directories: list[Path]) -> list[Any]:
     """Load the first directory unwatched and the others watched; return what happened."""
     done = subprocess.run(
         [sys.executable, "-c", WATCH],
-        input="\n".join(map(str, [first, *directories])),
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        timeout=300,
-        check=False,
-    )
+        input="\n".join(map(str, [first, *directories])), capture_output=True, text=True,
+        cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     outcomes: list[Any] = json.loads(done.stdout)
     return outcomes

@@ -51,12 +51,9 @@ def test_loading_and_running_a_large_model_copies_no_weight(
     write_hugging_face_directory(tmp_path, config, zero_arrays(config, kind), shards=2)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        check=True,
-    )
+        cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     loading, running, mapped = json.loads(done.stdout)
     assert mapped > 2 << 30
     assert loading < 32 << 20

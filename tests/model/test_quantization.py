@@ -11,24 +11,13 @@ import pytest
 
 from src import ml
 from src.ml import kernels
-from src.model import InferenceContext, Model, ModelError, forecast_memory, load_model
+from src.model import LlamaTransformer, ModelError, forecast_memory, load_model
 from src.model.files import BUNDLED_MODEL
 from src.model.quantization import QUANTIZATIONS, quantize_weights
 from tests.model.hugging_face_tiny import write_tiny
-from tests.model.tiny import CONFIGS, GROUPED, token_ids, write_meta_directory
-from tests.support.pth_writer import write_random_meta_directory
-
-TIED = next(config for config in CONFIGS if config.tied)
-PARAMS = {
-    "dim": 64, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 96, "multiple_of": 32,
-    "norm_eps": 1e-5, "rope_theta": 500000.0,
-}  # fmt: skip
-
-
-def logits(model: Model) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
-    context = InferenceContext(model.args, 16)
-    ids = list(range(1, 13))
-    return model.transformer.forward(context, ids, all_positions=True).numpy()
+from tests.model.test_llama import run
+from tests.model.tiny import GROUPED, TIED, token_ids, write_meta_directory
+from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
@@ -53,7 +42,7 @@ def test_matrices_of_layers_and_the_output_are_quantized(name: str) -> None:
     ],
     ids=str,
 )
-def test_a_quantized_model_computes_what_its_dequantized_weights_do(
+def test_a_quantized_model_is_near_its_dequantized_one(
     name: str, dtype: ml.DType, most: float
 ) -> None:
     model = load_model(quantize=name)
@@ -65,10 +54,7 @@ def test_a_quantized_model_computes_what_its_dequantized_weights_do(
         plain[key] = weight.dequantize(dtype) if is_small else weight.to(dtype)
         small[key] = weight if is_small else plain[key]
     found, expected = (
-        type(model.transformer)(args, tensors)
-        .forward(InferenceContext(args, 16), list(range(1, 13)), all_positions=True)
-        .numpy()
-        for tensors in (small, plain)
+        run(LlamaTransformer(args, tensors), list(range(1, 13))) for tensors in (small, plain)
     )
     error = np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2))
     assert error <= most
@@ -95,7 +81,7 @@ def test_an_unknown_quantization_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
 def test_merged_shards_are_quantized_one_by_one_to_the_same_bits(tmp_path: Path, name: str) -> None:
-    write_random_meta_directory(tmp_path / "parts", PARAMS, shards=2)
+    write_random_meta_directory(tmp_path / "parts", SMALL_PARAMS, shards=2)
     model = load_model(tmp_path / "parts", quantize=name)
     assert model.mapped_bytes == 0
     merged = load_model(tmp_path / "parts")
@@ -137,7 +123,7 @@ class Meter:
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
-def test_memory_is_at_most_the_quantized_size_and_one_weight(
+def test_memory_is_at_most_what_is_made_and_one_weight(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors = Watched(load_model().tensors)
@@ -160,7 +146,7 @@ def test_the_forecast_counts_the_quantized_bytes(tmp_path: Path, name: str, layo
     elif layout == "Hugging Face":
         directory = write_tiny(tmp_path, replace(GROUPED, ffn=96), ml.bfloat16)
     elif layout == "shards":
-        write_random_meta_directory(directory := tmp_path, PARAMS, shards=2)
+        write_random_meta_directory(directory := tmp_path, SMALL_PARAMS, shards=2)
     else:
         directory = BUNDLED_MODEL
     forecast = forecast_memory(directory, 16, 16, name)
@@ -195,8 +181,5 @@ def test_float32_and_float16_models_are_quantized_too(tmp_path: Path) -> None:
         plain, model = load_model(directory), load_model(directory, quantize="int8")
         assert model.args == plain.args
         ids = token_ids(GROUPED, 8)
-        exact, found = (
-            each.transformer.forward(InferenceContext(each.args, 8), ids).numpy()
-            for each in (plain, model)
-        )
+        exact, found = run(plain.transformer, ids), run(model.transformer, ids)
         assert np.abs(exact - found).max() < 0.5

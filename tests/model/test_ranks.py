@@ -46,11 +46,12 @@ SHAPE_1B = {
 }  # fmt: skip
 
 
-def on_ranks(ranks: int, cases: list[Any], directory: Path, *before: str) -> list[Any]:
+def on_ranks(ranks: int, cases: list[Any], directory: Path, *beside: str) -> list[Any]:
+    """Run cases on ranks, and `beside` them on another one, after those words."""
     file = directory / "cases.json"
     file.write_text(json.dumps([[path and str(path), how] for path, how in cases]))
     command = (sys.executable, "-m", "tests.model.rank_cases", str(file))
-    ended = mpirun(ranks, *before, *command)
+    ended = mpirun(ranks, *command, *beside, *(command if beside else ()))
     assert ended.returncode == 0, ended.stderr
     found: list[Any] = json.loads(ended.stdout)
     return found
@@ -137,12 +138,8 @@ def test_any_number_of_ranks_gives_the_bits_of_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ranks_of_two_instruction_sets_give_the_bits_of_one(tmp_path: Path) -> None:
     cases: list[Any] = [(None, None), (None, "nf4"), (gguf_files(tmp_path)[-1], None)]
-    file = tmp_path / "cases.json"
-    file.write_text(json.dumps([[path and str(path), how] for path, how in cases]))
-    run = (sys.executable, "-m", "tests.model.rank_cases", str(file))
-    ended = mpirun(1, *run, ":", "-n", "1", "env", "LLAMA_BOLTS_ISA=avx2", *run)
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == expected(cases)
+    other = ":", "-n", "1", "env", "LLAMA_BOLTS_ISA=avx2"
+    assert on_ranks(1, cases, tmp_path, *other) == expected(cases)
 
 
 def shards(directory: Path, params: dict[str, Any], count: int, embeddings: int = 0) -> Path:
@@ -185,33 +182,31 @@ def test_metas_shards_give_the_same_bits_on_any_number_of_ranks(tmp_path: Path) 
 # What a rank owns
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13])
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
-def test_ranks_own_every_row_once_and_whole_heads(config: Tiny, size: int) -> None:
+def test_ranks_own_every_row_once_and_whole_heads(config: Tiny) -> None:
     args = config.args()
-    bounds = bounds_of(args, size, {"D": 8, "Hh": 3, "F": 64})
     totals = {"D": args.dim, "F": args.ffn_dim, "V": args.vocab_size}
     totals |= {"Hh": args.n_heads * args.head_dim, "Kh": args.n_kv_heads * args.head_dim}
-    for letter, total in totals.items():
-        assert len(bounds[letter]) == size + 1
-        assert bounds[letter][0] == 0
-        assert bounds[letter][-1] == total
-        assert list(bounds[letter]) == sorted(bounds[letter])
-    for letter, unit in (("D", 8), ("Hh", math.lcm(args.head_dim * args.group_size, 3))):
-        assert all(bound % unit == 0 or bound == totals[letter] for bound in bounds[letter])
-    owned = [own_args(args, bounds, rank) for rank in range(size)]
-    assert sum(own.n_heads for own in owned) == args.n_heads
-    assert sum(own.n_kv_heads for own in owned) == args.n_kv_heads
-    assert all(own.n_heads == own.n_kv_heads * args.group_size for own in owned)
+    for size in (1, 2, 3, 5, 8, 13):
+        bounds = bounds_of(args, size, {"D": 8, "Hh": 3, "F": 64})
+        for letter, total in totals.items():
+            assert len(bounds[letter]) == size + 1
+            assert (bounds[letter][0], bounds[letter][-1]) == (0, total)
+            assert list(bounds[letter]) == sorted(bounds[letter])
+        for letter, unit in (("D", 8), ("Hh", math.lcm(args.head_dim * args.group_size, 3))):
+            assert all(bound % unit == 0 or bound == totals[letter] for bound in bounds[letter])
+        owned = [own_args(args, bounds, rank) for rank in range(size)]
+        assert sum(own.n_heads for own in owned) == args.n_heads
+        assert sum(own.n_kv_heads for own in owned) == args.n_kv_heads
+        assert all(own.n_heads == own.n_kv_heads * args.group_size for own in owned)
 
 
 def test_the_forecast_of_a_rank_is_its_share() -> None:
     args = GROUPED.args()
     whole = MemoryForecast(args, 100, mapped=10**9, free=8 * 10**9)
-    parts = [own_forecast(whole, 1, 2, 2) for _ in range(1)]
-    assert all(0.49 * 10**9 < part.mapped < 0.51 * 10**9 for part in parts)
-    assert [part.free for part in parts] == [4 * 10**9]
-    assert [part.args.n_kv_heads for part in parts] == [1]
+    part = own_forecast(whole, 1, 2, 2)
+    assert 0.49 * 10**9 < part.mapped < 0.51 * 10**9
+    assert (part.free, part.args.n_kv_heads) == (4 * 10**9, 1)
     sizes = {"dim": 8192, "n_layers": 80, "n_heads": 64, "n_kv_heads": 8, "head_dim": 128}
     args = replace(args, **sizes, ffn_dim=28672, vocab_size=128256)  # the 70B
     merged = MemoryForecast(args, 100, copied=10**9, copied_as="weights to be merged")

@@ -46,9 +46,7 @@ def test_scaling_has_all_three_cases_in_a_llama_3_1_head() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.name)
-def test_the_table_is_within_float32_of_the_float64_formula_at_every_position(
-    config: Tiny,
-) -> None:
+def test_the_table_is_within_float32_of_the_formula_at_every_position(config: Tiny) -> None:
     length = 3000
     table = rotary_frequencies(config.args(), length).numpy()
     positions = np.arange(length, dtype=np.float64)[:, None]
@@ -61,7 +59,7 @@ def test_the_table_is_within_float32_of_the_float64_formula_at_every_position(
 
 
 def test_the_last_position_of_a_llama_3_1_context_is_reached_on_demand() -> None:
-    config = Tiny("last", 256, 1, 2, 1, 300, 151, theta=500000.0, scaling=8.0)
+    config = CONFIGS[-1]
     table = rotary_frequencies(config.args(max_context_length=131072), 131072).numpy()
     exact = np.exp(1j * 131071.0 * np.array(reference_frequencies(config)))
     assert np.all(np.abs(table[-1] - exact) < 131071 * 2.0**-23)
@@ -102,10 +100,10 @@ def test_the_table_is_made_without_more_memory_than_reading_a_prompt_takes() -> 
     assert 10 * (numbers + tensors) < table.nbytes
 
 
-@pytest.mark.parametrize("length", [1, 2, 511, 512, 513, 1500])
-def test_the_chunks_of_the_table_give_the_bits_of_the_whole(length: int) -> None:
+def test_the_chunks_of_the_table_give_the_bits_of_the_whole() -> None:
     args = CONFIGS[4].args()
     frequencies = inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
-    angles = ml.outer(ml.arange(0, length, dtype=ml.float32), frequencies)
-    whole = ml.polar(ml.ones_like(angles), angles)
-    assert rotary_frequencies(args, length).numpy().tobytes() == whole.numpy().tobytes()
+    for length in (1, 2, 511, 512, 513, 1500):
+        angles = ml.outer(ml.arange(0, length, dtype=ml.float32), frequencies)
+        whole = ml.polar(ml.ones_like(angles), angles)
+        assert rotary_frequencies(args, length).numpy().tobytes() == whole.numpy().tobytes()

@@ -92,7 +92,7 @@ def test_a_chat_answer_changes_too_when_the_feed_forward_is_replaced_in_its_midd
     assert changed[4:] != plain[4:]
 
 
-def test_attention_is_entered_once_per_layer_and_pass(
+def test_attention_runs_once_per_layer_and_pass(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered = 0

@@ -41,20 +41,13 @@ class Tiny:
         return self.dim // self.heads
 
     def args(self, dtype: ml.DType = ml.float32, max_context_length: int = 4096) -> ModelArgs:
+        scaling = RopeScaling(self.scaling) if self.scaling else None
         return ModelArgs(
-            dim=self.dim,
-            n_layers=self.layers,
-            n_heads=self.heads,
-            n_kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            ffn_dim=self.ffn,
-            vocab_size=self.vocab,
-            norm_eps=self.eps,
-            rope_theta=self.theta,
-            rope_scaling=RopeScaling(self.scaling) if self.scaling else None,
-            max_context_length=max_context_length,
+            dim=self.dim, n_layers=self.layers, n_heads=self.heads, n_kv_heads=self.kv_heads,
+            head_dim=self.head_dim, ffn_dim=self.ffn, vocab_size=self.vocab, norm_eps=self.eps,
+            rope_theta=self.theta, rope_scaling=scaling, max_context_length=max_context_length,
             dtype=dtype,
-        )
+        )  # fmt: skip
 
     def params(self) -> dict[str, object]:
         """Returns params.json; without multiple_of, so that the tensors say F."""
@@ -85,6 +78,7 @@ CONFIGS = (
     Tiny("head_dim_128", 256, 1, 2, 1, 300, 151, theta=500000.0, scaling=8.0),
 )
 GROUPED = CONFIGS[1]
+TIED = CONFIGS[7]
 BYTES_VOCAB = replace(GROUPED, name="bytes_vocab", vocab=512, scaling=8.0)
 
 

@@ -105,7 +105,7 @@ def test_each_read_of_a_load_may_fail(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_after_a_short_read_the_load_reads_on(
+def test_a_short_read_goes_on(
     layout: str, directories: dict[str, Path], native: NativeBytes
 ) -> None:
     scene = scenes.loading(directories[layout])

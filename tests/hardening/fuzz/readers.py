@@ -4,13 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from src import ml
-from src.checkpoint import (
-    CheckpointError,
-    read_pth,
-    read_safetensors,
-)
+from src.checkpoint import CheckpointError, read_pth, read_safetensors
 from src.checkpoint.gguf import read_gguf
 from src.checkpoint.gguf_config import read_gguf_config
+from src.checkpoint.hugging_face_config import read_hugging_face_config
 from src.checkpoint.mapped_file import MappedFile
 from src.checkpoint.packed_weights import NF4_STATE, read_quantization, take_packed
 from src.checkpoint.pickle_machine import PickleMachine
@@ -103,6 +100,10 @@ def read_vocabulary(data: bytes, path: Path) -> None:
     tokenizer = gguf_tokenizer(path, read_gguf(path).decoded("tokenizer."))
     if tokenizer is not None:
         try_out(tokenizer)
+
+
+def read_config(data: bytes, path: Path) -> None:
+    read_hugging_face_config(path.parent)
 
 
 def read_quantization_config(data: bytes, path: Path) -> None:

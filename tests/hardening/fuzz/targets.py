@@ -11,7 +11,6 @@ from pathlib import Path
 from types import FrameType
 
 from src.checkpoint import CheckpointError
-from src.checkpoint.hugging_face_config import read_hugging_face_config
 from src.checkpoint.params import read_params
 from src.cli.console import UsageError
 from src.cli.saved_chat import read_chat
@@ -37,19 +36,19 @@ class Target:
     Attributes:
         name: the file it reads is called so in the folder.
         read: reads an input; gets the bytes, and a file that holds them.
-        refusals: what it may raise, and nothing else.
         make: makes small valid inputs, given a folder to write in.
         make_short: makes inputs of which most of the changed ones are made where the valid ones
             are long; they need not be valid.
+        refusals: what it may raise, and nothing else.
         on_disk: whether `read` wants the file; else it gets the bytes alone.
         beside: files that lie beside it.
     """
 
     name: str
     read: Callable[[bytes, Path], object]
-    refusals: type[Exception]
     make: Make
     make_short: Make | None = None
+    refusals: type[Exception] = CheckpointError
     on_disk: bool = True
     beside: Mapping[str, bytes] | None = None
 
@@ -143,96 +142,86 @@ def check_text(text: str, path_length: int) -> None:
 
 
 _ALL = (
+    Target("data.pkl", readers.read_pickle, lambda _: [inputs.program()], on_disk=False),
+    Target("archive.zip", readers.read_zip, inputs.make_archives, inputs.make_small_archives),
+    Target("model.pth", readers.read_checkpoint, inputs.make_archives),
+    Target("model.safetensors", readers.read_tensors, inputs.make_safetensors),
+    Target("model.gguf", readers.read_header, inputs.make_gguf, refusals=LlamaBoltsError),
     Target(
-        "data.pkl",
-        readers.read_pickle,
-        CheckpointError,
-        lambda _: [inputs.program()],
-        on_disk=False,
+        "vocabulary.gguf",
+        readers.read_vocabulary,
+        inputs.make_vocabularies,
+        refusals=LlamaBoltsError,
     ),
-    Target(
-        "archive.zip",
-        readers.read_zip,
-        CheckpointError,
-        inputs.make_archives,
-        inputs.make_small_archives,
-    ),
-    Target("model.pth", readers.read_checkpoint, CheckpointError, inputs.make_archives),
-    Target("model.safetensors", readers.read_tensors, CheckpointError, inputs.make_safetensors),
-    Target("model.gguf", readers.read_header, LlamaBoltsError, inputs.make_gguf),
-    Target("vocabulary.gguf", readers.read_vocabulary, LlamaBoltsError, inputs.make_vocabularies),
-    Target("packed.safetensors", readers.read_packed, CheckpointError, inputs.make_packed),
+    Target("packed.safetensors", readers.read_packed, inputs.make_packed),
     Target(
         "model.safetensors.index.json",
         readers.read_files_of_index,
-        CheckpointError,
         as_json(inputs.INDEX),
         beside=dict.fromkeys(inputs.SHARDS, b""),
     ),
     Target(
-        "config.json",
-        lambda _, path: read_hugging_face_config(path.parent),
-        CheckpointError,
-        as_json(inputs.CONFIG, inputs.OLDER, inputs.MISTRAL),
+        "config.json", readers.read_config, as_json(inputs.CONFIG, inputs.OLDER, inputs.MISTRAL)
     ),
     Target(
         "quantization_config.json",
         readers.read_quantization_config,
-        CheckpointError,
         as_json(*inputs.QUANTIZATION),
     ),
     Target(
         "generation_config.json",
-        lambda _, path: read_hugging_face_config(path.parent),
-        CheckpointError,
+        readers.read_config,
         as_json(inputs.GENERATION),
         beside={"config.json": json.dumps(inputs.CONFIG).encode()},
     ),
-    Target(
-        "params.json", lambda _, path: read_params(path), CheckpointError, as_json(inputs.PARAMS)
-    ),
+    Target("params.json", lambda _, path: read_params(path), as_json(inputs.PARAMS)),
     Target(
         "tokenizer.ranks",
         readers.read_ranks,
-        TokenizerError,
         inputs.make_ranks,
         inputs.make_few_ranks,
+        TokenizerError,
     ),
     Target(
         "tokenizer.model",
         readers.read_pieces,
-        TokenizerError,
         inputs.make_pieces,
         inputs.make_few_pieces,
+        TokenizerError,
     ),
     Target(
         "tokenizer.json",
         readers.read_json_tokenizer,
-        TokenizerError,
         inputs.make_tokenizers,
         inputs.make_small_tokenizers,
+        TokenizerError,
     ),
     Target(
         "tokenizer_config.json",
         readers.read_beside,
-        TokenizerError,
         as_json(inputs.TOKENIZER_CONFIG),
+        refusals=TokenizerError,
         beside={"tokenizer.model": inputs.make_few_pieces(Path())[0]},
     ),
-    Target("chat_template.jinja", readers.read_format, TokenizerError, inputs.make_templates),
-    Target("chat.json", lambda _, path: read_chat(path), UsageError, inputs.make_chats),
+    Target(
+        "chat_template.jinja",
+        readers.read_format,
+        inputs.make_templates,
+        refusals=TokenizerError,
+    ),
+    Target("chat.json", lambda _, path: read_chat(path), inputs.make_chats, refusals=UsageError),
     Target(
         "strict-json",
         lambda data, _: parse_strict_json(data),
-        ValueError,
         as_json([1, -2.5e3, None, {"a": "\u00e9\n", "b": [True, False]}], "x"),
+        refusals=ValueError,
         on_disk=False,
     ),
     Target(
         "escape",
         readers.filter_text,
-        Never,
         lambda _: [text.encode() for text in inputs.TEXTS],
+        refusals=Never,
         on_disk=False,
     ),
 )

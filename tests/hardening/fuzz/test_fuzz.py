@@ -79,6 +79,6 @@ def faulty(data: bytes, path: Path) -> None:
 def test_a_fault_a_text_of_two_lines_and_a_loop_are_noticed(
     data: bytes, error: type[Exception], tmp_path: Path
 ) -> None:
-    bed = Bed(Target("x", faulty, ValueError, lambda _: [], on_disk=False), tmp_path)
+    bed = Bed(Target("x", faulty, lambda _: [], refusals=ValueError, on_disk=False), tmp_path)
     with pytest.raises(error), hangs_are_noticed(bed, seconds=0.1):
         bed.read(data)

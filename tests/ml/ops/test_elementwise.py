@@ -1,6 +1,7 @@
 """Ops on one element, or on pairs of elements, at a time, against NumPy."""
 
 import math
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -176,15 +177,15 @@ def test_integers_are_negated_and_clipped_exactly(dtype):
 
 def test_complex_numbers_have_float32_lengths():
     x = sample((3, 2), ml.complex64)
-    assert ml.abs(x).dtype is ml.float32
-    assert np.allclose(ml.abs(x).numpy(), np.abs(exact(x)), rtol=1e-6)
+    check_close(ml.abs(x), np.abs(exact(x)), terms=4)
 
 
 @EVERY_FLOAT
-@pytest.mark.parametrize(("low", "high"), [(-0.5, None), (None, 0.25), (-0.5, 0.25), (0.5, -0.5)])
-def test_clip_moves_into_a_range_and_keeps_nan(dtype, low, high):
-    for x in (sample((4, 5), dtype), ml.full((1,), math.nan, dtype)):
-        check_op(lambda x: ml.clip(x, low, high), lambda x: np.clip(x, low, high), x)
+def test_clip_moves_into_a_range_and_keeps_nan(dtype):
+    for low, high in ((-0.5, None), (None, 0.25), (-0.5, 0.25), (0.5, -0.5)):
+        for x in (sample((4, 5), dtype), ml.full((1,), math.nan, dtype)):
+            clipped = partial(ml.clip, min=low, max=high)
+            check_op(clipped, partial(np.clip, a_min=low, a_max=high), x)
 
 
 # ---- pow, outer and polar -----------------------------------------------------------------------
@@ -208,12 +209,12 @@ def test_pow_is_numpys_rounded_by_way_of_float32(dtype):
 
 
 @EVERY_DTYPE
-@pytest.mark.parametrize(("n", "m"), [(3, 5), (1, 1), (0, 5), (5, 0)])
-def test_outer_multiplies_each_with_each(dtype, n, m):
-    a, b = sample((2 * n,), dtype)[::2], sample((m,), dtype, seed=1)
-    result = ml.outer(a, b)
-    assert result.shape == (n, m)
-    check_same(result, ml.multiply(a.reshape(n, 1), b.reshape(1, m)).numpy())
+def test_outer_multiplies_each_with_each(dtype):
+    for n, m in ((3, 5), (1, 1), (0, 5), (5, 0)):
+        a, b = sample((2 * n,), dtype)[::2], sample((m,), dtype, seed=1)
+        expected = ml.multiply(a.reshape(n, 1), b.reshape(1, m)).numpy()
+        assert expected.shape == (n, m)
+        check_same(ml.outer(a, b), expected)
 
 
 def test_polar_is_correctly_rounded_cosine_and_sine():

@@ -127,13 +127,12 @@ def test_argmax_is_numpys(dtype):
 
 
 @EVERY_FLOAT
-@pytest.mark.parametrize("dim", [0, 1])
-def test_argmax_counts_a_nan_as_the_greatest_and_sees_infinities(dtype, dim):
+def test_argmax_counts_a_nan_as_the_greatest_and_sees_infinities(dtype):
     rows = np.array(
         [[1, np.nan, np.inf, np.nan], [-np.inf] * 4, [-np.inf, -5, -np.inf, -5], [0, 1, np.inf, 2]]
     ).astype(dtype.numpy_dtype)
-    x = ml.Tensor.from_numpy(rows if dim == 1 else np.ascontiguousarray(rows.T))
-    assert ml.argmax(x, dim).numpy().tolist() == [1, 0, 1, 2]
+    for dim, x in enumerate((np.ascontiguousarray(rows.T), rows)):
+        assert ml.argmax(ml.Tensor.from_numpy(x), dim).tolist() == [1, 0, 1, 2]
 
 
 # ---- softmax ------------------------------------------------------------------------------------
@@ -170,21 +169,6 @@ def test_softmax_subtracts_the_maximum_so_large_scores_do_not_overflow():
     x = ml.Tensor.from_numpy(np.array([[1e38, 1e38, -1e38], [88.0, 89.0, 90.0]], np.float32))
     check_op(ml.softmax, softmax64, x, terms=15)
     assert ml.log_softmax(ml.tensor([1000.0, 0.0, -math.inf])).tolist() == [0, -1000, -math.inf]
-
-
-def test_softmax_gives_masked_columns_zero_and_leaves_the_rest_unchanged_bit_for_bit():
-    x = sample((4, 37))
-    result = ml.softmax(ml.concatenate([x, ml.full((4, 27), -math.inf)], dim=1))
-    check_same(result[:, :37].contiguous(), ml.softmax(x).numpy())
-    assert not result[:, 37:].numpy().any()
-
-
-def test_softmax_of_nothing_but_minus_infinity_or_with_a_nan_is_nan():
-    x = np.zeros((3, 4), np.float32)
-    x[0], x[1, 2] = -np.inf, np.nan
-    result = ml.softmax(ml.Tensor.from_numpy(x)).numpy()
-    assert np.isnan(result[:2]).all()
-    assert (result[2] == 0.25).all()
 
 
 # ---- norms --------------------------------------------------------------------------------------
