@@ -60,6 +60,8 @@ class RequestError(LlamaBoltsError):
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         if self.status in (429, 503):
             headers["Retry-After"] = "1"
+        if self.status in (408, 413):  # the rest of the body is not waited for
+            headers["Connection"] = "close"
         return Response(encode(self.body), self.status, headers, "application/json")
 
 

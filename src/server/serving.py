@@ -159,9 +159,9 @@ class _Protocol(H11Protocol):
         self._stop_waiting()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else the client has gone
             answer = RequestError(status, message).response()
-            headers = [*answer.raw_headers, (b"Connection", b"close")]
+            answer.headers["Connection"] = "close"
             for part in (
-                h11.Response(status_code=status, headers=headers),
+                h11.Response(status_code=status, headers=answer.raw_headers),
                 h11.Data(data=bytes(answer.body)),
                 h11.EndOfMessage(),
             ):
