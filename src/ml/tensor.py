@@ -230,19 +230,20 @@ class Tensor(TensorBase):
         return cls(array, sizes, steps, dtype, name, offset)
 
     @staticmethod
-    def from_integers(values: Sequence[int], name: str = "") -> "Tensor":
+    def from_integers(values: Iterable[int], name: str = "") -> "Tensor":
         """Make an int32 vector of Python's integers.
 
         Raises:
             TensorTypeError: Something else than integers.
             TensorError: An integer that int32 cannot hold.
         """
-        result = allocate((len(values),), int32, name)
         try:
-            buffer_of(result._storage)[:] = array("i", values)
+            numbers = array("i", [*values])
         except (TypeError, OverflowError) as error:
             kind = TensorTypeError if isinstance(error, TypeError) else TensorError
             raise kind(f"[from_integers] values must be integers of int32: {error}") from None
+        result = allocate((len(numbers),), int32, name)
+        buffer_of(result._storage)[:] = numbers
         return result
 
     def _view(

@@ -165,8 +165,9 @@ class EventStream(StreamingResponse):
             async with asyncio.timeout(_WRITE_SECONDS):
                 await send(message)
 
-        # After a TimeoutError the server closes the connection: the response is not complete.
-        with self._ends, suppress(TimeoutError):
+        # After a TimeoutError, which may come as ClientDisconnect, the server closes the
+        # connection: the response is not complete.
+        with self._ends, suppress(TimeoutError, ClientDisconnect):
             await super().__call__(scope, receive, timed)
 
 

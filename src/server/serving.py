@@ -37,6 +37,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(_BACKLOG)
     except OSError as error:
         reason = error.strerror or error
         raise ServerError(f"{host}:{port}: expected a free address, got: {reason}") from None
@@ -61,7 +62,6 @@ def serve(service: Service, listener: socket.socket, ready: Callable[[], object]
         logging.getLogger(name).addHandler(logging.NullHandler())
         logging.getLogger(name).propagate = False
     server = _Server(service, ready)
-    listener.listen(_BACKLOG)
     try:
         server.run([listener])
     finally:
@@ -134,6 +134,10 @@ class _Protocol(H11Protocol):
         self._wait_for_header()
         if len(self.connections) > _MOST_CONNECTIONS:
             self._refuse(503, f"expected at most {_MOST_CONNECTIONS} connections, got more")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()  # the timer would keep what has come of a header
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -119,11 +119,17 @@ def test_from_integers_makes_an_int32_vector():
     x = Tensor.from_integers([3, -(2**31), 2**31 - 1], "ids")
     assert (x.dtype, x.name, x.numpy().tolist()) == (ml.int32, "ids", [3, -(2**31), 2**31 - 1])
     assert Tensor.from_integers(()).shape == (0,)
+    assert Tensor.from_integers(b"ab").tolist() == [97, 98]
 
 
 @pytest.mark.parametrize(
     ("values", "error"),
-    [([1.0], ml.TensorTypeError), ("12", ml.TensorTypeError), ([2**31], ml.TensorError)],
+    [
+        ([1.0], ml.TensorTypeError),
+        ("12", ml.TensorTypeError),
+        (5, ml.TensorTypeError),
+        ([2**31], ml.TensorError),
+    ],
 )
 def test_from_integers_refuses_what_int32_does_not_hold(values, error):
     with pytest.raises(error, match=r"\[from_integers\] values must be integers of int32: "):

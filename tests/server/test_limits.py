@@ -1,5 +1,7 @@
 """Who may ask, what is too much, clients that go away, and the end of the server."""
 
+import asyncio
+import gc
 import http.client
 import json
 import random
@@ -8,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -127,6 +130,36 @@ def test_a_header_may_have_16_kib_and_no_more(server: Running) -> None:
     status, _ = error_of(raw(server, b"GET / HTTP/1.1\r\nX: " + b"x" * (1 << 20)))
     assert status == 400
     assert error_of(raw(server, b"\x16\x03\x01 what is this\r\n\r\n"))[0] == 400
+
+
+def test_a_connection_that_ends_within_a_header_is_forgotten_at_once() -> None:
+    uvicorn = pytest.importorskip("uvicorn", reason="the serve extra is not installed")
+    from src.server.serving import _Protocol
+
+    async def left() -> int:
+        config, state = uvicorn.Config(lambda: None), uvicorn.server.ServerState()
+        config.load()
+        made: list[weakref.ref[object]] = []
+
+        def protocol() -> object:
+            one = _Protocol(config, state, {})
+            made.append(weakref.ref(one))
+            return one
+
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(protocol, "127.0.0.1", 0) as listening:
+            _, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nX: ")
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+            while not made or state.connections:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        gc.collect()
+        return sum(one() is not None for one in made)
+
+    assert asyncio.run(left()) == 0
 
 
 @pytest.mark.slow
