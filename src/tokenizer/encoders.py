@@ -44,9 +44,9 @@ class PieceEncoder(ABC, Generic[_Symbols]):
         """Encode text in which no added tokens are looked for."""
         return self.encode_normalized(self.normalize(text), first=first)
 
+    @abstractmethod
     def normalize(self, text: str) -> str:
         """Prepare a text, or what is between two added tokens of it."""
-        return text
 
     @abstractmethod
     def encode_normalized(self, text: str, *, first: bool) -> list[int]:
