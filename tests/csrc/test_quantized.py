@@ -119,6 +119,20 @@ def test_products_have_the_same_bits_for_any_chunks(isa: str, kind: Format, colu
         assert bits(np.concatenate(parts)) == whole
 
 
+@cache
+def many_rows() -> Array:
+    """Draw x [2773, in], which is cut into 21 groups of 132 rows, and one of a single row."""
+    return normal((2773, 256), bf16)
+
+
+@every_format
+def test_a_last_group_of_one_row_has_the_bits_of_that_row_alone(isa: str, kind: Format) -> None:
+    x, weight = many_rows(), quantized((3, 256), *kind, seed=1)
+    whole = run_linear(x, weight)
+    assert bits(whole[2772:]) == bits(run_linear(x[2772:], weight))
+    assert bits(whole[2640:2772]) == bits(run_linear(x[2640:2772], weight))
+
+
 @every_format
 @pytest.mark.parametrize("tokens", [1, 4, 13])
 def test_several_weights_give_the_bits_of_each_alone(isa: str, kind: Format, tokens: int) -> None:
