@@ -165,7 +165,7 @@ class Terminal(pexpect.spawn):
 
     def press_ctrl(self, key: str, *shown: str) -> None:
         """Presses a key together with Ctrl; waits for what is shown of it and for the prompt."""
-        self.sendcontrol(key)
+        self.send(chr(ord(key) - ord("a") + 1))  # after pexpect's pause, unlike `sendcontrol`
         self.shows(*shown)
 
     def code(self, key: str = "") -> int | None:
