@@ -75,10 +75,10 @@ class Request:
         self, engine: "BatchEngine", answer: Answer, explained: int, deadline: float,
         deliver: Deliver | None,
     ) -> None:  # fmt: skip
-        self.prompt_choices: list[Choice | None] | None = [None] if explained else None
+        self.prompt_choices: tuple[Choice | None, ...] | None = None
         self.is_over = self._is_cancelled = self._is_read = self._was_read_out = False
         self._engine, self._answer, self._deadline = engine, answer, deadline
-        self._prompt_candidates = explained
+        self._prompt_candidates, self._choices = explained, list[Choice | None]([None])
         self._items: queue.SimpleQueue[Step | Exception | None] = queue.SimpleQueue()
         self._deliver: Deliver = deliver or self._items.put
         self._sequence: PooledSequence  # once it runs
@@ -436,11 +436,12 @@ class BatchEngine:
 
     def _explain_prompt(self, request: Request, rows: Logits) -> None:
         """Note what the model held of the tokens after those that ran."""
-        ids, choices, sampler = request._answer.ids, request.prompt_choices, Sampler(STEPS_OFF)
-        assert choices is not None
+        ids, choices, sampler = request._answer.ids, request._choices, Sampler(STEPS_OFF)
         for row in rows[: len(ids) - len(choices)]:
             at = len(choices)
             choices.append(explain_choice(sampler, row, ids[at], at, request._prompt_candidates))
+        if len(choices) == len(ids):
+            request.prompt_choices = tuple(choices)
 
     def _fail(self, request: Request, error: Exception) -> None:
         """End a request with an error."""

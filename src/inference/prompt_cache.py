@@ -101,7 +101,10 @@ def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[Saved
 
 
 def _digest(caches: Caches, block: SavedBlock) -> bytes:
-    return hashlib.sha256(b"".join(_rows(cache, block) for cache in caches)).digest()
+    digest = hashlib.sha256()
+    for cache in caches:
+        digest.update(_rows(cache, block))
+    return digest.digest()
 
 
 def _rows(cache: ml.KeyValueCache, block: SavedBlock) -> memoryview:
