@@ -223,6 +223,9 @@ BAD: list[tuple[str, bytes, bytes]] = [
      with_tensor(entry("t", [256], 16, 0), data=999), with_tensor(entry("t", [8], g.F16, 0))),
     (f"tensor 't': type: expected {TYPES}, got 4",
      with_tensor(entry("t", [8], 4, 0)), with_tensor(entry("t", [8], g.BF16, 0))),
+    ("tensor 't': row length: expected a multiple of 32, a block of q8_0, got 16",
+     with_tensor(entry("t", [16, 32], g.Q8_0, 0), data=544),
+     with_tensor(entry("t", [32, 16], g.Q8_0, 0), data=544)),
     (r"tensor '\x07': expected a new name, got it again",
      with_tensor(entry("\x07", [8], g.F32, 0), entry("\x07", [8], g.F32, 32)),
      with_tensor(entry("\x07", [8], g.F32, 0), entry("b", [8], g.F32, 32))),
@@ -366,8 +369,17 @@ def test_a_part_that_is_later_missing_or_renamed_is_refused_by_its_name(tmp_path
     parts_refused(second, "part: expected the first, 'm-00001-of-00003.gguf', got 00002")
     third.unlink()
     parts_refused(first, "without 'm-00003-of-00003.gguf' (1 in all)")
-    other = first.rename(tmp_path / "model.gguf")
-    parts_refused(other, "file name: expected NAME-00001-of-00003.gguf")
+    second.unlink()
+    parts_refused(first, "without 'm-00002-of-00003.gguf', 'm-00003-of-00003.gguf' (2 in all)")
+    for name in ("model.gguf", "m-00001-of-00003.GGUF", "m-0000\u0661-of-00003.gguf"):
+        first = first.rename(tmp_path / name)
+        parts_refused(first, "file name: expected NAME-00001-of-00003.gguf")
+
+
+def test_the_name_before_the_number_of_a_part_is_any(tmp_path: Path) -> None:
+    for path in write_parts(tmp_path):
+        path.rename(tmp_path / f"a\n-00001{path.name[1:]}")
+    assert len(read_gguf_parts(tmp_path / "a\n-00001-00001-of-00003.gguf")) == 3
 
 
 def test_a_part_that_links_out_of_the_directory_is_refused(tmp_path: Path) -> None:

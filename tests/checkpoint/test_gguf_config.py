@@ -53,6 +53,7 @@ def test_the_sizes_of_a_plain_llama_are_read(tmp_path: Path) -> None:
         ({"llama.tensor_data_layout": "Meta AI original pth"}, 4, 1.0),
         ({"llama.block_count": Typed(g.UINT64, 2)}, 4, 1.0),
         ({"llama.attention.scale": 0.0, "llama.logit_scale": 0.0}, 4, 1.0),
+        ({"llama.attention.clamp_kqv": 0.0, "llama.attention.max_alibi_bias": 0.0}, 4, 1.0),
     ],
 )
 def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_else(
@@ -90,6 +91,8 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
         ({"llama.expert_count": 8}, "key 'llama.expert_count': expected 0, got 8, which is not"),
         ({"llama.attention.causal": False}, "key 'llama.attention.causal': expected true, got fal"),
         ({"llama.embedding_scale": 12.0}, "key 'llama.embedding_scale': expected 0, got 12.0, whi"),
+        ({"llama.attention.clamp_kqv": 1.0}, "key 'llama.attention.clamp_kqv': expected 0, got 1."),
+        ({"llama.attention.max_alibi_bias": 8}, "'llama.attention.max_alibi_bias': expected 0, go"),
         ({"llama.unheard_of": 1}, "keys: expected only known ones, got 'llama.unheard_of' (1 in a"),
     ],
 )  # fmt: skip
@@ -101,3 +104,14 @@ def test_what_is_not_supported_is_refused_by_name(
     assert str(caught.value).startswith(f"{tmp_path / 'a.gguf'}: ")
     assert reason in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 12, 1e6, -0.5, 1.1e6])
+def test_the_scales_of_granite_are_numbers_up_to_a_million(tmp_path: Path, value: float) -> None:
+    keys = {name.replace("llama.", "granite."): KEYS[name] for name in KEYS}
+    keys |= {"general.architecture": "granite", "granite.embedding_scale": value}
+    if 0 <= value <= 1e6:
+        assert read(tmp_path, keys).given["embedding_scale"] == value
+        return
+    with pytest.raises(CheckpointError, match=r"granite.embedding_scale: expected a number in 0.."):
+        read(tmp_path, keys)

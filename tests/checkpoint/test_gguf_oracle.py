@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.checkpoint.gguf import DTYPES, GgufArray, read_gguf
+from src.checkpoint.gguf import _OTHER_TYPES, DTYPES, GgufArray, read_gguf
 from tests.support.gguf_writer import Typed, gguf_bytes, q8_0
 
 pytestmark = pytest.mark.oracle
@@ -21,6 +21,15 @@ VALUES = {
 }  # fmt: skip
 ARRAYS = {n: np.arange(np.prod(s), dtype=np.float32).reshape(s) for n, s in SHAPES.items()}
 BLOCKS = gguf.quants.quantize(ARRAYS["matrix"], gguf.GGMLQuantizationType.Q8_0)
+
+
+def test_types_have_the_numbers_of_the_package() -> None:
+    read = {each.value: each.name for each in gguf.GGMLQuantizationType}
+    named = {kind: dtype.name for kind, dtype in DTYPES.items()}
+    for kind, name in (_OTHER_TYPES | named).items():
+        short = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}.get(name, name.upper())
+        assert read[kind] == short
+    assert not _OTHER_TYPES.keys() & DTYPES.keys()
 
 
 @pytest.mark.parametrize("alignment", [32, 64])

@@ -92,6 +92,36 @@ def test_shards_that_are_merged_one_tensor_at_a_time_tell_their_names() -> None:
     assert "none" not in merged
 
 
+@pytest.mark.parametrize("embeddings", [0, 1])
+def test_a_part_of_a_merged_tensor_is_that_part_of_the_model(embeddings: int) -> None:
+    arrays = model()
+    shards = split(arrays, 4, embeddings)
+    kept_twice = split(arrays, 2)  # as where a model has fewer key and value heads than shards
+    for name in arrays:
+        if ".wk." in name or ".wv." in name:
+            for number, shard in enumerate(shards):
+                shard[name] = kept_twice[number // 2][name]
+    given = tensors(shards)
+    merged = MergedShards(given, SIZES)
+    for name, array in arrays.items():
+        assert merged[name].numpy().tobytes() == array.tobytes()
+        for axis in range(array.ndim):
+            size = array.shape[axis]
+            for start, stop in ((0, size), (0, size // 4), (size // 4, size // 2), (1, size - 1)):
+                part = merged.part(name, axis, (start, stop))
+                assert part.shape == array.take(range(start, stop), axis).shape
+                assert part.numpy().tobytes() == array.take(range(start, stop), axis).tobytes()
+
+
+def test_rows_that_one_shard_has_are_not_copied() -> None:
+    shards = tensors(split(model(), 2))
+    merged = MergedShards(shards, SIZES)
+    second = merged.part(WQ, 0, (13, 20))  # of 12 rows in each
+    assert second.data_pointer == shards[1][WQ][1].data_pointer
+    for part in (merged.part(WQ, 0, (11, 20)), merged.part(WQ, 1, (0, 4)), merged[WQ]):
+        assert not any(np.shares_memory(part.numpy(), shard[WQ].numpy()) for shard in shards)
+
+
 def test_a_merge_copies_all_tensors_and_a_single_shard_is_not_copied() -> None:
     single, shards = tensors([model()]), tensors(split(model(), 2))
     assert merge_shards(single) == single[0]

@@ -160,6 +160,13 @@ def test_unused_tokens_are_no_text_and_decode_to_nothing() -> None:
     assert tokenizer.decode([257]) == ""
 
 
+def test_a_word_in_the_brackets_of_a_marker_is_special() -> None:
+    keys = file_keys()
+    keys[G + "tokens"].append("<|word|>")
+    keys[G + "token_type"].append(USER_DEFINED)
+    assert made(keys).special_tokens.keys() == {"<|im_end|>", "<|word|>"}
+
+
 # SentencePiece
 
 
@@ -195,6 +202,11 @@ def test_pieces_may_be_added_as_words_or_as_padding() -> None:
     assert encode(tokenizer, "<think>")[-1] == 264
     assert 265 not in encode(tokenizer, "[PAD]")
     assert not tokenizer.is_special(264)
+
+
+def test_the_begin_token_is_the_piece_with_its_id() -> None:
+    tokenizer = made(pieces_keys(("[BOS]", 0.0, CONTROL), bos_token_id=264))
+    assert (tokenizer.bos_id, tokenizer.encode("a", bos=True, eos=False)[0]) == (264, 264)
 
 
 def test_a_vocabulary_without_bytes_has_an_unknown_token() -> None:
@@ -247,11 +259,12 @@ def test_a_byte_that_is_none_is_refused() -> None:
         gguf_tokenizer(PATH, pieces_keys(("<0x-1>", 0.0, BYTE)))
 
 
+NAMES = ", ".join(PRE_TOKENIZERS)
 BAD_TOKENS: list[tuple[dict[str, Any], str]] = [
-    ({"pre": None}, f"key 'tokenizer.ggml.pre': expected one of {', '.join(PRE_TOKENIZERS)}, got "),
+    ({"pre": None}, f"key 'tokenizer.ggml.pre': expected one of {NAMES}, got none"),
     ({"pre": "\x1b[m"}, r"key 'tokenizer.ggml.pre': expected one of llama-bpe, "),
     ({"tokens": ["a"] * 262}, "token 1: expected a new text, got 'a' of token 0 again"),
-    ({"token_type": [7] * 262}, "token 0: type: expected a number from 1 to 6, got 7"),
+    ({"token_type": [NORMAL, BYTE, *[7] * 260]}, "token 2: type: expected a number from 1 to 6, g"),
     ({"merges": None}, "merges: expected a list, got null"),
     ({"merges": [1]}, "merges[0]: expected two tokens, got 1"),
     ({"merges": ["a b c"]}, "merges[0]: expected two tokens, got 'a b c'"),

@@ -43,6 +43,9 @@ BESIDE = [*JSON, *(TOKENIZER.format(name) for name in ("config_files", "load_tok
 TESTS = {
     "checkpoint/checkpoint": [CHECKPOINT.format("checkpoint"), "tests/model/test_loader.py"],
     "checkpoint/errors": [CHECKPOINT.format("errors"), CHECKPOINT.format("shards")],
+    "checkpoint/gguf": [CHECKPOINT.format("gguf"), CHECKPOINT.format("gguf_config")],
+    "checkpoint/gguf_config": [CHECKPOINT.format("gguf_config"), "tests/model/test_gguf.py"],
+    "checkpoint/gguf_writer": ["tests/model/test_saving_gguf.py"],
     "checkpoint/hugging_face_config": HUGGING_FACE,
     "checkpoint/mapped_file": [CHECKPOINT.format("mapped_file"), TORCH[1]],
     "checkpoint/model_directory": [
@@ -61,6 +64,7 @@ TESTS = {
     "tokenizer/sentencepiece_model": [TOKENIZER.format("sentencepiece_model")],
     **{f"tokenizer/{name}": JSON for name in ("tokenizer_json", "json_pipeline")},
     "tokenizer/config_files": BESIDE,
+    "tokenizer/gguf_keys": [TOKENIZER.format("gguf_keys"), TOKENIZER.format("gguf_export")],
 }
 
 
