@@ -41,6 +41,8 @@ def test_the_sizes_of_a_plain_llama_are_read(tmp_path: Path) -> None:
         ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, 4, 4.0),
         ({"llama.rope.scaling.factor": 4.0}, 4, 4.0),
         ({"llama.rope.scale_linear": 2.0}, 4, 2.0),
+        ({"llama.rope.scaling.factor": 1.0}, 4, 1.0),
+        ({"llama.rope.scale_linear": 1.0}, 4, 1.0),
         ({"llama.rope.scale_linear": 4.0, "llama.rope.scaling.factor": 4.0}, 4, 4.0),
         ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, 4, 1.0),
         # What changes nothing:
@@ -88,6 +90,8 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
         ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type: expected 'none' or 'linea"),
         ({"llama.rope.scaling.type": "linear"}, "key 'llama.rope.scaling.factor': expected a numb"),
         ({"llama.rope.scaling.factor": 4.0, "llama.rope.scale_linear": 2.0}, "llama.rope.scale_li"),
+        ({"llama.rope.scaling.factor": 0.5}, "llama.rope.scaling.factor: expected a number in 1.."),
+        ({"llama.rope.scale_linear": 0.5}, "llama.rope.scale_linear: expected a number in 1..1e+0"),
         ({"llama.expert_count": 8}, "key 'llama.expert_count': expected 0, got 8, which is not"),
         ({"llama.attention.causal": False}, "key 'llama.attention.causal': expected true, got fal"),
         ({"llama.embedding_scale": 12.0}, "key 'llama.embedding_scale': expected 0, got 12.0, whi"),
