@@ -42,7 +42,6 @@ JSON = [TOKENIZER.format(name) for name in ("tokenizer_json", "added_tokens", "e
 BESIDE = [*JSON, *(TOKENIZER.format(name) for name in ("config_files", "load_tokenizer"))]
 TESTS = {
     "checkpoint/checkpoint": [CHECKPOINT.format("checkpoint"), "tests/model/test_loader.py"],
-    "checkpoint/errors": [CHECKPOINT.format("errors"), CHECKPOINT.format("shards")],
     "checkpoint/gguf": [CHECKPOINT.format("gguf"), CHECKPOINT.format("gguf_config")],
     "checkpoint/gguf_config": [CHECKPOINT.format("gguf_config"), "tests/model/test_gguf.py"],
     "checkpoint/gguf_writer": ["tests/model/test_saving_gguf.py"],
