@@ -55,7 +55,10 @@ TESTS = {
     "checkpoint/params": [CHECKPOINT.format("params"), HUGGING_FACE[0]],
     "checkpoint/pickle_machine": TORCH,
     "checkpoint/safetensors": [CHECKPOINT.format(name) for name in ("safetensors", "checkpoint")],
-    "checkpoint/safetensors_writer": ["tests/model/test_saving.py"],
+    "checkpoint/safetensors_writer": [
+        "tests/model/test_saving.py",
+        "tests/model/test_saving_gguf.py",
+    ],
     "checkpoint/shards": [CHECKPOINT.format("shards")],
     "checkpoint/torch_pth": TORCH,
     "checkpoint/zip_directory": [CHECKPOINT.format("zip_directory"), TORCH[1]],
