@@ -24,32 +24,18 @@ SIZE = ml.BLOCK_POSITIONS
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """A block of the cache.
-
-    Attributes:
-        place: Which one.
-        parent: The block before it; None for the root.
-        ids: The tokens whose keys and values it holds, at most 256.
-        children: The blocks after it.
-        references: How many sequences use it that have not ended.
-        used: When it was in use, as a number that grows.
-    """
+    """A block of the cache."""
 
     place: int
-    parent: "Block | None"
-    ids: list[int] = field(default_factory=list)
+    parent: "Block | None"  # the block before it; None for the root
+    ids: list[int] = field(default_factory=list)  # whose keys and values it holds, at most 256
     children: "list[Block]" = field(default_factory=list)
-    references: int = 0
-    used: int = 0
+    references: int = 0  # sequences that use it and have not ended
+    used: int = 0  # when it was in use, as a number that grows
 
 
 class PooledSequence:
-    """A sequence whose blocks lie in a pool.
-
-    Attributes:
-        blocks: Its blocks, in order.
-        length: How many of its tokens are cached.
-    """
+    """A sequence whose blocks lie in a pool; `length` counts its tokens that are cached."""
 
     def __init__(self, pool: "BlockPool", promised: int) -> None:
         self.blocks: list[Block] = []
@@ -94,10 +80,6 @@ class BlockPool:
         sequence_length: The most positions of a sequence.
         blocks: How many blocks there are.
 
-    Attributes:
-        used: The blocks of sequences that have not ended.
-        root: The root of the tree, which has no place.
-
     Raises:
         ModelError, NotEnoughMemoryError: As from `SharedContext`.
     """
@@ -105,8 +87,9 @@ class BlockPool:
     def __init__(self, model: Model, sequence_length: int, blocks: int) -> None:
         self.model, self.blocks = model, blocks
         self.context = SharedContext(model.args, sequence_length, blocks)
-        self.root = Block(-1, None)
-        self.used = self._promised = self._clock = 0
+        self.root = Block(-1, None)  # it has no place
+        self.used = 0  # blocks of sequences that have not ended
+        self._promised = self._clock = 0
         self._free = list(range(blocks))[::-1]
 
     @property
@@ -244,7 +227,5 @@ class BlockPool:
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
     """Return how many first tokens two texts share."""
-    most = min(len(a), len(b))
-    if a[:most] == b[:most]:
-        return most
-    return next(at for at in range(most) if a[at] != b[at])
+    differing = (at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    return next(differing, min(len(a), len(b)))

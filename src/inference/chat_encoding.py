@@ -162,11 +162,7 @@ def find_chat_format(
 
 
 def format_of_template(template: str) -> str | None:
-    """Return the name of the format that a template writes, or None for an unknown one.
-
-    Args:
-        template: The text of the template.
-    """
+    """Return the name of the format that a template's text writes, or None for an unknown one."""
     text = _uniform(template)
     for name, needed, excluded in _TEMPLATE_RULES:
         if all(t in text for t in needed) and not any(t in text for t in excluded):
@@ -219,12 +215,7 @@ def read_template(directory: Path) -> str | None:
 
 
 def template_to_write(directory: Path, tokenizer: Tokenizer | None) -> str | None:
-    """Return the chat template for a GGUF file: the model's own, or that of its special tokens.
-
-    Args:
-        directory: As in `read_template`.
-        tokenizer: The model's tokenizer, if there is one.
-    """
+    """Return the chat template for a GGUF file: the model's own, or that of its special tokens."""
     template = read_template(directory)
     if template is None and tokenizer is not None and format_of_tokens(tokenizer) == "llama3":
         return _LLAMA_3_TEMPLATE

@@ -38,16 +38,12 @@ Words = npt.NDArray[np.uint32]
 class Grammar:
     """What an answer has to follow.
 
-    Attributes:
-        kind: `json_schema`, `regex` or `lark`.
-        text: The schema as JSON, or the expression or grammar itself.
-
     Raises:
         GrammarError: The kind is unknown, or the text is too long, too deep, or no JSON.
     """
 
-    kind: str
-    text: str
+    kind: str  # `json_schema`, `regex` or `lark`
+    text: str  # the schema as JSON, or the expression or grammar itself
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

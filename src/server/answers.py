@@ -21,23 +21,7 @@ Chunk = dict[str, Any]
 
 @dataclass(kw_only=True)
 class Answer:
-    """One answer: what the engine is asked for, and what came so far.
-
-    Attributes:
-        tokenizer: Has the tokens' texts.
-        prompt_ids: Its prompt.
-        most_tokens: The most tokens to choose; None until a stop; 0 for the prompt alone.
-        sampling: How they are chosen.
-        stop: Texts that end it, or one.
-        end_ids: Ids that end it, beside the model's.
-        alternatives: Of how many tokens `logprobs` tell; None without them.
-        mask: Which tokens may come, or None for all.
-        echo: The text of the prompt, which comes before the answer; None without it.
-        request: The engine's, once it is submitted.
-        ids: The tokens that came.
-        whole: All chunks that came, put together.
-        last: When the last token came.
-    """
+    """One answer: what the engine is asked for, and what came so far."""
 
     # What a client reads as the beginning of the id, and as the kind of a response and of a chunk.
     names: ClassVar[tuple[str, str, str]]
@@ -47,17 +31,17 @@ class Answer:
 
     tokenizer: Tokenizer
     prompt_ids: Sequence[int]
-    most_tokens: int | None
+    most_tokens: int | None  # None until a stop; 0 for the prompt alone
     sampling: SamplingArgs
     stop: Sequence[str]
-    end_ids: frozenset[int] = frozenset()
-    alternatives: int | None = None
+    end_ids: frozenset[int] = frozenset()  # beside the model's
+    alternatives: int | None = None  # of how many tokens `logprobs` tell; None without them
     mask: GrammarMask | None = None
-    echo: str | None = None
-    request: Request = field(init=False)
+    echo: str | None = None  # the text of the prompt, to come before the answer
+    request: Request = field(init=False)  # the engine's, once it is submitted
     ids: list[int] = field(default_factory=list)
-    whole: Chunk = field(default_factory=dict)
-    last: float | None = None
+    whole: Chunk = field(default_factory=dict)  # all chunks that came, put together
+    last: float | None = None  # when the last token came
 
     @property
     def candidates(self) -> int:
@@ -86,12 +70,7 @@ class Answer:
 
 @dataclass(kw_only=True)
 class ChatAnswer(Answer):
-    """An answer of a chat.
-
-    Attributes:
-        opened: Whether it begins inside of a thought; None where thoughts are not looked for.
-        style: How it asks for calls of functions; None where it cannot.
-    """
+    """An answer of a chat."""
 
     names = "chatcmpl", "chat.completion", "chat.completion.chunk"
     begins_text = True
@@ -99,8 +78,8 @@ class ChatAnswer(Answer):
         "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None,
     }  # fmt: skip
 
-    opened: bool | None
-    style: ToolStyle | None
+    opened: bool | None  # whether it begins in a thought; None where none is looked for
+    style: ToolStyle | None  # how it asks for calls of functions; None where it cannot
     _text: str = ""
     _told: tuple[str, str, int] = "", "", 0
 

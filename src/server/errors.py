@@ -33,13 +33,7 @@ class ServerError(LlamaBoltsError):
 
 
 class RequestError(LlamaBoltsError):
-    """A request that is refused.
-
-    Attributes:
-        status: Of the response.
-        param: The field that is wrong, or None.
-        code: A name for programs, or None.
-    """
+    """A request that is refused: `param` is the wrong field, `code` a name for programs."""
 
     def __init__(
         self, status: int, message: str, param: str | None = None, code: str | None = None

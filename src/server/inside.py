@@ -25,13 +25,10 @@ _MOST_PAGE_BYTES = 32 << 20
 
 
 class Insides:
-    """The last answers of a server, and the pages that were made of some.
-
-    Args:
-        loading: The arguments of `load_model` that gave its model; None where it takes several.
-    """
+    """The last answers of a server, and the pages that were made of some."""
 
     def __init__(self, loading: dict[str, Any] | None) -> None:
+        # The arguments of `load_model` that gave the model; None where several processes run it.
         self._loading = loading
         self._answers: deque[tuple[str, bytes]] = deque(maxlen=_MOST_ANSWERS)
         self._pages: deque[tuple[str, bytes]] = deque(maxlen=_MOST_PAGES)

@@ -71,13 +71,9 @@ def serve(service: Service, listener: socket.socket, ready: Callable[[], object]
 
 
 class _Server(uvicorn.Server):
-    """A server whose end the engine decides.
+    """A server whose end the engine decides."""
 
-    Attributes:
-        number: Of the first signal, or None.
-    """
-
-    number: int | None = None
+    number: int | None = None  # of the first signal
 
     def __init__(self, service: Service, ready: Callable[[], object]) -> None:
         config = uvicorn.Config(
