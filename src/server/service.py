@@ -31,7 +31,6 @@ from .inside import Insides
 from .metrics import Metrics
 
 T = TypeVar("T")
-A = TypeVar("A", ChatAnswer, TextAnswer)
 Draw = tuple[SamplingArgs, GrammarMask | None]
 
 
