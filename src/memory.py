@@ -1,5 +1,6 @@
 """How much memory is free, whether an allocation fits into it, and what a lack of it looks like."""
 
+import contextlib
 import os
 import re
 import sys
@@ -11,15 +12,6 @@ if sys.platform != "linux":
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
-# Limit, use, and the pages of files in `memory.stat`: versions 2 and 1 of control groups.
-_CGROUP_FILES = (
-    ("memory.max", "memory.current", ("inactive_file", "active_file")),
-    (
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        ("total_inactive_file", "total_active_file"),
-    ),
-)
 
 NO_MEMORY_TEXT = "memory: the system refused the allocation"
 # What the loader of libraries says below a limit of addresses.
@@ -50,21 +42,16 @@ def _from_meminfo(path: Path) -> int | None:
 
 
 def _own_cgroups(root: Path, own: Path) -> list[Path]:
-    """Return the directories of the control groups that may limit this process.
+    """Return the directories of the control groups, of version 2, that may limit this process.
 
     A limit holds for all groups below, so each group up to the root counts. In a container the
     root is the container's own group. Source: man 7 cgroups, "/proc files".
     """
     found = [root]
-    try:
-        lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "none", "")
-        if ".." in path or (controllers and "memory" not in controllers.split(",")):
-            continue
-        group = root / ("memory" if controllers else "") / path.strip("/")
+    with contextlib.suppress(OSError):
+        text = own.read_text(encoding="utf-8", errors="replace")
+        line = re.search(r"^0::/(.*)$", text, flags=re.MULTILINE)
+        group = root / line[1].strip("/") if line and ".." not in line[1] else root
         while group != root:
             found.append(group)
             group = group.parent
@@ -73,21 +60,18 @@ def _own_cgroups(root: Path, own: Path) -> list[Path]:
 
 def _from_cgroup(group: Path) -> int | None:
     """Read the limit of a control group less what its processes hold; `max` is not a limit."""
-    for limit_file, use_file, of_files in _CGROUP_FILES:
-        try:
-            limit = (group / limit_file).read_text(encoding="ascii", errors="replace").strip()
-            used = (group / use_file).read_text(encoding="ascii", errors="replace").strip()
-            stat = (group / "memory.stat").read_text(encoding="ascii", errors="replace")
-        except OSError:
-            continue
-        if not (limit.isdigit() and used.isdigit()):
-            return None
-        # Pages of files count as used, and are given back as soon as they are needed.
-        counts = dict(line.split(maxsplit=1) for line in stat.splitlines() if " " in line)
-        pages = [counts.get(name, "").strip() for name in of_files]
-        reclaimable = sum(int(count) for count in pages if count.isdigit())
-        return max(int(limit) - int(used) + reclaimable, 0)
-    return None
+    try:
+        limit, used, stat = (
+            (group / name).read_text(encoding="ascii", errors="replace").strip()
+            for name in ("memory.max", "memory.current", "memory.stat")
+        )
+    except OSError:
+        return None
+    if not (limit.isdigit() and used.isdigit()):
+        return None
+    # Pages of files count as used, and are given back as soon as they are needed.
+    pages = re.findall(r"^(?:in)?active_file (\d+)$", stat, flags=re.MULTILINE)
+    return max(int(limit) - int(used) + sum(map(int, pages)), 0)
 
 
 def _from_system() -> int | None:

@@ -50,19 +50,6 @@ def test_every_group_above_the_own_one_counts(tmp_path):
         assert available_memory(meminfo, tmp_path / "root", own) == left
 
 
-def test_control_groups_of_the_first_version_count(tmp_path):
-    limited = tmp_path / "memory" / "own"
-    limited.mkdir(parents=True)
-    (limited / "memory.limit_in_bytes").write_text("1000000\n")
-    (limited / "memory.usage_in_bytes").write_text("700000\n")
-    (limited / "memory.stat").write_text(
-        "inactive_file 1\ntotal_inactive_file 40000\ntotal_active_file 10000\n"
-    )
-    own = tmp_path / "cgroup"
-    own.write_text("5:cpu,memory:/own\n1:cpu:/elsewhere\nno line\n0::/\n")
-    assert available_memory(tmp_path / "none", tmp_path, own) == 350000
-
-
 @pytest.mark.parametrize(
     ("count", "text"),
     [

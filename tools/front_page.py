@@ -28,7 +28,7 @@ def memory(_page: Path, _argument: str) -> str:
     """Return the table of models: bytes of the files, and what must be allocated beside them."""
     bundled = bundled_model()
     rows = [
-        _row("bundled", bundled.args, bundled.mapped_bytes),
+        _row("bundled", bundled.args, bundled.checkpoint.mapped_bytes),
         *(
             _row(name, args, weight_bytes(args, is_tied, quantize), quantize)
             for name, args, is_tied, quantize in _ROWS

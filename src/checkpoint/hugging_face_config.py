@@ -33,7 +33,6 @@ from .params import (
     integer_in,
     is_one_of,
     number_in,
-    refused_key,
     value_of,
 )
 
@@ -338,12 +337,12 @@ def _read(
     label, values = label_of(path), read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
     kind = values.get("model_type")
     if isinstance(kind, str) and kind in _OTHER_FAMILIES:
-        raise refused_key(label, "model_type", f"{kind}: {_OTHER_FAMILIES[kind]}")
+        raise _refused_key(label, "model_type", f"{kind}: {_OTHER_FAMILIES[kind]}")
     if isinstance(kind, str) and kind in FAMILIES:
         rules = {**rules, **FAMILIES[kind].rules}
     for key, value in values.items():
         if key in REFUSED_KEYS and key not in rules and value not in (None, False, {}, []):
-            raise refused_key(label, key, REFUSED_KEYS[key])
+            raise _refused_key(label, key, REFUSED_KEYS[key])
         neutral = NEUTRAL_VALUES.get(key)
         if neutral is not None and value is not None and not is_one_of(value, neutral):
             rule = " or ".join(["null", *map(described, neutral)])
@@ -353,6 +352,12 @@ def _read(
     check_keys(label, values, known, needed)
     check_values(label, values, rules)
     return values
+
+
+def _refused_key(label: str, key: str, what: str) -> CheckpointError:
+    """Make the error for a key of a model that computes something else."""
+    got = f"{what}, which is not supported"
+    return mismatch(label, f"key {shown(key)}", "a plain Llama model", got)
 
 
 def _check_tokens(label: str, values: Mapping[str, object], vocab_size: int) -> None:

@@ -75,10 +75,7 @@ class MappedFile:
         return self.buffer[start:stop]
 
     def kind(self) -> str:
-        """Name the kind of the file by its first bytes, for an error: `a GGUF file`.
-
-        Where the kind is unknown, the first eight bytes are given.
-        """
+        """Name the kind of the file by its first bytes, or give eight of them, for an error."""
         head = self.buffer[:_HEAD_BYTES]
         if not head:
             return "an empty file"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from ..untrusted import described, is_integer, label_of, read_json_object, shown, some_of
+from ..untrusted import described, is_integer, label_of, read_json_object, some_of
 from .errors import CheckpointError, mismatch
 
 LARGEST_SIZE = 1 << 24
@@ -68,23 +68,6 @@ USED_KEYS: Mapping[str, Rule] = {
 HARMLESS_KEYS = frozenset({"max_batch_size", "model_parallel_size"})
 """Keys that only sized the buffers of the program that wrote or ran the model."""
 
-REFUSED_KEYS = {
-    "quantization_args": "quantized weights",
-    "lora_args": "LoRA adapters",
-    **dict.fromkeys(("vision_chunk_size", "vision_max_num_chunks"), "a vision model"),
-    **dict.fromkeys(("vision_num_cross_attention_layers", "vision_args"), "a vision model"),
-    **dict.fromkeys(("moe_args", "moe", "num_experts"), "a mixture of experts"),
-    "use_qk_norm": "normalized queries and keys",
-    "attention_chunk_size": "chunked attention",
-    "attn_temperature_tuning": "attention with a temperature",
-    **dict.fromkeys(("floor_scale", "attn_scale"), "attention with a temperature"),
-    "nope_layer_interval": "layers without rotary embedding",
-    "rope_scaling_factor": "the rotary embedding of Llama 4",
-    "rope_high_freq_factor": "the rotary embedding of Llama 4",
-    "sliding_window": "attention in a sliding window",
-}
-"""Keys of models that compute something else, and what that is."""
-
 _NEEDED_KEYS = ("dim", "n_layers", "n_heads", "norm_eps")
 
 
@@ -100,9 +83,6 @@ def read_params(path: Path) -> dict[str, object]:
             out of range, or heads that do not divide.
     """
     label, params = label_of(path), read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
-    for key in params:
-        if key in REFUSED_KEYS:
-            raise refused_key(label, key, REFUSED_KEYS[key])
     check_keys(label, params, USED_KEYS.keys() | HARMLESS_KEYS, _NEEDED_KEYS)
     check_values(label, params, USED_KEYS)
     for over, under in (("dim", "n_heads"), ("n_heads", "n_kv_heads")):
@@ -143,9 +123,3 @@ def value_of(values: Mapping[str, object], key: str, default: T) -> T:
     """Return a value whose rule was checked, or the default where it is absent or null."""
     value = values.get(key)
     return default if value is None else value  # type: ignore[return-value]  # its rule holds
-
-
-def refused_key(label: str, key: str, what: str) -> CheckpointError:
-    """Make the error for a key of a model that computes something else."""
-    got = f"{what}, which is not supported"
-    return mismatch(label, f"key {shown(key)}", "a plain Llama model", got)

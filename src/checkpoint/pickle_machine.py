@@ -34,13 +34,9 @@ _LARGEST_SIZE = 1 << 48
 _MOST_DIMENSIONS = 8
 _LONGEST_KEY = 9
 
-
-_OPCODES = {ord(opcode.code): opcode.name for opcode in opcodes}
-
-
-def opcode_name(code: int) -> str:
-    """Name an opcode byte, for example `GLOBAL`, or `byte 0xff` where there is no such opcode."""
-    return _OPCODES.get(code, f"byte 0x{code:02x}")
+# The name of each opcode, for example `GLOBAL`; other bytes are `byte 0xff`.
+_OPCODES = {code: f"byte 0x{code:02x}" for code in range(0x100)}
+_OPCODES |= {ord(opcode.code): opcode.name for opcode in opcodes}
 
 
 class OrderedDictValue(dict[str, object]):
@@ -166,12 +162,7 @@ TORCH_GLOBALS: dict[tuple[str, str], Global] = {
 
 
 class PickleMachine:
-    """Run one pickle program.
-
-    Args:
-        program: The whole pickle, STOP included and nothing after it.
-        label: What to call it in errors, for example `model.pth: data.pkl`.
-    """
+    """Run one pickle program, STOP included and nothing after it; errors call it `label`."""
 
     def __init__(self, program: bytes, label: str) -> None:
         self._program = program
@@ -202,12 +193,12 @@ class PickleMachine:
                 return self._stop()
             handler = _HANDLERS.get(code)
             if handler is None:
-                self._refuse_opcode(opcode_name(code))
+                self._refuse_opcode(_OPCODES[code])
             handler(self)
 
     def _refuse(self, reason: str) -> NoReturn:
         at = self._opcode_at
-        name = opcode_name(self._program[at]) if at < len(self._program) else "end"
+        name = _OPCODES[self._program[at]] if at < len(self._program) else "end"
         raise CheckpointError(f"{self._label}: {name} at byte {at}: {reason}") from None
 
     def _refuse_opcode(self, name: str) -> NoReturn:

@@ -117,7 +117,7 @@ def _sizes(model: Model) -> list[tuple[str, str]]:
         ("parameters", str(model.parameter_count)),
         ("bytes of tensors", exact_bytes(sum(tensor.nbytes for tensor in model.tensors.values()))),
         *_quantized_sizes(model),
-        ("bytes of mapped files", exact_bytes(model.mapped_bytes)),
+        ("bytes of mapped files", exact_bytes(model.checkpoint.mapped_bytes)),
         ("KV cache bytes per token", exact_bytes(longest_bytes // longest)),
         (f"KV cache bytes for {longest} tokens", exact_bytes(longest_bytes)),
     ]

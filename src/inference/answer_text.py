@@ -233,7 +233,7 @@ class Answer:
         if max_new_tokens is not None:
             check_whole("max_new_tokens", max_new_tokens, 1)
         check_whole("candidates", candidates, 0)
-        model.check_unchanged()
+        model.checkpoint.check_unchanged()
         self._model, self._mask, self._candidates = model, mask, candidates
         self._text = AnswerText(model, stop, end_ids, new_text, answer_ids)
         room = sequence_length - len(self.ids)
@@ -327,7 +327,7 @@ class Answer:
         if reason is None:
             return Step(token, shown, choice=choice)
         try:  # no answer is complete that weights may have spoiled which were rewritten
-            self._model.check_unchanged()
+            self._model.checkpoint.check_unchanged()
         except CheckpointError:
             self._cached.clear()
             raise

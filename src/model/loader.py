@@ -65,11 +65,6 @@ class Model:
         return self.files.directory.path
 
     @property
-    def mapped_bytes(self) -> int:
-        """Return the bytes of the mapped weight files."""
-        return self.checkpoint.mapped_bytes
-
-    @property
     def tensors(self) -> Mapping[str, ml.Weight]:
         """Return the tensors of the checkpoint by key; matrices may be block-quantized."""
         return self.checkpoint.tensors
@@ -90,18 +85,10 @@ class Model:
             f"{self.source_directory} ({self.checkpoint.source_format})",
             f"{self.parameter_count / 1e6:.1f} M parameters, {self.args.n_layers} layers, "
             f"D {self.args.dim}, {self.args.n_heads}/{self.args.n_kv_heads} heads",
-            f"{readable_bytes(self.mapped_bytes)} mapped",
+            f"{readable_bytes(self.checkpoint.mapped_bytes)} mapped",
             *self.notes,
         )
         return "; ".join(parts)
-
-    def check_unchanged(self) -> None:
-        """Check that the mapped files are still what was loaded.
-
-        Raises:
-            CheckpointError: A file was truncated or rewritten in place.
-        """
-        self.checkpoint.check_unchanged()
 
 
 @declared_lack_of_memory("load_model", NotEnoughMemoryError)

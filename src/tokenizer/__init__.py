@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-from ..ml.errors import declared_lack_of_memory
 from ..untrusted import label_of, read_whole, some_of
 from .config_files import (
     CONFIG_FILE,
@@ -11,7 +10,7 @@ from .config_files import (
     read_added_tokens_of_config,
     read_token_settings,
 )
-from .errors import TokenizerError, TokenizerMemoryError, TokenizerNotFoundError, mismatch
+from .errors import TokenizerError, TokenizerNotFoundError, mismatch
 from .tiktoken_file import llama3_tokenizer, read_tiktoken_file
 from .tokenizer import StreamDecoder, Tokenizer
 
@@ -20,7 +19,6 @@ __all__ = [
     "StreamDecoder",
     "Tokenizer",
     "TokenizerError",
-    "TokenizerMemoryError",
     "TokenizerNotFoundError",
     "load_tokenizer",
 ]
@@ -30,7 +28,6 @@ _MODEL_FILES = ("tokenizer.model", "original/tokenizer.model")
 _HUGGING_FACE_FILES = ("config.json", CONFIG_FILE)
 
 
-@declared_lack_of_memory("load_tokenizer", TokenizerMemoryError)
 def load_tokenizer(directory: str | Path) -> Tokenizer:
     """Load the tokenizer of a model directory; weights are not needed.
 
@@ -47,7 +44,6 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
 
     Raises:
         TokenizerNotFoundError: The directory has no tokenizer file.
-        TokenizerMemoryError: The system refused memory.
         TokenizerError: A tokenizer file is damaged or of an unknown kind.
     """
     path = tokenizer_file(Path(directory))
@@ -70,7 +66,7 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
 
 
 def tokenizer_file(directory: Path) -> Path:
-    """Find the file that `load_tokenizer` reads, and raise what it raises."""
+    """Find the file that `load_tokenizer` reads, or raise what it raises."""
     try:
         names = sorted(entry.name for entry in directory.iterdir())
         models = [directory / name for name in _MODEL_FILES if os.path.exists(directory / name)]

@@ -8,7 +8,7 @@ metaspaces, U+2581.
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from itertools import count, groupby, pairwise
@@ -88,11 +88,10 @@ def _in_order(marks: re.Match[str]) -> str:
 class ByteLevelEncoder(PieceEncoder[bytes]):
     """Encode pieces from their UTF-8 bytes: byte-level BPE.
 
+    `tokens` has the id of every token that text can become, by its bytes. A byte without a token is
+    left out of the text.
+
     Args:
-        tokens: The id of every token that text can become, by its bytes. A byte without a token
-            is left out of the text.
-        merges: What merges.
-        pre_tokenizer: Splits a text into pieces.
         whole: Whether a piece that is a token becomes that token, whatever the merges give.
         prefix_space: Whether a space is put before a text that does not start with one.
         composes: Whether texts are brought into Unicode's normalization form C.
@@ -204,14 +203,13 @@ class MetaspaceEncoder(PieceEncoder[str]):
     Args:
         symbols: The id of every character that some token holds, as `character_symbols` gives it.
         tokens: The id of every token that text can become, by its text.
-        merges: What merges.
-        fallback: Returns the ids of a character without a token.
+        merges: Those of the tokens.
+        byte_ids: The ids of the 256 bytes, which stand for a character without a token.
         normalize: Prepares a whole text before added tokens are looked for in it.
         whole: Whether a piece that is a token becomes that token, whatever the merges give.
         words: Whether words are encoded separately: because the file says so, or because no token
             reaches from one to the next, so that the ids are the same.
         scheme: How spaces are replaced after added tokens were found; None if `normalize` does it.
-        fused_id: Neighbouring ids of this number become one; None for no number.
     """
 
     def __init__(
@@ -219,18 +217,16 @@ class MetaspaceEncoder(PieceEncoder[str]):
         symbols: Mapping[str, int],
         tokens: Mapping[str, int],
         merges: Merges,
-        fallback: Callable[[str], list[int]],
+        byte_ids: Sequence[int],
         *,
         normalize: Callable[[str], str] = str,
         whole: bool = False,
         words: bool = False,
         scheme: PrependScheme | None = None,
-        fused_id: int | None = None,
     ) -> None:
         super().__init__()
-        self._symbols, self._merges, self._fallback = symbols, merges, fallback
-        self._normalize, self._words = normalize, words
-        self._scheme, self._fused_id = scheme, fused_id
+        self._symbols, self._merges, self._byte_ids = symbols, merges, byte_ids
+        self._normalize, self._words, self._scheme = normalize, words, scheme
         self._wholes: Mapping[str, int] = tokens if whole else {}
         self._placeholders = {number: c for c, number in symbols.items() if c not in tokens}
         self._adjacent = {left + right for token in tokens for left, right in pairwise(token)}
@@ -243,16 +239,12 @@ class MetaspaceEncoder(PieceEncoder[str]):
         """Encode a text, or what is between two added tokens of it."""
         if self._scheme is not None:
             text = replace_spaces(text, self._scheme, first=first)
+        if not self._words:
+            return self.encode_pieces([text] if text else [])
         ids: list[int] = []
-        if self._words:
-            for words in METASPACE_WORDS.split(text):
-                ids += self.encode_pieces(words)
-        elif text:
-            ids = self.encode_pieces([text])
-        if self._fused_id is None or self._fused_id not in ids:
-            return ids
-        runs = [(number, list(run)) for number, run in groupby(ids)]
-        return [n for number, run in runs for n in (run[:1] if number == self._fused_id else run)]
+        for words in METASPACE_WORDS.split(text):
+            ids += self.encode_pieces(words)
+        return ids
 
     def _encode_piece(self, piece: str) -> list[int]:
         whole = self._wholes.get(piece)
@@ -260,13 +252,16 @@ class MetaspaceEncoder(PieceEncoder[str]):
 
     def _merge_part(self, part: str) -> list[int]:
         if len(part) == 1 and part not in self._symbols:
-            return self._fallback(part)
+            return self._bytes_of(part)
         ids = merge([self._symbols[character] for character in part], self._merges)
         if not self._placeholders:
             return ids
         spelled = [(number, self._placeholders.get(number)) for number in ids]
-        parts = [[number] if c is None else self._fallback(c) for number, c in spelled]
+        parts = [[number] if c is None else self._bytes_of(c) for number, c in spelled]
         return [number for part_ids in parts for number in part_ids]
+
+    def _bytes_of(self, character: str) -> list[int]:
+        return [self._byte_ids[byte] for byte in character.encode()]
 
     def _cuts(self, piece: str) -> list[int]:
         adjacent = self._adjacent

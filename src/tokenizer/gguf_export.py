@@ -116,7 +116,7 @@ def _of_model(path: Path, tokenizer: Tokenizer) -> dict[str, KeyValue]:
         "token_type": [*(piece.kind for piece in model.pieces), *[USER_DEFINED] * len(new)],
         "unknown_token_id": next(n for n, p in enumerate(model.pieces) if p.kind == UNKNOWN),
         "add_space_prefix": model.add_dummy_prefix,
-        "remove_extra_whitespaces": model.remove_extra_whitespaces,
+        "remove_extra_whitespaces": False,
     }
 
 

@@ -167,6 +167,8 @@ def _sentencepiece(
     named: Mapping[str, int | None],
 ) -> Tokenizer:
     """Make the SentencePiece model that a `tokenizer.model` would have held, and its tokenizer."""
+    if _value(path, values, "remove_extra_whitespaces", False):
+        raise mismatch(path, f"key '{_PREFIX}remove_extra_whitespaces'", "false", "true")
     scores = _listed(path, values, "scores", float, len(names))
     if not all(map(isfinite, scores)):
         number = [*map(isfinite, scores)].index(False)
@@ -174,12 +176,9 @@ def _sentencepiece(
     begin, end = (None if (n := named[role]) is None else names[n] for role in ("bos", "eos"))
     model = SentencePieceModel(
         pieces=tuple(map(Piece, names, scores, kinds)),
-        byte_fallback=BYTE in kinds,
         bos_piece=begin or "<s>",
         eos_piece=end or "</s>",
         add_dummy_prefix=_value(path, values, "add_space_prefix", True),
-        remove_extra_whitespaces=_value(path, values, "remove_extra_whitespaces", False),
-        escape_whitespaces=True,
     )
     check_model(path, model)
     return sentencepiece_tokenizer(model, _settings(path, values, named, adds_bos=True))

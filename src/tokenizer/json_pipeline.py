@@ -4,12 +4,13 @@ Nothing from the file is run: each component is compared with the known ones in 
 refused by name if it is not among them.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from ..untrusted import described
+from ..untrusted import escape_line
 from .config_files import Template, expect_kind
 from .encoders import PrependScheme
 from .errors import TokenizerError, mismatch
@@ -68,6 +69,7 @@ _PATTERNS = (
 )
 # No known component is nested deeper than this.
 _DEEPEST = 8
+_MOST_SHOWN = 200  # characters of an unknown one
 
 _NFC = {"type": "NFC"}
 _AFTER_SPLIT = _byte_level(prefix_space=False, use_regex=False)
@@ -240,20 +242,4 @@ def _look_up(table: list[tuple[object, _T]], value: object) -> _T | None:
 
 
 def _unknown(path: Path, what: str, expected: str, value: object) -> TokenizerError:
-    return mismatch(path, what, expected, _described(value))
-
-
-def _described(value: object) -> str:
-    """Name a component: its type, that of its parts, and a pattern if there is one."""
-    if not isinstance(value, dict):
-        return described(value)
-    parts = [part for listed in value.values() if isinstance(listed, list) for part in listed]
-    parts = [part for part in parts[:5] if isinstance(part, dict)]
-    inner = ", ".join(described(part.get("type")) for part in parts)
-    patterns = [
-        f", pattern {described(text)}"
-        for part in (value, *parts)
-        if isinstance(part.get("pattern"), dict)
-        for text in list(part["pattern"].values())[:1]
-    ]
-    return described(value.get("type")) + (f" of {inner}" if inner else "") + "".join(patterns)
+    return mismatch(path, what, expected, escape_line(json.dumps(value), _MOST_SHOWN))

@@ -8,7 +8,6 @@ Source: google/sentencepiece src/sentencepiece_model.proto, src/bpe_model.cc, sr
 v0.2.1; https://protobuf.dev/programming-guides/encoding for the format of messages.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -16,11 +15,17 @@ from pathlib import Path
 from struct import pack, unpack, unpack_from
 from typing import Any
 
-from ..untrusted import label_of, read_whole, shown
+from ..untrusted import described, label_of, read_whole, shown
 from .added_tokens import AddedToken, AddedTokenFinder, AddedTokensEncoder
 from .bpe import spelled_merges
 from .config_files import MAX_FILE_BYTES, MAX_TOKEN_LENGTH, MAX_TOKENS, TokenSettings
-from .encoders import MetaspaceEncoder, character_symbols, words_are_independent
+from .encoders import (
+    MetaspaceEncoder,
+    PrependScheme,
+    character_symbols,
+    replace_spaces,
+    words_are_independent,
+)
 from .errors import TokenizerError, mismatch
 from .pre_tokenizers import METASPACE
 from .tokenizer import Decoding, Tokenizer
@@ -56,7 +61,6 @@ _NORMALIZER = {
     4: ("remove_extra_whitespaces", VARINT),
     5: ("escape_whitespaces", VARINT),
 }
-_SPACES = re.compile(" +")
 
 # Where the bytes of a field start and end.
 Bounds = tuple[int, int]
@@ -76,12 +80,9 @@ class SentencePieceModel:
     """What a SentencePiece model says, as far as it concerns ids and text."""
 
     pieces: tuple[Piece, ...]  # in the order of their ids
-    byte_fallback: bool  # whether a character without a piece becomes the pieces of its bytes
     bos_piece: str  # name of the piece that begins a text
     eos_piece: str  # name of the piece that ends a text
     add_dummy_prefix: bool  # whether a space is put before every text
-    remove_extra_whitespaces: bool  # whether spaces at the ends and doubled ones are dropped
-    escape_whitespaces: bool  # whether spaces become metaspaces
 
     @property
     def ids(self) -> dict[str, int]:
@@ -209,16 +210,19 @@ def _read_model(path: Path, data: bytes) -> SentencePieceModel:
     model_type = trainer.get("model_type", 1)
     if model_type != _BPE:
         raise mismatch(path, "model_type", "BPE", _MODEL_TYPES.get(model_type, model_type))
-    if trainer.get("treat_whitespace_as_suffix"):
-        raise mismatch(path, "treat_whitespace_as_suffix", "false", "true")
+    for name, value, expected in (
+        ("treat_whitespace_as_suffix", trainer.get("treat_whitespace_as_suffix"), False),
+        ("byte_fallback", trainer.get("byte_fallback"), True),
+        ("remove_extra_whitespaces", normalizer.get("remove_extra_whitespaces", 1), False),
+        ("escape_whitespaces", normalizer.get("escape_whitespaces", 1), True),
+    ):
+        if bool(value) is not expected:
+            raise mismatch(path, name, described(expected), described(not expected))
     model = SentencePieceModel(
         pieces=_read_pieces(path, data, piece_bounds),
-        byte_fallback=bool(trainer.get("byte_fallback")),
         bos_piece=_decoded(path, "trainer_spec: bos_piece", trainer.get("bos_piece", b"<s>")),
         eos_piece=_decoded(path, "trainer_spec: eos_piece", trainer.get("eos_piece", b"</s>")),
         add_dummy_prefix=bool(normalizer.get("add_dummy_prefix", 1)),
-        remove_extra_whitespaces=bool(normalizer.get("remove_extra_whitespaces", 1)),
-        escape_whitespaces=bool(normalizer.get("escape_whitespaces", 1)),
     )
     check_model(path, model)
     return model
@@ -297,19 +301,17 @@ def _read_pieces(path: Path, data: bytes, bounds: list[Bounds]) -> tuple[Piece, 
 
 
 def check_model(path: Path, model: SentencePieceModel) -> None:
-    """Check the pieces against each other and the settings."""
+    """Check that one piece is unknown, and that there is one for each byte."""
     unknown = [piece for piece in model.pieces if piece.kind == UNKNOWN]
     if len(unknown) != 1:
         raise mismatch(path, "pieces", "one of the type unknown", len(unknown))
-    wanted = set(map(byte_piece, range(256))) if model.byte_fallback else set()
+    wanted = set(map(byte_piece, range(256)))
     present = {piece.text for piece in model.pieces if piece.kind == BYTE}
     for text in sorted(present ^ wanted):
         what = f"pieces: {shown(text)}"
         if text in wanted:
             raise mismatch(path, what, "a byte piece", "none")
         raise mismatch(path, what, "no byte piece of this text", "one")
-    if model.remove_extra_whitespaces and any(p.kind == USER_DEFINED for p in model.pieces):
-        raise mismatch(path, "remove_extra_whitespaces", "false beside user defined pieces", "true")
 
 
 def byte_piece(byte: int) -> str:
@@ -360,7 +362,7 @@ def sentencepiece_tokenizer(
         if p.kind == USER_DEFINED
     ]
     encoder = AddedTokensEncoder(
-        _encoder(model, ids, unknown_id), AddedTokenFinder(added), AddedTokenFinder(user_defined)
+        _encoder(model, ids), AddedTokenFinder(added), AddedTokenFinder(user_defined)
     )
     return Tokenizer(
         token_bytes,
@@ -368,8 +370,7 @@ def sentencepiece_tokenizer(
         encoder,
         settings.roles(special, len(token_bytes), (begin, end)),
         Decoding(
-            drops_first_space=model.add_dummy_prefix or model.remove_extra_whitespaces,
-            drops_more_spaces=model.remove_extra_whitespaces,
+            drops_first_space=model.add_dummy_prefix,
             unknown_id=unknown_id,
             kept_space_ids=frozenset(n for n, p in enumerate(pieces) if p.kind == BYTE)
             | {token.token_id for token in added},
@@ -378,14 +379,9 @@ def sentencepiece_tokenizer(
     )
 
 
-def _encoder(model: SentencePieceModel, ids: dict[str, int], unknown_id: int) -> MetaspaceEncoder:
+def _encoder(model: SentencePieceModel, ids: dict[str, int]) -> MetaspaceEncoder:
     """Form the encoder: equal scores are equal ranks, the highest score is rank 0."""
-
-    def fallback(character: str) -> list[int]:
-        if not model.byte_fallback:
-            return [unknown_id]
-        return [ids[byte_piece(byte)] for byte in character.encode()]
-
+    scheme = PrependScheme.ALWAYS if model.add_dummy_prefix else PrependScheme.NEVER
     normal = [piece for piece in model.pieces if piece.kind == NORMAL]
     tokens = {piece.text: ids[piece.text] for piece in normal}
     scores = sorted({piece.score for piece in normal}, reverse=True)
@@ -397,21 +393,7 @@ def _encoder(model: SentencePieceModel, ids: dict[str, int], unknown_id: int) ->
         symbols,
         tokens,
         spelled_merges([*ids, *placeholders], ranks, tokens),
-        fallback,
-        normalize=lambda text: _normalized(text, model),
+        [ids[byte_piece(byte)] for byte in range(256)],
+        normalize=lambda text: replace_spaces(text, scheme),
         words=words_are_independent(tokens),
-        fused_id=None if model.byte_fallback else unknown_id,
     )
-
-
-def _normalized(text: str, model: SentencePieceModel) -> str:
-    """Prepare a text: spaces to metaspaces, one more before it, as the model says."""
-    space = METASPACE if model.escape_whitespaces else " "
-    if model.remove_extra_whitespaces:
-        text = _SPACES.sub(" ", text.lstrip(" "))
-    if not text:
-        return ""
-    text = text.replace(" ", space)
-    if model.add_dummy_prefix:
-        text = space + text
-    return text.rstrip(space) if model.remove_extra_whitespaces else text

@@ -58,8 +58,7 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
         raise mismatch(path, f"line {count + 1}", "a newline at the end", "the end of the file")
     ranks: dict[bytes, int] = {}
     for number, ended in enumerate(BytesIO(data)):  # one at a time: the first that is wrong ends it
-        line = ended[:-1]
-        text, _, rank = line.partition(b" ")
+        text, _, rank = ended[:-1].partition(b" ")
         if number == MAX_TOKENS:
             raise mismatch(path, f"line {number + 1}", f"at most {MAX_TOKENS} tokens", "more")
         try:
@@ -72,7 +71,9 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
             or binascii.b2a_base64(token, newline=False) != text
             or token in ranks
         ):
-            raise _line_error(path, number, line, token, ranks)
+            rule = f"base64 of a new token of 1 to {MAX_TOKEN_LENGTH} bytes, and rank {number}"
+            got = shown(ended[:-1].decode(errors="replace"))
+            raise mismatch(path, f"line {number + 1}", rule, got)
         ranks[token] = number
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
@@ -102,25 +103,3 @@ def llama3_tokenizer(ranks: Mapping[bytes, int]) -> Tokenizer:
         ),
         Decoding(),
     )
-
-
-def _line_error(
-    path: Path, number: int, line: bytes, token: bytes, ranks: dict[bytes, int]
-) -> TokenizerError:
-    """Say what is wrong with a line that is known to be wrong."""
-    text, _, rank = line.partition(b" ")
-    what = f"line {number + 1}"
-    if not rank:
-        return mismatch(path, what, "'<base64> <rank>'", shown(_text(line)))
-    if not token or binascii.b2a_base64(token, newline=False) != text:
-        return mismatch(path, what, "a token in base64", shown(_text(text)))
-    if len(token) > MAX_TOKEN_LENGTH:
-        return mismatch(path, what, f"a token of at most {MAX_TOKEN_LENGTH} bytes", len(token))
-    if rank != b"%d" % number:
-        return mismatch(path, what, f"rank {number}", shown(_text(rank)))
-    got = f"{shown(_text(text))} of line {ranks[token] + 1} again"
-    return mismatch(path, what, "a new token", got)
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace")

@@ -8,9 +8,7 @@ from itertools import zip_longest
 from types import MappingProxyType
 from typing import Protocol
 
-from ..ml.errors import declared_lack_of_memory
-from ..untrusted import shown
-from .errors import TokenizerError, TokenizerMemoryError
+from .errors import TokenizerError
 
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
 
@@ -51,7 +49,6 @@ class Decoding:
     """How ids become text again."""
 
     drops_first_space: bool = False  # one at the beginning of a text was put there by encoding
-    drops_more_spaces: bool = False  # tokens that consist of such a space do not begin the text
     unknown_id: int | None = None  # replaces text that has no token; a text may begin with it
     kept_space_ids: frozenset[int] = frozenset()  # tokens whose space belongs to the text
     # Every byte that is not UTF-8 becomes U+FFFD, as in SentencePiece; otherwise each longest
@@ -146,19 +143,16 @@ class Tokenizer:
             The token ids.
 
         Raises:
-            TokenizerMemoryError: The system refused memory.
             TokenizerError: `text` is not a string, or the vocabulary has no such id.
         """
         if not isinstance(text, str):
             raise TokenizerError(f"[encode] text must be str: got {type(text).__name__}")
         ids = [self.bos_id] if bos else []
-        with declared_lack_of_memory("encode", TokenizerMemoryError):
-            ids += self._encoder.encode(_without_surrogates(text), first=first)
+        ids += self._encoder.encode(_without_surrogates(text), first=first)
         if eos:
             ids.append(self.eos_id)
         return ids
 
-    @declared_lack_of_memory("decode", TokenizerMemoryError)
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids; a special id becomes its name, bytes that are not UTF-8 become U+FFFD.
 
@@ -169,7 +163,6 @@ class Tokenizer:
             The text, without the one space that a SentencePiece-style tokenizer puts before it.
 
         Raises:
-            TokenizerMemoryError: The system refused memory.
             TokenizerError: The id is outside the vocabulary.
         """
         parts: list[bytes] = []
@@ -198,7 +191,7 @@ class Tokenizer:
             return data, at_start
         if token_id not in self.decoding.kept_space_ids:
             data = data.removeprefix(b" ")
-        return data, self.decoding.drops_more_spaces and not data
+        return data, False
 
     def text_of(self, data: bytes) -> str:
         """Decode bytes as UTF-8; what is not UTF-8 becomes U+FFFD."""
@@ -231,24 +224,6 @@ class Tokenizer:
                 f"[decode] 0 <= id < V must hold: got id {token_id}, V = {self.vocab_size}"
             )
         return self._token_bytes[token_id]
-
-    def special_id(self, name: str) -> int:
-        """Look up the id of a special token.
-
-        Args:
-            name: For example `<|eot_id|>`.
-
-        Returns:
-            Its id.
-
-        Raises:
-            TokenizerError: No special token has this name.
-        """
-        try:
-            return self.special_tokens[name]
-        except KeyError:
-            rule = "name must be that of a special token"
-            raise TokenizerError(f"[special_id] {rule}: got {shown(name)}") from None
 
     def is_special(self, token_id: int) -> bool:
         """Tell whether an id is special: no text is encoded to it."""

@@ -14,7 +14,7 @@ SentencePiece; `tokenizers` replaces the characters beside them too.
 
 import gc
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, count, pairwise
@@ -258,7 +258,7 @@ def _listed(
     barred = np.flatnonzero(np.isin(left_ids, unmerged) | np.isin(right_ids, unmerged))
     if unmerged and len(barred):
         got = f"{shown(lefts[barred[0]])} and {shown(rights[barred[0]])}"
-        raise mismatch(path, "merges", "no merge of bytes or of the unknown token", got)
+        raise mismatch(path, "merges", "no merge of bytes", got)
     keys = (left_ids << PAIR_SHIFT | right_ids).tolist()
     merges = listed_merges(keys, joined)
     if len(merges.ranks) != len(keys):
@@ -365,20 +365,19 @@ def _metaspace(
     path: Path, model: Mapping[str, object], vocabulary: Vocabulary, pipeline: MetaspacePipeline
 ) -> tuple[MetaspaceEncoder, list[bytes]]:
     names, tokens = vocabulary.names, vocabulary.tokens
-    fallback, unmerged = _fallback(path, model, vocabulary)
+    byte_ids = _byte_ids(path, model, vocabulary)
     # A whole text that is one token can be found only if the text is one piece.
     independent = words_are_independent(tokens) and not model["ignore_merges"]
     scheme = pipeline.scheme
     encoder = MetaspaceEncoder(
         character_symbols(tokens, len(names)),
         tokens,
-        read_merges(path, model.get("merges"), vocabulary, unmerged),
-        fallback,
+        read_merges(path, model.get("merges"), vocabulary, byte_ids),
+        byte_ids,
         normalize=(lambda text: replace_spaces(text, scheme)) if pipeline.normalizes else str,
         whole=bool(model["ignore_merges"]),
         words=pipeline.words or independent,
         scheme=None if pipeline.normalizes else scheme,
-        fused_id=unmerged[0] if model["fuse_unk"] and not model["byte_fallback"] else None,
     )
     token_bytes = [_metaspace_bytes(name) for name in names]
     for token in vocabulary.added:
@@ -394,23 +393,15 @@ def _metaspace_bytes(name: str) -> bytes:
     return bytes([int(byte[1], 16)]) if byte else name.replace(METASPACE, " ").encode()
 
 
-def _fallback(
-    path: Path, model: Mapping[str, object], vocabulary: Vocabulary
-) -> tuple[Callable[[str], list[int]], list[int]]:
-    """Return what encodes a character without a token, and the ids that it gives."""
-    ids = vocabulary.ids
-    if model["byte_fallback"]:
-        names = [f"<0x{byte:02X}>" for byte in range(256)]
-        missing = [name for name in names if name not in ids]
-        if missing:
-            raise mismatch(path, "vocab", "a token for every single byte", f"no {missing[0]}")
-        byte_ids = [ids[name] for name in names]
-        return lambda character: [byte_ids[byte] for byte in character.encode()], byte_ids
-    unknown = model.get("unk_token")
-    if not isinstance(unknown, str) or unknown not in ids:
-        expected = "a token of the vocabulary, as byte_fallback is off"
-        raise mismatch(path, "model: unk_token", expected, described(unknown))
-    return lambda _: [ids[unknown]], [ids[unknown]]
+def _byte_ids(path: Path, model: Mapping[str, object], vocabulary: Vocabulary) -> list[int]:
+    """Return the ids of the bytes, which stand for a character without a token."""
+    if not model["byte_fallback"]:
+        raise mismatch(path, "model: byte_fallback", "true", "false")
+    names = [f"<0x{byte:02X}>" for byte in range(256)]
+    missing = [name for name in names if name not in vocabulary.ids]
+    if missing:
+        raise mismatch(path, "vocab", "a token for every single byte", f"no {missing[0]}")
+    return [vocabulary.ids[name] for name in names]
 
 
 # Added tokens

@@ -67,7 +67,7 @@ class Scripted:
         self.script = {prompt + at: token for at, token in enumerate(answer)}
         fake: Any = SimpleNamespace(
             args=self._model.args, tokenizer=self._model.tokenizer, transformer=self,
-            check_unchanged=lambda: None, stop_ids=self._model.stop_ids,
+            checkpoint=self._model.checkpoint, stop_ids=self._model.stop_ids,
             source_directory=self._model.source_directory, files=self._model.files,
         )  # fmt: skip
         return InferenceEngine(fake, sequence_length)

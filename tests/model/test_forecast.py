@@ -45,7 +45,7 @@ def test_both_layouts_are_told_as_they_turn_out(meta: Path, tmp_path: Path) -> N
         model = load_model(directory)
         assert replace(forecast.args, vocab_size=model.args.vocab_size) == model.args
         assert forecast.positions == 40
-        assert forecast.mapped == model.mapped_bytes
+        assert forecast.mapped == model.checkpoint.mapped_bytes
         assert forecast.copied == 0
         context, D, F = InferenceContext(model.args, 40), model.args.dim, model.args.ffn_dim
         scratch = 40 * 4 * (4 * D + 3 * F)
@@ -63,7 +63,7 @@ def test_parts_of_a_model_count_as_copied(tmp_path: Path) -> None:
     forecast = forecast_memory(tmp_path, 16, 4096)
     assert forecast.mapped == 0
     assert forecast.copied == sum(file.stat().st_size for file in tmp_path.glob("*.pth"))
-    assert load_model(tmp_path).mapped_bytes == 0
+    assert load_model(tmp_path).checkpoint.mapped_bytes == 0
 
 
 def test_no_weight_is_looked_at(tmp_path: Path) -> None:

@@ -142,17 +142,17 @@ def test_the_parts_of_a_model_are_what_the_file_says(tmp_path: Path) -> None:
     )
     assert model.tokenizer is None
     assert model.source_directory == path
-    assert model.mapped_bytes == path.stat().st_size
+    assert model.checkpoint.mapped_bytes == path.stat().st_size
     assert model.parameter_count == sum(array.size for array in weights(GROUPED).values())
     assert model.checkpoint.names_in_files["layers.1.attention.wq.weight"] == "blk.1.attn_q.weight"
     assert model.notes == ()
     assert model.description.startswith(f"{path} (GGUF version 3, a file); ")
     assert not model.transformer.tok_embeddings.numpy().flags.writeable
-    model.check_unchanged()
+    model.checkpoint.check_unchanged()
     with path.open("r+b") as stream:
         stream.write(b"GGUX")
     with pytest.raises(CheckpointError, match="rewritten while in use"):
-        model.check_unchanged()
+        model.checkpoint.check_unchanged()
 
 
 def test_biases_are_found_by_their_tensors(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_model_in_parts_gives_the_bits_of_one_file(tmp_path: Path) -> None:
         path.write_bytes(gguf_bytes(keys, {name: tensors[name] for name in names[number::2]}))
     model = load_model(paths[0])
     assert model.checkpoint.files == paths
-    assert model.mapped_bytes == sum(path.stat().st_size for path in paths)
+    assert model.checkpoint.mapped_bytes == sum(path.stat().st_size for path in paths)
     assert "GGUF version 3, 2 files" in model.description
     ids = token_ids(GROUPED, 20)
     check_bits(run(model.transformer, ids), run(whole.transformer, ids))
@@ -279,7 +279,7 @@ def test_matrices_in_blocks_are_used_in_place(tmp_path: Path, config: Tiny) -> N
     blocks = {gguf_name(n): q8_0(w) for n, w in weights(config).items() if w.ndim == 2}
     model = load_model(write(path, config, tensors=blocks))
     assert model.args.dtype is ml.bfloat16
-    assert model.mapped_bytes == path.stat().st_size
+    assert model.checkpoint.mapped_bytes == path.stat().st_size
     for name, weight in model.tensors.items():
         assert str(weight.dtype) == ("float32" if "norm" in name else "q8_0")
     assert any("q8_0" in note and "in the files (q8_0)" in note for note in model.notes)

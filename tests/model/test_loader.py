@@ -60,7 +60,7 @@ def test_a_model_knows_its_parts(tmp_path: Path) -> None:
     assert not model.transformer.tok_embeddings.numpy().flags.writeable
     assert model.source_directory == tmp_path
     assert model.parameter_count == sum(t.size for t in model.tensors.values())
-    assert model.mapped_bytes == (tmp_path / "consolidated.00.pth").stat().st_size
+    assert model.checkpoint.mapped_bytes == (tmp_path / "consolidated.00.pth").stat().st_size
     assert model.notes == ("RoPE scaling factor 8 by the sizes",)
     assert f"{tmp_path} (Meta, a PyTorch file); " in model.description
     assert "RoPE scaling factor 8" in model.description
@@ -184,11 +184,11 @@ def test_a_failed_load_leaves_no_file_open(tmp_path: Path) -> None:
 
 def test_a_rewritten_file_is_noticed(tmp_path: Path) -> None:
     model = load_model(write_meta_directory(tmp_path, GROUPED))
-    model.check_unchanged()
+    model.checkpoint.check_unchanged()
     path = tmp_path / "consolidated.00.pth"
     os.utime(path, ns=(1, 1))
     with pytest.raises(CheckpointError, match="rewritten"):
-        model.check_unchanged()
+        model.checkpoint.check_unchanged()
 
 
 def test_memory_that_python_does_not_get_is_an_error_of_the_package(

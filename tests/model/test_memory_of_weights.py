@@ -31,7 +31,8 @@ loaded = anonymous()
 context = InferenceContext(model.args, 64)
 for start in range(3):
     model.transformer.forward(context, [start], start)
-print(json.dumps([loaded - before, anonymous() - loaded - context.nbytes, model.mapped_bytes]))
+mapped = model.checkpoint.mapped_bytes
+print(json.dumps([loaded - before, anonymous() - loaded - context.nbytes, mapped]))
 """
 
 

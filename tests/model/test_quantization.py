@@ -83,7 +83,7 @@ def test_an_unknown_quantization_is_refused_by_name() -> None:
 def test_merged_shards_are_quantized_one_by_one_to_the_same_bits(tmp_path: Path, name: str) -> None:
     write_random_meta_directory(tmp_path / "parts", SMALL_PARAMS, shards=2)
     model = load_model(tmp_path / "parts", quantize=name)
-    assert model.mapped_bytes == 0
+    assert model.checkpoint.mapped_bytes == 0
     merged = load_model(tmp_path / "parts")
     whole = dict(quantize_weights(merged.tensors, QUANTIZATIONS[name]))
     for key, weight in model.tensors.items():

@@ -46,7 +46,7 @@ def test_answers_and_their_end_are_learned_and_nothing_else(encoder: Encoder) ->
     ids, learned = encoder.encode(document)
     marked = [token for token, mark in zip(ids, learned, strict=True) if mark]
     assert encoder.text(marked[:-1]) == "Hello! How can I help you?"
-    assert marked[-1] == load_tokenizer(MODEL_DIRECTORY).special_id("<|eot_id|>")
+    assert marked[-1] == load_tokenizer(MODEL_DIRECTORY).special_tokens["<|eot_id|>"]
 
 
 def test_a_raw_text_ends_with_end_of_text(encoder: Encoder) -> None:

@@ -31,12 +31,12 @@ def byte_level(*tokens: bytes, whole: bool = True) -> ByteLevelEncoder:
 
 
 def metaspace(*tokens: str, whole: bool = False) -> MetaspaceEncoder:
-    """Tokens ranked in their order; characters without one fall back to minus their number."""
+    """Tokens ranked in their order; the id of a byte is minus its number."""
     ids = {token: number for number, token in enumerate(tokens)}
     symbols = character_symbols(ids, len(ids))
     texts = [*tokens, *(c for c, number in symbols.items() if number >= len(ids))]
     merges = spelled_merges(texts, ids, ids)
-    return MetaspaceEncoder(symbols, ids, merges, lambda c: [-ord(c)], whole=whole)
+    return MetaspaceEncoder(symbols, ids, merges, range(0, -256, -1), whole=whole)
 
 
 @given(TOKENS, st.text(st.sampled_from("abcé"), min_size=1, max_size=120))

@@ -186,7 +186,7 @@ def pieces_keys(*more: tuple[str, float, int], **changes: Any) -> dict[str, Any]
 
 @pytest.mark.parametrize(
     ("changes", "normalizer"),
-    [({}, {}), ({"add_space_prefix": False}, {3: 0}), ({"remove_extra_whitespaces": True}, {4: 1})],
+    [({}, {}), ({"add_space_prefix": False}, {3: 0})],
 )
 def test_the_settings_of_the_keys_are_those_of_the_model(
     tmp_path: Path, changes: dict[str, Any], normalizer: dict[int, int]
@@ -207,13 +207,6 @@ def test_pieces_may_be_added_as_words_or_as_padding() -> None:
 def test_the_begin_token_is_the_piece_with_its_id() -> None:
     tokenizer = made(pieces_keys(("[BOS]", 0.0, CONTROL), bos_token_id=264))
     assert (tokenizer.bos_id, tokenizer.encode("a", bos=True, eos=False)[0]) == (264, 264)
-
-
-def test_a_vocabulary_without_bytes_has_an_unknown_token() -> None:
-    rows = [("<unk>", 0.0, UNKNOWN), *ranked("a", "\u2581")]
-    tokenizer = made(pieces_keys(**columns(rows), bos_token_id=None, eos_token_id=None))
-    assert encode(tokenizer, "a?") == [2, 1, 0]
-    assert not tokenizer.adds_bos
 
 
 # What is refused
@@ -250,6 +243,9 @@ BAD_PIECES: list[tuple[dict[str, Any], str]] = [
     ({"eom_token_id": "x"}, "key 'tokenizer.ggml.eom_token_id': expected 0 <= id < 264, got 'x'"),
     ({"add_bos_token": 1}, "key 'tokenizer.ggml.add_bos_token': expected true or false, got 1"),
     ({"add_space_prefix": "x"}, "key 'tokenizer.ggml.add_space_prefix': expected true or false"),
+    ({"remove_extra_whitespaces": True}, "key 'tokenizer.ggml.remove_extra_whitespaces': expected"),
+    (columns([("<unk>", 0.0, UNKNOWN), *ranked("a")]) | {"eos_token_id": None},
+     "pieces: '<0x00>': expected a byte piece, got none"),
 ]  # fmt: skip
 
 

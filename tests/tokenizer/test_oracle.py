@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from src.tokenizer import StreamDecoder, Tokenizer, load_tokenizer
 from src.tokenizer.sentencepiece_model import read_sentencepiece_model
-from tests.support.sentencepiece_writer import BYTE, NORMAL, USER_DEFINED, model_message
+from tests.support.sentencepiece_writer import NORMAL, USER_DEFINED, model_message
 from tests.support.shared_data import shared_data
 from tests.tokenizer.conftest import encode, real_tokenizer
 from tests.tokenizer.json_files import PREPEND, Json, added, byte_level_file, metaspace, write_json
@@ -48,8 +48,6 @@ TRAINED: dict[str, Callable[[], Json]] = {
     "SmolLM2, added tokens": lambda: smollm2(tokens=ADDED),
     "TinyLlama": lambda: mistral(PREPEND, None),
     "TinyLlama, added tokens": lambda: mistral(PREPEND, None, tokens=ADDED),
-    "TinyLlama, no bytes": lambda: mistral(PREPEND, None, byte_fallback=False, tokens=ADDED),
-    "not fused": lambda: mistral(PREPEND, None, byte_fallback=False, fuse_unk=False),
     "Mistral v0.3": lambda: mistral(None, FIRST),
     "Mistral v0.3, added tokens": lambda: mistral(None, FIRST, tokens=ADDED),
     "always": lambda: mistral(None, metaspace("always", split=True), tokens=ADDED),
@@ -72,11 +70,7 @@ VARIANTS: dict[str, Callable[[list[Row]], tuple[list[Row], Settings, Settings]]]
     "equal scores": lambda rows: (scored(rows, lambda s: float(int(s) // 50)), {}, {}),
     "one score": lambda rows: (scored(rows, lambda s: 0.0), {}, {}),
     "other scores": lambda rows: (scored(rows, lambda s: (s * 7919) % 30011), {}, {}),
-    "no bytes": lambda rows: ([row for row in rows if row[2] != BYTE], {35: 0}, {}),
     "no prefix": lambda rows: (rows, {}, {3: 0}),
-    "extra spaces": lambda rows: (rows, {}, {4: 1}),
-    "extra spaces, no prefix": lambda rows: (rows, {}, {3: 0, 4: 1}),
-    "spaces as they are": lambda rows: (rows, {}, {5: 0}),
     "user defined": lambda rows: (rows + [(text, 0.0, USER_DEFINED) for text in DEFINED], {}, {}),
     "fewer characters": lambda rows: (without_characters(rows), {}, {}),
     "across words": lambda rows: ([*rows, *ACROSS], {}, {}),

@@ -40,7 +40,6 @@ from tests.tokenizer.conftest import encode
 Write = Callable[[bytes], Path]
 
 PIECES = [*RESERVED, *ranked("th", "▁th", "▁the", "▁", "t", "h", "e")]
-FEW = [*RESERVED[:3], *ranked("▁", "a")]  # and no bytes
 TH, THE, MARK, T, H, E = 259, 261, 262, 263, 264, 265
 VALID = model_message(PIECES)
 
@@ -77,11 +76,10 @@ def test_the_highest_score_merges_first_and_of_equals_the_leftmost(load: Load) -
     assert encode(load(equal), "abc") == [259, 264, 262]
 
 
-def test_a_character_that_is_no_piece_becomes_its_bytes_or_is_unknown(load: Load) -> None:
+def test_a_character_that_is_no_piece_becomes_its_bytes(load: Load) -> None:
     tokenizer = load()
     assert encode(tokenizer, "é\n") == [MARK, 3 + 0xC3, 3 + 0xA9, 3 + 0x0A]
     assert tokenizer.decode(encode(tokenizer, "é\n")) == "é\n"
-    assert encode(load(FEW, {35: 0}), "axyzaz") == [3, 4, 0, 4, 0]
 
 
 def test_text_never_becomes_a_control_piece_or_a_byte(load: Load) -> None:
@@ -98,18 +96,10 @@ def test_user_defined_pieces_are_found_in_text_and_merge_with_nothing(load: Load
     assert encode(tokenizer, "the<think>th") == [MARK, 267, 266, TH]
 
 
-@pytest.mark.parametrize(
-    ("normalizer", "text", "back"),
-    [
-        ({}, " the  the ", " the  the "), ({3: 0}, " the  the ", " the  the "),
-        ({4: 1}, " the  the ", "the the"), ({3: 0, 4: 1}, " the  the ", "the the"),
-    ],
-)  # fmt: skip
-def test_spaces_are_treated_as_the_model_says(
-    load: Load, normalizer: dict[int, Any], text: str, back: str
-) -> None:
-    tokenizer = load(normalizer=normalizer)
-    assert tokenizer.decode(encode(tokenizer, text)) == back
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_all_spaces_come_back(load: Load, prefix: int) -> None:
+    tokenizer = load(normalizer={3: prefix})
+    assert tokenizer.decode(encode(tokenizer, " the  the ")) == " the  the "
 
 
 def model_with_normalizer(fields: dict[int, int] | None) -> bytes:
@@ -119,16 +109,15 @@ def model_with_normalizer(fields: dict[int, int] | None) -> bytes:
     return pieces + bytes_field(2, spec_message({3: BPE, 35: 1})) + normalizer
 
 
-@pytest.mark.parametrize("fields", [None, {}, {3: 1}, {4: 1}, {5: 1}, {3: 1, 4: 1, 5: 1}, {4: 0}])
+@pytest.mark.parametrize("fields", [None, {}, {3: 1}, {5: 1}])
 def test_settings_that_are_missing_are_on(
     write_model: Write, fields: dict[int, int] | None
 ) -> None:
-    tokenizer = load_tokenizer(write_model(model_with_normalizer(fields)).parent)
-    if fields == {4: 0}:
-        assert encode(tokenizer, " the  the ") == [MARK, THE, MARK, THE, MARK]
-    else:
-        assert encode(tokenizer, " the  the ") == [THE, THE]
-        assert tokenizer.decode([MARK, THE, THE]) == "the the"
+    with pytest.raises(TokenizerError, match="remove_extra_whitespaces: expected false, got true"):
+        load_tokenizer(write_model(model_with_normalizer(fields)).parent)
+    model = model_with_normalizer({4: 0} | (fields or {}))
+    tokenizer = load_tokenizer(write_model(model).parent)
+    assert encode(tokenizer, " the  the ") == [MARK, THE, MARK, THE, MARK]
 
 
 def test_the_dummy_prefix_can_be_off(load: Load) -> None:
@@ -166,7 +155,7 @@ def with_row(text: str | bytes, kind: int = NORMAL, score: float = -9.0) -> byte
     return with_piece(piece_message(text, score, kind))
 
 
-X, DEFINED = bytes_field(1, "x"), ("x", 0.0, USER_DEFINED)
+X = bytes_field(1, "x")
 MALFORMED = [
     ("unigram", model_message(PIECES, {3: 1}), "model_type: expected BPE, got unigram"),
     ("word", model_message(PIECES, {3: 3}), "model_type: expected BPE, got word"),
@@ -191,14 +180,23 @@ MALFORMED = [
     ("no unknown", model_message(PIECES[1:]), "one of the type unknown, got 0"),
     ("byte missing", model_message([*RESERVED[:-1], *ranked("▁")]), "'<0xFF>': expected a byte"),
     ("byte of no byte", with_row("<0xZZ>", BYTE), "expected no byte piece of"),
-    ("bytes, no fallback", model_message(PIECES, {35: 0}), "'<0x00>': expected no byte piece of"),
+    ("no bytes", model_message(PIECES[259:], {35: 0}), "byte_fallback: expected true, got false"),
     ("text twice", with_piece(bytes_field(1, "a"), bytes_field(1, "b")), "piece: expected it once"),
     ("text a number", with_piece(number_field(1, 5)), "piece: expected bytes, got a number"),
     ("score a number", with_piece(X, number_field(2, 5)), "4 bytes, got a number"),
     ("settings twice", VALID + bytes_field(2, b""), "trainer_spec: expected it once, got it twice"),
     ("piece a number", VALID + number_field(1, 5), "pieces: expected bytes, got a number"),
     ("unknown field", VALID + bytes_field(6, b""), "field: expected a number from 1 to 5, got 6"),
-    ("user defined", model_message([*PIECES, DEFINED], normalizer={4: 1}), "expected false bes"),
+    (
+        "spaces dropped",
+        model_message(PIECES, normalizer={4: 1}),
+        "whitespaces: expected false, got",
+    ),
+    (
+        "spaces kept",
+        model_message(PIECES, normalizer={5: 0}),
+        "whitespaces: expected true, got fal",
+    ),
     ("group", VALID + varint(9 << 3 | 3), "wire type 0, 1, 2 or 5 at byte .*, got 3"),
     ("field 0", VALID + bytes_field(0, b""), "a field number from 1 to 536870911, got 0"),
     ("length beyond", VALID + varint(1 << 3 | 2) + varint(1 << 40), "got 1099511627776 bytes"),
@@ -224,17 +222,12 @@ def test_a_bad_model_is_refused_by_what_is_wrong(
     assert re.fullmatch(r".*tokenizer\.model: .+: expected .+, got .+", str(caught.value))
 
 
-def test_a_model_cut_off_is_refused_or_shorter_by_whole_messages(write_model: Write) -> None:
+def test_a_model_cut_off_is_refused(write_model: Write) -> None:
     """The settings stand last: without them the kind of the model is unknown."""
-    small = model_message(FEW, {35: 0})
-    settings_start = len(small) - len(model_message([], {35: 0}))
-    path = write_model(small)
-    assert len(read_sentencepiece_model(path).pieces) == 5
-    trainer_end = settings_start + small[settings_start + 1] + 2
-    for end in range(len(small)):
-        path.write_bytes(small[:end])
-        if end == trainer_end:
-            continue  # only the normalizer is missing, whose fields all have defaults
+    settings_start = len(VALID) - len(model_message([]))
+    path = write_model(VALID)
+    for end in [*range(0, settings_start, 41), *range(settings_start, len(VALID))]:
+        path.write_bytes(VALID[:end])
         with pytest.raises(TokenizerError):
             read_sentencepiece_model(path)
 
@@ -288,8 +281,7 @@ def test_metas_file_has_the_sizes_of_llama_2() -> None:
     model = read_sentencepiece_model(shared_data("llama2/tokenizer.model"))
     kinds = [piece.kind for piece in model.pieces]
     assert (len(kinds), kinds.count(BYTE), kinds.count(CONTROL)) == (32000, 256, 2)
-    assert (model.byte_fallback, model.add_dummy_prefix) == (True, True)
-    assert (model.remove_extra_whitespaces, model.escape_whitespaces) == (False, True)
+    assert model.add_dummy_prefix
 
 
 # The format of messages

@@ -1,8 +1,7 @@
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from itertools import product
-from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,6 @@ from src.tokenizer import (
     StreamDecoder,
     Tokenizer,
     TokenizerError,
-    TokenizerMemoryError,
     load_tokenizer,
 )
 from src.tokenizer.tiktoken_file import SPECIAL_TOKEN_NAMES, llama3_tokenizer
@@ -77,7 +75,7 @@ def test_the_parts_of_a_chat_prompt_have_metas_ids(llama3: Tokenizer) -> None:
         *("<|start_header_id|>", "assistant", "<|end_header_id|>", "\n\n"),
     ):
         special = part.startswith("<|")
-        prompt += [llama3.special_id(part)] if special else encode(llama3, part)
+        prompt += [llama3.special_tokens[part]] if special else encode(llama3, part)
     assert prompt == [
         128000,  # <|begin_of_text|>
         *(128006, 882, 128007, 271),  # <|start_header_id|> user <|end_header_id|> \n\n
@@ -151,27 +149,6 @@ def test_an_id_outside_the_vocabulary_is_refused_with_both_numbers(token_id: int
 def test_what_is_no_text_is_refused(text: object) -> None:
     with pytest.raises(TokenizerError, match="text must be str"):
         encode(SMALL, text)  # type: ignore[arg-type]
-
-
-def test_a_lack_of_memory_is_an_error_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused_ids() -> Iterator[int]:
-        yield 116
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(type(SMALL._encoder), "encode", Mock(side_effect=MemoryError))
-        with pytest.raises(
-            TokenizerMemoryError, match=r"^\[encode\] memory: the system refused the allocation$"
-        ):
-            encode(SMALL, "the")
-    with pytest.raises(TokenizerMemoryError, match=r"^\[decode\] memory: the system refused"):
-        SMALL.decode(refused_ids())
-    assert SMALL.decode(encode(SMALL, "the")) == "the"
-
-
-def test_an_unknown_special_name_is_refused_and_shown_escaped() -> None:
-    with pytest.raises(TokenizerError, match=r"that of a special token: got '<\|x\\x1b\|>'"):
-        SMALL.special_id("<|x\x1b|>")
 
 
 @given(st.text(st.characters(codec=None)))

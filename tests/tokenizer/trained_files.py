@@ -78,28 +78,21 @@ def _byte_level(pattern: str | None, composes: bool, whole: bool) -> Json:
     return json.loads(tokenizer.to_str())
 
 
-def mistral(
-    normalizer: Json | None,
-    pre_tokenizer: Json | None,
-    *,
-    byte_fallback: bool = True,
-    fuse_unk: bool = True,
-    tokens: Tokens = (),
-) -> Json:
+def mistral(normalizer: Json | None, pre_tokenizer: Json | None, *, tokens: Tokens = ()) -> Json:
     """Marked words, byte fallback, a begin token: trained on words, then given another shape."""
-    file = _marked_words(byte_fallback)
-    model = file["model"] | {"fuse_unk": fuse_unk}
+    file = _marked_words()
+    model = file["model"] | {"fuse_unk": True}
     shape = {"model": model, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
     return with_added(file | shape, tokens)
 
 
 @cache
-def _marked_words(byte_fallback: bool) -> Json:
+def _marked_words() -> Json:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     names = ["<unk>", "<s>", "</s>"]
-    bytes_of = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=byte_fallback))
+    bytes_of = [f"<0x{byte:02X}>" for byte in range(256)]
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=True)
     trainer = trainers.BpeTrainer(
         vocab_size=_SIZE, special_tokens=names + bytes_of, limit_alphabet=150, show_progress=False

@@ -103,15 +103,16 @@ def make_gguf(folder: Path) -> list[bytes]:
     return [gguf_bytes(keys, tensors), gguf_bytes(keys | values, halves)]
 
 
+WORDS = [("\u2581", -1.0, NORMAL), ("t", -2.0, NORMAL), ("h", -3.0, NORMAL)]
+WORDS += [("th", -4.0, NORMAL), ("\u2581th", -5.0, NORMAL)]
+
+
 def make_vocabularies(folder: Path) -> list[bytes]:
-    """Write a vocabulary with an unknown token in place of bytes, and one of byte-level BPE."""
+    """Write a vocabulary of pieces, and one of byte-level BPE."""
     prefix = "tokenizer.ggml."
-    pieces = {
-        "model": "llama",
-        "tokens": ["<unk>", "a", "b", "ab"],
-        "scores": [0.0, -1.0, -2.0, -3.0],
-    }
-    pieces |= {"token_type": [2, 1, 1, 4], "add_space_prefix": True, "bos_token_id": 1}
+    texts, scores, kinds = zip(*RESERVED, *WORDS, strict=True)
+    pieces = {"model": "llama", "tokens": [*texts], "scores": [*scores], "token_type": [*kinds]}
+    pieces |= {"add_space_prefix": True, "bos_token_id": 1}
     letters = {"model": "gpt2", "pre": "llama-bpe", "tokens": ["a", "b", "ab", "<|x|>"]}
     letters |= {"token_type": [1, 1, 1, 3], "merges": ["a b"], "eos_token_id": 3}
     return [gguf_bytes({prefix + k: v for k, v in keys.items()}) for keys in (pieces, letters)]
@@ -147,16 +148,8 @@ def make_few_ranks(folder: Path) -> list[bytes]:
     return [b"".join(line + b"\n" for line in tiktoken_lines(tokens))]
 
 
-WORDS = [("\u2581", -1.0, NORMAL), ("t", -2.0, NORMAL), ("h", -3.0, NORMAL)]
-WORDS += [("th", -4.0, NORMAL), ("\u2581th", -5.0, NORMAL)]
-
-
 def make_pieces(folder: Path) -> list[bytes]:
     return [model_message([*RESERVED, *WORDS])]
-
-
-def make_few_pieces(folder: Path) -> list[bytes]:
-    return [model_message([*RESERVED[:3], *WORDS], {35: 0})]
 
 
 def make_tokenizers(folder: Path) -> list[bytes]:
@@ -164,17 +157,12 @@ def make_tokenizers(folder: Path) -> list[bytes]:
 
 
 def make_small_tokenizers(folder: Path) -> list[bytes]:
-    """Write files of ten tokens: without a pattern, and without the bytes."""
+    """Write a file of eight tokens."""
     letters = {token: number for number, token in enumerate(("t", "h", "e", "\u0120", "th", "the"))}
-    names = {
-        token: number for number, token in enumerate(("<unk>", "<s>", "</s>", "\u2581", *"the"))
-    }
-    names |= {"th": 7, "\u2581th": 8, "\u2581the": 9}
     specials = [added(6, "<|endoftext|>", special=True), added(7, "<x>", lstrip=True)]
-    return as_json(
-        changed(byte_level_file(), model={"vocab": letters}, added_tokens=specials),
-        changed(metaspace_file(), model={"vocab": names, "byte_fallback": False}),
-    )(folder)
+    return as_json(changed(byte_level_file(), model={"vocab": letters}, added_tokens=specials))(
+        folder
+    )
 
 
 def make_chats(folder: Path) -> list[bytes]:
@@ -207,7 +195,7 @@ TOKENIZER_CONFIG: Json = {
     "bos_token": "<s>",
     "eos_token": {"content": "</s>", "special": True},
     "additional_special_tokens": ["<|im_end|>"],
-    "added_tokens_decoder": {"8": {"content": "<|im_end|>", "special": True}},
+    "added_tokens_decoder": {"264": {"content": "<|im_end|>", "special": True}},
     "chat_template": [{"name": "default", "template": "{{ bos_token }}"}],
     "legacy": True,
 }

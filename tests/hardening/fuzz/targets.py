@@ -182,13 +182,7 @@ _ALL = (
         inputs.make_few_ranks,
         TokenizerError,
     ),
-    Target(
-        "tokenizer.model",
-        readers.read_pieces,
-        inputs.make_pieces,
-        inputs.make_few_pieces,
-        TokenizerError,
-    ),
+    Target("tokenizer.model", readers.read_pieces, inputs.make_pieces, refusals=TokenizerError),
     Target(
         "tokenizer.json",
         readers.read_json_tokenizer,
@@ -201,7 +195,7 @@ _ALL = (
         readers.read_beside,
         as_json(inputs.TOKENIZER_CONFIG),
         refusals=TokenizerError,
-        beside={"tokenizer.model": inputs.make_few_pieces(Path())[0]},
+        beside={"tokenizer.model": inputs.make_pieces(Path())[0]},
     ),
     Target(
         "chat_template.jinja",
