@@ -14,17 +14,11 @@ KINDS = ("slow", "oracle")
 
 @dataclass(frozen=True)
 class Example:
-    """A ```python block, and the ```text block after it, if there is one.
+    """A ```python block, and the ```text block after it, if there is one."""
 
-    Attributes:
-        code: The block that is run.
-        output: The block that shows what it prints.
-        printed: What a run of it printed.
-    """
-
-    code: Block
-    output: Block | None
-    printed: str = ""
+    code: Block  # the block that is run
+    output: Block | None  # the block that shows what it prints
+    printed: str = ""  # what a run of it printed
 
     @property
     def is_as_shown(self) -> bool:

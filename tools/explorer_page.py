@@ -117,19 +117,12 @@ class Click:
 
 @dataclass(frozen=True)
 class Question:
-    """A question that the page answers.
+    """A question that the page answers."""
 
-    Attributes:
-        text: The question.
-        clicks: From the page as it opens.
-        reads: Where the answer is: CSS selectors, in order.
-        answer: The answer by the engine's own numbers, in the words of the page.
-    """
-
-    text: str
-    clicks: tuple[Click, ...]
-    reads: tuple[str, ...]
-    answer: str
+    text: str  # the question
+    clicks: tuple[Click, ...]  # from the page as it opens
+    reads: tuple[str, ...]  # where the answer is: CSS selectors, in order
+    answer: str  # the answer by the engine's own numbers, in the words of the page
 
 
 Array = npt.NDArray[Any]

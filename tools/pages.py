@@ -10,28 +10,24 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parent.parent
 _DOCS = ROOT / "docs"
+
+
+def _pages(names: str) -> list[Path]:
+    return [_DOCS / f"{name}.md" for name in names.split()]
+
+
 # The pages after README.md, in the order of the menu.
 MENU = {
     "Chapters": sorted(_DOCS.glob("[0-9]*.md")),
-    "Using it": [
-        _DOCS / f"{name}.md"
-        for name in (
-            "A-CHAT",
-            "COMMAND-LINE",
-            "EXPLORER",
-            "SERVER",
-            "MODEL-FILES",
-            "CHAT-FORMATS",
-            "PAST-ONE-MACHINE",
-        )
-    ],
+    "Using it": _pages(
+        "A-CHAT COMMAND-LINE EXPLORER SERVER MODEL-FILES CHAT-FORMATS PAST-ONE-MACHINE"
+    ),
     "Reference": [
-        *(_DOCS / f"{name}.md" for name in ("LEGEND", "PERFORMANCE", "ADDING-A-DTYPE")),
-        _DOCS / "GO-TO-PYTHON.md",
+        *_pages("LEGEND PERFORMANCE ADDING-A-DTYPE GO-TO-PYTHON"),
         ROOT / "src/nano/model/MODEL_CARD.md",
         ROOT / "CHANGELOG.md",
     ],
-    "For maintainers": [_DOCS / f"{name}.md" for name in ("DEVELOPING", "RELIABILITY", "FUZZING")],
+    "For maintainers": _pages("DEVELOPING RELIABILITY FUZZING"),
 }
 
 _RUN = re.compile(r"^<!-- run: ([\w ]+) -->$")
@@ -45,40 +41,25 @@ class PageError(ValueError):
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page.
+    """A fenced block of a page."""
 
-    Attributes:
-        language: The word after the fence.
-        text: Its lines, the last newline included.
-        line: Number of its first line of text, from 1.
-        end: Number of the line of its closing fence.
-        needs: What `<!-- run: ... -->` on the line before asks for: `slow`, `oracle`, or both.
-    """
-
-    language: str
-    text: str
-    line: int
-    end: int
+    language: str  # the word after the fence
+    text: str  # its lines, the last newline included
+    line: int  # number of its first line of text, from 1
+    end: int  # number of the line of its closing fence
+    # What `<!-- run: ... -->` on the line before asks for: `slow`, `oracle`, or both.
     needs: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Link:
-    """A link of a page.
+    """A link of a page."""
 
-    Attributes:
-        text: Between the square brackets.
-        target: A path with an anchor, or an address.
-        title: Between quotes after the target, or empty.
-        line: Its number, from 1.
-        is_picture: Whether it shows what it leads to.
-    """
-
-    text: str
-    target: str
-    title: str
-    line: int
-    is_picture: bool = False
+    text: str  # between the square brackets
+    target: str  # a path with an anchor, or an address
+    title: str  # between quotes after the target, or empty
+    line: int  # its number, from 1
+    is_picture: bool = False  # whether it shows what it leads to
 
 
 def documents() -> list[Path]:

@@ -6,7 +6,6 @@ tokens, and the time between the tokens of one request while a prompt of 2 048 t
 median of the rounds counts, and ratios are those of medians. The last line is JSON.
 """
 
-import argparse
 import importlib.util
 import json
 import statistics
@@ -20,7 +19,7 @@ from src.inference import BatchEngine, SamplingArgs
 from src.model import Model, load_model
 
 from .engines import LlamaCpp, Setup
-from .shapes import add_shape_options, find_checkpoint, find_gguf
+from .shapes import CHECKPOINT, find_checkpoint, find_gguf, read_options
 
 GREEDY = SamplingArgs(temperature=0.0)
 PROMPT = 32
@@ -29,13 +28,9 @@ PREFIX, LONG = 1000, 2048
 
 def main() -> None:
     """Measure, and print the medians and their ratios."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_shape_options(parser)
-    parser.add_argument("--counts", nargs="+", type=int, default=[1, 2, 4, 8, 16])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=8, help="of each request and round")
-    parser.add_argument("--alone", action="store_true", help="without llama.cpp")
-    options = parser.parse_args()
+    options = read_options(
+        __doc__, **CHECKPOINT, counts=[1, 2, 4, 8, 16], rounds=5, tokens=8, alone=False
+    )
     directory = find_checkpoint(options.shape, options.layers, options.directory)
     model = load_model(directory)
     theirs = None

@@ -27,8 +27,14 @@ from .processes import Rounds, Served, interleave
 from .reference import BOUND, reference_logits, relative_error
 from .report import machine, print_rounds
 from .roofline import Roofline
-from .shapes import add_shape_options, find_checkpoint, find_quantized, find_quantized_gguf
-from .timed import Timed
+from .shapes import (
+    CHECKPOINT,
+    find_checkpoint,
+    find_quantized,
+    find_quantized_gguf,
+    read_options,
+)
+from .timed import serve
 
 PLAIN = "bfloat16"
 KINDS = ("Q8_0", "Q6_K", "Q4_K_M", "Q4_0")
@@ -40,31 +46,17 @@ READ = "read roofline of"
 
 def parse_options() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add_shape_options(parser)
     formats = [PLAIN, *OF_THE_SAME_SIZE]
-    parser.add_argument("--formats", nargs="+", choices=formats, default=formats[:3])
-    parser.add_argument(
-        "--theirs", nargs="*", choices=KINDS, default=["Q8_0", "Q4_0"], help="llama.cpp's"
-    )
-    parser.add_argument("--pairs", type=int, default=8, help="rounds of each measure")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--prompts", type=int, nargs="*", default=[22, 512])
-    parser.add_argument("--steps", type=int, default=12, help="tokens of one decode timing")
-    parser.add_argument("--isa", help="instruction set of llama-bolts, instead of the fastest")
-    return parser.parse_args()
+    return read_options(
+        __doc__, {"formats": formats, "theirs": KINDS}, **CHECKPOINT, formats=formats[:3],
+        theirs=["Q8_0", "Q4_0"], pairs=8, threads=2, prompts=[22, 512], steps=12, isa=str,
+    )  # fmt: skip
 
 
 class Bench:
-    """What is served: a process for each format, and one for the roofline of each.
-
-    Args:
-        options: of the command line.
-    """
+    """What is served: a process for each format, and one for the roofline of each."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        options.directory.mkdir(parents=True, exist_ok=True)
         self.options = options
         self.plain = find_checkpoint(options.shape, options.layers, options.directory)
         self.directories = {
@@ -75,19 +67,17 @@ class Bench:
         }
         self.longest = max([*options.prompts, options.steps])
         positions = self.longest + 16
-        environment = {"OMP_NUM_THREADS": str(options.threads)}
-        isa = {"LLAMA_BOLTS_ISA": options.isa} if options.isa else {}
         isa_of_roofline = options.isa or calls.build_info()["isa"]
         self.served: dict[str, Served] = {}
         self.roofline: dict[str, Served] = {}
         for name, directory in self.directories.items():
             setup = Setup(directory, options.threads, positions)
-            self.served[name] = Served(Timed, OURS, setup, environment=environment | isa)
+            self.served[name] = serve(OURS, setup, options.isa)
             self.roofline[name] = Served(Roofline, directory, options.threads, isa_of_roofline)
         for kind in options.theirs:
             gguf, name = find_quantized_gguf(self.plain, kind), f"{LLAMA_CPP} {kind}"
             setup = Setup(self.plain, options.threads, positions, gguf)
-            self.served[name] = Served(Timed, LLAMA_CPP, setup, environment=environment)
+            self.served[name] = serve(LLAMA_CPP, setup)
         size = load_model(self.plain).args.vocab_size
         self.ids: list[int] = np.random.default_rng(7).integers(0, size, self.longest).tolist()
 

@@ -7,7 +7,6 @@ What the event loop of the server takes of a processor hardly depends on what el
 line is JSON.
 """
 
-import argparse
 import http.client
 import json
 import statistics
@@ -23,7 +22,7 @@ from src.model import load_model
 from tests.server.running import JSON, Running, running
 
 from .bench_batch import prompt
-from .shapes import add_shape_options, find_checkpoint
+from .shapes import CHECKPOINT, find_checkpoint, read_options
 
 POSITIONS, PROMPT = 1024, 32
 # What came of an answer: its text, and its tokens per second.
@@ -32,12 +31,7 @@ Answer = tuple[str, float]
 
 def main() -> None:
     """Measure, and print the medians and their ratios."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_shape_options(parser)
-    parser.add_argument("--counts", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=32, help="of each answer")
-    options = parser.parse_args()
+    options = read_options(__doc__, **CHECKPOINT, counts=[1, 8], rounds=5, tokens=32)
     directory = find_checkpoint(options.shape, options.layers, options.directory)
     model = load_model(directory)
     found: dict[str, Any] = {"isa": ml.build_info()["isa"], "model": str(directory)}

@@ -34,26 +34,11 @@ from .kernels import (
 from .processes import Rounds, Served, interleave
 from .report import machine
 from .roofline import Roofline
-from .shapes import SHAPES
+from .shapes import SHAPES, read_options
 
 SECONDS = 0.2  # of one timing
 READ, PEAK = "read roofline", "peak"
 ATTENTION_BOUND = 0.02  # values have a standard deviation of 1, and are rounded to bfloat16
-
-
-def parse_options() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["1b", "8b"])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 8, 22, 128, MOST_ROWS])
-    parser.add_argument("--positions", type=int, nargs="+", default=[4096, 8192])
-    parser.add_argument("--isas", nargs="+", help="default: all that have vectors")
-    parser.add_argument("--pytorch", action="store_true", help="time PyTorch's linear too")
-    parser.add_argument("--pairs", type=int, default=5, help="rounds of each line")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--shares", type=Path, help="write what the plot of the page shows")
-    return parser.parse_args()
 
 
 def sizes_of(shape: str) -> dict[str, int]:
@@ -197,9 +182,12 @@ def bench_attention(options: argparse.Namespace, isa: str, roofline: Served) -> 
 
 def main() -> None:
     """Print tables, and then JSON."""
-    options = parse_options()
-    available = calls.available_isas()
-    isas = options.isas or [isa for isa in available if isa != "portable"] or available
+    isas = [isa for isa in calls.available_isas() if isa != "portable"]
+    options = read_options(
+        __doc__, {"shapes": SHAPES}, shapes=["1b", "8b"], rows=[1, 4, 8, 22, 128, MOST_ROWS],
+        positions=[4096, 8192], isas=isas or ["portable"], pytorch=False, pairs=5, threads=2,
+        shares=Path,
+    )  # fmt: skip
     largest = max(
         shape.nbytes for model in options.shapes for shape in linear_shapes(sizes_of(model))
     )
@@ -208,7 +196,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         pool = Path(name, "pool")
         write_pool(pool, max(largest, 256 << 20))
-        for isa in isas:
+        for isa in options.isas:
             roofline = Served(Roofline, pool, options.threads, isa)
             print(f"\n{isa}, {options.threads} threads", flush=True)
             found = bench_linear(options, isa, pool, roofline) + bench_attention(

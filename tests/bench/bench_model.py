@@ -27,8 +27,8 @@ from .processes import Served
 from .reference import BOUND, reference_logits, relative_error
 from .report import FORCED_GOALS, GOALS, goal_rows, machine, print_rounds
 from .roofline import Roofline
-from .shapes import add_shape_options, find_checkpoint, find_gguf
-from .timed import Timed, TimedOurs
+from .shapes import CHECKPOINT, find_checkpoint, find_gguf, read_options
+from .timed import serve
 
 VERIFIED_STEPS = 12
 
@@ -48,41 +48,24 @@ class Bench:
 
 def parse_options() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add_shape_options(parser)
-    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES))
-    parser.add_argument(
-        "--measures", nargs="+", choices=list(measures.ALL), default=list(measures.ALL)
-    )
-    parser.add_argument("--pairs", type=int, default=8, help="rounds of each measure")
-    parser.add_argument("--repeats", type=int, default=1, help="when the roofline has drifted")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--prompts", type=int, nargs="+", default=[22, 128, 512])
-    parser.add_argument("--steps", type=int, default=12, help="tokens of one decode timing")
-    parser.add_argument("--positions", type=int, nargs="+", default=[4096, 8192])
-    parser.add_argument("--isa", help="instruction set of llama-bolts, instead of the fastest")
-    return parser.parse_args()
+    return read_options(
+        __doc__, {"engines": ENGINES, "measures": measures.ALL}, **CHECKPOINT,
+        engines=list(ENGINES), measures=list(measures.ALL), pairs=8, repeats=1, threads=2,
+        prompts=[22, 128, 512], steps=12, positions=[4096, 8192], isa=str,
+    )  # fmt: skip
 
 
 def start(options: argparse.Namespace) -> Bench:
     """Write what is missing, and start a process for each engine and one for the roofline."""
-    options.directory.mkdir(parents=True, exist_ok=True)
     directory = find_checkpoint(options.shape, options.layers, options.directory)
     args = load_model(directory).args
     gguf = find_gguf(directory) if LLAMA_CPP in options.engines else None
     longest = max(*options.prompts, options.steps, measures.CHUNK) + VERIFIED_STEPS
-    environment = {"OMP_NUM_THREADS": str(options.threads)}
     served = {}
     for name in options.engines:
-        if name == OURS:
-            positions = max(longest, *options.positions) + 512
-            isa = {"LLAMA_BOLTS_ISA": options.isa} if options.isa else {}
-            setup = Setup(directory, options.threads, positions)
-            served[name] = Served(TimedOurs, setup, environment=environment | isa)
-        else:
-            setup = Setup(directory, options.threads, longest, gguf)
-            served[name] = Served(Timed, name, setup, environment=environment)
+        positions = max(longest, *options.positions) + 512 if name == OURS else longest
+        setup = Setup(directory, options.threads, positions, gguf)
+        served[name] = serve(name, setup, options.isa)
     isa = options.isa or calls.build_info()["isa"]
     roofline = Served(Roofline, directory, options.threads, isa)
     ids = np.random.default_rng(7).integers(0, args.vocab_size, longest).tolist()

@@ -24,7 +24,7 @@ from .bench_kernels import sizes_of
 from .kernels import linear_shapes, rate_of
 from .processes import Rounds, interleave
 from .report import machine
-from .shapes import SHAPES
+from .shapes import SHAPES, read_options
 
 SECONDS = 0.15  # of one timing
 POOL_BYTES = 160 << 20
@@ -33,24 +33,8 @@ FORMATS = {"nf4": (ml.nf4, False), "nf4 double": (ml.nf4, True), "int8": (ml.int
 READ = "read roofline"
 
 
-def parse_options() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["1b"])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 128, 512])
-    parser.add_argument("--isa", help="default: the fastest")
-    parser.add_argument("--pairs", type=int, default=7, help="rounds of each line")
-    parser.add_argument("--threads", type=int, default=2)
-    return parser.parse_args()
-
-
 class Weights:
-    """Copies of one weight in one format.
-
-    Args:
-        make: gives a copy.
-    """
+    """Copies of one weight in one format; `make` gives one."""
 
     def __init__(self, make: Any) -> None:
         first = make()
@@ -131,7 +115,9 @@ def show(label: str, rows: int, rounds: Rounds) -> None:
 
 def main() -> None:
     """Print a table, and then JSON."""
-    options = parse_options()
+    options = read_options(
+        __doc__, {"shapes": SHAPES}, shapes=["1b"], rows=[1, 128, 512], isa=str, pairs=7, threads=2
+    )
     ml.set_num_threads(options.threads)
     if options.isa:
         calls.set_isa(options.isa)

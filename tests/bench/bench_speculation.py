@@ -4,7 +4,6 @@ Each pair runs the same prompt with the same seed in two new engines over one mo
 every other pair, and first compares the answers. The last line is JSON.
 """
 
-import argparse
 import json
 import statistics
 import tempfile
@@ -18,7 +17,7 @@ from src.inference import InferenceEngine, SamplingArgs
 from src.model import Model, load_model
 from tests.model.tiny import Tiny, token_ids, write_meta_directory
 
-from .shapes import add_directory_option, find_checkpoint
+from .shapes import CHECKPOINT, find_checkpoint, read_options
 
 # By name: random models of 0.26, 5.4 and 33 million parameters; None is the bundled one.
 MODELS: dict[str, Tiny | None] = {
@@ -30,12 +29,8 @@ GREEDY, SAMPLED = SamplingArgs(temperature=0.0), SamplingArgs(temperature=1.0, t
 
 def main() -> None:
     """Measure each model on each text."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(MODELS), help="or 1b")
-    parser.add_argument("--pairs", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=300, help="of an answer")
-    add_directory_option(parser)
-    options = parser.parse_args()
+    place = CHECKPOINT["directory"]
+    options = read_options(__doc__, models=list(MODELS), pairs=16, tokens=300, directory=place)
     results: dict[str, Any] = {}
     for name in options.models:
         model = open_model(name, options.directory)

@@ -18,17 +18,11 @@ _TILE = 32 << 20  # elements; the pool repeats them
 
 @dataclass(frozen=True)
 class Linear:
-    """Weights of a model that the same rows are multiplied by, in one call.
+    """Weights of a model that the same rows are multiplied by, in one call."""
 
-    Attributes:
-        name: for the table.
-        parts: features of each weight.
-        columns: of all of them.
-    """
-
-    name: str
-    parts: tuple[int, ...]
-    columns: int
+    name: str  # for the table
+    parts: tuple[int, ...]  # features of each weight
+    columns: int  # of all of them
 
     @property
     def features(self) -> int:
@@ -42,11 +36,7 @@ class Linear:
 
 
 def linear_shapes(sizes: dict[str, int]) -> list[Linear]:
-    """Give the products of a model: each weight by itself, and those that share their rows.
-
-    Args:
-        sizes: D, H, K, h, F and V.
-    """
+    """Give the products of a model: each weight by itself, and those that share their rows."""
     D, F, query, key = sizes["D"], sizes["F"], sizes["H"] * sizes["h"], sizes["K"] * sizes["h"]
     return [
         Linear("wq, wo", (query,), D), Linear("wk, wv", (key,), D), Linear("w1, w3", (F,), D),
@@ -83,11 +73,7 @@ def map_pool(path: Path) -> Any:
 class Kernels:
     """Products with weights from the pool, one after another, so that none is found in a cache.
 
-    Args:
-        engine: OURS or PYTORCH.
-        pool: file of patterns.
-        threads: of the kernels.
-        isa: instruction set of ours; None takes the fastest.
+    Without an instruction set, ours takes the fastest.
     """
 
     def __init__(self, engine: str, pool: Path, threads: int, isa: str | None) -> None:
@@ -160,13 +146,7 @@ class Kernels:
 
 
 class Attention:
-    """Our fused attention over a filled cache.
-
-    Args:
-        sizes: H, K and h.
-        positions: of the cache.
-        threads, isa: as for `Kernels`.
-    """
+    """Our fused attention over a filled cache."""
 
     def __init__(
         self, sizes: dict[str, int], positions: int, threads: int, isa: str | None

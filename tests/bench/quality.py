@@ -8,36 +8,24 @@ the 1B shape with few layers, against the same weights multiplied in float32, as
 logits' deviation. Prints the table that the documentation shows; the last line is JSON.
 """
 
-import argparse
-import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from src import ml
 from src.inference import encode_chat
-from src.model import InferenceContext, LlamaTransformer, Model, load_model
+from src.model import InferenceContext, LlamaTransformer, Model, ModelArgs, load_model
 from src.nano.corpus import load_split
 from src.nano.evaluate import Examiner, pair_messages, score, total
 from src.nano.pairs import Pair
 
-from .shapes import add_directory_option, find_checkpoint
+from .reference import reference_logits
+from .shapes import CHECKPOINT, find_checkpoint, read_options
 
 FORMATS: tuple[str | None, ...] = (None, "int8", "nf4")
 TOKENS = 32
 CONTEXT = 1024
-
-
-def parse_options() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--layers", type=int, default=2, help="of the 1B shape")
-    add_directory_option(parser)
-    return parser.parse_args()
 
 
 def log_probabilities(logits: npt.NDArray[np.float32], ids: Sequence[int]) -> list[float]:
@@ -78,31 +66,24 @@ def right_answers(quantize: str | None) -> float:
     return total(score(examiner, load_split().held_out, lambda pair, answer: None).values()).part
 
 
+def text_of(args: ModelArgs) -> list[int]:
+    """Return the ids of a text that is the same each time."""
+    ids: list[int] = np.random.default_rng(5).integers(0, args.vocab_size, TOKENS).tolist()
+    return ids
+
+
 def logits_of(transformer: LlamaTransformer) -> npt.NDArray[np.float64]:
-    """Return the logits of a text that is the same each time, [T, V]."""
-    ids = np.random.default_rng(5).integers(0, transformer.args.vocab_size, TOKENS)
+    """Return the logits of that text, [T, V]."""
     context = InferenceContext(transformer.args, TOKENS)
+    ids = text_of(transformer.args)
     return transformer.forward(context, ids, all_positions=True).numpy().astype(np.float64)
-
-
-def exact_logits(directory: Path) -> npt.NDArray[np.float64]:
-    """Return the logits of the plain weights, multiplied in float32."""
-    model = load_model(directory)
-    tensors = {
-        name: weight.to(ml.float32)
-        for name, weight in model.tensors.items()
-        if isinstance(weight, ml.Tensor)
-    }
-    args = dataclasses.replace(model.args, dtype=ml.float32)
-    return logits_of(LlamaTransformer(args, tensors))
 
 
 def main() -> None:
     """Measure all formats and print them as a table."""
-    options = parse_options()
-    options.directory.mkdir(parents=True, exist_ok=True)
+    options = read_options(__doc__, layers=2, directory=CHECKPOINT["directory"])
     directory = find_checkpoint("1b", options.layers, options.directory)
-    exact = exact_logits(directory)
+    exact = reference_logits(directory, text_of(load_model(directory).args), list(range(TOKENS)))
     pairs = [pair for family in load_split().held_out.values() for pair in family]
     print("| weights | perplexity | answers right | error of logits |\n|---|---|---|---|")
     record = {}

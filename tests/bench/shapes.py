@@ -6,7 +6,7 @@ import ctypes
 import itertools
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,21 +50,53 @@ SHAPES = {
 }  # fmt: skip
 
 
-def add_directory_option(parser: argparse.ArgumentParser) -> None:
-    """Take the place where random models are kept."""
-    parser.add_argument(
-        "--directory",
-        type=Path,
-        default=Path(tempfile.gettempdir(), "llama-bolts-bench"),
-        help="where random models are kept between runs",
+HELP = {
+    "shape": "1b, 8b, tiny, or a model directory", "layers": "instead of the shape's own",
+    "directory": "where random models are kept between runs",
+    "pairs": "rounds of each measure", "repeats": "when the roofline has drifted",
+    "steps": "tokens of one decode timing", "tokens": "of each answer and round",
+    "isa": "instruction set of llama-bolts, instead of the fastest",
+    "isas": "default: all that have vectors", "theirs": "llama.cpp's",
+    "pytorch": "time PyTorch's linear too", "alone": "without llama.cpp",
+    "shares": "write what the plot of the page shows",
+}  # fmt: skip
+# Of a checkpoint, for `read_options`.
+CHECKPOINT = {
+    "shape": "1b",
+    "layers": int,
+    "directory": Path(tempfile.gettempdir(), "llama-bolts-bench"),
+}
+
+
+def read_options(
+    about: str | None, choices: Mapping[str, Iterable[str]] | None = None, **defaults: Any
+) -> argparse.Namespace:
+    """Read the command line of a benchmark.
+
+    Args:
+        about: docstring of the program.
+        choices: what an option may be, by its name.
+        defaults: of each option; its type is that of the default. A list takes several, False is
+            a switch, and a type is that of an option without a default.
+    """
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-
-
-def add_shape_options(parser: argparse.ArgumentParser) -> None:
-    """Take a shape, its layers, and the place where random models are kept."""
-    parser.add_argument("--shape", default="1b", help="1b, 8b, tiny, or a model directory")
-    parser.add_argument("--layers", type=int, help="instead of the shape's own")
-    add_directory_option(parser)
+    for name, default in defaults.items():
+        named: dict[str, Any] = {"default": default, "type": type(default), "help": HELP.get(name)}
+        if default is False:
+            named = {"action": "store_true", "help": HELP.get(name)}
+        elif isinstance(default, list):
+            named |= {"nargs": "*", "type": type(default[0])}
+        elif isinstance(default, type):
+            named |= {"default": None, "type": default}
+        if choices and name in choices:
+            named["choices"] = list(choices[name])
+        parser.add_argument(f"--{name}", **named)
+    options = parser.parse_args()
+    if "directory" in options:
+        options.directory.mkdir(parents=True, exist_ok=True)
+    return options
 
 
 def find_checkpoint(shape: str, layers: int | None, directory: Path) -> Path:

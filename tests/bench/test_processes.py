@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tests.bench import processes
-from tests.bench.processes import Rounds, Served, interleave
+from tests.bench.processes import Served, interleave
 
 VARIABLE = "LLAMA_BOLTS_BENCH_TEST"
 AT_IMPORT = os.environ.get(VARIABLE)
@@ -31,15 +31,10 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "PAUSE", 0)
 
 
-def test_an_object_in_its_own_process_answers_and_keeps_its_state() -> None:
-    served = Served(Counter, 5)
-    assert [served.ask("add", 2), served.ask("add", 3)] == [7, 10]
-    served.close()
-
-
-def test_a_process_has_its_variables_before_it_imports_what_it_serves() -> None:
-    served = Served(Counter, 0, environment={VARIABLE: "set"})
+def test_a_process_has_its_variables_before_it_imports_what_it_serves_and_keeps_its_state() -> None:
+    served = Served(Counter, 5, environment={VARIABLE: "set"})
     assert served.ask("variable") == ("set", "set")
+    assert [served.ask("add", 2), served.ask("add", 3)] == [7, 10]
     served.close()
     assert VARIABLE not in os.environ
 
@@ -58,12 +53,6 @@ def test_the_order_turns_every_other_round() -> None:
     }
     interleave(participants, 4)
     assert "".join(order) == "ABBAABBA"
-
-
-def test_a_ratio_is_taken_within_each_round() -> None:
-    rounds = Rounds({"ours": [2.0, 20.0, 9.0], "theirs": [1.0, 5.0, 3.0]})
-    assert rounds.ratio("ours", "theirs") == (3.0, 2.0, 4.0)
-    assert rounds.rate("ours") == 9.0
 
 
 def test_a_measure_whose_roof_drifts_is_repeated_and_the_steadiest_counts() -> None:

@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[2]
 HEADING = 2
 
 
-def test_a_goal_is_met_or_not_by_its_median() -> None:
+def test_a_goal_is_met_or_not_by_the_median_of_its_ratios_within_each_round() -> None:
     results = {
-        "decode": Rounds({OURS: [9.0, 11.0, 10.0], "roofline": [10.0, 10.0, 10.0]}),
+        "decode": Rounds({OURS: [9.0, 22.0, 10.0], "roofline": [10.0, 20.0, 5.0]}),
         "start to ready": Value(0.9, 0.7, 1.0, "s"),
         "sampling": Value(0.5, 0.4, 0.6, "ms"),
     }
     assert goal_rows(results)[HEADING:] == [
-        "| decode over the memory bandwidth | >= 0.95 | 1 | 0.9 - 1.1 | met |",
+        "| decode over the memory bandwidth | >= 0.95 | 1.1 | 0.9 - 2 | met |",
         "| sampling over the vocabulary | <= 1 ms | 0.5 ms | 0.4 - 0.6 | met |",
         "| process start to ready | <= 0.8 s | 0.9 s | 0.7 - 1 | not met |",
     ]

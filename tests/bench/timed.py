@@ -6,18 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .engines import ENGINES, Ours, Setup
+from .engines import ENGINES, OURS, Ours, Setup
+from .processes import Served
 
 Clock = Callable[[], float]
 
 
 class Timed:
-    """Any of the engines.
-
-    Args:
-        name: of the engine.
-        setup: what it is told.
-    """
+    """Any of the engines, by its name."""
 
     def __init__(self, name: str, setup: Setup) -> None:
         self.engine = ENGINES[name](setup)
@@ -70,11 +66,8 @@ class TimedOurs(Timed):
     def rows_rate(self, rows: int, count: int) -> float:
         """Return steps per second of a few rows with all their logits, as for a checked draft."""
         self.engine.reset()
-        times = []
-        for _ in range(count):
-            start = time.perf_counter()
-            self.engine.run_all(list(range(rows)))
-            times.append(time.perf_counter() - start)
+        step = list(range(rows))
+        times = seconds_of_each(lambda _: self.engine.run_all(step), list(range(count)))
         return 1 / statistics.median(times)
 
     def sampling_seconds(self, count: int = 30) -> float:
@@ -99,6 +92,15 @@ class TimedOurs(Timed):
             "share_outside": 1 - calls.seconds / wall,
             "microseconds_outside": 1e6 * (wall - calls.seconds) / len(ids),
         }
+
+
+def serve(name: str, setup: Setup, isa: str | None = None) -> Served:
+    """Start an engine in a process of its own; `isa` is the instruction set of ours."""
+    environment = {"OMP_NUM_THREADS": str(setup.threads)}
+    if name == OURS:
+        forced = {"LLAMA_BOLTS_ISA": isa} if isa else {}
+        return Served(TimedOurs, setup, environment=environment | forced)
+    return Served(Timed, name, setup, environment=environment)
 
 
 def seconds_of_each(run: Callable[[list[int]], Any], ids: list[int]) -> list[float]:

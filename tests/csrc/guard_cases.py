@@ -34,19 +34,12 @@ NESTED_BLOCK, NESTED_CODES = 256, 256
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel's call: run(memory, *variant, *sizes).
+    """A kernel's call: run(memory, *variant, *sizes)."""
 
-    Args:
-        run: makes the call.
-        variants: the types, formats and operations.
-        dimensions: how many sizes it takes.
-        long: sizes that reach more than one block, stretch, span or thread.
-    """
-
-    run: Run
-    variants: Sequence[tuple[Any, ...]]
-    dimensions: int
-    long: Sequence[Sizes]
+    run: Run  # makes the call
+    variants: Sequence[tuple[Any, ...]]  # the types, formats and operations
+    dimensions: int  # how many sizes it takes
+    long: Sequence[Sizes]  # sizes that reach more than one block, stretch, span or thread
 
     @property
     def crossed(self) -> Sizes:

@@ -27,7 +27,7 @@ tokens_of_a_product = pytest.mark.parametrize("tokens", [1, 7])
 
 
 @every_format
-def test_any_number_of_tokens_gives_the_same_bits(isa: str, kind: Format) -> None:
+def test_any_number_of_tokens_gives_the_promised_bits(isa: str, kind: Format) -> None:
     x, weight = operands((40, 576, 19), kind, bf16)
     expected = integer_products(x, weight)
     for tokens in range(1, 41):

@@ -48,20 +48,13 @@ _MOST_GROWTH = 16 << 20
 
 @dataclass(frozen=True)
 class Load:
-    """What a server did under load.
+    """What a server did under load."""
 
-    Attributes:
-        kinds: How many clients did what.
-        characters: Those of all answers that were compared.
-        seconds: What all requests took.
-        between: Seconds between two tokens of a request that 99 % stay below.
-        growth: Bytes of memory, descriptors and threads that it holds more than before.
-    """
-
-    kinds: Counter[str]
-    characters: int
-    seconds: float
-    between: float
+    kinds: Counter[str]  # how many clients did what
+    characters: int  # those of all answers that were compared
+    seconds: float  # what all requests took
+    between: float  # seconds between two tokens of a request that 99 % stay below
+    # Bytes of memory, descriptors and threads that it holds more than before.
     growth: tuple[int, int, int]
 
 

@@ -101,6 +101,14 @@ def dict_program(items: Mapping[str, bytes]) -> bytes:
     return program + b"."
 
 
+def write_or_skip(stream: BinaryIO, content: bytes) -> None:
+    """Write bytes; a mebibyte and more of zeros becomes a hole: large zero tensors cost no disk."""
+    if len(content) >= _HOLE and not content[0] and content.count(0) == len(content):
+        stream.seek(len(content), os.SEEK_CUR)
+    else:
+        stream.write(content)
+
+
 # Zip, stored
 
 
@@ -114,11 +122,7 @@ class StoredZipWriter:
         self._central: list[bytes] = []
 
     def _write(self, content: bytes) -> None:
-        if len(content) >= _HOLE and not content[0] and content.count(0) == len(content):
-            # A hole in the file: large zero tensors cost no disk.
-            self._stream.seek(len(content), os.SEEK_CUR)
-        else:
-            self._stream.write(content)
+        write_or_skip(self._stream, content)
         self._position += len(content)
 
     def text(self, name: str, word: str) -> None:

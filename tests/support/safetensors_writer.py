@@ -5,7 +5,6 @@ spaces to a multiple of 8 bytes.
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tests.support.pth_writer import LazyArray
+from tests.support.pth_writer import LazyArray, write_or_skip
 
 DTYPE_NAMES = {
     np.dtype(ml_dtypes.bfloat16): "BF16", np.dtype(np.float16): "F16", np.dtype(np.float32): "F32",
@@ -23,7 +22,6 @@ DTYPE_NAMES = {
     np.dtype(ml_dtypes.float8_e4m3fn): "F8_E4M3", np.dtype(ml_dtypes.float8_e5m2): "F8_E5M2",
 }  # fmt: skip
 Arrays = Mapping[str, "np.ndarray[Any, Any] | LazyArray"]
-_HOLE = 1 << 20
 INDEX = "model.safetensors.index.json"
 
 
@@ -49,10 +47,7 @@ def padded(header: bytes) -> bytes:
 def write_safetensors(
     path: Path, arrays: Arrays, metadata: Mapping[str, str] | None = None, shift: int = 0
 ) -> None:
-    """Write named arrays; `shift` moves the buffer by so many bytes from an aligned place.
-
-    Zeros of a mebibyte and more become holes in the file: large zero tensors cost no disk.
-    """
+    """Write named arrays; `shift` moves the buffer by so many bytes from an aligned place."""
     ordered = sorted(arrays.items(), key=lambda item: (-np.dtype(item[1].dtype).itemsize, item[0]))
     header: dict[str, object] = {}
     if metadata is not None:
@@ -68,11 +63,7 @@ def write_safetensors(
         stream.write(len(text).to_bytes(8, "little") + text)
         for _, array in ordered:
             for chunk in array.chunks() if isinstance(array, LazyArray) else [array]:
-                content = np.ascontiguousarray(chunk).tobytes()
-                if len(content) >= _HOLE and content.count(0) == len(content):
-                    stream.seek(len(content), os.SEEK_CUR)
-                else:
-                    stream.write(content)
+                write_or_skip(stream, np.ascontiguousarray(chunk).tobytes())
         stream.truncate()
 
 

@@ -26,14 +26,7 @@ CONTEXT_LIBRARY = "contextlib.py"
 
 
 class Fault:
-    """Counts moments and says when the k-th has come.
-
-    Args:
-        at: which moment fails, from 1 on.
-
-    Attributes:
-        has_come: whether it has failed.
-    """
+    """Counts moments, from 1 on, and says when that has come which is to fail."""
 
     def __init__(self, at: int) -> None:
         self._left = at

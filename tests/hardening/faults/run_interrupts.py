@@ -22,6 +22,7 @@ import re
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -212,24 +213,16 @@ def interrupt_answers(model: Path, count: int, source: random.Random) -> tuple[O
 
 def run_once(model: Path, delay: float | None) -> tuple[str, float]:
     """Run a prompt in a process of its own; return what came of SIGINT, and the seconds it ran."""
-    begun = time.monotonic()
-    output, notes = os.pipe(), os.pipe()
+    begun, outcome = time.monotonic(), ""
     command = [*PROGRAM, "-m", str(model), "-c", "1000", "-n", "300", "-p", "Hello"]
-    process = os.posix_spawn(
-        command[0], command, environment(PYTHONPATH=str(REPOSITORY)),
-        file_actions=[(os.POSIX_SPAWN_DUP2, output[1], 1), (os.POSIX_SPAWN_DUP2, notes[1], 2)],
-    )  # fmt: skip
-    os.close(output[1])
-    os.close(notes[1])
-    if delay is None:
-        os.waitpid(process, 0)
-        outcome = ""
-    else:
-        time.sleep(delay)
-        end = ended_with(process)
-        outcome = outcome_of(end, read_until(notes[0], b"\0").decode(), may_be_done=True)
-    os.close(output[0])
-    os.close(notes[0])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment(PYTHONPATH=str(REPOSITORY)), **pipes) as child:
+        if delay is not None:
+            time.sleep(delay)
+            end = ended_with(child.pid)
+            child.returncode = 0  # it was waited for already
+            assert child.stderr is not None
+            outcome = outcome_of(end, child.stderr.read().decode(), may_be_done=True)
     return outcome, time.monotonic() - begun
 
 

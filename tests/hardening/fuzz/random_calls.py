@@ -51,12 +51,7 @@ METHODS = ("item", "tolist", "numpy", "copy", "contiguous", "view_as_complex", "
 
 
 class Caller:
-    """One random call.
-
-    Args:
-        seed: Of the run.
-        number: Of the call.
-    """
+    """One random call of a run: it depends on the run's seed and on its number."""
 
     def __init__(self, seed: int, number: int) -> None:
         self.number = number

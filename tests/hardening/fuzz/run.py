@@ -99,9 +99,8 @@ def fuzz_by_mutation(
                 return bed.count, str(kept)
             now = time.monotonic()
             if now - reported >= SECONDS_PER_REPORT:
-                print(
-                    f"{target.name}: {bed.count} inputs in {now - started:.0f} s", file=sys.stderr
-                )
+                took = f"{now - started:.0f} s"
+                print(f"{target.name}: {bed.count} inputs in {took}", file=sys.stderr)
                 reported = now
             if now - started >= arguments.seconds:
                 break

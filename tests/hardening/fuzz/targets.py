@@ -31,26 +31,16 @@ class Never(Exception):  # noqa: N818 - no error: it stands for "raises nothing"
 
 @dataclass(frozen=True)
 class Target:
-    """One parser.
+    """One parser."""
 
-    Attributes:
-        name: the file it reads is called so in the folder.
-        read: reads an input; gets the bytes, and a file that holds them.
-        make: makes small valid inputs, given a folder to write in.
-        make_short: makes inputs of which most of the changed ones are made where the valid ones
-            are long; they need not be valid.
-        refusals: what it may raise, and nothing else.
-        on_disk: whether `read` wants the file; else it gets the bytes alone.
-        beside: files that lie beside it.
-    """
-
-    name: str
-    read: Callable[[bytes, Path], object]
-    make: Make
+    name: str  # the file it reads is called so in the folder
+    read: Callable[[bytes, Path], object]  # gets the bytes of an input, and a file that holds them
+    make: Make  # makes small valid inputs, given a folder to write in
+    # Where the valid inputs are long, most of the changed ones start from these, valid or not.
     make_short: Make | None = None
-    refusals: type[Exception] = CheckpointError
-    on_disk: bool = True
-    beside: Mapping[str, bytes] | None = None
+    refusals: type[Exception] = CheckpointError  # what it may raise, and nothing else
+    on_disk: bool = True  # whether `read` wants the file; else it gets the bytes alone
+    beside: Mapping[str, bytes] | None = None  # files that lie beside it
 
 
 class Bed:
@@ -59,26 +49,19 @@ class Bed:
     Args:
         target: the parser.
         folder: an empty folder; best in memory, as each input is a file for a moment.
-
-    Attributes:
-        valid: the valid inputs of the target.
-        starts: inputs to make changes to; of a target with short ones most are short.
-        count: how many inputs were read.
-        data: the last of them.
-        path: the file that holds it.
-        writes: whether it is written there.
     """
 
     def __init__(self, target: Target, folder: Path) -> None:
         self.target = target
         self.valid = tuple(target.make(folder))
         short = tuple(target.make_short(folder)) if target.make_short else ()
+        # Inputs to make changes to; of a target with short ones most are short.
         self.starts = (*self.valid, *short * (SHORT_PER_VALID * len(self.valid)))
-        self.count, self.data = 0, b""
+        self.count, self.data = 0, b""  # how many inputs were read, and the last of them
         for name, content in (target.beside or {}).items():
             (folder / name).write_bytes(content)
         self.path = folder / target.name
-        self.writes = target.on_disk
+        self.writes = target.on_disk  # whether inputs are written there
         self._file = os.open(self.path, os.O_CREAT | os.O_RDWR)
 
     def close(self) -> None:

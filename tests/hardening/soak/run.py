@@ -49,17 +49,12 @@ class Reading:
 
 @dataclass
 class Soak:
-    """What came of a soak.
+    """What came of a soak."""
 
-    Attributes:
-        readings: at intervals, the first after a fifth of the tokens, when all is warm.
-        events: how often each thing happened.
-        same_answers: whether the fixed question was answered alike each time.
-    """
-
+    # At intervals, the first after a fifth of the tokens, when all is warm.
     readings: list[Reading] = field(default_factory=list)
-    events: Counter[str] = field(default_factory=Counter)
-    same_answers: bool = True
+    events: Counter[str] = field(default_factory=Counter)  # how often each thing happened
+    same_answers: bool = True  # whether the fixed question was answered alike each time
 
     @property
     def drift(self) -> Held:
