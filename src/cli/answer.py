@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TypeAlias
 
-from ..inference import Candidate, Choice, GenerationStats, InferenceEngine, SamplingArgs, Step
+from ..inference import Choice, GenerationStats, InferenceEngine, SamplingArgs, Step
+from ..inference.sampling import log_probabilities
 from ..tokenizer import Tokenizer
 from ..untrusted import escape_line, replace_surrogates
 from .arguments import FLAGS, THINK, Options
@@ -39,26 +40,17 @@ _CAN_BE_NONE = ("seed", "max_tokens", "stop")
 _SECONDS_TO_CLEAR_UP = 1.0  # an interrupted answer is cleared up in less time
 _COLUMNS = 80
 _DIGITS = 6  # of a time in seconds
-# What OpenAI writes for a token that the model gives no chance; JSON has no infinity.
-_NO_CHANCE = -9999.0
 _SMALLEST = 0.0001
 _NARROWEST = len("100.00%")  # so that the tables of an answer stand below each other
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one answer.
-
-    Attributes:
-        sampling: How a token is chosen.
-        max_tokens: Most new tokens; None until the model stops or the context is full.
-        stop: Texts that end the answer.
-        think: Whether thoughts are shown, left out by the model, or hidden.
-    """
+    """The settings of one answer."""
 
     sampling: SamplingArgs
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None  # None until the model stops or the context is full
+    stop: tuple[str, ...] = ()  # texts that end the answer
     think: str = THINK[0]
 
     @classmethod
@@ -130,27 +122,16 @@ def _known(name: str) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one prompt.
+    """What came of one prompt."""
 
-    Attributes:
-        text: The answer, complete or as far as it came.
-        stop_reason: `eot`, `max tokens`, `stop string`, `context full` or `interrupted`.
-        begun: Tokens that were drawn before, of an answer that went on.
-        steps: The tokens that were drawn, with how they were chosen if that was asked for.
-        stats: What it took; None if it was interrupted before anything was run.
-        settings: Those that it was made with.
-        first: Whether the answer began a text; see `StreamDecoder`.
-        parts: Its thoughts, and what it says.
-    """
-
-    text: str
-    stop_reason: str
-    begun: tuple[int, ...]
+    text: str  # complete or as far as it came
+    stop_reason: str  # `eot`, `max tokens`, `stop string`, `context full` or `interrupted`
+    begun: tuple[int, ...]  # tokens that were drawn before, of an answer that went on
     steps: tuple[Step, ...]
-    stats: GenerationStats | None
+    stats: GenerationStats | None  # None if it was interrupted before anything was run
     settings: Settings
-    first: bool
-    parts: tuple[str, str]
+    first: bool  # whether the answer began a text; see `StreamDecoder`
+    parts: tuple[str, str]  # its thoughts, and what it says
 
     @property
     def is_complete(self) -> bool:
@@ -322,27 +303,20 @@ def _logprobs(tokenizer: Tokenizer, choice: Choice, count: int) -> dict[str, obj
 
     They are the model's own: no temperature, penalty or filter has touched them.
     """
-
-    def told(candidate: Candidate) -> dict[str, object]:
-        token = candidate.token_id
-        return {
+    told = {
+        token: {
             "id": token,
             "token": tokenizer.decode([token]),
             "bytes": list(tokenizer.token_bytes(token)),
-            "logprob": max(candidate.log_probability, _NO_CHANCE),
+            "logprob": chance,
         }
-
-    drawn = next(found for found in choice.candidates if found.token_id == choice.token_id)
-    return {**told(drawn), "top_logprobs": [told(found) for found in choice.candidates[:count]]}
+        for token, chance in log_probabilities(choice).items()
+    }
+    return {**told[choice.token_id], "top_logprobs": [*told.values()][:count]}
 
 
 def choice_table(tokenizer: Tokenizer, choice: Choice) -> str:
-    """Return how a token was chosen: a row per candidate, a column per step of the sampling.
-
-    Args:
-        tokenizer: Knows the texts of tokens.
-        choice: Of one token.
-    """
+    """Return how a token was chosen: a row per candidate, a column per step of the sampling."""
     headings = [
         stage.name if stage.value is None else f"{stage.name} {stage.value:g}"
         for stage in choice.stages

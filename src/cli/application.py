@@ -1,6 +1,5 @@
 """What the command line does, and how it ends; and the prompts of a run that is not a chat."""
 
-import codecs
 import dataclasses
 import fcntl
 import platform
@@ -9,6 +8,7 @@ import termios
 import time
 import traceback
 import warnings
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -180,7 +180,7 @@ def _dispatch(options: Options, console: Console) -> None:
 
 def _answer_or_chat(options: Options, console: Console) -> None:
     """Answer the prompt of this run, shown from the inside if wanted; chat where there is none."""
-    prompt = find_prompt(options, console)
+    prompt = find_prompt(options)
     if prompt is None and options.model is None and options.context_length is None:
         options = dataclasses.replace(options, context_length=BUNDLED_CHAT_LENGTH)
     session = open_session(options, console)
@@ -204,16 +204,15 @@ def _answer_or_chat(options: Options, console: Console) -> None:
             raise KeyboardInterrupt
 
 
-def find_prompt(options: Options, console: Console) -> str | None:
+def find_prompt(options: Options) -> str | None:
     """Return the prompt that this run is to answer, or None for a chat.
 
     It is given with `-p`, in a file, or on standard input, which is read when it is not a terminal.
     One newline at the end of a file or of standard input is not part of the prompt. A file must be
-    UTF-8; on standard input other bytes become U+FFFD, and a warning counts them.
+    UTF-8; on standard input other bytes become U+FFFD.
 
     Args:
         options: The command line.
-        console: Takes the warning.
 
     Raises:
         UsageError: The file cannot be read or is not text, or the prompt is empty or far too long;
@@ -224,7 +223,7 @@ def find_prompt(options: Options, console: Console) -> str | None:
     elif options.file is not None:
         where, prompt = str(options.file), _read_file(options.file)
     elif options.standard_input or not standard_input_is_terminal():
-        where, prompt = "standard input", _read_standard_input(console)
+        where, prompt = "standard input", _read_standard_input()
     else:
         return None
     if where != "standard input":
@@ -264,18 +263,14 @@ def _read_file(path: Path) -> str:
         ) from None
 
 
-def _read_standard_input(console: Console) -> str:
+def _read_standard_input() -> str:
     if sys.stdin is None:
         return ""
     try:
         content = _read_limited(sys.stdin.buffer, "standard input")
     except OSError as error:
         raise UsageError(f"standard input: expected text, got {error.strerror}") from None
-    text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
-    replaced = text.count("\N{REPLACEMENT CHARACTER}") - content.count(b"\xef\xbf\xbd")
-    if replaced:
-        console.warn(f"standard input: expected UTF-8, got {replaced} parts that are not: U+FFFD")
-    return _without_last_newline(text)
+    return _without_last_newline(content.removeprefix(BOM_UTF8).decode("utf-8", "replace"))
 
 
 def _read_limited(stream: BinaryIO, where: str) -> bytes:
@@ -348,11 +343,7 @@ def _lines(path: Path, name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _request(session: Session, line: bytes) -> str | list[Message]:
-    """Return what a line asks: a text to continue, or a conversation.
-
-    Raises:
-        ValueError, ChatFormatError: It is not what is expected.
-    """
+    """Return what a line asks, a text to continue or a conversation; ValueError: neither."""
     if len(line) > MOST_PROMPT_BYTES:
         raise ValueError(f"expected at most {readable_bytes(MOST_PROMPT_BYTES)}, got more")
     found = parse_strict_json(line)

@@ -104,17 +104,11 @@ exit codes:
 
 @dataclass(frozen=True)
 class Example:
-    """One predefined prompt of the source engine, in fields that `Options` has as well.
-
-    Attributes:
-        prompt: The user's message, or the text to continue when `completion` is set.
-        system: The system prompt; None for a completion.
-        completion: Whether to continue raw text instead of answering a message.
-    """
+    """One predefined prompt of the source engine, in fields that `Options` has as well."""
 
     prompt: str
     system: str | None = None
-    completion: bool = False
+    completion: bool = False  # whether to continue raw text instead of answering a message
 
     @property
     def description(self) -> str:

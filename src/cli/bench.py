@@ -17,7 +17,6 @@ from .reports import exact_bytes
 PROMPT_TOKENS = 128
 STEPS = 8
 ROUNDS = 3
-BUDGET_SECONDS = 8.0  # after which no further round is begun
 _SPEEDS = (
     ("speed", "left"),
     ("tokens/s", "right"),
@@ -27,10 +26,10 @@ _SPEEDS = (
 _FACTS = (("", "left"), ("", "left"))
 
 
-def _row(title: str, rates: list[float], limits: list[float | None]) -> tuple[str, ...]:
+def _row(title: str, rates: list[float], limits: list[float]) -> tuple[str, ...]:
     """Return the cells of the table; the highest limit counts, as it is one for every round."""
     speed = statistics.median(rates)
-    limit = max((limit for limit in limits if limit), default=0.0)
+    limit = max(limits, default=0.0)
     if limit < speed:  # no limit, or a probe that was slower than the model
         return title, _readable(speed), "unknown", ""
     return title, _readable(speed), _readable(limit), f"{100 * speed / limit:.0f} %"
@@ -56,23 +55,67 @@ def report_bench(console: Console, model: Model, positions: int) -> None:
         raise UsageError(f"--context-length: expected at least 2 for --bench, got {positions}")
     steps = min(STEPS, positions // 2)
     prompt = min(PROMPT_TOKENS, positions - steps)
-    console.note(
-        f"measuring a prompt of {prompt} and {steps} tokens after it, up to {ROUNDS} times"
+    console.note(f"measuring a prompt of {prompt} and {steps} tokens after it, {ROUNDS} times")
+    context, weights = InferenceContext(model.args, positions), weights_of_a_step(model)
+    _seconds(model, context, 1, 0)  # whatever lies on disk only is read now
+    reader = roofline.fastest_reading(weights)
+    multiply_rates, read_rates, rounds = [], [], []
+    for _ in range(ROUNDS):
+        multiply_rates.append(_multiply_rate(model))
+        read_rates.append(roofline.read_rate(weights, *reader))
+        rounds.append(_seconds(model, context, prompt, steps))
+    known = [rate for rate in multiply_rates if rate is not None]
+    work = operations(model.args, 0, prompt)
+    weight_bytes = sum(tensor.nbytes for tensor in weights)
+    cache_bytes = kv_cache_bytes(model.args, prompt)
+    reading = [prompt / first for first, *_ in rounds]
+    decoding = [1 / statistics.median(each) for _, *each in rounds]
+    read_limits = [rate / (weight_bytes + cache_bytes) for rate in read_rates]
+    info = ml.build_info()
+    facts = (
+        ("prompt tokens", str(prompt)),
+        ("tokens one after the other", str(steps)),
+        ("bytes per token, weights", exact_bytes(weight_bytes)),
+        ("bytes per token, cache of the prompt", exact_bytes(cache_bytes)),
+        ("reading the weights", _median(read_rates, "GB/s")),
+        ("multiply-adds", f"{_median(known, 'GFLOPS')}, {info['isa']}"),
+        ("threads", str(info["threads"])),
     )
-    runner = _Runner(model, positions)
-    rows = _measure(runner, prompt, steps)
+    speeds = (
+        _row("prompt", reading, [rate * prompt / work for rate in known]),
+        _row("one token after the other", decoding, read_limits),
+    )
     console.report_heading(model.description)
     console.report_line()
-    console.report_table(_SPEEDS, rows)
+    console.report_table(_SPEEDS, speeds)
     console.report_line()
-    console.report_table(_FACTS, runner.facts(prompt, steps))
+    console.report_table(_FACTS, facts)
+
+
+def _seconds(model: Model, context: InferenceContext, prompt: int, steps: int) -> list[float]:
+    """Run a prompt from an empty cache, and single tokens after it; return what each pass took."""
+    context.clear()
+    ids = [token % model.args.vocab_size for token in range(prompt + steps)]
+    seconds = []
+    for part in (ids[:prompt], *([token] for token in ids[prompt:])):
+        position = context.length
+        start = time.perf_counter()
+        logits = model.transformer.forward(context, part, position)
+        seconds.append(time.perf_counter() - start)
+        if not np.isfinite(logits.numpy()).all():
+            raise NumericError(f"[bench] logits at position {position} must be numbers: got nan")
+    return seconds
+
+
+def _multiply_rate(model: Model) -> float | None:
+    """Return the multiply-adds per second, if known; weights of eight bits add up integers."""
+    if any(weight.dtype is ml.int8_block for weight in model.tensors.values()):
+        return None
+    return roofline.multiply_add_rate(model.args.dtype.name)
 
 
 def weights_of_a_step(model: Model) -> list[ml.Tensor]:
-    """Return the tensors that every token reads as a whole: all but an untied embedding table.
-
-    Of quantized ones, the parts.
-    """
+    """Return what every token reads as a whole: all parts but an untied embedding table."""
     tied = "output.weight" not in model.tensors
     weights = (
         weight
@@ -98,87 +141,6 @@ def attention_operations(args: ModelArgs, position: int, rows: int) -> float:
     """Count those of attention alone: 4 * H * h * L * (positions that all rows see together)."""
     seen = rows * position + rows * (rows + 1) // 2
     return 4.0 * args.n_heads * args.head_dim * args.n_layers * seen
-
-
-class _Runner:
-    """A model with a cache, and the probes of the machine over the model's weights."""
-
-    def __init__(self, model: Model, positions: int) -> None:
-        self._model = model
-        self._context = InferenceContext(model.args, positions)
-        self._weights = weights_of_a_step(model)
-        self.weight_bytes = sum(tensor.nbytes for tensor in self._weights)
-        self.run(1)  # whatever lies on disk only is read now
-        self._isa, self._streams = roofline.fastest_reading(self._weights)
-        self.read_rates: list[float] = []
-        self.multiply_rates: list[float] = []
-
-    def run(self, prompt: int, steps: int = 0) -> tuple[float, list[float]]:
-        """Run a prompt from an empty cache and single tokens after it; return the seconds."""
-        self._context.clear()
-        ids = [token % self._model.args.vocab_size for token in range(prompt + steps)]
-        reading = self._time(ids[:prompt])
-        return reading, [self._time([token]) for token in ids[prompt:]]
-
-    def _time(self, ids: Sequence[int]) -> float:
-        start = time.perf_counter()
-        position = self._context.length
-        logits = self._model.transformer.forward(self._context, ids, position)
-        seconds = time.perf_counter() - start
-        if not np.isfinite(logits.numpy()).all():
-            raise NumericError(f"[bench] logits at position {position} must be numbers: got nan")
-        return seconds
-
-    def read_limit(self, position: int) -> float:
-        """Return the tokens per second at which all that a token reads can be read."""
-        rate = roofline.read_rate(self._weights, self._isa, self._streams)
-        self.read_rates.append(rate)
-        return rate / (self.weight_bytes + kv_cache_bytes(self._model.args, position))
-
-    def multiply_limit(self, prompt: int) -> float | None:
-        """Return the tokens per second at which a prompt's products can be added up, if known.
-
-        Weights of eight bits are added up as integers, whose rate is not measured.
-        """
-        if any(weight.dtype is ml.int8_block for weight in self._model.tensors.values()):
-            return None
-        rate = roofline.multiply_add_rate(self._model.args.dtype.name)
-        if rate is None:
-            return None
-        self.multiply_rates.append(rate)
-        return rate * prompt / operations(self._model.args, 0, prompt)
-
-    def facts(self, prompt: int, steps: int) -> list[tuple[str, str]]:
-        """Return what the limits follow from."""
-        info = ml.build_info()
-        cache = kv_cache_bytes(self._model.args, prompt)
-        peak = f"{_median(self.multiply_rates, 'GFLOPS')}, {info['isa']}"
-        return [
-            ("prompt tokens", str(prompt)),
-            ("tokens one after the other", str(steps)),
-            ("bytes per token, weights", exact_bytes(self.weight_bytes)),
-            ("bytes per token, cache of the prompt", exact_bytes(cache)),
-            ("reading the weights", _median(self.read_rates, "GB/s")),
-            ("multiply-adds", peak),
-            ("threads", str(info["threads"])),
-        ]
-
-
-def _measure(runner: _Runner, prompt: int, steps: int) -> list[tuple[str, ...]]:
-    """Measure prompt, tokens and both limits in rounds, within a budget of time."""
-    rounds = []
-    end = time.perf_counter() + BUDGET_SECONDS
-    for _ in range(ROUNDS):
-        limits = runner.multiply_limit(prompt), runner.read_limit(prompt)
-        seconds, each = runner.run(prompt, steps)
-        rounds.append((prompt / seconds, 1 / statistics.median(each), *limits))
-        if time.perf_counter() > end:
-            break
-    reading, decoding, multiply_limits, read_limits = map(list, zip(*rounds, strict=True))
-    return [
-        _row("prompt", reading, multiply_limits),
-        _row("one token after the other", decoding, read_limits),
-    ]
 
 
 def _median(rates: Sequence[float], unit: str) -> str:

@@ -33,21 +33,13 @@ class LeaveChat(Exception):  # noqa: N818 - leaving is not an error
 
 @dataclass(frozen=True)
 class Command:
-    """One command.
+    """One command."""
 
-    Attributes:
-        usage: Its arguments, as `/help` shows them; a command without takes none.
-        summary: What it does, in a line.
-        run: Does it, with the text after its name.
-        words: What its first argument can be, for completion; None for the name of a file.
-        keeps_blanks: Whether all that follows the one blank after the name is its argument.
-    """
-
-    usage: str
+    usage: str  # its arguments, as `/help` shows them; a command without takes none
     summary: str
-    run: Callable[[Session, str], object]
-    words: Sequence[str] | None = ()
-    keeps_blanks: bool = False
+    run: Callable[[Session, str], object]  # with the text after its name
+    words: Sequence[str] | None = ()  # its first argument, for completion; None: a file
+    keeps_blanks: bool = False  # whether all after the one blank after the name is its argument
 
 
 def is_command(line: str) -> bool:

@@ -282,12 +282,7 @@ def loading_line(engine: InferenceEngine) -> str:
 
 
 def model_parts(engine: InferenceEngine, chat_format: FoundFormat | None) -> list[str]:
-    """Return all that was found and decided on loading: model, chat format, cache, free memory.
-
-    Args:
-        engine: The engine with its model.
-        chat_format: The format of the chat; None where there is none.
-    """
+    """Return all that was decided on loading: model, chat format or None, cache, free memory."""
     context, free = engine.context, available_memory()
     parts = engine.model.description.split("; ")
     if chat_format is not None:

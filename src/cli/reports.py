@@ -37,12 +37,7 @@ _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolki
 
 
 def report_metadata(console: Console, model: Model) -> None:
-    """Write hyperparameters, tensors, counts and bytes of a model to standard output.
-
-    Args:
-        console: The streams of this run.
-        model: The loaded model; no weight is read.
-    """
+    """Write hyperparameters, tensors, counts and bytes of a model; no weight is read."""
     console.report_heading(str(model.source_directory))
     given = _GIVEN[model.files.directory.layout]
     names = model.checkpoint.names_in_files

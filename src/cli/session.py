@@ -35,16 +35,11 @@ RESUMABLE = (INTERRUPTED, "max tokens", "context full")
 
 @dataclass(frozen=True)
 class Turn:
-    """A question and its answer.
-
-    Attributes:
-        question: What was asked.
-        answer: Its text, as far as it came.
-        ids: Tokens of an answer that can go on; none of one that is whole or was loaded.
-    """
+    """A question and its answer."""
 
     question: str
-    answer: str
+    answer: str  # as far as it came
+    # Tokens of an answer that can go on; none of one that is whole or was loaded.
     ids: tuple[int, ...] = field(default=(), compare=False)
 
 
@@ -55,23 +50,6 @@ class Session:
     An answer that is stopped stays in the history as far as it came, and can go on. A question that
     is refused or fails, or is stopped before its answer begins, leaves no trace in it, so that the
     next answer is what it would have been; it is remembered apart, for `/regen` and `/continue`.
-
-    Args:
-        options: The command line: system prompt, completion, statistics and records.
-        engine: The engine with its model.
-        tokenizer: That of the model.
-        console: Where answers and statistics go.
-        settings: Sampling, length and stop texts.
-        trace: Turns the trace on and off.
-        found_format: The format to write the conversation in; None is the model's own.
-        new_mask: Returns a new mask for one answer, if answers follow a grammar.
-
-    Attributes:
-        candidates: Of how many tokens each answer's report tells; 0 for no report.
-        last: The last answer, or None; it may no longer be in the history.
-        last_request: What it answered: a text to continue, or messages.
-        attached: Text that goes before the next question.
-        unanswered: The question that has no answer yet, or None.
     """
 
     options: Options
@@ -80,7 +58,8 @@ class Session:
     console: Console
     settings: Settings
     trace: TraceSwitch
-    found_format: FoundFormat | None
+    found_format: FoundFormat | None  # None is the model's own
+    # Returns a new mask for one answer, if answers follow a grammar.
     new_mask: Callable[[Sequence[int]], TokenMask] | None = None
 
     def __post_init__(self) -> None:
@@ -88,12 +67,12 @@ class Session:
         self.completion = self.options.completion
         self.statistics = self.options.statistics and not self.console.quiet
         self._records = self.options.json or self.options.jsonl is not None
-        self.candidates = 0
+        self.candidates = 0  # of how many tokens each answer's report tells
         self.turns: list[Turn] = []
-        self.unanswered: str | None = None
-        self.attached = ""
-        self.last: Answer | None = None
-        self.last_request: str | list[Message] = ""
+        self.unanswered: str | None = None  # the question that has no answer yet
+        self.attached = ""  # text that goes before the next question
+        self.last: Answer | None = None  # it may no longer be in the history
+        self.last_request: str | list[Message] = ""  # what it answered
 
     def ask(self, question: str) -> Answer:
         """Answer a question and add both to the history.
@@ -241,12 +220,7 @@ class Session:
         return encode_chat(self.tokenizer, messages, False, self.chat_format.name)
 
     def messages(self, turns: list[Turn], question: str | None = None) -> list[Message]:
-        """Return the messages of a conversation.
-
-        Args:
-            turns: The history.
-            question: What is asked next, or None.
-        """
+        """Return the messages of a history, and of what is asked next, if anything is."""
         messages = [] if self.system is None else [Message("system", self.system)]
         for turn in turns:
             messages += [Message("user", turn.question), Message("assistant", turn.answer)]

@@ -17,20 +17,12 @@ _ALONE = 460.0  # width of a flow with one lane; its notes stand beside it
 
 @dataclass
 class Step:
-    """An op with its result.
-
-    Attributes:
-        event: what the trace says of it.
-        sources: the steps of the stage whose results it reads, in the order of its arguments.
-        inputs: what it reads from outside of the stage.
-        lane: the column that it is drawn in.
-        row: the row, from 0.
-    """
+    """An op with its result."""
 
     event: Event
-    sources: list["Step"] = field(default_factory=list)
-    inputs: list[TensorInfo] = field(default_factory=list)
-    lane: int = 0
+    sources: list["Step"] = field(default_factory=list)  # whose results it reads, in order
+    inputs: list[TensorInfo] = field(default_factory=list)  # from outside of the stage
+    lane: int = 0  # the column that it is drawn in
     row: int = 0
 
     @property

@@ -22,23 +22,14 @@ _ROUNDING = {"bfloat16": 2.0**-8, "float32": 2.0**-18}
 
 @dataclass(frozen=True)
 class Lens:
-    """The logit lens of some positions.
+    """The logit lens of P positions."""
 
-    Attributes:
-        ids: int32 [n], the tokens that were once among the top 5 of a position; positions in turn.
-        starts: int32 [P + 1], where those of each position begin.
-        logits: float32 [n, depths] of these tokens.
-        log_sums: float64 [P, depths], log(sum(exp(logits))) over the vocabulary.
-        entropies: float32 [P, depths], in bits.
-        top: int32 [P, depths, 5], ids, the most probable first.
-    """
-
-    ids: npt.NDArray[np.int32]
-    starts: npt.NDArray[np.int32]
-    logits: Floats
-    log_sums: npt.NDArray[np.float64]
-    entropies: Floats
-    top: npt.NDArray[np.int32]
+    ids: npt.NDArray[np.int32]  # [n] once among the top 5 of a position; positions in turn
+    starts: npt.NDArray[np.int32]  # [P + 1], where those of each position begin
+    logits: Floats  # [n, depths] of these tokens
+    log_sums: npt.NDArray[np.float64]  # [P, depths], log(sum(exp(logits))) over the vocabulary
+    entropies: Floats  # [P, depths], in bits
+    top: npt.NDArray[np.int32]  # [P, depths, 5], ids, the most probable first
 
 
 def logits_of(transformer: LlamaTransformer, stream: Floats) -> Floats:

@@ -41,12 +41,7 @@ trusted-types 'none'">
 
 
 def write_html(document: Mapping[str, Any], store: Store) -> Iterator[str]:
-    """Yield the parts of the file, one after the other.
-
-    Args:
-        document: What `Collector.finish` returned for each run, and what all of them share.
-        store: The arrays that it names.
-    """
+    """Yield the parts of the file: the page, the document of all runs, the arrays that it names."""
     script = '(() => {\n"use strict";\n' + "".join(map(_read, SCRIPTS)) + "start();\n})();\n"
     style = _read("style.css")
     yield _HEAD.format(script=_hash(script), style=_hash(style), css=style)

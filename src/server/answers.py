@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 from ..inference import Choice, Request, SamplingArgs, Step, ToolCall, split_thoughts
 from ..inference.chat_formats import ToolStyle
 from ..inference.grammars import GrammarMask
+from ..inference.sampling import log_probabilities
 from ..inference.tools import split_calls
 from ..tokenizer import Tokenizer
 
 # OpenAI's names of the reasons to stop; whatever cut an answer is `length`.
 _REASONS = {None: None, "eot": "stop", "stop string": "stop"}
-# What OpenAI writes for a token that the model gives no chance; JSON has no infinity.
-NO_CHANCE = -9999.0
 
 Chunk = dict[str, Any]
 
@@ -62,10 +61,6 @@ class Answer:
     def choice(self) -> Chunk:
         """Return the choice of a response that is not streamed."""
         return self.whole
-
-    def chances(self, choice: Choice) -> dict[int, float]:
-        """Return the logarithms of the probabilities of a choice's candidates by the model."""
-        return {c.token_id: max(c.log_probability, NO_CHANCE) for c in choice.candidates}
 
 
 @dataclass(kw_only=True)
@@ -130,7 +125,7 @@ class ChatAnswer(Answer):
                 "logprob": chance,
                 "bytes": list(self.tokenizer.token_bytes(token)),
             }
-            for token, chance in self.chances(choice).items()
+            for token, chance in log_probabilities(choice).items()
         }
         return told[choice.token_id] | {"top_logprobs": [*told.values()][: self.alternatives]}
 
@@ -164,7 +159,7 @@ class TextAnswer(Answer):
         }  # fmt: skip
         for token, choice in tokens:
             name = token_name(self.tokenizer, token)
-            chances = None if choice is None else self.chances(choice)
+            chances = None if choice is None else log_probabilities(choice)
             told["tokens"].append(name)
             told["token_logprobs"].append(chances and chances[token])
             told["top_logprobs"].append(chances and self._top(chances))

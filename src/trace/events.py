@@ -19,36 +19,23 @@ _PAGES = ((16, "14c-next-token.md"), (6, "14b-attention.md"), (1, "14-forward-pa
 
 @dataclass(frozen=True)
 class Step:
-    """One op of a stage and what its result is called.
-
-    Attributes:
-        op: the op's name.
-        name: of the result.
-        letters: one per dimension of the result: a letter of the legend, a product or a half.
-    """
+    """One op of a stage and what its result is called."""
 
     op: str
-    name: str
-    letters: Letters
+    name: str  # of the result
+    letters: Letters  # one per dimension: a letter of the legend, a product or a half
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the 21 stages.
+    """One of the 21 stages."""
 
-    Attributes:
-        number: from 1, in run order.
-        name: a few words.
-        module: of the function that runs it, below the package.
-        function: its qualified name.
-        steps: its ops in run order. One may be left out by a run: one token needs no mask, and some
-            are those of one family of models.
-    """
-
-    number: int
+    number: int  # from 1, in run order
     name: str
-    module: str
-    function: str
+    module: str  # of the function that runs it, below the package
+    function: str  # its qualified name
+    # Its ops in run order. One may be left out by a run: one token needs no mask, and some are
+    # those of one family of models.
     steps: tuple[Step, ...] = ()
 
     @property

@@ -1,10 +1,8 @@
 """The records of a trace: an event, the tensors it names, and how JSON holds them."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,12 +33,6 @@ class TensorInfo:
         record = {name: json_value(value) for name, value in vars(self).items()}
         return {k: v for k, v in record.items() if k != "values" and v is not None}
 
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "TensorInfo":
-        """Read what `as_dict` returned."""
-        tuples = {name: tuple(record[name]) for name in ("shape", "letters")}
-        return cls(**{**record, **tuples})
-
 
 @dataclass(frozen=True)
 class Event:
@@ -61,12 +53,6 @@ class Event:
     details: Details  # arguments that are no tensors, and what a stage without tensors has to say
     code: str  # the file and the line of the call
 
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "Event":
-        """Read a record of the JSON lines."""
-        tensors = {k: tuple(map(TensorInfo.from_dict, record[k])) for k in ("inputs", "outputs")}
-        return cls(**{**record, **tensors})
-
 
 def json_value(value: Any) -> Any:
     """Return a value as JSON holds it: tuples as lists, records by field, infinities as texts.
@@ -84,45 +70,3 @@ def json_value(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__"):
         return json_value(asdict(value))
     return str(value)
-
-
-class TraceFormatError(ValueError):
-    """A line of a trace that is not an event."""
-
-
-@dataclass(frozen=True)
-class RecordedTrace:
-    """What `--trace-json` wrote."""
-
-    sizes: Mapping[str, int]  # the model's sizes by letter
-    run: Mapping[str, str]  # facts about the run
-    events: tuple[Event, ...]  # in order
-
-
-def read_trace(path: Path) -> RecordedTrace:
-    """Read JSON lines.
-
-    Args:
-        path: The file.
-
-    Raises:
-        OSError: The file cannot be read.
-        TraceFormatError: A line is not an event; the text names the file and the line.
-    """
-    sizes: dict[str, int] = {}
-    run: dict[str, str] = {}
-    events = []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                record = json.loads(line)
-                if "sizes" in record:
-                    sizes = {str(letter): int(size) for letter, size in record["sizes"].items()}
-                    run = {str(name): str(value) for name, value in record["run"].items()}
-                else:
-                    events.append(Event.from_dict(record))
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise TraceFormatError(
-                    f"{path}: line {number}: expected an event, got {error!r}"
-                ) from None
-    return RecordedTrace(sizes, run, tuple(events))

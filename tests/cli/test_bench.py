@@ -117,7 +117,7 @@ def test_the_operations_of_attention_are_two_products_with_every_position_seen()
         ([50.0, 40.0, 60.0], [100.0, 90.0, 80.0], ("50.0", "100", "50 %")),
         ([130.0, 130.0, 130.0], [100.0, 90.0, 80.0], ("130", "unknown", "")),
         ([130.0, 130.0, 130.0], [100.0, 131.0, 80.0], ("130", "131", "99 %")),
-        ([130.0], [None], ("130", "unknown", "")),
+        ([130.0], [], ("130", "unknown", "")),
     ],
 )
 def test_a_speed_is_never_more_than_the_whole_of_a_limit(rates, limits, cells):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from src import trace
 from src.trace.logger import tensor_text
-from src.trace.records import read_trace
 from tests.cli.conftest import ALPHABET
+from tests.trace.recording import read_trace
 
 ANSWER = f"{ALPHABET}\n".encode()
 
@@ -38,12 +38,12 @@ def test_a_full_disk_leaves_nothing_of_the_diagrams(run, alphabet_model, tmp_pat
         return write_text(path, text, encoding)
 
     monkeypatch.setattr(Path, "write_text", fill)
-    for target in (tmp_path / "new" / "diagrams", old):
+    for target in (tmp_path / "new", old):
         done = run("-m", alphabet_model, "-p", "x", "-q", "--diagrams", target)
         assert (done.returncode, done.stdout) == (2, ANSWER)
         assert done.stderr.endswith(b"writable directory, got No space left on device\n")
     monkeypatch.undo()
-    assert os.listdir(tmp_path) == ["old"]
+    assert os.listdir(tmp_path / "new") == []
     assert os.listdir(old) == ["stage-01.svg"]
     assert (old / "stage-01.svg").read_text() == "kept"
     assert run("-m", alphabet_model, "-p", "x", "--diagrams", old).returncode == 0
@@ -76,7 +76,7 @@ def test_log_json_and_diagrams_of_one_run_show_the_same_numbers(run, alphabet_mo
     done = run("-m", alphabet_model, "-p", "x", "-n", "2", "--seed", "3", *files)
     assert done.returncode == 0
     assert not trace.is_on()
-    events = read_trace(lines).events
+    _, events = read_trace(lines)
     shown = log.read_text("utf-8")
     for event in events:
         for x in event.outputs if event.stage > 1 else ():

@@ -7,8 +7,8 @@ import pytest
 from src import trace
 from src.cli.commands import run_command
 from src.ml import op
-from src.trace.records import read_trace
 from tests.cli.conftest import ALPHABET, Outcome, run_program, session_of
+from tests.trace.recording import read_trace
 
 ANSWER = f"{ALPHABET}\n".encode()
 NASTY = 'a\nb "c" {} {0}\u2028\u202e\x1b[31m 🙂'
@@ -25,7 +25,7 @@ def test_the_answer_is_the_same_with_a_trace(run, alphabet_model):
     traced = run(*arguments, "--debug-log", "--trace-json", "t.jsonl", "--trace-statistics")
     assert (traced.returncode, traced.stdout) == (plain.returncode, plain.stdout)
     assert Path("debug.log").stat().st_size > 10_000
-    events = read_trace(Path("t.jsonl")).events
+    _, events = read_trace(Path("t.jsonl"))
     assert sum(event.stage == 21 for event in events) == len(plain.stdout)
 
 
@@ -45,10 +45,10 @@ def test_the_trace_is_off_after_a_run_and_a_new_run_begins_its_files_anew(run, a
 def test_a_prompt_of_any_characters_comes_back_from_the_trace(run, alphabet_model):
     flags = ("-n", "1", "--debug-log", "--trace-json", "t.jsonl")
     run("-m", alphabet_model, "-p", NASTY, *flags)
-    chat = read_trace(Path("t.jsonl")).events[0].details
+    chat = read_trace(Path("t.jsonl"))[1][0].details
     assert chat["messages"] == [{"role": "user", "content": NASTY}]
     run("-m", alphabet_model, "-p", NASTY, "--completion", *flags)
-    event = read_trace(Path("t.jsonl")).events[0]
+    event = read_trace(Path("t.jsonl"))[1][0]
     assert event.details["text"] == NASTY
     assert len(event.details["ids"]) == 1 + len(NASTY.encode())
     lines = Path("debug.log").read_text("utf-8").split("\n")

@@ -1,5 +1,6 @@
 """Runs with a trace on, and a network whose sizes all differ."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from src import ml, trace
 from src.model import LlamaTransformer, ModelArgs
-from src.trace.records import Event
+from src.trace.records import Event, TensorInfo
 from src.trace.tracer import Tracer
 from tests.model.tiny import uniform
 
@@ -67,6 +68,18 @@ def recorded(
         yield events
     finally:
         trace.stop()
+
+
+def read_trace(path: Path) -> tuple[dict[str, Any], list[Event]]:
+    """Returns what JSON lines hold: the record of the run, and the events."""
+
+    def tensors(records: list[dict[str, Any]]) -> tuple[TensorInfo, ...]:
+        both = ("shape", "letters")
+        return tuple(TensorInfo(**one | {k: tuple(one[k]) for k in both}) for one in records)
+
+    head, *records = map(json.loads, path.read_text("ascii").splitlines())
+    both = ("inputs", "outputs")
+    return head, [Event(**one | {k: tensors(one[k]) for k in both}) for one in records]
 
 
 def shapes_by_step(events: list[Event]) -> list[tuple[int, str, str, tuple[int, ...]]]:

@@ -12,11 +12,12 @@ from src.inference import InferenceEngine, SamplingArgs
 from src.model import InferenceContext, Model
 from src.trace.events import STAGES
 from src.trace.logger import TraceLog, tensor_text
-from src.trace.records import TensorInfo, read_trace
+from src.trace.records import TensorInfo
 from tests.trace.recording import (
     DIFFERENT,
     different_transformer,
     event_lines,
+    read_trace,
     recorded,
     source_files,
 )
@@ -161,7 +162,7 @@ def test_a_prompt_of_any_characters_comes_back(tmp_path):
     assert "100 tokens: 0 0, 1 1, 2 2, " in text
     assert text.endswith("63 63\n          and 36 more\n")
     assert len((tmp_path / "trace.jsonl").read_text("ascii").splitlines()) == 2
-    (event,) = read_trace(tmp_path / "trace.jsonl").events
+    _, (event,) = read_trace(tmp_path / "trace.jsonl")
     assert event.details["text"] == NASTY
     assert event.details["texts"] == list(map(repr, ids))
     assert event.details["symbols"][-1] == "U+1F642 SLIGHTLY SMILING FACE"
