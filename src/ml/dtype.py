@@ -6,7 +6,7 @@ kernels use is written nowhere else.
 
 import operator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import ml_dtypes
 import numpy as np
@@ -128,18 +128,17 @@ class BlockDType:
     scales: DType
     double_scales: DType | None = None
     bytes_with_scales: int = 0
+    is_float: ClassVar[bool] = False  # not before elements are dequantized
 
     @property
     def code_bytes(self) -> int:
         """The bytes of a block's codes; of all of a block that holds its scales."""
-        return (
-            self.bytes_with_scales or self.block_size // self.codes_per_item * self.codes.itemsize
-        )
+        return self.bytes_with_scales or self.bytes_of(self.block_size) - self.scales.itemsize
 
     @property
     def block_bytes(self) -> int:
         """The bytes of a block with its scale."""
-        return self.bytes_with_scales or self.code_bytes + self.scales.itemsize
+        return self.bytes_of(self.block_size)
 
     @property
     def code(self) -> int:
@@ -157,11 +156,6 @@ class BlockDType:
     def double_code(self) -> int:
         """The number of the type whose scales are codes; -1 where there is none."""
         return _code(f"{self.name}_double")
-
-    @property
-    def is_float(self) -> bool:
-        """Whether elements are real floating-point numbers: not before they are dequantized."""
-        return False
 
     def __repr__(self) -> str:
         return self.name

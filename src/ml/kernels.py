@@ -116,15 +116,8 @@ ffi = _kernels.ffi
 lib = _kernels.lib
 
 # All names that may be asked for, those of a processor from the fastest to the slowest.
-_ISA_NUMBERS = {
-    "avx512bf16": lib.ISA_AVX512BF16,
-    "avx512": lib.ISA_AVX512,
-    "avx2": lib.ISA_AVX2,
-    "neonbf16": lib.ISA_NEONBF16,
-    "neondot": lib.ISA_NEONDOT,
-    "neon": lib.ISA_NEON,
-    "portable": lib.ISA_PORTABLE,
-}
+_ISAS = "avx512bf16", "avx512", "avx2", "neonbf16", "neondot", "neon", "portable"
+_ISA_NUMBERS = {name: getattr(lib, f"ISA_{name.upper()}") for name in _ISAS}
 
 _threading = ffi.string(lib.threading()).decode()
 _most_threads = 1 if _threading == "serial" else MAX_THREADS
@@ -245,10 +238,9 @@ def build_info() -> dict[str, Any]:
     Raises:
         KernelSettingError: The environment asks for an instruction set that is not available.
     """
-    count = checked_threads()
-    names = {number: name for name, number in _ISA_NUMBERS.items()}
+    count, isa = checked_threads(), lib.isa_selected()
     return {
-        "isa": names[lib.isa_selected()],
+        "isa": next(name for name in _ISAS if _ISA_NUMBERS[name] == isa),
         "available_isas": available_isas(),
         "threading": _threading,
         "openmp": lib.openmp_version() != 0,
@@ -262,13 +254,11 @@ def _choose_isa() -> None:
     """Take the set that the environment names, or else the fastest."""
     global _refused_isa
     lib.isa_select(_ISA_NUMBERS[available_isas()[0]])
-    wanted = os.environ.get(ISA_VARIABLE, "")
-    if not wanted:
-        return
-    try:
+    wanted = os.environ.get(ISA_VARIABLE)
+    if wanted in available_isas():
         set_isa(wanted)
-    except KernelSettingError:
-        _refused_isa = wanted
+    else:
+        _refused_isa = wanted or None
 
 
 def _after_fork() -> None:

@@ -48,7 +48,15 @@ class KeyValueCache:
     __slots__ = ("capacity", "dtype", "head_dim", "heads", "keys", "positions", "values")
 
     def __init__(self, positions: int, heads: int, head_dim: int, dtype: DType) -> None:
-        self.positions, self.heads, self.head_dim = _checked(positions, heads, head_dim, dtype)
+        sizes = checked_ints("KeyValueCache", "sizes", (positions, heads, head_dim))
+        if min(positions, heads + 1, head_dim) < 1:
+            text = f"positions and head_dim must be >= 1 and heads >= 0: {sizes}"
+            raise ShapeError(f"[KeyValueCache] {text}")
+        if head_dim % 2:
+            raise ShapeError(f"[KeyValueCache] head_dim must be even: {head_dim}")
+        if dtype is not bfloat16 and dtype is not float32:
+            raise DTypeError(f"[KeyValueCache] dtype must be one of bfloat16, float32: {dtype}")
+        self.positions, self.heads, self.head_dim = sizes
         self.dtype = dtype
         self.capacity = _round_up(self.positions)
         in_word = _WORD_BYTES // dtype.itemsize
@@ -131,18 +139,6 @@ class Spans:
 
 def _round_up(positions: int) -> int:
     return -(-positions // GROUP_POSITIONS) * GROUP_POSITIONS
-
-
-def _checked(positions: int, heads: int, head_dim: int, dtype: DType) -> tuple[int, ...]:
-    sizes = checked_ints("KeyValueCache", "sizes", (positions, heads, head_dim))
-    if min(positions, heads + 1, head_dim) < 1:
-        text = f"positions and head_dim must be >= 1 and heads >= 0: {sizes}"
-        raise ShapeError(f"[KeyValueCache] {text}")
-    if head_dim % 2:
-        raise ShapeError(f"[KeyValueCache] head_dim must be even: {head_dim}")
-    if dtype is not bfloat16 and dtype is not float32:
-        raise DTypeError(f"[KeyValueCache] dtype must be one of bfloat16, float32: {dtype}")
-    return sizes
 
 
 def _aligned(shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:

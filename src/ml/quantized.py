@@ -124,7 +124,11 @@ class QuantizedTensor(TensorBase):
         dtype, nested = self._dtype, self._nested
         blocks = -(-self._size // dtype.block_size)
         if dtype.bytes_with_scales:
-            self._check_whole_blocks(blocks)
+            _check_whole_blocks("[QuantizedTensor] shape[-1]", self._shape, dtype)
+            if self._scales is not None or nested is not None:
+                text = f"{dtype} has scales in its blocks: none are given"
+                raise DTypeError(f"[QuantizedTensor] {text}")
+            self._check("codes", self._codes, dtype.codes, blocks * dtype.code_bytes)
             return
         self._check("codes", self._codes, dtype.codes, -(-self._size // dtype.codes_per_item))
         self._check("scales", self._scales, dtype.scales if nested is None else uint8, blocks)
@@ -138,21 +142,11 @@ class QuantizedTensor(TensorBase):
             text = f"nested.offset must be finite: {nested.offset} (shape {list(self._shape)})"
             raise TensorError(f"[QuantizedTensor] {text}")
 
-    def _check_whole_blocks(self, blocks: int) -> None:
-        dtype, columns = self._dtype, self._shape[-1:]
-        if not columns or columns[0] % dtype.block_size:
-            text = f"shape[-1] must be a multiple of {dtype.block_size}"
-            raise ShapeError(f"[QuantizedTensor] {text}: {list(self._shape)} ({dtype})")
-        if self._scales is not None or self._nested is not None:
-            raise DTypeError(f"[QuantizedTensor] {dtype} has scales in its blocks: none are given")
-        self._check("codes", self._codes, dtype.codes, blocks * dtype.code_bytes)
-
     def _check(self, label: str, part: Tensor | None, dtype: DType, size: int) -> None:
         label, what = f"[QuantizedTensor] {label}", f"({self._dtype}, shape {list(self._shape)})"
-        if part is None:
-            raise DTypeError(f"{label}.dtype must equal {dtype}: None {what}")
-        if part.dtype is not dtype:
-            raise DTypeError(f"{label}.dtype must equal {dtype}: {part.dtype} {what}")
+        if part is None or part.dtype is not dtype:
+            found = None if part is None else part.dtype
+            raise DTypeError(f"{label}.dtype must equal {dtype}: {found} {what}")
         if part.size != size:
             raise ShapeError(f"{label}.size must equal {size}: {part.size} {what}")
         if not part.is_contiguous:
@@ -270,6 +264,12 @@ class QuantizedTensor(TensorBase):
         return f"QuantizedTensor({self._label()}{list(self._shape)}, {self._dtype}{double})"
 
 
+def _check_whole_blocks(label: str, shape: Shape, dtype: BlockDType) -> None:
+    if not shape or shape[-1] % dtype.block_size:
+        text = f"must be a multiple of {dtype.block_size}: {list(shape)} ({dtype})"
+        raise ShapeError(f"{label} {text}")
+
+
 # What products and get_rows take.
 Weight: TypeAlias = Tensor | QuantizedTensor
 
@@ -317,9 +317,8 @@ def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTen
     if double and dtype is not nf4:
         raise DTypeError(f"[quantize] dtype= of double quantization must equal nf4: {dtype}")
     is_whole, blocks = dtype.bytes_with_scales, -(-x.size // dtype.block_size)
-    if is_whole and (not x.shape or x.shape[-1] % dtype.block_size):
-        text = f"x.shape[-1] must be a multiple of {dtype.block_size}"
-        raise ShapeError(f"[quantize] {text}: {list(x.shape)} ({dtype})")
+    if is_whole:
+        _check_whole_blocks("[quantize] x.shape[-1]", x.shape, dtype)
     scales = None if is_whole else Tensor.empty((blocks,), dtype.scales)
     items = blocks * is_whole if is_whole else -(-x.size // dtype.codes_per_item)
     codes = Tensor.empty((items,), dtype.codes)

@@ -457,8 +457,7 @@ class Tensor(TensorBase):
         """Set `start <= i < stop` of the first dimension.
 
         Args:
-            start: As in `slice`, which says what is refused.
-            stop: The same.
+            start, stop: As in `slice`, which says what is refused.
             value: A number, or a tensor of the same dtype that broadcasts to [stop - start, ...].
 
         Raises:
@@ -555,9 +554,11 @@ class Tensor(TensorBase):
             ShapeError: There is not exactly one element.
         """
         if self._size != 1:
-            text = f"number of elements must equal 1: {self._size} (shape {list(self._shape)})"
-            raise ShapeError(f"[item] {text}")
+            raise ShapeError(f"[item] {self._not_one_element()}")
         return self._number(self.numpy().item())
+
+    def _not_one_element(self) -> str:
+        return f"number of elements must equal 1: {self._size} (shape {list(self._shape)})"
 
     def _number(self, value: Any) -> int | float | complex:
         return float(value) if self._dtype.is_float else value
@@ -574,8 +575,7 @@ class Tensor(TensorBase):
 
     def __bool__(self) -> bool:
         if self._size != 1:
-            text = f"number of elements must equal 1: {self._size} (shape {list(self._shape)})"
-            raise TensorTypeError(f"[bool] {text}")
+            raise TensorTypeError(f"[bool] {self._not_one_element()}")
         return bool(self.item())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -604,8 +604,7 @@ class Tensor(TensorBase):
 
     def __repr__(self) -> str:
         flat, size = self.numpy().flat, self._size
-        shown = [flat[i].item() for i in range(min(size, _EDGE_VALUES))]
-        shown += [flat[i].item() for i in range(max(size - _EDGE_VALUES, _EDGE_VALUES), size)]
+        shown = [flat[i].item() for i in _edges(size, _EDGE_VALUES)]
         is_exact = self._dtype.kind in ("int", "bool")
         texts = [str(value) if is_exact else f"{self._number(value):.5g}" for value in shown]
         if len(shown) < size:
@@ -619,16 +618,17 @@ class Tensor(TensorBase):
         if self._size > limit:
             # The elements that are printed, and one between them for which NumPy writes "...": a
             # weight in a mapped file is not read as a whole.
-            array, limit = array[np.ix_(*map(_printed_indices, self._shape))], 0
+            array, limit = array[np.ix_(*(_edges(n, _EDGE_VALUES + 1) for n in self._shape))], 0
         if self._dtype.is_float:
             array = array.astype(np.float32)
         text = np.array2string(array, threshold=limit, edgeitems=_EDGE_VALUES, prefix="Tensor(")
         return f"Tensor({text}, {self._label()}shape={list(self._shape)}, dtype={self._dtype})"
 
 
-def _printed_indices(size: int) -> list[int]:
-    first = _EDGE_VALUES + 1
-    return [*range(min(size, first)), *range(max(size - _EDGE_VALUES, first), size)]
+def _edges(size: int, first: int) -> list[int]:
+    """Return the first indices, and the last `_EDGE_VALUES` of the others."""
+    indices = range(size)
+    return [*indices[:first], *indices[first:][-_EDGE_VALUES:]]
 
 
 def _unpickled(bits: Array, dtype: DType, name: str) -> Tensor:
