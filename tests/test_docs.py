@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ PAGES = documents()
 every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 
+@cache
 def needs_of(page: Path) -> frozenset[str]:
     found = examples(page.read_text(encoding="utf-8"), name_of(page))
     return frozenset().union(*(example.code.needs for example in found))

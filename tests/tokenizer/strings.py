@@ -4,6 +4,7 @@ import os
 import random
 import sysconfig
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -31,6 +32,7 @@ _SCRIPTS = [
 ]
 
 
+@cache
 def source_text() -> str:
     """Read the modules at the top of Python's standard library, in the order of their names."""
     directory = Path(sysconfig.get_paths()["stdlib"])

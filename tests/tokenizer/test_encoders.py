@@ -150,16 +150,16 @@ def test_words_are_independent_where_no_token_reaches_into_the_next() -> None:
     assert not words_are_independent(["▁a▁b"])
 
 
-MARKS = [c for c in map(chr, range(0x110000)) if unicodedata.category(c).startswith("M")]
-
-
 COMPOSING = ByteLevelEncoder({b"a": 0}, listed_merges([], []), GPT_2, whole=False, composes=True)
 
 
 def test_long_runs_of_marks_are_composed_as_python_composes_them() -> None:
+    marks_of_unicode = [
+        c for c in map(chr, range(0x110000)) if unicodedata.category(c).startswith("M")
+    ]
     source = random.Random(3)
     for _ in range(300):
-        marks = "".join(source.choices(MARKS, k=source.randint(50, 300)))
+        marks = "".join(source.choices(marks_of_unicode, k=source.randint(50, 300)))
         text = source.choice("aé각x ") + marks + "é"
         assert COMPOSING.normalize(text) == unicodedata.normalize("NFC", text)
     assert COMPOSING.normalize("e\u0301") == "é"
