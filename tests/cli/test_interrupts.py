@@ -16,7 +16,7 @@ from src.cli import application, loading
 from src.cli.chat import InterruptedLineError, LineEditor
 from src.cli.console import Console
 from src.inference import Sampler
-from src.model import InferenceContext, Model
+from src.model import InferenceContext
 from src.model.llama import LlamaTransformer
 from src.tokenizer import StreamDecoder, Tokenizer
 from tests.cli.conftest import (
@@ -36,10 +36,11 @@ from tests.cli.conftest import (
 
 # What runs in each phase, and which of its calls Ctrl-C falls upon.
 PHASES: dict[str, tuple[type, str, int]] = {
-    "checking the files": (Model, "check_unchanged", 0), "tokenizing": (Tokenizer, "encode", 1),
-    "prefill": (LlamaTransformer, "forward", 0), "choosing": (Sampler, "sample", 0),
-    "decode": (LlamaTransformer, "forward", 4), "decoding text": (StreamDecoder, "push", 3),
-    "printing": (Console, "answer", 3), "ending the line": (Console, "end_answer", 0),
+    "checking the files": (checkpoint.Checkpoint, "check_unchanged", 0),
+    "tokenizing": (Tokenizer, "encode", 1), "prefill": (LlamaTransformer, "forward", 0),
+    "choosing": (Sampler, "sample", 0), "decode": (LlamaTransformer, "forward", 4),
+    "decoding text": (StreamDecoder, "push", 3), "printing": (Console, "answer", 3),
+    "ending the line": (Console, "end_answer", 0),
 }  # fmt: skip
 
 
