@@ -26,6 +26,11 @@ def needs_of(page: Path) -> frozenset[str]:
     return frozenset().union(*(example.code.needs for example in found))
 
 
+@cache
+def anchors_of(file: Path) -> frozenset[str]:
+    return frozenset(anchor(text) for _, text, _ in headings(file.read_text(encoding="utf-8")))
+
+
 @every_page
 def test_every_relative_link_leads_to_a_file_and_a_heading(page):
     for link in links(page.read_text(encoding="utf-8")):
@@ -35,8 +40,7 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page):
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), f"{name_of(page)}:{link.line}: {link.target}"
         if place and file.suffix == ".md":
-            anchors = [anchor(text) for _, text, _ in headings(file.read_text(encoding="utf-8"))]
-            assert place in anchors, f"{name_of(page)}:{link.line}: {link.target}"
+            assert place in anchors_of(file), f"{name_of(page)}:{link.line}: {link.target}"
 
 
 # A chat in a terminal takes seconds.

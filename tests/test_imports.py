@@ -56,6 +56,7 @@ def part_of_src(path: Path) -> str:
     return path.relative_to(SRC).parts[0].removesuffix(".py")
 
 
+@cache
 def imported(path: Path) -> list[tuple[int, tuple[str, ...] | str]]:
     """Lists (line, target): the parts below src when relative, a top-level name otherwise."""
     found: list[tuple[int, tuple[str, ...] | str]] = []

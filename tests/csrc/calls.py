@@ -31,11 +31,12 @@ Array = np.ndarray[Any, Any]
 Operand = Any
 _GROUP = 16
 _LOG2_E = math.log2(math.e)
+_uncleared = ffi.new_allocator(should_clear_after_alloc=False)
 
 
 def scratch(nbytes: int) -> Any:
-    """Return memory that a kernel may use."""
-    return ffi.new("char[]", nbytes)
+    """Return memory that a kernel may use, with whatever is in it."""
+    return _uncleared("char[]", nbytes)
 
 
 def pointer(x: Operand | None) -> Any:

@@ -2,6 +2,7 @@
 
 import random
 import re
+from functools import cache
 
 import pytest
 
@@ -10,6 +11,7 @@ from src.nano.variation import KEPT, KNOWN_WORDS, typing_error, vary
 QUESTION = "What is the capital of France?"
 
 
+@cache
 def forms(text: str, count: int = 3000) -> set[str]:
     generator = random.Random(4)
     return {vary(text, generator) for _ in range(count)}
