@@ -193,15 +193,22 @@ def _in_order(chat: SavedChat) -> Iterator[tuple[str, str]]:
 
 
 def _is_saved_chat(path: Path) -> bool:
-    begins = _MARKDOWN if is_markdown(path) else f'{{\n "format": "{_FORMAT}",\n'
-    return read_whole(path, LARGEST, UsageError).startswith(begins.encode())
+    content = read_whole(path, LARGEST, UsageError)
+    if is_markdown(path):
+        return content.startswith(_MARKDOWN.encode())
+    try:
+        document = parse_strict_json(content)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and document.get("format") == _FORMAT
 
 
 def _parse_chat(content: bytes) -> SavedChat:
-    document = _fields(parse_strict_json(content), _KINDS, "the file")
+    found = parse_strict_json(content)
     for name, expected in (("format", _FORMAT), ("version", _VERSION)):
-        if document[name] != expected:
-            raise ValueError(f"{name}: expected {expected}, got {described(document[name])}")
+        if isinstance(found, dict) and found.get(name) != expected:
+            raise ValueError(f"{name}: expected {expected}, got {described(found.get(name))}")
+    document = _fields(found, _KINDS, "the file")
     messages = []
     for number, message in enumerate(document["messages"], 1):
         fields = _fields(message, {"role": str, "content": str}, f"message {number}")
@@ -242,8 +249,10 @@ def _fields(found: object, kinds: Mapping[str, type], where: str) -> dict[str, A
     """Return an object of JSON that has exactly these keys, with values of these types."""
     if not isinstance(found, dict):
         raise ValueError(f"{where}: expected an object, got {described(found)}")
-    if found.keys() != kinds.keys():
-        raise ValueError(f"{where}: expected {', '.join(kinds)}, got {some_of(found)}")
+    if missing := [name for name in kinds if name not in found]:
+        raise ValueError(f"{where}: expected {some_of(missing, str)}, got none")
+    if more := [name for name in found if name not in kinds]:
+        raise ValueError(f"{where}: expected {', '.join(kinds)}, got {some_of(more)} too")
     for name, kind in kinds.items():
         value = found[name]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):

@@ -215,7 +215,12 @@ def read_template(directory: Path) -> str | None:
 
 
 def template_to_write(directory: Path, tokenizer: Tokenizer | None) -> str | None:
-    """Return the chat template for a GGUF file: the model's own, or that of its special tokens."""
+    """Return the chat template for a GGUF file: the model's own, or that of its special tokens.
+
+    Args:
+        directory: As in `read_template`.
+        tokenizer: The model's tokenizer, if there is one.
+    """
     template = read_template(directory)
     if template is None and tokenizer is not None and format_of_tokens(tokenizer) == "llama3":
         return _LLAMA_3_TEMPLATE

@@ -380,7 +380,12 @@ def explain_choice(
 
 
 def at_least_kth_largest(values: Weights, k: int) -> Ids:
-    """Return the indices, ascending, of all values [n] not below the kth largest; no NaN."""
+    """Return the indices, ascending, of all values not below the kth largest.
+
+    Args:
+        values: [n], no NaN.
+        k: From 1 to n.
+    """
     groups = k * _GROUPS_PER_RANK
     length = values.size // groups
     if length < _LEAST_GROUP:

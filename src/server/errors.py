@@ -33,7 +33,7 @@ class ServerError(LlamaBoltsError):
 
 
 class RequestError(LlamaBoltsError):
-    """A request that is refused: `param` is the wrong field, `code` a name for programs."""
+    """A refused request: `status` of HTTP, `param` the wrong field, `code` for programs."""
 
     def __init__(
         self, status: int, message: str, param: str | None = None, code: str | None = None

@@ -14,7 +14,13 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics(CollectorRegistry):
-    """The counters of one server, with those of its engine."""
+    """The counters of one server, with those of its engine.
+
+    Attributes:
+        responses: Of each path and status.
+        first: Seconds from a request to its first token.
+        between: Seconds from one token of a request to the next.
+    """
 
     def __init__(self, engine: BatchEngine) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ class Decoding:
     """How ids become text again."""
 
     drops_first_space: bool = False  # one at the beginning of a text was put there by encoding
-    unknown_id: int | None = None  # replaces text that has no token; a text may begin with it
+    unknown_id: int | None = None  # no text becomes it, but a text may begin with it
     kept_space_ids: frozenset[int] = frozenset()  # tokens whose space belongs to the text
     # Every byte that is not UTF-8 becomes U+FFFD, as in SentencePiece; otherwise each longest
     # beginning of a character becomes one, as in tiktoken.

@@ -217,7 +217,7 @@ def read_merges(
     """Check a list of merges, each written as `"a b"` or as `["a", "b"]`.
 
     Merges that would make a special token are left out: text never becomes one. No merge may name
-    an id of `unmerged`, those of bytes and of the unknown token.
+    an id of `unmerged`, those of bytes.
 
     Raises:
         TokenizerError: A merge is wrong; it is named.

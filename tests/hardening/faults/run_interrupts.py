@@ -223,6 +223,8 @@ def run_once(model: Path, delay: float | None) -> tuple[str, float]:
             child.returncode = 0  # it was waited for already
             assert child.stderr is not None
             outcome = outcome_of(end, child.stderr.read().decode(), may_be_done=True)
+        else:
+            child.communicate()  # to its end: one that cannot write ends early
     return outcome, time.monotonic() - begun
 
 
