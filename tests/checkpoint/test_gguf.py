@@ -140,6 +140,7 @@ BAD: list[tuple[str, bytes, bytes]] = [
     ("version: expected 2 or 3, got 1", header(0, 0, 1), header(0, 0, 2)),
     ("version: expected 2 or 3, got 4", header(0, 0, 4), header(0, 0)),
     ("version: expected 2 or 3, got a big-endian", header(0, 0, 3 << 24), header(0, 0)),
+    ("version: expected 2 or 3, got a big-endian file", header(0, 0, 1 << 24), header(0, 0)),
     ("version: expected 4 bytes at byte 4, got 3 to", header(0, 0)[:7], header(0, 0)),
     ("number of keys: expected 8 bytes at byte 16, got 4", header(0, 0)[:20], header(0, 0)),
     ("kind: expected a GGUF file, got an empty file", b"", header(0, 0)),

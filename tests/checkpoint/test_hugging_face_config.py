@@ -139,7 +139,6 @@ def test_keys_that_must_be_neutral_are_refused_by_name_otherwise(tmp_path: Path,
     refusal(tmp_path, f"generation_config.json: key '{key}'", CONFIG, {key: 7})
 
 
-# The default of transformers for each key that has a number, written out again.
 # What transformers takes each key with a number for that is absent, and each switch.
 DEFAULTS: dict[str, int | bool] = {
     "partial_rotary_factor": 1, "num_experts": 0, "num_local_experts": 0,
@@ -166,6 +165,11 @@ def test_only_defaults_without_effect_are_accepted(tmp_path: Path, key: str) -> 
         others = (default - 1, default + 1)
     for other in others:
         refusal(tmp_path, f"key '{key}': ", CONFIG | {key: other})
+
+
+@pytest.mark.parametrize("value", [False, True])
+def test_a_decoder_may_say_that_it_is_one(tmp_path: Path, value: bool) -> None:
+    read(tmp_path, CONFIG | {"is_decoder": value})
 
 
 def test_unknown_keys_are_refused_by_name_the_first_five_and_the_count(tmp_path: Path) -> None:
