@@ -22,6 +22,12 @@ JSON_KINDS: dict[type, str] = {
     dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a whole number",
 }  # fmt: skip
 """What errors call the types of JSON."""
+_KINDS = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+)
 _LEAST_READ = 1 << 16
 _MOST_DIGITS = 32
 _MOST_VALUES = 1 << 20
@@ -124,7 +130,7 @@ def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
         if stat.S_ISREG(mode):
             return stream
         stream.close()
-        found = "a FIFO, a socket or a device"
+        found = next((text for test, text in _KINDS if test(mode)), "a special file")
     except IsADirectoryError:
         pass
     except (OSError, ValueError) as reason:

@@ -44,7 +44,7 @@ def test_what_is_no_regular_file_is_refused_and_left_closed(tmp_path):
     for path, reason in (
         (tmp_path / "pipe", "kind: expected a regular file, got a FIFO"),
         (tmp_path, "kind: expected a regular file, got a directory"),
-        (Path(os.devnull), "kind: expected a regular file, got a FIFO, a socket or a dev"),
+        (Path(os.devnull), "kind: expected a regular file, got a character dev"),
         (tmp_path / "missing", "cannot be opened: No such file"),
     ):
         with pytest.raises(RuntimeError, match=reason):

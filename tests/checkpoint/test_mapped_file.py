@@ -91,7 +91,7 @@ def test_a_fifo_is_refused_without_blocking(tmp_path: Path) -> None:
 
 def test_what_is_no_regular_file_is_refused_by_its_kind(tmp_path: Path) -> None:
     refused(tmp_path, "got a directory")
-    refused(Path("/dev/null"), "got a FIFO, a socket or a device")
+    refused(Path("/dev/null"), "got a character device")
     refused(tmp_path / "absent", "No such file")
     refused(tmp_path / "a\0b", "cannot be opened")
     (tmp_path / "loop").symlink_to("loop")
