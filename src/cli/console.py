@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 _PLAIN_TERMINALS = ("", "dumb", "unknown")
 _NARROWEST_PROGRESS = 20  # columns
 _CLEAR_TO_END_OF_LINE = "\x1b[K"
-_USUAL_WIDTH = 80  # of a terminal that does not tell its own
 _UNLIMITED_WIDTH = 1 << 16  # nothing is folded where no window has to hold it
 _WORTH_SECONDS = 1.0  # what takes less time needs no line of progress
-_NARROWEST_TABLE = 40  # columns; rich leaves some out where it gets too few of them
+_NARROWEST_TABLE = 20  # columns in which two cells can still be read side by side
+_GAP = 2  # blanks between cells, and before what stands below a name
+
+_Columns = Sequence[tuple[str, str]]
+_Rows = Sequence[Sequence[str]]
 
 
 class UsageError(LlamaBoltsError):
@@ -177,22 +180,8 @@ class Console:
                 headings where all are empty.
             rows: The cells, a sequence per row.
         """
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(
-            box=None,
-            pad_edge=False,
-            header_style="bold",
-            padding=(0, 2, 0, 0),
-            show_header=any(heading for heading, _ in columns),
-        )
-        for heading, justification in columns:
-            right = justification == "right"
-            table.add_column(heading, justify="right" if right else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(escape_line(cell)) for cell in row))
-        self._output.write(self._output.rendered(table))
+        width = self._output.columns or None
+        self._output.write(self._output.rendered(_table(columns, tuple(rows), width)))
 
     def report_markdown(self, text: str) -> None:
         """Write Markdown to standard output: rendered in a terminal, elsewhere as it is."""
@@ -295,12 +284,11 @@ class _Output:
         from rich.text import Text
 
         text = io.StringIO()
-        width = max(self.columns or _USUAL_WIDTH, _NARROWEST_TABLE)
         RichConsole(
             file=text,
             force_terminal=self.has_colour,
             color_system="auto" if self.has_colour else None,
-            width=width if self.is_terminal else _UNLIMITED_WIDTH,
+            width=None if self.is_terminal else _UNLIMITED_WIDTH,
             markup=False,
             highlight=False,
             emoji=False,
@@ -347,3 +335,54 @@ def readable_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _table(columns: _Columns, rows: _Rows, width: int | None) -> "Table | Text":
+    """Return a table to be rendered; nothing in it is left out, however narrow the window.
+
+    Where two columns are too wide, their cells are folded. Where more of them are, or the window is
+    very narrow, the first cell of a row, its name, gets a separate line, with the others below.
+    Without a width, a line has as many characters as it needs.
+    """
+    cells = [[escape_line(cell) for cell in row] for row in rows]
+    lines = [[heading for heading, _ in columns], *cells]
+    needed = sum(max(map(len, column)) + _GAP for column in zip(*lines, strict=True)) - _GAP
+    if width is not None and needed > width and (len(columns) > 2 or width < _NARROWEST_TABLE):
+        return _stacked(columns, cells, width)
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        padding=(0, _GAP, 0, 0),
+        show_header=any(lines[0]),
+    )
+    for heading, justification in columns:
+        right = justification == "right"
+        made.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for row in cells:
+        made.add_row(*map(Text, row))
+    return made
+
+
+def _stacked(columns: _Columns, cells: _Rows, width: int) -> "Text":
+    """Return two or more lines per row: its name, and below it the other cells."""
+    from rich.text import Text
+
+    widths = [max((len(row[i]) for row in cells), default=0) for i in range(len(columns))]
+    fits = sum(widths[1:]) + _GAP * len(widths[1:]) <= width
+    lines = []
+    for name, *rest in cells:
+        if fits:
+            places = zip(rest, widths[1:], columns[1:], strict=True)
+            justified = [
+                cell.rjust(wide) if justification == "right" else cell.ljust(wide)
+                for cell, wide, (_, justification) in places
+            ]
+            below = [(" " * _GAP).join(justified).rstrip()]
+        else:
+            below = [cell for cell in rest if cell]
+        lines += [name, *(" " * _GAP + line for line in below)]
+    return Text("\n".join(lines))
