@@ -316,9 +316,9 @@ def answer_file(options: Options, console: Console) -> None:
             answer = session.answer_apart(_request(session, line), number)
         except CheckpointError:
             raise
-        except (ValueError, MemoryError, ml.LlamaBoltsError) as error:
+        except (ValueError, ml.LlamaBoltsError) as error:
             failed += 1
-            console.error(f"{name}: line {number}: {str(error) or NO_MEMORY_TEXT}")
+            console.error(f"{name}: line {number}: {error}")
             continue
         if not answer.is_complete:
             raise KeyboardInterrupt

@@ -79,7 +79,7 @@ async def _answered(service: Service, endpoint: Endpoint, request: Request) -> R
         response = answer if is_made else Response(encode(answer), media_type="application/json")
     except ClientDisconnect:
         response = Response(status_code=_GONE)
-    except (LlamaBoltsError, MemoryError) as error:
+    except LlamaBoltsError as error:
         response = service.refusal(error, _PARAMS.get(route, "prompt")).response()
     except Exception as error:  # noqa: BLE001 - a fault is one line here, and 500 there
         service.log(f"{route}: internal fault: {error!r}")

@@ -133,7 +133,7 @@ class Run:
             if includes_usage:
                 yield _event(self._head | {"choices": [], "usage": self._usage()})
             yield b"data: [DONE]\n\n"
-        except (LlamaBoltsError, MemoryError) as error:
+        except LlamaBoltsError as error:
             yield _event(self._service.refusal(error).body)
 
     def _usage(self) -> Chunk:

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from ..ml.errors import declared_lack_of_memory
 from ..untrusted import label_of, read_whole, some_of
 from .config_files import (
     CONFIG_FILE,
@@ -10,7 +11,7 @@ from .config_files import (
     read_added_tokens_of_config,
     read_token_settings,
 )
-from .errors import TokenizerError, TokenizerNotFoundError, mismatch
+from .errors import TokenizerError, TokenizerMemoryError, TokenizerNotFoundError, mismatch
 from .tiktoken_file import llama3_tokenizer, read_tiktoken_file
 from .tokenizer import StreamDecoder, Tokenizer
 
@@ -19,6 +20,7 @@ __all__ = [
     "StreamDecoder",
     "Tokenizer",
     "TokenizerError",
+    "TokenizerMemoryError",
     "TokenizerNotFoundError",
     "load_tokenizer",
 ]
@@ -28,6 +30,7 @@ _MODEL_FILES = ("tokenizer.model", "original/tokenizer.model")
 _HUGGING_FACE_FILES = ("config.json", CONFIG_FILE)
 
 
+@declared_lack_of_memory("load_tokenizer", TokenizerMemoryError)
 def load_tokenizer(directory: str | Path) -> Tokenizer:
     """Load the tokenizer of a model directory; weights are not needed.
 
@@ -44,6 +47,7 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
 
     Raises:
         TokenizerNotFoundError: The directory has no tokenizer file.
+        TokenizerMemoryError: The system refused memory.
         TokenizerError: A tokenizer file is damaged or of an unknown kind.
     """
     path = tokenizer_file(Path(directory))

@@ -18,6 +18,10 @@ class TokenizerNotFoundError(TokenizerError):
     """A directory that holds no tokenizer file at all."""
 
 
+class TokenizerMemoryError(TokenizerError, MemoryError):
+    """The system refused memory for a tokenizer, a text or its ids."""
+
+
 def mismatch(path: Path, what: str, expected: object, got: object) -> TokenizerError:
     """Form the error `<file>: <what>: expected X, got Y`; all but the path is shown as it is."""
     return TokenizerError(f"{label_of(path)}: {what}: expected {expected}, got {got}")

@@ -8,7 +8,8 @@ from itertools import zip_longest
 from types import MappingProxyType
 from typing import Protocol
 
-from .errors import TokenizerError
+from ..ml.errors import declared_lack_of_memory
+from .errors import TokenizerError, TokenizerMemoryError
 
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
 
@@ -143,16 +144,19 @@ class Tokenizer:
             The token ids.
 
         Raises:
+            TokenizerMemoryError: The system refused memory.
             TokenizerError: `text` is not a string, or the vocabulary has no such id.
         """
         if not isinstance(text, str):
             raise TokenizerError(f"[encode] text must be str: got {type(text).__name__}")
         ids = [self.bos_id] if bos else []
-        ids += self._encoder.encode(_without_surrogates(text), first=first)
+        with declared_lack_of_memory("encode", TokenizerMemoryError):
+            ids += self._encoder.encode(_without_surrogates(text), first=first)
         if eos:
             ids.append(self.eos_id)
         return ids
 
+    @declared_lack_of_memory("decode", TokenizerMemoryError)
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids; a special id becomes its name, bytes that are not UTF-8 become U+FFFD.
 
@@ -163,6 +167,7 @@ class Tokenizer:
             The text, without the one space that a SentencePiece-style tokenizer puts before it.
 
         Raises:
+            TokenizerMemoryError: The system refused memory.
             TokenizerError: The id is outside the vocabulary.
         """
         parts: list[bytes] = []

@@ -14,7 +14,6 @@ from src.cli.application import MOST_PROMPT_BYTES, find_prompt
 from src.cli.arguments import parse_arguments
 from src.cli.console import UsageError
 from src.inference import Sampler
-from src.tokenizer import Tokenizer
 from tests.cli.conftest import (
     ALPHABET,
     FORMAT_TOKENS,
@@ -329,18 +328,16 @@ def test_records_come_as_soon_as_their_line(alphabet_model):
 
 
 def test_a_lack_of_memory_is_the_error_of_its_line(run, alphabet_model, monkeypatch):
-    encode = Tokenizer.encode
-
-    def refuse(tokenizer: Tokenizer, text: str, **options: Any) -> list[int]:
+    def refuse(text: str) -> str:
         if "large" in text:
             raise MemoryError
-        return encode(tokenizer, text, **options)
+        return text
 
-    monkeypatch.setattr(Tokenizer, "encode", refuse)
+    monkeypatch.setattr("src.tokenizer.tokenizer._without_surrogates", refuse)
     done = asked(run, alphabet_model, HELLO + b'{"prompt": "large"}\n' + HELLO)
     assert done.returncode == 2
     assert [record["line"] for record in records(done.stdout)] == [1, 3]
-    assert b"line 2: memory: the system refused the allocation\n" in done.stderr
+    assert b"line 2: [encode] memory: the system refused the allocation\n" in done.stderr
 
 
 def test_ctrl_c_leaves_the_record_of_the_answer_it_stopped(run, endless_model, monkeypatch):

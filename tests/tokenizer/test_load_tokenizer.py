@@ -1,9 +1,12 @@
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from src import tokenizer as directory_module
 from src.tokenizer import (
     TokenizerError,
+    TokenizerMemoryError,
     TokenizerNotFoundError,
     load_tokenizer,
 )
@@ -32,6 +35,16 @@ def directory(tmp_path: Path) -> Path:
 
 def test_a_directory_with_base64_ranks_loads(directory: Path) -> None:
     assert ids_of_ab(directory) == ids_of_ab(str(directory)) == [256]
+
+
+def test_a_lack_of_memory_is_an_error_of_the_package(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(directory_module, "read_tiktoken_file", Mock(side_effect=MemoryError))
+        with pytest.raises(TokenizerMemoryError, match=r"^\[load_tokenizer\] memory: the system"):
+            load_tokenizer(directory)
+    assert ids_of_ab(directory) == [256]
 
 
 def test_the_file_at_the_top_goes_before_the_one_in_original(directory: Path) -> None:

@@ -1,7 +1,8 @@
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import product
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from src.tokenizer import (
     StreamDecoder,
     Tokenizer,
     TokenizerError,
+    TokenizerMemoryError,
     load_tokenizer,
 )
 from src.tokenizer.tiktoken_file import SPECIAL_TOKEN_NAMES, llama3_tokenizer
@@ -149,6 +151,22 @@ def test_an_id_outside_the_vocabulary_is_refused_with_both_numbers(token_id: int
 def test_what_is_no_text_is_refused(text: object) -> None:
     with pytest.raises(TokenizerError, match="text must be str"):
         encode(SMALL, text)  # type: ignore[arg-type]
+
+
+def test_a_lack_of_memory_is_an_error_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused_ids() -> Iterator[int]:
+        yield 116
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(SMALL._encoder), "encode", Mock(side_effect=MemoryError))
+        with pytest.raises(
+            TokenizerMemoryError, match=r"^\[encode\] memory: the system refused the allocation$"
+        ):
+            encode(SMALL, "the")
+    with pytest.raises(TokenizerMemoryError, match=r"^\[decode\] memory: the system refused"):
+        SMALL.decode(refused_ids())
+    assert SMALL.decode(encode(SMALL, "the")) == "the"
 
 
 @given(st.text(st.characters(codec=None)))
