@@ -162,7 +162,12 @@ TORCH_GLOBALS: dict[tuple[str, str], Global] = {
 
 
 class PickleMachine:
-    """Run one pickle program, STOP included and nothing after it; errors call it `label`."""
+    """Run one pickle program.
+
+    Args:
+        program: The whole pickle, STOP included and nothing after it.
+        label: What to call it in errors, for example `model.pth: data.pkl`.
+    """
 
     def __init__(self, program: bytes, label: str) -> None:
         self._program = program

@@ -343,7 +343,11 @@ def _lines(path: Path, name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _request(session: Session, line: bytes) -> str | list[Message]:
-    """Return what a line asks, a text to continue or a conversation; ValueError: neither."""
+    """Return what a line asks: a text to continue, or a conversation.
+
+    Raises:
+        ValueError, ChatFormatError: It is not what is expected.
+    """
     if len(line) > MOST_PROMPT_BYTES:
         raise ValueError(f"expected at most {readable_bytes(MOST_PROMPT_BYTES)}, got more")
     found = parse_strict_json(line)

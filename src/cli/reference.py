@@ -54,7 +54,12 @@ _TAKEN = {"mlp.down_proj": "17 {} hidden"}
 
 
 def build_llama(config: Any, weights: dict[str, Any]) -> Any:
-    """Return transformers' model with these weights, without `lm_head.weight` where it is tied."""
+    """Return transformers' model with these weights, which are used where they are.
+
+    Args:
+        config: Of transformers.
+        weights: By Hugging Face's names; without `lm_head.weight` where it is tied.
+    """
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
@@ -121,9 +126,14 @@ def _read_model(request: dict[str, Any], folder: Path) -> Any:
 
 
 class _Recorder:
-    """Makes a model keep what each step computes in `theirs`, and go on with what ours computed.
+    """Makes a model keep what each step computes, and go on with what our network computed.
 
-    Both are tensors [T, ...] by stage, layer and name.
+    Args:
+        model: Of transformers.
+        ours: The tensors of our network, [T, ...], by stage, layer and name.
+
+    Attributes:
+        theirs: Those of transformers, likewise.
     """
 
     def __init__(self, model: Any, ours: Mapping[str, Any]) -> None:

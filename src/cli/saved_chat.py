@@ -3,10 +3,10 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from ..inference import ContextFullError, InferenceError, SamplingArgs, SamplingError
 from ..untrusted import (
@@ -18,7 +18,7 @@ from ..untrusted import (
     parse_strict_json,
     read_whole,
     replace_surrogates,
-    some_of,
+    shown,
     write_whole,
 )
 from .answer import SAMPLING, Settings, counted
@@ -32,10 +32,8 @@ _LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llam
 _MARKDOWN = f"<!-- {_FORMAT} -->\n"
 # Settings that chats of version 0.1.0 lack.
 _ADDED: dict[str, object] = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
-_KINDS: dict[str, type] = {
-    "format": str, "version": int, "model": str, "completion": bool, "settings": dict,
-    "messages": list,
-}  # fmt: skip
+_KEYS = ("format", "version", "model", "completion", "settings", "messages")
+_Kind = TypeVar("_Kind")
 
 
 def save_chat(session: Session, argument: str) -> None:
@@ -117,10 +115,18 @@ def _answers(count: int) -> str:
 
 @dataclass(frozen=True)
 class SavedChat:
-    """What a file of a chat holds."""
+    """What a file of a chat holds.
 
-    model: str  # where the model was that answered
-    completion: bool  # whether texts were continued instead of messages answered
+    Attributes:
+        model: Where the model was that answered.
+        completion: Whether texts were continued instead of messages answered.
+        settings: Of the chat.
+        system: System prompt, or None.
+        turns: The history.
+    """
+
+    model: str
+    completion: bool
     settings: Settings
     system: str | None
     turns: tuple[Turn, ...]
@@ -193,73 +199,98 @@ def _in_order(chat: SavedChat) -> Iterator[tuple[str, str]]:
 
 
 def _is_saved_chat(path: Path) -> bool:
-    content = read_whole(path, LARGEST, UsageError)
-    if is_markdown(path):
-        return content.startswith(_MARKDOWN.encode())
     try:
+        content = read_whole(path, LARGEST, UsageError)
+        if is_markdown(path):
+            return content.startswith(_MARKDOWN.encode())
         document = parse_strict_json(content)
-    except ValueError:
+    except (ValueError, UsageError):
         return False
     return isinstance(document, dict) and document.get("format") == _FORMAT
 
 
 def _parse_chat(content: bytes) -> SavedChat:
-    found = parse_strict_json(content)
-    for name, expected in (("format", _FORMAT), ("version", _VERSION)):
-        if isinstance(found, dict) and found.get(name) != expected:
-            raise ValueError(f"{name}: expected {expected}, got {described(found.get(name))}")
-    document = _fields(found, _KINDS, "the file")
-    messages = []
-    for number, message in enumerate(document["messages"], 1):
-        fields = _fields(message, {"role": str, "content": str}, f"message {number}")
-        messages.append((fields["role"], replace_surrogates(fields["content"])))
+    document: dict[str, object] = _typed(parse_strict_json(content), dict, "the file")
+    if document.get("format") != _FORMAT:
+        raise ValueError(f"format: expected '{_FORMAT}', got {described(document.get('format'))}")
+    if document.get("version") != _VERSION or isinstance(document["version"], bool):
+        raise ValueError(f"version: expected {_VERSION}, got {described(document.get('version'))}")
+    _check_keys(document, _KEYS, "keys")
+    completion = _typed(document["completion"], bool, "completion")
+    messages = _messages(_typed(document["messages"], list, "messages"))
     system = None
-    if messages and messages[0][0] == "system" and not document["completion"]:
+    if messages and messages[0][0] == "system" and not completion:
         system = messages.pop(0)[1]
-    model, settings = replace_surrogates(document["model"]), _settings(document["settings"])
-    return SavedChat(model, document["completion"], settings, system, _turns(messages))
+    return SavedChat(
+        _text(document["model"], "model"),
+        completion,
+        _settings(_typed(document["settings"], dict, "settings")),
+        system,
+        _turns(messages),
+    )
 
 
-def _settings(found: dict[str, Any]) -> Settings:
-    kinds = dict.fromkeys((*SAMPLING, "max_tokens"), object) | {"stop": list}
-    found = _fields(_ADDED | found, kinds, "settings")
-    sampling: dict[str, Any] = {
+def _settings(found: dict[str, object]) -> Settings:
+    found = _ADDED | found
+    _check_keys(found, [*SAMPLING, "max_tokens", "stop"], "settings")
+    sampling = {
         # JSON may say 1 for 1.0.
         name: float(value) if type(value) is int and type(default) is float else value
         for name, default in SAMPLING.items()
         for value in (found[name],)
     }
-    most, stop = found["max_tokens"], found["stop"]
+    most = found["max_tokens"]
     if most is not None and (type(most) is not int or most < 1):
         raise ValueError(f"max_tokens: expected null or a whole number >= 1, got {described(most)}")
-    if not all(isinstance(text, str) and text for text in stop):
-        raise ValueError("stop: expected texts of >= 1 character, got something else")
-    return Settings(SamplingArgs(**sampling), most, tuple(map(replace_surrogates, stop)))
+    stop = [_text(text, "stop") for text in _typed(found["stop"], list, "stop")]
+    if "" in stop:
+        raise ValueError("stop: expected texts of >= 1 character, got an empty one")
+    return Settings(SamplingArgs(**sampling), most, tuple(stop))  # type: ignore[arg-type]
+
+
+def _messages(found: list[object]) -> list[tuple[str, str]]:
+    messages = []
+    for number, item in enumerate(found, 1):
+        where = f"message {number}"
+        fields = _typed(item, dict, where)
+        _check_keys(fields, ("role", "content"), where)
+        role = _text(fields["role"], f"{where}: role")
+        messages.append((role, _text(fields["content"], f"{where}: content")))
+    return messages
 
 
 def _turns(messages: Sequence[tuple[str, str]]) -> tuple[Turn, ...]:
     """Return questions with their answers; after a system message they have to alternate."""
-    if [role for role, _ in messages] != ["user", "assistant"] * (len(messages) // 2):
-        raise ValueError("messages: expected user and assistant by turns after a system message")
+    for number, (role, _) in enumerate(messages, 1):
+        expected = "user" if number % 2 else "assistant"
+        if role != expected:
+            raise ValueError(
+                f"messages: expected user and assistant by turns after a system message, got "
+                f"{shown(role)} in the place of {expected}"
+            )
+    if len(messages) % 2:
+        raise ValueError("messages: expected an answer to the last question, got none")
     texts = [text for _, text in messages]
     return tuple(map(Turn, texts[::2], texts[1::2]))
 
 
-def _fields(found: object, kinds: Mapping[str, type], where: str) -> dict[str, Any]:
-    """Return an object of JSON that has exactly these keys, with values of these types."""
-    if not isinstance(found, dict):
-        raise ValueError(f"{where}: expected an object, got {described(found)}")
-    if missing := [name for name in kinds if name not in found]:
-        raise ValueError(f"{where}: expected {some_of(missing, str)}, got none")
-    if more := [name for name in found if name not in kinds]:
-        raise ValueError(f"{where}: expected {', '.join(kinds)}, got {some_of(more)} too")
-    for name, kind in kinds.items():
-        value = found[name]
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise ValueError(
-                f"{where}: {name}: expected {JSON_KINDS[kind]}, got {described(value)}"
-            )
-    return found
+def _check_keys(found: dict[str, object], expected: Collection[str], where: str) -> None:
+    for name in expected:
+        if name not in found:
+            raise ValueError(f"{where}: expected {name}, got none")
+    for name in found:
+        if name not in expected:
+            raise ValueError(f"{where}: expected {', '.join(expected)}, got {shown(name)}")
+
+
+def _typed(value: object, kind: type[_Kind], where: str) -> _Kind:
+    if not isinstance(value, kind):
+        raise ValueError(f"{where}: expected {JSON_KINDS[kind]}, got {described(value)}")
+    return value
+
+
+def _text(value: object, where: str) -> str:
+    return replace_surrogates(_typed(value, str, where))
 
 
 def named_path(argument: str) -> Path:

@@ -227,5 +227,7 @@ class BlockPool:
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
     """Return how many first tokens two texts share."""
-    differing = (at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
-    return next(differing, min(len(a), len(b)))
+    most = min(len(a), len(b))
+    if a[:most] == b[:most]:
+        return most
+    return next(at for at in range(most) if a[at] != b[at])

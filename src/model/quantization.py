@@ -37,7 +37,12 @@ def quantization_of(name: str) -> ml.BlockDType:
 
 
 def dtype_in_model(name: str, dtype: ml.BlockDType | None) -> ml.BlockDType | None:
-    """Return what a weight is quantized into where matrices become `dtype`; None if it stays."""
+    """Return what a weight is quantized into, or None where it stays as it is.
+
+    Args:
+        name: Its checkpoint key.
+        dtype: What matrices become; None where all weights stay.
+    """
     return dtype if is_matrix(name) and name != EMBEDDINGS else None
 
 

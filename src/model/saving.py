@@ -234,7 +234,11 @@ def hugging_face_config(
 
 
 def _side_files(places: Sequence[Path]) -> dict[str, bytes]:
-    """Read the files of the tokenizer and of the generation, the nearest of each name."""
+    """Read the files of the tokenizer and of the generation, the nearest of each name.
+
+    Raises:
+        ModelError: One is not a regular file, too large, or a link out of the model.
+    """
     found: dict[str, bytes] = {}
     for path in (place / name for place in places for name in _COPIED_FILES):
         if path.name in found or not os.path.lexists(path):

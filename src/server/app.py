@@ -104,7 +104,11 @@ async def _generate(kind: type[B], made: Maker[B], service: Service, request: Re
 
 
 async def _body(service: Service, request: Request, kind: type[T]) -> T:
-    """Read and parse a body."""
+    """Read and parse a body.
+
+    Raises:
+        RequestError: It is not JSON, is too long or too slow, or its fields are wrong.
+    """
     kinds = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kinds != "application/json":
         # A page of another site may send other types without asking first.

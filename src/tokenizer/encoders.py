@@ -88,10 +88,11 @@ def _in_order(marks: re.Match[str]) -> str:
 class ByteLevelEncoder(PieceEncoder[bytes]):
     """Encode pieces from their UTF-8 bytes: byte-level BPE.
 
-    `tokens` has the id of every token that text can become, by its bytes. A byte without a token is
-    left out of the text.
-
     Args:
+        tokens: The id of every token that text can become, by its bytes. A byte without a token
+            is left out of the text.
+        merges: What merges.
+        pre_tokenizer: Splits a text into pieces.
         whole: Whether a piece that is a token becomes that token, whatever the merges give.
         prefix_space: Whether a space is put before a text that does not start with one.
         composes: Whether texts are brought into Unicode's normalization form C.

@@ -58,7 +58,8 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
         raise mismatch(path, f"line {count + 1}", "a newline at the end", "the end of the file")
     ranks: dict[bytes, int] = {}
     for number, ended in enumerate(BytesIO(data)):  # one at a time: the first that is wrong ends it
-        text, _, rank = ended[:-1].partition(b" ")
+        line = ended[:-1]
+        text, _, rank = line.partition(b" ")
         if number == MAX_TOKENS:
             raise mismatch(path, f"line {number + 1}", f"at most {MAX_TOKENS} tokens", "more")
         try:
@@ -72,7 +73,7 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
             or token in ranks
         ):
             rule = f"base64 of a new token of 1 to {MAX_TOKEN_LENGTH} bytes, and rank {number}"
-            got = shown(ended[:-1].decode(errors="replace"))
+            got = shown(line.decode(errors="replace"))
             raise mismatch(path, f"line {number + 1}", rule, got)
         ranks[token] = number
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]

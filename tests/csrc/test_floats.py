@@ -33,6 +33,13 @@ def test_float32_is_narrowed_right_around_every_tie_of_every_exponent(isa: str, 
     assert wrong_patterns(patterns, *pair, [isa]) == {isa: []}
 
 
+def test_boundaries_lie_in_every_exponent_and_on_both_sides_of_each_tie() -> None:
+    patterns = set(boundary_patterns().tolist())
+    for top in range(512):
+        for low in (0, 1, 0xFFF, 0x1000, 0x1001, 0x3000, 0x7FFF, 0x8000, 0x8001, 0x18000, 0x7FFFFF):
+            assert top << 23 | low in patterns
+
+
 def test_the_oracle_knows_numbers_that_are_written_down() -> None:
     for wide, brain, half in [
         (0x3F800000, 0x3F80, 0x3C00),  # 1

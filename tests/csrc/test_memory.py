@@ -12,7 +12,7 @@ import pytest
 from . import calls
 from .calls import lib
 from .guard_cases import CASES, SIZES, calls_of, sizes_of
-from .guard_pages import GuardPages, Note, watching
+from .guard_pages import GuardPages, Memory, Note, watching
 from .operands import f32, normal
 from .run_guard_pages import ROOT, counts_of
 from .surface import kernels
@@ -77,6 +77,17 @@ array = GuardPages({end!r}).array((250,), "f4")
         env=os.environ | {"ASAN_OPTIONS": options.strip(":")},
     )  # fmt: skip
     assert run.returncode == (-signal.SIGSEGV if mistaken else 0), run.stderr
+
+
+@ends
+def test_arrays_lie_flush_against_their_page_and_come_back_when_released(end: str) -> None:
+    memory: Memory = GuardPages(end)  # type: ignore[arg-type]
+    array = memory.array((3, 5), f32)
+    edge = array.ctypes.data if end == "first" else array.ctypes.data + array.nbytes
+    assert edge % os.sysconf("SC_PAGE_SIZE") == 0
+    assert memory.lengths == {array.ctypes.data: 60}
+    memory.release()
+    assert memory.array((15,), f32).ctypes.data == array.ctypes.data
 
 
 @ends

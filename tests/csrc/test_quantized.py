@@ -109,6 +109,16 @@ def test_products_have_the_same_bits_on_every_path_and_any_threads(
         check_same_bits(lambda x=x, w=weight: bits(run_linear(x, w)), threads=(1, 2, 7))
 
 
+@every_format
+@pytest.mark.parametrize("columns", [96, 1088])
+def test_products_have_the_same_bits_for_any_chunks(isa: str, kind: Format, columns: int) -> None:
+    x, weight = operands((50, columns, 19), kind, bf16)
+    whole = bits(run_linear(x, weight, bf16))
+    for rows in (1, 3, 6, 7, 16):
+        parts = [run_linear(x[i : i + rows], weight, bf16) for i in range(0, 50, rows)]
+        assert bits(np.concatenate(parts)) == whole
+
+
 @cache
 def many_rows() -> Array:
     """Draw x [2773, in], which is cut into 21 groups of 132 rows, and one of a single row."""
@@ -244,6 +254,13 @@ def test_the_largest_code_of_int8_is_127(isa: str, largest: float, scale: float,
         weight = ml.quantize(tensor(x), ml.int8_block)
         assert float(weight.scales.numpy()[0]) == scale
         assert weight.codes.numpy()[5] == sign * code
+
+
+def test_int8_is_exact_in_float32() -> None:
+    weight = ml.quantize(tensor(normal((64, 96), f32)), ml.int8_block)
+    scales = np.repeat(weight.scales.numpy().astype(np.float64), 32).reshape(64, 96)
+    exact = weight.codes.numpy().reshape(64, 96) * scales
+    np.testing.assert_array_equal(weight.dequantize().numpy().astype(np.float64), exact)
 
 
 @pytest.mark.parametrize("dtype", ml.BLOCK_DTYPES, ids=str)

@@ -136,7 +136,7 @@ def strike(
     expected = scene.answer()
     before = held_now(native)
     faults = 0
-    gc.freeze()  # the collector need not look again at what was there before, in later tests too
+    gc.freeze()  # the collector need not look again at what was there before
     try:
         for at in moments:
             with inject(at) as fault:
@@ -151,6 +151,7 @@ def strike(
             check_held(before, native, at)
             assert scene.answer() == expected, f"the answer after a fault at {at}"
     finally:
+        gc.unfreeze()
         print(f"{faults} faults")
     return faults
 
