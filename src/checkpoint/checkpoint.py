@@ -4,8 +4,9 @@ The weights are used in place in the mapped files, under Meta's names; only shar
 copies them. The rows of wq and wk keep the order of the files; `names.py` says what that means.
 """
 
+import contextlib
 import mmap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,12 +15,14 @@ import numpy as np
 
 from .. import ml
 from ..untrusted import some_of
-from .errors import CheckpointError, mismatch
+from .errors import mismatch
 from .mapped_file import MappedFile
 from .model_directory import ModelDirectory
 from .names import (
     LLAMA_PARTS,
     LayerParts,
+    Shaped,
+    TensorRow,
     check_names,
     check_shapes,
     gguf_names,
@@ -27,7 +30,7 @@ from .names import (
     is_harmless,
     rows_of,
 )
-from .packed_weights import Found, PackedWeight, take_packed
+from .packed_weights import PackedWeight, take_packed
 from .safetensors import SafetensorsFile, TensorEntry
 from .shards import MergedShards, check_shards, merge_shards
 from .torch_pth import map_pth
@@ -128,26 +131,19 @@ def open_meta_checkpoint(
         CheckpointError: Something is missing, damaged, unsupported or contradictory; the text says
             which file, what was expected and what was found.
     """
-    paths = directory.weight_files
-    mapped: list[MappedFile] = []
-    shards = []
-    is_lazy = one_by_one and len(paths) > 1
-    try:
+    paths, mapped, shards = directory.weight_files, list[MappedFile](), []
+    with contextlib.ExitStack() as unless_kept:
         for path in paths:
             file, tensors = map_pth(path)
-            mapped.append(file)
+            mapped.append(unless_kept.enter_context(contextlib.closing(file)))
             shards.append(tensors)
         found = check_shards(shards, [file.label for file in mapped], layers, sizes)
-        whole: Mapping[str, ml.Weight] = (
-            MergedShards(shards, found) if is_lazy else merge_shards(shards, found)
-        )
-    except CheckpointError:
-        for file in mapped:
-            file.close()
-        raise
-    if len(paths) > 1 and not is_lazy:
-        while mapped:
-            mapped.pop().close()
+        whole: Mapping[str, ml.Weight]
+        if len(paths) > 1 and not one_by_one:
+            whole, mapped = merge_shards(shards, found), []
+        else:
+            whole = MergedShards(shards, found) if len(paths) > 1 else shards[0]
+            unless_kept.pop_all()
     files = "a PyTorch file" if len(paths) == 1 else f"{len(paths)} PyTorch files merged"
     return Checkpoint(
         tensors=whole,
@@ -188,25 +184,40 @@ def open_hugging_face_checkpoint(
         CheckpointError: Something is missing, damaged, unsupported or contradictory; the text says
             which file, what was expected and what was found.
     """
-    sources: list[SafetensorsFile] = []
-    try:
-        label, found = _find_tensors(directory, sources)
-        packed = {} if quantization is None else take_packed(found, quantization)
-        _check_unscaled(label, found)
-        names = dict(hugging_face_names(layers, parts))
-        rows = dict(zip(names, dict(rows_of(layers, parts)).values(), strict=True))
-        entries: dict[str, TensorEntry | PackedWeight] = {n: e for n, (_, e) in found.items()}
-        entries |= packed
-        check_names(entries, label, rows, "config.json")
+    label, files = directory.weights
+    names, mapped = dict(hugging_face_names(layers, parts)), list[MappedFile]()
+    found: dict[str, TensorEntry] = {}
+    with contextlib.ExitStack() as unless_kept:
+        for path, expected in files.items():
+            source = SafetensorsFile(path)
+            mapped.append(unless_kept.enter_context(contextlib.closing(source.file)))
+            if expected is not None:
+                _check_shard(label, source, expected)
+            found |= source.entries
+        plain = dict(found)
+        packed = {} if quantization is None else take_packed(plain, quantization)
+        _check_unscaled(label, plain)
+        entries: dict[str, TensorEntry | PackedWeight] = {**plain, **packed}
+        rows = dict(rows_of(layers, parts))
+        used = _check_tensors(entries, label, names, rows, sizes, "config.json")
         if not tied and "lm_head.weight" not in entries:
             rule = "'lm_head.weight', because tie_word_embeddings is not true"
             raise mismatch(label, "tensors", rule, "none")
-        check_shapes(entries, label, rows, dict(sizes), "config.json")
-        return _assemble(sizes, names, found, packed, sources)
-    except CheckpointError:
-        for source in sources:
-            source.file.close()
-        raise
+        tensors = {ours: entries[name].make(ours) for name, ours in used.items()}
+        unless_kept.pop_all()
+    unused = tuple(name for name in plain if name not in names)
+    count = "a safetensors file" if len(files) == 1 else f"{len(files)} safetensors files"
+    return Checkpoint(
+        tensors=tensors,
+        sizes=sizes,
+        dtypes={name: tensor.dtype for name, tensor in tensors.items()},
+        files=list(files),
+        source_format=f"Hugging Face, {count}",
+        mapped=mapped,
+        names_in_files={ours: name for name, ours in used.items()},
+        unused=unused,
+        copied=tuple(n for n, entry in found.items() if entry.is_misaligned and n not in unused),
+    )
 
 
 def open_gguf_checkpoint(
@@ -234,25 +245,16 @@ def open_gguf_checkpoint(
         CheckpointError: As `open_hugging_face_checkpoint`.
     """
     parts, mapped = directory.gguf_parts, list[MappedFile]()
-    label, source = parts[0].label, "its keys"
     entries = {name: entry for part in parts for name, entry in part.tensors.items()}
     factors = entries.pop(_ROPE_FACTORS, None)
-    names = dict(gguf_names(layers, layer_parts))
-    rows = dict(zip(names, dict(rows_of(layers, layer_parts)).values(), strict=True))
-    check_names(entries, label, rows, source)
-    check_shapes(entries, label, rows, dict(sizes), source)
-    try:
+    names, rows = dict(gguf_names(layers, layer_parts)), dict(rows_of(layers, layer_parts))
+    used = _check_tensors(entries, parts[0].label, names, rows, sizes, "its keys")
+    with contextlib.ExitStack() as unless_kept:
         for part in parts:
-            mapped.append(part.map())
-        files = {
-            name: file for part, file in zip(parts, mapped, strict=True) for name in part.tensors
-        }
+            mapped.append(unless_kept.enter_context(contextlib.closing(part.map())))
+        files = {n: file for part, file in zip(parts, mapped, strict=True) for n in part.tensors}
         rope_factors = _rope_factors(files, factors, head_dim)
-    except CheckpointError:
-        for file in mapped:
-            file.close()
-        raise
-    used = {name: ours for name, ours in names.items() if name in entries}
+        unless_kept.pop_all()
     tensors = {ours: entries[name].make(files[name], ours) for name, ours in used.items()}
     count = "a file" if len(parts) == 1 else f"{len(parts)} files"
     return Checkpoint(
@@ -267,6 +269,21 @@ def open_gguf_checkpoint(
     )
 
 
+def _check_tensors(
+    tensors: Mapping[str, Shaped],
+    label: str,
+    names: Mapping[str, str],
+    rows: Mapping[str, TensorRow],
+    sizes: Mapping[str, int],
+    source: str,
+) -> dict[str, str]:
+    """Check names and shapes; return Meta's names, which `rows` has, by those of the file."""
+    theirs = {name: rows[ours] for name, ours in names.items()}
+    check_names(tensors, label, theirs, source)
+    check_shapes(tensors, label, theirs, dict(sizes), source)
+    return {name: ours for name, ours in names.items() if name in tensors}
+
+
 def _rope_factors(
     files: Mapping[str, MappedFile], entry: "GgufTensor | None", head_dim: int
 ) -> tuple[float, ...]:
@@ -278,77 +295,29 @@ def _rope_factors(
         got = f"{entry.dtype} {list(entry.shape)}"
         raise mismatch(file.label, what, f"float32 [{head_dim // 2}]", got)
     factors = np.frombuffer(file.buffer, np.float32, head_dim // 2, entry.start).tolist()
-    for factor in factors:
-        if not _LEAST_FACTOR <= factor <= _LARGEST_FACTOR:
-            rule = f"factors in {_LEAST_FACTOR:g}..{_LARGEST_FACTOR:g}"
-            raise mismatch(file.label, what, rule, factor)
+    wrong = [factor for factor in factors if not _LEAST_FACTOR <= factor <= _LARGEST_FACTOR]
+    if wrong:
+        rule = f"factors in {_LEAST_FACTOR:g}..{_LARGEST_FACTOR:g}"
+        raise mismatch(file.label, what, rule, wrong[0])
     return tuple(factors)
 
 
-def _find_tensors(directory: ModelDirectory, sources: list[SafetensorsFile]) -> tuple[str, Found]:
-    """Map the files, adding each to `sources`; give what to call them, and their tensors."""
-    label, files = directory.weights
-    owners = {name: path for path, names in files.items() for name in names or ()}
-    found = Found()
-    for path, names in files.items():
-        source = SafetensorsFile(path)
-        sources.append(source)
-        if names is not None:
-            _check_shard(label, source, names, owners)
-        found |= {name: (source, entry) for name, entry in source.entries.items()}
-    return label, found
-
-
-def _check_shard(
-    label: str, source: SafetensorsFile, names: list[str], owners: Mapping[str, Path]
-) -> None:
-    """Check that a file holds what the index says, and nothing that the index does not know."""
+def _check_shard(label: str, source: SafetensorsFile, names: Collection[str]) -> None:
+    """Check that a file holds what the index says of it, and nothing else but harmless tensors."""
     what = f"tensors of {source.file.path.name}"
     missing = [name for name in names if name not in source.entries]
     if missing:
         rule = f"{len(names)} as the index says"
         raise mismatch(label, what, rule, f"without {some_of(missing)}")
     others = source.entries.keys() - names
-    elsewhere = [name for name in source.entries if name in others and name in owners]
-    if elsewhere:
-        got = f"{some_of(elsewhere)} of other files too"
-        raise mismatch(label, what, "each tensor in one file", got)
-    unknown = [name for name in source.entries if name in others and not is_harmless(name)]
-    if unknown:
-        raise mismatch(label, what, "only those of the index", f"also {some_of(unknown)}")
+    extra = [name for name in source.entries if name in others and not is_harmless(name)]
+    if extra:
+        raise mismatch(label, what, "only those of the index", f"also {some_of(extra)}")
 
 
-def _check_unscaled(label: str, found: Found) -> None:
+def _check_unscaled(label: str, found: Mapping[str, TensorEntry]) -> None:
     """Refuse float8 weights whose values are those of the file times a scale beside them."""
     scales = [name for name in found if name.endswith(_SCALES)]
-    if scales and any(entry.dtype.startswith("F8_") for _, entry in found.values()):
+    if scales and any(entry.dtype.startswith("F8_") for entry in found.values()):
         got = f"scales beside them, {some_of(scales)}, which are not supported"
         raise mismatch(label, "float8 weights", "the values themselves", got)
-
-
-def _assemble(
-    sizes: Mapping[str, int],
-    names: Mapping[str, str],
-    found: Found,
-    packed: Mapping[str, PackedWeight],
-    sources: list[SafetensorsFile],
-) -> Checkpoint:
-    """Make the tensors that the model uses; `names` has Meta's name of each."""
-    used = {name: found[name] for name in names if name in found}
-    tensors: dict[str, ml.Weight] = {
-        names[name]: source.tensor(entry, names[name]) for name, (source, entry) in used.items()
-    }
-    tensors |= {names[name]: weight.make(names[name]) for name, weight in packed.items()}
-    parts = [part for weight in packed.values() for part in weight.parts]
-    files = "a safetensors file" if len(sources) == 1 else f"{len(sources)} safetensors files"
-    return Checkpoint(
-        tensors=tensors,
-        sizes=sizes,
-        dtypes={name: tensor.dtype for name, tensor in tensors.items()},
-        files=[source.file.path for source in sources],
-        source_format=f"Hugging Face, {files}",
-        mapped=[source.file for source in sources],
-        names_in_files={names[name]: name for name in (*found, *packed) if name in names},
-        unused=tuple(name for name in found if name not in names),
-        copied=tuple(e.name for source, e in (*used.values(), *parts) if source.is_misaligned(e)),
-    )

@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..untrusted import described, shown
 from .errors import mismatch
 from .gguf import GgufFile, GgufValue
 from .params import (
+    ANY,
     DEFAULT_ROPE_THETA,
     MOST_LAYERS,
     SIZE,
     Rule,
-    check_keys,
-    check_values,
+    check_divides,
+    check_object,
     integer_in,
-    is_one_of,
     number_in,
+    one_of,
     value_of,
 )
 
@@ -35,7 +35,10 @@ ARCHITECTURES: Mapping[str, RopePairs] = {
 }
 """The architectures that are loaded, and which rows of q and k are rotated together."""
 
-RULES: Mapping[str, Rule] = {
+GRANITE_SCALES = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
+"""The factors that only Granite has; 0 is none."""
+
+RULES: dict[str, Rule] = {
     **dict.fromkeys(("context_length", "embedding_length"), SIZE),
     "block_count": integer_in(1, MOST_LAYERS),
     **dict.fromkeys(("feed_forward_length", "vocab_size"), SIZE),
@@ -44,34 +47,30 @@ RULES: Mapping[str, Rule] = {
     "attention.layer_norm_rms_epsilon": number_in(0, 1),
     "rope.dimension_count": SIZE,
     "rope.freq_base": number_in(1, 1e12),
-    "rope.scaling.type": ("'none' or 'linear'", lambda value: value in ("none", "linear")),
+    "rope.scaling.type": one_of("none", "linear"),
     "rope.scaling.factor": number_in(1, 1e6),
     "rope.scale_linear": number_in(1, 1e6),  # its name before `rope.scaling`
+    # Other values of these change the result in ways that are not supported.
+    **dict.fromkeys(("expert_count", "expert_used_count"), one_of(0)),
+    **dict.fromkeys(("attention.clamp_kqv", "attention.max_alibi_bias"), one_of(0)),
+    "attention.causal": one_of(True),
+    # These change nothing here.
+    **dict.fromkeys(("rope.scaling.original_context_length", "rope.scaling.finetuned"), ANY),
+    "tensor_data_layout": ANY,
+    **dict.fromkeys(GRANITE_SCALES, one_of(0)),
 }
-"""The keys that say what is computed, without the name of the architecture before them."""
-
-GRANITE_SCALES = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
-"""The factors that only Granite has; 0 is none."""
+"""The keys of an architecture, without its name before them."""
 
 _NEEDED_KEYS = (
     "context_length", "embedding_length", "block_count", "feed_forward_length",
     "attention.head_count", "attention.layer_norm_rms_epsilon",
 )  # fmt: skip
 
-NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
-    "expert_count": (0,),
-    "expert_used_count": (0,),
-    "attention.causal": (True,),
-    **dict.fromkeys(GRANITE_SCALES, (0,)),
-    "attention.clamp_kqv": (0,),
-    "attention.max_alibi_bias": (0,),
+_GENERAL_RULES: Mapping[str, Rule] = {
+    "general.type": one_of("model"),
+    "general.quantization_version": one_of(2),
+    "general.architecture": one_of(*ARCHITECTURES),
 }
-"""Keys whose other values change the result in ways that are not supported."""
-
-HARMLESS_KEYS = frozenset({
-    "tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned",
-})  # fmt: skip
-"""Keys that change nothing here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,63 +87,37 @@ class GgufConfig:
 def read_gguf_config(file: GgufFile) -> GgufConfig:
     """Read the hyperparameters of a model from the header of its first file.
 
-    Raises:
-        CheckpointError: The file holds no model, or one of an architecture that is not supported; a
-            key is missing, unknown or unsupported, a value out of range, or keys contradict each
-            other.
+    A CheckpointError says what is missing, unknown, unsupported, out of range or contradictory.
     """
     label, keys = file.label, file.keys
-    for key, accepted in (("general.type", ("model",)), ("general.quantization_version", (2,))):
-        if key in keys and not is_one_of(keys[key], accepted):
-            raise mismatch(label, f"key '{key}'", described(accepted[0]), described(keys[key]))
-    name = keys.get("general.architecture")
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        rule = f"one of {', '.join(ARCHITECTURES)}"
-        got = "none" if name is None else described(name)
-        raise mismatch(label, "key 'general.architecture'", rule, got)
+    general = {key: value for key, value in keys.items() if key in _GENERAL_RULES}
+    check_object(label, general, _GENERAL_RULES, ["general.architecture"])
+    name = str(keys["general.architecture"])
     prefix = f"{name}."
     values = {key: value for key, value in keys.items() if key.startswith(prefix)}
-    rules = {prefix + key: rule for key, rule in RULES.items()}
-    if name == "granite":
-        rules |= {prefix + key: number_in(0, 1e6) for key in GRANITE_SCALES}
-    for key, neutral in NEUTRAL_VALUES.items():
-        if prefix + key in rules:
-            continue
-        value = values.get(prefix + key)
-        if value is not None and not is_one_of(value, neutral):
-            got = f"{described(value)}, which is not supported"
-            raise mismatch(label, f"key {shown(prefix + key)}", described(neutral[0]), got)
-    known = {prefix + key for key in (*RULES, *NEUTRAL_VALUES, *HARMLESS_KEYS)}
-    check_keys(label, values, known, tuple(prefix + key for key in _NEEDED_KEYS))
-    check_values(label, values, rules)
+    rules = RULES | dict.fromkeys(GRANITE_SCALES if name == "granite" else (), number_in(0, 1e6))
+    needed = [prefix + key for key in _NEEDED_KEYS]
+    check_object(label, values, {prefix + key: rule for key, rule in rules.items()}, needed)
     given = {key.removeprefix(prefix): value for key, value in values.items()}
     theta = float(value_of(given, "rope.freq_base", DEFAULT_ROPE_THETA))
-    head_dim, factor = _head_dim(label, prefix, given), _rope_factor(label, prefix, given)
-    return GgufConfig(name, given, head_dim, theta, factor)
-
-
-def _head_dim(label: str, prefix: str, given: Mapping[str, GgufValue]) -> int:
-    """Return the size of a head, which several keys may say."""
-    dim, heads = value_of(given, "embedding_length", 0), value_of(given, "attention.head_count", 0)
-    if "attention.key_length" not in given and dim % heads:
-        what = f"{prefix}embedding_length % {prefix}attention.head_count"
-        raise mismatch(label, what, 0, f"{dim} % {heads} = {dim % heads}")
-    size = value_of(given, "attention.key_length", dim // heads)
+    if "attention.key_length" not in given:
+        check_divides(label, values, f"{prefix}embedding_length", f"{prefix}attention.head_count")
+    quotient = value_of(given, "embedding_length", 0) // value_of(given, "attention.head_count", 1)
+    head_dim = value_of(given, "attention.key_length", quotient)
     for key in ("attention.value_length", "rope.dimension_count"):
-        if given.get(key, size) != size:
-            raise mismatch(label, prefix + key, f"{size}, the size of a head", given[key])
-    return size
+        if given.get(key, head_dim) != head_dim:
+            raise mismatch(label, prefix + key, f"{head_dim}, the size of a head", given[key])
+    return GgufConfig(name, given, head_dim, theta, _rope_factor(label, prefix, given))
 
 
 def _rope_factor(label: str, prefix: str, given: Mapping[str, GgufValue]) -> float:
-    """Return what divides all rotary frequencies."""
-    kind, factor = given.get("rope.scaling.type"), given.get("rope.scaling.factor")
-    older = given.get("rope.scale_linear")
-    if kind == "linear" and factor is None and older is None:
-        raise mismatch(label, f"key '{prefix}rope.scaling.factor'", "a number", "none")
-    if kind == "none":
+    """Return what divides all rotary frequencies; two keys say it, which must agree."""
+    kind, keys = given.get("rope.scaling.type"), ("rope.scaling.factor", "rope.scale_linear")
+    found = [float(value_of(given, key, 1.0)) for key in keys if key in given]
+    if kind == "linear" and not found:
+        raise mismatch(label, f"key '{prefix}{keys[0]}'", "a number", "none")
+    if kind == "none" or not found:
         return 1.0
-    found = {float(each) for each in (factor, older) if isinstance(each, int | float)}
-    if len(found) > 1:
-        raise mismatch(label, f"{prefix}rope.scale_linear", factor, older)
-    return found.pop() if found else 1.0
+    if found[0] != found[-1]:
+        raise mismatch(label, f"{prefix}{keys[1]}", found[0], found[1])
+    return found[0]

@@ -17,22 +17,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..untrusted import described, is_integer, label_of, read_json_object, shown
+from ..untrusted import is_integer, label_of, read_json_object
 from .errors import CheckpointError, mismatch
 from .packed_weights import QuantizationConfig, read_quantization
 from .params import (
+    ANY,
     BOOLEAN,
     DEFAULT_ROPE_THETA,
     LARGEST_SIZE,
     MOST_CONFIG_BYTES,
     MOST_LAYERS,
+    OBJECT,
     SIZE,
     Rule,
-    check_keys,
-    check_values,
+    check_divides,
+    check_object,
     integer_in,
-    is_one_of,
     number_in,
+    one_of,
     value_of,
 )
 
@@ -51,20 +53,16 @@ def _is_token_or_tokens(value: object) -> bool:
     return 0 < len(tokens) <= _MOST_END_TOKENS and all(map(_is_token, tokens))
 
 
-def _text_of(*known: str) -> Rule:
-    return " or ".join(f"'{word}'" for word in known), lambda value: value in known
+def _is_off(value: object) -> bool:
+    return value in (False, {}, [])
 
 
-def _names_of(*known: str) -> Rule:
-    rule = f"only {' or '.join(known)}"
-    return rule, lambda value: isinstance(value, list) and all(name in known for name in value)
-
-
-_OBJECT: Rule = ("an object", lambda value: isinstance(value, dict))
-_SWITCHES: Rule = (
-    "a list of 0 and 1",
-    lambda value: isinstance(value, list) and all(is_one_of(one, (0, 1)) for one in value),
-)
+def _list_of(*known: object) -> Rule:
+    rule, check = one_of(*known)
+    return (
+        f"a list of only {rule}",
+        lambda value: isinstance(value, list) and all(map(check, value)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +72,28 @@ class Family:
     architecture: str  # its class in transformers
     # What a missing key stands for, where that differs from Llama's. A null is not a missing key.
     defaults: Mapping[str, object] = field(default_factory=dict)
-    # Keys that only this family has. Where `max_window_layers` is among them, only
-    # `use_sliding_window`, which is not supported, makes `sliding_window` count.
+    # Keys that only this family has, or that are refused elsewhere.
     rules: Mapping[str, Rule] = field(default_factory=dict)
 
 
 _QWEN = {"num_key_value_heads": 32, "max_position_embeddings": 32768}
-_WINDOW_RULES = {"max_window_layers": integer_in(0, MOST_LAYERS)}
+_WINDOW_RULES = {"sliding_window": SIZE}
+# Only `use_sliding_window`, which is not supported, makes the window count.
+_NO_WINDOW_RULES = _WINDOW_RULES | {"max_window_layers": integer_in(0, MOST_LAYERS)}
 FAMILIES: Mapping[str, Family] = {
     "llama": Family("LlamaForCausalLM"),
     "mistral": Family(
         "MistralForCausalLM",
         {"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
+        _WINDOW_RULES,
     ),
-    "qwen2": Family("Qwen2ForCausalLM", _QWEN, _WINDOW_RULES),
-    "qwen3": Family("Qwen3ForCausalLM", _QWEN | {"head_dim": 128}, _WINDOW_RULES),
+    "qwen2": Family("Qwen2ForCausalLM", _QWEN, _NO_WINDOW_RULES),
+    "qwen3": Family("Qwen3ForCausalLM", _QWEN | {"head_dim": 128}, _NO_WINDOW_RULES),
     "smollm3": Family(
         "SmolLM3ForCausalLM",
         {"num_key_value_heads": 4, "max_position_embeddings": 32768, "rope_theta": 2e6,
          "tie_word_embeddings": True, "no_rope_layer_interval": 4},
-        _WINDOW_RULES | {"no_rope_layers": _SWITCHES, "no_rope_layer_interval": SIZE},
+        _NO_WINDOW_RULES | {"no_rope_layers": _list_of(0, 1), "no_rope_layer_interval": SIZE},
     ),
     "granite": Family(
         "GraniteForCausalLM",
@@ -112,38 +112,26 @@ _OTHER_FAMILIES = {
     "gemma3_text": "four norms in a layer, GeLU and windows",
     "ministral": "windows in some layers",
     "ministral3": "the rotary embedding YaRN",
-    "mixtral": "a mixture of experts",
-    "qwen2_moe": "a mixture of experts",
-    "qwen3_moe": "a mixture of experts",
-    "granitemoe": "a mixture of experts",
+    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe"), "a mixture of experts"),
 }
 
 RULES: dict[str, Rule] = {
-    "model_type": _text_of(*FAMILIES),
-    "architectures": _names_of(*(family.architecture for family in FAMILIES.values())),
-    "hidden_size": SIZE,
-    "intermediate_size": SIZE,
+    "model_type": one_of(*FAMILIES),
+    "architectures": _list_of(*(family.architecture for family in FAMILIES.values())),
+    **dict.fromkeys(("hidden_size", "intermediate_size", "head_dim", "vocab_size"), SIZE),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), SIZE),
     "num_hidden_layers": integer_in(1, MOST_LAYERS),
-    "num_attention_heads": SIZE,
-    "num_key_value_heads": SIZE,
-    "head_dim": SIZE,
-    "vocab_size": SIZE,
     "rms_norm_eps": number_in(0, 1),
-    "hidden_act": _text_of("silu", "swish"),  # two names of one function
+    "hidden_act": one_of("silu", "swish"),  # two names of one function
     "max_position_embeddings": SIZE,
-    "sliding_window": SIZE,
-    "layer_types": _names_of("full_attention"),
+    "layer_types": _list_of("full_attention"),
     "rope_theta": number_in(1, 1e12),
-    "rope_scaling": _OBJECT,
-    "rope_parameters": _OBJECT,
-    "tie_word_embeddings": BOOLEAN,
-    "attention_bias": BOOLEAN,
-    "mlp_bias": BOOLEAN,
+    **dict.fromkeys(("rope_scaling", "rope_parameters", "quantization_config"), OBJECT),
+    **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias"), BOOLEAN),
     "bos_token_id": ("a token id", _is_token),
     "eos_token_id": (f"a token id, or a list of 1 to {_MOST_END_TOKENS}", _is_token_or_tokens),
     # Into how many slices training cut each product; the sum is the same.
     "pretraining_tp": SIZE,
-    "quantization_config": _OBJECT,
 }
 """The keys of `config.json` that say what is computed."""
 
@@ -154,49 +142,30 @@ _NEEDED_KEYS = (
 _GENERATION_RULES = {key: RULES[key] for key in ("bos_token_id", "eos_token_id")}
 
 NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
-    "rope_interleaved": (False,),
-    "is_encoder_decoder": (False,),
-    "add_cross_attention": (False,),
-    "tie_encoder_decoder": (False,),
-    "use_bfloat16": (False,),
-    "use_sliding_window": (False,),
-    "remove_invalid_values": (False,),
-    "renormalize_logits": (False,),
-    "use_mtp": (False,),
-    "use_mrope": (False,),
-    "num_experts": (0,),
-    "num_local_experts": (0,),
-    "no_repeat_ngram_size": (0,),
-    "min_length": (0,),
-    "min_new_tokens": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "diversity_penalty": (0,),
-    "penalty_alpha": (0,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "partial_rotary_factor": (1,),
-    "encoder_repetition_penalty": (1,),
-    "num_beams": (1,),
-    "num_beam_groups": (1,),
-    "guidance_scale": (1,),
-    "typical_p": (1,),
-    "num_return_sequences": (1,),
-    "suppress_tokens": ([],),
-    "begin_suppress_tokens": ([],),
-    "bad_words_ids": ([],),
-    "force_words_ids": ([],),
-    "constraints": ([],),
-    "stop_strings": ([],),
-    "cross_attention_hidden_size": (),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
-    "exponential_decay_length_penalty": (),
-    "dola_layers": (),
-    "watermarking_config": (),
-    "top_h": (),
+    **dict.fromkeys((
+        "rope_interleaved", "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder",
+        "use_bfloat16", "use_sliding_window", "remove_invalid_values", "renormalize_logits",
+        "use_mtp", "use_mrope",
+    ), (False,)),
+    **dict.fromkeys((
+        "num_experts", "num_local_experts", "no_repeat_ngram_size", "min_length", "min_new_tokens",
+        "encoder_no_repeat_ngram_size", "diversity_penalty", "penalty_alpha", "epsilon_cutoff",
+        "eta_cutoff",
+    ), (0,)),
+    **dict.fromkeys((
+        "partial_rotary_factor", "encoder_repetition_penalty", "num_beams", "num_beam_groups",
+        "guidance_scale", "typical_p", "num_return_sequences",
+    ), (1,)),
+    **dict.fromkeys((
+        "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "force_words_ids",
+        "constraints", "stop_strings",
+    ), ([],)),
+    **dict.fromkeys((
+        "cross_attention_hidden_size", "forced_bos_token_id", "forced_eos_token_id",
+        "exponential_decay_length_penalty", "dola_layers", "watermarking_config", "top_h",
+    ), ()),
+    **dict.fromkeys(("pruned_heads", "sequence_bias"), ({}, [])),
     "is_decoder": (False, True),
-    "pruned_heads": ({}, []),
-    "sequence_bias": ({}, []),
     "prefix": ("",),
 }  # fmt: skip
 """Keys whose other values change the result in ways that are not supported; null is neutral too."""
@@ -205,8 +174,7 @@ REFUSED_KEYS = {
     "compression_config": "quantized weights",
     "auto_map": "a model that brings code",
     "vision_config": "a vision model",
-    "text_config": "a model of several parts",
-    "audio_config": "a model of several parts",
+    **dict.fromkeys(("text_config", "audio_config"), "a model of several parts"),
     "num_experts_per_tok": "a mixture of experts",
     "attention_multiplier": "scaled attention (Granite)",
     "embedding_multiplier": "scaled embeddings (Granite)",
@@ -216,12 +184,13 @@ REFUSED_KEYS = {
     "final_logit_softcapping": "capped logits (Gemma)",
     "attn_logit_softcapping": "capped attention (Gemma)",
     "query_pre_attn_scalar": "scaled attention (Gemma)",
-    "use_qk_norm": "normalized queries and keys",
-    "qk_norm": "normalized queries and keys",
+    **dict.fromkeys(("use_qk_norm", "qk_norm"), "normalized queries and keys"),
+    "sliding_window": "attention in a sliding window",
     "clip_qkv": "clipped queries, keys and values",
     "attention_chunk_size": "chunked attention",
-    "no_rope_layers": "layers without rotary embedding",
-    "no_rope_layer_interval": "layers without rotary embedding",
+    **dict.fromkeys(
+        ("no_rope_layers", "no_rope_layer_interval"), "layers without rotary embedding"
+    ),
     "rope_local_base_freq": "two rotary embeddings",
     "original_max_position_embeddings": "the rotary embedding of Phi-3",
     "num_nextn_predict_layers": "layers that predict several tokens",
@@ -274,14 +243,15 @@ _ROPE_KEYS: Mapping[RopeType, tuple[str, ...]] = {
         "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
     ),
 }  # fmt: skip
-_COMMON_ROPE_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 _ROPE_RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(("rope_type", "type"), one_of(*_ROPE_KEYS)),
     "rope_theta": RULES["rope_theta"],
+    "partial_rotary_factor": one_of(1),
+}
+_SCALING_RULES: Mapping[str, Rule] = {
     "factor": number_in(1, 1e6),
-    "low_freq_factor": number_in(1e-6, 1e6),
-    "high_freq_factor": number_in(1e-6, 1e6),
+    **dict.fromkeys(("low_freq_factor", "high_freq_factor"), number_in(1e-6, 1e6)),
     "original_max_position_embeddings": SIZE,
-    "partial_rotary_factor": ("1, the whole head", lambda value: is_one_of(value, (1,))),
 }
 
 
@@ -317,47 +287,43 @@ def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
     label, given = label_of(path), _read(path, RULES, HARMLESS_KEYS, _NEEDED_KEYS)
     family = FAMILIES[str(given["model_type"])]
     config = {**family.defaults, **given}
-    _check_sizes(label, config, family)
+    if config.get("head_dim") is None:
+        check_divides(label, config, "hidden_size", "num_attention_heads")
+    for key in ("layer_types", "no_rope_layers"):
+        value, count = config.get(key), config["num_hidden_layers"]
+        if isinstance(value, list) and len(value) != count:
+            raise mismatch(label, key, f"one for each of {count} layers", len(value))
     vocab_size = value_of(config, "vocab_size", 0)
     _check_tokens(label, config, vocab_size)
     path, generation = directory / _GENERATION_FILE, {}
     if os.path.exists(path):
-        generation = _read(path, _GENERATION_RULES, GENERATION_HARMLESS_KEYS, ())
+        generation = _read(path, _GENERATION_RULES, GENERATION_HARMLESS_KEYS)
         _check_tokens(label_of(path), generation, vocab_size)
-    theta = family.defaults.get("rope_theta", DEFAULT_ROPE_THETA)
-    rope_type, rope = _rope(label, given, theta)
+    base = value_of(family.defaults, "rope_theta", DEFAULT_ROPE_THETA)
+    rope_type, rope = _rope(label, given, base)
     quantization = read_quantization(label, config)
     return HuggingFaceConfig(given, config, generation, rope_type, rope, quantization)
 
 
 def _read(
-    path: Path, rules: Mapping[str, Rule], harmless: frozenset[str], needed: tuple[str, ...]
+    path: Path, rules: Mapping[str, Rule], harmless: frozenset[str], needed: tuple[str, ...] = ()
 ) -> dict[str, object]:
     """Read a file; refuse keys that change the result and keys that nobody knows, by name."""
     label, values = label_of(path), read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
     kind = values.get("model_type")
     if isinstance(kind, str) and kind in _OTHER_FAMILIES:
-        raise _refused_key(label, "model_type", f"{kind}: {_OTHER_FAMILIES[kind]}")
+        got = f"{kind}: {_OTHER_FAMILIES[kind]}, which is not supported"
+        raise mismatch(label, "model_type", "a plain Llama model", got)
+    known = {
+        **rules,
+        **{key: one_of(*neutral) for key, neutral in NEUTRAL_VALUES.items()},
+        **{k: (f"null or false (not supported: {w})", _is_off) for k, w in REFUSED_KEYS.items()},
+        **dict.fromkeys(harmless, ANY),
+    }
     if isinstance(kind, str) and kind in FAMILIES:
-        rules = {**rules, **FAMILIES[kind].rules}
-    for key, value in values.items():
-        if key in REFUSED_KEYS and key not in rules and value not in (None, False, {}, []):
-            raise _refused_key(label, key, REFUSED_KEYS[key])
-        neutral = NEUTRAL_VALUES.get(key)
-        if neutral is not None and value is not None and not is_one_of(value, neutral):
-            rule = " or ".join(["null", *map(described, neutral)])
-            got = f"{described(value)}, which is not supported"
-            raise mismatch(label, f"key {shown(key)}", rule, got)
-    known = rules.keys() | harmless | NEUTRAL_VALUES.keys() | REFUSED_KEYS.keys()
-    check_keys(label, values, known, needed)
-    check_values(label, values, rules)
+        known |= FAMILIES[kind].rules
+    check_object(label, values, known, needed)
     return values
-
-
-def _refused_key(label: str, key: str, what: str) -> CheckpointError:
-    """Make the error for a key of a model that computes something else."""
-    got = f"{what}, which is not supported"
-    return mismatch(label, f"key {shown(key)}", "a plain Llama model", got)
 
 
 def _check_tokens(label: str, values: Mapping[str, object], vocab_size: int) -> None:
@@ -369,68 +335,36 @@ def _check_tokens(label: str, values: Mapping[str, object], vocab_size: int) -> 
                 raise mismatch(label, key, f"0 <= id < {vocab_size}", number)
 
 
-def _check_sizes(label: str, config: Mapping[str, object], family: Family) -> None:
-    """Check heads against the model dimension, lists against the layers, and who has a window."""
-    hidden, heads = value_of(config, "hidden_size", 0), value_of(config, "num_attention_heads", 0)
-    if config.get("head_dim") is None and hidden % heads:
-        what = "hidden_size % num_attention_heads"
-        raise mismatch(label, what, 0, f"{hidden} % {heads} = {hidden % heads}")
-    for key in ("layer_types", "no_rope_layers"):
-        value, count = config.get(key), config["num_hidden_layers"]
-        if isinstance(value, list) and len(value) != count:
-            raise mismatch(label, key, f"one for each of {count} layers", len(value))
-    has_window = "sliding_window" in family.defaults or "max_window_layers" in family.rules
-    if not has_window and config.get("sliding_window") is not None:
-        got = f"attention in a sliding window, which a {config['model_type']} does not have"
-        raise mismatch(label, "key 'sliding_window'", "null", got)
-
-
 def _rope(
-    label: str, config: Mapping[str, object], default_theta: object
+    label: str, config: Mapping[str, object], default_base: float
 ) -> tuple[RopeType, dict[str, float]]:
-    """Read the rotary embedding of a configuration whose top-level values are checked."""
-    found = []
-    for key in ("rope_scaling", "rope_parameters"):
-        value = config.get(key)
-        if isinstance(value, dict) and value:
-            outer = config.get("rope_theta")
-            found.append(_rope_of(f"{label}: {key}", value, outer, default_theta))
-    if len(found) == 2 and found[0] != found[1]:
+    """Read the rotary embedding, which both spellings may say, and the base beside them."""
+    outer = config.get("rope_theta")
+    base = value_of(config, "rope_theta", default_base)
+    found = [
+        _rope_of(f"{label}: {key}", values, outer, base)
+        for key in ("rope_scaling", "rope_parameters")
+        if (values := value_of(config, key, dict[str, object]()))
+    ] or [("default", {"rope_theta": float(base)})]
+    if found[0] != found[-1]:
         raise mismatch(label, "rope_parameters", "the same as rope_scaling", "others")
-    theta = _theta(config.get("rope_theta"), default_theta)
-    return found[0] if found else ("default", {"rope_theta": theta})
+    return found[0]
 
 
 def _rope_of(
-    label: str, values: Mapping[str, object], outer_theta: object, default_theta: object
+    label: str, values: Mapping[str, object], outer: object, base: float
 ) -> tuple[RopeType, dict[str, float]]:
-    kind = _rope_type(label, values)
-    keys = _ROPE_KEYS[kind]
-    check_keys(label, values, (*keys, *_COMMON_ROPE_KEYS), keys)
-    check_values(label, values, _ROPE_RULES)
-    inner_theta = values.get("rope_theta")
-    if inner_theta is not None and outer_theta is not None and inner_theta != outer_theta:
-        got = f"{inner_theta}, and {outer_theta} beside it"
-        raise mismatch(label, "rope_theta", "one value", got)
-    numbers = {key: float(each) for key in keys if isinstance(each := values[key], int | float)}
+    """Read one spelling, with `type` instead of `rope_type` in older files."""
+    kind: RopeType = value_of(values, "rope_type", value_of(values, "type", "default"))
+    keys = next((keys for known, keys in _ROPE_KEYS.items() if known == kind), ())
+    check_object(label, values, {**_ROPE_RULES, **{key: _SCALING_RULES[key] for key in keys}}, keys)
+    if value_of(values, "type", kind) != kind:
+        raise mismatch(label, "type", f"rope_type '{kind}'", "another")
+    theta = value_of(values, "rope_theta", base)
+    if outer is not None and theta != outer:
+        raise mismatch(label, "rope_theta", "one value", f"{theta}, and {outer} beside it")
+    numbers = {key: float(value_of(values, key, 0.0)) for key in keys}
     if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
         low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
         raise mismatch(label, "low_freq_factor", f"below high_freq_factor {high}", low)
-    theta = _theta(inner_theta, outer_theta, default_theta)
-    return kind, numbers | {"rope_theta": theta}
-
-
-def _rope_type(label: str, values: Mapping[str, object]) -> RopeType:
-    """Read the type, `rope_type` or in older files `type`; null is the default one."""
-    named = [values[key] for key in ("rope_type", "type") if values.get(key) is not None]
-    if len(named) == 2 and named[0] != named[1]:
-        raise mismatch(label, "type", f"rope_type {described(named[0])}", "another")
-    value = named[0] if named else "default"
-    for kind in _ROPE_KEYS:
-        if value == kind:
-            return kind
-    raise mismatch(label, "rope_type", f"one of {', '.join(_ROPE_KEYS)}", described(value))
-
-
-def _theta(*values: object) -> float:
-    return float(next(value for value in values if isinstance(value, int | float)))
+    return kind, numbers | {"rope_theta": float(theta)}

@@ -6,7 +6,7 @@ used, known not to matter, or refused by name.
 Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args.py`.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,8 +21,6 @@ MOST_CONFIG_BYTES = 1 << 16
 T = TypeVar("T")
 Rule = tuple[str, Callable[[object], bool]]
 """A rule in words, for the error, and its check."""
-
-BOOLEAN: Rule = ("true or false", lambda value: isinstance(value, bool))
 
 
 def integer_in(low: int, high: int) -> Rule:
@@ -40,13 +38,16 @@ def number_in(low: float, high: float) -> Rule:
     )
 
 
-def is_one_of(value: object, accepted: tuple[object, ...]) -> bool:
-    """Tell whether a value is one of a tuple; `true` is not 1 here."""
-    return any(
+def one_of(*accepted: object) -> Rule:
+    """Accept these values; `true` is not 1 here."""
+    return " or ".join(map(described, accepted)) or "null", lambda value: any(
         value == one and isinstance(value, bool) == isinstance(one, bool) for one in accepted
     )
 
 
+ANY: Rule = ("any value", lambda _: True)
+OBJECT: Rule = ("an object", lambda value: isinstance(value, dict))
+BOOLEAN = one_of(True, False)
 SIZE = integer_in(1, LARGEST_SIZE)
 
 USED_KEYS: Mapping[str, Rule] = {
@@ -83,24 +84,24 @@ def read_params(path: Path) -> dict[str, object]:
             out of range, or heads that do not divide.
     """
     label, params = label_of(path), read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
-    check_keys(label, params, USED_KEYS.keys() | HARMLESS_KEYS, _NEEDED_KEYS)
-    check_values(label, params, USED_KEYS)
-    for over, under in (("dim", "n_heads"), ("n_heads", "n_kv_heads")):
-        large, small = value_of(params, over, 0), value_of(params, under, 1)
-        if large % small:  # an absent size has a default that divides
-            raise mismatch(label, f"{over} % {under}", 0, f"{large} % {small} = {large % small}")
+    check_object(label, params, {**USED_KEYS, **dict.fromkeys(HARMLESS_KEYS, ANY)}, _NEEDED_KEYS)
+    check_divides(label, params, "dim", "n_heads")
+    check_divides(label, params, "n_heads", "n_kv_heads")
     return params
 
 
-def check_keys(
-    label: str, values: Mapping[str, object], known: Container[str], needed: tuple[str, ...]
+def check_object(
+    label: str, values: Mapping[str, object], rules: Mapping[str, Rule], needed: Iterable[str] = ()
 ) -> None:
-    """Check that all keys are known, and that the needed ones are there and not null.
+    """Check that values follow the rules of their keys, each key has one, and none is missing.
 
-    Raises:
-        CheckpointError: They are not; the text names the first five of them.
+    Null is as good as absent. A CheckpointError names the first five of the wrong keys.
     """
-    unknown = [key for key in values if key not in known]
+    for key, (rule, check) in rules.items():
+        value = values.get(key)
+        if value is not None and not check(value):
+            raise mismatch(label, key, rule, described(value))
+    unknown = [key for key in values if key not in rules]
     if unknown:
         raise mismatch(label, "keys", "only known ones", some_of(unknown))
     missing = [key for key in needed if values.get(key) is None]
@@ -108,15 +109,11 @@ def check_keys(
         raise mismatch(label, "keys", ", ".join(needed), f"without {some_of(missing)}")
 
 
-def check_values(label: str, values: Mapping[str, object], rules: Mapping[str, Rule]) -> None:
-    """Check the values that are there and not null.
-
-    Raises:
-        CheckpointError: A value breaks the rule of its key.
-    """
-    for key, (rule, check) in rules.items():
-        if values.get(key) is not None and not check(values[key]):
-            raise mismatch(label, key, rule, described(values[key]))
+def check_divides(label: str, values: Mapping[str, object], over: str, under: str) -> None:
+    """Check that a size is a multiple of another one; an absent one has a default that divides."""
+    large, small = value_of(values, over, 0), value_of(values, under, 1)
+    if large % small:
+        raise mismatch(label, f"{over} % {under}", 0, f"{large} % {small} = {large % small}")
 
 
 def value_of(values: Mapping[str, object], key: str, default: T) -> T:

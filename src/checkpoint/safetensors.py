@@ -68,27 +68,51 @@ DTYPES: Mapping[str, ml.DType] = {row.file_name: row for row in ml.DTYPES if row
 class TensorEntry:
     """One tensor as the header describes it; `start` and `stop` are bytes of the file."""
 
+    file: MappedFile
     name: str
     dtype: str
     shape: tuple[int, ...]
     start: int
     stop: int
 
+    @property
+    def is_misaligned(self) -> bool:
+        """Tell whether a tensor of a known dtype does not begin at a multiple of its itemsize."""
+        dtype = DTYPES.get(self.dtype)
+        return dtype is not None and self.start % dtype.itemsize != 0
+
+    def make(self, name: str | None = None) -> ml.Tensor:
+        """Make the tensor, under its own name or another: a read-only view of the mapped file.
+
+        A misaligned one is an aligned copy; raise FileMemoryError without memory for that, and
+        CheckpointError for a dtype that `ml` lacks.
+        """
+        dtype, count = DTYPES.get(self.dtype), self.stop - self.start
+        name = self.name if name is None else name
+        if dtype is None:
+            what, rule = f"tensor {shown(self.name)}: dtype", f"one of {', '.join(DTYPES)}"
+            raise mismatch(self.file.label, what, rule, self.dtype)
+        if not self.is_misaligned:
+            buffer = self.file.buffer
+            return ml.Tensor.from_buffer(buffer, dtype, self.shape, offset=self.start, name=name)
+        try:
+            content = np.frombuffer(self.file.buffer, np.uint8, count, self.start).copy()
+        except MemoryError:
+            rule = f"memory for an aligned copy of {count} bytes"
+            text = str(self.refusal(rule, "a refusal by the system"))
+            raise FileMemoryError(text) from None
+        return ml.Tensor.from_numpy(content.view(dtype.numpy_dtype).reshape(self.shape), name)
+
+    def refusal(self, rule: object, got: object) -> CheckpointError:
+        """Form the error for what is wrong with the tensor."""
+        return mismatch(self.file.label, f"tensor {shown(self.name)}", rule, got)
+
 
 class SafetensorsFile:
     """One mapped safetensors file: its entries at once, a tensor when it is asked for.
 
-    Args:
-        path: The file.
-
-    Attributes:
-        file: The mapping.
-        entries: What the header says of each tensor, by name, in the order of their bytes.
-        metadata: The free text of the header.
-
-    Raises:
-        CheckpointError: The file cannot be mapped, does not begin as a safetensors file does, or
-            breaks a rule of the format; the text says which, and at what tensor.
+    `entries` has them by name in the order of their bytes, `metadata` is the free text of the
+    header. A CheckpointError says which rule of the format the file breaks, and at what tensor.
     """
 
     def __init__(self, path: Path) -> None:
@@ -99,52 +123,11 @@ class SafetensorsFile:
             self.file.close()
             raise
 
-    def tensor(self, entry: TensorEntry, name: str) -> ml.Tensor:
-        """Make the tensor of an entry.
-
-        Args:
-            entry: One of `entries`.
-            name: What to call the tensor.
-
-        Returns:
-            A read-only view of the mapped file, or an aligned copy where `is_misaligned` says so.
-
-        Raises:
-            CheckpointError: A dtype that `ml` lacks.
-            FileMemoryError: No memory for the copy of a misaligned tensor.
-        """
-        dtype, buffer = DTYPES.get(entry.dtype), self.file.buffer
-        what = f"tensor {shown(entry.name)}"
-        if dtype is None:
-            rule = f"one of {', '.join(DTYPES)}"
-            raise mismatch(self.file.label, f"{what}: dtype", rule, entry.dtype)
-        if not self.is_misaligned(entry):
-            return ml.Tensor.from_buffer(buffer, dtype, entry.shape, offset=entry.start, name=name)
-        count = entry.stop - entry.start
-        try:
-            content = np.frombuffer(buffer, np.uint8, count, entry.start).copy()
-        except MemoryError:
-            rule = f"memory for an aligned copy of {count} bytes, got a refusal by the system"
-            raise FileMemoryError(f"{self.file.label}: {what}: expected {rule}") from None
-        return ml.Tensor.from_numpy(content.view(dtype.numpy_dtype).reshape(entry.shape), name)
-
-    def is_misaligned(self, entry: TensorEntry) -> bool:
-        """Tell whether a tensor of a known dtype does not begin at a multiple of its itemsize."""
-        dtype = DTYPES.get(entry.dtype)
-        return dtype is not None and entry.start % dtype.itemsize != 0
-
-    # The header
-
     def _refuse(self, what: str, expected: object, got: object) -> NoReturn:
         raise mismatch(self.file.label, what, expected, got)
 
     def _read_header(self) -> None:
         content, self._data_start = self._header_bytes()
-        # Counted before anything is built; an entry whose keys hide behind escapes is counted
-        # after.
-        count = content.count(b'"data_offsets"')
-        if count > _MOST_TENSORS:
-            self._refuse("tensors", f"at most {_MOST_TENSORS}", count)
         try:
             header = parse_strict_json(content, _MOST_VALUES)
         except ValueError as error:
@@ -167,21 +150,17 @@ class SafetensorsFile:
         """Give the JSON text of the header and the byte where the buffer begins."""
         file = self.file
         head = file.buffer[: _LENGTH_BYTES + 1]
-        length, first = int.from_bytes(head[:_LENGTH_BYTES], "little"), head[_LENGTH_BYTES:]
-        stop = _LENGTH_BYTES + length
-        if first != b"{" or not 0 < length <= _MOST_HEADER_BYTES or stop > file.size:
-            is_short = len(head) < _LENGTH_BYTES
-            kind = f"{len(head)} bytes" if head and is_short else file.kind()
-            if is_short or not kind.startswith(("bytes", "a safetensors")):
-                raise mismatch(file.label, "kind", "a safetensors file", kind)
-            if length > _MOST_HEADER_BYTES:
-                self._refuse("header length", f"at most {_MOST_HEADER_BYTES} bytes", length)
-            if stop > file.size:
-                rule = f"at most the {file.size - _LENGTH_BYTES} bytes after it"
-                self._refuse("header length", rule, length)
-            got = f"byte {first[0]:#04x}" if length else "an empty header"
-            self._refuse("header", "'{' as first byte", got)
+        length = int.from_bytes(head[:_LENGTH_BYTES], "little")
+        first = head[_LENGTH_BYTES:][:length]
+        most = min(_MOST_HEADER_BYTES, file.size - _LENGTH_BYTES)
+        if first != b"{" or length > most:
+            if len(head) < _LENGTH_BYTES or not file.kind().startswith(("bytes", "a safetensors")):
+                self._refuse("kind", "a safetensors file", file.kind())
+            if length > most:
+                self._refuse("header length", f"at most {most} bytes", length)
+            self._refuse("header", "'{' as first byte", repr(first))
         # The end of a header is padded with spaces, so that the buffer is aligned.
+        stop = _LENGTH_BYTES + length
         return file.bytes_at(_LENGTH_BYTES, stop).rstrip(b" "), stop
 
     def _entry(self, name: str, item: object) -> TensorEntry:
@@ -200,24 +179,24 @@ class SafetensorsFile:
         what_offsets = f"{what}: data_offsets"
         offsets = self._integers(what_offsets, item["data_offsets"])
         if len(offsets) != 2 or offsets[0] > offsets[1]:
-            self._refuse(what_offsets, "[begin, end], begin <= end", list(offsets)[:5])
+            self._refuse(what_offsets, "[begin, end], begin <= end", offsets[:5])
         start, stop = (self._data_start + offset for offset in offsets)
         if stop > self.file.size:
             rule = f"inside the {self.file.size - self._data_start} bytes of the buffer"
-            self._refuse(what_offsets, rule, list(offsets))
+            self._refuse(what_offsets, rule, offsets)
         needed = math.prod(shape) * bits
         if needed != 8 * (stop - start):
-            rule = f"{list(shape)} x {bits} bits = {needed} bits"
+            rule = f"{shape} x {bits} bits = {needed} bits"
             self._refuse(f"{what}: bytes", rule, f"{8 * (stop - start)} bits")
-        return TensorEntry(name, dtype, shape, start, stop)
+        return TensorEntry(self.file, name, dtype, tuple(shape), start, stop)
 
-    def _integers(self, what: str, value: object) -> tuple[int, ...]:
+    def _integers(self, what: str, value: object) -> list[int]:
         if not isinstance(value, list):
             self._refuse(what, "a list", described(value))
         for item in value:
             if not is_integer(item, 0, _LARGEST):
                 self._refuse(what, f"integers in 0..{_LARGEST}", described(item))
-        return tuple(value)
+        return value
 
     def _check_coverage(self, entries: list[TensorEntry]) -> None:
         """Check that the tensors follow each other without gap or overlap to the file's end."""
@@ -246,22 +225,17 @@ def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
     """
     source = SafetensorsFile(path)
     try:
-        return {name: source.tensor(entry, name) for name, entry in source.entries.items()}
+        return {name: entry.make() for name, entry in source.entries.items()}
     except CheckpointError:
         source.file.close()
         raise
 
 
 def read_index(path: Path) -> dict[Path, list[str]]:
-    """Read `model.safetensors.index.json`.
+    """Read `model.safetensors.index.json`: the tensors of each file, files in order of their names.
 
-    Returns:
-        The names of the tensors that each file must hold, files in the order of their names; all
-        of them are in the directory.
-
-    Raises:
-        CheckpointError: Unreadable, not strict JSON, not a map of names to files, a file that is
-            missing or elsewhere.
+    A CheckpointError says what of it is not strict JSON, or no map of names to files; or which
+    file is missing or elsewhere.
     """
     label, directory = label_of(path), path.parent
     value = read_json_object(path, _MOST_INDEX_BYTES, CheckpointError)

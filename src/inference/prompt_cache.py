@@ -134,13 +134,13 @@ def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock
     for key, value in _metadata(model).items():
         if (got := source.metadata.get(key, "")) != value:
             raise mismatch(label, key, value, shown(got))
-    found = {n: (one.dtype, one.shape, source.is_misaligned(one)) for n, one in entries.items()}
+    found = {n: (one.dtype, one.shape, one.is_misaligned) for n, one in entries.items()}
     blocks, positions = (sum(found[n][1]) if n in found else 0 for n in ("lengths", "ids"))
     layout = _layout(model, min(blocks, _MOST_BLOCKS), positions)
     if found != {one.name: (one.dtype, one.shape, False) for one in layout}:
         rule = f"those of a prompt cache of at most {_MOST_BLOCKS} blocks"
         raise mismatch(label, "tensors", rule, some_of(found))
-    tensors = {name: source.tensor(entry, name) for name, entry in entries.items()}
+    tensors = {name: entry.make() for name, entry in entries.items()}
     parents, lengths, ids = (tensors[n].numpy().tolist() for n in ("parents", "lengths", "ids"))
     stop = 0
     for number, (parent, length) in enumerate(zip(parents, lengths, strict=True)):

@@ -270,7 +270,7 @@ def test_a_tensor_in_two_shards_is_refused(directory: Path) -> None:
     first, _ = sorted(directory.glob("model-*"))
     names = list(arrays)
     write_safetensors(first, {name: arrays[name] for name in [*names[::2], names[1]]})
-    refusal(directory, f"each tensor in one file, got '{names[1]}' (1 in all) of other")
+    refusal(directory, f"only those of the index, got also '{names[1]}' (1 in all)")
 
 
 def test_an_index_and_its_files_must_agree(directory: Path) -> None:

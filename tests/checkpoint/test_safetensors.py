@@ -112,9 +112,9 @@ def test_tensors_are_views_of_the_mapped_file_and_only_misaligned_ones_are_copie
     start = np.frombuffer(source.file.buffer, np.uint8).ctypes.data
     for name, array in arrays().items():
         record = source.entries[name]
-        tensor = source.tensor(record, "renamed")
+        tensor = record.make("renamed")
         copied = shift % array.itemsize != 0
-        assert source.is_misaligned(record) == tensor.is_writable == copied
+        assert record.is_misaligned == tensor.is_writable == copied
         assert copied or tensor.data_pointer == start + record.start
         assert tensor.is_contiguous
         assert tensor.name == "renamed"
@@ -150,9 +150,9 @@ def test_a_dtype_that_ml_lacks_is_named_when_its_tensor_is_made(tmp_path: Path, 
     path = tmp_path / "model.safetensors"
     path.write_bytes(file_bytes({"odd": odd, "good": good}, bytes(2 * width + 4)))
     source = SafetensorsFile(path)
-    assert source.tensor(source.entries["good"], "good").shape == ()
+    assert source.entries["good"].make().shape == ()
     with pytest.raises(CheckpointError, match=rf"tensor 'odd': dtype: .*got {dtype}$"):
-        source.tensor(source.entries["odd"], "odd")
+        source.entries["odd"].make()
     with pytest.raises(CheckpointError, match=dtype):
         read_safetensors(path)
 
@@ -181,21 +181,19 @@ KIND = "kind: expected a safetensors file, got "
 # What is wrong with a file, the file, and words of the refusal.
 BAD = {
     "empty": (b"", f"{KIND}an empty file"),
-    "one byte of a length": (bytes(1), f"{KIND}1 bytes"),
-    "7 bytes of a length": (bytes(7), f"{KIND}7 bytes"),
+    "one byte of a length": (bytes(1), f"{KIND}bytes 00"),
+    "7 bytes of a length": (bytes(7), f"{KIND}bytes 00"),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid", "a Git LFS pointer"),
     "zip": (b"PK\x03\x04" + bytes(60), "a zip archive"),
     "GGUF": (b"GGUF" + bytes(60), "a GGUF file"),
     "page": (b"<!DOCTYPE html>" + bytes(60), "an error page"),
-    "empty header": (file_bytes(b""), "'{' as first byte, got an empty header"),
+    "empty header": (file_bytes(b""), "'{' as first byte, got b''"),
     "one byte": (file_bytes(b"{"), "header: expected JSON"),
-    "beyond the file": (file_bytes(GOOD, DATA, length=10_000), "header length: expected at most"),
-    "all ones": (file_bytes(GOOD, DATA, length=2**64 - 1), "expected at most 16777216 bytes"),
-    "over the limit": (file_bytes(b"{}", length=(16 << 20) + 1), "expected at most 16777216 bytes"),
-    "at the limit": (file_bytes(b"{}", length=16 << 20), "at most the 2 bytes after it"),
-    "one too long": (file_bytes(b"{}", length=3), "expected at most the 2 bytes after it, got 3"),
-    "a space first": (file_bytes(b" {}     "), "'{' as first byte, got byte 0x20"),
-    "an array": (file_bytes(b"[]      "), "'{' as first byte"),
+    "beyond the file": (file_bytes(GOOD, DATA, length=10_000), "at most 142 bytes, got 10000"),
+    "all ones": (file_bytes(GOOD, DATA, length=2**64 - 1), "bytes, got 18446744073709551615"),
+    "one too long": (file_bytes(b"{}", length=3), "header length: expected at most 2 bytes, got 3"),
+    "a space first": (file_bytes(b" {}     "), "'{' as first byte, got b' '"),
+    "an array": (file_bytes(b"[]      "), "'{' as first byte, got b'['"),
     "NUL at the end": (file_bytes(b"{}\0\0"), "header: expected JSON"),
     "two objects": (file_bytes(b"{}{}"), "header: expected JSON"),
     "not UTF-8": (file_bytes(b'{"\xff": 1}'), "expected UTF-8, got other bytes at byte 2"),

@@ -62,7 +62,7 @@ def read_tensors(data: bytes, path: Path) -> None:
 def read_packed(data: bytes, path: Path) -> None:
     source = SafetensorsFile(path)
     try:
-        found = {name: (source, entry) for name, entry in source.entries.items()}
+        found = dict(source.entries)
         kind = "nf4" if any(NF4_STATE in name for name in found) else "int8"
         for name, packed in take_packed(found, kind).items():
             weight = packed.make(name)
