@@ -13,10 +13,8 @@ import contextlib
 import math
 import re
 import struct
-from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
@@ -40,19 +38,16 @@ _MOST_SHOWN = 3  # values of an array
 _DEFAULT_ALIGNMENT, _LARGEST_ALIGNMENT = 32, 1 << 16
 _ALIGNMENT = "general.alignment"
 
-_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-_SCALARS = {
-    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8",
-    11: "<i8", 12: "<f8",
-}  # fmt: skip
 _UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9
-_VALUE_NAMES = (
-    "uint8", "int8", "uint16", "int16", "uint32", "int32", "float32", "bool", "string", "array",
-    "uint64", "int64", "float64",
-)  # fmt: skip
+_SCALARS = {
+    0: np.uint8, 1: np.int8, 2: np.uint16, 3: np.int16, _UINT32: np.uint32, 5: np.int32,
+    6: np.float32, _BOOL: np.bool_, 10: np.uint64, 11: np.int64, 12: np.float64,
+}  # fmt: skip
+_LENGTH = struct.Struct("<Q")  # of a string, before it
 
-_PLAIN = {0: ml.float32, 1: ml.float16, 30: ml.bfloat16}
-DTYPES: Mapping[int, ml.DType | ml.BlockDType] = {**_PLAIN, **ml.GGML_DTYPES}
+DTYPES: Mapping[int, ml.DType | ml.BlockDType] = {
+    0: ml.float32, 1: ml.float16, 30: ml.bfloat16, **ml.GGML_DTYPES,
+}  # fmt: skip
 """The types of tensors that are read, by their numbers in the format."""
 
 _OTHER_TYPES = {
@@ -77,42 +72,32 @@ class GgufArray:
     kind: int  # the type of its values, a key of `_SCALARS` or that of strings
     count: int  # of its values
     content: bytes = field(repr=False)  # their bytes; before each string its length, all inside
-    ends: Sequence[int] = field(repr=False, default=())  # of strings: where each ends in `content`
 
     def values(self, most: int | None = None) -> list[object]:
         """Decode the first `most` values, or all: int, float, bool or str.
 
-        Raises:
-            CheckpointError: A string that is not UTF-8.
+        Raise CheckpointError for a string that is not UTF-8.
         """
         count = self.count if most is None else min(self.count, most)
         if self.kind != _STRING:
             return [*np.frombuffer(self.content, _SCALARS[self.kind], count).tolist()]
-        # All are decoded at once: each length becomes one NUL, at which the text is split.
-        ends = np.asarray(self.ends[:count], np.int64)
-        lengths = np.concatenate(([0], ends[:-1]))[:count]  # where they are
-        data = np.frombuffer(self.content, np.uint8, ends[-1] if count else 0).copy()
-        data[lengths], kept = 0, np.ones(len(data), np.bool_)
-        for place in range(1, _U64.size):
-            kept[lengths + place] = False
-        with contextlib.suppress(UnicodeDecodeError):
-            texts = data[kept].tobytes().decode().split("\0")[1:]
-            if len(texts) == count:
-                return [*texts]
-        found: list[object] = []
-        try:  # one holds a NUL, or is not UTF-8
-            for start, end in zip((lengths + _U64.size).tolist(), ends.tolist(), strict=True):
-                found.append(self.content[start:end].decode())
+        content, found, at = self.content, list[object](), 0
+        try:
+            for _ in range(count):
+                start = at + _LENGTH.size
+                at = start + _LENGTH.unpack_from(content, at)[0]
+                found.append(content[start:at].decode())
         except UnicodeDecodeError as error:
-            what, got = f"[{len(found)}]", f"other bytes at byte {error.start}"
-            raise mismatch(self.where + what, "text", "UTF-8", got) from None
+            what, got = f"{self.where}[{len(found)}]", f"other bytes at byte {error.start}"
+            raise mismatch(what, "text", "UTF-8", got) from None
         return found
 
     def __str__(self) -> str:
         """Show type, count and the first values."""
+        name = "string" if self.kind == _STRING else np.dtype(_SCALARS[self.kind]).name
         head = ", ".join(map(described, self.values(_MOST_SHOWN)))
         more = ", ..." if self.count > _MOST_SHOWN else ""
-        return f"{self.count} of {_VALUE_NAMES[self.kind]}: {head}{more}"
+        return f"{self.count} of {name}: {head}{more}"
 
 
 GgufValue: TypeAlias = int | float | bool | str | GgufArray
@@ -149,11 +134,7 @@ class GgufFile:
     tensors: Mapping[str, GgufTensor]  # in its order; inside the file and not overlapping
 
     def decoded(self, prefix: str) -> dict[str, object]:
-        """Return the keys that begin with a prefix, arrays as lists.
-
-        Raises:
-            CheckpointError: A string in an array is not UTF-8.
-        """
+        """Return the keys that begin with a prefix, arrays as lists, as `GgufArray.values`."""
         return {
             key: value.values() if isinstance(value, GgufArray) else value
             for key, value in self.keys.items()
@@ -161,11 +142,7 @@ class GgufFile:
         }
 
     def map(self) -> MappedFile:
-        """Map the file again, to use its tensors.
-
-        Raises:
-            CheckpointError: It cannot be mapped, or has another size now.
-        """
+        """Map the file again, to use its tensors; raise CheckpointError for another size now."""
         file = MappedFile(self.path)
         if file.size != self.size:
             size = file.size
@@ -177,9 +154,8 @@ class GgufFile:
 def read_gguf(path: Path) -> GgufFile:
     """Read the header of a GGUF file.
 
-    Raises:
-        CheckpointError: The file is not one of a known version, or breaks a rule of the format; the
-            text says which, and at what key or tensor.
+    A CheckpointError says which version it has, or which rule of the format is broken at what key
+    or tensor.
     """
     with contextlib.closing(MappedFile(path)) as file:
         return GgufFile(path, file.label, file.size, *_Reader(file).read_header())
@@ -194,8 +170,8 @@ class _Reader:
     def read_header(self) -> tuple[int, dict[str, GgufValue], dict[str, GgufTensor]]:
         """Return the version, the keys and the entries."""
         version = self._version()
-        tensor_count = self._number("number of tensors", _U64)
-        key_count = self._number("number of keys", _U64)
+        tensor_count = self._integer("number of tensors", 8)
+        key_count = self._integer("number of keys", 8)
         # The shortest key and the shortest entry that there can be.
         self._check_count("number of tensors", tensor_count, _MOST_TENSORS, 8 + 1 + 4 + 8 + 4 + 8)
         self._check_count("number of keys", key_count, _MOST_KEYS, 8 + 1 + 4 + 1)
@@ -205,20 +181,27 @@ class _Reader:
             what = f"key {shown(name)}"
             if name in keys or not name:
                 self._refuse(what, "a new name", "it again" if name else "none")
-            keys[name] = self._value(what, self._number(f"{what}: type", _U32), name == _ALIGNMENT)
-        raw = [self._entry(number) for number in range(tensor_count)]
-        return version, keys, self._placed(raw, self._alignment(keys))
+            kind = self._integer(f"{what}: type", 4)
+            if name == _ALIGNMENT and kind != _UINT32:
+                self._refuse(f"{what}: type", f"{_UINT32}, uint32", kind)
+            keys[name] = self._value(what, kind)
+        alignment = keys.get(_ALIGNMENT, _DEFAULT_ALIGNMENT)
+        assert isinstance(alignment, int), "its type is checked"
+        if not 8 <= alignment <= _LARGEST_ALIGNMENT or alignment & (alignment - 1):
+            rule = f"a power of two in 8..{_LARGEST_ALIGNMENT}"
+            self._refuse(f"key {shown(_ALIGNMENT)}", rule, alignment)
+        entries = [self._entry(number, alignment) for number in range(tensor_count)]
+        return version, keys, self._placed(entries, -(-self._at // alignment) * alignment)
 
     def _refuse(self, what: str, expected: object, got: object) -> NoReturn:
         raise mismatch(self._file.label, what, expected, got)
 
     def _version(self) -> int:
-        if self._buffer[: len(MAGIC)] != MAGIC:
+        if self._take("kind", min(len(MAGIC), self._size)) != MAGIC:
             self._refuse("kind", "a GGUF file", self._file.kind())
-        self._at = len(MAGIC)
-        version = self._number("version", _U32)
+        version = self._integer("version", 4)
         if version not in _VERSIONS:
-            is_swapped = int.from_bytes(_U32.pack(version), "big") in (1, *_VERSIONS)
+            is_swapped = int.from_bytes(version.to_bytes(4, "little")) in (1, *_VERSIONS)
             got = "a big-endian file" if is_swapped else version
             self._refuse("version", " or ".join(map(str, _VERSIONS)), got)
         return version
@@ -227,9 +210,9 @@ class _Reader:
         """Check a number of parts against what is allowed, and what the rest of the file holds."""
         if count > most:
             self._refuse(what, f"at most {most}", count)
-        if count * least_bytes > self._size - self._at:
-            rule = f"at most {(self._size - self._at) // least_bytes}, which the file has room for"
-            self._refuse(what, rule, count)
+        room = (self._size - self._at) // least_bytes
+        if count > room:
+            self._refuse(what, f"at most {room}, which the file has room for", count)
 
     def _take(self, what: str, count: int) -> bytes:
         """Return the next bytes, which must be there, and pass over them."""
@@ -239,12 +222,11 @@ class _Reader:
         self._at = start + count
         return self._buffer[start : self._at]
 
-    def _number(self, what: str, kind: struct.Struct) -> int:
-        number: int = kind.unpack(self._take(what, kind.size))[0]
-        return number
+    def _integer(self, what: str, size: int) -> int:
+        return int.from_bytes(self._take(what, size), "little")
 
     def _text(self, what: str, most: int) -> str:
-        length = self._number(what, _U64)
+        length = self._integer(what, 8)
         if length > most:
             self._refuse(f"{what}: bytes", f"at most {most}", length)
         try:
@@ -252,119 +234,91 @@ class _Reader:
         except UnicodeDecodeError as error:
             self._refuse(what, "UTF-8", f"other bytes at byte {error.start}")
 
-    def _value(self, what: str, kind: int, is_alignment: bool) -> GgufValue:
-        if is_alignment and kind != _UINT32:
-            got = _VALUE_NAMES[kind] if kind < len(_VALUE_NAMES) else kind
-            self._refuse(f"{what}: type", "uint32", got)
+    def _value(self, what: str, kind: int) -> GgufValue:
         if kind == _STRING:
             return self._text(what, _MOST_TEXT_BYTES)
         if kind == _ARRAY:
             return self._array(what)
         if kind not in _SCALARS:
-            self._refuse(f"{what}: type", f"0 to {len(_VALUE_NAMES) - 1}", kind)
+            self._refuse(f"{what}: type", f"0 to {max(_SCALARS)}", kind)
         value: int | float | bool = self._numbers(what, kind, 1).tolist()[0]
         return value
 
     def _numbers(self, what: str, kind: int, count: int) -> "np.ndarray[tuple[int], np.dtype]":
         dtype = np.dtype(_SCALARS[kind])
         found = np.frombuffer(self._take(what, count * dtype.itemsize), dtype)
-        if kind == _BOOL and found.view(np.uint8).max(initial=0) > 1:
-            self._refuse(what, "0 or 1 for a truth value", int(found.view(np.uint8).max()))
+        if kind == _BOOL and (most := int(found.view(np.uint8).max(initial=0))) > 1:
+            self._refuse(what, "0 or 1 for a truth value", most)
         return found
 
     def _array(self, what: str) -> GgufArray:
-        kind, count = self._number(f"{what}: type", _U32), self._number(f"{what}: length", _U64)
+        kind, count = self._integer(f"{what}: type", 4), self._integer(f"{what}: length", 8)
         if kind != _STRING and kind not in _SCALARS:
             got = "an array" if kind == _ARRAY else kind
             self._refuse(f"{what}: type of values", "numbers, truth values or strings", got)
-        width = _U64.size if kind == _STRING else np.dtype(_SCALARS[kind]).itemsize
+        width = _LENGTH.size if kind == _STRING else np.dtype(_SCALARS[kind]).itemsize
         self._check_count(f"{what}: length", count, _MOST_ARRAY_BYTES // width, width)
         start = self._at
-        ends: Sequence[int] = ()
         if kind == _STRING:
-            ends = self._skip_strings(what, count)
+            self._skip_strings(what, count)
         else:
             self._numbers(what, kind, count)
         where = f"{self._file.label}: {what}"
-        return GgufArray(where, kind, count, self._buffer[start : self._at], ends)
+        return GgufArray(where, kind, count, self._buffer[start : self._at])
 
-    def _skip_strings(self, what: str, count: int) -> Sequence[int]:
-        """Pass over strings; return where each ends, counted from here."""
-        buffer, at, unpack = self._buffer, self._at, _U64.unpack_from
-        last, start = self._size - _U64.size, at
-        ends: list[int] = []
+    def _skip_strings(self, what: str, count: int) -> None:
+        buffer, start, at, last = self._buffer, self._at, self._at, self._size - _LENGTH.size
         for _ in range(count):
             if at > last:
+                at = self._size + 1
                 break
-            at += _U64.size + unpack(buffer, at)[0]
-            ends.append(at)
-        if len(ends) < count or at > self._size:
+            at += _LENGTH.size + _LENGTH.unpack_from(buffer, at)[0]
+        if at > self._size:
             self._refuse(f"{what}: strings", f"{count} before byte {self._size}", "longer ones")
         if at - start > _MOST_ARRAY_BYTES:
             self._refuse(f"{what}: bytes", f"at most {_MOST_ARRAY_BYTES}", at - start)
         self._at = at
-        return array("q", [end - start for end in ends])
 
-    def _alignment(self, keys: Mapping[str, GgufValue]) -> int:
-        value = keys.get(_ALIGNMENT, _DEFAULT_ALIGNMENT)
-        assert isinstance(value, int), "its type is checked"
-        if not 8 <= value <= _LARGEST_ALIGNMENT or value & (value - 1):
-            rule = f"a power of two in 8..{_LARGEST_ALIGNMENT}"
-            self._refuse(f"key {shown(_ALIGNMENT)}", rule, value)
-        return value
-
-    def _entry(self, number: int) -> tuple[str, tuple[int, ...], int, int]:
-        """Read name, shape, type and offset of a tensor."""
+    def _entry(self, number: int, alignment: int) -> GgufTensor:
+        """Read one entry; `start` and `stop` count from the beginning of the data."""
         name = self._text(f"tensor {number}: name", _MOST_NAME_BYTES)
         what = f"tensor {shown(name)}"
-        count = self._number(f"{what}: number of dimensions", _U32)
+        count = self._integer(f"{what}: number of dimensions", 4)
         if not 1 <= count <= _MOST_DIMENSIONS:
             self._refuse(f"{what}: number of dimensions", f"1 to {_MOST_DIMENSIONS}", count)
-        sizes = [self._number(f"{what}: shape", _U64) for _ in range(count)]
-        if 0 in sizes:
-            self._refuse(f"{what}: shape", "no size of 0", sizes[::-1])
-        kind = self._number(f"{what}: type", _U32)
-        return name, tuple(reversed(sizes)), kind, self._number(f"{what}: offset", _U64)
-
-    def _placed(
-        self, raw: list[tuple[str, tuple[int, ...], int, int]], alignment: int
-    ) -> dict[str, GgufTensor]:
-        """Check types, sizes and places of all tensors; return them by name."""
-        data_start = -(-self._at // alignment) * alignment
-        found: dict[str, GgufTensor] = {}
-        for name, shape, kind, offset in raw:
-            what = f"tensor {shown(name)}"
-            if name in found:
-                self._refuse(what, "a new name", "it again")
-            dtype, nbytes = self._type(what, kind, shape)
-            if offset % alignment:
-                self._refuse(f"{what}: offset", f"a multiple of {alignment}", offset)
-            start, stop = data_start + offset, data_start + offset + nbytes
-            if stop > self._size:
-                room = max(self._size - data_start, 0)
-                got = f"{nbytes} at {offset}"
-                self._refuse(f"{what}: bytes", f"inside the {room} bytes of the data", got)
-            found[name] = GgufTensor(name, dtype, shape, start, stop)
-        ordered = sorted(found.values(), key=lambda tensor: tensor.start)
-        for before, after in pairwise(ordered):
-            if after.start < before.stop:
-                rule = f"{before.stop - data_start} or more, the end of {shown(before.name)}"
-                self._refuse(f"tensor {shown(after.name)}: offset", rule, after.start - data_start)
-        return found
-
-    def _type(
-        self, what: str, kind: int, shape: tuple[int, ...]
-    ) -> tuple[ml.DType | ml.BlockDType, int]:
-        """Return the dtype of a tensor and its bytes."""
+        shape = tuple(self._integer(f"{what}: shape", 8) for _ in range(count))[::-1]
+        if 0 in shape:
+            self._refuse(f"{what}: shape", "no size of 0", list(shape))
+        kind, offset = self._integer(f"{what}: type", 4), self._integer(f"{what}: offset", 8)
         dtype = DTYPES.get(kind)
         if dtype is None:
             rule = f"one of {', '.join(each.name for each in DTYPES.values())}"
-            got = _OTHER_TYPES.get(kind)
-            self._refuse(f"{what}: type", rule, f"{kind} ({got})" if got else kind)
+            got = f"{kind} ({_OTHER_TYPES[kind]})" if kind in _OTHER_TYPES else kind
+            self._refuse(f"{what}: type", rule, got)
         if isinstance(dtype, ml.BlockDType) and shape[-1] % dtype.block_size:
             rule = f"a multiple of {dtype.block_size}, a block of {dtype}"
             self._refuse(f"{what}: row length", rule, shape[-1])
-        return dtype, nbytes_of(dtype, shape)
+        if offset % alignment:
+            self._refuse(f"{what}: offset", f"a multiple of {alignment}", offset)
+        return GgufTensor(name, dtype, shape, offset, offset + nbytes_of(dtype, shape))
+
+    def _placed(self, entries: list[GgufTensor], data_start: int) -> dict[str, GgufTensor]:
+        """Check names and places of all tensors; return them by name, in the order of the data."""
+        found: dict[str, GgufTensor] = {}
+        room, last = max(self._size - data_start, 0), ""
+        for entry in sorted(entries, key=lambda entry: entry.start):
+            what = f"tensor {shown(entry.name)}"
+            if entry.name in found:
+                self._refuse(what, "a new name", "it again")
+            if entry.stop > room:
+                got = f"{entry.stop - entry.start} at {entry.start}"
+                self._refuse(f"{what}: bytes", f"inside the {room} bytes of the data", got)
+            if found and entry.start < (end := found[last].stop - data_start):
+                rule = f"{end} or more, the end of {shown(last)}"
+                self._refuse(f"{what}: offset", rule, entry.start)
+            start, stop, last = data_start + entry.start, data_start + entry.stop, entry.name
+            found[last] = replace(entry, start=start, stop=stop)
+        return found
 
 
 # Files in several parts
@@ -373,15 +327,9 @@ class _Reader:
 def read_gguf_parts(path: Path) -> list[GgufFile]:
     """Read the header of a file, and of all its parts where `split.count` says that there are more.
 
-    Args:
-        path: A whole file, or the first part, `NAME-00001-of-00003.gguf`.
-
-    Returns:
-        The parts in their order. Only the first has the keys of the model.
-
-    Raises:
-        CheckpointError: As `read_gguf`; a later part was given, a part is missing, is another
-            one than its name says, or is elsewhere; a tensor is in two parts or missing.
+    The path is that of a whole file, or of the first part, `NAME-00001-of-00003.gguf`, which alone
+    has the keys of the model. A CheckpointError says which part is another one than its name says,
+    missing or elsewhere, or which tensor is in two parts or missing.
     """
     first = read_gguf(path)
     count = _part_number(first, "split.count", 1)
@@ -407,10 +355,9 @@ def read_gguf_parts(path: Path) -> list[GgufFile]:
             if found != expected:
                 raise mismatch(part.label, f"key '{key}'", expected, found)
         for name in part.tensors:
-            if name in owners:
+            if owners.setdefault(name, part.label) != part.label:
                 got = f"it in {owners[name]} too"
                 raise mismatch(part.label, f"tensor {shown(name)}", "it in one part", got)
-            owners[name] = part.label
     total = _part_number(first, "split.tensors.count", len(owners))
     if total != len(owners):
         raise mismatch(first.label, "tensors of all parts", total, len(owners))

@@ -26,16 +26,7 @@ NewValue = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[f
 
 
 class GgufWriter(TensorWriter):
-    """A new GGUF file.
-
-    Args:
-        path: The file, which must not exist.
-        keys: Its keys and their values, in order.
-        tensors: The dtype and the shape of each tensor that is going to be written, by its name.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """A new GGUF file of these keys, in order, and of tensors of these dtypes and shapes."""
 
     def __init__(
         self,

@@ -38,17 +38,10 @@ _KINDS = (
 
 
 class MappedFile:
-    """One regular file mapped read-only.
+    """One regular file mapped read-only; the `buffer` of an empty one is empty.
 
-    The mapping lives as long as this object or any tensor made from it. `close` lets go of it
-    without pulling the memory from under such tensors.
-
-    Args:
-        path: The file to map. An empty file is accepted; its `buffer` is then empty.
-
-    Raises:
-        CheckpointError: The path is missing, unreadable or not a regular file.
-        FileMemoryError: The address space is too small for it, as below a limit of the process.
+    The mapping lives as long as this object or any tensor made from it. A FileMemoryError says
+    that the address space is too small for it, as below a limit of the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,9 +50,8 @@ class MappedFile:
         self.buffer: mmap.mmap | bytes = b""
         try:
             with open_regular(path, CheckpointError) as stream:
-                status = os.fstat(stream.fileno())
-                self.size = status.st_size
-                self._identity = _identity(status)
+                self._identity = _identity(os.fstat(stream.fileno()))
+                self.size = self._identity[2]
                 if self.size:
                     self.buffer = mmap.mmap(stream.fileno(), self.size, access=mmap.ACCESS_READ)
         except (OSError, ValueError, OverflowError) as error:
@@ -87,13 +79,10 @@ class MappedFile:
         return f"bytes {head[:8].hex(' ')}"
 
     def check_unchanged(self) -> None:
-        """Check that the bytes under the mapping are still those that were opened.
+        """Raise CheckpointError if the mapped file was truncated or rewritten in place.
 
         A file that was *replaced* (a new file under the old name) is accepted: the mapping keeps
-        the old one. A file that was truncated or rewritten in place is not.
-
-        Raises:
-            CheckpointError: The mapped file has another size or a later time of change.
+        the old one.
         """
         if isinstance(self.buffer, mmap.mmap) and self.buffer.size() < self.size:
             got = f"{self.buffer.size()} (truncated while in use)"
@@ -121,8 +110,7 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 def file_fingerprint(path: Path, error: type[Exception] = CheckpointError) -> str:
     """Return the size of a weight file and a hash of it, above 4 MiB of 1024 samples.
 
-    Raises:
-        Exception: Of the type `error`: the path names no file that can be read.
+    Raise `error` where the path names no file that can be read.
     """
     digest = hashlib.sha256()
     with open_regular(path, error) as file:

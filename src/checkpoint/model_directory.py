@@ -19,7 +19,7 @@ from .safetensors import read_index
 if TYPE_CHECKING:
     from .gguf import GgufFile
 
-_META_FILES = "params.json, consolidated.00.pth (and further shards) and tokenizer.model"
+_META_FILES = "params.json, consolidated.00.pth (or several), tokenizer.model; here or in original/"
 _HUGGING_FACE_FILES = (
     "config.json, model.safetensors (or model.safetensors.index.json and its shards) and "
     "tokenizer.json or tokenizer.model"
@@ -40,11 +40,7 @@ class ModelDirectory:
 
     @cached_property
     def gguf_parts(self) -> "list[GgufFile]":
-        """Return the headers of a GGUF file and of its further parts, read once.
-
-        Raises:
-            CheckpointError: One cannot be used.
-        """
+        """Return the headers of a GGUF file and of its further parts, read once."""
         from .gguf import read_gguf_parts  # of GGUF files alone
 
         return read_gguf_parts(self.path)
@@ -55,9 +51,6 @@ class ModelDirectory:
 
         With each file come the names of the tensors that an index says are in it; None without
         one. Hugging Face's single file is preferred to an index.
-
-        Raises:
-            CheckpointError: There are none, one is missing, or the index cannot be used.
         """
         if self.layout == "Meta":
             return label_of(self.path), dict.fromkeys(_shard_files(self.path))
@@ -72,11 +65,7 @@ class ModelDirectory:
 
     @property
     def weight_files(self) -> list[Path]:
-        """Return the files of the weights.
-
-        Raises:
-            CheckpointError: As `weights`.
-        """
+        """Return the files of the weights; raise CheckpointError where one is missing."""
         return list(self.weights[1])
 
 
@@ -85,9 +74,7 @@ def find_model_directory(path: Path) -> ModelDirectory:
 
     Downloads from Hugging Face's hub may hold both layouts, Meta's in `original/`, or one of them
     only in part. The files at the top are preferred if they are whole: Hugging Face's, then Meta's.
-
-    Raises:
-        CheckpointError: There are none; the text lists what was found, and what is needed.
+    A CheckpointError lists what was found, and what is needed.
     """
     if _is_gguf(path):
         return ModelDirectory("GGUF", path)
@@ -102,18 +89,20 @@ def find_model_directory(path: Path) -> ModelDirectory:
     label = label_of(path)
     if not os.path.isdir(path):
         found = "a file" if os.path.exists(path) else "nothing"
-        raise mismatch(label, "path", "a model directory or a GGUF file", f"{found}{_advice(path)}")
-    lacking = ""
-    if any(name.endswith(".safetensors") for name in _names(path)):
+        if found == "nothing" and _HUB_NAME.fullmatch(str(path)):
+            found += (
+                f"; if it is a model on Hugging Face's hub, get it with "
+                f"`hf download {path} --local-dir {path.name}` and give {path.name}"
+            )
+        raise mismatch(label, "path", "a model directory or a GGUF file", found)
+    lacking, suffixes = "", {Path(name).suffix.lower() for name in _names(path)}
+    if ".safetensors" in suffixes:
         lacking = f"the latter without {CONFIG_FILE if has_weights else _INDEX}: "
     elif has_config:
         lacking = f"the latter without {_SINGLE}: "
-    elif any(name.lower().endswith(_GGUF) for name in _names(path)):
+    elif _GGUF in suffixes:
         lacking = "a GGUF file, which can be given itself: "
-    rule = (
-        f"Meta's layout ({_META_FILES}; here or in original/) or Hugging Face's "
-        f"({_HUGGING_FACE_FILES})"
-    )
+    rule = f"Meta's layout ({_META_FILES}) or Hugging Face's ({_HUGGING_FACE_FILES})"
     raise mismatch(label, "files", rule, f"{lacking}{listing_of(path)}")
 
 
@@ -127,16 +116,6 @@ def _is_gguf(path: Path) -> bool:
         from .gguf import MAGIC
 
         return stream.read(len(MAGIC)) == MAGIC
-
-
-def _advice(path: Path) -> str:
-    """Say what to do with what looks like a name on Hugging Face's hub."""
-    if _HUB_NAME.fullmatch(str(path)) and not os.path.exists(path):
-        return (
-            f"; if it is a model on Hugging Face's hub, get it with "
-            f"`hf download {path} --local-dir {path.name}` and give {path.name}"
-        )
-    return ""
 
 
 def _shard_files(directory: Path) -> list[Path]:

@@ -1,10 +1,10 @@
 """The tensors of a Llama: their names, their sizes, and how Meta splits each over shards.
 
-One table has Meta's names, which are those of the model's attributes, and Hugging Face's; another
-one has GGUF's. The rows of wq and wk have another order in Hugging Face's files: the two halves of
-each head, where Meta has pairs of neighbours. GGUF files have either, which follows from their
-architecture. Nothing here moves rows; `ml.rotary_embedding` pairs either order. What the families
-next to Llama have beside its tensors, or under another name, are the `LayerParts`.
+One table has Meta's names, which are those of the model's attributes, Hugging Face's and GGUF's.
+The rows of wq and wk have another order in Hugging Face's files: the two halves of each head, where
+Meta has pairs of neighbours. GGUF files have either, which follows from their architecture. Nothing
+here moves rows; `ml.rotary_embedding` pairs either order. What the families next to Llama have
+beside its tensors, or under another name, are the `LayerParts`.
 
 Sizes are written with the letters of the legend: `D` model dim, `Hh` query heads x head dim, `Kh`
 key/value heads x head dim, `h` head dim, `F` feed-forward dim, `V` vocabulary.
@@ -37,40 +37,51 @@ class Sharding(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TensorRow:
-    """One line of the table: two names, a split, and the sizes in letters of the legend."""
+    """One line of the table: three names, a split, and the sizes in letters of the legend."""
 
     name: str
     hugging_face: str
+    gguf: str
     split: Sharding
     sizes: tuple[str, ...]
-    optional: bool = False
+    optional: bool = False  # the output layer, for which the embeddings may serve
 
 
+def _row(name: str, hugging_face: str, gguf: str, split: Sharding, *sizes: str) -> TensorRow:
+    return TensorRow(
+        f"{name}.weight", f"{hugging_face}.weight", f"{gguf}.weight", split, sizes, name == "output"
+    )
+
+
+_ROWS, _COLUMNS, _WHOLE, _EMBEDDINGS = Sharding
 _MODEL_ROWS = (
-    TensorRow(
-        "tok_embeddings.weight", "model.embed_tokens.weight", Sharding.EMBEDDINGS, ("V", "D")
-    ),
-    TensorRow("norm.weight", "model.norm.weight", Sharding.REPLICATED, ("D",)),
-    # Absent where the embeddings serve as output layer too.
-    TensorRow("output.weight", "lm_head.weight", Sharding.ROWS, ("V", "D"), optional=True),
+    _row("tok_embeddings", "model.embed_tokens", "token_embd", _EMBEDDINGS, "V", "D"),
+    _row("norm", "model.norm", "output_norm", _WHOLE, "D"),
+    _row("output", "lm_head", "output", _ROWS, "V", "D"),
 )
 _LAYER_ROWS = (
-    TensorRow("attention_norm.weight", "input_layernorm.weight", Sharding.REPLICATED, ("D",)),
-    TensorRow("attention.wq.weight", "self_attn.q_proj.weight", Sharding.ROWS, ("Hh", "D")),
-    TensorRow("attention.wk.weight", "self_attn.k_proj.weight", Sharding.ROWS, ("Kh", "D")),
-    TensorRow("attention.wv.weight", "self_attn.v_proj.weight", Sharding.ROWS, ("Kh", "D")),
-    TensorRow("attention.wo.weight", "self_attn.o_proj.weight", Sharding.COLUMNS, ("D", "Hh")),
-    TensorRow("ffn_norm.weight", "post_attention_layernorm.weight", Sharding.REPLICATED, ("D",)),
-    TensorRow("feed_forward.w1.weight", "mlp.gate_proj.weight", Sharding.ROWS, ("F", "D")),
-    TensorRow("feed_forward.w2.weight", "mlp.down_proj.weight", Sharding.COLUMNS, ("D", "F")),
-    TensorRow("feed_forward.w3.weight", "mlp.up_proj.weight", Sharding.ROWS, ("F", "D")),
+    _row("attention_norm", "input_layernorm", "attn_norm", _WHOLE, "D"),
+    _row("attention.wq", "self_attn.q_proj", "attn_q", _ROWS, "Hh", "D"),
+    _row("attention.wk", "self_attn.k_proj", "attn_k", _ROWS, "Kh", "D"),
+    _row("attention.wv", "self_attn.v_proj", "attn_v", _ROWS, "Kh", "D"),
+    _row("attention.wo", "self_attn.o_proj", "attn_output", _COLUMNS, "D", "Hh"),
+    _row("ffn_norm", "post_attention_layernorm", "ffn_norm", _WHOLE, "D"),
+    _row("feed_forward.w1", "mlp.gate_proj", "ffn_gate", _ROWS, "F", "D"),
+    _row("feed_forward.w2", "mlp.down_proj", "ffn_down", _COLUMNS, "D", "F"),
+    _row("feed_forward.w3", "mlp.up_proj", "ffn_up", _ROWS, "F", "D"),
+)
+# OLMo 2 has the norms of a layer at the end of attention and feed-forward.
+_NORMS_AFTER = (
+    _row("attention_norm", "post_attention_layernorm", "post_attention_norm", _WHOLE, "D"),
+    _row("ffn_norm", "post_feedforward_layernorm", "post_ffw_norm", _WHOLE, "D"),
 )
 # Each matrix of a layer may have a bias, one element per row; Meta's models have none.
 _BIAS_ROWS = {
     row.name.split(".")[1]: TensorRow(
         row.name.replace(".weight", ".bias"),
         row.hugging_face.replace(".weight", ".bias"),
-        Sharding.ROWS,
+        row.gguf.replace(".weight", ".bias"),
+        _ROWS,
         row.sizes[:1],
     )
     for row in _LAYER_ROWS
@@ -78,31 +89,12 @@ _BIAS_ROWS = {
 }
 # Norms of queries and keys: Qwen3's of each head by itself, OLMo 2's of all heads together.
 _QUERY_KEY_NORM_ROWS = {
-    kind: tuple(
-        TensorRow(
-            f"attention.{x}_norm.weight",
-            f"self_attn.{x}_norm.weight",
-            Sharding.REPLICATED,
-            ("h" if kind == "head" else all_heads,),
-        )
-        for x, all_heads in (("q", "Hh"), ("k", "Kh"))
+    kind: (
+        _row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", _WHOLE, q),
+        _row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", _WHOLE, k),
     )
-    for kind in ("head", "all")
+    for kind, q, k in (("head", "h", "h"), ("all", "Hh", "Kh"))
 }
-# OLMo 2 has the norms of a layer at the end of attention and feed-forward.
-_NAMES_AFTER = {
-    "input_layernorm.weight": "post_attention_layernorm.weight",
-    "post_attention_layernorm.weight": "post_feedforward_layernorm.weight",
-}
-# What GGUF calls them, without the layer before and `.weight` or `.bias` after the name.
-_GGUF_NAMES = {
-    "tok_embeddings": "token_embd", "norm": "output_norm", "output": "output",
-    "attention_norm": "attn_norm", "attention.wq": "attn_q", "attention.wk": "attn_k",
-    "attention.wv": "attn_v", "attention.wo": "attn_output", "ffn_norm": "ffn_norm",
-    "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
-    "attention.q_norm": "attn_q_norm", "attention.k_norm": "attn_k_norm",
-}  # fmt: skip
-_GGUF_NAMES_AFTER = {"attention_norm": "post_attention_norm", "ffn_norm": "post_ffw_norm"}
 _BY_NAME = {row.name: row for row in _MODEL_ROWS}
 _BY_LAYER_NAME = {row.name: row for row in _LAYER_ROWS}
 
@@ -130,7 +122,8 @@ def rows_of(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> Iterator[tuple
     """Give (full name, row) of each tensor that a model has; `parts` as in `ModelArgs`."""
     biases = (row for matrix, row in _BIAS_ROWS.items() if matrix in parts.biases)
     norms = _QUERY_KEY_NORM_ROWS.get(parts.query_key_norm or "", ())
-    layer_rows = (*_LAYER_ROWS, *biases, *norms)
+    after = {row.name: row for row in _NORMS_AFTER if parts.norms_after}
+    layer_rows = (*(after.get(row.name, row) for row in _LAYER_ROWS), *biases, *norms)
     for row in _MODEL_ROWS:
         yield row.name, row
     for layer in range(layer_count):
@@ -142,20 +135,15 @@ def hugging_face_names(
     layer_count: int, parts: LayerParts = LLAMA_PARTS
 ) -> Iterator[tuple[str, str]]:
     """Give (name in Hugging Face's files, Meta's name) of each tensor, as `rows_of` orders them."""
-    others = _NAMES_AFTER if parts.norms_after else {}
     for name, row in rows_of(layer_count, parts):
         layer = name.removesuffix(row.name)
-        theirs = others.get(row.hugging_face, row.hugging_face)
-        yield f"model.{layer}{theirs}" if layer else theirs, name
+        yield f"model.{layer}{row.hugging_face}" if layer else row.hugging_face, name
 
 
 def gguf_names(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> Iterator[tuple[str, str]]:
     """Give (name in GGUF files, Meta's name) of each tensor, as `rows_of` orders them."""
-    names = _GGUF_NAMES | (_GGUF_NAMES_AFTER if parts.norms_after else {})
     for name, row in rows_of(layer_count, parts):
-        stem, _, ending = row.name.rpartition(".")
-        layer = name.removesuffix(row.name).replace("layers", "blk")
-        yield f"{layer}{names[stem]}.{ending}", name
+        yield f"{name.removesuffix(row.name).replace('layers', 'blk')}{row.gguf}", name
 
 
 def row_of(name: str) -> TensorRow | None:
@@ -176,21 +164,13 @@ def is_harmless(name: str) -> bool:
 
 
 def split_dim(row: TensorRow, shape: tuple[int, ...], dim: int) -> int | None:
-    """Say which dimension of a shard's tensor is a part of the whole.
+    """Say which dimension of a shard's tensor is a part of the whole; None where it has all.
 
-    Args:
-        row: The tensor's row of the table.
-        shape: The shard's shape.
-        dim: `D`; an embedding split by rows is `[V/n, D]`, one split by columns `[V, D/n]`.
-
-    Returns:
-        0, 1, or None for a tensor that each shard holds whole.
+    An embedding split by rows is `[V/n, D]`, one split by columns `[V, D/n]`; `dim` is D.
     """
-    if row.split is Sharding.REPLICATED:
-        return None
     if row.split is Sharding.EMBEDDINGS:
         return 0 if shape[-1:] == (dim,) else 1
-    return 0 if row.split is Sharding.ROWS else 1
+    return {Sharding.ROWS: 0, Sharding.COLUMNS: 1}.get(row.split)
 
 
 class Shaped(Protocol):
@@ -206,14 +186,8 @@ def check_names(
 ) -> None:
     """Check that all tensors that a model needs are there, and no others but harmless ones.
 
-    Args:
-        tensors: What there is, by the names of the file.
-        label: What to call the file in errors.
-        rows: The table of the model, by the names of the file.
-        source: The file that the table follows from.
-
-    Raises:
-        CheckpointError: Missing or extra tensors, the first five and how many.
+    Both mappings have the names of the file that is called `label`; `source` says what the rows
+    follow from. A CheckpointError names the first five of the wrong ones, and counts them.
     """
     missing = [name for name, row in rows.items() if name not in tensors and not row.optional]
     if missing:
@@ -233,20 +207,13 @@ def check_shapes(
     source: str,
     count: int = 1,
 ) -> None:
-    """Check the shapes; a size that is not known yet is that of the first tensor that has it.
+    """Check the shapes of tensors, or of one of `count` shards of them; errors as `check_names`.
 
-    Args:
-        tensors, label, rows, source: As for `check_names`.
-        sizes: Known sizes by letter of the table; those found out are added.
-        count: The number of shards that the model is split over.
-
-    Raises:
-        CheckpointError: Other shapes, the first five and how many.
+    A size that `sizes` does not have is that of the first tensor that has it, and added.
     """
     wrong = []
     for name, row in rows.items():
-        tensor = tensors.get(name)
-        if tensor is None:
+        if (tensor := tensors.get(name)) is None:
             continue
         axis = split_dim(row, tensor.shape, sizes["D"]) if count > 1 else None
         expected = []

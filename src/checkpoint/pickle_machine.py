@@ -13,11 +13,9 @@ Source: CPython's `Lib/pickletools.py`, which specifies each opcode (protocols 0
 `_rebuild_parameter`) and `torch/serialization.py` (`persistent_id` of `_save`).
 """
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pickletools import opcodes  # their names: nothing there runs a pickle
-from typing import NoReturn
 
 from .. import ml
 from ..untrusted import described, is_integer, shown
@@ -84,17 +82,12 @@ def _load_storage(persistent_id: object) -> StorageReference:
 
     The device is where the tensor was when it was saved (`cpu`, `cuda:0`) and changes nothing here.
     """
-    if not isinstance(persistent_id, tuple) or len(persistent_id) != 5:
-        raise ValueError("expected a tuple of 5 values, got something else")
-    tag, storage_class, key, device, count = persistent_id
-    dtype = storage_class.meaning if isinstance(storage_class, Global) else None
-    if tag != "storage" or not isinstance(dtype, ml.DType):
-        raise ValueError("expected ('storage', a storage class, ...), got something else")
-    if not isinstance(key, str) or not isinstance(device, str):
-        raise ValueError("expected a key and a device label as text, got something else")
-    if not (key.isascii() and key.isdigit()) or len(key) > _LONGEST_KEY:
-        raise ValueError(f"expected a record number as key, got {shown(key)}")
-    return StorageReference(dtype, key, _size(count, "element count"))
+    match persistent_id:
+        case ("storage", Global(meaning=ml.DType() as dtype), str(key), str(), count):
+            if not (key.isascii() and key.isdigit()) or len(key) > _LONGEST_KEY:
+                raise ValueError(f"expected a record number as key, got {shown(key)}")
+            return StorageReference(dtype, key, _size(count, "element count"))
+    raise ValueError("expected ('storage', a storage class, key, device, count), got others")
 
 
 def _size(value: object, what: str) -> int:
@@ -111,39 +104,36 @@ def _sizes(value: object, what: str) -> tuple[int, ...]:
 
 
 def _rebuild_tensor(arguments: tuple[object, ...]) -> TensorReference:
-    """Replace `_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks)`."""
-    if len(arguments) != 6:
-        # A seventh argument carries the conjugate and negative bits, which change the values.
-        raise ValueError(f"expected 6 arguments, got {len(arguments)}")
-    storage, offset, shape, strides, requires_grad, hooks = arguments
-    if not isinstance(storage, StorageReference):
-        raise ValueError("expected a storage as first argument, got something else")
-    _check_training_state(requires_grad, hooks)
-    reference = TensorReference(
-        storage, _size(offset, "offset"), _sizes(shape, "size"), _sizes(strides, "stride")
-    )
-    if len(reference.shape) != len(reference.strides):
-        rule = f"as many strides as the {len(reference.shape)} sizes"
-        raise ValueError(f"expected {rule}, got {len(reference.strides)}")
-    return reference
+    """Replace `_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks)`.
+
+    A seventh argument carries the conjugate and negative bits, which change the values.
+    """
+    match arguments:
+        case (StorageReference() as storage, offset, size, stride, bool(), hooks) if _none(hooks):
+            shape, strides = _sizes(size, "size"), _sizes(stride, "stride")
+            if len(shape) != len(strides):
+                raise ValueError(f"expected {len(shape)} strides as sizes, got {len(strides)}")
+            return TensorReference(storage, _size(offset, "offset"), shape, strides)
+    rule = "_rebuild_tensor_v2(a storage, offset, size, stride, a bool, an empty OrderedDict)"
+    raise ValueError(f"expected {rule}, got {len(arguments)} other arguments")
 
 
 def _rebuild_parameter(arguments: tuple[object, ...]) -> TensorReference:
     """Replace `_rebuild_parameter(data, requires_grad, hooks)`: the tensor itself."""
-    if len(arguments) != 3 or not isinstance(arguments[0], TensorReference):
-        raise ValueError("expected (tensor, requires_grad, hooks), got something else")
-    _check_training_state(arguments[1], arguments[2])
-    return arguments[0]
+    match arguments:
+        case (TensorReference() as tensor, bool(), hooks) if _none(hooks):
+            return tensor
+    rule = "_rebuild_parameter(a tensor, a bool, an empty OrderedDict)"
+    raise ValueError(f"expected {rule}, got {len(arguments)} other arguments")
 
 
-def _check_training_state(requires_grad: object, hooks: object) -> None:
-    if not isinstance(requires_grad, bool) or not isinstance(hooks, OrderedDictValue) or hooks:
-        raise ValueError("expected a bool and an empty OrderedDict of hooks, got something else")
+def _none(hooks: object) -> bool:
+    return isinstance(hooks, OrderedDictValue) and not hooks
 
 
 def _ordered_dict(arguments: tuple[object, ...]) -> OrderedDictValue:
     if arguments:
-        raise ValueError(f"expected no arguments, got {len(arguments)}")
+        raise ValueError(f"expected collections.OrderedDict(), got {len(arguments)} arguments")
     return OrderedDictValue()
 
 
@@ -162,18 +152,15 @@ TORCH_GLOBALS: dict[tuple[str, str], Global] = {
 
 
 class PickleMachine:
-    """Run one pickle program.
+    """Run one pickle program; `label` is what to call it in errors, as `model.pth: data.pkl`.
 
-    Args:
-        program: The whole pickle, STOP included and nothing after it.
-        label: What to call it in errors, for example `model.pth: data.pkl`.
+    The program is the whole pickle, STOP included and nothing after it. Its methods raise
+    ValueError with `expected X, got Y`; `run` adds where that is.
     """
 
     def __init__(self, program: bytes, label: str) -> None:
-        self._program = program
-        self._label = label
-        self._position = 0
-        self._opcode_at = 0
+        self._program, self._label = program, label
+        self._position, self._opcode_at = 0, 0
         self._stack: list[object] = []
         self._marks: list[int] = []
         self._memo: dict[int, object] = {}
@@ -181,67 +168,75 @@ class PickleMachine:
     def run(self) -> object:
         """Execute the program up to STOP and return the one value it leaves.
 
-        Raises:
-            CheckpointError: Anything but a well-formed program of allowed opcodes.
+        A CheckpointError names opcode and byte of whatever is not a well-formed program of allowed
+        opcodes.
         """
-        program, executed = self._program, 0
-        while True:
-            self._opcode_at = self._position
-            executed += 1
-            if executed > MOST_OPCODES:
-                self._refuse(f"expected at most {MOST_OPCODES} opcodes, got more")
-            if self._position >= len(program):
-                self._refuse("expected STOP, got the end of the data")
-            code = program[self._position]
-            self._position += 1
-            if code == _STOP:
-                return self._stop()
-            handler = _HANDLERS.get(code)
-            if handler is None:
-                self._refuse_opcode(_OPCODES[code])
-            handler(self)
+        try:
+            for _ in range(MOST_OPCODES):
+                self._opcode_at = self._position
+                if self._position == len(self._program):
+                    raise ValueError("expected STOP, got the end of the data")
+                name = _OPCODES[self._take(1)[0]]
+                if name == "STOP":
+                    return self._stop()
+                if name in _VALUES:
+                    self._stack.append(_VALUES[name](self))
+                elif name in _STEPS:
+                    _STEPS[name](self)
+                else:
+                    rule = "expected an opcode that torch.save writes"
+                    raise ValueError(f"{rule}, got {name}{self._wanted(name)}")
+            raise ValueError(f"expected at most {MOST_OPCODES} opcodes, got more")
+        except ValueError as error:
+            at = self._opcode_at
+            name = _OPCODES[self._program[at]] if at < len(self._program) else "end"
+            raise CheckpointError(f"{self._label}: {name} at byte {at}: {error}") from None
 
-    def _refuse(self, reason: str) -> NoReturn:
-        at = self._opcode_at
-        name = _OPCODES[self._program[at]] if at < len(self._program) else "end"
-        raise CheckpointError(f"{self._label}: {name} at byte {at}: {reason}") from None
-
-    def _refuse_opcode(self, name: str) -> NoReturn:
-        """Refuse an opcode outside the allow-list; name the global that it asks for, if any."""
-        wanted = ""
+    def _wanted(self, name: str) -> str:
+        """Name the global that an opcode outside the allow-list asks for, if any."""
+        found: list[object] = []
         if name == "INST":
-            wanted = f" for {shown(self._line() + '.' + self._line())}"
-        elif name == "STACK_GLOBAL" and len(self._stack) >= 2:
-            module, attribute = self._stack[-2:]
-            if isinstance(module, str) and isinstance(attribute, str):
-                wanted = f" for {shown(module[:200] + '.' + attribute[:200])}"
-        self._refuse(f"expected an opcode that torch.save writes, got {name}{wanted}")
+            found = [self._line(), self._line()]
+        elif name == "STACK_GLOBAL":
+            found = self._stack[-2:]
+        texts = [each[:200] for each in found if isinstance(each, str)]
+        return f" for {shown('.'.join(texts))}" if len(texts) == 2 else ""
 
     # Bytes of the program
 
     def _take(self, count: int) -> bytes:
         left = len(self._program) - self._position
         if count > left:
-            self._refuse(f"expected {count} bytes, got {left} to the end of the data")
-        start = self._position
+            raise ValueError(f"expected {count} bytes, got {left} to the end of the data")
         self._position += count
-        return self._program[start : start + count]
+        return self._program[self._position - count : self._position]
+
+    def _integer(self, size: int, signed: bool = False) -> int:
+        return int.from_bytes(self._take(size), "little", signed=signed)
 
     def _line(self) -> str:
         stop = self._program.find(b"\n", self._position, self._position + _LONGEST_GLOBAL_LINE)
         if stop < 0:
-            self._refuse(f"expected a line of at most {_LONGEST_GLOBAL_LINE} bytes, got no end")
-        line = self._program[self._position : stop]
-        self._position = stop + 1
-        return line.decode("utf-8", "replace")
+            rule = f"a line of at most {_LONGEST_GLOBAL_LINE} bytes"
+            raise ValueError(f"expected {rule}, got no end")
+        return self._take(stop + 1 - self._position)[:-1].decode("utf-8", "replace")
+
+    def _text(self) -> str:
+        try:
+            return self._take(self._integer(4)).decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"expected UTF-8, got other bytes at its byte {error.start}") from None
 
     # Stack, marks, memo
 
     def _pop(self) -> object:
         floor = self._marks[-1] if self._marks else 0
         if len(self._stack) <= floor:
-            self._refuse("expected a value on the stack, got none")
+            raise ValueError("expected a value on the stack, got none")
         return self._stack.pop()
+
+    def _pops(self, count: int) -> list[object]:
+        return [self._pop() for _ in range(count)][::-1]
 
     def _top(self) -> object:
         value = self._pop()
@@ -250,7 +245,7 @@ class PickleMachine:
 
     def _pop_to_mark(self) -> list[object]:
         if not self._marks:
-            self._refuse("expected a MARK on the stack, got none")
+            raise ValueError("expected a MARK on the stack, got none")
         mark = self._marks.pop()
         values = self._stack[mark:]
         del self._stack[mark:]
@@ -259,32 +254,31 @@ class PickleMachine:
     def _put(self, index: int) -> None:
         # A pickler numbers its memo from 0 up and never twice: anything else is a trick.
         if index >= MOST_OPCODES or index in self._memo:
-            rule = f"a new memo index below {MOST_OPCODES}"
-            self._refuse(f"expected {rule}, got {index}")
+            raise ValueError(f"expected a new memo index below {MOST_OPCODES}, got {index}")
         self._memo[index] = self._top()
 
-    def _get(self, index: int) -> None:
+    def _get(self, index: int) -> object:
         if index not in self._memo:
-            self._refuse(f"expected a memo index that was set, got {index}")
-        self._stack.append(self._memo[index])
+            raise ValueError(f"expected a memo index that was set, got {index}")
+        return self._memo[index]
 
     def _set_items(self, items: list[object]) -> None:
         target = self._top()
         if not isinstance(target, dict):
-            self._refuse(f"expected a dict to set items in, got {_kind(target)}")
+            raise ValueError(f"expected a dict to set items in, got {_kind(target)}")
         if len(items) % 2:
-            self._refuse(f"expected pairs of key and value, got {len(items)} values")
+            raise ValueError(f"expected pairs of key and value, got {len(items)} values")
         for key, value in zip(items[::2], items[1::2], strict=True):
             if not isinstance(key, str):
-                self._refuse(f"expected a str as key, got {_kind(key)}")
+                raise ValueError(f"expected a str as key, got {_kind(key)}")
             if key in target:
-                self._refuse(f"expected each key once, got {shown(key)} again")
+                raise ValueError(f"expected each key once, got {shown(key)} again")
             target[key] = value
 
     def _extend(self, items: list[object]) -> None:
         target = self._top()
         if not isinstance(target, list):
-            self._refuse(f"expected a list to append to, got {_kind(target)}")
+            raise ValueError(f"expected a list to append to, got {_kind(target)}")
         target.extend(items)
 
     # Opcodes
@@ -293,111 +287,78 @@ class PickleMachine:
         value = self._pop()
         left = len(self._program) - self._position
         if left:
-            self._refuse(f"expected the end of the data, got {left} more bytes")
+            raise ValueError(f"expected the end of the data, got {left} more bytes")
         if self._stack or self._marks:
-            self._refuse(f"expected one value on the stack, got {len(self._stack) + 1}")
+            raise ValueError(f"expected one value on the stack, got {len(self._stack) + 1}")
         return value
 
-    def _op_proto(self) -> None:
+    def _proto(self) -> None:
         version = self._take(1)[0]
         if version != _PROTOCOL or self._opcode_at != 0:
             where = "" if self._opcode_at == 0 else " after the start"
-            self._refuse(f"expected protocol {_PROTOCOL} at byte 0, got {version}{where}")
+            raise ValueError(f"expected protocol {_PROTOCOL} at byte 0, got {version}{where}")
 
-    def _op_global(self) -> None:
+    def _global(self) -> Global:
         module, name = self._line(), self._line()
         found = TORCH_GLOBALS.get((module, name))
         if found is None:
             allowed = ", ".join(value.name for value in TORCH_GLOBALS.values())
-            self._refuse(f"expected one of {allowed}, got {shown(module + '.' + name)}")
-        self._stack.append(found)
+            raise ValueError(f"expected one of {allowed}, got {shown(module + '.' + name)}")
+        return found
 
-    def _op_reduce(self) -> None:
+    def _reduce(self) -> object:
         arguments, function = self._pop(), self._pop()
         if not isinstance(function, Global) or isinstance(function.meaning, ml.DType):
-            self._refuse(f"expected a callable global, got {_kind(function)}")
+            raise ValueError(f"expected a callable global, got {_kind(function)}")
         if not isinstance(arguments, tuple):
-            self._refuse(f"expected a tuple of arguments, got {_kind(arguments)}")
-        try:
-            self._stack.append(function.meaning(arguments))
-        except ValueError as error:
-            self._refuse(f"{function.name}: {error}")
+            raise ValueError(f"expected a tuple of arguments, got {_kind(arguments)}")
+        return function.meaning(arguments)
 
-    def _op_build(self) -> None:
+    def _build(self) -> None:
         state, target = self._pop(), self._top()
         if not isinstance(target, OrderedDictValue) or not isinstance(state, dict):
-            self._refuse(f"expected an OrderedDict and a dict, got {_kind(target)}, {_kind(state)}")
+            got = f"{_kind(target)}, {_kind(state)}"
+            raise ValueError(f"expected an OrderedDict and a dict, got {got}")
 
-    def _op_binpersid(self) -> None:
-        try:
-            self._stack.append(_load_storage(self._pop()))
-        except ValueError as error:
-            self._refuse(f"persistent id: {error}")
-
-    def _op_binunicode(self) -> None:
-        (length,) = struct.unpack("<I", self._take(4))
-        try:
-            self._stack.append(self._take(length).decode("utf-8"))
-        except UnicodeDecodeError as error:
-            self._refuse(f"expected UTF-8 text, got {error.reason} at its byte {error.start}")
-
-    def _op_long1(self) -> None:
+    def _long1(self) -> int:
         length = self._take(1)[0]
         if length > _LONGEST_INTEGER:
-            self._refuse(f"expected an integer of at most {_LONGEST_INTEGER} bytes, got {length}")
-        self._stack.append(int.from_bytes(self._take(length), "little", signed=True))
+            rule = f"an integer of at most {_LONGEST_INTEGER} bytes"
+            raise ValueError(f"expected {rule}, got {length}")
+        return self._integer(length, signed=True)
 
 
-def _push(make: Callable[[], object]) -> Callable[[PickleMachine], None]:
-    return lambda machine: machine._stack.append(make())
-
-
-def _push_integer(size: int, signed: bool = False) -> Callable[[PickleMachine], None]:
-    return lambda machine: machine._stack.append(
-        int.from_bytes(machine._take(size), "little", signed=signed)
-    )
-
-
-def _push_tuple(count: int) -> Callable[[PickleMachine], None]:
-    return lambda machine: machine._stack.append(
-        tuple([machine._pop() for _ in range(count)][::-1])
-    )
-
-
-def _memo(step: Callable[[PickleMachine, int], None], size: int) -> Callable[[PickleMachine], None]:
-    return lambda machine: step(machine, int.from_bytes(machine._take(size), "little"))
-
-
-_STOP = 0x2E
-_ALLOWED: dict[str, Callable[[PickleMachine], None]] = {
-    "PROTO": PickleMachine._op_proto,
-    "MARK": lambda machine: machine._marks.append(len(machine._stack)),
-    "GLOBAL": PickleMachine._op_global,
-    "REDUCE": PickleMachine._op_reduce,
-    "BUILD": PickleMachine._op_build,
-    "BINPERSID": PickleMachine._op_binpersid,
-    "BINUNICODE": PickleMachine._op_binunicode,
-    "BININT": _push_integer(4, signed=True),
-    "BININT1": _push_integer(1),
-    "BININT2": _push_integer(2),
-    "LONG1": PickleMachine._op_long1,
-    "NEWTRUE": _push(lambda: True),
-    "NEWFALSE": _push(lambda: False),
-    "NONE": _push(lambda: None),
-    "EMPTY_DICT": _push(dict),
-    "EMPTY_LIST": _push(list),
-    "EMPTY_TUPLE": _push(tuple),
-    "TUPLE": lambda machine: machine._stack.append(tuple(machine._pop_to_mark())),
-    "TUPLE1": _push_tuple(1),
-    "TUPLE2": _push_tuple(2),
-    "TUPLE3": _push_tuple(3),
-    "SETITEM": lambda machine: machine._set_items([machine._pop(), machine._pop()][::-1]),
-    "SETITEMS": lambda machine: machine._set_items(machine._pop_to_mark()),
-    "APPEND": lambda machine: machine._extend([machine._pop()]),
-    "APPENDS": lambda machine: machine._extend(machine._pop_to_mark()),
-    "BINPUT": _memo(PickleMachine._put, 1),
-    "LONG_BINPUT": _memo(PickleMachine._put, 4),
-    "BINGET": _memo(PickleMachine._get, 1),
-    "LONG_BINGET": _memo(PickleMachine._get, 4),
+# The opcodes that put one value on the stack, and the others. All else is refused.
+_VALUES: dict[str, Callable[[PickleMachine], object]] = {
+    "GLOBAL": PickleMachine._global,
+    "REDUCE": PickleMachine._reduce,
+    "BINPERSID": lambda machine: _load_storage(machine._pop()),
+    "BINUNICODE": PickleMachine._text,
+    "BININT": lambda machine: machine._integer(4, signed=True),
+    "BININT1": lambda machine: machine._integer(1),
+    "BININT2": lambda machine: machine._integer(2),
+    "LONG1": PickleMachine._long1,
+    "NEWTRUE": lambda _: True,
+    "NEWFALSE": lambda _: False,
+    "NONE": lambda _: None,
+    "EMPTY_DICT": lambda _: dict[str, object](),
+    "EMPTY_LIST": lambda _: list[object](),
+    "EMPTY_TUPLE": lambda _: (),
+    "TUPLE": lambda machine: tuple(machine._pop_to_mark()),
+    "TUPLE1": lambda machine: tuple(machine._pops(1)),
+    "TUPLE2": lambda machine: tuple(machine._pops(2)),
+    "TUPLE3": lambda machine: tuple(machine._pops(3)),
+    "BINGET": lambda machine: machine._get(machine._integer(1)),
+    "LONG_BINGET": lambda machine: machine._get(machine._integer(4)),
 }
-_HANDLERS = {code: _ALLOWED[name] for code, name in _OPCODES.items() if name in _ALLOWED}
+_STEPS: dict[str, Callable[[PickleMachine], None]] = {
+    "PROTO": PickleMachine._proto,
+    "MARK": lambda machine: machine._marks.append(len(machine._stack)),
+    "BUILD": PickleMachine._build,
+    "SETITEM": lambda machine: machine._set_items(machine._pops(2)),
+    "SETITEMS": lambda machine: machine._set_items(machine._pop_to_mark()),
+    "APPEND": lambda machine: machine._extend(machine._pops(1)),
+    "APPENDS": lambda machine: machine._extend(machine._pop_to_mark()),
+    "BINPUT": lambda machine: machine._put(machine._integer(1)),
+    "LONG_BINPUT": lambda machine: machine._put(machine._integer(4)),
+}

@@ -48,13 +48,7 @@ def written_bytes(tensors: Sequence[NewTensor]) -> int:
 class TensorWriter:
     """A new file of tensors; to be used in a `with` statement, at whose end it is on the disk.
 
-    Args:
-        path: The file, which must not exist.
-        head: What it begins with.
-        places: Where each tensor starts after the head, and its bytes.
-
-    Raises:
-        OSError: The file cannot be written.
+    `places` says where each tensor starts after the head, and its bytes. OSErrors pass through.
     """
 
     def __init__(self, path: Path, head: bytes, places: dict[str, tuple[int, int]]) -> None:
@@ -63,11 +57,7 @@ class TensorWriter:
         self._stream.write(head)
 
     def write(self, name: str, content: bytes | memoryview | ml.Weight) -> None:
-        """Write one of the tensors, once: its bytes, or those of a weight or of its codes.
-
-        Raises:
-            OSError: They cannot be written, as on a full disk.
-        """
+        """Write one of the tensors, once: its bytes, or those of a weight or of its codes."""
         if isinstance(content, ml.QuantizedTensor):
             content = content.codes
         if isinstance(content, ml.Tensor):
@@ -111,16 +101,7 @@ def safetensors_head(
 
 
 class SafetensorsWriter(TensorWriter):
-    """A new safetensors file.
-
-    Args:
-        path: The file, which must not exist.
-        tensors: All that is going to be written.
-        metadata: Free text for the header.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """A new safetensors file of these tensors, with free text in its header."""
 
     def __init__(
         self, path: Path, tensors: Sequence[NewTensor], metadata: Mapping[str, str]
@@ -167,13 +148,10 @@ def int8_config() -> dict[str, object]:
 def new_tensors(
     name: str, shape: tuple[int, ...], dtype: ml.BlockDType | None, origin: ml.DType
 ) -> list[NewTensor]:
-    """Describe the tensors of a weight before it is quantized.
+    """Describe the tensors of a weight of the dtype `origin` before it is quantized.
 
-    Args:
-        name: Of the weight in the file.
-        shape: [out, in], or any of a weight that stays plain.
-        dtype: What it becomes, or None; for int8_block, `in` is a multiple of 32.
-        origin: What it is.
+    The shape is [out, in], or any of a weight that stays plain, whose `dtype` is None; for
+    int8_block, `in` is a multiple of 32.
     """
     if dtype is None:
         return [NewTensor(name, _DTYPE_NAMES[origin], shape)]
@@ -195,10 +173,7 @@ def part_contents(
 ) -> Iterator[tuple[str, bytes | memoryview]]:
     """Yield the name and the bytes of each tensor that `new_tensors` described.
 
-    Args:
-        name: Of the weight in the file.
-        weight: Plain, or quantized without nested scales.
-        origin: What it was made of.
+    A quantized weight, which was made of the dtype `origin`, has no nested scales.
     """
     if isinstance(weight, ml.Tensor):
         yield name, bytes_of(weight)

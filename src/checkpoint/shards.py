@@ -26,18 +26,8 @@ def check_shards(
 ) -> dict[str, int]:
     """Check names and shapes of all tensors of all shards, before anything is allocated.
 
-    Args:
-        shards: The tensors of each file, in order.
-        labels: What to call each file in errors.
-        layers: L.
-        sizes: Those that `params.json` determines, by the letters of `names.py`.
-
-    Returns:
-        All sizes by these letters.
-
-    Raises:
-        CheckpointError: Missing, extra or wrongly shaped tensors (the first five and how many), or
-            another number of shards than the shapes ask for.
+    `sizes` are those that `params.json` determines; return all of them. A CheckpointError names
+    tensors, or another number of shards than the shapes ask for.
     """
     found = dict(sizes)
     rows = dict(rows_of(layers))
@@ -81,12 +71,8 @@ def merge_shards(shards: Sequence[Shard], sizes: Sizes = None) -> dict[str, ml.T
 class MergedShards(Mapping[str, ml.Tensor]):
     """The tensors of the whole model, each of which is merged when it is looked up, and not kept.
 
-    Args:
-        shards, sizes: As for `merge_shards`, two or more shards.
-
-    Raises:
-        CheckpointError: Other names in one shard than in another; and in a lookup, what
-            `merge_shards` says of shapes, dtypes and values.
+    There are two or more shards. A lookup raises what `merge_shards` says of shapes, dtypes and
+    values.
     """
 
     def __init__(self, shards: Sequence[Shard], sizes: Sizes = None) -> None:

@@ -6,6 +6,7 @@ bytes there. A 16 GB checkpoint opens in milliseconds.
 Source: PyTorch 2.13, `torch/serialization.py` (`_save`, `_load`).
 """
 
+import math
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -45,10 +46,19 @@ def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
         if file.buffer[: len(_ZIP)] != _ZIP:
             raise mismatch(file.label, "kind", "a PyTorch zip checkpoint", file.kind())
         records = _strip_prefix(file, read_directory(file))
-        references = _tensor_references(file, records)
-        tensors = {
-            name: _tensor(file, records, name, reference) for name, reference in references.items()
-        }
+        program, label = _content(file, records["data.pkl"], _MOST_PICKLE_BYTES), file.label
+        value = PickleMachine(program, f"{label}: data.pkl").run()
+        if not isinstance(value, dict):
+            raise mismatch(label, "data.pkl", "a dict of tensors by name", described(value))
+        storages: dict[str, StorageReference] = {}
+        for name, item in value.items():
+            if not isinstance(item, TensorReference):
+                what = f"data.pkl: entry {shown(name)}"
+                raise mismatch(label, what, "a tensor", described(item))
+            storage = item.storage
+            if storages.setdefault(storage.key, storage) != storage:
+                raise mismatch(label, f"record 'data/{storage.key}'", "one dtype and size", "two")
+        tensors = {name: _tensor(file, records, name, item) for name, item in value.items()}
     except CheckpointError:
         file.close()
         raise
@@ -56,7 +66,7 @@ def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
 
 
 def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Record]:
-    """Drop the archive's name, the one folder that all records are in, from their names."""
+    """Drop the archive's name, the one folder that all records are in; check version and order."""
     prefixes = {name.partition("/")[0] for name in records}
     if len(prefixes) != 1:
         raise mismatch(file.label, "folders of the records", "one", some_of(sorted(prefixes)))
@@ -65,7 +75,7 @@ def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Rec
         if name not in stripped:
             raise mismatch(file.label, f"record '{name}'", "one", "none")
     version = _word(file, stripped["version"])
-    if version not in {str(number) for number in _VERSIONS}:
+    if version not in map(str, _VERSIONS):
         rule = f"{_VERSIONS.start}..{_VERSIONS.stop - 1}"
         raise mismatch(file.label, "record 'version'", rule, shown(version))
     # Files from before PyTorch 2.1 have no such record and are little-endian too.
@@ -97,17 +107,10 @@ def _check_crc(file: MappedFile, record: Record, crc: int) -> None:
 
 
 def check_crcs(file: MappedFile, progress: Callable[[int, int], None] | None = None) -> int:
-    """Compare all bytes of a checkpoint with the CRC-32 of their records, which mapping does not.
+    """Compare all bytes of a `.pth` file with the CRC-32 of its records, which mapping does not.
 
-    Args:
-        file: A mapped `.pth` file.
-        progress: Called with how many of how many bytes were read.
-
-    Returns:
-        How many of the bytes belong to records without one: 0, as PyTorch may be told to write.
-
-    Raises:
-        CheckpointError: A record has another CRC-32, or the file is not such an archive.
+    `progress` gets how many of how many bytes were read. Return how many bytes belong to records
+    without one: 0, as PyTorch may be told to write. Raise CheckpointError for another CRC-32.
     """
     unchecked = 0
     for record in read_directory(file).values():
@@ -117,29 +120,10 @@ def check_crcs(file: MappedFile, progress: Callable[[int, int], None] | None = N
                 progress(start, file.size)
             crc = zlib.crc32(file.bytes_at(start, min(start + _READ_BYTES, stop)), crc)
         _check_crc(file, record, crc)
-        if record.crc == 0:
-            unchecked += record.size
+        unchecked += record.size if record.crc == 0 else 0
     if progress is not None:
         progress(file.size, file.size)
     return unchecked
-
-
-def _tensor_references(file: MappedFile, records: dict[str, Record]) -> dict[str, TensorReference]:
-    program = _content(file, records["data.pkl"], _MOST_PICKLE_BYTES)
-    label = f"{file.label}: data.pkl"
-    value = PickleMachine(program, label).run()
-    if not isinstance(value, dict):
-        raise mismatch(label, "content", "a dict of tensors by name", described(value))
-    references: dict[str, TensorReference] = {}
-    storages: dict[str, StorageReference] = {}
-    for name, item in value.items():
-        if not isinstance(item, TensorReference):
-            raise mismatch(label, f"entry {shown(name)}", "a tensor", described(item))
-        storage = item.storage
-        if storages.setdefault(storage.key, storage) != storage:
-            raise mismatch(label, f"record 'data/{storage.key}'", "one dtype and size", "two")
-        references[name] = item
-    return references
 
 
 def _tensor(
@@ -147,44 +131,29 @@ def _tensor(
 ) -> ml.Tensor:
     """Make one tensor after checking, in Python integers, that it is inside its record."""
     storage, itemsize = reference.storage, reference.storage.dtype.itemsize
-    what = f"tensor {shown(name)}"
-    record = _storage_record(file, records, what, storage)
-    count, extent = 1, 1
+    what, key = f"tensor {shown(name)}", f"data/{storage.key}"
+    if key not in records:
+        raise mismatch(file.label, what, f"a record '{key}'", "none")
+    record, nbytes = records[key], storage.element_count * itemsize
+    # torch.save pads each record to 64 bytes; the kernels read whole elements in place.
+    if record.size != nbytes or record.start % itemsize:
+        rule = f"{storage.element_count} x {itemsize} = {nbytes} bytes at a multiple of {itemsize}"
+        raise mismatch(file.label, what, rule, f"{record.size} bytes at byte {record.start}")
+    count, extent, strides = math.prod(reference.shape), 1, []
     for size, stride in zip(reference.shape, reference.strides, strict=True):
-        count *= size
         extent += (size - 1) * stride
+        strides.append(stride * itemsize if size > 1 else itemsize)
     # A storage with fewer elements than the tensor means elements that overlap, as in an expanded
     # view (stride 0): a few bytes could then claim any amount of work.
     needed = reference.offset + (max(extent, count) if count else 0)
     if needed > storage.element_count:
         rule = f"offset + max(extent, count) at most {storage.element_count} elements"
         raise mismatch(file.label, what, rule, needed)
-    strides = tuple(
-        stride * itemsize if size > 1 else itemsize
-        for size, stride in zip(reference.shape, reference.strides, strict=True)
-    )
     return ml.Tensor.from_buffer(
         file.buffer,
         storage.dtype,
         reference.shape,
-        strides=strides if count else None,
+        strides=tuple(strides) if count else None,
         offset=record.start + reference.offset * itemsize,
         name=name,
     )
-
-
-def _storage_record(
-    file: MappedFile, records: dict[str, Record], what: str, storage: StorageReference
-) -> Record:
-    record = records.get(f"data/{storage.key}")
-    if record is None:
-        raise mismatch(file.label, what, f"a record 'data/{storage.key}'", "none")
-    needed = storage.element_count * storage.dtype.itemsize
-    if needed != record.size:
-        rule = f"{storage.element_count} x {storage.dtype.itemsize} bytes = {record.size}"
-        raise mismatch(file.label, what, rule, needed)
-    if record.start % storage.dtype.itemsize:
-        # torch.save pads each record to 64 bytes; the kernels read whole elements in place.
-        rule = f"a record at a multiple of {storage.dtype.itemsize} bytes"
-        raise mismatch(file.label, what, rule, f"byte {record.start}")
-    return record

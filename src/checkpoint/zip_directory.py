@@ -12,7 +12,7 @@ each record that is not empty, padding in an extra field `FB`, and zip64 end rec
 
 import struct
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from ..untrusted import shown
 from .errors import mismatch
@@ -33,7 +33,6 @@ _DESCRIPTOR64 = struct.Struct("<4sL2Q")
 
 _FLAG_DESCRIPTOR = 0x0008
 _FLAG_UTF8 = 0x0800
-_ENCRYPTED = 0x2041  # Bits 0 (encrypted), 6 (strong encryption), 13 (masked headers).
 _EXTRA_ZIP64 = 0x0001
 _EXTRA_OTHER_NAME = 0x7075
 
@@ -48,27 +47,21 @@ class Record:
     crc: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     """What the central directory says of one record."""
 
-    raw_name: bytes
+    header_at: int
     name: str
     flags: int
     crc: int
     size: int
-    header_at: int
 
 
 def read_directory(file: MappedFile) -> dict[str, Record]:
-    """Read and check the directory of a stored zip archive; nothing else of it is touched.
+    """Read the directory of a stored zip archive: its records in the order of the file.
 
-    Returns:
-        The records by name, in the order of the file.
-
-    Raises:
-        CheckpointError: Anything but stored, unencrypted, uniquely named records that follow each
-            other without gap or overlap from byte 0 to the directory, in agreement everywhere.
+    Nothing else of the file is touched. A CheckpointError names what is not stored, unencrypted,
+    uniquely named, in agreement everywhere, and without gap or overlap from byte 0 on.
     """
     return _DirectoryReader(file).read()
 
@@ -85,14 +78,14 @@ class _DirectoryReader:
             entry, at = self._entry(at, stop)
             entries.append(entry)
         if at != stop:
-            self._refuse("central directory", f"to end at byte {stop}", f"{at}")
+            self._refuse("central directory", f"to end at byte {stop}", at)
         records: dict[str, Record] = {}
         at = 0
-        for entry in sorted(entries, key=lambda entry: entry.header_at):
+        for entry in sorted(entries):
             if entry.header_at != at:
                 kind = "an overlap" if entry.header_at < at else "a gap"
-                rule = f"a local header at byte {at}"
-                self._refuse_record(entry.name, rule, f"{entry.header_at} ({kind})")
+                what, got = f"record {shown(entry.name)}", f"{entry.header_at} ({kind})"
+                self._refuse(what, f"a local header at byte {at}", got)
             if entry.name in records:
                 self._refuse("record names", "each once", f"{shown(entry.name)} again")
             records[entry.name], at = self._local_record(entry, start)
@@ -100,11 +93,8 @@ class _DirectoryReader:
             self._refuse("records", f"to fill the file up to byte {start}", f"up to {at}")
         return records
 
-    def _refuse(self, what: str, expected: str, got: str) -> NoReturn:
+    def _refuse(self, what: str, expected: str, got: object) -> NoReturn:
         raise mismatch(self._file.label, what, expected, got)
-
-    def _refuse_record(self, name: str, expected: str, got: str) -> NoReturn:
-        self._refuse(f"record {shown(name)}", expected, got)
 
     # The end of the file: end record, and the zip64 end record and its locator before it
 
@@ -125,12 +115,12 @@ class _DirectoryReader:
             narrow = (count, size, start)
             limits = (_UINT16_MAX, _UINT32_MAX, _UINT32_MAX)
             for small, large, limit in zip(narrow, wide, limits, strict=True):
-                if small != large and small != limit:
-                    self._refuse("zip64 end record", f"{small} as in the end record", str(large))
+                if small not in (large, limit):
+                    self._refuse("zip64 end record", f"{small} as in the end record", large)
             count, size, start = wide
         if start + size != stop:
-            rule = f"start + size = {stop}"
-            self._refuse("central directory", rule, f"{start} + {size} = {start + size}")
+            got = f"{start} + {size} = {start + size}"
+            self._refuse("central directory", f"start + size = {stop}", got)
         if count > _MOST_RECORDS or count * _CENTRAL.size > size:
             rule = f"at most {_MOST_RECORDS} records in {size} bytes"
             self._refuse("central directory", rule, f"{count} records")
@@ -144,98 +134,87 @@ class _DirectoryReader:
             self._refuse("zip64 locator", rule, f"disk {disk} and byte {record_at}")
         fields = _END64.unpack_from(self._buffer, record_at)
         signature, length, _, _, disk, start_disk, here, count, size, start = fields
-        if signature != b"PK\x06\x06" or length != _END64.size - 12:
-            self._refuse("zip64 end record", "its signature and length 44", "something else")
-        if disk or start_disk or here != count:
-            self._refuse("zip64 end record", "one disk and one count", "other values")
+        is_one = not disk and not start_disk and here == count
+        if signature != b"PK\x06\x06" or length != _END64.size - 12 or not is_one:
+            self._refuse("zip64 end record", "length 44, one disk and one count", "something else")
         return record_at, (count, size, start)
 
     # The central directory
 
     def _entry(self, at: int, stop: int) -> tuple[_Entry, int]:
+        """Read the entry at a byte; return it and where it ends."""
         if at + _CENTRAL.size > stop:
             self._refuse("central directory", f"an entry at byte {at}", "the directory's end")
         fields = _CENTRAL.unpack_from(self._buffer, at)
         signature, _, _, flags, method, _, _, crc, packed, size = fields[:10]
         name_length, extra_length, comment_length, disk, _, _, header_at = fields[10:]
-        name_at = at + _CENTRAL.size
-        extra_at = name_at + name_length
+        extra_at = at + _CENTRAL.size + name_length
         end = extra_at + extra_length + comment_length
         if signature != b"PK\x01\x02" or end > stop:
             self._refuse("central directory", f"a whole entry at byte {at}", "something else")
-        raw_name = self._buffer[name_at:extra_at]
-        name = self._name(raw_name)
-        if method != 0 or flags & _ENCRYPTED:
-            rule = "no encryption and method 0 (records must be stored uncompressed)"
-            self._refuse_record(name, rule, f"flags {flags:#06x} and method {method}")
-        if flags & ~(_FLAG_DESCRIPTOR | _FLAG_UTF8) or disk:
-            rule = "flags within 0x0808 and disk 0"
-            self._refuse_record(name, rule, f"{flags:#06x} and {disk}")
-        extra = self._buffer[extra_at : extra_at + extra_length]
-        wide = self._zip64_values(name, extra)
-        claimed = [size, packed, header_at]
-        for position, value in enumerate(claimed):
-            if value == _UINT32_MAX:
-                if not wide:
-                    self._refuse_record(name, "a zip64 value for each 0xffffffff", "none")
-                claimed[position] = wide.pop(0)
-        size, packed, header_at = claimed
-        if wide or size != packed:
-            self._refuse_record(name, "equal sizes, given once", f"{packed} stored of {size}")
-        return _Entry(raw_name, name, flags, crc, size, header_at), end
+        name = self._name(self._buffer[at + _CENTRAL.size : extra_at])
+        what = f"record {shown(name)}"
+        if method or disk or flags & ~(_FLAG_DESCRIPTOR | _FLAG_UTF8):
+            rule = "no encryption or flags beside 0x0808, disk 0, method 0"
+            got = f"{flags:#06x}, {disk} and {method} (records must be stored uncompressed)"
+            self._refuse(what, rule, got)
+        # Each 0xffffffff stands for the next 64-bit value of the extra field.
+        wide = iter(self._zip64_values(what, self._buffer[extra_at : extra_at + extra_length]))
+        size, packed, header_at = (
+            next(wide, -1) if value == _UINT32_MAX else value for value in (size, packed, header_at)
+        )
+        if size != packed or -1 in (size, header_at) or [*wide]:
+            rule = "equal sizes, and a zip64 value for each 0xffffffff alone"
+            self._refuse(what, rule, f"{packed} stored of {size}")
+        return _Entry(header_at, name, flags, crc, size), end
 
     def _name(self, raw: bytes) -> str:
-        try:
-            name = raw.decode("utf-8")
-        except UnicodeDecodeError:
-            name = raw.decode("latin-1")
-            self._refuse_record(name, "a name in UTF-8", "other bytes")
+        name = raw.decode("utf-8", "replace")
         parts = name.split("/")
-        if len(parts) < 2 or any(part in ("", ".", "..") for part in parts):
-            self._refuse_record(name, "a relative path below one folder", "another path")
-        if "\\" in name or "\0" in name:
-            self._refuse_record(name, "a name without backslash and NUL", "one with it")
+        if (
+            name.encode() != raw
+            or len(parts) < 2
+            or {"", ".", ".."}.intersection(parts)
+            or {"\\", "\0"}.intersection(name)
+        ):
+            rule = "in UTF-8, a relative path below one folder without backslash and NUL"
+            self._refuse(f"record {shown(name)}: name", rule, "another one")
         return name
 
-    def _zip64_values(self, name: str, extra: bytes) -> list[int]:
+    def _zip64_values(self, what: str, extra: bytes) -> list[int]:
         """Return the 64-bit values of the zip64 extra field; check the form of all extra fields."""
-        values: list[int] | None = None
+        values: list[int] = []
         at = 0
         while at < len(extra):
-            if at + 4 > len(extra):
-                self._refuse_record(name, "whole extra fields", "a part of one")
-            identifier, length = struct.unpack_from("<2H", extra, at)
+            # Of a field that is cut in its first four bytes the length is more than there is.
+            identifier, length = struct.unpack("<2H", extra[at : at + 4].ljust(4, b"\xff"))
             body = extra[at + 4 : at + 4 + length]
             if len(body) != length or identifier == _EXTRA_OTHER_NAME:
-                self._refuse_record(name, "whole extra fields, none of them another name", "others")
+                self._refuse(what, "whole extra fields, none of them another name", "others")
             if identifier == _EXTRA_ZIP64:
-                if values is not None or length % 8 or not length:
-                    self._refuse_record(name, "one zip64 field of 64-bit values", "another form")
+                if values or length % 8 or not length:
+                    self._refuse(what, "one zip64 field of 64-bit values", "another form")
                 values = [value for (value,) in struct.iter_unpack("<Q", body)]
             at += 4 + length
-        return values or []
+        return values
 
     # The local headers
 
     def _local_record(self, entry: _Entry, limit: int) -> tuple[Record, int]:
         """Check a record's local header against its entry; return it and where it ends."""
-        at = entry.header_at
-        if at + _LOCAL.size > limit:
-            self._refuse_record(entry.name, "a local header before the directory", f"byte {at}")
-        fields = _LOCAL.unpack_from(self._buffer, at)
+        at, what = entry.header_at, f"record {shown(entry.name)}"
+        fields = _LOCAL.unpack_from(self._buffer, at)  # a directory entry, at least, is after it
         signature, _, flags, method, _, _, crc, packed, size, name_length, extra_length = fields
-        name_at = at + _LOCAL.size
-        start = name_at + name_length + extra_length
+        extra_at = at + _LOCAL.size + name_length
+        start = extra_at + extra_length
         stop = start + entry.size
         if stop > limit:
-            self._refuse_record(entry.name, f"to end by byte {limit} (the directory)", f"{stop}")
-        raw_name = self._buffer[name_at : name_at + name_length]
-        if signature != b"PK\x03\x04" or raw_name != entry.raw_name:
-            self._refuse_record(entry.name, "the same name in both headers", "another")
-        if flags != entry.flags or method != 0:
-            self._refuse_record(entry.name, "the same flags and method in both headers", "others")
-        extra = self._buffer[name_at + name_length : start]
-        wide = self._zip64_values(entry.name, extra)
+            self._refuse(what, f"to end by byte {limit} (the directory)", stop)
+        raw_name = self._buffer[at + _LOCAL.size : extra_at]
+        expected = (b"PK\x03\x04", entry.name.encode(), entry.flags, 0)
+        if (signature, raw_name, flags, method) != expected:
+            self._refuse(what, "the same name, flags and method in both headers", "others")
+        wide = self._zip64_values(what, self._buffer[extra_at:start])
         # A zip64 field holds both sizes, the offset of the header, or all three; PyTorch writes 0
         # for one of the sizes, which the standard does not.
         sizes, offset = (wide[:2], wide[2:]) if len(wide) > 1 else ([], wide)
@@ -247,11 +226,10 @@ class _DirectoryReader:
             and offset in ([], [entry.header_at])
             and (follows or crc == entry.crc)
         )
-        if follows:
-            stop = self._after_descriptor(entry, stop, limit)
         if not agree:
-            self._refuse_record(entry.name, "equal sizes in both headers", "sizes that disagree")
-        return Record(entry.name, start, entry.size, entry.crc), stop
+            self._refuse(what, "equal sizes in both headers", "sizes that disagree")
+        end = self._after_descriptor(entry, stop, limit) if follows else stop
+        return Record(entry.name, start, entry.size, entry.crc), end
 
     def _after_descriptor(self, entry: _Entry, stop: int, limit: int) -> int:
         """Return where the data descriptor of a record ends; its 32- or 64-bit form must fit."""
@@ -261,5 +239,6 @@ class _DirectoryReader:
             if end <= limit and form.unpack_from(self._buffer, stop) == expected:
                 break
         else:
-            self._refuse_record(entry.name, "a data descriptor as in the directory", "another")
+            what = f"record {shown(entry.name)}"
+            self._refuse(what, "a data descriptor as in the directory", "another")
         return end
