@@ -24,6 +24,7 @@ from .. import ml
 from ..untrusted import described, followed_inside, shown, some_of
 from .errors import CheckpointError, mismatch
 from .mapped_file import MappedFile
+from .params import check_object, integer_in, one_of, value_of
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -55,6 +56,9 @@ _OTHER_TYPES = {
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
     35: "TQ2_0", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
+_SPLIT_RULES = dict.fromkeys(
+    ("split.no", "split.count", "split.tensors.count"), integer_in(0, 1 << 31)
+)
 _PART_NAME = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 
 
@@ -332,7 +336,9 @@ def read_gguf_parts(path: Path) -> list[GgufFile]:
     missing or elsewhere, or which tensor is in two parts or missing.
     """
     first = read_gguf(path)
-    count = _part_number(first, "split.count", 1)
+    split = {key: value for key, value in first.keys.items() if key in _SPLIT_RULES}
+    check_object(first.label, split, _SPLIT_RULES)
+    count = value_of(split, "split.count", 1)
     if count <= 1:
         return [first]
     match = _PART_NAME.fullmatch(path.name)
@@ -350,22 +356,14 @@ def read_gguf_parts(path: Path) -> list[GgufFile]:
     parts = [first, *map(read_gguf, inside)]
     owners: dict[str, str] = {}
     for number, part in enumerate(parts):
-        for key, expected in (("split.no", number), ("split.count", count)):
-            found = _part_number(part, key, -1)
-            if found != expected:
-                raise mismatch(part.label, f"key '{key}'", expected, found)
+        rules = {"split.no": one_of(number), "split.count": one_of(count)}
+        given = {key: value for key, value in part.keys.items() if key in rules}
+        check_object(part.label, given, rules, rules)
         for name in part.tensors:
             if owners.setdefault(name, part.label) != part.label:
                 got = f"it in {owners[name]} too"
                 raise mismatch(part.label, f"tensor {shown(name)}", "it in one part", got)
-    total = _part_number(first, "split.tensors.count", len(owners))
+    total = value_of(split, "split.tensors.count", len(owners))
     if total != len(owners):
         raise mismatch(first.label, "tensors of all parts", total, len(owners))
     return parts
-
-
-def _part_number(file: GgufFile, key: str, default: int) -> int:
-    value = file.keys.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise mismatch(file.label, f"key '{key}'", "an integer", described(value))
-    return value

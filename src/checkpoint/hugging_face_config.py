@@ -173,28 +173,21 @@ NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
 REFUSED_KEYS = {
     "compression_config": "quantized weights",
     "auto_map": "a model that brings code",
-    "vision_config": "a vision model",
-    **dict.fromkeys(("text_config", "audio_config"), "a model of several parts"),
     "num_experts_per_tok": "a mixture of experts",
-    "attention_multiplier": "scaled attention (Granite)",
-    "embedding_multiplier": "scaled embeddings (Granite)",
-    "residual_multiplier": "scaled residuals (Granite)",
-    "logits_scaling": "scaled logits (Granite)",
-    "logit_scale": "scaled logits (Cohere)",
-    "final_logit_softcapping": "capped logits (Gemma)",
-    "attn_logit_softcapping": "capped attention (Gemma)",
-    "query_pre_attn_scalar": "scaled attention (Gemma)",
-    **dict.fromkeys(("use_qk_norm", "qk_norm"), "normalized queries and keys"),
-    "sliding_window": "attention in a sliding window",
-    "clip_qkv": "clipped queries, keys and values",
-    "attention_chunk_size": "chunked attention",
-    **dict.fromkeys(
-        ("no_rope_layers", "no_rope_layer_interval"), "layers without rotary embedding"
-    ),
-    "rope_local_base_freq": "two rotary embeddings",
-    "original_max_position_embeddings": "the rotary embedding of Phi-3",
     "num_nextn_predict_layers": "layers that predict several tokens",
-}
+    **dict.fromkeys(("vision_config", "text_config", "audio_config"), "a model of several parts"),
+    **dict.fromkeys((
+        "attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling",
+        "logit_scale", "query_pre_attn_scalar",
+    ), "scaled embeddings, residuals, scores or logits"),
+    **dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping"), "capped scores"),
+    **dict.fromkeys(("use_qk_norm", "qk_norm", "clip_qkv"), "normalized or clipped queries, keys"),
+    **dict.fromkeys(("sliding_window", "attention_chunk_size"), "attention in windows or chunks"),
+    **dict.fromkeys((
+        "no_rope_layers", "no_rope_layer_interval", "rope_local_base_freq",
+        "original_max_position_embeddings",
+    ), "another rotary embedding, or none in some layers"),
+}  # fmt: skip
 """Keys of models that compute something else, and what that is; null and false are accepted.
 
 Some of them belong to one family, which has a rule for it.
@@ -221,10 +214,7 @@ HARMLESS_KEYS = frozenset({
     # How to sample is said on the command line or in SamplingArgs, never by the model's files.
     "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "length_penalty",
     "early_stopping", "max_length", "max_new_tokens", "max_time",
-})  # fmt: skip
-"""Keys of `config.json` that change nothing here."""
-
-GENERATION_HARMLESS_KEYS = HARMLESS_KEYS | {
+    # How another engine generates.
     "_from_model_config", "assistant_confidence_threshold", "assistant_early_exit",
     "assistant_ensemble_weight", "assistant_lookbehind", "cache_config", "cache_implementation",
     "compile_config", "continuous_batching_config", "disable_compile", "generation_kwargs",
@@ -232,26 +222,23 @@ GENERATION_HARMLESS_KEYS = HARMLESS_KEYS | {
     "num_assistant_tokens", "num_assistant_tokens_schedule", "prefill_chunk_size",
     "prompt_lookup_num_tokens", "speculation_type", "target_lookbehind", "token_healing",
     "trust_remote_code", "use_model_defaults",
-}  # fmt: skip
-"""Keys of `generation_config.json` that change nothing here."""
+})  # fmt: skip
+"""Keys of either file that change nothing here."""
 
 RopeType = Literal["default", "linear", "llama3"]
-_ROPE_KEYS: Mapping[RopeType, tuple[str, ...]] = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": (
-        "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
-    ),
+_FACTOR = {"factor": number_in(1, 1e6)}
+_SCALINGS: Mapping[RopeType, Mapping[str, Rule]] = {
+    "default": {},
+    "linear": _FACTOR,
+    "llama3": _FACTOR | {
+        "low_freq_factor": number_in(1e-6, 1e6), "high_freq_factor": number_in(1e-6, 1e6),
+        "original_max_position_embeddings": SIZE,
+    },
 }  # fmt: skip
 _ROPE_RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("rope_type", "type"), one_of(*_ROPE_KEYS)),
+    **dict.fromkeys(("rope_type", "type"), one_of(*_SCALINGS)),
     "rope_theta": RULES["rope_theta"],
     "partial_rotary_factor": one_of(1),
-}
-_SCALING_RULES: Mapping[str, Rule] = {
-    "factor": number_in(1, 1e6),
-    **dict.fromkeys(("low_freq_factor", "high_freq_factor"), number_in(1e-6, 1e6)),
-    "original_max_position_embeddings": SIZE,
 }
 
 
@@ -284,7 +271,7 @@ def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
             out of range, heads that do not divide, or parts that contradict each other.
     """
     path = directory / CONFIG_FILE
-    label, given = label_of(path), _read(path, RULES, HARMLESS_KEYS, _NEEDED_KEYS)
+    label, given = label_of(path), _read(path, RULES, _NEEDED_KEYS)
     family = FAMILIES[str(given["model_type"])]
     config = {**family.defaults, **given}
     if config.get("head_dim") is None:
@@ -297,7 +284,7 @@ def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
     _check_tokens(label, config, vocab_size)
     path, generation = directory / _GENERATION_FILE, {}
     if os.path.exists(path):
-        generation = _read(path, _GENERATION_RULES, GENERATION_HARMLESS_KEYS)
+        generation = _read(path, _GENERATION_RULES)
         _check_tokens(label_of(path), generation, vocab_size)
     base = value_of(family.defaults, "rope_theta", DEFAULT_ROPE_THETA)
     rope_type, rope = _rope(label, given, base)
@@ -305,9 +292,7 @@ def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
     return HuggingFaceConfig(given, config, generation, rope_type, rope, quantization)
 
 
-def _read(
-    path: Path, rules: Mapping[str, Rule], harmless: frozenset[str], needed: tuple[str, ...] = ()
-) -> dict[str, object]:
+def _read(path: Path, rules: Mapping[str, Rule], needed: tuple[str, ...] = ()) -> dict[str, object]:
     """Read a file; refuse keys that change the result and keys that nobody knows, by name."""
     label, values = label_of(path), read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
     kind = values.get("model_type")
@@ -318,7 +303,7 @@ def _read(
         **rules,
         **{key: one_of(*neutral) for key, neutral in NEUTRAL_VALUES.items()},
         **{k: (f"null or false (not supported: {w})", _is_off) for k, w in REFUSED_KEYS.items()},
-        **dict.fromkeys(harmless, ANY),
+        **dict.fromkeys(HARMLESS_KEYS, ANY),
     }
     if isinstance(kind, str) and kind in FAMILIES:
         known |= FAMILIES[kind].rules
@@ -356,14 +341,14 @@ def _rope_of(
 ) -> tuple[RopeType, dict[str, float]]:
     """Read one spelling, with `type` instead of `rope_type` in older files."""
     kind: RopeType = value_of(values, "rope_type", value_of(values, "type", "default"))
-    keys = next((keys for known, keys in _ROPE_KEYS.items() if known == kind), ())
-    check_object(label, values, {**_ROPE_RULES, **{key: _SCALING_RULES[key] for key in keys}}, keys)
+    scaling = next((rules for known, rules in _SCALINGS.items() if known == kind), {})
+    check_object(label, values, {**_ROPE_RULES, **scaling}, scaling)
     if value_of(values, "type", kind) != kind:
         raise mismatch(label, "type", f"rope_type '{kind}'", "another")
     theta = value_of(values, "rope_theta", base)
     if outer is not None and theta != outer:
         raise mismatch(label, "rope_theta", "one value", f"{theta}, and {outer} beside it")
-    numbers = {key: float(value_of(values, key, 0.0)) for key in keys}
+    numbers = {key: float(value_of(values, key, 0.0)) for key in scaling}
     if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
         low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
         raise mismatch(label, "low_freq_factor", f"below high_freq_factor {high}", low)

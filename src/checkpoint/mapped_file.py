@@ -4,9 +4,8 @@ Mapping a file costs nothing until its pages are touched, which is what lets a c
 gigabytes open in milliseconds.
 
 The system gets no hints. With weights of 2.5 GB in the page cache (Linux 6.18, ext4), decoding was
-as fast with MADV_HUGEPAGE, MADV_WILLNEED or MADV_POPULATE_READ as without: large folios are mapped
-as such anyway. Populating it first took as long as the first step then saved, from a second thread
-too; and reading ahead from a cold disk gained nothing that could be distinguished from noise.
+as fast with MADV_HUGEPAGE, MADV_WILLNEED or MADV_POPULATE_READ as without, and reading ahead from a
+cold disk gained nothing that could be distinguished from noise.
 """
 
 import contextlib

@@ -33,21 +33,10 @@ import numpy as np
 from .. import ml
 from ..untrusted import described, is_integer, parse_strict_json, shown, some_of
 from .errors import CheckpointError
-from .params import (
-    ANY,
-    BOOLEAN,
-    LARGEST_SIZE,
-    OBJECT,
-    Rule,
-    check_object,
-    number_in,
-    one_of,
-    value_of,
-)
+from .params import ANY, LARGEST_SIZE, OBJECT, Rule, check_object, number_in, one_of, value_of
 from .safetensors import TensorEntry
 
-_STATE = ".quant_state.bitsandbytes__"
-NF4_STATE = f"{_STATE}nf4"
+NF4_STATE = ".quant_state.bitsandbytes__nf4"
 _NF4_PARTS = (NF4_STATE, "", ".absmax", ".quant_map")
 _NESTED_PARTS = (".nested_absmax", ".nested_quant_map")
 INT8_SCALE = "_scale"
@@ -64,7 +53,7 @@ _NF4_RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("load_in_8bit", "_load_in_8bit"), one_of(False)),
     **dict.fromkeys(("load_in_4bit", "_load_in_4bit"), one_of(True)),
     "bnb_4bit_quant_type": one_of("nf4"),
-    "bnb_4bit_use_double_quant": BOOLEAN,
+    "bnb_4bit_use_double_quant": one_of(False, True),
     "bnb_4bit_compute_dtype": one_of("float32", "bfloat16", "float16"),
     "bnb_4bit_quant_storage": one_of("uint8", "int8", "bfloat16", "float16", "float32", "float64"),
     **dict.fromkeys(("llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight"), ANY),
@@ -163,17 +152,11 @@ def take_packed(found: dict[str, TensorEntry], kind: str) -> dict[str, PackedWei
     The names in `found` that are left are those of plain tensors. A CheckpointError names a part
     that is missing, or that does not fit the others.
     """
-    packed = {}
     if kind == "nf4":
-        for key in [name for name in found if _STATE in name]:
-            name, _, variant = key.partition(_STATE)
-            if variant != "nf4":
-                raise found[key].refusal("quantization to nf4", shown(variant))
-            packed[name] = _nf4(name, found)
-    else:
-        for name in [name for name, entry in found.items() if _is_int8(entry, found)]:
-            packed[name] = _int8(name, found)
-    return packed
+        names = [name.removesuffix(NF4_STATE) for name in found if name.endswith(NF4_STATE)]
+        return {name: _nf4(name, found) for name in names}
+    names = [name for name, entry in found.items() if _is_int8(entry, found)]
+    return {name: _int8(name, found) for name in names}
 
 
 def _expect(entry: TensorEntry, dtype: str, count: int) -> None:

@@ -264,15 +264,12 @@ class PickleMachine:
 
     def _set_items(self, items: list[object]) -> None:
         target = self._top()
-        if not isinstance(target, dict):
-            raise ValueError(f"expected a dict to set items in, got {_kind(target)}")
-        if len(items) % 2:
-            raise ValueError(f"expected pairs of key and value, got {len(items)} values")
+        if not isinstance(target, dict) or len(items) % 2:
+            got = f"{_kind(target)} and {len(items)} values"
+            raise ValueError(f"expected a dict to set pairs of key and value in, got {got}")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(key, str):
-                raise ValueError(f"expected a str as key, got {_kind(key)}")
-            if key in target:
-                raise ValueError(f"expected each key once, got {shown(key)} again")
+            if not isinstance(key, str) or key in target:
+                raise ValueError(f"expected a new text as key, got {_kind(key)}")
             target[key] = value
 
     def _extend(self, items: list[object]) -> None:
@@ -286,10 +283,9 @@ class PickleMachine:
     def _stop(self) -> object:
         value = self._pop()
         left = len(self._program) - self._position
-        if left:
-            raise ValueError(f"expected the end of the data, got {left} more bytes")
-        if self._stack or self._marks:
-            raise ValueError(f"expected one value on the stack, got {len(self._stack) + 1}")
+        if left or self._stack or self._marks:
+            got = f"{len(self._stack) + 1} values and {left} more bytes"
+            raise ValueError(f"expected one value and the end of the data, got {got}")
         return value
 
     def _proto(self) -> None:

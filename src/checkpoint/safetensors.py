@@ -10,8 +10,7 @@ misaligned all the same, as in old and hand-made files, is copied to aligned mem
 kernels read whole elements; `Checkpoint.copied` names it.
 
 What an index names is opened only if it is in the model's directory: a plain file name, and no
-symbolic link that leads elsewhere. One place elsewhere is part of the directory: in the cache of
-Hugging Face's hub a directory `snapshots/<revision>` holds links into `blobs` beside `snapshots`.
+symbolic link that leads elsewhere, but those of the cache of Hugging Face's hub.
 
 Source: huggingface/safetensors, README.md (Format) and `safetensors/src/tensor.rs` (`validate`);
 transformers 5.23, `modeling_utils.py` (`save_pretrained`); huggingface_hub, `file_download.py` (the
@@ -40,6 +39,7 @@ from ..untrusted import (
 )
 from .errors import CheckpointError, FileMemoryError, mismatch
 from .mapped_file import MappedFile
+from .params import ANY, Rule, check_object, value_of
 
 _LENGTH_BYTES = 8
 # The format allows 100 MB. As many tensors as are allowed here, with long names, need 13 MB.
@@ -51,7 +51,13 @@ _LARGEST = 1 << 48
 _METADATA = "__metadata__"
 _ENTRY_KEYS = {"dtype", "shape", "data_offsets"}
 _MOST_INDEX_BYTES = 16 << 20
-_MOST_FILES = 1000
+_INDEX_RULES: Mapping[str, Rule] = {
+    "metadata": ANY,
+    "weight_map": (
+        "a map of tensor names to file names",
+        lambda value: isinstance(value, dict) and value != {},
+    ),
+}
 
 DTYPE_BITS = {
     "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8,
@@ -143,7 +149,16 @@ class SafetensorsFile:
             self._refuse("tensors", f"at most {_MOST_TENSORS}", len(header))
         entries = [self._entry(name, item) for name, item in header.items()]
         entries.sort(key=lambda entry: (entry.start, entry.stop))
-        self._check_coverage(entries)
+        position = origin = self._data_start
+        for entry in entries:
+            if entry.start != position:
+                kind = "a gap" if entry.start > position else "an overlap"
+                what, got = f"tensor {shown(entry.name)}: begin", f"{entry.start - origin} ({kind})"
+                self._refuse(what, f"{position - origin}, the end of the one before", got)
+            position = entry.stop
+        if position != self.file.size:
+            rule = f"tensors up to its end, {self.file.size - origin} bytes"
+            self._refuse("buffer", rule, position - origin)
         self.entries = {entry.name: entry for entry in entries}
 
     def _header_bytes(self) -> tuple[bytes, int]:
@@ -198,19 +213,6 @@ class SafetensorsFile:
                 self._refuse(what, f"integers in 0..{_LARGEST}", described(item))
         return value
 
-    def _check_coverage(self, entries: list[TensorEntry]) -> None:
-        """Check that the tensors follow each other without gap or overlap to the file's end."""
-        position, origin = self._data_start, self._data_start
-        for entry in entries:
-            if entry.start != position:
-                kind = "a gap" if entry.start > position else "an overlap"
-                what, got = f"tensor {shown(entry.name)}: begin", f"{entry.start - origin} ({kind})"
-                self._refuse(what, f"{position - origin}, the end of the one before", got)
-            position = entry.stop
-        if position != self.file.size:
-            rule = f"tensors up to its end, {self.file.size - origin} bytes"
-            self._refuse("buffer", rule, position - origin)
-
 
 def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
     """Read a safetensors file.
@@ -239,20 +241,13 @@ def read_index(path: Path) -> dict[Path, list[str]]:
     """
     label, directory = label_of(path), path.parent
     value = read_json_object(path, _MOST_INDEX_BYTES, CheckpointError)
-    if not value.keys() <= {"metadata", "weight_map"}:
-        raise mismatch(label, "keys", "metadata and weight_map", some_of(value))
-    weight_map = value.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        rule, got = "a map of tensor names to file names", described(weight_map)
-        raise mismatch(label, "weight_map", rule, got)
+    check_object(label, value, _INDEX_RULES, ["weight_map"])
     files: dict[str, list[str]] = {}
-    for tensor, name in weight_map.items():
+    for tensor, name in value_of(value, "weight_map", dict[str, object]()).items():
         if not isinstance(name, str) or not _is_plain(name):
             what, rule = f"file of tensor {shown(tensor)}", "a plain name that ends in .safetensors"
             raise mismatch(label, what, rule, described(name))
         files.setdefault(name, []).append(tensor)
-    if len(files) > _MOST_FILES:
-        raise mismatch(label, "files", f"at most {_MOST_FILES}", len(files))
     missing = [name for name in files if not os.path.exists(directory / name)]
     if missing:
         got = f"without {some_of(missing)}"

@@ -170,21 +170,18 @@ def new_tensors(
 
 def part_contents(
     name: str, weight: ml.Weight, origin: ml.DType
-) -> Iterator[tuple[str, bytes | memoryview]]:
-    """Yield the name and the bytes of each tensor that `new_tensors` described.
+) -> Iterator[tuple[str, memoryview]]:
+    """Return the name and the bytes of each tensor that `new_tensors` described.
 
     A quantized weight, which was made of the dtype `origin`, has no nested scales.
     """
-    if isinstance(weight, ml.Tensor):
-        yield name, bytes_of(weight)
-        return
-    yield name, bytes_of(weight.codes)
-    if weight.dtype is ml.int8_block:
-        yield f"{name}{INT8_SCALE}", bytes_of(weight.scales)
-        return
-    yield f"{name}.absmax", bytes_of(weight.scales)
-    yield f"{name}.quant_map", bytes_of(ml.nf4_code())
-    yield f"{name}{NF4_STATE}", _state_text(weight.shape, origin)
+    dtype, contents = None, [bytes_of(weight if isinstance(weight, ml.Tensor) else weight.codes)]
+    if isinstance(weight, ml.QuantizedTensor):
+        dtype, contents = weight.dtype, [*contents, bytes_of(weight.scales)]
+    if dtype is ml.nf4:
+        contents += [bytes_of(ml.nf4_code()), memoryview(_state_text(weight.shape, origin))]
+    names = (tensor.name for tensor in new_tensors(name, weight.shape, dtype, origin))
+    return zip(names, contents, strict=True)
 
 
 def in_halves(weight: ml.Tensor, head_dim: int) -> ml.Tensor:

@@ -8,13 +8,14 @@ Source: PyTorch 2.13, `torch/serialization.py` (`_save`, `_load`).
 
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from .. import ml
 from ..untrusted import described, shown, some_of
 from .errors import CheckpointError, mismatch
 from .mapped_file import MappedFile
+from .params import Rule, check_object, one_of
 from .pickle_machine import PickleMachine, StorageReference, TensorReference
 from .zip_directory import Record, read_directory
 
@@ -22,7 +23,12 @@ _ZIP = b"PK\x03\x04"
 _MOST_PICKLE_BYTES = 16 << 20
 _MOST_WORD_BYTES = 64
 _READ_BYTES = 16 << 20
-_VERSIONS = range(1, 11)
+_VERSIONS = [str(number) for number in range(1, 11)]
+_WORD_RULES: Mapping[str, Rule] = {
+    "version": (f"{_VERSIONS[0]}..{_VERSIONS[-1]}", lambda value: value in _VERSIONS),
+    # Files from before PyTorch 2.1 have no such record and are little-endian too.
+    "byteorder": one_of("little"),
+}
 
 
 def read_pth(path: Path) -> dict[str, ml.Tensor]:
@@ -71,17 +77,10 @@ def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Rec
     if len(prefixes) != 1:
         raise mismatch(file.label, "folders of the records", "one", some_of(sorted(prefixes)))
     stripped = {name.partition("/")[2]: record for name, record in records.items()}
-    for name in ("data.pkl", "version"):
-        if name not in stripped:
-            raise mismatch(file.label, f"record '{name}'", "one", "none")
-    version = _word(file, stripped["version"])
-    if version not in map(str, _VERSIONS):
-        rule = f"{_VERSIONS.start}..{_VERSIONS.stop - 1}"
-        raise mismatch(file.label, "record 'version'", rule, shown(version))
-    # Files from before PyTorch 2.1 have no such record and are little-endian too.
-    order = _word(file, stripped["byteorder"]) if "byteorder" in stripped else "little"
-    if order != "little":
-        raise mismatch(file.label, "record 'byteorder'", "'little'", shown(order))
+    if "data.pkl" not in stripped:
+        raise mismatch(file.label, "record 'data.pkl'", "one", "none")
+    words = {name: _word(file, stripped[name]) for name in _WORD_RULES if name in stripped}
+    check_object(f"{file.label}: records", words, _WORD_RULES, ["version"])
     return stripped
 
 

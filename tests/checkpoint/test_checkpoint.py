@@ -237,16 +237,6 @@ def test_the_cache_of_the_hub_links_into_its_blobs_and_nowhere_else(tmp_path: Pa
     refusal(snapshot, "got a link that leads elsewhere")
 
 
-def test_an_index_of_very_many_files_is_refused(directory: Path) -> None:
-    write(directory, shards=2)
-    many = {f"t{number}": f"{number}.safetensors" for number in range(1001)}
-    write_index(directory, many)
-    refusal(directory, "files: expected at most 1000, got 1001")
-    del many["t1000"]  # the valid twin, of which the files are missing
-    write_index(directory, many)
-    refusal(directory, "expected 1000 files beside it")
-
-
 def test_an_index_may_have_16_mib_and_no_more(directory: Path) -> None:
     write(directory, shards=2)
     text = (directory / INDEX).read_text()
@@ -290,7 +280,7 @@ def test_an_index_and_its_files_must_agree(directory: Path) -> None:
 BAD_INDEXES = {
     "empty": ("", "line 1 column 1"),
     "list": ("[]", "a JSON object, got a list"),
-    "no map": ('{"metadata": {}}', "a map of tensor names to file names, got null"),
+    "no map": ('{"metadata": {}}', "without 'weight_map'"),
     "list map": ('{"weight_map": []}', "got a list"),
     "empty map": ('{"weight_map": {}}', "a map of tensor names"),
     "another key": ('{"weight_map": {"a": "b.safetensors"}, "x": 1}', "'x'"),

@@ -190,7 +190,7 @@ BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "an absmax too few": (replaced(".absmax", np.ones(47, F32)), "48 elements of F32"),
     "an absmax of bytes": (replaced(".absmax", np.ones(48, np.uint8)), "48 elements of F32"),
     "other levels": (replaced(".quant_map", np.linspace(-1, 1, 16).astype(F32)), "16 levels"),
-    "fp4": (with_state({}, "fp4"), "quantization to nf4"),
+    "fp4": (with_state({}, "fp4"), "also .*__fp4"),
     "sizes nested deeply": (changed_state(shape=[[[]], 96]), "two sizes, got a list"),
 }
 BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {

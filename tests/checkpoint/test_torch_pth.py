@@ -256,7 +256,7 @@ def test_versions_1_to_10_are_read(path: Path, version: str) -> None:
 @pytest.mark.parametrize("version", ["0\n", "11\n", "-1", "03", "3.0", "three", ""])
 def test_another_version_is_refused_with_those_that_are_read(path: Path, version: str) -> None:
     write_pth(path, {"a": VALUES}, version=version)
-    refused(path, rf"record 'version': expected 1\.\.10, got '{version.strip()}'$")
+    refused(path, rf"records: version: expected 1\.\.10, got '{version.strip()}'$")
 
 
 @pytest.mark.parametrize("order", ["big", "middle", ""])
