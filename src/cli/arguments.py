@@ -5,8 +5,9 @@ ranges of the sampling settings are the business of `SamplingArgs`; here they ar
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +16,8 @@ from ..untrusted import replace_surrogates
 from .flag_parser import (
     FlagFormatter,
     FlagParser,
+    checked,
     integer,
-    integer_in,
     number,
     positive_integer,
     positive_number,
@@ -45,19 +46,12 @@ LAST_STAGE = 21
 _REPORTS = (
     "--examples", "--metadata", "--check-weights", "--verify", "--info", "--bench", "--explain",
 )  # fmt: skip
-
-# What requests say themselves, or what is of one run alone.
-_NOT_SERVED = (
-    "--system", "--completion", "--think", "--draft-model", "--max-tokens", "--temperature",
-    "--top-k", "--top-p", "--min-p", "--repeat-penalty", "--frequency-penalty",
-    "--presence-penalty", "--seed", "--stop", "--json-schema", "--grammar", "--debug-log",
-    "--trace-json", "--json", "--logprobs", "--diagrams", "--explore",
-)  # fmt: skip
-# The flags that each say what this run is to do.
+# The flags that each say what this run is to do: one of them.
 _ACTIONS = (
     "--prompt", "--file", "--jsonl", "-", "--example", *_REPORTS, "--save-quantized", "--save-gguf",
     "--serve",
 )  # fmt: skip
+_TRACES = ("--debug-log", "--trace-json", "--diagrams", "--explore")
 # Each flag needs one of those beside it.
 _NEEDS = {
     "--logprobs": ("--json", "--jsonl"),
@@ -71,18 +65,28 @@ _NEEDS = {
 }
 # Each flag is not allowed with those beside it.
 _NOT_WITH = (
+    *((later, (earlier,)) for earlier, later in combinations(_ACTIONS, 2)
+      if (earlier, later) != ("--prompt", "--verify")),  # -p is what it runs
+    ("--verify", ("--quantize",)),
+    ("--json", _REPORTS),
     ("--example", ("--system", "--completion")),
     ("--examples", ("--system", "--completion")),
-    ("--completion", ("--chat-format",)),
-    ("--completion", ("--think",)),
-    ("--completion", ("--system",)),
-    ("--verify", ("--quantize",)),
+    ("--completion", ("--chat-format", "--think", "--system")),
     ("--quiet", ("--verbose",)),
     ("--diagrams", ("--jsonl",)),
     ("--explore", ("--jsonl",)),
     ("--grammar", ("--json-schema",)),
-    *((flag, ("--serve",)) for flag in _NOT_SERVED),
-)
+    ("--prompt-cache", ("--jsonl", *_TRACES)),  # which run attention stage by stage
+    ("--api-key-file", ("--api-key",)),
+    ("--no-api-key", ("--api-key", "--api-key-file")),
+    # What requests say themselves, or what is of one run alone.
+    ("--serve", (
+        "--system", "--completion", "--think", "--draft-model", "--max-tokens", "--temperature",
+        "--top-k", "--top-p", "--min-p", "--repeat-penalty", "--frequency-penalty",
+        "--presence-penalty", "--seed", "--stop", "--json-schema", "--grammar", "--json",
+        "--logprobs", *_TRACES,
+    )),
+)  # fmt: skip
 
 _DESCRIPTION = """\
 Chat with a Llama in the terminal; with a prompt, answer once and exit.
@@ -138,55 +142,43 @@ def example_lines() -> list[str]:
     return [f"{number}. {example.description}" for number, example in enumerate(EXAMPLES, 1)]
 
 
-def _stop_text(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("must be a text: got nothing")
-    return replace_surrogates(text)
-
-
-def _system_text(text: str) -> str:
-    if text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a text, --seed sets a seed: got {text}")
-    return replace_surrogates(text)
-
-
-def _path_of(what: str, *refused: str) -> Callable[[str], Path]:
-    """Return a function that reads a path; it raises ArgumentTypeError for one that is none."""
-
-    def read(text: str) -> Path:
-        if text in ("", *refused):
-            raise argparse.ArgumentTypeError(f"must be {what}: got {text or 'nothing'}")
-        return Path(text)
-
-    return read
-
-
-def _address(text: str) -> tuple[str, int]:
+def _host_and_port(text: str) -> tuple[str, int]:
     """Return the host and the port of `HOST:PORT`, `:PORT`, `PORT` or `HOST`."""
     host, colon, port = text.rpartition(":")
     if (not colon and not text.isdecimal()) or text.endswith("]"):
         host, port = text, str(DEFAULT_ADDRESS[1])
-    if not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"must be HOST:PORT, PORT from 0 to 65535: got {text}")
     return host.strip("[]") or DEFAULT_ADDRESS[0], int(port)
 
 
-def _stage_ranges(text: str) -> tuple[range, ...]:
-    stages = ranges(text)
-    if not all(numbers.start >= 1 and numbers.stop <= LAST_STAGE + 1 for numbers in stages):
-        raise argparse.ArgumentTypeError(f"must be stages from 1 to {LAST_STAGE}: got {text}")
-    return stages
+def _whole(low: int, high: int, what: str = "") -> dict[str, Any]:
+    in_range = checked(integer, f"{what}{low} to {high}", lambda value: low <= value <= high)
+    return {"type": in_range, "metavar": "N"}
 
 
+_stop_text = checked(replace_surrogates, "a text", bool)
+_system_text = checked(
+    replace_surrogates, "a text, --seed sets a seed", lambda text: not text.isdecimal()
+)
+_target = checked(lambda text: text not in ("", "-") and Path(text), "a path", bool)
+_address = checked(
+    _host_and_port, "HOST:PORT, PORT from 0 to 65535", lambda address: 0 <= address[1] <= 65535
+)
+_stages = checked(
+    ranges,
+    f"stages from 1 to {LAST_STAGE}",
+    lambda found: all(part.start >= 1 and part.stop <= LAST_STAGE + 1 for part in found),
+)
 _TEXT, _PATH, _NUMBER, _WHOLE = (
     {"type": parse, "metavar": name}
     for parse, name in ((replace_surrogates, "TEXT"), (Path, "PATH"), (number, "X"), (integer, "N"))
 )
 _POSITIVE = {"type": positive_integer, "metavar": "N"}
+_POSITIVE_NUMBER = {"type": positive_number, "metavar": "X"}
 _SWITCH = {"action": "store_true"}
-_TRACE_FILE = {"type": _path_of("a file", "-"), "metavar": "PATH"}
-_DIRECTORY = {"type": _path_of("a directory"), "metavar": "DIR"}
 _FILE = _PATH | {"metavar": "FILE"}
+_TO_PATH, _TO_FILE, _DIRECTORY = (
+    {"type": _target, "metavar": name} for name in ("PATH", "FILE", "DIR")
+)
 
 
 # fmt: off
@@ -205,7 +197,7 @@ class Options:
         "answer each line of FILE (-: standard input) with a record"]
     standard_input: Annotated[bool, "standard_input", {"nargs": "?", "metavar": "-"},
         "the prompt is on standard input; implied in a pipe"]
-    example: Annotated[int | None, "--example", _WHOLE | {"type": integer_in(1, len(EXAMPLES))},
+    example: Annotated[int | None, "--example", _whole(1, len(EXAMPLES)),
         f"run predefined prompt N of {len(EXAMPLES)} (see --examples)"]
     system: Annotated[str | None, "-s --system", _TEXT | {"type": _system_text}, "system prompt"]
     completion: Annotated[bool, "--completion", _SWITCH, "continue raw text instead of chatting"]
@@ -223,17 +215,17 @@ class Options:
     threads: Annotated[int | None, "-t --threads", _POSITIVE,
         "threads (default: the processors it may use)"]
     rope_scaling_factor: Annotated[float | None, "--rope-scaling-factor",
-        _NUMBER | {"type": positive_number}, "of the rotary embedding, if the files are wrong"]
+        _POSITIVE_NUMBER, "of the rotary embedding, if the files are wrong"]
     quantize: Annotated[str | None, "--quantize",
         {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
         "quantize on loading: nf4 or q4_0 (4 bits), int8 or q8_0 (8 bits)"]
     save_quantized: Annotated[Path | None, "--save-quantized", _DIRECTORY,
         "write what --quantize nf4 or int8 makes to DIR, a new directory; exit"]
-    save_gguf: Annotated[Path | None, "--save-gguf", _FILE | {"type": _path_of("a file")},
+    save_gguf: Annotated[Path | None, "--save-gguf", _TO_FILE,
         "write the model, or what --quantize q8_0 or q4_0 makes, to FILE; exit"]
     draft_model: Annotated[Path | None, "--draft-model", _DIRECTORY,
         "a smaller model with the same tokens that guesses the next ones"]
-    prompt_cache: Annotated[Path | None, "--prompt-cache", _TRACE_FILE | {"metavar": "FILE"},
+    prompt_cache: Annotated[Path | None, "--prompt-cache", _TO_FILE,
         "begin with what FILE has of the prompt, and keep there what is read"]
 
     max_tokens: Annotated[int | None, "-n --max-tokens", _POSITIVE,
@@ -273,7 +265,7 @@ class Options:
 
     json: Annotated[bool, "--json", _SWITCH, "one JSON record per answer instead of its text"]
     logprobs: Annotated[int | None, "--logprobs",
-        _WHOLE | {"type": integer_in(0, MOST_CANDIDATES)},
+        _whole(0, MOST_CANDIDATES),
         "in records: log-probabilities of each token and the top N"]
     statistics: Annotated[bool, "--no-stats", {"dest": "statistics", "action": "store_false"},
         "no statistics after an answer"]
@@ -281,31 +273,31 @@ class Options:
     verbose: Annotated[bool, "-v --verbose", _SWITCH, "details, and tracebacks"]
 
     debug_log: Annotated[Path | None, "--debug-log",
-        _TRACE_FILE | {"nargs": "?", "const": DEFAULT_DEBUG_LOG},
+        _TO_PATH | {"nargs": "?", "const": DEFAULT_DEBUG_LOG},
         f"a log for people (without PATH: {DEFAULT_DEBUG_LOG})"]
-    trace_json: Annotated[Path | None, "--trace-json", _TRACE_FILE, "JSON lines for programs"]
+    trace_json: Annotated[Path | None, "--trace-json", _TO_PATH, "JSON lines for programs"]
     trace_layers: Annotated[tuple[range, ...] | None, "--trace-layers",
         {"type": ranges, "metavar": "RANGES"},
         "such as 0,3-5 (default: 0 in the log, all in JSON)"]
     trace_stages: Annotated[tuple[range, ...] | None, "--trace-stages",
-        {"type": _stage_ranges, "metavar": "RANGES"},
+        {"type": _stages, "metavar": "RANGES"},
         f"such as 8-13 (default: all, 1-{LAST_STAGE})"]
     trace_steps: Annotated[tuple[range, ...] | None, "--trace-steps",
         {"type": ranges, "metavar": "RANGES"},
         "such as 0-5; step 0 runs the prompt (default: 0-1 in the log, all in JSON)"]
     trace_statistics: Annotated[bool, "--trace-statistics", _SWITCH,
         "min, max, mean, rms, first and last values"]
-    diagrams: Annotated[Path | None, "--diagrams", _TRACE_FILE | {"metavar": "DIR"},
+    diagrams: Annotated[Path | None, "--diagrams", _DIRECTORY,
         "draw the stages of this run and the whole model into DIR, as SVG"]
     explore: Annotated[Path | None, "--explore",
-        _TRACE_FILE | {"nargs": "?", "const": DEFAULT_EXPLORER},
+        _TO_PATH | {"nargs": "?", "const": DEFAULT_EXPLORER},
         f"show this run from the inside, in one HTML file (without PATH: {DEFAULT_EXPLORER})"]
     explore_with: Annotated[str | None, "--explore-with", {"metavar": "MODEL_OR_FORMAT"},
         "beside it the same tokens by another model, or quantized: nf4 or int8"]
     explore_prompt: Annotated[str | None, "--explore-prompt", _TEXT,
         "beside it the run of another prompt"]
     explore_limit: Annotated[float | None, "--explore-limit",
-        {"type": positive_number, "metavar": "MB"}, "the largest file, in megabytes (default: 12)"]
+        _POSITIVE_NUMBER | {"metavar": "MB"}, "the largest file, in megabytes (default: 12)"]
 
     examples: Annotated[bool, "--examples", _SWITCH,
         "predefined prompts; choose one in a terminal"]
@@ -317,7 +309,7 @@ class Options:
     info: Annotated[bool, "--info", _SWITCH, "versions, instruction set, threads, memory"]
     bench: Annotated[bool, "--bench", _SWITCH, "tokens per second beside this machine's limits"]
     explain: Annotated[int | None, "--explain",
-        _WHOLE | {"type": integer_in(1, LAST_STAGE, "a stage from ")},
+        _whole(1, LAST_STAGE, "a stage from "),
         f"what happens in stage N of {LAST_STAGE}, as the trace numbers them"]
 # fmt: on
 
@@ -347,13 +339,9 @@ _GROUPS = {
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
-    """Parse the command line.
+    """Parse the arguments after the program's name, those of the process when None.
 
-    Args:
-        arguments: The arguments after the program's name; those of the process when None.
-
-    Raises:
-        SystemExit: With 0 after `--help` or `--version`; with 2 after one line on standard error.
+    Raise SystemExit: 0 after `--help` or `--version`, 2 after one line on standard error.
     """
     parser = build_parser()
     parsed, unknown = parser.parse_known_args(arguments)
@@ -393,35 +381,28 @@ def build_parser() -> FlagParser:
 
 
 def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str, Any]) -> None:
-    """Refuse flags that do not go together."""
     given = {
         "-" if name == "standard_input" else flag.names.split()[-1]
         for name, flag in FLAGS.items()
         if values[name] not in (None, ()) and values[name] is not False  # 0 is a value
     }
-    actions = [flag for flag in _ACTIONS if flag in given]
-    if "--verify" in actions and "--prompt" in actions:
-        actions.remove("--verify")  # -p is what it runs
-    action = actions[0] if actions else ""
-    quantize = values["quantize"]
-    is_traced = given & {"--debug-log", "--trace-json", "--diagrams", "--explore"}
-    for is_wrong, flag, why in (
-        *((True, other, f"not allowed with {action}") for other in actions[1:]),
-        ("--json" in given and action in _REPORTS, "--json", f"not allowed with {action}"),
-        *((flag in given and not given & {*needed}, flag, f"needs {' or '.join(needed)}")
-          for flag, needed in _NEEDS.items()),
-        *((flag in given and given & {*others}, flag, f"not allowed with {' or '.join(others)}")
-          for flag, others in _NOT_WITH),
-        (action == "--save-quantized" and quantize in GGUF_NAMES, action,
-         f"directories do not have {quantize}, --save-gguf writes it"),
-        (action == "--save-gguf" and quantize not in (None, *GGUF_NAMES), action,
-         f"GGUF files do not have {quantize}, but q8_0 and q4_0"),
-        (values["debug_log"] is not None and values["debug_log"] == values["trace_json"],
-         "--trace-json", "must be another file than --debug-log"),
-        ("--prompt-cache" in given and (is_traced or action == "--jsonl"), "--prompt-cache",
-         "not allowed with --jsonl or a trace, which runs attention stage by stage"),
-        (len(given & {"--api-key", "--api-key-file", "--no-api-key"}) > 1, "--api-key",
-         "only one of --api-key, --api-key-file and --no-api-key is allowed"),
-    ):  # fmt: skip
-        if is_wrong:
-            parser.error(f"argument {flag}: {why}")
+    wrong = [
+        (flag, f"not allowed with {other}")
+        for flag, others in _NOT_WITH
+        for other in others
+        if {flag, other} <= given
+    ]
+    wrong += [
+        (flag, f"needs {' or '.join(needed)}")
+        for flag, needed in _NEEDS.items()
+        if flag in given and not given & {*needed}
+    ]
+    kind = values["quantize"]
+    if "--save-quantized" in given and kind in GGUF_NAMES:
+        wrong.append(("--save-quantized", f"directories do not have {kind}, --save-gguf writes it"))
+    if "--save-gguf" in given and kind not in (None, *GGUF_NAMES):
+        wrong.append(("--save-gguf", f"GGUF files do not have {kind}, but q8_0 and q4_0"))
+    if "--debug-log" in given and values["debug_log"] == values["trace_json"]:
+        wrong.append(("--trace-json", "must be another file than --debug-log"))
+    for flag, why in wrong:
+        parser.error(f"argument {flag}: {why}")

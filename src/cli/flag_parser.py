@@ -1,14 +1,17 @@
 """What argparse lacks: errors of one line, checked numbers, and names that other programs use."""
 
 import argparse
+import contextlib
 import difflib
 import math
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ..untrusted import escape_line
+
+T = TypeVar("T")
 
 USAGE_ERROR = 2
 # What llama.cpp, ollama, mlx_lm and transformers call flags of ours.
@@ -90,10 +93,11 @@ class FlagParser(argparse.ArgumentParser):
             self._option_string_actions[theirs] = self._option_string_actions[ours]
         for is_refused, table in enumerate((_IGNORED, _REFUSED)):
             for reason, names in table.items():
-                for name, value, _ in (word.partition("=") for word in names.split()):
+                for name in names.split():
                     self.add_argument(
-                        name, action=_ForeignFlag, nargs="?" if value else 0,
-                        const=(is_refused, reason), dest=argparse.SUPPRESS, help=argparse.SUPPRESS,
+                        name.rstrip("="), action=_ForeignFlag, const=(is_refused, reason),
+                        nargs="?" if name.endswith("=") else 0,
+                        dest=argparse.SUPPRESS, help=argparse.SUPPRESS,
                     )  # fmt: skip
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
@@ -105,12 +109,11 @@ class FlagParser(argparse.ArgumentParser):
     def near(self, unknown: str) -> str:
         """Return `; near it: ...` with the flags that an unknown one may stand for, or nothing."""
         name = unknown.partition("=")[0].replace("_", "-")
-        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        actions = self._option_string_actions
+        flags = [flag for flag in actions if flag.startswith("--")]
         beginnings = [flag for flag in flags if name.startswith("--") and flag.startswith(name)]
         found = beginnings or difflib.get_close_matches(name, flags, cutoff=_NEAR)
-        names = dict.fromkeys(
-            self._option_string_actions[flag].option_strings[-1] for flag in found
-        )
+        names = dict.fromkeys(actions[flag].option_strings[-1] for flag in found)
         return f"; near it: {', '.join(names)}" if names else ""
 
 
@@ -118,11 +121,7 @@ class _ForeignFlag(argparse.Action):
     """A flag of another program that is refused, or skipped with its value; and why."""
 
     def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        _names: object,
-        _value: object,
-        name: str | None = None,
+        self, parser: argparse.ArgumentParser, _names: Any, _value: Any, name: str | None = None
     ) -> None:
         is_refused, reason = self.const
         if is_refused:
@@ -144,69 +143,28 @@ class FlagFormatter(argparse.RawDescriptionHelpFormatter):
         return f"{', '.join(action.option_strings)} {metavar}"
 
 
-def integer(text: str) -> int:
-    """Return a whole number.
+def checked(
+    parse: Callable[[str], T], rule: str, is_right: Callable[[T], bool] = lambda _: True
+) -> Callable[[str], T]:
+    """Return a function that parses a text; what breaks the rule is an ArgumentTypeError."""
 
-    Raises:
-        ArgumentTypeError: It is none.
-    """
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number: got {text}") from None
-
-
-def integer_in(low: int, high: int | None = None, what: str = "") -> Callable[[str], int]:
-    """Return a function that reads a whole number in low..high, or raises ArgumentTypeError.
-
-    Args:
-        low: The least.
-        high: The largest; None for no limit.
-        what: What the number is, for the error, such as `a stage from `.
-    """
-    rule = f"at least {low}" if high is None else f"{what}{low} to {high}"
-
-    def read(text: str) -> int:
-        value = integer(text)
-        if value < low or (high is not None and value > high):
-            raise argparse.ArgumentTypeError(f"must be {rule}: got {text}")
-        return value
+    def read(text: str) -> T:
+        with contextlib.suppress(ValueError):
+            value = parse(text)
+            if is_right(value):
+                return value
+        raise argparse.ArgumentTypeError(f"must be {rule}: got {text or 'nothing'}")
 
     return read
 
 
-positive_integer = integer_in(1)
+def _ranges(text: str) -> tuple[range, ...]:
+    parts = [part.partition("-") for part in text.split(",")]
+    return tuple(range(int(first), int(last if dash else first) + 1) for first, dash, last in parts)
 
 
-def ranges(text: str) -> tuple[range, ...]:
-    """Return numbers and ranges, such as `0,3-5`, both ends included.
-
-    Raises:
-        ArgumentTypeError: A part is not a whole number and no range of them.
-    """
-    found = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if not (first.isdecimal() and (last.isdecimal() or not dash)):
-            raise argparse.ArgumentTypeError(f"must be numbers and ranges like 0,3-5: got {text}")
-        start, end = integer(first), integer(last if dash else first)
-        if end < start:
-            raise argparse.ArgumentTypeError(f"must be a range from low to high: got {part}")
-        found.append(range(start, end + 1))
-    return tuple(found)
-
-
-def number(text: str) -> float:
-    """Return a number; raise ArgumentTypeError where it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number: got {text}") from None
-
-
-def positive_number(text: str) -> float:
-    """Return a finite number above 0; raise ArgumentTypeError where it is none."""
-    value = number(text)
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"must be a finite number above 0: got {text}")
-    return value
+integer = checked(int, "a whole number")
+positive_integer = checked(integer, "at least 1", lambda value: value >= 1)
+number = checked(float, "a number")
+positive_number = checked(number, "a finite number above 0", lambda value: 0 < value < math.inf)
+ranges = checked(_ranges, "numbers and ranges from low to high like 0,3-5", all)
