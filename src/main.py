@@ -11,14 +11,10 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command line on the arguments after the program's name, or on those of the process.
 
-    Args:
-        arguments: the arguments after the program's name; those of the process when None.
-
-    Returns:
-        The exit code: 0 done, 1 internal fault, 2 usage, 3 bad model, tokenizer or config,
-        4 not enough memory, 5 not-a-number in the logits, 130 interrupted.
+    Return the exit code: 0 done, 1 internal fault, 2 usage, 3 bad model, tokenizer or config,
+    4 not enough memory, 5 not-a-number in the logits, 130 interrupted.
     """
     try:
         # Ctrl-C ends imports at once: extension modules would turn it into an ImportError.

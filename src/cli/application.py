@@ -8,9 +8,9 @@ import termios
 import time
 import traceback
 import warnings
-from codecs import BOM_UTF8
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,40 +38,29 @@ from .session import Session
 
 # A million tokens of prose: more than a context holds, and not worth the time to count exactly.
 MOST_PROMPT_BYTES = 4 << 20
+_STANDARD_INPUT = "standard input"
 _EXPECTED = 'a text, or an object with "prompt" or "messages" alone'
 
 DONE, FAULT, USAGE, BAD_MODEL, NO_MEMORY, NUMERIC = range(6)
 
-# The first class that an error belongs to decides; every other error of ours is a bad model.
-_EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
-    (UsageError, USAGE),
-    (PromptError, USAGE),
-    (ContextFullError, USAGE),
-    (SamplingError, USAGE),
-    (ChatFormatError, USAGE),
-    (GrammarError, USAGE),
-    (SaveError, USAGE),
-    (DifferenceError, FAULT),
-    (KernelSettingError, USAGE),  # an instruction set or a number of threads
-    (NotEnoughMemoryError, NO_MEMORY),
-    (FileMemoryError, NO_MEMORY),
-    (ml.TensorMemoryError, NO_MEMORY),
-    (NumericError, NUMERIC),
-    (ml.LlamaBoltsError, BAD_MODEL),
-)
+# Every other error of ours is a bad model.
+_EXIT_CODES: dict[int, tuple[type[Exception], ...]] = {
+    USAGE: (
+        UsageError, PromptError, ContextFullError, SamplingError, ChatFormatError, GrammarError,
+        SaveError, KernelSettingError,
+    ),
+    FAULT: (DifferenceError,),
+    NO_MEMORY: (NotEnoughMemoryError, FileMemoryError, ml.TensorMemoryError),
+    NUMERIC: (NumericError,),
+    BAD_MODEL: (ml.LlamaBoltsError,),
+}  # fmt: skip
 
 
 def run(options: Options) -> int:
-    """Do what the command line asks for.
+    """Do what the command line asks for, and return the exit code; see `main`.
 
     An error is one line on standard error; a traceback follows only with `--verbose`. Ctrl-C is
     left to the caller.
-
-    Args:
-        options: The parsed command line.
-
-    Returns:
-        The exit code; see `main`.
     """
     exit_on_bus_error()
     keep_freed_memory()
@@ -113,20 +102,20 @@ def _set_threads(options: Options, console: Console) -> None:
     if options.threads is not None:
         ml.set_num_threads(options.threads)
     kernels = ml.build_info()
-    isa, threads, threading = kernels["isa"], kernels["threads"], kernels["threading"]
+    threads, threading = kernels["threads"], kernels["threading"]
     if options.threads is not None and options.threads > threads:
         none = threading == "serial"
         reason = "built without threads" if none else "the system or the library gives no more"
         console.warn(f"--threads {options.threads}: the kernels use {threads}: {reason}")
     console.detail(
-        f"llama-bolts {__version__}, Python {platform.python_version()}; kernels for {isa} by "
-        f"{kernels['compiler']}, {threading}, {threads} threads"
+        f"llama-bolts {__version__}, Python {platform.python_version()}; kernels for "
+        f"{kernels['isa']} by {kernels['compiler']}, {threading}, {threads} threads"
     )
 
 
 def told(error: Exception) -> tuple[int, str]:
     """Return the exit code that an error ends the process with, and the line that tells it."""
-    of_kind = (code for kind, code in _EXIT_CODES if isinstance(error, kind))
+    of_kind = (code for code, kinds in _EXIT_CODES.items() if isinstance(error, kinds))
     code = NO_MEMORY if is_lack_of_memory(error) else next(of_kind, FAULT)
     if code == FAULT and not isinstance(error, DifferenceError):
         return code, f"internal fault: {error!r} (--verbose shows where)"
@@ -168,8 +157,8 @@ def _dispatch(options: Options, console: Console) -> None:
 
         serve_model(options, console)
     elif options.jsonl is not None:
-        answer_file(options, console)
-    elif options.examples and not standard_input_is_terminal():
+        answer_file(options, console, options.jsonl)
+    elif options.examples and not _input_is_terminal():
         for line in example_lines():
             console.report_line(line)
     else:
@@ -181,17 +170,19 @@ def _dispatch(options: Options, console: Console) -> None:
 def _answer_or_chat(options: Options, console: Console) -> None:
     """Answer the prompt of this run, shown from the inside if wanted; chat where there is none."""
     prompt = find_prompt(options)
-    if prompt is None and options.model is None and options.context_length is None:
-        options = dataclasses.replace(options, context_length=BUNDLED_CHAT_LENGTH)
+    if prompt is None:
+        for flag in ("diagrams", "explore"):
+            if getattr(options, flag) is not None:
+                expected = "expected a prompt (-p, -f or standard input), got none"
+                raise UsageError(f"--{flag}: {expected}")
+        if options.model is None and options.context_length is None:
+            options = dataclasses.replace(options, context_length=BUNDLED_CHAT_LENGTH)
     session = open_session(options, console)
-    for flag in ("diagrams", "explore"):
-        if prompt is None and getattr(options, flag) is not None:
-            raise UsageError(f"--{flag}: expected a prompt (-p, -f or standard input), got none")
     with prompt_cached(session.engine, options.prompt_cache), ExitStack() as views:
         if options.explore is not None:
             from .explore import explored
 
-            views.enter_context(explored(session, options))
+            views.enter_context(explored(session, options, options.explore))
         if options.diagrams is not None:
             from .diagrams import drawn
 
@@ -205,112 +196,81 @@ def _answer_or_chat(options: Options, console: Console) -> None:
 
 
 def find_prompt(options: Options) -> str | None:
-    """Return the prompt that this run is to answer, or None for a chat.
+    """Return the prompt of `-p`, of a file, or of standard input unless that is a terminal.
 
-    It is given with `-p`, in a file, or on standard input, which is read when it is not a terminal.
-    One newline at the end of a file or of standard input is not part of the prompt. A file must be
-    UTF-8; on standard input other bytes become U+FFFD.
-
-    Args:
-        options: The command line.
-
-    Raises:
-        UsageError: The file cannot be read or is not text, or the prompt is empty or far too long;
-            or text waits on standard input beside a prompt.
+    None is for a chat. Raise UsageError where the prompt cannot be read, is not text, is empty or
+    far too long, or where text that nobody would read waits on standard input beside it.
     """
     if options.prompt is not None:
         where, prompt = "--prompt", options.prompt
     elif options.file is not None:
-        where, prompt = str(options.file), _read_file(options.file)
-    elif options.standard_input or not standard_input_is_terminal():
-        where, prompt = "standard input", _read_standard_input()
+        where, prompt = str(options.file), _read_prompt(options.file)
+    elif options.standard_input or not _input_is_terminal():
+        where, prompt = _STANDARD_INPUT, _read_prompt(None)
     else:
         return None
-    if where != "standard input":
-        _refuse_waiting_input(where)
+    if where != _STANDARD_INPUT and _text_waits():
+        got = "got text; < /dev/null leaves it out"
+        raise UsageError(f"{_STANDARD_INPUT}: expected nothing beside {where}, {got}")
     if not prompt.strip():
         raise UsageError(f"{where}: prompt: expected text, got none")
     return prompt
 
 
-def standard_input_is_terminal() -> bool:
+def _input_is_terminal() -> bool:
     """Return whether a person can type; false where standard input is closed."""
     return sys.stdin is not None and (sys.stdin.isatty() or mpirun_is_at_terminal(0))
 
 
-def _refuse_waiting_input(where: str) -> None:
-    """Refuse text that nobody would read; text that comes later is not waited for."""
+def _text_waits() -> bool:
+    """Return whether text is on standard input; text that comes later is not waited for."""
     if sys.stdin is None or sys.stdin.isatty():
-        return
+        return False
     try:
-        waiting = fcntl.ioctl(sys.stdin.fileno(), termios.FIONREAD, bytes(4))
+        return any(fcntl.ioctl(sys.stdin.fileno(), termios.FIONREAD, bytes(4)))
     except OSError:  # nothing that can hold text, such as /dev/null
-        return
-    if any(waiting):
-        raise UsageError(
-            f"standard input: expected nothing beside {where}, got text; < /dev/null leaves it out"
-        )
+        return False
 
 
-def _read_file(path: Path) -> str:
-    with refused(f"{path}: prompt: expected a readable file"), open(path, "rb") as file:
-        content = _read_limited(file, str(path))
-    try:
-        return _without_last_newline(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{path}: prompt: expected UTF-8, got other bytes at byte {error.start}"
-        ) from None
+def _opened(path: Path | None) -> AbstractContextManager[BinaryIO]:
+    """Open a file, which may be a pipe, or standard input."""
+    if path is not None:
+        return open(path, "rb")
+    return nullcontext(BytesIO() if sys.stdin is None else sys.stdin.buffer)
 
 
-def _read_standard_input() -> str:
-    if sys.stdin is None:
-        return ""
-    try:
-        content = _read_limited(sys.stdin.buffer, "standard input")
-    except OSError as error:
-        raise UsageError(f"standard input: expected text, got {error.strerror}") from None
-    return _without_last_newline(content.removeprefix(BOM_UTF8).decode("utf-8", "replace"))
+def _read_prompt(path: Path | None) -> str:
+    """Read a file as UTF-8, or standard input, where other bytes become U+FFFD.
 
-
-def _read_limited(stream: BinaryIO, where: str) -> bytes:
-    """Read to the end, unless it does not come within reason."""
-    content = stream.read(MOST_PROMPT_BYTES + 1)
+    One newline at the end is not part of the prompt.
+    """
+    where = f"{_STANDARD_INPUT if path is None else path}: prompt"
+    with refused(f"{where}: expected a readable file"), _opened(path) as file:
+        content = file.read(MOST_PROMPT_BYTES + 1)
     if len(content) > MOST_PROMPT_BYTES:
         limit = readable_bytes(MOST_PROMPT_BYTES)
-        raise UsageError(f"{where}: prompt: expected at most {limit}, got more")
-    return content
-
-
-def _without_last_newline(text: str) -> str:
+        raise UsageError(f"{where}: expected at most {limit}, got more")
+    try:
+        text = content.decode("utf-8-sig", "replace" if path is None else "strict")
+    except UnicodeDecodeError as error:
+        got = f"other bytes at byte {error.start}"
+        raise UsageError(f"{where}: expected UTF-8, got {got}") from None
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def answer_file(options: Options, console: Console) -> None:
-    """Answer each line of a file by itself; one that cannot be answered is one line of error.
+def answer_file(options: Options, console: Console, path: Path) -> None:
+    """Answer each line of a file, or of standard input (`-`), by itself, as it comes.
 
     A line holds a JSON string, `{"prompt": "..."}` or `{"messages": [{"role": ..., "content":
-    ...}]}`. The system prompt of the command line goes before messages that have none. Blank lines
-    are passed over. Lines are read as they are needed, so that the file may be a pipe.
-
-    Args:
-        options: The command line.
-        console: Takes the records and the errors.
-
-    Raises:
-        UsageError: The file cannot be read or holds no line, or a line had no answer, which is
-            raised after the last one.
-        KeyboardInterrupt: Ctrl-C in an answer, which has its record.
-        LlamaBoltsError: As `open_session`, or the model's files were changed.
+    ...}]}`. One that cannot be answered is one line of error, and a UsageError after the last one,
+    as is a file without lines. Raise KeyboardInterrupt for Ctrl-C in an answer, which has its
+    record.
     """
-    path = options.jsonl
-    assert path is not None
-    name = "standard input" if str(path) == "-" else label_of(path)
+    name = _STANDARD_INPUT if str(path) == "-" else label_of(path)
     session = None
     done = failed = 0
-    for number, line in _lines(path, name):
-        if session is None:
-            session = open_session(options, console)
+    for number, line in _lines(None if str(path) == "-" else path, name):
+        session = session or open_session(options, console)
         done += 1
         try:
             answer = session.answer_apart(_request(session, line), number)
@@ -327,13 +287,10 @@ def answer_file(options: Options, console: Console) -> None:
         raise UsageError(f"{name}: prompts: expected an answer to each line, got {got}")
 
 
-def _lines(path: Path, name: str) -> Iterator[tuple[int, bytes]]:
+def _lines(path: Path | None, name: str) -> Iterator[tuple[int, bytes]]:
     """Yield lines that are not blank, counted from 1; the beginning of one that is too long."""
     number = 0
-    with (
-        refused(f"{name}: prompts: expected a readable file"),
-        nullcontext(sys.stdin.buffer) if str(path) == "-" else open(path, "rb") as file,
-    ):
+    with refused(f"{name}: prompts: expected a readable file"), _opened(path) as file:
         while line := file.readline(MOST_PROMPT_BYTES + 1):
             number += 1
             if line.strip():
@@ -345,8 +302,7 @@ def _lines(path: Path, name: str) -> Iterator[tuple[int, bytes]]:
 def _request(session: Session, line: bytes) -> str | list[Message]:
     """Return what a line asks: a text to continue, or a conversation.
 
-    Raises:
-        ValueError, ChatFormatError: It is not what is expected.
+    Raise ValueError or ChatFormatError where it is not what is expected.
     """
     if len(line) > MOST_PROMPT_BYTES:
         raise ValueError(f"expected at most {readable_bytes(MOST_PROMPT_BYTES)}, got more")
@@ -360,9 +316,7 @@ def _request(session: Session, line: bytes) -> str | list[Message]:
         messages = [
             Message(m.role, replace_surrogates(m.content)) for m in as_messages(asked["messages"])
         ]
-        if messages[0].role == "system":
-            return messages
-        return [*session.messages([]), *messages]
+        return messages if messages[0].role == "system" else [*session.messages([]), *messages]
     prompt = asked["prompt"]
     if not isinstance(prompt, str) or not prompt.strip():
         raise ValueError(f"prompt: expected a text, got {described(prompt)}")

@@ -32,21 +32,12 @@ from .session import Session
 
 
 @contextmanager
-def explored(session: Session, options: Options) -> Iterator[None]:
+def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
     """Record the answer that is given inside, and write its page once it is complete.
 
-    Args:
-        session: A session without history.
-        options: The command line: the file, its limit, and what is shown beside the run.
-
-    Raises:
-        UsageError: The file cannot be written, before anything is run.
-        ExplorerError: A limit that leaves no room, or another model with other tokens.
-        NotEnoughMemoryError: The other model does not fit.
-        ModelError, CheckpointError, TokenizerError: Its files cannot be used.
+    Raise UsageError before anything is run where the file cannot be written, and ExplorerError for
+    a limit that leaves no room, or another model with other tokens.
     """
-    path = options.explore
-    assert path is not None
     _check_writable(path)
     has_two = options.explore_with is not None or options.explore_prompt is not None
     store = Store(options.explore_limit or DEFAULT_LIMIT, 1 + has_two)

@@ -188,7 +188,7 @@ F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 # What runs in each phase, which of its calls Ctrl-C falls upon, and what was printed by then.
 ONE_SHOT_PHASES = {
-    "reading the prompt": (application, "_read_limited", 0, b""),
+    "reading the prompt": (application, "_read_prompt", 0, b""),
     "the forecast of memory": (loading, "forecast_memory", 0, b""),
     "mapping the weights": (checkpoint, "map_pth", 0, b""),
     "checking the weights": (checkpoint, "check_shards", 0, b""),
