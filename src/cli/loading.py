@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.model_directory import listing_of
 from ..checkpoint.names import is_matrix
@@ -47,8 +46,6 @@ from .tracing import TraceSwitch
 if TYPE_CHECKING:
     from ..inference.grammars import Grammar
 
-QUANTIZING = ("quantizing the weights", "matrices")
-
 
 @dataclass(frozen=True, kw_only=True)
 class RankedOptions(Options):
@@ -58,24 +55,15 @@ class RankedOptions(Options):
 
 
 def open_model(options: Options, console: Console) -> Model:
-    """Load the model of the command line, on as many threads as it says, to be looked at.
-
-    Raises:
-        NotEnoughMemoryError: The model has to be copied, and does not fit.
-        ModelError, CheckpointError, TokenizerError: Its files cannot be used.
-    """
+    """Load the model of the command line to be looked at."""
     return _load(options, console, read_model_files(options.model), 1)[0]
 
 
 def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
     """Load the model of the command line, and tell the positions of its key/value cache.
 
-    They are as many as asked for, or min(4096, the model's).
-
-    Raises:
-        UsageError: More positions are asked for than the model has.
-        NotEnoughMemoryError: Model and cache do not fit.
-        ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
+    They are as many as asked for, or min(4096, the model's); UsageError where the model has fewer
+    than are asked for, NotEnoughMemoryError where model and cache do not fit.
     """
     files, asked = read_model_files(options.model), options.context_length
     longest = files.args.max_context_length
@@ -92,10 +80,6 @@ def open_beside(
     """Load what runs beside a model with a cache of `positions`, if it fits beside that.
 
     That is the model of a path as it is, or without a path the model of the command line.
-
-    Raises:
-        NotEnoughMemoryError: It does not fit.
-        ModelError, CheckpointError, TokenizerError: Its files cannot be used.
     """
     if path is not None:
         options = replace(options, model=path, quantize=None, rope_scaling_factor=None)
@@ -118,51 +102,44 @@ def _load(
         console.warn(forecast.warning)
     console.show_progress("loading the model")
     try:
-        model = load_model(
-            files,
-            rope_scaling_factor=options.rope_scaling_factor,
-            quantize=options.quantize,
-            progress=console.timed_progress(*QUANTIZING),
-        )
+        model = load_model(files, quantize=options.quantize, **_how(options, console))
     finally:
         console.clear_progress()
     return model, forecast.positions
 
 
+def _how(options: Options, console: Console) -> dict[str, Any]:
+    """Return what loading and saving take alike."""
+    progress = console.timed_progress("quantizing the weights", "matrices")
+    return {"rope_scaling_factor": options.rope_scaling_factor, "progress": progress}
+
+
 def save_model(options: Options, console: Console) -> None:
     """Write the model of the command line, perhaps quantized, and say so in a line.
 
-    SIGTERM ends it as Ctrl-C does: what was written is removed first.
-
-    Raises:
-        SaveError: The directory or file is there already, or cannot be written.
-        ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
+    SIGTERM ends it as Ctrl-C does: what was written is removed first. Raise SaveError where the
+    directory or file is there already, or cannot be written.
     """
-    if options.save_gguf is not None:
-        from ..model.saving_gguf import save_gguf
-
-        files = read_model_files(options.model)
-        template = template_to_write(files.directory.path, find_tokenizer(files))
-        target = options.save_gguf
-        write: Callable[..., int] = partial(save_gguf, chat_template=template)
-    else:
-        from ..model.saving import save_quantized
-
-        assert options.save_quantized is not None
-        target, write = options.save_quantized, save_quantized
+    path, kind, how = options.model, options.quantize, _how(options, console)
+    target = options.save_gguf or options.save_quantized
+    assert target is not None
     try:
         with on_signal(signal.SIGTERM, _leave):
-            nbytes = write(
-                options.model,
-                target,
-                options.quantize,
-                rope_scaling_factor=options.rope_scaling_factor,
-                progress=console.timed_progress(*QUANTIZING),
-            )
+            if options.save_gguf is not None:
+                from ..model.saving_gguf import save_gguf
+
+                files = read_model_files(path)
+                template = template_to_write(files.directory.path, find_tokenizer(files))
+                nbytes = save_gguf(path, target, kind, chat_template=template, **how)
+            else:
+                from ..model.saving import save_quantized
+
+                assert kind is not None
+                nbytes = save_quantized(path, target, kind, **how)
     finally:
         console.clear_progress()
-    kind = f", {options.quantize}" if options.quantize else ""
-    console.note(f"{target}: {readable_bytes(nbytes)} of weights written{kind}")
+    written = f"{readable_bytes(nbytes)} of weights written"
+    console.note(f"{target}: {written}{f', {kind}' if kind else ''}")
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
@@ -174,12 +151,7 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 def open_session(options: Options, console: Console) -> Session:
     """Make everything that a prompt needs, and say in a line what was loaded.
 
-    Raises:
-        SamplingError, UsageError: A setting is out of its range, before anything is loaded; or a
-            file of the trace cannot be written.
-        ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
-        ChatFormatError: The chat format is not known, or is not one for the model's tokenizer.
-        NotEnoughMemoryError: Model and key/value cache do not fit.
+    What is out of its range or cannot be read is refused before anything is loaded.
     """
     settings = Settings.from_options(options)
     grammar = _read_grammar(options)
@@ -204,7 +176,7 @@ def open_session(options: Options, console: Console) -> Session:
 
 
 def _read_grammar(options: Options) -> "Grammar | None":
-    """Read what answers have to follow, before anything is loaded; None for any answer."""
+    """Read what answers have to follow, or return None for any answer."""
     path = options.json_schema or options.grammar
     if path is None:
         return None
@@ -238,9 +210,7 @@ def _mask_maker(
 def prompt_cached(engine: InferenceEngine, path: Path | None) -> Iterator[None]:
     """Let an engine begin with what a file holds, and write to it what is cached at the end.
 
-    Raises:
-        PromptCacheError: The file cannot be read or written, is damaged or of another model; or a
-            trace ran.
+    Raise PromptCacheError where the file cannot be used, is of another model, or a trace ran.
     """
     if path is None:
         yield
@@ -268,27 +238,28 @@ def loading_line(engine: InferenceEngine) -> str:
     model, count = engine.model, engine.model.parameter_count
     top = model.files.top
     # A link to a GGUF file has a name that says more than that of its target.
-    named = top if top.is_file() else top.resolve()
-    name = "bundled model" if is_bundled(model) else named.name
+    name = "bundled model" if is_bundled(model) else (top if top.is_file() else top.resolve()).name
     nbytes = sum(weight.nbytes for weight in model.tensors.values())
     size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
-    matrices = {key: w for key, w in model.tensors.items() if is_matrix(key)}
-    in_layers = Counter(w.dtype for key, w in matrices.items() if key.startswith("layers."))
-    kinds = ", ".join(str(dtype) for dtype, _ in in_layers.most_common())
+    in_layers = Counter(
+        str(weight.dtype)
+        for key, weight in model.tensors.items()
+        if key.startswith("layers.") and is_matrix(key)
+    )
     return (
-        f"{name}: {size} parameters, {kinds}, {readable_bytes(nbytes)}; "
-        f"context {engine.sequence_length} tokens, {readable_bytes(engine.context.nbytes)}"
+        f"{name}: {size} parameters, {', '.join(kind for kind, _ in in_layers.most_common())}, "
+        f"{readable_bytes(nbytes)}; context {engine.sequence_length} tokens, "
+        f"{readable_bytes(engine.context.nbytes)}"
     )
 
 
 def model_parts(engine: InferenceEngine, chat_format: FoundFormat | None) -> list[str]:
     """Return all that was decided on loading: model, chat format or None, cache, free memory."""
     context, free = engine.context, available_memory()
-    parts = engine.model.description.split("; ")
-    if chat_format is not None:
-        parts.append(f"chat format {chat_format.name} by {chat_format.by}")
+    found = [] if chat_format is None else [f"chat format {chat_format.name} by {chat_format.by}"]
     return [
-        *parts,
+        *engine.model.description.split("; "),
+        *found,
         f"KV cache {readable_bytes(context.nbytes)} for {context.sequence_length} tokens",
         f"{'unknown' if free is None else readable_bytes(free)} free",
     ]
@@ -297,9 +268,7 @@ def model_parts(engine: InferenceEngine, chat_format: FoundFormat | None) -> lis
 def chat_format_of(options: Options, model: Model) -> FoundFormat:
     """Return the chat format that is named or found, once a message was written in it.
 
-    Raises:
-        ChatFormatError: It is not known, or is not one for the model's tokenizer.
-        TokenizerError: The file with the chat template is damaged.
+    Raise ChatFormatError where it is not known, or is not one for the model's tokenizer.
     """
     tokenizer = required_tokenizer(model)
     if options.chat_format is not None:
@@ -312,11 +281,7 @@ def chat_format_of(options: Options, model: Model) -> FoundFormat:
 
 
 def required_tokenizer(model: Model) -> Tokenizer:
-    """Return the tokenizer of a model.
-
-    Raises:
-        ModelError: It has none.
-    """
+    """Return the tokenizer of a model; raise ModelError where it has none."""
     if model.tokenizer is not None:
         return model.tokenizer
     place, rule = model.source_directory, "the keys tokenizer.ggml.model and on, got none"
