@@ -18,11 +18,8 @@ PROMPT_TOKENS = 128
 STEPS = 8
 ROUNDS = 3
 _SPEEDS = (
-    ("speed", "left"),
-    ("tokens/s", "right"),
-    ("this machine's limit", "right"),
-    ("share", "right"),
-)
+    ("speed", "left"), ("tokens/s", "right"), ("this machine's limit", "right"), ("share", "right"),
+)  # fmt: skip
 _FACTS = (("", "left"), ("", "left"))
 
 
@@ -39,17 +36,8 @@ def report_bench(console: Console, model: Model, positions: int) -> None:
     """Write the speed of a model to standard output, beside the limits of the machine.
 
     A prompt is limited by multiply-adds, a single token by reading the weights and its part of the
-    cache. Both limits are measured in turn with the model, over the same mapped weights.
-
-    Args:
-        console: The streams of this run.
-        model: The loaded model.
-        positions: Of the key/value cache; the prompt is shorter where they are few.
-
-    Raises:
-        UsageError: There is no room for a prompt and a token.
-        NotEnoughMemoryError: The cache does not fit.
-        NumericError: The logits are no numbers.
+    cache. Both limits are measured in turn with the model, over the same mapped weights. The prompt
+    is shorter where the cache has few positions; UsageError where it has less than two.
     """
     if positions < 2:
         raise UsageError(f"--context-length: expected at least 2 for --bench, got {positions}")

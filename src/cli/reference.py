@@ -56,9 +56,7 @@ _TAKEN = {"mlp.down_proj": "17 {} hidden"}
 def build_llama(config: Any, weights: dict[str, Any]) -> Any:
     """Return transformers' model with these weights, which are used where they are.
 
-    Args:
-        config: Of transformers.
-        weights: By Hugging Face's names; without `lm_head.weight` where it is tied.
+    They are by Hugging Face's names, without `lm_head.weight` where it is tied.
     """
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
@@ -128,12 +126,7 @@ def _read_model(request: dict[str, Any], folder: Path) -> Any:
 class _Recorder:
     """Makes a model keep what each step computes, and go on with what our network computed.
 
-    Args:
-        model: Of transformers.
-        ours: The tensors of our network, [T, ...], by stage, layer and name.
-
-    Attributes:
-        theirs: Those of transformers, likewise.
+    `ours` and `theirs` are the tensors of both, [T, ...], by stage, layer and name.
     """
 
     def __init__(self, model: Any, ours: Mapping[str, Any]) -> None:

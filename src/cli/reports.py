@@ -2,7 +2,7 @@
 
 import dataclasses
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -25,13 +25,19 @@ from .arguments import Options
 from .console import Console, UsageError
 
 _VALUES = (("name", "left"), ("value", "left"))
-_TENSORS = (("name", "left"), ("shape", "left"), ("dtype", "left"), ("bytes", "right"))
-_NAMES_IN_FILES = (("name in the file", "left"),)
+_TENSORS = (
+    ("name", "left"), ("shape", "left"), ("dtype", "left"), ("bytes", "right"),
+    ("name in the file", "left"),
+)  # fmt: skip
 _LONGEST_VALUE = 80
 _GIVEN = {"Meta": "params.json", "Hugging Face": "config.json", "GGUF": "keys of the file"}
 _ROPE_SCALINGS = {
     RopeScaling: "llama3", LinearRopeScaling: "linear", RopeFactors: "rope_freqs.weight",
 }  # fmt: skip
+_OF_FAMILIES = (
+    "layers_without_rope", "embedding_multiplier", "residual_multiplier", "attention_multiplier",
+    "logits_scaling",
+)  # fmt: skip
 _ZIP = b"PK\x03\x04"
 _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")
 
@@ -39,38 +45,39 @@ _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolki
 def report_metadata(console: Console, model: Model) -> None:
     """Write hyperparameters, tensors, counts and bytes of a model; no weight is read."""
     console.report_heading(str(model.source_directory))
-    given = _GIVEN[model.files.directory.layout]
-    names = model.checkpoint.names_in_files
+    checkpoint, files = model.checkpoint, model.files
+    names = checkpoint.names_in_files
+    columns = _TENSORS if names else _TENSORS[:-1]
+    tensors = [
+        (name, str(list(tensor.shape)), tensor.dtype.name, str(tensor.nbytes), names.get(name, ""))
+        for name, tensor in model.tensors.items()
+    ]
     source = [
-        ("format", model.checkpoint.source_format),
-        *(("file", file.name) for file in model.checkpoint.files),
+        ("format", checkpoint.source_format),
+        *(("file", file.name) for file in checkpoint.files),
         *(("note", note) for note in model.notes),
     ]
-    for title, columns, rows in (
+    for title, headings, rows in (
         ("source", _VALUES, source),
-        (f"hyperparameters given ({given})", _VALUES, list(_given(model.files.given))),
+        (f"hyperparameters given ({_GIVEN[files.directory.layout]})", _VALUES, _given(files.given)),
         ("hyperparameters used and derived", _VALUES, _used(model)),
-        ("tensors", (*_TENSORS, *(_NAMES_IN_FILES if names else ())), list(_tensors(model))),
+        ("tensors", columns, [row[: len(columns)] for row in tensors]),
         ("sizes", _VALUES, _sizes(model)),
     ):
         console.report_line()
         console.report_heading(title)
-        console.report_table(columns, rows)
+        console.report_table(headings, rows)
 
 
-def _given(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the content of a file of hyperparameters; an object's values one by one."""
+def _given(params: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return the content of a file of hyperparameters; an object's values one by one."""
+    found: dict[str, object] = {}
     for name, value in params.items():
-        if isinstance(value, dict) and not prefix:
-            yield from _given(value, f"{name}.")
+        if isinstance(value, dict):
+            found |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:
-            yield f"{prefix}{name}", str(value)[:_LONGEST_VALUE]
-
-
-_OF_FAMILIES = (
-    "layers_without_rope", "embedding_multiplier", "residual_multiplier", "attention_multiplier",
-    "logits_scaling",
-)  # fmt: skip
+            found[name] = value
+    return [(name, str(value)[:_LONGEST_VALUE]) for name, value in found.items()]
 
 
 def _used(model: Model) -> list[tuple[str, str]]:
@@ -84,10 +91,7 @@ def _used(model: Model) -> list[tuple[str, str]]:
     scaling = fields.pop("rope_scaling")
     if scaling is not None:
         fields["rope_scaling"] = _ROPE_SCALINGS[type(scaling)]
-        fields |= {
-            f"rope_scaling.{k}": str(v)[:_LONGEST_VALUE]
-            for k, v in dataclasses.asdict(scaling).items()
-        }
+        fields |= dict(_given({"rope_scaling": dataclasses.asdict(scaling)}))
     fields["group_size (n_heads / n_kv_heads)"] = args.group_size
     fields["RoPE pairs per head (head_dim / 2)"] = args.head_dim // 2
     if model.tokenizer is not None:
@@ -96,37 +100,24 @@ def _used(model: Model) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in fields.items() if value not in (None, "")]
 
 
-def _tensors(model: Model) -> Iterator[tuple[str, ...]]:
-    """Yield name, shape, dtype and bytes of each tensor, and its name in the file if another."""
-    names = model.checkpoint.names_in_files
-    for name, tensor in model.tensors.items():
-        row = name, str(list(tensor.shape)), tensor.dtype.name, str(tensor.nbytes)
-        yield (*row, names[name]) if names else row
-
-
 def _sizes(model: Model) -> list[tuple[str, str]]:
     longest = model.args.max_context_length
     longest_bytes = kv_cache_bytes(model.args, longest)
-    return [
+    rows = [
         ("tensors", str(len(model.tensors))),
         ("parameters", str(model.parameter_count)),
         ("bytes of tensors", exact_bytes(sum(tensor.nbytes for tensor in model.tensors.values()))),
-        *_quantized_sizes(model),
+    ]
+    weights = [w for w in model.tensors.values() if isinstance(w, ml.QuantizedTensor)]
+    if weights:
+        nbytes, size = sum(w.nbytes for w in weights), sum(w.size for w in weights)
+        rows.append(("bytes of quantized matrices", exact_bytes(nbytes)))
+        rows.append(("bits per number in them", f"{8 * nbytes / size:.3f}"))
+    return [
+        *rows,
         ("bytes of mapped files", exact_bytes(model.checkpoint.mapped_bytes)),
         ("KV cache bytes per token", exact_bytes(longest_bytes // longest)),
         (f"KV cache bytes for {longest} tokens", exact_bytes(longest_bytes)),
-    ]
-
-
-def _quantized_sizes(model: Model) -> list[tuple[str, str]]:
-    """Return the bytes of quantized matrices, and what each of their numbers takes."""
-    weights = [w for w in model.tensors.values() if isinstance(w, ml.QuantizedTensor)]
-    if not weights:
-        return []
-    nbytes, size = sum(w.nbytes for w in weights), sum(w.size for w in weights)
-    return [
-        ("bytes of quantized matrices", exact_bytes(nbytes)),
-        ("bits per number in them", f"{8 * nbytes / size:.3f}"),
     ]
 
 
@@ -138,9 +129,8 @@ def exact_bytes(count: int) -> str:
 def check_weights(options: Options, console: Console) -> None:
     """Write a line for each file of the model whose bytes agree with its checksums.
 
-    Raises:
-        UsageError: A file holds no checksums, so that nothing can be said of it.
-        ModelError, CheckpointError: A checksum differs, or the files cannot be used.
+    Raise CheckpointError where one differs, and UsageError where a file holds none, so that nothing
+    can be said of it.
     """
     checkpoint = open_checkpoint(read_model_files(options.model), one_by_one=True)
     try:
@@ -185,12 +175,7 @@ def _shown(value: object) -> str:
 def report_stage(console: Console, number: int) -> None:
     """Write the section of a stage, and where its diagram and its code are.
 
-    Args:
-        console: Takes the section, rendered for a terminal, as it is for anything else.
-        number: Of the stage, from 1.
-
-    Raises:
-        UsageError: The chapter is not installed, or has no such section.
+    Raise UsageError where the chapter is not installed, or has no such section.
     """
     stage = STAGES[number]
     chapter, _, anchor = stage.chapter.partition("#")
@@ -200,12 +185,9 @@ def report_stage(console: Console, number: int) -> None:
         raise UsageError(f"{page}: --explain: expected a heading {stage.heading!r}, got none")
     console.report_markdown(f"## {stage.heading}\n\n{section}")
     console.report_line()
-    for name, place in (
-        ("chapter", f"{page}#{anchor}"),
-        ("diagram", str(diagram)),
-        ("code", f"{PACKAGE.parent / stage.code} {stage.function}"),
-    ):
-        console.report_line(f"{name + ':':<9}{place}")
+    console.report_line(f"chapter: {page}#{anchor}")
+    console.report_line(f"diagram: {diagram}")
+    console.report_line(f"code:    {PACKAGE.parent / stage.code} {stage.function}")
 
 
 def _installed(name: str) -> Path:

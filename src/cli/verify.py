@@ -77,12 +77,10 @@ class _Row:
 
     @property
     def is_ok(self) -> bool:
-        """Whether the error is within the bound, which NaN is not."""
-        return self.relative <= self.bound
+        return self.relative <= self.bound  # which NaN is not
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row as texts."""
         numbers = (f"{x:.1e}" if x else "0" for x in (self.difference, self.relative, self.bound))
         stage, layer = f"{self.stage} {STAGES[self.stage].name}", str(self.layer)
         ok = "ok" if self.is_ok else "FAIL"
@@ -90,7 +88,6 @@ class _Row:
 
     @property
     def failure(self) -> str:
-        """What is wrong, in words."""
         stage, tensor, layer, _, relative, bound, _ = self.cells
         of_layer = f" of layer {layer}" if layer else ""
         return f"stage {stage}: {tensor}{of_layer}: relative error {relative}, bound {bound}"
@@ -99,11 +96,7 @@ class _Row:
 def report_verify(options: Options, console: Console) -> None:
     """Compare the model of the command line with transformers, and write a table and a verdict.
 
-    Raises:
-        UsageError: Transformers, or what it needs, is not installed.
-        NotEnoughMemoryError: A float32 copy of the weights does not fit.
-        ModelError, CheckpointError, TokenizerError: The model's files cannot be used.
-        DifferenceError: A stage is beyond its bound; raised after the verdict.
+    After the verdict, raise DifferenceError where a stage is beyond its bound.
     """
     model = open_model(options, console)
     if model.files.directory.layout == "GGUF":
@@ -169,10 +162,9 @@ def _prompt_ids(model: Model, text: str) -> list[int]:
 def _run(model: Model, ids: list[int]) -> tuple[Stages, Array, float]:
     """Run the network in float32: all tokens but the last together, and then the last.
 
-    Returns:
-        What each traced stage makes, a row for each token, heads in the order of Hugging Face; the
-        logits [T, V] of a run without a trace, with the attention that makes answers; and how many
-        times as large an error of the norms' weights is in the logits, both relative.
+    Return what each traced stage makes, a row for each token, heads in the order of Hugging Face;
+    the logits [T, V] of a run without a trace, with the attention that makes answers; and how many
+    times as large an error of the norms' weights is in the logits, both relative.
     """
     args = replace(model.args, dtype=ml.float32)
     tensors = {  # products of float32 take every other dtype as it is
@@ -232,13 +224,8 @@ def _traced(network: LlamaTransformer, context: InferenceContext, ids: list[int]
 
 
 def _run_transformers(model: Model, ids: list[int], ours: Stages) -> tuple[Stages, dict[str, Any]]:
-    """Run transformers in a separate process; return its stages and what else it replies.
-
-    Raises:
-        NotEnoughMemoryError: The system ended the process.
-        ModelError: Transformers cannot run the model.
-    """
-    files, args = model.files, model.args
+    """Run transformers in a separate process; return its stages and what else it replies."""
+    files = model.files
     is_meta = files.directory.layout == "Meta"
     names = ("tokenizer.model", "tokenizer.json")[:: 1 if is_meta else -1]
     places = [place / name for place in (files.directory.path, files.top) for name in names]
@@ -255,7 +242,7 @@ def _run_transformers(model: Model, ids: list[int], ours: Stages) -> tuple[Stage
             "threads": ml.get_num_threads(),
         }
         (folder / "request.json").write_text(json.dumps(request), "utf-8")
-        config = hugging_face_config(args, None, "float32")
+        config = hugging_face_config(model.args, None, "float32")
         config["tie_word_embeddings"] = "output.weight" not in model.tensors
         (folder / "config.json").write_text(json.dumps(config), "utf-8")
         done = subprocess.run(
