@@ -15,12 +15,7 @@ from .session import Session
 def drawn(session: Session, directory: Path) -> Iterator[None]:
     """Record the answer that is given inside, and write its diagrams: all of them, or none.
 
-    Args:
-        session: A session without history.
-        directory: Where the files go; it is made if it is not there.
-
-    Raises:
-        UsageError: The directory or a file in it cannot be written.
+    Raise UsageError where the directory, which is made if it is not there, cannot be written.
     """
     expected = f"{directory}: --diagrams: expected a writable directory"
     with refused(expected):  # before the answer, which may take a while

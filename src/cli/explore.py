@@ -67,12 +67,7 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
 def explore_last(session: Session, argument: str) -> None:
     """Write the page of the last answer: it is run again with its own tokens, with a trace on.
 
-    Args:
-        session: The chat; its cache stays as it is.
-        argument: The file; `explore.html` where it is empty.
-
-    Raises:
-        UsageError: Nothing was answered, or the file cannot be written.
+    The cache of the chat stays as it is; `argument` is the file.
     """
     answer, path = session.last, Path(argument) if argument else DEFAULT_EXPLORER
     if answer is None or not answer.ids:

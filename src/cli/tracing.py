@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import __version__, ml, trace
 from ..inference import FoundFormat, InferenceEngine
@@ -22,19 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class TraceSwitch:
-    """Turns the trace on and off.
+    """Turns the trace on and off; a layer that the model does not have is a UsageError.
 
     Files are begun anew when the trace is first turned on, and continued after that. When one takes
     no more, a warning says so and the run goes on without it.
-
-    Args:
-        options: Which files, layers, stages, steps and statistics.
-        console: Takes the warnings.
-        engine: Runs what is traced.
-        chat_format: The format of the chat; None where there is none.
-
-    Raises:
-        UsageError: a layer is asked for that the model does not have.
     """
 
     options: Options
@@ -48,29 +39,43 @@ class TraceSwitch:
             if layers.stop > L:
                 rule = f"layers from 0 to {L - 1}, got {layers.stop - 1}"
                 raise UsageError(f"--trace-layers: expected {rule}")
-        self._debug_log = self.options.debug_log
-        if self.options.debug_log is None and self.options.trace_json is None:
-            self._debug_log = DEFAULT_DEBUG_LOG
+        named = {"debug_log": self.options.debug_log, "json_lines": self.options.trace_json}
+        given = {name: path for name, path in named.items() if path is not None}
+        self._paths = given or {"debug_log": DEFAULT_DEBUG_LOG}
         self._mode: Literal["w", "a"] = "w"
         self._log: TraceLog | None = None
         self._recorders: list[Recorder | Collector] = []
 
     @property
-    def paths(self) -> tuple[Path, ...]:
+    def paths(self) -> list[Path]:
         """The files of the trace: those of the command line, or else `debug.log`."""
-        named = (self._debug_log, self.options.trace_json)
-        return tuple(path for path in named if path is not None)
+        return [*self._paths.values()]
 
     def turn_on(self) -> None:
-        """Turn the trace on, if it is not.
-
-        Raises:
-            UsageError: a file cannot be written.
-        """
+        """Turn the trace on, if it is not; raise UsageError where a file cannot be written."""
         if trace.is_on():
             return
+        from ..trace.logger import TraceLog  # structlog takes a while to load
+
+        options, sizes = self.options, self.engine.model.args.sizes
         try:
-            self._log = self._open()
+            with ExitStack() as opened:
+                files: dict[str, Any] = {}
+                for kind, path in self._paths.items():
+                    # A name of the checkpoint can hold what UTF-8 cannot.
+                    files[kind] = opened.enter_context(
+                        open(path, self._mode, encoding="utf-8", errors="backslashreplace")
+                    )
+                self._log = TraceLog(
+                    sizes | {"C": self.engine.context.caches[0].capacity},
+                    layers=options.trace_layers,
+                    stages=options.trace_stages,
+                    steps=options.trace_steps,
+                    run=self._run(),
+                    on_failure=self._warn,
+                    **files,
+                )
+                opened.pop_all()
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             name = error.filename if isinstance(error, OSError) else self.paths[0]
             got = reason_of(error)
@@ -92,10 +97,10 @@ class TraceSwitch:
         tracer = Tracer(
             model.args.sizes,
             self._write,
-            wants=self._wants,
+            wants=lambda *where: any(view.wants(*where) for view in self._views),
             text_of=lambda token: "" if tokenizer is None else piece(tokenizer, token),
             statistics=self.options.trace_statistics,
-            values=self._wants_values,
+            values=lambda *where: any(one.wants_values(*where) for one in self._recorders),
         )
         # What the first pass alone pays for, such as the first touch of mapped weights.
         model.transformer.forward(InferenceContext(model.args, 1), [0])
@@ -104,12 +109,6 @@ class TraceSwitch:
     @property
     def _views(self) -> "list[TraceLog | Recorder | Collector]":
         return [*([] if self._log is None else [self._log]), *self._recorders]
-
-    def _wants(self, *where: Any) -> bool:
-        return any(view.wants(*where) for view in self._views)
-
-    def _wants_values(self, *where: Any) -> bool:
-        return any(recorder.wants_values(*where) for recorder in self._recorders)
 
     def _write(self, event: "Event") -> None:
         for view in self._views:
@@ -120,6 +119,11 @@ class TraceSwitch:
         if self._log is not None:
             self._log.close()
         self._log, self._recorders = None, []
+
+    def _warn(self, line: str) -> None:
+        self.console.warn(line)
+        if self._log is not None and not self._log.is_open and not self._recorders:
+            trace.stop()
 
     def _run(self) -> dict[str, str]:
         """Return what a reader of the trace has to know of the run as a whole."""
@@ -134,34 +138,3 @@ class TraceSwitch:
             "threads": str(info["threads"]),
             "attention": "eager, stage by stage; drafts: none",
         }
-
-    def _open(self) -> "TraceLog":
-        from ..trace.logger import TraceLog  # structlog takes a while to load
-
-        options = self.options
-        with ExitStack() as opened:
-            log = TraceLog(
-                self.engine.model.args.sizes | {"C": self.engine.context.caches[0].capacity},
-                debug_log=self._file(self._debug_log, opened),
-                json_lines=self._file(options.trace_json, opened),
-                layers=options.trace_layers,
-                stages=options.trace_stages,
-                steps=options.trace_steps,
-                run=self._run(),
-                on_failure=lambda line: self._warn(line, log),
-            )
-            opened.pop_all()
-        return log
-
-    def _warn(self, line: str, log: "TraceLog") -> None:
-        self.console.warn(line)
-        if not log.is_open and not self._recorders:
-            trace.stop()
-
-    def _file(self, path: Path | None, opened: ExitStack) -> TextIO | None:
-        if path is None:
-            return None
-        # A name of the checkpoint can hold what UTF-8 cannot.
-        return opened.enter_context(
-            open(path, self._mode, encoding="utf-8", errors="backslashreplace")
-        )
