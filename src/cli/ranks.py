@@ -66,7 +66,6 @@ def run_rank(
                 return 2
             raise UsageError(text) from None
         world = World(MPI, options, told)
-        options = world.begin()
     except UsageError as error:
         console.error(str(error))
         return 0 if rank else 2  # mpirun would end rank 0 before it said why
@@ -74,7 +73,7 @@ def run_rank(
         return world.follow()
     code = 130
     try:
-        code = talk(RankedOptions(**vars(options), load_on_ranks=world.load), console)
+        code = talk(RankedOptions(**vars(world.options), load_on_ranks=world.load), console)
     finally:
         world.end(code)
     return code
@@ -84,26 +83,23 @@ class World:
     """All ranks of this run, as one of them knows them; arguments are those of `run_rank`."""
 
     def __init__(self, mpi: Any, options: Options, told: Told) -> None:
-        self._mpi, self._options, self._told = mpi, options, told
+        """Compare versions, choose a number of threads, start the heartbeat."""
+        self._mpi, self._told = mpi, told
         self.ranks = Ranks(mpi.COMM_WORLD.Dup(), self._fail)
         self._line = mpi.COMM_WORLD.Dup()
-        self._over = threading.Event()
-        self._watch = threading.Thread(target=self._watch_before, daemon=True)
-
-    def begin(self) -> Options:
-        """Compare versions, start the heartbeat; return the options with a number of threads."""
-        mine = __version__, self._mpi.Get_processor_name(), frozenset(os.sched_getaffinity(0))
+        mine = __version__, mpi.Get_processor_name(), frozenset(os.sched_getaffinity(0))
         found = self.ranks.comm.allgather(mine)
         self._hosts = [host for _, host, _ in found]
         self._beside = self._hosts.count(mine[1])
         self._compare("version", [version for version, *_ in found], UsageError)
-        if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
+        if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
             raise UsageError("mpi: expected MPI_THREAD_MULTIPLE, got less")
-        self._watch.start()
-        threads = self._options.threads or max(ml.get_num_threads() // found.count(mine), 1)
+        threads = options.threads or max(ml.get_num_threads() // found.count(mine), 1)
         ml.set_num_threads(threads)
-        self._options = dataclasses.replace(self._options, threads=threads)
-        return self._options
+        self.options = dataclasses.replace(options, threads=threads)
+        self._over = threading.Event()
+        self._watch = threading.Thread(target=self._watch_before, daemon=True)
+        self._watch.start()
 
     def _compare(self, what: str, values: Sequence[object], error: type[Exception]) -> None:
         for rank, value in enumerate(values):
@@ -118,14 +114,16 @@ class World:
         self, given: ModelFiles | None, positions: int | None, console: Console | None
     ) -> tuple[Model, int]:
         """Load a model on all ranks, as rank 0 says; raise what any of them raises."""
-        options, ranks = self._options, self.ranks
+        options, ranks = self.options, self.ranks
+        how: dict[str, Any] = {
+            "quantize": options.quantize, "rope_scaling_factor": options.rope_scaling_factor,
+        }  # fmt: skip
         if given is not None:
             ranks.command("load", positions)
         files = self._together(lambda: given or read_model_files(options.model))
         paths = files.directory.weight_files
         prints = self._together(lambda: [(path.name, file_fingerprint(path)) for path in paths])
-        how = files.args, options.quantize, options.rope_scaling_factor
-        for what, mine in (("sizes and settings", how), ("weight files", prints)):
+        for what, mine in (("sizes and settings", (files.args, how)), ("weight files", prints)):
             self._compare(what, ranks.comm.allgather(str(mine)), CheckpointError)
 
         def checked() -> MemoryForecast:
@@ -139,11 +137,7 @@ class World:
         forecast = self._together(checked)
         if console is not None and forecast.warning is not None:
             console.warn(forecast.warning)
-        factor, quantize = options.rope_scaling_factor, options.quantize
-        model = self._together(
-            lambda: load_model(files, rope_scaling_factor=factor, quantize=quantize, ranks=ranks)
-        )
-        return model, forecast.positions
+        return self._together(lambda: load_model(files, ranks=ranks, **how)), forecast.positions
 
     def _together(self, work: Callable[[], T]) -> T:
         """Do something on all ranks; where one fails, all raise."""
