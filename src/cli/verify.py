@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__, ml, trace
-from ..ml.op import OpCall, subscribe, unsubscribe
 from ..model import (
     InferenceContext,
     LlamaTransformer,
@@ -200,25 +199,20 @@ def _run(model: Model, ids: list[int]) -> tuple[Stages, Array, float]:
 def _traced(network: LlamaTransformer, context: InferenceContext, ids: list[int]) -> Stages:
     """Return the last result of each name in each stage of a pass, and the largest score."""
     found: Stages = {}
-    events: list[Event] = []
 
-    def keep(call: OpCall) -> None:
-        made = [event for event in events if event.op == call.op]
-        for event, tensor in zip(made, call.results, strict=True):
-            layer = -1 if event.layer is None else event.layer
-            key = f"{event.stage} {layer} {event.outputs[0].name}"
-            if event.stage not in _BY_HEAD:
-                found[key] = np.array(tensor).reshape(len(tensor), -1)
-            elif call.op == "div":  # before the mask
-                found[key] = np.abs(tensor).max().reshape(1, 1)
-        events.clear()
+    def keep(event: Event) -> None:
+        layer = -1 if event.layer is None else event.layer
+        for made in event.outputs:
+            key, values = f"{event.stage} {layer} {made.name}", made.values
+            if values is not None and event.stage not in _BY_HEAD:
+                found[key] = values.reshape(len(values), -1)
+            elif values is not None and event.op == "div":  # before the mask
+                found[key] = np.abs(values).max().reshape(1, 1)
 
-    trace.start(Tracer(network.args.sizes, events.append))
-    subscribe(keep)
+    trace.start(Tracer(network.args.sizes, keep, values=lambda *_: True))
     try:
         network.forward(context, ids, context.length, all_positions=True)
     finally:
-        unsubscribe(keep)
         trace.stop()
     return found
 
