@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from .. import __version__
 from ..untrusted import replace_surrogates
@@ -112,11 +112,10 @@ class Example:
 
     prompt: str
     system: str | None = None
-    completion: bool = False  # whether to continue raw text instead of answering a message
+    completion: bool = False
 
     @property
     def description(self) -> str:
-        """Return the example on one line: its kind, its prompt and its system prompt."""
         kind = "completion" if self.completion else "chat"
         system = f" (system: {self.system})" if self.system else ""
         return f"[{kind}] {self.prompt}{system}"
@@ -314,8 +313,7 @@ class Options:
 # fmt: on
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(NamedTuple):
     """A row of the table that `Options` is: names, how argparse reads it, what `--help` says."""
 
     names: str
@@ -324,7 +322,6 @@ class Flag:
 
 
 FLAGS = {name: Flag(*field.__metadata__) for name, field in Options.__annotations__.items()}
-"""The flags by the names of their fields."""
 
 # The groups of `--help` by their first fields: the title, and a line below it.
 _GROUPS = {

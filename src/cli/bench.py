@@ -47,9 +47,12 @@ def report_bench(console: Console, model: Model, positions: int) -> None:
     context, weights = InferenceContext(model.args, positions), weights_of_a_step(model)
     _seconds(model, context, 1, 0)  # whatever lies on disk only is read now
     reader = roofline.fastest_reading(weights)
+    # Weights of eight bits add up integers, whose rate is not known.
+    adds_integers = any(weight.dtype is ml.int8_block for weight in model.tensors.values())
     multiply_rates, read_rates, rounds = [], [], []
     for _ in range(ROUNDS):
-        multiply_rates.append(_multiply_rate(model))
+        if not adds_integers:
+            multiply_rates.append(roofline.multiply_add_rate(model.args.dtype.name))
         read_rates.append(roofline.read_rate(weights, *reader))
         rounds.append(_seconds(model, context, prompt, steps))
     known = [rate for rate in multiply_rates if rate is not None]
@@ -93,13 +96,6 @@ def _seconds(model: Model, context: InferenceContext, prompt: int, steps: int) -
         if not np.isfinite(logits.numpy()).all():
             raise NumericError(f"[bench] logits at position {position} must be numbers: got nan")
     return seconds
-
-
-def _multiply_rate(model: Model) -> float | None:
-    """Return the multiply-adds per second, if known; weights of eight bits add up integers."""
-    if any(weight.dtype is ml.int8_block for weight in model.tensors.values()):
-        return None
-    return roofline.multiply_add_rate(model.args.dtype.name)
 
 
 def weights_of_a_step(model: Model) -> list[ml.Tensor]:

@@ -13,7 +13,6 @@ from ..untrusted import escape_line
 
 T = TypeVar("T")
 
-USAGE_ERROR = 2
 # What llama.cpp, ollama, mlx_lm and transformers call flags of ours.
 _SAME = {
     "--completion": "-no-cnv --no-conversation --ignore-chat-template",
@@ -85,7 +84,7 @@ class FlagParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the process with 2 after one line on standard error."""
         line = escape_line(message, _LONGEST_MESSAGE)
-        self.exit(USAGE_ERROR, f"error: {line} (--help lists the options)\n")
+        self.exit(2, f"error: {line} (--help lists the options)\n")
 
     def add_foreign_flags(self) -> None:
         """Let the flags of other programs be understood, ignored aloud or refused with a reason."""
