@@ -116,6 +116,7 @@ class Example:
 
     @property
     def description(self) -> str:
+        """Return the example on one line."""
         kind = "completion" if self.completion else "chat"
         system = f" (system: {self.system})" if self.system else ""
         return f"[{kind}] {self.prompt}{system}"
