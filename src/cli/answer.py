@@ -9,18 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TypeAlias
+from typing import Any
 
-from ..inference import Choice, GenerationStats, InferenceEngine, SamplingArgs, Step
+from ..inference import Choice, GenerationStats, InferenceEngine, Message, SamplingArgs, Step
 from ..inference.sampling import log_probabilities
 from ..tokenizer import Tokenizer
 from ..untrusted import escape_line, replace_surrogates
 from .arguments import FLAGS, THINK, Options
-from .console import Console, UsageError
+from .console import Console, UsageError, aligned
 from .flag_parser import OTHER_NAMES
 
 INTERRUPTED = "interrupted"
-Split: TypeAlias = Callable[[str, bool], tuple[str, str]]
 SAMPLING = {field.name: field.default for field in dataclasses.fields(SamplingArgs)}
 
 
@@ -31,7 +30,7 @@ def _think(text: str) -> str:
 
 
 # How the text of each setting is read: as that of its flag.
-SETTINGS: dict[str, Callable[[str], object]] = {
+SETTINGS: dict[str, Callable[[str], Any]] = {
     **{name: FLAGS[name].reading["type"] for name in (*SAMPLING, "max_tokens", "stop")},
     "think": _think,
 }
@@ -41,7 +40,6 @@ _SECONDS_TO_CLEAR_UP = 1.0  # an interrupted answer is cleared up in less time
 _COLUMNS = 80
 _DIGITS = 6  # of a time in seconds
 _SMALLEST = 0.0001
-_NARROWEST = len("100.00%")  # so that the tables of an answer stand below each other
 
 
 @dataclass(frozen=True)
@@ -55,47 +53,32 @@ class Settings:
 
     @classmethod
     def from_options(cls, options: Options) -> "Settings":
-        """Take the settings from the command line; what it does not say has its default.
-
-        Raises:
-            SamplingError: A sampling setting is out of its range.
-        """
+        """Take the settings from the command line; SamplingError where one is out of its range."""
         given = {name: getattr(options, name) for name in SAMPLING}
         sampling = SamplingArgs(**{name: v for name, v in given.items() if v is not None})
         return cls(sampling, options.max_tokens, options.stop, options.think or THINK[0])
 
     def changed(self, name: str, text: str) -> "Settings":
-        """Return the settings with one of them read from text.
+        """Return the settings with one of them read from text, as its flag reads it.
 
-        Args:
-            name: One of `SETTINGS`, with hyphens or underscores.
-            text: Its value; "none" for a fresh seed, no limit of tokens or no stop text.
-
-        Raises:
-            UsageError: There is no such setting, or the text is not a value of it.
-            SamplingError: The value is out of its range.
+        "none" is a fresh seed, no limit of tokens or no stop text. What is not a value is a
+        UsageError, and one out of its range a SamplingError.
         """
         name = _known(name)
+        value: Any = None
         try:
-            value = None if text == _NONE and name in _CAN_BE_NONE else SETTINGS[name](text)
+            if text != _NONE or name not in _CAN_BE_NONE:
+                value = SETTINGS[name](text)
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"{name}: {error}") from None
         if name in SAMPLING:
-            sampling = dataclasses.replace(self.sampling, **{name: value})  # type: ignore[arg-type]
-            return dataclasses.replace(self, sampling=sampling)
-        if name == "stop":
+            name, value = "sampling", dataclasses.replace(self.sampling, **{name: value})
+        elif name == "stop":
             value = () if value is None else (value,)
-        return dataclasses.replace(self, **{name: value})  # type: ignore[arg-type]
+        return dataclasses.replace(self, **{name: value})
 
     def line(self, name: str) -> str:
-        """Return one setting as a line: its name and its value.
-
-        Args:
-            name: One of `SETTINGS`, with hyphens or underscores.
-
-        Raises:
-            UsageError: There is no such setting.
-        """
+        """Return one setting as a line: its name and its value."""
         name = _known(name)
         value = getattr(self.sampling if name in SAMPLING else self, name)
         if name == "stop":
@@ -124,24 +107,19 @@ def _known(name: str) -> str:
 class Answer:
     """What came of one prompt."""
 
-    text: str  # complete or as far as it came
-    stop_reason: str  # `eot`, `max tokens`, `stop string`, `context full` or `interrupted`
-    begun: tuple[int, ...]  # tokens that were drawn before, of an answer that went on
-    steps: tuple[Step, ...]
-    stats: GenerationStats | None  # None if it was interrupted before anything was run
+    request: str | list[Message]  # a text to continue, or a conversation
     settings: Settings
-    first: bool  # whether the answer began a text; see `StreamDecoder`
+    text: str  # complete or as far as it came
     parts: tuple[str, str]  # its thoughts, and what it says
+    ids: tuple[int, ...]  # all its tokens, an end token included
+    stop_reason: str  # `eot`, `max tokens`, `stop string`, `context full` or `interrupted`
+    steps: tuple[Step, ...]  # of this run; the text of those before comes with the first one
+    stats: GenerationStats | None  # None if it was interrupted before anything was run
 
     @property
     def is_complete(self) -> bool:
         """Whether the answer came to its own end."""
         return self.stop_reason != INTERRUPTED
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """All tokens of the answer, an end token included."""
-        return self.begun + tuple(step.token_id for step in self.steps)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -152,27 +130,14 @@ class Answer:
 def stream_answer(
     console: Console,
     start: Callable[[], Iterator[Step]],
-    shows_text: bool = True,
     already: str = "",
-    split: Split = lambda text, _is_over: ("", text),
+    split: Callable[[str, bool], tuple[str, str]] = lambda text, _is_over: ("", text),
 ) -> tuple[tuple[Step, ...], str]:
-    """Write an answer token by token.
+    """Write an answer token by token; return its steps, and why it stopped.
 
-    Ctrl-C ends it without an exception: then the reason is `interrupted`.
-
-    Args:
-        console: Where the text goes.
-        start: Calls `InferenceEngine.generate` or `.chat`.
-        shows_text: Whether to write it; an answer that is recorded is not shown as well.
-        already: What is shown already; of an answer that goes on, the steps bring it again.
-        split: Parts what there is of a text, which may be all of it, into thoughts and the rest.
-
-    Returns:
-        The steps, and why the answer stopped.
-
-    Raises:
-        OutputError: Standard output takes no more.
-        InferenceError: The engine refuses the prompt or fails.
+    Ctrl-C ends it without an exception: then the reason is `interrupted`. What is shown already of
+    an answer that goes on comes again with its steps. `split` parts what there is of a text, which
+    may be all of it, into the thoughts and the rest that are to be shown.
     """
     steps: list[Step] = []
     reason: str | None = None
@@ -184,9 +149,8 @@ def stream_answer(
                 reason = step.stop_reason
                 text += step.text
                 before, shown = shown, split(text, reason is not None)
-                if shows_text:
-                    console.thought(shown[0][len(before[0]) :])
-                    console.answer(shown[1][len(before[1]) :])
+                console.thought(shown[0][len(before[0]) :])
+                console.answer(shown[1][len(before[1]) :])
         except KeyboardInterrupt:
             reason = INTERRUPTED
         finally:
@@ -200,11 +164,6 @@ def statistics_line(stats: GenerationStats, stop_reason: str, context_length: in
     """Return what an answer took, on one line of a terminal of 80 columns.
 
     What a long line leaves out is the sum of the tokens beside the context, then the seed.
-
-    Args:
-        stats: Of the engine.
-        stop_reason: Of the answer.
-        context_length: Positions of the key/value cache.
     """
     read = stats.prompt_tokens - stats.cached_tokens
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
@@ -267,16 +226,9 @@ def answer_record(
 ) -> str:
     """Return an answer, also an interrupted one, as a JSON object on one line, in ASCII.
 
-    `model`, `text`, `thoughts` where there are any, `token_ids` (those of the answer, an end token
-    included), `stop_reason`, `context_length`, the fields of `GenerationStats` (counts, seconds and
-    the seed), and on request `logprobs` in the shape of OpenAI's chat API, with the `id` of each
-    token.
-
-    Args:
-        engine: The one that answered.
-        answer: Its answer, with statistics.
-        logprobs: How many of the most probable tokens to tell of; None for no log-probabilities.
-        line: Of the file of prompts, which is then the first field.
+    It needs statistics. With a number of `logprobs`, that many of the most probable tokens are told
+    in the shape of OpenAI's chat API, with the `id` of each token. The line of the file of prompts,
+    if there is one, is the first field.
     """
     assert answer.stats is not None
     assert engine.model.tokenizer is not None
@@ -321,26 +273,20 @@ def choice_table(tokenizer: Tokenizer, choice: Choice) -> str:
         stage.name if stage.value is None else f"{stage.name} {stage.value:g}"
         for stage in choice.stages
     ]
-    rows = [("", headings, f"position {choice.position}")]
+    rows = [[*headings, f"position {choice.position}"]]
     for candidate in choice.candidates:
         token = candidate.token_id
-        cells = [_percent(probability) for probability in candidate.probabilities]
-        rows.append(("*" * (token == choice.token_id), cells, f"{token} {piece(tokenizer, token)}"))
-    rows.append(("", [str(stage.kept) for stage in choice.stages], "tokens have a chance"))
-    columns = zip(*(cells for _, cells, _ in rows), strict=True)
-    widths = [max(_NARROWEST, *map(len, column)) for column in columns]
-    return "\n".join(
-        f"{mark:1} "
-        + "".join(f"{cell:>{width}}  " for cell, width in zip(cells, widths, strict=True))
-        + text
-        for mark, cells, text in rows
-    )
+        first, *others = map(_percent, candidate.probabilities)
+        mark = "*" if token == choice.token_id else " "
+        rows.append([f"{mark} {first}", *others, f"{token} {piece(tokenizer, token)}"])
+    rows.append([*(str(stage.kept) for stage in choice.stages), "tokens have a chance"])
+    return "\n".join(aligned(rows, ">" * len(headings) + "<"))
 
 
 def _percent(probability: float) -> str:
-    if probability == 0.0:
-        return "-"  # left out
-    return f"{probability:.2%}" if probability >= _SMALLEST else f"<{_SMALLEST:.2%}"
+    """Return a probability, as wide as the largest: the tables of an answer stand below others."""
+    shown = f"{probability:.2%}" if probability >= _SMALLEST else f"<{_SMALLEST:.2%}"
+    return f"{shown if probability else '-':>{len('100.00%')}}"  # "-": it was left out
 
 
 def piece(tokenizer: Tokenizer, token: int) -> str:
@@ -355,17 +301,13 @@ def piece(tokenizer: Tokenizer, token: int) -> str:
 
 
 def token_table(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Return a line per token: its place, id, bytes and text."""
-    rows = [("", "id", "bytes", "text")]
+    """Return a line per token: its place, id, bytes and text; and how many there are."""
+    rows = [["", "id", "bytes", "text"]]
     for place, token in enumerate(ids):
         is_special = tokenizer.is_special(token)
         data = "special" if is_special else tokenizer.token_bytes(token).hex(" ")
-        rows.append((str(place), str(token), data, piece(tokenizer, token)))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join(
-        f"{place:>{widths[0]}}  {token:>{widths[1]}}  {data:<{widths[2]}}  {text}"
-        for place, token, data, text in rows
-    )
+        rows.append([str(place), str(token), data, piece(tokenizer, token)])
+    return "\n".join([*aligned(rows, ">><<"), counted(len(ids), "token")])
 
 
 def counted(count: int, noun: str) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import FrameType
 
 from prompt_toolkit import PromptSession
@@ -49,19 +49,12 @@ _HINTS = {
 _NOT_BEGUN = "stopped before the answer began; /continue asks the question again"
 
 
-def chat(session: Session, *, shows_examples: bool = False) -> None:
-    """Answer messages until the user leaves or the input ends.
+def chat(session: Session, *, shows_examples: bool) -> None:
+    """Answer messages until the user leaves or the input ends, after the examples if wanted.
 
-    A message that is refused or fails, and a command that is wrong, are one line on standard
-    error; the conversation goes on as it was.
-
-    Args:
-        session: The conversation to have.
-        shows_examples: Begin with the predefined prompts, as `/examples` lists them.
-
-    Raises:
-        CheckpointError: The model's files were changed while they were in use.
-        OutputError: Standard output takes no more.
+    A message that is refused or fails, and a command that is wrong, are one line on standard error;
+    the conversation goes on as it was. After a CheckpointError (the model's files were changed) or
+    an OutputError it cannot.
     """
     if is_bundled(session.engine.model) and not session.completion:
         for line in _BUNDLED:
@@ -85,9 +78,6 @@ def _take_turn_or_say_why_not(session: Session, reader: "PlainReader | LineEdito
     """Take a turn, or say in a line what is wrong; return whether the chat goes on."""
     try:
         _take_turn(session, reader)
-    except InterruptedLineError as interrupt:
-        if interrupt.was_empty:
-            session.console.reply(_HOW_TO_LEAVE)
     except KeyboardInterrupt:
         session.console.reply("")
     except EOFError:
@@ -114,7 +104,11 @@ def _take_turn_or_say_why_not(session: Session, reader: "PlainReader | LineEdito
 
 def _take_turn(session: Session, reader: "PlainReader | LineEditor") -> None:
     """Read one message or command and do what it asks for."""
-    text, is_quoted = unquoted(reader.read())
+    typed = reader.read()
+    if typed is None:
+        session.console.reply(_HOW_TO_LEAVE)
+        return
+    text, is_quoted = unquoted(typed)
     if not text.strip():
         return
     turns, before = session.turns, session.last
@@ -131,26 +125,17 @@ def _take_turn(session: Session, reader: "PlainReader | LineEditor") -> None:
         session.console.note(_HINTS[last.stop_reason])
 
 
-class InterruptedLineError(Exception):
-    """Ctrl-C while a message was typed; `was_empty` says that nothing had been typed yet."""
-
-    def __init__(self, *, was_empty: bool) -> None:
-        super().__init__()
-        self.was_empty = was_empty
-
-
 class PlainReader:
     """Reads lines that the terminal itself lets edit."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def read(self) -> str:
+    def read(self) -> str | None:
         """Read a message as it was typed, triple quotes included: a line, or an open block.
 
-        Raises:
-            EOFError: At Ctrl-D, or the end of the input.
-            InterruptedLineError: At Ctrl-C.
+        Ctrl-C drops it, and gives None where nothing was typed. Ctrl-D, or the end of the input,
+        raises EOFError.
         """
         text = ""
         try:
@@ -159,7 +144,7 @@ class PlainReader:
                 text += "\n" + self._line(CONTINUATION)
         except KeyboardInterrupt:
             self._console.reply("")  # what was typed stands before it
-            raise InterruptedLineError(was_empty=not text) from None
+            return "" if text else None
         return text
 
     def _line(self, prompt: str) -> str:
@@ -205,6 +190,10 @@ class LineEditor:
     """
 
     def __init__(self) -> None:
+        # A typed or pasted ESC [31m looks like a report of the mouse, which is not asked for any,
+        # and without a binding prompt_toolkit fails.
+        bindings = KeyBindings()
+        bindings.add(Keys.Vt100MouseEvent)(lambda _event: None)
         self._session: PromptSession[str] = PromptSession(
             [("bold" if has_colour() else "", PROMPT)],
             prompt_continuation=CONTINUATION,
@@ -215,11 +204,11 @@ class LineEditor:
             complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
             enable_suspend=True,
-            key_bindings=_without_mouse(),
+            key_bindings=bindings,
             output=create_output(stdout=sys.stderr),
         )
 
-    def read(self) -> str:
+    def read(self) -> str | None:
         """Read a message; see `PlainReader.read`."""
         is_pressed = False
 
@@ -233,51 +222,32 @@ class LineEditor:
             # prompt_toolkit's own handler loses a SIGINT that comes when the line was taken.
             with on_signal(signal.SIGINT, press):
                 text = self._session.prompt(handle_sigint=False)
-            if is_pressed:
-                raise KeyboardInterrupt
-            return text
+            if not is_pressed:
+                return text
         except KeyboardInterrupt:
-            was_empty = not self._session.default_buffer.text.strip()
-            raise InterruptedLineError(was_empty=was_empty) from None
+            pass
+        return "" if self._session.default_buffer.text.strip() else None
 
     def _stop(self) -> None:
         if self._session.app.is_running and not self._session.app.is_done:
             self._session.app.exit(exception=KeyboardInterrupt)
 
 
-def _without_mouse() -> KeyBindings:
-    """Return bindings that ignore the mouse, which is not asked to report.
-
-    A typed or pasted ESC [31m looks like a report of it to prompt_toolkit, which then fails.
-    """
-    bindings = KeyBindings()
-    bindings.add(Keys.Vt100MouseEvent)(lambda _event: None)
-    return bindings
-
-
 class CommandCompleter(Completer):
     """Completes a command that starts the line, then its first argument."""
-
-    def __init__(self) -> None:
-        self._files = PathCompleter(expanduser=True)
 
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
         """Return the words that can stand at the end of the line."""
-        line = document.text_before_cursor
-        if not line.startswith("/"):
-            return ()
-        command, space, argument = line.partition(" ")
-        if not space:
-            names = [f"{name} " if c.usage else name for name, c in COMMANDS.items()]
-            return _beginning(names, command)
-        words = COMMANDS[command].words if command in COMMANDS else ()
+        name, space, typed = document.text_before_cursor.partition(" ")
+        words: Collection[str] | None = ()
+        if space and name in COMMANDS:
+            words = COMMANDS[name].words
+        elif name and not space:
+            words = [f"{name} " if c.usage else name for name, c in COMMANDS.items()]
+            typed = name
         if words is None:
-            return self._files.get_completions(Document(argument), complete_event)
-        return _beginning(words, argument)
-
-
-def _beginning(words: Iterable[str], typed: str) -> list[Completion]:
-    """Return the words that begin with what was typed."""
-    return [Completion(word, -len(typed)) for word in words if word.startswith(typed)]
+            files = PathCompleter(expanduser=True)
+            return files.get_completions(Document(typed), complete_event)
+        return [Completion(word, -len(typed)) for word in words if word.startswith(typed)]

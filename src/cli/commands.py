@@ -3,7 +3,7 @@
 import argparse
 import difflib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from .. import trace
@@ -13,8 +13,8 @@ from ..tokenizer import StreamDecoder, Tokenizer
 from ..untrusted import escape_line
 from .answer import SETTINGS, Answer, canonical, counted, piece, token_table
 from .arguments import EXAMPLES, MOST_CANDIDATES, example_lines
-from .console import UsageError
-from .flag_parser import positive_integer
+from .console import UsageError, aligned
+from .flag_parser import integer_in
 from .loading import model_parts
 from .saved_chat import attach_text, load_chat, save_chat
 from .session import Session
@@ -25,6 +25,15 @@ _NOTHING_YET = "nothing was said yet"
 _ON_OFF = ("on", "off")
 # How other chats call them: ollama, llm.
 _OTHER_NAMES = {"/?": "/help", **dict.fromkeys(("/bye", "/quit", "exit", "quit"), "/exit")}
+_KEYS = (
+    ("", ""),
+    ('"""', "around a message of several lines; a paste needs none"),
+    ("Ctrl-C", "stops an answer; /continue goes on with it"),
+    ("Ctrl-Z", "suspends the chat; fg in the shell goes on"),
+    ("Ctrl-D", "leaves"),
+    ("Tab", "completes a command, its argument or the name of a file"),
+    ("Up", "brings back what was typed; kept in memory, never in a file"),
+)
 
 
 class LeaveChat(Exception):  # noqa: N818 - leaving is not an error
@@ -37,8 +46,8 @@ class Command:
 
     usage: str  # its arguments, as `/help` shows them; a command without takes none
     summary: str
-    run: Callable[[Session, str], object]  # with the text after its name
-    words: Sequence[str] | None = ()  # its first argument, for completion; None: a file
+    run: Callable[[Session, str], object]  # with the text after its name; a text is its reply
+    words: Collection[str] | None = ()  # its first argument, for completion; None: a file
     keeps_blanks: bool = False  # whether all after the one blank after the name is its argument
 
 
@@ -49,15 +58,10 @@ def is_command(line: str) -> bool:
 
 
 def run_command(session: Session, line: str) -> None:
-    """Run a command.
+    """Run a command as it was typed, and reply.
 
-    Args:
-        session: The chat.
-        line: The command as typed.
-
-    Raises:
-        LeaveChat: The command was `/exit`.
-        LlamaBoltsError: The command is unknown or cannot be done; nothing has changed.
+    `/exit` raises LeaveChat. What is unknown or cannot be done is an error of ours; then nothing
+    has changed.
     """
     name, _, argument = line.lstrip().partition(" ")
     name = name.strip()
@@ -68,7 +72,9 @@ def run_command(session: Session, line: str) -> None:
         argument = argument.strip()
     if argument and not command.usage:
         raise UsageError(f"{name} takes nothing after it: got {argument}")
-    command.run(session, argument)
+    reply = command.run(session, argument)
+    if isinstance(reply, str):
+        session.console.reply(reply)
 
 
 def _near(name: str) -> str:
@@ -79,105 +85,87 @@ def _near(name: str) -> str:
     return f": near it {', '.join(found)}" if found else ""
 
 
-def _help(session: Session, _argument: str) -> None:
-    rows = {f"{name} {command.usage}": command.summary for name, command in COMMANDS.items()}
-    width = max(map(len, rows))
-    rows |= {
-        "": "",
-        '"""': "around a message of several lines; a paste needs none",
-        "Ctrl-C": "stops an answer; /continue goes on with it",
-        "Ctrl-Z": "suspends the chat; fg in the shell goes on",
-        "Ctrl-D": "leaves",
-        "Tab": "completes a command, its argument or the name of a file",
-        "Up": "brings back what was typed; kept in memory, never in a file",
-    }
-    lines = (f"{key:<{width}}  {what}".rstrip() for key, what in rows.items())
-    session.console.reply("\n".join(lines))
+def _help(_session: Session, _argument: str) -> str:
+    rows = [(f"{name} {command.usage}", command.summary) for name, command in COMMANDS.items()]
+    return "\n".join(aligned([*rows, *_KEYS], "<<"))
 
 
 def _exit(_session: Session, _argument: str) -> None:
     raise LeaveChat
 
 
-def _clear(session: Session, _argument: str) -> None:
+def _clear(session: Session, _argument: str) -> str:
     session.clear()
-    stays = "; the system prompt stays" if session.system else ""
-    session.console.reply(f"the conversation starts anew{stays}")
+    return f"the conversation starts anew{'; the system prompt stays' if session.system else ''}"
 
 
-def _system(session: Session, argument: str) -> None:
+def _system(session: Session, argument: str) -> str:
     if session.completion:
         raise UsageError("there is no system prompt where texts are continued")
     if argument:
         session.system = None if argument == '""' else argument
-    session.console.reply(f"system prompt: {session.system or 'none'}")
+    return f"system prompt: {session.system or 'none'}"
 
 
-def _undo(session: Session, _argument: str) -> None:
-    session.console.reply(f"taken back: {escape_line(session.undo(), _QUOTED)}")
+def _undo(session: Session, _argument: str) -> str:
+    return f"taken back: {escape_line(session.undo(), _QUOTED)}"
 
 
-def _examples(session: Session, argument: str) -> None:
+def _number(wanted: str, argument: str, most: int) -> int:
+    try:
+        return integer_in(1, most)(argument or "nothing")
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{wanted}, which {error}") from None
+
+
+def _examples(session: Session, argument: str) -> str | None:
     if not argument:
-        session.console.reply("\n".join(example_lines()))
-        return
-    if not argument.isdecimal() or not 1 <= int(argument[:4]) <= len(EXAMPLES):
-        raise UsageError(f"/examples: expected a number from 1 to {len(EXAMPLES)}, got {argument}")
-    example = EXAMPLES[int(argument) - 1]
+        return "\n".join(example_lines())
+    example = EXAMPLES[_number("/examples wants a number", argument, len(EXAMPLES)) - 1]
     session.console.reply(example.description)
     if example.completion and not session.completion:
         session.answer_apart(example.prompt)
     elif session.completion and not example.completion:
-        messages = [Message("system", example.system or ""), Message("user", example.prompt)]
-        session.answer_apart(messages)
+        system = Message("system", example.system or "")
+        session.answer_apart([system, Message("user", example.prompt)])
     else:
         session.clear()
         session.system = example.system
         session.ask(example.prompt)
         if example.system:
             session.console.note('the system prompt stays; /system "" removes it')
+    return None
 
 
-def _set(session: Session, argument: str) -> None:
+def _set(session: Session, argument: str) -> str:
     name, _, value = argument.removeprefix("parameter ").partition(" ")  # as ollama has it
     if value:
         session.settings = session.settings.changed(name, value.strip())
-    lines = [session.settings.line(name)] if name else session.settings.lines()
-    session.console.reply("\n".join(lines))
+    return session.settings.line(name) if name else "\n".join(session.settings.lines())
 
 
-def _show(session: Session, argument: str) -> None:
+def _show(session: Session, argument: str) -> str:
     if argument not in _TOPICS:
         raise UsageError(f"/show wants one of {', '.join(_TOPICS)}: got {argument or 'nothing'}")
-    session.console.reply(_TOPICS[argument](session))
+    return _TOPICS[argument](session)
 
 
-def _tokens_of_text(session: Session, argument: str) -> None:
+def _tokens(session: Session, argument: str) -> str:
     if not argument:
         raise UsageError("/tokens wants a text: got nothing")
     ids = session.tokenizer.encode(argument, bos=False, eos=False)
-    session.console.reply(
-        f"{token_table(session.tokenizer, ids)}\n{counted(len(ids), 'token')}, "
-        f"{counted(len(argument), 'character')}, {counted(len(argument.encode()), 'byte')}"
-    )
+    characters, size = counted(len(argument), "character"), counted(len(argument.encode()), "byte")
+    return f"{token_table(session.tokenizer, ids)}, {characters}, {size}"
 
 
-def _probs(session: Session, argument: str) -> None:
+def _probs(session: Session, argument: str) -> str:
     if argument == "off":
         session.candidates = 0
-        session.console.reply("candidates: off")
-        return
-    try:
-        count = positive_integer(argument)
-    except argparse.ArgumentTypeError:
-        got = argument or "nothing"
-        raise UsageError(f"/probs wants off or a number of candidates: got {got}") from None
-    if count > MOST_CANDIDATES:
-        raise UsageError(f"/probs: expected at most {MOST_CANDIDATES} candidates, got {count}")
-    session.candidates = count
-    session.console.reply(
-        f"candidates: the {count} most probable of each new token, after each step of the "
-        "sampling; * marks the one drawn"
+        return "candidates: off"
+    session.candidates = _number("/probs wants off or a number", argument, MOST_CANDIDATES)
+    return (
+        f"candidates: the {session.candidates} most probable of each new token, after each step of "
+        "the sampling; * marks the one drawn"
     )
 
 
@@ -187,18 +175,17 @@ def _explore(session: Session, argument: str) -> None:
     explore_last(session, argument)
 
 
-def _trace(session: Session, argument: str) -> None:
+def _trace(session: Session, argument: str) -> str:
     if _switched("/trace", argument, trace.is_on()):
         session.trace.turn_on()
     else:
         trace.stop()
-    paths = ", ".join(map(str, session.trace.paths))
-    session.console.reply(f"trace: {paths if trace.is_on() else 'off'}")
+    return f"trace: {', '.join(map(str, session.trace.paths)) if trace.is_on() else 'off'}"
 
 
-def _stats(session: Session, argument: str) -> None:
+def _stats(session: Session, argument: str) -> str:
     session.statistics = _switched("/stats", argument, session.statistics)
-    session.console.reply(f"statistics after each answer: {_ON_OFF[not session.statistics]}")
+    return f"statistics after each answer: {_ON_OFF[not session.statistics]}"
 
 
 def _switched(command: str, argument: str, is_on: bool) -> bool:
@@ -206,11 +193,6 @@ def _switched(command: str, argument: str, is_on: bool) -> bool:
     if argument not in ("", *_ON_OFF):
         raise UsageError(f"{command} wants on or off: got {argument}")
     return argument == "on" if argument else is_on
-
-
-def _or(words: Iterable[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)} or {last}"
 
 
 def _show_model(session: Session) -> str:
@@ -236,32 +218,27 @@ def _show_prompt(session: Session) -> str:
 
 def _show_tokens(session: Session) -> str:
     ids = session.history_ids()
-    if not ids:
-        return _NOTHING_YET
-    return f"{token_table(session.tokenizer, ids)}\n{counted(len(ids), 'token')}"
+    return token_table(session.tokenizer, ids) if ids else _NOTHING_YET
 
 
 def _show_cache(session: Session) -> str:
-    engine = session.engine
-    context, cached = engine.context, engine.cached_ids
-    first = context.caches[0]
-    per_token = first.keys.nbytes // first.capacity + first.values.nbytes // first.capacity
-    layers, reuse = len(context.caches), "nothing was run yet"
-    if session.last is not None and (stats := session.last.stats) is not None:
-        read = stats.prompt_tokens - stats.cached_tokens
-        reuse = (
-            f"of the last prompt's {stats.prompt_tokens} tokens, {stats.cached_tokens} were in the "
-            f"cache and {read} were run; {stats.new_tokens} new ones were drawn"
-        )
+    context, cached = session.engine.context, session.engine.cached_ids
+    first, layers = context.caches[0], len(context.caches)
+    position = context.nbytes // first.capacity
     lines = [
         f"positions: {len(cached)} of {context.sequence_length} hold keys and values",
         f"layers: {layers}, each with keys and values of {first.heads} heads of {first.head_dim} "
         f"numbers in {first.dtype}",
-        f"bytes: {readable_bytes(len(cached) * layers * per_token)} in use of "
-        f"{readable_bytes(context.nbytes)}; {layers * per_token} a position, "
-        f"{counted(layers, 'layer')} * {per_token}",
-        f"reuse: {reuse}",
+        f"bytes: {readable_bytes(len(cached) * position)} in use of "
+        f"{readable_bytes(context.nbytes)}; {position} a position, "
+        f"{counted(layers, 'layer')} * {position // layers}",
     ]
+    if session.last is not None and (stats := session.last.stats) is not None:
+        lines.append(
+            f"reuse: of the last prompt's {stats.prompt_tokens} tokens, {stats.cached_tokens} were "
+            f"in the cache and {stats.prompt_tokens - stats.cached_tokens} were run; "
+            f"{stats.new_tokens} new ones were drawn"
+        )
     if history := session.history_ids():
         pairs = zip(history, cached, strict=False)
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -281,35 +258,31 @@ _TOPICS: dict[str, Callable[[Session], str]] = {
 }
 
 
-def _why(session: Session, _argument: str) -> None:
+def _why(session: Session, _argument: str) -> str:
     """Tell why the last answer stopped, what was cut of it, and how the context stands."""
     last = session.last
     if last is None:
-        lines = ["nothing was answered yet"]
-    elif (stats := last.stats) is None:
-        lines = [
-            "interrupted: Ctrl-C came before anything was run; /continue asks the question again"
-        ]
-    else:
-        end = stats.prompt_tokens + stats.new_tokens
-        lines = [
-            f"{last.stop_reason}: {_cause(session, last, stats)}",
-            *_cut(session.tokenizer, last),
-            f"prompt: sent whole, {stats.prompt_tokens} tokens, {stats.cached_tokens} of them from "
-            "the cache",
-            f"context: {end} of {session.engine.sequence_length} positions at the end of the "
-            "answer",
-        ]
-    session.console.reply("\n".join(lines))
+        return "nothing was answered yet"
+    if (stats := last.stats) is None:
+        return "interrupted: Ctrl-C came before anything was run; /continue asks the question again"
+    positions = session.engine.sequence_length
+    lines = [
+        f"{last.stop_reason}: {_cause(session.tokenizer, last, stats, positions)}",
+        *_cut(session.tokenizer, last),
+        f"prompt: sent whole, {stats.prompt_tokens} tokens, {stats.cached_tokens} of them from the "
+        "cache",
+        f"context: {stats.prompt_tokens + stats.new_tokens} of {positions} positions at the end of "
+        "the answer",
+    ]
+    return "\n".join(lines)
 
 
-def _cause(session: Session, last: Answer, stats: GenerationStats) -> str:
+def _cause(tokenizer: Tokenizer, last: Answer, stats: GenerationStats, positions: int) -> str:
     new = counted(stats.new_tokens, "token")
     match last.stop_reason:
         case "eot":
             token = last.ids[-1]
-            shown = piece(session.tokenizer, token)
-            return f"the model drew {shown} (token {token}), which ends an answer"
+            return f"the model drew {piece(tokenizer, token)} (token {token}), which ends an answer"
         case "max tokens":
             return (
                 f"{new} drawn, as many as max_tokens allows; the model had not ended its answer; "
@@ -320,18 +293,16 @@ def _cause(session: Session, last: Answer, stats: GenerationStats) -> str:
             return f"the text came to {stops}, which ends an answer"
         case "context full":
             return (
-                f"prompt and answer filled all {session.engine.sequence_length} positions of the "
-                "context; the model had not ended its answer"
+                f"prompt and answer filled all {positions} positions of the context; the model had "
+                "not ended its answer"
             )
     return f"Ctrl-C came after {new}; /continue goes on, /regen asks again"
 
 
 def _cut(tokenizer: Tokenizer, last: Answer) -> list[str]:
     """Return what was drawn and is not in the text that was shown, and what no text stands for."""
-    drawn = list(last.ids)
-    if last.stop_reason == "eot":
-        drawn.pop()
-    decoder = StreamDecoder(tokenizer, first=last.first)
+    drawn = last.ids[:-1] if last.stop_reason == "eot" else last.ids
+    decoder = StreamDecoder(tokenizer, first=not isinstance(last.request, str))
     text = "".join(map(decoder.push, drawn)) + decoder.finish()
     cut = text.removeprefix(last.text)
     lines = [f"cut: {cut!r}, drawn but not shown" if cut else "cut: nothing, all text is shown"]
@@ -348,23 +319,17 @@ COMMANDS = {
     "/help": Command("", "this list", _help),
     "/exit": Command("", "leave; also /bye, /quit, exit or quit", _exit),
     "/clear": Command("", "forget the conversation; system prompt and settings stay", _clear),
-    "/regen": Command("", "answer the last question again", lambda chat, _: chat.regenerate()),
-    "/continue": Command(
-        "", "go on with an answer that was stopped", lambda chat, _: chat.resume()
-    ),
+    "/regen": Command("", "answer the last question again", lambda s, _: s.regenerate()),
+    "/continue": Command("", "go on with an answer that was stopped", lambda s, _: s.resume()),
     "/undo": Command("", "take back the last question and its answer", _undo),
     "/system": Command("TEXT", 'set the system prompt; "" removes it; no TEXT shows it', _system),
-    "/set": Command(
-        "NAME VALUE", "change a setting; no NAME VALUE lists all", _set, tuple(SETTINGS)
-    ),
-    "/show": Command("WHAT", f"WHAT is {_or(_TOPICS)}", _show, [*_TOPICS]),
+    "/set": Command("NAME VALUE", "change a setting; no NAME VALUE lists all", _set, SETTINGS),
+    "/show": Command("WHAT", "WHAT is model, params, prompt, cache or tokens", _show, _TOPICS),
     "/save": Command("FILE", "write the chat to FILE.json, or FILE.md to read", save_chat, None),
     "/load": Command("FILE", "go on with a saved chat, in place of this one", load_chat, None),
     "/read": Command("FILE", "put a text file before the next message", attach_text, None),
     "/examples": Command("[N]", "prompts to try; N asks one, in a new chat", _examples),
-    "/tokens": Command(
-        "TEXT", "the tokens of a text: ids, bytes, pieces", _tokens_of_text, (), True
-    ),
+    "/tokens": Command("TEXT", "the tokens of a text: ids, bytes, pieces", _tokens, (), True),
     "/probs": Command("K|off", "show K candidates of each new token, step by step", _probs),
     "/explore": Command(
         "[FILE]", "the last answer from the inside, as a page (explore.html)", _explore, None

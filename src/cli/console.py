@@ -30,9 +30,6 @@ _WORTH_SECONDS = 1.0  # what takes less time needs no line of progress
 _NARROWEST_TABLE = 20  # columns in which two cells can still be read side by side
 _GAP = 2  # blanks between cells, and before what stands below a name
 
-_Columns = Sequence[tuple[str, str]]
-_Rows = Sequence[Sequence[str]]
-
 
 class UsageError(LlamaBoltsError):
     """A request that makes no sense; nothing was run."""
@@ -95,17 +92,10 @@ class Console:
             self._notes.write(f"\r{_CLEAR_TO_END_OF_LINE}")
 
     def timed_progress(self, work: str, units: str) -> Callable[[int, int], None] | None:
-        """Return what is called with how much is done and how much there is, in whole numbers.
+        """Return what is called with how much is done and how much there is; None: it is not shown.
 
         It keeps one line of the terminal up to date, with the time left, and takes it away at the
         end. Where the work may not come to its end, call `clear_progress` after it.
-
-        Args:
-            work: What is done, such as `reading the prompt`.
-            units: What is counted, such as `tokens`.
-
-        Returns:
-            The function, or None where nothing can be shown.
         """
         if not self.can_show_progress:
             return None
@@ -127,11 +117,7 @@ class Console:
         return show
 
     def answer(self, text: str) -> None:
-        """Write a part of an answer to standard output, at once.
-
-        Raises:
-            OutputError: Standard output is closed or full.
-        """
+        """Write a part of an answer to standard output, at once."""
         if text:
             self._end_thought()
             # Noted first: Ctrl-C may fall between the two.
@@ -153,8 +139,7 @@ class Console:
     def end_answer(self, *, interrupted: bool = False) -> None:
         """End the line of the answer, if it is open.
 
-        Args:
-            interrupted: Do not wait for a reader that takes nothing at the moment.
+        After an interrupt it does not wait for a reader that takes nothing at the moment.
         """
         self._end_thought()
         if self._answer_line_is_open:
@@ -173,15 +158,12 @@ class Console:
     def report_table(
         self, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
     ) -> None:
-        """Write a table to standard output.
+        """Write a table to standard output, without a line of headings where all are empty.
 
-        Args:
-            columns: Heading and justification ("left" or "right") of each column; no line of
-                headings where all are empty.
-            rows: The cells, a sequence per row.
+        A column is its heading, and "left" or "right".
         """
         width = self._output.columns or None
-        self._output.write(self._output.rendered(_table(columns, tuple(rows), width)))
+        self._output.write(self._output.rendered(_table(columns, rows, width)))
 
     def report_markdown(self, text: str) -> None:
         """Write Markdown to standard output: rendered in a terminal, elsewhere as it is."""
@@ -258,11 +240,11 @@ class _Output:
             else:
                 _write_all(self._raw, text.encode(self._stream.encoding, "replace"))
         except OSError as error:
-            closed = isinstance(error, BrokenPipeError)
-            _discard_what_is_buffered(self._stream)
-            if not self._is_needed:
-                return
-            raise OutputError(f"{self._name}: {error.strerror}", closed=closed) from None
+            with open(os.devnull, "w") as nowhere:  # else the flush at exit fails again, and aloud
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+            if self._is_needed:
+                closed = isinstance(error, BrokenPipeError)
+                raise OutputError(f"{self._name}: {error.strerror}", closed=closed) from None
 
     def takes_text_now(self) -> bool:
         """Return whether a few characters can be written without waiting for the reader."""
@@ -322,13 +304,6 @@ def has_colour() -> bool:
     return is_capable_terminal() and not os.environ.get("NO_COLOR")
 
 
-def _discard_what_is_buffered(stream: TextIO) -> None:
-    """Point the descriptor elsewhere: the flush at exit would fail again, and aloud."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
-
-
 def readable_seconds(seconds: float) -> str:
     """Write a time for people: `8 s`, `2 min 05 s`, `1 h 02 min`."""
     minutes, rest = divmod(max(1, round(seconds)), 60)
@@ -337,52 +312,49 @@ def readable_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _table(columns: _Columns, rows: _Rows, width: int | None) -> "Table | Text":
+def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Return a line per row, with each column on its side: `<` or `>`."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = (f"{row[i]:{sides[i]}{width}}" for i, width in enumerate(widths))
+        lines.append((" " * _GAP).join(cells).rstrip())
+    return lines
+
+
+def _table(
+    columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], width: int | None
+) -> "Table | Text":
     """Return a table to be rendered; nothing in it is left out, however narrow the window.
 
     Where two columns are too wide, their cells are folded. Where more of them are, or the window is
     very narrow, the first cell of a row, its name, gets a separate line, with the others below.
     Without a width, a line has as many characters as it needs.
     """
-    cells = [[escape_line(cell) for cell in row] for row in rows]
-    lines = [[heading for heading, _ in columns], *cells]
-    needed = sum(max(map(len, column)) + _GAP for column in zip(*lines, strict=True)) - _GAP
-    if width is not None and needed > width and (len(columns) > 2 or width < _NARROWEST_TABLE):
-        return _stacked(columns, cells, width)
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(
+    cells = [[escape_line(cell) for cell in row] for row in rows]
+    headings = [heading for heading, _ in columns]
+    sides = "".join(">" if justification == "right" else "<" for _, justification in columns)
+    needed = max(map(len, aligned([headings, *cells], sides)))
+    if width is not None and needed > width and (len(columns) > 2 or width < _NARROWEST_TABLE):
+        below = [[line] for line in aligned([row[1:] for row in cells], sides[1:])]
+        if any(len(line) > width - _GAP for (line,) in below):
+            below = [[cell for cell in row[1:] if cell] for row in cells]
+        lines: list[str] = []
+        for row, others in zip(cells, below, strict=True):
+            lines += [row[0], *(" " * _GAP + line for line in others)]
+        return Text("\n".join(lines))
+    table = Table(
         box=None,
         pad_edge=False,
         header_style="bold",
         padding=(0, _GAP, 0, 0),
-        show_header=any(lines[0]),
+        show_header=any(headings),
     )
-    for heading, justification in columns:
-        right = justification == "right"
-        made.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for heading, side in zip(headings, sides, strict=True):
+        table.add_column(heading, justify="right" if side == ">" else "left", overflow="fold")
     for row in cells:
-        made.add_row(*map(Text, row))
-    return made
-
-
-def _stacked(columns: _Columns, cells: _Rows, width: int) -> "Text":
-    """Return two or more lines per row: its name, and below it the other cells."""
-    from rich.text import Text
-
-    widths = [max((len(row[i]) for row in cells), default=0) for i in range(len(columns))]
-    fits = sum(widths[1:]) + _GAP * len(widths[1:]) <= width
-    lines = []
-    for name, *rest in cells:
-        if fits:
-            places = zip(rest, widths[1:], columns[1:], strict=True)
-            justified = [
-                cell.rjust(wide) if justification == "right" else cell.ljust(wide)
-                for cell, wide, (_, justification) in places
-            ]
-            below = [(" " * _GAP).join(justified).rstrip()]
-        else:
-            below = [cell for cell in rest if cell]
-        lines += [name, *(" " * _GAP + line for line in below)]
-    return Text("\n".join(lines))
+        table.add_row(*map(Text, row))
+    return table

@@ -73,7 +73,7 @@ def explore_last(session: Session, argument: str) -> None:
     if answer is None or not answer.ids:
         raise UsageError("/explore: nothing was answered yet")
     _check_writable(path)
-    request, model = session.last_request, session.engine.model
+    request, model = answer.request, session.engine.model
     ids, _ = _ids_of(session, model, request, answer)
     was_on, store = trace.is_on(), Store()
     trace.stop()

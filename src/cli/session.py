@@ -43,6 +43,14 @@ class Turn:
     ids: tuple[int, ...] = field(default=(), compare=False)
 
 
+def messages_of(system: str | None, turns: Sequence[Turn]) -> list[Message]:
+    """Return the messages of a conversation."""
+    messages = [] if system is None else [Message("system", system)]
+    for turn in turns:
+        messages += [Message("user", turn.question), Message("assistant", turn.answer)]
+    return messages
+
+
 @dataclass(eq=False)
 class Session:
     """The state of a chat, or of a series of completions, and the engine that answers.
@@ -60,7 +68,7 @@ class Session:
     trace: TraceSwitch
     found_format: FoundFormat | None  # None is the model's own
     # Returns a new mask for one answer, if answers follow a grammar.
-    new_mask: Callable[[Sequence[int]], TokenMask] | None = None
+    new_mask: Callable[[Sequence[int]], TokenMask] | None
 
     def __post_init__(self) -> None:
         self.system = self.options.system
@@ -72,29 +80,18 @@ class Session:
         self.unanswered: str | None = None  # the question that has no answer yet
         self.attached = ""  # text that goes before the next question
         self.last: Answer | None = None  # it may no longer be in the history
-        self.last_request: str | list[Message] = ""  # what it answered
 
     def ask(self, question: str) -> Answer:
-        """Answer a question and add both to the history.
+        """Answer a message, or continue a text, and add both to the history.
 
-        Args:
-            question: The user's message, or the text to continue.
-
-        Raises:
-            CheckpointError: The model's files were changed; nothing can be run any more.
-            InferenceError: The engine refuses the prompt or fails; the history is as before.
-            OutputError: Standard output takes no more.
+        After an InferenceError the history is as before. After a CheckpointError (the model's files
+        were changed) or an OutputError nothing more can be answered.
         """
         self.unanswered = question
         return self._ask(question, self.turns)
 
     def regenerate(self) -> Answer:
-        """Answer again what has no answer yet, or else the last question.
-
-        Raises:
-            UsageError: Nothing was asked yet.
-            InferenceError: As `ask`.
-        """
+        """Answer again what has no answer yet, or else the last question."""
         if self.unanswered is not None:
             return self.ask(self.unanswered)
         if not self.turns:
@@ -106,10 +103,6 @@ class Session:
         """Go on with the last answer, which was stopped; answer a question that has none yet.
 
         With temperature 0 the answer is what it would have been without the stop.
-
-        Raises:
-            UsageError: There is no such answer.
-            InferenceError: As `ask`.
         """
         if self.unanswered is not None:
             return self.ask(self.unanswered)
@@ -120,8 +113,7 @@ class Session:
 
     def _ask(self, question: str, before: list[Turn], begun: Turn | None = None) -> Answer:
         """Answer a question after a history; keep both, unless nothing came of it."""
-        request = question if self.completion else self.messages(before, question)
-        answer = self._answer(request, begun)
+        answer = self._answer(self._request(before, question), begun)
         if answer.ids:
             ids = answer.ids if answer.stop_reason in RESUMABLE else ()
             self.unanswered = None
@@ -130,13 +122,7 @@ class Session:
         return answer
 
     def undo(self) -> str:
-        """Take the last question and its answer out of the history and return the question.
-
-        One that has no answer is not in the history; then that one is forgotten.
-
-        Raises:
-            UsageError: Nothing was asked.
-        """
+        """Forget a question that has no answer, or else the last one with its; return it."""
         if self.unanswered is not None:
             question, self.unanswered = self.unanswered, None
             return question
@@ -151,14 +137,8 @@ class Session:
     def restore(self, system: str | None, turns: Sequence[Turn], settings: Settings) -> None:
         """Take another conversation and its settings in the place of what there is.
 
-        Args:
-            system: System prompt, or None.
-            turns: Its history.
-            settings: Its settings.
-
-        Raises:
-            ContextFullError: It leaves no room for a question; nothing has changed.
-            ChatFormatError: The chat format cannot express it; nothing has changed.
+        After a ContextFullError (no room for a question) or a ChatFormatError (the format cannot
+        express it) nothing has changed.
         """
         before = self.system, self.turns, self.settings
         self.system, self.turns = system, list(turns)
@@ -171,11 +151,7 @@ class Session:
         self.unanswered, self.attached, self.last = None, "", None
 
     def check_room(self, tokens: int) -> None:
-        """Refuse what leaves no room for a question and an answer.
-
-        Raises:
-            ContextFullError: There are as many tokens as the context has positions, or more.
-        """
+        """Raise ContextFullError where tokens leave no room for a question and an answer."""
         if tokens >= self.engine.sequence_length:
             raise ContextFullError(tokens, self.engine.sequence_length)
 
@@ -188,83 +164,76 @@ class Session:
 
     @property
     def chat_format(self) -> FoundFormat:
-        """The chat format in use, and what told it.
-
-        Raises:
-            ChatFormatError: None was asked for, and the model's own is not known.
-        """
+        """The chat format in use, and what told it; ChatFormatError where none is known."""
         return self.found_format or self.engine.chat_format
 
     def prompt_ids(self) -> list[int]:
-        """Return the token ids of the last prompt that was answered, as it was sent.
-
-        Before there is one, those of the system message, or none.
-        """
+        """Return the ids of the last prompt in the history, or else of the system message."""
         if not self.turns:
             return self.history_ids()
         *before, last = self.turns
-        if self.completion:
-            return self._text_ids(last.question)
-        messages = self.messages(before, last.question)
-        name, think = self.chat_format.name, self.settings.think != "off"
-        return encode_chat(self.tokenizer, messages, chat_format=name, think=think)
+        return self._encoded(self._request(before, last.question))
 
     def history_ids(self) -> list[int]:
         """Return the token ids of the history as the model sees them; none when it is empty."""
         if self.completion:
-            text = self.turns[-1].question + self.turns[-1].answer if self.turns else ""
-            return self._text_ids(text) if text else []
+            text = "".join(turn.question + turn.answer for turn in self.turns[-1:])
+            return self._encoded(text) if text else []
         messages = self.messages(self.turns)
         if not messages:
             return []
         return encode_chat(self.tokenizer, messages, False, self.chat_format.name)
 
-    def messages(self, turns: list[Turn], question: str | None = None) -> list[Message]:
+    def messages(self, turns: Sequence[Turn], question: str | None = None) -> list[Message]:
         """Return the messages of a history, and of what is asked next, if anything is."""
-        messages = [] if self.system is None else [Message("system", self.system)]
-        for turn in turns:
-            messages += [Message("user", turn.question), Message("assistant", turn.answer)]
-        if question is not None:
-            messages.append(Message("user", question))
-        return messages
+        asked = [] if question is None else [Message("user", question)]
+        return messages_of(self.system, turns) + asked
+
+    def _request(self, before: Sequence[Turn], question: str) -> str | list[Message]:
+        return question if self.completion else self.messages(before, question)
+
+    def _encoded(self, request: str | list[Message]) -> list[int]:
+        """Return the ids of a text to continue, or of messages with the answer opened."""
+        if isinstance(request, str):
+            return self.tokenizer.encode(request, bos=self.tokenizer.adds_bos, eos=False)
+        name, think = self.chat_format.name, self.settings.think != "off"
+        return encode_chat(self.tokenizer, request, chat_format=name, think=think)
 
     def answer_apart(self, request: str | list[Message], line: int | None = None) -> Answer:
-        """Answer a text to continue, or a conversation, beside the history, which stays as it is.
+        """Answer a text to continue, or a conversation, and leave the history as it is.
 
-        Args:
-            request: What to answer.
-            line: Of the file it comes from, if any, for the record.
-
-        Raises:
-            CheckpointError, InferenceError, OutputError: As `ask`.
+        The record names the line of the file that it comes from. Errors are those of `ask`.
         """
-        answer = self._answer(request, None)
+        answer = self._answer(request)
         self._report(answer, line)
         return answer
 
-    def _answer(self, request: str | list[Message], begun: Turn | None) -> Answer:
+    def _answer(self, request: str | list[Message], begun: Turn | None = None) -> Answer:
         """Run one prompt and write its answer, or the rest of one that was begun."""
         self.engine.last_stats = None
-        settings, self.last_request = self.settings, request
-        text, ids = ("", ()) if begun is None else (begun.answer, begun.ids)
-        hides = settings.think == "hide"
-        steps, reason = stream_answer(
-            self.console,
-            lambda: self._steps(request, ids),
-            not self._records,
-            text,
-            lambda *text: ("", self._split(*text)[1]) if hides else self._split(*text),
-        )
-        whole = "".join(step.text for step in steps) or text
-        stats, parts = self.engine.last_stats, self._split(whole, True)
-        self.last = Answer(whole, reason, ids, steps, stats, settings, not self.completion, parts)
-        return self.last
+        settings = self.settings
+        already, drawn = ("", ()) if begun is None else (begun.answer, begun.ids)
 
-    def _split(self, text: str, is_over: bool) -> tuple[str, str]:
-        """Part an answer into its thoughts and the rest; a text that is continued has none."""
-        if self.completion:
-            return "", text
-        return split_thoughts(text, CHAT_FORMATS[self.chat_format.name].opens_thought, is_over)
+        def split(text: str, is_over: bool) -> tuple[str, str]:
+            if isinstance(request, str):  # it has no thoughts
+                return "", text
+            opened = CHAT_FORMATS[self.chat_format.name].opens_thought
+            return split_thoughts(text, opened, is_over)
+
+        def visible(text: str, is_over: bool) -> tuple[str, str]:
+            if self._records:
+                return "", ""
+            thoughts, said = split(text, is_over)
+            return "" if settings.think == "hide" else thoughts, said
+
+        steps, reason = stream_answer(
+            self.console, lambda: self._steps(request, drawn), already, visible
+        )
+        text = "".join(step.text for step in steps) or already
+        ids = (*drawn, *(step.token_id for step in steps))
+        parts, stats = split(text, True), self.engine.last_stats
+        self.last = Answer(request, settings, text, parts, ids, reason, steps, stats)
+        return self.last
 
     def _report(self, answer: Answer, line: int | None = None) -> None:
         """Write what an answer took and how its tokens were chosen, as far as wanted."""
@@ -277,9 +246,8 @@ class Session:
             tables = (choice_table(self.tokenizer, choice) for choice in answer.choices)
             self.console.reply("\n\n".join(tables))
         if self.statistics:
-            self.console.aside(
-                statistics_line(answer.stats, answer.stop_reason, self.engine.sequence_length)
-            )
+            length = self.engine.sequence_length
+            self.console.aside(statistics_line(answer.stats, answer.stop_reason, length))
 
     def _steps(self, request: str | list[Message], answer_ids: Sequence[int]) -> Iterator[Step]:
         limits = self.settings.max_tokens, self.settings.sampling, self.settings.stop
@@ -292,12 +260,8 @@ class Session:
             return self.engine.chat(
                 request, *limits, progress, name, candidates, answer_ids, think, mask
             )
-        prompt = self._text_ids(request)
+        prompt = self._encoded(request)
         mark(1, details={"text": request, "ids": prompt})
         return self.engine.generate(
             prompt, *limits, progress, candidates=candidates, answer_ids=answer_ids, mask=mask
         )
-
-    def _text_ids(self, text: str) -> list[int]:
-        """Return the token ids of a text that is continued."""
-        return self.tokenizer.encode(text, bos=self.tokenizer.adds_bos, eos=False)

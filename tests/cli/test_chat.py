@@ -255,9 +255,9 @@ def test_examples_are_listed_and_asked_in_the_chat(open_chat, alphabet_model):
     child = open_chat("-m", alphabet_model, TERM="dumb")
     child.say("/examples", "6. [chat] What is the flag of Turkey?")
     answered(child)
-    for argument in ("0", "7", "x", "\u00b2", "9" * 200):
-        refused = f"error: /examples: expected a number from 1 to 6, got {argument}"
-        child.say(f"/examples {argument}", refused)
+    for argument in ("0", "7", "x", "\u00b2", "00060", "9" * 200):
+        refused = "error: /examples wants a number, which must be "
+        child.say(f"/examples {argument}", refused, f": got {argument}")
     # A text to continue, beside the conversation.
     child.say("/examples 1", "[completion] Hello, my name is", "tuvwxyz", "18 prompt")
     child.say("/show tokens", "55 tokens")
