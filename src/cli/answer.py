@@ -20,7 +20,7 @@ from .console import Console, UsageError, aligned
 from .flag_parser import OTHER_NAMES
 
 INTERRUPTED = "interrupted"
-SAMPLING = {field.name: field.default for field in dataclasses.fields(SamplingArgs)}
+_SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingArgs))
 
 
 def _think(text: str) -> str:
@@ -31,7 +31,7 @@ def _think(text: str) -> str:
 
 # How the text of each setting is read: as that of its flag.
 SETTINGS: dict[str, Callable[[str], Any]] = {
-    **{name: FLAGS[name].reading["type"] for name in (*SAMPLING, "max_tokens", "stop")},
+    **{name: FLAGS[name].reading["type"] for name in (*_SAMPLING, "max_tokens", "stop")},
     "think": _think,
 }
 _NONE = "none"
@@ -43,20 +43,23 @@ _SMALLEST = 0.0001
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The settings of one answer."""
+class Settings(SamplingArgs):
+    """The settings of one answer; SamplingError where one of the sampling is out of its range."""
 
-    sampling: SamplingArgs
     max_tokens: int | None = None  # None until the model stops or the context is full
     stop: tuple[str, ...] = ()  # texts that end the answer
     think: str = THINK[0]
 
     @classmethod
     def from_options(cls, options: Options) -> "Settings":
-        """Take the settings from the command line; SamplingError where one is out of its range."""
-        given = {name: getattr(options, name) for name in SAMPLING}
-        sampling = SamplingArgs(**{name: v for name, v in given.items() if v is not None})
-        return cls(sampling, options.max_tokens, options.stop, options.think or THINK[0])
+        """Take the settings from the command line; what it does not say has its default."""
+        given = {name: getattr(options, name) for name in SETTINGS}
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+    @property
+    def sampling(self) -> SamplingArgs:
+        """Those of the sampling alone, which a trace shows."""
+        return SamplingArgs(**{name: getattr(self, name) for name in _SAMPLING})
 
     def changed(self, name: str, text: str) -> "Settings":
         """Return the settings with one of them read from text, as its flag reads it.
@@ -71,16 +74,14 @@ class Settings:
                 value = SETTINGS[name](text)
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"{name}: {error}") from None
-        if name in SAMPLING:
-            name, value = "sampling", dataclasses.replace(self.sampling, **{name: value})
-        elif name == "stop":
+        if name == "stop":
             value = () if value is None else (value,)
         return dataclasses.replace(self, **{name: value})
 
     def line(self, name: str) -> str:
         """Return one setting as a line: its name and its value."""
         name = _known(name)
-        value = getattr(self.sampling if name in SAMPLING else self, name)
+        value = getattr(self, name)
         if name == "stop":
             value = " ".join(map(repr, value)) or None
         return f"{name:<{max(map(len, SETTINGS))}} {_NONE if value is None else value}"

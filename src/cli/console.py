@@ -20,8 +20,9 @@ from ..untrusted import escape_controls, escape_line, reason_of
 if TYPE_CHECKING:
     from rich.markdown import Markdown
     from rich.table import Table
-    from rich.text import Text
 
+# Parameters of SGR. Source: ECMA-48, 8.3.117.
+_BOLD, _DIM, _RED, _YELLOW = "1", "2", "1;31", "1;33"
 _PLAIN_TERMINALS = ("", "dumb", "unknown")
 _NARROWEST_PROGRESS = 20  # columns
 _CLEAR_TO_END_OF_LINE = "\x1b[K"
@@ -128,7 +129,7 @@ class Console:
         """Write a part of what a model thinks to standard error, dimmed; nothing when quiet."""
         if text and not self.quiet:
             self._thought_is_open = True
-            dimmed = f"\x1b[2m{escape_controls(text)}\x1b[22m"
+            dimmed = f"\x1b[{_DIM}m{escape_controls(text)}\x1b[22m"
             self._notes.write(dimmed if self._notes.has_colour else escape_controls(text))
 
     def _end_thought(self) -> None:
@@ -153,7 +154,7 @@ class Console:
 
     def report_heading(self, text: str) -> None:
         """Write a heading of a report to standard output, bold where there is colour."""
-        self._output.write_line(text, "bold")
+        self._output.write_line(text, _BOLD)
 
     def report_table(
         self, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
@@ -162,8 +163,8 @@ class Console:
 
         A column is its heading, and "left" or "right".
         """
-        width = self._output.columns or None
-        self._output.write(self._output.rendered(_table(columns, rows, width)))
+        table = _table(columns, rows, self._output.columns)
+        self._output.write(self._output.rendered(table))
 
     def report_markdown(self, text: str) -> None:
         """Write Markdown to standard output: rendered in a terminal, elsewhere as it is."""
@@ -181,7 +182,7 @@ class Console:
 
     def aside(self, text: str) -> None:
         """Write a line to standard error, dimmed where there is colour, also when quiet."""
-        self._notes.write_line(text, "dim")
+        self._notes.write_line(text, _DIM)
 
     def detail(self, text: str) -> None:
         """Write a line to standard error when verbose."""
@@ -194,11 +195,11 @@ class Console:
 
     def warn(self, text: str) -> None:
         """Write one line `warning: ...` to standard error."""
-        self._notes.write_line(f"warning: {text}", "bold yellow")
+        self._notes.write_line(f"warning: {text}", _YELLOW)
 
     def error(self, text: str) -> None:
         """Write one line `error: ...` to standard error."""
-        self._notes.write_line(f"error: {text}", "bold red")
+        self._notes.write_line(f"error: {text}", _RED)
 
     def ask(self, text: str) -> None:
         """Write a question to standard error and stay on its line."""
@@ -253,17 +254,11 @@ class _Output:
     def write_line(self, text: str, style: str = "") -> None:
         """Write text that stays on one line, in a style where there is colour."""
         line = escape_line(text)
-        if not (style and self.has_colour):
-            self.write(f"{line}\n")
-            return
-        from rich.text import Text
+        self.write(f"\x1b[{style}m{line}\x1b[0m\n" if style and self.has_colour else f"{line}\n")
 
-        self.write(self.rendered(Text(line, style)))
-
-    def rendered(self, renderable: "Text | Table | Markdown") -> str:
-        """Return what this stream can show of a line or a table, its last newline included."""
+    def rendered(self, renderable: "str | Table | Markdown") -> str:
+        """Return what this stream can show of lines or a table, the last newline included."""
         from rich.console import Console as RichConsole
-        from rich.text import Text
 
         text = io.StringIO()
         RichConsole(
@@ -274,7 +269,7 @@ class _Output:
             markup=False,
             highlight=False,
             emoji=False,
-        ).print(renderable, soft_wrap=isinstance(renderable, Text))
+        ).print(renderable, soft_wrap=isinstance(renderable, str))
         if self.has_colour:
             return text.getvalue()
         return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
@@ -323,29 +318,28 @@ def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
 
 
 def _table(
-    columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], width: int | None
-) -> "Table | Text":
+    columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], width: int
+) -> "Table | str":
     """Return a table to be rendered; nothing in it is left out, however narrow the window.
 
     Where two columns are too wide, their cells are folded. Where more of them are, or the window is
     very narrow, the first cell of a row, its name, gets a separate line, with the others below.
-    Without a width, a line has as many characters as it needs.
+    With a width of 0, which is unknown, a line has as many characters as it needs.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     cells = [[escape_line(cell) for cell in row] for row in rows]
     headings = [heading for heading, _ in columns]
     sides = "".join(">" if justification == "right" else "<" for _, justification in columns)
     needed = max(map(len, aligned([headings, *cells], sides)))
-    if width is not None and needed > width and (len(columns) > 2 or width < _NARROWEST_TABLE):
+    if 0 < width < needed and (len(columns) > 2 or width < _NARROWEST_TABLE):
         below = [[line] for line in aligned([row[1:] for row in cells], sides[1:])]
         if any(len(line) > width - _GAP for (line,) in below):
             below = [[cell for cell in row[1:] if cell] for row in cells]
         lines: list[str] = []
         for row, others in zip(cells, below, strict=True):
             lines += [row[0], *(" " * _GAP + line for line in others)]
-        return Text("\n".join(lines))
+        return "\n".join(lines)
+    from rich.table import Table
+
     table = Table(
         box=None,
         pad_edge=False,
@@ -356,5 +350,5 @@ def _table(
     for heading, side in zip(headings, sides, strict=True):
         table.add_column(heading, justify="right" if side == ">" else "left", overflow="fold")
     for row in cells:
-        table.add_row(*map(Text, row))
+        table.add_row(*row)
     return table

@@ -1,6 +1,5 @@
 """`/save`, `/load` and `/read`: a chat as JSON or Markdown, and texts that go into one."""
 
-import contextlib
 import json
 import os
 from collections.abc import Collection
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..inference import ContextFullError, InferenceError, SamplingArgs, SamplingError
+from ..inference import InferenceError, SamplingError
 from ..untrusted import (
     JSON_KINDS,
     described,
@@ -22,7 +21,7 @@ from ..untrusted import (
     shown,
     write_whole,
 )
-from .answer import SAMPLING, Settings, counted
+from .answer import SETTINGS, Settings, counted
 from .console import UsageError
 from .session import Session, Turn, messages_of
 
@@ -33,6 +32,7 @@ _LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llam
 _MARKDOWN = f"<!-- {_FORMAT} -->\n"
 # Settings that chats of version 0.1.0 lack.
 _ADDED = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
+_SETTINGS = [name for name in SETTINGS if name != "think"]
 _KEYS = ("format", "version", "model", "completion", "settings", "messages")
 _Kind = TypeVar("_Kind")
 
@@ -62,7 +62,7 @@ def load_chat(session: Session, argument: str) -> str:
     try:
         session.restore(chat.system, chat.turns, chat.settings)
     except InferenceError as error:  # no room, or a system prompt where the format has none
-        raise _wrong(path, f"saved chat: {_reason(error)}") from None
+        raise _wrong(path, f"saved chat: {error}") from None
     return (
         f"loaded: {_answers(len(chat.turns))} and the settings, {len(session.history_ids())} of "
         f"{session.engine.sequence_length} tokens; system prompt: {chat.system or 'none'}"
@@ -81,11 +81,10 @@ def attach_text(session: Session, argument: str) -> str:
         raise _wrong(path, "text: expected some, got none")
     attached = f"{session.attached}\n\n{text}" if session.attached else text
     tokens = len(session.tokenizer.encode(attached, bos=False, eos=False))
-    history = 0 if session.completion else len(session.history_ids())
-    try:
-        session.check_room(history + tokens)
-    except ContextFullError as error:
-        raise _wrong(path, f"text: {_reason(error)}") from None
+    needed = tokens + (0 if session.completion else len(session.history_ids()))
+    if needed >= (positions := session.engine.sequence_length):
+        rule = f"expected fewer than the {positions} tokens of the context"
+        raise _wrong(path, f"text: {rule}, got {needed}")
     session.attached = attached
     return (
         f"read: {counted(len(text), 'character')}; they go before your next message, "
@@ -95,12 +94,6 @@ def attach_text(session: Session, argument: str) -> str:
 
 def _wrong(path: Path, text: str) -> UsageError:
     return UsageError(f"{label_of(path)}: {text}")
-
-
-def _reason(error: InferenceError) -> str:
-    if not isinstance(error, ContextFullError):
-        return str(error)
-    return f"expected fewer than the {error.positions} tokens of the context, got {error.tokens}"
 
 
 def _answers(count: int) -> str:
@@ -145,15 +138,13 @@ def read_chat(path: Path) -> SavedChat:
 
 def chat_as_json(chat: SavedChat) -> bytes:
     """Return a chat as JSON in UTF-8, with control characters escaped."""
-    settings = {name: getattr(chat.settings.sampling, name) for name in SAMPLING}
-    settings |= {"max_tokens": chat.settings.max_tokens, "stop": chat.settings.stop}
     messages = messages_of(chat.system, chat.turns)
     document = {
         "format": _FORMAT,
         "version": _VERSION,
         "model": chat.model,
         "completion": chat.completion,
-        "settings": settings,
+        "settings": {name: getattr(chat.settings, name) for name in _SETTINGS},
         "messages": [{"role": each.role, "content": each.content} for each in messages],
     }
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
@@ -196,14 +187,14 @@ def _parse_chat(content: bytes) -> SavedChat:
 
 def _settings(found: dict[str, Any]) -> Settings:
     found = _ADDED | found
-    _check_keys(found, (*SAMPLING, "max_tokens", "stop"), "settings")
+    _check_keys(found, _SETTINGS, "settings")
     most = found["max_tokens"]
     if most is not None and (type(most) is not int or most < 1):
         raise ValueError(f"max_tokens: expected null or a whole number >= 1, got {described(most)}")
     stop = tuple(_text(text, "stop") for text in _typed(found["stop"], list, "stop"))
     if "" in stop:
         raise ValueError("stop: expected texts of >= 1 character, got an empty one")
-    return Settings(SamplingArgs(**{name: found[name] for name in SAMPLING}), most, stop)
+    return Settings(**found | {"stop": stop})
 
 
 def _conversation(found: list[Any], completion: bool) -> tuple[str | None, tuple[Turn, ...]]:
@@ -254,9 +245,7 @@ def named_path(argument: str) -> Path:
         argument = argument[1:-1]
     if not argument:
         raise UsageError("a name of a file is wanted: got nothing")
-    with contextlib.suppress(RuntimeError):  # there is no such home directory
-        return Path(argument).expanduser()
-    return Path(argument)
+    return Path(os.path.expanduser(argument))
 
 
 def read_text(path: Path, limit: int) -> str:

@@ -144,16 +144,12 @@ class Session:
         self.system, self.turns = system, list(turns)
         self.settings = replace(settings, think=self.settings.think)
         try:
-            self.check_room(len(self.history_ids()))
+            if (tokens := len(self.history_ids())) >= self.engine.sequence_length:
+                raise ContextFullError(tokens, self.engine.sequence_length)
         except BaseException:  # Ctrl-C as well
             self.system, self.turns, self.settings = before
             raise
         self.unanswered, self.attached, self.last = None, "", None
-
-    def check_room(self, tokens: int) -> None:
-        """Raise ContextFullError where tokens leave no room for a question and an answer."""
-        if tokens >= self.engine.sequence_length:
-            raise ContextFullError(tokens, self.engine.sequence_length)
 
     def with_attached(self, question: str) -> str:
         """Return a question after the text that was attached to it, which is then used up."""

@@ -16,7 +16,6 @@ from src.inference import (
     GenerationStats,
     InferenceEngine,
     Sampler,
-    SamplingArgs,
     SamplingError,
     Step,
 )
@@ -63,14 +62,14 @@ def test_the_line_of_statistics_fits_80_columns_and_keeps_its_seed(reason, token
         assert line.endswith(", seed 4294967295")
 
 
-DEFAULTS = Settings(SamplingArgs())
+DEFAULTS = Settings()
 
 
 def test_flags_become_settings_and_without_any_they_are_the_defaults():
     assert Settings.from_options(parse_arguments([])) == DEFAULTS
     flags = ["--temperature=0", "--top-k=3", "--seed=4", "-n5", "--stop=a", "--stop=b"]
     assert Settings.from_options(parse_arguments(flags)) == Settings(
-        SamplingArgs(temperature=0.0, top_k=3, seed=4), 5, ("a", "b")
+        temperature=0.0, top_k=3, seed=4, max_tokens=5, stop=("a", "b")
     )
 
 
@@ -81,7 +80,7 @@ def test_help_states_the_defaults_of_the_engine():
         for name in ("temperature", "top_k", "top_p", "min_p", "repeat_penalty")
     }
     assert {name: float(v.split(",")[0]) for name, v in stated.items()} == {
-        name: float(getattr(DEFAULTS.sampling, name)) for name in stated
+        name: float(getattr(DEFAULTS, name)) for name in stated
     }
 
 

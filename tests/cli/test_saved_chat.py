@@ -20,7 +20,6 @@ from src.cli.saved_chat import (
     write_chat,
 )
 from src.cli.session import Session, Turn
-from src.inference import SamplingArgs
 from src.model.files import BUNDLED_MODEL
 from src.untrusted import write_whole
 from tests.cli.conftest import ALPHABET, reply, session_of
@@ -28,11 +27,11 @@ from tests.cli.conftest import ALPHABET, reply, session_of
 CHAT = SavedChat(
     "a/model",
     False,
-    Settings(SamplingArgs(0.5, 7, 0.8, 0.1, 1.2, 3), 20, ("the end", "\n")),
+    Settings(0.5, 7, 0.8, 0.1, 1.2, 3, max_tokens=20, stop=("the end", "\n")),
     "Be short.",
     (Turn("H\u00e9llo \U0001f642", '\x1b[31mred\x9b\u202e\u2028 \\ "\n\t'), Turn("", "")),
 )
-DEFAULTS = SavedChat("", True, Settings(SamplingArgs()), None, ())
+DEFAULTS = SavedChat("", True, Settings(), None, ())
 ABSENT = object()
 
 
@@ -255,7 +254,7 @@ def test_a_chat_that_does_not_fit_is_refused_with_both_numbers(alphabet_model, t
     session = session_of(alphabet_model, "-c", "100")
     session.ask("Hello")
     before = state(session)
-    with pytest.raises(UsageError, match=r"fewer than the 100 tokens of the context, got 150$"):
+    with pytest.raises(UsageError, match=r"saved chat: .*: 150 tokens >= 100 positions$"):
         run_command(session, f"/load {file}")
     assert state(session) == before
 
@@ -319,7 +318,7 @@ def test_a_chat_that_version_0_1_0_saved_is_gone_on_with(capsys):
         Turn("What is the capital of France?", "The capital of France is Paris."),
         Turn("And of Italy?", "Rome"),
     ]
-    assert session.settings == Settings(SamplingArgs(temperature=0.0, seed=7))
+    assert session.settings == Settings(temperature=0.0, seed=7)
     session.ask("And of Spain?")
     assert len(session.turns) == 3
 

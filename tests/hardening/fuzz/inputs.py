@@ -12,7 +12,6 @@ from src.checkpoint.safetensors_writer import int8_config, nf4_config
 from src.cli.answer import Settings
 from src.cli.saved_chat import SavedChat, chat_as_json
 from src.cli.session import Turn
-from src.inference import SamplingArgs
 from tests.inference.published_templates import CHATML_BOS, LLAMA2, LLAMA3, TINYLLAMA
 from tests.support.gguf_writer import CODES, Typed, gguf_bytes, q8_0
 from tests.support.hugging_face_writer import CONFIG
@@ -166,9 +165,9 @@ def make_small_tokenizers(folder: Path) -> list[bytes]:
 
 
 def make_chats(folder: Path) -> list[bytes]:
-    sampling = SamplingArgs(0.5, 7, 0.8, 0.1, 1.2, 3)
+    settings = Settings(0.5, 7, 0.8, 0.1, 1.2, 3, max_tokens=20, stop=("end",))
     turns = (Turn("H\u00e9llo \U0001f642", "\x1b[31mred\n"),)
-    chat = SavedChat("m", False, Settings(sampling, 20, ("end",)), "Be short.", turns)
+    chat = SavedChat("m", False, settings, "Be short.", turns)
     return [chat_as_json(chat)]
 
 
