@@ -69,11 +69,7 @@ _THOUGHT, _SAID = "<think>", "</think>"
 
 
 class StopStrings:
-    """Passes text on, except what is, or may still become, a stop string.
-
-    Text that could be the beginning of a stop string is held back until more text decides.
-    Of several stop strings, the one that begins first ends the answer.
-    """
+    """Passes text on, except what is, or may still become, a stop string; the first one ends it."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         for stop in stops:
@@ -81,26 +77,19 @@ class StopStrings:
                 shown = ascii(stop)[:80]
                 raise PromptError(f"[generate] stop must hold texts of >= 1 character: got {shown}")
         self.found = False  # whether one has been met; nothing is passed on after that
+        self.held = ""  # what may still become one
         self._stops = tuple(stops)
-        self._held = ""
 
     def push(self, text: str) -> str:
-        """Take more text and return what is certain not to belong to a stop string."""
+        """Return what is certain not to belong to a stop string; hold the rest back."""
         if self.found:
             return ""
-        text = self._held + text
+        text = self.held + text
         begins = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
-        if begins:
-            self.found, self._held = True, ""
-            return text[: min(begins)]
-        keep = max((overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
-
-    def finish(self) -> str:
-        """Return the text held back, when no more comes."""
-        held, self._held = self._held, ""
-        return held
+        kept = max((overlap(text, stop) for stop in self._stops), default=0)
+        end = min(begins, default=len(text) - kept)
+        self.found, self.held = bool(begins), "" if begins else text[end:]
+        return text[:end]
 
 
 def overlap(text: str, stop: str) -> int:
@@ -129,25 +118,14 @@ def split_thoughts(text: str, opened: bool = False, is_over: bool = True) -> tup
 class AnswerText:
     """Turns chosen tokens into text and sees when the answer ends.
 
-    Args:
-        model: Its tokenizer makes the text; without one, texts are empty and no token ends it.
-        stop: Texts that end the answer, or one.
-        end_ids: Ids that end it, beside those of the model.
-        new_text: Whether the answer begins a text, or goes on from the prompt.
-        answer_ids: Tokens that were drawn before; their text comes with that of the next one.
-
-    Raises:
-        PromptError: A stop string that is empty or no text, or any without a tokenizer.
+    Without a tokenizer, texts are empty and no token ends it; a stop string is then a PromptError.
+    The text of `answer_ids`, which were drawn before, comes with that of the next token.
     """
 
     def __init__(
-        self,
-        model: Model,
-        stop: Sequence[str],
-        end_ids: Collection[int],
-        new_text: bool,
+        self, model: Model, stop: Sequence[str], end_ids: Collection[int], new_text: bool,
         answer_ids: Sequence[int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         tokenizer = model.tokenizer
         if stop and tokenizer is None:
             raise PromptError("[generate] stop needs a tokenizer: the model's directory holds none")
@@ -171,7 +149,7 @@ class AnswerText:
         """Return the text that was held back: nothing more comes."""
         if self._decoder is None:
             return ""
-        return self._stops.push(self._decoder.finish()) + self._stops.finish()
+        return self._stops.push(self._decoder.finish()) + self._stops.held
 
 
 class TokenMask(Protocol):
@@ -202,15 +180,9 @@ class Cached(Protocol):
 class Answer:
     """One answer: draws its tokens from the logits of passes, one step for each, until it ends.
 
-    Whoever runs the passes reads the prompt, calls `begin`, and gives `advance` the logits of each
-    pass. After that the next pass is over `newest` and what `draft` returns.
-
-    Args:
-        model: The model.
-        sequence_length: The positions of its context.
-        prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates, answer_ids,
-            forced_ids: As in `InferenceEngine.generate`, whose errors are raised.
-        mask: Which tokens may be drawn; the logits of all others become -inf.
+    The arguments are those of `InferenceEngine.generate`, whose errors are raised. Whoever runs the
+    passes reads the prompt, calls `begin`, and gives `advance` the logits of each pass. After that
+    the next pass is over `newest` and what `draft` returns.
     """
 
     def __init__(
@@ -228,8 +200,7 @@ class Answer:
         forced_ids: Sequence[int] = (),
         mask: TokenMask | None = None,
     ) -> None:
-        # The tokens of the prompt.
-        self.ids = checked_prompt(model, sequence_length, prompt_ids, answer_ids)
+        self.ids = _checked_prompt(model, sequence_length, prompt_ids, answer_ids)
         if max_new_tokens is not None:
             check_whole("max_new_tokens", max_new_tokens, 1)
         check_whole("candidates", candidates, 0)
@@ -237,21 +208,15 @@ class Answer:
         self._model, self._mask, self._candidates = model, mask, candidates
         self._text = AnswerText(model, stop, end_ids, new_text, answer_ids)
         room = sequence_length - len(self.ids)
-        # The most tokens to draw.
-        self.limit = room if max_new_tokens is None else min(room, max_new_tokens)
+        self.limit = room if max_new_tokens is None else min(room, max_new_tokens)  # tokens to draw
         self._at_limit = "max tokens" if self.limit == max_new_tokens else "context full"
-        self.sampler = Sampler(sampling if sampling is not None else SamplingArgs(), forced_ids)
+        self.sampler, self._forced = Sampler(sampling or SamplingArgs()), iter(forced_ids)
         self.stats = GenerationStats(len(self.ids), 0, 0, 0.0, 0.0, self.sampler.seed)
         self.newest, self.is_over = -1, False  # the token that was drawn last
         self._drafter: Drafter | None = None
 
     def begin(self, cached: Cached, drafter: Drafter | None) -> None:
-        """Begin to draw, after the prompt was read.
-
-        Args:
-            cached: What forgets its tokens where an error shows that they are wrong.
-            drafter: What drafts, if anything.
-        """
+        """Begin to draw after the prompt was read; `cached` forgets it if an error spoiled it."""
         self._cached, self._drafter = cached, drafter
         self.sampler.observe(self.ids)
 
@@ -259,61 +224,42 @@ class Answer:
         """Let the next step be the last one, with a reason."""
         self.limit, self._at_limit = self.stats.new_tokens + 1, reason
 
-    def advance(self, logits: Logits | None) -> Iterator[Step]:
-        """Draw the token after the newest one, and those after drafted tokens that were right.
+    def advance(self, logits: Logits) -> Iterator[Step]:
+        """Draw from the logits [V] after the newest token, and from those after drafted tokens.
 
         Of a pass that checks drafted tokens, only the token that was drawn counts as cached; each
         of the others joins it when it is drawn. So the cache is at any time what it would be
-        without drafts. A trace shows one token per step.
-
-        Args:
-            logits: Those after the newest token [V].
-
-        Yields:
-            A step per token; the last one has a reason to stop.
+        without drafts. A trace shows one token per step. The last step has a reason to stop.
         """
-        while logits is not None:
-            started = clock()
+        while True:
+            started, following = clock(), None
             step = self._step(logits)
+            if self._drafter is not None and not self.is_over:
+                following = self._drafter.observe(self.newest)
             self.stats.decode_seconds += clock() - started
             yield step
-            if self.is_over:
+            if following is None or is_on():
                 return
-            started = clock()
-            logits = None if self._drafter is None else self._drafter.observe(self.newest)
-            if is_on():
-                logits = None
-            if logits is not None:
-                self.stats.accepted_tokens += 1
-                self._cached.confirm(self.newest)
-            self.stats.decode_seconds += clock() - started
+            self.stats.accepted_tokens += 1
+            self._cached.confirm(self.newest)
+            logits = following
 
     def draft(self, costs: PassCosts | None = None, others: int = 0) -> list[int]:
-        """Return what the next pass is to check after the newest token; often nothing.
-
-        Args:
-            costs: What passes take from now on; None for no change.
-            others: Tokens that the pass checks for other answers.
-        """
+        """Return what the next pass is to check after the newest token, as `Drafter.draft` does."""
         if self._drafter is None:
             return []
+        started = clock()
         most = 0 if is_on() else self.limit - self.stats.new_tokens - 1
         drafted = self._drafter.draft(most, costs, others)
         self.stats.drafted_tokens += len(drafted)
+        self.stats.decode_seconds += clock() - started
         return drafted
 
-    def note_pass(self, rows: Logits, seconds: float, is_alone: bool = True) -> None:
-        """Take what came of a pass.
-
-        Args:
-            rows: The logits after the newest token and the n drafted ones [1 + n, V].
-            seconds: What it took.
-            is_alone: Whether it was for this answer alone; else whoever ran it tells the costs.
-        """
+    def note_pass(self, rows: Logits, seconds: float) -> None:
+        """Take the logits [1 + n, V] after the newest token and n drafted ones, and their time."""
         self.stats.decode_seconds += seconds
-        if self._drafter is not None and not is_on():
-            self.stats.decode_seconds += self._drafter.seconds
-            self._drafter.note_step(rows, seconds if is_alone else None)
+        if self._drafter is not None:
+            self._drafter.note_rows(rows)
 
     def _step(self, logits: Logits) -> Step:
         """Draw a token and say what became certain with it."""
@@ -344,7 +290,7 @@ class Answer:
         except NumericError:
             self._cached.clear()
             raise
-        token = next(sampler.forced, drawn)
+        token = next(self._forced, drawn)
         choice = None
         if self._candidates:
             choice = explain_choice(sampler, logits, token, position, self._candidates)
@@ -375,7 +321,7 @@ def _masked(logits: Logits, allowed: Any) -> Logits:
     return masked
 
 
-def checked_prompt(
+def _checked_prompt(
     model: Model, sequence_length: int, prompt_ids: Sequence[int], answer_ids: Sequence[int] = ()
 ) -> list[int]:
     """Return the tokens to run as a list of ids that the model knows and the context holds."""

@@ -415,7 +415,7 @@ class BatchEngine:
         """Let an answer draw from the logits of a pass, and deliver its steps."""
         answer, sequence = request._answer, request._sequence
         if request._is_read:
-            answer.note_pass(rows, seconds, is_alone=False)
+            answer.note_pass(rows, seconds)
         else:
             answer.stats.prefill_seconds += seconds
             if request._prompt_candidates:

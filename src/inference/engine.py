@@ -40,50 +40,38 @@ Progress = Callable[[int, int], None]
 class Call:
     """One answer, for as long as its iterator can go on."""
 
-    turns: int = 0  # that the engine had given before the newest of this call; 0 for none
+    has_begun: bool = False
     is_over: bool = False  # whether it needs the engine no more
 
 
-class Turns:
-    """Who may change an engine: one call at a time, of one thread.
+class Turn:
+    """The right to change an engine: of one call and thread, from one step to the next.
 
-    A turn lasts from one step of a call to the next. A lock would have to be released, and Ctrl-C
-    may fall before or after any line. Here a call is held weakly instead: however its iterator
-    ends, the engine is free when the iterator is gone.
+    A lock would have to be released, and Ctrl-C may fall before or after any line. Here a call is
+    held weakly instead: however its iterator ends, the engine is free when the iterator is gone.
     """
 
-    def __init__(self) -> None:
-        # The newest turn, by the number of turns before it; an older one may be left behind.
-        self._turns = {0: (weakref.ref(Call()), threading.current_thread())}
+    def __init__(self, call: Call) -> None:
+        self._call, self._thread = weakref.ref(call), threading.current_thread()
+        self._next: dict[str, Turn] = {}
 
-    def take(self, call: Call) -> None:
-        """Give the engine to a call, until another takes it.
+    def given_to(self, call: Call) -> "Turn":
+        """Return the next turn, of a call; raise InferenceError where it may not have it.
 
-        Which of several threads gets it is decided by one `setdefault`, which is atomic. A thread
-        whose number was outdated by then sees a higher one.
-
-        Raises:
-            InferenceError: Another thread is using the engine, or a newer call ended this one.
+        Which of several threads gets it is decided by one `setdefault`, which is atomic.
         """
-        newest = max(self._turns)
-        if call.turns and call.turns != newest:
+        newest, turn = self, Turn(call)
+        while newest._next:
+            newest = newest._next["turn"]
+        before = newest._call()
+        if call.has_begun and before is not call:
             raise InferenceError("[generate] this answer was ended by a newer call")
-        before, turn = self._turns.get(newest), (weakref.ref(call), threading.current_thread())
-        is_free = before is not None and (call.turns or _may_end(*before))
-        if not is_free or self._turns.setdefault(newest + 1, turn) is not turn:
+        is_free = before is None or before is call or before.is_over
+        is_free = is_free or not newest._thread.is_alive() or newest._thread is turn._thread
+        if not is_free or newest._next.setdefault("turn", turn) is not turn:
             raise InferenceError("this engine is in use by another thread")
-        if max(self._turns) != newest + 1:
-            del self._turns[newest + 1]
-            raise InferenceError("this engine is in use by another thread")
-        call.turns = newest + 1
-        self._turns.pop(newest, None)
-
-
-def _may_end(held: "weakref.ref[Call]", thread: threading.Thread) -> bool:
-    """Return whether the calling thread may end a turn of a call that belongs to a thread."""
-    call = held()
-    is_over = call is None or call.is_over or not thread.is_alive()
-    return is_over or thread is threading.current_thread()
+        call.has_begun = True
+        return turn
 
 
 class InferenceEngine:
@@ -129,7 +117,7 @@ class InferenceEngine:
         self.speculation = speculation
         self.last_stats: GenerationStats | None = None
         self._cached = CachedSequence(model, sequence_length)
-        self._turns = Turns()
+        self._turn = Turn(Call())
         self._pass_costs = PassCosts(TEXT_STAKE if draft_model is None else MODEL_STAKE)
         self._draft_model: DraftModel | None = None
         if draft_model is not None:
@@ -178,7 +166,7 @@ class InferenceEngine:
         Raises:
             InferenceError: Another thread is using the engine.
         """
-        self._turns.take(Call())
+        self._turn = self._turn.given_to(Call())
         self._cached.clear()
 
     def chat(
@@ -213,10 +201,8 @@ class InferenceEngine:
         said = [{"role": message.role, "content": message.content} for message in read]
         mark(1, details={"messages": said, "ids": prompt_ids})
         ends = end_ids(tokenizer, name)
-        limits = max_new_tokens, sampling, stop
-        return self.generate(
-            prompt_ids, *limits, progress, ends, True, candidates, answer_ids, mask=mask
-        )
+        how = max_new_tokens, sampling, stop, progress, ends, True, candidates, answer_ids
+        return self.generate(prompt_ids, *how, mask=mask)
 
     def generate(
         self,
@@ -279,7 +265,7 @@ class InferenceEngine:
 
     def _steps(self, call: Call, answer: Answer, progress: Progress | None) -> Iterator[Step]:
         """Run the prompt, then draw, show and run tokens until a reason to stop."""
-        self._turns.take(call)
+        self._turn = self._turn.given_to(call)
         ids, stats, cached = answer.ids, answer.stats, self._cached
         stats.cached_tokens = cached.reusable(ids)
         self.last_stats = stats
@@ -293,11 +279,14 @@ class InferenceEngine:
                 yield step
                 if answer.is_over:
                     return
-                self._turns.take(call)
+                self._turn = self._turn.given_to(call)
             drafted = answer.draft()
             started = clock()
             rows = cached.run([answer.newest], drafted)
-            answer.note_pass(rows, clock() - started)
+            seconds = clock() - started
+            answer.note_pass(rows, seconds)
+            if not is_on():
+                self._pass_costs.note_pass(len(drafted), seconds)
 
     def _drafter(self, ids: list[int], sampler: Sampler) -> Drafter:
         """Return what drafts an answer; a draft model has read the prompt."""
@@ -319,7 +308,9 @@ class InferenceEngine:
             seconds = time.perf_counter() - started
             self._pass_costs.note_prompt(len(self._cached.ids) - start, seconds)
             if is_watched:
-                chunk = _watched_chunk(chunk, seconds)
+                # Any chunks give the same bits; longer ones pass over the weights less often.
+                parts = int(chunk * WATCHED_SECONDS / max(seconds, 1e-3)) // WATCHED_CHUNK
+                chunk = min(max(parts, 1) * WATCHED_CHUNK, PREFILL_CHUNK)
         if progress is not None:
             progress(len(ids), len(ids))
         return rows
@@ -332,12 +323,3 @@ def _declared(call: Call, steps: Iterator[Step]) -> Iterator[Step]:
             yield from steps
     finally:
         call.is_over = True
-
-
-def _watched_chunk(chunk: int, seconds: float) -> int:
-    """Return the tokens of the next chunk of a prompt, from what the last one took.
-
-    Any chunks give the same bits; longer ones pass over the weights less often.
-    """
-    wanted = int(chunk * WATCHED_SECONDS / max(seconds, 1e-3)) // WATCHED_CHUNK * WATCHED_CHUNK
-    return min(max(wanted, WATCHED_CHUNK), PREFILL_CHUNK)

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from ..model import PREFILL_CHUNK, InferenceContext, Model, ModelError
 from ..trace import clock, mark
@@ -53,12 +52,7 @@ _MOST_CREDIT = 8.0
 
 
 class CachedSequence:
-    """Runs tokens with a model after those that are cached.
-
-    Args:
-        model: The model.
-        sequence_length: Positions of the cache.
-    """
+    """Runs tokens with a model after those that are cached."""
 
     def __init__(self, model: Model, sequence_length: int) -> None:
         self.model = model
@@ -85,12 +79,9 @@ class CachedSequence:
         return next((n for n in range(most) if ids[n] != self.ids[n]), most)
 
     def run(self, ids: list[int], drafted: Sequence[int] = ()) -> Logits:
-        """Run tokens after the cached ones, and what may follow the last of them.
+        """Run tokens after the cached ones; return the logits [1 + n, V] after the last of them.
 
-        Drafted tokens need a single id before them, and do not become cached.
-
-        Returns:
-            The logits after the last id and after each of the n drafted tokens [1 + n, V].
+        The n drafted tokens need a single id before them, and do not become cached.
         """
         start_pos = len(self.ids)
         mark(3, position=start_pos, T=len(ids))
@@ -111,34 +102,23 @@ class CachedSequence:
 
 
 class TextIndex:
-    """Finds an earlier place of the last 2 to 4 tokens of a text.
-
-    Args:
-        ids: The text so far; of a very long one, only the end is kept.
-    """
+    """Finds an earlier place of the last 2 to 4 tokens of a text, which is not empty."""
 
     token_seconds = 0.0  # what it takes to guess one, next to nothing
 
     def __init__(self, ids: Sequence[int]) -> None:
-        self._ids = list(ids[-_LONGEST_TEXT:])
-        self._text = ""
+        self._text = "".join([chr(token % _CHARACTERS) for token in ids[-_LONGEST_TEXT:]])
 
     def append(self, token: int) -> None:
-        """Add a token to the text."""
-        self._ids.append(token)
+        """Add a token to the text; beyond the characters of Python it may be guessed wrongly."""
+        self._text += chr(token % _CHARACTERS)
 
     def match(self) -> tuple[int, int] | None:
-        """Find the longest end of the text that occurred earlier.
-
-        Returns:
-            Its length and the place of what followed it then, or None if no end did.
-        """
-        new = self._ids[len(self._text) :]
-        self._text += "".join([chr(token % _CHARACTERS) for token in new])
+        """Return the length of the longest end that occurred earlier, and the place after it."""
         text, found = self._text, None
         stop = len(text) - 1  # the end itself has no token after it
         for length in END_LENGTHS:
-            at = text.rfind(text[-length:], 0, stop) if stop >= length else -1
+            at = text.rfind(text[-length:], 0, stop)
             if at < 0:
                 break
             stop = at + length  # a longer end occurred here or further back
@@ -147,20 +127,15 @@ class TextIndex:
 
     def guess(self, place: int, count: int) -> list[int]:
         """Copy tokens from a place on; at the end of the text the copy goes on with itself."""
-        text = self._ids[place : place + count]
-        return [text[i % len(text)] for i in range(count)]
+        text = self._text[place : place + count]
+        return [ord(text[i % len(text)]) for i in range(count)]
 
 
 class DraftModel:
-    """Lets a smaller model go on with a text.
+    """Lets a smaller model go on with a text, for a model with V = `vocab_size`.
 
     It draws with the same settings and random numbers as the sampler of the answer will, so that
     models that agree on what is probable agree on the tokens.
-
-    Args:
-        model: The smaller model.
-        sequence_length: Positions of the answer's context; its own has no more.
-        vocab_size: V of the model that it drafts for.
     """
 
     def __init__(self, model: Model, sequence_length: int, vocab_size: int) -> None:
@@ -171,12 +146,7 @@ class DraftModel:
         self.token_seconds = 0.0
 
     def begin(self, ids: Sequence[int], sampler: Sampler) -> None:
-        """Read a prompt.
-
-        Args:
-            ids: The tokens of the prompt.
-            sampler: The one that draws the answer.
-        """
+        """Read the prompt of an answer that the sampler will draw."""
         self._text, self._sampler = list(ids), sampler
         self._read()
 
@@ -221,27 +191,20 @@ class DraftModel:
 
 
 def check_same_vocabulary(model: Model, draft_model: Model) -> None:
-    """Refuse a draft model whose ids stand for other tokens.
+    """Raise ModelError for a draft model whose ids stand for other tokens.
 
     Rows of padding at the end of a table do not count. Without tokenizers the sizes must agree.
-
-    Raises:
-        ModelError: The vocabularies differ.
     """
-    label = label_of(draft_model.source_directory)
-    sizes = draft_model.args.vocab_size, model.args.vocab_size
     if model.tokenizer is None or draft_model.tokenizer is None:
-        if sizes[0] != sizes[1]:
-            raise ModelError(
-                f"{label}: vocabulary: expected the {sizes[1]} tokens of the model that it is to "
-                f"draft for, got {sizes[0]}"
-            )
-        return
-    at = model.tokenizer.first_difference(draft_model.tokenizer)
-    if at is not None:
+        V, got = model.args.vocab_size, draft_model.args.vocab_size
+        expected, found = f"the {V} tokens", None if got == V else str(got)
+    else:
+        at = model.tokenizer.first_difference(draft_model.tokenizer)
+        expected, found = "that", None if at is None else f"another token {at}"
+    if found is not None:
         raise ModelError(
-            f"{label}: vocabulary: expected that of the model that it is to draft for, got another "
-            f"token {at}"
+            f"{label_of(draft_model.source_directory)}: vocabulary: expected {expected} of the "
+            f"model that it is to draft for, got {found}"
         )
 
 
@@ -251,29 +214,20 @@ class PassCosts:
     The time is learned from plain steps, from prompts (a pass over n tokens takes at least n - 1
     rows beside the first) and from steps that checked a draft. Drafts also have an account: the
     time that they took is subtracted, the steps that they saved are added, and every other pass
-    adds a small share of its time. While the account is empty, nothing is looked up or drafted. So
-    drafts cost little more than that share, whatever the model, the machine and the text are like.
-
-    Args:
-        stake: The share.
-        requests: How many answers a pass continues; a plain step is a pass over a row for each.
+    adds `stake`, a small share of its time. While the account is empty, nothing is looked up or
+    drafted. So drafts cost little more than that share, whatever the model, the machine and the
+    text are like. A plain step continues `requests` answers by one token each.
     """
 
     def __init__(self, stake: float = TEXT_STAKE, requests: int = 1) -> None:
         self.credit, self.requests = 0.0, requests  # the account, in seconds
         self._stake = stake
-        self._plain_seconds = 0.0
-        self._row_seconds = 0.0
+        self._plain_seconds = self._row_seconds = 0.0
         # By the number of rows, the time of a pass over that of a plain step.
         self._ratios: dict[int, float] = {}
 
     def ratio(self, rows: int, token_seconds: float = 0.0) -> float:
-        """Return how many plain steps a pass over a number of rows takes.
-
-        Args:
-            rows: 1, and the drafted tokens of all answers.
-            token_seconds: The time that it takes to guess one of them.
-        """
+        """Return how many plain steps it takes to guess all tokens but one and to run all rows."""
         guessing = (rows - 1) * token_seconds / self._plain_seconds
         estimated = 1.0 + (rows - 1) * self._row_seconds / self._plain_seconds
         return self._ratios.get(rows, estimated) + guessing
@@ -296,25 +250,17 @@ class PassCosts:
 
     def note_pass(self, drafted: int, seconds: float) -> None:
         """Learn how long a pass took that checked as many drafted tokens, or none."""
+        plain = self._plain_seconds or seconds
         if drafted:
-            self.note_check(1 + drafted, seconds)
+            rows = 1 + drafted
+            ratio = min(seconds / plain, max(_LONGEST_RATIO, rows))
+            before = self._ratios.get(rows, ratio)
+            self._ratios[rows] = before + _TIME_WEIGHT * (ratio - before)
+            self.add((1.0 - ratio) * plain)
         else:
-            self.note_plain(seconds)
-
-    def note_plain(self, seconds: float) -> None:
-        """Learn how long a step over one token took."""
-        plain = self._plain_seconds or seconds
-        seconds = min(seconds, _LONGEST_RATIO * plain)
-        self._plain_seconds = plain + _TIME_WEIGHT * (seconds - plain)
-        self.add(self._stake * seconds)
-
-    def note_check(self, rows: int, seconds: float) -> None:
-        """Learn how long a step over one token and a draft took."""
-        plain = self._plain_seconds or seconds
-        ratio = min(seconds / plain, max(_LONGEST_RATIO, rows))
-        before = self._ratios.get(rows, ratio)
-        self._ratios[rows] = before + _TIME_WEIGHT * (ratio - before)
-        self.add((1.0 - ratio) * plain)
+            seconds = min(seconds, _LONGEST_RATIO * plain)
+            self._plain_seconds = plain + _TIME_WEIGHT * (seconds - plain)
+            self.add(self._stake * seconds)
 
     def note_saved_step(self) -> None:
         """Learn that a drafted token was right, which saves one of the answers a step."""
@@ -326,140 +272,76 @@ class PassCosts:
         self.credit = min(self.credit + seconds, max(most, self.credit))
 
 
-class DraftLength:
-    """Decides how many drafted tokens a step checks, from what drafts gave and what passes take.
+class Drafter:
+    """Makes the drafts of one answer, gives out their logits, and learns what they are worth.
 
-    With p the share of drafted tokens that were right, a step over n of them yields
+    With p the share of guessed tokens that were right, a step over n drafted ones yields
     1 + p + ... + p^n tokens, and takes as long as r(n + 1) plain steps. The n with the greatest
-    quotient is chosen, and 0 where none pays. p is kept for each length of the end that was looked
-    up, and is also learned while nothing is drafted. Where a pass continues several answers, the
-    tokens of the others count too, once each.
+    quotient is drafted, and none where none pays. p is kept for each length of the end that was
+    looked up, and is also learned while nothing is drafted. Where a pass continues several answers,
+    the tokens of the others count too, once each.
     """
 
-    def __init__(self, costs: PassCosts) -> None:
+    def __init__(self, guesser: TextIndex | DraftModel, costs: PassCosts) -> None:
+        self._guesser, self._costs = guesser, costs
         self._acceptance = dict.fromkeys((WHOLE_TEXT, *END_LENGTHS), _FIRST_ACCEPTANCE)
-        self.costs = costs
+        self._end_length = WHOLE_TEXT  # what the newest guess rests on
+        self._expected: list[int] = []  # guessed tokens that may still be drawn
+        self._rows: list[Logits] = []  # the logits [V] after each of them that was drafted
 
-    def best(self, end_length: int, most: int, token_seconds: float = 0.0, drafted: int = 0) -> int:
-        """Return how many tokens to draft after an end of this length, 0 to `most`.
+    def observe(self, token: int) -> Logits | None:
+        """Take a token that was drawn; return the logits [V] after it if they are there."""
+        self._guesser.append(token)
+        if not self._expected:
+            return None
+        is_right = token == self._expected.pop(0)
+        share = self._acceptance[self._end_length]
+        self._acceptance[self._end_length] = share + _ACCEPTANCE_WEIGHT * (is_right - share)
+        if not is_right:
+            self._expected, self._rows = [], []
+        if not self._rows:
+            return None
+        self._costs.note_saved_step()
+        return self._rows.pop(0)
 
-        Args:
-            end_length: What the guess rests on.
-            most: The most that are allowed.
-            token_seconds: The time that it takes to guess one.
-            drafted: Tokens that the pass checks for other answers.
+    def draft(self, most: int, costs: PassCosts | None = None, others: int = 0) -> list[int]:
+        """Return what the next pass is to check after the newest token: at most `most` tokens.
+
+        `costs` are those of passes from now on, None for no change; the pass checks `others` tokens
+        for other answers.
         """
-        p, costs = self._acceptance[end_length], self.costs
-        others, before = costs.requests - 1, costs.ratio(1 + drafted)
+        self._expected, self._rows = [], []
+        self._costs = costs or self._costs
+        if not self._costs.allows_drafts:
+            return []
+        started, guesser, count = clock(), self._guesser, 0
+        if (match := guesser.match()) is not None:
+            self._end_length, place = match
+            count = self.best_count(min(most, LONGEST_DRAFT - others), others)
+            # A guess from the text that is not drafted still teaches how often guesses are right.
+            self._expected = guesser.guess(place, count if guesser.token_seconds else max(count, 1))
+        self._costs.add(started - clock())
+        return self._expected[:count]
+
+    def best_count(self, most: int, others: int = 0) -> int:
+        """Return how many tokens to draft, 0 to `most`, in a pass that checks others too."""
+        costs, seconds = self._costs, self._guesser.token_seconds
+        p, before = self._acceptance[self._end_length], costs.ratio(1 + others)
         best, best_gain = 0, _LEAST_GAIN
-        expected, chance = 1.0, 1.0
+        expected, chance = float(costs.requests), 1.0
         for count in range(1, most + 1):
             chance *= p
             expected += chance
-            ratio = costs.ratio(1 + drafted + count, token_seconds) / before
-            gain = (others + expected) / (costs.requests * ratio)
+            ratio = costs.ratio(1 + others + count, seconds) / before
+            gain = expected / (costs.requests * ratio)
             if gain > best_gain:
                 best, best_gain = count, gain
         if not best:
             costs.fade()
-            if token_seconds:  # nothing is guessed, so nothing is learned
-                self._acceptance[end_length] += _FADING * (1.0 - p)
+            if seconds:  # nothing is guessed, so nothing is learned
+                self._acceptance[self._end_length] += _FADING * (1.0 - p)
         return best
 
-    def note_guess(self, end_length: int, is_right: bool) -> None:
-        """Learn whether a guessed token was the one that was drawn."""
-        share = self._acceptance[end_length]
-        self._acceptance[end_length] = share + _ACCEPTANCE_WEIGHT * (is_right - share)
-
-
-@dataclass
-class _Guess:
-    """What is expected next."""
-
-    end_length: int  # length of the end that it followed earlier
-    tokens: list[int]  # at least one; a prefix of them was drafted, perhaps an empty one
-    rows: Logits | None = None  # [1 + n, V] after the token before and each of the n drafted ones
-    confirmed: int = 0  # how many tokens were drawn so far; the others may still come
-
-
-class Drafter:
-    """Makes the drafts of one answer, keeps their logits, and learns from what became of them.
-
-    Args:
-        guesser: Where they come from.
-        costs: What the passes of the engine take.
-    """
-
-    def __init__(self, guesser: TextIndex | DraftModel, costs: PassCosts) -> None:
-        self._guesser = guesser
-        self.seconds = 0.0  # that making a draft took, until its step is noted
-        self._length = DraftLength(costs)
-        self._guess: _Guess | None = None
-
-    def observe(self, token: int) -> Logits | None:
-        """Take a token that was drawn.
-
-        Returns:
-            The logits [V] after it, if it was drafted and all drafted tokens before it were right.
-        """
-        self._guesser.append(token)
-        guess = self._guess
-        if guess is None:
-            return None
-        is_right = token == guess.tokens[guess.confirmed]
-        self._length.note_guess(guess.end_length, is_right)
-        if not is_right:
-            self._guess = None
-            return None
-        guess.confirmed += 1
-        if guess.confirmed == len(guess.tokens):
-            self._guess = None
-        if guess.rows is None:
-            return None
-        self._length.costs.note_saved_step()
-        row: Logits = guess.rows[guess.confirmed]
-        return row
-
-    def draft(self, most: int, costs: PassCosts | None = None, drafted: int = 0) -> list[int]:
-        """Return what the next step is to check after the newest token; often nothing.
-
-        Args:
-            most: The most tokens that may be drafted, at least 0.
-            costs: What passes take from now on; None for no change.
-            drafted: Tokens that the pass checks for other answers.
-        """
-        self._guess = None
-        if costs is not None:
-            self._length.costs = costs
-        if not self._length.costs.allows_drafts:
-            return []
-        started = clock()
-        tokens = self._guessed(min(most, LONGEST_DRAFT - drafted), drafted)
-        self.seconds = clock() - started
-        return tokens
-
-    def _guessed(self, most: int, drafted: int) -> list[int]:
-        guesser = self._guesser
-        if (match := guesser.match()) is None:
-            return []
-        end_length, place = match
-        count = self._length.best(end_length, most, guesser.token_seconds, drafted)
-        tokens = guesser.guess(place, count if guesser.token_seconds else max(count, 1))
-        if tokens:
-            self._guess = _Guess(end_length, tokens)
-        return tokens[:count]
-
-    def note_step(self, rows: Logits, seconds: float | None) -> None:
-        """Take what came of a step.
-
-        Args:
-            rows: The logits [1 + n, V] after the newest token and the n drafted ones.
-            seconds: The time of the pass; None where the costs know it.
-        """
-        if self.seconds:
-            self._length.costs.add(-self.seconds)
-            self.seconds = 0.0
-        if self._guess is not None and len(rows) > 1:
-            self._guess.rows = rows
-        if seconds is not None:
-            self._length.costs.note_pass(len(rows) - 1, seconds)
+    def note_rows(self, rows: Logits) -> None:
+        """Keep what a pass gave: the logits [1 + n, V] after the newest token and the n drafted."""
+        self._rows = [*rows[1:]]

@@ -9,7 +9,7 @@ from src.inference.answer_text import StopStrings, split_thoughts
 def passed_on(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
     filter_ = StopStrings(stops)
     text = "".join(filter_.push(piece) for piece in pieces)
-    return text + filter_.finish(), filter_.found
+    return text + filter_.held, filter_.found
 
 
 def test_the_beginning_of_a_stop_string_is_held_back_until_more_text_decides():
@@ -21,7 +21,7 @@ def test_the_beginning_of_a_stop_string_is_held_back_until_more_text_decides():
     assert filter_.push(": hi") == ""
     assert filter_.found
     assert filter_.push("more") == ""
-    assert filter_.finish() == ""
+    assert filter_.held == ""
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_the_beginning_of_a_stop_string_is_held_back_until_more_text_decides():
 def test_text_passes_at_once_and_what_was_held_back_comes_at_the_end(stops, pieces, passed, rest):
     filter_ = StopStrings(stops)
     assert [filter_.push(piece) for piece in pieces] == passed
-    assert filter_.finish() == rest
+    assert filter_.held == rest
 
 
 def test_the_stop_string_that_begins_first_wins_and_cuts_its_piece():

@@ -31,7 +31,7 @@ from src.inference import (
     TimeLimitError,
 )
 from src.inference.blocks import BlockPool
-from src.inference.speculation import DraftLength
+from src.inference.speculation import Drafter
 from src.model import Model, NotEnoughMemoryError, TokenIdError, load_model
 from src.nano.facts_chat import STORIES
 from src.trace.tracer import Tracer
@@ -206,7 +206,7 @@ def test_drafts_of_several_requests_change_nothing(
             for sampling in (GREEDY, SamplingArgs(0.3, seed=2))]  # fmt: skip
     expected = alone(model, jobs)
     draft_always(monkeypatch)
-    monkeypatch.setattr(DraftLength, "best", lambda self, end, most, *_: min(most, 2))
+    monkeypatch.setattr(Drafter, "best_count", lambda self, most, _others: min(most, 2))
     sizes, run = list[int](), BlockPool.run
 
     def noted(self: BlockPool, parts: Any) -> Any:

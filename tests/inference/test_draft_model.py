@@ -1,6 +1,7 @@
 """A smaller model that drafts changes how long an answer takes, and nothing else."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,10 @@ import pytest
 
 from src.inference import InferenceEngine, SamplingArgs
 from src.inference import speculation as speculation_module
-from src.inference.speculation import CachedSequence, DraftLength, DraftModel, PassCosts
+from src.inference.speculation import CachedSequence, Drafter, DraftModel, PassCosts
 from src.ml import bfloat16
 from src.model import LlamaTransformer, Model, ModelError, load_model
-from tests.inference.drafts import costs_of
+from tests.inference.drafts import costs_of, guess_and_draw
 from tests.inference.test_speculation import PROMPT, SETTINGS, both
 from tests.model.tiny import BYTES_VOCAB, CONFIGS, write_meta_directory
 
@@ -128,20 +129,20 @@ def test_rows_of_padding_are_neither_drafted_nor_run(bare, eager):
 
 
 def test_a_dear_draft_model_is_given_up_and_tried_again():
-    costs = costs_of(0.03)
-    length = DraftLength(costs)
-    key = speculation_module.WHOLE_TEXT
-    assert length.best(key, 7, 0.1) > 0
-    assert length.best(key, 7, 2.0) == 0  # a token takes twice as long as a plain step
-    for _ in range(60):
-        length.note_guess(key, False)
-    assert length.best(key, 7, 0.1) == 0
-    assert any(length.best(key, 7, 0.1) for _ in range(300))
+    guesser = SimpleNamespace(token_seconds=0.1, append=lambda token: None)
+    drafter = Drafter(guesser, costs_of(0.03))
+    assert drafter.best_count(7) > 0
+    guesser.token_seconds = 2.0  # a token takes twice as long as a plain step
+    assert drafter.best_count(7) == 0
+    guesser.token_seconds = 0.1
+    guess_and_draw(drafter, is_right=False, times=60)
+    assert drafter.best_count(7) == 0
+    assert any(drafter.best_count(7) for _ in range(300))
 
 
 def test_a_draft_model_may_cost_more_than_a_look_up():
     look_up, model = PassCosts(), PassCosts(speculation_module.MODEL_STAKE)
     for costs in (look_up, model):
-        costs.note_plain(10.0)
+        costs.note_pass(0, 10.0)
     assert look_up.credit == pytest.approx(0.1)
     assert model.credit == pytest.approx(0.5)

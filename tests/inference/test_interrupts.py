@@ -93,7 +93,7 @@ def test_an_interrupt_at_any_op_leaves_the_next_answer_as_it_would_have_been(
         )
 
 
-@pytest.mark.parametrize("name", ["observe", "draft", "note_step"])
+@pytest.mark.parametrize("name", ["observe", "draft", "note_rows"])
 @pytest.mark.parametrize("call", range(3))
 def test_an_interrupt_between_the_steps_does_the_same(model, monkeypatch, name, call):
     engine = InferenceEngine(model, 32)

@@ -1,5 +1,6 @@
 """Drafts change how long an answer takes, and nothing else."""
 
+import itertools
 import sys
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -10,10 +11,10 @@ import pytest
 from src import trace
 from src.inference import InferenceEngine, NumericError, SamplingArgs, Step
 from src.inference import speculation as speculation_module
-from src.inference.speculation import Drafter, DraftLength, PassCosts, TextIndex
+from src.inference.speculation import Drafter, PassCosts, TextIndex
 from src.model import Model
 from src.trace.tracer import Tracer
-from tests.inference.drafts import costs_of
+from tests.inference.drafts import costs_of, guess_and_draw
 from tests.model.tiny import BYTES_VOCAB, token_ids
 
 GREEDY = SamplingArgs(temperature=0.0)
@@ -44,9 +45,9 @@ def foretell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]]:
         told = [step.token_id ^ (at in wrong) for at, step in enumerate(steps)]
 
         def draft(drafter: Any, most: int, *_: object) -> list[int]:
-            seen = len(drafter._guesser._ids) - len(PROMPT)
+            seen = len(drafter._guesser._text) - len(PROMPT)
             tokens = told[seen : seen + min(most, length)]
-            drafter._guess = speculation_module._Guess(2, tokens) if tokens else None
+            drafter._end_length, drafter._expected, drafter._rows = 2, [*tokens], []
             return tokens
 
         monkeypatch.setattr(Drafter, "draft", draft)
@@ -211,7 +212,7 @@ def test_a_text_that_is_indexed_at_once_or_by_tokens_gives_the_same():
         growing.append(ids[end])
 
 
-@pytest.mark.parametrize("ids", [[], [1], [1, 1], [1, 2, 3]])
+@pytest.mark.parametrize("ids", [[1], [1, 1], [1, 2, 3]])
 def test_a_text_too_short_to_repeat_itself_has_no_match(ids):
     text = TextIndex(ids)
     assert text.match() is None
@@ -231,23 +232,22 @@ def test_of_a_very_long_text_the_end_is_indexed(monkeypatch):
     assert TextIndex([5, 6, 1, 2, 3, 4, 5, 6]).match() == (2, 2)
 
 
-def test_ids_beyond_the_characters_of_python_may_match_wrongly_and_are_copied_rightly():
-    beyond = sys.maxunicode + 1
-    text = TextIndex([0xD800, beyond + 7, 9, 0xD800, 7])
+def test_ids_beyond_the_characters_of_python_may_match_wrongly_and_are_guessed_wrongly():
+    text = TextIndex([0xD800, sys.maxunicode + 8, 9, 0xD800, 7])
     assert text.match() == (2, 2)
-    assert text.guess(1, 2) == [beyond + 7, 9]
+    assert text.guess(0, 3) == [0xD800, 7, 9]
 
 
 def test_drafts_get_longer_while_they_are_right_and_stop_when_they_are_wrong():
-    length = DraftLength(costs_of(0.03))
-    first = length.best(3, 7)
-    for _ in range(30):
-        length.note_guess(3, True)
-    assert first < length.best(3, 7) == 7
-    for _ in range(60):
-        length.note_guess(3, False)
-    assert length.best(3, 7) == 0
-    assert length.best(2, 7) == first  # what is true of one length says nothing of another
+    drafter = Drafter(TextIndex([1]), costs_of(0.03))
+    drafter._end_length = 3
+    first = drafter.best_count(7)
+    guess_and_draw(drafter, is_right=True, times=30)
+    assert first < drafter.best_count(7) == 7
+    guess_and_draw(drafter, is_right=False, times=60)
+    assert drafter.best_count(7) == 0
+    drafter._end_length = 2  # what is true of one length says nothing of another
+    assert drafter.best_count(7) == first
 
 
 def test_what_a_prompt_took_says_what_a_row_takes():
@@ -255,45 +255,45 @@ def test_what_a_prompt_took_says_what_a_row_takes():
         costs = PassCosts()
         costs.note_prompt(100, 100 * row)
         for _ in range(1000):
-            costs.note_plain(1.0)
+            costs.note_pass(0, 1.0)
         assert costs.ratio(4) == pytest.approx(1 + 3 * row)
-        assert (DraftLength(costs).best(4, 7) > 0) is drafts
+        assert (Drafter(TextIndex([1]), costs).best_count(7) > 0) is drafts
 
 
 def test_one_step_that_was_held_up_does_not_decide():
     costs = costs_of(0.03)
-    length = DraftLength(costs)
-    for _ in range(30):
-        length.note_guess(4, True)
-    before = length.best(4, 7)
-    costs.note_check(1 + before, 1000.0)
-    costs.credit = 8.0
-    assert length.best(4, 7) > 0
-    costs.note_plain(1000.0)
+    drafter = Drafter(TextIndex([1]), costs)
+    guess_and_draw(drafter, is_right=True, times=30)
+    costs.note_pass(drafter.best_count(7), 1000.0)
+    assert drafter.best_count(7) > 0
+    costs.note_pass(0, 1000.0)
     for _ in range(10):
-        costs.note_plain(1.0)
+        costs.note_pass(0, 1.0)
     assert costs._plain_seconds < 1.5
 
 
 @pytest.mark.parametrize("row", [0.02, 0.3, 1.0])
 @pytest.mark.parametrize("right", [0.0, 0.3, 1.0])
-def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost(row, right):
+def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost(
+    monkeypatch, row, right
+):
     costs, luck, own = PassCosts(), np.random.default_rng(1), 0.005
+    now = itertools.count(step=own)  # what a draft takes, from one look at the clock to the next
+    monkeypatch.setattr(speculation_module, "clock", lambda: next(now))
     # Of two tokens, so that there is always a guess; the drafter does not see how they are drawn.
     drafter = Drafter(TextIndex([1, 2] * 20), costs)
     costs.note_prompt(40, 40 * row)
     seconds, plain_seconds = 0.0, 0.0
     for _ in range(4000):
         plain_seconds += 1.0
-        guess = drafter._guess
-        wanted = guess.tokens[guess.confirmed] if guess else 1
+        wanted = drafter._expected[0] if drafter._expected else 1
         if drafter.observe(wanted if luck.random() < right else 3 - wanted) is not None:
             continue
+        seconds += own * costs.allows_drafts
         count = len(drafter.draft(7))
-        taken = 1.0 + row * count
-        drafter.seconds = own if drafter.seconds else 0.0
-        seconds += taken + drafter.seconds
-        drafter.note_step(np.zeros((1 + count, 2), np.float32), taken)
+        drafter.note_rows(np.zeros((1 + count, 2), np.float32))
+        costs.note_pass(count, 1.0 + row * count)
+        seconds += 1.0 + row * count
     assert plain_seconds / seconds > 0.97
     if right == 1.0:
         assert plain_seconds / seconds > 0.97 * 8 / (1 + 7 * row)
@@ -301,10 +301,10 @@ def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost
 
 def test_a_guess_that_was_not_drafted_still_teaches():
     drafter = Drafter(TextIndex([1, 2, 3, 1, 2]), costs_of(0.03))
-    before = drafter._length._acceptance[2]
+    before = drafter._acceptance[2]
     assert drafter.draft(0) == []
     assert drafter.observe(3) is None
-    assert drafter._length._acceptance[2] > before
+    assert drafter._acceptance[2] > before
 
 
 def test_rows_are_given_out_until_a_token_differs():
@@ -313,7 +313,7 @@ def test_rows_are_given_out_until_a_token_differs():
         drafter = Drafter(TextIndex([1, 2, 3, 1, 2]), costs_of(0.0))
         drafted = drafter.draft(3)
         assert drafted == [3, 1, 2]
-        drafter.note_step(rows, 1.0)
+        drafter.note_rows(rows)
         for token, row in zip(drawn, given, strict=True):
             found = drafter.observe(token)
             if row is None:
