@@ -10,7 +10,7 @@ import copy
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,37 +81,31 @@ class SamplingArgs:
     presence_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_number("temperature", self.temperature, 0.0, math.inf)
-        _check_whole("top_k", self.top_k)
-        _check_number("top_p", self.top_p, 0.0, 1.0)
-        _check_number("min_p", self.min_p, 0.0, 1.0)
-        _check_number("repeat_penalty", self.repeat_penalty, 0.0, math.inf)
-        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check("temperature", self.temperature, 0.0)
+        _check("top_k", self.top_k, 0, whole=True)
+        _check("top_p", self.top_p, 0.0, 1.0)
+        _check("min_p", self.min_p, 0.0, 1.0)
+        _check("repeat_penalty", self.repeat_penalty, 0.0)
+        _check("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check("presence_penalty", self.presence_penalty, -2.0, 2.0)
         if self.repeat_penalty == 0.0:
             raise SamplingError("[sampling] repeat_penalty must be above 0: got 0")
         if self.seed is not None:
-            _check_whole("seed", self.seed)
+            _check("seed", self.seed, 0, whole=True)
 
 
-def _check_number(name: str, value: float, low: float, high: float) -> None:
-    """Refuse what is not a finite number from low to high."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SamplingError(f"[sampling] {name} must be a number: got {type(value).__name__}")
+def _check(
+    name: str, value: float, low: float, high: float = math.inf, whole: bool = False
+) -> None:
+    """Refuse what is not a finite number, or a whole one, from low to high."""
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        kind = "a whole number" if whole else "a number"
+        raise SamplingError(f"[sampling] {name} must be {kind}: got {type(value).__name__}")
     if isinstance(value, int) and abs(value).bit_length() > 1000:
         raise SamplingError(f"[sampling] {name} must be finite: got a number beyond float64")
     if not (math.isfinite(value) and low <= value <= high):
         limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
         raise SamplingError(f"[sampling] {name} must be finite and {limits}: got {value}")
-
-
-def _check_whole(name: str, value: int) -> None:
-    """Refuse what is not a whole number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        kind = type(value).__name__
-        raise SamplingError(f"[sampling] {name} must be a whole number: got {kind}")
-    if value < 0:
-        raise SamplingError(f"[sampling] {name} must be at least 0: got {value}")
 
 
 @dataclass(frozen=True)
@@ -178,12 +172,10 @@ class Sampler:
         args: The settings.
         seed: The seed in use; the same seed, settings and logits give the same tokens.
         last_random: The number from [0, 1) that drew the last token; None where none was needed.
-        forced: Tokens that the caller takes in the place of those drawn.
     """
 
-    def __init__(self, args: SamplingArgs, forced: Iterable[int] = ()) -> None:
+    def __init__(self, args: SamplingArgs) -> None:
         self.args = args
-        self.forced = iter(forced)
         self.seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
         self.last_random: float | None = None
         self._random = numpy.random.default_rng(self.seed)
@@ -284,10 +276,9 @@ class Sampler:
     def _weights(self, logits: Logits) -> tuple[Ids | None, Weights]:
         """Return the tokens that top-k keeps and how probable each is beside the first of them.
 
-        Returns:
-            Ids int64 [n], ascending, or None for the whole vocabulary; weights [n], the largest
-            1, and 0 for what cannot be drawn: float64, or float32 if n is above 4096. They may lie
-            in memory that the next call overwrites.
+        The ids [n] ascend, or are None for the whole vocabulary. The largest weight [n] is 1, and
+        those of tokens that cannot be drawn are 0; they are float64, or float32 if n is above 4096,
+        and may lie in memory that the next call overwrites.
         """
         args, ids = self.args, None
         logits = self._penalised(logits)
@@ -308,26 +299,21 @@ class Sampler:
 
     def _penalised(self, logits: Logits) -> Logits:
         """Return the logits with those of seen tokens pushed down, or up."""
-        seen = self._seen_ids
-        if not seen.size and not self._drawn:
+        if not self._seen_ids.size and not self._drawn:
             return logits
         if self._changed.size != logits.size:
             self._changed = np.empty_like(logits)
-        changed = self._changed
+        changed, penalty = self._changed, self.args.repeat_penalty
         np.copyto(changed, logits)
-        values = logits[seen].astype(np.float64)
-        penalty = self.args.repeat_penalty
+        values = changed[self._seen_ids].astype(np.float64)
         with np.errstate(over="ignore"):
             pushed = np.where(values > 0.0, values / penalty, values * penalty)
-        # A penalty near 0 or huge must not turn a finite logit into an infinite one.
-        limit = float(np.finfo(np.float32).max)
-        changed[seen] = np.where(np.isfinite(values), np.clip(pushed, -limit, limit), values)
-        drawn = np.fromiter(self._drawn, np.int64, len(self._drawn))
-        if drawn.size:
-            counts = np.fromiter(self._drawn.values(), np.float64, drawn.size)
-            values = changed[drawn].astype(np.float64)
-            pushed = values - counts * self.args.frequency_penalty - self.args.presence_penalty
-            changed[drawn] = np.where(np.isfinite(values), np.clip(pushed, -limit, limit), values)
+        _replace_logits(changed, self._seen_ids, pushed)
+        if self._drawn:
+            drawn = np.fromiter(self._drawn, np.int64)
+            counts = np.fromiter(self._drawn.values(), np.float64)
+            pushed = changed[drawn] - counts * self.args.frequency_penalty
+            _replace_logits(changed, drawn, pushed - self.args.presence_penalty)
         return changed
 
     def _exponentials(self, logits: Logits) -> Weights:
@@ -348,17 +334,18 @@ class Sampler:
             return np.exp(weights, out=weights)
 
 
+def _replace_logits(logits: Logits, ids: Ids, values: Floats) -> None:
+    """Give tokens other logits; a penalty near 0 or huge must not make a finite one infinite."""
+    limit = float(np.finfo(np.float32).max)
+    logits[ids] = np.where(np.isfinite(logits[ids]), np.clip(values, -limit, limit), logits[ids])
+
+
 def explain_choice(
     sampler: Sampler, logits: Logits, token_id: int, position: int, count: int
 ) -> Choice:
-    """Say how a token was chosen.
+    """Say how a token was chosen from logits [V], before the sampler that drew it observes it.
 
-    Args:
-        sampler: The one that drew it, before it observes it.
-        logits: float32 [V], those it drew from.
-        token_id: The token.
-        position: Its place in the context.
-        count: How many candidates to name, at least 1.
+    At least one candidate is named, the most probable one.
     """
     near = at_least_kth_largest(logits, min(count, logits.size))
     near = near[np.argsort(-logits[near], kind="stable")][:count]  # the lowest id among equals
@@ -380,12 +367,7 @@ def explain_choice(
 
 
 def at_least_kth_largest(values: Weights, k: int) -> Ids:
-    """Return the indices, ascending, of all values not below the kth largest.
-
-    Args:
-        values: [n], no NaN.
-        k: From 1 to n.
-    """
+    """Return the indices, ascending, of all values [n] not below the kth largest, 1 <= k <= n."""
     groups = k * _GROUPS_PER_RANK
     length = values.size // groups
     if length < _LEAST_GROUP:
@@ -400,16 +382,10 @@ def at_least_kth_largest(values: Weights, k: int) -> Ids:
 
 
 def leave_out(weights: Weights, smallest: float, count: int) -> tuple[Ids | None, Weights]:
-    """Leave out weights below a limit, and of those that equal it all but the first ones.
+    """Leave out weights [n] below the smallest, and of those that equal it all but `count` ones.
 
-    Args:
-        weights: [n]; may be changed.
-        smallest: The limit.
-        count: How many of the weights that equal the limit stay.
-
-    Returns:
-        If few stay, their indices, ascending, and the weights of these. Otherwise None and all
-        weights, with 0 for those that are left out.
+    If few stay, return their indices, ascending, and the weights of these. Otherwise return None
+    and the given array, with 0 for those that are left out.
     """
     kept, indices = weights >= smallest, None
     if np.count_nonzero(kept) <= weights.size // _FEW:
@@ -422,14 +398,10 @@ def leave_out(weights: Weights, smallest: float, count: int) -> tuple[Ids | None
 
 
 def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
-    """Find the fewest weights, the largest first, that add up to at least top_p of the whole.
+    """Find the fewest weights [n], the largest first, that add up to at least top_p of the whole.
 
-    Args:
-        weights: [n]; float32 if n is above 4096.
-        top_p: From 0 to 1.
-
-    Returns:
-        The smallest of them, and how many of its size are among them.
+    Return the smallest of them, and how many of its size are among them. Where n is above 4096,
+    weights are float32.
     """
     if weights.size <= MANY:
         return _crossing(weights, 0.0, top_p * float(weights.sum(dtype=np.float64)))
@@ -455,9 +427,8 @@ def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
 def _crossing(weights: Weights, before: float, target: float) -> tuple[float, int]:
     """Find where a sum, to which weights are added, the largest first, reaches a target.
 
-    Returns:
-        The weight that reaches it, and how many of its size it takes. If rounding leaves the whole
-        sum just below the target, it takes all.
+    Return the weight that reaches it, and how many of its size it takes. If rounding leaves the
+    whole sum just below the target, it takes all.
     """
     ascending = np.sort(weights)
     cumulative = before + np.cumsum(ascending[::-1], dtype=np.float64)
@@ -468,13 +439,10 @@ def _crossing(weights: Weights, before: float, target: float) -> tuple[float, in
 
 
 def draw(weights: Weights, share: float) -> int:
-    """Draw an index with the probability that its weight has in the sum of all.
+    """Draw an index with the probability that its weight has in the sum of all, which is above 0.
 
-    Many weights are added up in rows of 256, and then the sums of the rows.
-
-    Args:
-        weights: [n], at least one above 0.
-        share: A random number, 0 <= share < 1.
+    The share is a random number from [0, 1). Many weights are added up in rows of 256, and then the
+    sums of the rows.
     """
     if weights.size <= MANY:
         return _place(weights, share)[0]

@@ -111,7 +111,7 @@ def changed(keys: str, value: object) -> dict[str, Any]:
         ("settings.top_k", 1.5, "top_k must be a whole number: got float"),
         ("settings.top_p", True, "top_p must be a number: got bool"),
         ("settings.top_p", None, "top_p must be a number: got NoneType"),
-        ("settings.seed", -1, "seed must be at least 0"),
+        ("settings.seed", -1, "seed must be finite and at least 0"),
         ("settings.max_tokens", 0, "max_tokens: expected null or .*, got 0"),
         ("settings.max_tokens", True, "max_tokens: .*, got [Tt]rue"),
         ("settings.stop", "x", "stop: expected a list, got 'x'"),
