@@ -16,7 +16,6 @@ from src.trace.logger import TraceLog
 from src.trace.records import Event, TensorInfo
 
 from .chat import chat
-from .explorer_page import exercises
 from .front_page import memory, speed
 from .generated import Producer, line_in, with_blocks, with_lines
 from .pages import MENU, ROOT, PageError, headings, name_of, table
@@ -214,7 +213,6 @@ def index(page: Path, _argument: str) -> str:
 PRODUCERS: dict[str, Producer] = {
     "chat": chat,
     "code": code,
-    "exercises": exercises,
     "index": index,
     "log": log,
     "memory": memory,
