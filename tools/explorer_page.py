@@ -27,10 +27,10 @@ from .runs import PROMPT, bundled_model
 PAGE = ROOT / "docs" / "explorer" / "example.html"
 # View, scheme, what is clicked first, and the height: the width is 1280.
 _PICTURES = (
-    ("attention", "light", ["#drawn-from"], 1000),
-    ("residual", "light", ["#drawn-from"], 830),
-    ("map", "dark", [], 900),
-    ("sampling", "light", [], 560),
+    ("attention", "light", ("#drawn-from",), 1000),
+    ("residual", "light", ("#drawn-from",), 830),
+    ("map", "dark", (), 900),
+    ("sampling", "light", (), 560),
 )
 BROWSER_FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
