@@ -14,7 +14,7 @@ from ..untrusted import escape_line
 from .answer import SETTINGS, Answer, canonical, counted, piece, token_table
 from .arguments import EXAMPLES, MOST_CANDIDATES, example_lines
 from .console import UsageError, aligned
-from .flag_parser import integer_in
+from .flag_parser import checked
 from .loading import model_parts
 from .saved_chat import attach_text, load_chat, save_chat
 from .session import Session
@@ -113,7 +113,7 @@ def _undo(session: Session, _argument: str) -> str:
 
 def _number(wanted: str, argument: str, most: int) -> int:
     try:
-        return integer_in(1, most)(argument or "nothing")
+        return checked(int, f"1 to {most}", lambda number: 1 <= number <= most)(argument)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"{wanted}, which {error}") from None
 
