@@ -78,10 +78,7 @@ class GgufArray:
     content: bytes = field(repr=False)  # their bytes; before each string its length, all inside
 
     def values(self, most: int | None = None) -> list[object]:
-        """Decode the first `most` values, or all: int, float, bool or str.
-
-        Raise CheckpointError for a string that is not UTF-8.
-        """
+        """Decode the first `most` values, or all: int, float, bool or str; texts must be UTF-8."""
         count = self.count if most is None else min(self.count, most)
         if self.kind != _STRING:
             return [*np.frombuffer(self.content, _SCALARS[self.kind], count).tolist()]
@@ -135,7 +132,7 @@ class GgufFile:
     size: int  # in bytes
     version: int  # 2 or 3
     keys: Mapping[str, GgufValue]  # in the order of the file
-    tensors: Mapping[str, GgufTensor]  # in its order; inside the file and not overlapping
+    tensors: Mapping[str, GgufTensor]  # in the order of the data, inside the file
 
     def decoded(self, prefix: str) -> dict[str, object]:
         """Return the keys that begin with a prefix, arrays as lists, as `GgufArray.values`."""
@@ -156,11 +153,7 @@ class GgufFile:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read the header of a GGUF file.
-
-    A CheckpointError says which version it has, or which rule of the format is broken at what key
-    or tensor.
-    """
+    """Read the header of a GGUF file; the file is closed again."""
     with contextlib.closing(MappedFile(path)) as file:
         return GgufFile(path, file.label, file.size, *_Reader(file).read_header())
 
@@ -329,11 +322,9 @@ class _Reader:
 
 
 def read_gguf_parts(path: Path) -> list[GgufFile]:
-    """Read the header of a file, and of all its parts where `split.count` says that there are more.
+    """Read the headers of a file and of all its parts, where `split.count` says that it has some.
 
-    The path is that of a whole file, or of the first part, `NAME-00001-of-00003.gguf`, which alone
-    has the keys of the model. A CheckpointError says which part is another one than its name says,
-    missing or elsewhere, or which tensor is in two parts or missing.
+    The path is that of a whole file, or of the first part, which alone has the keys of the model.
     """
     first = read_gguf(path)
     split = {key: value for key, value in first.keys.items() if key in _SPLIT_RULES}

@@ -85,10 +85,7 @@ class GgufConfig:
 
 
 def read_gguf_config(file: GgufFile) -> GgufConfig:
-    """Read the hyperparameters of a model from the header of its first file.
-
-    A CheckpointError says what is missing, unknown, unsupported, out of range or contradictory.
-    """
+    """Read the hyperparameters of a model from the header of its first file."""
     label, keys = file.label, file.keys
     general = {key: value for key, value in keys.items() if key in _GENERAL_RULES}
     check_object(label, general, _GENERAL_RULES, ["general.architecture"])

@@ -32,15 +32,15 @@ _KINDS = (
     (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9", "a PyTorch file from before the zip format"),
     (257, b"ustar", "a tar file, PyTorch's oldest format"),
     (8, b'{"', "a safetensors file"),
+    (0, b"\x80", "a bare pickle"),
     (0, b"<", "a text file that starts with '<', perhaps an error page"),
 )
 
 
 class MappedFile:
-    """One regular file mapped read-only; the `buffer` of an empty one is empty.
+    """One regular file mapped read-only, as long as it or any tensor made from it lives.
 
-    The mapping lives as long as this object or any tensor made from it. A FileMemoryError says
-    that the address space is too small for it, as below a limit of the process.
+    Raise FileMemoryError where the address space is too small, as below a limit of the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,16 +73,10 @@ class MappedFile:
         for offset, magic, description in _KINDS:
             if head[offset : offset + len(magic)] == magic:
                 return description
-        if head[0] == 0x80 and head[1:2] <= b"\x05":
-            return "a bare pickle"
         return f"bytes {head[:8].hex(' ')}"
 
     def check_unchanged(self) -> None:
-        """Raise CheckpointError if the mapped file was truncated or rewritten in place.
-
-        A file that was *replaced* (a new file under the old name) is accepted: the mapping keeps
-        the old one.
-        """
+        """Refuse a file that was truncated or rewritten in place; a replaced one stays mapped."""
         if isinstance(self.buffer, mmap.mmap) and self.buffer.size() < self.size:
             got = f"{self.buffer.size()} (truncated while in use)"
             raise mismatch(self.label, "size in bytes", self.size, got)
@@ -107,10 +101,7 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def file_fingerprint(path: Path, error: type[Exception] = CheckpointError) -> str:
-    """Return the size of a weight file and a hash of it, above 4 MiB of 1024 samples.
-
-    Raise `error` where the path names no file that can be read.
-    """
+    """Return the size of a weight file and a hash of it, above 4 MiB of 1024 samples."""
     digest = hashlib.sha256()
     with open_regular(path, error) as file:
         size = os.fstat(file.fileno()).st_size

@@ -47,11 +47,7 @@ class ModelDirectory:
 
     @cached_property
     def weights(self) -> tuple[str, dict[Path, list[str] | None]]:
-        """Return what to call the weights, and their files in order, looked up once.
-
-        With each file come the names of the tensors that an index says are in it; None without
-        one. Hugging Face's single file is preferred to an index.
-        """
+        """Return what to call the weights; and their files, with the tensors that an index names."""
         if self.layout == "Meta":
             return label_of(self.path), dict.fromkeys(_shard_files(self.path))
         if self.layout == "GGUF":
@@ -74,7 +70,6 @@ def find_model_directory(path: Path) -> ModelDirectory:
 
     Downloads from Hugging Face's hub may hold both layouts, Meta's in `original/`, or one of them
     only in part. The files at the top are preferred if they are whole: Hugging Face's, then Meta's.
-    A CheckpointError lists what was found, and what is needed.
     """
     if _is_gguf(path):
         return ModelDirectory("GGUF", path)
@@ -113,9 +108,7 @@ def _is_gguf(path: Path) -> bool:
     if not os.path.isfile(path):
         return False
     with open_regular(path, CheckpointError) as stream:
-        from .gguf import MAGIC
-
-        return stream.read(len(MAGIC)) == MAGIC
+        return stream.read(4) == b"GGUF"
 
 
 def _shard_files(directory: Path) -> list[Path]:

@@ -184,11 +184,7 @@ class Shaped(Protocol):
 def check_names(
     tensors: Mapping[str, Shaped], label: str, rows: Mapping[str, TensorRow], source: str
 ) -> None:
-    """Check that all tensors that a model needs are there, and no others but harmless ones.
-
-    Both mappings have the names of the file that is called `label`; `source` says what the rows
-    follow from. A CheckpointError names the first five of the wrong ones, and counts them.
-    """
+    """Check that all tensors that a model needs are there, and no others but harmless ones."""
     missing = [name for name, row in rows.items() if name not in tensors and not row.optional]
     if missing:
         rule = f"{len(rows)} tensors as {source} says"
@@ -207,10 +203,7 @@ def check_shapes(
     source: str,
     count: int = 1,
 ) -> None:
-    """Check the shapes of tensors, or of one of `count` shards of them; errors as `check_names`.
-
-    A size that `sizes` does not have is that of the first tensor that has it, and added.
-    """
+    """Check the shapes; a size that is not known yet is that of the first tensor, and added."""
     wrong = []
     for name, row in rows.items():
         if (tensor := tensors.get(name)) is None:

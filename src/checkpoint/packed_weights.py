@@ -118,10 +118,7 @@ class QuantizationConfig:
 
 
 def read_quantization(label: str, config: Mapping[str, object]) -> QuantizationConfig | None:
-    """Check `quantization_config`, an object or null; None where there is nothing in it.
-
-    A CheckpointError names a kind of quantization that is not read, or a key that nobody knows.
-    """
+    """Check `quantization_config`, an object or null; None where there is nothing in it."""
     found: dict[str, object] = value_of(config, "quantization_config", {})
     label = f"{label}: quantization_config"
     if not found:
@@ -147,15 +144,12 @@ class PackedWeight:
 
 
 def take_packed(found: dict[str, TensorEntry], kind: str) -> dict[str, PackedWeight]:
-    """Take the parts of quantized weights, "nf4" or "int8", out of the tensors of a model.
-
-    The names in `found` that are left are those of plain tensors. A CheckpointError names a part
-    that is missing, or that does not fit the others.
-    """
+    """Take the parts of quantized weights out of `found`, in which those of plain ones are left."""
     if kind == "nf4":
         names = [name.removesuffix(NF4_STATE) for name in found if name.endswith(NF4_STATE)]
         return {name: _nf4(name, found) for name in names}
-    names = [name for name, entry in found.items() if _is_int8(entry, found)]
+    codes = {n for n, entry in found.items() if entry.dtype == "I8" and n.endswith(".weight")}
+    names = [name for name in found if name in codes or f"{name}{INT8_SCALE}" in found]
     return {name: _int8(name, found) for name in names}
 
 
@@ -213,11 +207,6 @@ def _state(entry: TensorEntry, is_nested: bool) -> tuple[tuple[int, int], float]
     check_object(label, value, rules, rules)
     rows, columns = value["shape"]
     return (rows, columns), float(value.get("nested_offset", 0.0))
-
-
-def _is_int8(entry: TensorEntry, found: Mapping[str, TensorEntry]) -> bool:
-    is_code = entry.dtype == "I8" and entry.name.endswith(".weight")
-    return is_code or f"{entry.name}{INT8_SCALE}" in found
 
 
 def _int8(name: str, found: dict[str, TensorEntry]) -> PackedWeight:

@@ -93,10 +93,7 @@ def read_params(path: Path) -> dict[str, object]:
 def check_object(
     label: str, values: Mapping[str, object], rules: Mapping[str, Rule], needed: Iterable[str] = ()
 ) -> None:
-    """Check that values follow the rules of their keys, each key has one, and none is missing.
-
-    Null is as good as absent. A CheckpointError names the first five of the wrong keys.
-    """
+    """Check values by the rules of their keys; null is as good as absent, other keys are wrong."""
     for key, (rule, check) in rules.items():
         value = values.get(key)
         if value is not None and not check(value):

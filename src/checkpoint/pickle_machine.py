@@ -152,10 +152,9 @@ TORCH_GLOBALS: dict[tuple[str, str], Global] = {
 
 
 class PickleMachine:
-    """Run one pickle program; `label` is what to call it in errors, as `model.pth: data.pkl`.
+    """Run one pickle program, STOP included and nothing after it.
 
-    The program is the whole pickle, STOP included and nothing after it. Its methods raise
-    ValueError with `expected X, got Y`; `run` adds where that is.
+    The methods raise ValueError with `expected X, got Y`; `run` adds the label, and where that is.
     """
 
     def __init__(self, program: bytes, label: str) -> None:
@@ -166,11 +165,7 @@ class PickleMachine:
         self._memo: dict[int, object] = {}
 
     def run(self) -> object:
-        """Execute the program up to STOP and return the one value it leaves.
-
-        A CheckpointError names opcode and byte of whatever is not a well-formed program of allowed
-        opcodes.
-        """
+        """Execute the program up to STOP and return the one value it leaves."""
         try:
             for _ in range(MOST_OPCODES):
                 self._opcode_at = self._position

@@ -88,10 +88,9 @@ class TensorEntry:
         return dtype is not None and self.start % dtype.itemsize != 0
 
     def make(self, name: str | None = None) -> ml.Tensor:
-        """Make the tensor, under its own name or another: a read-only view of the mapped file.
+        """Make the tensor: a view of the mapped file, or an aligned copy of a misaligned one.
 
-        A misaligned one is an aligned copy; raise FileMemoryError without memory for that, and
-        CheckpointError for a dtype that `ml` lacks.
+        Raise FileMemoryError without memory for that, and CheckpointError if `ml` lacks the dtype.
         """
         dtype, count = DTYPES.get(self.dtype), self.stop - self.start
         name = self.name if name is None else name
@@ -115,11 +114,7 @@ class TensorEntry:
 
 
 class SafetensorsFile:
-    """One mapped safetensors file: its entries at once, a tensor when it is asked for.
-
-    `entries` has them by name in the order of their bytes, `metadata` is the free text of the
-    header. A CheckpointError says which rule of the format the file breaks, and at what tensor.
-    """
+    """One mapped file: its entries by name, in the order of their bytes, and its metadata."""
 
     def __init__(self, path: Path) -> None:
         self.file = MappedFile(path)
@@ -234,11 +229,7 @@ def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
 
 
 def read_index(path: Path) -> dict[Path, list[str]]:
-    """Read `model.safetensors.index.json`: the tensors of each file, files in order of their names.
-
-    A CheckpointError says what of it is not strict JSON, or no map of names to files; or which
-    file is missing or elsewhere.
-    """
+    """Read `model.safetensors.index.json`: each file, in the order of names, with its tensors."""
     label, directory = label_of(path), path.parent
     value = read_json_object(path, _MOST_INDEX_BYTES, CheckpointError)
     check_object(label, value, _INDEX_RULES, ["weight_map"])

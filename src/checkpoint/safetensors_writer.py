@@ -46,9 +46,9 @@ def written_bytes(tensors: Sequence[NewTensor]) -> int:
 
 
 class TensorWriter:
-    """A new file of tensors; to be used in a `with` statement, at whose end it is on the disk.
+    """A new file of tensors, each of which has its place after the head and its number of bytes.
 
-    `places` says where each tensor starts after the head, and its bytes. OSErrors pass through.
+    It is used in a `with` statement, at whose end it is on the disk. An OSError passes through.
     """
 
     def __init__(self, path: Path, head: bytes, places: dict[str, tuple[int, int]]) -> None:
@@ -148,11 +148,7 @@ def int8_config() -> dict[str, object]:
 def new_tensors(
     name: str, shape: tuple[int, ...], dtype: ml.BlockDType | None, origin: ml.DType
 ) -> list[NewTensor]:
-    """Describe the tensors of a weight of the dtype `origin` before it is quantized.
-
-    The shape is [out, in], or any of a weight that stays plain, whose `dtype` is None; for
-    int8_block, `in` is a multiple of 32.
-    """
+    """Describe the tensors that a weight [out, in] becomes; one of `dtype` None stays plain."""
     if dtype is None:
         return [NewTensor(name, _DTYPE_NAMES[origin], shape)]
     size = math.prod(shape)
@@ -171,10 +167,7 @@ def new_tensors(
 def part_contents(
     name: str, weight: ml.Weight, origin: ml.DType
 ) -> Iterator[tuple[str, memoryview]]:
-    """Return the name and the bytes of each tensor that `new_tensors` described.
-
-    A quantized weight, which was made of the dtype `origin`, has no nested scales.
-    """
+    """Return the name and the bytes of each tensor that `new_tensors` described."""
     dtype, contents = None, [bytes_of(weight if isinstance(weight, ml.Tensor) else weight.codes)]
     if isinstance(weight, ml.QuantizedTensor):
         dtype, contents = weight.dtype, [*contents, bytes_of(weight.scales)]
@@ -186,18 +179,18 @@ def part_contents(
 
 def in_halves(weight: ml.Tensor, head_dim: int) -> ml.Tensor:
     """Put the even rows of each head before the odd ones: from Meta's pairs to halves."""
-    rows = weight.numpy()
-    pairs = rows.reshape(-1, head_dim // 2, 2, rows.shape[1])
-    halves = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
-    return ml.Tensor.from_numpy(halves, name=weight.name)
+    return _transposed(weight, head_dim // 2, 2)
 
 
 def in_pairs(weight: ml.Tensor, head_dim: int) -> ml.Tensor:
     """Undo `in_halves`; of a matrix, or of a bias."""
-    rows = weight.numpy()
-    halves = rows.reshape(-1, 2, head_dim // 2, *rows.shape[1:])
-    pairs = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
-    return ml.Tensor.from_numpy(pairs, name=weight.name)
+    return _transposed(weight, 2, head_dim // 2)
+
+
+def _transposed(weight: ml.Tensor, rows: int, columns: int) -> ml.Tensor:
+    values = weight.numpy()
+    heads = values.reshape(-1, rows, columns, *values.shape[1:]).swapaxes(1, 2)
+    return ml.Tensor.from_numpy(heads.reshape(values.shape), name=weight.name)
 
 
 def bytes_of(tensor: ml.Tensor) -> memoryview:

@@ -24,11 +24,7 @@ Bounds = tuple[int, int] | None
 def check_shards(
     shards: Sequence[Shard], labels: Sequence[str], layers: int, sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Check names and shapes of all tensors of all shards, before anything is allocated.
-
-    `sizes` are those that `params.json` determines; return all of them. A CheckpointError names
-    tensors, or another number of shards than the shapes ask for.
-    """
+    """Check all tensors of all shards, before anything is allocated; return the sizes by letter."""
     found = dict(sizes)
     rows = dict(rows_of(layers))
     for shard, label in zip(shards, labels, strict=True):
@@ -69,11 +65,7 @@ def merge_shards(shards: Sequence[Shard], sizes: Sizes = None) -> dict[str, ml.T
 
 
 class MergedShards(Mapping[str, ml.Tensor]):
-    """The tensors of the whole model, each of which is merged when it is looked up, and not kept.
-
-    There are two or more shards. A lookup raises what `merge_shards` says of shapes, dtypes and
-    values.
-    """
+    """The tensors of two or more shards, each of which is merged when looked up, and not kept."""
 
     def __init__(self, shards: Sequence[Shard], sizes: Sizes = None) -> None:
         self._shards, self._sizes = shards, sizes or {}

@@ -79,13 +79,12 @@ def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Rec
     stripped = {name.partition("/")[2]: record for name, record in records.items()}
     if "data.pkl" not in stripped:
         raise mismatch(file.label, "record 'data.pkl'", "one", "none")
-    words = {name: _word(file, stripped[name]) for name in _WORD_RULES if name in stripped}
+    words: dict[str, object] = {}
+    for name in _WORD_RULES.keys() & stripped.keys():
+        content = _content(file, stripped[name], _MOST_WORD_BYTES)
+        words[name] = content.decode("ascii", "replace").strip()
     check_object(f"{file.label}: records", words, _WORD_RULES, ["version"])
     return stripped
-
-
-def _word(file: MappedFile, record: Record) -> str:
-    return _content(file, record, _MOST_WORD_BYTES).decode("ascii", "replace").strip()
 
 
 def _content(file: MappedFile, record: Record, limit: int) -> bytes:
@@ -108,8 +107,7 @@ def _check_crc(file: MappedFile, record: Record, crc: int) -> None:
 def check_crcs(file: MappedFile, progress: Callable[[int, int], None] | None = None) -> int:
     """Compare all bytes of a `.pth` file with the CRC-32 of its records, which mapping does not.
 
-    `progress` gets how many of how many bytes were read. Return how many bytes belong to records
-    without one: 0, as PyTorch may be told to write. Raise CheckpointError for another CRC-32.
+    Return how many bytes belong to records without one: 0, as PyTorch may be told to write.
     """
     unchecked = 0
     for record in read_directory(file).values():

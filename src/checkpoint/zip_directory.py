@@ -58,11 +58,7 @@ class _Entry(NamedTuple):
 
 
 def read_directory(file: MappedFile) -> dict[str, Record]:
-    """Read the directory of a stored zip archive: its records in the order of the file.
-
-    Nothing else of the file is touched. A CheckpointError names what is not stored, unencrypted,
-    uniquely named, in agreement everywhere, and without gap or overlap from byte 0 on.
-    """
+    """Read the directory of a stored zip archive: its records, in the order of the file."""
     return _DirectoryReader(file).read()
 
 

@@ -220,7 +220,6 @@ OTHER_FILES = {
     "HTML": (b"<!DOCTYPE html>", "a text file that starts with '<'"),
     "noise": (b"\x1b[2Jhello", "bytes 1b 5b 32 4a 68 65 6c 6c"),
     "one byte": (b"P", "bytes 50"),
-    "pickle of a protocol to come": (b"\x80\x06.", "bytes 80 06 2e"),
 }
 
 
