@@ -47,7 +47,7 @@ class ModelDirectory:
 
     @cached_property
     def weights(self) -> tuple[str, dict[Path, list[str] | None]]:
-        """Return what to call the weights; and their files, with the tensors that an index names."""
+        """Return what to call the weights; and their files, with the tensors an index names."""
         if self.layout == "Meta":
             return label_of(self.path), dict.fromkeys(_shard_files(self.path))
         if self.layout == "GGUF":

@@ -14,6 +14,7 @@ from src.checkpoint.hugging_face_config import (
     RULES,
     read_hugging_face_config,
 )
+from src.checkpoint.params import BOOLEAN, OBJECT, SIZE
 from tests.support.hugging_face_writer import CONFIG
 
 LLAMA3_VALUES = {
@@ -49,14 +50,10 @@ SMOLLM2_135M = LLAMA_3_2_1B | {
     "rope_interleaved": False, "rope_scaling": None, "rope_theta": 100000,
     "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
 }  # fmt: skip
-MISTRAL_7B_V01 = {
-    "architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
-    "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
-    "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mistral",
-    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096,
-    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.34.0.dev0",
-    "use_cache": True, "vocab_size": 32000,
+MISTRAL_7B_V01 = LLAMA_2_7B | {
+    "architectures": ["MistralForCausalLM"], "intermediate_size": 14336, "model_type": "mistral",
+    "max_position_embeddings": 32768, "num_key_value_heads": 8, "rope_theta": 10000.0,
+    "sliding_window": 4096, "torch_dtype": "bfloat16", "transformers_version": "4.34.0.dev0",
 }  # fmt: skip
 PUBLISHED = {
     "Llama 2 7B": LLAMA_2_7B, "Llama 3.2 1B": LLAMA_3_2_1B, "SmolLM2 135M": SMOLLM2_135M,
@@ -157,23 +154,20 @@ def test_a_missing_size_is_refused_by_name(tmp_path: Path, key: str) -> None:
     refusal(tmp_path, f"without '{key}'", {k: CONFIG[k] for k in CONFIG if k != key})
 
 
-BAD_INTEGERS = [0, -1, 1.0, True, "8", [8], {"x": 8}, 10**9, 10**30]
+# What the rules are made of is tested with `params.json`.
 BAD_VALUES = [
-    *[(k, v) for k in RULES if RULES[k] is RULES["hidden_size"] for v in BAD_INTEGERS],
-    *[("num_hidden_layers", value) for value in BAD_INTEGERS],
-    *[("rope_theta", value) for value in (0, -1, "x", True, [], 1e300)],
-    *[("rms_norm_eps", value) for value in (-1e-5, 2, "x", False)],
+    *[(key, value) for key, rule in RULES.items() if rule is SIZE for value in (0, 1.0, True)],
+    *[("num_hidden_layers", value) for value in (0, 1.0, True, 10**9)],
+    *[("rope_theta", value) for value in (0, "x", 1e300)],
+    *[("rms_norm_eps", value) for value in (-1e-5, 2)],
     *[("hidden_act", value) for value in ("gelu", "SiLU", 1, ["silu"])],
-    *[("model_type", value) for value in ("gpt2", "Qwen2", "llama4", 3, ["llama"])],
+    *[("model_type", value) for value in ("gpt2", "Qwen2", 3, ["llama"])],
     *[("architectures", value) for value in (["LlamaModel"], "LlamaForCausalLM", [3], [[]])],
-    *[("tie_word_embeddings", value) for value in (0, 1, "true", [])],
-    *[("attention_bias", value) for value in (1, "yes")],
-    *[("mlp_bias", value) for value in (1, {})],
+    *[(key, 1) for key, rule in RULES.items() if rule is BOOLEAN],
     *[("eos_token_id", value) for value in (-1, 1.5, True, "2", [], [2, "3"], [True], [[2]])],
     *[("eos_token_id", value) for value in (2**24, list(range(65)), {"a": 1})],
     *[("bos_token_id", value) for value in (-1, [1], "1", False)],
-    *[("rope_scaling", value) for value in ([], "llama3", 8, True)],
-    *[("rope_parameters", value) for value in ([1], "default", 8)],
+    *[(key, []) for key, rule in RULES.items() if rule is OBJECT],
 ]
 
 
@@ -225,24 +219,16 @@ def test_a_token_beyond_the_vocabulary_is_refused(tmp_path: Path, key: str, besi
             refusal(tmp_path, f"{key}: expected 0 <= id < 40, got {number}", *files)
 
 
-TEXTS = {
-    "empty": ("", "line 1 column 1"),
-    "list": ("[]", "a JSON object, got a list"),
-    "NaN": ('{"rms_norm_eps": NaN}', "finite number, got NaN"),
-    "duplicate": ('{"vocab_size": 1, "vocab_size": 2}', "'vocab_size' twice"),
-    "deep": ("[" * 60_000, "nesting, got very many"),
-    "large": (" " * 70_000 + "{}", "at most 65536 bytes"),
-    "not UTF-8": ('{"a": "\udcff"}', "expected UTF-8"),
-}
-
-
-@pytest.mark.parametrize(("text", "words"), TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [('{"rms_norm_eps": NaN}', "finite number, got NaN"), (" " * 70_000 + "{}", "at most 65536")],
+)
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 def test_files_that_are_no_strict_json_are_refused(
     tmp_path: Path, text: str, words: str, name: str
 ) -> None:
     read(tmp_path, CONFIG, {})
-    (tmp_path / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+    (tmp_path / name).write_text(text)
     assert refusal(tmp_path, words, None).startswith(f"{tmp_path / name}: ")
 
 
@@ -293,8 +279,6 @@ BAD_ROPES = {
         {"rope_type": "yarn", "factor": 4},
         "expected 'default' or 'linear' or 'llama3', got 'yarn'",
     ),
-    "dynamic": ({"type": "dynamic", "factor": 2}, "got 'dynamic'"),
-    "longrope": ({"rope_type": "longrope"}, "got 'longrope'"),
     "mrope": ({"rope_type": "default", "mrope_section": [1]}, "only known ones, got 'mrope"),
     "list": ({"rope_type": ["linear"]}, "got a list"),
     "two kinds": (
@@ -304,15 +288,9 @@ BAD_ROPES = {
     "per layer": ({"full_attention": {"rope_type": "default"}}, "'full_attention'"),
     "no factor": ({"rope_type": "linear"}, "without 'factor'"),
     "factor null": ({"rope_type": "linear", "factor": None}, "without 'factor'"),
-    "factor 0": ({"rope_type": "linear", "factor": 0}, "factor: expected a number in 1..1e+06"),
     "factor below 1": ({"rope_type": "linear", "factor": 0.5}, "got 0.5"),
-    "factor true": ({"rope_type": "linear", "factor": True}, "got true"),
-    "factor text": ({"rope_type": "linear", "factor": "2"}, "factor: expected"),
-    "extra": ({"rope_type": "linear", "factor": 2, "beta_fast": 1}, "'beta_fast'"),
     "half a llama3": ({"rope_type": "llama3", "factor": 8}, "without 'low_freq_factor', 'high"),
     "equal factors": (LLAMA3 | {"low_freq_factor": 4.0}, "below high_freq_factor 4.0, got 4.0"),
-    "low 0": (LLAMA3 | {"low_freq_factor": 0}, "low_freq_factor: expected"),
-    "original": (LLAMA3 | {"original_max_position_embeddings": 8192.0}, "an integer in"),
     "partial": (
         {"rope_type": "default", "partial_rotary_factor": 0.5},
         "partial_rotary_factor: expected 1, got 0.5",

@@ -173,14 +173,11 @@ BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "a shape that is huge": (changed_state(shape=[1 << 40, 1 << 40]), "two sizes"),
     "a shape beyond 2^24": (changed_state(shape=[1, (1 << 24) + 1]), "two sizes"),
     "a shape up to 2^24": (changed_state(shape=[1, 1 << 24]), "elements of U8"),
-    "a shape that is negative": (changed_state(shape=[-32, -96]), "two sizes"),
     "a shape of true": (changed_state(shape=[True, 3072]), "two sizes"),
     "a shape of fractions": (changed_state(shape=[32.0, 96.0]), "two sizes"),
-    "three sizes": (changed_state(shape=[32, 96, 1]), "two sizes"),
     "a shape that swaps": (changed_state(shape=[96, 32]), "instead of"),
     "a shape that is larger": (changed_state(shape=[33, 96]), "elements of U8"),
     "another block size": (changed_state(blocksize=128), "blocksize: expected 64"),
-    "a block size of text": (changed_state(blocksize="64"), "blocksize: expected 64"),
     "another type": (changed_state(quant_type="fp4"), "quant_type: expected 'nf4'"),
     "an unknown key": (changed_state(zero_point=1), "zero_point"),
     "no absmax": (removed(".absmax"), "all parts of nf4"),
@@ -201,7 +198,6 @@ BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {
                 [:-1] + b"}", np.uint8)}), "content"),
     "an offset beyond float32": (changed_state(nested_offset=1e300), "nested_offset: expected a"),
     "an offset of text": (changed_state(nested_offset="0"), "nested_offset: expected a"),
-    "an offset of true": (changed_state(nested_offset=True), "nested_offset: expected a"),
     "another nested block": (changed_state(nested_blocksize=128), "nested_blocksize: expected 256"),
     "another nested dtype": (changed_state(nested_dtype="float16"), "nested_dtype"),
     "no nested map": (removed(".nested_quant_map"), "all parts of nf4"),
@@ -214,7 +210,6 @@ BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {
 BAD_INT8: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "no scales": (removed("_scale"), "_scale' beside it, got none"),
     "scales of float32": (replaced("_scale", np.ones((32, 3), F32)), r"BF16 \[32, 3\]"),
-    "scales too few": (replaced("_scale", np.ones((32, 2), ml_dtypes.bfloat16)), r"BF16 \[32, 3\]"),
     "codes of another shape": (replaced("", np.zeros((96, 32), np.int8)), r"BF16 \[96, 1\]"),
     "columns that leave a group open": (
         replaced("", np.zeros((32, 80), np.int8)), r"in a multiple of 32, got I8 \[32, 80\]"),
@@ -248,8 +243,6 @@ def test_an_empty_quantization_config_is_none(tmp_path: Path) -> None:
 
 REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
     "gptq": ({"quant_method": "gptq", "bits": 4}, "'compressed-tensors', got 'gptq'"),
-    "awq": ({"quant_method": "awq"}, "'compressed-tensors', got 'awq'"),
-    "fp8": ({"quant_method": "fp8"}, "'compressed-tensors', got 'fp8'"),
     "no method": ({"bits": 4}, "got 'bits'"),
     "an object as method": ({"quant_method": {"a": 1}}, "an object"),
     "a text": ("nf4", "an object"),

@@ -127,10 +127,6 @@ def test_metadata_is_kept_and_may_be_absent(tmp_path: Path, metadata: dict[str, 
     assert SafetensorsFile(written(tmp_path, *given)).metadata == metadata
 
 
-def test_a_file_without_tensors_is_valid(tmp_path: Path) -> None:
-    assert read(tmp_path / "a", file_bytes(b"{}")) == {}
-
-
 @pytest.mark.parametrize(
     ("name", "dtype"), [("F8_E4M3", ml.float8_e4m3fn), ("F8_E5M2", ml.float8_e5m2)]
 )
@@ -185,7 +181,6 @@ BAD = {
     "7 bytes of a length": (bytes(7), f"{KIND}bytes 00"),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid", "a Git LFS pointer"),
     "zip": (b"PK\x03\x04" + bytes(60), "a zip archive"),
-    "GGUF": (b"GGUF" + bytes(60), "a GGUF file"),
     "page": (b"<!DOCTYPE html>" + bytes(60), "an error page"),
     "empty header": (file_bytes(b""), "'{' as first byte, got b''"),
     "one byte": (file_bytes(b"{"), "header: expected JSON"),
@@ -193,27 +188,20 @@ BAD = {
     "all ones": (file_bytes(GOOD, DATA, length=2**64 - 1), "bytes, got 18446744073709551615"),
     "one too long": (file_bytes(b"{}", length=3), "header length: expected at most 2 bytes, got 3"),
     "a space first": (file_bytes(b" {}     "), "'{' as first byte, got b' '"),
-    "an array": (file_bytes(b"[]      "), "'{' as first byte, got b'['"),
     "NUL at the end": (file_bytes(b"{}\0\0"), "header: expected JSON"),
-    "two objects": (file_bytes(b"{}{}"), "header: expected JSON"),
     "not UTF-8": (file_bytes(b'{"\xff": 1}'), "expected UTF-8, got other bytes at byte 2"),
-    "UTF-16": (file_bytes(b"{\0}\0"), "header: expected JSON"),
     "cut": (file_bytes(JSON.encode()[:-3], DATA), "header: expected JSON"),
     "NaN": (one("[NaN]"), "finite number, got NaN"),
     "1.0": (one("[2.0]"), "got 2.0"),
     "true": (one("[true]", dtype='"F64"'), "got true"),
     "text": (one('["2"]'), "got '2'"),
     "5 000 digits": (one(f"[{'9' * 5000}]"), "32 digits"),
-    "exponent": (one("[2e0]"), "got 2.0"),
     "negative": (one("[-2]"), "0..281474976710656, got -2"),
-    "two negative": (one("[-1,-2]"), "got -1"),
     "no list": (one("2"), "a list, got 2"),
     "nine sizes": (one("[2,1,1,1,1,1,1,1,1]"), "at most 8 sizes, got 9"),
     "unknown dtype": (one(dtype='"F33"'), "one that the format knows, got 'F33'"),
-    "lower case": (one(dtype='"f32"'), "got 'f32'"),
     "dtype of ESC": (one(dtype='"\\u001b[2J"'), r"'\x1b[2J'"),
     "dtype list": (one(dtype='["F32"]'), "a list"),
-    "dtype null": (one(dtype="null"), "got null"),
     "one offset": (one(offsets="[8]"), "[begin, end]"),
     "three offsets": (one(offsets="[0,4,8]"), "[begin, end]"),
     "reversed": (one(offsets="[8,0]"), "begin <= end, got [8, 0]"),
@@ -224,14 +212,12 @@ BAD = {
     "another key": (one(more=',"x":1'), "'x'"),
     "a key twice": (one(more=',"shape":[2]'), "'shape' twice"),
     "no object": (with_entry("3"), "data_offsets, got 3"),
-    "null": (with_entry("null"), "data_offsets, got null"),
     "deep": (with_entry("[" * 100_000), "nesting, got very many"),
     "wraps": (one(f"[{2**32},{2**32}]", "[0,0]"), "bits, got 0 bits"),
     "a million": (one("[1000000]", "[0,4]"), "32000000 bits, got 32 bits"),
     "too few": (one("[1]"), "32 bits, got 64 bits"),
     "half a byte": (one("[15]", dtype='"F4"'), "60 bits, got 64 bits"),
     "metadata list": (with_metadata([]), "a map of text to text, got a list"),
-    "metadata null": (with_metadata(None), "a map of text to text, got null"),
     "metadata number": (with_metadata({"format": 1}), "'format': expected text, got 1"),
     "metadata nested": (with_metadata({"format": {"a": "b"}}), "an object"),
     "a name twice": (
@@ -240,9 +226,7 @@ BAD = {
     ),
     "a long name": (file_bytes(LONG_NAME, bytes(8)), r"\x1b]0;title\x07"),
     "overlap": (with_spans([(0, 8), (4, 12)], 12), "8, the end of the one before, got 4 (an o"),
-    "same bytes": (with_spans([(0, 8), (0, 8)], 8), "got 0 (an overlap)"),
     "gap": (with_spans([(0, 8), (12, 20)], 20), "8, the end of the one before, got 12 (a gap)"),
-    "gap at the start": (with_spans([(4, 12)], 12), "0, the end of the one before, got 4"),
     "bytes after the last": (with_spans([(0, 8)], 12), "tensors up to its end, 12 bytes, got 8"),
     "no tensors": (with_spans([], 4), "tensors up to its end, 4 bytes, got 0"),
 }
