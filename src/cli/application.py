@@ -17,13 +17,11 @@ from typing import BinaryIO
 from .. import __version__, ml, trace
 from ..checkpoint import CheckpointError, FileMemoryError
 from ..inference import (
-    ChatFormatError,
     ContextFullError,
-    GrammarError,
+    InferenceError,
     Message,
     NumericError,
-    PromptError,
-    SamplingError,
+    PromptCacheError,
     as_messages,
 )
 from ..memory import NO_MEMORY_TEXT, is_lack_of_memory, readable_bytes
@@ -43,17 +41,15 @@ _EXPECTED = 'a text, or an object with "prompt" or "messages" alone'
 
 DONE, FAULT, USAGE, BAD_MODEL, NO_MEMORY, NUMERIC = range(6)
 
-# Every other error of ours is a bad model.
-_EXIT_CODES: dict[int, tuple[type[Exception], ...]] = {
-    USAGE: (
-        UsageError, PromptError, ContextFullError, SamplingError, ChatFormatError, GrammarError,
-        SaveError, KernelSettingError,
-    ),
-    FAULT: (DifferenceError,),
-    NO_MEMORY: (NotEnoughMemoryError, FileMemoryError, ml.TensorMemoryError),
-    NUMERIC: (NumericError,),
-    BAD_MODEL: (ml.LlamaBoltsError,),
-}  # fmt: skip
+# The first row that an error belongs to decides.
+_EXIT_CODES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
+    (FAULT, (DifferenceError,)),
+    (NUMERIC, (NumericError,)),
+    (NO_MEMORY, (NotEnoughMemoryError, FileMemoryError, ml.TensorMemoryError)),
+    (BAD_MODEL, (PromptCacheError,)),
+    (USAGE, (UsageError, InferenceError, SaveError, KernelSettingError)),
+    (BAD_MODEL, (ml.LlamaBoltsError,)),
+)
 
 
 def run(options: Options) -> int:
@@ -115,7 +111,7 @@ def _set_threads(options: Options, console: Console) -> None:
 
 def told(error: Exception) -> tuple[int, str]:
     """Return the exit code that an error ends the process with, and the line that tells it."""
-    of_kind = (code for code, kinds in _EXIT_CODES.items() if isinstance(error, kinds))
+    of_kind = (code for code, kinds in _EXIT_CODES if isinstance(error, kinds))
     code = NO_MEMORY if is_lack_of_memory(error) else next(of_kind, FAULT)
     if code == FAULT and not isinstance(error, DifferenceError):
         return code, f"internal fault: {error!r} (--verbose shows where)"
