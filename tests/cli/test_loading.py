@@ -16,9 +16,9 @@ from src import memory, ml
 from src.cli.arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, parse_arguments
 from src.cli.console import Console, UsageError
 from src.cli.loading import loading_line, open_model_to_run, open_session
-from src.inference import CHAT_FORMATS, InferenceEngine, Message, SamplingArgs, SamplingError
+from src.inference import CHAT_FORMATS, InferenceEngine, SamplingError
 from src.inference.engine import DEFAULT_SEQUENCE_LENGTH
-from src.model import QUANTIZATIONS, Model, forecast_memory, load_model
+from src.model import QUANTIZATIONS, forecast_memory, load_model
 from src.model.files import BUNDLED_MODEL
 from tests.cli.conftest import (
     ALPHABET,
@@ -95,22 +95,6 @@ def test_what_cannot_fit_is_refused_and_what_is_only_slow_is_warned_of(
         assert done.stderr.startswith(word)
         assert done.stderr.count(b"\n") == (1 if word else 0)
         assert done.stdout == (b"" if code else b"abcdefghijklmnopqrstuvwxyz\n")
-
-
-def test_the_context_that_fits_runs_and_one_position_more_does_not(
-    run, alphabet_model, monkeypatch
-):
-    needed = forecast_memory(alphabet_model, 4000, 64).needed
-    monkeypatch.setattr("src.memory.available_memory", lambda: needed + 12345)
-    flags = ("-m", alphabet_model, "-p", "x", "-q", "-c")
-    refused = run(*flags, "8000")
-    assert refused.returncode == 4
-    fitting = int(refused.stderr.split(b"a context of ")[1].split()[0])
-    assert 4000 <= fitting < 8000
-    assert run(*flags, str(fitting)).stdout == b"abcdefghijklmnopqrstuvwxyz\n"
-    again = run(*flags, str(fitting + 1))
-    assert again.returncode == 4
-    assert again.stderr.endswith(f"; a context of {fitting} would fit\n".encode())
 
 
 def test_a_quantized_model_answers_and_the_loading_line_says_so(run):
@@ -260,52 +244,23 @@ def test_a_bus_error_that_no_page_caused_ends_the_process_as_ever():
 
 ROWS = VOCABULARY + 8
 # Two such ids at the beginning, one in the middle of a character of two bytes, and the last row.
-ANSWER = [VOCABULARY, VOCABULARY + 1, *b"a\xc3", VOCABULARY + 2, *b"\xa9b", ROWS - 1]
-TEXT = "a\u00e9b"
-SAMPLING = [SamplingArgs(temperature=0.0), SamplingArgs(temperature=0.8, seed=5)]
+ANSWER = (VOCABULARY, VOCABULARY + 1, *b"a\xc3", VOCABULARY + 2, *b"\xa9b", ROWS - 1)
 
 
-@pytest.fixture(scope="module")
-def padded_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_padded_directory(tmp_path_factory.mktemp("padded"), ANSWER, ROWS)
-
-
-@pytest.fixture(scope="module")
-def padded(padded_model: Path) -> Model:
-    return load_model(padded_model)
-
-
-@pytest.mark.parametrize("sampling", SAMPLING, ids=["greedy", "sampled"])
-def test_it_can_be_drawn_and_adds_nothing_to_the_text(padded, sampling):
-    engine, tokenizer = InferenceEngine(padded, 64), padded.tokenizer
-    prompt = tokenizer.encode("x\n", bos=True, eos=False)
-    for steps in (
-        list(engine.generate(prompt, sampling=sampling)),
-        list(engine.generate([*prompt, ROWS - 1, 10], sampling=sampling)),
-        list(engine.chat([Message("user", "x")], sampling=sampling, chat_format="llama3")),
-    ):
-        assert [step.token_id for step in steps] == [*ANSWER, EOT_ID]
-        assert "".join(step.text for step in steps) == TEXT
-        assert steps[-1].stop_reason == "eot"
-        assert tokenizer.decode([step.token_id for step in steps[:-1]]) == TEXT
-
-
-def test_no_text_becomes_such_an_id_and_none_is_beyond_the_rows(padded):
-    tokenizer = padded.tokenizer
-    assert tokenizer.vocab_size == ROWS
-    assert max(tokenizer.encode("any text \u00e9", bos=True, eos=True)) < VOCABULARY
-    assert not tokenizer.is_special(ROWS - 1)
-    with pytest.raises(Exception, match=f"got id {ROWS}, V = {ROWS}"):
-        tokenizer.decode([ROWS])
-
-
-def test_the_chat_goes_on_after_it(padded_model, capsys):
-    session = session_of(padded_model, "-c", "300", "--seed", "3")
-    for _ in range(2):
-        session.ask("Hello")
-        assert session.turns[-1].answer == TEXT
+@pytest.mark.parametrize("flags", [("--temperature", "0"), ("--temperature", "0.8", "--seed", "5")])
+def test_an_id_beyond_the_tokens_can_be_drawn_and_adds_nothing_to_the_text(tmp_path, capsys, flags):
+    session = session_of(write_padded_directory(tmp_path, ANSWER, ROWS), "-c", "300", *flags)
+    for _ in range(2):  # the chat goes on after it
+        answer = session.ask("Hello")
+        assert answer.ids == (*ANSWER, EOT_ID)
+        assert (answer.text, answer.stop_reason) == ("a\u00e9b", "eot")
+    assert session.tokenizer.decode(ANSWER) == "a\u00e9b"
     rows = [line.split()[1:] for line in reply(capsys, session, "/show tokens").splitlines()]
     assert ["97", "61", "'a'"] in rows
+    prompt = [*session.tokenizer.encode("any text \u00e9", bos=True, eos=True), ROWS - 1, 10]
+    assert max(prompt[:-2]) < VOCABULARY
+    steps = session.engine.generate(prompt, sampling=session.settings.sampling)
+    assert [step.token_id for step in steps] == [*ANSWER, EOT_ID]
 
 
 UNKNOWN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
