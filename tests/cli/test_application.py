@@ -65,12 +65,6 @@ def test_a_directory_without_a_model_is_a_bad_model_with_a_traceback_if_verbose(
     assert b"Traceback" in run("-m", tmp_path / name, "-p", "x", "-v").stderr
 
 
-def test_a_path_with_control_characters_is_shown_escaped(run, tmp_path):
-    code, line = refusal(run, "-m", tmp_path / "a\x1b]0;b\x07\u202e")
-    assert code == 3
-    assert r"\x1b]0;b\x07\u202e" in line
-
-
 def test_a_missing_tokenizer_is_a_bad_model(run, reciting):
     directory = reciting(b"abc")
     (directory / "tokenizer.model").unlink()
@@ -79,16 +73,6 @@ def test_a_missing_tokenizer_is_a_bad_model(run, reciting):
     for part in ("Meta's layout (base64", "tokenizer.json or", "Hugging Face's"):
         assert part in line
     assert line.endswith("got 'consolidated.00.pth', 'params.json' (2 in all)")
-
-
-def test_a_cache_beyond_the_memory_is_refused_with_the_arithmetic(run, alphabet_model, monkeypatch):
-    monkeypatch.setattr("src.memory.available_memory", lambda: 1 << 20)
-    code, line = refusal(run, "-m", alphabet_model, "-c", "2000")
-    assert code == 4
-    assert "1.0 MiB" in line
-    assert "2 * 1 layers * 2000 positions * 2 heads * 128 * 2 bytes" in line
-    monkeypatch.undo()
-    assert run("-m", alphabet_model, "-c", "2000", stdin=b"x").returncode == 0
 
 
 def test_logits_that_are_no_numbers_are_a_numeric_error(run, reciting):
@@ -104,11 +88,6 @@ def threads_as_before() -> Iterator[None]:
     ml.set_num_threads(before)
 
 
-def test_the_number_of_threads_is_set(run, alphabet_model):
-    assert run("-m", alphabet_model, "-p", "x", "-q", "-t", "1").stderr == b""
-    assert ml.get_num_threads() == 1
-
-
 def test_threads_that_a_serial_build_lacks_are_a_warning(run, alphabet_model, monkeypatch):
     monkeypatch.setattr(kernels, "_most_threads", 1)
     serial = ml.build_info() | {"threading": "serial"}
@@ -117,6 +96,7 @@ def test_threads_that_a_serial_build_lacks_are_a_warning(run, alphabet_model, mo
     assert done.returncode == 0
     assert done.stderr == b"warning: --threads 2: the kernels use 1: built without threads\n"
     assert run("-m", alphabet_model, "-p", "x", "-q", "-t", "1").stderr == b""
+    assert ml.get_num_threads() == 1
 
 
 def test_verbose_tells_more_of_a_good_run(run, alphabet_model):

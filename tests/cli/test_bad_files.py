@@ -103,8 +103,17 @@ def hugging_face_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_hugging_face_directory(directory, CONFIG, random_arrays(CONFIG))
 
 
-def check_refusal(run: Run, valid: Path, directory: Path, name: str, make: Make, word: str) -> None:
-    shutil.copytree(valid, directory)
+CASES = {
+    name: (layout, *case)
+    for layout, cases in (("alphabet_model", META), ("hugging_face_model", HUGGING_FACE))
+    for name, case in cases.items()
+}
+
+
+@pytest.mark.parametrize(("layout", "name", "make", "word"), CASES.values(), ids=CASES)
+def test_a_bad_file_is_one_line(request, run, tmp_path, layout, name, make, word):
+    directory = tmp_path / "model"
+    shutil.copytree(request.getfixturevalue(layout), directory)
     assert run("-m", directory, "--metadata").returncode == 0  # the valid twin
     make(directory / name)
     before = time.process_time()
@@ -112,16 +121,6 @@ def check_refusal(run: Run, valid: Path, directory: Path, name: str, make: Make,
     assert time.process_time() - before < 2  # 1 s for a file of 1 MiB, and what is around it
     assert word in line
     assert len(line) < LONGEST_LINE + 2 * len(str(directory))
-
-
-@pytest.mark.parametrize("case", META.values(), ids=META)
-def test_a_bad_file_in_metas_layout_is_one_line(run, alphabet_model, tmp_path, case):
-    check_refusal(run, alphabet_model, tmp_path / "model", *case)
-
-
-@pytest.mark.parametrize("case", HUGGING_FACE.values(), ids=HUGGING_FACE)
-def test_a_bad_file_in_hugging_faces_layout_is_one_line(run, hugging_face_model, tmp_path, case):
-    check_refusal(run, hugging_face_model, tmp_path / "model", *case)
 
 
 @pytest.mark.parametrize("path", ["x" * 300, "/".join(["y" * 200] * 30), "\x1b[2J\u202e"])

@@ -72,9 +72,7 @@ def test_no_tokenizer_is_needed_and_controls_of_a_path_are_escaped(
     assert b"\x1b" not in done.stdout
 
 
-def test_a_bad_model_and_logits_that_are_no_numbers_have_no_table(run, tmp_path, reciting):
-    done = run("-m", tmp_path, "--bench")
-    assert (done.returncode, done.stdout) == (3, b"")
+def test_logits_that_are_no_numbers_have_no_table(run, reciting):
     done = run("-m", reciting(b"abc", poisoned=True), "--bench")
     assert (done.returncode, done.stdout) == (5, b"")
 

@@ -293,9 +293,6 @@ def test_a_question_without_an_answer_leaves_no_trace_in_show_prompt(session, ty
     session.unanswered = "three"
     assert typed("/show prompt") == prompt
     assert "two" in prompt
-    session.ask("four")
-    prompt = typed("/show prompt")
-    assert prompt.index("two") < prompt.index(ALPHABET) < prompt.index("four")
 
 
 def test_an_unknown_template_is_refused_in_one_line_that_names_the_flag(run, with_template):
