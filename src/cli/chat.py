@@ -3,15 +3,14 @@
 import contextlib
 import signal
 import sys
-from collections.abc import Collection, Iterable
-from types import FrameType
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
-from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import create_output
@@ -65,19 +64,19 @@ def chat(session: Session, *, shows_examples: bool) -> None:
         session.console.reply("\n".join(example_lines()))
         session.console.note("/examples N asks one of them")
     can_edit = session.console.can_edit_lines and sys.stdin.isatty()  # mpirun passes on lines
-    reader = LineEditor() if can_edit else PlainReader(session.console)
+    read = LineEditor().read if can_edit else partial(read_plain, session.console)
     while True:
         # Ctrl-C may also come while one of the exceptions below is dealt with.
         with contextlib.suppress(KeyboardInterrupt):
             session.console.reply("")  # sets the prompt apart from what stands above it
-            if not _take_turn_or_say_why_not(session, reader):
+            if not _take_turn_or_say_why_not(session, read):
                 return
 
 
-def _take_turn_or_say_why_not(session: Session, reader: "PlainReader | LineEditor") -> bool:
+def _take_turn_or_say_why_not(session: Session, read: Callable[[], str | None]) -> bool:
     """Take a turn, or say in a line what is wrong; return whether the chat goes on."""
     try:
-        _take_turn(session, reader)
+        _take_turn(session, read())
     except KeyboardInterrupt:
         session.console.reply("")
     except EOFError:
@@ -88,9 +87,8 @@ def _take_turn_or_say_why_not(session: Session, reader: "PlainReader | LineEdito
     except CheckpointError:
         raise
     except ContextFullError as error:
-        with_it, how = "with the conversation ", _HOW_TO_MAKE_ROOM
-        if not session.turns:
-            with_it, how = "", f"shorten it; {_MORE_ROOM}"
+        with_it = "with the conversation " if session.turns else ""
+        how = _HOW_TO_MAKE_ROOM if session.turns else f"shorten it; {_MORE_ROOM}"
         session.console.error(
             f"the message does not fit: {with_it}it takes {error.tokens} tokens, and the context "
             f"has {error.positions}; {how}"
@@ -102,9 +100,8 @@ def _take_turn_or_say_why_not(session: Session, reader: "PlainReader | LineEdito
     return True
 
 
-def _take_turn(session: Session, reader: "PlainReader | LineEditor") -> None:
-    """Read one message or command and do what it asks for."""
-    typed = reader.read()
+def _take_turn(session: Session, typed: str | None) -> None:
+    """Do what a message or a command asks for; None is Ctrl-C where nothing was typed."""
     if typed is None:
         session.console.reply(_HOW_TO_LEAVE)
         return
@@ -125,43 +122,24 @@ def _take_turn(session: Session, reader: "PlainReader | LineEditor") -> None:
         session.console.note(_HINTS[last.stop_reason])
 
 
-class PlainReader:
-    """Reads lines that the terminal itself lets edit."""
+def read_plain(console: Console) -> str | None:
+    """Read a message as it was typed, triple quotes included: a line, or an open block.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def read(self) -> str | None:
-        """Read a message as it was typed, triple quotes included: a line, or an open block.
-
-        Ctrl-C drops it, and gives None where nothing was typed. Ctrl-D, or the end of the input,
-        raises EOFError.
-        """
-        text = ""
-        try:
-            text = self._line(PROMPT)
-            while block_is_open(text):
-                text += "\n" + self._line(CONTINUATION)
-        except KeyboardInterrupt:
-            self._console.reply("")  # what was typed stands before it
-            return "" if text else None
-        return text
-
-    def _line(self, prompt: str) -> str:
-        self._console.ask(prompt)
-
-        def suspend(number: int, _frame: FrameType | None) -> None:
-            """Stop as by Ctrl-Z, and show the prompt again; what was typed the terminal drops."""
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-            signal.signal(number, suspend)
-            self._console.ask(prompt)
-
-        with on_signal(signal.SIGTSTP, suspend):
+    The terminal itself lets the line be edited. Ctrl-C drops what was typed, and gives None where
+    nothing was. Ctrl-D, or the end of the input, raises EOFError.
+    """
+    text, prompt = "", PROMPT
+    try:
+        while not text or block_is_open(text):
+            console.ask(prompt)
             line = sys.stdin.buffer.readline()
-        if not line.endswith(b"\n"):
-            raise EOFError  # also after a part of a line: nobody said that it was finished
-        return line.decode("utf-8", "replace").rstrip("\r\n")
+            if not line.endswith(b"\n"):
+                raise EOFError  # also after a part of a line: nobody said that it was finished
+            text, prompt = f"{text}{line.decode('utf-8', 'replace')}", CONTINUATION
+    except KeyboardInterrupt:
+        console.reply("")  # what was typed stands before it
+        return "" if text else None
+    return text.rstrip("\r\n")
 
 
 def block_is_open(text: str) -> bool:
@@ -198,7 +176,6 @@ class LineEditor:
             [("bold" if has_colour() else "", PROMPT)],
             prompt_continuation=CONTINUATION,
             multiline=Condition(lambda: block_is_open(get_app().current_buffer.text)),
-            history=InMemoryHistory(),
             completer=CommandCompleter(),
             # A menu below the line would keep eight lines free for itself and move the prompt up.
             complete_style=CompleteStyle.READLINE_LIKE,
@@ -209,7 +186,7 @@ class LineEditor:
         )
 
     def read(self) -> str | None:
-        """Read a message; see `PlainReader.read`."""
+        """Read a message; see `read_plain`."""
         is_pressed = False
 
         def press(*_: object) -> None:

@@ -210,11 +210,12 @@ SHELL = ["sh", "-c", 'set -m; "$@"; echo suspended $?; read line; fg', "sh"]
 
 
 @pytest.mark.parametrize("terminal", EITHER)
-def test_ctrl_z_suspends_and_the_prompt_is_back_afterwards(open_chat, alphabet_model, terminal):
+def test_ctrl_z_suspends_and_the_chat_goes_on_afterwards(open_chat, alphabet_model, terminal):
     child = open_chat("-m", alphabet_model, prefix=SHELL, TERM=terminal)
     child.sendcontrol("z")
     child.expect_exact("suspended")
-    child.say("")
+    child.sendline("")
+    child.expect_exact("@")  # fg says what goes on
     answered(child)
     assert child.code("d") == 0
 

@@ -4,7 +4,6 @@ import itertools
 import json
 import random
 import signal
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -178,17 +177,16 @@ def test_attached_text_goes_before_one_question(session):
 def test_memory_that_is_refused_is_one_line_and_the_chat_goes_on(session, monkeypatch, capsys):
     session.ask("Hello")
     lines = iter(["more", "and more"])
-    reader = SimpleNamespace(read=lambda: next(lines))
 
     def refuse(*_arguments: object, **_named: object) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:
         patch.setattr(session.tokenizer, "encode", refuse)
-        assert chat._take_turn_or_say_why_not(session, reader)
+        assert chat._take_turn_or_say_why_not(session, lambda: next(lines))
     assert session.turns == [Turn("Hello", ALPHABET)]
     assert capsys.readouterr().err == "error: memory: the system refused the allocation\n"
-    assert chat._take_turn_or_say_why_not(session, reader)
+    assert chat._take_turn_or_say_why_not(session, lambda: next(lines))
     assert session.turns[-1] == Turn("and more", ALPHABET)
 
 
