@@ -302,7 +302,9 @@ def piece(tokenizer: Tokenizer, token: int) -> str:
 
 
 def token_table(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Return a line per token: its place, id, bytes and text; and how many there are."""
+    """Return a line per token: its place, id, bytes and text; and how many there are, if any."""
+    if not ids:
+        return ""
     rows = [["", "id", "bytes", "text"]]
     for place, token in enumerate(ids):
         is_special = tokenizer.is_special(token)

@@ -195,11 +195,6 @@ def _switched(command: str, argument: str, is_on: bool) -> bool:
     return argument == "on" if argument else is_on
 
 
-def _show_model(session: Session) -> str:
-    found = None if session.completion else session.chat_format
-    return "\n".join(model_parts(session.engine, found))
-
-
 def _show_params(session: Session) -> str:
     lines = [*session.settings.lines(), f"system prompt: {session.system or 'none'}"]
     if not session.completion:
@@ -210,15 +205,6 @@ def _show_params(session: Session) -> str:
     if session.attached:
         lines.append(f"read, to go before the next message: {len(session.attached)} characters")
     return "\n".join(lines)
-
-
-def _show_prompt(session: Session) -> str:
-    return session.tokenizer.decode(session.prompt_ids()) or _NOTHING_YET
-
-
-def _show_tokens(session: Session) -> str:
-    ids = session.history_ids()
-    return token_table(session.tokenizer, ids) if ids else _NOTHING_YET
 
 
 def _show_cache(session: Session) -> str:
@@ -233,12 +219,6 @@ def _show_cache(session: Session) -> str:
         f"{readable_bytes(context.nbytes)}; {position} a position, "
         f"{counted(layers, 'layer')} * {position // layers}",
     ]
-    if session.last is not None and (stats := session.last.stats) is not None:
-        lines.append(
-            f"reuse: of the last prompt's {stats.prompt_tokens} tokens, {stats.cached_tokens} were "
-            f"in the cache and {stats.prompt_tokens - stats.cached_tokens} were run; "
-            f"{stats.new_tokens} new ones were drawn"
-        )
     if history := session.history_ids():
         pairs = zip(history, cached, strict=False)
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -250,11 +230,11 @@ def _show_cache(session: Session) -> str:
 
 
 _TOPICS: dict[str, Callable[[Session], str]] = {
-    "model": _show_model,
+    "model": lambda s: "\n".join(model_parts(s.engine, None if s.completion else s.chat_format)),
     "params": _show_params,
-    "prompt": _show_prompt,
+    "prompt": lambda s: s.tokenizer.decode(s.prompt_ids()) or _NOTHING_YET,
     "cache": _show_cache,
-    "tokens": _show_tokens,
+    "tokens": lambda s: token_table(s.tokenizer, s.history_ids()) or _NOTHING_YET,
 }
 
 
@@ -284,18 +264,12 @@ def _cause(tokenizer: Tokenizer, last: Answer, stats: GenerationStats, positions
             token = last.ids[-1]
             return f"the model drew {piece(tokenizer, token)} (token {token}), which ends an answer"
         case "max tokens":
-            return (
-                f"{new} drawn, as many as max_tokens allows; the model had not ended its answer; "
-                "/continue goes on"
-            )
+            return f"{new} drawn, as many as max_tokens allows; /continue goes on"
         case "stop string":
             stops = " or ".join(map(repr, last.settings.stop))
             return f"the text came to {stops}, which ends an answer"
         case "context full":
-            return (
-                f"prompt and answer filled all {positions} positions of the context; the model had "
-                "not ended its answer"
-            )
+            return f"prompt and answer filled all {positions} positions of the context"
     return f"Ctrl-C came after {new}; /continue goes on, /regen asks again"
 
 

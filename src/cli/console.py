@@ -214,6 +214,7 @@ class _Output:
         self._is_needed = is_needed
         self._stream = stream  # None: the process was started with it closed
         self.is_terminal = stream is not None and stream.isatty()
+        self.has_colour = self.is_terminal and has_colour()
         self._raw: io.FileIO | None = None
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that is not UTF-8 shows "?" for what it cannot encode.
@@ -239,7 +240,12 @@ class _Output:
                 self._stream.write(text)
                 self._stream.flush()
             else:
-                _write_all(self._raw, text.encode(self._stream.encoding, "replace"))
+                data = text.encode(self._stream.encoding, "replace")
+                while data:
+                    written = self._raw.write(data)
+                    if written is None:  # another process set the descriptor not to wait, perhaps
+                        select.select([], [self._raw], [])
+                    data = data[written or 0 :]
         except OSError as error:
             with open(os.devnull, "w") as nowhere:  # else the flush at exit fails again, and aloud
                 os.dup2(nowhere.fileno(), self._stream.fileno())
@@ -273,20 +279,6 @@ class _Output:
         if self.has_colour:
             return text.getvalue()
         return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
-
-    @property
-    def has_colour(self) -> bool:
-        return self.is_terminal and has_colour()
-
-
-def _write_all(raw: io.FileIO, data: bytes) -> None:
-    """Write bytes to a descriptor, also where the system takes them in parts."""
-    while data:
-        written = raw.write(data)
-        if written is None:  # the descriptor was set not to wait, by another process perhaps
-            select.select([], [raw], [])
-        else:
-            data = data[written:]
 
 
 def is_capable_terminal() -> bool:

@@ -56,9 +56,9 @@ def load_chat(session: Session, argument: str) -> str:
     path = named_path(argument)
     chat = read_chat(path)
     if chat.completion != session.completion:
-        kinds = ("a chat", "continued texts")
-        got = f"{kinds[chat.completion]} ({'' if chat.completion else 'without '}--completion)"
-        raise _wrong(path, f"saved chat: expected {kinds[session.completion]}, got {got}")
+        kinds = ("a chat (without --completion)", "continued texts (--completion)")
+        expected, got = kinds[session.completion], kinds[chat.completion]
+        raise _wrong(path, f"saved chat: expected {expected}, got {got}")
     try:
         session.restore(chat.system, chat.turns, chat.settings)
     except InferenceError as error:  # no room, or a system prompt where the format has none

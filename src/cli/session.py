@@ -172,13 +172,9 @@ class Session:
 
     def history_ids(self) -> list[int]:
         """Return the token ids of the history as the model sees them; none when it is empty."""
-        if self.completion:
-            text = "".join(turn.question + turn.answer for turn in self.turns[-1:])
-            return self._encoded(text) if text else []
-        messages = self.messages(self.turns)
-        if not messages:
-            return []
-        return encode_chat(self.tokenizer, messages, False, self.chat_format.name)
+        text = "".join(turn.question + turn.answer for turn in self.turns[-1:])
+        request = text if self.completion else self.messages(self.turns)
+        return self._encoded(request, False) if request else []
 
     def messages(self, turns: Sequence[Turn], question: str | None = None) -> list[Message]:
         """Return the messages of a history, and of what is asked next, if anything is."""
@@ -188,12 +184,12 @@ class Session:
     def _request(self, before: Sequence[Turn], question: str) -> str | list[Message]:
         return question if self.completion else self.messages(before, question)
 
-    def _encoded(self, request: str | list[Message]) -> list[int]:
-        """Return the ids of a text to continue, or of messages with the answer opened."""
+    def _encoded(self, request: str | list[Message], opens_answer: bool = True) -> list[int]:
+        """Return the ids of a text, or of messages."""
         if isinstance(request, str):
             return self.tokenizer.encode(request, bos=self.tokenizer.adds_bos, eos=False)
         name, think = self.chat_format.name, self.settings.think != "off"
-        return encode_chat(self.tokenizer, request, chat_format=name, think=think)
+        return encode_chat(self.tokenizer, request, opens_answer, name, think)
 
     def answer_apart(self, request: str | list[Message], line: int | None = None) -> Answer:
         """Answer a text to continue, or a conversation, and leave the history as it is.
