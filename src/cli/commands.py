@@ -299,7 +299,7 @@ COMMANDS = {
     "/system": Command("TEXT", 'set the system prompt; "" removes it; no TEXT shows it', _system),
     "/set": Command("NAME VALUE", "change a setting; no NAME VALUE lists all", _set, SETTINGS),
     "/show": Command("WHAT", "WHAT is model, params, prompt, cache or tokens", _show, _TOPICS),
-    "/save": Command("FILE", "write the chat to FILE.json, or FILE.md to read", save_chat, None),
+    "/save": Command("FILE", "write the chat to a file, as JSON", save_chat, None),
     "/load": Command("FILE", "go on with a saved chat, in place of this one", load_chat, None),
     "/read": Command("FILE", "put a text file before the next message", attach_text, None),
     "/examples": Command("[N]", "prompts to try; N asks one, in a new chat", _examples),

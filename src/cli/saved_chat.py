@@ -1,4 +1,4 @@
-"""`/save`, `/load` and `/read`: a chat as JSON or Markdown, and texts that go into one."""
+"""`/save`, `/load` and `/read`: a chat as JSON, and texts that go into one."""
 
 import json
 import os
@@ -11,7 +11,6 @@ from ..inference import InferenceError, SamplingError
 from ..untrusted import (
     JSON_KINDS,
     described,
-    escape_controls,
     json_controls,
     label_of,
     parse_strict_json,
@@ -29,7 +28,6 @@ _FORMAT = "llama-bolts chat"
 _VERSION = 1
 LARGEST = 1 << 23  # bytes of a chat; more text than fits the longest context of a Llama
 _LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llama
-_MARKDOWN = f"<!-- {_FORMAT} -->\n"
 # Settings that chats of version 0.1.0 lack.
 _ADDED = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
 _SETTINGS = [name for name in SETTINGS if name != "think"]
@@ -43,8 +41,7 @@ def save_chat(session: Session, argument: str) -> str:
     model = str(session.engine.model.source_directory)
     turns = tuple(session.turns)
     write_chat(path, SavedChat(model, session.completion, session.settings, session.system, turns))
-    uses = {".json": "", ".md": " (to be read; /load needs a FILE.json)"}
-    use = uses.get(path.suffix.lower(), " (as JSON, which /load reads)")
+    use = "" if path.suffix.lower() == ".json" else " (as JSON, which /load reads)"
     return f"saved: {_answers(len(turns))} and the settings, in {label_of(path)}{use}"
 
 
@@ -112,15 +109,11 @@ class SavedChat:
 
 
 def write_chat(path: Path, chat: SavedChat) -> None:
-    """Write a chat to a file that is new or holds a saved chat: `*.md` as Markdown, else JSON.
-
-    After a UsageError the file is as it was.
-    """
-    is_markdown = path.suffix.lower() == ".md"
-    content = chat_as_markdown(chat) if is_markdown else chat_as_json(chat)
+    """Write a chat to a file that is new or holds one; after a UsageError it is as it was."""
+    content = chat_as_json(chat)
     if len(content) > LARGEST:
         raise _wrong(path, f"chat: expected at most {LARGEST} bytes, got {len(content)}")
-    if os.path.isfile(path) and os.path.getsize(path) and not _is_saved_chat(path, is_markdown):
+    if os.path.isfile(path) and os.path.getsize(path) and not _is_saved_chat(path):
         raise _wrong(path, "expected a new file or a saved chat, got another file")
     write_whole(path, [content], UsageError)
 
@@ -128,8 +121,6 @@ def write_chat(path: Path, chat: SavedChat) -> None:
 def read_chat(path: Path) -> SavedChat:
     """Read the chat in a file; raise UsageError where there is none that can be restored."""
     content = read_whole(path, LARGEST, UsageError)
-    if content.startswith(_MARKDOWN.encode()):
-        raise _wrong(path, "saved chat: expected JSON, got Markdown of /save")
     try:
         return _parse_chat(content)
     except (ValueError, SamplingError) as error:
@@ -151,19 +142,8 @@ def chat_as_json(chat: SavedChat) -> bytes:
     return f"{json_controls(replace_surrogates(text))}\n".encode()
 
 
-def chat_as_markdown(chat: SavedChat) -> bytes:
-    """Return a chat as Markdown in UTF-8, with a section per message; controls are escaped."""
-    settings = ", ".join(" ".join(line.split()) for line in chat.settings.lines())
-    parts = [f"# A chat\n\nModel: {chat.model}\n\nSettings: {settings}\n"]
-    for message in messages_of(chat.system, chat.turns):
-        parts.append(f"## {message.role.capitalize()}\n\n{message.content}\n")
-    return (_MARKDOWN + escape_controls("\n".join(parts))).encode()
-
-
-def _is_saved_chat(path: Path, is_markdown: bool) -> bool:
+def _is_saved_chat(path: Path) -> bool:
     try:
-        if is_markdown:
-            return read_whole(path, LARGEST, UsageError).startswith(_MARKDOWN.encode())
         return read_json_object(path, LARGEST, UsageError).get("format") == _FORMAT
     except UsageError:
         return False
