@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -119,20 +120,21 @@ class AnswerText:
     """Turns chosen tokens into text and sees when the answer ends.
 
     Without a tokenizer, texts are empty and no token ends it; a stop string is then a PromptError.
-    The text of `answer_ids`, which were drawn before, comes with that of the next token.
     """
 
     def __init__(
-        self, model: Model, stop: Sequence[str], end_ids: Collection[int], new_text: bool,
-        answer_ids: Sequence[int],
-    ) -> None:  # fmt: skip
+        self, model: Model, stop: Sequence[str], end_ids: Collection[int], new_text: bool
+    ) -> None:
         tokenizer = model.tokenizer
         if stop and tokenizer is None:
             raise PromptError("[generate] stop needs a tokenizer: the model's directory holds none")
         self._stops = StopStrings((stop,) if isinstance(stop, str) else stop)
         self._decoder = None if tokenizer is None else StreamDecoder(tokenizer, first=new_text)
         self._stop_ids = frozenset() if tokenizer is None else model.stop_ids.union(end_ids)
-        self._begun = ""
+        self._begun = ""  # what comes with the next token
+
+    def begin(self, answer_ids: Sequence[int]) -> None:
+        """Take tokens that were drawn before; their text comes with that of the next one."""
         self._begun = "".join([self.push(token)[0] for token in answer_ids])
 
     def push(self, token: int) -> tuple[str, str | None]:
@@ -206,7 +208,8 @@ class Answer:
         check_whole("candidates", candidates, 0)
         model.checkpoint.check_unchanged()
         self._model, self._mask, self._candidates = model, mask, candidates
-        self._text = AnswerText(model, stop, end_ids, new_text, answer_ids)
+        self._text = AnswerText(model, stop, end_ids, new_text)
+        self._text.begin(answer_ids)
         room = sequence_length - len(self.ids)
         self.limit = room if max_new_tokens is None else min(room, max_new_tokens)  # tokens to draw
         self._at_limit = "max tokens" if self.limit == max_new_tokens else "context full"
@@ -233,7 +236,11 @@ class Answer:
         """
         while True:
             started, following = clock(), None
-            step = self._step(logits)
+            try:
+                step = self._step(logits)
+            except (NumericError, CheckpointError):  # what is cached may be wrong too
+                self._cached.clear()
+                raise
             if self._drafter is not None and not self.is_over:
                 following = self._drafter.observe(self.newest)
             self.stats.decode_seconds += clock() - started
@@ -272,33 +279,24 @@ class Answer:
         mark(21, details={"token": token, "text": shown, "stop_reason": reason})
         if reason is None:
             return Step(token, shown, choice=choice)
-        try:  # no answer is complete that weights may have spoiled which were rewritten
-            self._model.checkpoint.check_unchanged()
-        except CheckpointError:
-            self._cached.clear()
-            raise
+        # No answer is complete that weights may have spoiled which were rewritten.
+        self._model.checkpoint.check_unchanged()
         self.is_over = True
         return Step(token, shown, reason, self.stats, choice)
 
     def _choose(self, logits: Logits) -> tuple[int, Choice | None]:
-        """Draw a token; forget the cache when the logits show that it holds no numbers."""
+        """Draw a token and say how, if that is asked for."""
         sampler, position = self.sampler, len(self.ids) + self.stats.new_tokens
         if self._mask is not None:
             logits = _masked(logits, self._mask.allowed())
-        try:
-            drawn = sampler.sample(logits, position)
-        except NumericError:
-            self._cached.clear()
-            raise
+        drawn = sampler.sample(logits, position)
         token = next(self._forced, drawn)
-        choice = None
-        if self._candidates:
-            choice = explain_choice(sampler, logits, token, position, self._candidates)
+        explained = partial(explain_choice, sampler, logits, token, position)
+        choice = explained(self._candidates) if self._candidates else None
         if is_on():
             details = {
                 "sampling": sampler.args, "seed": sampler.seed, "random": sampler.last_random,
-                "token": token,
-                "choice": explain_choice(sampler, logits, token, position, TRACED_CANDIDATES),
+                "token": token, "choice": explained(TRACED_CANDIDATES),
             }  # fmt: skip
             if drawn != token:
                 details["drawn"] = drawn

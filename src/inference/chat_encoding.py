@@ -6,9 +6,8 @@ table names, and a template that the table does not know is unknown.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from ..tokenizer import Tokenizer
@@ -32,65 +31,62 @@ TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 _QUESTION, _ANSWER = "'[INST] '+message['content']+", "message['content']+eos_token"
 _CHATML = "'<|im_start|>'+message['role']+'\n'+message['content']+'<|im_end|>'"
 
-# A format, what its template contains, and what it does not, as `_uniform` writes it; in order.
-_TEMPLATE_RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("deepseek-r1", ("'<｜User｜>'+", "'<｜Assistant｜><think>\n'"), ()),
+# A format and texts that its template contains, as `_uniform` writes it, or with a `!` does not
+# contain; in order.
+_TEMPLATE_RULES: tuple[tuple[str, ...], ...] = (
+    ("deepseek-r1", "'<｜User｜>'+", "'<｜Assistant｜><think>\n'"),
     (
         "deepseek-r1-2025-01",
-        ("'<｜User｜>'+", "'<｜Assistant｜>'", "<｜end▁of▁sentence｜>"),
-        ("<think>\n",),
+        "'<｜User｜>'+",
+        "'<｜Assistant｜>'",
+        "<｜end▁of▁sentence｜>",
+        "!<think>\n",
     ),
-    ("llama3", ("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"), ()),
-    ("smollm2", (_CHATML, "assistant named SmolLM, trained by Hugging Face<|im_end|>"), ()),
-    (
-        "qwen3",
-        (_CHATML, "enable_thinking is false", "'<think>\n\n</think>\n\n'", "last_query_index"),
-        (),
-    ),
-    ("qwen2.5", (_CHATML, "Alibaba Cloud. You are a helpful assistant.<|im_end|>"), ("<think>",)),
-    ("qwen2", (_CHATML, "'<|im_start|>system\nYou are a helpful assistant.<|im_end|>"), ()),
+    ("llama3", "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"),
+    ("smollm2", _CHATML, "assistant named SmolLM, trained by Hugging Face<|im_end|>"),
+    ("qwen3", _CHATML, "enable_thinking is false", "'<think>\n\n</think>\n\n'", "last_query_index"),
+    ("qwen2.5", _CHATML, "Alibaba Cloud. You are a helpful assistant.<|im_end|>", "!<think>"),
+    ("qwen2", _CHATML, "'<|im_start|>system\nYou are a helpful assistant.<|im_end|>"),
     (
         "smollm3",
-        (
-            "strftime_now('%d %B %Y')",
-            "Reasoning Mode: '+reasoning_mode+'",
-            "SmolLM, trained by Hugging Face. Your role as",
-            "/system_override",
-            "if xml_tools ",
-            "'\n\n' -}}\n {{- '<|im_end|>\n' -}}\n {%- endif",  # within the part about tools
-        ),
-        (),
+        "strftime_now('%d %B %Y')",
+        "Reasoning Mode: '+reasoning_mode+'",
+        "SmolLM, trained by Hugging Face. Your role as",
+        "/system_override",
+        "if xml_tools ",
+        "'\n\n' -}}\n {{- '<|im_end|>\n' -}}\n {%- endif",  # within the part about tools
     ),
-    ("granite", ("<|start_of_role|>assistant", "\nToday's Date: '+strftime_now('%B %d, %Y')"), ()),
+    ("granite", "<|start_of_role|>assistant", "\nToday's Date: '+strftime_now('%B %d, %Y')"),
     (
         "granite-3.0",
-        tuple(
+        *(
             f"'<|start_of_role|>{role}<|end_of_role|>'+message['content']+'<|end_of_text|>\n'"
             for role in ("system", "user", "assistant")
         ),
-        ("Today's Date",),
+        "!Today's Date",
     ),
-    ("chatml-bos", (_CHATML, "bos_token"), ("<|im_start|>system",)),
-    ("chatml", (_CHATML,), ("<|im_start|>system",)),
+    ("chatml-bos", _CHATML, "bos_token", "!<|im_start|>system"),
+    ("chatml", _CHATML, "!<|im_start|>system"),
     (
         "olmo2",
-        ("bos_token", "'<|user|>\n'+message['content']+'\n'", "eos_token+'\n'", "not loop.last"),
-        (),
+        "bos_token",
+        "'<|user|>\n'+message['content']+'\n'",
+        "eos_token+'\n'",
+        "not loop.last",
     ),
-    ("zephyr", ("'<|user|>\n'+message['content']+eos_token", "'<|assistant|>'"), ()),
-    ("llama2", ("<<SYS>>\n", "bos_token+'[INST] '+content.strip()+' [/INST]'"), ()),
-    ("llama2", ("<<SYS>>\n", "bos_token+'[INST] '+content|trim+' [/INST]'"), ()),
-    ("mistral-v1", (f"' {_QUESTION[1:]}' [/INST]'", f"' '+{_ANSWER}"), ()),
-    (
-        "mistral-v3",
-        (f"{_QUESTION}'[/INST]'", "' '+message['content']|trim+eos_token", "loop.last"),
-        (),
-    ),
-    ("mistral-v0.1-2023", (f"{_QUESTION}' [/INST]'", f"{_ANSWER}+' '"), ("<<SYS>>",)),
+    ("zephyr", "'<|user|>\n'+message['content']+eos_token", "'<|assistant|>'"),
+    ("llama2", "<<SYS>>\n", "bos_token+'[INST] '+content.strip()+' [/INST]'"),
+    ("llama2", "<<SYS>>\n", "bos_token+'[INST] '+content|trim+' [/INST]'"),
+    ("mistral-v1", f"' {_QUESTION[1:]}' [/INST]'", f"' '+{_ANSWER}"),
+    ("mistral-v3", f"{_QUESTION}'[/INST]'", "' '+message['content']|trim+eos_token", "loop.last"),
+    ("mistral-v0.1-2023", f"{_QUESTION}' [/INST]'", f"{_ANSWER}+' '", "!<<SYS>>"),
     (
         "mistral-v0.2-2023",
-        (f"{_QUESTION}' [/INST]'", _ANSWER),
-        ("<<SYS>>", f"' '+{_ANSWER}", f"{_ANSWER}+' '"),
+        f"{_QUESTION}' [/INST]'",
+        _ANSWER,
+        "!<<SYS>>",
+        f"!' '+{_ANSWER}",
+        f"!{_ANSWER}+' '",
     ),
 )
 
@@ -164,8 +160,8 @@ def find_chat_format(
 def format_of_template(template: str) -> str | None:
     """Return the name of the format that a template's text writes, or None for an unknown one."""
     text = _uniform(template)
-    for name, needed, excluded in _TEMPLATE_RULES:
-        if all(t in text for t in needed) and not any(t in text for t in excluded):
+    for name, *texts in _TEMPLATE_RULES:
+        if all((rule.removeprefix("!") in text) != rule.startswith("!") for rule in texts):
             return name
     return None
 
@@ -179,17 +175,10 @@ def format_of_tokens(tokenizer: Tokenizer) -> str | None:
 
 
 def read_template(directory: Path) -> str | None:
-    """Read the chat template of a model directory.
+    """Return the chat template of a model directory, or None; raise TokenizerError for a bad file.
 
-    Args:
-        directory: Holds `chat_template.jinja`, which is preferred, or `tokenizer_config.json` with
-            a `chat_template`: a text, or a list of named texts of which `default` counts.
-
-    Returns:
-        The text, or None where there is none.
-
-    Raises:
-        TokenizerError: A file cannot be read or is not what it has to be.
+    It is in `chat_template.jinja`, which is preferred, or in `tokenizer_config.json`: a text, or a
+    list of named texts of which `default` counts.
     """
     path = directory / TEMPLATE_FILE
     if os.path.exists(path):
@@ -199,28 +188,19 @@ def read_template(directory: Path) -> str | None:
             raise mismatch(path, "text", "UTF-8", f"other bytes at byte {error.start}") from None
     path = directory / CONFIG_FILE
     value = read_json(path).get("chat_template") if os.path.exists(path) else None
+    rule = "a text or a list of texts, each with its name"
+    if isinstance(value, list):
+        try:
+            value = {entry["name"]: entry["template"] for entry in value}.get("default")
+        except (TypeError, KeyError):
+            raise mismatch(path, "chat_template", rule, "another list") from None
     if value is None or isinstance(value, str):
         return value
-    if not isinstance(value, list):
-        raise mismatch(path, "chat_template", "a text or a list of named texts", described(value))
-    named: dict[str, str] = {}
-    for entry in value:
-        match entry:
-            case {"name": str(name), "template": str(text)}:
-                named[name] = text
-            case _:
-                rule = "a name and a template in each entry"
-                raise mismatch(path, "chat_template", rule, "something else")
-    return named.get("default")
+    raise mismatch(path, "chat_template", rule, described(value))
 
 
 def template_to_write(directory: Path, tokenizer: Tokenizer | None) -> str | None:
-    """Return the chat template for a GGUF file: the model's own, or that of its special tokens.
-
-    Args:
-        directory: As in `read_template`.
-        tokenizer: The model's tokenizer, if there is one.
-    """
+    """Return the chat template for a GGUF file: the model's own, or that of its special tokens."""
     template = read_template(directory)
     if template is None and tokenizer is not None and format_of_tokens(tokenizer) == "llama3":
         return _LLAMA_3_TEMPLATE
@@ -293,60 +273,63 @@ def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[i
 
 def _format(tokenizer: Tokenizer, name: str | None) -> ChatFormat:
     """Look a format up by its name, or by the special tokens where none is given."""
-    if name is None:
-        name = format_of_tokens(tokenizer)
-        if name is None:
-            raise ChatFormatError(
-                "[chat] chat_format must be given for a tokenizer whose special tokens belong to "
-                f"no format: one of {', '.join(CHAT_FORMATS)}"
-            )
-    if name not in CHAT_FORMATS:
+    known = ", ".join(CHAT_FORMATS)
+    if name is None and (name := format_of_tokens(tokenizer)) is None:
         raise ChatFormatError(
-            f"[chat] chat_format must be one of {', '.join(CHAT_FORMATS)}: got {ascii(name)[:80]}"
+            "[chat] chat_format must be given for a tokenizer whose special tokens belong to "
+            f"no format: one of {known}"
         )
+    if name not in CHAT_FORMATS:
+        raise ChatFormatError(f"[chat] chat_format must be one of {known}: got {ascii(name)[:80]}")
     return CHAT_FORMATS[name]
 
 
 def encode_parts(tokenizer: Tokenizer, parts: Sequence[Part]) -> list[int]:
-    """Turn parts into token ids.
+    """Turn the parts of a prompt into ids; raise ChatFormatError where a special token is missing.
 
     Texts that no special token separates are joined before they are encoded, so the ids are those
     of the whole prompt cut at its special tokens. A tokenizer file may list tokens of a format as
     plain words, as that of R1-Distill-Llama does with `<｜User｜>`; a text that holds one is cut
     inside of it, so that no message can make one.
-
-    Args:
-        tokenizer: Knows the ids.
-        parts: The prompt in order.
-
-    Raises:
-        ChatFormatError: The tokenizer lacks a special token that is required; the text names it.
     """
-    named = {part.name for part in parts if isinstance(part, Special)}
-    tokens = {name: token_id(tokenizer, name) for name in named}
-    words = [n for n in named if tokens[n] is not None and n not in tokenizer.special_tokens]
-    found_in_text = re.compile("|".join(map(re.escape, sorted(words)))) if words else None
+    found = {part: _id_or_text(tokenizer, part) for part in dict.fromkeys(parts)}
+    pieces: list[int | str] = []
+    for token in map(found.__getitem__, parts):
+        if pieces and isinstance(token, str) and isinstance(pieces[-1], str):
+            pieces[-1] += token
+        else:
+            pieces.append(token)
+    named = {part.name for part in parts if isinstance(part, Special) and found[part] != part.name}
+    words = sorted(named - tokenizer.special_tokens.keys())
+    inside = [f"(?<={re.escape(word[0])})(?={re.escape(word[1:])})" for word in words]
     ids: list[int] = []
-    text: list[str] = []
-    for part in (*parts, None):
-        token = part if isinstance(part, str) else _token(tokenizer, part, tokens)
-        if isinstance(token, str):
-            text.append(token)
+    for piece in pieces:
+        if isinstance(piece, int):
+            ids.append(piece)
             continue
-        for piece in _cut_inside("".join(text), found_in_text):
-            ids += tokenizer.encode(piece, bos=False, eos=False, first=not ids)
-        text = []
-        ids += token
+        texts = re.split("|".join(inside), piece) if inside else [piece]
+        for text in filter(None, texts):
+            ids += tokenizer.encode(text, bos=False, eos=False, first=not ids)
     return ids
 
 
-def token_id(tokenizer: Tokenizer, name: str) -> int | None:
-    """Return the id of a token that a format calls by its name, or None where there is none.
+def _id_or_text(tokenizer: Tokenizer, part: Part) -> int | str:
+    """Return the id of a special token, or the text that is in its place."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Edge):
+        return tokenizer.bos_id if part is Edge.BEGIN else tokenizer.eos_id
+    found = token_id(tokenizer, part.name)
+    if found is None and part.required:
+        raise ChatFormatError(
+            f"[chat] the tokenizer must have the special token {part.name} of the chat format: "
+            "it has none of that name"
+        )
+    return part.name if found is None else found
 
-    Args:
-        tokenizer: Has it among its special tokens, or as a word that is one token.
-        name: Such as `<|im_start|>`.
-    """
+
+def token_id(tokenizer: Tokenizer, name: str) -> int | None:
+    """Return the id of a special token, or of a word that is one token, by its name, or None."""
     known = tokenizer.special_tokens.get(name)
     if known is not None:
         return known
@@ -354,27 +337,3 @@ def token_id(tokenizer: Tokenizer, name: str) -> int | None:
     if len(ids) == 1 and tokenizer.token_bytes(ids[0]) == name.encode():
         return ids[0]
     return None
-
-
-def _token(
-    tokenizer: Tokenizer, part: Special | Edge | None, tokens: Mapping[str, int | None]
-) -> list[int] | str:
-    """Return the id of a special token, or its name where it may be text; none for no part."""
-    if part is None:
-        return []
-    if isinstance(part, Edge):
-        return [tokenizer.bos_id if part is Edge.BEGIN else tokenizer.eos_id]
-    found = tokens[part.name]
-    if found is None and part.required:
-        raise ChatFormatError(
-            f"[chat] the tokenizer must have the special token {part.name} of the chat format: "
-            "it has none of that name"
-        )
-    return part.name if found is None else [found]
-
-
-def _cut_inside(text: str, words: re.Pattern[str] | None) -> list[str]:
-    """Cut a text after the first character of each word; without words it stays in one piece."""
-    found = words.finditer(text) if words is not None else ()
-    bounds = [0, *(match.start() + 1 for match in found), len(text)]
-    return [text[start:end] for start, end in pairwise(bounds) if start < end]

@@ -71,10 +71,9 @@ class Message:
         if self.role not in ROLES:
             shown = ascii(self.role)[:_SHOWN_CHARS]
             raise ChatFormatError(f"[message] role must be one of {', '.join(ROLES)}: got {shown}")
-        content: object = self.content
-        if not isinstance(content, str):
-            kind = type(content).__name__
-            raise ChatFormatError(f"[message] content must be a text: got {kind}")
+        kind = type(self.content)
+        if not issubclass(kind, str):
+            raise ChatFormatError(f"[message] content must be a text: got {kind.__name__}")
 
 
 # A message as code passes it: ours, or the dict that APIs for chats share.
@@ -127,6 +126,7 @@ class Special:
     required: bool = True
 
 
+Messages = Sequence[Message]
 # A plain string is text, which never becomes a special id.
 Part = str | Special | Edge
 # Takes the messages, and whether to open the assistant's next one; where the format has tools, also
@@ -185,9 +185,7 @@ class ChatFormat:
     tools: ToolStyle | None = None
 
 
-def _llama3(
-    messages: Sequence[Message], open_answer: bool, tools: Sequence[Tool] = ()
-) -> list[Part]:
+def _llama3(messages: Messages, open_answer: bool, tools: Sequence[Tool] = ()) -> list[Part]:
     """Build Meta's format: headers, stripped contents.
 
     Source: meta-llama/llama-models, models/llama3/chat_format.py; with tools the template of
@@ -221,7 +219,7 @@ def _llama3_header(role: str) -> list[Part]:
 
 
 def _chatml(
-    messages: Sequence[Message],
+    messages: Messages,
     open_answer: bool,
     tools: Sequence[Tool] = (),
     begin: tuple[Part, ...] = (),
@@ -263,18 +261,13 @@ def _marked(text: str) -> list[Part]:
     return [Special(part, required=False) if n % 2 else part for n, part in enumerate(cut)]
 
 
-def _split_system(
-    messages: Sequence[Message], default: str | None
-) -> tuple[str | None, Sequence[Message]]:
+def _split_system(messages: Messages, default: str | None = None) -> tuple[str | None, Messages]:
     """Return the system message that a conversation begins with, or a default, and the rest."""
-    if messages[0].role == "system":
-        return messages[0].content, messages[1:]
-    return default, messages
+    has_own = messages[0].role == "system"
+    return (messages[0].content, messages[1:]) if has_own else (default, messages)
 
 
-def _qwen3(
-    messages: Sequence[Message], open_answer: bool, tools: Sequence[Tool] = ()
-) -> list[Part]:
+def _qwen3(messages: Messages, open_answer: bool, tools: Sequence[Tool] = ()) -> list[Part]:
     """Build ChatML in which only what follows the last question keeps its thoughts."""
     result = re.compile("<tool_response>.*</tool_response>", re.DOTALL)
     questions = [n for n, message in enumerate(messages)
@@ -292,7 +285,7 @@ def _qwen3(
     return _chatml(written, open_answer, tools)
 
 
-def _smollm3(messages: Sequence[Message], open_answer: bool, thinks: bool = True) -> list[Part]:
+def _smollm3(messages: Messages, open_answer: bool, thinks: bool = True) -> list[Part]:
     """Build ChatML with a header, in which the first system message is one of several parts.
 
     Later ones are left out. If none says it, `thinks` tells whether answers begin with thoughts.
@@ -317,13 +310,11 @@ def _smollm3(messages: Sequence[Message], open_answer: bool, thinks: bool = True
     return parts + ([start, answer] if open_answer else [])
 
 
-def _granite(
-    messages: Sequence[Message], open_answer: bool, default_system: str | None = None
-) -> list[Part]:
-    """Build Granite's format; the default system message has the date of the day in it."""
-    if default_system is not None and messages[0].role != "system":
-        today = f"{datetime.date.today():%B %d, %Y}"
-        messages = [Message("system", default_system.format(today)), *messages]
+def _granite(messages: Messages, open_answer: bool, is_dated: bool = False) -> list[Part]:
+    """Build Granite's format; a default system message has the date of the day in it."""
+    if is_dated and messages[0].role != "system":
+        default = f"{datetime.date.today():{_GRANITE_SYSTEM}}"
+        messages = [Message("system", default), *messages]
     start, end = Special("<|start_of_role|>"), Special("<|end_of_role|>")
     parts: list[Part] = []
     for message in messages:
@@ -331,7 +322,7 @@ def _granite(
     return parts + ([start, "assistant", end] if open_answer else [])
 
 
-def _olmo2(messages: Sequence[Message], open_answer: bool) -> list[Part]:
+def _olmo2(messages: Messages, open_answer: bool) -> list[Part]:
     """Build the format of OLMo 2 and Tulu 3, whose roles are text."""
     parts: list[Part] = [Edge.BEGIN]
     for message in messages:
@@ -341,7 +332,7 @@ def _olmo2(messages: Sequence[Message], open_answer: bool) -> list[Part]:
     return parts + (["<|assistant|>\n"] if open_answer else [])
 
 
-def _zephyr(messages: Sequence[Message], open_answer: bool) -> list[Part]:
+def _zephyr(messages: Messages, open_answer: bool) -> list[Part]:
     """Build Zephyr's format; without a begin of text, as its published template."""
     parts: list[Part] = []
     for message in messages:
@@ -351,7 +342,7 @@ def _zephyr(messages: Sequence[Message], open_answer: bool) -> list[Part]:
 
 
 def _deepseek_r1(
-    messages: Sequence[Message], open_answer: bool, opening: tuple[Part, ...] = ()
+    messages: Messages, open_answer: bool, opening: tuple[Part, ...] = ()
 ) -> list[Part]:
     """Build R1-Distill's format: earlier answers lose their reasoning; `opening` begins one."""
     user, assistant = Special("<｜User｜>"), Special("<｜Assistant｜>")
@@ -366,7 +357,7 @@ def _deepseek_r1(
     return parts + ([assistant, *opening] if open_answer else [])
 
 
-def _llama2(messages: Sequence[Message], _open_answer: bool) -> list[Part]:
+def _llama2(messages: Messages, _open_answer: bool) -> list[Part]:
     """Build Llama 2's format: each exchange has its own begin and end of text.
 
     Source: meta-llama/llama, llama/generation.py, `chat_completion`.
@@ -386,46 +377,37 @@ def _llama2(messages: Sequence[Message], _open_answer: bool) -> list[Part]:
 
 
 def _mistral(
-    messages: Sequence[Message],
+    messages: Messages,
     _open_answer: bool,
-    required: bool = False,
-    before: str = "",
-    question_end: str = " ",
-    answer: str = "",
-    after: str = "",
-    in_last: bool = False,
-    strip: bool = False,
+    before: str = "",  # text before `[INST]`
+    answer: str = "",  # text before an answer
+    after: str = "",  # text after the end of an answer
+    is_v3: bool = False,
 ) -> list[Part]:
     """Build one of Mistral's formats: they differ in spaces and in the place of the system message.
 
-    Args:
-        required: Whether `[INST]` and `[/INST]` have to be special tokens.
-        before: Text before `[INST]`.
-        question_end: Text between a question and `[/INST]`.
-        answer: Text before an answer.
-        after: Text after the end of an answer.
-        in_last: The system message goes into the last message if that is a question, and is left
-            out otherwise; else into the first question.
-        strip: Whether answers are stripped.
+    The system message goes into the first question. In version 3 it goes into the last message if
+    that is a question, and is left out otherwise; there answers are stripped, and `[INST]` and
+    `[/INST]` have to be special tokens.
     """
-    opening, closing = Special("[INST]", required), Special("[/INST]", required)
+    opening, closing = Special("[INST]", is_v3), Special("[/INST]", is_v3)
     system, turns = _alternating(messages)
-    place = len(turns) - 1 if in_last else 0
+    place = len(turns) - 1 if is_v3 else 0
     parts: list[Part] = [Edge.BEGIN]
     for index, message in enumerate(turns):
         content = message.content
         if message.role == "assistant":
-            parts += (f"{answer}{content.strip() if strip else content}", Edge.END, after)
+            parts += (f"{answer}{content.strip() if is_v3 else content}", Edge.END, after)
             continue
         if index == place and system is not None:
             content = f"{system}\n\n{content}"
-        parts += (before, opening, f" {content}{question_end}", closing)
+        parts += (before, opening, f" {content}{'' if is_v3 else ' '}", closing)
     return parts
 
 
-def _alternating(messages: Sequence[Message]) -> tuple[str | None, Sequence[Message]]:
+def _alternating(messages: Messages) -> tuple[str | None, Messages]:
     """Split a conversation into its system message and the turns after it: user, assistant, ..."""
-    system, turns = _split_system(messages, None)
+    system, turns = _split_system(messages)
     for index, message in enumerate(turns):
         number, expected = len(messages) - len(turns) + index + 1, ("user", "assistant")[index % 2]
         if message.role != expected:
@@ -437,9 +419,9 @@ def _alternating(messages: Sequence[Message]) -> tuple[str | None, Sequence[Mess
 
 
 _SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-_QWEN_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+_QWEN2_SYSTEM = "You are a helpful assistant."
 _GRANITE_SYSTEM = (
-    "Knowledge Cutoff Date: April 2024.\nToday's Date: {}.\n"
+    "Knowledge Cutoff Date: April 2024.\nToday's Date: %B %d, %Y.\n"
     "You are Granite, developed by IBM. You are a helpful AI assistant."
 )
 _SMOLLM3_SYSTEM = (
@@ -479,11 +461,12 @@ _CHATML_TOOLS = (
     'within <tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, '
     '"arguments": <args-json-object>}\n</tool_call>',
 )
+_QWEN2_5 = partial(
+    _chatml, default_system=f"You are Qwen, created by Alibaba Cloud. {_QWEN2_SYSTEM}"
+)
 _OPENING = (Special("<think>", required=False), "\n")
 _MISTRAL_V1 = partial(_mistral, before=" ", answer=" ")
-_MISTRAL_V3 = partial(
-    _mistral, required=True, question_end="", answer=" ", in_last=True, strip=True
-)
+_MISTRAL_V3 = partial(_mistral, answer=" ", is_v3=True)
 _MISTRAL_2023 = partial(_mistral, after=" ")
 _EOS, _IM_END, _R1_END = ("</s>",), ("<|im_end|>",), ("<｜end▁of▁sentence｜>",)
 _GRANITE_END = ("<|end_of_text|>",)
@@ -495,24 +478,15 @@ _ROWS = (
     ChatFormat("chatml", "SmolLM", _chatml, _IM_END),
     ChatFormat("chatml-bos", "Hermes 3", partial(_chatml, begin=(Edge.BEGIN,)), _IM_END),
     ChatFormat("smollm2", "SmolLM2", partial(_chatml, default_system=_SMOLLM2_SYSTEM), _IM_END),
-    ChatFormat(
-        "qwen2", "Qwen2", partial(_chatml, default_system="You are a helpful assistant."), _IM_END
-    ),
-    ChatFormat(
-        "qwen2.5", "Qwen2.5", partial(_chatml, default_system=_QWEN_SYSTEM), _IM_END, tools=_CALLS
-    ),
+    ChatFormat("qwen2", "Qwen2", partial(_chatml, default_system=_QWEN2_SYSTEM), _IM_END),
+    ChatFormat("qwen2.5", "Qwen2.5", _QWEN2_5, _IM_END, tools=_CALLS),
     ChatFormat(
         "qwen3", "Qwen3", _qwen3, _IM_END, no_thought="<think>\n\n</think>\n\n", tools=_CALLS
     ),
     ChatFormat(
         "smollm3", "SmolLM3", _smollm3, _IM_END, build_thoughtless=partial(_smollm3, thinks=False)
     ),
-    ChatFormat(
-        "granite",
-        "Granite 3.1, 3.2, 3.3",
-        partial(_granite, default_system=_GRANITE_SYSTEM),
-        _GRANITE_END,
-    ),
+    ChatFormat("granite", "Granite 3.1, 3.2, 3.3", partial(_granite, is_dated=True), _GRANITE_END),
     ChatFormat("granite-3.0", "Granite 3.0", _granite, _GRANITE_END),
     ChatFormat("olmo2", "OLMo 2 Instruct", _olmo2, ("<|endoftext|>",)),
     ChatFormat("zephyr", "TinyLlama Chat, Zephyr", _zephyr, _EOS),

@@ -246,7 +246,7 @@ def test_a_template_is_read_from_each_place_and_its_own_file_precedes(tmp_path):
     assert read_template(tmp_path) == "of its own file, ｜"
 
 
-ENTRY = "chat_template: expected .*a name and a template in each entry"
+ENTRY = "chat_template: expected .*a list of texts, each with its name"
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ ENTRY = "chat_template: expected .*a name and a template in each entry"
                 (b'{"chat_template": {"default": "x"}}', "chat_template: expected .*got an object"),
                 (b'{"chat_template": ["x"]}', ENTRY),
                 (b'{"chat_template": [{"name": "default"}]}', ENTRY),
-                (b'{"chat_template": [{"name": 1, "template": "x"}]}', ENTRY),
+                (b'{"chat_template": [{"name": "default", "template": 1}]}', ENTRY),
             )
         ),
     ],
