@@ -25,7 +25,6 @@ from src.tokenizer.tiktoken_file import llama3_tokenizer
 from tests.cli.reciting_model import write_reciting_directory
 from tests.inference.byte_tokenizer import LLAMA2, LLAMA3, ByteTokenizer
 from tests.inference.published_templates import CHATML_BOS, LLAMA3_1, PUBLISHED, SMOLLM, TINYLLAMA
-from tests.support.hugging_face_writer import random_arrays, write_hugging_face_directory
 from tests.support.shared_data import shared_data
 
 
@@ -149,22 +148,6 @@ def test_the_engine_finds_the_format_by_the_template_beside_the_weights(tmp_path
     (directory / "tokenizer.model").unlink()
     with pytest.raises(PromptError, match="must have a tokenizer"):
         _ = InferenceEngine(load_model(directory), 300).chat_format
-
-
-def test_a_model_in_hugging_faces_layout_chats_in_the_format_of_its_template(tmp_path):
-    config = {
-        "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "vocab_size": 32000,
-        "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 256,
-    }  # fmt: skip
-    write_hugging_face_directory(tmp_path, config, random_arrays(config))
-    (tmp_path / "tokenizer.json").symlink_to(shared_data("llama2/tokenizer.json"))
-    write_template(tmp_path, TINYLLAMA)
-    engine = InferenceEngine(load_model(tmp_path))
-    assert engine.chat_format == FoundFormat("zephyr", "chat template")
-    tokenizer, messages = engine.model.tokenizer, [Message("user", "Hi")]
-    list(engine.chat(messages, 3))
-    prompt = encode_chat(tokenizer, messages, chat_format="zephyr")
-    assert list(engine.cached_ids[: len(prompt)]) == prompt
 
 
 def test_every_format_has_a_template_in_the_tests():

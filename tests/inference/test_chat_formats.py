@@ -33,9 +33,6 @@ from tests.inference.byte_tokenizer import (
 S, U1 = Message("system", "Be kind."), Message("user", " Hi\n")
 A1, U2 = Message("assistant", " Hello! "), Message("user", "Bye")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "CHAT-FORMATS.md"
-SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-
-
 ZEPHYR_ROLES = ("<|system|>", "<|user|>", "<|assistant|>")  # looked up, as [INST] is
 
 
@@ -48,57 +45,9 @@ def written(name: str, *messages: Message, opened: bool = True) -> str:
     return spelled(tokenizer, encode_chat(tokenizer, messages, opened, name))
 
 
-@pytest.mark.parametrize("name", CHAT_FORMATS)
-def test_a_conversation_that_ends_with_an_answer_opens_no_other_one_unless_asked(name):
-    whole, closed = written(name, U1, A1), written(name, U1, A1, opened=False)
-    opening = whole.removeprefix(closed)
-    if name.startswith(("llama2", "mistral")):
-        assert opening == ""
-    else:
-        assert opening
-        assert written(name, U2).endswith(opening)
-
-
-@pytest.mark.parametrize(
-    ("name", "questions", "answers"),
-    [("llama3", True, True), ("llama2", True, True), ("mistral-v3", False, True),
-     ("mistral-v1", False, False), ("chatml", False, False), ("zephyr", False, False)],
-)  # fmt: skip
-def test_contents_are_stripped_where_the_published_template_strips_them(name, questions, answers):
-    plain = written(name, Message("user", "Hi"), Message("assistant", "Hello!"), U2)
-    assert (written(name, U1, Message("assistant", "Hello!"), U2) == plain) is questions
-    assert (written(name, Message("user", "Hi"), A1, U2) == plain) is answers
-
-
-def test_formats_that_differ_in_their_beginning_or_end_are_alike_elsewhere():
-    conversation = (S, U1, A1, U2)
-    chatml = written("chatml", *conversation)
-    assert written("chatml-bos", *conversation) == "{<|begin_of_text|>}" + chatml
-    assert written("smollm2", *conversation) == chatml
-    first = written("deepseek-r1-2025-01", *conversation)
-    assert written("deepseek-r1", *conversation) == first + "{<think>}\n"
-    # SmolLM2 says who it is where no system message does.
-    opening = f"{{<|im_start|>}}system\n{SMOLLM2_SYSTEM}{{<|im_end|>}}\n"
-    assert written("smollm2", U2) == opening + written("chatml", U2)
-    empty = Message("system", "")
-    assert written("smollm2", empty, U2) == written("chatml", empty, U2)
-
-
-REASONED = Message("assistant", "So.</think>But no.\n</think>\n\nHello!")
-BRIEF = Message("system", "Be brief.")
-
-
-@pytest.mark.parametrize(
-    ("name", "messages", "like"),
-    [
-        ("mistral-v3", (S, U2, A1), (U2, A1)),
-        ("deepseek-r1", (U1, REASONED, U2), (U1, Message("assistant", "\n\nHello!"), U2)),
-        ("deepseek-r1", (S, U1, A1, BRIEF, U2), (BRIEF, U1, A1, U2)),
-    ],
-    ids=["no system message before an answer", "reasons are forgotten", "the last system message"],
-)
-def test_what_a_published_template_leaves_out_is_left_out(name, messages, like):
-    assert written(name, *messages) == written(name, *like)
+def test_of_several_system_messages_the_last_one_counts_for_r1_distill():
+    last = Message("system", "Be brief.")
+    assert written("deepseek-r1", S, U1, A1, last, U2) == written("deepseek-r1", last, U1, A1, U2)
 
 
 @pytest.mark.parametrize("name", CHAT_FORMATS)
@@ -117,20 +66,13 @@ def test_what_a_message_says_never_becomes_a_special_token(name, role):
 
 
 @pytest.mark.parametrize("name", CHAT_FORMATS)
-def test_texts_that_no_special_token_separates_are_encoded_as_one(name):
+def test_texts_that_no_special_token_separates_are_encoded_as_one_and_the_first_as_such(name):
     tokenizer = tokenizer_of(name)
     ids = encode_chat(tokenizer, [S, U1, A1, U2], chat_format=name)
     text = "".join("\0" if i >= 256 else chr(i) for i in ids)
     encoded = [t for t in tokenizer.texts if t not in ("[INST]", "[/INST]", *ZEPHYR_ROLES)]
     assert encoded == [run for run in text.split("\0") if run]
-
-
-@pytest.mark.parametrize("name", CHAT_FORMATS)
-def test_only_text_that_begins_a_prompt_is_the_first_one(name):
-    tokenizer = tokenizer_of(name)
-    encode_chat(tokenizer, [S, U1, A1, U2], chat_format=name)
-    begins_with_text = not written(name, S, U1, A1, U2).startswith("{")
-    assert tokenizer.firsts.count(True) == begins_with_text
+    assert tokenizer.firsts.count(True) == (ids[0] < 256)
 
 
 def test_a_name_that_may_be_text_is_a_special_token_where_the_tokenizer_has_it():
