@@ -76,13 +76,8 @@ __all__ = [
     "save_prompt_cache",
     "split_thoughts",
 ]
-_ON_DEMAND = {
-    "BatchEngine": "batch",
-    "Counters": "batch",
-    "Request": "batch",
-    "load_prompt_cache": "prompt_cache",
-    "save_prompt_cache": "prompt_cache",
-}
+_ON_DEMAND = dict.fromkeys(("BatchEngine", "Counters", "Request"), "batch")
+_ON_DEMAND |= dict.fromkeys(("load_prompt_cache", "save_prompt_cache"), "prompt_cache")
 
 
 def __getattr__(name: str) -> object:

@@ -47,14 +47,8 @@ def spelled(tokenizer: ByteTokenizer, ids: Iterable[int], brackets: bool = True)
     return b"".join(bytes([i]) if i < 256 else names[i - 256] for i in ids).decode()
 
 
-LLAMA3 = (
-    "<|begin_of_text|>",
-    "<|end_of_text|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-)
+EDGES = ("<|begin_of_text|>", "<|end_of_text|>")
+LLAMA3 = (*EDGES, "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>")
 LLAMA2 = ("<s>", "</s>")
 CHATML = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 GRANITE = ("<|end_of_text|>", "<|endoftext|>", "<|start_of_role|>", "<|end_of_role|>")

@@ -174,10 +174,14 @@ def test_an_empty_prompt_is_refused(model):
         InferenceEngine(model, 32).generate([])
 
 
-@pytest.mark.parametrize("bad", [0, -1, 1.5, True, "5"])
-def test_a_senseless_limit_is_refused(model, bad):
-    with pytest.raises(PromptError, match="max_new_tokens must be a whole number >= 1"):
-        InferenceEngine(model, 32).generate([1], bad)
+@pytest.mark.parametrize(
+    ("name", "least", "bad"),
+    [("max_new_tokens", 1, (0, -1, 1.5, True, "5")), ("candidates", 0, (-1, True, 1.0))],
+)
+def test_a_senseless_number_is_refused(model, name, least, bad):
+    for value in bad:
+        with pytest.raises(PromptError, match=f"{name} must be a whole number >= {least}"):
+            InferenceEngine(model, 32).generate([1], **{name: value})
 
 
 @pytest.mark.parametrize("length", [0, -5, 10**9])

@@ -5,14 +5,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from src.inference import (
-    InferenceEngine,
-    NumericError,
-    PromptError,
-    Sampler,
-    SamplingArgs,
-    SamplingError,
-)
+from src.inference import InferenceEngine, NumericError, Sampler, SamplingArgs, SamplingError
 from src.inference.sampling import explain_choice
 from tests.model.tiny import BYTES_VOCAB, token_ids
 
@@ -282,12 +275,6 @@ def test_to_tell_of_candidates_changes_no_token(model):
         assert len(step.choice.candidates) in (3, 4)
         before = [found.probabilities[0] for found in step.choice.candidates[:3]]
         assert before == sorted(before, reverse=True)
-
-
-@pytest.mark.parametrize("count", [-1, True, 1.0])
-def test_a_wrong_number_of_candidates_is_refused(model, count):
-    with pytest.raises(PromptError, match="candidates must be a whole number >= 0"):
-        InferenceEngine(model, 40).generate([1], candidates=count)
 
 
 def test_log_probabilities_are_natural_and_the_models_own():
