@@ -207,15 +207,17 @@ def _llama3(messages: Messages, open_answer: bool, tools: Sequence[Tool] = ()) -
             parts += _llama3_turn("ipython", json_text(message.content))
         else:
             parts += _llama3_turn(message.role, message.content.strip())
-    return parts + (_llama3_header("assistant") if open_answer else [])
+    return parts + (_llama3_turn("assistant", None) if open_answer else [])
 
 
-def _llama3_turn(role: str, content: str) -> list[Part]:
-    return [*_llama3_header(role), content, Special("<|eot_id|>")]
-
-
-def _llama3_header(role: str) -> list[Part]:
-    return [Special("<|start_header_id|>"), role, Special("<|end_header_id|>"), "\n\n"]
+def _llama3_turn(role: str, content: str | None) -> list[Part]:
+    header: list[Part] = [
+        Special("<|start_header_id|>"),
+        role,
+        Special("<|end_header_id|>"),
+        "\n\n",
+    ]
+    return header if content is None else [*header, content, Special("<|eot_id|>")]
 
 
 def _chatml(

@@ -46,6 +46,13 @@ _ROW = 256
 
 _SMALLEST_RATE, _LARGEST_RATE = 1e-37, 1e38
 
+# The settings that make a step, in the order of the steps, and their ranges.
+_STEPS: dict[str, tuple[float, float]] = {
+    "repeat_penalty": (0.0, math.inf), "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0), "temperature": (0.0, math.inf), "top_k": (0, math.inf),
+    "top_p": (0.0, 1.0), "min_p": (0.0, 1.0),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class SamplingArgs:
@@ -81,25 +88,19 @@ class SamplingArgs:
     presence_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, 0.0)
-        _check("top_k", self.top_k, 0, whole=True)
-        _check("top_p", self.top_p, 0.0, 1.0)
-        _check("min_p", self.min_p, 0.0, 1.0)
-        _check("repeat_penalty", self.repeat_penalty, 0.0)
-        _check("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        for name, limits in _STEPS.items():
+            _check(name, getattr(self, name), *limits)
         if self.repeat_penalty == 0.0:
             raise SamplingError("[sampling] repeat_penalty must be above 0: got 0")
         if self.seed is not None:
-            _check("seed", self.seed, 0, whole=True)
+            _check("seed", self.seed, 0, math.inf)
 
 
-def _check(
-    name: str, value: float, low: float, high: float = math.inf, whole: bool = False
-) -> None:
-    """Refuse what is not a finite number, or a whole one, from low to high."""
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-        kind = "a whole number" if whole else "a number"
+def _check(name: str, value: float, low: float, high: float) -> None:
+    """Refuse what is not a finite number from low to high, or a whole one for top-k and seed."""
+    is_whole = name in ("top_k", "seed")
+    if isinstance(value, bool) or not isinstance(value, int if is_whole else (int, float)):
+        kind = "a whole number" if is_whole else "a number"
         raise SamplingError(f"[sampling] {name} must be {kind}: got {type(value).__name__}")
     if isinstance(value, int) and abs(value).bit_length() > 1000:
         raise SamplingError(f"[sampling] {name} must be finite: got a number beyond float64")
@@ -157,10 +158,6 @@ class Choice:
     candidates: tuple[Candidate, ...]
 
 
-_STEPS = (
-    "repeat_penalty", "frequency_penalty", "presence_penalty", "temperature", "top_k", "top_p",
-    "min_p",
-)  # fmt: skip
 # Leaves the probabilities as the model has them.
 STEPS_OFF = SamplingArgs(1.0, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.0, seed=0)
 
@@ -179,8 +176,7 @@ class Sampler:
         self.seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
         self.last_random: float | None = None
         self._random = numpy.random.default_rng(self.seed)
-        self._seen: set[int] = set()
-        self._seen_ids = np.empty(0, np.int64)
+        self._seen: Ids = np.empty(0, np.int64)
         self._drawn: Counter[int] = Counter()
         # Arrays over a vocabulary take longer to get from the system than to fill: they are kept.
         self._changed: Logits = np.empty(0, np.float32)
@@ -196,17 +192,12 @@ class Sampler:
         if is_drawn and (self.args.frequency_penalty or self.args.presence_penalty):
             self._drawn.update(ids)
         if self.args.repeat_penalty != 1.0:
-            new = set(ids) - self._seen
-            if new:
-                self._seen |= new
-                added = np.fromiter(new, dtype=np.int64, count=len(new))
-                self._seen_ids = np.concatenate((self._seen_ids, added))
+            self._seen = np.union1d(self._seen, np.asarray(ids, np.int64))
 
     def fork(self) -> "Sampler":
         """Return a sampler that will draw the same random numbers, and changes nothing here."""
         other = copy.copy(self)
-        other._random, other._seen = copy.deepcopy(self._random), set(self._seen)
-        other._drawn = self._drawn.copy()
+        other._random, other._drawn = copy.deepcopy(self._random), self._drawn.copy()
         return other
 
     def sample(self, logits: Logits, position: int) -> int:
@@ -299,16 +290,16 @@ class Sampler:
 
     def _penalised(self, logits: Logits) -> Logits:
         """Return the logits with those of seen tokens pushed down, or up."""
-        if not self._seen_ids.size and not self._drawn:
+        if not self._seen.size and not self._drawn:
             return logits
         if self._changed.size != logits.size:
             self._changed = np.empty_like(logits)
         changed, penalty = self._changed, self.args.repeat_penalty
         np.copyto(changed, logits)
-        values = changed[self._seen_ids].astype(np.float64)
+        values = changed[self._seen].astype(np.float64)
         with np.errstate(over="ignore"):
             pushed = np.where(values > 0.0, values / penalty, values * penalty)
-        _replace_logits(changed, self._seen_ids, pushed)
+        _replace_logits(changed, self._seen, pushed)
         if self._drawn:
             drawn = np.fromiter(self._drawn, np.int64)
             counts = np.fromiter(self._drawn.values(), np.float64)
