@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -33,64 +34,51 @@ def shown_path(file: str) -> str:
 def line_of(file: Path, symbol: str) -> int | None:
     """Return the line of a symbol in a Python file, from 1; None where it has none.
 
-    Args:
-        file: the module.
-        symbol: a function, a class, a method such as `LlamaAttention.forward`, a name that the
-            module or a class assigns, or a stage mark such as `mark(13)`.
+    A symbol is a function, a class, a method such as `LlamaAttention.forward`, a name that the
+    module or a class assigns, or a stage's mark: `mark(13)`, `LlamaAttention.eager: mark(13)`.
     """
-    found = _places(file).get(symbol)
-    return found and found[0]
-
-
-def line_of_stage(file: Path, function: str, number: int) -> int | None:
-    """Return the line of a stage's mark, if its function holds it, or else of the function."""
-    return line_of(file, f"{function}: mark({number})") or line_of(file, function)
+    return _places(file).get(symbol, (None, None))[0]
 
 
 def source_of(file: Path, symbol: str) -> tuple[int, str] | None:
     """Return the first line of a symbol, as `line_of` knows it, and its text; None without one."""
-    found = _places(file).get(symbol)
-    if found is None:
+    if symbol not in _places(file):
         return None
-    first, last = found
+    first, last = _places(file)[symbol]
     return first, "\n".join(file.read_text(encoding="utf-8").split("\n")[first - 1 : last])
 
 
 @cache
 def _places(file: Path) -> dict[str, tuple[int, int]]:
     """Return the first and the last line of each symbol of a file."""
-    places: dict[str, tuple[int, int]] = {}
     try:
         text = file.read_text(encoding="utf-8")
     except OSError:  # installed without its sources
-        return places
-    _collect(ast.parse(text).body, "", places)
-    return places
+        return {}
+    found = _symbols(ast.parse(text).body, "")
+    return {name: (node.lineno, node.end_lineno or node.lineno) for name, node in found}
 
 
-def _collect(body: list[ast.stmt], prefix: str, places: dict[str, tuple[int, int]]) -> None:
-    """Add the symbols of a module or a class."""
+def _symbols(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.stmt | ast.expr]]:
+    """Yield the symbols of a module or a class."""
     for node in body:
-        place = node.lineno, node.end_lineno or node.lineno
-        if isinstance(node, ast.ClassDef):
-            places[prefix + node.name] = place
-            _collect(node.body, f"{prefix}{node.name}.", places)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            places[prefix + node.name] = place
-            _collect_marks(node, prefix + node.name, places)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = (target.id for target in targets if isinstance(target, ast.Name))
-            places |= {prefix + name: place for name in names}
+        match node:
+            case ast.ClassDef(name=name):
+                yield prefix + name, node
+                yield from _symbols(node.body, f"{prefix}{name}.")
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield prefix + name, node
+                yield from _marks(node, prefix + name)
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield prefix + name, node
 
 
-def _collect_marks(function: ast.AST, name: str, places: dict[str, tuple[int, int]]) -> None:
-    """Add the stage marks of a function, as `mark(13)` and as `LlamaAttention.eager: mark(13)`."""
+def _marks(function: ast.AST, name: str) -> Iterator[tuple[str, ast.expr]]:
     for node in ast.walk(function):
         match node:
             case ast.Call(func=ast.Name(id="mark"), args=[ast.Constant(value=int(stage)), *_]):
-                places[f"{name}: mark({stage})"] = node.lineno, node.lineno
-                places.setdefault(f"mark({stage})", (node.lineno, node.lineno))
+                yield f"{name}: mark({stage})", node
+                yield f"mark({stage})", node
 
 
 def find_page(name: str) -> Path | None:

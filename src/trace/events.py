@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .code import PACKAGE, line_of_stage, shown_path
+from .code import PACKAGE, line_of, shown_path
 from .records import Letters
 
 # The pages of docs/, each with the number of its first stage.
@@ -59,7 +59,8 @@ class Stage:
     def code(self) -> str:
         """Where it runs: the file and the line, now, of its mark or else of its function."""
         file = PACKAGE / f"{self.module.replace('.', '/')}.py"
-        line = line_of_stage(file, self.function, self.number)
+        mark = f"{self.function}: mark({self.number})"
+        line = line_of(file, mark) or line_of(file, self.function)
         return shown_path(str(file)) + ("" if line is None else f":{line}")
 
 

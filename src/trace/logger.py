@@ -1,13 +1,14 @@
 """The trace as text: structlog carries one stream of events, and two views write it down.
 
-`DebugLog` writes lines of at most 120 columns for people, `JsonLines` one JSON object per event for
+`_DebugLog` writes lines of at most 120 columns for people, `_JsonLines` a JSON object per event for
 programs. A view whose file takes no more is left out from then on; the run goes on.
 """
 
 import contextlib
 import textwrap
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, TextIO
 
 import structlog
@@ -33,47 +34,34 @@ _FIELDS = tuple(field.name for field in fields(Event) if field.name != "op")
 
 
 class TraceLog:
-    """Writes events to a log for people, to JSON lines, or to both.
+    """Writes events to a log for people, to JSON lines, or to both, and closes these files.
 
-    It closes the files when they take no more, and in `close`.
-
-    Args:
-        sizes: The model's sizes by letter; both files begin with them.
-        debug_log: The log for people, or None.
-        json_lines: The JSON lines, or None.
-        layers: The layers to write in full. Without them the JSON lines hold all, and the log for
-            people the first one.
-        stages: The stages to write; all of them by default.
-        steps: The steps of an answer to write in full, from 0: step 0 runs the prompt. Without them
-            the JSON lines hold all, and the log for people the first two; the others get one line
-            each.
-        run: Facts about the run; both files begin with them.
-        on_failure: Called with a line when a file takes no more.
-
-    Raises:
-        OSError: A file does not take its beginning.
+    Raises OSError where a file does not take its beginning.
     """
 
     def __init__(
         self,
-        sizes: Mapping[str, int],
+        sizes: Mapping[str, int],  # of the model, by letter
         *,
-        debug_log: TextIO | None = None,
+        debug_log: TextIO | None = None,  # the log for people
         json_lines: TextIO | None = None,
+        # What is written in full; without them the JSON lines hold all, and the log for people the
+        # first layer and the first two steps, from 0, which runs the prompt. It has a line for each
+        # of the others.
         layers: Ranges | None = None,
-        stages: Ranges | None = None,
         steps: Ranges | None = None,
-        run: Mapping[str, str] = _NOTHING,
-        on_failure: Failure = lambda _line: None,
+        stages: Ranges | None = None,  # what is written at all
+        run: Mapping[str, str] = _NOTHING,  # facts with which both files begin
+        on_failure: Failure = lambda _line: None,  # takes a line where a file takes no more
     ) -> None:
         self._stages = stages
         self._views: list[_View] = []
         if json_lines is not None:
-            self._views.append(JsonLines(json_lines, layers, steps, on_failure))
+            self._views.append(_JsonLines(json_lines, layers, steps, on_failure))
         if debug_log is not None:
             shown = (range(1),) if layers is None else layers
             full = (range(2),) if steps is None else steps
-            self._views.append(DebugLog(debug_log, shown, full, on_failure))
+            self._views.append(_DebugLog(debug_log, shown, full, on_failure))
         for view in self._views:
             view.begin(sizes, run)
         self._logger = structlog.wrap_logger(
@@ -89,14 +77,14 @@ class TraceLog:
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
         """Return whether a view shows events of a stage in a layer and a step."""
-        if self._stages is not None and not _holds(self._stages, stage):
+        if not _holds(self._stages, stage):
             return False
         return any(view.wants(stage, layer, step) for view in self._views)
 
     @property
     def is_open(self) -> bool:
         """Whether a file still takes events."""
-        return any(view.is_open for view in self._views)
+        return any(view.file is not None for view in self._views)
 
     def close(self) -> None:
         """Close the files."""
@@ -104,81 +92,71 @@ class TraceLog:
             view.close()
 
 
-class _View:
+@dataclass(eq=False)
+class _View(ABC):
     """A processor of structlog that writes each event to a file and hands it on."""
 
-    def __init__(
-        self, file: TextIO, layers: Ranges | None, steps: Ranges | None, on_failure: Failure
-    ) -> None:
-        self._file: TextIO | None = file
-        self._layers = layers
-        self._steps = steps
-        self._on_failure = on_failure
+    file: TextIO | None  # none once it takes no more
+    layers: Ranges | None
+    steps: Ranges | None
+    on_failure: Failure
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:  # noqa: ARG002 (the log for people asks for the stage)
         """Return whether this view shows events of a stage in a layer and a step."""
-        return self._file is not None and _holds(self._steps, step) and _holds(self._layers, layer)
+        return self.file is not None and _holds(self.steps, step) and _holds(self.layers, layer)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the file still takes events."""
-        return self._file is not None
-
+    @abstractmethod
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
         """Return the beginning of the file, its last newline included."""
-        raise NotImplementedError
 
+    @abstractmethod
     def text(self, event: EventDict) -> str:
         """Return the text of an event, its last newline included; empty for none."""
-        raise NotImplementedError
 
     def begin(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> None:
-        """Write the beginning of the file."""
+        """Write the beginning of the file; raise OSError with its name where it takes none."""
         try:
             self._write(self.head(sizes, run))
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.close()) from None
 
     def _write(self, text: str) -> None:
-        assert self._file is not None
-        self._file.write(text)
-        self._file.flush()
+        assert self.file is not None
+        self.file.write(text)
+        self.file.flush()
 
     def __call__(self, _logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
-        where = event_dict["stage"], event_dict["layer"], event_dict["step"]
-        if self._file is not None and self.wants(*where):
+        if self.wants(event_dict["stage"], event_dict["layer"], event_dict["step"]):
             try:
                 self._write(self.text(dict(event_dict)))
             except OSError as error:
-                self._on_failure(f"{self.close()}: the trace ends here: {error.strerror}")
+                self.on_failure(f"{self.close()}: the trace ends here: {error.strerror}")
         return event_dict
 
     def close(self) -> str:
         """Close the file; what could not be written is given up. Return its name."""
-        file, self._file = self._file, None
+        file, self.file = self.file, None
         with contextlib.suppress(OSError):
             if file is not None:
                 file.close()
         return str(getattr(file, "name", ""))
 
 
-class JsonLines(_View):
+class _JsonLines(_View):
     """One JSON object per event, after one with the sizes of the model and facts about the run."""
 
     # Plain ASCII: a reader that takes U+2028 for the end of a line meets none.
     _render = structlog.processors.JSONRenderer(default=TensorInfo.as_dict, allow_nan=False)
 
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
-        """Return the record of the run."""
         return f"{self._render(None, '', {'sizes': dict(sizes), 'run': dict(run)})!s}\n"
 
     def text(self, event: EventDict) -> str:
-        """Return the record of an event."""
         op = event.pop("event")  # structlog's word for it
         return f"{self._render(None, '', {'op': op, **event})!s}\n"
 
 
-class DebugLog(_View):
+class _DebugLog(_View):
     """The run as a page: headings for the stages, and below them a line or two for each op."""
 
     _new = ""  # positions of the tokens that the step reads
@@ -188,12 +166,13 @@ class DebugLog(_View):
     _read = ""  # the newest token: what the next step reads
 
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
-        """Return the facts of the run, the legend and the columns."""
         self._sizes = sizes
         self._linked: set[int] = set()  # stages whose links have been written
         self._in_step: dict[int, EventDict] = {}  # the events of a later step, by their stages
+        known = {letter: f" = {size}" for letter, size in sizes.items()}
+        known |= {"G": f" = H/K{known['G']}"} if "G" in known else {}
         letters = [
-            f"{letter}{_size(letter, sizes)} {what}"
+            f"{letter}{known.get(letter, '')} {what}"
             for letter, what in LEGEND.items()
             if letter in "TS" or letter in sizes
         ]
@@ -207,15 +186,13 @@ class DebugLog(_View):
         return "".join(f"{line}\n" for line in lines)
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
-        """Return whether this view shows events of a stage in a layer and a step."""
-        if not _holds(self._steps, step):
-            return self._file is not None and stage in _PASS_STAGES
+        if not _holds(self.steps, step):
+            return self.file is not None and stage in _PASS_STAGES
         return super().wants(stage, None if stage == 5 else layer, step)
 
     def text(self, event: EventDict) -> str:
-        """Return the text of an event, its last newline included; empty for none."""
         op, previous, self._last_op = event["event"], self._last_op, event["event"]
-        in_full = _holds(self._steps, event["step"])
+        in_full = _holds(self.steps, event["step"])
         self._in_table = self._in_table and not in_full
         if not in_full:
             lines = self._later_step(event)
@@ -225,7 +202,7 @@ class DebugLog(_View):
             self._after_heading = False
         elif op != MARK:
             lines, self._after_heading = _op_lines(event), False
-        elif _holds(self._layers, event["layer"]):
+        elif _holds(self.layers, event["layer"]):
             heading, below = self._heading(event), _mark_lines(event)
             self._after_heading = not below
             lines = [*heading, *below]
@@ -249,13 +226,13 @@ class DebugLog(_View):
             title += f": {self._new} of C = {self._sizes['C']}"
         elif "stages" in details:
             title += f": stages {details['stages']}"
-        is_again = stage.number in self._linked
-        blank = () if self._after_heading or (is_again and stage.number != 3) else ("",)
-        if is_again:
-            return [*blank, title]
-        self._linked.add(stage.number)
-        links = [stage.diagram, stage.code, stage.chapter]
-        return [*blank, title, *_packed(links, "#   ", "#   ", between="  ")]
+        links: list[str] = []
+        if stage.number not in self._linked:
+            self._linked.add(stage.number)
+            places = [stage.diagram, stage.code, stage.chapter]
+            links = _packed(places, "#   ", "#   ", between="  ")
+        is_apart = not self._after_heading and (bool(links) or stage.number == 3)
+        return [*[""] * is_apart, title, *links]
 
     def _later_step(self, event: EventDict) -> list[str]:
         """Return the line of a step that is not shown in full, at the step's end."""
@@ -265,31 +242,32 @@ class DebugLog(_View):
         events, self._in_step = self._in_step, {}
         if len(events) < len(_PASS_STAGES):
             return []  # not all of them are asked for
-        drawn, details = events[20], event["details"]
-        seconds = event["start"] - events[3]["start"]
+        begun, drawn, details = events[3], events[20]["details"], event["details"]
+        candidates = {c["token_id"]: c["probabilities"] for c in drawn["choice"]["candidates"]}
+        chances = candidates[drawn["token"]]  # by the model, and after each step of sampling
         row = _STEP_COLUMNS.format(
-            event["step"], events[3]["position"], self._read, _token_text(details),
-            *_drawn_probabilities(drawn["details"]), 1e3 * seconds,
+            event["step"], begun["position"], self._read, _token_text(details),
+            chances[0], chances[-1], 1e3 * (event["start"] - begun["start"]),
         )  # fmt: skip
-        heading = [
+        heading = [] if self._in_table else [
             "",
             "# later steps, which --trace-steps shows in full; p by the model, and as drawn",
             f"{'step':>5} {'position':>8}  {'token in':<26} {'drawn':<26}      p      p        ms",
-        ]
-        reason = details["stop_reason"]
-        lines = [row if reason is None else f"{row}  {reason}"]
-        if not self._in_table:
-            lines = heading + lines
+        ]  # fmt: skip
         self._in_table = True
-        return lines
+        reason = details["stop_reason"]
+        return [*heading, row if reason is None else f"{row}  {reason}"]
 
 
 def _op_lines(event: EventDict) -> list[str]:
     """Return the lines of an op: its results, and what they were made of."""
-    seconds = event["seconds"]
+    seconds, name = event["seconds"], event["event"]
+    if name == MARK:  # its function, or the class where the column is too narrow for both
+        name = STAGES[event["stage"]].function
+        name = name if len(name) <= _OP_WIDTH else name.rpartition(".")[0]
     left = _COLUMNS.format(
         event["stage"],
-        _function(event["stage"]) if event["event"] == MARK else event["event"],
+        name,
         event["code"].rpartition("/")[2],
         "" if seconds is None else f"{seconds * 1e3:.3f}",
         ", ".join(tensor_text(x) for x in event["outputs"]),
@@ -352,7 +330,10 @@ def _choice_lines(details: Mapping[str, Any]) -> list[str]:
     number = details["random"]
     said = "the largest logit" if number is None else f"random number {number:.6f}"
     lines = _wrapped(f"{settings}; seed {details['seed']}; {said}")
-    names = [_stage_name(stage) for stage in choice["stages"]]
+    names = [
+        stage["name"] if stage["value"] is None else f"{stage['name']} {stage['value']:g}"
+        for stage in choice["stages"]
+    ]
     head = f"{_INDENT}{'token':<26} {'logit':>9}" + "".join(f" {name:>15}" for name in names)
     rows = [head[:_WIDTH]]
     columns = choice["candidates"], details["logits"], details["texts"]
@@ -367,10 +348,6 @@ def _choice_lines(details: Mapping[str, Any]) -> list[str]:
     return [*lines, *rows, f"{_INDENT}{'tokens that are left':<36}{kept}"]
 
 
-def _stage_name(stage: Mapping[str, Any]) -> str:
-    return stage["name"] if stage["value"] is None else f"{stage['name']} {stage['value']:g}"
-
-
 def _layer_line(event: EventDict) -> str:
     """Return the line that sums up a transformer block."""
     result = ", ".join(tensor_text(x) for x in event["outputs"])
@@ -378,19 +355,6 @@ def _layer_line(event: EventDict) -> str:
     line = _COLUMNS.format(5, f"layer {event['layer']}", code, milliseconds, result)
     operations, moved = event["operations"] / 1e6, event["bytes"] / 2**20
     return f"{line:<{_BEFORE_INPUTS - 1}} {operations:.4g} M operations, {moved:.4g} MiB"
-
-
-def _drawn_probabilities(details: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the probability of the drawn token by the model, and after all steps."""
-    candidates = {c["token_id"]: c["probabilities"] for c in details["choice"]["candidates"]}
-    chances = candidates[details["token"]]
-    return chances[0], chances[-1]
-
-
-def _function(stage: int) -> str:
-    """Return the function of a stage, or its class where the column is too narrow for both."""
-    name = STAGES[stage].function
-    return name if len(name) <= _OP_WIDTH else name.rpartition(".")[0]
 
 
 def tensor_text(x: TensorInfo) -> str:
@@ -423,12 +387,6 @@ def _statistics_line(values: Mapping[str, Any]) -> str:
 
 def _number(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"  # JSON has infinity as a text
-
-
-def _size(letter: str, sizes: Mapping[str, int]) -> str:
-    if letter not in sizes:
-        return ""
-    return f" = H/K = {sizes[letter]}" if letter == "G" else f" = {sizes[letter]}"
 
 
 def _packed(items: Sequence[str], first: str, later: str, between: str = ", ") -> list[str]:

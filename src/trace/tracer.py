@@ -6,7 +6,7 @@ import re
 import time
 import unicodedata
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,46 +46,32 @@ class TensorLike(Protocol):
         """The bytes of all elements."""
 
 
+@dataclass(eq=False)
 class Tracer:
     """Follows a run and makes its events.
 
     Results get the names and letters that the registry lists for the steps of their stage. A result
     that fits no step keeps the name that it has and shows no letters.
-
-    Args:
-        sizes: The model's sizes by the letters of the legend; T, S and C come from the run.
-        write: Takes the events, in order.
-        wants: Tells whether anybody reads the events of a stage, a layer and a step.
-        text_of: Gives the text of a token as it can be shown on a line.
-        statistics: Whether results carry statistics.
-        values: Tells whether the results of a stage, a layer and a step carry their elements.
     """
 
-    def __init__(
-        self,
-        sizes: Mapping[str, int],
-        write: Callable[[Event], None],
-        *,
-        wants: Wants = lambda *_where: True,
-        text_of: Callable[[int], str] = lambda _token: "",
-        statistics: bool = False,
-        values: Wants = lambda *_where: False,
-    ) -> None:
-        self._sizes = dict(sizes)
-        self._write = write
-        self._wants = wants
-        self._text_of = text_of
-        self._statistics = statistics
-        self._values = values
+    sizes: Mapping[str, int]  # of the model, by letter; T, S and C come from the run
+    write: Callable[[Event], None]  # takes the events, in order
+    _: KW_ONLY
+    wants: Wants = lambda *_where: True  # whether anybody reads the events
+    text_of: Callable[[int], str] = lambda _token: ""  # of a token, as a line can show it
+    statistics: bool = False  # whether results carry them
+    values: Wants = lambda *_where: False  # whether results carry their elements
+
+    def __post_init__(self) -> None:
+        self._sizes = dict(self.sizes)
         self._began = time.perf_counter()
         self._stage: int | None = None
-        self._next_step = 0
+        self._next_step = 0  # of the stage, that a result may be
         self._step: int | None = None
         self._position: int | None = None
         self._layer: int | None = None
-        self._layer_start = 0.0
-        self._layer_work = (0.0, 0, 0)  # seconds, bytes and operations of its ops
-        self._layer_code = ""
+        self._layer_begins = 0.0, ""  # when, and the line of code
+        self._layer_work = 0.0, 0, 0  # seconds, bytes and operations of its ops
         self._last: TensorLike | None = None
         self._letters: dict[str, Letters] = {}
         self._numbers = itertools.count(1)
@@ -115,21 +101,20 @@ class Tracer:
         if stage not in _BLOCK_STAGES:
             self._layer = None
         elif layer is not None:
-            self._layer, self._layer_start, self._layer_work = layer, start, (0.0, 0, 0)
-            self._layer_code = calling_line()
+            self._layer, self._layer_work = layer, (0.0, 0, 0)
+            self._layer_begins = start, calling_line()
         self._stage, self._next_step = stage, 0
         if position is not None:
             self._position = position
         if T is not None:
             self._sizes["T"] = T
             self._sizes["S"] = (self._position or 0) + T
-        if not self._wants(stage, self._layer, self._step):
-            return
-        details = {name: json_value(value) for name, value in details.items()}
-        details |= self._known(stage, inputs, details)
-        read = tuple(self._read(x, name) for name, x in inputs.items())
-        made = tuple(self._made(MARK, x, name) for name, x in outputs.items())
-        self._event(MARK, read, made, start, (None, 0, 0), details, calling_line())
+        if self.wants(stage, self._layer, self._step):
+            details = json_value(details)
+            details = {**details, **self._known(stage, inputs, details)}
+            read = tuple(self._read(x, name) for name, x in inputs.items())
+            made = tuple(self._made(MARK, x, name) for name, x in outputs.items())
+            self._event(MARK, read, made, start, (None, 0, 0), details, calling_line())
 
     def op(
         self,
@@ -139,17 +124,10 @@ class Tracer:
         details: Mapping[str, Any],
         seconds: float | None,
     ) -> str:
-        """Take the report of an op.
+        """Take the report of an op; return the name that its result is to have.
 
-        Args:
-            op: Its name.
-            inputs: The tensors that it read.
-            result: The tensor that it made or changed.
-            details: Its arguments that are no tensors; C, the positions of a cache that it used.
-            seconds: What it took; None for a further result of the same call.
-
-        Returns:
-            The name that the result is to have.
+        The details are its arguments that are no tensors, and C, the positions of a cache that it
+        used; a further result of the same call has no seconds.
         """
         name = _name(result)
         if self._stage is None:
@@ -166,26 +144,30 @@ class Tracer:
         total, all_moved, all_operations = self._layer_work
         self._layer_work = total + (seconds or 0.0), all_moved + moved, all_operations + operations
         self._last = result
-        is_wanted = self._wants(self._stage, self._layer, self._step)
-        read = tuple(self._read(x, _name(x)) for x in inputs) if is_wanted else ()
-        made = self._made(op, result, name)
-        if is_wanted:
-            made = self._with_elements(made, result)
-            if op == "read_cache" and f"cache_{made.name[:1]}" in self._buffers:
-                read = (self._buffers[f"cache_{made.name[:1]}"],)
-            work = seconds, moved, operations
-            self._event(op, read, (made,), start, work, details, calling_line())
+        where = self._stage, self._layer, self._step
+        if not self.wants(*where):
+            return self._made(op, result, name).name
+        read = tuple(self._read(x, _name(x)) for x in inputs)
+        made = replace(
+            self._made(op, result, name),
+            statistics=statistics(result) if self.statistics else None,
+            values=_elements(result) if self.values(*where) else None,
+        )
+        if op == "read_cache" and f"cache_{made.name[:1]}" in self._buffers:
+            read = (self._buffers[f"cache_{made.name[:1]}"],)
+        self._event(op, read, (made,), start, (seconds, moved, operations), details, calling_line())
         return made.name
 
     def _end_layer(self) -> None:
-        """Sums up the transformer block that ends here; a broken-off one has left its stage."""
+        """Sum up the transformer block that ends here; a broken-off one has left its stage."""
         if self._layer is None or self._stage != 18 or self._last is None:
             return
-        if self._wants(5, self._layer, self._step):
+        if self.wants(5, self._layer, self._step):
             self._stage = 5
-            made = self._read(self._last, "x")
-            start, work = self._layer_start, self._layer_work
-            self._event(LAYER, (), (made,), start, work, {}, self._layer_code)
+            start, code = self._layer_begins
+            self._event(
+                LAYER, (), (self._read(self._last, "x"),), start, self._layer_work, {}, code
+            )
 
     def _known(
         self, stage: int, inputs: Mapping[str, TensorLike], details: Mapping[str, Any]
@@ -197,17 +179,17 @@ class Tracer:
             return {"stages": HOLDS[stage]}
         if stage == 1:
             said = [m["content"] for m in details.get("messages", ())] or [details.get("text", "")]
-            texts = [self._text_of(token) for token in details["ids"]]
+            texts = [self.text_of(token) for token in details["ids"]]
             return {"texts": texts, "symbols": symbols("".join(said))}
         if stage == 20:
             tokens = [candidate["token_id"] for candidate in details["choice"]["candidates"]]
             logits: np.ndarray[Any, Any] = np.asarray(inputs["logits"])
             return {
                 "logits": [float(logits[token]) for token in tokens],
-                "texts": [self._text_of(token) for token in tokens],
+                "texts": [self.text_of(token) for token in tokens],
             }
         if stage == 21:
-            text, shown = self._text_of(details["token"]), details["text"]
+            text, shown = self.text_of(details["token"]), details["text"]
             is_part = _BYTE.search(text) is not None  # of a character whose other bytes follow
             return {"texts": [text], "symbols": symbols(shown), "waits": is_part and not shown}
         return {}
@@ -224,20 +206,18 @@ class Tracer:
     ) -> None:
         assert self._stage is not None
         name = STAGES[self._stage].name
-        known = {key: json_value(value) for key, value in details.items()}
         where = (self._stage, name, self._layer, self._step, self._position)
-        self._write(Event(op, *where, inputs, outputs, start, *work, known, code))
+        self.write(Event(op, *where, inputs, outputs, start, *work, json_value(details), code))
 
     def _made(self, op: str, x: TensorLike, name: str) -> TensorInfo:
         """Describe a result by the next step of the stage that it fits; a cache as its buffer."""
         assert self._stage is not None
         is_cache = op == "write_cache" and "C" in self._sizes
         shape = (self._sizes["C"], *x.shape[1:]) if is_cache else tuple(x.shape)
-        steps = STAGES[self._stage].steps
         letters: Letters = ()
-        for number in range(self._next_step, len(steps)):
-            step = steps[number]
-            if step.op == op and fits(step.letters, shape, self._sizes):
+        for number, step in enumerate(STAGES[self._stage].steps):
+            is_next = number >= self._next_step and step.op == op
+            if is_next and fits(step.letters, shape, self._sizes):
                 self._next_step = number + 1
                 name, letters = step.name, step.letters
                 self._letters[name] = letters
@@ -251,16 +231,6 @@ class Tracer:
         if is_cache:
             self._buffers[name] = made
         return made
-
-    def _with_elements(self, made: TensorInfo, x: TensorLike) -> TensorInfo:
-        """Add the statistics and the elements of a result, as far as they are asked for."""
-        assert self._stage is not None
-        numbers = statistics(x) if self._statistics else None
-        values = None
-        if self._values(self._stage, self._layer, self._step):
-            values = np.asarray(x)
-            values = values.astype(np.complex64 if values.dtype.kind == "c" else np.float32)
-        return replace(made, statistics=numbers, values=values)
 
     def _read(self, x: TensorLike, name: str) -> TensorInfo:
         """Describe an input by what it was when it was made, or as a weight."""
@@ -276,9 +246,8 @@ class Tracer:
 
 def _key(x: TensorLike, name: str) -> Hashable:
     """Return what tells a tensor from the others that exist: of a weight its name."""
-    if name.endswith((".weight", ".bias")):
-        return name
-    return _address(x), tuple(x.shape), name
+    is_weight = name.endswith((".weight", ".bias"))
+    return name if is_weight else (_address(x), tuple(x.shape), name)
 
 
 def _address(x: TensorLike) -> int:
@@ -298,6 +267,12 @@ def _work(op: str, inputs: Sequence[TensorLike], result: TensorLike) -> tuple[in
     return moved, each * size
 
 
+def _elements(x: TensorLike) -> np.ndarray[Any, Any]:
+    """Return a copy of all elements, as complex64 or float32."""
+    values = np.asarray(x)
+    return values.astype(np.complex64 if values.dtype.kind == "c" else np.float32)
+
+
 def statistics(x: TensorLike) -> dict[str, Any] | None:
     """Compute numbers about the elements of a tensor in float64; None where it has no elements.
 
@@ -310,19 +285,18 @@ def statistics(x: TensorLike) -> dict[str, Any] | None:
     if flat.size == 0:
         return None
     with np.errstate(all="ignore"):  # the mask holds -inf
-        mean, rms = flat.mean(), np.sqrt(np.square(flat).mean())
-    numbers = {"min": flat.min(), "max": flat.max(), "mean": mean, "rms": rms}
-    ends = {"first": flat[:_END_VALUES].tolist(), "last": flat[-_END_VALUES:].tolist()}
-    known: dict[str, Any] = json_value({k: float(n) for k, n in numbers.items()} | ends)
-    return known
+        mean, rms = float(flat.mean()), float(np.sqrt(np.square(flat).mean()))
+    numbers: dict[str, Any] = json_value({
+        "min": float(flat.min()), "max": float(flat.max()), "mean": mean, "rms": rms,
+        "first": flat[:_END_VALUES].tolist(), "last": flat[-_END_VALUES:].tolist(),
+    })  # fmt: skip
+    return numbers
 
 
 def symbols(text: str) -> list[str]:
     """Return the code points and the name of each symbol of a text, such as an emoji."""
-    found = dict.fromkeys(
-        c for c in text if ord(c) > 0x2000 and unicodedata.category(c) in _SYMBOLS
-    )
-    return [f"U+{ord(c):04X} {unicodedata.name(c, 'without a name')}" for c in found]
+    found = (c for c in text if ord(c) > 0x2000 and unicodedata.category(c) in _SYMBOLS)
+    return [f"U+{ord(c):04X} {unicodedata.name(c, 'without a name')}" for c in dict.fromkeys(found)]
 
 
 def _name(x: TensorLike) -> str:
