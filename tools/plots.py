@@ -25,7 +25,7 @@ from src.model.args import RopeScaling
 from src.model.rope import inverse_frequencies
 
 from .runs import bundled_model
-from .simulation import MODELS, RANKS, pass_seconds
+from .simulation import MODELS, RANKS, tokens_per_second
 
 # Light: dark. A series takes its colour by its number; the others are named below.
 _COLOURS = {
@@ -206,13 +206,11 @@ def scaling(axes: Axes) -> None:
 
 def machines(*rows: Axes) -> None:
     """Draw the simulated tokens per second over the number of machines: an answer, a prompt."""
-    colours = dict(zip(MODELS, (BLUE, ORANGE, GREEN), strict=True))
-    for axes, kind, tokens, title in zip(
-        rows, ("token", "chunk"), (1, 512), ("An answer", "A prompt in chunks of 512"), strict=True
-    ):
-        for name, colour in colours.items():
+    titles = {"token": "An answer", "chunk": "A prompt in chunks of 512"}
+    for axes, (kind, title) in zip(rows, titles.items(), strict=True):
+        for name, colour in zip(MODELS, (BLUE, ORANGE, GREEN), strict=True):
             for rate, style in ((1, ":"), (10, "o-"), (100, "--")):
-                speeds = [tokens / pass_seconds(name, n, rate, kind) for n in RANKS[1:]]
+                speeds = [tokens_per_second(name, n, rate, kind) for n in RANKS[1:]]
                 label = f"{name}, {rate} Gb/s"
                 axes.loglog(RANKS[1:], speeds, style, color=colour, label=label)
         axes.set_xticks(RANKS[1:], [str(n) for n in RANKS[1:]])

@@ -10,19 +10,30 @@ from pathlib import Path
 import numpy as np
 
 from src.cli.flag_parser import ranges
+from src.memory import readable_bytes
+from src.model import MemoryForecast
 from src.trace.code import source_of
 from src.trace.events import STAGES, size_of
 from src.trace.logger import TraceLog
 from src.trace.records import Event, TensorInfo
 
 from .chat import chat
-from .front_page import memory, speed
 from .generated import Producer, line_in, with_blocks, with_lines
 from .pages import MENU, ROOT, PageError, headings, name_of, table
 from .runs import LLAMA_3_1_8B, SIZES_8B, bundled_events, bundled_model, events_8b
-from .simulation import ranks_table
+from .simulation import MODELS, llama, ranks_table, weight_bytes
 
 _SHOWN_NUMBERS = 6  # of a row
+_POSITIONS = 4096
+# Published models, whether the output is the embeddings, and how they are quantized.
+_ROWS = (
+    ("Llama 3.2 1B", llama(2048, 16, 32, 8192, 64), True, None),
+    ("Llama 3.2 3B", llama(3072, 28, 24, 8192), True, None),
+    ("Llama 3.1 8B", MODELS["8B"], False, None),
+    ("Llama 3.1 8B", MODELS["8B"], False, "int8"),
+    ("Llama 3.1 8B", MODELS["8B"], False, "nf4"),
+    ("Llama 3.3 70B", MODELS["70B"], False, "nf4"),
+)
 
 
 def code(page: Path, argument: str) -> str:
@@ -46,14 +57,12 @@ def stages(page: Path, _argument: str) -> str:
     """Return the table of the stages, each with its chapter, its diagram and its code."""
     rows = []
     for stage in STAGES.values():
-        chapter, diagram = _from(page, stage.chapter), _from(page, stage.diagram)
-        code = _from(page, stage.code).replace(":", "#L")
-        links = {
-            stage.name: chapter,
-            Path(stage.diagram).name: diagram,
-            f"`{stage.function}`": code,
-        }
-        rows.append([stage.number, *(f"[{text}]({place})" for text, place in links.items())])
+        links = (
+            (stage.name, stage.chapter),
+            (Path(stage.diagram).name, stage.diagram),
+            (f"`{stage.function}`", stage.code.replace(":", "#L")),
+        )
+        rows.append([stage.number, *(f"[{text}]({_from(page, place)})" for text, place in links)])
     return table("| stage | chapter | diagram | code |\n|---:|---|---|---|", rows)
 
 
@@ -85,17 +94,18 @@ def stage_part(page: Path, argument: str) -> str:
     name, _, first = stage.code.partition(":")
     lines = (ROOT / name).read_text(encoding="utf-8").split("\n")
     start = int(first) - 1
-    end = _end_of_stage(lines, start)
-    code = textwrap.dedent("\n".join(lines[start:end])).rstrip()
+    code = textwrap.dedent("\n".join(lines[start : _end_of_stage(lines, start)])).rstrip()
     code = re.sub(r'^( +)"""(.|\n)*?"""\n+', "", code, count=1, flags=re.MULTILINE)
     mark = f"{stage.function}: mark({number})"
     symbol = stage.function if line_in(ROOT / name, mark) is None else mark
     link = f'[`{name}`]({_from(page, name)}#L{first} "{symbol}")'
-    parts = [f"The code, {link}:", f"```py\n{code}\n```"]
-    parts += ["Its lines in the log of this run:", log(page, argument)]
-    numbers = _token_numbers(number)
-    if numbers:
-        parts += ["The last token of the prompt, before and after:", f"```text\n{numbers}\n```"]
+    parts = [
+        f"The code, {link}:\n\n```py\n{code}\n```",
+        f"Its lines in the log of this run:\n\n{log(page, argument)}",
+    ]
+    if numbers := _token_numbers(number):
+        said = "The last token of the prompt, before and after:"
+        parts.append(f"{said}\n\n```text\n{numbers}\n```")
     return "\n\n".join(parts)
 
 
@@ -103,14 +113,14 @@ def _end_of_stage(lines: list[str], start: int) -> int:
     """Return the line after a stage's code: the next mark, or the end of its function."""
     text = lines[start].lstrip()
     indent = len(lines[start]) - len(text)
-    is_function = text.startswith("def ")
-    for number in range(start + 1, len(lines)):
-        line = lines[number]
-        if not line.strip():
-            continue
-        depth = len(line) - len(line.lstrip())
-        is_over = depth <= indent and not line.lstrip().startswith(")")
-        if is_over if is_function else depth < indent or line.lstrip().startswith("mark("):
+    for number, line in enumerate(lines[start + 1 :], start + 1):
+        rest = line.lstrip()
+        depth = len(line) - len(rest)
+        if text.startswith("def "):
+            is_over = depth <= indent and not rest.startswith(")")
+        else:
+            is_over = depth < indent or rest.startswith("mark(")
+        if rest and is_over:
             return number
     return len(lines)
 
@@ -139,17 +149,14 @@ def _row(x: TensorInfo) -> tuple[str, list[complex]]:
     assert x.values is not None
     kept = "S" if "T" in x.letters and "S" in x.letters else x.letters[-1]
     kept = "h" if x.letters == ("H", "h", "S") else kept
-    index: list[str] = []
-    places: list[int | slice] = []
-    for letter, size in zip(x.letters, x.values.shape, strict=True):
-        if letter == kept:
-            index, places = [*index, ":"], [*places, slice(None)]
-        else:
-            at = size - 1 if letter in ("T", "S", "C", "1") else 0
-            index, places = [*index, str(at)], [*places, at]
+    places: list[int | slice] = [
+        slice(None) if letter == kept else size - 1 if letter in ("T", "S", "C", "1") else 0
+        for letter, size in zip(x.letters, x.values.shape, strict=True)
+    ]
     row = x.values[tuple(places)]
     shown = _SHOWN_NUMBERS // 2 if np.iscomplexobj(row) else _SHOWN_NUMBERS
-    return f"{x.name}[{', '.join(index)}]", row[:shown].tolist()
+    index = ", ".join(str(place) if isinstance(place, int) else ":" for place in places)
+    return f"{x.name}[{index}]", row[:shown].tolist()
 
 
 def log(_page: Path, argument: str) -> str:
@@ -195,6 +202,21 @@ def _first_pass(events: list[Event], layer: int | None = 0) -> list[Event]:
     return first
 
 
+def memory(_page: Path, _argument: str) -> str:
+    """Return the table of models: bytes of the files, and what must be allocated beside them."""
+    bundled = bundled_model()
+    rows = []
+    for name, args, nbytes, quantize in (
+        ("bundled", bundled.args, bundled.checkpoint.mapped_bytes, None),
+        *((name, args, weight_bytes(args, tied, to), to) for name, args, tied, to in _ROWS),
+    ):
+        needed = MemoryForecast(args, _POSITIONS, mapped=nbytes).needed
+        sizes = map(readable_bytes, (nbytes, needed, nbytes + needed))
+        rows.append([name, quantize or "bfloat16", *sizes])
+    together = f"allocated for {_POSITIONS} positions | together"
+    return table(f"| model | weights | weight files | {together} |\n|---|---|---|---|---|", rows)
+
+
 def index(page: Path, _argument: str) -> str:
     """Return a list of the pages by the groups of the menu."""
     groups = []
@@ -218,7 +240,6 @@ PRODUCERS: dict[str, Producer] = {
     "memory": memory,
     "ranks": ranks_table,
     "shapes": shapes,
-    "speed": speed,
     "stage": stage_part,
     "stages": stages,
 }

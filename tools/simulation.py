@@ -50,29 +50,19 @@ MODELS = {
 def layer_shares(bounds: Bounds, args: ModelArgs) -> list[tuple[tuple[int, ...], int]]:
     """Return the products of a layer on the rank with the most rows: rows of each, columns."""
 
-    def most(letter: str) -> int:
-        return max(after - before for before, after in pairwise(bounds[letter]))
-
+    Hh, Kh, D, F = (
+        max(after - before for before, after in pairwise(bounds[letter]))
+        for letter in ("Hh", "Kh", "D", "F")
+    )
     heads = args.n_heads * args.head_dim
-    return [
-        ((most("Hh"), most("Kh"), most("Kh")), args.dim),
-        ((most("D"),), heads),
-        ((most("F"), most("F")), args.dim),
-        ((most("D"),), args.ffn_dim),
-    ]
+    return [((Hh, Kh, Kh), args.dim), ((D,), heads), ((F, F), args.dim), ((D,), args.ffn_dim)]
 
 
-def gathers(args: ModelArgs, tokens: int, rows: int = 1) -> list[int]:
-    """Return the bytes of each all-gather of a pass: 4 for each layer, and the logits.
-
-    Args:
-        args: The sizes.
-        tokens: T.
-        rows: Of the logits.
-    """
+def gathers(args: ModelArgs, tokens: int) -> list[int]:
+    """Return the bytes of each all-gather of a pass: 4 for each layer, and the logits."""
     heads = args.n_heads * args.head_dim
     layer = [2 * heads, 4 * args.dim, 2 * args.ffn_dim, 4 * args.dim]
-    return [tokens * each for each in layer] * args.n_layers + [4 * rows * args.vocab_size]
+    return [tokens * each for each in layer] * args.n_layers + [4 * args.vocab_size]
 
 
 def weight_bytes(args: ModelArgs, is_tied: bool = True, quantize: str | None = None) -> int:
@@ -96,13 +86,10 @@ def wire_seconds(
     return len(sizes) * steps * alpha + part * sum(sizes) * 8 / (gigabits * 1e9)
 
 
-def product_seconds(name: str, ranks: int, kind: str = "token") -> float:
+def product_seconds(name: str, ranks: int, kind: str) -> float:
     """Return what the products of a pass take on one rank, as measured, or in proportion.
 
-    Args:
-        name: Of the model.
-        ranks: How many.
-        kind: "token", or "chunk" of 512 tokens.
+    A pass is a "token", or a "chunk" of 512 tokens.
     """
     args, times = MODELS[name], json.loads(TIMES.read_text())[name]
 
@@ -119,19 +106,15 @@ def product_seconds(name: str, ranks: int, kind: str = "token") -> float:
     return args.n_layers * layer_seconds(kind) + output * layer_seconds("token")
 
 
-def pass_seconds(name: str, ranks: int, gigabits: float, kind: str = "token") -> float:
-    """Return what a pass takes on machines like that of the measurement."""
+def tokens_per_second(name: str, ranks: int, gigabits: float, kind: str) -> float:
+    """Return how many tokens machines like that of the measurement compute, by kind of pass."""
     tokens = 512 if kind == "chunk" else 1
     wire = wire_seconds(MODELS[name], ranks, gigabits, tokens)
-    return product_seconds(name, ranks, kind) + wire
+    return tokens / (product_seconds(name, ranks, kind) + wire)
 
 
 def ranks_table(_page: Path, argument: str) -> str:
-    """Return a table of the chapter: `gathers`, `network`, `plan` or `speed`.
-
-    Raises:
-        PageError: Another name.
-    """
+    """Return a table of the chapter: `gathers`, `network`, `plan` or `speed`."""
     tables = {"gathers": _gathers_table, "network": _network_table, "plan": _plan_table,
               "speed": _speed_table}  # fmt: skip
     if argument not in tables:
@@ -182,11 +165,12 @@ def _plan_table() -> Table:
         merged = replace(whole, mapped=0, copied=weight_bytes(args))
         part = own_forecast(merged, files, ranks, 1)
         weights = own.mapped / 1e9
-        heads = f"{own.args.n_heads} / {own.args.n_kv_heads}"
-        cache = f"{kv_cache_bytes(own.args, 4096) / 1e9:.2f} GB"
-        meta = f"{part.mapped / 1e9:.0f} GB mapped, {part.copied / 1e9:.0f} GB copied"
-        shares = f"{weights:.0f} GB", f"{weights * 0.28125:.0f} GB"
-        rows.append((f"{name}, {ranks}", *shares, heads, cache, meta))
+        rows.append((
+            f"{name}, {ranks}", f"{weights:.0f} GB", f"{weights * 0.28125:.0f} GB",
+            f"{own.args.n_heads} / {own.args.n_kv_heads}",
+            f"{kv_cache_bytes(own.args, 4096) / 1e9:.2f} GB",
+            f"{part.mapped / 1e9:.0f} GB mapped, {part.copied / 1e9:.0f} GB copied",
+        ))  # fmt: skip
     return (
         "| model, machines | weights per machine, bfloat16 | nf4 | heads per machine | "
         "4096 positions per machine | from 8 or 16 files of Meta |\n|---|---:|---:|---:|---:|---|"
@@ -196,13 +180,13 @@ def _plan_table() -> Table:
 def _speed_table() -> Table:
     ranks, rows = RANKS[1:], []
     for name in MODELS:
-        for what, tokens, rate, kind in (
-            ("1 Gb/s", 1, 1, "token"),
-            ("10 Gb/s", 1, 10, "token"),
-            ("100 Gb/s", 1, 100, "token"),
-            ("a prompt, 10 Gb/s", 512, 10, "chunk"),
+        for what, rate, kind in (
+            ("1 Gb/s", 1, "token"),
+            ("10 Gb/s", 10, "token"),
+            ("100 Gb/s", 100, "token"),
+            ("a prompt, 10 Gb/s", 10, "chunk"),
         ):
-            cells = [f"{tokens / pass_seconds(name, n, rate, kind):.3g}" for n in ranks]
+            cells = [f"{tokens_per_second(name, n, rate, kind):.3g}" for n in ranks]
             rows.append([f"{name}, {what}", *cells])
     heading = f"| tokens per second | {' | '.join(f'{n} machines' for n in ranks)} |"
     return f"{heading}\n|---|{'---:|' * len(ranks)}", rows

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,10 @@ from src.memory import readable_bytes
 from src.model import load_model
 from src.model.forecast import forecast_memory
 from src.model.saving import save_quantized
-from tools.front_page import measured, memory, speed, weight_bytes
-from tools.pages import PageError
+from tools.producers import memory
+from tools.simulation import weight_bytes
 
 PAGE = Path("README.md")
-TEXT = """
-| decode over llama.cpp | >= 1 | 1.34 | 1.107 - 1.423 | met |
-| nf4 over llama.cpp's Q4_0 | 1.41 (1.39 - 1.49) | 0.90 (0.89 - 0.93) | 1.01 (0.81 - 1.16) | 2.5 |
-"""
 
 
 def test_the_row_of_the_bundled_model_is_the_forecast_of_the_program():
@@ -52,20 +49,29 @@ def test_a_tied_output_is_counted_once():
     assert weight_bytes(args, True, None) == weight_bytes(args, False, None) - table
 
 
-@pytest.mark.parametrize(
-    ("row", "columns", "numbers"),
-    [
-        ("decode over llama.cpp", (), "1.34 (1.107 - 1.423)"),
-        ("nf4 over llama.cpp's Q4_0", (1,), "1.41 (1.39 - 1.49)"),
-        ("nf4 over llama.cpp's Q4_0", (2,), "0.90 (0.89 - 0.93)"),
-        ("nf4 over llama.cpp's Q4_0", (3,), "1.01 (0.81 - 1.16)"),
-    ],
+SPEEDS = re.findall(
+    r"^\| (new tokens|prompt of \d+).*, (\w+)(?: against (\w+))? \| (.*) \| (.*) \|$",
+    PAGE.read_text("utf-8"),
+    re.MULTILINE,
 )
-def test_numbers_are_taken_from_the_row_and_the_column_that_are_named(row, columns, numbers):
-    assert measured(TEXT, row, *columns) == numbers
 
 
-def test_every_row_of_the_table_of_speeds_is_found_and_one_that_is_gone_refused():
-    assert len(speed(PAGE, "").splitlines()) == 11
-    with pytest.raises(PageError, match="expected a row 'decode over transformers'"):
-        measured(TEXT, "decode over transformers")
+@pytest.mark.parametrize(("what", "weights", "theirs", "first", "second"), SPEEDS)
+def test_a_speed_is_that_of_the_page_of_measurements(what, weights, theirs, first, second):
+    text = Path("docs/PERFORMANCE.md").read_text("utf-8").partition("\n### Zen 4\n")[2]
+    text = text.partition("\n### ")[0]
+    if theirs:
+        (row,) = re.findall(rf"^\| {weights} over llama.cpp's {theirs} \|(.*)", text, re.MULTILINE)
+        place = ["new tokens", "prompt of 22", "prompt of 512"].index(what)
+        assert row.split("|")[place].strip() == first
+        return
+    run = "decode" if what == "new tokens" else what
+    for other, told in (("llama.cpp", first), ("transformers", second)):
+        median, both = told.removesuffix(")").split(" (")
+        assert re.search(
+            rf"^\| {run} over {other} \|[^|]*\| {median} \| {both} \|", text, re.MULTILINE
+        )
+
+
+def test_no_speed_is_left_out():
+    assert len(SPEEDS) == 9
