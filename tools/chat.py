@@ -16,7 +16,6 @@ _COMMAND = "python -m src.main --temperature 0 --seed 1 --context-length 512"
 _KEYS = {"Ctrl-C": "\x03", "Ctrl-D": "\x04"}
 # What the chat shows when it waits: by the pattern, the prompt.
 _PROMPTS = {r"\r\n>>> ": ">>> ", r"\r\n\.\.\. ": "... ", pexpect.EOF: ""}
-_SECONDS = 60  # until the wait for a prompt ends
 _REPEATED = re.compile(r"(\d+)\*(.+)")
 # What differs from run to run, and what is too long to show.
 _VARIES = (
@@ -29,10 +28,7 @@ _VARIES = (
 def chat(page: Path, argument: str) -> str:
     """Return a part of a page's chat: `chat "Hello!" /help Ctrl-C "600*la "`.
 
-    Args:
-        page: All its blocks of this kind are one chat; no two have the same lines.
-        argument: Lines and keys that are typed, in quotes where a shell needs them; `600*la `
-            repeats a text.
+    All blocks of a page are one chat; no two have the same lines. `600*la ` repeats a text.
     """
     text = page.read_text(encoding="utf-8")
     parts = re.findall(r"^<!-- generated: chat (.*) -->$", text, flags=re.MULTILINE)
@@ -51,11 +47,12 @@ def _transcript(parts: tuple[str, ...]) -> list[str]:
             _COMMAND.split()[1:],
             cwd=directory,
             env=environment | {"TERM": "dumb", "PYTHONPATH": str(ROOT)},
-            timeout=_SECONDS,
+            timeout=60,
             encoding="utf-8",
         )
         try:
-            prompt = _next_prompt(child)
+            prompts = [*_PROMPTS.values()]
+            prompt = prompts[child.expect([*_PROMPTS])]
             shown = f"$ {_COMMAND}\n{child.before}\n"
             for part in parts:
                 for line in shlex.split(part):
@@ -63,7 +60,7 @@ def _transcript(parts: tuple[str, ...]) -> list[str]:
                     typed = int(repeated[1]) * repeated[2] if repeated else line
                     child.send(_KEYS.get(line, f"{typed}\n"))
                     shown += prompt
-                    prompt = _next_prompt(child)
+                    prompt = prompts[child.expect([*_PROMPTS])]
                     shown += f"{child.before}\n"
                 for pattern, replacement in _VARIES:
                     shown = pattern.sub(replacement, shown)
@@ -72,8 +69,3 @@ def _transcript(parts: tuple[str, ...]) -> list[str]:
         finally:
             child.close(force=True)
     return transcript
-
-
-def _next_prompt(child: "pexpect.spawn[str]") -> str:
-    found: int = child.expect(list(_PROMPTS))
-    return list(_PROMPTS.values())[found]

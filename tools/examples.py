@@ -1,23 +1,22 @@
 """The Python examples of the pages: they are run, and what they print is compared."""
 
 import contextlib
-import dataclasses
 import doctest
 import io
-import itertools
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from .pages import Block, PageError, blocks
 
 KINDS = ("slow", "oracle")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Example:
     """A ```python block, and the ```text block after it, if there is one."""
 
-    code: Block  # the block that is run
-    output: Block | None  # the block that shows what it prints
+    code: Block
+    output: Block | None
     printed: str = ""  # what a run of it printed
 
     @property
@@ -27,50 +26,32 @@ class Example:
 
 
 def examples(text: str, name: str) -> list[Example]:
-    """Return the examples of a page, in order.
-
-    Raises:
-        PageError: A block needs what is not known.
-    """
-    lines = text.split("\n")
-    found = []
-    all_blocks = blocks(text, name)
-    for block, following in itertools.zip_longest(all_blocks, all_blocks[1:]):
-        if block.language != "python":
-            continue
-        if not block.needs <= set(KINDS):
-            place, needs = f"{name}:{block.line - 2}", ", ".join(sorted(block.needs))
-            raise PageError(f"{place}: run: expected {' or '.join(KINDS)}, got {needs}")
-        is_output = (
-            following is not None
-            and following.language == "text"
-            and not any(line.strip() for line in lines[block.end : following.line - 2])
-        )
-        found.append(Example(block, following if is_output else None))
+    """Return the examples of a page in order; raise PageError where a need is not of `KINDS`."""
+    lines, found, all_blocks = text.split("\n"), [], blocks(text, name)
+    for block, after in zip_longest(all_blocks, all_blocks[1:]):
+        if block.language == "python":
+            if not block.needs <= set(KINDS):
+                place, needs = f"{name}:{block.line - 2}", ", ".join(sorted(block.needs))
+                raise PageError(f"{place}: run: expected {' or '.join(KINDS)}, got {needs}")
+            is_text = after is not None and after.language == "text"
+            is_output = is_text and not any(map(str.strip, lines[block.end : after.line - 2]))
+            found.append(Example(block, after if is_output else None))
     return found
 
 
 def run_examples(text: str, name: str, allowed: frozenset[str] = frozenset()) -> list[Example]:
     """Run the examples of a page one after the other, in one namespace, as a reader would.
 
-    Args:
-        text: The page.
-        name: For tracebacks; their line numbers are those of the page.
-        allowed: Which of `KINDS` are run; a block that needs another is left out.
-
-    Returns:
-        Those that were run, each with what it printed.
+    Those that need more than what is allowed, of `KINDS`, are left out. The line numbers of
+    tracebacks are those of the page.
     """
     namespace: dict[str, object] = {"__name__": "__main__"}
-    done = []
-    for example in examples(text, name):
-        if not example.code.needs <= allowed:
-            continue
+    done = [example for example in examples(text, name) if example.code.needs <= allowed]
+    for example in done:
         code = "\n" * (example.code.line - 1) + example.code.text
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(compile(code, name, "exec"), namespace)  # noqa: S102 - the pages are ours
-        done.append(dataclasses.replace(example, printed=printed.getvalue()))
+        example.printed = printed.getvalue()
     return done
 
 
@@ -80,9 +61,7 @@ def matches(shown: str, printed: str) -> bool:
     Blanks at the ends of lines do not count. A line `...` matches any lines, and `...` within a
     line any text: for what differs from run to run, such as times.
     """
-    checker, texts = doctest.OutputChecker(), (_stripped(shown), _stripped(printed))
-    return checker.check_output(*texts, doctest.ELLIPSIS)
-
-
-def _stripped(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.rstrip().split("\n"))
+    shown, printed = (
+        "\n".join(map(str.rstrip, text.rstrip().split("\n"))) for text in (shown, printed)
+    )
+    return doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS)

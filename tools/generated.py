@@ -23,10 +23,8 @@ def with_lines(page: Path, text: str) -> str:
 
     The symbol is the text of the link, or its title where the text is something else:
     `[LlamaAttention.forward](../src/model/llama.py#L1)`,
-    `[the mask](../src/model/llama.py#L1 "causal_mask")`.
-
-    Raises:
-        PageError: A link names no symbol of its file.
+    `[the mask](../src/model/llama.py#L1 "causal_mask")`. Raise PageError where the file
+    has no such symbol.
     """
 
     def target(link: Link) -> str:
@@ -48,27 +46,22 @@ def line_in(file: Path, symbol: str) -> int | None:
     """Return the line where a Python or C file defines a symbol; None where it does not."""
     if file.suffix == ".py":
         return line_of(file.resolve(), symbol)
-    lines = file.read_text(encoding="utf-8").split("\n")
-    starts = re.compile(rf"^(?:#define\s+|\w[\w\s*]*[\s*]){re.escape(symbol)}\b(?!.*;\s*$)")
-    declares = re.compile(rf"\b{re.escape(symbol)}\b")
-    for pattern in (starts, declares):
-        for number, line in enumerate(lines, 1):
-            if pattern.search(line) and not line.lstrip().startswith(("//", "*", "/*")):
-                return number
-    return None
+    lines = [
+        "" if line.lstrip().startswith(("//", "*", "/*")) else line
+        for line in file.read_text(encoding="utf-8").split("\n")
+    ]
+    name = re.escape(symbol)
+    defines = re.compile(rf"^(?:#define\s+|\w[\w\s*]*[\s*]){name}\b(?!.*;\s*$)")
+    declares = re.compile(rf"\b{name}\b")
+    places = (n for kind in (defines, declares) for n, x in enumerate(lines, 1) if kind.search(x))
+    return next(places, None)
 
 
 def with_blocks(page: Path, text: str, producers: dict[str, Producer]) -> str:
     """Return a page with the current contents of each generated block.
 
-    Args:
-        page: Its file, which links in blocks start from.
-        text: The page.
-        producers: By the first word of a block's name. A producer takes the page and the rest of
-            the name, and returns Markdown.
-
-    Raises:
-        PageError: A marker has no partner, or a block's name is not known.
+    The first word of a block's name is the key of its producer, which takes the page and the rest
+    and returns Markdown. Raise PageError where a marker has no partner or a block no producer.
     """
     markers, pairs = len(_MARKER.findall(text)), len(_BLOCK.findall(text))
     if markers != 2 * pairs:

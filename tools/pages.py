@@ -73,15 +73,7 @@ def name_of(path: Path) -> str:
 
 
 def blocks(text: str, name: str = "page") -> list[Block]:
-    """Return the fenced blocks of a page, in order.
-
-    Args:
-        text: The page.
-        name: For errors.
-
-    Raises:
-        PageError: A block has no end.
-    """
+    """Return the fenced blocks of a page, in order; raise PageError where one has no end."""
     found = []
     lines = text.split("\n")
     for token in MarkdownIt().parse(text):
@@ -89,8 +81,8 @@ def blocks(text: str, name: str = "page") -> list[Block]:
             continue
         first, end = token.map
         if lines[end - 1] != token.markup:
-            place = f"{name}:{first + 1}"
-            raise PageError(f"{place}: block: expected a closing {token.markup}, got the end")
+            rule = f"block: expected a closing {token.markup}, got the end"
+            raise PageError(f"{name}:{first + 1}: {rule}")
         mark = _RUN.match(lines[first - 1]) if first else None
         needs = frozenset(mark[1].split()) if mark else frozenset()
         found.append(Block(token.info.strip(), token.content, first + 2, end, needs))

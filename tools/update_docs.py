@@ -32,23 +32,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     has_failed = False
     for file, text in _current_files(options.pages, frozenset(options.run)):
-        if isinstance(text, PageError):
-            print(text, file=sys.stderr)
-            has_failed = True
-            continue
+        name = name_of(file)
         before = file.read_text(encoding="utf-8") if file.exists() else ""
-        if text == before:
-            continue
-        name, has_failed = name_of(file), options.check or has_failed
-        if not options.check:
-            file.write_text(text, encoding="utf-8")
-            print(f"{name}: written")
-        elif file == PAGE:  # its lines are long
-            print(f"{name}: not current")
-        else:
+        if isinstance(text, PageError):
+            has_failed = True
+            print(text, file=sys.stderr)
+        elif text != before and options.check:
+            has_failed = True
+            if file == PAGE:  # its lines are long
+                print(f"{name}: not current")
+                continue
             old, new = before.splitlines(keepends=True), text.splitlines(keepends=True)
             difference = difflib.unified_diff(old, new, f"{name} (as it is)", f"{name} (current)")
             sys.stdout.writelines(difference)
+        elif text != before:
+            file.write_text(text, encoding="utf-8")
+            print(f"{name}: written")
     return 1 if has_failed else 0
 
 
@@ -62,13 +61,12 @@ def _current_files(
     if not pages:
         yield from current_pictures().items()
     for page in [page.resolve() for page in pages] or documents():
-        text: str | PageError
         try:
             with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
                 text = with_outputs(page, current_text(page), allowed)
+            yield page, text
         except PageError as error:
-            text = error
-        yield page, text
+            yield page, error
     if not pages:
         yield PAGE, current_page()
 
@@ -81,11 +79,7 @@ def current_pictures() -> dict[Path, str]:
 
 
 def with_outputs(page: Path, text: str, allowed: frozenset[str]) -> str:
-    """Return a page with what its examples print; what holds `...` and fits stays.
-
-    Raises:
-        PageError: An example prints, and no ```text block follows it.
-    """
+    """Return a page with what its examples print; what holds `...` and fits stays."""
     lines = text.split("\n")
     for example in reversed(run_examples(text, name_of(page), allowed)):
         if example.is_as_shown:

@@ -47,39 +47,32 @@ enum {{ TYPE_COUNT = {count} }};
 
 def write_header() -> str:
     """Return the text of `csrc/dtypes.h`."""
-    plain = [row for row in DTYPES if row.kind == "float"]  # also those not built yet
-    rows: dict[str, tuple[int, ...]] = {row.name: (row.itemsize,) for row in plain}
+    floats = [row for row in DTYPES if row.kind == "float"]  # also those not built yet
+    plain: dict[str, tuple[int, ...]] = {row.name: (row.itemsize,) for row in floats}
+    pairs = {row.name: plain[row.name] for row in floats if row.product_type == "bfloat16"}
     blocks: dict[str, tuple[int, ...]] = {}
     for row in (*BLOCK_DTYPES, *GGML_DTYPES.values()):
         codes = row.code_bytes
         blocks[row.name] = (row.block_size, codes, row.block_bytes - codes)
         if row.double_scales is not None:
             blocks[f"{row.name}_double"] = (row.block_size, codes, row.double_scales.itemsize)
-    names = [*rows, *blocks]
+    names = [*plain, *blocks]
     return _TEMPLATE.format(
         numbers=",\n".join(f"    TYPE_{name.upper()} = {i}" for i, name in enumerate(names)),
         count=len(names),
-        plain=_list("PLAIN_TYPES", rows),
-        pairs=_list("PAIR_TYPES", {
-            row.name: rows[row.name] for row in plain if row.product_type == "bfloat16"
-        }),
+        plain=_list("PLAIN_TYPES", plain),
+        pairs=_list("PAIR_TYPES", pairs),
         blocks=_list("BLOCK_TYPES", blocks),
-    )  # fmt: skip
+    )
 
 
 def _list(name: str, rows: Mapping[str, tuple[int, ...]]) -> str:
     """Return a macro that applies ROW to each row."""
-    lines = [
-        f"    ROW({', '.join([row, f'TYPE_{row.upper()}', *map(str, sizes)])})"
-        for row, sizes in rows.items()
-    ]
-    return " \\\n".join([f"#define {name}(ROW)", *lines])
-
-
-def main() -> None:
-    """Write the header."""
-    HEADER.write_text(write_header(), encoding="utf-8")
+    lines = [f"#define {name}(ROW)"]
+    for row, sizes in rows.items():
+        lines.append(f"    ROW({', '.join([row, f'TYPE_{row.upper()}', *map(str, sizes)])})")
+    return " \\\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    HEADER.write_text(write_header(), encoding="utf-8")
