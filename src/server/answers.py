@@ -1,8 +1,9 @@
-"""Answers as JSON: what each step of the engine adds, and what all of them say together."""
+"""Answers as JSON: what the steps of the engine add to them."""
 
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, ClassVar
 
 from ..inference import Choice, Request, SamplingArgs, Step, ToolCall, split_thoughts
@@ -19,14 +20,8 @@ Chunk = dict[str, Any]
 
 
 @dataclass(kw_only=True)
-class Answer:
-    """One answer: what the engine is asked for, and what came so far."""
-
-    # What a client reads as the beginning of the id, and as the kind of a response and of a chunk.
-    names: ClassVar[tuple[str, str, str]]
-    begins_text: ClassVar[bool]
-    # The choice of the chunk before all others of a stream, if there is one.
-    beginning: ClassVar[Chunk | None] = None
+class _Asked:
+    """What the engine is asked for, and which tokens came so far."""
 
     tokenizer: Tokenizer
     prompt_ids: Sequence[int]
@@ -39,7 +34,6 @@ class Answer:
     echo: str | None = None  # the text of the prompt, to come before the answer
     request: Request = field(init=False)  # the engine's, once it is submitted
     ids: list[int] = field(default_factory=list)
-    whole: Chunk = field(default_factory=dict)  # all chunks that came, put together
     last: float | None = None  # when the last token came
 
     @property
@@ -47,46 +41,38 @@ class Answer:
         """How many candidates each step has to report."""
         return 0 if self.alternatives is None else max(self.alternatives, 1)
 
-    def take(self, step: Step) -> Chunk:
-        """Return the choice of a chunk for a step."""
-        self.ids.append(step.token_id)
-        chunk = self.chunk(step, _REASONS.get(step.stop_reason, "length"))
-        _join(self.whole, chunk)
-        return chunk
-
-    def chunk(self, step: Step, reason: str | None) -> Chunk:
-        """Return what a step adds."""
-        raise NotImplementedError
-
-    def choice(self) -> Chunk:
-        """Return the choice of a response that is not streamed."""
-        return self.whole
+    def take(self, steps: Sequence[Step]) -> str | None:
+        """Note the tokens of steps; return the reason to stop."""
+        self.ids += [step.token_id for step in steps]
+        return _REASONS.get(steps[-1].stop_reason, "length")
 
 
 @dataclass(kw_only=True)
-class ChatAnswer(Answer):
+class ChatAnswer(_Asked):
     """An answer of a chat."""
 
+    # What a client reads as the beginning of the id, and as the kind of a response and of a chunk.
     names = "chatcmpl", "chat.completion", "chat.completion.chunk"
     begins_text = True
-    beginning: ClassVar[Chunk | None] = {
-        "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None,
-    }  # fmt: skip
+    # The choices of the chunks before all others of a stream.
+    beginning: ClassVar[list[Chunk]] = [
+        {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+    ]
 
     opened: bool | None  # whether it begins in a thought; None where none is looked for
     style: ToolStyle | None  # how it asks for calls of functions; None where it cannot
     _text: str = ""
     _told: tuple[str, str, int] = "", "", 0
 
-    def chunk(self, step: Step, reason: str | None) -> Chunk:
-        """Return what a step adds."""
-        self._text += step.text
-        is_over, thought, said = step.stop_reason is not None, "", self._text
+    def chunk(self, *steps: Step) -> Chunk:
+        """Return what the next steps add."""
+        self._text += "".join(step.text for step in steps)
+        reason = self.take(steps)
+        thought, said, calls = "", self._text, list[ToolCall]()
         if self.opened is not None:
-            thought, said = split_thoughts(said, self.opened, is_over)
-        calls: list[ToolCall] = []
+            thought, said = split_thoughts(said, self.opened, reason is not None)
         if self.style is not None:
-            said, calls = split_calls(self.style, said, is_over)
+            said, calls = split_calls(self.style, said, reason is not None)
         old_thought, old_said, old_calls = self._told
         self._told = thought, said, len(calls)
         delta: Chunk = {}
@@ -104,18 +90,19 @@ class ChatAnswer(Answer):
             delta["content"] = said[len(old_said) :]
         logprobs = None
         if self.alternatives is not None:
-            choice = None if step.stop_reason == "eot" else step.choice
-            logprobs = {"content": [] if choice is None else [self._logprobs(choice)]}
+            choices = [step.choice for step in steps if step.stop_reason != "eot"]
+            logprobs = {"content": [self._logprobs(one) for one in choices if one is not None]}
         reason = "tool_calls" if calls and reason == "stop" else reason
         return {"delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
-    def choice(self) -> Chunk:
-        """Return the choice of a response that is not streamed."""
-        message = {"role": "assistant", "content": None, "refusal": None} | self.whole["delta"]
+    def choice(self, *steps: Step) -> Chunk:
+        """Return what all steps say together, for a response that is not streamed."""
+        whole = self.chunk(*steps)
+        message = {"role": "assistant", "content": None, "refusal": None} | whole.pop("delta")
         for call in message.get("tool_calls", ()):
             del call["index"]
         message["content"] = message["content"] or (None if "tool_calls" in message else "")
-        return {"message": message, **{n: v for n, v in self.whole.items() if n != "delta"}}
+        return {"message": message} | whole
 
     def _logprobs(self, choice: Choice) -> Chunk:
         """Return what `logprobs` say of a token and of some alternatives."""
@@ -131,26 +118,28 @@ class ChatAnswer(Answer):
 
 
 @dataclass(kw_only=True)
-class TextAnswer(Answer):
+class TextAnswer(_Asked):
     """A completion."""
 
     names = "cmpl", "text_completion", "text_completion"
     begins_text = False
+    beginning: ClassVar[list[Chunk]] = []
 
     _offset: int = 0
 
-    def chunk(self, step: Step, reason: str | None) -> Chunk:
-        """Return what a step adds, the first one with what is echoed."""
+    def chunk(self, *steps: Step) -> Chunk:
+        """Return what the next steps add, the first ones with what is echoed."""
         text, tokens = "", list[tuple[int, Choice | None]]()
-        if not self.whole and self.echo is not None:
+        if not self.ids and self.echo is not None:
             text = self.echo
             tokens += zip(self.prompt_ids, self.request.prompt_choices or (), strict=False)
         if self.most_tokens != 0:
-            text += step.text
-            if step.stop_reason != "eot":
-                tokens.append((step.token_id, step.choice))
+            text += "".join(step.text for step in steps)
+            tokens += [(s.token_id, s.choice) for s in steps if s.stop_reason != "eot"]
         logprobs = None if self.alternatives is None else self._logprobs(tokens)
-        return {"text": text, "logprobs": logprobs, "finish_reason": reason}
+        return {"text": text, "logprobs": logprobs, "finish_reason": self.take(steps)}
+
+    choice = chunk
 
     def _logprobs(self, tokens: list[tuple[int, Choice | None]]) -> Chunk:
         """Return lists with an entry for each token; the first of a prompt was not chosen."""
@@ -158,34 +147,22 @@ class TextAnswer(Answer):
             "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [],
         }  # fmt: skip
         for token, choice in tokens:
-            name = token_name(self.tokenizer, token)
-            chances = None if choice is None else log_probabilities(choice)
+            name, chances = token_name(self.tokenizer, token), choice and log_probabilities(choice)
             told["tokens"].append(name)
             told["token_logprobs"].append(chances and chances[token])
-            told["top_logprobs"].append(chances and self._top(chances))
+            told["top_logprobs"].append(chances and self._named(chances))
             told["text_offset"].append(self._offset)
             # A begin of text need not be in the text.
             if choice is not None or (self.echo or "").startswith(name):
                 self._offset += len(name)
         return told
 
-    def _top(self, chances: dict[int, float]) -> dict[str, float]:
-        near = [*chances.items()][: self.alternatives]
+    def _named(self, chances: dict[int, float]) -> dict[str, float]:
+        near = islice(chances.items(), self.alternatives)
         return {token_name(self.tokenizer, token): chance for token, chance in near}
 
 
-def _join(whole: Chunk, part: Chunk) -> None:
-    """Add what a chunk says to what those before it said: texts and lists become longer."""
-    for name, value in part.items():
-        held = whole.get(name)
-        if isinstance(value, dict):
-            whole[name] = held = held or {}
-            _join(held, value)
-        elif isinstance(value, list):
-            whole[name] = held = held or []
-            held += value
-        elif value is not None or name not in whole:
-            whole[name] = value if held is None else held + value
+Answer = ChatAnswer | TextAnswer
 
 
 def token_name(tokenizer: Tokenizer, token: int) -> str:

@@ -17,10 +17,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..ml.errors import LlamaBoltsError
 from . import bodies
 from .answers import Answer, token_name
-from .errors import RequestError, encode
+from .errors import RequestError, encode, refusal
 from .responses import EventStream, Run, until_gone
 from .service import Service
 
@@ -72,19 +71,14 @@ async def _answered(service: Service, endpoint: Endpoint, request: Request) -> R
     route = request.scope["route"].path
     try:
         service.check(request)
-        if service.is_closing:
-            raise RequestError(503, "the server is shutting down", None, "shutting_down")
         answer = await endpoint(service, request)
         is_made = isinstance(answer, Response)
         response = answer if is_made else Response(encode(answer), media_type="application/json")
     except ClientDisconnect:
         response = Response(status_code=_GONE)
-    except LlamaBoltsError as error:
-        response = service.refusal(error, _PARAMS.get(route, "prompt")).response()
-    except Exception as error:  # noqa: BLE001 - a fault is one line here, and 500 there
-        service.log(f"{route}: internal fault: {error!r}")
-        response = RequestError(500, "internal fault; the server's log says where").response()
-    service.metrics.responses.labels(route, response.status_code).inc()
+    except Exception as error:  # noqa: BLE001 - a fault is one line in the log, and 500 there
+        response = refusal(error, service.log, _PARAMS.get(route, "prompt")).response()
+    service.responses.labels(route, response.status_code).inc()
     response.headers["X-Content-Type-Options"] = "nosniff"
     return response
 
@@ -98,38 +92,36 @@ async def _generate(kind: type[B], made: Maker[B], service: Service, request: Re
         run = Run(service, answers, bool(body.stream), ends)
         if not body.stream:
             return await until_gone(request, run.whole())
-        await until_gone(request, run.begin())
         options = body.stream_options or bodies.StreamOptions()
-        return EventStream(run.events(bool(options.include_usage)), ends.pop_all())
+        events = run.events(bool(options.include_usage))
+        await until_gone(request, anext(events))
+        return EventStream(events, ends.pop_all())
 
 
 async def _body(service: Service, request: Request, kind: type[T]) -> T:
-    """Read and parse a body.
-
-    Raises:
-        RequestError: It is not JSON, is too long or too slow, or its fields are wrong.
-    """
+    """Read and parse a body."""
     kinds = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kinds != "application/json":
         # A page of another site may send other types without asking first.
         raise RequestError(400, "Content-Type: expected application/json", "Content-Type")
-    size, content = int(request.headers.get("content-length", 0)), bytearray()  # h11 checked it
-    if size <= _MOST_DRAINED:
-        size = 0
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                async for part in request.stream():
-                    size += len(part)
-                    if size <= _MOST_BODY:
-                        content += part
-                    elif size > _MOST_DRAINED:
-                        break
-        except TimeoutError:
-            message = f"the body: expected within {_BODY_SECONDS} seconds"
-            raise RequestError(408, message, None, "too_slow") from None
+    message = f"the body: expected at most {_MOST_BODY} bytes, got more"
+    too_large = RequestError(413, message, None, "too_large")
+    if int(request.headers.get("content-length", 0)) > _MOST_DRAINED:  # h11 checked it
+        raise too_large
+    size, content = 0, bytearray()
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size <= _MOST_BODY:
+                    content += part
+                elif size > _MOST_DRAINED:
+                    break
+    except TimeoutError:
+        message = f"the body: expected within {_BODY_SECONDS} seconds"
+        raise RequestError(408, message, None, "too_slow") from None
     if size > _MOST_BODY:
-        message = f"the body: expected at most {_MOST_BODY} bytes, got more"
-        raise RequestError(413, message, None, "too_large")
+        raise too_large
     return await service.apart(bodies.parsed, bytes(content), kind)
 
 

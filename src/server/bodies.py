@@ -63,15 +63,10 @@ class ResponseFormat(Body):
             raise ValueError(f"{self.type}: expected with this type")
 
     def as_grammar(self) -> Grammar:
-        """Return what an answer has to follow that is not any text.
-
-        Raises:
-            GrammarError: It cannot be used.
-        """
-        if self.type == "regex":
-            return Grammar("regex", self.regex or "")
-        if self.type == "grammar":
-            return Grammar("lark", self.grammar or "")
+        """Return what an answer has to follow that is not any text, or raise GrammarError."""
+        if self.type in ("regex", "grammar"):
+            kind = "regex" if self.type == "regex" else "lark"
+            return Grammar(kind, getattr(self, self.type))
         asked = self.json_schema if self.type == "json_schema" else None
         return Grammar("json_schema", bytes((asked or JsonSchema()).schema).decode())
 
@@ -140,11 +135,7 @@ class ChatMessage(Body):
             raise ValueError("tool_calls: expected in messages of the assistant")
 
     def as_message(self) -> Message:
-        """Return the message as the chat formats read it.
-
-        Raises:
-            ChatFormatError: The arguments of a call are no JSON object.
-        """
+        """Return the message; raise ChatFormatError for a call whose arguments are no object."""
         content = self.content or ""
         text = content if isinstance(content, str) else "".join(part.text for part in content)
         calls = (ToolCall(c.function.name, c.function.arguments) for c in self.tool_calls or ())
@@ -181,11 +172,7 @@ class Generation(Body):
             self.response_format = None
 
     def sampling(self) -> list[SamplingArgs]:
-        """Return the sampling of each answer; their seeds follow one another.
-
-        Raises:
-            SamplingError: A setting is out of its range.
-        """
+        """Return that of each answer; their seeds follow one another. Raises SamplingError."""
         given = ((name, getattr(self, name)) for name in _SETTINGS)
         settings = {name: value for name, value in given if value is not None}
         seed = secrets.randbits(_SEED_BITS) if self.seed is None else self.seed
@@ -217,11 +204,7 @@ class ChatBody(Generation, kw_only=True):
             raise ValueError("response_format: not allowed with tools")
 
     def functions(self) -> tuple[list[Tool], list[Tool]]:
-        """Return the functions that the prompt tells of, and those that the answer may call.
-
-        Raises:
-            ValueError: One that has to be called is not there.
-        """
+        """Return the functions that the prompt tells of, and those that the answer may call."""
         choice, tools = self.tool_choice, self.tools or []
         if choice == "none" or (choice is None and not tools):
             return [], []
@@ -287,15 +270,7 @@ class ExplorerBody(Body):
 
 
 def parsed(content: bytes, kind: type[T]) -> T:
-    """Return a body.
-
-    Args:
-        content: The JSON.
-        kind: The structure that it has to have.
-
-    Raises:
-        RequestError: It has not; the error names the field.
-    """
+    """Return a body of JSON; raise a RequestError that names the field that is wrong."""
     try:
         # msgspec does not check the UTF-8 of what it keeps as `Raw`.
         return msgspec.json.decode(content.decode(), type=kind)

@@ -1,6 +1,7 @@
 """What the server answers when it cannot answer."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,6 +23,16 @@ _TYPES = {
     408: "timeout_error",
     429: "rate_limit_error",
 }
+# Of errors that the client hears of: the status and a name for programs.
+_KINDS = (
+    (QueueFullError, 429, "queue_full"),
+    (ClosedError, 503, "shutting_down"),
+    (TimeLimitError, 503, "time_limit"),
+    (ContextFullError, 400, "context_length_exceeded"),
+    (GrammarError, 400, "invalid_grammar"),
+    (NumericError, 500, "failed"),
+    ((InferenceError, TokenizerError), 400, "invalid_value"),
+)
 _LONGEST = 500  # characters of a message
 # The engine's errors begin with what was called, such as `[sampling] temperature must be ...`.
 _CALLED = re.compile(r"^\[(\w+)\] ")
@@ -59,33 +70,23 @@ class RequestError(LlamaBoltsError):
         return Response(encode(self.body), self.status, headers, "application/json")
 
 
-# Of errors that the client hears of: the status and a name for programs.
-_KINDS = (
-    (QueueFullError, 429, "queue_full"),
-    (ClosedError, 503, "shutting_down"),
-    (TimeLimitError, 503, "time_limit"),
-    (ContextFullError, 400, "context_length_exceeded"),
-    (GrammarError, 400, "invalid_grammar"),
-    (NumericError, 500, "failed"),
-    ((InferenceError, TokenizerError), 400, "invalid_value"),
-)
+def refusal(
+    error: Exception, log: Callable[[str], object], param: str | None = None
+) -> RequestError:
+    """Return what a client is told of an error; what only the server can mend is logged instead.
 
-
-def refusal(error: Exception, param: str | None = None) -> RequestError:
-    """Return what a client is told of an error of the engine; no path is in it.
-
-    Args:
-        error: The error.
-        param: The field that most errors of the call are about.
+    Most errors of the call are about the field `param`.
     """
     if isinstance(error, RequestError):
         return error
-    if is_lack_of_memory(error):
-        return RequestError(503, "the system refused memory", None, "out_of_memory")
     found = ((status, code) for kind, status, code in _KINDS if isinstance(error, kind))
     status, code = next(found, (500, "failed"))
-    if status == 500:
-        return RequestError(500, "the model failed; the server's log says why", None, code)
+    if is_lack_of_memory(error):
+        status, code = 503, "out_of_memory"
+    if code in ("failed", "out_of_memory"):
+        log(f"fault: {error!r}")
+        text = "the system refused memory" if status == 503 else "the server's log says why"
+        return RequestError(status, f"the request failed: {text}", None, code)
     setting = _SETTING.match(str(error))
     field = (setting[1] if setting else param) if status == 400 else None
     return RequestError(status, _CALLED.sub("", str(error)), field, code)

@@ -6,6 +6,7 @@ A trace shows all that runs in its process, so it cannot be on beside the answer
 import asyncio
 import json
 import secrets
+import signal
 import sys
 from collections import deque
 from dataclasses import asdict
@@ -25,10 +26,13 @@ _MOST_PAGE_BYTES = 32 << 20
 
 
 class Insides:
-    """The last answers of a server, and the pages that were made of some."""
+    """The last answers of a server, and the pages that were made of some.
+
+    `loading` has the arguments of `load_model` that gave the model; None where several processes
+    run it.
+    """
 
     def __init__(self, loading: dict[str, Any] | None) -> None:
-        # The arguments of `load_model` that gave the model; None where several processes run it.
         self._loading = loading
         self._answers: deque[tuple[str, bytes]] = deque(maxlen=_MOST_ANSWERS)
         self._pages: deque[tuple[str, bytes]] = deque(maxlen=_MOST_PAGES)
@@ -43,22 +47,14 @@ class Insides:
         self._answers.append((name, json.dumps(asked).encode()))
 
     def page(self, name: str) -> bytes:
-        """Return a page that was made.
-
-        Raises:
-            RequestError: There is none of this name.
-        """
+        """Return a page that was made."""
         page = dict(self._pages).get(name)
         if page is None:
             raise RequestError(404, "there is no such page any more")
         return page
 
     async def look(self, name: str) -> str:
-        """Make the page of an answer; return the page's name, which nobody can guess.
-
-        Raises:
-            RequestError: The answer is not known any more, its run takes too long, or cannot be.
-        """
+        """Make the page of an answer; return the page's name, which nobody can guess."""
         if self._loading is None:
             raise RequestError(400, "several processes run the model, and a trace needs one")
         asked = dict(self._answers).get(name)
@@ -71,12 +67,9 @@ class Insides:
                 stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
             try:
-                async with asyncio.timeout(_SECONDS):
-                    page, _ = await process.communicate(asked)
-            except TimeoutError:
-                page = b""
+                page, _ = await process.communicate(asked)
             finally:
-                if process.returncode is None:
+                if process.returncode is None:  # the client went away
                     process.kill()
                     await process.wait()
         if process.returncode or len(page) > _MOST_PAGE_BYTES:
@@ -88,6 +81,7 @@ class Insides:
 
 def main() -> None:
     """Read what to run from standard input; write the page to standard output."""
+    signal.alarm(_SECONDS)  # ends the process
     asked = json.load(sys.stdin)
     model, store, ids = load_model(**asked["loading"]), Store(), asked["answer_ids"]
     sampling = SamplingArgs(**asked["sampling"])

@@ -14,9 +14,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from .. import __version__
 from ..inference import Step
-from ..ml.errors import LlamaBoltsError
 from .answers import Answer, Chunk
-from .errors import RequestError, encode
+from .errors import RequestError, encode, refusal
 from .service import Service
 
 # For an answer, its time in the queue included; and for a client to take some of a stream.
@@ -27,16 +26,10 @@ T = TypeVar("T")
 
 
 class Run:
-    """Several answers in the making. To be made and read in the event loop.
+    """Several answers in the making, within the event loop; `ends` takes what ends their requests.
 
-    Args:
-        service: Has the engine that makes them.
-        answers: What to make.
-        is_stream: Whether `events` are wanted, or `whole`.
-        ends: Takes what ends what still runs.
-
-    Raises:
-        InferenceError, TokenIdError, CheckpointError: As `BatchEngine.submit`.
+    An error of `BatchEngine.submit` is raised here, one that ends an answer by `whole` and by the
+    first event of `events`.
     """
 
     def __init__(
@@ -54,9 +47,8 @@ class Run:
             "system_fingerprint": f"llama-bolts-{__version__}",
             "seed": answers[0].sampling.seed,
         }
-        for one in answers:
-            if one.mask is not None:
-                ends.callback(one.mask.close)
+        for mask in (one.mask for one in answers if one.mask is not None):
+            ends.callback(mask.close)
         later: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
         for index, one in enumerate(answers):
             one.request = service.engine.submit(
@@ -67,12 +59,11 @@ class Run:
                 deliver=partial(later, self._put, index),
             )  # fmt: skip
             ends.callback(one.request.cancel)
-        self._chunks = self._taken()
 
     def _put(self, index: int, item: Step | Exception) -> None:
         if isinstance(item, Step):
-            now, answer, metrics = time.perf_counter(), self._answers[index], self._service.metrics
-            times = metrics.first if answer.last is None else metrics.between
+            now, answer, service = time.perf_counter(), self._answers[index], self._service
+            times = service.first if answer.last is None else service.between
             times.observe(now - (answer.last or self._began))
             answer.last = now
         if self._items.qsize() >= self._most:
@@ -81,60 +72,51 @@ class Run:
             item = RequestError(408, "the client reads too slowly", None, "too_slow")
         self._items.put_nowait((index, item))
 
-    async def _taken(self) -> AsyncIterator[list[Chunk]]:
-        """Yield the choices of what there is of all answers, until each has its last step."""
+    async def _batches(self) -> AsyncIterator[list[tuple[int, Step]]]:
+        """Yield the steps that there are, with the number of the answer, until all are over."""
         left = len(self._answers)
         while left:
-            batch = [await self._items.get()]
+            batch, items = list[tuple[int, Step]](), [await self._items.get()]
             while not self._items.empty():
-                batch.append(self._items.get_nowait())
-            taken = list[Chunk]()
-            for index, item in batch:
+                items.append(self._items.get_nowait())
+            for index, item in items:
                 if isinstance(item, Exception):
                     raise item
-                taken.append({"index": index} | self._answers[index].take(item))
+                batch.append((index, item))
                 left -= item.stop_reason is not None
-            yield taken
+            yield batch
         self._service.insides.remember(self._head["id"], self._answers[0])
 
     async def whole(self) -> Chunk:
-        """Return a response that is not streamed.
-
-        Raises:
-            Exception: The one that ended an answer.
-        """
-        async for _ in self._chunks:
-            pass
-        choices = [{"index": index} | one.choice() for index, one in enumerate(self._answers)]
+        """Return a response that is not streamed."""
+        steps = [list[Step]() for _ in self._answers]
+        async for batch in self._batches():
+            for index, step in batch:
+                steps[index].append(step)
+        choices = [{"index": at} | one.choice(*steps[at]) for at, one in enumerate(self._answers)]
         return self._head | {"choices": choices, "usage": self._usage()}
 
-    async def begin(self) -> None:
-        """Wait for the first step, before `events`.
-
-        Raises:
-            Exception: The one that ended an answer.
-        """
-        begin = self._answers[0].beginning
-        first = [{"index": index} | begin for index in range(len(self._answers)) if begin]
-        self._first = first + await anext(self._chunks)
-
     async def events(self, includes_usage: bool) -> AsyncIterator[bytes]:
-        """Yield the events of a stream; an error is the last one."""
+        """Yield the events of a stream, the first one empty when there is a step; an error last."""
         usage = {"usage": None} if includes_usage else {}
 
-        def events(choices: list[Chunk]) -> bytes:
-            each = (self._head | {"choices": [choice]} | usage for choice in choices)
-            return b"".join(map(_event, each))
+        def event(index: int, choice: Chunk) -> bytes:
+            return _event(self._head | {"choices": [{"index": index} | choice]} | usage)
 
+        batches, answers = self._batches(), self._answers
+        batch: list[tuple[int, Step]] | None = await anext(batches)
+        yield b""
         try:
-            yield events(self._first)
-            async for choices in self._chunks:
-                yield events(choices)
+            for index, one in enumerate(answers):
+                yield b"".join(event(index, choice) for choice in one.beginning)
+            while batch is not None:
+                yield b"".join(event(index, answers[index].chunk(step)) for index, step in batch)
+                batch = await anext(batches, None)
             if includes_usage:
                 yield _event(self._head | {"choices": [], "usage": self._usage()})
             yield b"data: [DONE]\n\n"
-        except LlamaBoltsError as error:
-            yield _event(self._service.refusal(error).body)
+        except Exception as error:  # noqa: BLE001 - no status can tell of it any more
+            yield _event(refusal(error, self._service.log).body)
 
     def _usage(self) -> Chunk:
         """Return the counts of tokens; a prompt with several answers counts once."""
@@ -172,26 +154,20 @@ class EventStream(StreamingResponse):
 
 
 async def until_gone(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of work that is ended when the client goes away.
+    """Return the result of work; raise ClientDisconnect when the client goes away before it."""
 
-    Raises:
-        ClientDisconnect: It did.
-    """
-    working = asyncio.ensure_future(work)
-
-    async def watch() -> None:
+    async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        working.cancel()
 
-    watching = asyncio.create_task(watch())
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
     try:
-        return await working
-    except asyncio.CancelledError:
-        if watching.done():
-            raise ClientDisconnect from None
-        raise
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
     finally:
+        working.cancel()
         watching.cancel()
 
 

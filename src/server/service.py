@@ -1,20 +1,23 @@
 """One model behind the endpoints: who may ask, and what a body asks the engine for."""
 
 import asyncio
-import hashlib
 import hmac
 import ipaddress
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 
 from ..inference import (
     CHAT_FORMATS,
     BatchEngine,
+    Counters,
     FoundFormat,
     GrammarError,
     SamplingArgs,
@@ -24,17 +27,18 @@ from ..inference import (
 from ..inference.grammars import Grammar, GrammarMask, Grammars
 from ..inference.tools import grammar_of_calls
 from ..tokenizer import Tokenizer
-from .answers import ChatAnswer, TextAnswer
+from .answers import Answer, ChatAnswer, TextAnswer
 from .bodies import ChatBody, CompletionBody, Generation
 from .errors import RequestError, encode, refusal
 from .inside import Insides
-from .metrics import Metrics
 
+_METRICS = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 T = TypeVar("T")
-Draw = tuple[SamplingArgs, GrammarMask | None]
+Draws = list[tuple[SamplingArgs, GrammarMask | None]]
 
 
-class Service:
+class Service(Collector):
     """One model behind the endpoints.
 
     Args:
@@ -57,23 +61,43 @@ class Service:
         loading: dict[str, Any] | None,
         log: Callable[[str], object],
     ) -> None:
-        tokenizer = engine.model.tokenizer
-        assert tokenizer is not None
+        assert engine.model.tokenizer is not None
         self.engine, self.name, self.chat_format = engine, name, chat_format
-        self.tokenizer: Tokenizer = tokenizer
+        self.tokenizer: Tokenizer = engine.model.tokenizer
         self.hosts, self.log = hosts, log
-        self.metrics = Metrics(engine)
         self.insides = Insides(loading)
         self.is_closing = False
         self.created = int(time.time())
-        self._key = None if api_key is None else _digest(api_key.encode())
-        ends = end_ids(tokenizer, chat_format.name) if chat_format else tokenizer.stop_ids
+        self._key = None if api_key is None else api_key.encode()
+        ends = end_ids(self.tokenizer, chat_format.name) if chat_format else frozenset()
         self.end_ids = ends | engine.model.stop_ids
         self._grammars: Grammars | None = None
         self._grammars_lock = threading.Lock()
-        self._longest = max(map(len, map(tokenizer.token_bytes, range(tokenizer.vocab_size))))
+        ids = range(self.tokenizer.vocab_size)
+        self._longest = max(map(len, map(self.tokenizer.token_bytes, ids)))
         # Encoding a long text takes a while: it is done beside the event loop.
         self._pool = ThreadPoolExecutor(2, "request")
+        self.metrics = CollectorRegistry()
+        self.metrics.register(self)
+        self.responses = Counter(
+            "llama_bolts_responses", "responses", ("path", "status"), registry=self.metrics
+        )
+        self.first, self.between = (
+            Histogram(
+                f"llama_bolts_time_{n}_seconds", text, registry=self.metrics, buckets=_SECONDS
+            )
+            for n, text in (
+                ("to_first_token", "from a request to its first token"),
+                ("between_tokens", "from one token of a request to the next"),
+            )
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counters of the engine as they are now, for Prometheus."""
+        counters = self.engine.counters()
+        for name, hint in get_type_hints(Counters, include_extras=True).items():
+            kind, text = hint.__metadata__
+            yield _METRICS[kind](f"llama_bolts_{name}", text, getattr(counters, name))
 
     def close(self) -> None:
         """End the threads and processes that it started; the engine belongs to the caller."""
@@ -90,28 +114,20 @@ class Service:
 
         Raises:
             RequestError: It has not the key, or calls the server by a name that is not its own, as
-                a page of another site does whose name leads to this address.
+                a page of another site does whose name leads to this address; or the server ends.
         """
-        host = request.headers.get("host", "")
+        host, path = request.headers.get("host", ""), request.url.path
         if self.hosts is not None and not _is_known(host, self.hosts):
             raise RequestError(400, "Host: expected an address or a name of this server", "Host")
-        path = request.url.path
-        # A page of the explorer has a name that nobody can guess, and no script that sends a key.
-        if self._key is None or path in ("/", "/health") or path.startswith("/explorer/"):
-            return
         kind, _, key = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not hmac.compare_digest(
-            _digest(key.strip().encode("utf-8", "replace")), self._key
-        ):
+        sent = key.strip().encode("utf-8", "replace") if kind.lower() == "bearer" else b""
+        # A page of the explorer has a name that nobody can guess, and no script that sends a key.
+        is_open = path in ("/", "/health") or path.startswith("/explorer/")
+        if not (is_open or self._key is None or hmac.compare_digest(sent, self._key)):
             message = "Authorization: expected Bearer and the server's key"
             raise RequestError(401, message, None, "invalid_api_key")
-
-    def refusal(self, error: Exception, param: str | None = None) -> RequestError:
-        """Return what a client is told of an error; what only the server can mend is logged."""
-        told = refusal(error, param)
-        if told.code in ("failed", "out_of_memory"):
-            self.log(str(error) or repr(error))
-        return told
+        if self.is_closing:
+            raise RequestError(503, "the server is shutting down", None, "shutting_down")
 
     def check_model(self, name: str | None) -> None:
         """Refuse a model that is not the one that runs."""
@@ -119,7 +135,7 @@ class Service:
             message = f"model: expected {self.name}, got {name}"
             raise RequestError(404, message, "model", "model_not_found")
 
-    def _draws(self, body: Generation, calls: str | None = None) -> list[Draw]:
+    def _draws(self, body: Generation, calls: str | None = None) -> Draws:
         """Return the sampling and the mask of each answer to a prompt."""
         samplings, form = body.sampling(), body.response_format
         if form is None and calls is None:
@@ -127,13 +143,12 @@ class Service:
         try:
             grammar = form.as_grammar() if form is not None else Grammar("lark", calls or "")
             with self._grammars_lock:
-                if self._grammars is None:
-                    self._grammars = Grammars(self.tokenizer, self.end_ids)
+                self._grammars = self._grammars or Grammars(self.tokenizer, self.end_ids)
             return [(sampling, self._grammars.mask(grammar)) for sampling in samplings]
         except GrammarError as error:
-            raise refusal(error, "response_format" if calls is None else "tools") from None
+            raise refusal(error, self.log, "tools" if calls else "response_format") from None
 
-    def chat_answers(self, body: ChatBody) -> list[ChatAnswer]:
+    def chat_answers(self, body: ChatBody) -> list[Answer]:
         """Return what a body asks for."""
         if self.chat_format is None:
             text = "messages: this model has no chat format: use /v1/completions"
@@ -154,15 +169,15 @@ class Service:
             ChatAnswer(
                 tokenizer=self.tokenizer, prompt_ids=ids, most_tokens=body.max_tokens,
                 sampling=sampling, stop=body.stop or (), alternatives=body.alternatives, mask=mask,
-                end_ids=end_ids(self.tokenizer, name), style=style,
+                end_ids=self.end_ids, style=style,
                 opened=chat.opens_thought if body.response_format is None else None,
             )
             for sampling, mask in self._draws(body, calls)
         ]  # fmt: skip
 
-    def text_answers(self, body: CompletionBody) -> list[TextAnswer]:
+    def text_answers(self, body: CompletionBody) -> list[Answer]:
         """Return what a body asks for."""
-        made = list[TextAnswer]()
+        made = list[Answer]()
         for prompt in body.prompts():
             if isinstance(prompt, str):
                 self._check_length(prompt, "prompt")
@@ -187,10 +202,6 @@ class Service:
         if least >= positions:
             message = f"the prompt does not fit: at least {least} tokens >= {positions} positions"
             raise RequestError(400, message, param, "context_length_exceeded")
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
 
 
 def _is_known(host: str, names: frozenset[str]) -> bool:

@@ -31,17 +31,13 @@ def listen(host: str, port: int) -> socket.socket:
         ServerError: The address cannot be used.
     """
     try:
-        family, kind, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        is_6 = family == socket.AF_INET6  # a machine's address of version 4 reaches `::` too
+        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=is_6)
     except OSError as error:
         reason = error.strerror or error
         raise ServerError(f"{host}:{port}: expected a free address, got: {reason}") from None
-    return listener
 
 
 def serve(service: Service, listener: socket.socket, ready: Callable[[], object]) -> int | None:
@@ -71,9 +67,9 @@ def serve(service: Service, listener: socket.socket, ready: Callable[[], object]
 
 
 class _Server(uvicorn.Server):
-    """A server whose end the engine decides."""
+    """A server whose end the engine decides; `number` is that of the first signal."""
 
-    number: int | None = None  # of the first signal
+    number: int | None = None
 
     def __init__(self, service: Service, ready: Callable[[], object]) -> None:
         config = uvicorn.Config(
@@ -96,8 +92,7 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Hear signals inside, in the event loop."""
-        loop = asyncio.get_running_loop()
-        numbers = signal.SIGINT, signal.SIGTERM
+        loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
         for number in numbers:
             loop.add_signal_handler(number, self._end, number)
         self._ready()
@@ -109,11 +104,11 @@ class _Server(uvicorn.Server):
                 signal.signal(number, signal.SIG_IGN)  # the end is near, and needs no more signals
 
     def _end(self, number: int) -> None:
-        if self.number is None:
-            self.number, self._service.is_closing = number, True
-            self._ending = asyncio.ensure_future(self._finish())
-        else:
+        if self.number is not None:
             self.should_exit = self.force_exit = True
+            return
+        self.number, self._service.is_closing = number, True
+        self._ending = asyncio.ensure_future(self._finish())
 
     async def _finish(self) -> None:
         await asyncio.to_thread(self._service.engine.close, _SHUTDOWN_SECONDS)
@@ -123,8 +118,6 @@ class _Server(uvicorn.Server):
 class _Protocol(H11Protocol):
     """One connection; refuses one beyond the limit, and a header that does not come."""
 
-    _timer: asyncio.TimerHandle | None = None
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait_for_header()
@@ -132,14 +125,14 @@ class _Protocol(H11Protocol):
             self._refuse(503, f"expected at most {_MOST_CONNECTIONS} connections, got more")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()  # the timer would keep what has come of a header
+        self._timer.cancel()  # it would keep what has come of a header
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
-            self._stop_waiting()
-        elif self._timer is None:
+            self._timer.cancel()
+        elif self._timer.cancelled():
             self._wait_for_header()
 
     def send_400_response(self, _message: str) -> None:
@@ -149,14 +142,9 @@ class _Protocol(H11Protocol):
         message = f"the header: expected within {_HEADER_SECONDS} seconds"
         self._timer = self.loop.call_later(_HEADER_SECONDS, self._refuse, 408, message)
 
-    def _stop_waiting(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def _refuse(self, status: int, message: str) -> None:
         """Answer in the place of the application, and close the connection."""
-        self._stop_waiting()
+        self._timer.cancel()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else the client has gone
             answer = RequestError(status, message).response()
             answer.headers["Connection"] = "close"
