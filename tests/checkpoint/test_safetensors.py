@@ -279,20 +279,6 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     refusal(tmp_path, content + b"\0", "expected")
 
 
-def test_a_file_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None:
-    content, path = file_bytes(GOOD, DATA), tmp_path / "model.safetensors"
-    refusals = []
-    for position, byte in enumerate(content):
-        for other in {0, 0x22, 0x2D, 0x39, 0x5D, 0x7B, 0xFF, byte ^ 1} - {byte}:
-            path.write_bytes(content[:position] + bytes([other]) + content[position + 1 :])
-            try:
-                read_safetensors(path)
-            except CheckpointError as error:
-                refusals.append(str(error))
-    assert len(refusals) > 4 * (len(content) - len(DATA))
-    assert all(text.isprintable() for text in refusals)
-
-
 def test_the_same_entry_put_right_is_read(tmp_path: Path) -> None:
     assert read(tmp_path / "a", one())["a"].shape == (2,)
     assert read(tmp_path / "b", one("[2,1,1,1,1,1,1,1]"))["a"].ndim == 8
