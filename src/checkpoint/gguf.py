@@ -302,19 +302,19 @@ class _Reader:
     def _placed(self, entries: list[GgufTensor], data_start: int) -> dict[str, GgufTensor]:
         """Check names and places of all tensors; return them by name, in the order of the data."""
         found: dict[str, GgufTensor] = {}
-        room, last = max(self._size - data_start, 0), ""
+        room, position, last = max(self._size - data_start, 0), 0, ""
         for entry in sorted(entries, key=lambda entry: entry.start):
             what = f"tensor {shown(entry.name)}"
             if entry.name in found:
                 self._refuse(what, "a new name", "it again")
+            if entry.start < position:
+                rule = f"{position} or more, the end of {shown(last)}"
+                self._refuse(f"{what}: offset", rule, entry.start)
             if entry.stop > room:
                 got = f"{entry.stop - entry.start} at {entry.start}"
                 self._refuse(f"{what}: bytes", f"inside the {room} bytes of the data", got)
-            if found and entry.start < (end := found[last].stop - data_start):
-                rule = f"{end} or more, the end of {shown(last)}"
-                self._refuse(f"{what}: offset", rule, entry.start)
-            start, stop, last = data_start + entry.start, data_start + entry.stop, entry.name
-            found[last] = replace(entry, start=start, stop=stop)
+            position, last = entry.stop, entry.name
+            found[last] = replace(entry, start=data_start + entry.start, stop=data_start + position)
         return found
 
 

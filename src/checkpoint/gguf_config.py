@@ -1,7 +1,6 @@
-"""The keys of a GGUF file that say what a model computes, checked.
+"""The keys of a GGUF file that say what a model computes, checked as `params.py` says.
 
-As in Hugging Face's files, each key of the architecture is used, known not to matter, or refused by
-name; keys that nobody knows are refused too. Keys outside of it describe the file.
+Only those of the architecture do; keys outside of it describe the file.
 
 Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-arch.cpp`, `src/llama-model.cpp` and
 `convert_hf_to_gguf.py`.

@@ -1,7 +1,4 @@
-"""`config.json` and `generation_config.json`: their keys and values, checked.
-
-A key that is skipped silently is a model that runs and talks nonsense. So each key is known to be
-used, known not to matter, or refused by name; keys that nobody knows are refused too.
+"""`config.json` and `generation_config.json`: their keys and values, checked as `params.py` says.
 
 The rotary embedding has had two spellings in transformers. Up to version 4: `rope_theta`, and
 `rope_scaling` with `type` or `rope_type`. Since 5: `rope_parameters`, which holds the base too.

@@ -3,9 +3,9 @@
 Mapping a file costs nothing until its pages are touched, which is what lets a checkpoint of many
 gigabytes open in milliseconds.
 
-The system gets no hints. With weights of 2.5 GB in the page cache (Linux 6.18, ext4), decoding was
-as fast with MADV_HUGEPAGE, MADV_WILLNEED or MADV_POPULATE_READ as without, and reading ahead from a
-cold disk gained nothing that could be distinguished from noise.
+The system gets no hints: MADV_HUGEPAGE, MADV_WILLNEED and MADV_POPULATE_READ made decoding no
+faster, and reading ahead from a cold disk gained nothing that could be told from noise (2.5 GB of
+weights, Linux 6.18, ext4).
 """
 
 import contextlib

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 _META_FILES = "params.json, consolidated.00.pth (or several), tokenizer.model; here or in original/"
 _HUGGING_FACE_FILES = (
-    "config.json, model.safetensors (or model.safetensors.index.json and its shards) and "
-    "tokenizer.json or tokenizer.model"
+    "config.json, model.safetensors (or an index and its shards), tokenizer.json or tokenizer.model"
 )
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _GGUF = ".gguf"

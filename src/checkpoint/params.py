@@ -1,7 +1,7 @@
 """Rules for the values of JSON files of hyperparameters, and Meta's `params.json` read by them.
 
 A key that is skipped silently is a model that runs and talks nonsense. So each key is known to be
-used, known not to matter, or refused by name.
+used, known not to matter, or refused by name; keys that nobody knows are refused too.
 
 Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args.py`.
 """

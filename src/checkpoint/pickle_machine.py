@@ -48,9 +48,8 @@ class Global:
     """A global by its dotted name, and what it means here."""
 
     name: str
-    # Of a storage class of torch, the dtype of its elements. Of what REDUCE may call, a
-    # function of the tuple of arguments that checks them and returns an inert value; it
-    # raises ValueError with `expected X, got Y` on bad ones.
+    # Of a storage class of torch, the dtype of its elements. Of what REDUCE may call, a function
+    # of the tuple of arguments, which checks them and returns an inert value.
     meaning: ml.DType | Callable[[tuple[object, ...]], object]
 
 

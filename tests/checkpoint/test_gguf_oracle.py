@@ -23,15 +23,6 @@ ARRAYS = {n: np.arange(np.prod(s), dtype=np.float32).reshape(s) for n, s in SHAP
 BLOCKS = gguf.quants.quantize(ARRAYS["matrix"], gguf.GGMLQuantizationType.Q8_0)
 
 
-def test_types_have_the_numbers_of_the_package() -> None:
-    read = {each.value: each.name for each in gguf.GGMLQuantizationType}
-    named = {kind: dtype.name for kind, dtype in DTYPES.items()}
-    for kind, name in (_OTHER_TYPES | named).items():
-        short = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}.get(name, name.upper())
-        assert read[kind] == short
-    assert not _OTHER_TYPES.keys() & DTYPES.keys()
-
-
 @pytest.mark.parametrize("alignment", [32, 64])
 def test_a_file_of_the_package_is_read(tmp_path: Path, alignment: int) -> None:
     path = tmp_path / "a.gguf"
@@ -79,7 +70,7 @@ def test_a_file_of_the_tests_is_read_by_the_package(tmp_path: Path) -> None:
     assert tensors["blocks"].tensor_type == gguf.GGMLQuantizationType.Q8_0
 
 
-def test_the_formats_are_those_of_the_package() -> None:
+def test_types_have_the_numbers_and_the_sizes_of_the_package() -> None:
     plain = {0: "float32", 1: "float16", 30: "bfloat16"}
     for number, dtype in DTYPES.items():
         kind = gguf.GGMLQuantizationType(number)
@@ -87,3 +78,6 @@ def test_the_formats_are_those_of_the_package() -> None:
         block_bytes = dtype.itemsize if isinstance(dtype, ml.DType) else dtype.block_bytes
         size = 1 if isinstance(dtype, ml.DType) else dtype.block_size
         assert (size, block_bytes) == gguf.GGML_QUANT_SIZES[kind]
+    others = {kind: gguf.GGMLQuantizationType(kind).name for kind in _OTHER_TYPES}
+    assert others == _OTHER_TYPES
+    assert not others.keys() & DTYPES.keys()
