@@ -87,18 +87,18 @@ _WEIGHTS_RULES: Mapping[str, Rule] = {
     "block_structure": one_of(),
     **dict.fromkeys(("observer", "observer_kwargs", "scale_dtype", "zp_dtype"), ANY),
 }
+
+
+def _is_shape(value: object) -> bool:
+    sizes = value if isinstance(value, list) else []
+    return len(sizes) == 2 and all(is_integer(size, 1, LARGEST_SIZE) for size in sizes)
+
+
 _STATE_RULES: Mapping[str, Rule] = {
     "quant_type": one_of("nf4"),
     "blocksize": one_of(ml.nf4.block_size),
     "dtype": ANY,
-    "shape": (
-        "two sizes",
-        lambda value: (
-            isinstance(value, list)
-            and len(value) == 2
-            and all(is_integer(size, 1, LARGEST_SIZE) for size in value)
-        ),
-    ),
+    "shape": ("two sizes", _is_shape),
 }
 # float32 is what the kernels take; a number beyond it would become infinite there.
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)

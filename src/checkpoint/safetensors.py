@@ -39,7 +39,7 @@ from ..untrusted import (
 )
 from .errors import CheckpointError, FileMemoryError, mismatch
 from .mapped_file import MappedFile
-from .params import ANY, Rule, check_object, value_of
+from .params import ANY, OBJECT, Rule, check_object, value_of
 
 _LENGTH_BYTES = 8
 # The format allows 100 MB. As many tensors as are allowed here, with long names, need 13 MB.
@@ -53,10 +53,7 @@ _ENTRY_KEYS = {"dtype", "shape", "data_offsets"}
 _MOST_INDEX_BYTES = 16 << 20
 _INDEX_RULES: Mapping[str, Rule] = {
     "metadata": ANY,
-    "weight_map": (
-        "a map of tensor names to file names",
-        lambda value: isinstance(value, dict) and value != {},
-    ),
+    "weight_map": ("a map of names to files", lambda value: value != {} and OBJECT[1](value)),
 }
 
 DTYPE_BITS = {

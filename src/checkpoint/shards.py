@@ -145,21 +145,17 @@ def _merge_one(
         stored = copies * first.shape[axis]
         copies = max(stored // sizes.get(row.sizes[axis], stored), 1)
 
-    def piece(number: int) -> "np.ndarray[Any, Any]":
-        """Return what a shard has of the part that is wanted."""
-        array = arrays[number]
-        if bounds is None:
-            return array
-        begin = number // copies * array.shape[cut] if cut == axis else 0
-        start, stop = (min(max(bound - begin, 0), array.shape[cut]) for bound in bounds)
-        return array[start:stop] if cut == 0 else array[:, start:stop]
-
-    pieces = [piece(number) for number in range(len(parts))]
-    for number, each in enumerate(pieces):
+    pieces: list[np.ndarray[Any, Any]] = []
+    for number, array in enumerate(arrays):
+        if bounds is not None:  # of what a shard has, the part that is wanted
+            begin = number // copies * array.shape[cut] if cut == axis else 0
+            start, stop = (min(max(bound - begin, 0), array.shape[cut]) for bound in bounds)
+            array = array[start:stop] if cut == 0 else array[:, start:stop]
         original = number - number % copies
-        if number != original and not np.array_equal(each, pieces[original]):
+        if number != original and not np.array_equal(array, pieces[original]):
             where = f"shard {number:02d}: tensor {shown(name)}"
             raise mismatch(where, "values", f"those of shard {original:02d}", "others")
+        pieces.append(array)
     found = [each for each in pieces[::copies] if each.size] or pieces[:1]
     is_view = bounds is not None and len(found) == 1 and cut == axis == 0
     whole = found[0] if is_view else np.concatenate(found, axis=axis or 0)

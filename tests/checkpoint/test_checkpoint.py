@@ -266,7 +266,7 @@ BAD_INDEXES = {
     "list": ("[]", "a JSON object, got a list"),
     "no map": ('{"metadata": {}}', "without 'weight_map'"),
     "list map": ('{"weight_map": []}', "got a list"),
-    "empty map": ('{"weight_map": {}}', "a map of tensor names"),
+    "empty map": ('{"weight_map": {}}', "a map of names to files"),
     "another key": ('{"weight_map": {"a": "b.safetensors"}, "x": 1}', "'x'"),
     "a name twice": ('{"weight_map": {"a": "b.safetensors", "a": "c.safetensors"}}', "'a' twice"),
     "deep": ('{"weight_map": ' + "[" * 10_000, "nesting, got very many"),
