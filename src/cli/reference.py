@@ -26,8 +26,8 @@ from ..nano.train_tokenizer import load_encoding
 from ..tokenizer.sentencepiece_model import is_sentencepiece_file
 
 _RECORDED = "recorded"  # the name of an attention that is transformers' eager one, and recorded
-# What each module returns, and what two of them take, by stage and name in the trace; a family has
-# norms before attention and feed-forward, or after them.
+# What each module of a layer returns, by stage and name in the trace; a family has norms before
+# attention and feed-forward, or after them.
 _BEFORE = {
     "input_layernorm": "6 {} normed",
     "self_attn.q_norm": "9 {} xq_normed",
@@ -50,7 +50,6 @@ _RETURNED = {
     "mlp.down_proj": "17 {} feed_forward",
     "": "18 {} x",
 }
-_TAKEN = {"mlp.down_proj": "17 {} hidden"}
 
 
 def build_llama(config: Any, weights: dict[str, Any]) -> Any:
@@ -107,15 +106,14 @@ def _dequantized_weights(directory: Path, config: Any) -> dict[str, Any]:
 
 
 def _read_model(request: dict[str, Any], folder: Path) -> Any:
-    directory = Path(request["directory"])
-    if request["weights"] == "Hugging Face":
+    directory, kind = Path(request["directory"]), request["weights"]
+    if kind == "Hugging Face":
         return transformers.AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32, use_safetensors=True
         ).eval()
-    is_meta = request["weights"] == "Meta"
-    config = transformers.AutoConfig.from_pretrained(folder if is_meta else directory)
+    config = transformers.AutoConfig.from_pretrained(folder if kind == "Meta" else directory)
     config.dtype = torch.float32
-    if is_meta:
+    if kind == "Meta":
         weights = meta_weights(directory, config)
     else:
         del config.quantization_config
@@ -123,48 +121,47 @@ def _read_model(request: dict[str, Any], folder: Path) -> Any:
     return build_llama(config, {name: weight.float() for name, weight in weights.items()})
 
 
-class _Recorder:
-    """Makes a model keep what each step computes, and go on with what our network computed.
+def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a model keep what each step computes, and go on with what our network computed.
 
-    `ours` and `theirs` are the tensors of both, [T, ...], by stage, layer and name.
+    Return what it will have kept. Both hold tensors [T, ...] by stage, layer and name.
     """
+    theirs: dict[str, Any] = {}
 
-    def __init__(self, model: Any, ours: Mapping[str, Any]) -> None:
-        self.theirs: dict[str, Any] = {}
-        self._ours = ours
-        transformers.AttentionInterface.register(_RECORDED, self._attention)
-        transformers.AttentionMaskInterface.register(_RECORDED, eager_mask)
-        model.set_attn_implementation(_RECORDED)
-        self._watch(model.model.embed_tokens, "4 -1 x")
-        self._watch(model.model.norm, "19 -1 x")
-        self._watch(model.lm_head, "19 -1 logits")
-        for number, layer in enumerate(model.model.layers):
-            is_after = hasattr(layer, "post_feedforward_layernorm")
-            norms, residual = (_AFTER, "mlp") if is_after else (_BEFORE, "post_attention_layernorm")
-            modules = dict(layer.named_modules())
-            for name, key in (_RETURNED | norms).items():
-                if name in modules:
-                    self._watch(modules[name], key.format(number))
-            for name, key in (_TAKEN | {residual: "15 {} x"}).items():
-                self._watch_input(layer.get_submodule(name), key.format(number))
-
-    def _watch(self, module: Any, key: str) -> None:
-        module.register_forward_hook(lambda _module, _given, made: self._exchange(key, made))
-
-    def _watch_input(self, module: Any, key: str) -> None:
-        module.register_forward_pre_hook(lambda _module, given: self._exchange(key, given[0]))
-
-    def _attention(self, module: Any, query: Any, key: Any, *rest: Any, **more: Any) -> Any:
-        layer, by_token = module.layer_idx, {"xq": query.transpose(1, 2), "xk": key.transpose(1, 2)}
-        rotated = (self._exchange(f"10 {layer} {x}", by_token[x]).transpose(1, 2) for x in by_token)
-        output, weights = eager_attention_forward(module, *rotated, *rest, **more)
-        return self._exchange(f"14 {layer} output", output), weights
-
-    def _exchange(self, key: str, tensor: Any) -> Any:
-        if key not in self._ours:  # a layer that rotates nothing
+    def exchange(key: str, tensor: Any) -> Any:
+        if key not in ours:  # a layer that rotates nothing
             return tensor
-        self.theirs[key] = tensor[0].flatten(1).numpy()
-        return torch.from_numpy(self._ours[key]).reshape(tensor.shape)
+        theirs[key] = tensor[0].flatten(1).numpy()
+        return torch.from_numpy(ours[key]).reshape(tensor.shape)
+
+    def watch(module: Any, key: str) -> None:
+        module.register_forward_hook(lambda _module, _given, made: exchange(key, made))
+
+    def watch_input(module: Any, key: str) -> None:
+        module.register_forward_pre_hook(lambda _module, given: exchange(key, given[0]))
+
+    def attention(module: Any, query: Any, key: Any, *rest: Any, **more: Any) -> Any:
+        layer, by_token = module.layer_idx, {"xq": query.transpose(1, 2), "xk": key.transpose(1, 2)}
+        rotated = (exchange(f"10 {layer} {x}", by_token[x]).transpose(1, 2) for x in by_token)
+        output, weights = eager_attention_forward(module, *rotated, *rest, **more)
+        return exchange(f"14 {layer} output", output), weights
+
+    transformers.AttentionInterface.register(_RECORDED, attention)
+    transformers.AttentionMaskInterface.register(_RECORDED, eager_mask)
+    model.set_attn_implementation(_RECORDED)
+    watch(model.model.embed_tokens, "4 -1 x")
+    watch(model.model.norm, "19 -1 x")
+    watch(model.lm_head, "19 -1 logits")
+    for number, layer in enumerate(model.model.layers):
+        is_after = hasattr(layer, "post_feedforward_layernorm")
+        norms, residual = (_AFTER, "mlp") if is_after else (_BEFORE, "post_attention_layernorm")
+        modules = dict(layer.named_modules())
+        for name, key in (_RETURNED | norms).items():
+            if name in modules:
+                watch(modules[name], key.format(number))
+        watch_input(layer.mlp.down_proj, f"17 {number} hidden")
+        watch_input(layer.get_submodule(residual), f"15 {number} x")
+    return theirs
 
 
 def _encoded(file: Path, texts: list[str]) -> list[list[int]]:
@@ -190,9 +187,9 @@ def main(folder: Path) -> None:
     with torch.inference_mode():
         logits = model(ids, use_cache=False).logits[0].numpy()
         with np.load(folder / "ours.npz") as ours:
-            recorder = _Recorder(model, dict(ours))
+            theirs = _record(model, dict(ours))
         model(ids, use_cache=False)
-    np.savez(folder / "theirs.npz", logits=logits, **recorder.theirs)
+    np.savez(folder / "theirs.npz", logits=logits, **theirs)
     (folder / "reply.json").write_text(json.dumps(reply), "utf-8")
 
 
