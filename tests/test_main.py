@@ -5,12 +5,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from src.main import main
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BUNDLED_MODEL = REPOSITORY / "src" / "nano" / "model" / "consolidated.00.pth"
@@ -33,22 +30,6 @@ def run(*command: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes
 def test_the_capital_of_massachusetts_is_all_that_is_printed():
     done = run("-m", "src.main", "--temperature", "0", stdin=QUESTION)
     assert (done.returncode, done.stdout) == (0, b"Boston\n")
-
-
-@pytest.fixture
-def _sigint_as_before() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@needs_bundled_model
-@pytest.mark.usefixtures("_sigint_as_before")
-@pytest.mark.parametrize("number", range(1, 7))
-def test_each_example_gets_an_answer(number, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    assert main(["--example", str(number), "--temperature", "0", "-n", "64"]) == 0
-    assert capsys.readouterr().out.strip()
 
 
 def test_help_goes_to_standard_output_and_the_package_runs_as_a_module():

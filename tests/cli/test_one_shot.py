@@ -21,7 +21,6 @@ from tests.cli.conftest import (
     Outcome,
     Run,
     press_ctrl_c_at,
-    run_code,
     run_program,
     start_program,
 )
@@ -54,6 +53,12 @@ def test_a_prompt_given_in_any_way_is_answered_up_to_its_end_or_a_limit(
     done = run("-m", alphabet_model, *given, stdin=stdin)
     assert (done.returncode, done.stdout) == (0, answer)
     assert note in done.stderr.decode()
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_each_example_gets_an_answer_of_the_bundled_model(run, number):
+    done = run("--example", number, "--temperature", "0", "-n", "64")
+    assert (done.returncode, bool(done.stdout.strip())) == (0, True)
 
 
 def test_notes_are_lines_of_standard_error_unless_left_out(run, alphabet_model, monkeypatch):
@@ -130,27 +135,6 @@ def test_the_answer_streams_through_a_pipe_and_ctrl_c_ends_it_without_a_tracebac
     assert rest.endswith(b"\n")
     assert b"interrupted" in notes
     assert b"Traceback" not in notes
-
-
-# The timer starts when the program does: before that a signal is the interpreter's business.
-PRESSES_CTRL_C = """
-import signal, sys
-from src.main import main
-signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-signal.setitimer(signal.ITIMER_REAL, float(sys.argv[1]))
-sys.exit(main(sys.argv[2:]))
-"""
-
-
-@pytest.mark.parametrize(
-    "seconds",
-    [0.05, 0.2, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.001, 0.1, 0.4, 0.8))],
-)
-def test_ctrl_c_at_any_moment_ends_with_130(endless_model, seconds):
-    arguments = ("-m", endless_model, "-p", "x", "-c", "100000")
-    done = run_code(PRESSES_CTRL_C, str(seconds), *arguments)
-    assert done.returncode == 130
-    assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

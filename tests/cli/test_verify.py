@@ -1,6 +1,7 @@
 """`--verify`: agreement on every layout, and each fault named at its stage."""
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -104,20 +105,16 @@ def test_the_bundled_model_agrees_and_no_pytorch_is_imported():
 
 @pytest.mark.slow
 @pytest.mark.oracle
-def test_a_model_that_transformers_refuses_is_one_line(run, with_biases, monkeypatch):
+def test_a_model_that_transformers_refuses_is_one_line(run, with_biases, tmp_path, monkeypatch):
     pytest.importorskip("transformers", reason="needs the oracle extra")
-    start = subprocess.run
+    start, directory = subprocess.run, shutil.copytree(with_biases, tmp_path / "model")
 
-    def elsewhere(command: list[Any], **more: Any) -> "subprocess.CompletedProcess[str]":
-        for file in with_biases.glob("*.safetensors"):
-            file.rename(file.with_suffix(".hidden"))
+    def without_weights(command: list[Any], **more: Any) -> "subprocess.CompletedProcess[str]":
+        (directory / "model.safetensors").unlink()
         return start(command, **more)
 
-    monkeypatch.setattr(verify.subprocess, "run", elsewhere)
-    try:
-        done = run("-m", with_biases, "--verify")
-    finally:
-        (with_biases / "model.hidden").rename(with_biases / "model.safetensors")
+    monkeypatch.setattr(verify.subprocess, "run", without_weights)
+    done = run("-m", directory, "--verify")
     assert (done.returncode, done.stdout) == (3, b"")
     assert re.fullmatch(rb"error: .*: --verify: transformers: OSError: [^\n]+\n", done.stderr)
 
