@@ -186,130 +186,107 @@ _TO_PATH, _TO_FILE, _DIRECTORY = (
 class Options:
     """What the command line asks for, in the order of `--help`: the one table of flags.
 
-    Beside the type of a field are the names of its flag, how argparse reads it, and what `--help`
-    says of it. None where the default depends on the model or the machine. `standard_input` is `-`,
-    and `statistics` is false after `--no-stats`.
+    Beside the type of a field is how argparse reads its flag, and what `--help` says of it. A flag is
+    called as its field, unless `_NAMES` has other names. None where the default depends on the
+    model or the machine. `standard_input` is `-`, and `statistics` is false after `--no-stats`.
     """
 
-    prompt: Annotated[str | None, "-p --prompt", _TEXT, "the prompt"]
-    file: Annotated[Path | None, "-f --file", _FILE, "the prompt is in FILE"]
-    jsonl: Annotated[Path | None, "--jsonl", _FILE,
+    prompt: Annotated[str | None, _TEXT, "the prompt"]
+    file: Annotated[Path | None, _FILE, "the prompt is in FILE"]
+    jsonl: Annotated[Path | None, _FILE,
         "answer each line of FILE (-: standard input) with a record"]
-    standard_input: Annotated[bool, "standard_input", {"nargs": "?", "metavar": "-"},
+    standard_input: Annotated[bool, {"nargs": "?", "metavar": "-"},
         "the prompt is on standard input; implied in a pipe"]
-    example: Annotated[int | None, "--example", _whole(1, len(EXAMPLES)),
+    example: Annotated[int | None, _whole(1, len(EXAMPLES)),
         f"run predefined prompt N of {len(EXAMPLES)} (see --examples)"]
-    system: Annotated[str | None, "-s --system", _TEXT | {"type": _system_text}, "system prompt"]
-    completion: Annotated[bool, "--completion", _SWITCH, "continue raw text instead of chatting"]
-    chat_format: Annotated[str | None, "--chat-format",
-        {"choices": CHAT_FORMAT_NAMES, "metavar": "NAME"},
+    system: Annotated[str | None, _TEXT | {"type": _system_text}, "system prompt"]
+    completion: Annotated[bool, _SWITCH, "continue raw text instead of chatting"]
+    chat_format: Annotated[str | None, {"choices": CHAT_FORMAT_NAMES, "metavar": "NAME"},
         f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}"]
-    think: Annotated[str | None, "--think", {"choices": THINK, "metavar": "WHAT"},
+    think: Annotated[str | None, {"choices": THINK, "metavar": "WHAT"},
         "thoughts of a model that thinks: on, off or hide"]
 
-    model: Annotated[Path | None, "-m --model", _PATH,
-        "model directory or GGUF file (default: the bundled one)"]
-    context_length: Annotated[int | None, "-c --context-length", _POSITIVE,
+    model: Annotated[Path | None, _PATH, "model directory or GGUF file (default: the bundled one)"]
+    context_length: Annotated[int | None, _POSITIVE,
         f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's; "
         f"{BUNDLED_CHAT_LENGTH} in a chat with the bundled model)"]
-    threads: Annotated[int | None, "-t --threads", _POSITIVE,
-        "threads (default: the processors it may use)"]
-    rope_scaling_factor: Annotated[float | None, "--rope-scaling-factor",
-        _POSITIVE_NUMBER, "of the rotary embedding, if the files are wrong"]
-    quantize: Annotated[str | None, "--quantize",
-        {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
+    threads: Annotated[int | None, _POSITIVE, "threads (default: the processors it may use)"]
+    rope_scaling_factor: Annotated[float | None, _POSITIVE_NUMBER,
+        "of the rotary embedding, if the files are wrong"]
+    quantize: Annotated[str | None, {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
         "quantize on loading: nf4 or q4_0 (4 bits), int8 or q8_0 (8 bits)"]
-    save_quantized: Annotated[Path | None, "--save-quantized", _DIRECTORY,
+    save_quantized: Annotated[Path | None, _DIRECTORY,
         "write what --quantize nf4 or int8 makes to DIR, a new directory; exit"]
-    save_gguf: Annotated[Path | None, "--save-gguf", _TO_FILE,
+    save_gguf: Annotated[Path | None, _TO_FILE,
         "write the model, or what --quantize q8_0 or q4_0 makes, to FILE; exit"]
-    draft_model: Annotated[Path | None, "--draft-model", _DIRECTORY,
+    draft_model: Annotated[Path | None, _DIRECTORY,
         "a smaller model with the same tokens that guesses the next ones"]
-    prompt_cache: Annotated[Path | None, "--prompt-cache", _TO_FILE,
+    prompt_cache: Annotated[Path | None, _TO_FILE,
         "begin with what FILE has of the prompt, and keep there what is read"]
 
-    max_tokens: Annotated[int | None, "-n --max-tokens", _POSITIVE,
+    max_tokens: Annotated[int | None, _POSITIVE,
         "most new tokens (default: until a stop); in Python: max_new_tokens"]
-    temperature: Annotated[float | None, "--temperature", _NUMBER,
-        "0: always the most likely token (default: 0.6)"]
-    top_k: Annotated[int | None, "--top-k", _WHOLE,
-        "sample from the N most likely; 0: all (default: 50)"]
-    top_p: Annotated[float | None, "--top-p", _NUMBER,
-        "sample from the top X of probability (default: 0.9)"]
-    min_p: Annotated[float | None, "--min-p", _NUMBER,
-        "leave out below X times the likeliest (default: 0)"]
-    repeat_penalty: Annotated[float | None, "--repeat-penalty", _NUMBER,
+    temperature: Annotated[float | None, _NUMBER, "0: always the most likely token (default: 0.6)"]
+    top_k: Annotated[int | None, _WHOLE, "sample from the N most likely; 0: all (default: 50)"]
+    top_p: Annotated[float | None, _NUMBER, "sample from the top X of probability (default: 0.9)"]
+    min_p: Annotated[float | None, _NUMBER, "leave out below X times the likeliest (default: 0)"]
+    repeat_penalty: Annotated[float | None, _NUMBER,
         "make what occurred less likely (default: 1, off)"]
-    frequency_penalty: Annotated[float | None, "--frequency-penalty", _NUMBER,
+    frequency_penalty: Annotated[float | None, _NUMBER,
         "less likely each time it was drawn (default: 0)"]
-    presence_penalty: Annotated[float | None, "--presence-penalty", _NUMBER,
-        "less likely once it was drawn (default: 0)"]
-    seed: Annotated[int | None, "--seed", _WHOLE,
-        "repeat an answer (default: a new one, and shown)"]
-    stop: Annotated[tuple[str, ...], "--stop",
+    presence_penalty: Annotated[float | None, _NUMBER, "less likely once it was drawn (default: 0)"]
+    seed: Annotated[int | None, _WHOLE, "repeat an answer (default: a new one, and shown)"]
+    stop: Annotated[tuple[str, ...],
         _TEXT | {"type": _stop_text, "action": "append", "default": []},
         "end before TEXT; may be given several times"]
-    json_schema: Annotated[Path | None, "--json-schema", _FILE,
+    json_schema: Annotated[Path | None, _FILE,
         "answers are JSON by the schema in FILE (serve extra)"]
-    grammar: Annotated[Path | None, "--grammar", _FILE,
-        "answers follow the Lark grammar in FILE (serve extra)"]
+    grammar: Annotated[Path | None, _FILE, "answers follow the Lark grammar in FILE (serve extra)"]
 
-    serve: Annotated[tuple[str, int] | None, "--serve",
+    serve: Annotated[tuple[str, int] | None,
         {"nargs": "?", "const": DEFAULT_ADDRESS, "type": _address, "metavar": "HOST:PORT"},
         f"answer HTTP as OpenAI's API does (default: {DEFAULT_ADDRESS[0]}:{DEFAULT_ADDRESS[1]})"]
-    slots: Annotated[int | None, "--slots", _POSITIVE,
-        f"requests that run at once (default: {DEFAULT_SLOTS})"]
-    api_key: Annotated[str | None, "--api-key", _TEXT, "what clients have to send"]
-    api_key_file: Annotated[Path | None, "--api-key-file", _FILE, "it is in FILE"]
-    no_api_key: Annotated[bool, "--no-api-key", _SWITCH, "none is needed, at any address"]
+    slots: Annotated[int | None, _POSITIVE, f"requests that run at once (default: {DEFAULT_SLOTS})"]
+    api_key: Annotated[str | None, _TEXT, "what clients have to send"]
+    api_key_file: Annotated[Path | None, _FILE, "it is in FILE"]
+    no_api_key: Annotated[bool, _SWITCH, "none is needed, at any address"]
 
-    json: Annotated[bool, "--json", _SWITCH, "one JSON record per answer instead of its text"]
-    logprobs: Annotated[int | None, "--logprobs",
-        _whole(0, MOST_CANDIDATES),
+    json: Annotated[bool, _SWITCH, "one JSON record per answer instead of its text"]
+    logprobs: Annotated[int | None, _whole(0, MOST_CANDIDATES),
         "in records: log-probabilities of each token and the top N"]
-    statistics: Annotated[bool, "--no-stats", {"dest": "statistics", "action": "store_false"},
+    statistics: Annotated[bool, {"dest": "statistics", "action": "store_false"},
         "no statistics after an answer"]
-    quiet: Annotated[bool, "-q --quiet", _SWITCH, "only answers, warnings and errors"]
-    verbose: Annotated[bool, "-v --verbose", _SWITCH, "details, and tracebacks"]
+    quiet: Annotated[bool, _SWITCH, "only answers, warnings and errors"]
+    verbose: Annotated[bool, _SWITCH, "details, and tracebacks"]
 
-    debug_log: Annotated[Path | None, "--debug-log",
-        _TO_PATH | {"nargs": "?", "const": DEFAULT_DEBUG_LOG},
+    debug_log: Annotated[Path | None, _TO_PATH | {"nargs": "?", "const": DEFAULT_DEBUG_LOG},
         f"a log for people (without PATH: {DEFAULT_DEBUG_LOG})"]
-    trace_json: Annotated[Path | None, "--trace-json", _TO_PATH, "JSON lines for programs"]
-    trace_layers: Annotated[tuple[range, ...] | None, "--trace-layers",
-        {"type": ranges, "metavar": "RANGES"},
+    trace_json: Annotated[Path | None, _TO_PATH, "JSON lines for programs"]
+    trace_layers: Annotated[tuple[range, ...] | None, {"type": ranges, "metavar": "RANGES"},
         "such as 0,3-5 (default: 0 in the log, all in JSON)"]
-    trace_stages: Annotated[tuple[range, ...] | None, "--trace-stages",
-        {"type": _stages, "metavar": "RANGES"},
+    trace_stages: Annotated[tuple[range, ...] | None, {"type": _stages, "metavar": "RANGES"},
         f"such as 8-13 (default: all, 1-{LAST_STAGE})"]
-    trace_steps: Annotated[tuple[range, ...] | None, "--trace-steps",
-        {"type": ranges, "metavar": "RANGES"},
+    trace_steps: Annotated[tuple[range, ...] | None, {"type": ranges, "metavar": "RANGES"},
         "such as 0-5; step 0 runs the prompt (default: 0-1 in the log, all in JSON)"]
-    trace_statistics: Annotated[bool, "--trace-statistics", _SWITCH,
-        "min, max, mean, rms, first and last values"]
-    diagrams: Annotated[Path | None, "--diagrams", _DIRECTORY,
+    trace_statistics: Annotated[bool, _SWITCH, "min, max, mean, rms, first and last values"]
+    diagrams: Annotated[Path | None, _DIRECTORY,
         "draw the stages of this run and the whole model into DIR, as SVG"]
-    explore: Annotated[Path | None, "--explore",
-        _TO_PATH | {"nargs": "?", "const": DEFAULT_EXPLORER},
+    explore: Annotated[Path | None, _TO_PATH | {"nargs": "?", "const": DEFAULT_EXPLORER},
         f"show this run from the inside, in one HTML file (without PATH: {DEFAULT_EXPLORER})"]
-    explore_with: Annotated[str | None, "--explore-with", {"metavar": "MODEL_OR_FORMAT"},
+    explore_with: Annotated[str | None, {"metavar": "MODEL_OR_FORMAT"},
         "beside it the same tokens by another model, or quantized: nf4 or int8"]
-    explore_prompt: Annotated[str | None, "--explore-prompt", _TEXT,
-        "beside it the run of another prompt"]
-    explore_limit: Annotated[float | None, "--explore-limit",
-        _POSITIVE_NUMBER | {"metavar": "MB"}, "the largest file, in megabytes (default: 12)"]
+    explore_prompt: Annotated[str | None, _TEXT, "beside it the run of another prompt"]
+    explore_limit: Annotated[float | None, _POSITIVE_NUMBER | {"metavar": "MB"},
+        "the largest file, in megabytes (default: 12)"]
 
-    examples: Annotated[bool, "--examples", _SWITCH,
-        "predefined prompts; choose one in a terminal"]
-    metadata: Annotated[bool, "--metadata", _SWITCH, "hyperparameters, tensors, counts and bytes"]
-    check_weights: Annotated[bool, "--check-weights", _SWITCH,
+    examples: Annotated[bool, _SWITCH, "predefined prompts; choose one in a terminal"]
+    metadata: Annotated[bool, _SWITCH, "hyperparameters, tensors, counts and bytes"]
+    check_weights: Annotated[bool, _SWITCH,
         "compare all weights with the checksums of their files (.pth)"]
-    verify: Annotated[bool, "--verify", _SWITCH,
-        "compare each stage with transformers (oracle extra)"]
-    info: Annotated[bool, "--info", _SWITCH, "versions, instruction set, threads, memory"]
-    bench: Annotated[bool, "--bench", _SWITCH, "tokens per second beside this machine's limits"]
-    explain: Annotated[int | None, "--explain",
-        _whole(1, LAST_STAGE, "a stage from "),
+    verify: Annotated[bool, _SWITCH, "compare each stage with transformers (oracle extra)"]
+    info: Annotated[bool, _SWITCH, "versions, instruction set, threads, memory"]
+    bench: Annotated[bool, _SWITCH, "tokens per second beside this machine's limits"]
+    explain: Annotated[int | None, _whole(1, LAST_STAGE, "a stage from "),
         f"what happens in stage N of {LAST_STAGE}, as the trace numbers them"]
 # fmt: on
 
@@ -322,7 +299,16 @@ class Flag(NamedTuple):
     help: str
 
 
-FLAGS = {name: Flag(*field.__metadata__) for name, field in Options.__annotations__.items()}
+_NAMES = {
+    "prompt": "-p --prompt", "file": "-f --file", "standard_input": "standard_input",
+    "system": "-s --system", "model": "-m --model", "context_length": "-c --context-length",
+    "threads": "-t --threads", "max_tokens": "-n --max-tokens", "statistics": "--no-stats",
+    "quiet": "-q --quiet", "verbose": "-v --verbose",
+}  # fmt: skip
+FLAGS = {
+    name: Flag(_NAMES.get(name, f"--{name.replace('_', '-')}"), *field.__metadata__)
+    for name, field in Options.__annotations__.items()
+}
 
 # The groups of `--help` by their first fields: the title, and a line below it.
 _GROUPS = {
