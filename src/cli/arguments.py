@@ -186,8 +186,8 @@ _TO_PATH, _TO_FILE, _DIRECTORY = (
 class Options:
     """What the command line asks for, in the order of `--help`: the one table of flags.
 
-    Beside the type of a field is how argparse reads its flag, and what `--help` says of it. A flag is
-    called as its field, unless `_NAMES` has other names. None where the default depends on the
+    Beside the type of a field is how argparse reads its flag, and what `--help` says of it. A flag
+    is called as its field, unless `_NAMES` has other names. None where the default depends on the
     model or the machine. `standard_input` is `-`, and `statistics` is false after `--no-stats`.
     """
 

@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import trace
 from ..drawing import Recorder, TracedRun, draw_all
 from .console import refused
 from .session import Session
@@ -22,11 +21,8 @@ def drawn(session: Session, directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
     model = session.engine.model
     recorder = Recorder()
-    session.trace.record(recorder)
-    try:
+    with session.trace.recorded(recorder):
         yield
-    finally:
-        trace.stop()
     name = f"this run of {'/'.join(model.source_directory.parts[-2:])}"
     sizes = model.args.sizes | {"C": session.engine.context.caches[0].capacity}
     pictures = draw_all(TracedRun(name, sizes, recorder.events))

@@ -45,11 +45,8 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
     other = _other_model(session, options)
     facts = facts_of(model)  # before the trace, which would show what is measured
     collector = Collector(model, store, model_name(model))
-    session.trace.record(collector)
-    try:
+    with session.trace.recorded(collector):
         yield
-    finally:
-        trace.stop()
     answer = session.last
     assert answer is not None
     runs = [collector.finish(facts | {"forced": False})]

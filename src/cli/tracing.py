@@ -1,6 +1,7 @@
 """The trace of a run: its files, turned on by flags of the command line and by `/trace`."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -83,11 +84,16 @@ class TraceSwitch:
         self._mode = "a"
         self._start()
 
-    def record(self, recorder: "Recorder | Collector") -> None:
-        """Give the events to a recorder as well, until the trace is turned off."""
+    @contextmanager
+    def recorded(self, recorder: "Recorder | Collector") -> Iterator[None]:
+        """Give the events of what runs inside to a recorder as well, and turn the trace off."""
         self._recorders.append(recorder)
         if not trace.is_on():
             self._start()
+        try:
+            yield
+        finally:
+            trace.stop()
 
     def _start(self) -> None:
         from ..trace.tracer import Tracer
