@@ -34,7 +34,6 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     **{name: FLAGS[name].reading["type"] for name in (*_SAMPLING, "max_tokens", "stop")},
     "think": _think,
 }
-_NONE = "none"
 _CAN_BE_NONE = ("seed", "max_tokens", "stop")
 _SECONDS_TO_CLEAR_UP = 1.0  # an interrupted answer is cleared up in less time
 _COLUMNS = 80
@@ -70,7 +69,7 @@ class Settings(SamplingArgs):
         name = _known(name)
         value: Any = None
         try:
-            if text != _NONE or name not in _CAN_BE_NONE:
+            if text != "none" or name not in _CAN_BE_NONE:
                 value = SETTINGS[name](text)
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"{name}: {error}") from None
@@ -84,7 +83,7 @@ class Settings(SamplingArgs):
         value = getattr(self, name)
         if name == "stop":
             value = " ".join(map(repr, value)) or None
-        return f"{name:<{max(map(len, SETTINGS))}} {_NONE if value is None else value}"
+        return f"{name:<{max(map(len, SETTINGS))}} {'none' if value is None else value}"
 
     def lines(self) -> list[str]:
         """Return a line for each setting."""

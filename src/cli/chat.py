@@ -113,8 +113,7 @@ def _take_turn(session: Session, typed: str | None) -> None:
         run_command(session, text)
     else:
         session.ask(session.with_attached(text))
-    last = session.last
-    if last is None or last is before:
+    if (last := session.last) is None or last is before:
         return
     if not last.ids and session.unanswered is not None:
         session.console.note(_NOT_BEGUN)

@@ -305,9 +305,7 @@ COMMANDS = {
     "/examples": Command("[N]", "prompts to try; N asks one, in a new chat", _examples),
     "/tokens": Command("TEXT", "the tokens of a text: ids, bytes, pieces", _tokens, (), True),
     "/probs": Command("K|off", "show K candidates of each new token, step by step", _probs),
-    "/explore": Command(
-        "[FILE]", "the last answer from the inside, as a page (explore.html)", _explore, None
-    ),
+    "/explore": Command("[FILE]", "the last answer as a page (explore.html)", _explore, None),
     "/why": Command("", "why the last answer stopped, and what was cut", _why),
     "/trace": Command("[on|off]", "write the shape of every tensor to a log", _trace, _ON_OFF),
     "/stats": Command("[on|off]", "a line of statistics after each answer", _stats, _ON_OFF),

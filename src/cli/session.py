@@ -122,13 +122,11 @@ class Session:
         return answer
 
     def undo(self) -> str:
-        """Forget a question that has no answer, or else the last one with its; return it."""
-        if self.unanswered is not None:
-            question, self.unanswered = self.unanswered, None
-            return question
-        if not self.turns:
+        """Take back the question without an answer, or else the last one and its answer."""
+        question, self.unanswered = self.unanswered, None
+        if question is None and not self.turns:
             raise UsageError("there is nothing to take back")
-        return self.turns.pop().question
+        return self.turns.pop().question if question is None else question
 
     def clear(self) -> None:
         """Forget the history and what was attached; the system prompt and the settings stay."""
@@ -213,9 +211,7 @@ class Session:
             return split_thoughts(text, opened, is_over)
 
         def visible(text: str, is_over: bool) -> tuple[str, str]:
-            if self._records:
-                return "", ""
-            thoughts, said = split(text, is_over)
+            thoughts, said = ("", "") if self._records else split(text, is_over)
             return "" if settings.think == "hide" else thoughts, said
 
         steps, reason = stream_answer(
