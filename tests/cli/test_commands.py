@@ -230,35 +230,23 @@ def test_show_escapes_bytes_that_are_no_character(session, typed):
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
+        (("300",), "eot: the model drew <|eot_id|> (token 265), which ends an answer"),
         (
-            ("-c", "300"),
-            [
-                "eot: the model drew <|eot_id|> (token 265), which ends an answer",
-                "cut: nothing, all text is shown",
-                "prompt: sent whole, 28 tokens, 0 of them from the cache",
-                "context: 55 of 300 positions at the end of the answer",
-            ],
+            ("40", "-n", "3"),
+            "max tokens: 3 tokens drawn, as many as max_tokens allows; /continue goes on",
         ),
-        (
-            ("-c", "40", "-n", "3"),
-            ["max tokens: 3 tokens drawn, as many as max_tokens allows; /continue goes on"],
-        ),
-        (
-            ("-c", "40"),
-            [
-                "context full: prompt and answer filled all 40 positions of the context",
-                "cut: nothing, all text is shown",
-                "prompt: sent whole, 28 tokens, 0 of them from the cache",
-                "context: 40 of 40 positions at the end of the answer",
-            ],
-        ),
+        (("40",), "context full: prompt and answer filled all 40 positions of the context"),
     ],
-    ids=["end token", "max tokens", "context full"],
 )
 def test_why_names_what_ended_the_answer(alphabet_model, capsys, flags, why):
-    session = session_of(alphabet_model, *flags)
-    session.ask("Hello")
-    assert reply(capsys, session, "/why").splitlines()[: len(why)] == why
+    session = session_of(alphabet_model, "-c", *flags)
+    end = 28 + len(session.ask("Hello").ids)
+    assert reply(capsys, session, "/why").splitlines() == [
+        why,
+        "cut: nothing, all text is shown",
+        "prompt: sent whole, 28 tokens, 0 of them from the cache",
+        f"context: {end} of {flags[0]} positions at the end of the answer",
+    ]
 
 
 def test_a_stop_string_is_what_was_cut_of_an_answer_that_went_on(alphabet_model, capsys):

@@ -17,23 +17,6 @@ from src.cli.console import Console, OutputError, has_colour, is_capable_termina
 from tests.support.clock import Clock
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def use_terminals(monkeypatch: pytest.MonkeyPatch) -> tuple[Terminal, Terminal]:
-    """Replaces both streams; within a test, because pytest replaces them before each."""
-    streams = Terminal(), Terminal()
-    monkeypatch.setattr(sys, "stdout", streams[0])
-    monkeypatch.setattr(sys, "stderr", streams[1])
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    return streams
-
-
 def test_answers_go_to_standard_output_and_notes_to_standard_error(capsys):
     console = Console()
     console.answer("a")
@@ -67,40 +50,38 @@ def test_a_table_in_a_pipe_is_neither_folded_nor_framed(capsys):
     assert second == r"y\x1b" + " " * 300 + "22"
 
 
-def test_a_terminal_shows_style_and_escaped_controls(monkeypatch):
-    terminal = use_terminals(monkeypatch)
+def test_a_terminal_shows_style_and_escaped_controls(screen, monkeypatch):
+    answers, notes = screen("stdout"), screen("stderr")
     monkeypatch.setenv("NO_COLOR", "")  # is none
     console = Console()
     assert console.can_edit_lines
     console.answer("\x1b[2J")
     console.note("note")
-    answers, notes = (stream.getvalue() for stream in terminal)
-    assert answers == r"\x1b[2J"
-    assert "note" in notes
-    assert "\x1b[" in notes
+    assert (answers.new(), notes.new()) == (r"\x1b[2J", "\x1b[2mnote\x1b[0m\r\n")
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "")])
-def test_style_can_be_switched_off(monkeypatch, name, value):
-    terminal = use_terminals(monkeypatch)
+def test_style_can_be_switched_off(screen, monkeypatch, name, value):
+    answers, notes = screen("stdout"), screen("stderr")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     assert has_colour()
     monkeypatch.setenv(name, value)
     assert not has_colour()
-    assert is_capable_terminal() is Console().can_edit_lines is (name != "TERM")
     console = Console()
+    assert is_capable_terminal() is console.can_edit_lines is (name != "TERM")
     console.note("note")
     console.error("wrong")
     console.report_heading("heading")
-    assert terminal[0].getvalue() == "heading\n"
-    assert terminal[1].getvalue() == "note\nerror: wrong\n"
+    assert (answers.new(), notes.new()) == ("heading\r\n", "note\r\nerror: wrong\r\n")
 
 
 @given(st.text())
 def test_no_text_moves_the_cursor_of_a_terminal(text):
-    streams = Terminal(), Terminal()
+    streams = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdout", streams[0])
-        patch.setattr(sys, "stderr", streams[1])
+        for name, stream in zip(("stdout", "stderr"), streams, strict=True):
+            patch.setattr(stream, "isatty", lambda: True, raising=False)
+            patch.setattr(sys, name, stream)
         patch.setenv("NO_COLOR", "1")
         console = Console(verbose=True)
         for write in (console.answer, console.note, console.detail, console.error):
@@ -128,14 +109,6 @@ def test_a_stream_that_is_not_utf8_gets_question_marks(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     Console().answer("é🙂")
     assert raw.getvalue() == b"??"
-
-
-def test_closed_streams_are_silent(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)
-    monkeypatch.setattr(sys, "stderr", None)
-    console = Console()
-    console.answer("a")
-    console.error("b")
 
 
 CLEAR = "\x1b[K"
@@ -198,24 +171,11 @@ IN_LINES = [
         (100, COLUMNS, ROWS, IN_LINES),
         (34, COLUMNS, ROWS, IN_LINES),
         (33, COLUMNS, ROWS, ["a.long.name.weight", "  [2, 3]    12", r"b\x1b", "  [20, 3]  120"]),
-        (
-            10,
-            COLUMNS,
-            [("b", "[20, 3]", ""), ("c", "1", "2")],
-            ["b", "  [20, 3]", "c", "  1", "  2"],
-        ),
+        (10, COLUMNS, [("b", "[20, 3]", "")], ["b", "  [20, 3]"]),
+        (3, COLUMNS, [("c", "1", "2")], ["c", "  1", "  2"]),
         (80, (("", "left"), ("", "left")), [("a", "b")], ["a  b"]),
         (80, (("name", "left"), ("value", "left")), [("a", "b\n")], ["name  value", r"a     b\n"]),
         (80, (("", "left"), ("", "left")), [], []),
-    ],
-    ids=[
-        "wide",
-        "fits",
-        "a name has its line",
-        "every cell has",
-        "no headings",
-        "escaped",
-        "empty",
     ],
 )
 def test_a_table_has_a_line_per_row_or_cell(screen, monkeypatch, width, columns, rows, lines):

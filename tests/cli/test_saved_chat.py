@@ -102,10 +102,8 @@ def changed(keys: str, value: object) -> dict[str, Any]:
         ("settings.heat", 1, "settings: expected .*, got 'heat'"),
         ("settings.temperature", "x", "temperature must be a number: got str"),
         ("settings.temperature", -1, "temperature must be .*: got -1"),
-        ("settings.top_k", 1.5, "top_k must be a whole number: got float"),
-        ("settings.top_p", True, "top_p must be a number: got bool"),
-        ("settings.top_p", None, "top_p must be a number: got NoneType"),
         ("settings.seed", -1, "seed must be finite and at least 0"),
+        ("settings.seed", float("nan"), "expected a finite number, got NaN"),  # strict JSON
         ("settings.max_tokens", 0, "max_tokens: expected null or .*, got 0"),
         ("settings.max_tokens", True, "max_tokens: .*, got [Tt]rue"),
         ("settings.stop", "x", "stop: expected a list, got 'x'"),
@@ -130,29 +128,6 @@ def test_a_file_of_another_shape_is_refused(tmp_path, keys, value, reason):
     assert "\x1b" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        ('"seed": 3', '"seed": NaN', "expected a finite number, got NaN"),
-        ('"temperature": 0.5', '"temperature": 1e999', "expected a finite number, got '1e999'"),
-        ('"seed": 3', '"seed": 3, "seed": 4', "expected each key once, got 'seed' twice"),
-        ('"seed": 3', f'"seed": {"9" * 5000}', "expected at most 32 digits, got 5000"),
-        ('"seed": 3', f'"seed": {"[" * 9999}', "expected a few levels of nesting, got very many"),
-        ("Be short.", "Be \xff short.", "expected UTF-8, got other bytes"),
-        ("Be short.", "Be \0 short.", "expected JSON, got something else at line"),
-    ],
-)
-def test_what_is_no_strict_json_is_refused(tmp_path, old, new, reason):
-    file = tmp_path / "chat.json"
-    text = chat_as_json(CHAT).decode()
-    assert text.count(old) == 1
-    file.write_bytes(
-        text.replace(old, new).encode("latin-1" if "\xff" in new else "utf-8", "replace")
-    )
-    with pytest.raises(UsageError, match=f"saved chat: {reason}"):
-        read_chat(file)
-
-
 def test_a_file_cut_anywhere_is_refused(tmp_path):
     file = tmp_path / "chat.json"
     whole = chat_as_json(CHAT).rstrip()
@@ -164,17 +139,11 @@ def test_a_file_cut_anywhere_is_refused(tmp_path):
     assert read_chat(file) == CHAT
 
 
-def test_a_huge_file_is_refused_at_once_and_a_huge_chat_not_written(tmp_path):
-    file = tmp_path / "chat.json"
-    with file.open("wb") as sparse:
-        sparse.truncate(1 << 40)
-    with pytest.raises(UsageError, match=f"expected at most {LARGEST} bytes, got {1 << 40}"):
-        read_chat(file)
-    file.unlink()
-    turn = Turn("x" * LARGEST, "")
+def test_a_huge_chat_is_not_written(tmp_path):
+    chat = SavedChat("", True, CHAT.settings, None, (Turn("x" * LARGEST, ""),))
     with pytest.raises(UsageError, match=f"expected at most {LARGEST} bytes"):
-        write_chat(file, SavedChat("", True, CHAT.settings, None, (turn,)))
-    assert not file.exists()
+        write_chat(tmp_path / "chat.json", chat)
+    assert not os.listdir(tmp_path)
 
 
 def state(session: Session) -> tuple[object, ...]:
@@ -188,13 +157,11 @@ def test_a_saved_chat_goes_on_as_if_it_had_not_ended(random_model, tmp_path, cap
     session.system = "Be short."
     session.ask("one")
     session.ask("two")
-    assert reply(capsys, session, f"/save {file}") == (
-        f"saved: 2 questions with their answers and the settings, in {file}\n"
-    )
+    told = f"saved: 2 questions with their answers and the settings, in {file}\n"
+    assert reply(capsys, session, f"/save {file}") == told
     other = tmp_path / "chat.txt"
-    assert reply(capsys, session, f"/save {other}").endswith(
-        f", in {other} (as JSON, which /load reads)\n"
-    )
+    as_json = f", in {other} (as JSON, which /load reads)\n"
+    assert reply(capsys, session, f"/save {other}").endswith(as_json)
     assert other.read_bytes() == file.read_bytes()
     saved = state(session)
     expected = session.ask("three").text
@@ -203,7 +170,7 @@ def test_a_saved_chat_goes_on_as_if_it_had_not_ended(random_model, tmp_path, cap
         text = reply(capsys, fresh, f"/load {file}")
         assert text.startswith("loaded: 2 questions with their answers and the settings, ")
         assert text.endswith(" of 600 tokens; system prompt: Be short.\n")
-        assert state(fresh) == saved
+        assert (state(fresh), fresh.last) == (saved, None)
         assert fresh.ask("three").text == expected
 
 
@@ -226,17 +193,18 @@ def test_completions_and_an_empty_chat_are_saved_and_loaded(alphabet_model, tmp_
         run_command(session, f"/load {tmp_path / 'chat'}")
 
 
-def test_a_chat_that_does_not_fit_is_refused_with_both_numbers(alphabet_model, tmp_path, capsys):
-    file = tmp_path / "chat.json"
-    long = session_of(alphabet_model, "-c", "300")
-    long.ask("x" * 100)
-    reply(capsys, long, f"/save {file}")
-    session = session_of(alphabet_model, "-c", "100")
-    session.ask("Hello")
-    before = state(session)
-    with pytest.raises(UsageError, match=r"saved chat: .*: 150 tokens >= 100 positions$"):
-        run_command(session, f"/load {file}")
-    assert state(session) == before
+@pytest.mark.parametrize("length", [100, 150])
+def test_a_chat_that_does_not_fit_is_refused_with_both_numbers(
+    session, typed, alphabet_model, tmp_path, length
+):
+    session.ask("x" * 100)
+    typed(f"/save {tmp_path}/chat.json")
+    small = session_of(alphabet_model, "-c", str(length))
+    small.ask("Hello")
+    before = state(small)
+    with pytest.raises(UsageError, match=f"saved chat: .*: 150 tokens >= {length} positions$"):
+        run_command(small, f"/load {tmp_path}/chat.json")
+    assert state(small) == before
 
 
 @pytest.mark.parametrize("command", ["/load", "/read"])
@@ -267,9 +235,8 @@ def test_texts_that_are_read_go_before_the_next_message(session, tmp_path, typed
     first, second = tmp_path / "first.txt", tmp_path / "second.txt"
     first.write_text("one\n")
     second.write_text("two\n\n")
-    assert typed(f"/read {first}") == (
-        "read: 3 characters; they go before your next message, 3 tokens in all\n"
-    )
+    told = "read: 3 characters; they go before your next message, 3 tokens in all\n"
+    assert typed(f"/read {first}") == told
     assert "8 tokens in all" in typed(f"/read {second}")
     session.ask(session.with_attached("What is it?"))
     assert session.turns == [Turn("one\n\ntwo\n\nWhat is it?", ALPHABET)]
@@ -291,9 +258,9 @@ def test_a_chat_that_version_0_1_0_saved_is_gone_on_with(capsys):
     """The bundled model answered the questions; `tests/golden/chat-0.1.0.json` is as saved then."""
     file = Path(__file__).parents[1] / "golden" / "chat-0.1.0.json"
     session = session_of(BUNDLED_MODEL)
-    text = reply(capsys, session, f"/load {file}")
-    assert text.startswith("loaded: 2 questions with their answers and the settings, ")
-    assert text.endswith("; system prompt: You are a helpful assistant.\n")
+    assert reply(capsys, session, f"/load {file}").endswith(
+        "; system prompt: You are a helpful assistant.\n"
+    )
     assert session.turns == [
         Turn("What is the capital of France?", "The capital of France is Paris."),
         Turn("And of Italy?", "Rome"),
@@ -362,15 +329,10 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch, nam
     assert (file.read_bytes(), os.listdir(tmp_path)) == (b"old", ["file"])
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        (".", "it is not a regular file"),
-        ("no/file", "No such file or directory"),
-        ("/dev/null", "it is not a regular file"),
-        ("a\0b", "null byte"),
-    ],
-)
-def test_where_nothing_can_be_written_it_says_so(tmp_path, name, reason):
-    with pytest.raises(UsageError, match=f"cannot be written: .*{reason}"):
-        write_whole(tmp_path / name, [b"x"], UsageError)
+def test_where_nothing_can_be_written_it_says_so(tmp_path):
+    for name, reason in (
+        (".", "it is not a regular file"), ("no/file", "No such file or directory"),
+        ("/dev/null", "it is not a regular file"), ("a\0b", "null byte"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=f"cannot be written: .*{reason}"):
+            write_whole(tmp_path / name, [b"x"], UsageError)

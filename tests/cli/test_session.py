@@ -13,7 +13,7 @@ from src.cli.answer import INTERRUPTED
 from src.cli.commands import run_command
 from src.cli.console import Console, UsageError
 from src.cli.session import Session, Turn
-from src.inference import ContextFullError, InferenceEngine, Message, SamplingArgs
+from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import load_model
 from src.model.files import BUNDLED_MODEL
 from tests.cli.conftest import ALPHABET, interrupt_after, press_ctrl_c_at, run_code, session_of
@@ -141,29 +141,6 @@ def test_an_interrupt_of_the_report_keeps_the_answer(session, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             session.ask("one")
     assert session.turns == [Turn("one", ALPHABET)]
-
-
-def test_restoring_takes_the_place_of_what_there_is(session):
-    session.ask("one")
-    session.attached = "x"
-    settings = session.settings.changed("max_tokens", "3")
-    session.restore("short", [Turn("a", "b")], settings)
-    assert state(session) == ("short", (Turn("a", "b"),), settings, "", None, None)
-    assert session.ask("c").text == "abc"
-
-
-def state(session: Session) -> tuple[object, ...]:
-    turns, last = tuple(session.turns), session.last
-    return session.system, turns, session.settings, session.attached, session.unanswered, last
-
-
-@pytest.mark.parametrize("length", [300, 400])
-def test_what_does_not_fit_is_not_restored(session, length):
-    session.ask("one")
-    before = state(session)
-    with pytest.raises(ContextFullError, match="tokens >= 300 positions"):
-        session.restore(None, [Turn("x" * length, "")], session.settings.changed("seed", "3"))
-    assert state(session) == before
 
 
 def test_attached_text_goes_before_one_question(session):
