@@ -211,12 +211,8 @@ def _llama3(messages: Messages, open_answer: bool, tools: Sequence[Tool] = ()) -
 
 
 def _llama3_turn(role: str, content: str | None) -> list[Part]:
-    header: list[Part] = [
-        Special("<|start_header_id|>"),
-        role,
-        Special("<|end_header_id|>"),
-        "\n\n",
-    ]
+    start, end = Special("<|start_header_id|>"), Special("<|end_header_id|>")
+    header: list[Part] = [start, role, end, "\n\n"]
     return header if content is None else [*header, content, Special("<|eot_id|>")]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..ml.errors import declared_lack_of_memory
-from ..model import PREFILL_CHUNK, InferenceContext, Model, NotEnoughMemoryError
+from ..model import PREFILL_CHUNK, Model, NotEnoughMemoryError
 from ..tokenizer import Tokenizer
 from ..trace import clock, is_on, mark
 from .answer_text import Answer, GenerationStats, Step, TokenMask
@@ -100,6 +100,8 @@ class InferenceEngine:
         ModelError: The draft model has another vocabulary.
 
     Attributes:
+        context: The KV cache.
+        sequence_length: The positions of the context.
         last_stats: What the last answer took, also when it was not finished.
     """
 
@@ -113,10 +115,10 @@ class InferenceEngine:
     ) -> None:
         if sequence_length is None:
             sequence_length = min(DEFAULT_SEQUENCE_LENGTH, model.args.max_context_length)
-        self.model = model
-        self.speculation = speculation
+        self.model, self.speculation, self.sequence_length = model, speculation, sequence_length
         self.last_stats: GenerationStats | None = None
         self._cached = CachedSequence(model, sequence_length)
+        self.context = self._cached.context
         self._turn = Turn(Call())
         self._pass_costs = PassCosts(TEXT_STAKE if draft_model is None else MODEL_STAKE)
         self._draft_model: DraftModel | None = None
@@ -127,16 +129,6 @@ class InferenceEngine:
     def __repr__(self) -> str:
         cached = f"{len(self._cached.ids)} of {self.sequence_length} positions cached"
         return f"InferenceEngine({self.model!r}, {cached})"
-
-    @property
-    def context(self) -> InferenceContext:
-        """Return the KV cache."""
-        return self._cached.context
-
-    @property
-    def sequence_length(self) -> int:
-        """Return the positions of the context."""
-        return self.context.sequence_length
 
     @property
     def cached_ids(self) -> tuple[int, ...]:
