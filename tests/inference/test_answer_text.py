@@ -1,4 +1,5 @@
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -22,16 +23,7 @@ def test_the_beginning_of_a_stop_string_is_held_back_until_more_text_decides():
     assert filter_.found
     assert filter_.push("more") == ""
     assert filter_.held == ""
-
-
-@pytest.mark.parametrize(
-    ("stops", "pieces", "passed", "rest"),
-    [((), ["a", "", "bc"], ["a", "", "bc"], ""), (["END"], ["the EN"], ["the "], "EN")],
-)
-def test_text_passes_at_once_and_what_was_held_back_comes_at_the_end(stops, pieces, passed, rest):
-    filter_ = StopStrings(stops)
-    assert [filter_.push(piece) for piece in pieces] == passed
-    assert filter_.held == rest
+    assert StopStrings(()).push("at once") == "at once"
 
 
 def test_the_stop_string_that_begins_first_wins_and_cuts_its_piece():
@@ -54,11 +46,8 @@ def test_pieces_of_any_size_give_what_the_whole_text_gives():
         stops = ["".join(random_.choices("ab", k=random_.randint(2, 4))) for _ in range(2)]
         begins = [text.find(stop) for stop in stops if stop in text]
         expected = text[: min(begins)] if begins else text
-        pieces, rest = [], text
-        while rest:
-            size = random_.randint(1, 3)
-            pieces.append(rest[:size])
-            rest = rest[size:]
+        ends = [0, *sorted(random_.choices(range(len(text) + 1), k=5)), len(text)]
+        pieces = [text[start:end] for start, end in pairwise(ends)]
         found, ended = passed_on(stops, pieces)
         assert ended == bool(begins), (text, stops, pieces)
         # Letter by letter, the stop string that is complete first is met first; it may begin later

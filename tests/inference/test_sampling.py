@@ -75,7 +75,7 @@ def test_temperature_zero_or_a_tiny_one_is_the_largest_logit_whatever_else_is_se
     logits = random_logits()
     for temperature in (1e-30, 5e-324):
         assert sampler(temperature=temperature).sample(logits, 0) == int(np.argmax(logits))
-    logits[[500, 90000]] = logits.max() + 1
+    logits[[500, 90000]] = logits.max() + 1  # the lowest id among equals
     for changes in ({}, {"top_k": 3}, {"top_p": 0.1}, {"min_p": 0.9}, {"seed": 5}):
         assert sampler(temperature=0.0, **changes).sample(logits, 0) == 500
 
@@ -207,22 +207,16 @@ def softmax(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return weights / weights.sum()
 
 
-def test_each_step_that_is_on_is_a_stage_in_the_order_of_the_sampling():
+def test_each_step_that_is_on_is_a_stage_with_its_probabilities_in_the_order_of_the_sampling():
     sampler = Sampler(EVERY_STEP)
     sampler.observe([1])
-    choice = explain_choice(sampler, LOGITS, 3, 7, 2)
+    choice = explain_choice(sampler, LOGITS, 3, 7, 6)
     assert [(stage.name, stage.value) for stage in choice.stages] == [
         ("model", None), ("repeat_penalty", 2.0), ("temperature", 0.5), ("top_k", 3),
         ("top_p", 0.8), ("min_p", 0.1),
     ]  # fmt: skip
     assert [stage.kept for stage in choice.stages] == [5, 5, 5, 3, 1, 1]
     assert (choice.token_id, choice.position) == (3, 7)
-
-
-def test_the_probabilities_are_those_of_each_step_alone():
-    sampler = Sampler(EVERY_STEP)
-    sampler.observe([1])
-    choice = explain_choice(sampler, LOGITS, 3, 0, 6)
     by_token = {found.token_id: found.probabilities for found in choice.candidates}
     assert list(by_token) == [1, 3, 2, 0, 5]  # lower ids first among equals; -inf has no chance
     penalised = np.array([1.0, 1.5, 2.0, 3.0, -np.inf, 0.0])

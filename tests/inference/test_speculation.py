@@ -280,18 +280,3 @@ def test_a_guess_that_was_not_drafted_still_teaches():
     assert drafter.draft(0) == []
     assert drafter.observe(3) is None
     assert drafter._acceptance[2] > before
-
-
-def test_rows_are_given_out_until_a_token_differs():
-    rows = np.arange(12, dtype=np.float32).reshape(4, 3)
-    for drawn, given in (([3, 1, 2, 9], [0, 1, 2, None]), ([3, 1, 9], [0, 1, None]), ([7], [None])):
-        drafter = Drafter(TextIndex([1, 2, 3, 1, 2]), costs_of(0.0))
-        drafted = drafter.draft(3)
-        assert drafted == [3, 1, 2]
-        drafter.note_rows(rows)
-        for token, row in zip(drawn, given, strict=True):
-            found = drafter.observe(token)
-            if row is None:
-                assert found is None
-            else:
-                np.testing.assert_array_equal(found, rows[1 + row])
