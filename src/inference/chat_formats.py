@@ -462,7 +462,9 @@ _CHATML_TOOLS = (
 _QWEN2_5 = partial(
     _chatml, default_system=f"You are Qwen, created by Alibaba Cloud. {_QWEN2_SYSTEM}"
 )
-_OPENING = (Special("<think>", required=False), "\n")
+_QWEN3_NO_THOUGHT = "<think>\n\n</think>\n\n"
+_SMOLLM3_BRIEF = partial(_smollm3, thinks=False)
+_R1 = partial(_deepseek_r1, opening=(Special("<think>", required=False), "\n"))
 _MISTRAL_V1 = partial(_mistral, before=" ", answer=" ")
 _MISTRAL_V3 = partial(_mistral, answer=" ", is_v3=True)
 _MISTRAL_2023 = partial(_mistral, after=" ")
@@ -478,12 +480,8 @@ _ROWS = (
     ChatFormat("smollm2", "SmolLM2", partial(_chatml, default_system=_SMOLLM2_SYSTEM), _IM_END),
     ChatFormat("qwen2", "Qwen2", partial(_chatml, default_system=_QWEN2_SYSTEM), _IM_END),
     ChatFormat("qwen2.5", "Qwen2.5", _QWEN2_5, _IM_END, tools=_CALLS),
-    ChatFormat(
-        "qwen3", "Qwen3", _qwen3, _IM_END, no_thought="<think>\n\n</think>\n\n", tools=_CALLS
-    ),
-    ChatFormat(
-        "smollm3", "SmolLM3", _smollm3, _IM_END, build_thoughtless=partial(_smollm3, thinks=False)
-    ),
+    ChatFormat("qwen3", "Qwen3", _qwen3, _IM_END, no_thought=_QWEN3_NO_THOUGHT, tools=_CALLS),
+    ChatFormat("smollm3", "SmolLM3", _smollm3, _IM_END, build_thoughtless=_SMOLLM3_BRIEF),
     ChatFormat("granite", "Granite 3.1, 3.2, 3.3", partial(_granite, is_dated=True), _GRANITE_END),
     ChatFormat("granite-3.0", "Granite 3.0", _granite, _GRANITE_END),
     ChatFormat("olmo2", "OLMo 2 Instruct", _olmo2, ("<|endoftext|>",)),
@@ -494,11 +492,9 @@ _ROWS = (
         "mistral-v0.1-2023", "Mistral 7B Instruct v0.1, first template", _MISTRAL_2023, _EOS
     ),
     ChatFormat("mistral-v0.2-2023", "Mistral 7B Instruct v0.2, first template", _mistral, _EOS),
+    ChatFormat("deepseek-r1", "R1-Distill", _R1, _R1_END, opens_thought=True, no_thought=None),
     ChatFormat(
-        "deepseek-r1", "R1-Distill", partial(_deepseek_r1, opening=_OPENING), _R1_END, True, None
-    ),
-    ChatFormat(
-        "deepseek-r1-2025-01", "R1-Distill, first template", _deepseek_r1, _R1_END, False, None
+        "deepseek-r1-2025-01", "R1-Distill, first template", _deepseek_r1, _R1_END, no_thought=None
     ),
 )
 
