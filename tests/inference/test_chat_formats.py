@@ -12,14 +12,12 @@ from src.inference import (
     InferenceEngine,
     Message,
     PromptError,
-    SamplingArgs,
     as_messages,
     encode_chat,
     end_ids,
     find_chat_format,
 )
 from src.inference.chat_formats import Special
-from src.model import Model, load_model
 from tests.inference.byte_tokenizer import (
     LLAMA2,
     LLAMA3,
@@ -175,20 +173,12 @@ def test_the_page_about_formats_lists_them_with_their_models_and_shows_what_they
         assert text == written(name, *messages)
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return load_model()
-
-
-def test_dicts_and_messages_are_answered_alike(model):
-    engine = InferenceEngine(model, 128)
-    system = {"role": "system", "content": "You are a pirate"}
-    ours = [Message("system", "You are a pirate"), Message("user", "hi")]
-    greedy = SamplingArgs(temperature=0.0)
-    given = (ours, [system, {"role": "user", "content": "hi"}], (system, ours[1]))
-    answers = ["".join(step.text for step in engine.chat(one, 16, greedy)) for one in given]
-    assert answers[0]
-    assert answers == [answers[0]] * 3
+def test_dicts_and_messages_are_read_alike():
+    read = [Message("system", "You are a pirate"), Message("user", "hi")]
+    system, user = ({"role": message.role, "content": message.content} for message in read)
+    assert (
+        as_messages([system, user]) == as_messages((system, read[1])) == as_messages(read) == read
+    )
 
 
 @pytest.mark.parametrize(
