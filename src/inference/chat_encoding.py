@@ -29,19 +29,14 @@ from .errors import ChatFormatError
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 
 _QUESTION, _ANSWER = "'[INST] '+message['content']+", "message['content']+eos_token"
+_USER, _R1_USER = "'<|user|>\n'+message['content']+", "'<｜User｜>'+"
 _CHATML = "'<|im_start|>'+message['role']+'\n'+message['content']+'<|im_end|>'"
 
 # A format and texts that its template contains, as `_uniform` writes it, or with a `!` does not
 # contain; in order.
 _TEMPLATE_RULES: tuple[tuple[str, ...], ...] = (
-    ("deepseek-r1", "'<｜User｜>'+", "'<｜Assistant｜><think>\n'"),
-    (
-        "deepseek-r1-2025-01",
-        "'<｜User｜>'+",
-        "'<｜Assistant｜>'",
-        "<｜end▁of▁sentence｜>",
-        "!<think>\n",
-    ),
+    ("deepseek-r1", _R1_USER, "'<｜Assistant｜><think>\n'"),
+    ("deepseek-r1-2025-01", _R1_USER, "'<｜Assistant｜>'", "<｜end▁of▁sentence｜>", "!<think>\n"),
     ("llama3", "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"),
     ("smollm2", _CHATML, "assistant named SmolLM, trained by Hugging Face<|im_end|>"),
     ("qwen3", _CHATML, "enable_thinking is false", "'<think>\n\n</think>\n\n'", "last_query_index"),
@@ -67,27 +62,14 @@ _TEMPLATE_RULES: tuple[tuple[str, ...], ...] = (
     ),
     ("chatml-bos", _CHATML, "bos_token", "!<|im_start|>system"),
     ("chatml", _CHATML, "!<|im_start|>system"),
-    (
-        "olmo2",
-        "bos_token",
-        "'<|user|>\n'+message['content']+'\n'",
-        "eos_token+'\n'",
-        "not loop.last",
-    ),
-    ("zephyr", "'<|user|>\n'+message['content']+eos_token", "'<|assistant|>'"),
+    ("olmo2", "bos_token", f"{_USER}'\n'", "eos_token+'\n'", "not loop.last"),
+    ("zephyr", f"{_USER}eos_token", "'<|assistant|>'"),
     ("llama2", "<<SYS>>\n", "bos_token+'[INST] '+content.strip()+' [/INST]'"),
     ("llama2", "<<SYS>>\n", "bos_token+'[INST] '+content|trim+' [/INST]'"),
     ("mistral-v1", f"' {_QUESTION[1:]}' [/INST]'", f"' '+{_ANSWER}"),
     ("mistral-v3", f"{_QUESTION}'[/INST]'", "' '+message['content']|trim+eos_token", "loop.last"),
     ("mistral-v0.1-2023", f"{_QUESTION}' [/INST]'", f"{_ANSWER}+' '", "!<<SYS>>"),
-    (
-        "mistral-v0.2-2023",
-        f"{_QUESTION}' [/INST]'",
-        _ANSWER,
-        "!<<SYS>>",
-        f"!' '+{_ANSWER}",
-        f"!{_ANSWER}+' '",
-    ),
+    ("mistral-v0.2-2023", f"{_QUESTION}' [/INST]'", _ANSWER, "!<<SYS>>", f"!' '+{_ANSWER}"),
 )
 
 # A template of the format of Llama 3, whose files in Meta's layout have none.
@@ -100,10 +82,10 @@ _LLAMA_3_TEMPLATE = (
 
 # In this order: the vocabulary of R1-Distill-Llama holds the tokens of Llama 3 too.
 _TOKEN_RULES = (
-    ("deepseek-r1", ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>")),
-    ("llama3", ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
-    ("chatml", ("<|im_start|>", "<|im_end|>")),
-    ("mistral-v3", ("[INST]", "[/INST]")),
+    ("deepseek-r1", "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"),
+    ("llama3", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    ("chatml", "<|im_start|>", "<|im_end|>"),
+    ("mistral-v3", "[INST]", "[/INST]"),
 )
 
 
@@ -168,7 +150,7 @@ def format_of_template(template: str) -> str | None:
 
 def format_of_tokens(tokenizer: Tokenizer) -> str | None:
     """Return the name of the format that the tokenizer's special tokens belong to, or None."""
-    for name, needed in _TOKEN_RULES:
+    for name, *needed in _TOKEN_RULES:
         if all(token_id(tokenizer, token) is not None for token in needed):
             return name
     return None
