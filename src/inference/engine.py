@@ -16,16 +16,7 @@ from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
 from .chat_formats import AnyMessage, as_messages
 from .errors import InferenceError, PromptError
 from .sampling import Logits, Sampler, SamplingArgs
-from .speculation import (
-    MODEL_STAKE,
-    TEXT_STAKE,
-    CachedSequence,
-    Drafter,
-    DraftModel,
-    PassCosts,
-    TextIndex,
-    check_same_vocabulary,
-)
+from .speculation import MODEL_STAKE, CachedSequence, Drafter, DraftModel, PassCosts, TextIndex
 
 # With `progress`, chunks take about this time; the first has WATCHED_CHUNK tokens.
 WATCHED_SECONDS = 1.0
@@ -120,11 +111,10 @@ class InferenceEngine:
         self._cached = CachedSequence(model, sequence_length)
         self.context = self._cached.context
         self._turn = Turn(Call())
-        self._pass_costs = PassCosts(TEXT_STAKE if draft_model is None else MODEL_STAKE)
-        self._draft_model: DraftModel | None = None
+        self._pass_costs, self._draft_model = PassCosts(), None
         if draft_model is not None:
-            check_same_vocabulary(model, draft_model)
-            self._draft_model = DraftModel(draft_model, sequence_length, model.args.vocab_size)
+            self._pass_costs = PassCosts(MODEL_STAKE)
+            self._draft_model = DraftModel(draft_model, sequence_length, model)
 
     def __repr__(self) -> str:
         cached = f"{len(self._cached.ids)} of {self.sequence_length} positions cached"

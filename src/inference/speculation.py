@@ -132,17 +132,18 @@ class TextIndex:
 
 
 class DraftModel:
-    """Lets a smaller model go on with a text, for a model with V = `vocab_size`.
+    """Lets a smaller model go on with the text of another, or raises ModelError if it cannot.
 
     It draws with the same settings and random numbers as the sampler of the answer will, so that
     models that agree on what is probable agree on the tokens.
     """
 
-    def __init__(self, model: Model, sequence_length: int, vocab_size: int) -> None:
+    def __init__(self, model: Model, sequence_length: int, answering: Model) -> None:
+        _check_same_vocabulary(answering, model)
         positions = min(sequence_length, model.args.max_context_length)
         self._cached = CachedSequence(model, positions)
         # Rows of padding in either table may stand for nothing in the other.
-        self._vocab_size = min(vocab_size, model.args.vocab_size)
+        self._vocab_size = min(answering.args.vocab_size, model.args.vocab_size)
         self.token_seconds = 0.0
 
     def begin(self, ids: Sequence[int], sampler: Sampler) -> None:
@@ -190,7 +191,7 @@ class DraftModel:
         return logits
 
 
-def check_same_vocabulary(model: Model, draft_model: Model) -> None:
+def _check_same_vocabulary(model: Model, draft_model: Model) -> None:
     """Raise ModelError for a draft model whose ids stand for other tokens.
 
     Rows of padding at the end of a table do not count. Without tokenizers the sizes must agree.

@@ -112,8 +112,8 @@ def test_another_vocabulary_is_refused(bare, model, tmp_path):
         InferenceEngine(model, 64, draft_model=two)
 
 
-def test_rows_of_padding_are_neither_drafted_nor_run(bare, eager):
-    model = DraftModel(bare, 64, vocab_size=300)
+def test_rows_of_padding_are_neither_drafted_nor_run(model, eager):
+    model = DraftModel(model, 64, replace(model, args=replace(model.args, vocab_size=300)))
     sampler = speculation_module.Sampler(SamplingArgs(temperature=5.0, top_k=0, top_p=1.0, seed=2))
     model.begin([1, 2, 3], sampler)
     lengths = set()
