@@ -5,15 +5,7 @@ from typing import TYPE_CHECKING
 
 from .answer_text import GenerationStats, Step, TokenMask, split_thoughts
 from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
-from .chat_formats import (
-    CHAT_FORMATS,
-    AnyMessage,
-    ChatFormat,
-    Message,
-    Tool,
-    ToolCall,
-    as_messages,
-)
+from .chat_formats import CHAT_FORMATS, AnyMessage, ChatFormat, Message, Tool, ToolCall, as_messages
 from .engine import InferenceEngine, Progress
 from .errors import (
     CacheFullError,
