@@ -1,7 +1,6 @@
 """The explorer: a traced run as one HTML file, with its numbers, to be opened without a network."""
 
 from .collect import Collector
-from .errors import ExplorerError
 from .run import (
     Page,
     document_of,
@@ -12,12 +11,11 @@ from .run import (
     run_beside,
     run_traced,
 )
-from .store import DEFAULT_LIMIT, SMALLEST_LIMIT, Store
+from .store import DEFAULT_LIMIT, ExplorerError, Store
 from .write import save_html
 
 __all__ = [
     "DEFAULT_LIMIT",
-    "SMALLEST_LIMIT",
     "Collector",
     "ExplorerError",
     "Page",

@@ -6,6 +6,7 @@ earlier ones; in a pass, the first positions before the last ones; of the values
 the first and the last. The document says what is missing.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +38,7 @@ class _Pass:
     number: int
     start: int
     T: int
-    rows: int = 0  # of the last tokens, whose attention is kept
+    rows: int = 0  # of the last tokens, whose attention is kept; below, what else is of them
     value_rows: int = 0
     value_layers: tuple[int, ...] = ()
     stream_rows: int = 0
@@ -152,13 +153,14 @@ class Collector:
         share = _FIRST_SHARE if number == 0 and T > 1 else 1.0
         # Attention weights are mostly small: they deflate to less than half.
         room = self._store.room("attention") * share * 2 / _BASE64 / (L * H)
-        one.rows = _most(T, lambda n: n * S - n * (n - 1) // 2 <= room)
+        counts = range(1, T + 1)
+        one.rows = bisect_right(counts, room, key=lambda n: n * S - n * (n - 1) // 2)
         room = self._store.room("lens") * share / (_LENS_BYTES * (L + 1))
         limit = _STREAM_BYTES // (4 * sizes["D"] * (L + 1))
         one.stream_rows = min(T, int(room), max(limit, 1))
         if number < _PASSES_WITH_OPS:
             room = self._store.room("values") * share
-            one.value_rows = _most(T, lambda n: self._value_bytes(n, S) <= room)
+            one.value_rows = bisect_right(counts, room, key=lambda n: self._value_bytes(n, S))
             if one.value_rows:
                 order = dict.fromkeys((0, L - 1, *range(L)))
                 fitting = int(room // self._value_bytes(one.value_rows, S))
@@ -178,12 +180,12 @@ class Collector:
         made = event.outputs[0]
         values = made.values
         if values is not None and values.ndim:
-            self._look(event, made, np.asarray(values), one)
+            self._look(event, made, values, one)
         if event.op == "write_cache":
             self._sizes["C"] = made.shape[0]
         if one.number >= _PASSES_WITH_OPS:
             return
-        kept = None if values is None else self._keep(event, made, np.asarray(values), one)
+        kept = None if values is None else self._keep(event, made, values, one)
         self._events.append([
             one.number, event.stage, event.layer, event.op,
             [[self._tensor(x), x.id] for x in event.inputs],
@@ -240,8 +242,8 @@ class Collector:
         """Keep the rows of all heads as bytes: of each row what its token sees."""
         first = one.T - one.rows
         steps = np.rint(scores[:, first:] * 255.0).astype(np.uint8)  # [H, rows, S]
-        rows = [steps[:, row, : one.start + first + row + 1] for row in range(one.rows)]
-        if rows:
+        if one.rows:
+            rows = [steps[:, row, : one.start + first + row + 1] for row in range(one.rows)]
             one.attention.append(np.concatenate(rows, axis=1))  # [H, entries]
 
     def _keep(self, event: Event, made: TensorInfo, values: Any, one: _Pass) -> Any:
@@ -251,11 +253,11 @@ class Collector:
         is_new = event.bytes > 0 and event.op != "repeat_heads"  # a view or a copy shows nothing
         if not (is_new and (is_layer or is_outside) and one.value_rows):
             return None
-        axis = next((made.letters.index(x) for x in ("T", "S") if x in made.letters), None)
-        size = values.shape[axis] if axis is not None else 0
-        first = max(size - one.value_rows, 0)
-        if axis is not None and first:
-            values = np.take(values, range(first, size), axis=axis)
+        axis, first = None, 0
+        if rows := [x for x in ("T", "S") if x in made.letters]:
+            axis = made.letters.index(rows[0])
+            first = max(values.shape[axis] - one.value_rows, 0)
+            values = np.take(values, range(first, values.shape[axis]), axis=axis)
         reference = self._store.add_values(values, made.dtype)
         return None if reference is None else [reference, axis, first]
 
@@ -273,8 +275,7 @@ class Collector:
         }  # fmt: skip
         if len(one.attention) == self._sizes["L"]:
             one.record["attention"] = self._kept_attention(np.stack(one.attention), one)
-        if one.record["attention"] is None or one.rows < one.T:
-            self._leave_out("attention", _positions(one, one.record["attention"], one.rows))
+        self._leave_out_first("attention", one, one.rows)
         if one.number < _PASSES_WITH_OPS and (
             one.value_rows < one.T or len(one.value_layers) < self._sizes["L"]
         ):
@@ -303,8 +304,7 @@ class Collector:
             lens = read_lens(transformer, np.stack(one.streams), wanted)
             self._shown_ids.update(np.unique(lens.ids).tolist())
             one.record["lens"] = self._kept_lens(lens, one.stream_rows)
-        if one.record["lens"] is None or one.stream_rows < one.T:
-            self._leave_out("lens", _positions(one, one.record["lens"], one.stream_rows))
+        self._leave_out_first("lens", one, one.stream_rows)
         if token is not None and len(one.added) == 2 * self._sizes["L"] + 1:
             found = attribute(transformer, np.stack(one.added), one.heads, token)
             for name in ("parts", "heads"):
@@ -333,16 +333,10 @@ class Collector:
     def _leave_out(self, what: str, which: str) -> None:
         self._left_out.setdefault(what, []).append(which)
 
-
-def _most(most: int, fits: Any) -> int:
-    """Return the largest number from 0 to `most` that fits; what is smaller fits too."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
-
-
-def _positions(one: _Pass, kept: Any, rows: int) -> str:
-    last = one.start + one.T - 1 if kept is None else one.start + one.T - rows - 1
-    return f"position {last}" if last == one.start else f"positions {one.start} to {last}"
+    def _leave_out_first(self, what: str, one: _Pass, rows: int) -> None:
+        """Say which positions are left out of what a pass keeps of its last rows."""
+        end = one.start + one.T - (0 if one.record[what] is None else rows)
+        if end > one.start:
+            is_one = end - one.start == 1
+            which = f"position {one.start}" if is_one else f"positions {one.start} to {end - 1}"
+            self._leave_out(what, which)

@@ -40,28 +40,23 @@ def logits_of(transformer: LlamaTransformer, stream: Floats) -> Floats:
 
 
 def read_lens(transformer: LlamaTransformer, streams: Floats, wanted: list[int | None]) -> Lens:
-    """Read the residual stream after each layer as logits.
+    """Read the residual streams, float32 [depths, P, D], of the embeddings and of each layer.
 
-    Args:
-        transformer: The network.
-        streams: float32 [depths, P, D]: the embeddings, then the stream after each layer.
-        wanted: For each position a token that is kept as well: the one that follows.
+    Of each position the wanted token, the one that follows, is kept as well.
     """
     count = min(TOP, transformer.output.shape[0])
     ids, logits, sums, entropies, tops = [], [], [], [], []
-    for position in range(streams.shape[1]):
+    for position, extra in enumerate(wanted):
         rows = logits_of(transformer, streams[:, position])  # [depths, V]
         top = np.argpartition(-rows, count - 1, axis=-1)[:, :count]
-        values = np.take_along_axis(rows, top, -1)
-        order = np.lexsort((top, -values), axis=-1)  # the lowest id among equals
-        top = np.take_along_axis(top, order, -1)
-        extra = wanted[position]
+        order = np.lexsort((top, -np.take_along_axis(rows, top, -1)), axis=-1)
+        top = np.take_along_axis(top, order, -1)  # the lowest id first among equals
         union = np.unique(top if extra is None else np.append(top, extra))
         ids.append(union)
         logits.append(rows[:, union].T)
-        found = [_sum_and_entropy(row) for row in rows]
-        sums.append([one[0] for one in found])
-        entropies.append([one[1] for one in found])
+        log_sums, in_bits = zip(*map(_sum_and_entropy, rows), strict=True)
+        sums.append(log_sums)
+        entropies.append(in_bits)
         tops.append(top)
     return Lens(
         np.concatenate(ids).astype(np.int32),
@@ -92,18 +87,11 @@ def attribute(
 
     logit = sum over parts of (part * scale * norm.weight) . output.weight[token], with the scale of
     the final norm, 1 / rms, held fixed. It is exact up to the rounding of the activations that the
-    output matrix reads, which the bound holds for.
+    output matrix reads: the logit is within the `bound` of the `sum`.
 
-    Args:
-        transformer: The network.
-        added: float32 [1 + 2 L, D], what the last row of a pass is made of: the embedding, then
-            what attention and feed-forward of each layer added.
-        heads: For each layer float32 [H*h], the heads' outputs before `wo`; empty where not kept.
-        token: Whose logit.
-
-    Returns:
-        `parts` float32 [1 + 2 L]; `heads` float32 [L, H], or None; `sum`, `bound`: the logit is
-        within the bound of the sum.
+    What the last row of a pass is made of, float32 [1 + 2 L, D], are the embedding and what each
+    attention and feed-forward added; its `parts` are float32 [1 + 2 L]. From the outputs of the
+    heads before `wo`, float32 [H*h] for each layer, follow `heads`, float32 [L, H].
     """
     args = transformer.args
     ids = ml.Tensor.from_integers([token])
@@ -112,20 +100,16 @@ def attribute(
     scale = 1.0 / np.sqrt(np.square(exact).mean() + args.norm_eps)
     direction = row * transformer.norm.weight.numpy().astype(np.float64) * scale  # [D]
     shares = (added * direction).sum(-1)
-    by_head = None
-    if heads:
-        h, H = args.head_dim, args.n_heads
-        by_head = np.empty((len(heads), H), np.float32)
-        for layer, output in enumerate(heads):
-            alone = np.zeros((H, H * h), np.float32)  # row i: only head i speaks
-            for head in range(H):
-                alone[head, head * h : (head + 1) * h] = output[head * h : (head + 1) * h]
-            wo = transformer.layers[layer].attention.wo
-            x = ml.Tensor.from_numpy(alone).to(args.dtype)
-            each = ml.linear_transformation(x, wo, dtype=ml.float32).numpy()  # [H, D]
-            by_head[layer] = (each * direction).sum(-1)
-    terms = np.abs(exact * direction)
-    bound = float(terms.sum()) * _ROUNDING[args.dtype.name]
+    h, H = args.head_dim, args.n_heads
+    by_head = np.empty((len(heads), H), np.float32)
+    for layer, output in enumerate(heads):
+        alone = np.zeros((H, H, h), np.float32)  # row i: only head i speaks
+        alone[range(H), range(H)] = output.reshape(H, h)
+        x = ml.Tensor.from_numpy(alone.reshape(H, H * h)).to(args.dtype)
+        wo = transformer.layers[layer].attention.wo
+        each = ml.linear_transformation(x, wo, dtype=ml.float32).numpy()  # [H, D]
+        by_head[layer] = (each * direction).sum(-1)
+    bound = float(np.abs(exact * direction).sum()) * _ROUNDING[args.dtype.name]
     output_dtype = transformer.output.dtype
     if isinstance(output_dtype, ml.BlockDType):  # what `linear_transformation` rounds besides
         normed = np.abs(exact * scale * transformer.norm.weight.numpy().astype(np.float64))

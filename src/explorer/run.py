@@ -12,8 +12,7 @@ from ..model.files import BUNDLED_MODEL
 from ..trace.tracer import Tracer
 from ..untrusted import shown
 from .collect import VERSION, Collector
-from .errors import ExplorerError
-from .store import DEFAULT_LIMIT, Store
+from .store import DEFAULT_LIMIT, ExplorerError, Store
 from .texts import sources, stages, token_text
 from .write import write_html
 
@@ -150,18 +149,8 @@ def run_beside(
         return run_traced(
             model, ids, max_new_tokens, sampling, store, model_name(model), end_ids=ends
         )
-    check_tokens(model, first)
-    count = sum("token" in one for one in first["passes"])
     tokens = first["tokens"]
-    ids, answer = tokens[: len(tokens) - count], tokens[len(tokens) - count :]
-    return run_traced(
-        model, ids, len(answer), sampling, store, model_name(model), forced_ids=answer
-    )
-
-
-def check_tokens(model: Model, first: dict[str, Any]) -> None:
-    """Refuse a model to which the tokens of a run mean something else."""
-    for token in first["tokens"]:
+    for token in tokens:
         known = token < model.args.vocab_size
         text = token_text(model.tokenizer, token)[0] if known else "no token"
         expected = first["texts"][str(token)][0]
@@ -170,6 +159,11 @@ def check_tokens(model: Model, first: dict[str, Any]) -> None:
                 f"--explore-with: expected a model with the same tokens, or --explore-prompt: "
                 f"token {token} is {shown(expected)}, got {shown(text)}"
             )
+    prompt_length = len(tokens) - sum("token" in one for one in first["passes"])
+    ids, answer = tokens[:prompt_length], tokens[prompt_length:]
+    return run_traced(
+        model, ids, len(answer), sampling, store, model_name(model), forced_ids=answer
+    )
 
 
 def model_name(model: Model) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import ExplorerError
+from ..ml.errors import LlamaBoltsError
 
 Array = npt.NDArray[Any]
 Reference = dict[str, Any]  # block, dtype and shape, as JSON holds them
@@ -18,8 +18,12 @@ _PAGE_BYTES = 250_000
 SHARES: Mapping[str, float] = {
     "logits": 0.47, "attention": 0.34, "values": 0.08, "lens": 0.06, "residual": 0.03,
 }  # fmt: skip
-SMALLEST_LIMIT = 1.0  # megabytes: below it the page and the texts leave no room for numbers
+_SMALLEST_LIMIT = 1.0  # megabytes: below it the page and the texts leave no room for numbers
 DEFAULT_LIMIT = 12.0
+
+
+class ExplorerError(LlamaBoltsError):
+    """The explorer cannot show what was asked for."""
 
 
 class Store:
@@ -34,15 +38,14 @@ class Store:
     """
 
     def __init__(self, limit: float = DEFAULT_LIMIT, runs: int = 1) -> None:
-        if not limit >= SMALLEST_LIMIT:
-            raise ExplorerError(
-                f"--explore-limit: expected at least {SMALLEST_LIMIT:g} MB, got {limit:g}"
-            )
+        if not limit >= _SMALLEST_LIMIT:
+            rule = f"expected at least {_SMALLEST_LIMIT:g} MB, got {limit:g}"
+            raise ExplorerError(f"--explore-limit: {rule}")
         self.limit = limit
         self.blocks: list[bytes] = []
         room = (limit * 1e6 - _PAGE_BYTES) / runs
         self._shares = {kind: int(share * room) for kind, share in SHARES.items()}
-        self._room = dict(self._shares)
+        self.begin_run()
 
     def begin_run(self) -> None:
         """Give each kind of array its share again, for the next run."""
@@ -64,7 +67,7 @@ class Store:
             Where the page finds it; None if it was left out.
         """
         data = zlib.compress(np.ascontiguousarray(array).data, 6)
-        size = file_bytes(len(data))
+        size = 4 * -(-len(data) // 3) + 48  # as base64, with the element around it
         if size > self._room[kind]:
             return None
         self._room[kind] -= size
@@ -88,8 +91,3 @@ class Store:
             bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> 16
             return self.add(bits.astype(np.uint16), "values", "bfloat16")
         return self.add(values.astype(np.float32), "values")
-
-
-def file_bytes(count: int) -> int:
-    """Return the characters of base64 for a number of bytes, and of the element around them."""
-    return 4 * -(-count // 3) + 48

@@ -1,17 +1,16 @@
 """What a reader has beside a stage: its lines of code, its section of chapter 14, its tokens."""
 
-from functools import cache
 from typing import Any
 
 from ..tokenizer import Tokenizer
 from ..trace.code import PACKAGE, find_page, section_of, shown_path, source_of
-from ..trace.events import HOLDS, STAGES, Stage
+from ..trace.events import HOLDS, STAGES
 
 _LONGEST_TEXT = 20_000  # characters of a token; longer ones are cut, and the page says so
 
 
 def stages() -> list[dict[str, Any]]:
-    """Return the 21 stages: name, letters of the steps, code and section."""
+    """Return the 21 stages: name, code and section; that is empty without the chapter."""
     return [
         {
             "number": number,
@@ -20,9 +19,10 @@ def stages() -> list[dict[str, Any]]:
             "function": stage.function,
             "code": stage.code,
             "chapter": stage.chapter,
-            "section": _section(stage),
+            "section": section_of(page, stage.heading) if page is not None else "",
         }
         for number, stage in STAGES.items()
+        for page in [find_page(stage.chapter.partition("#")[0])]
     ]
 
 
@@ -38,23 +38,15 @@ def sources() -> dict[str, dict[str, Any]]:
     return found
 
 
-@cache
-def _section(stage: Stage) -> str:
-    """Return the section of a stage as Markdown; empty without the chapter."""
-    page = find_page(stage.chapter.partition("#")[0])
-    return "" if page is None else section_of(page, stage.heading)
-
-
 def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:
     """Return the text of a token, bytes that are no whole character as `\\xe2`, and if special."""
     if tokenizer is None:
         return f"token {token}", False
-    if tokenizer.is_special(token):
-        return _short(tokenizer.decode([token])), True
-    text = tokenizer.token_bytes(token).decode("utf-8", errors="backslashreplace")
-    return _short(text), False
-
-
-def _short(text: str) -> str:
-    cut = len(text) - _LONGEST_TEXT
-    return text if cut <= 0 else f"{text[:_LONGEST_TEXT]} and {cut} more characters"
+    is_special = tokenizer.is_special(token)
+    if is_special:
+        text = tokenizer.decode([token])
+    else:
+        text = tokenizer.token_bytes(token).decode("utf-8", errors="backslashreplace")
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]} and {len(text) - _LONGEST_TEXT} more characters"
+    return text, is_special

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..untrusted import write_whole
-from .errors import ExplorerError
-from .store import Store
+from .store import ExplorerError, Store
 
 _PAGE = Path(__file__).resolve().parent / "page"
 # In this order they are one script.

@@ -1,7 +1,0 @@
-"""The errors of this package."""
-
-from ..ml.errors import LlamaBoltsError
-
-
-class ExplorerError(LlamaBoltsError):
-    """The explorer cannot show what was asked for."""
