@@ -84,23 +84,22 @@ class Canvas:
         self.bottom = 0.0
 
     def slot(self) -> int:
-        """Keeps a place for what is to stand behind all that is drawn from now on."""
-        self._elements.append("")
-        return len(self._elements) - 1
+        """Return the place of what is to stand behind all that is drawn from now on."""
+        return len(self._elements)
 
     def rect(
         self, box: Box, kind: str, radius: float = 6, slot: int | None = None, opacity: float = 1.0
     ) -> Box:
-        """Draw a rectangle of a class of the palette, here or in a slot, and return it."""
+        """Draw a rectangle of a class of the palette, on top or in a slot, and return it.
+
+        A slot that was taken later has to be filled before.
+        """
         faint = "" if opacity == 1.0 else f' fill-opacity="{opacity:.2f}"'
         drawn = (
             f'<rect class="{kind}" x="{_n(box.x)}" y="{_n(box.y)}" width="{_n(box.width)}" '
             f'height="{_n(box.height)}" rx="{_n(radius)}"{faint}/>'
         )
-        if slot is None:
-            self._elements.append(drawn)
-        else:
-            self._elements[slot] = drawn
+        self._elements.insert(len(self._elements) if slot is None else slot, drawn)
         self.bottom = max(self.bottom, box.bottom)
         return box
 
@@ -134,29 +133,22 @@ class Canvas:
         self._elements.append(f'<polyline class="{kind}" points="{path}"/>')
         if head:
             (x0, y0), (x, y) = points[-2:]
-            dx, dy = _direction(x - x0), _direction(y - y0)
-            back = (x - dx * _ARROW, y - dy * _ARROW)
-            half = _ARROW * 0.6
-            corners = ((x, y), (back[0] - dy * half, back[1] + dx * half),
-                       (back[0] + dy * half, back[1] - dx * half))  # fmt: skip
-            drawn = " ".join(f"{_n(a)},{_n(b)}" for a, b in corners)
+            dx, dy = (_ARROW * ((d > 0) - (d < 0)) for d in (x - x0, y - y0))
+            left, right = ((x - dx - side * dy, y - dy + side * dx) for side in (0.6, -0.6))
+            drawn = " ".join(f"{_n(a)},{_n(b)}" for a, b in ((x, y), left, right))
             style = "newhead" if kind == "residual" else "head"
             self._elements.append(f'<polygon class="{style}" points="{drawn}"/>')
         self.bottom = max(self.bottom, *(y for _, y in points))
 
     def svg(self, title: str) -> str:
         """Return the page; the title is what a screen reader says."""
-        height = _n(self.bottom + MARGIN)
-        return "\n".join(
-            [
-                f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-                f'viewBox="0 0 {WIDTH} {height}" role="img">',
-                f"<title>{escape(title)}</title>",
-                f"<style>\n{_style()}\n</style>",
-                f'<rect class="paper" x="0" y="0" width="{WIDTH}" height="{height}"/>',
-                *self._elements,
-                "</svg>\n",
-            ]
+        size = f'width="{WIDTH}" height="{_n(self.bottom + MARGIN)}"'
+        view = f"0 0 {WIDTH} {_n(self.bottom + MARGIN)}"
+        drawn = "\n".join(self._elements)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{view}" role="img">\n'
+            f"<title>{escape(title)}</title>\n<style>\n{_style()}\n</style>\n"
+            f'<rect class="paper" x="0" y="0" {size}/>\n{drawn}\n</svg>\n'
         )
 
 
@@ -189,15 +181,13 @@ def shortened(text: str, width: float, size: int) -> str:
 
 def _style() -> str:
     """Return the style sheet: shapes and inks for light, then again for dark."""
-    fixed = [
-        "rect, polyline, polygon { stroke-width: 1.4; }",
-        "polyline { fill: none; }",
-        f".mono {{ font-family: {_MONO}; }}",
-        f".sans {{ font-family: {_SANS}; }}",
-        ".bold { font-weight: bold; }",
-    ]
+    fixed = f"""rect, polyline, polygon {{ stroke-width: 1.4; }}
+polyline {{ fill: none; }}
+.mono {{ font-family: {_MONO}; }}
+.sans {{ font-family: {_SANS}; }}
+.bold {{ font-weight: bold; }}"""
     dark = "\n".join(f"  {rule}" for rule in _rules(1))
-    return "\n".join([*fixed, *_rules(0), f"@media (prefers-color-scheme: dark) {{\n{dark}\n}}"])
+    return "\n".join([fixed, *_rules(0), f"@media (prefers-color-scheme: dark) {{\n{dark}\n}}"])
 
 
 def _rules(scheme: int) -> list[str]:
@@ -207,10 +197,6 @@ def _rules(scheme: int) -> list[str]:
         *(f".{name} {{ stroke: {colours[scheme]}; }}" for name, colours in _LINES.items()),
         *(f".{name} {{ fill: {colours[scheme]}; }}" for name, colours in _INKS.items()),
     ]
-
-
-def _direction(distance: float) -> int:
-    return (distance > 0) - (distance < 0)
 
 
 def _n(number: float) -> str:

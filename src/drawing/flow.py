@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from ..trace.events import Stage
 from ..trace.records import Event, TensorInfo
 from .canvas import BODY, INNER, MARGIN, SMALL, WIDTH, Box, Canvas, wrapped
-from .frame import LINE, Drawn, draw_tensor, note_on, tensor_height
+from .frame import LINE, Drawn, draw_tensor, is_weight, note_on, tensor_height
 from .pictures import HEIGHT, PICTURES, draw_product, is_product
 from .run import TracedRun
 
@@ -35,19 +36,30 @@ class Step:
         """What it reads from outside that is not a weight: what flows in."""
         if self.sources:
             return None
-        return next((x for x in self.inputs if not _is_weight(x)), None)
+        return next((x for x in self.inputs if not is_weight(x)), None)
 
     @property
     def side_inputs(self) -> list[TensorInfo]:
         """What else it reads from outside."""
-        main = self.main_input
-        return [x for x in self.inputs if x is not main]
+        return [x for x in self.inputs if x is not self.main_input]
+
+    @property
+    def arguments(self) -> list[str]:
+        """Its arguments that are no tensors, as a line, if there are any."""
+        details = self.event.details.items()
+        shown = [f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in details]
+        return [", ".join(shown)] if shown else []
 
 
 def steps_of(events: Sequence[Event]) -> list[Step]:
-    """Return the graph of the ops of a stage."""
+    """Return the graph of the ops of a stage.
+
+    A step has a row below its sources, and the lane of its first one if that is free.
+    """
     made: dict[tuple[str, tuple[int, ...]], Step] = {}
     steps: list[Step] = []
+    continued: list[Step] = []
+    lanes = 0
     for event in events:
         step = Step(event)
         for x in event.inputs:
@@ -56,28 +68,16 @@ def steps_of(events: Sequence[Event]) -> list[Step]:
                 step.inputs.append(x)
             elif source not in step.sources:
                 step.sources.append(source)
-        made[step.result.name, step.result.shape] = step
-        steps.append(step)
-    _place(steps)
-    return steps
-
-
-def _place(steps: list[Step]) -> None:
-    """Give each step a row below its sources, and the lane of its first one if that is free."""
-    continued: set[int] = set()
-    lanes = 0
-    for step in steps:
         step.row = 1 + max((source.row for source in step.sources), default=-1)
         first = step.sources[0] if step.sources else None
-        if first is not None and id(first) not in continued:
-            continued.add(id(first))
+        if first is not None and all(first is not each for each in continued):
+            continued.append(first)
             step.lane = first.lane
         else:
             step.lane, lanes = lanes, lanes + 1
-
-
-def _is_weight(x: TensorInfo) -> bool:
-    return x.name.endswith((".weight", ".bias"))
+        made[step.result.name, step.result.shape] = step
+        steps.append(step)
+    return steps
 
 
 @dataclass
@@ -120,23 +120,21 @@ def _draw_inputs(sheet: _Sheet, y: float) -> float:
     firsts = {step.lane: step.main_input for step in reversed(sheet.steps) if step.row == 0}
     if not any(firsts.values()):
         return y
-    lane = 0
-    while lane < sheet.lanes:
-        x = firsts.get(lane)
-        span = 1
-        while x is not None and x == firsts.get(lane + span):
-            span += 1
+    for x, group in groupby(range(sheet.lanes), firsts.get):
         if x is not None:
-            column = sheet.column(lane, span)
+            lane, *others = group
+            column = sheet.column(lane, 1 + len(others))
             box = Box(column.x, y, column.width, tensor_height(sheet.run))
             draw_tensor(sheet.canvas, sheet.run, x, box, sheet.run.origin(x, sheet.stage.number))
-        lane += span
     return y + tensor_height(sheet.run)
 
 
 def _draw_row(sheet: _Sheet, steps: list[Step], y: float, results: dict[int, Box]) -> float:
     """Draw the ops of a row, and below them their results; returns where they end."""
-    height = max(_op_height(sheet, step) for step in steps)
+    tensor = tensor_height(sheet.run)
+    height = max(
+        38 + LINE * len(step.arguments) + len(step.side_inputs) * (tensor + 8) for step in steps
+    )
     for step in steps:
         column = sheet.column(step.lane)
         op = Box(column.x, y + _ARROW, column.width, height)
@@ -146,19 +144,15 @@ def _draw_row(sheet: _Sheet, steps: list[Step], y: float, results: dict[int, Box
             sheet.canvas.arrow([(middle, above[0] if above else y), (middle, op.y)])
         _draw_op(sheet, step, op)
         for source in step.sources:
-            if source.lane != step.lane:
-                _draw_crossing(sheet.canvas, results[id(source)], op)
-        result = Box(column.x, op.bottom + _ARROW, column.width, tensor_height(sheet.run))
+            if source.lane != step.lane:  # down from another lane and into the side
+                box, across = results[id(source)], op.middle[1]
+                x = box.middle[0]
+                edge = op.right if x > op.right else op.x
+                sheet.canvas.arrow([(x, box.bottom), (x, across), (edge, across)])
+        result = Box(column.x, op.bottom + _ARROW, column.width, tensor)
         sheet.canvas.arrow([(middle, op.bottom), (middle, result.y)])
         results[id(step)] = draw_tensor(sheet.canvas, sheet.run, step.result, result)
-    return y + _ARROW + height + _ARROW + tensor_height(sheet.run)
-
-
-def _draw_crossing(canvas: Canvas, source: Box, op: Box) -> None:
-    """Draw an arrow from a result in another lane down and into the side of an op."""
-    x, y = source.bottom_middle[0], op.middle[1]
-    edge = op.right if x > op.right else op.x
-    canvas.arrow([(x, source.bottom), (x, y), (edge, y)])
+    return y + _ARROW + height + _ARROW + tensor
 
 
 def _draw_op(sheet: _Sheet, step: Step, box: Box) -> None:
@@ -167,7 +161,7 @@ def _draw_op(sheet: _Sheet, step: Step, box: Box) -> None:
     canvas.rect(box, "op", radius=14)
     y = box.y + 24
     canvas.text((box.x + 14, y), step.event.op, bold=True)
-    for line in _arguments(step):
+    for line in step.arguments:
         y += LINE
         canvas.text((box.x + 14, y), line, size=SMALL, ink="soft", room=box.width - 28)
     y += 10
@@ -186,22 +180,9 @@ def _draw_op(sheet: _Sheet, step: Step, box: Box) -> None:
             canvas.text((left, first + 19 * number), line, mono=False)
 
 
-def _op_height(sheet: _Sheet, step: Step) -> float:
-    inner = len(step.side_inputs) * (tensor_height(sheet.run) + 8)
-    return 38 + LINE * len(_arguments(step)) + inner
-
-
-def _arguments(step: Step) -> list[str]:
-    """Return the arguments of an op that are no tensors, as a line."""
-    details = step.event.details.items()
-    shown = [f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in details]
-    return [", ".join(shown)] if shown else []
-
-
 def _draw_notes_below(sheet: _Sheet, y: float) -> float:
     """Write a sentence about each op that occurs; returns where they end."""
-    ops = dict.fromkeys(step.event.op for step in sheet.steps)
-    for op in ops:
+    for op in dict.fromkeys(step.event.op for step in sheet.steps):
         note = note_on(sheet.stage.number, op)
         if note:
             sheet.canvas.text((MARGIN, y + 13), op, size=SMALL, bold=True)
@@ -214,7 +195,7 @@ def _draw_notes_below(sheet: _Sheet, y: float) -> float:
 def _letters(steps: list[Step]) -> str:
     """Return the letters of all tensors of a stage, in the order of the legend."""
     tensors = [x for step in steps for x in (step.result, *step.inputs)]
-    used = set("".join("".join(x.letters) for x in tensors))
+    used = {letter for x in tensors for letter in "".join(x.letters)}
     if any(step.event.op == "repeat_heads" for step in steps):
         used.add("G")
     return "".join(letter for letter in "TSCDHKGhFV" if letter in used)

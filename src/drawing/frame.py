@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..trace.events import HOLDS, LEGEND, STAGES, Stage
 from ..trace.records import TensorInfo
-from .canvas import BODY, INNER, LARGE, MARGIN, SMALL, TITLE, Box, Canvas, shortened, wrapped
+from .canvas import BODY, INNER, LARGE, MARGIN, SMALL, TITLE, Box, Canvas, Point, shortened, wrapped
 from .run import TracedRun
 
 _BADGE = 44.0
@@ -94,8 +94,7 @@ def finished(
     legend = wrapped(" · ".join(parts), INNER, SMALL) if parts else []
     lines += [line.replace(_UNBROKEN, " ").removeprefix("· ") for line in legend]
     for number, line in enumerate(lines):
-        at = (float(MARGIN), y + 18 * number + 13)
-        canvas.text(at, line, size=SMALL, ink="soft", mono=False)
+        canvas.text((MARGIN, y + 18 * number + 13), line, size=SMALL, ink="soft", mono=False)
     return canvas.svg("The whole model" if stage is None else stage.heading)
 
 
@@ -117,6 +116,11 @@ def note_on(stage: int, op: str) -> str:
     return _NOTES_OF_STAGES.get((stage, op), _NOTES.get(op, ""))
 
 
+def is_weight(x: TensorInfo) -> bool:
+    """Return whether a tensor is a weight or a bias of the model."""
+    return x.name.endswith((".weight", ".bias"))
+
+
 def tensor_height(run: TracedRun) -> float:
     """Return the height of a tensor's box."""
     return 2 * _PADDING + LINE * (2 if run.beside is None else 3)
@@ -124,17 +128,15 @@ def tensor_height(run: TracedRun) -> float:
 
 def draw_tensor(canvas: Canvas, run: TracedRun, x: TensorInfo, box: Box, note: str = "") -> Box:
     """Draw a tensor in a box of `tensor_height`, with a note such as where it comes from."""
-    kind = "weight" if x.name.endswith((".weight", ".bias")) else "tensor"
+    kind, sheet = ("weight", "weightsheet") if is_weight(x) else ("tensor", "sheet")
     canvas.rect(box, kind)
-    sheet = "weightsheet" if kind == "weight" else "sheet"
-    draw_sheets(canvas, x.shape, (box.x + 6 + _GLYPH / 2, box.middle[1]), sheet)
+    _draw_sheets(canvas, x.shape, (box.x + 6 + _GLYPH / 2, box.middle[1]), sheet)
     left = box.x + _GLYPH + 12
     room = box.right - left - _PADDING
-    lines = tensor_lines(run, x)
+    name, *lines = tensor_lines(run, x)
     y = box.y + _PADDING + 13
-    canvas.text((left, y), lines[0], bold=True, room=room)
-    for number, line in enumerate(lines[1:], 1):
-        ink = "ink" if number == 1 else "soft"
+    canvas.text((left, y), name, bold=True, room=room)
+    for number, (line, ink) in enumerate(zip(lines, ("ink", "soft"), strict=False), 1):
         canvas.text((left, y + number * LINE), line, size=SMALL, ink=ink, room=room)
     if note:
         canvas.text((box.right - _PADDING, y), note, size=SMALL, ink="soft", anchor="end")
@@ -143,35 +145,27 @@ def draw_tensor(canvas: Canvas, run: TracedRun, x: TensorInfo, box: Box, note: s
 
 def tensor_lines(run: TracedRun, x: TensorInfo) -> list[str]:
     """Return the text in a tensor's box: name and letters, numbers, another model's numbers."""
+    name = x.name  # of a weight of a layer its last part, such as `wq.bias`
+    if name.startswith("layers."):
+        name = name.split(".", 2)[2].removeprefix("attention.").removeprefix("feed_forward.")
+    name = name.removesuffix(".weight")
     letters = f" [{', '.join(x.letters)}]" if x.letters else ""
-    numbers = f"[{', '.join(map(str, x.shape))}] {x.dtype}"
-    lines = [f"{short_name(x.name)}{letters}", numbers]
+    lines = [f"{name}{letters}", f"[{', '.join(map(str, x.shape))}] {x.dtype}"]
     if run.beside is not None:
         beside = run.beside.shape(x)
         lines.append(f"{run.beside.name} {list(beside)}" if beside else "")
     return lines
 
 
-def short_name(name: str) -> str:
-    """Return the name of a tensor; of a weight of a layer its last part, such as `wq.bias`."""
-    if name.startswith("layers."):
-        name = name.split(".", 2)[2].removeprefix("attention.").removeprefix("feed_forward.")
-    return name.removesuffix(".weight")
-
-
-def draw_sheets(
-    canvas: Canvas, shape: Sequence[int], middle: tuple[float, float], kind: str
-) -> None:
+def _draw_sheets(canvas: Canvas, shape: Sequence[int], middle: Point, kind: str) -> None:
     """Draw a tensor as sheets of rows and columns, as large as the logarithms of its sizes."""
-    sizes = [1] * (3 - len(shape)) + list(shape[-3:])
-    depth, height, width = sizes[0], _length(sizes[1]), _length(sizes[2])
+    depth, *sides = [1] * (3 - len(shape)) + list(shape[-3:])
+    height, width = (
+        6 + 32 * min(1.0, math.log2(max(size, 1)) / _LARGEST_EXPONENT) for size in sides
+    )
     sheets = min(depth, _MOST_SHEETS)
     shift = (sheets - 1) * _SHEET_OFFSET / 2
     for sheet in range(sheets):
         x = middle[0] - width / 2 + shift - sheet * _SHEET_OFFSET
         y = middle[1] - height / 2 - shift + sheet * _SHEET_OFFSET
         canvas.rect(Box(x, y, width, height), kind, radius=1.5)
-
-
-def _length(size: int) -> float:
-    return 6 + 32 * min(1.0, math.log2(max(size, 1)) / _LARGEST_EXPONENT)
