@@ -16,7 +16,7 @@ _ARROW = 24.0  # between boxes
 _ALONE = 460.0  # width of a flow with one lane; its notes stand beside it
 
 
-@dataclass
+@dataclass(eq=False)
 class Step:
     """An op with its result."""
 
@@ -58,7 +58,7 @@ def steps_of(events: Sequence[Event]) -> list[Step]:
     """
     made: dict[tuple[str, tuple[int, ...]], Step] = {}
     steps: list[Step] = []
-    continued: list[Step] = []
+    continued: set[Step] = set()
     lanes = 0
     for event in events:
         step = Step(event)
@@ -70,8 +70,8 @@ def steps_of(events: Sequence[Event]) -> list[Step]:
                 step.sources.append(source)
         step.row = 1 + max((source.row for source in step.sources), default=-1)
         first = step.sources[0] if step.sources else None
-        if first is not None and all(first is not each for each in continued):
-            continued.append(first)
+        if first is not None and first not in continued:
+            continued.add(first)
             step.lane = first.lane
         else:
             step.lane, lanes = lanes, lanes + 1
@@ -104,7 +104,7 @@ def draw_flow(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Drawn:
     """Draw a stage whose work is ops."""
     sheet = _Sheet(canvas, run, stage, steps_of(run.first(stage.number)))
     y = _draw_inputs(sheet, y)
-    results: dict[int, Box] = {}
+    results: dict[Step, Box] = {}
     for row in range(1 + max(step.row for step in sheet.steps)):
         y = _draw_row(sheet, [step for step in sheet.steps if step.row == row], y, results)
     y += 12
@@ -129,7 +129,7 @@ def _draw_inputs(sheet: _Sheet, y: float) -> float:
     return y + tensor_height(sheet.run)
 
 
-def _draw_row(sheet: _Sheet, steps: list[Step], y: float, results: dict[int, Box]) -> float:
+def _draw_row(sheet: _Sheet, steps: list[Step], y: float, results: dict[Step, Box]) -> float:
     """Draw the ops of a row, and below them their results; returns where they end."""
     tensor = tensor_height(sheet.run)
     height = max(
@@ -139,19 +139,19 @@ def _draw_row(sheet: _Sheet, steps: list[Step], y: float, results: dict[int, Box
         column = sheet.column(step.lane)
         op = Box(column.x, y + _ARROW, column.width, height)
         middle = op.middle[0]
-        above = [results[id(s)].bottom for s in step.sources if s.lane == step.lane]
+        above = [results[s].bottom for s in step.sources if s.lane == step.lane]
         if above or step.main_input is not None:
             sheet.canvas.arrow([(middle, above[0] if above else y), (middle, op.y)])
         _draw_op(sheet, step, op)
         for source in step.sources:
             if source.lane != step.lane:  # down from another lane and into the side
-                box, across = results[id(source)], op.middle[1]
+                box, across = results[source], op.middle[1]
                 x = box.middle[0]
                 edge = op.right if x > op.right else op.x
                 sheet.canvas.arrow([(x, box.bottom), (x, across), (edge, across)])
         result = Box(column.x, op.bottom + _ARROW, column.width, tensor)
         sheet.canvas.arrow([(middle, op.bottom), (middle, result.y)])
-        results[id(step)] = draw_tensor(sheet.canvas, sheet.run, step.result, result)
+        results[step] = draw_tensor(sheet.canvas, sheet.run, step.result, result)
     return y + _ARROW + height + _ARROW + tensor
 
 

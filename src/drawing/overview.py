@@ -43,23 +43,22 @@ def draw_attention_stage(canvas: Canvas, run: TracedRun, _stage: Stage, y: float
     normed = run.first(8)[0].inputs[0]
     draw_tensor(canvas, run, normed, _lane(all_of_them, y, tensor_height(run)), "from 6")
     y += tensor_height(run)
-    rows: tuple[tuple[int, _Lane, Sequence[tuple[_Lane, str]], Sequence[_Lane]], ...] = (
-        (8, all_of_them, ((queries, "xq"), (keys, "xk"), (values, "xv")), ()),
-        (9, all_of_them, ((queries, "xq"), (keys, "xk"), (values, "xv")), ()),
-        (10, both, (), (values,)),
-        (11, (1, 2), ((keys, "keys"), (values, "values")), (queries,)),
-        (12, all_of_them, ((queries, "xq"), (keys, "keys"), (values, "values")), ()),
-        (13, both, ((both, "scores"),), (values,)),
-        (14, all_of_them, ((all_of_them, "attention"),), ()),
+    rows: tuple[tuple[int, _Lane, Sequence[tuple[_Lane, str]]], ...] = (
+        (8, all_of_them, ((queries, "xq"), (keys, "xk"), (values, "xv"))),
+        (9, all_of_them, ((queries, "xq"), (keys, "xk"), (values, "xv"))),
+        (10, both, ()),
+        (11, (1, 2), ((keys, "keys"), (values, "values"))),
+        (12, all_of_them, ((queries, "xq"), (keys, "keys"), (values, "values"))),
+        (13, both, ((both, "scores"),)),
+        (14, all_of_them, ((all_of_them, "attention"),)),
     )
-    passing: dict[int, float] = {}  # where the arrow of a column begins that passes a stage by
-    for number, lane, results, passed in rows:
-        for column in range(_COLUMNS):
-            passing.setdefault(column, y)
-        box = _lane(lane, y + _ARROW, _LINK)
-        for column in range(lane[0], lane[0] + lane[1]):
+    begins = [y] * _COLUMNS  # where the arrow of a column begins: it may pass a stage by
+    for number, (first, count), results in rows:
+        box = _lane((first, count), y + _ARROW, _LINK)
+        columns = range(first, first + count)
+        for column in columns:
             middle = _lane((column, 1), 0, 0).middle[0]
-            canvas.arrow([(middle, passing.pop(column)), (middle, box.y)])
+            canvas.arrow([(middle, begins[column]), (middle, box.y)])
         draw_link(canvas, number, box)
         y = box.bottom
         made = {x.name: x for event in run.first(number) for x in event.outputs}
@@ -69,15 +68,14 @@ def draw_attention_stage(canvas: Canvas, run: TracedRun, _stage: Stage, y: float
             draw_tensor(canvas, run, made[name], out)
         if results:
             y += _ARROW + tensor_height(run)
-        for column in range(_COLUMNS):
-            if (column, 1) not in passed:
-                passing[column] = y
+        for column in columns:
+            begins[column] = y
     return y + 14, "TSDHKh", ""
 
 
 def draw_model(canvas: Canvas, run: TracedRun, y: float) -> Drawn:
     """Draw the whole model: from the text of the prompt to that of the answer."""
-    y = _draw_text(canvas, _question(run), y)
+    y = _draw_text(canvas, run.prompt()[-1][1], y)
     canvas.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
     y = _draw_chain(canvas, run, (1, 2), y + _ARROW)
     loop = canvas.slot()
@@ -95,7 +93,7 @@ def draw_model(canvas: Canvas, run: TracedRun, y: float) -> Drawn:
     canvas.rect(Box(MARGIN, top, INNER, bottom - top), "group", radius=12, slot=loop)
     answer = "".join(str(event.details["text"]) for event in run.marks(21))
     canvas.arrow([(_MIDDLE, y), (_MIDDLE, bottom + 20)])
-    y = _draw_text(canvas, repr(answer)[1:-1], bottom + 20) + 12
+    y = _draw_text(canvas, answer, bottom + 20) + 12
     note = (
         "Green: what goes on unchanged. Around each half of a layer it is the residual stream; "
         "from stage 21 back to 4 it is the chosen token, the one new token of the next pass."
@@ -104,26 +102,17 @@ def draw_model(canvas: Canvas, run: TracedRun, y: float) -> Drawn:
 
 
 def _draw_text(canvas: Canvas, text: str, y: float) -> float:
-    """Draw the text that goes in or comes out; returns where it ends."""
+    """Draw the text that goes in or comes out on a line; return where it ends."""
     box = canvas.rect(Box(_LEFT, y, _WIDE, 40), "op")
-    canvas.text((_MIDDLE, y + 25), text, size=SMALL, anchor="middle", room=_WIDE - 20)
+    canvas.text((_MIDDLE, y + 25), repr(text)[1:-1], size=SMALL, anchor="middle", room=_WIDE - 20)
     return box.bottom
-
-
-def _question(run: TracedRun) -> str:
-    """Return the last message of the prompt, or the text to continue, on a line."""
-    details = run.marks(1)[0].details
-    messages = details.get("messages")
-    text = messages[-1]["content"] if messages else details.get("text", "")
-    return repr(text)[1:-1]
 
 
 def _draw_layers(canvas: Canvas, run: TracedRun, y: float) -> float:
     """Draw the block in its frame, and the arrows into it and out of it; returns their end."""
     frame, top = canvas.slot(), y + 14
     canvas.text((MARGIN + 28, top + 26), "5", size=LARGE, mono=False, bold=True)
-    said = f"each of {_layers(run)} blocks"
-    canvas.text((MARGIN + 50, top + 26), said, mono=False)
+    canvas.text((MARGIN + 50, top + 26), f"each of {_layers(run)} blocks", mono=False)
     canvas.arrow([(_MIDDLE, y), (_MIDDLE, top + 36)], head=False)
     bottom = _draw_block(canvas, run, top + 36)
     box = Box(MARGIN + 14, top, _LABEL_END - MARGIN - 14, bottom + 14 - top)
@@ -204,5 +193,4 @@ def draw_residual(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Dra
     out = Box(middle - half / 2, plus.bottom + _ARROW, half, tensor_height(run))
     canvas.arrow([plus.bottom_middle, (middle, out.y)], "residual")
     draw_tensor(canvas, run, event.outputs[0], out)
-    note = note_on(stage.number, event.op)
-    return out.bottom + 16, "TD", note
+    return out.bottom + 16, "TD", note_on(stage.number, event.op)

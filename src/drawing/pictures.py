@@ -82,13 +82,11 @@ def is_product(event: Event) -> bool:
 def draw_product(canvas: Canvas, run: TracedRun, event: Event, x: float, y: float) -> None:
     """Draw the three matrices of a product from a corner at the top left."""
     first, second = event.inputs[:2]
-    right = _sides(run, second)
+    right, kind = _sides(run, second), "sheet"
     if event.op != "matmul":  # the weight is stored [out, in]
-        right = (right[1], right[0])
-    weight = "sheet" if event.op == "matmul" else "weightsheet"
-    matrices = (
-        (_sides(run, first), "sheet"), (right, weight), (_sides(run, event.outputs[0]), "sheet"),
-    )  # fmt: skip
+        right, kind = (right[1], right[0]), "weightsheet"
+    result = _sides(run, event.outputs[0])
+    matrices = (_sides(run, first), "sheet"), (right, kind), (result, "sheet")
     largest = max(size for sides, _ in matrices for _, size in sides)
     for number, (sides, kind) in enumerate(matrices):
         left = x + number * (_SLOT + _SIGN)
@@ -179,13 +177,10 @@ def _rotation(canvas: Canvas, run: TracedRun, y: float) -> float:
         canvas.arrow([middle, (box.right, middle[1])], head=False)
         end = (middle[0] + _RADIUS * math.cos(angle), middle[1] - _RADIUS * math.sin(angle))
         canvas.arrow([middle, end], "residual", head=False)
-        lines = (
-            f"pair {pair}: {each:.4g} rad a position",
-            f"at {position}: {math.degrees(angle):.1f} degrees",
-        )
-        for number, line in enumerate(lines):
-            at = (middle[0], box.bottom + 22 + 18 * number)
-            canvas.text(at, line, size=SMALL, anchor="middle")
+        said = f"pair {pair}: {each:.4g} rad a position"
+        canvas.text((middle[0], box.bottom + 22), said, size=SMALL, anchor="middle")
+        said = f"at {position}: {math.degrees(angle):.1f} degrees"
+        canvas.text((middle[0], box.bottom + 40), said, size=SMALL, anchor="middle")
     said = (
         "Grey: angle 0, as at position 0. Green: the angle of this position, in float32; a pair is "
         "rotated by it as a complex number is multiplied."

@@ -42,17 +42,11 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Beside:
-    """Another model, whose numbers stand beside those of the run.
+    """Another model, whose numbers stand beside those of the run."""
 
-    Attributes:
-        name: a few letters.
-        title: in full.
-        sizes: by letter, T and S among them.
-    """
-
-    name: str
-    title: str
-    sizes: Mapping[str, int]
+    name: str  # a few letters
+    title: str  # in full
+    sizes: Mapping[str, int]  # by letter, T and S among them
 
     def shape(self, x: TensorInfo) -> tuple[int, ...]:
         """Return the shape that a tensor has there, empty where it has no letters."""
@@ -62,18 +56,11 @@ class Beside:
 
 @dataclass(frozen=True)
 class TracedRun:
-    """A run to draw.
+    """A run to draw."""
 
-    Attributes:
-        model: what it is called.
-        sizes: its sizes by letter.
-        events: of one answer, in order.
-        beside: another model, or None.
-    """
-
-    model: str
-    sizes: Mapping[str, int]
-    events: Sequence[Event]
+    model: str  # what it is called
+    sizes: Mapping[str, int]  # by letter
+    events: Sequence[Event]  # of one answer, in order
     beside: Beside | None = None
 
     def first(self, stage: int) -> list[Event]:
@@ -116,6 +103,12 @@ class TracedRun:
         made = [x.values for event in self.first(stage) for x in event.outputs if x.name == name]
         assert made[-1] is not None, "Recorder.wants_values asks for them"
         return made[-1]
+
+    def prompt(self) -> list[tuple[str, str]]:
+        """Return who says what in the prompt, or the text of a completion."""
+        details = self.marks(1)[0].details
+        messages = details.get("messages") or [{"role": "text", "content": details.get("text", "")}]
+        return [(str(m["role"]), str(m["content"])) for m in messages]
 
     def new_ids(self) -> list[int]:
         """Return the ids of the tokens of the first pass."""

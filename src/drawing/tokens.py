@@ -1,11 +1,9 @@
 """The stages between text and tokens: 1, 2 and 21."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from ..trace.events import Stage
-from ..trace.records import Event
 from .canvas import BODY, INNER, MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width, wrapped
 from .frame import Drawn, draw_tensor, tensor_height
 from .run import TracedRun
@@ -19,8 +17,11 @@ _GAP = 8.0
 def draw_tokenization(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Drawn:
     """Draw stage 1: the text of the prompt, and the tokens that it becomes."""
     details = run.marks(stage.number)[0].details
-    for said, text in _texts(details):
-        lines = [shortened(line, INNER - 120, BODY) for line in _lines(text)]
+    for said, text in run.prompt():
+        lines = wrapped(repr(text)[1:-1], INNER - 140, BODY, mono=True)
+        if len(lines) > 4:  # so that it cannot fill a page
+            lines = [*lines[:3], f"... {len(text)} characters"]
+        lines = [shortened(line, INNER - 120, BODY) for line in lines]
         box = canvas.rect(Box(MARGIN, y, INNER, 20 + 20 * len(lines)), "op")
         canvas.text((box.x + 14, y + 25), said, size=SMALL, ink="soft", bold=True)
         for number, line in enumerate(lines):
@@ -33,8 +34,7 @@ def draw_tokenization(canvas: Canvas, run: TracedRun, stage: Stage, y: float) ->
         f"{len(ids)} tokens: the text of each over its id. Yellow ones are special tokens, "
         "which no text turns into."
     )
-    note = " ".join([note, *(f"{name}." for name in details["symbols"])])
-    return y + 2, "TV", note
+    return y + 2, "TV", " ".join([note, *(f"{name}." for name in details["symbols"])])
 
 
 def draw_tokens_tensor(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Drawn:
@@ -59,7 +59,9 @@ def draw_text_out(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Dra
         canvas.text((MARGIN + x + width / 2, y + 8), said, ink="soft", anchor="middle", mono=False)
     y += 22
     marks = run.marks(stage.number)
-    for event in _ends(marks):
+    half = _MOST_STEPS // 2
+    shown = marks if len(marks) <= _MOST_STEPS else [*marks[:half], *marks[-half:]]
+    for event in shown:
         token, reason = event.details["token"], event.details["stop_reason"]
         special = run.is_special(token)
         cells = (
@@ -74,15 +76,14 @@ def draw_text_out(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Dra
         for (x, width, _), (right, _, _) in pairwise(columns):
             canvas.arrow([(MARGIN + x + width, y + 18), (MARGIN + right, y + 18)])
         y += 36 + _GAP
-    left_out = len(marks) - len(_ends(marks))
+    left_out = len(marks) - len(shown)
     said = f" {left_out} steps in the middle are left out." if left_out else ""
     note = (
         "Bytes wait until they are a whole character, so that an emoji of several tokens appears "
         f"at once. The answer stops at an end token, a stop text, or a limit.{said}"
     )
     symbols = dict.fromkeys(name for event in marks for name in event.details["symbols"])
-    note = " ".join([note, *(f"{name}." for name in symbols)])
-    return y + 8, "", note
+    return y + 8, "", " ".join([note, *(f"{name}." for name in symbols)])
 
 
 def _draw_tiles(
@@ -109,25 +110,3 @@ def _draw_tiles(
         canvas.text((MARGIN, y + 14), f"and {len(ids) - _MOST_TILES} more", mono=False)
         y += 22
     return y
-
-
-def _texts(details: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return who says what in a prompt, or the text of a completion."""
-    messages = details.get("messages")
-    if isinstance(messages, list):
-        return [(str(m["role"]), str(m["content"])) for m in messages]
-    return [("text", str(details.get("text", "")))]
-
-
-def _lines(text: str) -> list[str]:
-    """Return a text as a few lines, so that it cannot fill a page."""
-    lines = wrapped(repr(text)[1:-1], INNER - 140, BODY, mono=True)
-    return lines if len(lines) <= 4 else [*lines[:3], f"... {len(text)} characters"]
-
-
-def _ends(marks: Sequence[Event]) -> list[Event]:
-    """Return all steps, or the first and the last ones."""
-    if len(marks) <= _MOST_STEPS:
-        return list(marks)
-    half = _MOST_STEPS // 2
-    return [*marks[:half], *marks[-half:]]
