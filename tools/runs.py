@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from src import ml, trace
-from src.checkpoint.names import rows_of
 from src.cli.answer import piece
 from src.drawing import Beside, Recorder, TracedRun, draw_all
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import InferenceContext, LlamaTransformer, Model, load_model
-from src.trace.events import read_letters, size_of
 from src.trace.records import Event
 from src.trace.tracer import Tracer
 
@@ -73,11 +71,10 @@ def events_8b() -> tuple[Event, ...]:
     only read.
     """
     args = dataclasses.replace(LLAMA_3_1_8B, n_layers=2, max_context_length=64)
-    tensors = {}
-    for name, _row in rows_of(args.n_layers):
-        shape = tuple(size_of(letter, args.sizes) or 0 for letter in read_letters(name) or ())
-        values = np.zeros(shape, ml.bfloat16.numpy_dtype)
-        tensors[name] = ml.Tensor.from_numpy(values, name=name)
+    tensors = {
+        name: ml.Tensor.from_numpy(np.zeros(shape, ml.bfloat16.numpy_dtype), name=name)
+        for name, shape in args.tensor_shapes.items()
+    }
     with traced(args.sizes) as events:
         LlamaTransformer(args, tensors).forward(InferenceContext(args, 64), LLAMA_3_IDS)
     return tuple(events)

@@ -25,26 +25,21 @@ class Area:
 
     def holds(self, other: "Area") -> bool:
         return (
-            self.left <= other.left + _TOUCH
-            and self.top <= other.top + _TOUCH
-            and self.right >= other.right - _TOUCH
-            and self.bottom >= other.bottom - _TOUCH
+            max(self.left - other.left, self.top - other.top) <= _TOUCH
+            and max(other.right - self.right, other.bottom - self.bottom) <= _TOUCH
         )
 
     def meets(self, other: "Area") -> bool:
         return (
-            self.left < other.right - _TOUCH
-            and other.left < self.right - _TOUCH
-            and self.top < other.bottom - _TOUCH
-            and other.top < self.bottom - _TOUCH
+            max(self.left, other.left) < min(self.right, other.right) - _TOUCH
+            and max(self.top, other.top) < min(self.bottom, other.bottom) - _TOUCH
         )
 
 
 def faults(svg: str) -> list[str]:
     """Returns what is wrong, a line each."""
     page = ElementTree.fromstring(svg)
-    boxes = [_box(rect) for rect in page.iter(f"{NAMESPACE}rect")]
-    paper, *boxes = boxes
+    paper, *boxes = (_box(rect) for rect in page.iter(f"{NAMESPACE}rect"))
     texts = [_text(text) for text in page.iter(f"{NAMESPACE}text")]
     found = [f"{a.said} is not on the page" for a in (*boxes, *texts) if not paper.holds(a)]
     for number, a in enumerate(boxes):

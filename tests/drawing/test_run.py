@@ -11,13 +11,11 @@ from tests.drawing.test_diagrams import bundled_run, texts
 
 def test_of_a_long_answer_the_first_pass_is_kept_and_the_loop_around_the_others(tmp_path):
     events = byte_run(tmp_path, "x", 6).events
-    assert sum(event.stage == 3 for event in events) == 6
-    second = [event.stage for event in events if event.stage == 3].index(3)
-    assert second == 0
-    at = [number for number, event in enumerate(events) if event.stage == 3][1]
-    assert {event.stage for event in events[at:]} == {3, 20, 21}
+    loop = [number for number, event in enumerate(events) if event.stage == 3]
+    assert len(loop) == 6
+    assert {event.stage for event in events[loop[1] :]} == {3, 20, 21}
     assert {event.layer for event in events} == {None, 0}
-    assert {event.stage for event in events[:at]} == set(range(1, 22))
+    assert {event.stage for event in events[: loop[1]]} == set(range(1, 22))
 
 
 def test_a_recorder_wants_the_first_pass_and_of_every_other_its_loop():

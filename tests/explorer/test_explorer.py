@@ -14,7 +14,6 @@ import pytest
 
 from src import ml, trace
 from src.explorer import ExplorerError, Store, collect, explore, run_traced
-from src.explorer.write import write_html
 from src.inference import Message, SamplingArgs
 from src.model import InferenceContext, Model, load_model
 
@@ -229,12 +228,6 @@ def test_a_page_has_one_script_and_no_address(model):
     addresses = set(re.findall(r"https?://[^\s\"'<]+", without_data))
     assert addresses == {"http://www.w3.org/2000/svg"}
     assert page._repr_html_().startswith('<iframe sandbox="allow-scripts"')
-
-
-def test_the_parts_of_the_file_are_those_of_the_text():
-    store = Store()
-    assert store.add(np.arange(3, dtype=np.int32), "values") is not None
-    assert "".join(write_html({"runs": []}, store)).count('type="text/plain"') == 2
 
 
 def test_attention_that_deflates_badly_is_cut_to_what_fits(monkeypatch):

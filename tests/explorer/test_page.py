@@ -4,7 +4,6 @@ import base64
 import json
 import random
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from src.explorer import Store, document_of, explore, run_beside, run_traced, sa
 from src.explorer.run import prompt_of
 from src.inference import Message, Sampler, SamplingArgs
 from src.model import load_model
-from tests.tools.test_site import FLAGS
-
-api = pytest.importorskip("playwright.sync_api", reason="the docs extra is not installed")
+from tests.support.browser import api, chromium, quiet_page
 
 pytestmark = pytest.mark.slow
 QUESTION = "What is the capital of Massachusetts? Answer in one word."
@@ -35,26 +32,16 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
-    with api.sync_playwright() as play:
-        profile = tmp_path_factory.mktemp("profile")
-        yield play.chromium.launch_persistent_context(
-            profile, executable_path=chromium, args=FLAGS, offline=True
-        )
+    with chromium(tmp_path_factory.mktemp("profile"), offline=True) as started:
+        yield started
 
 
 @pytest.fixture
 def page(browser) -> Iterator[Any]:
     """A page whose console stays empty and that asks only for its own file."""
-    page, told = browser.new_page(), []
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
-    page.on("request", lambda request: told.append(request.url))
-    page.on("dialog", lambda dialog: told.append(dialog.message))
-    yield page
-    assert page.title() == "A run from the inside"
-    page.close()
-    assert [text for text in told if not text.startswith("file://")] == []
+    with quiet_page(browser) as (page, told):
+        yield page
+        assert page.title() == "A run from the inside"
     assert len(told) == 1
 
 
@@ -66,13 +53,16 @@ def two_formats(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[di
     settings = 8, SamplingArgs(seed=1, temperature=1.0)
     runs = [run_traced(model, ids, *settings, store, "first", end_ids=ends)]
     runs.append(run_beside(other, runs[0], None, *settings, store))
-    path = tmp_path_factory.mktemp("pages") / "two.html"
+    return saved(runs, store, tmp_path_factory.mktemp("pages") / "two.html"), runs
+
+
+def saved(runs: list[dict[str, Any]], store: Store, path: Path) -> Path:
     assert save_html(document_of(runs, store), store, path) == path.stat().st_size
-    return path, runs
+    return path
 
 
 def opened(page, path: Path) -> None:
-    page.goto(f"file://{path}")
+    page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready]", timeout=60_000)
 
 
@@ -268,9 +258,7 @@ def test_a_token_that_a_traced_run_would_not_have_drawn_is_marked(tmp_path, page
     settings = 2, SamplingArgs(temperature=0.0)
     drawn = run_traced(model, ids, *settings, Store(), "x")["tokens"][len(ids)]
     run = run_traced(model, ids, *settings, store, "x", forced_ids=[100, 101])
-    path = tmp_path / "forced.html"
-    save_html(document_of([run], store), store, path)
-    opened(page, path)
+    opened(page, saved([run], store, tmp_path / "forced.html"))
     told = f"would have drawn '{model.tokenizer.decode([drawn])}'"
     assert told in page.locator(f"#all-tokens tr:nth-child({len(ids) + 1}) strong").inner_text()
     go(page, "sampling")
@@ -284,9 +272,7 @@ def test_two_prompts_of_different_length_differ_where_their_texts_do(tmp_path, p
     runs = [run_traced(model, ids, *settings, store, "first", end_ids=ends)]
     other = prompt_of(model, "The capital of the state of Massachusetts is")
     runs.append(run_beside(model, runs[0], other, *settings, store))
-    path = tmp_path / "prompts.html"
-    save_html(document_of(runs, store), store, path)
-    opened(page, path)
+    opened(page, saved(runs, store, tmp_path / "prompts.html"))
     go(page, "compare")
     same = next(i for i, (x, y) in enumerate(zip(ids, other[0], strict=False)) if x != y)
     assert same >= 3
@@ -309,10 +295,7 @@ def test_hostile_texts_are_only_shown(two_formats, tmp_path, page):
     text = path.read_text("utf-8")
     blocks = re.findall(r'id="block-\d+">([^<]*)<', text)
     store.blocks = [base64.b64decode(block) for block in blocks]
-    hostile = tmp_path / "hostile <b>&'.html"
-    save_html(document_of(runs, store), store, hostile)
-    page.goto(hostile.as_uri())
-    page.wait_for_selector("html[data-ready]", timeout=60_000)
+    opened(page, saved(runs, store, tmp_path / "hostile <b>&'.html"))
     page.set_viewport_size({"width": 1280, "height": 900})
     for view in VIEWS:
         go(page, view)

@@ -1,7 +1,6 @@
 """The site works from files, without a network: in Chromium, as a reader uses it."""
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tools.explorer_page import BROWSER_FLAGS as FLAGS
+from tests.support.browser import api, chromium, quiet_page
 from tools.pages import ROOT, blocks
 
 pytest.importorskip("sphinx", reason="the docs extra is not installed")
 pytest.importorskip("latex2mathml", reason="the docs extra is not installed")
-api = pytest.importorskip("playwright.sync_api", reason="the docs extra is not installed")
 
 pytestmark = pytest.mark.slow
 
@@ -29,24 +27,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
-    chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
-    with api.sync_playwright() as play:
-        profile = tmp_path_factory.mktemp("profile")
-        yield play.chromium.launch_persistent_context(
-            profile, executable_path=chromium, args=FLAGS, color_scheme="dark"
-        )
+    with chromium(tmp_path_factory.mktemp("profile"), color_scheme="dark") as started:
+        yield started
 
 
 @pytest.fixture
 def page(browser) -> Iterator:
-    """A page whose console stays empty and that asks only for files."""
-    page, told = browser.new_page(), []
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
-    page.on("request", lambda request: told.append(request.url))
-    yield page
-    page.close()
-    assert [text for text in told if not text.startswith("file://")] == []
+    with quiet_page(browser) as (page, _told):
+        yield page
 
 
 def test_a_search_finds_rope(site, page):

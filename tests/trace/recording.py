@@ -33,25 +33,10 @@ DIFFERENT = ModelArgs(
 )
 
 
-def weight_shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of each weight by its checkpoint key."""
-    D, F, V, h = args.dim, args.ffn_dim, args.vocab_size, args.head_dim
-    q, kv = args.n_heads * h, args.n_kv_heads * h
-    block = {
-        "attention_norm": (D,), "attention.wq": (q, D), "attention.wk": (kv, D),
-        "attention.wv": (kv, D), "attention.wo": (D, q), "ffn_norm": (D,),
-        "feed_forward.w1": (F, D), "feed_forward.w2": (D, F), "feed_forward.w3": (F, D),
-    }  # fmt: skip
-    shapes: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (V, D)}
-    for layer in range(args.n_layers):
-        shapes |= {f"layers.{layer}.{name}.weight": shape for name, shape in block.items()}
-    return shapes | {"norm.weight": (D,), "output.weight": (V, D)}
-
-
 def different_transformer() -> LlamaTransformer:
     """Returns a random network of the sizes `DIFFERENT`."""
     tensors = {}
-    for seed, (name, shape) in enumerate(weight_shapes(DIFFERENT).items(), 1):
+    for seed, (name, shape) in enumerate(DIFFERENT.tensor_shapes.items(), 1):
         values = uniform(seed, int(np.prod(shape))).reshape(shape)
         tensors[name] = ml.Tensor.from_numpy(values.astype(ml_dtypes.bfloat16), name=name)
     return LlamaTransformer(DIFFERENT, tensors)

@@ -8,7 +8,7 @@ import pytest
 from src.checkpoint.names import LayerParts, rows_of
 from src.ml.op import OPS
 from src.trace.events import STAGES, fits, read_letters, size_of
-from tests.trace.recording import DIFFERENT, source_files, weight_shapes
+from tests.trace.recording import DIFFERENT, source_files
 from tools.pages import ROOT, anchor, headings
 
 # The names that docs, diagrams and code go by.
@@ -66,7 +66,7 @@ def test_a_letter_a_product_a_half_and_a_digit_stand_for_sizes():
 
 
 def test_every_weight_has_letters_and_they_are_its_sizes():
-    shapes = weight_shapes(DIFFERENT)
+    shapes = DIFFERENT.tensor_shapes
     parts = LayerParts(("wq", "wk", "wv", "wo", "w1", "w2", "w3"))
     biases = [name for name, _ in rows_of(1, parts) if name.endswith(".bias")]
     assert biases

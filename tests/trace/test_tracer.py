@@ -14,47 +14,10 @@ from src.trace.records import Event
 from src.trace.tracer import statistics, symbols
 from tests.model.families import CONFIGS, write_family
 from tests.model.tiny import BYTES_VOCAB, token_ids
-from tests.trace.recording import (
-    DIFFERENT,
-    different_transformer,
-    recorded,
-    shapes_by_step,
-)
+from tests.trace.recording import DIFFERENT, different_transformer, recorded, shapes_by_step
 
 GREEDY = SamplingArgs(temperature=0.0)
 PROMPT = [number * 5 for number in range(22)]
-
-
-def expected_shapes(args: Any, T: int) -> list[tuple[int, str, str, tuple[int, ...]]]:
-    """Returns what a pass over T tokens makes in a context of 64: stage, op, name and shape."""
-    D, H, K, h = args.dim, args.n_heads, args.n_kv_heads, args.head_dim
-    F, V, S = args.ffn_dim, args.vocab_size, T
-    linear, linears = "linear_transformation", "linear_transformations"
-    block = [
-        (6, "rms_norm", "normed", (T, D)), (8, linears, "xq", (T, H * h)),
-        (8, linears, "xk", (T, K * h)), (8, linears, "xv", (T, K * h)),
-        (9, "reshape", "xq", (T, H, h)), (9, "reshape", "xk", (T, K, h)),
-        (9, "reshape", "xv", (T, K, h)), (10, "rotary_embedding", "xq", (T, H, h)),
-        (10, "rotary_embedding", "xk", (T, K, h)), (11, "write_cache", "cache_k", (64, K, h)),
-        (11, "write_cache", "cache_v", (64, K, h)), (11, "read_cache", "keys", (S, K, h)),
-        (11, "read_cache", "values", (S, K, h)), (12, "repeat_heads", "keys", (S, H, h)),
-        (12, "repeat_heads", "values", (S, H, h)), (12, "transpose", "xq", (H, T, h)),
-        (12, "transpose", "keys", (H, S, h)), (12, "transpose", "keys", (H, h, S)),
-        (12, "transpose", "values", (H, S, h)), (13, "matmul", "scores", (H, T, S)),
-        (13, "div", "scores", (H, T, S)), (13, "add", "scores", (H, T, S)),
-        (13, "softmax", "scores", (H, T, S)), (14, "matmul", "output", (H, T, h)),
-        (14, "transpose", "output", (T, H, h)), (14, "reshape", "output", (T, H * h)),
-        (14, linear, "attention", (T, D)), (15, "add", "x", (T, D)),
-        (16, "rms_norm", "normed", (T, D)), (17, linears, "gate", (T, F)),
-        (17, linears, "up", (T, F)), (17, "swiglu", "hidden", (T, F)),
-        (17, linear, "feed_forward", (T, D)), (18, "add", "x", (T, D)), (5, "layer", "x", (T, D)),
-    ]  # fmt: skip
-    return [
-        (4, "get_rows", "x", (T, D)), (4, "to", "x", (T, D)),
-        (4, "slice", "frequencies", (T, h // 2)), (4, "full", "mask", (T, S)),
-        (4, "triu", "mask", (T, S)), *(block * args.n_layers), (19, "slice", "x", (1, D)),
-        (19, "rms_norm", "x", (1, D)), (19, linear, "logits", (1, V)),
-    ]  # fmt: skip
 
 
 def pass_events(**options: Any) -> list[Event]:
@@ -64,10 +27,8 @@ def pass_events(**options: Any) -> list[Event]:
     return events
 
 
-def test_a_prompt_of_22_tokens_shows_every_shape_in_order():
-    events = pass_events()
-    assert shapes_by_step(events) == expected_shapes(DIFFERENT, 22)
-    dtypes = {x.name: x.dtype for e in events for x in e.outputs}
+def test_the_dtypes_of_a_pass_are_those_of_its_tensors():
+    dtypes = {x.name: x.dtype for e in pass_events() for x in e.outputs}
     assert dtypes["mask"] == dtypes["logits"] == dtypes["attention"] == "float32"
     assert dtypes["frequencies"] == "complex64"
     assert dtypes["xq"] == dtypes["keys"] == dtypes["hidden"] == "bfloat16"
@@ -300,7 +261,7 @@ def test_an_interrupted_pass_leaves_nothing_behind(monkeypatch):
                 transformer.forward(context, PROMPT)
         events.clear()
         transformer.forward(context, PROMPT)
-    assert shapes_by_step(events) == expected_shapes(DIFFERENT, 22)
+    assert shapes_by_step(events) == shapes_by_step(pass_events())
 
 
 def calls_during(run: Callable[[], object], part: str) -> int:
