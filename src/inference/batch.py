@@ -5,7 +5,7 @@ import math
 import queue
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -65,9 +65,9 @@ class Request:
     no further step. A request that is not wanted any more is to be cancelled: otherwise it goes on.
 
     Attributes:
-        prompt_choices: For a request with `prompt_candidates`, from its first step on: for each
-            token of the prompt what the model, without any step of the sampling, held of it; None
-            for the first.
+        prompt_choices: For a request with `prompt_candidates`, complete from its first step on: for
+            each token of the prompt what the model, without any step of the sampling, held of it;
+            None for the first.
         is_over: Whether no step and no error comes any more from the engine.
     """
 
@@ -75,10 +75,12 @@ class Request:
         self, engine: "BatchEngine", answer: Answer, explained: int, deadline: float,
         deliver: Deliver | None,
     ) -> None:  # fmt: skip
-        self.prompt_choices: tuple[Choice | None, ...] | None = None
-        self.is_over = self._is_cancelled = self._is_read = self._was_read_out = False
+        self.prompt_choices: list[Choice | None] | None = [None] if explained else None
+        self.is_over = self._is_cancelled = self._was_read_out = False
+        self._is_running = self._is_read = False
         self._engine, self._answer, self._deadline = engine, answer, deadline
-        self._prompt_candidates, self._choices = explained, list[Choice | None]([None])
+        self._prompt_candidates = explained
+        self._positions = len(answer.ids) + answer.limit - 1  # at most: the last token is not run
         self._items: queue.SimpleQueue[Step | Exception | None] = queue.SimpleQueue()
         self._deliver: Deliver = deliver or self._items.put
         self._sequence: PooledSequence  # once it runs
@@ -103,7 +105,11 @@ class Request:
 
     def cancel(self) -> None:
         """End the answer, within the pass that runs now; from any thread, any number of times."""
-        self._engine._cancel(self)
+        with self._engine._changed:
+            self._is_cancelled = self._was_read_out = True
+            self._items.put(None)
+            if not self._is_running:
+                self._engine._end(self)
 
 
 class BatchEngine:
@@ -151,7 +157,10 @@ class BatchEngine:
         check_whole("max_waiting", max_waiting, 1)
         check_whole("prompt_chunk", prompt_chunk, 1)
         if cache_tokens is None:
-            cache_tokens = _default_tokens(model, sequence_length, max_requests)
+            free, most = memory.available_memory(), max_requests * sequence_length
+            if free is not None:
+                most = min(most, free // 2 // kv_cache_bytes(model.args, SIZE) * SIZE)
+            cache_tokens = max(most, sequence_length)
         check_whole("cache_tokens", cache_tokens, 1)
         self.model, self.sequence_length = model, sequence_length
         self._pool = BlockPool(model, sequence_length, -(-cache_tokens // SIZE))
@@ -161,8 +170,7 @@ class BatchEngine:
         self._costs_of = cache(partial(PassCosts, TEXT_STAKE))
         self._changed = threading.Condition()
         self._passing = threading.Lock()  # held while the pool is in use
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
+        self._requests: list[Request] = []  # as they came: those that run, then those that wait
         self._thread: threading.Thread | None = None
         self._closes_at: float | None = None
         self._counts = Counter[str]()
@@ -223,17 +231,16 @@ class BatchEngine:
             raise PromptError(f"[generate] time_limit must be above 0: got {time_limit!r}")
         given = prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates
         answer = Answer(self.model, self.sequence_length, *given, mask=mask)
-        positions = _positions(answer)
-        if positions > self._pool.blocks * SIZE:
-            raise CacheFullError(len(answer.ids), answer.limit, self._pool.blocks * SIZE)
         deadline = time.monotonic() + (math.inf if time_limit is None else time_limit)
         request = Request(self, answer, prompt_candidates, deadline, deliver)
+        if request._positions > self._pool.blocks * SIZE:
+            raise CacheFullError(len(answer.ids), answer.limit, self._pool.blocks * SIZE)
         with self._changed:
             if self._closes_at is not None:
                 raise ClosedError(_CLOSED)
-            if len(self._waiting) >= self._limits[1]:
+            if self.counters().waiting >= self._limits[1]:
                 raise QueueFullError(f"[submit] {self._limits[1]} requests wait already")
-            self._waiting.append(request)
+            self._requests.append(request)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="BatchEngine", daemon=True)
                 self._thread.start()
@@ -243,9 +250,11 @@ class BatchEngine:
 
     def counters(self) -> Counters:
         """Return what the engine does and did."""
+        requests = [*self._requests]
+        running = sum(request._is_running for request in requests)
         return Counters(
-            running=len(self._running),
-            waiting=len(self._waiting),
+            running=running,
+            waiting=len(requests) - running,
             blocks=self._pool.blocks,
             blocks_used=self._pool.used,
             blocks_cached=self._pool.cached,
@@ -289,13 +298,6 @@ class BatchEngine:
             self._thread.join()
             atexit.unregister(self.close)
 
-    def _cancel(self, request: Request) -> None:
-        with self._changed:
-            request._is_cancelled = request._was_read_out = True
-            request._items.put(None)
-            if request in self._waiting:
-                self._end(request, "cancelled")
-
     def _run(self) -> None:
         """Make passes while there is something to do, until the engine is closed."""
         try:
@@ -306,35 +308,32 @@ class BatchEngine:
         finally:
             with self._changed:
                 self._closes_at = self._closes_at or 0.0
-                left = [*self._running, *self._waiting]
-            for request in left:
-                self._fail(request, ClosedError(_CLOSED))
+            for request in [*self._requests]:
+                self._end(request, ClosedError(_CLOSED))
 
     def _has_work(self) -> bool:
         """Wait for a request; return False when the engine is to end."""
         with self._changed:
-            while not self._running and not self._waiting and self._closes_at is None:
+            while not self._requests and self._closes_at is None:
                 self._changed.wait()
             if self._closes_at is None:
                 return True
-            return bool(self._running) and time.monotonic() < self._closes_at
+            return self.counters().running > 0 and time.monotonic() < self._closes_at
 
     def _drop_ended(self) -> None:
         """End requests that were cancelled or whose time is over, and at last those that wait."""
         now = time.monotonic()
-        with self._changed:
-            waiting = [*self._waiting]
-        for request in [*self._running, *waiting]:
+        for request in [*self._requests]:
             is_late = now >= request._deadline
             if request._is_cancelled:
-                self._end(request, "cancelled")
+                self._end(request)
             elif is_late and request._is_read:
                 request._answer.end_at_next_step("time limit")
             elif is_late:
                 text = "[submit] the time limit was over before the first token"
-                self._fail(request, TimeLimitError(text))
-            elif request in waiting and self._closes_at is not None:
-                self._fail(request, ClosedError(_CLOSED))
+                self._end(request, TimeLimitError(text))
+            elif not request._is_running and self._closes_at is not None:
+                self._end(request, ClosedError(_CLOSED))
 
     def _make_pass(self) -> None:
         """Run the newest tokens and a chunk of prompts; let the answers draw from what came."""
@@ -346,8 +345,8 @@ class BatchEngine:
                 started = time.perf_counter()
                 rows = self._pool.run(parts)
         except Exception as error:  # noqa: BLE001 (it belongs to those who wait for the pass)
-            for request in [*self._running, *[*self._waiting][:1]]:
-                self._fail(request, error)
+            for request in self._requests[: self.counters().running + 1]:
+                self._end(request, error)
             return
         seconds = time.perf_counter() - started
         self._counts["passes"] += 1
@@ -362,20 +361,21 @@ class BatchEngine:
             except Exception as error:  # noqa: BLE001 (it belongs to this request)
                 if isinstance(error, CheckpointError):
                     self._pool.forget()
-                self._fail(request, error)
+                self._end(request, error)
 
     def _chosen_tokens(self) -> tuple[list[Request], list[Part]]:
         """Return the requests of the next pass, and their parts as `BlockPool.run` takes them."""
         requests, parts = list[Request](), list[Part]()
-        reading = [request for request in self._running if not request._is_read]
-        decoding = [request for request in self._running if request._is_read]
+        running = self._requests[: self.counters().running]
+        reading = [request for request in running if not request._is_read]
+        decoding = [request for request in running if request._is_read]
         left = self._limits[2]
         while left > 0:
             request = reading.pop(0) if reading else self._admitted()
             if request is None:
                 break
             sequence, ids = request._sequence, request._answer.ids
-            explains = request._prompt_candidates > 0
+            explains = request.prompt_choices is not None
             start = sequence.length
             chunk = ids[start:][: min(left, _EXPLAINED_CHUNK) if explains else left]
             is_last = start + len(chunk) == len(ids)
@@ -395,17 +395,15 @@ class BatchEngine:
     def _admitted(self) -> Request | None:
         """Let the request begin that waits for the longest time, if there is a place for it."""
         with self._changed:
-            if not self._waiting or len(self._running) >= self._limits[0]:
+            running = self.counters().running
+            if running == min(len(self._requests), self._limits[0]):
                 return None
-            request = self._waiting[0]
-            answer = request._answer
-            share = not request._prompt_candidates
-            sequence = self._pool.admit(answer.ids, _positions(answer), share)
+            request = self._requests[running]
+            answer, share = request._answer, request.prompt_choices is None
+            sequence = self._pool.admit(answer.ids, request._positions, share)
             if sequence is None:
                 return None
-            request._sequence = sequence
-            self._waiting.popleft()
-            self._running.append(request)
+            request._sequence, request._is_running = sequence, True
         answer.stats.cached_tokens = sequence.length
         self._counts["prompt_tokens"] += len(answer.ids)
         self._counts["cached_tokens"] += sequence.length
@@ -413,67 +411,40 @@ class BatchEngine:
 
     def _take_rows(self, request: Request, rows: Logits, seconds: float) -> None:
         """Let an answer draw from the logits of a pass, and deliver its steps."""
-        answer, sequence = request._answer, request._sequence
+        answer, choices = request._answer, request.prompt_choices
         if request._is_read:
             answer.note_pass(rows, seconds)
         else:
             answer.stats.prefill_seconds += seconds
-            if request._prompt_candidates:
-                self._explain_prompt(request, rows)
-            if sequence.length < len(answer.ids):
+            if choices is not None:
+                sampler, many = Sampler(STEPS_OFF), request._prompt_candidates
+                for at, row in enumerate(rows[: len(answer.ids) - len(choices)], len(choices)):
+                    choices.append(explain_choice(sampler, row, answer.ids[at], at, many))
+            if request._sequence.length < len(answer.ids):
                 return
             request._is_read = True
             drafter = Drafter(TextIndex(answer.ids), self._costs_of(1))
-            answer.begin(sequence, drafter if self._speculation else None)
+            answer.begin(request._sequence, drafter if self._speculation else None)
             rows = rows[-1:]
         for step in answer.advance(rows[0]):
             self._counts["new_tokens"] += 1
             if request._is_cancelled:
                 return
             if answer.is_over:
-                self._end(request, "finished")
+                self._end(request)
             request._deliver(step)
 
-    def _explain_prompt(self, request: Request, rows: Logits) -> None:
-        """Note what the model held of the tokens after those that ran."""
-        ids, choices, sampler = request._answer.ids, request._choices, Sampler(STEPS_OFF)
-        for row in rows[: len(ids) - len(choices)]:
-            at = len(choices)
-            choices.append(explain_choice(sampler, row, ids[at], at, request._prompt_candidates))
-        if len(choices) == len(ids):
-            request.prompt_choices = tuple(choices)
-
-    def _fail(self, request: Request, error: Exception) -> None:
-        """End a request with an error."""
-        if request.is_over:
-            return
-        self._end(request, "cancelled" if request._is_cancelled else "failed")
-        if not request._is_cancelled:
-            with suppress(Exception):  # whoever takes it may have gone
-                request._deliver(error)
-
-    def _end(self, request: Request, how: str) -> None:
-        """Give back what a request has, and count it."""
+    def _end(self, request: Request, error: Exception | None = None) -> None:
+        """Give back what a request has, count it, and deliver the error that ended it."""
         with self._changed:
             if request.is_over:
                 return
             request.is_over = True
+            how = "cancelled" if request._is_cancelled else "failed" if error else "finished"
             self._counts[how] += 1
-            if request in self._waiting:
-                self._waiting.remove(request)
-            else:
-                self._running.remove(request)
+            self._requests.remove(request)
+            if request._is_running:
                 self._pool.release(request._sequence)
-
-
-def _positions(answer: Answer) -> int:
-    """Return the most positions that an answer fills: its last token is not run."""
-    return len(answer.ids) + answer.limit - 1
-
-
-def _default_tokens(model: Model, sequence_length: int, max_requests: int) -> int:
-    """Return the positions of as many contexts as may run, or that half of the memory holds."""
-    free, most = memory.available_memory(), max_requests * sequence_length
-    per_block = kv_cache_bytes(model.args, SIZE)
-    fitting = most if free is None else free // 2 // per_block * SIZE
-    return max(min(most, fitting), sequence_length)
+        if error is not None and not request._is_cancelled:
+            with suppress(Exception):  # whoever takes it may have gone
+                request._deliver(error)
