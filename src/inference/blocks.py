@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import ml
 from ..model import BatchContext, Model, SharedContext
-from .prompt_cache import SavedBlock, read_blocks, save_blocks
+from .prompt_cache import SavedBlock, read_blocks, save_blocks, write_rows
 from .sampling import Logits
 
 SIZE = ml.BLOCK_POSITIONS
@@ -48,15 +48,11 @@ class PooledSequence:
             self._pool._grow(self)
         return self.length, count, [block.place for block in self.blocks]
 
-    def extend(self, ids: Sequence[int]) -> None:
-        """Count the next tokens as cached."""
+    def confirm(self, *ids: int) -> None:
+        """Count the next tokens as cached, such as a drafted one of the last pass."""
         for token in ids:
-            self.confirm(token)
-
-    def confirm(self, token: int) -> None:
-        """Count the next token as cached, such as a drafted one of the last pass."""
-        self.blocks[self.length // SIZE].ids.append(token)
-        self.length += 1
+            self.blocks[self.length // SIZE].ids.append(token)
+            self.length += 1
 
     def clear(self) -> None:
         """Forget what the blocks hold that only this sequence uses, and all that follows them."""
@@ -73,15 +69,9 @@ Part = tuple[PooledSequence, Sequence[int], int, int]
 
 
 class BlockPool:
-    """The blocks, the tree of what they hold, and passes over several sequences.
+    """A number of blocks, the tree of what they hold, and passes over several sequences.
 
-    Args:
-        model: The model.
-        sequence_length: The most positions of a sequence.
-        blocks: How many blocks there are.
-
-    Raises:
-        ModelError, NotEnoughMemoryError: As from `SharedContext`.
+    A ModelError or a NotEnoughMemoryError comes from `SharedContext`.
     """
 
     def __init__(self, model: Model, sequence_length: int, blocks: int) -> None:
@@ -98,15 +88,10 @@ class BlockPool:
         return self.blocks - self.used - len(self._free)
 
     def admit(self, ids: Sequence[int], positions: int, share: bool) -> PooledSequence | None:
-        """Begin a sequence with what is cached of it, and promise it the blocks that it may need.
+        """Begin a sequence with what is cached of it, and promise it blocks for all its positions.
 
-        Args:
-            ids: Its first tokens; the last one always has to be run.
-            positions: The most positions that it will have.
-            share: Whether it may begin with cached tokens.
-
-        Returns:
-            The sequence, or None while too many blocks are used or promised.
+        The last one of its first tokens always has to be run. Unless it may `share`, it begins with
+        none that are cached. Return None while too many blocks are used or promised.
         """
         shared, source, common = self._match(ids[:-1]) if share else ([], self.root, 0)
         fresh = -(-positions // SIZE) - len(shared)
@@ -123,7 +108,7 @@ class BlockPool:
             target = self._grow(sequence, source)
             if target.place != source.place:
                 self.context.copy_block(source.place, target.place)
-            sequence.extend(source.ids[:common])
+            sequence.confirm(*source.ids[:common])
         return sequence
 
     def _match(self, ids: Sequence[int]) -> tuple[list[Block], Block, int]:
@@ -186,11 +171,7 @@ class BlockPool:
         self._free.append(block.place)
 
     def save(self, path: Path) -> None:
-        """Write what the tree holds.
-
-        Raises:
-            PromptCacheError: The file cannot be written.
-        """
+        """Write what the tree holds, or raise PromptCacheError."""
         blocks, numbers = list[SavedBlock](), {self.root.place: -1}
         for block in self.walk():
             if block.ids and block.parent is not None and block.parent.place in numbers:
@@ -201,13 +182,12 @@ class BlockPool:
     def load(self, path: Path) -> int:
         """Read what was saved into free blocks; return how many tokens they hold.
 
-        Raises:
-            PromptCacheError: As from `read_blocks`; the blocks before a damaged one are kept.
+        A PromptCacheError comes from `read_blocks`; the blocks before a damaged one are kept.
         """
         tokens, made = 0, {-1: self.root}
-        for number, (parent, ids, write) in enumerate(read_blocks(path, self.model)):
+        for number, (parent, ids, layers) in enumerate(read_blocks(path, self.model)):
             if parent in made and self._free:
-                write(self.context.caches, self._free[-1] * SIZE)
+                write_rows(self.context.caches, self._free[-1] * SIZE, layers)
                 block = made[number] = Block(self._free.pop(), made[parent], ids)
                 made[parent].children.append(block)
                 tokens += len(ids)
@@ -221,13 +201,11 @@ class BlockPool:
         context = BatchContext(self.context, spans, wanted)
         logits: Logits = self.model.transformer.forward(context, tokens, spans).numpy()
         for sequence, ids, certain, _ in parts:
-            sequence.extend(ids[:certain])
+            sequence.confirm(*ids[:certain])
         return np.split(logits, np.cumsum(wanted)[:-1])
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
     """Return how many first tokens two texts share."""
     most = min(len(a), len(b))
-    if a[:most] == b[:most]:
-        return most
-    return next(at for at in range(most) if a[at] != b[at])
+    return next((at for at in range(most) if a[at] != b[at]), most)

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -38,8 +39,7 @@ Words = npt.NDArray[np.uint32]
 class Grammar:
     """What an answer has to follow.
 
-    Raises:
-        GrammarError: The kind is unknown, or the text is too long, too deep, or no JSON.
+    Raise GrammarError for an unknown kind, and a text that is too long, too deep, or no JSON.
     """
 
     kind: str  # `json_schema`, `regex` or `lark`
@@ -66,14 +66,11 @@ class Grammar:
 
 def nesting(text: str) -> int:
     """Return how deep brackets are nested at most, whether or not they match."""
-    depth = most = 0
-    for character in text:
-        if character in "([{":
-            depth += 1
-            most = max(most, depth)
-        elif character in ")]}":
-            depth = max(depth - 1, 0)
-    return most
+
+    def deeper(depth: int, character: str) -> int:
+        return max(depth + (character in "([{") - (character in ")]}"), 0)
+
+    return max(accumulate(text, deeper, initial=0))
 
 
 class GrammarMask:
@@ -87,8 +84,7 @@ class GrammarMask:
     def allowed(self) -> Words:
         """Return the tokens that may come next: uint32 [ceil(V / 32)], the lowest bit first.
 
-        Raises:
-            GrammarError: The next mask takes too much time or memory.
+        Raise GrammarError where that takes too much time or memory.
         """
         if self._next is None:
             self._next = self._received("the answer so far")
@@ -129,14 +125,9 @@ class GrammarMask:
 
 
 class Grammars:
-    """Makes masks for the answers of one model.
+    """Makes masks for the answers of one model, which at least one of `end_ids` ends.
 
-    Args:
-        tokenizer: Its tokenizer.
-        end_ids: What may end an answer; at least one.
-
-    Raises:
-        GrammarError: llguidance is not installed.
+    Raise GrammarError where llguidance is not installed.
     """
 
     def __init__(self, tokenizer: Tokenizer, end_ids: Collection[int]) -> None:
@@ -161,8 +152,7 @@ class Grammars:
     def mask(self, grammar: Grammar) -> GrammarMask:
         """Compile a grammar for one answer; from any thread.
 
-        Raises:
-            GrammarError: It is wrong, or takes more than a second or 64 MiB.
+        Raise GrammarError where it is wrong, or takes more than a second or 64 MiB.
         """
         ours, theirs = Pipe()
         with theirs, self._lock:

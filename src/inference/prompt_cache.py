@@ -9,8 +9,7 @@ has the keys and values of a layer, and `sha256` [blocks, 32] a digest of those 
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,20 +27,15 @@ from .errors import PromptCacheError
 
 BLOCK = ml.BLOCK_POSITIONS
 _MOST_BLOCKS = 2048
-# The block before it or -1, its tokens, and the position of the first of them in the caches.
+# The number of the block before it or -1, its tokens, and the position of the first in the caches.
 SavedBlock = tuple[int, Sequence[int], int]
+# The same two, and its keys and values in each layer [positions, 2, K, h].
+ReadBlock = tuple[int, list[int], list[ml.Tensor]]
 Caches = Sequence[ml.KeyValueCache]
-# The number of the block before it or -1, its tokens, and what writes its keys and values into
-# caches, from a position on.
-ReadBlock = tuple[int, list[int], Callable[[Caches, int], None]]
 
 
 def fingerprint(model: Model) -> str:
-    """Return what identifies a model: its sizes and dtypes, and its files with samples of them.
-
-    Raises:
-        PromptCacheError: A weight file cannot be read.
-    """
+    """Return what identifies a model: its sizes and dtypes, and its files with samples of them."""
     dtypes = sorted((name, str(weight.dtype)) for name, weight in model.tensors.items())
     digest = hashlib.sha256(repr((model.args, dtypes)).encode())
     for path in sorted(model.checkpoint.files):
@@ -67,32 +61,26 @@ def _layout(model: Model, blocks: int, positions: int) -> list[NewTensor]:
 
 
 def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[SavedBlock]) -> None:
-    """Write a file as a whole or not at all; it can be read by its owner alone.
+    """Write blocks, each after the one before it, as a file that its owner alone can read.
 
-    Args:
-        path: The file; one that is there is replaced.
-        model: What made the keys and values.
-        caches: Where they are, for each layer.
-        blocks: Each after the one before it; at most 2048 are written.
-
-    Raises:
-        PromptCacheError: It cannot be written.
+    At most 2048 are written. A PromptCacheError leaves no file, or the one that was there.
     """
     blocks = blocks[:_MOST_BLOCKS]
     ids = [token for _, tokens, _ in blocks for token in tokens]
-    small = {
-        "parents": np.array([parent for parent, _, _ in blocks], np.int32).tobytes(),
-        "lengths": np.array([len(tokens) for _, tokens, _ in blocks], np.int32).tobytes(),
-        "ids": np.array(ids, np.int32).tobytes(),
-        "sha256": b"".join(_digest(caches, block) for block in blocks),
+    numbers = {
+        "parents": [parent for parent, _, _ in blocks],
+        "lengths": [len(tokens) for _, tokens, _ in blocks],
+        "ids": ids,
     }
     head, places = safetensors_head(_layout(model, len(blocks), len(ids)), _metadata(model))
 
     def parts() -> Iterator[bytes | memoryview]:
         yield head
         for name in places:
-            if name in small:
-                yield small[name]
+            if name in numbers:
+                yield np.array(numbers[name], np.int32).tobytes()
+            elif name == "sha256":
+                yield from (_digest(_rows(cache, block) for cache in caches) for block in blocks)
             else:
                 cache = caches[int(name.removeprefix("layers."))]
                 yield from (_rows(cache, block) for block in blocks)
@@ -100,10 +88,10 @@ def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[Saved
     write_whole(path, parts(), PromptCacheError)
 
 
-def _digest(caches: Caches, block: SavedBlock) -> bytes:
+def _digest(parts: Iterable[memoryview]) -> bytes:
     digest = hashlib.sha256()
-    for cache in caches:
-        digest.update(_rows(cache, block))
+    for part in parts:
+        digest.update(part)
     return digest.digest()
 
 
@@ -114,12 +102,17 @@ def _rows(cache: ml.KeyValueCache, block: SavedBlock) -> memoryview:
     return np.stack([x.bits() for x in pair], 1).view(np.uint8).ravel().data
 
 
-def read_blocks(path: Path, model: Model) -> Iterator[ReadBlock]:
-    """Yield the blocks of a file that was written by `save_blocks`, each after the one before it.
+def write_rows(caches: Caches, first: int, layers: Sequence[ml.Tensor]) -> None:
+    """Write the keys and values of a block into caches, from a position on."""
+    for cache, rows in zip(caches, layers, strict=True):
+        ml.write_cache(cache, first, rows[:, 0], rows[:, 1])
 
-    Raises:
-        PromptCacheError: It is missing, damaged, or of another model, version or instruction set.
-            Also raised by what writes a block, if its data is not what was saved.
+
+def read_blocks(path: Path, model: Model) -> Iterator[ReadBlock]:
+    """Yield the blocks of a file of `save_blocks`, each after the one before it.
+
+    Raise PromptCacheError where it is missing, damaged, or of another model, version or
+    instruction set.
     """
     try:
         source = SafetensorsFile(path)
@@ -154,19 +147,9 @@ def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock
             raise mismatch(name, "ids", f"0 to {V - 1}", f"{min(tokens)} to {max(tokens)}")
         layers = [tensors[f"layers.{n}"][start:stop] for n in range(model.args.n_layers)]
         source.file.check_unchanged()
-        digest = tensors["sha256"].numpy()[number].tobytes()
-        yield parent, tokens, partial(_write_block, name, layers, digest)
-
-
-def _write_block(
-    name: str, layers: Sequence[ml.Tensor], expected: bytes, caches: Caches, first: int
-) -> None:
-    digest = hashlib.sha256()
-    for cache, rows in zip(caches, layers, strict=True):
-        digest.update(bytes_of(rows))
-        ml.write_cache(cache, first, rows[:, 0], rows[:, 1])
-    if digest.digest() != expected:
-        raise PromptCacheError(f"{name}: expected the data that was saved")
+        if _digest(map(bytes_of, layers)) != tensors["sha256"].numpy()[number].tobytes():
+            raise PromptCacheError(f"{name}: expected the data that was saved")
+        yield parent, tokens, layers
 
 
 def save_prompt_cache(engine: InferenceEngine, path: Path) -> None:
@@ -197,9 +180,9 @@ def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
     """
     engine.reset()
     before, found = -1, list[int]()
-    for number, (parent, ids, write) in enumerate(read_blocks(path, engine.model)):
+    for number, (parent, ids, layers) in enumerate(read_blocks(path, engine.model)):
         if parent == before and len(found) + len(ids) <= engine.sequence_length:
-            write(engine.context.caches, len(found))
+            write_rows(engine.context.caches, len(found), layers)
             found += ids
             before = number
     engine._cached.adopt(found)

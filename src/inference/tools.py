@@ -15,10 +15,7 @@ _BLANKS = {"x-guidance": {"whitespace_pattern": r"[ \n]{1,12}"}}
 def split_calls(style: ToolStyle, text: str, is_over: bool = True) -> tuple[str, list[ToolCall]]:
     """Return what an answer says, and the calls that it asks for.
 
-    Args:
-        style: How it asks for them.
-        text: The answer as far as it came.
-        is_over: Whether no more comes; else what may become a call is held back.
+    Where more comes, what may become a call is held back.
     """
     if not style.begin and not is_over:
         return "" if text.startswith("{") else text, []
@@ -36,13 +33,9 @@ def split_calls(style: ToolStyle, text: str, is_over: bool = True) -> tuple[str,
 
 
 def grammar_of_calls(style: ToolStyle, tools: Sequence[Tool], is_required: bool, many: bool) -> str:
-    """Return the grammar, for Lark, of answers that call functions with their arguments.
+    """Return the grammar, for Lark, of answers that call functions, of which there is at least one.
 
-    Args:
-        style: How they ask for calls.
-        tools: The functions, at least one.
-        is_required: Whether an answer has to be a call.
-        many: Whether it may ask for several.
+    An answer is a call where one is required, and may be `many`.
     """
     first, again = json_text(style.begin), json_text("\n" + style.begin)
     more = f"({again} call)*" if style.begin and many else ""
