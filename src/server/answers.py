@@ -12,6 +12,7 @@ from ..inference.grammars import GrammarMask
 from ..inference.sampling import log_probabilities
 from ..inference.tools import split_calls
 from ..tokenizer import Tokenizer
+from .bodies import ChatBody, CompletionBody
 
 # OpenAI's names of the reasons to stop; whatever cut an answer is `length`.
 _REASONS = {None: None, "eot": "stop", "stop string": "stop"}
@@ -19,22 +20,19 @@ _REASONS = {None: None, "eot": "stop", "stop string": "stop"}
 Chunk = dict[str, Any]
 
 
-@dataclass(kw_only=True)
+@dataclass
 class _Asked:
     """What the engine is asked for, and which tokens came so far."""
 
     tokenizer: Tokenizer
     prompt_ids: Sequence[int]
-    most_tokens: int | None  # None until a stop; 0 for the prompt alone
     sampling: SamplingArgs
-    stop: Sequence[str]
-    end_ids: frozenset[int] = frozenset()  # beside the model's
-    alternatives: int | None = None  # of how many tokens `logprobs` tell; None without them
-    mask: GrammarMask | None = None
-    echo: str | None = None  # the text of the prompt, to come before the answer
-    request: Request = field(init=False)  # the engine's, once it is submitted
-    ids: list[int] = field(default_factory=list)
-    last: float | None = None  # when the last token came
+    mask: GrammarMask | None
+    body: ChatBody | CompletionBody
+    alternatives: int | None  # of how many tokens `logprobs` tell; None without them
+    request: Request = field(init=False)  # once it is submitted
+    ids: list[int] = field(init=False, default_factory=list)
+    last: float | None = field(init=False, default=None)  # when the last token came
 
     @property
     def candidates(self) -> int:
@@ -47,7 +45,7 @@ class _Asked:
         return _REASONS.get(steps[-1].stop_reason, "length")
 
 
-@dataclass(kw_only=True)
+@dataclass
 class ChatAnswer(_Asked):
     """An answer of a chat."""
 
@@ -59,10 +57,12 @@ class ChatAnswer(_Asked):
         {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
     ]
 
+    end_ids: frozenset[int]
     opened: bool | None  # whether it begins in a thought; None where none is looked for
     style: ToolStyle | None  # how it asks for calls of functions; None where it cannot
-    _text: str = ""
-    _told: tuple[str, str, int] = "", "", 0
+    echo: ClassVar[None] = None
+    _text: str = field(init=False, default="")
+    _told: tuple[str, str, int] = field(init=False, default=("", "", 0))
 
     def chunk(self, *steps: Step) -> Chunk:
         """Return what the next steps add."""
@@ -117,15 +117,17 @@ class ChatAnswer(_Asked):
         return told[choice.token_id] | {"top_logprobs": [*told.values()][: self.alternatives]}
 
 
-@dataclass(kw_only=True)
+@dataclass
 class TextAnswer(_Asked):
     """A completion."""
 
     names = "cmpl", "text_completion", "text_completion"
     begins_text = False
     beginning: ClassVar[list[Chunk]] = []
+    end_ids: ClassVar[frozenset[int]] = frozenset()
 
-    _offset: int = 0
+    echo: str | None  # the text of the prompt, to come before the answer
+    _offset: int = field(init=False, default=0)
 
     def chunk(self, *steps: Step) -> Chunk:
         """Return what the next steps add, the first ones with what is echoed."""
@@ -133,7 +135,7 @@ class TextAnswer(_Asked):
         if not self.ids and self.echo is not None:
             text = self.echo
             tokens += zip(self.prompt_ids, self.request.prompt_choices or (), strict=False)
-        if self.most_tokens != 0:
+        if self.body.max_tokens != 0:
             text += "".join(step.text for step in steps)
             tokens += [(s.token_id, s.choice) for s in steps if s.stop_reason != "eot"]
         logprobs = None if self.alternatives is None else self._logprobs(tokens)

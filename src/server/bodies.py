@@ -12,21 +12,17 @@ from ..inference import Message, SamplingArgs, Tool, ToolCall
 from ..inference.grammars import Grammar
 from .errors import RequestError
 
-# Alternatives that a token's `logprobs` may name, stop texts, answers and prompts of one request.
-MOST_TOP, MOST_STOPS, MOST_ANSWERS, MOST_PROMPTS = 20, 16, 16, 64
-_MOST_TOKENS = 1 << 20
+_MOST_PROMPTS, _MOST_STOPS, _MOST_ANSWERS, _MOST_TOKENS = 64, 16, 16, 1 << 20
 _NULL = Raw(b"null")
-_SEED_BITS = 32
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
-# Where msgspec or `__post_init__` names a field; the name of the group is the code of the error.
-_FIELD = re.compile(
-    r"Object contains unknown field `(?P<unsupported>[^`]*)`"
-    r"|Object missing required field `(?P<missing>[^`]*)`"
-    r"|(?P<invalid_value>\w+): "
-)
+# Where msgspec or a `__post_init__` names a field.
+_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `([^`]*)`|(\w+): ")
 _SETTINGS = [one.name for one in fields(SamplingArgs) if one.name != "seed"]
 
 Text = Annotated[str, Meta(min_length=1)]
+Many = Annotated[int, Meta(ge=1)]
+Top = Annotated[int, Meta(ge=0, le=20)]  # alternatives that the `logprobs` of a token name
+FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 T = TypeVar("T")
 
 
@@ -76,9 +72,6 @@ class TextPart(Body):
 
     type: Literal["text"]
     text: str
-
-
-FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 
 
 class Function(Body):
@@ -156,8 +149,8 @@ class Generation(Body):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     seed: int | None = None
-    stop: Text | Annotated[list[Text], Meta(max_length=MOST_STOPS)] | None = None
-    n: Annotated[int, Meta(ge=1, le=MOST_ANSWERS)] | None = None
+    stop: Text | Annotated[list[Text], Meta(max_length=_MOST_STOPS)] | None = None
+    n: Annotated[int, Meta(ge=1, le=_MOST_ANSWERS)] | None = None
     response_format: ResponseFormat | None = None
     # Accepted without an effect.
     user: str | None = None
@@ -175,7 +168,7 @@ class Generation(Body):
         """Return that of each answer; their seeds follow one another. Raises SamplingError."""
         given = ((name, getattr(self, name)) for name in _SETTINGS)
         settings = {name: value for name, value in given if value is not None}
-        seed = secrets.randbits(_SEED_BITS) if self.seed is None else self.seed
+        seed = secrets.randbits(32) if self.seed is None else self.seed
         return [SamplingArgs(**settings, seed=seed + more) for more in range(self.n or 1)]
 
 
@@ -183,10 +176,10 @@ class ChatBody(Generation, kw_only=True):
     """The body of `/v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tokens: Many | None = None
+    max_completion_tokens: Many | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=MOST_TOP)] | None = None
+    top_logprobs: Top | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["none", "auto", "required"] | FunctionTool | None = None
     parallel_tool_calls: bool | None = None
@@ -216,11 +209,6 @@ class ChatBody(Generation, kw_only=True):
             raise ValueError("tool_choice: expected functions of tools")
         return [*tools], chosen
 
-    @property
-    def alternatives(self) -> int | None:
-        """Of how many tokens each entry of `logprobs` tells; None without them."""
-        return (self.top_logprobs or 0) if self.logprobs else None
-
 
 class CompletionBody(Generation, kw_only=True):
     """The body of `/v1/completions`."""
@@ -230,7 +218,7 @@ class CompletionBody(Generation, kw_only=True):
     )
     max_tokens: Annotated[int, Meta(ge=0)] | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=MOST_TOP)] | None = None
+    logprobs: Top | None = None
     best_of: Literal[1] | None = None
     suffix: None = None
 
@@ -240,8 +228,8 @@ class CompletionBody(Generation, kw_only=True):
             raise ValueError("max_tokens: expected at least 1, or echo, got 0")
         if len({type(part) for part in self.prompt}) > 1:
             raise ValueError("prompt: expected a text, texts, ids, or lists of ids")
-        if len(self.prompts()) > MOST_PROMPTS:
-            raise ValueError(f"prompt: expected at most {MOST_PROMPTS} prompts")
+        if len(self.prompts()) > _MOST_PROMPTS:
+            raise ValueError(f"prompt: expected at most {_MOST_PROMPTS} prompts")
 
     def prompts(self) -> list[str | list[int]]:
         """Return the prompts: texts, or token ids."""
@@ -263,28 +251,17 @@ class DetokenizeBody(Body):
     tokens: Annotated[list[int], Meta(max_length=_MOST_TOKENS)]
 
 
-class ExplorerBody(Body):
-    """The body of `/explorer`."""
-
-    id: str
-
-
 def parsed(content: bytes, kind: type[T]) -> T:
     """Return a body of JSON; raise a RequestError that names the field that is wrong."""
     try:
         # msgspec does not check the UTF-8 of what it keeps as `Raw`.
         return msgspec.json.decode(content.decode(), type=kind)
     except msgspec.ValidationError as error:
-        raise _invalid(str(error)) from None
+        found, what = _WHERE.search(str(error)), _WHERE.sub("", str(error))
+        field = _FIELD.match(what)
+        name = (field[1] or field[2]) if field else ""
+        place = ".".join(filter(None, (found and found[1], name))) or None
+        message = f"{place or 'the body'}: {what.removeprefix(f'{name}: ')}"
+        raise RequestError(400, message, place, "invalid_value") from None
     except (UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
         raise RequestError(400, f"the body: expected JSON: {error}", None, "invalid_json") from None
-
-
-def _invalid(text: str) -> RequestError:
-    where = _WHERE.search(text)
-    place, what, code = where[1] if where else "", _WHERE.sub("", text), "invalid_type"
-    if found := _FIELD.match(what):
-        code = found.lastgroup or code
-        place, what = f"{place}.{found[code]}".lstrip("."), what[found.end() :] or what
-    message = f"{place or 'the body'}: {what[:1].lower()}{what[1:]}"
-    return RequestError(400, message, place or None, code)

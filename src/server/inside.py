@@ -5,7 +5,6 @@ A trace shows all that runs in its process, so it cannot be on beside the answer
 
 import asyncio
 import json
-import secrets
 import signal
 import sys
 from collections import deque
@@ -20,13 +19,12 @@ from ..model import load_model
 from .answers import Answer
 from .errors import RequestError
 
-# Answers that are remembered, pages that are kept, and the seconds that one may take.
-_MOST_ANSWERS, _MOST_PAGES, _SECONDS = 64, 4, 120
-_MOST_PAGE_BYTES = 32 << 20
+# Answers that are remembered, and the seconds and bytes that a page may take.
+_MOST_ANSWERS, _SECONDS, _MOST_BYTES = 64, 120, 32 << 20
 
 
 class Insides:
-    """The last answers of a server, and the pages that were made of some.
+    """The last answers of a server, of which one at a time runs again.
 
     `loading` has the arguments of `load_model` that gave the model; None where several processes
     run it.
@@ -35,31 +33,23 @@ class Insides:
     def __init__(self, loading: dict[str, Any] | None) -> None:
         self._loading = loading
         self._answers: deque[tuple[str, bytes]] = deque(maxlen=_MOST_ANSWERS)
-        self._pages: deque[tuple[str, bytes]] = deque(maxlen=_MOST_PAGES)
         self._one = asyncio.Lock()
 
     def remember(self, name: str, answer: Answer) -> None:
-        """Keep what an answer was made of, under its id."""
+        """Keep what an answer was made of, under its id, which nobody can guess."""
         asked = {
             "loading": self._loading, "prompt_ids": list(answer.prompt_ids),
             "answer_ids": answer.ids, "sampling": asdict(answer.sampling),
         }  # fmt: skip
         self._answers.append((name, json.dumps(asked).encode()))
 
-    def page(self, name: str) -> bytes:
-        """Return a page that was made."""
-        page = dict(self._pages).get(name)
-        if page is None:
-            raise RequestError(404, "there is no such page any more")
-        return page
-
-    async def look(self, name: str) -> str:
-        """Make the page of an answer; return the page's name, which nobody can guess."""
+    async def page(self, name: str) -> bytes:
+        """Run an answer again; return its page."""
         if self._loading is None:
             raise RequestError(400, "several processes run the model, and a trace needs one")
         asked = dict(self._answers).get(name)
         if asked is None:
-            raise RequestError(404, "id: the answer is not known any more", "id")
+            raise RequestError(404, "the answer is not known any more")
         async with self._one:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", __name__, cwd=Path(__file__).parents[2],
@@ -72,11 +62,9 @@ class Insides:
                 if process.returncode is None:  # the client went away
                     process.kill()
                     await process.wait()
-        if process.returncode or len(page) > _MOST_PAGE_BYTES:
+        if process.returncode or len(page) > _MOST_BYTES:
             raise RequestError(503, f"the run with a trace failed, or took {_SECONDS} seconds")
-        made = secrets.token_urlsafe(24)
-        self._pages.append((made, page))
-        return made
+        return page
 
 
 def main() -> None:

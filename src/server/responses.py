@@ -28,8 +28,8 @@ T = TypeVar("T")
 class Run:
     """Several answers in the making, within the event loop; `ends` takes what ends their requests.
 
-    An error of `BatchEngine.submit` is raised here, one that ends an answer by `whole` and by the
-    first event of `events`.
+    An error of `BatchEngine.submit` is raised here, one that ends an answer by `whole`, and by
+    `events` before the first one.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Run:
     ) -> None:
         self._service, self._answers, self._began = service, answers, time.perf_counter()
         self._items: asyncio.Queue[tuple[int, Step | Exception]] = asyncio.Queue()
-        self._most = _MOST_BEHIND // (1 + max(answer.candidates for answer in answers))
+        self._most = _MOST_BEHIND // (1 + answers[0].candidates)
         begin, *kinds = answers[0].names
         self._head: Chunk = {
             "id": f"{begin}-{secrets.token_hex(12)}",
@@ -51,12 +51,12 @@ class Run:
             ends.callback(mask.close)
         later: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
         for index, one in enumerate(answers):
+            most, candidates = one.body.max_tokens, one.candidates
             one.request = service.engine.submit(
-                one.prompt_ids, one.most_tokens if one.most_tokens != 0 else 1, one.sampling,
-                one.stop, one.end_ids, one.begins_text, one.candidates,
-                mask=one.mask, time_limit=_ANSWER_SECONDS,
-                prompt_candidates=0 if one.echo is None else one.candidates,
-                deliver=partial(later, self._put, index),
+                one.prompt_ids, 1 if most == 0 else most, one.sampling, one.body.stop or (),
+                one.end_ids, one.begins_text, candidates, mask=one.mask,
+                time_limit=_ANSWER_SECONDS, deliver=partial(later, self._put, index),
+                prompt_candidates=0 if one.echo is None else candidates,
             )  # fmt: skip
             ends.callback(one.request.cancel)
 
@@ -72,46 +72,42 @@ class Run:
             item = RequestError(408, "the client reads too slowly", None, "too_slow")
         self._items.put_nowait((index, item))
 
-    async def _batches(self) -> AsyncIterator[list[tuple[int, Step]]]:
-        """Yield the steps that there are, with the number of the answer, until all are over."""
+    async def _steps(self) -> AsyncIterator[tuple[int, Step]]:
+        """Yield all steps, each with the number of its answer."""
         left = len(self._answers)
         while left:
-            batch, items = list[tuple[int, Step]](), [await self._items.get()]
-            while not self._items.empty():
-                items.append(self._items.get_nowait())
-            for index, item in items:
-                if isinstance(item, Exception):
-                    raise item
-                batch.append((index, item))
-                left -= item.stop_reason is not None
-            yield batch
+            index, item = await self._items.get()
+            if isinstance(item, Exception):
+                raise item
+            left -= item.stop_reason is not None
+            yield index, item
         self._service.insides.remember(self._head["id"], self._answers[0])
 
     async def whole(self) -> Chunk:
         """Return a response that is not streamed."""
         steps = [list[Step]() for _ in self._answers]
-        async for batch in self._batches():
-            for index, step in batch:
-                steps[index].append(step)
+        async for index, step in self._steps():
+            steps[index].append(step)
         choices = [{"index": at} | one.choice(*steps[at]) for at, one in enumerate(self._answers)]
         return self._head | {"choices": choices, "usage": self._usage()}
 
     async def events(self, includes_usage: bool) -> AsyncIterator[bytes]:
-        """Yield the events of a stream, the first one empty when there is a step; an error last."""
+        """Yield an empty event when there is a step, then the events; an error is the last one."""
         usage = {"usage": None} if includes_usage else {}
 
         def event(index: int, choice: Chunk) -> bytes:
             return _event(self._head | {"choices": [{"index": index} | choice]} | usage)
 
-        batches, answers = self._batches(), self._answers
-        batch: list[tuple[int, Step]] | None = await anext(batches)
+        steps, answers = self._steps(), self._answers
+        index, step = await anext(steps)
         yield b""
         try:
-            for index, one in enumerate(answers):
-                yield b"".join(event(index, choice) for choice in one.beginning)
-            while batch is not None:
-                yield b"".join(event(index, answers[index].chunk(step)) for index, step in batch)
-                batch = await anext(batches, None)
+            for number, one in enumerate(answers):
+                for choice in one.beginning:
+                    yield event(number, choice)
+            yield event(index, answers[index].chunk(step))
+            async for index, step in steps:
+                yield event(index, answers[index].chunk(step))
             if includes_usage:
                 yield _event(self._head | {"choices": [], "usage": self._usage()})
             yield b"data: [DONE]\n\n"
@@ -123,7 +119,7 @@ class Run:
         # The first answer reads the prompt, the others find it.
         stats = {id(one.prompt_ids): one.request.stats for one in reversed(self._answers)}.values()
         asked = sum(one.prompt_tokens for one in stats)
-        made = sum(len(one.ids) for one in self._answers if one.most_tokens != 0)
+        made = sum(len(one.ids) for one in self._answers if one.body.max_tokens != 0)
         return {
             "prompt_tokens": asked,
             "completion_tokens": made,

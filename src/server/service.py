@@ -121,7 +121,7 @@ class Service(Collector):
             raise RequestError(400, "Host: expected an address or a name of this server", "Host")
         kind, _, key = request.headers.get("authorization", "").partition(" ")
         sent = key.strip().encode("utf-8", "replace") if kind.lower() == "bearer" else b""
-        # A page of the explorer has a name that nobody can guess, and no script that sends a key.
+        # No script sends the key for a page of the explorer, whose name nobody can guess.
         is_open = path in ("/", "/health") or path.startswith("/explorer/")
         if not (is_open or self._key is None or hmac.compare_digest(sent, self._key)):
             message = "Authorization: expected Bearer and the server's key"
@@ -165,15 +165,12 @@ class Service(Collector):
             many, must = body.parallel_tool_calls, body.tool_choice not in (None, "auto")
             calls = grammar_of_calls(style, callable_ones, must, many is not False)
         ids = encode_chat(self.tokenizer, messages, chat_format=name, tools=tools)
+        top = (body.top_logprobs or 0) if body.logprobs else None
+        opened = chat.opens_thought if body.response_format is None else None
         return [
-            ChatAnswer(
-                tokenizer=self.tokenizer, prompt_ids=ids, most_tokens=body.max_tokens,
-                sampling=sampling, stop=body.stop or (), alternatives=body.alternatives, mask=mask,
-                end_ids=self.end_ids, style=style,
-                opened=chat.opens_thought if body.response_format is None else None,
-            )
+            ChatAnswer(self.tokenizer, ids, sampling, mask, body, top, self.end_ids, opened, style)
             for sampling, mask in self._draws(body, calls)
-        ]  # fmt: skip
+        ]
 
     def text_answers(self, body: CompletionBody) -> list[Answer]:
         """Return what a body asks for."""
@@ -185,14 +182,11 @@ class Service(Collector):
                 ids = self.tokenizer.encode(prompt, bos=begins, eos=False)
             else:
                 ids, text = prompt, self.tokenizer.decode(prompt)
+            echo = text if body.echo else None
             made += [
-                TextAnswer(
-                    tokenizer=self.tokenizer, prompt_ids=ids, most_tokens=body.max_tokens,
-                    sampling=sampling, stop=body.stop or (), alternatives=body.logprobs, mask=mask,
-                    echo=text if body.echo else None,
-                )
+                TextAnswer(self.tokenizer, ids, sampling, mask, body, body.logprobs, echo)
                 for sampling, mask in self._draws(body)
-            ]  # fmt: skip
+            ]
         return made
 
     def _check_length(self, text: str, param: str, least: int = 0) -> None:

@@ -32,9 +32,9 @@ def listen(host: str, port: int) -> socket.socket:
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        is_6 = family == socket.AF_INET6  # a machine's address of version 4 reaches `::` too
-        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=is_6)
+        family, *_, address = found[0]
+        both = family == socket.AF_INET6  # addresses of version 4 reach `::` too
+        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         reason = error.strerror or error
         raise ServerError(f"{host}:{port}: expected a free address, got: {reason}") from None
@@ -54,9 +54,7 @@ def serve(service: Service, listener: socket.socket, ready: Callable[[], object]
     Returns:
         The number of the signal.
     """
-    for name in ("uvicorn.error", "uvicorn.access", "asyncio"):
-        logging.getLogger(name).addHandler(logging.NullHandler())
-        logging.getLogger(name).propagate = False
+    logging.disable()  # what goes wrong is told by `service.log`
     server = _Server(service, ready)
     try:
         server.run([listener])
