@@ -140,24 +140,16 @@ class ModelArgs:
     @property
     def sizes(self) -> dict[str, int]:
         """Return the sizes by the letters of the legend."""
-        return {
-            "D": self.dim,
-            "H": self.n_heads,
-            "K": self.n_kv_heads,
-            "G": self.group_size,
-            "h": self.head_dim,
-            "F": self.ffn_dim,
-            "V": self.vocab_size,
-            "L": self.n_layers,
-        }
+        of_heads = (self.n_heads, self.n_kv_heads, self.group_size, self.head_dim)
+        sizes = (self.dim, *of_heads, self.ffn_dim, self.vocab_size, self.n_layers)
+        return dict(zip("DHKGhFVL", sizes, strict=True))
 
     @property
     def tensor_sizes(self) -> dict[str, int]:
         """Return the sizes of tensors that are known, by the letters of `checkpoint/names.py`."""
         Hh, Kh = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
-        sizes = {"D": self.dim, "Hh": Hh, "Kh": Kh, "h": self.head_dim}
-        sizes |= {"F": self.ffn_dim, "V": self.vocab_size}
-        return {letter: size for letter, size in sizes.items() if size}
+        known = {letter: size for letter, size in self.sizes.items() if letter in "DhFV"}
+        return {letter: size for letter, size in (known | {"Hh": Hh, "Kh": Kh}).items() if size}
 
     @property
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -167,14 +159,7 @@ class ModelArgs:
 
 
 def args_from_params(params: Mapping[str, object]) -> ModelArgs:
-    """Read the sizes and constants of a model in Meta's layout.
-
-    Args:
-        params: The content of `params.json`, keys and values checked.
-
-    Raises:
-        ModelConfigError: The parts contradict each other.
-    """
+    """Read a `params.json` of checked keys; raise ModelConfigError where its parts contradict."""
     dim, n_layers, n_heads = (value_of(params, key, 0) for key in ("dim", "n_layers", "n_heads"))
     theta = float(value_of(params, "rope_theta", DEFAULT_ROPE_THETA))
     scaled = value_of(params, "use_scaled_rope", False)
@@ -200,28 +185,21 @@ def args_from_params(params: Mapping[str, object]) -> ModelArgs:
 def feed_forward_dim(params: Mapping[str, object]) -> int | None:
     """Compute F as Meta does: 2/3 of 4 D, times the multiplier, rounded up to `multiple_of`.
 
-    Args:
-        params: The content of `params.json`, keys and values checked.
-
-    Returns:
-        The size, or None without `multiple_of`; then only the tensors show it.
+    Without `multiple_of` it is None: only the tensors show it.
     """
     multiple_of = value_of(params, "multiple_of", 0)
     if not multiple_of:
         return None
     dim, multiplier = value_of(params, "dim", 0), value_of(params, "ffn_dim_multiplier", 1)
     hidden = int(multiplier * int(2 * (4 * dim) / 3))
-    return multiple_of * ((hidden + multiple_of - 1) // multiple_of)
+    return multiple_of * -(-hidden // multiple_of)
 
 
 def args_from_config(config: HuggingFaceConfig) -> ModelArgs:
-    """Read the sizes and constants of a model in Hugging Face's layout.
+    """Read a `config.json` of checked keys; raise ModelConfigError where its parts contradict.
 
     Where a key is absent, the default is that of the family in transformers, or here that of its
     `LlamaConfig`; the sizes have none, because a guessed size helps nobody.
-
-    Raises:
-        ModelConfigError: The parts contradict each other.
     """
     given, kind = config.values, str(config.values["model_type"])
     dim, n_heads = value_of(given, "hidden_size", 0), value_of(given, "num_attention_heads", 0)
@@ -273,26 +251,18 @@ def _rope_scaling(config: HuggingFaceConfig) -> RopeScaling | LinearRopeScaling 
 
 
 def args_from_gguf(config: "GgufConfig", tensors: "Mapping[str, GgufTensor]") -> ModelArgs:
-    """Read the sizes and constants of a model in a GGUF file.
+    """Read the checked keys of a GGUF file; raise ModelConfigError where its parts contradict.
 
-    Args:
-        config: Its keys, checked.
-        tensors: Its tensors by their names in the file; no bytes of them are read. They tell the
-            biases and the dtype.
-
-    Raises:
-        ModelConfigError: The parts contradict each other.
+    The tensors, by their names in the file, tell the biases and the dtype; no bytes are read.
     """
     from ..checkpoint.gguf_config import ARCHITECTURES, GRANITE_SCALES
 
     given = config.given
     n_layers, n_heads = (value_of(given, k, 0) for k in ("block_count", "attention.head_count"))
     parts = FAMILY_PARTS.get(config.architecture, LLAMA_PARTS)
-    names = gguf_names(n_layers, parts)
-    dtypes = {ours: tensors[name].dtype for name, ours in names if name in tensors}
-    table = tensors.get(next(name for name, _ in gguf_names(0)))
-    in_layer_0 = [ours for name, ours in gguf_names(1, LayerParts(_MATRICES)) if name in tensors]
-    biases = tuple(key.split(".")[-2] for key in in_layer_0 if key.endswith(".bias"))
+    names = gguf_names(n_layers, replace(parts, biases=_MATRICES))
+    known = {ours: tensors[name] for name, ours in names if name in tensors}
+    biases = tuple(m for m in _MATRICES if any(key.endswith(f".{m}.bias") for key in known))
     every = 4 if config.architecture == "smollm3" else n_layers + 1  # no key of the file says it
     scales = {key: float(value_of(given, key, 0.0)) for key in GRANITE_SCALES}
     return ModelArgs(
@@ -302,12 +272,14 @@ def args_from_gguf(config: "GgufConfig", tensors: "Mapping[str, GgufTensor]") ->
         n_kv_heads=value_of(given, "attention.head_count_kv", n_heads),
         head_dim=config.head_dim,
         ffn_dim=value_of(given, "feed_forward_length", 0),
-        vocab_size=value_of(given, "vocab_size", 0 if table is None else table.shape[0]),
+        vocab_size=value_of(
+            given, "vocab_size", known[EMBEDDINGS].shape[0] if EMBEDDINGS in known else 0
+        ),
         norm_eps=float(value_of(given, "attention.layer_norm_rms_epsilon", 0.0)),
         rope_theta=config.rope_theta,
         rope_scaling=LinearRopeScaling(config.rope_factor) if config.rope_factor != 1.0 else None,
         max_context_length=value_of(given, "context_length", 0),
-        dtype=activation_dtype(dtypes),
+        dtype=activation_dtype({key: tensor.dtype for key, tensor in known.items()}),
         rope_pairs=ARCHITECTURES[config.architecture],
         parts=replace(parts, biases=biases),
         layers_without_rope=tuple(range(every - 1, n_layers, every)),
@@ -321,19 +293,14 @@ def args_from_gguf(config: "GgufConfig", tensors: "Mapping[str, GgufTensor]") ->
 def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:
     """Replace the factor of a scaled RoPE; None leaves it.
 
-    Raises:
-        ModelConfigError: RoPE is not scaled, or the factor is out of its range.
+    Raise ModelConfigError where RoPE is not scaled by one, or the factor is out of its range.
     """
     if factor is None:
         return args
-    if args.rope_scaling is None:
+    if args.rope_scaling is None or isinstance(args.rope_scaling, RopeFactors):
+        found = "one without" if args.rope_scaling is None else "a factor for each frequency"
         raise ModelConfigError(
-            "rope_scaling_factor: expected a model whose RoPE is scaled, got one without"
-        )
-    if isinstance(args.rope_scaling, RopeFactors):
-        raise ModelConfigError(
-            "rope_scaling_factor: expected a model whose RoPE is scaled by one factor, got a GGUF "
-            "file with a factor for each frequency"
+            f"rope_scaling_factor: expected a model whose RoPE is scaled by one factor, got {found}"
         )
     if not 1.0 <= factor <= _LARGEST_ROPE_FACTOR:  # NaN is in no range
         raise ModelConfigError(
@@ -343,19 +310,12 @@ def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:
 
 
 def activation_dtype(dtypes: Mapping[str, ml.DType | ml.BlockDType]) -> ml.DType:
-    """Return the dtype of the activations that goes with the matrices of a model.
+    """Return the dtype of the activations: the one in which products with the matrices run.
 
-    It is the one in which products with them run. All plain matrices must have the same dtype; but
-    the embedding table may be bfloat16 beside 8-bit floats, and bfloat16, float16 and float32 go
-    together, with float32.
-    Quantized matrices go with any, and where all are quantized it is bfloat16.
-
-    Args:
-        dtypes: The dtype of each tensor by checkpoint key.
-
-    Raises:
-        ModelConfigError: The matrices have several dtypes, or one that has no products; or a
-            vector has one that does not go with activations.
+    All plain matrices must have the same dtype; but the embedding table may be bfloat16 beside
+    8-bit floats, and bfloat16, float16 and float32 go together, with float32. Quantized matrices
+    go with any, and where all are quantized it is bfloat16. Raise ModelConfigError otherwise, and
+    for a vector whose dtype does not go with activations.
     """
     for name, each in dtypes.items():
         if each not in _VECTOR_DTYPES and not is_matrix(name) and not is_harmless(name):

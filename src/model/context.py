@@ -38,13 +38,10 @@ class InferenceContext:
                 f"[context] attention must be one of {', '.join(ATTENTIONS)}: "
                 f"got {ascii(attention)[:80]}"
             )
-        _check_length(args, sequence_length)
-        self.args = args
-        self.sequence_length = sequence_length
-        self.attention = attention
-        self.is_eager = attention == "eager"
+        self.caches, self.frequencies = _allocated(args, sequence_length)
+        self.args, self.sequence_length = args, sequence_length
+        self.attention, self.is_eager = attention, attention == "eager"
         self.length = 0
-        self.caches, self.frequencies = _allocated(args, sequence_length, sequence_length)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute, unless the kernels would then read or write outside of the cache.
@@ -125,10 +122,8 @@ class SharedContext:
     """
 
     def __init__(self, args: ModelArgs, sequence_length: int, blocks: int) -> None:
-        _check_length(args, sequence_length)
+        self.caches, self.frequencies = _allocated(args, sequence_length, blocks)
         self.args, self.sequence_length, self.blocks = args, sequence_length, blocks
-        positions = blocks * ml.BLOCK_POSITIONS
-        self.caches, self.frequencies = _allocated(args, positions, sequence_length)
         self.copies: list[tuple[int, int]] = []
 
     def copy_block(self, source: int, target: int) -> None:
@@ -180,26 +175,26 @@ class BatchContext:
         return ml.get_rows(x, self._rows)
 
 
-def _check_length(args: ModelArgs, sequence_length: int) -> None:
+def _allocated(
+    args: ModelArgs, sequence_length: int, blocks: int | None = None
+) -> tuple[tuple[ml.KeyValueCache, ...], ml.Tensor]:
+    """Return a cache for each layer, and the rotary table of a sequence.
+
+    The caches hold one sequence, or some blocks of several.
+    """
     longest = args.max_context_length
     if type(sequence_length) is not int or not 1 <= sequence_length <= longest:
         raise ModelError(
             "[context] sequence_length must be a whole number from 1 to the model's longest "
             f"context {longest}: got {ascii(sequence_length)[:80]}"
         )
-
-
-def _allocated(
-    args: ModelArgs, positions: int, sequence_length: int
-) -> tuple[tuple[ml.KeyValueCache, ...], ml.Tensor]:
-    """Return a cache of some positions for each layer, and the rotary table of a sequence."""
+    positions = sequence_length if blocks is None else blocks * ml.BLOCK_POSITIONS
     MemoryForecast(args, positions, free=memory.available_memory()).check()
     sizes = (positions, args.n_kv_heads, args.head_dim)
     try:
         caches = tuple(ml.KeyValueCache(*sizes, args.dtype) for _ in range(args.n_layers))
         return caches, rotary_frequencies(args, sequence_length)
     except (MemoryError, ml.TensorError) as error:
-        raise NotEnoughMemoryError(
-            f"memory: expected {kv_cache_bytes(args, positions)} bytes for the KV "
-            "cache, got a refusal from the system"
-        ) from error
+        nbytes = kv_cache_bytes(args, positions)
+        text = f"memory: expected {nbytes} bytes for the KV cache, got a refusal from the system"
+        raise NotEnoughMemoryError(text) from error

@@ -56,7 +56,16 @@ def read_model_files(path: str | Path | None) -> ModelFiles:
     found = find_model_directory(top)
     try:
         if found.layout == "GGUF":
-            return _read_gguf_header(found)
+            from ..checkpoint.gguf_config import read_gguf_config
+
+            first, keys = found.gguf_parts[0], found.gguf_parts[0].keys
+            tensors = {name: t for part in found.gguf_parts for name, t in part.tensors.items()}
+            args = args_from_gguf(read_gguf_config(first), tensors)
+            template = keys.get(CHAT_TEMPLATE_KEY)
+            if template is not None and not isinstance(template, str):
+                text = f"key '{CHAT_TEMPLATE_KEY}': expected a string, got {described(template)}"
+                raise CheckpointError(f"{first.label}: {text}")
+            return ModelFiles(found, found.path, args, keys, chat_template=template)
         if found.layout == "Meta":
             params = read_params(found.path / "params.json")
             return ModelFiles(found, top, args_from_params(params), params)
@@ -74,18 +83,3 @@ def read_model_files(path: str | Path | None) -> ModelFiles:
         )
     except ModelConfigError as error:
         raise ModelConfigError(f"{label_of(found.path)}: {error}") from None
-
-
-def _read_gguf_header(found: ModelDirectory) -> ModelFiles:
-    """Read the keys of a GGUF file into the form that directories have."""
-    from ..checkpoint.gguf_config import read_gguf_config
-
-    parts = found.gguf_parts
-    tensors = {name: entry for part in parts for name, entry in part.tensors.items()}
-    args = args_from_gguf(read_gguf_config(parts[0]), tensors)
-    keys = parts[0].keys
-    template = keys.get(CHAT_TEMPLATE_KEY)
-    if template is not None and not isinstance(template, str):
-        text = f"key '{CHAT_TEMPLATE_KEY}': expected a string, got {described(template)}"
-        raise CheckpointError(f"{parts[0].label}: {text}")
-    return ModelFiles(found, found.path, args, keys, chat_template=template)

@@ -25,12 +25,10 @@ def kv_cache_bytes(args: ModelArgs, sequence_length: int) -> int:
 
 
 def context_bytes(args: ModelArgs, sequence_length: int) -> dict[str, int]:
-    """Return the bytes that a context takes and that running it takes, each with what they are.
-
-    The intermediate results are those of a chunk of the prompt, an estimate: the stream, its norm
-    and what is added; gate, up and hidden, packed too. The rotary table is made in chunks of the
-    same length before there are any, which takes less: 24 h bytes for each position.
-    """
+    """Return the bytes that a context takes and that running it takes, each with what they are."""
+    # The intermediate results are those of a chunk of the prompt, an estimate: the stream, its norm
+    # and what is added; gate, up and hidden, packed too. The rotary table is made in chunks of the
+    # same length before there are any, which takes less: 24 h bytes for each position.
     rows = min(sequence_length, PREFILL_CHUNK)
     return {
         f"keys and values (2 * {args.n_layers} layers * {sequence_length} positions * "
@@ -104,17 +102,12 @@ class MemoryForecast:
 
 
 def check_float32_copy_fits(parameter_count: int) -> None:
-    """Refuse a float32 copy of all weights that the memory cannot hold.
-
-    Raises:
-        NotEnoughMemoryError: The copy, and PyTorch beside it, need more than is available.
-    """
+    """Raise NotEnoughMemoryError where a float32 copy of all weights, and PyTorch, do not fit."""
     arithmetic = (
-        f"a float32 copy in transformers ({parameter_count} weights * {ml.float32.itemsize} bytes "
+        f"a float32 copy in transformers ({parameter_count} weights * 4 bytes "
         f"+ {readable_bytes(_PYTORCH_BYTES)} for PyTorch)"
     )
-    needed = parameter_count * ml.float32.itemsize + _PYTORCH_BYTES
-    shortage = memory.memory_shortage(needed, arithmetic)
+    shortage = memory.memory_shortage(parameter_count * 4 + _PYTORCH_BYTES, arithmetic)
     if shortage is not None:
         raise NotEnoughMemoryError(shortage)
 
@@ -150,14 +143,9 @@ def forecast_memory(
         copied_as = f"weights in {quantize}"
         if is_merged:  # the embedding table and one matrix at a time are copied too
             copied += 2 * args.vocab_size * args.dim * ml.bfloat16.itemsize
-    return MemoryForecast(
-        args=args,
-        positions=min(args.max_context_length, most) if positions is None else positions,
-        mapped=0 if is_merged else nbytes,
-        copied=copied,
-        copied_as=copied_as,
-        free=memory.available_memory(),
-    )
+    length = min(args.max_context_length, most) if positions is None else positions
+    mapped, free = (0 if is_merged else nbytes), memory.available_memory()
+    return MemoryForecast(args, length, mapped, copied, copied_as, free)
 
 
 def _estimated(args: ModelArgs, nbytes: int) -> ModelArgs:

@@ -154,14 +154,7 @@ class LlamaAttention:
     ) -> ml.Tensor:
         """Do what `ml.attention` does, with one op per stage.
 
-        Args:
-            xq: Rotated queries [T, H, h].
-            cache: The layer's keys and values; the new ones have been written.
-            start_pos: Position of the first new token.
-            mask: As in `forward`.
-
-        Returns:
-            The weighted sums of the values [T, H, h].
+        The new keys and values have been written. Queries and result are [T, H, h].
         """
         keys, values = ml.read_cache(cache, 0, start_pos + xq.shape[0])  # [S, K, h]
 

@@ -19,7 +19,7 @@ from ..checkpoint.names import is_harmless
 from ..memory import readable_bytes
 from ..ml.errors import declared_lack_of_memory
 from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
-from ..untrusted import label_of
+from ..untrusted import label_of, some_of
 from .args import ModelArgs, RopeFactors, activation_dtype, with_rope_factor
 from .errors import ModelConfigError, NotEnoughMemoryError
 from .files import ModelFiles, read_model_files
@@ -29,7 +29,6 @@ from .quantization import OUTPUT, QuantizationProgress, quantization_of, quantiz
 if TYPE_CHECKING:
     from .ranks import Ranks
 
-_MOST_UNUSED_SHOWN = 5
 _SAYS_FACTOR = {"Meta": "the sizes", "Hugging Face": "config.json", "GGUF": "rope.scaling.factor"}
 
 
@@ -81,14 +80,14 @@ class Model:
     @property
     def description(self) -> str:
         """Return one line for people: where from, which format, how large, what was decided."""
+        args, checkpoint = self.args, self.checkpoint
         parts = (
-            f"{self.source_directory} ({self.checkpoint.source_format})",
-            f"{self.parameter_count / 1e6:.1f} M parameters, {self.args.n_layers} layers, "
-            f"D {self.args.dim}, {self.args.n_heads}/{self.args.n_kv_heads} heads",
-            f"{readable_bytes(self.checkpoint.mapped_bytes)} mapped",
-            *self.notes,
+            f"{self.source_directory} ({checkpoint.source_format})",
+            f"{self.parameter_count / 1e6:.1f} M parameters, {args.n_layers} layers, D {args.dim}, "
+            f"{args.n_heads}/{args.n_kv_heads} heads",
+            f"{readable_bytes(checkpoint.mapped_bytes)} mapped",
         )
-        return "; ".join(parts)
+        return "; ".join((*parts, *self.notes))
 
 
 @declared_lack_of_memory("load_model", NotEnoughMemoryError)
@@ -136,8 +135,13 @@ def load_model(
             checkpoint.replace_tensors(dict(quantize_weights(checkpoint.tensors, dtype, progress)))
         tokenizer = find_tokenizer(files)
         if tokenizer is not None:
-            _check_vocabulary(tokenizer.vocab_size, args.vocab_size, files.directory.layout)
-            tokenizer = tokenizer.padded_to(args.vocab_size)
+            tokens, rows = tokenizer.vocab_size, args.vocab_size
+            # Other layouts may have more rows than tokens: training pads them to a round number.
+            most = "" if files.directory.layout == "Meta" else "at most "
+            if tokens > rows or (tokens < rows and not most):
+                expected = f"expected {most}the model's {rows} tokens"
+                raise ModelConfigError(f"tokenizer: {expected}, got {tokens}")
+            tokenizer = tokenizer.padded_to(rows)
         counted = {name for name in checkpoint.tensors if not is_harmless(name)}
         if tied:  # it is counted with the embeddings
             counted.discard(OUTPUT)
@@ -164,25 +168,14 @@ def load_model(
 
 def open_checkpoint(files: ModelFiles, one_by_one: bool = False) -> Checkpoint:
     """Open the weights of a model directory; `one_by_one` merges a tensor when it is looked up."""
-    directory, args = files.directory, files.args
-    if directory.layout == "Meta":
-        return open_meta_checkpoint(directory, args.n_layers, args.tensor_sizes, one_by_one)
-    if directory.layout == "GGUF":
-        return open_gguf_checkpoint(
-            directory,
-            args.n_layers,
-            args.tensor_sizes,
-            head_dim=args.head_dim,
-            layer_parts=args.parts,
-        )
-    return open_hugging_face_checkpoint(
-        directory,
-        args.n_layers,
-        args.tensor_sizes,
-        parts=args.parts,
-        tied=files.tied,
-        quantization=None if files.quantization is None else files.quantization.kind,
-    )
+    args, stored = files.args, files.quantization
+    what = files.directory, args.n_layers, args.tensor_sizes
+    if files.directory.layout == "Meta":
+        return open_meta_checkpoint(*what, one_by_one)
+    if files.directory.layout == "GGUF":
+        return open_gguf_checkpoint(*what, head_dim=args.head_dim, layer_parts=args.parts)
+    kind = None if stored is None else stored.kind
+    return open_hugging_face_checkpoint(*what, parts=args.parts, tied=files.tied, quantization=kind)
 
 
 def checkpoint_args(
@@ -208,8 +201,7 @@ def stored_quantization(files: ModelFiles, checkpoint: Checkpoint) -> str | None
 
 def check_not_quantized(files: ModelFiles, checkpoint: Checkpoint) -> None:
     """Refuse to quantize what is quantized in its files."""
-    stored = stored_quantization(files, checkpoint)
-    if stored is not None:
+    if stored := stored_quantization(files, checkpoint):
         text = f"plain weights, got a model that is quantized already ({stored})"
         raise ModelConfigError(f"quantize: expected {text}")
 
@@ -219,13 +211,13 @@ def _notes(
 ) -> tuple[str, ...]:
     """Say what the files left open or settled in an unusual way, and how it was decided."""
     notes = []
-    if isinstance(args.rope_scaling, RopeFactors):
-        factors = args.rope_scaling.factors
-        low, high = f"{min(factors):g}", f"{max(factors):g}"
-        notes.append(f"RoPE frequencies divided by factors {low} to {high} by rope_freqs.weight")
-    elif args.rope_scaling is not None:
+    scaling = args.rope_scaling
+    if isinstance(scaling, RopeFactors):
+        span = f"{min(scaling.factors):g} to {max(scaling.factors):g}"
+        notes.append(f"RoPE frequencies divided by factors {span} by rope_freqs.weight")
+    elif scaling is not None:
         why = "override" if overridden else _SAYS_FACTOR[files.directory.layout]
-        notes.append(f"RoPE scaling factor {args.rope_scaling.factor:g} by {why}")
+        notes.append(f"RoPE scaling factor {scaling.factor:g} by {why}")
     if tied:
         copy = ", and a quantized copy" if OUTPUT in checkpoint.tensors else ""
         notes.append(f"output tied to tok_embeddings{copy}")
@@ -244,17 +236,12 @@ def _notes(
     if checkpoint.copied:
         notes.append(f"{len(checkpoint.copied)} tensors copied, which are misaligned in their file")
     if checkpoint.unused:
-        more = len(checkpoint.unused) - _MOST_UNUSED_SHOWN
-        names = ", ".join(checkpoint.unused[:_MOST_UNUSED_SHOWN])
-        notes.append(f"not used: {names}{f' and {more} more' if more > 0 else ''}")
+        notes.append(f"not used: {some_of(checkpoint.unused, str)}")
     return tuple(notes)
 
 
 def find_tokenizer(files: ModelFiles) -> Tokenizer | None:
-    """Load the tokenizer beside the weights, or one level up where `original/` has none.
-
-    A GGUF file has its own.
-    """
+    """Load the tokenizer of a GGUF file; or that beside the weights, or else beside `original/`."""
     if files.directory.layout == "GGUF":
         from ..tokenizer.gguf_keys import gguf_tokenizer  # with the readers of Hugging Face's files
 
@@ -263,14 +250,3 @@ def find_tokenizer(files: ModelFiles) -> Tokenizer | None:
         with contextlib.suppress(TokenizerNotFoundError):
             return load_tokenizer(place)
     return None
-
-
-def _check_vocabulary(tokens: int, rows: int, layout: str) -> None:
-    """Compare a tokenizer with the rows of the embeddings.
-
-    Meta's have the same number. Others may have more rows than tokens, because training pads them
-    to a round number.
-    """
-    most = "" if layout == "Meta" else "at most "
-    if tokens > rows or (tokens < rows and not most):
-        raise ModelConfigError(f"tokenizer: expected {most}the model's {rows} tokens, got {tokens}")

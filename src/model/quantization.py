@@ -9,6 +9,7 @@ asked to; `tests/bench/quality.py` measures what either costs.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from .. import ml
 from ..checkpoint.names import is_matrix
@@ -24,11 +25,7 @@ QuantizationProgress = Callable[[int, int], None]
 
 
 def quantization_of(name: str) -> ml.BlockDType:
-    """Return the dtype that a name of the command line means.
-
-    Raises:
-        ModelError: There is none of this name.
-    """
+    """Return the dtype that a name of the command line means, or raise ModelError."""
     if name not in QUANTIZATIONS:
         raise ModelError(
             f"[quantize] quantize must be one of {', '.join(QUANTIZATIONS)}: got {ascii(name)[:80]}"
@@ -37,12 +34,7 @@ def quantization_of(name: str) -> ml.BlockDType:
 
 
 def dtype_in_model(name: str, dtype: ml.BlockDType | None) -> ml.BlockDType | None:
-    """Return what a weight is quantized into, or None where it stays as it is.
-
-    Args:
-        name: Its checkpoint key.
-        dtype: What matrices become; None where all weights stay.
-    """
+    """Return what the weight of a checkpoint key is quantized into; None where it stays."""
     return dtype if is_matrix(name) and name != EMBEDDINGS else None
 
 
@@ -60,42 +52,31 @@ def quantize_weights(
     progress: QuantizationProgress | None = None,
     prepare: Callable[[str, ml.Tensor], ml.Tensor] | None = None,
 ) -> Iterator[tuple[str, ml.Weight]]:
-    """Yield the weights of a quantized model by checkpoint key, one after the other.
+    """Yield the weights of a quantized model by checkpoint key, each prepared before.
 
     Beside what is yielded, no more than one weight is held at any time, and none that is mapped.
-
-    Args:
-        tensors: The plain weights by checkpoint key.
-        dtype: What matrices become; None where all weights stay.
-        progress: Called before each matrix and after the last.
-        prepare: Changes a weight before it is quantized.
-
-    Raises:
-        ModelError: A weight has elements that are NaN or infinite.
+    Raise ModelError for a weight with elements that are NaN or infinite.
     """
     sources = sources_of(tensors, dtype)
     done, total = 0, sum(dtype_in_model(name, dtype) is not None for name in sources)
     for name, source in sources.items():
-        into = dtype_in_model(name, dtype)
-        if into is not None and progress is not None:
-            progress(done, total)
-        weight = tensors[source]
-        assert isinstance(weight, ml.Tensor)
+        weight: Any = tensors[source]
         if prepare is not None:
             weight = prepare(name, weight)
-        yield name, weight if into is None else _quantized(name, weight, into)
-        done += into is not None
+        into = dtype_in_model(name, dtype)
+        if into is not None:
+            if progress is not None:
+                progress(done, total)
+            try:
+                weight = ml.quantize(weight, into).with_name(name)
+            except ml.TensorMemoryError:
+                raise
+            except ml.TensorError as error:
+                raise ModelError(f"tensor {ascii(name)[:80]}: {error}") from None
+            done += 1
+        yield name, weight
     if dtype is not None and progress is not None:
         progress(total, total)
-
-
-def _quantized(name: str, weight: ml.Tensor, dtype: ml.BlockDType) -> ml.QuantizedTensor:
-    try:
-        return ml.quantize(weight, dtype).with_name(name)
-    except ml.TensorMemoryError:
-        raise
-    except ml.TensorError as error:
-        raise ModelError(f"tensor {ascii(name)[:80]}: {error}") from None
 
 
 def quantized_model_bytes(args: ModelArgs, dtype: ml.BlockDType) -> int:

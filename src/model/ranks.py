@@ -134,10 +134,11 @@ class OwnWeights(Mapping[str, ml.Weight]):
             letter, *columns = self._rows[name].sizes
             if columns and name != EMBEDDINGS:
                 # Blocks reach over the ends of rows; no rank owns a part of one.
-                block = into.block_size if into else 1
-                weight = None if self.table_is_split else weights[source]
+                weight, block = None if self.table_is_split else weights[source], 1
                 if isinstance(weight, ml.QuantizedTensor):
                     block = weight.dtype.block_size * (NESTED_BLOCK if weight.nested else 1)
+                elif into:
+                    block = into.block_size
                 unit = block // math.gcd(block, args.tensor_shapes[name][1])
                 units[letter] = math.lcm(units.get(letter, 1), unit)
         self.bounds = bounds_of(args, ranks.size, units)
@@ -216,9 +217,9 @@ class RankedTransformer(LlamaTransformer):
             weakref.finalize(kept, self._dropped.append, self._made)
         made = self._numbers[kept], type(kept), kept.sequence_length, more
         dropped = [self._dropped.pop() for _ in self._dropped[:]]
+        what = dropped, made, ids.numpy(), where, all_positions, *of_batch
         try:
-            what = ids.numpy(), where, all_positions
-            self.ranks.command("forward", dropped, made, *what, *of_batch)
+            self.ranks.command("forward", *what)
             return super().forward(context, ids, start_pos, all_positions)
         except BaseException as error:  # noqa: BLE001 - the others wait in the middle of it
             self.ranks.fail(error)
@@ -242,9 +243,8 @@ class RankedTransformer(LlamaTransformer):
         for old in dropped:
             kept.pop(old, None)
         number, kind, *sizes = made
-        if number not in kept:
-            kept[number] = kind(self.args, *sizes)
-        context: Any = kept[number]
+        context: Any = kept[number] if number in kept else kind(self.args, *sizes)
+        kept[number] = context
         if kind is SharedContext:
             for copy in copies:
                 context.copy_block(*copy)

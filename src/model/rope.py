@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import ml
 from .args import LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
@@ -15,39 +16,31 @@ def inverse_frequencies(
     theta: float,
     scaling: RopeScaling | LinearRopeScaling | RopeFactors | None = None,
 ) -> ml.Tensor:
-    """Return how far each pair of a head rotates per position, in radians.
+    """Return how far each pair of a head rotates per position, in radians: float32 [h/2].
 
     frequency[i] = theta ** (-2 i / h), then scaled: as Llama 3.1 does, all by one factor, or
-    each by one.
-    Computed in float64 and rounded once to float32; in bfloat16 neighbouring positions beyond 256
-    would coincide.
-
-    Returns:
-        float32 [h/2].
+    each by one. Computed in float64 and rounded once to float32; in bfloat16 neighbouring positions
+    beyond 256 would coincide.
     """
     frequencies = _plain_frequencies(head_dim, theta)
     if isinstance(scaling, LinearRopeScaling):
-        frequencies = frequencies / scaling.factor
+        frequencies /= scaling.factor
     elif isinstance(scaling, RopeFactors):
-        frequencies = frequencies / np.array(scaling.factors)
+        frequencies /= np.array(scaling.factors)
     elif scaling is not None:
-        frequencies = np.array([_scaled(float(f), scaling) for f in frequencies])
+        frequencies = np.array([_scaled(f, scaling) for f in frequencies.tolist()])
     return ml.Tensor.from_numpy(frequencies.astype(np.float32), name="inverse_frequencies")
 
 
-def _plain_frequencies(
-    head_dim: int, theta: float
-) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _plain_frequencies(head_dim: int, theta: float) -> npt.NDArray[np.float64]:
     return theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
 
 
 def rope_factors(args: ModelArgs) -> ml.Tensor | None:
-    """Return what divides each frequency, as GGUF files say it, where Llama 3.1's scaling does.
+    """Return what divides each frequency under the scaling of Llama 3.1, as GGUF files say it.
 
-    Of Llama 3.1 8B, 3 of 64 frequencies differ by their last bit after the division.
-
-    Returns:
-        float32 [h/2], or None where frequencies are scaled in another way, or not.
+    float32 [h/2]; None where frequencies are scaled in another way, or not. Of Llama 3.1 8B, 3 of
+    64 frequencies differ by their last bit after the division.
     """
     scaling = args.rope_scaling
     if not isinstance(scaling, RopeScaling):
@@ -73,13 +66,10 @@ def _scaled(frequency: float, scaling: RopeScaling) -> float:
 
 
 def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
-    """Build the table of e^(i * position * frequency) for the positions 0 to length - 1.
+    """Build the table of e^(i * position * frequency): complex64 [length, h/2].
 
     The row of a position does not depend on the length of the table. The table is made in chunks,
     because the float64 numbers between take four times its bytes.
-
-    Returns:
-        complex64 [length, h/2].
 
     Source: meta-llama/llama-models, models/llama3/model.py, `precompute_freqs_cis`.
     """

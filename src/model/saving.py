@@ -54,22 +54,11 @@ def save_quantized(
     rope_scaling_factor: float | None = None,
     progress: QuantizationProgress | None = None,
 ) -> int:
-    """Quantize a model into a new directory; no more than one weight is in memory at a time.
+    """Quantize a plain model into a new directory; return the bytes of the weights.
 
-    Args:
-        path: The directory of the plain model, as for `load_model`.
-        directory: What is written: `config.json`, `model.safetensors` and copies of the files of
-            the tokenizer. It must not exist; its parent must.
-        quantize: "nf4" or "int8", as for `load_model`.
-        rope_scaling_factor: As for `load_model`; it is written into `config.json`.
-        progress: Called with how many of how many matrices are done.
-
-    Returns:
-        The bytes of the weights that were written.
-
-    Raises:
-        SaveError: The directory is there already, or cannot be written; nothing of it is left.
-        ModelError, CheckpointError, TokenizerError: The model cannot be used.
+    Its `config.json` has the overridden factor, and the files of the tokenizer are copied. No more
+    than one weight is in memory at a time. Raise SaveError where the directory is there already, or
+    cannot be written; nothing of it is left then.
     """
     target, dtype = Path(directory), quantization_of(quantize)
     if dtype not in ml.BLOCK_DTYPES:
@@ -119,8 +108,7 @@ def check_room(target: Path, nbytes: int) -> None:
     """Check that the disk has room for `nbytes` bytes."""
     free = shutil.disk_usage(target.absolute().parent).free
     if nbytes > free:
-        text = f"expected {nbytes} bytes of free disk, got {free}"
-        raise SaveError(f"{label_of(target)}: {text}")
+        raise SaveError(f"{label_of(target)}: expected {nbytes} bytes of free disk, got {free}")
 
 
 @contextlib.contextmanager
@@ -156,9 +144,8 @@ def _write_weights(
     """Write all weights into one file, one after the other; return their bytes."""
     for size in (args.dim, args.ffn_dim, args.n_heads * args.head_dim):
         if dtype is ml.int8_block and size % dtype.block_size:
-            raise ModelConfigError(
-                f"save: rows of int8 must be a multiple of {dtype.block_size} long: got {size}"
-            )
+            rule = f"a multiple of {dtype.block_size} long"
+            raise ModelConfigError(f"save: rows of int8 must be {rule}: got {size}")
     names = {ours: theirs for theirs, ours in hugging_face_names(args.n_layers, args.parts)}
     shapes, sources = args.tensor_shapes, sources_of(checkpoint.tensors, dtype)
     plain = {key: each for key, each in checkpoint.dtypes.items() if isinstance(each, ml.DType)}
@@ -195,10 +182,7 @@ def hugging_face_config(
 ) -> dict[str, object]:
     """Return the `config.json` of a model in Meta's layout, whose output may still be tied.
 
-    Args:
-        args: Its sizes.
-        tokenizer: Tells the tokens that begin and end a text; None where there is none.
-        dtype: The name of that of the weights.
+    The tokenizer, if any, tells the tokens that begin and end a text; `dtype` is the weights'.
     """
     config: dict[str, object] = {
         "architectures": ["LlamaForCausalLM"],
@@ -236,13 +220,11 @@ def hugging_face_config(
 def _side_files(places: Sequence[Path]) -> dict[str, bytes]:
     """Read the files of the tokenizer and of the generation, the nearest of each name.
 
-    Raises:
-        ModelError: One is not a regular file, too large, or a link out of the model.
+    Raise ModelError for one that is not a regular file, too large, or a link out of the model.
     """
     found: dict[str, bytes] = {}
     for path in (place / name for place in places for name in _COPIED_FILES):
-        if path.name in found or not os.path.lexists(path):
-            continue
-        target = followed_inside(path, ModelError, *places)
-        found[path.name] = read_whole(target, MAX_FILE_BYTES, ModelError)
+        if path.name not in found and os.path.lexists(path):
+            target = followed_inside(path, ModelError, *places)
+            found[path.name] = read_whole(target, MAX_FILE_BYTES, ModelError)
     return found

@@ -43,23 +43,11 @@ def save_gguf(
     chat_template: str | None = None,
     progress: QuantizationProgress | None = None,
 ) -> int:
-    """Write a model as one GGUF file; no more than one weight is in memory at a time.
+    """Write a plain model as one new GGUF file; return the bytes of the weights.
 
-    Args:
-        path: The directory of the plain model, as for `load_model`.
-        target: The file, which must not exist; its parent must.
-        quantize: "q8_0" or "q4_0", as for `load_model`; None leaves the dtypes of the matrices.
-        rope_scaling_factor: As for `load_model`; what follows from it is written.
-        chat_template: What is written as such, if anything.
-        progress: Called with how many of how many matrices are quantized.
-
-    Returns:
-        The bytes of the weights that were written.
-
-    Raises:
-        SaveError: The file is there already, or cannot be written; nothing of it is left.
-        ModelError, CheckpointError, TokenizerError: The model cannot be used, or the format cannot
-            hold it.
+    No more than one weight is in memory at a time. Raise SaveError where the file is there already,
+    or cannot be written; nothing of it is left then. Raise ModelConfigError where the format cannot
+    hold the model.
     """
     target, dtype = Path(target), None if quantize is None else quantization_of(quantize)
     check_new(target, "file")
@@ -76,7 +64,12 @@ def save_gguf(
         if factors is not None:
             shapes["rope_freqs.weight"] = (ml.float32, factors.shape)
         keys = _keys(name, args, dtype)
-        keys |= _tokenizer_keys(files, args)
+        for place in dict.fromkeys((files.directory.path, files.top)):
+            with contextlib.suppress(TokenizerNotFoundError):
+                keys |= gguf_tokenizer_keys(place, args.vocab_size)
+                break
+        else:
+            keys["tokenizer.ggml.model"] = "no_vocab"
         if chat_template is not None:
             keys[CHAT_TEMPLATE_KEY] = chat_template
         nbytes = sum(nbytes_of(*each) for each in shapes.values())
@@ -123,11 +116,10 @@ def _kind(
     shape: tuple[int, ...],
 ) -> ml.DType | ml.BlockDType:
     """Return what a weight becomes; refuse what the format does not have."""
-    into = dtype_in_model(key, dtype)
-    found = dtypes.get(key) if into is None else into
     if len(shape) == 1:
         return ml.float32
-    assert found is not None, "only a quantized output may be made of another weight"
+    into = dtype_in_model(key, dtype)
+    found = into or dtypes[key]  # only a quantized output is made of another weight
     if found not in TYPE_NUMBERS:
         raise ModelConfigError(f"save: GGUF files do not have {found}, of tensor {key}")
     if into is not None and shape[-1] % into.block_size:
@@ -156,25 +148,13 @@ def _keys(name: str, args: ModelArgs, dtype: ml.BlockDType | None) -> dict[str, 
     if isinstance(args.rope_scaling, LinearRopeScaling):
         values |= {"rope.scaling.type": "linear", "rope.scaling.factor": args.rope_scaling.factor}
     if name == "granite":
-        scales = (
-            args.attention_multiplier or 1 / math.sqrt(args.head_dim),
-            args.embedding_multiplier,
-            args.residual_multiplier,
-            args.logits_scaling,
-        )
-        values |= zip(GRANITE_SCALES, map(float, scales), strict=True)
-    kept = args.dtype.name if dtype is None else dtype.name
+        of_attention = args.attention_multiplier or 1 / math.sqrt(args.head_dim)
+        others = args.embedding_multiplier, args.residual_multiplier, args.logits_scaling
+        values |= zip(GRANITE_SCALES, map(float, (of_attention, *others)), strict=True)
     return {
         "general.architecture": name,
         "general.type": "model",
-        "general.file_type": _FILE_TYPES[kept],
+        "general.file_type": _FILE_TYPES[(dtype or args.dtype).name],
         "general.quantization_version": 2,
         **{f"{name}.{key}": value for key, value in values.items()},
     }
-
-
-def _tokenizer_keys(files: ModelFiles, args: ModelArgs) -> Mapping[str, NewValue]:
-    for place in dict.fromkeys((files.directory.path, files.top)):
-        with contextlib.suppress(TokenizerNotFoundError):
-            return gguf_tokenizer_keys(place, args.vocab_size)
-    return {"tokenizer.ggml.model": "no_vocab"}
