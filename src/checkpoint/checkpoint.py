@@ -180,8 +180,7 @@ def open_hugging_face_checkpoint(
         from the sizes. They, or the parts of quantized ones, are views of the mapped files.
 
     Raises:
-        CheckpointError: Something is missing, damaged, unsupported or contradictory; the text says
-            which file, what was expected and what was found.
+        CheckpointError: As `open_meta_checkpoint`.
     """
     label, files = directory.weights
     names, mapped = dict(hugging_face_names(layers, parts)), list[MappedFile]()
@@ -241,7 +240,7 @@ def open_gguf_checkpoint(
         from the sizes, as views of the mapped files.
 
     Raises:
-        CheckpointError: As `open_hugging_face_checkpoint`.
+        CheckpointError: As `open_meta_checkpoint`.
     """
     parts, mapped = directory.gguf_parts, list[MappedFile]()
     entries = {name: entry for part in parts for name, entry in part.tensors.items()}

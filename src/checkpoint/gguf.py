@@ -56,9 +56,7 @@ _OTHER_TYPES = {
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
     35: "TQ2_0", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
-_SPLIT_RULES = dict.fromkeys(
-    ("split.no", "split.count", "split.tensors.count"), integer_in(0, 1 << 31)
-)
+_SPLIT_RULES = dict.fromkeys(("split.count", "split.tensors.count"), integer_in(0, 1 << 31))
 _PART_NAME = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..untrusted import is_integer, label_of, read_json_object
+from ..untrusted import label_of, read_json_object
 from .errors import CheckpointError, mismatch
 from .packed_weights import QuantizationConfig, read_quantization
 from .params import (
@@ -39,15 +39,12 @@ CONFIG_FILE = "config.json"
 _GENERATION_FILE = "generation_config.json"
 
 _MOST_END_TOKENS = 64
-
-
-def _is_token(value: object) -> bool:
-    return is_integer(value, 0, LARGEST_SIZE - 1)
+_TOKEN = integer_in(0, LARGEST_SIZE - 1)
 
 
 def _is_token_or_tokens(value: object) -> bool:
     tokens = value if isinstance(value, list) else [value]
-    return 0 < len(tokens) <= _MOST_END_TOKENS and all(map(_is_token, tokens))
+    return 0 < len(tokens) <= _MOST_END_TOKENS and all(map(_TOKEN[1], tokens))
 
 
 def _is_off(value: object) -> bool:
@@ -125,7 +122,7 @@ RULES: dict[str, Rule] = {
     "rope_theta": number_in(1, 1e12),
     **dict.fromkeys(("rope_scaling", "rope_parameters", "quantization_config"), OBJECT),
     **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias"), BOOLEAN),
-    "bos_token_id": ("a token id", _is_token),
+    "bos_token_id": _TOKEN,
     "eos_token_id": (f"a token id, or a list of 1 to {_MOST_END_TOKENS}", _is_token_or_tokens),
     # Into how many slices training cut each product; the sum is the same.
     "pretraining_tp": SIZE,

@@ -4,10 +4,9 @@ Eight bytes of header length, a JSON object, and the byte buffer. An entry of th
 `"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}`; offsets count from the
 start of the buffer. `"__metadata__"` is a map of text to text. Every rule of the format is checked.
 
-The file is mapped and each tensor is a view of its bytes there. The format promises no alignment.
-Writers keep that of the elements: they pad the header, and put wide dtypes first. A tensor that is
-misaligned all the same, as in old and hand-made files, is copied to aligned memory, because the
-kernels read whole elements; `Checkpoint.copied` names it.
+The file is mapped and each tensor is a view of its bytes there. The format promises no alignment,
+which writers keep all the same. A tensor that is misaligned, as in old and hand-made files, is
+copied to aligned memory, because the kernels read whole elements; `Checkpoint.copied` names it.
 
 What an index names is opened only if it is in the model's directory: a plain file name, and no
 symbolic link that leads elsewhere, but those of the cache of Hugging Face's hub.
