@@ -90,6 +90,7 @@ def test_an_archive_written_by_zipfile_is_accepted(tmp_path: Path) -> None:
 
 
 WIDE = {"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF}
+LATER = {"flags": 8, "crc": 0} | WIDE
 VALID = {
     "descriptor of 32 bits": described(DESCRIPTOR),
     "descriptor of 64 bits": described(struct.pack("<4sL2Q", b"PK\x07\x08", CRC, 5, 5)),
@@ -99,14 +100,7 @@ VALID = {
     ),
     "zip64 sizes of a record with a descriptor, as PyTorch writes them": [
         Part(b"a/one", b"world!"),
-        Part(
-            b"a/two",
-            b"hello",
-            local={"flags": 8, "crc": 0} | WIDE,
-            central={"flags": 8},
-            local_extra=zip64(5, 0, 41),
-            after=DESCRIPTOR,
-        ),
+        Part(b"a/two", b"hello", LATER, {"flags": 8}, None, zip64(5, 0, 41), after=DESCRIPTOR),
     ],
     "local zip64 sizes beside the same sizes of 32 bits": parts(local_extra=zip64(5, 5)),
     "local zip64 offset alone, as PyTorch writes it beyond 4 GiB": [
