@@ -100,9 +100,7 @@ def test_a_tied_model_needs_no_output_layer_and_another_one_does(directory: Path
 @pytest.mark.parametrize(
     ("key", "count", "module"), [("attention_bias", 4, "self_attn"), ("mlp_bias", 3, "mlp")]
 )
-def test_biases_are_there_exactly_if_the_configuration_says_so(
-    directory: Path, key: str, count: int, module: str
-) -> None:
+def test_biases_are_as_configured(directory: Path, key: str, count: int, module: str) -> None:
     config = CONFIG | {key: True}
     biased = write(directory, config)
     found = [n for n in open_hugging_face(directory).tensors if n.endswith(".bias")]
@@ -297,9 +295,7 @@ PARAMS = {
     ],
     ids=str,
 )
-def test_a_directory_of_a_file_or_shards_is_opened(
-    directory: Path, options: dict[str, Any]
-) -> None:
+def test_a_file_or_shards_are_opened(directory: Path, options: dict[str, Any]) -> None:
     expected = write_random_meta_directory(directory, PARAMS, **options)
     checkpoint = open_meta(directory)
     assert checkpoint.tensors.keys() == expected.keys()
@@ -314,9 +310,7 @@ def test_a_directory_of_a_file_or_shards_is_opened(
 
 
 @pytest.mark.parametrize(("shards", "left"), [(1, 1), (2, 0)])
-def test_a_single_file_stays_mapped_where_shards_are_merged_one_by_one_and_closed(
-    directory: Path, shards: int, left: int
-) -> None:
+def test_only_a_single_file_stays_mapped(directory: Path, shards: int, left: int) -> None:
     """When others take their place, tensors that stay may be in the single file."""
     write_random_meta_directory(directory, PARAMS, shards=shards)
     checkpoint = open_meta(directory, one_by_one=True)

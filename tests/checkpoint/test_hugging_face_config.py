@@ -199,7 +199,7 @@ def test_a_token_beyond_the_vocabulary_is_refused(tmp_path: Path, key: str, besi
     [('{"rms_norm_eps": NaN}', "finite number, got NaN"), (" " * 70_000 + "{}", "at most 65536")],
 )
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
-def test_files_that_are_no_strict_json_are_refused(
+def test_what_is_no_strict_json_is_refused(
     tmp_path: Path, text: str, words: str, name: str
 ) -> None:
     read(tmp_path, CONFIG, {})
@@ -242,7 +242,7 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize(("changes", "rope"), SPELLINGS.values(), ids=SPELLINGS)
-def test_both_spellings_of_the_rotary_embedding_are_read(
+def test_both_spellings_of_rope_are_read(
     tmp_path: Path, changes: dict[str, object], rope: Rope
 ) -> None:
     found = read(tmp_path, without_rope(**changes))
@@ -276,9 +276,7 @@ BAD_ROPES = {
 
 @pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
 @pytest.mark.parametrize(("rope", "words"), BAD_ROPES.values(), ids=BAD_ROPES)
-def test_other_kinds_of_rotary_embedding_are_refused_aloud(
-    tmp_path: Path, key: str, rope: dict[str, object], words: str
-) -> None:
+def test_bad_rope_is_refused(tmp_path: Path, key: str, rope: dict[str, object], words: str) -> None:
     assert key in refusal(tmp_path, words, without_rope(**{key: rope}))
 
 

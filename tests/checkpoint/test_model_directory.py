@@ -71,9 +71,7 @@ def test_whole_files_at_the_top_go_first(tmp_path: Path) -> None:
         (("config.json", "model-00001-of-00002.safetensors"), "model.safetensors.index.json"),
     ],
 )
-def test_half_of_hugging_faces_layout_says_what_is_missing(
-    tmp_path: Path, names: tuple[str, ...], missing: str
-) -> None:
+def test_half_a_layout_names_the_rest(tmp_path: Path, names: tuple[str, ...], missing: str) -> None:
     touch(tmp_path, *names)
     said = f"got the latter without {missing}: {some_of(sorted(names))}"
     assert said in refused(tmp_path, "expected")

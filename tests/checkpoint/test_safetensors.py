@@ -69,9 +69,7 @@ def test_tensors_are_read_bit_for_bit(tmp_path: Path) -> None:
         assert tensors[name].numpy().tobytes() == array.tobytes()
 
 
-def test_a_copy_of_a_misaligned_tensor_without_memory_for_it_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_without_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, shift=1)
     read_safetensors(path)  # the valid twin
     monkeypatch.setattr("src.checkpoint.safetensors.np.frombuffer", Mock(side_effect=MemoryError))
@@ -105,9 +103,7 @@ def test_the_bits_of_each_dtype_are_those_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("shift", [0, 1, 2, 3])
-def test_tensors_are_views_of_the_mapped_file_and_only_misaligned_ones_are_copied(
-    tmp_path: Path, shift: int
-) -> None:
+def test_tensors_are_views_and_only_misaligned_ones_are_copies(tmp_path: Path, shift: int) -> None:
     source = SafetensorsFile(written(tmp_path, shift=shift))
     start = np.frombuffer(source.file.buffer, np.uint8).ctypes.data
     for name, array in arrays().items():

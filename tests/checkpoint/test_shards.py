@@ -129,9 +129,7 @@ def test_a_merge_copies_all_tensors_and_a_single_shard_is_not_copied() -> None:
     assert norm.data_pointer != shards[0]["norm.weight"].data_pointer
 
 
-def test_a_copy_beyond_free_memory_is_refused_with_the_arithmetic_before_anything_is_copied(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_copy_beyond_free_memory_is_refused_unmade(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = model(np.float32)
     needed = sum(array.nbytes for array in arrays.values())
     repeated = sum(array.nbytes for array in arrays.values() if array.ndim == 1)
@@ -151,9 +149,7 @@ def test_a_copy_beyond_free_memory_is_refused_with_the_arithmetic_before_anythin
     assert merge_shards(shards[:1]) == shards[0]  # not copied
 
 
-def test_a_copy_that_the_system_refuses_is_a_lack_of_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_copy_that_the_system_refuses_is_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise MemoryError
 
