@@ -76,10 +76,12 @@ class _Row:
 
     @property
     def is_ok(self) -> bool:
-        return self.relative <= self.bound  # which NaN is not
+        """Whether the error is within the bound, which NaN is not."""
+        return self.relative <= self.bound
 
     @property
     def cells(self) -> tuple[str, ...]:
+        """The row as texts."""
         numbers = (f"{x:.1e}" if x else "0" for x in (self.difference, self.relative, self.bound))
         stage, layer = f"{self.stage} {STAGES[self.stage].name}", str(self.layer)
         ok = "ok" if self.is_ok else "FAIL"
@@ -87,6 +89,7 @@ class _Row:
 
     @property
     def failure(self) -> str:
+        """What is wrong, in words."""
         stage, tensor, layer, _, relative, bound, _ = self.cells
         of_layer = f" of layer {layer}" if layer else ""
         return f"stage {stage}: {tensor}{of_layer}: relative error {relative}, bound {bound}"
