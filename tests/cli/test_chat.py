@@ -73,20 +73,13 @@ def test_ctrl_d_leaves_at_once(open_chat, alphabet_model, terminal, typed):
     assert child.code("d") == 0
 
 
-def test_ctrl_c_at_an_empty_prompt_says_how_to_leave(chat):
+def test_what_is_empty_or_dropped_by_ctrl_c_asks_nothing(chat):
+    chat.say("")
+    chat.say("  ")
     chat.press_ctrl("c", "Ctrl-D or /exit leaves")
-
-
-def test_ctrl_c_while_typing_drops_the_line(chat):
     chat.send("not this")
     chat.expect_exact("not this")
     chat.press_ctrl("c")
-    answered(chat)
-
-
-def test_an_empty_line_asks_nothing(chat):
-    chat.say("")
-    chat.say("  ")
     answered(chat)
 
 
@@ -141,38 +134,28 @@ def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(open_chat, alp
     child.say("/show tokens", f"{FORMAT_TOKENS + len('Hello') + len(ALPHABET) + 1} tokens")
 
 
-def test_control_characters_of_a_model_never_reach_the_terminal(open_chat, reciting):
-    child = open_chat("-m", reciting("\x1b[31m\x07\x9b\u202e".encode()), TERM="dumb")
-    child.sendline("x")
-    child.expect_exact(r"\x1b[31m\x07\x9b\u202e")
-    child.sendeof()
-    assert "\x1b" not in child.read()
-
-
 @pytest.mark.parametrize("terminal", ["dumb", pytest.param("", marks=pytest.mark.slow)])
-def test_a_plain_terminal_gets_plain_text(spawn, alphabet_model, terminal):
-    child = spawn("-m", alphabet_model, TERM=terminal)
-    child.sendline("Hello")
+def test_a_plain_terminal_gets_plain_text_and_controls_of_a_model_escaped(
+    spawn, reciting, terminal
+):
+    child = spawn("-m", reciting("\x1b[31m\x07\x9b\u202e".encode()), TERM=terminal)
+    child.sendline("x")
     child.sendline("/help")
     child.sendeof()
     shown = child.read()
-    assert ALPHABET in shown
+    assert r"\x1b[31m\x07\x9b\u202e" in shown
     assert "/help" in shown
     assert "\x1b" not in shown
 
 
 def test_no_color_means_no_colour(open_chat, alphabet_model):
     child = open_chat("-m", alphabet_model, NO_COLOR="1")
-    child.sendline("Hello")
-    child.expect_exact(ALPHABET)
-    child.sendline("/no")
-    child.expect_exact("error: ")
     shown = child.before
-    child.shows()
-    shown += child.before
-    child.sendeof()
-    colours = re.findall(r"\x1b\[[0-9;]*m", shown + child.read())
-    assert not [colour for colour in colours if colour not in ("\x1b[0m", "\x1b[m")]
+    for line, answer in (("Hello", ALPHABET), ("/no", "error: "), ("/exit", "/exit")):
+        child.sendline(line)
+        child.expect_exact(answer)
+        shown += child.before
+    assert set(re.findall(r"\x1b\[[0-9;]*m", shown + child.read())) <= {"\x1b[0m", "\x1b[m"}
 
 
 def test_any_size_of_window_works(spawn, alphabet_model):
@@ -268,22 +251,18 @@ def test_examples_are_listed_and_asked_in_the_chat(open_chat, alphabet_model):
 
 
 @pytest.mark.parametrize(
-    ("text", "is_open"),
+    ("text", "message"),
     [
-        ("", False), ("hello", False), ('say """', False), ('"""', True), ('""""', True),
-        ('""""""', False), ('"""a\nb', True), ('"""a\nb"""', False), ('  """a"""  ', False),
-        ('"""a""" b', True),
+        ("", ("", False)), ("hello", ("hello", False)), ('say """', ('say """', False)),
+        ('"""', None), ('""""', None), ('""""""', ("", True)), ('"""a\nb', None),
+        ('"""\na\n"""', ("a", True)), ('"""a\n/b"""', ("a\n/b", True)), ('"""a""" b', None),
+        ('  """a"""  ', ("a", True)),
     ],
 )  # fmt: skip
-def test_a_block_is_open_until_it_ends_with_its_quotes(text, is_open):
-    assert block_is_open(text) is is_open
-
-
-def test_the_quotes_are_not_part_of_the_message():
-    assert unquoted('"""a\n/b"""') == ("a\n/b", True)
-    assert unquoted('"""\na\n"""') == ("a", True)
-    assert unquoted("/help") == ("/help", False)
-    assert unquoted('""""""') == ("", True)
+def test_a_block_is_open_until_it_ends_with_its_quotes_which_are_no_part_of_it(text, message):
+    assert block_is_open(text) is (message is None)
+    if message is not None:
+        assert unquoted(text) == message
 
 
 @given(st.text('a\ud800\udc80\udfff\n"'))

@@ -250,12 +250,9 @@ def test_where_no_line_can_be_taken_back_there_is_no_progress(screen, monkeypatc
     assert notes.new() == ""
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.2, "1 s"), (8.4, "8 s"), (59.6, "1 min 00 s"), (125, "2 min 05 s"), (3725, "1 h 02 min")],
-)
-def test_times_are_written_for_people(seconds, text):
-    assert readable_seconds(seconds) == text
+def test_times_are_written_for_people():
+    texts = {0.2: "1 s", 8.4: "8 s", 59.6: "1 min 00 s", 125: "2 min 05 s", 3725: "1 h 02 min"}
+    assert {seconds: readable_seconds(seconds) for seconds in texts} == texts
 
 
 def test_a_long_prompt_shows_its_progress_in_a_terminal(spawn, endless_model, tmp_path):

@@ -270,31 +270,24 @@ def test_a_chat_that_version_0_1_0_saved_is_gone_on_with(capsys):
     assert len(session.turns) == 3
 
 
-@pytest.mark.parametrize(
-    ("typed", "path"),
-    [
+def test_a_path_is_what_was_typed():
+    for typed, path in (
         ("a b.txt", "a b.txt"), ("'a b.txt'", "a b.txt"), ('"a.txt"', "a.txt"), ("it's", "it's"),
-        ("'", "'"), ("~/x", f"{Path.home()}/x"),
-        ("~nobody-of-that-name/x", "~nobody-of-that-name/x"),
-    ],
-)  # fmt: skip
-def test_a_path_is_what_was_typed(typed, path):
-    assert named_path(typed) == Path(path)
+        ("'", "'"), ("~/x", f"{Path.home()}/x"), ("~not-a-user/x", "~not-a-user/x"),
+    ):  # fmt: skip
+        assert named_path(typed) == Path(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
+def test_what_is_no_text_or_too_long_is_refused(tmp_path):
+    file = tmp_path / "text"
+    for content, reason in (
         (b"x" * 101, "size: expected at most 100 bytes, got 101"),
         (b"ab\xff", "text: expected UTF-8, got other bytes at byte 2"),
         (b"ab\0", "text: expected text, got a zero at byte 2"),
-    ],
-)
-def test_what_is_no_text_or_too_long_is_refused(tmp_path, content, reason):
-    file = tmp_path / "text"
-    file.write_bytes(content)
-    with pytest.raises(UsageError, match=f"{file}: {reason}"):
-        read_text(file, 100)
+    ):
+        file.write_bytes(content)
+        with pytest.raises(UsageError, match=f"{file}: {reason}"):
+            read_text(file, 100)
     text = "na\u00efve\r\n" + "x" * 89
     file.write_bytes(f"\ufeff{text}".encode())  # the mark of its byte order is left out
     assert read_text(file, 100) == text

@@ -50,23 +50,17 @@ def test_regenerating_replaces_the_last_answer_also_if_it_is_interrupted(session
     assert session.turns == [Turn("Hello", "abcd")]
 
 
-def test_undoing_takes_the_last_turn_back_also_one_that_was_interrupted(session):
-    session.ask("one")
-    session.ask("two")
+def test_undoing_takes_the_last_turn_back_and_clearing_keeps_system_and_settings(session):
+    session.system, session.attached, settings = "short", "a text", session.settings
+    for question in ("one", "two"):
+        session.ask(question)
     with interrupt_after(4):
         session.ask("three")
-    assert session.undo() == "three"
-    assert session.undo() == "two"
+    assert (session.undo(), session.undo()) == ("three", "two")
     assert session.turns == [Turn("one", ALPHABET)]
-
-
-def test_clearing_keeps_system_prompt_and_settings_alone(session):
-    session.system, session.attached = "short", "a text"
-    settings = session.settings
-    session.ask("one")
     session.clear()
-    assert (session.turns, session.system, session.settings) == ([], "short", settings)
-    assert session.attached == ""
+    assert (session.turns, session.attached) == ([], "")
+    assert (session.system, session.settings) == ("short", settings)
 
 
 def test_nothing_is_regenerated_undone_or_goes_on_at_first_or_in_another_chat(session):
@@ -143,12 +137,10 @@ def test_an_interrupt_of_the_report_keeps_the_answer(session, monkeypatch):
     assert session.turns == [Turn("one", ALPHABET)]
 
 
-def test_attached_text_goes_before_one_question(session):
-    session.attached = "a text"
-    assert session.with_attached("what is it?") == "a text\n\nwhat is it?"
-    assert session.with_attached("and this?") == "and this?"
+def test_attached_text_goes_before_one_text_to_continue(session):
     session.completion, session.attached = True, "Once upon"
     assert session.with_attached(" a time") == "Once upon a time"
+    assert session.with_attached("Then") == "Then"
 
 
 def test_memory_that_is_refused_is_one_line_and_the_chat_goes_on(session, monkeypatch, capsys):
@@ -176,14 +168,11 @@ QUESTIONS = (
 GREEDY = ("--temperature=0", "--seed=1")
 SAMPLED = ("--temperature=1", "--top-p=0.95", "--repeat-penalty=1.1", "--seed=5")
 FRESH_PROCESS = """
-import json, sys
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import load_model
 
-asked = json.load(sys.stdin)
-messages = [Message(**message) for message in asked["messages"]]
-steps = InferenceEngine(load_model()).chat(messages, sampling=SamplingArgs(**asked["sampling"]))
-json.dump([step.token_id for step in steps], sys.stdout)
+steps = InferenceEngine(load_model()).chat({messages!r}, sampling={sampling!r})
+print([step.token_id for step in steps])
 """
 
 
@@ -197,8 +186,7 @@ def fresh_engine(messages: list[Message], sampling: SamplingArgs) -> list[int]:
 
 
 def fresh_process(messages: list[Message], sampling: SamplingArgs) -> list[int]:
-    asked = {"messages": [vars(message) for message in messages], "sampling": vars(sampling)}
-    return json.loads(run_code(FRESH_PROCESS, stdin=json.dumps(asked).encode()).stdout)
+    return json.loads(run_code(FRESH_PROCESS.format(**locals())).stdout)
 
 
 @pytest.mark.parametrize("flags", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
