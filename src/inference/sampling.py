@@ -227,14 +227,14 @@ class Sampler:
     def distribution(self, logits: Logits) -> tuple[Ids, Floats]:
         """Return the tokens that can be drawn and their probabilities, which add up to 1.
 
-        The temperature must be above 0.
-
         Args:
             logits: float32 [V].
 
         Returns:
             Ids int64 [n], ascending, and probabilities float64 [n].
         """
+        if self.args.temperature == 0.0:
+            return np.array([self._penalised(logits).argmax()]), np.ones(1)
         ids, weights = self._weights(logits)
         kept = np.flatnonzero(weights)
         probabilities = weights[kept].astype(np.float64)
@@ -256,11 +256,7 @@ class Sampler:
         yield "model", None, *partial.distribution(logits)
         for name in _STEPS:
             value = getattr(self.args, name)
-            if name == "temperature" and value == 0.0:
-                largest = np.array([partial._penalised(logits).argmax()])
-                yield name, value, largest, np.ones(1)
-                return
-            if value != getattr(STEPS_OFF, name):
+            if value != getattr(STEPS_OFF, name) and partial.args.temperature > 0.0:
                 partial.args = replace(partial.args, **{name: value})
                 yield name, value, *partial.distribution(logits)
 
