@@ -78,36 +78,32 @@ def supported(name: str, messages: list[Message]) -> bool:
     return not (name.endswith("-2023") and messages[0].role == "system")
 
 
+def written(name: str, messages: list[Message], opened: bool, **more: Any) -> str:
+    tokenizer = ByteTokenizer(*TOKENS[name])
+    ids = encode_chat(tokenizer, messages, opened, name, **more)
+    return spelled(tokenizer, ids, brackets=False)
+
+
 @pytest.mark.parametrize("name", CHAT_FORMATS)
 @pytest.mark.parametrize("opened", [True, False])
 def test_a_prompt_says_what_the_published_template_says(name, opened):
-    tokenizer = ByteTokenizer(*TOKENS[name])
-    bos, eos = list(TOKENS[name])[:2]
     for messages in conversations():
-        if not supported(name, messages):
-            continue
-        ids = encode_chat(tokenizer, messages, opened, name)
-        text = spelled(tokenizer, ids, brackets=False)
-        assert text == rendered(PUBLISHED[name], messages, bos, eos, opened)
+        if supported(name, messages):
+            expected = rendered(PUBLISHED[name], messages, *TOKENS[name][:2], opened)
+            assert written(name, messages, opened) == expected
 
 
 def test_the_dates_of_llama_3_1_are_a_system_message_of_metas_format():
-    tokenizer = ByteTokenizer(*TOKENS["llama3"])
-    bos, eos = list(TOKENS["llama3"])[:2]
     for messages in conversations():
-        if messages[0].role != "system" or not messages[0].content.strip():
-            continue
-        dated = Message("system", LLAMA3_1_DATES + messages[0].content.strip())
-        ids = encode_chat(tokenizer, [dated, *messages[1:]], chat_format="llama3")
-        text = spelled(tokenizer, ids, brackets=False)
-        assert text == rendered(LLAMA3_1, messages, bos, eos, True)
+        if messages[0].role == "system" and messages[0].content.strip():
+            dated = Message("system", LLAMA3_1_DATES + messages[0].content.strip())
+            expected = rendered(LLAMA3_1, messages, *TOKENS["llama3"][:2], True)
+            assert written("llama3", [dated, *messages[1:]], True) == expected
 
 
 @pytest.mark.parametrize("name", ["qwen3", "smollm3"])
 @pytest.mark.parametrize("opened", [True, False])
 def test_without_thoughts_a_prompt_is_that_of_the_template(name, opened):
-    tokenizer = ByteTokenizer(*TOKENS[name])
-    bos, eos = list(TOKENS[name])[:2]
     thought = Message("assistant", "<think>\nHm.\n</think>\n\nYes.")
     user = Message("user", "Hi")
     thinking = [[user, thought, user], [user, thought], [thought, user], [user, thought, thought]]
@@ -115,9 +111,9 @@ def test_without_thoughts_a_prompt_is_that_of_the_template(name, opened):
     switched = [[Message("system", text), *rest] for text in switches for rest in thinking]
     for messages in [*conversations(), *thinking, *switched]:
         for think in (True, False):
-            ids = encode_chat(tokenizer, messages, opened, name, think)
-            off = rendered(PUBLISHED[name], messages, bos, eos, opened, enable_thinking=think)
-            assert spelled(tokenizer, ids, brackets=False) == off
+            given = PUBLISHED[name], messages, *TOKENS[name][:2], opened
+            expected = rendered(*given, enable_thinking=think)
+            assert written(name, messages, opened, think=think) == expected
 
 
 TOOLS = [
@@ -152,13 +148,10 @@ def conversations_with_calls(name: str) -> Iterator[list[Message]]:
 @pytest.mark.parametrize("name", [n for n, row in CHAT_FORMATS.items() if row.tools is not None])
 @pytest.mark.parametrize("opened", [True, False])
 def test_tools_calls_and_results_are_what_the_published_template_says(name, opened):
-    tokenizer = ByteTokenizer(*TOKENS[name])
-    bos, eos = list(TOKENS[name])[:2]
     template = LLAMA3_1 if name == "llama3" else PUBLISHED[name]
     for messages in conversations_with_calls(name):
-        ids = encode_chat(tokenizer, messages, opened, name, tools=TOOLS)
-        text = spelled(tokenizer, ids, brackets=False)
-        assert text == rendered(template, messages, bos, eos, opened, tools=TOOLS)
+        expected = rendered(template, messages, *TOKENS[name][:2], opened, tools=TOOLS)
+        assert written(name, messages, opened, tools=TOOLS) == expected
 
 
 Pair = tuple[Tokenizer, Any]
